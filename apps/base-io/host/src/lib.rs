@@ -1,0 +1,1 @@
+//! base-io-host (being written).

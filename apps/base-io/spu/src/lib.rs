@@ -1,0 +1,3 @@
+//! Base-IO's handlers (being written).
+#![no_std]
+pub mod wire;

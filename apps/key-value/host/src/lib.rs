@@ -1,0 +1,1 @@
+//! key-value-host (being written).

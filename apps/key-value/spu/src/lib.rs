@@ -1,0 +1,1 @@
+//! key-value-spu (being written).

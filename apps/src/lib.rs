@@ -1,0 +1,1 @@
+//! willow-apps (being written).

@@ -1,0 +1,2 @@
+//! The `willow` command.
+fn main() {}

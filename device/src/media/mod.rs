@@ -1,0 +1,3 @@
+//! The media: stores (where bytes live) and the media controller over them.
+
+pub mod store;

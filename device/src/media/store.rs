@@ -1,0 +1,88 @@
+//! The seam below the media controller: where a bank's bytes live. The device core does no I/O of its own; a store does
+//! it, either at once or in its own time, and is polled for what has ended.
+//!
+//! Invariants:
+//! - Operations on overlapping ranges take effect in the order in which they were begun, and none is seen half done by
+//!   another: a store that works in the background keeps later overlapping operations waiting (they get
+//!   [`Progress::WouldBlock`], and their `begin_` form queues behind).
+//! - Bytes never written read as zeroes.
+//! - After a completed flush, all that had completed before that flush was begun survives a power cut. What was not
+//!   flushed may be lost in units of 512 bytes, in any combination; it survives the death of the process.
+//! - A failed operation names what failed; a failed write leaves old or new bytes in each 512-byte unit.
+
+/// Names an operation that a store does in its own time.
+pub type Ticket = u64;
+
+/// Whether an operation is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Done.
+    Done,
+    /// It would have to wait: nothing has happened; use the `begin_` form.
+    WouldBlock,
+}
+
+/// Why a store could not do what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No room (disk full, capacity reached). Nothing is corrupted; works again when there is room.
+    #[error("no room left in the media")]
+    Full,
+    /// The medium or the disk under it failed.
+    #[error("the media failed (os error {0})")]
+    Failed(i32),
+    /// Past the end of the bank.
+    #[error("address past the end of the bank")]
+    Range,
+}
+
+/// What ended in the background.
+#[derive(Debug)]
+pub struct StoreCompletion {
+    /// As given to `begin_*`.
+    pub ticket: Ticket,
+    /// For reads the bytes, else empty.
+    pub result: Result<Vec<u8>, StoreError>,
+}
+
+/// The banks' contents and the device's metadata.
+pub trait Store {
+    /// Number of banks, one an SPU.
+    fn banks(&self) -> usize;
+    /// Bytes that a bank can hold at most.
+    fn bank_bytes(&self) -> u64;
+    /// True where completed writes can be lost by a power cut before a flush (NVMe: VWC).
+    fn volatile_write_cache(&self) -> bool;
+
+    /// Reads `into.len()` bytes, now or not at all.
+    fn read(&mut self, bank: usize, address: u64, into: &mut [u8]) -> Result<Progress, StoreError>;
+    /// Writes, now or not at all.
+    fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError>;
+    /// Makes the range read as zeroes, giving its space back where whole units of the store are covered; now or not.
+    fn zero(&mut self, bank: usize, address: u64, bytes: u64) -> Result<Progress, StoreError>;
+    /// Begins a read that would have blocked.
+    fn begin_read(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: usize);
+    /// Begins a write that would have blocked.
+    fn begin_write(&mut self, ticket: Ticket, bank: usize, address: u64, from: Vec<u8>);
+    /// Begins a zeroing that would have blocked.
+    fn begin_zero(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: u64);
+    /// Makes all completed writes durable, of one bank or (`None`) of all. `Done` where there is nothing to do.
+    fn flush(&mut self, ticket: Ticket, bank: Option<usize>) -> Result<Progress, StoreError>;
+
+    /// What has ended since the last call, one at a time; never waits.
+    fn completed(&mut self) -> Option<StoreCompletion>;
+    /// Called from any thread of the store when there may be something for [`Store::completed`].
+    fn set_waker(&mut self, waker: std::sync::Arc<dyn Fn() + Send + Sync>);
+
+    /// The newest intact device metadata, or `None` in a fresh store.
+    fn load_metadata(&mut self) -> Result<Option<Vec<u8>>, StoreError>;
+    /// Replaces the metadata durably and atomically: after a cut it is the old or the new. Always ends by a completion, or
+    /// `Done` at once.
+    fn save_metadata(&mut self, ticket: Ticket, bytes: Vec<u8>) -> Result<Progress, StoreError>;
+    /// A named blob (an app's module), or `None`.
+    fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError>;
+    /// Stores a blob durably under a name of `[a-z0-9-]`, replacing atomically what was there.
+    fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError>;
+    /// Removes a blob (no error if there is none).
+    fn delete_blob(&mut self, ticket: Ticket, name: &str) -> Result<Progress, StoreError>;
+}

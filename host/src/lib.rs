@@ -1,0 +1,1 @@
+//! willow-host (being written).

@@ -1,0 +1,1 @@
+//! willow-sdk (being written).

@@ -1,0 +1,1 @@
+//! willow-tests (being written).

@@ -1,0 +1,1 @@
+//! willow-nvme (being written).

@@ -1,0 +1,1 @@
+//! willow-tcp (being written).

@@ -1,0 +1,1 @@
+//! willow-wire (being written).
