@@ -1,1 +1,3 @@
-//! key-value-spu (being written).
+//! Key-Value's handlers.
+#![no_std]
+pub mod wire;
