@@ -1,0 +1,245 @@
+//! Contents in memory: the fastest store, gone with the process.
+//!
+//! What always holds:
+//! - Each operation is done before the call returns: nothing ever blocks, and nothing completes later.
+//! - A bank is one anonymous private mapping without reserved memory; a page costs memory from its first write until it
+//!   is zeroed as a whole. The bound on memory is banks x bank bytes, plus [`METADATA_BYTES_MAX`] and the blobs.
+//! - There is no power cut that it survives, so there is no volatile cache to declare either.
+//!
+//! The media controller calls it, from one thread.
+
+use super::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
+use super::{BANKS_MAX, BLOB_BYTES_MAX, BLOBS_MAX, METADATA_BYTES_MAX, blob_name_is_valid};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::collections::{BTreeMap, VecDeque};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Unit of memory that is given back by zeroing.
+const PAGE_BYTES: u64 = 4096;
+/// From this length on zeroing gives pages back; below, writing zeroes is cheaper than taking page faults again.
+const RELEASE_BYTES_MIN: u64 = 64 * 1024;
+
+/// Why a store in memory could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum RamError {
+    /// A number of banks that is not supported.
+    #[error("{0} banks asked for: the number of banks must be from 1 to {BANKS_MAX}")]
+    Banks(usize),
+    /// A bank's size that is not supported.
+    #[error("bank size {0} bytes: it must be a multiple of 4096 above zero")]
+    BankBytes(u64),
+    /// The operating system has no address space for it.
+    #[error("cannot map {bytes} bytes of memory for a bank ({error}): choose a smaller size")]
+    Map {
+        /// Size of the bank.
+        bytes: u64,
+        /// What the operating system said.
+        error: std::io::Error,
+    },
+}
+
+/// One bank's memory.
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is owned by this value alone; all access goes through `&mut RamStore`.
+unsafe impl Send for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `bytes` are those of a mapping that this value made and that nothing else refers to.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// Banks in memory.
+pub struct RamStore {
+    banks: Vec<Mapping>,
+    bank_bytes: u64,
+    metadata: Option<Vec<u8>>,
+    blobs: BTreeMap<String, Vec<u8>>,
+    ended: VecDeque<StoreCompletion>,
+    waker: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl RamStore {
+    /// Reserves address space for the banks; memory is taken as they are written. `bank_bytes` is a multiple of 4096.
+    pub fn new(banks: usize, bank_bytes: u64) -> Result<RamStore, RamError> {
+        if banks == 0 || banks > BANKS_MAX {
+            return Err(RamError::Banks(banks));
+        }
+        if bank_bytes == 0 || !bank_bytes.is_multiple_of(PAGE_BYTES) {
+            return Err(RamError::BankBytes(bank_bytes));
+        }
+        let bytes = usize::try_from(bank_bytes).map_err(|_| RamError::BankBytes(bank_bytes))?;
+        let mut mappings = Vec::with_capacity(banks);
+        for _ in 0..banks {
+            // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
+            let base = unsafe {
+                rustix::mm::mmap_anonymous(
+                    std::ptr::null_mut(),
+                    bytes,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::PRIVATE | MapFlags::NORESERVE,
+                )
+            }
+            .map_err(|error| RamError::Map { bytes: bank_bytes, error: error.into() })?;
+            let base = NonNull::new(base.cast::<u8>()).expect("a successful mapping is not at address zero");
+            mappings.push(Mapping { base, bytes });
+        }
+        Ok(RamStore {
+            banks: mappings,
+            bank_bytes,
+            metadata: None,
+            blobs: BTreeMap::new(),
+            ended: VecDeque::new(),
+            waker: None,
+        })
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker();
+        }
+    }
+
+    /// Where a range is in memory: the one bounds check of each operation.
+    #[inline]
+    fn locate(&self, bank: usize, address: u64, bytes: u64) -> Result<*mut u8, StoreError> {
+        let mapping = self.banks.get(bank).ok_or(StoreError::Range)?;
+        let end = address.checked_add(bytes).ok_or(StoreError::Range)?;
+        if end > mapping.bytes as u64 {
+            return Err(StoreError::Range);
+        }
+        // SAFETY: `address` is at most the length of the mapping.
+        Ok(unsafe { mapping.base.as_ptr().add(address as usize) })
+    }
+}
+
+impl Store for RamStore {
+    fn banks(&self) -> usize {
+        self.banks.len()
+    }
+
+    fn bank_bytes(&self) -> u64 {
+        self.bank_bytes
+    }
+
+    fn volatile_write_cache(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn read(&mut self, bank: usize, address: u64, into: &mut [u8]) -> Result<Progress, StoreError> {
+        let from = self.locate(bank, address, into.len() as u64)?;
+        // SAFETY: `locate` checked that the range lies in the mapping; `into` is a Rust slice and so not part of it.
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+        Ok(Progress::Done)
+    }
+
+    #[inline]
+    fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError> {
+        let into = self.locate(bank, address, from.len() as u64)?;
+        // SAFETY: `locate` checked that the range lies in the mapping; `from` is a Rust slice and so not part of it.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
+        Ok(Progress::Done)
+    }
+
+    fn zero(&mut self, bank: usize, address: u64, bytes: u64) -> Result<Progress, StoreError> {
+        let start = self.locate(bank, address, bytes)?;
+        let pages_start = address.next_multiple_of(PAGE_BYTES);
+        let pages_end = (address + bytes) / PAGE_BYTES * PAGE_BYTES;
+        if bytes >= RELEASE_BYTES_MIN && pages_start < pages_end {
+            let head = (pages_start - address) as usize;
+            let tail = (address + bytes - pages_end) as usize;
+            let pages = (pages_end - pages_start) as usize;
+            // SAFETY: head, pages and tail are the parts of the range that `locate` checked, in order; the pages are
+            // whole ones of a private anonymous mapping, which read as zeroes after `DONTNEED`.
+            unsafe {
+                std::ptr::write_bytes(start, 0, head);
+                if rustix::mm::madvise(start.add(head).cast(), pages, Advice::LinuxDontNeed).is_err() {
+                    std::ptr::write_bytes(start.add(head), 0, pages);
+                }
+                std::ptr::write_bytes(start.add(head + pages), 0, tail);
+            }
+        } else {
+            // SAFETY: `locate` checked that the range lies in the mapping.
+            unsafe { std::ptr::write_bytes(start, 0, bytes as usize) };
+        }
+        Ok(Progress::Done)
+    }
+
+    // Nothing ever blocks here, so nobody has a reason to begin anything; who does is answered all the same.
+    fn begin_read(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: usize) {
+        let result = self.locate(bank, address, bytes as u64).and_then(|_| {
+            let mut data = vec![0; bytes];
+            self.read(bank, address, &mut data).map(|_| data)
+        });
+        self.ended.push_back(StoreCompletion { ticket, result });
+        self.wake();
+    }
+
+    fn begin_write(&mut self, ticket: Ticket, bank: usize, address: u64, from: Vec<u8>) {
+        let result = self.write(bank, address, &from).map(|_| Vec::new());
+        self.ended.push_back(StoreCompletion { ticket, result });
+        self.wake();
+    }
+
+    fn begin_zero(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: u64) {
+        let result = self.zero(bank, address, bytes).map(|_| Vec::new());
+        self.ended.push_back(StoreCompletion { ticket, result });
+        self.wake();
+    }
+
+    fn flush(&mut self, _ticket: Ticket, bank: Option<usize>) -> Result<Progress, StoreError> {
+        match bank {
+            Some(bank) if bank >= self.banks.len() => Err(StoreError::Range),
+            _ => Ok(Progress::Done),
+        }
+    }
+
+    fn completed(&mut self) -> Option<StoreCompletion> {
+        self.ended.pop_front()
+    }
+
+    fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
+        self.waker = Some(waker);
+    }
+
+    fn load_metadata(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.metadata.clone())
+    }
+
+    fn save_metadata(&mut self, _ticket: Ticket, bytes: Vec<u8>) -> Result<Progress, StoreError> {
+        if bytes.len() > METADATA_BYTES_MAX {
+            return Err(StoreError::Full);
+        }
+        self.metadata = Some(bytes);
+        Ok(Progress::Done)
+    }
+
+    fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.blobs.get(name).cloned())
+    }
+
+    fn save_blob(&mut self, _ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
+        if !blob_name_is_valid(name) {
+            return Err(StoreError::Range);
+        }
+        let is_new = !self.blobs.contains_key(name);
+        if bytes.len() > BLOB_BYTES_MAX || (is_new && self.blobs.len() >= BLOBS_MAX) {
+            return Err(StoreError::Full);
+        }
+        self.blobs.insert(name.to_owned(), bytes);
+        Ok(Progress::Done)
+    }
+
+    fn delete_blob(&mut self, _ticket: Ticket, name: &str) -> Result<Progress, StoreError> {
+        self.blobs.remove(name);
+        Ok(Progress::Done)
+    }
+}
