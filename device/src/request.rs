@@ -18,6 +18,9 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// None.
+    pub const EMPTY: Arguments = Arguments { bytes: [0; INLINE_ARGUMENT_BYTES_MAX], len: 0 };
+
     /// Copies `from`; `None` where it is longer than [`INLINE_ARGUMENT_BYTES_MAX`].
     #[inline]
     pub fn new(from: &[u8]) -> Option<Self> {

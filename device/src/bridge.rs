@@ -1,0 +1,231 @@
+//! The bridge: the device's front. It owns the queues of the host endpoints, stamps the originating HRE on all that comes in
+//! on them (Willow, section 2.6), and hands completions and upcalls back.
+//!
+//! Invariants: a request completes exactly once, after all its RPCs have ended; the endpoint in a message is the queue's
+//! that it came in on, never a sender's word; the number of requests and upcalls an endpoint has is bounded.
+
+use crate::hre::HreId;
+use crate::request::{HostCompletion, RpcOutcome, Upcall};
+use crate::slab::Slab;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most endpoints of the host kernel at once.
+pub const KERNEL_HRES_MAX: usize = 16384;
+/// Most requests in flight in the whole device.
+pub const TRANSFERS_MAX: usize = 32768;
+/// Most upcalls that wait for one endpoint to fetch them.
+pub const UPCALLS_PER_HRE_MAX: usize = 64;
+
+/// A host request on its way through the device.
+pub(crate) struct Transfer {
+    pub hre: HreId,
+    pub tag: u64,
+    pub buffer: Vec<u8>,
+    pub payload_bytes: u32,
+    pub reply_bytes: u32,
+    /// One past the last byte written into `buffer`.
+    pub reply_high: u32,
+    /// RPCs not ended yet.
+    pub outstanding: u32,
+    pub outcome: RpcOutcome,
+    pub result: u32,
+}
+
+#[derive(Default)]
+struct Hre {
+    open: bool,
+    in_flight: usize,
+    upcalls: VecDeque<Upcall>,
+}
+
+/// The bridge.
+pub(crate) struct Bridge {
+    kernel: Vec<Hre>,
+    users: BTreeMap<u32, Hre>,
+    pub transfers: Slab<Transfer>,
+    pub completions: VecDeque<HostCompletion>,
+    in_flight_max: usize,
+}
+
+impl Bridge {
+    pub fn new(in_flight_max: usize) -> Self {
+        Bridge {
+            kernel: Vec::new(),
+            users: BTreeMap::new(),
+            transfers: Slab::new(TRANSFERS_MAX),
+            completions: VecDeque::new(),
+            in_flight_max,
+        }
+    }
+
+    #[inline]
+    fn hre(&mut self, id: HreId) -> Option<&mut Hre> {
+        if id.is_kernel() {
+            self.kernel.get_mut((id.0 as usize).checked_sub(1)?)
+        } else {
+            self.users.get_mut(&id.0)
+        }
+    }
+
+    /// A new queue for the host kernel, or for process `process` (its low 19 bits).
+    pub fn open(&mut self, process: Option<u32>) -> Option<HreId> {
+        match process {
+            None => {
+                let free = self.kernel.iter().position(|hre| !hre.open && hre.in_flight == 0);
+                let place = match free {
+                    Some(place) => place,
+                    None if self.kernel.len() < KERNEL_HRES_MAX => {
+                        self.kernel.push(Hre::default());
+                        self.kernel.len() - 1
+                    }
+                    None => return None,
+                };
+                self.kernel[place] = Hre { open: true, ..Hre::default() };
+                Some(HreId(place as u32 + 1))
+            }
+            Some(process) => {
+                let first = 1 << 31 | (process & 0x7ffff) << 12;
+                let id = (first..first + 4096).find(|id| !self.users.contains_key(id))?;
+                self.users.insert(id, Hre { open: true, ..Hre::default() });
+                Some(HreId(id))
+            }
+        }
+    }
+
+    /// Ends a queue. What is in flight drains and is dropped.
+    pub fn close(&mut self, id: HreId) {
+        if let Some(hre) = self.hre(id) {
+            hre.open = false;
+            hre.upcalls.clear();
+            if hre.in_flight == 0 {
+                self.users.remove(&id.0);
+            }
+        }
+    }
+
+    /// True where the queue takes one more request.
+    #[inline]
+    pub fn admits(&mut self, id: HreId) -> bool {
+        let limit = self.in_flight_max;
+        !self.transfers.is_full() && self.hre(id).is_some_and(|hre| hre.open && hre.in_flight < limit)
+    }
+
+    /// Takes a request in; call only after [`Bridge::admits`].
+    #[inline]
+    pub fn begin(&mut self, transfer: Transfer) -> u32 {
+        let id = transfer.hre;
+        if let Some(hre) = self.hre(id) {
+            hre.in_flight += 1;
+        }
+        match self.transfers.insert(transfer) {
+            Ok(key) => key,
+            Err(_) => unreachable!("admits() has found room"),
+        }
+    }
+
+    /// One RPC of a request has ended; the last one completes it.
+    #[inline]
+    pub fn end_rpc(&mut self, key: u32, outcome: RpcOutcome, result: u32) {
+        let Some(transfer) = self.transfers.get_mut(key) else { return };
+        if matches!(transfer.outcome, RpcOutcome::Answered { status: 0 }) {
+            transfer.outcome = outcome;
+        }
+        transfer.result |= result;
+        transfer.outstanding -= 1;
+        if transfer.outstanding > 0 {
+            return;
+        }
+        let Some(transfer) = self.transfers.remove(key) else { return };
+        let id = transfer.hre;
+        let mut open = false;
+        if let Some(hre) = self.hre(id) {
+            hre.in_flight -= 1;
+            open = hre.open;
+            if !open && hre.in_flight == 0 {
+                self.users.remove(&id.0);
+            }
+        }
+        if open {
+            self.completions.push_back(HostCompletion {
+                hre: id,
+                tag: transfer.tag,
+                outcome: transfer.outcome,
+                result: transfer.result,
+                buffer: transfer.buffer,
+                reply_bytes: transfer.reply_high,
+            });
+        }
+    }
+
+    /// The request of an endpoint with this tag.
+    pub fn find(&self, id: HreId, tag: u64) -> Option<u32> {
+        let matching = |key: &u32| self.transfers.get(*key).is_some_and(|t| t.hre == id && t.tag == tag);
+        self.transfers.keys().into_iter().find(matching)
+    }
+
+    /// Queues an upcall; false where the endpoint is gone or has too many.
+    pub fn push_upcall(&mut self, id: HreId, upcall: Upcall) -> bool {
+        match self.hre(id) {
+            Some(hre) if hre.open && hre.upcalls.len() < UPCALLS_PER_HRE_MAX => {
+                hre.upcalls.push_back(upcall);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The endpoint's next upcall.
+    pub fn pop_upcall(&mut self, id: HreId) -> Option<Upcall> {
+        self.hre(id)?.upcalls.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transfer(hre: HreId, outstanding: u32) -> Transfer {
+        Transfer {
+            hre,
+            tag: 7,
+            buffer: vec![],
+            payload_bytes: 0,
+            reply_bytes: 0,
+            reply_high: 0,
+            outstanding,
+            outcome: RpcOutcome::Answered { status: 0 },
+            result: 0,
+        }
+    }
+
+    #[test]
+    fn a_request_completes_once_with_its_first_failure() {
+        let mut bridge = Bridge::new(4);
+        let hre = bridge.open(None).unwrap();
+        let key = bridge.begin(transfer(hre, 3));
+        bridge.end_rpc(key, RpcOutcome::Answered { status: 0 }, 1);
+        bridge.end_rpc(key, RpcOutcome::Answered { status: 9 }, 0);
+        assert!(bridge.completions.is_empty());
+        bridge.end_rpc(key, RpcOutcome::AppEnded, 2);
+        bridge.end_rpc(key, RpcOutcome::AppEnded, 4);
+        assert_eq!(bridge.completions.len(), 1);
+        let completion = bridge.completions.pop_front().unwrap();
+        assert_eq!((completion.outcome, completion.result), (RpcOutcome::Answered { status: 9 }, 3));
+    }
+
+    #[test]
+    fn a_closed_queue_drains_silently_and_its_id_is_free_only_then() {
+        let mut bridge = Bridge::new(1);
+        let hre = bridge.open(None).unwrap();
+        assert!(bridge.admits(hre));
+        let key = bridge.begin(transfer(hre, 1));
+        assert!(!bridge.admits(hre));
+        bridge.close(hre);
+        assert_ne!(bridge.open(None).unwrap(), hre);
+        bridge.end_rpc(key, RpcOutcome::Answered { status: 0 }, 0);
+        assert!(bridge.completions.is_empty());
+        assert_eq!(bridge.open(None).unwrap(), hre);
+        let user = bridge.open(Some(5)).unwrap();
+        assert!(!user.is_kernel() && user.process() & 0x7ffff == 5);
+    }
+}

@@ -1,0 +1,81 @@
+//! What a device is made of: counts, sizes and limits, from a preset or from flags.
+
+use crate::region::REGION_ALIGNMENT_BYTES;
+
+/// Most SPUs of a device.
+pub const SPUS_MAX: u16 = 64;
+/// Stripe of block namespaces over SPUs (Willow, section 2.2).
+pub const STRIPE_BYTES: u32 = 8192;
+
+/// Configuration of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// Number of SPUs, 1..=64; the store has as many banks.
+    pub spus: u16,
+    /// Size of block namespace 1, made in a fresh device; 0: none.
+    pub namespace_bytes: u64,
+    /// Its logical block size, 512 or 4096.
+    pub block_bytes: u32,
+    /// Size of the KV namespace made in a fresh device; 0: none.
+    pub kv_namespace_bytes: u64,
+    /// Most linear memory of an app's instance on one SPU (its data segment).
+    pub app_data_bytes_max: u64,
+    /// Most bytes of an app's code section (its instruction memory).
+    pub app_code_bytes_max: u64,
+    /// Most installed apps.
+    pub apps_max: u16,
+    /// Instructions that a handler may run between two waits.
+    pub instruction_budget: u64,
+    /// Most host requests in flight an endpoint.
+    pub requests_per_hre_max: usize,
+    /// Seed for all that is random in the device (namespace ids).
+    pub seed: u64,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        DeviceConfig {
+            spus: 8,
+            namespace_bytes: 4 << 30,
+            block_bytes: 4096,
+            kv_namespace_bytes: 4 << 30,
+            app_data_bytes_max: 1 << 20,
+            app_code_bytes_max: 1 << 20,
+            apps_max: 64,
+            instruction_budget: 50_000_000,
+            requests_per_hre_max: 4096,
+            seed: 1,
+        }
+    }
+}
+
+impl DeviceConfig {
+    /// Checks the values; the error names the field and what it may be.
+    pub fn validate(&self) -> Result<(), String> {
+        if self.spus == 0 || self.spus > SPUS_MAX {
+            return Err(format!("spus is {}, must be 1 to {SPUS_MAX}", self.spus));
+        }
+        if !matches!(self.block_bytes, 512 | 4096) {
+            return Err(format!("block_bytes is {}, must be 512 or 4096", self.block_bytes));
+        }
+        if self.app_data_bytes_max < 65536 {
+            return Err(format!("app_data_bytes_max is {}, must be at least 65536", self.app_data_bytes_max));
+        }
+        if self.instruction_budget < 1000 {
+            return Err(format!("instruction_budget is {}, must be at least 1000", self.instruction_budget));
+        }
+        if self.apps_max < 2 || self.apps_max > 1024 {
+            return Err(format!("apps_max is {}, must be 2 to 1024", self.apps_max));
+        }
+        if self.requests_per_hre_max == 0 || self.requests_per_hre_max > 16384 {
+            return Err(format!("requests_per_hre_max is {}, must be 1 to 16384", self.requests_per_hre_max));
+        }
+        Ok(())
+    }
+
+    /// Bytes a bank that a namespace of `size_bytes` needs: whole stripes, rounded up to the regions' alignment.
+    pub fn bank_share_bytes(&self, size_bytes: u64) -> Option<u64> {
+        let share = size_bytes.div_ceil(u64::from(self.spus)).checked_next_multiple_of(u64::from(STRIPE_BYTES))?;
+        share.checked_next_multiple_of(REGION_ALIGNMENT_BYTES)
+    }
+}

@@ -1,0 +1,739 @@
+//! The device as its driver sees it, and the run loop: takes what is due, runs the handlers that it is for, collects what
+//! came of it.
+//!
+//! Invariants: handlers run one at a time, to completion, with SPU-OS unborrowed; an app that traps ends on all SPUs, and
+//! nothing else does.
+
+use crate::bridge::{Bridge, Transfer};
+use crate::clock::{Endpoint, Timing};
+use crate::config::{DeviceConfig, STRIPE_BYTES};
+use crate::control::CONTROL_APP;
+use crate::event::{Completion, Event, EventQueue};
+use crate::hre::HreId;
+use crate::media::controller::{MediaController, Pending};
+use crate::media::store::{Progress, Store, StoreCompletion, StoreError};
+use crate::metadata::{InstalledApp, METADATA_VERSION, Metadata, identity};
+use crate::namespace::Namespace;
+use crate::region::RegionTable;
+use crate::request::{AppNumber, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, Upcall};
+use crate::service::Service;
+use crate::slab::Slab;
+use crate::spu::module::ModuleLimits;
+use crate::spu::os::{ACTIVITIES_MAX, Activity, AppState, Caller, Machine, Origin, error_of};
+use crate::spu::rpc::MESSAGES_MAX;
+use crate::spu::wasm::{CompiledModule, Runtime, WasmInstance, compile};
+use crate::spu::{Instance, abi};
+use crate::statistics::SpuCounters;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What the control service does next, when the store has done what it waited for.
+pub(crate) type Continuation = Box<dyn FnOnce(&mut Device, Result<(), StoreError>)>;
+
+/// Work that the driver of the device does outside of it: on a thread of its own, or in place.
+pub struct Job(pub(crate) Box<dyn FnOnce() -> JobDone + Send>);
+/// What came of a [`Job`]; hand it to [`Device::job_done`].
+pub struct JobDone(pub(crate) u32, pub(crate) Box<dyn std::any::Any + Send>);
+
+impl Job {
+    /// Does it; may take tens of milliseconds.
+    pub fn run(self) -> JobDone {
+        (self.0)()
+    }
+}
+
+/// An app that comes with the program.
+pub enum BuiltInApp {
+    /// A module for the sandbox.
+    Wasm(&'static [u8]),
+    /// The same handlers built natively, trusted: to measure what the sandbox costs.
+    #[cfg(any())]
+    Native(&'static dyn willow_sdk::native::NativeApp),
+}
+
+/// Why a device cannot be opened: one sentence.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(pub String);
+
+/// The device.
+pub struct Device {
+    pub(crate) machine: Rc<RefCell<Machine>>,
+    pub(crate) runtime: Runtime,
+    /// By app number, then SPU.
+    pub(crate) instances: Vec<Vec<Option<Box<dyn Instance>>>>,
+    pub(crate) service: Service,
+    pub(crate) jobs: VecDeque<Job>,
+    uuid: [u8; 16],
+    /// Under a model of time: until when each SPU's processor is busy.
+    processors: Vec<u64>,
+}
+
+impl Device {
+    /// Opens the device on a store: a fresh one gets the namespaces that `config` asks for. `timing`: `None` for the free
+    /// clock. Compiles the installed apps, which takes a while.
+    pub fn open(
+        config: DeviceConfig,
+        mut store: Box<dyn Store>,
+        timing: Option<Box<dyn Timing>>,
+        built_in: Vec<BuiltInApp>,
+    ) -> Result<Device, OpenError> {
+        config.validate().map_err(OpenError)?;
+        if store.banks() != config.spus as usize {
+            return Err(OpenError(format!(
+                "the media has {} banks and the device {} SPUs: start it with --spus {}",
+                store.banks(),
+                config.spus,
+                store.banks()
+            )));
+        }
+        let failed = |error: StoreError| OpenError(format!("the media's metadata cannot be read: {error}"));
+        let stored = store.load_metadata().map_err(failed)?;
+        let metadata = match &stored {
+            Some(bytes) => Metadata::decode(bytes).map_err(OpenError)?,
+            None => Metadata {
+                version: METADATA_VERSION,
+                uuid: identity(config.seed, 0),
+                spus: config.spus,
+                stripe_bytes: STRIPE_BYTES,
+                identities: 1,
+                regions: vec![],
+                namespaces: vec![],
+                apps: vec![],
+            },
+        };
+        if metadata.spus != config.spus || metadata.stripe_bytes != STRIPE_BYTES {
+            return Err(OpenError(format!(
+                "the media was made for {} SPUs and stripes of {} bytes, this device has {} and {STRIPE_BYTES}",
+                metadata.spus, metadata.stripe_bytes, config.spus
+            )));
+        }
+        let regions = RegionTable::new(store.bank_bytes(), metadata.regions.clone()).map_err(OpenError)?;
+        let spus = config.spus as usize;
+        let machine = Machine {
+            now_ns: 0,
+            timing,
+            events: EventQueue::default(),
+            bridge: Bridge::new(config.requests_per_hre_max),
+            activities: Slab::new(ACTIVITIES_MAX),
+            groups: Slab::new(ACTIVITIES_MAX),
+            messages: Slab::new(MESSAGES_MAX),
+            messages_to_spu: vec![0; spus],
+            upcalls: BTreeMap::new(),
+            next_upcall: 1,
+            media: MediaController::new(store),
+            regions,
+            namespaces: Arc::new(metadata.namespaces.clone()),
+            apps: (0..config.apps_max).map(|_| None).collect(),
+            spus: vec![SpuCounters::default(); spus],
+            watches: BTreeMap::new(),
+            finished_watches: Vec::new(),
+            region_calls: VecDeque::new(),
+            checksum_value: 0,
+            config,
+        };
+        let mut device = Device {
+            instances: (0..machine.config.apps_max).map(|_| Vec::new()).collect(),
+            machine: Rc::new(RefCell::new(machine)),
+            runtime: Runtime::new().map_err(OpenError)?,
+            service: Service::new(metadata.identities),
+            jobs: VecDeque::new(),
+            uuid: metadata.uuid,
+            processors: vec![0; spus],
+        };
+        device.load_apps(built_in, &metadata.apps)?;
+        device.resume_deletions();
+        if stored.is_none() {
+            device.make_fresh()?;
+        }
+        Ok(device)
+    }
+
+    fn load_apps(&mut self, built_in: Vec<BuiltInApp>, installed: &[InstalledApp]) -> Result<(), OpenError> {
+        let limits = self.module_limits();
+        for app in built_in {
+            match app {
+                BuiltInApp::Wasm(bytes) => {
+                    let compiled = compile(&self.runtime.engine(), bytes.to_vec(), limits)
+                        .map_err(|why| OpenError(format!("a built-in app is refused: {why}")))?;
+                    let name = compiled.manifest.name.clone();
+                    let known = installed.iter().find(|app| app.name == name);
+                    if known.is_some_and(|app| !app.built_in) {
+                        continue;
+                    }
+                    let number = known.map(|app| app.number);
+                    self.add_app(compiled, number, true).map_err(|why| OpenError(format!("app {name}: {why}")))?;
+                }
+                #[cfg(any())]
+                BuiltInApp::Native(native) => {
+                    let manifest = crate::spu::module::parse_manifest(native.manifest()).map_err(OpenError)?;
+                    let number = installed.iter().find(|app| app.name == manifest.name).map(|app| app.number);
+                    self.add_native(native, manifest, number).map_err(OpenError)?;
+                }
+            }
+        }
+        for app in installed.iter().filter(|app| !app.built_in) {
+            let blob = self.machine.borrow_mut().media.store.load_blob(&app.name);
+            let bytes = blob.map_err(|error| OpenError(format!("app {} cannot be read: {error}", app.name)))?;
+            let bytes = bytes.ok_or_else(|| OpenError(format!("the module of app {} is gone from the media", app.name)))?;
+            let added = compile(&self.runtime.engine(), bytes, limits)
+                .and_then(|compiled| self.add_app(compiled, Some(app.number), false));
+            if let Err(why) = added {
+                // The device serves without it; its regions stay. The statistics and the log say so.
+                tracing::error!("app {} does not run: {why}", app.name);
+                let mut machine = self.machine.borrow_mut();
+                let spus = machine.config.spus;
+                let mut state = AppState::new(&app.name, "?", vec![], 0, 0, spus);
+                state.ended = Some(why);
+                machine.apps[app.number as usize] = Some(state);
+                drop(machine);
+                self.service.built_in.remove(&app.number);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn module_limits(&self) -> ModuleLimits {
+        let machine = self.machine.borrow();
+        ModuleLimits {
+            data_bytes_max: machine.config.app_data_bytes_max,
+            code_bytes_max: machine.config.app_code_bytes_max,
+        }
+    }
+
+    /// A free app number, or the one asked for.
+    fn place_for_app(&self, number: Option<AppNumber>) -> Result<AppNumber, String> {
+        let machine = self.machine.borrow();
+        let place = match number {
+            Some(number) if (number as usize) < machine.apps.len() => Some(number as usize),
+            Some(number) => return Err(format!("its number {number} is past apps_max, {}", machine.apps.len())),
+            None => (1..machine.apps.len()).find(|place| machine.apps[*place].is_none()),
+        };
+        place.map(|place| place as AppNumber).ok_or_else(|| format!("there is room for {} apps", machine.apps.len() - 1))
+    }
+
+    /// Puts a compiled app on all SPUs, in place of an earlier incarnation where there is one.
+    pub(crate) fn add_app(
+        &mut self,
+        compiled: CompiledModule,
+        number: Option<AppNumber>,
+        built_in: bool,
+    ) -> Result<AppNumber, String> {
+        let number = self.place_for_app(number)?;
+        let pre = self.runtime.prepare(&compiled)?;
+        let manifest = &compiled.manifest;
+        let (spus, data_bytes_max, budget, incarnation) = self.replace_state(
+            number,
+            AppState::new(
+                &manifest.name,
+                &manifest.version,
+                manifest.handlers.clone(),
+                compiled.bytes.len() as u64,
+                1,
+                self.spus(),
+            ),
+        );
+        let mut instances: Vec<Option<Box<dyn Instance>>> = Vec::new();
+        for spu in 0..spus {
+            let caller = Caller { app: number, spu, incarnation };
+            let machine = self.machine.clone();
+            let made = WasmInstance::new(&self.runtime.engine(), &pre, machine, caller, data_bytes_max, budget);
+            match made {
+                Ok(instance) => instances.push(Some(Box::new(instance))),
+                Err(why) => {
+                    self.machine.borrow_mut().end_app(number, &why, RpcOutcome::AppEnded);
+                    return Err(why);
+                }
+            }
+        }
+        self.instances[number as usize] = instances;
+        self.after_adding(number, built_in);
+        Ok(number)
+    }
+
+    #[cfg(any())]
+    fn add_native(
+        &mut self,
+        native: &'static dyn willow_sdk::native::NativeApp,
+        manifest: crate::spu::module::Manifest,
+        number: Option<AppNumber>,
+    ) -> Result<(), String> {
+        let number = self.place_for_app(number)?;
+        let state = AppState::new(&manifest.name, &manifest.version, manifest.handlers, 0, 1, self.spus());
+        let (spus, .., incarnation) = self.replace_state(number, state);
+        self.instances[number as usize] = (0..spus)
+            .map(|spu| {
+                let caller = Caller { app: number, spu, incarnation };
+                let instance = crate::spu::native::NativeInstance::new(native, self.machine.clone(), caller);
+                Some(Box::new(instance) as Box<dyn Instance>)
+            })
+            .collect();
+        self.after_adding(number, true);
+        Ok(())
+    }
+
+    /// Enters an app's new state; returns (SPUs, data limit, budget, incarnation).
+    fn replace_state(&mut self, number: AppNumber, mut state: AppState) -> (u16, u64, u64, u32) {
+        let mut machine = self.machine.borrow_mut();
+        if let Some(old) = machine.apps[number as usize].take() {
+            state.incarnation = old.incarnation.wrapping_add(1);
+            state.log = old.log;
+            state.log_bytes = old.log_bytes;
+            state.waiting = old.waiting;
+        }
+        let incarnation = state.incarnation;
+        machine.apps[number as usize] = Some(state);
+        let config = &machine.config;
+        (config.spus, config.app_data_bytes_max, config.instruction_budget, incarnation)
+    }
+
+    fn after_adding(&mut self, number: AppNumber, built_in: bool) {
+        if built_in {
+            self.service.built_in.insert(number);
+        } else {
+            self.service.built_in.remove(&number);
+        }
+        self.send_event(number, &[abi::EVENT_STARTED], None);
+        let mut machine = self.machine.borrow_mut();
+        let Some(app) = machine.app(number) else { return };
+        let waiting: Vec<u32> = app.waiting.iter_mut().flat_map(|queue| queue.drain(..)).collect();
+        for token in waiting {
+            machine.events.push(Event::Deliver { token });
+        }
+    }
+
+    /// Sends an event of SPU-OS to an app on all SPUs; `watch` counts their answers.
+    pub(crate) fn send_event(&mut self, app: AppNumber, words: &[u32], watch: Option<u32>) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let Some(arguments) = crate::Arguments::new(&bytes) else { return };
+        let mut machine = self.machine.borrow_mut();
+        let spus = machine.config.spus;
+        if let Some(watch) = watch {
+            *machine.watches.entry(watch).or_default() += u32::from(spus);
+        }
+        for spu in 0..spus {
+            let activity = Activity {
+                app,
+                spu,
+                handler: abi::EVENT_HANDLER,
+                started: false,
+                originating: HreId::DEVICE,
+                arguments,
+                cursor: 0,
+                pending_dmas: 0,
+                response: None,
+                origin: Origin::Event { watch: watch.unwrap_or(0) },
+            };
+            if machine.send(activity, Endpoint::Bridge).is_err()
+                && let Some(watch) = watch
+                && let Some(left) = machine.watches.get_mut(&watch)
+            {
+                *left -= 1;
+            }
+        }
+    }
+
+    /// A new queue at the bridge. `process`: `None` for the host kernel (trusted), else a user process' number.
+    pub fn open_hre(&mut self, process: Option<u32>) -> Option<HreId> {
+        self.machine.borrow_mut().bridge.open(process)
+    }
+
+    /// Ends a queue: what it has in flight is drained and its completions are dropped.
+    pub fn close_hre(&mut self, hre: HreId) {
+        let mut machine = self.machine.borrow_mut();
+        machine.bridge.close(hre);
+        let orphans: Vec<u64> = machine.upcalls.iter().filter(|(_, (of, _))| *of == hre).map(|(id, _)| *id).collect();
+        for id in orphans {
+            if let Some((_, group)) = machine.upcalls.remove(&id) {
+                machine.end_one(group, i64::from(abi::ERROR_ENDED), None);
+            }
+        }
+        self.service.forget(hre);
+    }
+
+    /// Takes a request from a queue; the request comes back where the queue's or the device's limit is reached, or where it
+    /// makes no sense (no RPC, more payload than buffer).
+    #[inline]
+    pub fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest> {
+        let mut machine = self.machine.borrow_mut();
+        let count = match &request.rpcs {
+            RpcList::One(_) => 1,
+            RpcList::Many(rpcs) => rpcs.len(),
+        };
+        let fits = request.payload_bytes.max(request.reply_bytes) as usize <= request.buffer.len();
+        if !fits || count == 0 || !machine.bridge.admits(hre) || machine.activities.len() + count > ACTIVITIES_MAX {
+            return Err(request);
+        }
+        let transfer = machine.bridge.begin(Transfer {
+            hre,
+            tag: request.tag,
+            buffer: request.buffer,
+            payload_bytes: request.payload_bytes,
+            reply_bytes: request.reply_bytes,
+            reply_high: 0,
+            outstanding: count as u32,
+            outcome: RpcOutcome::Answered { status: 0 },
+            result: 0,
+        });
+        match request.rpcs {
+            RpcList::One(rpc) => send_rpc(&mut machine, hre, transfer, rpc),
+            RpcList::Many(rpcs) => rpcs.into_iter().for_each(|rpc| send_rpc(&mut machine, hre, transfer, rpc)),
+        }
+        Ok(())
+    }
+
+    /// Tries to take a request back: true where none of its RPCs has begun. Its completion still comes, with
+    /// [`RpcOutcome::Aborted`] then.
+    pub fn abort(&mut self, hre: HreId, tag: u64) -> bool {
+        let mut machine = self.machine.borrow_mut();
+        let Some(transfer) = machine.bridge.find(hre, tag) else { return false };
+        let of_it = |activity: &Activity| matches!(activity.origin, Origin::Host { transfer: of } if of == transfer);
+        let tokens: Vec<u32> = (machine.activities.keys().into_iter())
+            .filter(|token| machine.activities.get(*token).is_some_and(of_it))
+            .collect();
+        if tokens.iter().any(|token| machine.activities.get(*token).is_some_and(|activity| activity.started)) {
+            return false;
+        }
+        for token in tokens {
+            machine.end_activity(token, RpcOutcome::Aborted, 0);
+        }
+        true
+    }
+
+    /// Does all that can be done at `now_ns`; returns when it wants to be called again, if it knows.
+    pub fn run(&mut self, now_ns: u64) -> Option<u64> {
+        self.machine.borrow_mut().now_ns = now_ns;
+        loop {
+            self.collect_store();
+            while let Some(event) = { self.machine.borrow_mut().events.pop(now_ns) } {
+                match event {
+                    Event::Deliver { token } if self.is_for_control(token) => self.handle_control(token),
+                    Event::Deliver { token } => self.deliver(token),
+                    Event::Complete(completion) => self.complete(completion),
+                }
+            }
+            let more = self.serve_control(now_ns);
+            if !more && !self.machine.borrow().events.has_ready() {
+                break;
+            }
+        }
+        let machine = self.machine.borrow();
+        match (machine.events.next_ns(), self.service.deadline_ns()) {
+            (Some(event), Some(deadline)) => Some(event.min(deadline)),
+            (event, deadline) => event.or(deadline),
+        }
+    }
+
+    #[inline]
+    fn is_for_control(&self, token: u32) -> bool {
+        self.machine.borrow().activities.get(token).is_some_and(|activity| activity.app == CONTROL_APP)
+    }
+
+    fn collect_store(&mut self) {
+        loop {
+            let mut machine = self.machine.borrow_mut();
+            let Some(StoreCompletion { ticket, result }) = machine.media.store.completed() else { return };
+            let Some(pending) = machine.media.take(ticket) else { continue };
+            let code = result.as_ref().err().map_or(0, |error| i64::from(error_of(*error)));
+            match pending {
+                Pending::ToReply { group, token, offset } => {
+                    let mut code = code;
+                    let machine = &mut *machine;
+                    if let Ok(bytes) = &result
+                        && let Some(activity) = machine.activities.get_mut(token)
+                    {
+                        match Machine::reply_range(&mut machine.bridge, activity, offset, bytes.len()) {
+                            Some(into) => into.copy_from_slice(bytes),
+                            None => code = i64::from(abi::ERROR_RANGE),
+                        }
+                    }
+                    machine.end_one(group, code, None);
+                }
+                Pending::ToLocal { group, pointer } => {
+                    machine.end_one(group, code, result.ok().map(|bytes| Box::new((pointer, bytes))));
+                }
+                Pending::ToMessage { handle, offset } => {
+                    let result = result.as_deref().map_err(|error| error_of(*error));
+                    machine.message_read(handle, offset, result);
+                }
+                Pending::ToNv { group, bank, address } => match result {
+                    Ok(bytes) => match machine.media.write(bank, address, &bytes, Pending::Group { group }) {
+                        Ok(Progress::WouldBlock) => {}
+                        Ok(Progress::Done) => machine.end_one(group, 0, None),
+                        Err(error) => machine.end_one(group, i64::from(error_of(error)), None),
+                    },
+                    Err(_) => machine.end_one(group, code, None),
+                },
+                Pending::Compare { group, token, body_offset } => {
+                    let code = result.map_or(code, |bytes| machine.compare_with_body(token, body_offset, &bytes));
+                    machine.end_one(group, code, None);
+                }
+                Pending::Checksum { group, seed } => {
+                    let code = result.map_or(code, |bytes| i64::from(crc32c::crc32c_append(seed, &bytes)));
+                    machine.end_one(group, code, None);
+                }
+                Pending::Group { group } => machine.end_one(group, code, None),
+                Pending::Control(continuation) => {
+                    drop(machine);
+                    continuation(self, result.map(|_| ()));
+                }
+            }
+        }
+    }
+
+    /// Under a model of time: puts the event off where its SPU's processor is busy.
+    fn processor_busy(&mut self, spu: u16) -> Option<u64> {
+        let machine = self.machine.borrow();
+        let busy_ns = self.processors.get(spu as usize).copied().unwrap_or(0);
+        (machine.timing.is_some() && busy_ns > machine.now_ns).then_some(busy_ns)
+    }
+
+    fn deliver(&mut self, token: u32) {
+        let Some((number, spu, handler)) = self.admit(token) else { return };
+        self.start(token, number, spu, handler);
+    }
+
+    /// Where a request that has arrived goes, if it can go there now.
+    #[inline]
+    fn admit(&mut self, token: u32) -> Option<(AppNumber, u16, u8)> {
+        let machine = &mut *self.machine.borrow_mut();
+        let activity = machine.activities.get_mut(token)?;
+        let (number, spu, handler) = (activity.app, activity.spu, activity.handler);
+        if machine.timing.is_some() && self.processors[spu as usize] > machine.now_ns {
+            let at_ns = self.processors[spu as usize];
+            machine.events.push_at(machine.now_ns, at_ns, Event::Deliver { token });
+            return None;
+        }
+        let Some(app) = machine.apps.get_mut(number as usize).and_then(Option::as_mut) else {
+            machine.end_activity(token, RpcOutcome::NoApp, 0);
+            return None;
+        };
+        if app.ended.is_some() {
+            machine.end_activity(token, RpcOutcome::AppEnded, 0);
+            return None;
+        }
+        if handler == abi::EVENT_HANDLER {
+            return Some((number, spu, handler));
+        }
+        if !app.has_handler[handler as usize] {
+            machine.end_activity(token, RpcOutcome::NoHandler, 0);
+            return None;
+        }
+        app.counters.requests += 1;
+        machine.spus[spu as usize].requests += 1;
+        let waiting = &mut app.waiting[spu as usize];
+        if !waiting.is_empty() || self.service.is_draining(number) {
+            machine.spus[spu as usize].thread_waits += 1;
+            waiting.push_back(token);
+            return None;
+        }
+        Some((number, spu, handler))
+    }
+
+    /// Offers a request to its app; false where no thread of it is free (the request waits then) or the app has ended.
+    fn start(&mut self, token: u32, number: AppNumber, spu: u16, handler: u8) -> bool {
+        if let Some(activity) = self.machine.borrow_mut().activities.get_mut(token) {
+            activity.started = true;
+        } else {
+            return true;
+        }
+        let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
+        let Some(instance) = slot.and_then(Option::as_mut) else {
+            self.machine.borrow_mut().end_activity(token, RpcOutcome::AppEnded, 0);
+            return false;
+        };
+        let taken = instance.start(token, handler);
+        let instructions = instance.instructions();
+        self.account(number, spu, instructions);
+        match taken {
+            Ok(true) => true,
+            Ok(false) => {
+                let machine = &mut *self.machine.borrow_mut();
+                if let Some(activity) = machine.activities.get_mut(token) {
+                    activity.started = false;
+                    machine.spus[spu as usize].thread_waits += 1;
+                    if let Some(app) = machine.apps[number as usize].as_mut() {
+                        app.waiting[spu as usize].push_front(token);
+                    }
+                }
+                false
+            }
+            Err(why) => {
+                self.trapped(number, spu, &why);
+                false
+            }
+        }
+    }
+
+    #[inline]
+    fn account(&mut self, number: AppNumber, spu: u16, instructions: u64) {
+        let machine = &mut *self.machine.borrow_mut();
+        machine.spus[spu as usize].instructions += instructions;
+        if let Some(app) = machine.apps[number as usize].as_mut() {
+            app.counters.instructions += instructions;
+        }
+        if let Some(timing) = machine.timing.as_mut() {
+            self.processors[spu as usize] = timing.processor(machine.now_ns, spu, instructions);
+        }
+    }
+
+    fn trapped(&mut self, number: AppNumber, spu: u16, why: &str) {
+        self.instances[number as usize].clear();
+        let mut machine = self.machine.borrow_mut();
+        if let Some(app) = machine.app(number) {
+            tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);
+            app.counters.traps += 1;
+            app.push_line(format!("{spu}: [SPU-OS] ended: {why}"));
+        }
+        machine.end_app(number, why, RpcOutcome::AppEnded);
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let Completion { spu, app: number, incarnation, .. } = completion;
+        if let Some(at_ns) = self.processor_busy(spu) {
+            let mut machine = self.machine.borrow_mut();
+            let now_ns = machine.now_ns;
+            return machine.events.push_at(now_ns, at_ns, Event::Complete(completion));
+        }
+        {
+            let mut machine = self.machine.borrow_mut();
+            if let Some(token) = completion.token {
+                machine.drained(token);
+            }
+            match machine.app(number) {
+                Some(app) if app.incarnation == incarnation && app.ended.is_none() => {}
+                _ => return,
+            }
+        }
+        let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
+        let Some(instance) = slot.and_then(Option::as_mut) else { return };
+        let mut ran = completion.memory.as_ref().map_or(Ok(()), |memory| instance.place(memory));
+        if let (Ok(()), Some((wait, result))) = (&ran, completion.wake) {
+            ran = instance.complete(wait, result);
+        }
+        let instructions = if completion.wake.is_some() { instance.instructions() } else { 0 };
+        self.account(number, spu, instructions);
+        if let Err(why) = ran {
+            return self.trapped(number, spu, &why);
+        }
+        self.offer_waiting(number, spu);
+    }
+
+    /// Offers again what found no free thread before.
+    fn offer_waiting(&mut self, number: AppNumber, spu: u16) {
+        loop {
+            let (token, handler) = {
+                let machine = &mut *self.machine.borrow_mut();
+                if self.service.is_draining(number) {
+                    return;
+                }
+                let Some(app) = machine.apps[number as usize].as_mut() else { return };
+                let Some(token) = app.waiting[spu as usize].pop_front() else { return };
+                let Some(activity) = machine.activities.get(token) else { continue };
+                (token, activity.handler)
+            };
+            if !self.start(token, number, spu, handler) {
+                return;
+            }
+        }
+    }
+
+    /// The next completion.
+    #[inline]
+    pub fn completion(&mut self) -> Option<HostCompletion> {
+        self.machine.borrow_mut().bridge.completions.pop_front()
+    }
+
+    /// The next upcall for an endpoint.
+    pub fn upcall(&mut self, hre: HreId) -> Option<Upcall> {
+        self.machine.borrow_mut().bridge.pop_upcall(hre)
+    }
+
+    /// Answers an upcall. False where there is no such upcall waiting for this endpoint.
+    pub fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool {
+        let mut machine = self.machine.borrow_mut();
+        match machine.upcalls.get(&id) {
+            Some((of, group)) if *of == hre => {
+                let group = *group;
+                machine.upcalls.remove(&id);
+                machine.end_one(group, (u64::from(status & 0x7fff_ffff) << 32 | u64::from(result)) as i64, None);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The namespaces, in order of NSID; a new `Arc` each time the table changes.
+    pub fn namespaces(&self) -> Arc<Vec<Namespace>> {
+        self.machine.borrow().namespaces.clone()
+    }
+
+    /// Number of an installed app.
+    pub fn app_number(&self, name: &str) -> Option<AppNumber> {
+        self.machine.borrow().find_app(name.as_bytes())
+    }
+
+    /// Number of SPUs.
+    pub fn spus(&self) -> u16 {
+        self.machine.borrow().config.spus
+    }
+
+    /// Stripe of block namespaces over SPUs.
+    pub fn stripe_bytes(&self) -> u32 {
+        STRIPE_BYTES
+    }
+
+    /// Identity of the device, made with its media.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// True where a power cut can lose completed writes that were not flushed (NVMe: VWC).
+    pub fn volatile_write_cache(&self) -> bool {
+        self.machine.borrow().media.store.volatile_write_cache()
+    }
+
+    /// (used, total) bytes of the media; total is `None` where only the disk bounds it.
+    pub fn capacity(&self) -> (u64, Option<u64>) {
+        let machine = self.machine.borrow();
+        let banks = machine.media.store.banks() as u64;
+        (machine.regions.used_bank_bytes() * banks, machine.media.store.bank_bytes().checked_mul(banks))
+    }
+
+    /// The next job to run outside.
+    pub fn job(&mut self) -> Option<Job> {
+        self.jobs.pop_front()
+    }
+
+    /// To be called from any thread when the store has news: see [`Store::set_waker`].
+    pub fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
+        self.machine.borrow_mut().media.store.set_waker(waker);
+    }
+}
+
+#[inline]
+fn send_rpc(machine: &mut Machine, hre: HreId, transfer: u32, rpc: Rpc) {
+    if rpc.spu >= machine.config.spus {
+        return machine.bridge.end_rpc(transfer, RpcOutcome::NoSpu, 0);
+    }
+    if rpc.handler == abi::EVENT_HANDLER {
+        return machine.bridge.end_rpc(transfer, RpcOutcome::NoHandler, 0);
+    }
+    let activity = Activity {
+        app: rpc.app,
+        spu: rpc.spu,
+        handler: rpc.handler,
+        started: false,
+        originating: hre,
+        arguments: rpc.arguments,
+        cursor: 0,
+        pending_dmas: 0,
+        response: None,
+        origin: Origin::Host { transfer },
+    };
+    if machine.send(activity, Endpoint::Bridge).is_err() {
+        machine.bridge.end_rpc(transfer, RpcOutcome::Refused, 0);
+    }
+}

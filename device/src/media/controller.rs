@@ -1,0 +1,103 @@
+//! The media controller: carries operations out on the store, remembers those that the store does in its own time, and counts.
+//!
+//! Invariants: an operation that the store took has exactly one entry here until it ends; tickets of entries that are gone
+//! find nothing.
+
+use super::store::{Progress, Store, StoreError, Ticket};
+use crate::slab::Slab;
+
+/// Most operations that the store may have under way.
+pub const PENDING_MAX: usize = 1 << 15;
+
+/// What shall happen when an operation of the store has ended.
+pub(crate) enum Pending<C> {
+    /// A read for the reply buffer of an activity.
+    ToReply { group: u32, token: u32, offset: u64 },
+    /// A read for an app's memory.
+    ToLocal { group: u32, pointer: u64 },
+    /// A read for the body of a message.
+    ToMessage { handle: u32, offset: usize },
+    /// A read that goes on as a write.
+    ToNv { group: u32, bank: usize, address: u64 },
+    /// A read to be compared with an activity's body.
+    Compare { group: u32, token: u32, body_offset: u64 },
+    /// A read to be summed.
+    Checksum { group: u32, seed: u32 },
+    /// A write, a zeroing or a flush.
+    Group { group: u32 },
+    /// Work of the control service.
+    Control(C),
+}
+
+/// The controller. `C`: what the control service waits with.
+pub(crate) struct MediaController<C> {
+    pub store: Box<dyn Store>,
+    pending: Slab<Pending<C>>,
+}
+
+impl<C> MediaController<C> {
+    pub fn new(store: Box<dyn Store>) -> Self {
+        MediaController { store, pending: Slab::new(PENDING_MAX) }
+    }
+
+    /// Number of operations under way.
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// A ticket for an operation about to begin; gives `pending` back where too many are under way.
+    pub fn ticket(&mut self, pending: Pending<C>) -> Result<Ticket, Pending<C>> {
+        self.pending.insert(pending).map(Ticket::from)
+    }
+
+    /// What waited for a ticket.
+    pub fn take(&mut self, ticket: Ticket) -> Option<Pending<C>> {
+        self.pending.remove(u32::try_from(ticket).ok()?)
+    }
+
+    /// True where another operation can be begun.
+    pub fn has_room(&self) -> bool {
+        !self.pending.is_full()
+    }
+
+    /// Writes, now or in the store's time: `Done`, or `WouldBlock` where `pending` waits for it.
+    pub fn write(&mut self, bank: usize, address: u64, from: &[u8], pending: Pending<C>) -> Result<Progress, StoreError> {
+        match self.store.write(bank, address, from)? {
+            Progress::Done => Ok(Progress::Done),
+            Progress::WouldBlock => {
+                let ticket = self.ticket(pending).map_err(|_| StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error()))?;
+                self.store.begin_write(ticket, bank, address, from.to_vec());
+                Ok(Progress::WouldBlock)
+            }
+        }
+    }
+
+    /// Zeroes, now or in the store's time.
+    pub fn zero(&mut self, bank: usize, address: u64, bytes: u64, pending: Pending<C>) -> Result<Progress, StoreError> {
+        match self.store.zero(bank, address, bytes)? {
+            Progress::Done => Ok(Progress::Done),
+            Progress::WouldBlock => {
+                let ticket = self.ticket(pending).map_err(|_| StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error()))?;
+                self.store.begin_zero(ticket, bank, address, bytes);
+                Ok(Progress::WouldBlock)
+            }
+        }
+    }
+
+    /// Begins a read that the store could not do at once.
+    pub fn begin_read(&mut self, bank: usize, address: u64, bytes: usize, pending: Pending<C>) -> Result<(), StoreError> {
+        let ticket = self.ticket(pending).map_err(|_| StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error()))?;
+        self.store.begin_read(ticket, bank, address, bytes);
+        Ok(())
+    }
+
+    /// Makes a bank, or all, durable.
+    pub fn flush(&mut self, bank: Option<usize>, pending: Pending<C>) -> Result<Progress, StoreError> {
+        let ticket = self.ticket(pending).map_err(|_| StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error()))?;
+        let progress = self.store.flush(ticket, bank);
+        if !matches!(progress, Ok(Progress::WouldBlock)) {
+            self.take(ticket);
+        }
+        progress
+    }
+}

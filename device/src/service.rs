@@ -1,0 +1,829 @@
+//! The control service's work: what [`crate::control`] describes. Long work (compiling, saving metadata, zeroing a deleted
+//! region, draining an app) is done in steps that other requests run between.
+//!
+//! Invariants: a change is durable before it is answered; an app is replaced or removed only after its requests have drained
+//! (or [`DRAIN_NS_MAX`] has passed: then they are told that it ended); a region's bytes are durably zero before its range is free.
+
+use crate::control::{self, AppInfo, ControlStatus, NamespaceRequest};
+use crate::device::{Continuation, Device, Job, JobDone};
+use crate::hre::HreId;
+use crate::media::controller::Pending;
+use crate::media::store::{Progress, StoreError};
+use crate::metadata::{InstalledApp, METADATA_VERSION, Metadata, identity};
+use crate::namespace::{CommandSet, Namespace};
+use crate::region::RegionError;
+use crate::request::{AppNumber, RpcOutcome};
+use crate::spu::abi;
+use crate::spu::os::{Machine, Origin, RegionCall, error_of};
+use crate::spu::wasm::{CompiledModule, compile};
+use crate::statistics::{AppStatistics, Statistics};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// How long an app's requests may take to drain, and an app to leave its state clean.
+pub const DRAIN_NS_MAX: u64 = 5_000_000_000;
+/// Most sentences of failures kept, one an endpoint.
+pub const ERROR_TEXTS_MAX: usize = 1024;
+/// Most namespaces.
+pub const NAMESPACES_MAX: usize = 1024;
+
+type WatchDone = Box<dyn FnOnce(&mut Device)>;
+type CompileDone = Box<dyn FnOnce(&mut Device, Result<CompiledModule, String>)>;
+
+/// An app that is being drained.
+struct Drain {
+    app: AppNumber,
+    deadline_ns: u64,
+    /// The SHUTDOWN event is out: waiting for its answers.
+    watch: Option<u32>,
+    then: Option<WatchDone>,
+}
+
+/// State of the service.
+pub(crate) struct Service {
+    pub built_in: BTreeSet<AppNumber>,
+    identities: u64,
+    next_key: u32,
+    watches: BTreeMap<u32, WatchDone>,
+    compiles: BTreeMap<u32, CompileDone>,
+    drains: Vec<Drain>,
+    /// Calls of `save`: those that the save under way covers, and those that came later.
+    saving: Option<Vec<Continuation>>,
+    save_next: Vec<Continuation>,
+    errors: BTreeMap<HreId, String>,
+    front: Option<Box<dyn Fn() -> serde_json::Value>>,
+    shutdown: Shutdown,
+}
+
+#[derive(PartialEq, Eq)]
+enum Shutdown {
+    No,
+    Draining,
+    Flushing,
+    Done,
+}
+
+impl Service {
+    pub fn new(identities: u64) -> Self {
+        Service {
+            built_in: BTreeSet::new(),
+            identities,
+            next_key: 1,
+            watches: BTreeMap::new(),
+            compiles: BTreeMap::new(),
+            drains: Vec::new(),
+            saving: None,
+            save_next: Vec::new(),
+            errors: BTreeMap::new(),
+            front: None,
+            shutdown: Shutdown::No,
+        }
+    }
+
+    fn key(&mut self) -> u32 {
+        self.next_key = self.next_key.wrapping_add(1).max(1);
+        self.next_key
+    }
+
+    /// True while the app takes no new requests.
+    #[inline]
+    pub fn is_draining(&self, app: AppNumber) -> bool {
+        !self.drains.is_empty() && self.drains.iter().any(|drain| drain.app == app)
+    }
+
+    /// The earliest time at which waiting ends.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.drains.iter().map(|drain| drain.deadline_ns).min()
+    }
+
+    /// An endpoint is gone.
+    pub fn forget(&mut self, hre: HreId) {
+        self.errors.remove(&hre);
+    }
+}
+
+/// A control request's end: status and result, and for failures the sentence.
+type Answer = Result<u32, (ControlStatus, String)>;
+
+fn refuse(status: ControlStatus, text: impl Into<String>) -> Answer {
+    Err((status, text.into()))
+}
+
+impl Device {
+    /// What the transports want to add to [`control::STATISTICS`], under the key `transport`.
+    pub fn set_front_statistics(&mut self, front: Box<dyn Fn() -> serde_json::Value>) {
+        self.service.front = Some(front);
+    }
+
+    /// Takes back what came of a job.
+    pub fn job_done(&mut self, done: JobDone) {
+        let JobDone(key, result) = done;
+        if let (Some(then), Ok(compiled)) =
+            (self.service.compiles.remove(&key), result.downcast::<Result<CompiledModule, String>>())
+        {
+            then(self, *compiled);
+        }
+    }
+
+    /// Begins a clean end: apps leave their state clean, all is flushed. Done when [`Device::is_shut_down`].
+    pub fn shutdown(&mut self) {
+        if self.service.shutdown != Shutdown::No {
+            return;
+        }
+        self.service.shutdown = Shutdown::Draining;
+        let running: Vec<AppNumber> = {
+            let machine = self.machine.borrow();
+            let apps = machine.apps.iter().enumerate();
+            apps.filter(|(_, app)| app.as_ref().is_some_and(|app| app.ended.is_none())).map(|(n, _)| n as u16).collect()
+        };
+        for app in running {
+            if !self.service.is_draining(app) {
+                self.drain(app, Box::new(|_| {}));
+            }
+        }
+    }
+
+    /// True after [`Device::shutdown`] has run its course.
+    pub fn is_shut_down(&self) -> bool {
+        self.service.shutdown == Shutdown::Done
+    }
+
+    /// All counters, at this moment.
+    pub fn statistics(&self) -> Statistics {
+        let machine = self.machine.borrow();
+        let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
+            let app = app.as_ref()?;
+            Some(AppStatistics {
+                number: number as u16,
+                name: app.name.clone(),
+                counters: app.counters,
+                user: app.user_counters.to_vec(),
+                ended: app.ended.clone(),
+            })
+        });
+        let apps = apps.collect();
+        let (used_bytes, capacity_bytes) = self.capacity();
+        Statistics {
+            now_ns: machine.now_ns,
+            spus: machine.spus.clone(),
+            apps,
+            regions: machine.regions.all().to_vec(),
+            used_bytes,
+            capacity_bytes,
+            store_in_flight: machine.media.in_flight() as u64,
+        }
+    }
+
+    /// Steps of the service that do not begin with a request; true where something was done.
+    pub(crate) fn serve_control(&mut self, now_ns: u64) -> bool {
+        let mut busy = false;
+        loop {
+            let finished = self.machine.borrow_mut().finished_watches.pop();
+            let Some(watch) = finished else { break };
+            busy = true;
+            if let Some(then) = self.service.watches.remove(&watch) {
+                then(self);
+            }
+            for drain in &mut self.service.drains {
+                if drain.watch == Some(watch) {
+                    drain.deadline_ns = 0;
+                }
+            }
+        }
+        loop {
+            let call = self.machine.borrow_mut().region_calls.pop_front();
+            let Some(call) = call else { break };
+            busy = true;
+            self.region_call(call);
+        }
+        if !self.service.drains.is_empty() {
+            busy |= self.step_drains(now_ns);
+        }
+        if self.service.shutdown == Shutdown::Draining && self.service.drains.is_empty() {
+            self.service.shutdown = Shutdown::Flushing;
+            busy = true;
+            self.flush_all(Box::new(|device, flushed| {
+                if let Err(error) = flushed {
+                    tracing::error!("the media could not be flushed at shutdown: {error}");
+                }
+                device.save(Box::new(|device, _| device.service.shutdown = Shutdown::Done));
+            }));
+        }
+        busy
+    }
+
+    fn step_drains(&mut self, now_ns: u64) -> bool {
+        let mut busy = false;
+        let mut index = 0;
+        while index < self.service.drains.len() {
+            let (app, deadline_ns, watch) = {
+                let drain = &self.service.drains[index];
+                (drain.app, drain.deadline_ns, drain.watch)
+            };
+            if watch.is_none() {
+                let machine = self.machine.borrow();
+                let tokens = machine.activities.keys();
+                let at_work = tokens.iter().filter_map(|token| machine.activities.get(*token));
+                let at_work = at_work.filter(|activity| activity.app == app && activity.started).count();
+                let alive = machine.apps[app as usize].as_ref().is_some_and(|app| app.ended.is_none());
+                drop(machine);
+                if at_work == 0 || now_ns >= deadline_ns || !alive {
+                    busy = true;
+                    let watch = self.service.key();
+                    self.service.drains[index].watch = Some(watch);
+                    self.service.drains[index].deadline_ns = if alive { now_ns + DRAIN_NS_MAX } else { 0 };
+                    if alive {
+                        self.send_event(app, &[abi::EVENT_SHUTDOWN], Some(watch));
+                    }
+                    continue;
+                }
+            } else if now_ns >= deadline_ns {
+                busy = true;
+                let mut drain = self.service.drains.swap_remove(index);
+                if let Some(then) = drain.then.take() {
+                    then(self);
+                }
+                continue;
+            }
+            index += 1;
+        }
+        busy
+    }
+
+    /// Drains an app, lets it leave its state clean, then goes on with `then`.
+    fn drain(&mut self, app: AppNumber, then: WatchDone) {
+        let deadline_ns = self.machine.borrow().now_ns + DRAIN_NS_MAX;
+        self.service.drains.push(Drain { app, deadline_ns, watch: None, then: Some(then) });
+    }
+
+    /// Saves the metadata as it is now, durably, then goes on.
+    fn save(&mut self, then: Continuation) {
+        self.service.save_next.push(then);
+        if self.service.saving.is_none() {
+            self.save_now();
+        }
+    }
+
+    fn save_now(&mut self) {
+        let waiting = std::mem::take(&mut self.service.save_next);
+        if waiting.is_empty() {
+            return;
+        }
+        let bytes = self.metadata().encode();
+        self.service.saving = Some(waiting);
+        let done: Continuation = Box::new(|device, result| {
+            for then in device.service.saving.take().unwrap_or_default() {
+                then(device, result);
+            }
+            device.save_now();
+        });
+        self.store_step(done, |store, ticket| store.save_metadata(ticket, bytes));
+    }
+
+    /// Begins an operation of the store and goes on with `then` when it has ended.
+    fn store_step(
+        &mut self,
+        then: Continuation,
+        begin: impl FnOnce(&mut dyn crate::Store, crate::Ticket) -> Result<Progress, StoreError>,
+    ) {
+        let mut machine = self.machine.borrow_mut();
+        let ticket = match machine.media.ticket(Pending::Control(then)) {
+            Ok(ticket) => ticket,
+            Err(Pending::Control(then)) => {
+                drop(machine);
+                return then(self, Err(StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error())));
+            }
+            Err(_) => return,
+        };
+        let result = match begin(&mut *machine.media.store, ticket) {
+            Ok(Progress::WouldBlock) => return,
+            Ok(Progress::Done) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let pending = machine.media.take(ticket);
+        drop(machine);
+        if let Some(Pending::Control(then)) = pending {
+            then(self, result);
+        }
+    }
+
+    fn flush_all(&mut self, then: Continuation) {
+        self.store_step(then, |store, ticket| store.flush(ticket, None));
+    }
+
+    fn metadata(&self) -> Metadata {
+        let machine = self.machine.borrow();
+        let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
+            let number = number as u16;
+            let name = app.as_ref()?.name.clone();
+            Some(InstalledApp { number, name, built_in: self.service.built_in.contains(&number) })
+        });
+        Metadata {
+            version: METADATA_VERSION,
+            uuid: self.uuid(),
+            spus: machine.config.spus,
+            stripe_bytes: self.stripe_bytes(),
+            identities: self.service.identities,
+            regions: machine.regions.all().to_vec(),
+            namespaces: machine.namespaces.to_vec(),
+            apps: apps.collect(),
+        }
+    }
+
+    /// Gives a fresh device its namespaces and saves it for the first time.
+    pub(crate) fn make_fresh(&mut self) -> Result<(), crate::device::OpenError> {
+        let config = self.machine.borrow().config.clone();
+        let wanted = [
+            (CommandSet::Nvm, config.namespace_bytes, Some(config.block_bytes)),
+            (CommandSet::Kv, config.kv_namespace_bytes, None),
+        ];
+        for (csi, size_bytes, block_bytes) in wanted {
+            let app = serving_app(csi);
+            if size_bytes > 0 && self.app_number(app).is_some() {
+                let request = NamespaceRequest { csi, size_bytes, block_bytes };
+                self.add_namespace(&request).map_err(|(_, text)| crate::device::OpenError(text))?;
+            }
+        }
+        let outcome = std::rc::Rc::new(std::cell::Cell::new(None));
+        let told = outcome.clone();
+        self.save(Box::new(move |_, result| told.set(Some(result))));
+        // The only wait of the core for its store: at birth, before anybody is served.
+        loop {
+            self.run(0);
+            match outcome.get() {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(error)) => {
+                    return Err(crate::device::OpenError(format!("the new device's metadata cannot be saved: {error}")));
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Goes on with deletions that a stop interrupted.
+    pub(crate) fn resume_deletions(&mut self) {
+        let deleting: Vec<(u64, u64)> = {
+            let machine = self.machine.borrow();
+            machine.regions.all().iter().filter(|region| region.deleting).map(|r| (r.base, r.bank_bytes)).collect()
+        };
+        for (base, bank_bytes) in deleting {
+            self.zero_region(base, bank_bytes, 0, Box::new(|_, _| {}));
+        }
+    }
+
+    /// Zeroes a region that is marked as deleted, bank by bank, durably; then forgets it.
+    fn zero_region(&mut self, base: u64, bank_bytes: u64, bank: usize, then: Continuation) {
+        if bank < self.spus() as usize {
+            let next: Continuation = Box::new(move |device, zeroed| match zeroed {
+                Ok(()) => device.zero_region(base, bank_bytes, bank + 1, then),
+                Err(error) => then(device, Err(error)),
+            });
+            let progress = self.machine.borrow_mut().media.store.zero(bank, base, bank_bytes);
+            return match progress {
+                Ok(Progress::Done) => next(self, Ok(())),
+                Err(error) => next(self, Err(error)),
+                Ok(Progress::WouldBlock) => self.store_step(next, |store, ticket| {
+                    store.begin_zero(ticket, bank, base, bank_bytes);
+                    Ok(Progress::WouldBlock)
+                }),
+            };
+        }
+        self.flush_all(Box::new(move |device, flushed| match flushed {
+            Err(error) => then(device, Err(error)),
+            Ok(()) => {
+                device.machine.borrow_mut().regions.end_delete(base);
+                device.save(then);
+            }
+        }));
+    }
+
+    fn region_call(&mut self, call: RegionCall) {
+        let RegionCall { group, app, id, bank_bytes } = call;
+        let name = self.machine.borrow_mut().app(app).map(|app| app.name.clone());
+        let Some(name) = name else { return };
+        let end = move |device: &mut Device, result: i64| device.machine.borrow_mut().end_one(group, result, None);
+        match bank_bytes {
+            None => {
+                let range = self.machine.borrow_mut().regions.begin_delete(&name, id);
+                self.machine.borrow_mut().regions_changed();
+                let Some((base, bank_bytes)) = range else { return end(self, abi::ERROR_NOT_FOUND.into()) };
+                self.save(Box::new(move |device, saved| match saved {
+                    Err(error) => end(device, error_of(error).into()),
+                    Ok(()) => device.zero_region(
+                        base,
+                        bank_bytes,
+                        0,
+                        Box::new(move |device, zeroed| end(device, zeroed.map_or_else(|e| error_of(e).into(), |()| 0))),
+                    ),
+                }));
+            }
+            Some(bytes) => {
+                // Another SPU's instance may have asked in between: the region is there then.
+                let made = {
+                    let machine = &mut *self.machine.borrow_mut();
+                    let found = machine.regions.find(&name, id).map(|region| region.base);
+                    match found {
+                        Some(base) => Ok(base),
+                        None => machine.regions.create(&name, id, bytes, false).map(|region| region.base),
+                    }
+                };
+                self.machine.borrow_mut().regions_changed();
+                match made {
+                    Err(RegionError::Full) => end(self, abi::ERROR_FULL.into()),
+                    Err(RegionError::Size) => end(self, abi::ERROR_ARGUMENT.into()),
+                    Ok(base) => self.save(Box::new(move |device, saved| {
+                        end(device, saved.map_or_else(|error| error_of(error).into(), |()| base as i64));
+                    })),
+                }
+            }
+        }
+    }
+
+    /// Enters a namespace and its region into the tables (not yet saved).
+    fn add_namespace(&mut self, request: &NamespaceRequest) -> Result<Namespace, (ControlStatus, String)> {
+        let block_bytes = match (request.csi, request.block_bytes) {
+            (CommandSet::Kv, None) => 1,
+            (CommandSet::Nvm, None) => 4096,
+            (CommandSet::Nvm, Some(bytes @ (512 | 4096))) => bytes,
+            (_, Some(bytes)) => {
+                let text = format!("block_bytes {bytes} is not possible: 512 or 4096 for nvm, none for kv");
+                return Err((ControlStatus::Malformed, text));
+            }
+        };
+        let mut machine = self.machine.borrow_mut();
+        if machine.namespaces.len() >= NAMESPACES_MAX {
+            return Err((ControlStatus::NoRoom, format!("there are {NAMESPACES_MAX} namespaces already")));
+        }
+        if request.size_bytes < 1 << 20 {
+            return Err((ControlStatus::Malformed, "a namespace has at least 1 MiB".to_owned()));
+        }
+        let share = machine.config.bank_share_bytes(request.size_bytes);
+        let share = share.ok_or((ControlStatus::Malformed, "the size is too large".to_owned()))?;
+        let taken: BTreeSet<u32> = machine.namespaces.iter().map(|namespace| namespace.nsid).collect();
+        let deleting: BTreeSet<u32> = machine.regions.all().iter().filter(|r| r.deleting).map(|r| r.id).collect();
+        let Some(nsid) = (1..=NAMESPACES_MAX as u32 * 2).find(|nsid| !taken.contains(nsid) && !deleting.contains(nsid))
+        else {
+            return Err((ControlStatus::NoRoom, "no namespace id is free".to_owned()));
+        };
+        let shared = request.csi == CommandSet::Nvm;
+        let created = machine.regions.create(serving_app(request.csi), nsid, share, shared).cloned();
+        let region = match created {
+            Ok(region) => region,
+            Err(RegionError::Size) => return Err((ControlStatus::Malformed, "the size makes no sense".to_owned())),
+            Err(RegionError::Full) => {
+                let banks = u64::from(machine.config.spus);
+                let left = machine.media.store.bank_bytes().saturating_sub(machine.regions.used_bank_bytes());
+                let text = format!(
+                    "a namespace of {} bytes does not fit, {} are left in the media",
+                    request.size_bytes,
+                    left.saturating_mul(banks)
+                );
+                return Err((ControlStatus::NoRoom, text));
+            }
+        };
+        machine.regions_changed();
+        let size_bytes = match request.csi {
+            CommandSet::Nvm => request.size_bytes.next_multiple_of(u64::from(block_bytes)),
+            CommandSet::Kv => request.size_bytes,
+        };
+        let nguid = identity(u64::from_le_bytes(self.uuid()[..8].try_into().unwrap_or_default()), self.service.identities);
+        self.service.identities += 1;
+        let namespace = Namespace {
+            nsid,
+            csi: request.csi,
+            size_bytes,
+            block_bytes,
+            base: region.base,
+            bank_bytes: region.bank_bytes,
+            nguid,
+        };
+        let mut namespaces = machine.namespaces.to_vec();
+        namespaces.push(namespace.clone());
+        namespaces.sort_by_key(|namespace| namespace.nsid);
+        machine.namespaces = Arc::new(namespaces);
+        Ok(namespace)
+    }
+
+    fn remove_namespace_entry(&mut self, nsid: u32) {
+        let mut machine = self.machine.borrow_mut();
+        let left = machine.namespaces.iter().filter(|namespace| namespace.nsid != nsid).cloned().collect();
+        machine.namespaces = Arc::new(left);
+    }
+}
+
+/// The app that serves a command set.
+pub(crate) fn serving_app(csi: CommandSet) -> &'static str {
+    match csi {
+        CommandSet::Nvm => "base-io",
+        CommandSet::Kv => "key-value",
+    }
+}
+
+/// Requests to the control service.
+impl Device {
+    /// Carries out a control request.
+    pub(crate) fn handle_control(&mut self, token: u32) {
+        let (hre, handler, arguments, payload) = {
+            let machine = self.machine.borrow();
+            let Some(activity) = machine.activities.get(token) else { return };
+            let arguments = activity.arguments.as_slice().to_vec();
+            let mut body = vec![0; machine.body_bytes(activity) as usize];
+            if machine.copy_body(token, 0, &mut body).is_none() {
+                body.clear();
+            }
+            let payload = body.split_off(arguments.len().min(body.len()));
+            (activity.originating, activity.handler, arguments, payload)
+        };
+        if let Some(activity) = self.machine.borrow_mut().activities.get_mut(token) {
+            activity.started = true;
+        }
+        if !hre.is_kernel() {
+            return self.machine.borrow_mut().end_activity(token, RpcOutcome::NotPermitted, 0);
+        }
+        let answer = match handler {
+            control::INSTALL => return self.install(token, hre, payload),
+            control::REMOVE => return self.remove(token, hre, &body_of(arguments, payload)),
+            control::CREATE_NAMESPACE => return self.create_namespace(token, hre, &body_of(arguments, payload)),
+            control::DELETE_NAMESPACE => return self.delete_namespace(token, hre, &body_of(arguments, payload)),
+            control::LIST_APPS => self.reply(token, &arguments, &serde_json::to_vec(&self.list_apps()).unwrap_or_default()),
+            control::LIST_NAMESPACES => {
+                let namespaces = self.namespaces();
+                self.reply(token, &arguments, &serde_json::to_vec(&*namespaces).unwrap_or_default())
+            }
+            control::STATISTICS => {
+                let mut value = serde_json::to_value(self.statistics()).unwrap_or_default();
+                if let (Some(front), Some(object)) = (&self.service.front, value.as_object_mut()) {
+                    object.insert("transport".to_owned(), front());
+                }
+                self.reply(token, &arguments, &serde_json::to_vec(&value).unwrap_or_default())
+            }
+            control::LOG => self.log(token, &arguments),
+            control::ERROR_TEXT => {
+                let text = self.service.errors.get(&hre).cloned().unwrap_or_default();
+                self.reply(token, &arguments, text.as_bytes())
+            }
+            control::FIND_APP => {
+                let name = body_of(arguments, payload);
+                match self.machine.borrow().find_app(&name) {
+                    Some(number) => Ok(u32::from(number)),
+                    None => refuse(ControlStatus::NotFound, format!("no app {} is installed", name.escape_ascii())),
+                }
+            }
+            control::ANSWER_UPCALL => {
+                let body = body_of(arguments, payload);
+                let word = |at: usize| {
+                    let bytes = body.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+                    bytes.map(u32::from_le_bytes)
+                };
+                match (word(0), word(4), word(8), word(12)) {
+                    (Some(low), Some(high), Some(status), Some(result)) => {
+                        let id = u64::from(low) | u64::from(high) << 32;
+                        match self.answer_upcall(hre, id, status, result) {
+                            true => Ok(0),
+                            false => refuse(ControlStatus::NotFound, format!("no upcall {id} waits for this endpoint")),
+                        }
+                    }
+                    _ => refuse(ControlStatus::Malformed, "an answer has 16 bytes: u64 id, u32 status, u32 result"),
+                }
+            }
+            _ => return self.machine.borrow_mut().end_activity(token, RpcOutcome::NoHandler, 0),
+        };
+        self.answer(token, hre, answer);
+    }
+
+    fn answer(&mut self, token: u32, hre: HreId, answer: Answer) {
+        let (status, result) = match answer {
+            Ok(result) => (ControlStatus::Success, result),
+            Err((status, text)) => {
+                tracing::info!("control request of {hre:?} failed: {text}");
+                if self.service.errors.len() < ERROR_TEXTS_MAX || self.service.errors.contains_key(&hre) {
+                    self.service.errors.insert(hre, text);
+                }
+                (status, 0)
+            }
+        };
+        self.machine.borrow_mut().end_activity(token, RpcOutcome::Answered { status: status as u32 }, result);
+    }
+
+    /// Writes a reply from the offset in the arguments on; the result is its whole length.
+    fn reply(&mut self, token: u32, arguments: &[u8], whole: &[u8]) -> Answer {
+        let offset = arguments.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
+        let rest = whole.get(offset..).unwrap_or_default();
+        let machine = &mut *self.machine.borrow_mut();
+        if let Some(activity) = machine.activities.get_mut(token) {
+            let room = match &activity.origin {
+                Origin::Host { transfer } => machine.bridge.transfers.get(*transfer).map_or(0, |t| t.reply_bytes as usize),
+                Origin::Spu { reply, .. } => reply.len(),
+                Origin::Event { .. } => 0,
+            };
+            let count = rest.len().min(room);
+            if let Some(into) = Machine::reply_range(&mut machine.bridge, activity, 0, count) {
+                into.copy_from_slice(&rest[..count]);
+            }
+        }
+        Ok(whole.len() as u32)
+    }
+
+    fn log(&mut self, token: u32, arguments: &[u8]) -> Answer {
+        let name = arguments.get(4..).unwrap_or_default();
+        let text = {
+            let machine = self.machine.borrow();
+            let app = machine.find_app(name).and_then(|number| machine.apps[number as usize].as_ref());
+            app.map(|app| {
+                let mut text = String::new();
+                for line in &app.log {
+                    text.push_str(line);
+                    text.push('\n');
+                }
+                text
+            })
+        };
+        match text {
+            Some(text) => self.reply(token, arguments, text.as_bytes()),
+            None => refuse(ControlStatus::NotFound, format!("no app {} is installed", name.escape_ascii())),
+        }
+    }
+
+    fn list_apps(&self) -> Vec<AppInfo> {
+        let machine = self.machine.borrow();
+        let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
+            let app = app.as_ref()?;
+            let first = self.instances.get(number).and_then(|spus| spus.first()).and_then(Option::as_ref);
+            Some(AppInfo {
+                number: number as u16,
+                name: app.name.clone(),
+                version: app.version.clone(),
+                module_bytes: app.module_bytes,
+                memory_bytes: first.map_or(0, |instance| instance.memory_bytes()),
+                handlers: app.handlers.clone(),
+                state: app.ended.clone().map_or_else(|| "running".to_owned(), |why| format!("ended: {why}")),
+            })
+        });
+        apps.collect()
+    }
+
+    fn install(&mut self, token: u32, hre: HreId, module: Vec<u8>) {
+        let key = self.service.key();
+        let limits = self.module_limits();
+        let engine = self.runtime.engine();
+        self.jobs.push_back(Job(Box::new(move || JobDone(key, Box::new(compile(&engine, module, limits))))));
+        let then: CompileDone = Box::new(move |device, compiled| match compiled {
+            Err(why) => device.answer(token, hre, refuse(ControlStatus::ModuleRefused, format!("the module is refused: {why}"))),
+            Ok(compiled) => device.install_compiled(token, hre, compiled),
+        });
+        self.service.compiles.insert(key, then);
+    }
+
+    fn install_compiled(&mut self, token: u32, hre: HreId, compiled: CompiledModule) {
+        let name = compiled.manifest.name.clone();
+        let old = self.machine.borrow().find_app(name.as_bytes());
+        if old.is_none() {
+            return self.finish_install(token, hre, compiled, None);
+        }
+        if let Some(number) = old {
+            if self.service.is_draining(number) {
+                let text = format!("app {name} is being replaced or removed at this moment: try again");
+                return self.answer(token, hre, refuse(ControlStatus::Busy, text));
+            }
+            self.drain(number, Box::new(move |device| {
+                device.machine.borrow_mut().end_app_for_upgrade(number);
+                device.finish_install(token, hre, compiled, Some(number));
+            }));
+        }
+    }
+
+    fn finish_install(&mut self, token: u32, hre: HreId, compiled: CompiledModule, number: Option<AppNumber>) {
+        let (name, bytes) = (compiled.manifest.name.clone(), compiled.bytes.clone());
+        match self.add_app(compiled, number, false) {
+            Err(why) => self.answer(token, hre, refuse(ControlStatus::ModuleRefused, format!("the module is refused: {why}"))),
+            Ok(number) => {
+                let saved = move |device: &mut Device, result: Result<(), StoreError>| {
+                    let failed = |error| (ControlStatus::MediaFailed, format!("the app runs but is not saved: {error}"));
+                    device.answer(token, hre, result.map(|()| u32::from(number)).map_err(failed));
+                };
+                let blob_saved: Continuation = Box::new(move |device, result| match result {
+                    Err(error) => saved(device, Err(error)),
+                    Ok(()) => device.save(Box::new(saved)),
+                });
+                self.store_step(blob_saved, |store, ticket| store.save_blob(ticket, &name, bytes));
+            }
+        }
+    }
+
+    fn remove(&mut self, token: u32, hre: HreId, name: &[u8]) {
+        let number = self.machine.borrow().find_app(name);
+        let name = String::from_utf8_lossy(name).into_owned();
+        let Some(number) = number else {
+            return self.answer(token, hre, refuse(ControlStatus::NotFound, format!("no app {name} is installed")));
+        };
+        let serves = self.namespaces().iter().any(|namespace| serving_app(namespace.csi) == name);
+        if serves || self.service.is_draining(number) {
+            let text = format!("app {name} serves namespaces, or is being replaced: delete them first");
+            return self.answer(token, hre, refuse(ControlStatus::Busy, text));
+        }
+        self.drain(number, Box::new(move |device| {
+            let ranges: Vec<(u64, u64)> = {
+                let machine = &mut *device.machine.borrow_mut();
+                machine.end_app(number, "removed", RpcOutcome::AppEnded);
+                machine.apps[number as usize] = None;
+                let ids: Vec<u32> = machine.regions.all().iter().filter(|r| r.app == name).map(|r| r.id).collect();
+                ids.into_iter().filter_map(|id| machine.regions.begin_delete(&name, id)).collect()
+            };
+            device.instances[number as usize].clear();
+            device.service.built_in.remove(&number);
+            device.save(Box::new(move |device, saved| {
+                for (base, bank_bytes) in ranges {
+                    device.zero_region(base, bank_bytes, 0, Box::new(|_, _| {}));
+                }
+                let failed = |error| (ControlStatus::MediaFailed, format!("the app is removed but that is not saved: {error}"));
+                let answer = saved.map(|()| 0).map_err(failed);
+                let ended: Continuation = Box::new(move |device, _| device.answer(token, hre, answer));
+                device.store_step(ended, |store, ticket| store.delete_blob(ticket, &name));
+            }));
+        }));
+    }
+
+    fn create_namespace(&mut self, token: u32, hre: HreId, body: &[u8]) {
+        let request: NamespaceRequest = match serde_json::from_slice(body) {
+            Ok(request) => request,
+            Err(error) => {
+                let text = format!("the request for a namespace cannot be read: {error}");
+                return self.answer(token, hre, refuse(ControlStatus::Malformed, text));
+            }
+        };
+        let app = serving_app(request.csi);
+        let Some(number) = self.app_number(app) else {
+            let text = format!("app {app}, which serves such namespaces, is not installed");
+            return self.answer(token, hre, refuse(ControlStatus::NotFound, text));
+        };
+        let namespace = match self.add_namespace(&request) {
+            Ok(namespace) => namespace,
+            Err(error) => return self.answer(token, hre, Err(error)),
+        };
+        let nsid = namespace.nsid;
+        self.save(Box::new(move |device, saved| match saved {
+            Ok(()) => {
+                device.send_event(number, &[abi::EVENT_NAMESPACE_CREATED, nsid], None);
+                device.answer(token, hre, Ok(nsid));
+            }
+            Err(error) => {
+                device.remove_namespace_entry(nsid);
+                {
+                    let mut machine = device.machine.borrow_mut();
+                    machine.regions.begin_delete(app, nsid);
+                    machine.regions.end_delete(namespace.base);
+                    machine.regions_changed();
+                }
+                let text = format!("the namespace cannot be saved: {error}");
+                device.answer(token, hre, refuse(ControlStatus::MediaFailed, text));
+            }
+        }));
+    }
+
+    fn delete_namespace(&mut self, token: u32, hre: HreId, body: &[u8]) {
+        let nsid = body.try_into().map(u32::from_le_bytes).unwrap_or(0);
+        let found = self.namespaces().iter().find(|namespace| namespace.nsid == nsid).cloned();
+        let Some(namespace) = found else {
+            return self.answer(token, hre, refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}")));
+        };
+        let app = serving_app(namespace.csi);
+        self.remove_namespace_entry(nsid);
+        let base_and_bytes = {
+            let mut machine = self.machine.borrow_mut();
+            let range = machine.regions.begin_delete(app, nsid);
+            machine.regions_changed();
+            range
+        };
+        let watch = self.service.key();
+        let goes_on: WatchDone = Box::new(move |device| {
+            device.save(Box::new(move |device, saved| {
+                let end: Continuation = Box::new(move |device, result| {
+                    let failed = |error| (ControlStatus::MediaFailed, format!("the deletion is not complete: {error}"));
+                    device.answer(token, hre, result.map(|()| 0).map_err(failed));
+                });
+                match (saved, base_and_bytes) {
+                    (Ok(()), Some((base, bank_bytes))) => device.zero_region(base, bank_bytes, 0, end),
+                    (result, _) => end(device, result),
+                }
+            }));
+        });
+        let running = {
+            let machine = self.machine.borrow();
+            let number = machine.find_app(app.as_bytes());
+            number.filter(|number| machine.apps[*number as usize].as_ref().is_some_and(|app| app.ended.is_none()))
+        };
+        match running {
+            Some(number) => {
+                self.service.watches.insert(watch, goes_on);
+                self.send_event(number, &[abi::EVENT_NAMESPACE_DELETED, nsid], Some(watch));
+            }
+            None => goes_on(self),
+        }
+    }
+}
+
+/// A request's whole body: small ones come as inline arguments, larger ones as payload.
+fn body_of(mut arguments: Vec<u8>, payload: Vec<u8>) -> Vec<u8> {
+    arguments.extend_from_slice(&payload);
+    arguments
+}

@@ -1,0 +1,119 @@
+//! A bounded table whose keys say when they are stale: the low 16 bits of a key are the place, the 15 bits above count
+//! how often the place was taken (so a key is a positive i32). Guests and other parties hand keys back; a forged or outdated key finds nothing.
+
+/// Most entries of a table.
+pub(crate) const ENTRIES_MAX: usize = 1 << 16;
+
+const GENERATION_MAX: u16 = 0x7fff;
+
+struct Entry<T> {
+    generation: u16,
+    value: Option<T>,
+}
+
+/// The table.
+pub(crate) struct Slab<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u16>,
+    limit: usize,
+    len: usize,
+}
+
+impl<T> Slab<T> {
+    /// An empty table for at most `limit` entries.
+    pub fn new(limit: usize) -> Self {
+        assert!(limit <= ENTRIES_MAX);
+        Slab { entries: Vec::new(), free: Vec::new(), limit, len: 0 }
+    }
+
+    /// Puts `value` in; gives it back where the table is full.
+    #[inline]
+    pub fn insert(&mut self, value: T) -> Result<u32, T> {
+        if let Some(place) = self.free.pop() {
+            let entry = &mut self.entries[place as usize];
+            debug_assert!(entry.value.is_none());
+            entry.value = Some(value);
+            self.len += 1;
+            return Ok(u32::from(entry.generation) << 16 | u32::from(place));
+        }
+        if self.entries.len() >= self.limit {
+            return Err(value);
+        }
+        let place = self.entries.len();
+        self.entries.push(Entry { generation: 1, value: Some(value) });
+        self.len += 1;
+        Ok(1 << 16 | place as u32)
+    }
+
+    /// True where no more fits.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.len >= self.limit
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The entry of a key.
+    #[inline]
+    pub fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+        let entry = self.entries.get_mut((key & 0xffff) as usize)?;
+        if u32::from(entry.generation) != key >> 16 {
+            return None;
+        }
+        entry.value.as_mut()
+    }
+
+    /// The entry of a key.
+    #[inline]
+    pub fn get(&self, key: u32) -> Option<&T> {
+        let entry = self.entries.get((key & 0xffff) as usize)?;
+        if u32::from(entry.generation) != key >> 16 {
+            return None;
+        }
+        entry.value.as_ref()
+    }
+
+    /// Takes the entry of a key out.
+    #[inline]
+    pub fn remove(&mut self, key: u32) -> Option<T> {
+        let place = (key & 0xffff) as usize;
+        let entry = self.entries.get_mut(place)?;
+        if u32::from(entry.generation) != key >> 16 {
+            return None;
+        }
+        let value = entry.value.take()?;
+        entry.generation = (entry.generation + 1) % (GENERATION_MAX + 1);
+        entry.generation = entry.generation.max(1);
+        self.free.push(place as u16);
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// Keys of all entries, in order of place.
+    pub fn keys(&self) -> Vec<u32> {
+        let occupied = self.entries.iter().enumerate().filter(|(_, entry)| entry.value.is_some());
+        occupied.map(|(place, entry)| u32::from(entry.generation) << 16 | place as u32).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_keys_find_nothing() {
+        let mut slab = Slab::new(2);
+        let first = slab.insert('a').unwrap();
+        let second = slab.insert('b').unwrap();
+        assert_eq!(slab.insert('c'), Err('c'));
+        assert_eq!(slab.remove(first), Some('a'));
+        let third = slab.insert('c').unwrap();
+        assert_eq!(third & 0xffff, first & 0xffff);
+        assert_eq!((slab.get(first), slab.remove(first)), (None, None));
+        assert_eq!((slab.get(second), slab.get(third)), (Some(&'b'), Some(&'c')));
+        assert_eq!((slab.len(), slab.is_full(), slab.keys().len()), (2, true, 2));
+    }
+}

@@ -1,0 +1,61 @@
+//! Numbers of the interface between SPU-OS and an app: docs/abi.md says what they mean.
+
+/// Version of the interface.
+pub const ABI_VERSION: u32 = 1;
+
+/// DMA port: the app's memory.
+pub const PORT_LOCAL: u32 = 0;
+/// DMA port: NV memory of this SPU.
+pub const PORT_NV: u32 = 1;
+/// DMA port: body (source) or reply (destination) of the request.
+pub const PORT_NETWORK: u32 = 2;
+/// DMA port: zeroes.
+pub const PORT_ZERO: u32 = 3;
+
+/// Done at once.
+pub const DONE: i32 = 0;
+/// `complete` will come.
+pub const PENDING: i32 = 1;
+/// `compare` at once: differs.
+pub const DIFFERS: i32 = 2;
+/// `region`: `complete` will come.
+pub const REGION_PENDING: i64 = -1;
+
+/// A port, length, stride or handle that cannot be.
+pub const ERROR_ARGUMENT: i32 = -2;
+/// Address past the bank, body or reply.
+pub const ERROR_RANGE: i32 = -3;
+/// The originating HRE may not.
+pub const ERROR_PERMISSION: i32 = -4;
+/// The media failed.
+pub const ERROR_MEDIA: i32 = -5;
+/// No room.
+pub const ERROR_FULL: i32 = -6;
+/// The receiver had no room or does not exist.
+pub const ERROR_REFUSED: i32 = -7;
+/// The other side ended before it answered.
+pub const ERROR_ENDED: i32 = -8;
+/// No such region or namespace.
+pub const ERROR_NOT_FOUND: i32 = -9;
+
+/// Handler number of events from SPU-OS.
+pub const EVENT_HANDLER: u8 = 0;
+/// Event: a namespace was made; u32 NSID follows.
+pub const EVENT_NAMESPACE_CREATED: u32 = 1;
+/// Event: a namespace is being deleted; u32 NSID follows.
+pub const EVENT_NAMESPACE_DELETED: u32 = 2;
+/// Event: leave persistent state clean.
+pub const EVENT_SHUTDOWN: u32 = 3;
+/// Event: the instance is up.
+pub const EVENT_STARTED: u32 = 4;
+
+/// Most bytes of one DMA, all segments together.
+pub const DMA_BYTES_MAX: u64 = 1 << 28;
+/// Most bytes that one DMA moves through a buffer of SPU-OS (NV to NV, compare, checksum).
+pub const BOUNCE_BYTES_MAX: usize = 1 << 23;
+/// Most bytes of an RPC's body from an SPU.
+pub const MESSAGE_BYTES_MAX: u32 = 65536;
+/// Most bytes of a line on the virtual serial port.
+pub const PRINT_BYTES_MAX: u32 = 4096;
+/// Counters that an app has.
+pub const COUNTERS: usize = 16;

@@ -1,0 +1,464 @@
+//! DMA: moves bytes between the ports of an SPU, checks every address and every permission, and accounts for it.
+//!
+//! Invariants: bytes move only within the request's own body and reply, the caller's own memory, and NV memory that the
+//! originating HRE or the app may access; a refused DMA moves nothing of the refused segment; payload between host
+//! and NV memory is copied once, never through the app's memory.
+
+use super::abi::{self, DONE, PENDING};
+use super::os::{Caller, LocalMemory, Machine, WildPointer, error_of};
+use crate::clock::DmaKind;
+use crate::media::controller::Pending;
+use crate::media::store::Progress;
+
+/// One end of a DMA.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub port: u32,
+    pub address: u64,
+    pub stride: i64,
+}
+
+/// A DMA as the app asks for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dma {
+    pub token: u32,
+    pub source: End,
+    pub destination: End,
+    pub segment_bytes: u32,
+    pub segments: u32,
+    pub wait: u32,
+}
+
+/// How far a segment got.
+enum Moved {
+    Done,
+    Pending,
+    Error(i32),
+}
+
+impl From<Result<Progress, crate::StoreError>> for Moved {
+    fn from(progress: Result<Progress, crate::StoreError>) -> Self {
+        match progress {
+            Ok(Progress::Done) => Moved::Done,
+            Ok(Progress::WouldBlock) => Moved::Pending,
+            Err(error) => Moved::Error(error_of(error)),
+        }
+    }
+}
+
+impl Machine {
+    /// Carries a DMA out, or as much of it as the store can do now.
+    #[inline]
+    pub fn dma<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, dma: Dma) -> Result<i32, WildPointer> {
+        let total = u64::from(dma.segment_bytes) * u64::from(dma.segments);
+        if total > abi::DMA_BYTES_MAX || self.activity(caller, dma.token).is_none() {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        let mut group = None;
+        let mut error = 0;
+        let (mut from, mut to) = (dma.source.address, dma.destination.address);
+        for _ in 0..dma.segments {
+            match self.segment(caller, memory, &dma, from, to, &mut group)? {
+                Moved::Done => {}
+                Moved::Pending => {
+                    if let Some(group) = group.and_then(|key| self.groups.get_mut(key)) {
+                        group.remaining += 1;
+                    }
+                }
+                Moved::Error(number) => {
+                    error = number;
+                    break;
+                }
+            }
+            from = from.wrapping_add_signed(dma.source.stride);
+            to = to.wrapping_add_signed(dma.destination.stride);
+        }
+        self.spus[caller.spu as usize].dmas += 1;
+        if let Some(key) = group {
+            self.spus[caller.spu as usize].store_waits += 1;
+            return Ok(self.settle_group(key, error));
+        }
+        if error != 0 {
+            return Ok(error);
+        }
+        if self.timing.is_some() {
+            let kind = match (dma.source.port, dma.destination.port) {
+                (abi::PORT_NV, _) => DmaKind::NvRead,
+                (_, abi::PORT_NV) => DmaKind::NvWrite,
+                _ => DmaKind::Local,
+            };
+            let address = if kind == DmaKind::NvRead { dma.source.address } else { dma.destination.address };
+            if let Some(at_ns) = self.dma_end(caller.spu, kind, address, total) {
+                self.complete_at(at_ns, caller, Some(dma.token), dma.wait, 0);
+                return Ok(PENDING);
+            }
+        }
+        Ok(DONE)
+    }
+
+    /// A group whose operations have all been begun: pending, or, where none was, gone again.
+    fn settle_group(&mut self, key: u32, error: i32) -> i32 {
+        let Some(group) = self.groups.get_mut(key) else { return abi::ERROR_ARGUMENT };
+        if group.remaining > 0 {
+            // The error is told when all that had begun has ended.
+            group.result = i64::from(error);
+            return PENDING;
+        }
+        let token = group.token;
+        self.groups.remove(key);
+        if let Some(token) = token {
+            self.drained(token);
+        }
+        error
+    }
+
+    fn group_for(&mut self, caller: Caller, dma: &Dma, group: &mut Option<u32>) -> Option<u32> {
+        if group.is_none() {
+            *group = self.group(caller, Some(dma.token), dma.wait);
+        }
+        *group
+    }
+
+    #[inline]
+    fn segment<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &mut M,
+        dma: &Dma,
+        from: u64,
+        to: u64,
+        group: &mut Option<u32>,
+    ) -> Result<Moved, WildPointer> {
+        let bytes = dma.segment_bytes as usize;
+        match (dma.source.port, dma.destination.port) {
+            (abi::PORT_NV, _) => self.segment_from_nv(caller, memory, dma, from, to, group),
+            (_, abi::PORT_NV) => self.segment_to_nv(caller, memory, dma, from, to, group),
+            (abi::PORT_NETWORK, abi::PORT_LOCAL) => {
+                let into = memory.slice_mut(to, bytes)?;
+                Ok(self.copy_body(dma.token, from, into).map_or(Moved::Error(abi::ERROR_RANGE), |()| Moved::Done))
+            }
+            (abi::PORT_LOCAL, abi::PORT_NETWORK) => {
+                let bytes_from = memory.slice(from, bytes)?;
+                let Some(activity) = self.activities.get_mut(dma.token) else {
+                    return Ok(Moved::Error(abi::ERROR_ARGUMENT));
+                };
+                match Self::reply_range(&mut self.bridge, activity, to, bytes) {
+                    Some(into) => into.copy_from_slice(bytes_from),
+                    None => return Ok(Moved::Error(abi::ERROR_RANGE)),
+                }
+                Ok(Moved::Done)
+            }
+            (abi::PORT_ZERO, abi::PORT_LOCAL) => {
+                memory.slice_mut(to, bytes)?.fill(0);
+                Ok(Moved::Done)
+            }
+            (abi::PORT_ZERO, abi::PORT_NETWORK) => {
+                let Some(activity) = self.activities.get_mut(dma.token) else {
+                    return Ok(Moved::Error(abi::ERROR_ARGUMENT));
+                };
+                match Self::reply_range(&mut self.bridge, activity, to, bytes) {
+                    Some(into) => into.fill(0),
+                    None => return Ok(Moved::Error(abi::ERROR_RANGE)),
+                }
+                Ok(Moved::Done)
+            }
+            (abi::PORT_LOCAL, abi::PORT_LOCAL) => {
+                let copy = memory.slice(from, bytes)?.to_vec();
+                memory.slice_mut(to, bytes)?.copy_from_slice(&copy);
+                Ok(Moved::Done)
+            }
+            _ => Ok(Moved::Error(abi::ERROR_ARGUMENT)),
+        }
+    }
+
+    #[inline]
+    fn segment_from_nv<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &mut M,
+        dma: &Dma,
+        from: u64,
+        to: u64,
+        group: &mut Option<u32>,
+    ) -> Result<Moved, WildPointer> {
+        let bytes = dma.segment_bytes as usize;
+        let bank = caller.spu as usize;
+        let Some(activity) = self.activities.get(dma.token) else { return Ok(Moved::Error(abi::ERROR_ARGUMENT)) };
+        let originating = activity.originating;
+        if !self.permitted(caller.app, originating, from, bytes as u64) {
+            return Ok(Moved::Error(abi::ERROR_PERMISSION));
+        }
+        self.spus[bank].nv_read_bytes += bytes as u64;
+        match dma.destination.port {
+            abi::PORT_NETWORK => {
+                let Some(activity) = self.activities.get_mut(dma.token) else {
+                    return Ok(Moved::Error(abi::ERROR_ARGUMENT));
+                };
+                let Some(into) = Self::reply_range(&mut self.bridge, activity, to, bytes) else {
+                    return Ok(Moved::Error(abi::ERROR_RANGE));
+                };
+                match self.media.store.read(bank, from, into) {
+                    Ok(Progress::WouldBlock) => {}
+                    done => return Ok(done.into()),
+                }
+                let token = dma.token;
+                let Some(group) = self.group_for(caller, dma, group) else { return Ok(Moved::Error(abi::ERROR_REFUSED)) };
+                Ok(self.begin_read(bank, from, bytes, Pending::ToReply { group, token, offset: to }))
+            }
+            abi::PORT_LOCAL => {
+                let into = memory.slice_mut(to, bytes)?;
+                match self.media.store.read(bank, from, into) {
+                    Ok(Progress::WouldBlock) => {}
+                    done => return Ok(done.into()),
+                }
+                let Some(group) = self.group_for(caller, dma, group) else { return Ok(Moved::Error(abi::ERROR_REFUSED)) };
+                Ok(self.begin_read(bank, from, bytes, Pending::ToLocal { group, pointer: to }))
+            }
+            abi::PORT_NV => {
+                if bytes > abi::BOUNCE_BYTES_MAX {
+                    return Ok(Moved::Error(abi::ERROR_ARGUMENT));
+                }
+                if !self.permitted(caller.app, originating, to, bytes as u64) {
+                    return Ok(Moved::Error(abi::ERROR_PERMISSION));
+                }
+                self.spus[bank].nv_write_bytes += bytes as u64;
+                let mut bounce = vec![0; bytes];
+                match self.media.store.read(bank, from, &mut bounce) {
+                    Ok(Progress::Done) => self.write_nv(caller, dma, to, &bounce, group),
+                    Ok(Progress::WouldBlock) => {
+                        let Some(group) = self.group_for(caller, dma, group) else {
+                            return Ok(Moved::Error(abi::ERROR_REFUSED));
+                        };
+                        Ok(self.begin_read(bank, from, bytes, Pending::ToNv { group, bank, address: to }))
+                    }
+                    Err(error) => Ok(Moved::Error(error_of(error))),
+                }
+            }
+            _ => Ok(Moved::Error(abi::ERROR_ARGUMENT)),
+        }
+    }
+
+    fn begin_read(
+        &mut self,
+        bank: usize,
+        address: u64,
+        bytes: usize,
+        pending: Pending<crate::device::Continuation>,
+    ) -> Moved {
+        match self.media.begin_read(bank, address, bytes, pending) {
+            Ok(()) => Moved::Pending,
+            Err(error) => Moved::Error(error_of(error)),
+        }
+    }
+
+    fn write_nv(
+        &mut self,
+        caller: Caller,
+        dma: &Dma,
+        to: u64,
+        from: &[u8],
+        group: &mut Option<u32>,
+    ) -> Result<Moved, WildPointer> {
+        let bank = caller.spu as usize;
+        match self.media.store.write(bank, to, from) {
+            Ok(Progress::WouldBlock) => {}
+            done => return Ok(done.into()),
+        }
+        let Some(group) = self.group_for(caller, dma, group) else { return Ok(Moved::Error(abi::ERROR_REFUSED)) };
+        Ok(self.media.write(bank, to, from, Pending::Group { group }).map_or_else(
+            |error| Moved::Error(error_of(error)),
+            // Between the two calls nothing has run, but a store may have got room: the group's share ends by event then.
+            |progress| if progress == Progress::Done { self.ended_in_between(group) } else { Moved::Pending },
+        ))
+    }
+
+    fn ended_in_between(&mut self, group: u32) -> Moved {
+        if let Some(group) = self.groups.get_mut(group) {
+            group.remaining += 1;
+        }
+        self.end_one(group, 0, None);
+        Moved::Done
+    }
+
+    #[inline]
+    fn segment_to_nv<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &mut M,
+        dma: &Dma,
+        from: u64,
+        to: u64,
+        group: &mut Option<u32>,
+    ) -> Result<Moved, WildPointer> {
+        let bytes = dma.segment_bytes as usize;
+        let bank = caller.spu as usize;
+        let Some(activity) = self.activities.get(dma.token) else { return Ok(Moved::Error(abi::ERROR_ARGUMENT)) };
+        let originating = activity.originating;
+        if !self.permitted(caller.app, originating, to, bytes as u64) {
+            return Ok(Moved::Error(abi::ERROR_PERMISSION));
+        }
+        self.spus[bank].nv_write_bytes += bytes as u64;
+        match dma.source.port {
+            abi::PORT_NETWORK => {
+                let Some(activity) = self.activities.get(dma.token) else {
+                    return Ok(Moved::Error(abi::ERROR_ARGUMENT));
+                };
+                if let Some(payload) = Self::payload_range(&self.bridge, activity, from, bytes) {
+                    match self.media.store.write(bank, to, payload) {
+                        Ok(Progress::WouldBlock) => {}
+                        done => return Ok(done.into()),
+                    }
+                }
+                let mut copy = vec![0; bytes];
+                if self.copy_body(dma.token, from, &mut copy).is_none() {
+                    return Ok(Moved::Error(abi::ERROR_RANGE));
+                }
+                self.write_nv(caller, dma, to, &copy, group)
+            }
+            abi::PORT_LOCAL => {
+                let source = memory.slice(from, bytes)?;
+                self.write_nv(caller, dma, to, source, group)
+            }
+            abi::PORT_ZERO => {
+                match self.media.store.zero(bank, to, bytes as u64) {
+                    Ok(Progress::WouldBlock) => {}
+                    done => return Ok(done.into()),
+                }
+                let Some(group) = self.group_for(caller, dma, group) else { return Ok(Moved::Error(abi::ERROR_REFUSED)) };
+                match self.media.zero(bank, to, bytes as u64, Pending::Group { group }) {
+                    Ok(Progress::Done) => Ok(self.ended_in_between(group)),
+                    Ok(Progress::WouldBlock) => Ok(Moved::Pending),
+                    Err(error) => Ok(Moved::Error(error_of(error))),
+                }
+            }
+            _ => Ok(Moved::Error(abi::ERROR_ARGUMENT)),
+        }
+    }
+
+    /// `compare`: NV memory with a range of the body.
+    pub fn compare(&mut self, caller: Caller, token: u32, address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32 {
+        let Some(activity) = self.activity(caller, token) else { return abi::ERROR_ARGUMENT };
+        let originating = activity.originating;
+        if bytes as usize > abi::BOUNCE_BYTES_MAX {
+            return abi::ERROR_ARGUMENT;
+        }
+        if !self.permitted(caller.app, originating, address, u64::from(bytes)) {
+            return abi::ERROR_PERMISSION;
+        }
+        let mut nv = vec![0; bytes as usize];
+        let bank = caller.spu as usize;
+        self.spus[bank].nv_read_bytes += u64::from(bytes);
+        match self.media.store.read(bank, address, &mut nv) {
+            Ok(Progress::Done) => match self.compare_with_body(token, body_offset, &nv) {
+                0 => DONE,
+                1 => abi::DIFFERS,
+                error => error as i32,
+            },
+            Ok(Progress::WouldBlock) => {
+                let Some(group) = self.group(caller, Some(token), wait) else { return abi::ERROR_REFUSED };
+                let pending = Pending::Compare { group, token, body_offset };
+                self.begin_single(group, bank, address, bytes as usize, pending)
+            }
+            Err(error) => error_of(error),
+        }
+    }
+
+    /// 0 equal, 1 different, or an error.
+    pub fn compare_with_body(&self, token: u32, body_offset: u64, nv: &[u8]) -> i64 {
+        let mut body = vec![0; nv.len()];
+        match self.copy_body(token, body_offset, &mut body) {
+            None => i64::from(abi::ERROR_RANGE),
+            Some(()) => i64::from(body != nv),
+        }
+    }
+
+    fn begin_single(
+        &mut self,
+        group: u32,
+        bank: usize,
+        address: u64,
+        bytes: usize,
+        pending: Pending<crate::device::Continuation>,
+    ) -> i32 {
+        if let Some(group) = self.groups.get_mut(group) {
+            group.remaining += 1;
+        }
+        match self.begin_read(bank, address, bytes, pending) {
+            Moved::Error(error) => {
+                if let Some(group) = self.groups.get_mut(group) {
+                    group.remaining -= 1;
+                }
+                self.settle_group(group, error)
+            }
+            _ => PENDING,
+        }
+    }
+
+    /// `checksum`: CRC-32C of bytes at a port; done at once, the value is in `checksum_value`.
+    pub fn checksum<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &M,
+        (token, port, address, bytes, seed, wait): (u32, u32, u64, u32, u32, u32),
+    ) -> Result<i32, WildPointer> {
+        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
+        let originating = activity.originating;
+        if bytes as usize > abi::BOUNCE_BYTES_MAX {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        match port {
+            abi::PORT_LOCAL => {
+                self.checksum_value = crc32c::crc32c_append(seed, memory.slice(address, bytes as usize)?);
+                Ok(DONE)
+            }
+            abi::PORT_NETWORK => {
+                let Some(activity) = self.activities.get(token) else { return Ok(abi::ERROR_ARGUMENT) };
+                if let Some(range) = Self::payload_range(&self.bridge, activity, address, bytes as usize) {
+                    self.checksum_value = crc32c::crc32c_append(seed, range);
+                    return Ok(DONE);
+                }
+                let mut body = vec![0; bytes as usize];
+                if self.copy_body(token, address, &mut body).is_none() {
+                    return Ok(abi::ERROR_RANGE);
+                }
+                self.checksum_value = crc32c::crc32c_append(seed, &body);
+                Ok(DONE)
+            }
+            abi::PORT_NV => {
+                if !self.permitted(caller.app, originating, address, u64::from(bytes)) {
+                    return Ok(abi::ERROR_PERMISSION);
+                }
+                let bank = caller.spu as usize;
+                self.spus[bank].nv_read_bytes += u64::from(bytes);
+                let mut nv = vec![0; bytes as usize];
+                match self.media.store.read(bank, address, &mut nv) {
+                    Ok(Progress::Done) => {
+                        self.checksum_value = crc32c::crc32c_append(seed, &nv);
+                        Ok(DONE)
+                    }
+                    Ok(Progress::WouldBlock) => {
+                        let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
+                        Ok(self.begin_single(group, bank, address, bytes as usize, Pending::Checksum { group, seed }))
+                    }
+                    Err(error) => Ok(error_of(error)),
+                }
+            }
+            _ => Ok(abi::ERROR_ARGUMENT),
+        }
+    }
+
+    /// `flush`: this SPU's bank becomes durable.
+    pub fn flush_bank(&mut self, caller: Caller, wait: u32) -> i32 {
+        let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
+        match self.media.flush(Some(caller.spu as usize), Pending::Group { group }) {
+            Ok(Progress::WouldBlock) => {
+                if let Some(group) = self.groups.get_mut(group) {
+                    group.remaining = 1;
+                }
+                PENDING
+            }
+            Ok(Progress::Done) => self.settle_group(group, DONE),
+            Err(error) => self.settle_group(group, error_of(error)),
+        }
+    }
+}

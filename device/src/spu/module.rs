@@ -1,0 +1,237 @@
+//! What an app's module must be before it is let in: checks that give the reason in words, and its manifest.
+//!
+//! Invariant: a module that passes imports only what SPU-OS offers, with the right signatures, exports what SPU-OS calls,
+//! has no start function, and fits the preset's limits.
+
+use super::abi::ABI_VERSION;
+use wasmparser::{CompositeInnerType, ExternalKind, Parser, Payload, TypeRef, ValType};
+
+/// Most bytes of a module.
+pub const MODULE_BYTES_MAX: usize = 4 << 20;
+/// Most bytes of a manifest.
+pub const MANIFEST_BYTES_MAX: usize = 16384;
+/// Most bytes of an app's name.
+pub const NAME_BYTES_MAX: usize = 31;
+const WASM_PAGE_BYTES: u64 = 65536;
+
+/// The imports that SPU-OS offers: name, parameters, result (`i`: i32, `I`: i64). The same table as docs/abi.md's.
+pub(crate) const IMPORTS: &[(&str, &str, &str)] = &[
+    ("request_info", "ii", ""),
+    ("receive_bytes", "iii", "i"),
+    ("respond", "iii", ""),
+    ("dma", "iiIiIii", "i"),
+    ("dma_strided", "iiIIiIIiii", "i"),
+    ("compare", "iIIii", "i"),
+    ("checksum", "iiIiii", "i"),
+    ("checksum_value", "", "i"),
+    ("rpc_start", "iiiiiii", "i"),
+    ("rpc_append", "iiIi", "i"),
+    ("rpc_finish", "ii", "i"),
+    ("app_number", "ii", "i"),
+    ("region", "iIi", "I"),
+    ("region_bytes", "i", "I"),
+    ("region_free", "ii", "i"),
+    ("namespace", "ii", "i"),
+    ("flush", "i", "i"),
+    ("spu_id", "", "i"),
+    ("spu_count", "", "i"),
+    ("time_ns", "", "I"),
+    ("print", "ii", ""),
+    ("count", "iI", ""),
+];
+
+/// Limits of the preset.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ModuleLimits {
+    pub data_bytes_max: u64,
+    pub code_bytes_max: u64,
+}
+
+/// What a manifest says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    pub name: String,
+    pub version: String,
+    pub handlers: Vec<(u8, String)>,
+}
+
+/// Reads a manifest; the error names the line.
+pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
+    if bytes.len() > MANIFEST_BYTES_MAX {
+        return Err(format!("its manifest has {} bytes, at most {MANIFEST_BYTES_MAX} are allowed", bytes.len()));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| "its manifest (section willow.app) is not UTF-8".to_owned())?;
+    let (mut abi, mut name, mut version) = (None, None, None);
+    let mut handlers: Vec<(u8, String)> = Vec::new();
+    for (index, line) in text.split('\n').enumerate() {
+        let line = line.trim_matches(['\0', ' ', '\r']);
+        if line.is_empty() {
+            continue;
+        }
+        let wrong = |what: &str| format!("its manifest's line {} (`{line}`) {what}", index + 1);
+        let (key, value) = line.split_once('=').ok_or_else(|| wrong("is not KEY=VALUE"))?;
+        match key {
+            "abi" => abi = Some(value.parse::<u32>().map_err(|_| wrong("is no number"))?),
+            "name" => name = Some(value.to_owned()),
+            "version" => version = Some(value.to_owned()),
+            "handler" => {
+                let (number, handler) = value.split_once(':').ok_or_else(|| wrong("is not handler=NUMBER:NAME"))?;
+                let number = number.parse::<u8>().ok().filter(|number| *number > 0);
+                let number = number.ok_or_else(|| wrong("needs a handler number from 1 to 255"))?;
+                if handler.is_empty() || handler.len() > 64 || handlers.iter().any(|(n, h)| *n == number || h == handler) {
+                    return Err(wrong("repeats a handler or gives it no usable name"));
+                }
+                handlers.push((number, handler.to_owned()));
+            }
+            _ => return Err(wrong("has a key that this version does not know")),
+        }
+    }
+    match abi {
+        Some(ABI_VERSION) => {}
+        Some(other) => return Err(format!("it was built for ABI version {other}, this device has {ABI_VERSION}")),
+        None => return Err("its manifest has no line abi=".to_owned()),
+    }
+    let name = name.ok_or("its manifest has no line name=")?;
+    if !valid_name(&name) {
+        return Err(format!("its name `{name}` is not of the form [a-z][a-z0-9-]{{0,30}}"));
+    }
+    if handlers.is_empty() {
+        return Err("its manifest names no handler".to_owned());
+    }
+    let version = version.unwrap_or_else(|| "0".to_owned());
+    if version.len() > 64 {
+        return Err("its version has more than 64 bytes".to_owned());
+    }
+    Ok(Manifest { name, version, handlers })
+}
+
+/// True for names of the form `[a-z][a-z0-9-]{0,30}`.
+pub(crate) fn valid_name(name: &str) -> bool {
+    name.len() <= NAME_BYTES_MAX
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}
+
+fn letters(types: &[ValType]) -> String {
+    let letter = |value: &ValType| match value {
+        ValType::I32 => 'i',
+        ValType::I64 => 'I',
+        ValType::F32 => 'f',
+        ValType::F64 => 'F',
+        _ => '?',
+    };
+    types.iter().map(letter).collect()
+}
+
+/// Checks a module; the error is a sentence that begins with what the module does wrong.
+pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, String> {
+    if bytes.len() > MODULE_BYTES_MAX {
+        return Err(format!("it has {} bytes, at most {MODULE_BYTES_MAX} are allowed", bytes.len()));
+    }
+    let broken = |error: wasmparser::BinaryReaderError| format!("it is not a WebAssembly module: {error}");
+    let mut signatures: Vec<Option<(String, String)>> = Vec::new();
+    let mut functions: Vec<u32> = Vec::new();
+    let (mut manifest, mut memory, mut exports_memory) = (None, None, false);
+    let (mut start, mut complete) = (None, None);
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(broken)? {
+            Payload::Version { encoding: wasmparser::Encoding::Component, .. } => {
+                return Err("it is a component, a core module is needed".to_owned());
+            }
+            Payload::TypeSection(reader) => {
+                for group in reader {
+                    for sub_type in group.map_err(broken)?.types() {
+                        signatures.push(match &sub_type.composite_type.inner {
+                            CompositeInnerType::Func(function) => {
+                                Some((letters(function.params()), letters(function.results())))
+                            }
+                            _ => None,
+                        });
+                    }
+                }
+            }
+            Payload::ImportSection(reader) => {
+                for import in reader.into_imports() {
+                    let import = import.map_err(broken)?;
+                    let TypeRef::Func(signature) = import.ty else {
+                        return Err(format!("it imports {}.{}, which is no function", import.module, import.name));
+                    };
+                    functions.push(signature);
+                    let known = IMPORTS.iter().find(|(name, ..)| import.module == "willow" && *name == import.name);
+                    let Some((_, parameters, results)) = known else {
+                        return Err(format!("it imports {}.{}, which SPU-OS does not offer", import.module, import.name));
+                    };
+                    let found = signatures.get(signature as usize).cloned().flatten();
+                    if found != Some(((*parameters).to_owned(), (*results).to_owned())) {
+                        let (has, gives) = found.unwrap_or_default();
+                        return Err(format!(
+                            "it imports willow.{} as ({has})->({gives}), its signature is ({parameters})->({results})",
+                            import.name
+                        ));
+                    }
+                }
+            }
+            Payload::FunctionSection(reader) => {
+                for signature in reader {
+                    functions.push(signature.map_err(broken)?);
+                }
+            }
+            Payload::MemorySection(reader) => {
+                for found in reader {
+                    let found = found.map_err(broken)?;
+                    if memory.is_some() || found.memory64 || found.shared {
+                        return Err("it has more than one memory, or one that is 64-bit or shared".to_owned());
+                    }
+                    let page_bytes = found.page_size_log2.map_or(WASM_PAGE_BYTES, |log2| 1 << log2.min(16));
+                    memory = Some(found.initial.saturating_mul(page_bytes));
+                }
+            }
+            Payload::StartSection { .. } => {
+                return Err("it has a start function: move it to the export _initialize".to_owned());
+            }
+            Payload::ExportSection(reader) => {
+                for export in reader {
+                    let export = export.map_err(broken)?;
+                    match (export.name, export.kind) {
+                        ("memory", ExternalKind::Memory) => exports_memory = true,
+                        ("start", ExternalKind::Func) => start = Some(export.index),
+                        ("complete", ExternalKind::Func) => complete = Some(export.index),
+                        _ => {}
+                    }
+                }
+            }
+            Payload::CodeSectionStart { size, .. } if u64::from(size) > limits.code_bytes_max => {
+                return Err(format!(
+                    "its code has {size} bytes, the preset's limit app_code_bytes_max is {}",
+                    limits.code_bytes_max
+                ));
+            }
+            Payload::CustomSection(reader) if reader.name() == "willow.app" => {
+                if manifest.is_some() {
+                    return Err("it has two sections willow.app".to_owned());
+                }
+                manifest = Some(parse_manifest(reader.data())?);
+            }
+            _ => {}
+        }
+    }
+    let manifest = manifest.ok_or("it has no section willow.app: it was not built as an SSD App")?;
+    let Some(memory) = memory.filter(|_| exports_memory) else {
+        return Err("it does not export a memory named memory".to_owned());
+    };
+    if memory > limits.data_bytes_max {
+        return Err(format!(
+            "it needs {memory} bytes of memory on each SPU, the preset's limit app_data_bytes_max is {}",
+            limits.data_bytes_max
+        ));
+    }
+    for (name, index, parameters, results) in [("start", start, "ii", "i"), ("complete", complete, "iI", "")] {
+        let index = index.ok_or_else(|| format!("it does not export a function named {name}"))?;
+        let signature = functions.get(index as usize).and_then(|signature| signatures.get(*signature as usize));
+        let Some(Some((has, gives))) = signature else { return Err(format!("its export {name} has no signature")) };
+        if (has.as_str(), gives.as_str()) != (parameters, results) {
+            return Err(format!("its export {name} is ({has})->({gives}), it must be ({parameters})->({results})"));
+        }
+    }
+    Ok(manifest)
+}

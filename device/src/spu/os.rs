@@ -1,0 +1,490 @@
+//! SPU-OS: the state that imports work on. Activities (requests being handled), groups (what a handler's wait waits for), app
+//! table, media controller, bridge, events. Handlers' calls come in through [`super::wasm`] or [`super::native`]; the run loop is
+//! [`crate::device`].
+//!
+//! Invariants:
+//! - A token names an activity of one app on one SPU; from any other caller it finds nothing (protection, Willow 2.6).
+//! - Every activity ends exactly once: by the app's response, or because the app ended. Pending DMAs are drained first.
+//! - A group's completion goes to the incarnation of the app that began it, or nowhere.
+
+use super::abi;
+use crate::bridge::Bridge;
+use crate::clock::{DmaKind, Endpoint, Timing};
+use crate::config::DeviceConfig;
+use crate::device::Continuation;
+use crate::event::{Completion, Event, EventQueue};
+use crate::hre::HreId;
+use crate::media::controller::MediaController;
+use crate::media::store::StoreError;
+use crate::namespace::Namespace;
+use crate::region::RegionTable;
+use crate::request::{AppNumber, Arguments, RpcOutcome};
+use crate::slab::Slab;
+use crate::statistics::{AppCounters, SpuCounters};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Most activities in the whole device.
+pub const ACTIVITIES_MAX: usize = 1 << 16;
+/// Most bytes kept of an app's virtual serial port.
+pub const LOG_BYTES_MAX: usize = 65536;
+
+/// Who calls an import: an app on an SPU, in one incarnation. Made by the runtime, never by the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    pub app: AppNumber,
+    pub spu: u16,
+    pub incarnation: u32,
+}
+
+/// A pointer outside of the app's memory: the call traps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WildPointer {
+    pub pointer: u64,
+    pub bytes: u64,
+}
+
+/// The calling app's memory.
+pub(crate) trait LocalMemory {
+    fn slice(&self, pointer: u64, bytes: usize) -> Result<&[u8], WildPointer>;
+    fn slice_mut(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], WildPointer>;
+}
+
+/// Where a request came from and its answer goes.
+pub(crate) enum Origin {
+    Host { transfer: u32 },
+    Spu { group: u32, from: u16, body: Vec<u8>, reply: Vec<u8>, reply_pointer: u64 },
+    Event { watch: u32 },
+}
+
+/// A request at an SPU.
+pub(crate) struct Activity {
+    pub app: AppNumber,
+    pub spu: u16,
+    pub handler: u8,
+    pub started: bool,
+    pub originating: HreId,
+    pub arguments: Arguments,
+    /// Bytes of the body received so far.
+    pub cursor: u32,
+    pub pending_dmas: u32,
+    pub response: Option<(u32, u32)>,
+    pub origin: Origin,
+}
+
+/// One wait of a handler, of one or more operations.
+pub(crate) struct Group {
+    pub caller: Caller,
+    pub token: Option<u32>,
+    pub wait: u32,
+    pub remaining: u32,
+    pub result: i64,
+}
+
+/// An installed app, as far as SPU-OS knows it.
+pub(crate) struct AppState {
+    pub name: String,
+    pub version: String,
+    pub module_bytes: u64,
+    pub handlers: Vec<(u8, String)>,
+    pub has_handler: [bool; 256],
+    pub incarnation: u32,
+    /// Why it ended; `None` while it runs.
+    pub ended: Option<String>,
+    pub counters: AppCounters,
+    pub user_counters: [i64; abi::COUNTERS],
+    pub log: VecDeque<String>,
+    pub log_bytes: usize,
+    pub partial_lines: BTreeMap<u16, Vec<u8>>,
+    /// Requests that found no free thread, by SPU.
+    pub waiting: Vec<VecDeque<u32>>,
+    /// A range that was found to be permitted to kernel endpoints, and whether to all.
+    permitted: (u64, u64, bool),
+}
+
+/// SPU-OS of all SPUs.
+pub(crate) struct Machine {
+    pub now_ns: u64,
+    pub config: DeviceConfig,
+    pub timing: Option<Box<dyn Timing>>,
+    pub events: EventQueue,
+    pub bridge: Bridge,
+    pub activities: Slab<Activity>,
+    pub groups: Slab<Group>,
+    pub messages: Slab<super::rpc::Message>,
+    pub messages_to_spu: Vec<u32>,
+    pub upcalls: BTreeMap<u64, (HreId, u32)>,
+    pub next_upcall: u64,
+    pub media: MediaController<Continuation>,
+    pub regions: RegionTable,
+    pub namespaces: Arc<Vec<Namespace>>,
+    pub apps: Vec<Option<AppState>>,
+    pub spus: Vec<SpuCounters>,
+    /// Events to apps that somebody waits for: how many are left.
+    pub watches: BTreeMap<u32, u32>,
+    pub finished_watches: Vec<u32>,
+    /// `region` and `region_free` calls of apps, for the control service to carry out.
+    pub region_calls: VecDeque<RegionCall>,
+    /// Set where groups or activities have ended outside of the event loop.
+    pub checksum_value: u32,
+}
+
+/// An app's call that changes the region table.
+pub(crate) struct RegionCall {
+    pub group: u32,
+    pub app: AppNumber,
+    pub id: u32,
+    /// `None`: free it.
+    pub bank_bytes: Option<u64>,
+}
+
+/// The error number of a store's failure.
+pub(crate) fn error_of(error: StoreError) -> i32 {
+    match error {
+        StoreError::Full => abi::ERROR_FULL,
+        StoreError::Failed(_) => abi::ERROR_MEDIA,
+        StoreError::Range => abi::ERROR_RANGE,
+    }
+}
+
+impl AppState {
+    pub fn new(name: &str, version: &str, handlers: Vec<(u8, String)>, module_bytes: u64, incarnation: u32, spus: u16) -> Self {
+        let mut has_handler = [false; 256];
+        for (number, _) in &handlers {
+            has_handler[*number as usize] = true;
+        }
+        AppState {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            module_bytes,
+            handlers,
+            has_handler,
+            incarnation,
+            ended: None,
+            counters: AppCounters::default(),
+            user_counters: [0; abi::COUNTERS],
+            log: VecDeque::new(),
+            log_bytes: 0,
+            partial_lines: BTreeMap::new(),
+            waiting: (0..spus).map(|_| VecDeque::new()).collect(),
+            permitted: (0, 0, false),
+        }
+    }
+
+    /// Appends a line to the virtual serial port's buffer; the oldest lines go.
+    pub fn push_line(&mut self, line: String) {
+        self.log_bytes += line.len() + 1;
+        self.log.push_back(line);
+        while self.log_bytes > LOG_BYTES_MAX {
+            let Some(oldest) = self.log.pop_front() else { break };
+            self.log_bytes -= oldest.len() + 1;
+        }
+    }
+}
+
+impl Machine {
+    /// The app's entry, if there is one.
+    #[inline]
+    pub fn app(&mut self, number: AppNumber) -> Option<&mut AppState> {
+        self.apps.get_mut(number as usize)?.as_mut()
+    }
+
+    /// The caller's activity of a token.
+    #[inline]
+    pub fn activity(&mut self, caller: Caller, token: u32) -> Option<&mut Activity> {
+        let activity = self.activities.get_mut(token)?;
+        (activity.app == caller.app && activity.spu == caller.spu && activity.response.is_none()).then_some(activity)
+    }
+
+    /// Bytes of an activity's payload (its body after the arguments).
+    fn payload<'a>(bridge: &'a Bridge, activity: &'a Activity) -> &'a [u8] {
+        match &activity.origin {
+            Origin::Host { transfer } => match bridge.transfers.get(*transfer) {
+                Some(transfer) => &transfer.buffer[..transfer.payload_bytes as usize],
+                None => &[],
+            },
+            Origin::Spu { body, .. } => body,
+            Origin::Event { .. } => &[],
+        }
+    }
+
+    /// Bytes of an activity's body.
+    pub fn body_bytes(&self, activity: &Activity) -> u64 {
+        (activity.arguments.as_slice().len() + Self::payload(&self.bridge, activity).len()) as u64
+    }
+
+    /// Copies a range of a body out; `None` where it is past the end.
+    pub fn copy_body(&self, token: u32, offset: u64, into: &mut [u8]) -> Option<()> {
+        let activity = self.activities.get(token)?;
+        let arguments = activity.arguments.as_slice();
+        let payload = Self::payload(&self.bridge, activity);
+        let offset = usize::try_from(offset).ok()?;
+        let end = offset.checked_add(into.len())?;
+        if end > arguments.len() + payload.len() {
+            return None;
+        }
+        let from_arguments = arguments.len().saturating_sub(offset).min(into.len());
+        if from_arguments > 0 {
+            into[..from_arguments].copy_from_slice(&arguments[offset..offset + from_arguments]);
+        }
+        let begin = (offset + from_arguments) - arguments.len().min(offset + from_arguments);
+        let count = into.len() - from_arguments;
+        into[from_arguments..].copy_from_slice(&payload[begin..begin + count]);
+        Some(())
+    }
+
+    /// A range of a body in place, where it lies within the payload.
+    #[inline]
+    pub fn payload_range<'a>(bridge: &'a Bridge, activity: &'a Activity, offset: u64, bytes: usize) -> Option<&'a [u8]> {
+        let begin = usize::try_from(offset).ok()?.checked_sub(activity.arguments.as_slice().len())?;
+        Self::payload(bridge, activity).get(begin..begin.checked_add(bytes)?)
+    }
+
+    /// A range of an activity's reply buffer, counted as written.
+    #[inline]
+    pub fn reply_range<'a>(
+        bridge: &'a mut Bridge,
+        activity: &'a mut Activity,
+        offset: u64,
+        bytes: usize,
+    ) -> Option<&'a mut [u8]> {
+        let begin = usize::try_from(offset).ok()?;
+        let end = begin.checked_add(bytes)?;
+        match &mut activity.origin {
+            Origin::Host { transfer } => {
+                let transfer = bridge.transfers.get_mut(*transfer)?;
+                if end > transfer.reply_bytes as usize {
+                    return None;
+                }
+                transfer.reply_high = transfer.reply_high.max(end as u32);
+                transfer.buffer.get_mut(begin..end)
+            }
+            Origin::Spu { reply, .. } => reply.get_mut(begin..end),
+            Origin::Event { .. } => None,
+        }
+    }
+
+    /// May the app touch this range of NV memory on behalf of that endpoint?
+    #[inline]
+    pub fn permitted(&mut self, app: AppNumber, originating: HreId, address: u64, bytes: u64) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        let Some(state) = self.apps.get_mut(app as usize).and_then(Option::as_mut) else { return false };
+        let (base, limit, all) = state.permitted;
+        if address >= base && end <= limit && (all || originating.is_kernel()) {
+            return true;
+        }
+        let Some((_, region)) = self.regions.holding(address, bytes) else { return false };
+        if region.deleting || (!region.shared && region.app != state.name) {
+            return false;
+        }
+        state.permitted = (region.base, region.end(), !region.shared);
+        !region.shared || originating.is_kernel()
+    }
+
+    /// To be called when the region table has changed.
+    pub fn regions_changed(&mut self) {
+        for app in self.apps.iter_mut().flatten() {
+            app.permitted = (0, 0, false);
+        }
+    }
+
+    /// A new wait of a handler.
+    pub fn group(&mut self, caller: Caller, token: Option<u32>, wait: u32) -> Option<u32> {
+        let key = self.groups.insert(Group { caller, token, wait, remaining: 0, result: 0 }).ok()?;
+        if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
+            activity.pending_dmas += 1;
+        }
+        Some(key)
+    }
+
+    /// One operation of a group has ended; the last one wakes the handler.
+    pub fn end_one(&mut self, key: u32, result: i64, memory: Option<Box<(u64, Vec<u8>)>>) {
+        let Some(group) = self.groups.get_mut(key) else { return };
+        if result < 0 && group.result >= 0 || group.result == 0 {
+            group.result = result;
+        }
+        group.remaining -= 1;
+        let last = group.remaining == 0;
+        let (caller, wait, token, result) = (group.caller, group.wait, group.token, group.result);
+        if last {
+            self.groups.remove(key);
+        }
+        if last || memory.is_some() {
+            // Bytes for the app's memory travel with the completion; those of earlier operations of a group go ahead of it.
+            self.events.push(Event::Complete(Completion {
+                spu: caller.spu,
+                app: caller.app,
+                incarnation: caller.incarnation,
+                wake: last.then_some((wait, result)),
+                memory,
+                token: token.filter(|_| last),
+            }));
+        }
+    }
+
+    /// Ends a wait that took no store's time, at the modelled time `at_ns`.
+    pub fn complete_at(&mut self, at_ns: u64, caller: Caller, token: Option<u32>, wait: u32, result: i64) {
+        if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
+            activity.pending_dmas += 1;
+        }
+        let completion = Completion {
+            spu: caller.spu,
+            app: caller.app,
+            incarnation: caller.incarnation,
+            wake: Some((wait, result)),
+            memory: None,
+            token,
+        };
+        self.events.push_at(self.now_ns, at_ns, Event::Complete(completion));
+    }
+
+    /// When a DMA that begins now ends; `None` under the free clock.
+    #[inline]
+    pub fn dma_end(&mut self, spu: u16, kind: DmaKind, address: u64, bytes: u64) -> Option<u64> {
+        let now_ns = self.now_ns;
+        self.timing.as_mut().map(|timing| timing.dma(now_ns, spu, kind, address, bytes))
+    }
+
+    /// Puts a request on the interconnect.
+    #[inline]
+    pub fn send(&mut self, activity: Activity, from: Endpoint) -> Result<(), Activity> {
+        let spu = activity.spu;
+        let bytes = activity.arguments.as_slice().len() as u64 + 16;
+        let token = self.activities.insert(activity)?;
+        match self.timing.as_mut() {
+            None => self.events.push(Event::Deliver { token }),
+            Some(timing) => {
+                let at_ns = timing.message(self.now_ns, from, Endpoint::Spu(spu), bytes);
+                self.events.push_at(self.now_ns, at_ns, Event::Deliver { token });
+            }
+        }
+        Ok(())
+    }
+
+    /// `respond`: ends a request, once its pending DMAs have drained.
+    #[inline]
+    pub fn respond(&mut self, caller: Caller, token: u32, status: u32, result: u32) {
+        let Some(activity) = self.activity(caller, token) else { return };
+        if activity.pending_dmas > 0 {
+            activity.response = Some((status, result));
+            return;
+        }
+        self.end_activity(token, RpcOutcome::Answered { status }, result);
+    }
+
+    /// A pending DMA of an activity has drained.
+    pub fn drained(&mut self, token: u32) {
+        let Some(activity) = self.activities.get_mut(token) else { return };
+        activity.pending_dmas = activity.pending_dmas.saturating_sub(1);
+        if activity.pending_dmas == 0
+            && let Some((status, result)) = activity.response
+        {
+            self.end_activity(token, RpcOutcome::Answered { status }, result);
+        }
+    }
+
+    /// Ends an activity and tells whoever asked.
+    #[inline]
+    pub fn end_activity(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
+        let Some(activity) = self.activities.remove(token) else { return };
+        match activity.origin {
+            Origin::Host { transfer } => self.bridge.end_rpc(transfer, outcome, result),
+            Origin::Spu { group, from, reply, reply_pointer, .. } => {
+                self.messages_to_spu[activity.spu as usize] -= 1;
+                let result = match outcome {
+                    RpcOutcome::Answered { status } => (u64::from(status) << 32 | u64::from(result)) as i64,
+                    RpcOutcome::AppEnded | RpcOutcome::Aborted => i64::from(abi::ERROR_ENDED),
+                    RpcOutcome::NotPermitted => i64::from(abi::ERROR_PERMISSION),
+                    _ => i64::from(abi::ERROR_REFUSED),
+                };
+                let _ = from;
+                let memory = (!reply.is_empty() && result >= 0).then(|| Box::new((reply_pointer, reply)));
+                self.end_one(group, result, memory);
+            }
+            Origin::Event { watch } => {
+                if let Some(left) = self.watches.get_mut(&watch) {
+                    *left -= 1;
+                    if *left == 0 {
+                        self.watches.remove(&watch);
+                        self.finished_watches.push(watch);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends an app: all its requests are answered with `outcome`, what it waits for is forgotten.
+    pub fn end_app(&mut self, number: AppNumber, reason: &str, outcome: RpcOutcome) {
+        let Some(app) = self.app(number) else { return };
+        app.ended = Some(reason.to_owned());
+        app.incarnation = app.incarnation.wrapping_add(1);
+        for waiting in &mut app.waiting {
+            waiting.clear();
+        }
+        for token in self.activities.keys() {
+            if self.activities.get(token).is_some_and(|activity| activity.app == number) {
+                self.end_activity(token, outcome, 0);
+            }
+        }
+        for handle in self.messages.keys() {
+            if self.messages.get(handle).is_some_and(|message| message.caller.app == number) {
+                self.messages.remove(handle);
+            }
+        }
+    }
+
+    /// An app is about to be replaced: what it still has at work is told that it ended, what waits is kept for the next.
+    pub fn end_app_for_upgrade(&mut self, number: AppNumber) {
+        let Some(app) = self.app(number) else { return };
+        let waiting = std::mem::take(&mut app.waiting);
+        for token in self.activities.keys() {
+            let of_it = |activity: &Activity| activity.app == number && activity.started;
+            if self.activities.get(token).is_some_and(of_it) {
+                self.end_activity(token, RpcOutcome::AppEnded, 0);
+            }
+        }
+        if let Some(app) = self.app(number) {
+            app.waiting = waiting;
+            app.incarnation = app.incarnation.wrapping_add(1);
+        }
+    }
+
+    /// `print`: to the virtual serial port, a line at a time.
+    pub fn print(&mut self, caller: Caller, text: &[u8]) {
+        let Some(app) = self.app(caller.app) else { return };
+        let partial = app.partial_lines.entry(caller.spu).or_default();
+        let mut lines = Vec::new();
+        for byte in text {
+            if *byte == b'\n' || partial.len() >= abi::PRINT_BYTES_MAX as usize {
+                lines.push(String::from_utf8_lossy(partial).into_owned());
+                partial.clear();
+            }
+            if *byte != b'\n' {
+                partial.push(*byte);
+            }
+        }
+        for line in lines {
+            app.push_line(format!("{}: {line}", caller.spu));
+        }
+    }
+
+    /// `count`: adds to one of the app's own counters.
+    pub fn count(&mut self, caller: Caller, counter: u32, delta: i64) {
+        let counters = self.app(caller.app).map(|app| &mut app.user_counters);
+        if let Some(value) = counters.and_then(|counters| counters.get_mut(counter as usize)) {
+            *value = value.wrapping_add(delta);
+        }
+    }
+
+    /// Number of a running app.
+    pub fn find_app(&self, name: &[u8]) -> Option<AppNumber> {
+        let matching = |app: &Option<AppState>| app.as_ref().is_some_and(|app| app.name.as_bytes() == name);
+        self.apps.iter().position(matching).map(|number| number as AppNumber)
+    }
+
+    /// `region_bytes`: size a bank of a region of the calling app.
+    pub fn region_bytes(&self, caller: Caller, id: u32) -> i64 {
+        let name = self.apps.get(caller.app as usize).and_then(Option::as_ref).map_or("", |app| &app.name);
+        self.regions.find(name, id).map_or(i64::from(abi::ERROR_NOT_FOUND), |region| region.bank_bytes as i64)
+    }
+}

@@ -1,0 +1,268 @@
+//! RPCs that handlers send, to SPUs and to the originating HRE (upcalls), and the calls about regions and namespaces.
+//!
+//! Invariants: a message is delivered whole or not at all; a receiver with no room refuses it and the sender is told; the
+//! originating HRE of a message is that of the request on whose behalf it is sent.
+
+use super::abi::{self, PENDING};
+use super::os::{Activity, Caller, LocalMemory, Machine, Origin, RegionCall, WildPointer, error_of};
+use crate::clock::Endpoint;
+use crate::hre::HreId;
+use crate::media::controller::Pending;
+use crate::media::store::Progress;
+use crate::request::{Arguments, Upcall};
+
+/// Most messages from SPUs that one SPU holds.
+pub const MESSAGES_PER_SPU_MAX: u32 = 256;
+/// Most messages being put together in the whole device.
+pub const MESSAGES_MAX: usize = 4096;
+/// Most calls for regions that wait.
+pub const REGION_CALLS_MAX: usize = 256;
+
+/// A message being put together.
+pub(crate) struct Message {
+    pub caller: Caller,
+    originating: HreId,
+    destination: i32,
+    app: u16,
+    handler: u8,
+    body: Vec<u8>,
+    body_bytes: usize,
+    reply_pointer: u64,
+    reply_bytes: u32,
+    /// Reads from NV memory that have not ended.
+    pending: u32,
+    error: i32,
+    /// `rpc_finish` was called; the group to wake.
+    finished: Option<u32>,
+}
+
+impl Machine {
+    /// `rpc_start`.
+    pub fn rpc_start<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &M,
+        token: u32,
+        (destination, app, handler, body_bytes): (i32, i32, u32, u32),
+        (reply_pointer, reply_bytes): (u64, u32),
+    ) -> Result<i32, WildPointer> {
+        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
+        let originating = activity.originating;
+        if body_bytes > abi::MESSAGE_BYTES_MAX || reply_bytes > abi::MESSAGE_BYTES_MAX || !(1..=255).contains(&handler) {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        if destination < -1 || destination >= self.spus.len() as i32 {
+            return Ok(abi::ERROR_REFUSED);
+        }
+        memory.slice(reply_pointer, reply_bytes as usize)?;
+        let app = if app == -1 { caller.app } else { app as u16 };
+        let message = Message {
+            caller,
+            originating,
+            destination,
+            app,
+            handler: handler as u8,
+            body: Vec::with_capacity(body_bytes as usize),
+            body_bytes: body_bytes as usize,
+            reply_pointer,
+            reply_bytes,
+            pending: 0,
+            error: 0,
+            finished: None,
+        };
+        Ok(self.messages.insert(message).map_or(abi::ERROR_REFUSED, |key| key as i32))
+    }
+
+    fn message(&mut self, caller: Caller, handle: i32) -> Option<&mut Message> {
+        let message = self.messages.get_mut(u32::try_from(handle).ok()?)?;
+        (message.caller == caller && message.finished.is_none()).then_some(message)
+    }
+
+    /// `rpc_append`.
+    pub fn rpc_append<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &M,
+        handle: i32,
+        port: u32,
+        address: u64,
+        bytes: u32,
+    ) -> Result<i32, WildPointer> {
+        let Some(message) = self.message(caller, handle) else { return Ok(abi::ERROR_ARGUMENT) };
+        let originating = message.originating;
+        if message.body.len() + bytes as usize > message.body_bytes {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        match port {
+            abi::PORT_LOCAL => {
+                message.body.extend_from_slice(memory.slice(address, bytes as usize)?);
+                Ok(abi::DONE)
+            }
+            abi::PORT_NV => {
+                if !self.permitted(caller.app, originating, address, u64::from(bytes)) {
+                    return Ok(abi::ERROR_PERMISSION);
+                }
+                let bank = caller.spu as usize;
+                self.spus[bank].nv_read_bytes += u64::from(bytes);
+                let mut read = vec![0; bytes as usize];
+                let progress = self.media.store.read(bank, address, &mut read);
+                let Some(message) = self.messages.get_mut(handle as u32) else { return Ok(abi::ERROR_ARGUMENT) };
+                let offset = message.body.len();
+                message.body.extend_from_slice(&read);
+                match progress {
+                    Ok(Progress::Done) => Ok(abi::DONE),
+                    Ok(Progress::WouldBlock) => {
+                        message.pending += 1;
+                        let pending = Pending::ToMessage { handle: handle as u32, offset };
+                        match self.media.begin_read(bank, address, bytes as usize, pending) {
+                            Ok(()) => Ok(abi::DONE),
+                            Err(error) => {
+                                if let Some(message) = self.messages.get_mut(handle as u32) {
+                                    message.pending -= 1;
+                                }
+                                Ok(error_of(error))
+                            }
+                        }
+                    }
+                    Err(error) => Ok(error_of(error)),
+                }
+            }
+            _ => Ok(abi::ERROR_ARGUMENT),
+        }
+    }
+
+    /// A read for a message's body has ended.
+    pub fn message_read(&mut self, handle: u32, offset: usize, result: Result<&[u8], i32>) {
+        let Some(message) = self.messages.get_mut(handle) else { return };
+        message.pending -= 1;
+        match result {
+            Ok(bytes) => message.body[offset..offset + bytes.len()].copy_from_slice(bytes),
+            Err(error) => message.error = error,
+        }
+        if message.pending == 0
+            && let Some(group) = message.finished
+        {
+            self.post(handle, group);
+        }
+    }
+
+    /// `rpc_finish`.
+    pub fn rpc_finish(&mut self, caller: Caller, handle: i32, wait: u32) -> i32 {
+        let Some(message) = self.message(caller, handle) else { return abi::ERROR_ARGUMENT };
+        if message.body.len() != message.body_bytes {
+            self.messages.remove(handle as u32);
+            return abi::ERROR_ARGUMENT;
+        }
+        let Some(group) = self.group(caller, None, wait) else {
+            self.messages.remove(handle as u32);
+            return abi::ERROR_REFUSED;
+        };
+        if let Some(group) = self.groups.get_mut(group) {
+            group.remaining = 1;
+        }
+        if let Some(app) = self.app(caller.app) {
+            app.counters.rpcs += 1;
+        }
+        let Some(message) = self.message(caller, handle) else { return abi::ERROR_ARGUMENT };
+        message.finished = Some(group);
+        if message.pending == 0 {
+            self.post(handle as u32, group);
+        }
+        PENDING
+    }
+
+    /// Sends a message that is complete.
+    fn post(&mut self, handle: u32, group: u32) {
+        let Some(message) = self.messages.remove(handle) else { return };
+        if message.error != 0 {
+            return self.end_one(group, i64::from(message.error), None);
+        }
+        if message.destination == -1 {
+            return self.post_upcall(message, group);
+        }
+        let spu = message.destination as u16;
+        let running = self.apps.get(message.app as usize).and_then(Option::as_ref);
+        let takes = running.is_some_and(|app| app.ended.is_none() && app.has_handler[message.handler as usize]);
+        let inbox = &mut self.messages_to_spu[spu as usize];
+        if !takes || *inbox >= MESSAGES_PER_SPU_MAX {
+            return self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
+        }
+        *inbox += 1;
+        let activity = Activity {
+            app: message.app,
+            spu,
+            handler: message.handler,
+            started: false,
+            originating: message.originating,
+            arguments: Arguments::EMPTY,
+            cursor: 0,
+            pending_dmas: 0,
+            response: None,
+            origin: Origin::Spu {
+                group,
+                from: message.caller.spu,
+                body: message.body,
+                reply: vec![0; message.reply_bytes as usize],
+                reply_pointer: message.reply_pointer,
+            },
+        };
+        if self.send(activity, Endpoint::Spu(message.caller.spu)).is_err() {
+            self.messages_to_spu[spu as usize] -= 1;
+            self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
+        }
+    }
+
+    fn post_upcall(&mut self, message: Message, group: u32) {
+        let id = self.next_upcall;
+        self.next_upcall += 1;
+        let upcall = Upcall {
+            id,
+            app: message.caller.app,
+            handler: message.handler,
+            spu: message.caller.spu,
+            body: message.body,
+        };
+        if self.bridge.push_upcall(message.originating, upcall) {
+            self.upcalls.insert(id, (message.originating, group));
+        } else {
+            self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
+        }
+    }
+
+    /// `region`, for one that exists: its base, or `None` where the control service has to make it.
+    pub fn region(&mut self, caller: Caller, id: u32, bytes: u64, wait: u32) -> i64 {
+        let Some(name) = self.app(caller.app).map(|app| app.name.clone()) else { return i64::from(abi::ERROR_NOT_FOUND) };
+        if let Some(region) = self.regions.find(&name, id) {
+            return region.base as i64;
+        }
+        if bytes == 0 {
+            return i64::from(abi::ERROR_NOT_FOUND);
+        }
+        match self.region_call(caller, id, Some(bytes), wait) {
+            PENDING => abi::REGION_PENDING,
+            error => i64::from(error),
+        }
+    }
+
+    /// `region_free`.
+    pub fn region_free(&mut self, caller: Caller, id: u32, wait: u32) -> i32 {
+        let name = self.app(caller.app).map(|app| app.name.clone()).unwrap_or_default();
+        match self.regions.find(&name, id) {
+            None => abi::ERROR_NOT_FOUND,
+            Some(region) if self.namespaces.iter().any(|namespace| namespace.base == region.base) => abi::ERROR_PERMISSION,
+            Some(_) => self.region_call(caller, id, None, wait),
+        }
+    }
+
+    fn region_call(&mut self, caller: Caller, id: u32, bank_bytes: Option<u64>, wait: u32) -> i32 {
+        if self.region_calls.len() >= REGION_CALLS_MAX {
+            return abi::ERROR_REFUSED;
+        }
+        let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
+        if let Some(group) = self.groups.get_mut(group) {
+            group.remaining = 1;
+        }
+        self.region_calls.push_back(RegionCall { group, app: caller.app, id, bank_bytes });
+        PENDING
+    }
+}

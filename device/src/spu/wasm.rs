@@ -1,0 +1,420 @@
+//! The runtime of sandboxed apps: wasmtime, one Store an app and SPU, calls that run to completion, fuel as instruction count
+//! and budget (docs/decisions).
+//!
+//! Invariants: a trapped instance is never called again; the guest reaches nothing but its own memory and the imports of
+//! docs/abi.md; a call ends after the budget at the latest.
+
+use super::abi;
+use super::dma::{Dma, End};
+use super::module::{self, Manifest, ModuleLimits};
+use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer};
+use super::Instance;
+use std::cell::RefCell;
+use std::rc::Rc;
+use wasmtime::{
+    Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder,
+    TypedFunc,
+};
+
+/// Native stack that a guest may use.
+const WASM_STACK_BYTES_MAX: usize = 256 << 10;
+
+/// A checked and compiled module, before it has instances. Made on any thread.
+pub(crate) struct CompiledModule {
+    pub manifest: Manifest,
+    pub bytes: Vec<u8>,
+    module: Module,
+}
+
+/// What the imports know: the calling app and SPU-OS.
+pub(crate) struct Guest {
+    machine: Rc<RefCell<Machine>>,
+    caller: Caller,
+    memory: Option<Memory>,
+    limits: StoreLimits,
+}
+
+/// The compiler and what all modules share.
+pub(crate) struct Runtime {
+    engine: Engine,
+    linker: Linker<Guest>,
+}
+
+/// An instance on one SPU.
+pub(crate) struct WasmInstance {
+    store: Store<Guest>,
+    memory: Memory,
+    start: TypedFunc<(u32, u32), i32>,
+    complete: TypedFunc<(u32, i64), ()>,
+    budget: u64,
+    instructions: u64,
+}
+
+/// The app's linear memory.
+struct GuestMemory<'a>(&'a mut [u8]);
+
+impl LocalMemory for GuestMemory<'_> {
+    #[inline]
+    fn slice(&self, pointer: u64, bytes: usize) -> Result<&[u8], WildPointer> {
+        let begin = pointer as usize;
+        let range = begin.checked_add(bytes).and_then(|end| self.0.get(begin..end));
+        range.ok_or(WildPointer { pointer, bytes: bytes as u64 })
+    }
+
+    #[inline]
+    fn slice_mut(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], WildPointer> {
+        let begin = pointer as usize;
+        let range = begin.checked_add(bytes).and_then(|end| self.0.get_mut(begin..end));
+        range.ok_or(WildPointer { pointer, bytes: bytes as u64 })
+    }
+}
+
+impl From<WildPointer> for wasmtime::Error {
+    fn from(wild: WildPointer) -> Self {
+        wasmtime::Error::msg(format!(
+            "an import was handed {} bytes at {:#x}, outside of the app's memory",
+            wild.bytes, wild.pointer
+        ))
+    }
+}
+
+/// Runs `body` with the guest's memory and SPU-OS.
+#[inline]
+fn with<R>(
+    mut guest: GuestCaller<'_, Guest>,
+    body: impl FnOnce(Caller, &mut GuestMemory<'_>, &mut Machine) -> Result<R, WildPointer>,
+) -> wasmtime::Result<R> {
+    let memory = guest.data().memory.ok_or_else(|| wasmtime::Error::msg("an import was called before its time"))?;
+    let (bytes, state) = memory.data_and_store_mut(&mut guest);
+    let mut machine = state.machine.borrow_mut();
+    Ok(body(state.caller, &mut GuestMemory(bytes), &mut machine)?)
+}
+
+impl Runtime {
+    /// An engine with the features that apps may use.
+    pub fn new() -> Result<Self, String> {
+        let mut config = Config::new();
+        config.consume_fuel(true);
+        config.max_wasm_stack(WASM_STACK_BYTES_MAX);
+        config.cranelift_nan_canonicalization(true);
+        config.wasm_relaxed_simd(false);
+        let engine = Engine::new(&config).map_err(|error| format!("the app runtime cannot start: {error}"))?;
+        let linker = link(&engine).map_err(|error| format!("the app runtime cannot start: {error}"))?;
+        Ok(Runtime { engine, linker })
+    }
+
+    /// The engine, to compile with on another thread.
+    pub fn engine(&self) -> Engine {
+        self.engine.clone()
+    }
+
+    /// Resolves the module's imports.
+    pub fn prepare(&self, compiled: &CompiledModule) -> Result<InstancePre<Guest>, String> {
+        self.linker.instantiate_pre(&compiled.module).map_err(|error| format!("it cannot be linked: {error}"))
+    }
+}
+
+/// Checks and compiles a module; takes tens of milliseconds. The error says what is wrong with it.
+pub(crate) fn compile(engine: &Engine, bytes: Vec<u8>, limits: ModuleLimits) -> Result<CompiledModule, String> {
+    let manifest = module::check(&bytes, limits)?;
+    let module = Module::from_binary(engine, &bytes).map_err(|error| format!("it does not compile: {error:#}"))?;
+    Ok(CompiledModule { manifest, bytes, module })
+}
+
+impl WasmInstance {
+    /// Makes an instance for an SPU and initialises it.
+    pub fn new(
+        engine: &Engine,
+        pre: &InstancePre<Guest>,
+        machine: Rc<RefCell<Machine>>,
+        caller: Caller,
+        data_bytes_max: u64,
+        budget: u64,
+    ) -> Result<Self, String> {
+        let limits = StoreLimitsBuilder::new().memory_size(data_bytes_max as usize).instances(1).memories(1).build();
+        let mut store = Store::new(engine, Guest { machine, caller, memory: None, limits });
+        store.limiter(|guest| &mut guest.limits);
+        let wrong = |error: wasmtime::Error| format!("it cannot be instantiated: {error:#}");
+        store.set_fuel(budget).map_err(wrong)?;
+        let instance = pre.instantiate(&mut store).map_err(wrong)?;
+        let memory = instance.get_memory(&mut store, "memory").ok_or("it exports no memory")?;
+        store.data_mut().memory = Some(memory);
+        let start = instance.get_typed_func(&mut store, "start").map_err(wrong)?;
+        let complete = instance.get_typed_func(&mut store, "complete").map_err(wrong)?;
+        if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
+            initialize.call(&mut store, ()).map_err(|error| format!("its _initialize failed: {error:#}"))?;
+        }
+        Ok(WasmInstance { store, memory, start, complete, budget, instructions: 0 })
+    }
+
+    #[inline]
+    fn account(&mut self) {
+        self.instructions = self.budget - self.store.get_fuel().unwrap_or(0);
+    }
+
+    #[cold]
+    fn reason(&mut self, error: &wasmtime::Error) -> String {
+        self.account();
+        match error.downcast_ref::<wasmtime::Trap>() {
+            Some(wasmtime::Trap::OutOfFuel) => {
+                format!("it ran more than {} instructions without waiting (instruction_budget)", self.budget)
+            }
+            Some(trap) => format!("it trapped: {trap}"),
+            None => format!("it was ended: {}", error.root_cause()),
+        }
+    }
+}
+
+impl Instance for WasmInstance {
+    #[inline]
+    fn start(&mut self, token: u32, handler: u8) -> Result<bool, String> {
+        let ran = self.store.set_fuel(self.budget).and_then(|()| self.start.call(&mut self.store, (token, handler.into())));
+        match ran {
+            Ok(0) => {
+                self.account();
+                Ok(true)
+            }
+            Ok(1) => {
+                self.account();
+                Ok(false)
+            }
+            Ok(other) => Err(format!("its export start returned {other}, only 0 and 1 have a meaning")),
+            Err(error) => Err(self.reason(&error)),
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, wait: u32, result: i64) -> Result<(), String> {
+        let ran = self.store.set_fuel(self.budget).and_then(|()| self.complete.call(&mut self.store, (wait, result)));
+        match ran {
+            Ok(()) => {
+                self.account();
+                Ok(())
+            }
+            Err(error) => Err(self.reason(&error)),
+        }
+    }
+
+    fn place(&mut self, memory: &(u64, Vec<u8>)) -> Result<(), String> {
+        match GuestMemory(self.memory.data_mut(&mut self.store)).slice_mut(memory.0, memory.1.len()) {
+            Ok(slice) => {
+                slice.copy_from_slice(&memory.1);
+                Ok(())
+            }
+            Err(wild) => Err(format!("its memory no longer holds {:#x}", wild.pointer)),
+        }
+    }
+
+    fn instructions(&self) -> u64 {
+        self.instructions
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory.data_size(&self.store) as u64
+    }
+}
+
+/// Bytes that `request_info` writes.
+pub(crate) fn request_info(machine: &mut Machine, caller: Caller, token: u32) -> [u8; 32] {
+    let mut info = [0; 32];
+    let Some(activity) = machine.activity(caller, token) else { return info };
+    let (originating, handler) = (activity.originating.0, u32::from(activity.handler));
+    let arguments = activity.arguments.as_slice().len() as u32;
+    let Some(activity) = machine.activities.get(token) else { return info };
+    let body = machine.body_bytes(activity) as u32;
+    let (source, reply) = match &activity.origin {
+        Origin::Host { transfer } => {
+            (u32::MAX, machine.bridge.transfers.get(*transfer).map_or(0, |transfer| transfer.reply_bytes))
+        }
+        Origin::Spu { from, reply, .. } => (u32::from(*from), reply.len() as u32),
+        Origin::Event { .. } => (u32::MAX, 0),
+    };
+    for (index, word) in [originating, source, body, reply, handler, arguments].into_iter().enumerate() {
+        info[index * 4..index * 4 + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    info
+}
+
+/// `receive_bytes`: the next bytes of the body.
+#[inline]
+pub(crate) fn receive_bytes<M: LocalMemory>(
+    machine: &mut Machine,
+    caller: Caller,
+    memory: &mut M,
+    token: u32,
+    pointer: u64,
+    bytes: u32,
+) -> Result<i32, WildPointer> {
+    let Some(activity) = machine.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
+    let cursor = activity.cursor as usize;
+    let arguments = activity.arguments.as_slice();
+    if let Some(range) = arguments.get(cursor..cursor + bytes as usize) {
+        // The common case: all of it lies in the arguments.
+        memory.slice_mut(pointer, range.len())?.copy_from_slice(range);
+        activity.cursor += bytes;
+        return Ok(bytes as i32);
+    }
+    let Some(activity) = machine.activities.get(token) else { return Ok(abi::ERROR_ARGUMENT) };
+    let left = machine.body_bytes(activity).saturating_sub(cursor as u64);
+    let count = u64::from(bytes).min(left) as usize;
+    let into = memory.slice_mut(pointer, count)?;
+    if machine.copy_body(token, cursor as u64, into).is_none() {
+        return Ok(abi::ERROR_RANGE);
+    }
+    if let Some(activity) = machine.activities.get_mut(token) {
+        activity.cursor += count as u32;
+    }
+    Ok(count as i32)
+}
+
+/// Bytes that `namespace` writes, if there is that namespace.
+pub(crate) fn namespace_info(machine: &Machine, nsid: u32) -> Option<[u8; 32]> {
+    let namespace = machine.namespaces.iter().find(|namespace| namespace.nsid == nsid)?;
+    let mut info = [0; 32];
+    info[0..8].copy_from_slice(&namespace.base.to_le_bytes());
+    info[8..16].copy_from_slice(&namespace.bank_bytes.to_le_bytes());
+    let csi: u32 = if namespace.csi == crate::CommandSet::Kv { 1 } else { 0 };
+    info[16..20].copy_from_slice(&csi.to_le_bytes());
+    info[20..24].copy_from_slice(&namespace.block_bytes.to_le_bytes());
+    info[24..32].copy_from_slice(&(namespace.size_bytes / u64::from(namespace.block_bytes.max(1))).to_le_bytes());
+    Some(info)
+}
+
+fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
+    let mut linker = Linker::new(engine);
+    let l = &mut linker;
+    l.func_wrap("willow", "request_info", |g: GuestCaller<'_, Guest>, token: u32, pointer: u32| {
+        with(g, |caller, memory, machine| {
+            let info = request_info(machine, caller, token);
+            memory.slice_mut(pointer.into(), 32)?.copy_from_slice(&info);
+            Ok(())
+        })
+    })?;
+    l.func_wrap("willow", "receive_bytes", |g: GuestCaller<'_, Guest>, token: u32, pointer: u32, bytes: u32| {
+        with(g, |caller, memory, machine| receive_bytes(machine, caller, memory, token, pointer.into(), bytes))
+    })?;
+    l.func_wrap("willow", "respond", |g: GuestCaller<'_, Guest>, token: u32, status: u32, result: u32| {
+        let guest = g.data();
+        guest.machine.borrow_mut().respond(guest.caller, token, status, result);
+    })?;
+    l.func_wrap(
+        "willow",
+        "dma",
+        |g: GuestCaller<'_, Guest>, token: u32, sp: u32, sa: u64, dp: u32, da: u64, bytes: u32, wait: u32| {
+            with(g, |caller, memory, machine| {
+                let source = End { port: sp, address: sa, stride: 0 };
+                let destination = End { port: dp, address: da, stride: 0 };
+                machine.dma(caller, memory, Dma { token, source, destination, segment_bytes: bytes, segments: 1, wait })
+            })
+        },
+    )?;
+    l.func_wrap(
+        "willow",
+        "dma_strided",
+        |g: GuestCaller<'_, Guest>,
+         token: u32,
+         sp: u32,
+         sa: u64,
+         ss: i64,
+         dp: u32,
+         da: u64,
+         ds: i64,
+         segment_bytes: u32,
+         segments: u32,
+         wait: u32| {
+            with(g, |caller, memory, machine| {
+                let source = End { port: sp, address: sa, stride: ss };
+                let destination = End { port: dp, address: da, stride: ds };
+                machine.dma(caller, memory, Dma { token, source, destination, segment_bytes, segments, wait })
+            })
+        },
+    )?;
+    l.func_wrap(
+        "willow",
+        "compare",
+        |g: GuestCaller<'_, Guest>, token: u32, nv: u64, body: u64, bytes: u32, wait: u32| {
+            let guest = g.data();
+            guest.machine.borrow_mut().compare(guest.caller, token, nv, body, bytes, wait)
+        },
+    )?;
+    l.func_wrap(
+        "willow",
+        "checksum",
+        |g: GuestCaller<'_, Guest>, token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32| {
+            with(g, |caller, memory, machine| machine.checksum(caller, memory, (token, port, address, bytes, seed, wait)))
+        },
+    )?;
+    l.func_wrap("willow", "checksum_value", |g: GuestCaller<'_, Guest>| g.data().machine.borrow().checksum_value)?;
+    l.func_wrap(
+        "willow",
+        "rpc_start",
+        |g: GuestCaller<'_, Guest>,
+         token: u32,
+         destination: i32,
+         app: i32,
+         handler: u32,
+         body: u32,
+         reply: u32,
+         reply_bytes: u32| {
+            with(g, |caller, memory, machine| {
+                let message = (destination, app, handler, body);
+                machine.rpc_start(caller, memory, token, message, (reply.into(), reply_bytes))
+            })
+        },
+    )?;
+    l.func_wrap(
+        "willow",
+        "rpc_append",
+        |g: GuestCaller<'_, Guest>, handle: i32, port: u32, address: u64, bytes: u32| {
+            with(g, |caller, memory, machine| machine.rpc_append(caller, memory, handle, port, address, bytes))
+        },
+    )?;
+    l.func_wrap("willow", "rpc_finish", |g: GuestCaller<'_, Guest>, handle: i32, wait: u32| {
+        let guest = g.data();
+        guest.machine.borrow_mut().rpc_finish(guest.caller, handle, wait)
+    })?;
+    l.func_wrap("willow", "app_number", |g: GuestCaller<'_, Guest>, pointer: u32, bytes: u32| {
+        with(g, |_, memory, machine| {
+            let name = memory.slice(pointer.into(), bytes as usize)?;
+            Ok(machine.find_app(name).map_or(abi::ERROR_NOT_FOUND, i32::from))
+        })
+    })?;
+    l.func_wrap("willow", "region", |g: GuestCaller<'_, Guest>, id: u32, bytes: u64, wait: u32| {
+        let guest = g.data();
+        guest.machine.borrow_mut().region(guest.caller, id, bytes, wait)
+    })?;
+    l.func_wrap("willow", "region_bytes", |g: GuestCaller<'_, Guest>, id: u32| {
+        let guest = g.data();
+        guest.machine.borrow().region_bytes(guest.caller, id)
+    })?;
+    l.func_wrap("willow", "region_free", |g: GuestCaller<'_, Guest>, id: u32, wait: u32| {
+        let guest = g.data();
+        guest.machine.borrow_mut().region_free(guest.caller, id, wait)
+    })?;
+    l.func_wrap("willow", "namespace", |g: GuestCaller<'_, Guest>, nsid: u32, pointer: u32| {
+        with(g, |_, memory, machine| {
+            let Some(info) = namespace_info(machine, nsid) else { return Ok(abi::ERROR_NOT_FOUND) };
+            memory.slice_mut(pointer.into(), 32)?.copy_from_slice(&info);
+            Ok(abi::DONE)
+        })
+    })?;
+    l.func_wrap("willow", "flush", |g: GuestCaller<'_, Guest>, wait: u32| {
+        let guest = g.data();
+        guest.machine.borrow_mut().flush_bank(guest.caller, wait)
+    })?;
+    l.func_wrap("willow", "spu_id", |g: GuestCaller<'_, Guest>| u32::from(g.data().caller.spu))?;
+    l.func_wrap("willow", "spu_count", |g: GuestCaller<'_, Guest>| g.data().machine.borrow().spus.len() as u32)?;
+    l.func_wrap("willow", "time_ns", |g: GuestCaller<'_, Guest>| g.data().machine.borrow().now_ns)?;
+    l.func_wrap("willow", "print", |g: GuestCaller<'_, Guest>, pointer: u32, bytes: u32| {
+        with(g, |caller, memory, machine| {
+            let text = memory.slice(pointer.into(), bytes.min(abi::PRINT_BYTES_MAX) as usize)?;
+            machine.print(caller, text);
+            Ok(())
+        })
+    })?;
+    l.func_wrap("willow", "count", |g: GuestCaller<'_, Guest>, counter: u32, delta: i64| {
+        let guest = g.data();
+        guest.machine.borrow_mut().count(guest.caller, counter, delta);
+    })?;
+    Ok(linker)
+}

@@ -1,0 +1,70 @@
+//! Counters of the device; [`Statistics`] is what `willow stat` shows (docs/statistics.md).
+
+use serde::{Deserialize, Serialize};
+
+/// Counters of one SPU since the device started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpuCounters {
+    /// Requests that arrived at this SPU.
+    pub requests: u64,
+    /// Instructions that apps ran here (0 for native apps, which are not metered).
+    pub instructions: u64,
+    /// Bytes that DMA read from NV memory.
+    pub nv_read_bytes: u64,
+    /// Bytes that DMA wrote to NV memory (zeroing included).
+    pub nv_write_bytes: u64,
+    /// DMA operations.
+    pub dmas: u64,
+    /// Operations that had to wait for the store.
+    pub store_waits: u64,
+    /// Requests that waited since no thread of their app was free.
+    pub thread_waits: u64,
+}
+
+/// Counters of one app since it was installed or the device started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppCounters {
+    /// Requests.
+    pub requests: u64,
+    /// Instructions.
+    pub instructions: u64,
+    /// Times that it trapped or went past its budget.
+    pub traps: u64,
+    /// RPCs that it sent to SPUs and hosts.
+    pub rpcs: u64,
+}
+
+/// An app's line in the statistics.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AppStatistics {
+    /// Number.
+    pub number: u16,
+    /// Name.
+    pub name: String,
+    /// Counters of SPU-OS.
+    #[serde(flatten)]
+    pub counters: AppCounters,
+    /// The app's own counters, 0..=15.
+    pub user: Vec<i64>,
+    /// Why it ended, where it has.
+    pub ended: Option<String>,
+}
+
+/// Everything, at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Statistics {
+    /// The device's clock.
+    pub now_ns: u64,
+    /// One an SPU, in order.
+    pub spus: Vec<SpuCounters>,
+    /// One an app.
+    pub apps: Vec<AppStatistics>,
+    /// The regions of NV memory.
+    pub regions: Vec<crate::region::Region>,
+    /// Bytes of all regions, in all banks.
+    pub used_bytes: u64,
+    /// Bytes that the media can hold; `None`: only the disk bounds it.
+    pub capacity_bytes: Option<u64>,
+    /// Operations under way in the store.
+    pub store_in_flight: u64,
+}
