@@ -1,0 +1,122 @@
+//! The control service as its callers see it: handler numbers and the shapes of its JSON. They are the same as
+//! `device/src/control.rs` says, which a host must not depend on; a test holds the two together.
+
+use serde::{Deserialize, Serialize};
+
+/// The control service's app number.
+pub const CONTROL_APP: u16 = 0;
+/// Payload: a module. Result: the app's number.
+pub const INSTALL: u8 = 1;
+/// Payload: the app's name.
+pub const REMOVE: u8 = 2;
+/// Reply: JSON array of [`AppInfo`].
+pub const LIST_APPS: u8 = 3;
+/// Arguments: u32 offset, then the app's name (at most 20 bytes). Reply: its virtual serial port's text.
+pub const LOG: u8 = 4;
+/// Payload: JSON [`NamespaceRequest`]. Result: the NSID.
+pub const CREATE_NAMESPACE: u8 = 5;
+/// Payload: u32 NSID.
+pub const DELETE_NAMESPACE: u8 = 6;
+/// Reply: JSON array of [`NamespaceInfo`].
+pub const LIST_NAMESPACES: u8 = 7;
+/// Reply: JSON object.
+pub const STATISTICS: u8 = 8;
+/// Payload: u64 upcall id, u32 status, u32 result.
+pub const ANSWER_UPCALL: u8 = 9;
+/// Reply: the sentence of the last failure of this endpoint's control requests.
+pub const ERROR_TEXT: u8 = 10;
+/// Payload: the app's name. Result: its number.
+pub const FIND_APP: u8 = 11;
+
+/// Longest app name that fits [`LOG`]'s arguments after the offset.
+pub const LOG_NAME_BYTES_MAX: usize = 20;
+
+/// Status of a control request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ControlStatus {
+    /// Done.
+    Success = 0,
+    /// The request's bytes make no sense.
+    Malformed = 1,
+    /// The module is refused; the text says why.
+    ModuleRefused = 2,
+    /// No such app or namespace.
+    NotFound = 3,
+    /// No room for it.
+    NoRoom = 4,
+    /// The media failed.
+    MediaFailed = 5,
+    /// Not while it is in use, or not for this one.
+    Busy = 6,
+}
+
+impl ControlStatus {
+    /// From the number in a response.
+    pub fn from_u32(status: u32) -> Option<Self> {
+        use ControlStatus::*;
+        [Success, Malformed, ModuleRefused, NotFound, NoRoom, MediaFailed, Busy]
+            .into_iter()
+            .find(|known| *known as u32 == status)
+    }
+}
+
+/// Command set of a namespace (NVMe CSI).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CommandSet {
+    /// NVM, CSI 0.
+    Nvm,
+    /// Key value, CSI 1.
+    Kv,
+}
+
+/// An installed app.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppInfo {
+    /// Number, stable while it is installed and over restarts.
+    pub number: u16,
+    /// Name.
+    pub name: String,
+    /// Version from its manifest.
+    pub version: String,
+    /// Bytes of its module.
+    pub module_bytes: u64,
+    /// Memory of an instance now.
+    pub memory_bytes: u64,
+    /// (number, name) of its handlers.
+    pub handlers: Vec<(u8, String)>,
+    /// `running`, or why it ended.
+    pub state: String,
+}
+
+/// A namespace to create.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceRequest {
+    /// Command set.
+    pub csi: CommandSet,
+    /// Size as the host shall see it.
+    pub size_bytes: u64,
+    /// 512 or 4096 for NVM, left out for KV.
+    #[serde(default)]
+    pub block_bytes: Option<u32>,
+}
+
+/// A namespace that exists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceInfo {
+    /// NSID, from 1.
+    pub nsid: u32,
+    /// Command set.
+    pub csi: CommandSet,
+    /// Size of the namespace as the host sees it.
+    pub size_bytes: u64,
+    /// Logical block (512 or 4096); 1 for KV.
+    pub block_bytes: u32,
+    /// Start of its region in every bank.
+    pub base: u64,
+    /// Bytes of its region in every bank.
+    pub bank_bytes: u64,
+    /// Globally unique id.
+    pub nguid: [u8; 16],
+}
