@@ -38,8 +38,8 @@ pub const TERMINATION_DATA_BYTES_MAX: usize = 128;
 pub const TERMINATION_BYTES_MAX: usize = SHORT_HEADER_BYTES + TERMINATION_DATA_BYTES_MAX;
 /// Largest PDU data alignment field (HPDA, CPDA), zero based dwords: 128 bytes.
 pub const ALIGNMENT_MAX: u8 = 31;
-/// Longest head of any PDU: header, digest and padding.
-pub const HEAD_BYTES_MAX: usize = 128;
+/// Longest head of any PDU: a command with header digest, padded to 72 bytes (alignment 17), the worst of the 32 units.
+pub const HEAD_BYTES_MAX: usize = 144;
 /// Smallest MAXH2CDATA that a controller may announce (3.6.2.3).
 pub const MAXH2CDATA_MIN: u32 = 4096;
 /// PDU format version (PFV) that exists.
