@@ -55,11 +55,6 @@ impl<C> MediaController<C> {
         self.pending.remove(u32::try_from(ticket).ok()?)
     }
 
-    /// True where another operation can be begun.
-    pub fn has_room(&self) -> bool {
-        !self.pending.is_full()
-    }
-
     /// Writes, now or in the store's time: `Done`, or `WouldBlock` where `pending` waits for it.
     pub fn write(&mut self, bank: usize, address: u64, from: &[u8], pending: Pending<C>) -> Result<Progress, StoreError> {
         match self.store.write(bank, address, from)? {

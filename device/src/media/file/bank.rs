@@ -42,6 +42,9 @@ pub struct BankFile {
     reads_without_waiting: AtomicBool,
     /// True on a file system whose files are memory, where a plain read does not wait for a disk.
     is_memory: bool,
+    /// Held by a sync or a writing out: the system reports an error to one of them only. Inside, an error of a writing
+    /// out that the next sync has to report as its own.
+    unreported: Mutex<Option<Errno>>,
     /// For tests: errors that the next syncs give.
     #[cfg(test)]
     pub sync_error: std::sync::atomic::AtomicI32,
@@ -68,6 +71,7 @@ impl BankFile {
             growing: Mutex::new(()),
             reads_without_waiting: AtomicBool::new(true),
             is_memory,
+            unreported: Mutex::new(None),
             #[cfg(test)]
             sync_error: std::sync::atomic::AtomicI32::new(0),
         }
@@ -235,6 +239,11 @@ impl BankFile {
 
     /// Makes all that was written before durable.
     pub fn sync(&self) -> Result<(), Errno> {
+        let mut unreported = self.unreported.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        unreported.take().map_or_else(|| self.sync_data(), Err)
+    }
+
+    fn sync_data(&self) -> Result<(), Errno> {
         #[cfg(test)]
         if let Some(errno) = self.injected() {
             return Err(errno);
@@ -247,9 +256,21 @@ impl BankFile {
         }
     }
 
-    /// Has what is dirty written to the disk and waits for it, without making it durable. An error counts as one of
-    /// [`BankFile::sync`]: it is reported once only.
+    /// Has what is dirty written to the disk and waits for it, without making it durable. A sync after it reports its
+    /// error too, unless [`BankFile::forget_failure`] is called before.
     pub fn write_out(&self) -> Result<(), Errno> {
+        let mut unreported = self.unreported.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let result = self.write_out_data();
+        *unreported = result.err();
+        result
+    }
+
+    /// The error of a writing out has been dealt with.
+    pub fn forget_failure(&self) {
+        *self.unreported.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = None;
+    }
+
+    fn write_out_data(&self) -> Result<(), Errno> {
         #[cfg(test)]
         if let Some(errno) = self.injected() {
             return Err(errno);
@@ -262,7 +283,7 @@ impl BankFile {
             }
             match std::io::Error::last_os_error().raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::INTR) => {}
-                Some(Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::SPIPE) => return self.sync(),
+                Some(Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::SPIPE) => return self.sync_data(),
                 Some(errno) => return Err(errno),
                 None => return Err(Errno::IO),
             }

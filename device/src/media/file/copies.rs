@@ -137,6 +137,18 @@ impl TwoCopies {
         Ok((copies, record, torn))
     }
 
+    /// Reads the newest record again.
+    pub fn read(&self, folder: &mut dyn Folder) -> Result<Record, CopiesError> {
+        let file = self.names[self.newest].clone();
+        match folder.read(&file, (HEADER_BYTES + self.payload_bytes_max) as u64) {
+            Ok(Some(bytes)) => {
+                Record::decode(self.kind, &bytes).map_err(|problem| CopiesError::Refused { file, problem })
+            }
+            Ok(None) => Err(CopiesError::Missing { file }),
+            Err(error) => Err(CopiesError::Io { file, error }),
+        }
+    }
+
     /// Replaces the record. After success the new one is durable; after a failure or a cut it is the old or the new.
     pub fn save(&mut self, folder: &mut dyn Folder, payload: &[u8]) -> io::Result<()> {
         assert!(payload.len() <= self.payload_bytes_max, "the caller bounds the payload");

@@ -134,19 +134,25 @@ impl PageSet {
 
     /// Adds those of the pages that are in another set as well.
     pub fn absorb_within(&mut self, other: &PageSet, pages: Range<u64>) {
-        let mut at = pages.start;
-        let end = pages.end.min(other.segments.len() as u64 * SEGMENT_PAGES);
-        while at < end {
-            let segment_end = (at / SEGMENT_PAGES + 1) * SEGMENT_PAGES;
-            if other.segments[(at / SEGMENT_PAGES) as usize].is_none() {
-                at = segment_end;
-                continue;
+        let known = other.known(pages);
+        let mut at = known.start;
+        while at < known.end {
+            let segment = (at / SEGMENT_PAGES) as usize;
+            let segment_end = known.end.min((segment as u64 + 1) * SEGMENT_PAGES);
+            if let Some(theirs) = &other.segments[segment] {
+                if segment >= self.segments.len() {
+                    self.segments.resize_with(segment + 1, || None);
+                }
+                let mine = self.segments[segment].get_or_insert_with(|| Box::new([0; SEGMENT_WORDS]));
+                let len = &mut self.len;
+                each_word(at..segment_end, |_, word, mask| {
+                    let bits = theirs[word] & mask;
+                    *len += u64::from((bits & !mine[word]).count_ones());
+                    mine[word] |= bits;
+                    true
+                });
             }
-            let (is_in, length) = other.run(at..end.min(segment_end));
-            if is_in {
-                self.insert(at..at + length);
-            }
-            at += length;
+            at = segment_end;
         }
     }
 

@@ -1,0 +1,161 @@
+//! A device on RAM with a kernel endpoint, and apps written in WebAssembly text: what the core's tests drive.
+#![allow(dead_code)]
+
+use willow_device::media::ram::RamStore;
+use willow_device::{
+    Arguments, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, clock::Timing,
+    control,
+};
+
+/// A device and an endpoint of the host kernel.
+pub struct Rig {
+    pub device: Device,
+    pub hre: HreId,
+    pub now_ns: u64,
+    tag: u64,
+}
+
+/// A configuration for tests: small.
+pub fn config(spus: u16) -> DeviceConfig {
+    DeviceConfig {
+        spus,
+        namespace_bytes: 0,
+        kv_namespace_bytes: 0,
+        instruction_budget: 2_000_000,
+        ..Default::default()
+    }
+}
+
+impl Rig {
+    pub fn new(spus: u16) -> Rig {
+        Rig::with(config(spus), None)
+    }
+
+    pub fn with(config: DeviceConfig, timing: Option<Box<dyn Timing>>) -> Rig {
+        let store = RamStore::new(config.spus as usize, 1 << 30).expect("a store in memory");
+        let mut device = Device::open(config, Box::new(store), timing, vec![]).expect("the device opens");
+        let hre = device.open_hre(None).expect("an endpoint");
+        Rig { device, hre, now_ns: 0, tag: 0 }
+    }
+
+    /// Runs the device, jobs included, advancing time to its wake-ups until nothing is left to do.
+    pub fn settle(&mut self) {
+        for _ in 0..1_000_000 {
+            let wake = self.device.run(self.now_ns);
+            let mut worked = false;
+            while let Some(job) = self.device.job() {
+                let done = job.run();
+                self.device.job_done(done);
+                worked = true;
+            }
+            match wake {
+                _ if worked => {}
+                Some(at_ns) => self.now_ns = self.now_ns.max(at_ns),
+                None => return,
+            }
+        }
+        panic!("the device does not come to rest");
+    }
+
+    pub fn request(&mut self, rpc: Rpc, payload: &[u8], reply_bytes: u32) -> HostRequest {
+        self.tag += 1;
+        let mut buffer = payload.to_vec();
+        buffer.resize(payload.len().max(reply_bytes as usize), 0);
+        HostRequest { tag: self.tag, rpcs: RpcList::One(rpc), buffer, payload_bytes: payload.len() as u32, reply_bytes }
+    }
+
+    /// Sends one RPC and waits for its end.
+    pub fn call(
+        &mut self,
+        app: u16,
+        handler: u8,
+        spu: u16,
+        arguments: &[u8],
+        payload: &[u8],
+        reply: u32,
+    ) -> HostCompletion {
+        let rpc = Rpc { app, handler, spu, arguments: Arguments::new(arguments).expect("at most 64 bytes") };
+        let request = self.request(rpc, payload, reply);
+        self.device.submit(self.hre, request).expect("the queue has room");
+        self.settle();
+        self.device.completion().expect("the request has ended")
+    }
+
+    /// Installs a module; the app's number, or the sentence of the refusal.
+    pub fn install(&mut self, module: &[u8]) -> Result<u16, String> {
+        let done = self.call(control::CONTROL_APP, control::INSTALL, 0, &[], module, 0);
+        match done.outcome {
+            RpcOutcome::Answered { status: 0 } => Ok(done.result as u16),
+            RpcOutcome::Answered { .. } => Err(self.error_text()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn error_text(&mut self) -> String {
+        let done = self.call(control::CONTROL_APP, control::ERROR_TEXT, 0, &[], &[], 4096);
+        String::from_utf8_lossy(&done.buffer[..done.reply_bytes as usize]).into_owned()
+    }
+
+    pub fn log(&mut self, name: &str) -> String {
+        let mut arguments = vec![0; 4];
+        arguments.extend_from_slice(name.as_bytes());
+        let done = self.call(control::CONTROL_APP, control::LOG, 0, &arguments, &[], 65536);
+        String::from_utf8_lossy(&done.buffer[..done.reply_bytes as usize]).into_owned()
+    }
+}
+
+/// A module of WebAssembly text: `body` defines `$start` (token, handler) -> i32 and whatever else; imports, memory, exports and
+/// manifest are added.
+pub fn module(name: &str, body: &str) -> Vec<u8> {
+    let complete = if body.contains("$complete") { "" } else { "(func $complete (param i32 i64))" };
+    module_with_memory(name, "(memory (export \"memory\") 1)", &format!("{complete}{body}"))
+}
+
+pub fn module_with_memory(name: &str, memory: &str, body: &str) -> Vec<u8> {
+    let text = format!(
+        r#"(module
+        (import "willow" "request_info" (func $request_info (param i32 i32)))
+        (import "willow" "receive_bytes" (func $receive_bytes (param i32 i32 i32) (result i32)))
+        (import "willow" "respond" (func $respond (param i32 i32 i32)))
+        (import "willow" "dma" (func $dma (param i32 i32 i64 i32 i64 i32 i32) (result i32)))
+        (import "willow" "dma_strided" (func $dma_strided (param i32 i32 i64 i64 i32 i64 i64 i32 i32 i32) (result i32)))
+        (import "willow" "compare" (func $compare (param i32 i64 i64 i32 i32) (result i32)))
+        (import "willow" "checksum" (func $checksum (param i32 i32 i64 i32 i32 i32) (result i32)))
+        (import "willow" "checksum_value" (func $checksum_value (result i32)))
+        (import "willow" "rpc_start" (func $rpc_start (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
+        (import "willow" "rpc_append" (func $rpc_append (param i32 i32 i64 i32) (result i32)))
+        (import "willow" "rpc_finish" (func $rpc_finish (param i32 i32) (result i32)))
+        (import "willow" "app_number" (func $app_number (param i32 i32) (result i32)))
+        (import "willow" "region" (func $region (param i32 i64 i32) (result i64)))
+        (import "willow" "region_bytes" (func $region_bytes (param i32) (result i64)))
+        (import "willow" "region_free" (func $region_free (param i32 i32) (result i32)))
+        (import "willow" "namespace" (func $namespace (param i32 i32) (result i32)))
+        (import "willow" "flush" (func $flush (param i32) (result i32)))
+        (import "willow" "spu_id" (func $spu_id (result i32)))
+        (import "willow" "spu_count" (func $spu_count (result i32)))
+        (import "willow" "time_ns" (func $time_ns (result i64)))
+        (import "willow" "print" (func $print (param i32 i32)))
+        (import "willow" "count" (func $count (param i32 i64)))
+        {memory}
+        {body}
+        (export "start" (func $start)) (export "complete" (func $complete))
+        (@custom "willow.app" "abi=1\nname={name}\nversion=1\nhandler=1:one\nhandler=2:two\nhandler=3:three\n")
+        )"#
+    );
+    wat::parse_str(&text).expect("the test's module is well formed")
+}
+
+/// Answers events and handler 1 (result 42); `rest` handles the others, with `local.get 0` the token and `local.get 1` the
+/// handler, and falls through to an answer with result 7.
+pub fn well_behaved(name: &str, rest: &str) -> Vec<u8> {
+    module(
+        name,
+        &format!(
+            r#"(func $start (param i32 i32) (result i32) (local i32 i64)
+                (if (i32.lt_u (local.get 1) (i32.const 2))
+                    (then (call $respond (local.get 0) (i32.const 0) (i32.const 42)) (return (i32.const 0))))
+                {rest}
+                (call $respond (local.get 0) (i32.const 0) (i32.const 7)) (i32.const 0))"#
+        ),
+    )
+}

@@ -1,0 +1,299 @@
+//! Apps that misbehave: each ends itself at most, never another app or the device.
+
+mod common;
+use common::*;
+use willow_device::{RpcOutcome, control};
+
+/// Installs a good neighbour and the app, calls the app's handler 2 on SPU 1, and checks that the neighbour still answers.
+fn misbehave(rest: &str) -> (RpcOutcome, u32, String) {
+    misbehaving_module(&well_behaved("bad", rest))
+}
+
+fn misbehaving_module(module: &[u8]) -> (RpcOutcome, u32, String) {
+    let mut rig = Rig::new(2);
+    let good = rig.install(&well_behaved("good", "")).unwrap();
+    let bad = rig.install(module).unwrap();
+    let done = rig.call(bad, 2, 1, &[1, 2, 3, 4], &[5; 100], 0);
+    let (outcome, result) = (done.outcome, done.result);
+    let neighbour = rig.call(good, 1, 1, &[], &[], 0);
+    assert_eq!((neighbour.outcome, neighbour.result), (RpcOutcome::Answered { status: 0 }, 42));
+    if outcome == RpcOutcome::AppEnded {
+        // It has ended on every SPU, and a new installation brings it back.
+        assert_eq!(rig.call(bad, 1, 0, &[], &[], 0).outcome, RpcOutcome::AppEnded);
+        let again = rig.install(&well_behaved("bad", "")).unwrap();
+        assert_eq!(again, bad);
+        assert_eq!(rig.call(bad, 1, 0, &[], &[], 0).result, 42);
+    }
+    (outcome, result, rig.log("bad"))
+}
+
+fn ends(rest: &str, reason: &str) {
+    let (outcome, _, log) = misbehave(rest);
+    assert_eq!(outcome, RpcOutcome::AppEnded, "{rest}");
+    assert!(log.contains(reason), "{rest}: {log}");
+}
+
+#[test]
+fn loops_overruns_and_traps_end_the_app_alone() {
+    ends("(loop $l (br $l))", "instruction_budget");
+    ends("(unreachable)", "unreachable");
+    ends("(drop (i32.load (i32.const -4)))", "out of bounds");
+    ends("(memory.fill (i32.const 65000) (i32.const 1) (i32.const 70000))", "out of bounds");
+    ends("(drop (i32.div_u (i32.const 1) (i32.sub (local.get 1) (i32.const 2))))", "divide by zero");
+    ends("(return (i32.const 77))", "returned 77");
+}
+
+#[test]
+fn stack_overflow_ends_the_app_alone() {
+    let bad = module(
+        "bad",
+        r#"(func $deep (param i64 i64) (result i64)
+              (i64.add (call $deep (local.get 1) (local.get 0)) (call $deep (local.get 0) (i64.const 1))))
+           (func $start (param i32 i32) (result i32)
+              (if (i32.eq (local.get 1) (i32.const 2)) (then (drop (call $deep (i64.const 0) (i64.const 0)))))
+              (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (i32.const 0))"#,
+    );
+    let (outcome, _, log) = misbehaving_module(&bad);
+    assert_eq!(outcome, RpcOutcome::AppEnded);
+    assert!(log.contains("stack") || log.contains("instruction_budget"), "{log}");
+}
+
+#[test]
+fn wild_pointers_to_every_import_end_the_app_alone() {
+    for call in [
+        "(call $request_info (local.get 0) (i32.const -8))",
+        "(drop (call $receive_bytes (local.get 0) (i32.const 65534) (i32.const 4)))",
+        "(drop (call $receive_bytes (local.get 0) (i32.const -1) (i32.const 104)))",
+        "(drop (call $dma (local.get 0) (i32.const 2) (i64.const 0) (i32.const 0) (i64.const 65530) (i32.const 100) (i32.const 0)))",
+        "(drop (call $dma (local.get 0) (i32.const 2) (i64.const 0) (i32.const 0) (i64.const -1) (i32.const 1) (i32.const 0)))",
+        "(drop (call $dma (local.get 0) (i32.const 3) (i64.const 0) (i32.const 0) (i64.const 0x7fffffffffffffff) (i32.const 1) (i32.const 0)))",
+        "(drop (call $dma (local.get 0) (i32.const 0) (i64.const 65536) (i32.const 0) (i64.const 0) (i32.const 1) (i32.const 0)))",
+        "(drop (call $dma_strided (local.get 0) (i32.const 3) (i64.const 0) (i64.const 0) (i32.const 0) (i64.const 0) (i64.const 30000) (i32.const 8) (i32.const 9) (i32.const 0)))",
+        "(drop (call $checksum (local.get 0) (i32.const 0) (i64.const 65530) (i32.const 100) (i32.const 0) (i32.const 0)))",
+        "(drop (call $rpc_start (local.get 0) (i32.const 0) (i32.const -1) (i32.const 1) (i32.const 0) (i32.const 65000) (i32.const 4096)))",
+        "(drop (call $rpc_append (call $rpc_start (local.get 0) (i32.const 0) (i32.const -1) (i32.const 1) (i32.const 8) (i32.const 0) (i32.const 0)) (i32.const 0) (i64.const 65530) (i32.const 8)))",
+        "(drop (call $app_number (i32.const 65530) (i32.const 100)))",
+        "(drop (call $namespace (i32.const 1) (i32.const -4)) ) (drop (i32.load (i32.const -4)))",
+        "(call $print (i32.const 65530) (i32.const 100))",
+    ] {
+        ends(call, "");
+    }
+}
+
+#[test]
+fn absurd_arguments_are_errors_and_nothing_moves() {
+    // Each leaves an error number in local 2, which becomes the answer's result.
+    let answer = |call: &str| {
+        let rest = format!(
+            "(local.set 2 {call}) (call $respond (local.get 0) (i32.const 0) (local.get 2)) (return (i32.const 0))"
+        );
+        let (outcome, result, _) = misbehave(&rest);
+        assert_eq!(outcome, RpcOutcome::Answered { status: 0 }, "{call}");
+        result as i32
+    };
+    let dma = |ports: &str| answer(&format!("(call $dma {ports} (i32.const 0))"));
+    // A stranger's token, ports that do not exist or cannot be destinations, ranges past the body and the reply.
+    assert_eq!(dma("(i32.const 0x12340001) (i32.const 2) (i64.const 0) (i32.const 0) (i64.const 0) (i32.const 1)"), -2);
+    assert_eq!(dma("(local.get 0) (i32.const 9) (i64.const 0) (i32.const 0) (i64.const 0) (i32.const 1)"), -2);
+    assert_eq!(dma("(local.get 0) (i32.const 0) (i64.const 0) (i32.const 3) (i64.const 0) (i32.const 1)"), -2);
+    assert_eq!(dma("(local.get 0) (i32.const 2) (i64.const 100) (i32.const 0) (i64.const 0) (i32.const 5)"), -3);
+    assert_eq!(dma("(local.get 0) (i32.const 2) (i64.const -1) (i32.const 0) (i64.const 0) (i32.const 5)"), -3);
+    assert_eq!(dma("(local.get 0) (i32.const 0) (i64.const 0) (i32.const 2) (i64.const 0) (i32.const 1)"), -3);
+    assert_eq!(dma("(local.get 0) (i32.const 2) (i64.const 0) (i32.const 0) (i64.const 0) (i32.const -1)"), -2);
+    // NV memory that is no region of the app's, nor a namespace's.
+    for address in ["0", "4096", "0x3fffffff", "0x40000000", "-1", "-4096"] {
+        assert_eq!(
+            dma(&format!(
+                "(local.get 0) (i32.const 2) (i64.const 0) (i32.const 1) (i64.const {address}) (i32.const 4)"
+            )),
+            -4
+        );
+        assert_eq!(
+            dma(&format!(
+                "(local.get 0) (i32.const 1) (i64.const {address}) (i32.const 0) (i64.const 0) (i32.const 4)"
+            )),
+            -4
+        );
+        assert_eq!(
+            dma(&format!(
+                "(local.get 0) (i32.const 3) (i64.const 0) (i32.const 1) (i64.const {address}) (i32.const 4)"
+            )),
+            -4
+        );
+    }
+    let strided = "(call $dma_strided (local.get 0) (i32.const 3) (i64.const 0) (i64.const 0) (i32.const 0) (i64.const 0) (i64.const 0) (i32.const -1) (i32.const -1) (i32.const 0))";
+    assert_eq!(answer(strided), -2);
+    assert_eq!(answer("(call $compare (local.get 0) (i64.const 0) (i64.const 0) (i32.const 4) (i32.const 0))"), -4);
+    assert_eq!(answer("(call $rpc_append (i32.const 5) (i32.const 0) (i64.const 0) (i32.const 1))"), -2);
+    assert_eq!(answer("(call $rpc_finish (i32.const -5) (i32.const 1))"), -2);
+    assert_eq!(
+        answer(
+            "(call $rpc_start (local.get 0) (i32.const 99) (i32.const -1) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0))"
+        ),
+        -7
+    );
+    assert_eq!(
+        answer(
+            "(call $rpc_start (local.get 0) (i32.const 0) (i32.const -1) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0))"
+        ),
+        -2
+    );
+    assert_eq!(
+        answer(
+            "(call $rpc_start (local.get 0) (i32.const 0) (i32.const -1) (i32.const 1) (i32.const -1) (i32.const 0) (i32.const 0))"
+        ),
+        -2
+    );
+    assert_eq!(answer("(i32.wrap_i64 (call $region (i32.const 1) (i64.const 0) (i32.const 0)))"), -9);
+    assert_eq!(answer("(i32.wrap_i64 (call $region_bytes (i32.const 1)))"), -9);
+    assert_eq!(answer("(call $region_free (i32.const 1) (i32.const 0))"), -9);
+    assert_eq!(answer("(call $namespace (i32.const 1) (i32.const 0))"), -9);
+    assert_eq!(answer("(call $app_number (i32.const 0) (i32.const 4))"), -9);
+}
+
+#[test]
+fn a_request_is_answered_once_whatever_the_app_does() {
+    let (outcome, result, _) = misbehave(
+        "(call $respond (local.get 0) (i32.const 5) (i32.const 6)) (call $respond (local.get 0) (i32.const 0) (i32.const 1))
+         (call $respond (i32.const 0x10001) (i32.const 0) (i32.const 1)) (call $respond (i32.const -1) (i32.const 0) (i32.const 1))
+         (return (i32.const 0))",
+    );
+    assert_eq!((outcome, result), (RpcOutcome::Answered { status: 5 }, 6));
+}
+
+#[test]
+fn a_request_that_is_never_answered_ends_with_its_app() {
+    let mut rig = Rig::new(2);
+    let bad = rig.install(&well_behaved("bad", "(return (i32.const 0))")).unwrap();
+    let rpc = willow_device::Rpc { app: bad, handler: 2, spu: 0, arguments: willow_device::Arguments::EMPTY };
+    let request = rig.request(rpc, &[], 0);
+    let tag = request.tag;
+    rig.device.submit(rig.hre, request).unwrap();
+    rig.settle();
+    assert!(rig.device.completion().is_none());
+    assert!(!rig.device.abort(rig.hre, tag), "it has begun: too late");
+    let remove = willow_device::Rpc {
+        app: 0,
+        handler: control::REMOVE,
+        spu: 0,
+        arguments: willow_device::Arguments::new(b"bad").unwrap(),
+    };
+    let request = rig.request(remove, &[], 0);
+    rig.device.submit(rig.hre, request).unwrap();
+    rig.settle();
+    let first = rig.device.completion().unwrap();
+    assert_eq!((first.tag, first.outcome), (tag, RpcOutcome::AppEnded));
+    assert_eq!(rig.device.completion().unwrap().outcome, RpcOutcome::Answered { status: 0 });
+    assert_eq!(rig.call(bad, 1, 0, &[], &[], 0).outcome, RpcOutcome::NoApp);
+}
+
+#[test]
+fn no_free_thread_means_waiting_and_abort_takes_it_back() {
+    let mut rig = Rig::new(1);
+    let lazy = rig.install(&well_behaved("lazy", "(return (i32.const 1))")).unwrap();
+    let rpc = willow_device::Rpc { app: lazy, handler: 2, spu: 0, arguments: willow_device::Arguments::EMPTY };
+    let request = rig.request(rpc, &[], 0);
+    let tag = request.tag;
+    rig.device.submit(rig.hre, request).unwrap();
+    rig.settle();
+    assert!(rig.device.completion().is_none());
+    assert!(rig.device.abort(rig.hre, tag));
+    assert_eq!(rig.device.completion().unwrap().outcome, RpcOutcome::Aborted);
+    assert!(!rig.device.abort(rig.hre, tag));
+}
+
+#[test]
+fn floods_of_rpcs_are_refused_not_suffered() {
+    // Handler 2 sends RPCs to handler 3 of SPU 0 without end until one is refused; handler 3 never answers.
+    let flood = r#"
+        (func $start (param i32 i32) (result i32) (local i32)
+            (if (i32.lt_u (local.get 1) (i32.const 2))
+                (then (call $respond (local.get 0) (i32.const 0) (i32.const 42)) (return (i32.const 0))))
+            (if (i32.eq (local.get 1) (i32.const 3)) (then (return (i32.const 0))))
+            (loop $more
+                (local.set 2 (call $rpc_start (local.get 0) (i32.const 0) (i32.const -1) (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 0)))
+                (if (i32.gt_s (local.get 2) (i32.const 0))
+                    (then (drop (call $rpc_finish (local.get 2) (i32.const 1)))
+                          (i32.store (i32.const 8) (i32.add (i32.load (i32.const 8)) (i32.const 1)))
+                          (br_if $more (i32.lt_u (i32.load (i32.const 8)) (i32.const 1000))))))
+            (i32.store (i32.const 16) (local.get 0))
+            (i32.const 0))
+        (func $complete (param i32 i64)
+            (if (i64.eq (local.get 1) (i64.const -7))
+                (then (call $respond (i32.load (i32.const 16)) (i32.const 0) (i32.load (i32.const 8))))))"#;
+    let (outcome, result, _) = misbehaving_module(&module("bad", flood));
+    assert_eq!(outcome, RpcOutcome::Answered { status: 0 });
+    assert_eq!(result, 1000, "all were sent, what did not fit was refused");
+}
+
+#[test]
+fn modules_are_refused_with_the_reason() {
+    let mut rig = Rig::new(1);
+    let mut refuse = |text: &str, reason: &str| {
+        let module = wat::parse_str(text).unwrap();
+        let why = rig.install(&module).unwrap_err();
+        assert!(why.contains(reason), "{text}: {why}");
+    };
+    let manifest = r#"(@custom "willow.app" "abi=1\nname=x\nhandler=1:a\n")"#;
+    let good = r#"(memory (export "memory") 1) (func (export "start") (param i32 i32) (result i32) (i32.const 0)) (func (export "complete") (param i32 i64))"#;
+    refuse(&format!("(module {good})"), "no section willow.app");
+    refuse(
+        &format!(r#"(module (import "env" "puts" (func (param i32))) {good} {manifest})"#),
+        "env.puts, which SPU-OS does not offer",
+    );
+    refuse(&format!(r#"(module (import "willow" "puts" (func)) {good} {manifest})"#), "willow.puts");
+    refuse(
+        &format!(r#"(module (import "willow" "respond" (func (param i32))) {good} {manifest})"#),
+        "its signature is (iii)->()",
+    );
+    refuse(&format!(r#"(module (import "willow" "x" (global i32)) {good} {manifest})"#), "no function");
+    refuse(&format!("(module {good} (func $s) (start $s) {manifest})"), "start function");
+    refuse(
+        &format!(
+            r#"(module (func (export "start") (param i32 i32) (result i32) (i32.const 0)) (func (export "complete") (param i32 i64)) {manifest})"#
+        ),
+        "memory",
+    );
+    refuse(
+        &format!(
+            r#"(module (memory (export "memory") 17) (func (export "start") (param i32 i32) (result i32) (i32.const 0)) (func (export "complete") (param i32 i64)) {manifest})"#
+        ),
+        "app_data_bytes_max",
+    );
+    refuse(
+        &format!(r#"(module (memory (export "memory") 1) (func (export "complete") (param i32 i64)) {manifest})"#),
+        "named start",
+    );
+    refuse(
+        &format!(
+            r#"(module (memory (export "memory") 1) (func (export "start")) (func (export "complete") (param i32 i64)) {manifest})"#
+        ),
+        "it must be (ii)->(i)",
+    );
+    for (bad, reason) in [
+        ("abi=2\\nname=x\\nhandler=1:a", "ABI version 2"),
+        ("name=x\\nhandler=1:a", "abi="),
+        ("abi=1\\nname=X\\nhandler=1:a", "of the form"),
+        ("abi=1\\nname=x", "no handler"),
+        ("abi=1\\nname=x\\nhandler=0:a", "line 3"),
+        ("abi=1\\nname=x\\nhandler=1:a\\nhandler=1:b", "line 4"),
+        ("abi=1\\nname=x\\ncolour=red", "line 3"),
+        ("abi=1\\nnonsense", "line 2"),
+    ] {
+        refuse(&format!(r#"(module {good} (@custom "willow.app" "{bad}"))"#), reason);
+    }
+    assert!(rig.install(b"not wasm").unwrap_err().contains("not a WebAssembly module"));
+    assert!(rig.install(&[]).is_err());
+    let wide = "(nop)".repeat(10) + &"(drop (i64.mul (i64.const 12345678) (i64.const 98765432)))".repeat(150_000);
+    let large = wat::parse_str(format!("(module {good} (func {wide}) {manifest})")).unwrap();
+    assert!(rig.install(&large).unwrap_err().contains("app_code_bytes_max"));
+}
+
+#[test]
+fn memory_grows_to_the_limit_and_no_further() {
+    let grow =
+        "(local.set 2 (memory.grow (i32.const 15))) (if (i32.eq (local.get 2) (i32.const -1)) (then (unreachable)))
+        (call $respond (local.get 0) (i32.const 0) (memory.grow (i32.const 1))) (return (i32.const 0))";
+    let (outcome, result, _) = misbehave(grow);
+    assert_eq!((outcome, result as i32), (RpcOutcome::Answered { status: 0 }, -1));
+}
