@@ -1,0 +1,132 @@
+//! What the engine needs of SPU-OS while it works for one request: DMA between this SPU's bank of NV memory, local memory
+//! and the request's body and reply; flush; the checksum accelerator. The handlers implement it over the SDK, the tests over
+//! memory that loses power.
+//!
+//! What always holds: an operation takes effect at some moment between its call and its completion; operations that are
+//! in flight at the same time may take effect in any order. Addresses are bytes in the bank.
+
+use crate::wire;
+
+/// Why an operation of SPU-OS failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The media failed, or an address is not the region's.
+    Media,
+    /// No room on the media.
+    Full,
+    /// Not permitted.
+    Permission,
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// No such pair.
+    NotFound,
+    /// The pair is there already.
+    Exists,
+    /// No room.
+    Capacity,
+    /// The media failed.
+    Media,
+    /// Not permitted.
+    Permission,
+    /// No such namespace.
+    NoNamespace,
+    /// The region holds something else.
+    Format,
+    /// The region is too small.
+    TooSmall,
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Media => Failure::Media,
+            Fault::Full => Failure::Capacity,
+            Fault::Permission => Failure::Permission,
+        }
+    }
+}
+
+impl Failure {
+    /// The response's status.
+    pub fn status(self) -> u32 {
+        match self {
+            Failure::NotFound => wire::STATUS_NOT_FOUND,
+            Failure::Exists => wire::STATUS_EXISTS,
+            Failure::Capacity => wire::STATUS_CAPACITY,
+            Failure::Media => wire::STATUS_MEDIA_ERROR,
+            Failure::Permission => wire::STATUS_PERMISSION,
+            Failure::NoNamespace => wire::STATUS_NO_NAMESPACE,
+            Failure::Format => wire::STATUS_FORMAT,
+            Failure::TooSmall => wire::STATUS_TOO_SMALL,
+        }
+    }
+}
+
+/// Where a namespace's region lies in the bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First byte.
+    pub base: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// SPU-OS, as one request sees it.
+#[allow(async_fn_in_trait)]
+pub trait Bank {
+    /// NV memory to local memory.
+    async fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault>;
+    /// Local memory to NV memory.
+    async fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
+    /// Zeroes NV memory.
+    async fn zero(&self, address: u64, bytes: u64) -> Result<(), Fault>;
+    /// The request's payload, from byte `offset` on, to NV memory.
+    async fn receive(&self, offset: u32, address: u64, bytes: u32) -> Result<(), Fault>;
+    /// NV memory to the reply.
+    async fn send(&self, address: u64, offset: u32, bytes: u32) -> Result<(), Fault>;
+    /// Local memory to the reply.
+    async fn reply(&self, from: &[u8], offset: u32) -> Result<(), Fault>;
+    /// CRC-32C of NV memory, continued from `seed`.
+    async fn checksum(&self, address: u64, bytes: u32, seed: u32) -> Result<u32, Fault>;
+    /// CRC-32C of the payload's first bytes.
+    async fn checksum_payload(&self, bytes: u32) -> Result<u32, Fault>;
+    /// All writes that had completed when it was called are durable when it completes.
+    async fn flush(&self) -> Result<(), Fault>;
+    /// Called once in each turn of a loop whose length has no small bound; may let SPU-OS do other work.
+    async fn pause(&self);
+    /// The region of a namespace, where there is one.
+    async fn region(&self, nsid: u32) -> Result<Region, Failure>;
+    /// Something that differs from one call to another of a device's life: for nonces.
+    fn entropy(&self) -> u64;
+    /// (number of this SPU, number of SPUs).
+    fn place(&self) -> (u16, u16);
+    /// A bug to have, for the tests of the tests.
+    #[inline]
+    fn planted(&self) -> Option<Planted> {
+        None
+    }
+}
+
+/// Bugs that the tests plant, to see that they are caught. No handler ever does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// A replaced record's slot is used again at once, without limbo.
+    ReuseTooEarly,
+    /// A tombstone is wiped together with the older records that it holds back.
+    TombstoneTooShort,
+    /// Recovery believes each header, without a look at the value.
+    TornValues,
+    /// A reader lets go of its bucket before it reads the value.
+    ReaderUnprotected,
+    /// A slab that gets another class keeps its generation.
+    GenerationKept,
+}
+
+/// True where that bug is planted.
+#[inline]
+pub(crate) fn planted<B: Bank>(bank: &B, bug: Planted) -> bool {
+    cfg!(feature = "planted") && bank.planted() == Some(bug)
+}

@@ -1,0 +1,252 @@
+//! Flush, and limbo: the way of a slot from the record that it held to the next. At a power cut any of the writes since the
+//! last flush may be lost, each by itself, so a slot must wait until what depends on it is durable:
+//!
+//! ```text
+//! replaced record ----------------> replaced --flush, wipe tag--> wiped --flush--> free
+//! deleted record = tombstone --> tombstones --flush--^
+//! ```
+//!
+//! - A replaced record is wiped only after a flush that began when its successor's header was complete.
+//! - A tombstone is wiped only after a flush that began when all older records of its key had been wiped: those were in
+//!   `replaced` before the tombstone came, are wiped after the next flush, and only then does the tombstone follow them there.
+//! - A slot is used again only after a flush that began when it had been wiped.
+//!
+//! The lists go through the records' own `next` pointers in NV memory, so they need no local memory and have no bound but
+//! the heap's. Nobody reads a record there: it left its chain under its bucket's stripe.
+//!
+//! What always holds: `cooling` lists are what a flush covers; they move on only after it is done (`cooled`).
+
+use crate::bank::{Bank, Failure, Planted, planted};
+use crate::format::{HEADER_BYTES, MARK_BYTES, NEXT_OFFSET, encode_mark};
+use crate::lock::Busy;
+use crate::store::Store;
+use core::cell::Cell;
+
+/// Sequence numbers between two durability marks: recovery reads at most about so many values.
+const MARK_EVERY: u64 = 1024;
+/// Limbo slots that a flush moves on before it is answered; mutations do the rest.
+const DRAIN_PER_FLUSH: u32 = 4096;
+
+/// A list of slots in NV memory; first in, first out.
+#[derive(Clone, Copy, Default)]
+struct Queue {
+    head: u32,
+    tail: u32,
+    count: u32,
+}
+
+impl Queue {
+    const EMPTY: Queue = Queue { head: 0, tail: 0, count: 0 };
+}
+
+/// The slots that wait.
+pub struct Limbo {
+    tombstones: Cell<Queue>,
+    replaced: Cell<Queue>,
+    wiped: Cell<Queue>,
+    /// Tombstones that go to `replaced` as soon as the replaced records before them are wiped.
+    cooling_tombstones: Cell<Queue>,
+    cooling_replaced: Cell<Queue>,
+    cooling_wiped: Cell<Queue>,
+    /// The flush that the cooling lists wait for is done.
+    cooled: Cell<bool>,
+    draining: Busy,
+    /// Pushes whose link is not yet written.
+    links_pending: Cell<u32>,
+    flushing: Busy,
+    flushes_started: Cell<u64>,
+    flushes_done: Cell<u64>,
+}
+
+impl Limbo {
+    /// Empty.
+    pub const fn new() -> Self {
+        Limbo {
+            tombstones: Cell::new(Queue::EMPTY),
+            replaced: Cell::new(Queue::EMPTY),
+            wiped: Cell::new(Queue::EMPTY),
+            cooling_tombstones: Cell::new(Queue::EMPTY),
+            cooling_replaced: Cell::new(Queue::EMPTY),
+            cooling_wiped: Cell::new(Queue::EMPTY),
+            cooled: Cell::new(false),
+            draining: Busy::new(),
+            links_pending: Cell::new(0),
+            flushing: Busy::new(),
+            flushes_started: Cell::new(0),
+            flushes_done: Cell::new(0),
+        }
+    }
+
+    /// Slots that wait.
+    pub fn slots(&self) -> u32 {
+        self.tombstones.get().count + self.replaced.get().count + self.wiped.get().count + self.cooling()
+    }
+
+    fn cooling(&self) -> u32 {
+        self.cooling_tombstones.get().count + self.cooling_replaced.get().count + self.cooling_wiped.get().count
+    }
+
+    /// Forgets all: the lists are gone with the index that recovery throws away.
+    pub fn reset(&self) {
+        for queue in [
+            &self.tombstones,
+            &self.replaced,
+            &self.wiped,
+            &self.cooling_tombstones,
+            &self.cooling_replaced,
+            &self.cooling_wiped,
+        ] {
+            queue.set(Queue::EMPTY);
+        }
+        self.cooled.set(false);
+        self.links_pending.set(0);
+    }
+}
+
+impl Default for Limbo {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store {
+    /// A record that another one has replaced, after that one's header is written.
+    pub(crate) async fn push_replaced<B: Bank>(&self, bank: &B, pointer: u32) -> Result<(), Failure> {
+        if planted(bank, Planted::ReuseTooEarly) {
+            bank.write(self.geometry.get().address(pointer), &[0; 8]).await?;
+            return self.release(bank, pointer).await.map(|_| ());
+        }
+        self.append(bank, &self.limbo.replaced, Queue { head: pointer, tail: pointer, count: 1 }).await
+    }
+
+    /// A record that has become a tombstone.
+    pub(crate) async fn push_tombstone<B: Bank>(&self, bank: &B, pointer: u32) -> Result<(), Failure> {
+        let early = planted(bank, Planted::TombstoneTooShort);
+        let list = if early { &self.limbo.replaced } else { &self.limbo.tombstones };
+        self.append(bank, list, Queue { head: pointer, tail: pointer, count: 1 }).await
+    }
+
+    async fn append<B: Bank>(&self, bank: &B, list: &Cell<Queue>, more: Queue) -> Result<(), Failure> {
+        let old = list.get();
+        if old.count == 0 {
+            list.set(more);
+            return Ok(());
+        }
+        list.set(Queue { head: old.head, tail: more.tail, count: old.count + more.count });
+        let pending = &self.limbo.links_pending;
+        pending.set(pending.get() + 1);
+        let written = bank.write(self.geometry.get().address(old.tail) + NEXT_OFFSET, &more.head.to_le_bytes()).await;
+        pending.set(pending.get() - 1);
+        self.sound(written)
+    }
+
+    /// All that was answered before is durable afterwards. Handlers that come while a flush runs share the next one.
+    pub async fn flush<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        if self.clean.get() {
+            return Ok(());
+        }
+        let limbo = &self.limbo;
+        let wanted = limbo.flushes_started.get() + 1;
+        let held = self
+            .waiters
+            .until(|| {
+                if limbo.flushes_done.get() >= wanted {
+                    return Some(None);
+                }
+                limbo.flushing.try_hold(&self.waiters).map(Some)
+            })
+            .await;
+        let Some(held) = held else { return Ok(()) };
+        let number = limbo.flushes_started.get() + 1;
+        limbo.flushes_started.set(number);
+        let covered = self.sequence.get();
+        if limbo.cooling() == 0 && limbo.links_pending.get() == 0 {
+            if let Some(_held) = limbo.draining.try_hold(&self.waiters) {
+                limbo.cooled.set(false);
+                limbo.cooling_tombstones.set(limbo.tombstones.replace(Queue::EMPTY));
+                limbo.cooling_replaced.set(limbo.replaced.replace(Queue::EMPTY));
+                limbo.cooling_wiped.set(limbo.wiped.replace(Queue::EMPTY));
+            }
+        }
+        bank.flush().await?;
+        limbo.flushes_done.set(number);
+        limbo.cooled.set(true);
+        if covered >= self.marked.get() + MARK_EVERY {
+            // Only a hint: without it recovery reads more.
+            let _ = self.write_mark(bank, covered).await;
+        }
+        drop(held);
+        self.drain(bank, DRAIN_PER_FLUSH).await
+    }
+
+    pub(crate) async fn write_mark<B: Bank>(&self, bank: &B, covered: u64) -> Result<(), Failure> {
+        let mark: [u8; MARK_BYTES] = encode_mark(&self.nonce.get(), covered);
+        bank.write(self.geometry.get().base + crate::format::Geometry::MARK, &mark).await?;
+        self.marked.set(covered);
+        Ok(())
+    }
+
+    /// Moves up to `limit` slots on, unless another handler is at it.
+    pub(crate) async fn drain<B: Bank>(&self, bank: &B, limit: u32) -> Result<(), Failure> {
+        if !self.limbo.cooled.get() {
+            return Ok(());
+        }
+        match self.limbo.draining.try_hold(&self.waiters) {
+            Some(_held) => self.drain_held(bank, limit).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Moves all on that can be.
+    pub(crate) async fn drain_all<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        let _held = self.limbo.draining.hold(&self.waiters).await;
+        self.drain_held(bank, u32::MAX).await
+    }
+
+    async fn drain_held<B: Bank>(&self, bank: &B, limit: u32) -> Result<(), Failure> {
+        let limbo = &self.limbo;
+        for _ in 0..limit {
+            if !limbo.cooled.get() || self.damaged.get() {
+                return Ok(());
+            }
+            let wiped = limbo.cooling_wiped.get();
+            let replaced = limbo.cooling_replaced.get();
+            if wiped.count > 0 {
+                let next = self.release(bank, wiped.head).await?;
+                limbo.cooling_wiped.set(Queue { head: next, count: wiped.count - 1, ..wiped });
+            } else if replaced.count > 0 {
+                let address = self.geometry.get().address(replaced.head);
+                let next = self.read_word(bank, address + NEXT_OFFSET).await?;
+                let written = bank.write(address, &[0; 8]).await;
+                self.sound(written)?;
+                limbo.cooling_replaced.set(Queue { head: next, count: replaced.count - 1, ..replaced });
+                let one = Queue { head: replaced.head, tail: replaced.head, count: 1 };
+                self.append(bank, &limbo.wiped, one).await?;
+            } else {
+                let tombstones = limbo.cooling_tombstones.replace(Queue::EMPTY);
+                limbo.cooled.set(false);
+                if tombstones.count > 0 {
+                    self.append(bank, &limbo.replaced, tombstones).await?;
+                }
+                return Ok(());
+            }
+            bank.pause().await;
+        }
+        Ok(())
+    }
+
+    /// Frees a wiped record's slot and chunks; returns the record behind it in its list.
+    async fn release<B: Bank>(&self, bank: &B, pointer: u32) -> Result<u32, Failure> {
+        let address = self.geometry.get().address(pointer);
+        let mut header = [0; HEADER_BYTES as usize];
+        let read = bank.read(address, &mut header).await;
+        self.sound(read)?;
+        let next = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+        let chunks = u16::from_le_bytes([header[58], header[59]]);
+        if chunks > 0 {
+            self.free_chunks(bank, address + HEADER_BYTES, u32::from(chunks)).await?;
+        }
+        self.free_slot(bank, pointer).await?;
+        Ok(next)
+    }
+}

@@ -1,0 +1,414 @@
+//! Opening and closing a namespace. A region that was closed in order carries its counters and lists in the superblock; any
+//! other is rebuilt from its records, which alone are authoritative.
+//!
+//! What always holds:
+//! - Before the first write of an opening the superblock says, durably, that the region is in use and which epoch it is.
+//! - Recovery reads only what is durable: it begins with a flush. It wipes an older record only beside a newer one, flushes,
+//!   and only then wipes tombstones; so it may be cut anywhere and begun again.
+//!
+//! Who may call it: the namespace table, when no request uses the namespace.
+
+use crate::bank::{Bank, Failure, Planted, Region, planted};
+use crate::format::{
+    BITMAP_WORDS, CLASS_CHUNK, CLASSES, Entry, FORMAT_VERSION, Found, Geometry, HEADER_BYTES, Header, Kind, Layout,
+    MARK_BYTES, NEXT_OFFSET, NO_SLAB, Nonce, SECTOR_BYTES, SLAB_BYTES, SUPERBLOCK_BYTES, Superblock, decode_mark,
+    slot_bytes, slots_per_slab,
+};
+use crate::heap::Claim;
+use crate::store::Store;
+
+/// Bits of a sequence number below the epoch.
+const EPOCH_SHIFT: u32 = 40;
+/// Most openings in a region's life.
+const EPOCH_MAX: u32 = (1 << (64 - EPOCH_SHIFT)) - 1;
+/// Flushes that a close makes before it leaves the region to be recovered.
+const CLOSE_ROUNDS_MAX: u32 = 8;
+
+const _: () = assert!(FORMAT_VERSION == 1);
+
+impl Store {
+    /// Makes the store ready to serve a region.
+    pub async fn open<B: Bank>(&self, bank: &B, region: Region) -> Result<(), Failure> {
+        let geometry = Geometry::new(region.base, region.bytes).ok_or(Failure::TooSmall)?;
+        let place = bank.place();
+        self.geometry.set(geometry);
+        self.place.set(place);
+        self.damaged.set(false);
+        self.forget();
+        let mut newest: Option<Superblock> = None;
+        let mut foreign = false;
+        for offset in Geometry::SUPERBLOCKS {
+            let mut bytes = [0; SUPERBLOCK_BYTES];
+            bank.read(region.base + offset, &mut bytes).await?;
+            match Superblock::decode(&bytes) {
+                Found::Nothing => {}
+                Found::Foreign => foreign = true,
+                Found::Superblock(found) if newest.is_none_or(|known| known.revision < found.revision) => {
+                    newest = Some(found);
+                }
+                Found::Superblock(_) => {}
+            }
+        }
+        let Some(superblock) = newest else {
+            if foreign {
+                return Err(Failure::Format);
+            }
+            let seed = bank.entropy();
+            self.nonce.set(Nonce([seed, Nonce([seed, !seed]).check(region.base, region.bytes, &[u64::from(place.0)])]));
+            return Ok(());
+        };
+        if superblock.region_bytes != region.bytes || (superblock.spu, superblock.spus) != place {
+            return Err(Failure::Format);
+        }
+        self.nonce.set(superblock.nonce);
+        // Where a copy is unreadable, the other may be the older one: its epoch may have been followed by one more.
+        self.epoch.set(superblock.epoch + u32::from(foreign));
+        self.revision.set(superblock.revision + u64::from(foreign));
+        if !superblock.clean || foreign {
+            return self.recover(bank).await;
+        }
+        self.sequence.set(superblock.sequence);
+        self.marked.set(superblock.sequence);
+        self.pairs.set(superblock.pairs);
+        self.value_bytes.set(superblock.value_bytes);
+        self.used_bytes.set(superblock.used_bytes);
+        self.free_head.set(superblock.free_head);
+        self.fresh.set(superblock.fresh);
+        for (cell, head) in self.partial.iter().zip(superblock.partial) {
+            cell.set(head);
+        }
+        Ok(())
+    }
+
+    /// Local memory as for an empty region.
+    fn forget(&self) {
+        self.clean.set(true);
+        for number in [&self.revision, &self.sequence, &self.marked, &self.pairs, &self.value_bytes, &self.used_bytes] {
+            number.set(0);
+        }
+        self.epoch.set(0);
+        self.forget_index();
+    }
+
+    fn forget_index(&self) {
+        self.pairs.set(0);
+        self.value_bytes.set(0);
+        self.used_bytes.set(0);
+        self.free_head.set(NO_SLAB);
+        self.fresh.set(0);
+        self.partial.iter().for_each(|head| head.set(NO_SLAB));
+        self.claims.iter().for_each(|claim| claim.set(Claim::NONE));
+        self.limbo.reset();
+    }
+
+    async fn write_superblock<B: Bank>(&self, bank: &B, clean: bool) -> Result<(), Failure> {
+        let revision = self.revision.get() + 1;
+        let (spu, spus) = self.place.get();
+        let geometry = self.geometry.get();
+        let mut partial = [NO_SLAB; CLASSES];
+        for (head, cell) in partial.iter_mut().zip(&self.partial) {
+            *head = cell.get();
+        }
+        let superblock = Superblock {
+            clean,
+            revision,
+            nonce: self.nonce.get(),
+            region_bytes: geometry.bytes,
+            spu,
+            spus,
+            epoch: self.epoch.get(),
+            sequence: self.sequence.get(),
+            pairs: self.pairs.get(),
+            value_bytes: self.value_bytes.get(),
+            used_bytes: self.used_bytes.get(),
+            free_head: self.free_head.get(),
+            fresh: self.fresh.get(),
+            partial,
+        };
+        let copy = Geometry::SUPERBLOCKS[(revision % 2) as usize];
+        bank.write(geometry.base + copy, &superblock.encode()).await?;
+        self.revision.set(revision);
+        Ok(())
+    }
+
+    /// Before each mutation: the first of an opening says so in the superblock, durably.
+    #[inline]
+    pub(crate) async fn begin_mutation<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        if self.damaged.get() {
+            return Err(Failure::Media);
+        }
+        if self.clean.get() { self.begin_epoch(bank).await } else { Ok(()) }
+    }
+
+    #[cold]
+    async fn begin_epoch<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        let _held = self.opening.hold(&self.waiters).await;
+        if !self.clean.get() {
+            return Ok(());
+        }
+        if self.epoch.get() >= EPOCH_MAX {
+            return Err(Failure::Format);
+        }
+        self.epoch.set(self.epoch.get() + 1);
+        self.write_superblock(bank, false).await?;
+        bank.flush().await?;
+        self.sequence.set(u64::from(self.epoch.get()) << EPOCH_SHIFT);
+        self.marked.set(self.sequence.get());
+        self.clean.set(false);
+        Ok(())
+    }
+
+    /// Leaves the region so that it opens without recovery. No request may use the namespace meanwhile.
+    pub async fn close<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        if self.clean.get() {
+            return Ok(());
+        }
+        for _ in 0..CLOSE_ROUNDS_MAX {
+            if self.limbo.slots() == 0 {
+                break;
+            }
+            self.flush(bank).await?;
+            self.drain_all(bank).await?;
+        }
+        if self.limbo.slots() > 0 || self.damaged.get() {
+            return Err(Failure::Media);
+        }
+        self.return_claims(bank).await?;
+        bank.flush().await?;
+        self.write_superblock(bank, true).await?;
+        bank.flush().await?;
+        self.clean.set(true);
+        Ok(())
+    }
+
+    /// Rebuilds the index, the bitmaps and the counters from the records.
+    async fn recover<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        let geometry = self.geometry.get();
+        if self.epoch.get() >= EPOCH_MAX {
+            return Err(Failure::Format);
+        }
+        let mut mark = [0; MARK_BYTES];
+        bank.read(geometry.base + Geometry::MARK, &mut mark).await?;
+        let durable = decode_mark(&mark, &self.nonce.get());
+        self.forget_index();
+        self.epoch.set(self.epoch.get() + 1);
+        self.write_superblock(bank, false).await?;
+        bank.flush().await?;
+        self.clean.set(false);
+        self.sequence.set(u64::from(self.epoch.get()) << EPOCH_SHIFT);
+        self.clear_buckets(bank).await?;
+        self.link_records(bank, durable).await?;
+        bank.flush().await?;
+        self.settle_records(bank).await?;
+        self.settle_slabs(bank).await?;
+        bank.flush().await?;
+        // All that is left is durable.
+        self.write_mark(bank, self.sequence.get()).await
+    }
+
+    /// Empties the hash table. What is zero already is left alone, so that no media space is taken for it.
+    async fn clear_buckets<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        let geometry = self.geometry.get();
+        let mut at = Geometry::BUCKETS;
+        while at < geometry.entries {
+            let mut heads = [0; SECTOR_BYTES as usize];
+            bank.read(geometry.base + at, &mut heads).await?;
+            if heads.iter().any(|byte| *byte != 0) {
+                bank.write(geometry.base + at, &[0; SECTOR_BYTES as usize]).await?;
+            }
+            at += SECTOR_BYTES;
+            bank.pause().await;
+        }
+        Ok(())
+    }
+
+    async fn read_record<B: Bank>(
+        &self,
+        bank: &B,
+        pointer: u32,
+        generation: u64,
+        slot_bytes: u64,
+    ) -> Result<Option<Header>, Failure> {
+        let mut bytes = [0; HEADER_BYTES as usize];
+        bank.read(self.geometry.get().address(pointer), &mut bytes).await?;
+        Ok(Header::verify(&bytes, &self.nonce.get(), Self::offset(pointer), generation, slot_bytes))
+    }
+
+    async fn wipe<B: Bank>(&self, bank: &B, pointer: u32) -> Result<(), Failure> {
+        bank.write(self.geometry.get().address(pointer), &[0; 8]).await?;
+        Ok(())
+    }
+
+    /// First pass: links the newest record of each key, tombstones too, and wipes all others.
+    async fn link_records<B: Bank>(&self, bank: &B, durable: u64) -> Result<(), Failure> {
+        let geometry = self.geometry.get();
+        for slab in 0..geometry.slabs {
+            bank.pause().await;
+            let entry = self.read_entry(bank, slab).await?;
+            let class = usize::from(entry.class);
+            if entry.generation == 0 || class >= CLASSES {
+                continue;
+            }
+            for slot in 0..slots_per_slab(class) {
+                bank.pause().await;
+                let pointer = geometry.pointer(slab, class, slot);
+                let Some(header) = self.read_record(bank, pointer, entry.generation, slot_bytes(class)).await? else {
+                    continue;
+                };
+                let whole = header.sequence <= durable
+                    || planted(bank, Planted::TornValues)
+                    || self.is_whole(bank, pointer, &header).await?;
+                if whole {
+                    self.link_recovered(bank, pointer, &header).await?;
+                } else {
+                    self.wipe(bank, pointer).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// True where a record's chunk pointers and value are what its header says.
+    async fn is_whole<B: Bank>(&self, bank: &B, pointer: u32, header: &Header) -> Result<bool, Failure> {
+        if !header.is_pair() {
+            return Ok(true);
+        }
+        let geometry = self.geometry.get();
+        let layout = Layout::of(header.value_bytes);
+        let pointers = geometry.address(pointer) + HEADER_BYTES;
+        let mut value_check = 0;
+        if layout.chunks > 0 {
+            if bank.checksum(pointers, 4 * layout.chunks, 0).await? != header.chunks_check {
+                return Ok(false);
+            }
+            for chunk in 0..layout.chunks {
+                let slab = self.read_word(bank, pointers + 4 * u64::from(chunk)).await?;
+                if slab >= geometry.slabs {
+                    return Ok(false);
+                }
+                let bytes = layout.chunk_bytes(chunk, header.value_bytes);
+                value_check = bank.checksum(geometry.slab_address(slab), bytes, value_check).await?;
+                bank.pause().await;
+            }
+        }
+        if layout.rest > 0 {
+            let rest = pointers + 4 * u64::from(layout.chunks);
+            value_check = bank.checksum(rest, layout.rest, value_check).await?;
+        }
+        Ok(value_check == header.value_check)
+    }
+
+    async fn link_recovered<B: Bank>(&self, bank: &B, pointer: u32, header: &Header) -> Result<(), Failure> {
+        let geometry = self.geometry.get();
+        let bucket = geometry.bucket(crate::wire::place_on_spu(header.id.hash, self.place.get().1));
+        let position = self.find(bank, bucket, &header.id).await?;
+        let next = match position.found {
+            Some(other) if other.sequence > header.sequence => return self.wipe(bank, pointer).await,
+            Some(other) => other.next,
+            None => position.pointer,
+        };
+        bank.write(geometry.address(pointer) + NEXT_OFFSET, &next.to_le_bytes()).await?;
+        bank.write(position.link, &pointer.to_le_bytes()).await?;
+        if position.found.is_some() {
+            self.wipe(bank, position.pointer).await?;
+        }
+        Ok(())
+    }
+
+    /// Second pass, when older records are durably gone: unlinks and wipes tombstones, counts pairs, rebuilds bitmaps and
+    /// marks chunks.
+    async fn settle_records<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        let geometry = self.geometry.get();
+        for slab in 0..geometry.slabs {
+            bank.pause().await;
+            let mut entry = self.read_entry(bank, slab).await?;
+            let class = usize::from(entry.class);
+            if entry.generation == 0 || class >= CLASSES {
+                continue;
+            }
+            let mut bitmap = [0_u64; BITMAP_WORDS];
+            let mut free = 0;
+            for slot in 0..slots_per_slab(class) {
+                bank.pause().await;
+                let pointer = geometry.pointer(slab, class, slot);
+                match self.read_record(bank, pointer, entry.generation, slot_bytes(class)).await? {
+                    Some(header) if header.is_pair() => self.settle_pair(bank, pointer, class, &header).await?,
+                    found => {
+                        if let Some(tombstone) = found {
+                            self.unlink_tombstone(bank, pointer, &tombstone).await?;
+                        }
+                        bitmap[slot as usize / 64] |= 1 << (slot % 64);
+                        free += 1;
+                    }
+                }
+            }
+            // Meanwhile one of its records may have marked another slab, never this one: a chunk has no live slots.
+            entry.bitmap = bitmap;
+            entry.free = free;
+            self.write_entry(bank, slab, &entry).await?;
+        }
+        Ok(())
+    }
+
+    async fn settle_pair<B: Bank>(&self, bank: &B, pointer: u32, class: usize, header: &Header) -> Result<(), Failure> {
+        let geometry = self.geometry.get();
+        self.pairs.set(self.pairs.get() + 1);
+        self.value_bytes.set(self.value_bytes.get() + u64::from(header.value_bytes));
+        let chunks = u32::from(header.chunks);
+        self.used_bytes.set(self.used_bytes.get() + slot_bytes(class) + u64::from(chunks) * SLAB_BYTES);
+        for chunk in 0..chunks {
+            let pointers = geometry.address(pointer) + HEADER_BYTES;
+            let slab = self.read_word(bank, pointers + 4 * u64::from(chunk)).await?;
+            if slab >= geometry.slabs {
+                return Err(Failure::Media);
+            }
+            let mut entry = self.read_entry(bank, slab).await?;
+            if entry.class != CLASS_CHUNK || entry.generation == 0 {
+                // Its assignment was lost, the record that points to it was not.
+                entry = Entry::assigned(self.next_sequence(), CLASS_CHUNK);
+            }
+            entry.mark = self.epoch.get();
+            self.write_entry(bank, slab, &entry).await?;
+            bank.pause().await;
+        }
+        Ok(())
+    }
+
+    async fn unlink_tombstone<B: Bank>(&self, bank: &B, pointer: u32, tombstone: &Header) -> Result<(), Failure> {
+        debug_assert_eq!(tombstone.kind, Kind::Tombstone);
+        let bucket = self.geometry.get().bucket(crate::wire::place_on_spu(tombstone.id.hash, self.place.get().1));
+        let position = self.find(bank, bucket, &tombstone.id).await?;
+        if let Some(found) = position.found.filter(|_| position.pointer == pointer) {
+            bank.write(position.link, &found.next.to_le_bytes()).await?;
+        }
+        self.wipe(bank, pointer).await
+    }
+
+    /// Third pass: puts each slab into its list.
+    async fn settle_slabs<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        let geometry = self.geometry.get();
+        let mut fresh = geometry.slabs;
+        while fresh > 0 && self.read_entry(bank, fresh - 1).await?.generation == 0 {
+            fresh -= 1;
+            bank.pause().await;
+        }
+        self.fresh.set(fresh);
+        for slab in (0..fresh).rev() {
+            bank.pause().await;
+            let mut entry = self.read_entry(bank, slab).await?;
+            let live_chunk = entry.class == CLASS_CHUNK && entry.mark == self.epoch.get() && entry.generation != 0;
+            if live_chunk {
+                continue;
+            }
+            if entry.generation == 0 {
+                // It was never assigned, or its assignment was lost: an entry that says nothing cannot be in a list.
+                entry = Entry::assigned(self.next_sequence(), CLASS_CHUNK);
+                self.write_entry(bank, slab, &entry).await?;
+            }
+            entry.next = NO_SLAB;
+            entry.previous = NO_SLAB;
+            self.enlist(bank, slab, entry).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,536 @@
+//! One key-value namespace on one SPU: find, put, get, delete, list (Willow 4.5, XSSD 4.4.2). The hash table's chains are
+//! walked by short DMAs; a value never passes through local memory.
+//!
+//! What always holds:
+//! - A chain ascends strictly by (hash, key) and holds at most one record of a key.
+//! - Who walks a bucket's chain shares its stripe, who changes it has the stripe alone. A record leaves its chain only under
+//!   its own bucket's stripe; so no slot is freed under a reader.
+//! - Sequence numbers are given after a record's payload is written, and before its header is.
+//!
+//! Who may call it: handlers that the namespace table let in ([`crate::table`]).
+
+use crate::bank::{Bank, Failure, Planted, planted};
+use crate::format::{
+    CLASSES, Geometry, HEADER_BYTES, Header, Kind, Layout, NEXT_OFFSET, NO_SLAB, Nonce, PairId, SLAB_BYTES, class_for,
+};
+use crate::heap::{Claim, Slot};
+use crate::limbo::Limbo;
+use crate::lock::{Busy, Stripes, Waiters};
+use crate::wire::{self, KEY_BYTES_MAX, LIST_ENTRY_BYTES_MAX, LIST_ENTRY_HEADER_BYTES, LIST_MORE, list_entry_bytes};
+use core::cell::Cell;
+use core::cmp::Ordering;
+
+/// Chunk pointers that are read at a time.
+pub(crate) const POINTERS_AT_ONCE: u32 = 16;
+/// Bucket heads that a listing reads at a time.
+const HEADS_AT_ONCE: u32 = 128;
+/// Limbo slots that a mutation moves on.
+const DRAIN_PER_MUTATION: u32 = 4;
+
+/// When a put stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// In any case.
+    Always,
+    /// Only where the key exists.
+    IfExists,
+    /// Only where it does not.
+    IfAbsent,
+}
+
+/// Where a listing begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListFrom {
+    /// At the first pair.
+    Start,
+    /// At this pair, or the first behind it.
+    At(PairId),
+    /// Behind this pair.
+    After(PairId),
+}
+
+/// A namespace on this SPU.
+pub struct Store {
+    pub(crate) waiters: Waiters,
+    pub(crate) stripes: Stripes,
+    pub(crate) geometry: Cell<Geometry>,
+    pub(crate) nonce: Cell<Nonce>,
+    pub(crate) place: Cell<(u16, u16)>,
+    pub(crate) epoch: Cell<u32>,
+    pub(crate) revision: Cell<u64>,
+    pub(crate) sequence: Cell<u64>,
+    pub(crate) marked: Cell<u64>,
+    /// Nothing was written since it was closed in order.
+    pub(crate) clean: Cell<bool>,
+    /// An operation failed half-way: the index must be rebuilt before the next use.
+    pub(crate) damaged: Cell<bool>,
+    pub(crate) opening: Busy,
+    pub(crate) pairs: Cell<u64>,
+    pub(crate) value_bytes: Cell<u64>,
+    pub(crate) used_bytes: Cell<u64>,
+    pub(crate) heap_busy: Busy,
+    pub(crate) free_head: Cell<u32>,
+    pub(crate) fresh: Cell<u32>,
+    pub(crate) partial: [Cell<u32>; CLASSES],
+    pub(crate) claims: [Cell<Claim>; CLASSES],
+    pub(crate) limbo: Limbo,
+}
+
+/// Where the walk of a chain ended.
+pub(crate) struct Position {
+    /// Bank address of the pointer that leads here.
+    pub link: u64,
+    /// The record there, or the one behind the place where it would be; 0: the chain's end.
+    pub pointer: u32,
+    /// The record itself, where it is the one looked for.
+    pub found: Option<Header>,
+}
+
+impl Store {
+    /// Not open yet.
+    pub const fn new() -> Self {
+        Store {
+            waiters: Waiters::new(),
+            stripes: Stripes::new(),
+            geometry: Cell::new(Geometry { base: 0, bytes: 0, buckets: 0, entries: 0, heap: 0, slabs: 0 }),
+            nonce: Cell::new(Nonce([0; 2])),
+            place: Cell::new((0, 1)),
+            epoch: Cell::new(0),
+            revision: Cell::new(0),
+            sequence: Cell::new(0),
+            marked: Cell::new(0),
+            clean: Cell::new(true),
+            damaged: Cell::new(false),
+            opening: Busy::new(),
+            pairs: Cell::new(0),
+            value_bytes: Cell::new(0),
+            used_bytes: Cell::new(0),
+            heap_busy: Busy::new(),
+            free_head: Cell::new(NO_SLAB),
+            fresh: Cell::new(0),
+            partial: [const { Cell::new(NO_SLAB) }; CLASSES],
+            claims: [const { Cell::new(Claim::NONE) }; CLASSES],
+            limbo: Limbo::new(),
+        }
+    }
+
+    /// Passes a result on; a failure leaves the index to be rebuilt.
+    pub(crate) fn sound<T, E: Into<Failure>>(&self, result: Result<T, E>) -> Result<T, Failure> {
+        result.map_err(|failure| {
+            self.damaged.set(true);
+            failure.into()
+        })
+    }
+
+    pub(crate) fn next_sequence(&self) -> u64 {
+        let sequence = self.sequence.get() + 1;
+        self.sequence.set(sequence);
+        sequence
+    }
+
+    pub(crate) async fn read_word<B: Bank>(&self, bank: &B, address: u64) -> Result<u32, Failure> {
+        let mut bytes = [0; 4];
+        bank.read(address, &mut bytes).await?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// Offset of a pointer's record in the region.
+    pub(crate) fn offset(pointer: u32) -> u64 {
+        crate::format::UNIT_BYTES * u64::from(pointer)
+    }
+
+    fn bucket(&self, id: &PairId) -> u32 {
+        self.geometry.get().bucket(wire::place_on_spu(id.hash, self.place.get().1))
+    }
+
+    async fn read_header<B: Bank>(&self, bank: &B, pointer: u32) -> Result<Header, Failure> {
+        let geometry = self.geometry.get();
+        if geometry.slab_of(pointer).is_none() {
+            return self.sound(Err(Failure::Media));
+        }
+        let mut bytes = [0; HEADER_BYTES as usize];
+        bank.read(geometry.address(pointer), &mut bytes).await?;
+        match Header::decode(&bytes) {
+            Some(header) => Ok(header),
+            None => self.sound(Err(Failure::Media)),
+        }
+    }
+
+    /// Walks a bucket's chain to a pair. Called with a share of the bucket's stripe.
+    pub(crate) async fn find<B: Bank>(&self, bank: &B, bucket: u32, id: &PairId) -> Result<Position, Failure> {
+        let geometry = self.geometry.get();
+        let mut link = geometry.bucket_address(bucket);
+        let mut pointer = self.read_word(bank, link).await?;
+        let mut before: Option<PairId> = None;
+        while pointer != 0 {
+            let header = self.read_header(bank, pointer).await?;
+            match header.id.order(id) {
+                Ordering::Equal => return Ok(Position { link, pointer, found: Some(header) }),
+                Ordering::Greater => break,
+                Ordering::Less => {}
+            }
+            // A chain that does not ascend is no chain: without this a damaged one could go round for ever.
+            if before.is_some_and(|before| before.order(&header.id) != Ordering::Less) {
+                return self.sound(Err(Failure::Media));
+            }
+            before = Some(header.id);
+            link = geometry.address(pointer) + NEXT_OFFSET;
+            pointer = header.next;
+            bank.pause().await;
+        }
+        Ok(Position { link, pointer, found: None })
+    }
+
+    /// Copies the value from byte `offset` on to the reply, at most `room` bytes; returns the value's length.
+    pub async fn get<B: Bank>(&self, bank: &B, id: &PairId, offset: u32, room: u32) -> Result<u32, Failure> {
+        let bucket = self.bucket(id);
+        let share = self.stripes.read(bucket, &self.waiters).await;
+        let position = self.find(bank, bucket, id).await?;
+        let _share = if planted(bank, Planted::ReaderUnprotected) { None } else { Some(share) };
+        let Some(header) = position.found.filter(Header::is_pair) else { return Err(Failure::NotFound) };
+        let length = header.value_bytes;
+        let end = length.min(offset.saturating_add(room));
+        if offset < end {
+            let address = self.geometry.get().address(position.pointer) + HEADER_BYTES;
+            if header.chunks == 0 {
+                bank.send(address + u64::from(offset), 0, end - offset).await?;
+            } else {
+                self.send_chunked(bank, address, &header, offset, end).await?;
+            }
+        }
+        Ok(length)
+    }
+
+    async fn send_chunked<B: Bank>(
+        &self,
+        bank: &B,
+        pointers: u64,
+        header: &Header,
+        offset: u32,
+        end: u32,
+    ) -> Result<(), Failure> {
+        let layout = Layout::of(header.value_bytes);
+        let slab_bytes = SLAB_BYTES as u32;
+        let mut at = offset;
+        while at < end {
+            let chunk = at / slab_bytes;
+            if chunk >= layout.chunks {
+                let rest = pointers + 4 * u64::from(layout.chunks);
+                let inside = at - layout.chunks * slab_bytes;
+                bank.send(rest + u64::from(inside), at - offset, end - at).await?;
+                return Ok(());
+            }
+            let address = self.chunk_address(bank, pointers, chunk).await?;
+            let inside = at % slab_bytes;
+            let bytes = (slab_bytes - inside).min(end - at);
+            bank.send(address + u64::from(inside), at - offset, bytes).await?;
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    /// Bank address of a record's chunk.
+    pub(crate) async fn chunk_address<B: Bank>(&self, bank: &B, pointers: u64, chunk: u32) -> Result<u64, Failure> {
+        let slab = self.read_word(bank, pointers + 4 * u64::from(chunk)).await?;
+        let geometry = self.geometry.get();
+        if slab >= geometry.slabs {
+            return self.sound(Err(Failure::Media));
+        }
+        Ok(geometry.slab_address(slab))
+    }
+
+    /// Length of a pair's value.
+    pub async fn exists<B: Bank>(&self, bank: &B, id: &PairId) -> Result<u32, Failure> {
+        let bucket = self.bucket(id);
+        let _share = self.stripes.read(bucket, &self.waiters).await;
+        let position = self.find(bank, bucket, id).await?;
+        position.found.filter(Header::is_pair).map(|header| header.value_bytes).ok_or(Failure::NotFound)
+    }
+
+    /// Stores a value: the request's first `value_bytes` of payload.
+    pub async fn put<B: Bank>(
+        &self,
+        bank: &B,
+        id: &PairId,
+        value_bytes: u32,
+        condition: Condition,
+    ) -> Result<(), Failure> {
+        self.begin_mutation(bank).await?;
+        let bucket = self.bucket(id);
+        {
+            let _alone = self.stripes.write(bucket, &self.waiters).await;
+            let position = self.find(bank, bucket, id).await?;
+            match (condition, &position.found) {
+                (Condition::IfExists, None) => return Err(Failure::NotFound),
+                (Condition::IfAbsent, Some(_)) => return Err(Failure::Exists),
+                _ => {}
+            }
+            self.put_at(bank, id, value_bytes, position).await?;
+        }
+        self.drain(bank, DRAIN_PER_MUTATION).await
+    }
+
+    async fn put_at<B: Bank>(
+        &self,
+        bank: &B,
+        id: &PairId,
+        value_bytes: u32,
+        position: Position,
+    ) -> Result<(), Failure> {
+        let layout = Layout::of(value_bytes);
+        let slot = self.allocate(bank, class_for(layout.record_bytes())).await?;
+        let written = self.write_payload(bank, &slot, layout, value_bytes).await;
+        let (value_check, chunks_check) = match written {
+            Ok(checks) => checks,
+            Err(failure) => {
+                // Its header was not written: the slot is as free as before.
+                self.free_unused(bank, slot.pointer).await?;
+                return Err(failure);
+            }
+        };
+        let next = position.found.map_or(position.pointer, |old| old.next);
+        let header = Header {
+            next,
+            id: *id,
+            sequence: self.next_sequence(),
+            value_bytes,
+            value_check,
+            kind: Kind::Pair,
+            chunks: layout.chunks as u16,
+            chunks_check,
+        };
+        let address = self.geometry.get().address(slot.pointer);
+        let bytes = header.encode(&self.nonce.get(), Self::offset(slot.pointer), slot.generation);
+        if let Err(fault) = bank.write(address, &bytes).await {
+            let mut tag = [0; 8];
+            let read = bank.read(address, &mut tag).await;
+            self.sound(read)?;
+            if tag == [0; 8] {
+                // It did not get there: the slot is as free as before.
+                self.free_chunks(bank, address + HEADER_BYTES, layout.chunks).await?;
+                self.free_unused(bank, slot.pointer).await?;
+            } else {
+                self.abandon(bank, slot.pointer).await?;
+            }
+            return Err(fault.into());
+        }
+        if let Err(fault) = bank.write(position.link, &slot.pointer.to_le_bytes()).await {
+            if self.sound(self.read_word(bank, position.link).await)? == slot.pointer {
+                return self.sound(Err(fault));
+            }
+            self.abandon(bank, slot.pointer).await?;
+            return Err(fault.into());
+        }
+        self.value_bytes.set(self.value_bytes.get() + u64::from(value_bytes));
+        match position.found {
+            Some(old) => {
+                self.value_bytes.set(self.value_bytes.get().wrapping_sub(u64::from(old.value_bytes)));
+                self.push_replaced(bank, position.pointer).await
+            }
+            None => {
+                self.pairs.set(self.pairs.get() + 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// A record whose header may be on the media and that was never answered as stored: wipes it, and lets it go the way of
+    /// replaced records, so that it never overtakes what comes later.
+    async fn abandon<B: Bank>(&self, bank: &B, pointer: u32) -> Result<(), Failure> {
+        let wiped = bank.write(self.geometry.get().address(pointer), &[0; 8]).await;
+        self.sound(wiped)?;
+        self.push_replaced(bank, pointer).await
+    }
+
+    /// Moves the payload to the slot and to chunks of its own; returns the CRCs of value and chunk pointers. Where it fails,
+    /// the chunks are free again.
+    async fn write_payload<B: Bank>(
+        &self,
+        bank: &B,
+        slot: &Slot,
+        layout: Layout,
+        value_bytes: u32,
+    ) -> Result<(u32, u32), Failure> {
+        let pointers = self.geometry.get().address(slot.pointer) + HEADER_BYTES;
+        let mut taken = 0;
+        let written = self.write_chunks(bank, pointers, layout, value_bytes, &mut taken).await;
+        let written = match written {
+            Ok(chunks_check) => self.write_rest(bank, pointers, layout, value_bytes).await.map(|()| chunks_check),
+            Err(failure) => Err(failure),
+        };
+        let checked = match written {
+            Ok(chunks_check) => {
+                let value_check = if value_bytes == 0 { Ok(0) } else { bank.checksum_payload(value_bytes).await };
+                value_check.map(|value_check| (value_check, chunks_check)).map_err(Failure::from)
+            }
+            Err(failure) => Err(failure),
+        };
+        if checked.is_err() && taken > 0 {
+            self.free_chunks(bank, pointers, taken).await?;
+        }
+        checked
+    }
+
+    async fn write_chunks<B: Bank>(
+        &self,
+        bank: &B,
+        pointers: u64,
+        layout: Layout,
+        value_bytes: u32,
+        taken: &mut u32,
+    ) -> Result<u32, Failure> {
+        if layout.chunks == 0 {
+            return Ok(0);
+        }
+        for chunk in 0..layout.chunks {
+            let slab = self.allocate_chunk(bank).await?;
+            if let Err(fault) = bank.write(pointers + 4 * u64::from(chunk), &slab.to_le_bytes()).await {
+                self.free_chunk(bank, slab).await?;
+                return Err(fault.into());
+            }
+            *taken = chunk + 1;
+            let bytes = layout.chunk_bytes(chunk, value_bytes);
+            bank.receive(chunk * SLAB_BYTES as u32, self.geometry.get().slab_address(slab), bytes).await?;
+        }
+        Ok(bank.checksum(pointers, 4 * layout.chunks, 0).await?)
+    }
+
+    async fn write_rest<B: Bank>(
+        &self,
+        bank: &B,
+        pointers: u64,
+        layout: Layout,
+        value_bytes: u32,
+    ) -> Result<(), Failure> {
+        if layout.rest == 0 {
+            return Ok(());
+        }
+        let address = pointers + 4 * u64::from(layout.chunks);
+        bank.receive(value_bytes - layout.rest, address, layout.rest).await?;
+        Ok(())
+    }
+
+    /// Removes a pair: its record becomes a tombstone, in place, and leaves the chain.
+    pub async fn delete<B: Bank>(&self, bank: &B, id: &PairId) -> Result<(), Failure> {
+        let bucket = self.bucket(id);
+        {
+            let share = self.stripes.read(bucket, &self.waiters).await;
+            // Looks first, so that to delete what is not there writes nothing.
+            if self.find(bank, bucket, id).await?.found.is_none() {
+                return Err(Failure::NotFound);
+            }
+            drop(share);
+        }
+        self.begin_mutation(bank).await?;
+        {
+            let _alone = self.stripes.write(bucket, &self.waiters).await;
+            let position = self.find(bank, bucket, id).await?;
+            let Some(old) = position.found else { return Err(Failure::NotFound) };
+            let Some((slab, _)) = self.geometry.get().slab_of(position.pointer) else {
+                return self.sound(Err(Failure::Media));
+            };
+            let generation = self.read_entry(bank, slab).await?.generation;
+            let tombstone = Header { sequence: self.next_sequence(), kind: Kind::Tombstone, ..old };
+            let bytes = tombstone.encode(&self.nonce.get(), Self::offset(position.pointer), generation);
+            let buried = bank.write(self.geometry.get().address(position.pointer), &bytes).await;
+            self.sound(buried)?;
+            let unlinked = bank.write(position.link, &old.next.to_le_bytes()).await;
+            self.sound(unlinked)?;
+            self.pairs.set(self.pairs.get().wrapping_sub(1));
+            self.value_bytes.set(self.value_bytes.get().wrapping_sub(u64::from(old.value_bytes)));
+            self.push_tombstone(bank, position.pointer).await?;
+        }
+        self.drain(bank, DRAIN_PER_MUTATION).await
+    }
+
+    /// Writes list entries into the reply from byte `at` on, as far as `capacity` goes. Returns the bytes written, with
+    /// [`LIST_MORE`] where pairs are left.
+    pub async fn list<B: Bank>(&self, bank: &B, from: ListFrom, at: u32, capacity: u32) -> Result<u32, Failure> {
+        let geometry = self.geometry.get();
+        let mut cursor = from;
+        let mut bucket = match from {
+            ListFrom::Start => 0,
+            ListFrom::At(id) | ListFrom::After(id) => self.bucket(&id),
+        };
+        let mut written = 0;
+        while bucket < geometry.buckets {
+            let mut heads = [0; 4 * HEADS_AT_ONCE as usize];
+            let count = (HEADS_AT_ONCE - bucket % HEADS_AT_ONCE).min(geometry.buckets - bucket);
+            bank.read(geometry.bucket_address(bucket), &mut heads[..4 * count as usize]).await?;
+            for (index, head) in (0..count).zip(heads.chunks_exact(4)) {
+                if head == [0; 4] {
+                    continue;
+                }
+                if !self.list_bucket(bank, bucket + index, &mut cursor, at, capacity, &mut written).await? {
+                    return Ok(written | LIST_MORE);
+                }
+            }
+            bucket += count;
+            bank.pause().await;
+        }
+        Ok(written)
+    }
+
+    /// Lists one chain from `cursor` on; false where the reply is full.
+    async fn list_bucket<B: Bank>(
+        &self,
+        bank: &B,
+        bucket: u32,
+        cursor: &mut ListFrom,
+        at: u32,
+        capacity: u32,
+        written: &mut u32,
+    ) -> Result<bool, Failure> {
+        let _share = self.stripes.read(bucket, &self.waiters).await;
+        let mut pointer = self.read_word(bank, self.geometry.get().bucket_address(bucket)).await?;
+        let mut before: Option<PairId> = None;
+        while pointer != 0 {
+            let header = self.read_header(bank, pointer).await?;
+            if before.is_some_and(|before| before.order(&header.id) != Ordering::Less) {
+                return self.sound(Err(Failure::Media));
+            }
+            before = Some(header.id);
+            pointer = header.next;
+            let wanted = match cursor {
+                ListFrom::Start => true,
+                ListFrom::At(id) => header.id.order(id) != Ordering::Less,
+                ListFrom::After(id) => header.id.order(id) == Ordering::Greater,
+            };
+            if wanted && header.is_pair() {
+                let length = usize::from(header.id.key_bytes);
+                let bytes = list_entry_bytes(length);
+                let place = u64::from(at) + u64::from(*written);
+                if place + bytes as u64 > u64::from(capacity) {
+                    return Ok(false);
+                }
+                let mut entry = [0; LIST_ENTRY_BYTES_MAX];
+                entry[..LIST_ENTRY_HEADER_BYTES].copy_from_slice(&(length as u16).to_le_bytes());
+                entry[LIST_ENTRY_HEADER_BYTES..LIST_ENTRY_HEADER_BYTES + KEY_BYTES_MAX].copy_from_slice(&header.id.key);
+                bank.reply(&entry[..bytes], place as u32).await?;
+                *written += bytes as u32;
+                *cursor = ListFrom::After(header.id);
+            }
+            bank.pause().await;
+        }
+        Ok(true)
+    }
+
+    /// What STAT tells.
+    pub fn statistics(&self) -> wire::Statistics {
+        let geometry = self.geometry.get();
+        wire::Statistics {
+            pairs: self.pairs.get(),
+            value_bytes: self.value_bytes.get(),
+            used_bytes: self.used_bytes.get(),
+            heap_bytes: u64::from(geometry.slabs) * SLAB_BYTES,
+            limbo_slots: u64::from(self.limbo.slots()),
+            buckets: u64::from(geometry.buckets),
+        }
+    }
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self::new()
+    }
+}
