@@ -49,7 +49,6 @@ pub enum BuiltInApp {
     /// A module for the sandbox.
     Wasm(&'static [u8]),
     /// The same handlers built natively, trusted: to measure what the sandbox costs.
-    #[cfg(any())]
     Native(&'static dyn willow_sdk::native::NativeApp),
 }
 
@@ -166,7 +165,6 @@ impl Device {
                     let number = known.map(|app| app.number);
                     self.add_app(compiled, number, true).map_err(|why| OpenError(format!("app {name}: {why}")))?;
                 }
-                #[cfg(any())]
                 BuiltInApp::Native(native) => {
                     let manifest = crate::spu::module::parse_manifest(native.manifest()).map_err(OpenError)?;
                     let number = installed.iter().find(|app| app.name == manifest.name).map(|app| app.number);
@@ -253,7 +251,6 @@ impl Device {
         Ok(number)
     }
 
-    #[cfg(any())]
     fn add_native(
         &mut self,
         native: &'static dyn willow_sdk::native::NativeApp,

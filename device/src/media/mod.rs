@@ -1,8 +1,14 @@
 //! The media: stores (where bytes live) and the media controller over them.
 
 pub mod controller;
+pub mod fault;
+pub mod file;
+mod ordering;
 pub mod ram;
 pub mod store;
+
+#[cfg(test)]
+mod model;
 
 
 /// Most banks that a store can have, one an SPU.

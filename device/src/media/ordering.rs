@@ -51,10 +51,6 @@ impl<T> Ordering<T> {
         self.entries.is_empty()
     }
 
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// True where an operation on this span has to queue.
     pub fn conflicts(&self, span: &Span) -> bool {
         self.entries.iter().any(|entry| entry.span.conflicts(span))
@@ -132,7 +128,6 @@ mod tests {
         assert!(!order.conflicts(&span(20, 30, false)));
         order.finish(fourth);
         assert!(order.is_empty());
-        assert_eq!(order.len(), 0);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 pub mod abi;
 pub(crate) mod dma;
 pub(crate) mod module;
-#[cfg(any())]
 pub(crate) mod native;
 pub(crate) mod os;
 pub(crate) mod rpc;

@@ -53,7 +53,8 @@ impl Superblock {
         if !shape_is_valid(banks, bank_bytes) || bytes.len() != SUPERBLOCK_FIXED_BYTES + 8 * banks {
             return Err(damaged());
         }
-        let lengths = bytes[SUPERBLOCK_FIXED_BYTES..].chunks_exact(8).map(|length| u64::from_le_bytes(field(length, 0)));
+        let lengths =
+            bytes[SUPERBLOCK_FIXED_BYTES..].chunks_exact(8).map(|length| u64::from_le_bytes(field(length, 0)));
         Ok(Superblock { bank_bytes, lengths: lengths.collect() })
     }
 }

@@ -280,7 +280,7 @@ fn take_lock(folder: &Path) -> Result<File, OpenError> {
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut holder = String::new();
             // Only for the message: the lock itself is what counts.
-            let _ = file.by_ref().take(32).read_to_string(&mut holder);
+            let _ = Read::by_ref(&mut file).take(32).read_to_string(&mut holder);
             let holder = if holder.trim().is_empty() { "?".to_owned() } else { holder.trim().to_owned() };
             return Err(OpenError::InUse { path: folder.to_owned(), holder });
         }
