@@ -6,6 +6,8 @@
 
 #![allow(dead_code)]
 
+pub mod history;
+
 use key_value_spu::bank::{Bank, Failure, Fault, Planted, Region};
 use key_value_spu::format::PairId;
 use key_value_spu::store::{Condition, ListFrom};

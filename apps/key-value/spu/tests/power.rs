@@ -1,0 +1,257 @@
+//! Power cuts: at every media write of small workloads, with every subset of the writes in question (or a choice where
+//! there are too many), also in the midst of recovery; and at random moments of random workloads whose handlers interleave.
+//! The last tests plant bugs: what cannot catch those tests nothing.
+
+mod world;
+
+use key_value_spu::bank::Planted;
+use key_value_spu::table::Table;
+use world::history::{History, Step, Workload};
+use world::{Media, Random, World, flush, run_one};
+
+const REGION_BYTES: usize = 512 << 10;
+
+/// What a test does at each cut.
+#[derive(Clone, Copy)]
+struct Effort {
+    /// All subsets are tried of at most so many pieces in question.
+    exhaustive: usize,
+    /// Else so many.
+    samples: usize,
+    /// Cuts of each recovery; 0: none.
+    recovery_cuts: u64,
+}
+
+/// Recovers what survived and checks it; then checks that recovery left it durable.
+fn check_survivor(
+    media: Media,
+    history: &History,
+    spread: bool,
+    planted: Option<Planted>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<(History, Media), String> {
+    let recover = |media: Media, writes_left: Option<u64>| {
+        let world = World::new(media, 1);
+        world.planted.set(planted);
+        world.writes_left.set(writes_left);
+        let table = Box::new(Table::new());
+        let outcome = run_one(&world, flush(&world, &table));
+        (world, table, outcome)
+    };
+    let (world, table, outcome) = recover(media.clone(), None);
+    match outcome {
+        Some(Ok(())) => {}
+        other => return Err(format!("recovery: {other:?}")),
+    }
+    let writes = world.writes.get();
+    let mut found = history.clone();
+    found.verify(&world, &table, spread)?;
+    // Cut again at once: nothing changes.
+    let after = world.media.borrow().clone();
+    let (again, table, _) = recover(after.survivor(|_| false), None);
+    found.clone().verify(&again, &table, spread).map_err(|text| format!("a cut after recovery: {text}"))?;
+    // Cuts in the midst of recovery.
+    for _ in 0..effort.recovery_cuts.min(writes) {
+        let at = if effort.recovery_cuts >= writes { random.below(writes) + 1 } else { 1 + random.below(writes) };
+        let (cut, _, _) = recover(media.clone(), Some(at));
+        let media = cut.media.borrow().clone();
+        for survivor in media.survivors(2, 3, random) {
+            let (world, table, outcome) = recover(survivor, None);
+            if outcome != Some(Ok(())) {
+                return Err(format!("recovery after a cut recovery: {outcome:?}"));
+            }
+            history.clone().verify(&world, &table, spread).map_err(|text| format!("a cut in recovery: {text}"))?;
+        }
+    }
+    Ok((found, after))
+}
+
+/// Runs a workload on that media, with the power cut at each write in turn.
+fn cut_everywhere(
+    start: &Media,
+    before: &History,
+    workload: &Workload,
+    planted: Option<Planted>,
+    effort: Effort,
+    seed: u64,
+) -> Result<u64, String> {
+    let mut random = Random(seed);
+    let mut cut_at = 1;
+    loop {
+        let world = World::new(start.clone(), seed);
+        world.planted.set(planted);
+        world.writes_left.set(Some(cut_at));
+        let table = Box::new(Table::new());
+        let mut history = before.clone();
+        workload.run(&world, &table, &mut history)?;
+        let media = world.media.borrow().clone();
+        for survivor in media.survivors(effort.exhaustive, effort.samples, &mut random) {
+            check_survivor(survivor, &history, workload.spread, planted, effort, &mut random)
+                .map_err(|text| format!("seed {seed}, cut at write {cut_at}: {text}"))?;
+        }
+        if !world.dead.get() {
+            return Ok(cut_at);
+        }
+        cut_at += 1;
+    }
+}
+
+/// Rounds of a random workload, each ended by a cut at a random write, on what the round before left.
+fn cut_at_random(seed: u64, planted: Option<Planted>, rounds: u64, largest: u64) -> Result<(), String> {
+    let mut random = Random(seed);
+    let mut media = Media::new(REGION_BYTES);
+    let mut history = History::new();
+    let spread = random.one_in(2);
+    for round in 0..rounds {
+        let clients = 1 + random.below(6) as usize;
+        let workload = Workload { spread, ..Workload::random(&mut random, clients, 20, largest) };
+        let world = World::new(media.clone(), random.next());
+        world.planted.set(planted);
+        world.writes_left.set(Some(1 + random.below(150 * clients as u64)));
+        let mut table = Box::new(Table::new());
+        workload.run(&world, &table, &mut history).map_err(|text| format!("seed {seed}, round {round}: {text}"))?;
+        if !world.dead.get() && random.one_in(2) {
+            // Killed, not cut: all that was written is there, and is not durable. Recovered, and cut in the midst of more.
+            world.writes_left.set(Some(1 + random.below(300)));
+            table = Box::new(Table::new());
+            let more = Workload { spread, ..Workload::random(&mut random, 2, 10, largest) };
+            more.run(&world, &table, &mut history).map_err(|text| format!("seed {seed}, round {round}: {text}"))?;
+        } else if !world.dead.get() && random.one_in(2) {
+            world.writes_left.set(Some(1 + random.below(60)));
+            run_one(&world, table.close_all(&world.request(&[], 0)));
+        }
+        drop(table);
+        let cut = world.media.borrow().clone();
+        let effort = Effort { exhaustive: 3, samples: 6, recovery_cuts: 2 };
+        let survivors = cut.survivors(effort.exhaustive, effort.samples, &mut random);
+        let chosen = random.below(survivors.len() as u64) as usize;
+        let mut next = None;
+        for (index, survivor) in survivors.into_iter().enumerate() {
+            let checked = check_survivor(survivor, &history, spread, planted, effort, &mut random)
+                .map_err(|text| format!("seed {seed}, round {round}: {text}"))?;
+            if index == chosen {
+                next = Some(checked);
+            }
+        }
+        let (found, left) = next.expect("one was chosen");
+        history = found;
+        media = left.survivor(|_| true);
+    }
+    Ok(())
+}
+
+fn script(steps: &[Step], spread: bool) -> Workload {
+    Workload { clients: vec![steps.to_vec()], spread, slow: false, round: 0 }
+}
+
+const THOROUGH: Effort = Effort { exhaustive: 7, samples: 24, recovery_cuts: 1 };
+
+/// The small workloads: each is a way that one write depends on another.
+fn small_workloads() -> Vec<Workload> {
+    use Step::{Delete, Flush, Put};
+    let steps: &[&[Step]] = &[
+        // New, replaced, replaced again, nothing flushed; then flushed.
+        &[Put(0, 100), Put(0, 700), Put(0, 90), Flush, Put(0, 1200), Flush, Flush],
+        // Deleted while older versions are in limbo.
+        &[Put(0, 100), Flush, Put(0, 110), Delete(0), Flush, Flush, Flush, Flush, Put(0, 50), Flush],
+        // Deleted and stored again.
+        &[Put(0, 10), Flush, Delete(0), Put(0, 20), Delete(0), Flush, Put(0, 30), Flush, Flush, Put(1, 10)],
+        // Slots are used again by other keys.
+        &[
+            Put(0, 100),
+            Put(1, 100),
+            Flush,
+            Put(0, 100),
+            Delete(1),
+            Flush,
+            Flush,
+            Flush,
+            Put(2, 100),
+            Put(3, 100),
+            Flush,
+        ],
+        // Chunks.
+        &[
+            Put(0, 70_000),
+            Flush,
+            Put(0, 131_100),
+            Flush,
+            Flush,
+            Put(1, 66_000),
+            Delete(0),
+            Flush,
+            Flush,
+            Flush,
+            Put(2, 65_600),
+        ],
+        // No value at all.
+        &[Put(0, 0), Put(0, 0), Flush, Delete(0), Flush, Put(0, 1)],
+    ];
+    steps.iter().enumerate().map(|(index, steps)| script(steps, index % 2 == 0)).collect()
+}
+
+fn cut_small_workloads(planted: Option<Planted>, effort: Effort) -> Result<u64, String> {
+    let mut cuts = 0;
+    for workload in small_workloads() {
+        cuts += cut_everywhere(&Media::new(REGION_BYTES), &History::new(), &workload, planted, effort, 1)?;
+    }
+    Ok(cuts)
+}
+
+#[test]
+fn every_cut_of_small_workloads() {
+    let cuts = cut_small_workloads(None, THOROUGH).unwrap();
+    assert!(cuts > 140, "only {cuts} cuts");
+}
+
+/// The same from a region that is full, so that slabs get other classes and limbo is pressed for space.
+#[test]
+fn every_cut_when_space_is_short() {
+    use Step::{Delete, Flush, Put};
+    let world = World::new(Media::new(REGION_BYTES), 3);
+    let table = Box::new(Table::new());
+    let mut history = History::new();
+    let fill: Vec<Step> = (0..80).map(|key| Put(key, 4000)).chain([Flush]).collect();
+    script(&fill, true).run(&world, &table, &mut history).unwrap();
+    let steady: Vec<Step> =
+        (0..80).map(Delete).chain([Flush, Flush, Flush, Put(0, 40_000), Put(1, 10), Flush]).collect();
+    run_one(&world, flush(&world, &table)).unwrap().unwrap();
+    let start = world.media.borrow().clone();
+    let effort = Effort { exhaustive: 3, samples: 6, recovery_cuts: 0 };
+    cut_everywhere(&start, &history, &script(&steady, true), None, effort, 9).unwrap();
+}
+
+#[test]
+fn random_cuts_of_interleaved_workloads() {
+    for seed in 0..24 {
+        cut_at_random(seed, None, 6, 5000).unwrap();
+    }
+    for seed in 100..106 {
+        cut_at_random(seed, None, 6, 90_000).unwrap();
+    }
+}
+
+fn caught(planted: Planted) -> bool {
+    let violated = |run: &dyn Fn() -> Result<(), String>| {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).map_or(true, |outcome| outcome.is_err())
+    };
+    let light = Effort { exhaustive: 8, samples: 40, recovery_cuts: 0 };
+    violated(&|| cut_small_workloads(Some(planted), light).map(drop))
+        || (0..400).any(|seed| violated(&|| cut_at_random(seed, Some(planted), 6, 5000)))
+}
+
+#[test]
+fn planted_reuse_too_early_is_caught() {
+    assert!(caught(Planted::ReuseTooEarly));
+}
+
+#[test]
+fn planted_short_tombstone_is_caught() {
+    assert!(caught(Planted::TombstoneTooShort));
+}
+
+#[test]
+fn planted_torn_values_are_caught() {
+    assert!(caught(Planted::TornValues));
+}
