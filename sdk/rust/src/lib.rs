@@ -1,1 +1,42 @@
-//! willow-sdk (being written).
+//! To write SSD Apps in Rust: `async` handlers that run on the processors inside a Willow device.
+//!
+//! An app is a set of handlers, [`app!`] makes a module of them. A handler gets a [`Request`]; it receives the arguments, has
+//! data moved by DMA between NV memory, the requester's buffers and local memory, and ends with a [`Response`]. Whatever
+//! takes time is awaited; meanwhile other handlers of the same app run on that SPU and share its state. What an import
+//! finishes at once does not suspend the handler.
+//!
+//! The same source also builds natively ([`native`]) and is tested there on a mock device ([`testing`]).
+//!
+//! The contract with SPU-OS is docs/abi.md.
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+mod error;
+mod event;
+#[doc(hidden)]
+pub mod executor;
+mod join;
+mod macros;
+#[doc(hidden)]
+pub mod manifest;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod native;
+mod nv;
+mod print;
+mod request;
+mod rpc;
+pub mod sync;
+mod sys;
+
+pub use error::{Error, Response};
+pub use event::DeviceEvent;
+pub use executor::{THREADS_MAX, WAITS_MAX};
+pub use join::{join, join_all};
+pub use nv::{
+    COUNTERS_MAX, Namespace, REGION_ALIGNMENT_BYTES, count, flush, namespace, region, region_bytes, region_free,
+    spu_count, spu_id, time_ns,
+};
+pub use print::SerialPort;
+#[doc(hidden)]
+pub use print::print_arguments;
+pub use request::{Body, Local, Nv, Reply, Request, RequestInfo, SOURCE_HOST, Sink, Source, Strides, Zeroes};
+pub use rpc::{App, Destination, RPC_BODY_BYTES_MAX, RPC_SEGMENTS_MAX, RpcBuilder, app_number};

@@ -1,0 +1,91 @@
+//! The custom section `willow.app` (docs/abi.md), put together when the app is compiled.
+
+/// A handler's number and name.
+pub type Entry = (u8, &'static str);
+
+const fn put<const BYTES: usize>(mut out: [u8; BYTES], mut at: usize, text: &[u8]) -> ([u8; BYTES], usize) {
+    let mut index = 0;
+    while index < text.len() {
+        if at < BYTES {
+            out[at] = text[index];
+        }
+        at += 1;
+        index += 1;
+    }
+    (out, at)
+}
+
+const fn build<const BYTES: usize>(name: &str, version: &str, handlers: &[Entry]) -> ([u8; BYTES], usize) {
+    let (mut out, mut at) = put([0; BYTES], 0, b"abi=1\nname=");
+    (out, at) = put(out, at, name.as_bytes());
+    (out, at) = put(out, at, b"\nversion=");
+    (out, at) = put(out, at, version.as_bytes());
+    (out, at) = put(out, at, b"\n");
+    let mut index = 0;
+    while index < handlers.len() {
+        let (number, name) = handlers[index];
+        let digits = [b'0' + number / 100, b'0' + number / 10 % 10, b'0' + number % 10];
+        let skipped = if number >= 100 {
+            0
+        } else if number >= 10 {
+            1
+        } else {
+            2
+        };
+        (out, at) = put(out, at, b"handler=");
+        (out, at) = put(out, at, digits.split_at(skipped).1);
+        (out, at) = put(out, at, b":");
+        (out, at) = put(out, at, name.as_bytes());
+        (out, at) = put(out, at, b"\n");
+        index += 1;
+    }
+    (out, at)
+}
+
+/// Checks what [`crate::app!`] was given, and returns the manifest's length.
+pub const fn manifest_bytes(name: &str, version: &str, handlers: &[Entry]) -> usize {
+    let letters = name.as_bytes();
+    assert!(!letters.is_empty() && letters.len() <= 31, "an app's name has 1 to 31 characters");
+    assert!(letters[0].is_ascii_lowercase(), "an app's name begins with a-z");
+    let mut index = 0;
+    while index < letters.len() {
+        let letter = letters[index];
+        assert!(
+            letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'-',
+            "an app's name is made of a-z, 0-9 and -"
+        );
+        index += 1;
+    }
+    index = 0;
+    while index < handlers.len() {
+        assert!(handlers[index].0 != 0, "handler numbers are 1 to 255: 0 is for events");
+        let mut other = index + 1;
+        while other < handlers.len() {
+            assert!(handlers[index].0 != handlers[other].0, "two handlers have the same number");
+            other += 1;
+        }
+        index += 1;
+    }
+    build::<0>(name, version, handlers).1
+}
+
+/// The manifest.
+pub const fn manifest<const BYTES: usize>(name: &str, version: &str, handlers: &[Entry]) -> [u8; BYTES] {
+    build::<BYTES>(name, version, handlers).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        const HANDLERS: &[Entry] = &[(1, "get"), (17, "put"), (255, "scan")];
+        const BYTES: usize = manifest_bytes("key-value", "0.1.0", HANDLERS);
+        let text = manifest::<BYTES>("key-value", "0.1.0", HANDLERS);
+        assert_eq!(
+            std::str::from_utf8(&text),
+            Ok("abi=1\nname=key-value\nversion=0.1.0\nhandler=1:get\nhandler=17:put\nhandler=255:scan\n")
+        );
+    }
+}
