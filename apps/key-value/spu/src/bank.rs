@@ -81,8 +81,6 @@ pub trait Bank {
     async fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault>;
     /// Local memory to NV memory.
     async fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
-    /// Zeroes NV memory.
-    async fn zero(&self, address: u64, bytes: u64) -> Result<(), Fault>;
     /// The request's payload, from byte `offset` on, to NV memory.
     async fn receive(&self, offset: u32, address: u64, bytes: u32) -> Result<(), Fault>;
     /// NV memory to the reply.

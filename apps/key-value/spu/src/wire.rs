@@ -22,8 +22,6 @@ pub mod handler {
     pub const FLUSH: u8 = 6;
     /// Reply: [`super::Statistics`].
     pub const STAT: u8 = 7;
-    /// Answers at once. The app sends it to itself, to let SPU-OS go on in the midst of long work.
-    pub const PAUSE: u8 = 8;
 }
 
 /// No such pair (NVMe KV: KV Key Does Not Exist, 87h).

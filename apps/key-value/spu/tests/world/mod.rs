@@ -243,13 +243,6 @@ impl Bank for Request {
         Ok(())
     }
 
-    async fn zero(&self, address: u64, bytes: u64) -> Result<(), Fault> {
-        self.before_write().await?;
-        self.world.media.borrow_mut().write(address as usize, &vec![0; bytes as usize]);
-        self.after_write().await;
-        Ok(())
-    }
-
     async fn receive(&self, offset: u32, address: u64, bytes: u32) -> Result<(), Fault> {
         self.before_write().await?;
         let from = &self.payload[offset as usize..(offset + bytes) as usize];

@@ -1,0 +1,311 @@
+//! The handlers: from a request's bytes to the engine and back, and SPU-OS as the engine's [`Bank`].
+
+use crate::bank::{Bank, Failure, Fault, Region};
+use crate::format::PairId;
+use crate::lock::WAITERS_MAX;
+use crate::store::{Condition, ListFrom};
+use crate::table::Table;
+use crate::wire::{self, PairArguments, Statistics};
+use core::cell::Cell;
+use willow_sdk::{App, Body, Destination, DeviceEvent, Error, Local, Nv, Reply, Request, Response};
+
+/// Requests that are handled on an SPU at a time.
+const THREADS: usize = 16;
+const _: () = assert!(THREADS <= WAITERS_MAX);
+
+/// Turns of long loops between two real waits: each turn takes well below 10,000 instructions, so that a handler stays
+/// within its budget of millions.
+const TURNS_PER_PAUSE: u32 = 1024;
+/// A handler number that no app has. An RPC to it takes no thread of the receiver: SPU-OS refuses it, in its own time, and
+/// has gone on with other work meanwhile.
+const NO_HANDLER: u8 = 255;
+
+/// What the app counts (`willow stat`).
+mod counter {
+    pub const GETS: u32 = 0;
+    pub const PUTS: u32 = 1;
+    pub const DELETES: u32 = 2;
+    pub const EXISTS: u32 = 3;
+    pub const LISTS: u32 = 4;
+    pub const FLUSHES: u32 = 5;
+    pub const PAUSES: u32 = 6;
+}
+
+/// What the app keeps in an SPU's local memory.
+pub struct State {
+    table: Table,
+}
+
+willow_sdk::app! {
+    name: "key-value",
+    version: env!("CARGO_PKG_VERSION"),
+    state: State = State { table: Table::new() },
+    threads: THREADS,
+    handlers: {
+        wire::handler::PUT => put,
+        wire::handler::GET => get,
+        wire::handler::DELETE => delete,
+        wire::handler::EXISTS => exists,
+        wire::handler::LIST => list,
+        wire::handler::FLUSH => flush,
+        wire::handler::STAT => stat,
+    },
+    events: on_event,
+}
+
+fn fault(error: Error) -> Fault {
+    match error {
+        Error::Full => Fault::Full,
+        Error::Permission => Fault::Permission,
+        _ => Fault::Media,
+    }
+}
+
+/// A request's view of SPU-OS.
+struct Ports<'a> {
+    request: &'a Request,
+    turns: Cell<u32>,
+}
+
+impl<'a> Ports<'a> {
+    fn new(request: &'a Request) -> Self {
+        Ports { request, turns: Cell::new(0) }
+    }
+}
+
+/// The payload begins behind the arguments.
+const PAYLOAD: u32 = PairArguments::BYTES as u32;
+
+impl Bank for Ports<'_> {
+    #[inline]
+    async fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        self.request.read(address, into).await.map_err(fault)
+    }
+
+    #[inline]
+    async fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        self.request.write(address, from).await.map_err(fault)
+    }
+
+    #[inline]
+    async fn receive(&self, offset: u32, address: u64, bytes: u32) -> Result<(), Fault> {
+        self.request.dma(Body(PAYLOAD + offset), Nv(address), bytes).await.map_err(fault)
+    }
+
+    #[inline]
+    async fn send(&self, address: u64, offset: u32, bytes: u32) -> Result<(), Fault> {
+        self.request.dma(Nv(address), Reply(offset), bytes).await.map_err(fault)
+    }
+
+    async fn reply(&self, from: &[u8], offset: u32) -> Result<(), Fault> {
+        self.request.dma(Local(from), Reply(offset), from.len() as u32).await.map_err(fault)
+    }
+
+    async fn checksum(&self, address: u64, bytes: u32, seed: u32) -> Result<u32, Fault> {
+        self.request.checksum(Nv(address), bytes, seed).await.map_err(fault)
+    }
+
+    #[inline]
+    async fn checksum_payload(&self, bytes: u32) -> Result<u32, Fault> {
+        self.request.checksum(Body(PAYLOAD), bytes, 0).await.map_err(fault)
+    }
+
+    async fn flush(&self) -> Result<(), Fault> {
+        willow_sdk::flush().await.map_err(fault)
+    }
+
+    #[inline]
+    async fn pause(&self) {
+        let turns = self.turns.get() + 1;
+        self.turns.set(turns);
+        if turns >= TURNS_PER_PAUSE {
+            self.turns.set(0);
+            willow_sdk::count(counter::PAUSES, 1);
+            // It fails: that it has come back is all that was wanted.
+            let _ = self.request.rpc(Destination::Spu(willow_sdk::spu_id()), App::Own, NO_HANDLER).send().await;
+        }
+    }
+
+    async fn region(&self, nsid: u32) -> Result<Region, Failure> {
+        let found = async {
+            let base = willow_sdk::region(nsid, 0).await?;
+            Ok(Region { base, bytes: willow_sdk::region_bytes(nsid)? })
+        };
+        found.await.map_err(|error| match error {
+            Error::NotFound => Failure::NoNamespace,
+            other => fault(other).into(),
+        })
+    }
+
+    fn entropy(&self) -> u64 {
+        willow_sdk::time_ns()
+    }
+
+    #[inline]
+    fn place(&self) -> (u16, u16) {
+        (willow_sdk::spu_id() as u16, willow_sdk::spu_count() as u16)
+    }
+}
+
+fn arguments(request: &Request) -> Result<PairArguments, Response> {
+    match request.receive_array::<{ PairArguments::BYTES }>() {
+        Ok(bytes) => Ok(PairArguments::decode(&bytes)),
+        Err(_) => Err(Response::failure(wire::STATUS_MALFORMED)),
+    }
+}
+
+fn pair(request: &Request) -> Result<(PairArguments, PairId), Response> {
+    let arguments = arguments(request)?;
+    let id = PairId::new(&arguments).ok_or(Response::failure(wire::STATUS_KEY_SIZE))?;
+    Ok((arguments, id))
+}
+
+fn response(outcome: Result<u32, Failure>) -> Response {
+    match outcome {
+        Ok(result) => Response::success(result),
+        Err(failure) => Response::failure(failure.status()),
+    }
+}
+
+async fn put(request: Request, state: &State) -> Response {
+    willow_sdk::count(counter::PUTS, 1);
+    let (arguments, id) = match pair(&request) {
+        Ok(pair) => pair,
+        Err(response) => return response,
+    };
+    if arguments.word > wire::VALUE_BYTES_MAX {
+        return Response::failure(wire::STATUS_VALUE_SIZE);
+    }
+    let condition = match arguments.flags & (wire::FLAG_ONLY_IF_EXISTS | wire::FLAG_ONLY_IF_ABSENT) {
+        0 => Condition::Always,
+        wire::FLAG_ONLY_IF_EXISTS => Condition::IfExists,
+        wire::FLAG_ONLY_IF_ABSENT => Condition::IfAbsent,
+        _ => return Response::failure(wire::STATUS_MALFORMED),
+    };
+    if request.info().body_bytes < PAYLOAD + arguments.word {
+        return Response::failure(wire::STATUS_MALFORMED);
+    }
+    let ports = Ports::new(&request);
+    let outcome = async {
+        let store = state.table.enter(&ports, arguments.nsid).await?;
+        store.put(&ports, &id, arguments.word, condition).await?;
+        if arguments.flags & wire::FLAG_FUA != 0 {
+            store.flush(&ports).await?;
+        }
+        Ok(0)
+    };
+    response(outcome.await)
+}
+
+async fn get(request: Request, state: &State) -> Response {
+    willow_sdk::count(counter::GETS, 1);
+    let (arguments, id) = match pair(&request) {
+        Ok(pair) => pair,
+        Err(response) => return response,
+    };
+    let room = request.info().reply_bytes;
+    let ports = Ports::new(&request);
+    let outcome = async {
+        let store = state.table.enter(&ports, arguments.nsid).await?;
+        store.get(&ports, &id, arguments.word, room).await
+    };
+    response(outcome.await)
+}
+
+async fn delete(request: Request, state: &State) -> Response {
+    willow_sdk::count(counter::DELETES, 1);
+    let (arguments, id) = match pair(&request) {
+        Ok(pair) => pair,
+        Err(response) => return response,
+    };
+    let ports = Ports::new(&request);
+    let outcome = async {
+        let store = state.table.enter(&ports, arguments.nsid).await?;
+        store.delete(&ports, &id).await?;
+        if arguments.flags & wire::FLAG_FUA != 0 {
+            store.flush(&ports).await?;
+        }
+        Ok(0)
+    };
+    response(outcome.await)
+}
+
+async fn exists(request: Request, state: &State) -> Response {
+    willow_sdk::count(counter::EXISTS, 1);
+    let (arguments, id) = match pair(&request) {
+        Ok(pair) => pair,
+        Err(response) => return response,
+    };
+    let ports = Ports::new(&request);
+    let outcome = async {
+        let store = state.table.enter(&ports, arguments.nsid).await?;
+        store.exists(&ports, &id).await
+    };
+    response(outcome.await)
+}
+
+async fn list(request: Request, state: &State) -> Response {
+    willow_sdk::count(counter::LISTS, 1);
+    let arguments = match arguments(&request) {
+        Ok(arguments) => arguments,
+        Err(response) => return response,
+    };
+    let from = if arguments.flags & wire::FLAG_FROM_START != 0 {
+        ListFrom::Start
+    } else {
+        match (PairId::new(&arguments), arguments.flags & wire::FLAG_AFTER != 0) {
+            (Some(id), false) => ListFrom::At(id),
+            (Some(id), true) => ListFrom::After(id),
+            (None, _) => return Response::failure(wire::STATUS_KEY_SIZE),
+        }
+    };
+    let room = request.info().reply_bytes;
+    let ports = Ports::new(&request);
+    let outcome = async {
+        let store = state.table.enter(&ports, arguments.nsid).await?;
+        store.list(&ports, from, arguments.word, room).await
+    };
+    response(outcome.await)
+}
+
+async fn flush(request: Request, state: &State) -> Response {
+    willow_sdk::count(counter::FLUSHES, 1);
+    let arguments = match arguments(&request) {
+        Ok(arguments) => arguments,
+        Err(response) => return response,
+    };
+    let ports = Ports::new(&request);
+    let outcome = async {
+        state.table.enter(&ports, arguments.nsid).await?.flush(&ports).await?;
+        Ok(0)
+    };
+    response(outcome.await)
+}
+
+async fn stat(request: Request, state: &State) -> Response {
+    let arguments = match arguments(&request) {
+        Ok(arguments) => arguments,
+        Err(response) => return response,
+    };
+    if request.info().reply_bytes < Statistics::BYTES as u32 {
+        return Response::failure(wire::STATUS_MALFORMED);
+    }
+    let ports = Ports::new(&request);
+    let outcome = async {
+        let statistics = state.table.enter(&ports, arguments.nsid).await?.statistics();
+        ports.reply(&statistics.encode(), 0).await?;
+        Ok(Statistics::BYTES as u32)
+    };
+    response(outcome.await)
+}
+
+async fn on_event(request: Request, event: DeviceEvent, state: &State) -> Response {
+    let ports = Ports::new(&request);
+    match event {
+        // A namespace's region is zeroed when it is created, which is what an empty store looks like.
+        DeviceEvent::NamespaceCreated(_) | DeviceEvent::Started | DeviceEvent::Other(_) => {}
+        DeviceEvent::NamespaceDeleted(nsid) => state.table.forget(nsid).await,
+        DeviceEvent::Shutdown => state.table.close_all(&ports).await,
+    }
+    Response::default()
+}
