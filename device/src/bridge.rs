@@ -60,11 +60,7 @@ impl Bridge {
 
     #[inline]
     fn hre(&mut self, id: HreId) -> Option<&mut Hre> {
-        if id.is_kernel() {
-            self.kernel.get_mut((id.0 as usize).checked_sub(1)?)
-        } else {
-            self.users.get_mut(&id.0)
-        }
+        if id.is_kernel() { self.kernel.get_mut((id.0 as usize).checked_sub(1)?) } else { self.users.get_mut(&id.0) }
     }
 
     /// A new queue for the host kernel, or for process `process` (its low 19 bits).

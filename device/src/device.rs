@@ -175,7 +175,8 @@ impl Device {
         for app in installed.iter().filter(|app| !app.built_in) {
             let blob = self.machine.borrow_mut().media.store.load_blob(&app.name);
             let bytes = blob.map_err(|error| OpenError(format!("app {} cannot be read: {error}", app.name)))?;
-            let bytes = bytes.ok_or_else(|| OpenError(format!("the module of app {} is gone from the media", app.name)))?;
+            let bytes =
+                bytes.ok_or_else(|| OpenError(format!("the module of app {} is gone from the media", app.name)))?;
             let added = compile(&self.runtime.engine(), bytes, limits)
                 .and_then(|compiled| self.add_app(compiled, Some(app.number), false));
             if let Err(why) = added {
@@ -209,7 +210,9 @@ impl Device {
             Some(number) => return Err(format!("its number {number} is past apps_max, {}", machine.apps.len())),
             None => (1..machine.apps.len()).find(|place| machine.apps[*place].is_none()),
         };
-        place.map(|place| place as AppNumber).ok_or_else(|| format!("there is room for {} apps", machine.apps.len() - 1))
+        place
+            .map(|place| place as AppNumber)
+            .ok_or_else(|| format!("there is room for {} apps", machine.apps.len() - 1))
     }
 
     /// Puts a compiled app on all SPUs, in place of an earlier incarnation where there is one.
@@ -456,11 +459,19 @@ impl Device {
                     machine.message_read(handle, offset, result);
                 }
                 Pending::ToNv { group, bank, address } => match result {
-                    Ok(bytes) => match machine.media.write(bank, address, &bytes, Pending::Group { group }) {
-                        Ok(Progress::WouldBlock) => {}
-                        Ok(Progress::Done) => machine.end_one(group, 0, None),
-                        Err(error) => machine.end_one(group, i64::from(error_of(error)), None),
-                    },
+                    Ok(bytes) => {
+                        let written = match machine.media.store.write(bank, address, &bytes) {
+                            Ok(Progress::WouldBlock) => {
+                                match machine.media.begin_write(bank, address, bytes, Pending::Group { group }) {
+                                    Ok(()) => continue,
+                                    Err(error) => i64::from(error_of(error)),
+                                }
+                            }
+                            Ok(Progress::Done) => 0,
+                            Err(error) => i64::from(error_of(error)),
+                        };
+                        machine.end_one(group, written, None);
+                    }
                     Err(_) => machine.end_one(group, code, None),
                 },
                 Pending::Compare { group, token, body_offset } => {

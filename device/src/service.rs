@@ -353,7 +353,9 @@ impl Device {
             match outcome.get() {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(error)) => {
-                    return Err(crate::device::OpenError(format!("the new device's metadata cannot be saved: {error}")));
+                    return Err(crate::device::OpenError(format!(
+                        "the new device's metadata cannot be saved: {error}"
+                    )));
                 }
                 None => std::thread::yield_now(),
             }
@@ -486,7 +488,8 @@ impl Device {
             CommandSet::Nvm => request.size_bytes.next_multiple_of(u64::from(block_bytes)),
             CommandSet::Kv => request.size_bytes,
         };
-        let nguid = identity(u64::from_le_bytes(self.uuid()[..8].try_into().unwrap_or_default()), self.service.identities);
+        let nguid =
+            identity(u64::from_le_bytes(self.uuid()[..8].try_into().unwrap_or_default()), self.service.identities);
         self.service.identities += 1;
         let namespace = Namespace {
             nsid,
@@ -545,7 +548,9 @@ impl Device {
             control::REMOVE => return self.remove(token, hre, &body_of(arguments, payload)),
             control::CREATE_NAMESPACE => return self.create_namespace(token, hre, &body_of(arguments, payload)),
             control::DELETE_NAMESPACE => return self.delete_namespace(token, hre, &body_of(arguments, payload)),
-            control::LIST_APPS => self.reply(token, &arguments, &serde_json::to_vec(&self.list_apps()).unwrap_or_default()),
+            control::LIST_APPS => {
+                self.reply(token, &arguments, &serde_json::to_vec(&self.list_apps()).unwrap_or_default())
+            }
             control::LIST_NAMESPACES => {
                 let namespaces = self.namespaces();
                 self.reply(token, &arguments, &serde_json::to_vec(&*namespaces).unwrap_or_default())
@@ -612,7 +617,9 @@ impl Device {
         let machine = &mut *self.machine.borrow_mut();
         if let Some(activity) = machine.activities.get_mut(token) {
             let room = match &activity.origin {
-                Origin::Host { transfer } => machine.bridge.transfers.get(*transfer).map_or(0, |t| t.reply_bytes as usize),
+                Origin::Host { transfer } => {
+                    machine.bridge.transfers.get(*transfer).map_or(0, |t| t.reply_bytes as usize)
+                }
                 Origin::Spu { reply, .. } => reply.len(),
                 Origin::Event { .. } => 0,
             };
@@ -668,7 +675,9 @@ impl Device {
         let engine = self.runtime.engine();
         self.jobs.push_back(Job(Box::new(move || JobDone(key, Box::new(compile(&engine, module, limits))))));
         let then: CompileDone = Box::new(move |device, compiled| match compiled {
-            Err(why) => device.answer(token, hre, refuse(ControlStatus::ModuleRefused, format!("the module is refused: {why}"))),
+            Err(why) => {
+                device.answer(token, hre, refuse(ControlStatus::ModuleRefused, format!("the module is refused: {why}")))
+            }
             Ok(compiled) => device.install_compiled(token, hre, compiled),
         });
         self.service.compiles.insert(key, then);
@@ -685,20 +694,26 @@ impl Device {
                 let text = format!("app {name} is being replaced or removed at this moment: try again");
                 return self.answer(token, hre, refuse(ControlStatus::Busy, text));
             }
-            self.drain(number, Box::new(move |device| {
-                device.machine.borrow_mut().end_app_for_upgrade(number);
-                device.finish_install(token, hre, compiled, Some(number));
-            }));
+            self.drain(
+                number,
+                Box::new(move |device| {
+                    device.machine.borrow_mut().end_app_for_upgrade(number);
+                    device.finish_install(token, hre, compiled, Some(number));
+                }),
+            );
         }
     }
 
     fn finish_install(&mut self, token: u32, hre: HreId, compiled: CompiledModule, number: Option<AppNumber>) {
         let (name, bytes) = (compiled.manifest.name.clone(), compiled.bytes.clone());
         match self.add_app(compiled, number, false) {
-            Err(why) => self.answer(token, hre, refuse(ControlStatus::ModuleRefused, format!("the module is refused: {why}"))),
+            Err(why) => {
+                self.answer(token, hre, refuse(ControlStatus::ModuleRefused, format!("the module is refused: {why}")))
+            }
             Ok(number) => {
                 let saved = move |device: &mut Device, result: Result<(), StoreError>| {
-                    let failed = |error| (ControlStatus::MediaFailed, format!("the app runs but is not saved: {error}"));
+                    let failed =
+                        |error| (ControlStatus::MediaFailed, format!("the app runs but is not saved: {error}"));
                     device.answer(token, hre, result.map(|()| u32::from(number)).map_err(failed));
                 };
                 let blob_saved: Continuation = Box::new(move |device, result| match result {
@@ -721,26 +736,31 @@ impl Device {
             let text = format!("app {name} serves namespaces, or is being replaced: delete them first");
             return self.answer(token, hre, refuse(ControlStatus::Busy, text));
         }
-        self.drain(number, Box::new(move |device| {
-            let ranges: Vec<(u64, u64)> = {
-                let machine = &mut *device.machine.borrow_mut();
-                machine.end_app(number, "removed", RpcOutcome::AppEnded);
-                machine.apps[number as usize] = None;
-                let ids: Vec<u32> = machine.regions.all().iter().filter(|r| r.app == name).map(|r| r.id).collect();
-                ids.into_iter().filter_map(|id| machine.regions.begin_delete(&name, id)).collect()
-            };
-            device.instances[number as usize].clear();
-            device.service.built_in.remove(&number);
-            device.save(Box::new(move |device, saved| {
-                for (base, bank_bytes) in ranges {
-                    device.zero_region(base, bank_bytes, 0, Box::new(|_, _| {}));
-                }
-                let failed = |error| (ControlStatus::MediaFailed, format!("the app is removed but that is not saved: {error}"));
-                let answer = saved.map(|()| 0).map_err(failed);
-                let ended: Continuation = Box::new(move |device, _| device.answer(token, hre, answer));
-                device.store_step(ended, |store, ticket| store.delete_blob(ticket, &name));
-            }));
-        }));
+        self.drain(
+            number,
+            Box::new(move |device| {
+                let ranges: Vec<(u64, u64)> = {
+                    let machine = &mut *device.machine.borrow_mut();
+                    machine.end_app(number, "removed", RpcOutcome::AppEnded);
+                    machine.apps[number as usize] = None;
+                    let ids: Vec<u32> = machine.regions.all().iter().filter(|r| r.app == name).map(|r| r.id).collect();
+                    ids.into_iter().filter_map(|id| machine.regions.begin_delete(&name, id)).collect()
+                };
+                device.instances[number as usize].clear();
+                device.service.built_in.remove(&number);
+                device.save(Box::new(move |device, saved| {
+                    for (base, bank_bytes) in ranges {
+                        device.zero_region(base, bank_bytes, 0, Box::new(|_, _| {}));
+                    }
+                    let failed = |error| {
+                        (ControlStatus::MediaFailed, format!("the app is removed but that is not saved: {error}"))
+                    };
+                    let answer = saved.map(|()| 0).map_err(failed);
+                    let ended: Continuation = Box::new(move |device, _| device.answer(token, hre, answer));
+                    device.store_step(ended, |store, ticket| store.delete_blob(ticket, &name));
+                }));
+            }),
+        );
     }
 
     fn create_namespace(&mut self, token: u32, hre: HreId, body: &[u8]) {

@@ -9,6 +9,8 @@ use crate::slab::Slab;
 /// Most operations that the store may have under way.
 pub const PENDING_MAX: usize = 1 << 15;
 
+const TOO_MANY: StoreError = StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error());
+
 /// What shall happen when an operation of the store has ended.
 pub(crate) enum Pending<C> {
     /// A read for the reply buffer of an activity.
@@ -55,40 +57,42 @@ impl<C> MediaController<C> {
         self.pending.remove(u32::try_from(ticket).ok()?)
     }
 
-    /// Writes, now or in the store's time: `Done`, or `WouldBlock` where `pending` waits for it.
-    pub fn write(&mut self, bank: usize, address: u64, from: &[u8], pending: Pending<C>) -> Result<Progress, StoreError> {
-        match self.store.write(bank, address, from)? {
-            Progress::Done => Ok(Progress::Done),
-            Progress::WouldBlock => {
-                let ticket = self.ticket(pending).map_err(|_| StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error()))?;
-                self.store.begin_write(ticket, bank, address, from.to_vec());
-                Ok(Progress::WouldBlock)
-            }
-        }
+    /// Begins a write that the store could not do at once.
+    pub fn begin_write(
+        &mut self,
+        bank: usize,
+        address: u64,
+        from: Vec<u8>,
+        pending: Pending<C>,
+    ) -> Result<(), StoreError> {
+        let ticket = self.ticket(pending).map_err(|_| TOO_MANY)?;
+        self.store.begin_write(ticket, bank, address, from);
+        Ok(())
     }
 
-    /// Zeroes, now or in the store's time.
-    pub fn zero(&mut self, bank: usize, address: u64, bytes: u64, pending: Pending<C>) -> Result<Progress, StoreError> {
-        match self.store.zero(bank, address, bytes)? {
-            Progress::Done => Ok(Progress::Done),
-            Progress::WouldBlock => {
-                let ticket = self.ticket(pending).map_err(|_| StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error()))?;
-                self.store.begin_zero(ticket, bank, address, bytes);
-                Ok(Progress::WouldBlock)
-            }
-        }
+    /// Begins a zeroing that the store could not do at once.
+    pub fn begin_zero(&mut self, bank: usize, address: u64, bytes: u64, pending: Pending<C>) -> Result<(), StoreError> {
+        let ticket = self.ticket(pending).map_err(|_| TOO_MANY)?;
+        self.store.begin_zero(ticket, bank, address, bytes);
+        Ok(())
     }
 
     /// Begins a read that the store could not do at once.
-    pub fn begin_read(&mut self, bank: usize, address: u64, bytes: usize, pending: Pending<C>) -> Result<(), StoreError> {
-        let ticket = self.ticket(pending).map_err(|_| StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error()))?;
+    pub fn begin_read(
+        &mut self,
+        bank: usize,
+        address: u64,
+        bytes: usize,
+        pending: Pending<C>,
+    ) -> Result<(), StoreError> {
+        let ticket = self.ticket(pending).map_err(|_| TOO_MANY)?;
         self.store.begin_read(ticket, bank, address, bytes);
         Ok(())
     }
 
     /// Makes a bank, or all, durable.
     pub fn flush(&mut self, bank: Option<usize>, pending: Pending<C>) -> Result<Progress, StoreError> {
-        let ticket = self.ticket(pending).map_err(|_| StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error()))?;
+        let ticket = self.ticket(pending).map_err(|_| TOO_MANY)?;
         let progress = self.store.flush(ticket, bank);
         if !matches!(progress, Ok(Progress::WouldBlock)) {
             self.take(ticket);

@@ -10,7 +10,6 @@ pub mod store;
 #[cfg(test)]
 mod model;
 
-
 /// Most banks that a store can have, one an SPU.
 pub const BANKS_MAX: usize = 64;
 /// Most bytes of device metadata that a store keeps.

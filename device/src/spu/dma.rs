@@ -202,7 +202,9 @@ impl Machine {
                     done => return Ok(done.into()),
                 }
                 let token = dma.token;
-                let Some(group) = self.group_for(caller, dma, group) else { return Ok(Moved::Error(abi::ERROR_REFUSED)) };
+                let Some(group) = self.group_for(caller, dma, group) else {
+                    return Ok(Moved::Error(abi::ERROR_REFUSED));
+                };
                 Ok(self.begin_read(bank, from, bytes, Pending::ToReply { group, token, offset: to }))
             }
             abi::PORT_LOCAL => {
@@ -211,7 +213,9 @@ impl Machine {
                     Ok(Progress::WouldBlock) => {}
                     done => return Ok(done.into()),
                 }
-                let Some(group) = self.group_for(caller, dma, group) else { return Ok(Moved::Error(abi::ERROR_REFUSED)) };
+                let Some(group) = self.group_for(caller, dma, group) else {
+                    return Ok(Moved::Error(abi::ERROR_REFUSED));
+                };
                 Ok(self.begin_read(bank, from, bytes, Pending::ToLocal { group, pointer: to }))
             }
             abi::PORT_NV => {
@@ -224,7 +228,7 @@ impl Machine {
                 self.spus[bank].nv_write_bytes += bytes as u64;
                 let mut bounce = vec![0; bytes];
                 match self.media.store.read(bank, from, &mut bounce) {
-                    Ok(Progress::Done) => self.write_nv(caller, dma, to, &bounce, group),
+                    Ok(Progress::Done) => Ok(self.write_nv(caller, dma, to, &bounce, group)),
                     Ok(Progress::WouldBlock) => {
                         let Some(group) = self.group_for(caller, dma, group) else {
                             return Ok(Moved::Error(abi::ERROR_REFUSED));
@@ -251,33 +255,20 @@ impl Machine {
         }
     }
 
-    fn write_nv(
-        &mut self,
-        caller: Caller,
-        dma: &Dma,
-        to: u64,
-        from: &[u8],
-        group: &mut Option<u32>,
-    ) -> Result<Moved, WildPointer> {
-        let bank = caller.spu as usize;
-        match self.media.store.write(bank, to, from) {
-            Ok(Progress::WouldBlock) => {}
-            done => return Ok(done.into()),
+    /// Writes local bytes, now or in the store's time.
+    fn write_nv(&mut self, caller: Caller, dma: &Dma, to: u64, from: &[u8], group: &mut Option<u32>) -> Moved {
+        match self.media.store.write(caller.spu as usize, to, from) {
+            Ok(Progress::WouldBlock) => self.begin_write(caller, dma, to, from.to_vec(), group),
+            done => done.into(),
         }
-        let Some(group) = self.group_for(caller, dma, group) else { return Ok(Moved::Error(abi::ERROR_REFUSED)) };
-        Ok(self.media.write(bank, to, from, Pending::Group { group }).map_or_else(
-            |error| Moved::Error(error_of(error)),
-            // Between the two calls nothing has run, but a store may have got room: the group's share ends by event then.
-            |progress| if progress == Progress::Done { self.ended_in_between(group) } else { Moved::Pending },
-        ))
     }
 
-    fn ended_in_between(&mut self, group: u32) -> Moved {
-        if let Some(group) = self.groups.get_mut(group) {
-            group.remaining += 1;
+    fn begin_write(&mut self, caller: Caller, dma: &Dma, to: u64, from: Vec<u8>, group: &mut Option<u32>) -> Moved {
+        let Some(group) = self.group_for(caller, dma, group) else { return Moved::Error(abi::ERROR_REFUSED) };
+        match self.media.begin_write(caller.spu as usize, to, from, Pending::Group { group }) {
+            Ok(()) => Moved::Pending,
+            Err(error) => Moved::Error(error_of(error)),
         }
-        self.end_one(group, 0, None);
-        Moved::Done
     }
 
     #[inline]
@@ -304,30 +295,35 @@ impl Machine {
                     return Ok(Moved::Error(abi::ERROR_ARGUMENT));
                 };
                 if let Some(payload) = Self::payload_range(&self.bridge, activity, from, bytes) {
-                    match self.media.store.write(bank, to, payload) {
-                        Ok(Progress::WouldBlock) => {}
-                        done => return Ok(done.into()),
-                    }
+                    return Ok(match self.media.store.write(bank, to, payload) {
+                        Ok(Progress::WouldBlock) => {
+                            let copy = payload.to_vec();
+                            self.begin_write(caller, dma, to, copy, group)
+                        }
+                        done => done.into(),
+                    });
                 }
+                // A range that begins in the inline arguments.
                 let mut copy = vec![0; bytes];
                 if self.copy_body(dma.token, from, &mut copy).is_none() {
                     return Ok(Moved::Error(abi::ERROR_RANGE));
                 }
-                self.write_nv(caller, dma, to, &copy, group)
+                Ok(self.write_nv(caller, dma, to, &copy, group))
             }
             abi::PORT_LOCAL => {
                 let source = memory.slice(from, bytes)?;
-                self.write_nv(caller, dma, to, source, group)
+                Ok(self.write_nv(caller, dma, to, source, group))
             }
             abi::PORT_ZERO => {
                 match self.media.store.zero(bank, to, bytes as u64) {
                     Ok(Progress::WouldBlock) => {}
                     done => return Ok(done.into()),
                 }
-                let Some(group) = self.group_for(caller, dma, group) else { return Ok(Moved::Error(abi::ERROR_REFUSED)) };
-                match self.media.zero(bank, to, bytes as u64, Pending::Group { group }) {
-                    Ok(Progress::Done) => Ok(self.ended_in_between(group)),
-                    Ok(Progress::WouldBlock) => Ok(Moved::Pending),
+                let Some(group) = self.group_for(caller, dma, group) else {
+                    return Ok(Moved::Error(abi::ERROR_REFUSED));
+                };
+                match self.media.begin_zero(bank, to, bytes as u64, Pending::Group { group }) {
+                    Ok(()) => Ok(Moved::Pending),
                     Err(error) => Ok(Moved::Error(error_of(error))),
                 }
             }
@@ -336,7 +332,15 @@ impl Machine {
     }
 
     /// `compare`: NV memory with a range of the body.
-    pub fn compare(&mut self, caller: Caller, token: u32, address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32 {
+    pub fn compare(
+        &mut self,
+        caller: Caller,
+        token: u32,
+        address: u64,
+        body_offset: u64,
+        bytes: u32,
+        wait: u32,
+    ) -> i32 {
         let Some(activity) = self.activity(caller, token) else { return abi::ERROR_ARGUMENT };
         let originating = activity.originating;
         if bytes as usize > abi::BOUNCE_BYTES_MAX {

@@ -78,7 +78,10 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
                 let (number, handler) = value.split_once(':').ok_or_else(|| wrong("is not handler=NUMBER:NAME"))?;
                 let number = number.parse::<u8>().ok().filter(|number| *number > 0);
                 let number = number.ok_or_else(|| wrong("needs a handler number from 1 to 255"))?;
-                if handler.is_empty() || handler.len() > 64 || handlers.iter().any(|(n, h)| *n == number || h == handler) {
+                if handler.is_empty()
+                    || handler.len() > 64
+                    || handlers.iter().any(|(n, h)| *n == number || h == handler)
+                {
                     return Err(wrong("repeats a handler or gives it no usable name"));
                 }
                 handlers.push((number, handler.to_owned()));
@@ -159,7 +162,10 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
                     functions.push(signature);
                     let known = IMPORTS.iter().find(|(name, ..)| import.module == "willow" && *name == import.name);
                     let Some((_, parameters, results)) = known else {
-                        return Err(format!("it imports {}.{}, which SPU-OS does not offer", import.module, import.name));
+                        return Err(format!(
+                            "it imports {}.{}, which SPU-OS does not offer",
+                            import.module, import.name
+                        ));
                     };
                     let found = signatures.get(signature as usize).cloned().flatten();
                     if found != Some(((*parameters).to_owned(), (*results).to_owned())) {

@@ -148,7 +148,14 @@ pub(crate) fn error_of(error: StoreError) -> i32 {
 }
 
 impl AppState {
-    pub fn new(name: &str, version: &str, handlers: Vec<(u8, String)>, module_bytes: u64, incarnation: u32, spus: u16) -> Self {
+    pub fn new(
+        name: &str,
+        version: &str,
+        handlers: Vec<(u8, String)>,
+        module_bytes: u64,
+        incarnation: u32,
+        spus: u16,
+    ) -> Self {
         let mut has_handler = [false; 256];
         for (number, _) in &handlers {
             has_handler[*number as usize] = true;
@@ -235,7 +242,12 @@ impl Machine {
 
     /// A range of a body in place, where it lies within the payload.
     #[inline]
-    pub fn payload_range<'a>(bridge: &'a Bridge, activity: &'a Activity, offset: u64, bytes: usize) -> Option<&'a [u8]> {
+    pub fn payload_range<'a>(
+        bridge: &'a Bridge,
+        activity: &'a Activity,
+        offset: u64,
+        bytes: usize,
+    ) -> Option<&'a [u8]> {
         let begin = usize::try_from(offset).ok()?.checked_sub(activity.arguments.as_slice().len())?;
         Self::payload(bridge, activity).get(begin..begin.checked_add(bytes)?)
     }

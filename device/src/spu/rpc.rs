@@ -48,7 +48,8 @@ impl Machine {
     ) -> Result<i32, WildPointer> {
         let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
         let originating = activity.originating;
-        if body_bytes > abi::MESSAGE_BYTES_MAX || reply_bytes > abi::MESSAGE_BYTES_MAX || !(1..=255).contains(&handler) {
+        if body_bytes > abi::MESSAGE_BYTES_MAX || reply_bytes > abi::MESSAGE_BYTES_MAX || !(1..=255).contains(&handler)
+        {
             return Ok(abi::ERROR_ARGUMENT);
         }
         if destination < -1 || destination >= self.spus.len() as i32 {
@@ -231,7 +232,9 @@ impl Machine {
 
     /// `region`, for one that exists: its base, or `None` where the control service has to make it.
     pub fn region(&mut self, caller: Caller, id: u32, bytes: u64, wait: u32) -> i64 {
-        let Some(name) = self.app(caller.app).map(|app| app.name.clone()) else { return i64::from(abi::ERROR_NOT_FOUND) };
+        let Some(name) = self.app(caller.app).map(|app| app.name.clone()) else {
+            return i64::from(abi::ERROR_NOT_FOUND);
+        };
         if let Some(region) = self.regions.find(&name, id) {
             return region.base as i64;
         }
@@ -249,7 +252,9 @@ impl Machine {
         let name = self.app(caller.app).map(|app| app.name.clone()).unwrap_or_default();
         match self.regions.find(&name, id) {
             None => abi::ERROR_NOT_FOUND,
-            Some(region) if self.namespaces.iter().any(|namespace| namespace.base == region.base) => abi::ERROR_PERMISSION,
+            Some(region) if self.namespaces.iter().any(|namespace| namespace.base == region.base) => {
+                abi::ERROR_PERMISSION
+            }
             Some(_) => self.region_call(caller, id, None, wait),
         }
     }

@@ -4,11 +4,11 @@
 //! Invariants: a trapped instance is never called again; the guest reaches nothing but its own memory and the imports of
 //! docs/abi.md; a call ends after the budget at the latest.
 
+use super::Instance;
 use super::abi;
 use super::dma::{Dma, End};
 use super::module::{self, Manifest, ModuleLimits};
 use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer};
-use super::Instance;
 use std::cell::RefCell;
 use std::rc::Rc;
 use wasmtime::{
@@ -168,7 +168,8 @@ impl WasmInstance {
 impl Instance for WasmInstance {
     #[inline]
     fn start(&mut self, token: u32, handler: u8) -> Result<bool, String> {
-        let ran = self.store.set_fuel(self.budget).and_then(|()| self.start.call(&mut self.store, (token, handler.into())));
+        let ran =
+            self.store.set_fuel(self.budget).and_then(|()| self.start.call(&mut self.store, (token, handler.into())));
         match ran {
             Ok(0) => {
                 self.account();
@@ -341,7 +342,9 @@ fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         "willow",
         "checksum",
         |g: GuestCaller<'_, Guest>, token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32| {
-            with(g, |caller, memory, machine| machine.checksum(caller, memory, (token, port, address, bytes, seed, wait)))
+            with(g, |caller, memory, machine| {
+                machine.checksum(caller, memory, (token, port, address, bytes, seed, wait))
+            })
         },
     )?;
     l.func_wrap("willow", "checksum_value", |g: GuestCaller<'_, Guest>| g.data().machine.borrow().checksum_value)?;
