@@ -1,0 +1,647 @@
+//! Admin commands (NVMe Base 5).
+
+use willow_device::{Arguments, CommandSet, HostCompletion, Rpc, RpcList, RpcOutcome};
+use willow_wire::bytes::u16_at;
+use willow_wire::control;
+use willow_wire::spec::identify::cns;
+use willow_wire::spec::log::GetLogPage;
+use willow_wire::spec::opcode::admin;
+use willow_wire::spec::{Status, SubmissionEntry, feature as fid, log};
+
+use crate::backend::Backend;
+use crate::bytes::{get16, get64};
+use crate::command::{self, Command, Data, NSID_ALL};
+use crate::config::*;
+use crate::features::{Features, Select, queues_value};
+use crate::identify::{self, ControllerView, IDENTIFY_BYTES};
+use crate::log_page;
+use crate::queue::{Association, State};
+use crate::status::Failure;
+use crate::subsystem::{Fetch, Next, Subsystem};
+use crate::work::Work;
+
+/// What an admin command that is done at once ends with.
+struct Answer {
+    result: u32,
+    data: Option<Vec<u8>>,
+}
+
+impl From<u32> for Answer {
+    fn from(result: u32) -> Self {
+        Answer { result, data: None }
+    }
+}
+
+impl From<Vec<u8>> for Answer {
+    fn from(data: Vec<u8>) -> Self {
+        Answer { result: 0, data: Some(data) }
+    }
+}
+
+impl<B: Backend> Subsystem<B> {
+    /// A command on an admin queue.
+    #[cold]
+    pub(crate) fn admin_command(
+        &mut self,
+        index: u16,
+        association: Association,
+        entry: &SubmissionEntry,
+        capsule: &[u8],
+    ) -> Next {
+        let cntlid = association.controller;
+        let now_ns = self.now_ns;
+        let Some(controller) = self.controllers.get_mut(&cntlid) else {
+            return Next::Violation("the controller is gone");
+        };
+        let discovery = controller.discovery;
+        // Commands that do not end at once, or need the queue.
+        let outcome = if !controller.is_ready() {
+            Err(Failure::of(Status::COMMAND_SEQUENCE_ERROR))
+        } else if let Err(failure) = command::check_flags(entry) {
+            Err(failure)
+        } else {
+            match entry.opcode() {
+                admin::IDENTIFY => self.identify(cntlid, entry).map(Answer::from),
+                admin::GET_LOG_PAGE => self.get_log_page(index, cntlid, entry).map(Answer::from),
+                admin::GET_FEATURES => self.get_features(cntlid, entry),
+                admin::SET_FEATURES => match self.set_features(cntlid, entry, capsule) {
+                    Ok(answer) => answer.map(Answer::from),
+                    Err(next) => return self.fetch_admin(index, entry, next),
+                },
+                admin::ASYNC_EVENT_REQUEST => {
+                    if controller.event_requests.len() >= EVENT_REQUESTS_MAX {
+                        Err(Failure::at(Status::ASYNC_EVENT_LIMIT_EXCEEDED, 0))
+                    } else {
+                        if let Some(place) = self.begin(index, entry) {
+                            self.wait_for_event(index, place, cntlid);
+                        }
+                        return Next::Taken;
+                    }
+                }
+                admin::KEEP_ALIVE => {
+                    controller.keep_alive_ns = now_ns;
+                    Ok(Answer::from(0))
+                }
+                admin::ABORT if !discovery => Ok(Answer::from(self.abort(index, cntlid, entry))),
+                admin::NAMESPACE_MANAGEMENT if !discovery => {
+                    return self.manage_namespace(index, cntlid, entry, capsule);
+                }
+                admin::NAMESPACE_ATTACHMENT if !discovery => match self.attach_namespace(cntlid, entry, capsule) {
+                    Ok(answer) => answer.map(Answer::from),
+                    Err(next) => return self.fetch_admin(index, entry, next),
+                },
+                _ => Err(Failure::at(Status::INVALID_OPCODE, 0)),
+            }
+        };
+        match outcome {
+            Ok(answer) => {
+                if let Some(place) = self.begin(index, entry) {
+                    let payload = answer.data.map(|data| self.payload_of(&data));
+                    self.complete(index, place, Status::SUCCESS, u64::from(answer.result), payload);
+                }
+            }
+            Err(failure) => self.fail(index, entry, failure),
+        }
+        Next::Taken
+    }
+
+    fn wait_for_event(&mut self, index: u16, place: u16, cntlid: u16) {
+        if let Some(queue) = self.queues[usize::from(index)].as_mut() {
+            queue.slots[usize::from(place)].state = State::Event;
+        }
+        if let Some(controller) = self.controllers.get_mut(&cntlid) {
+            controller.event_requests.push_back(place);
+        }
+        self.tell_events(cntlid);
+    }
+
+    /// Admin commands with data from the host take them from the capsule: it holds all that any of them has (NVMe/TCP 3.3.2.2).
+    /// A host that wants to be asked for them instead is asked, and the command done when they are there.
+    fn fetch_admin(&mut self, index: u16, entry: &SubmissionEntry, bytes: u32) -> Next {
+        let Some(buffer) = self.pool.take(bytes as usize + 64) else { return Next::Wait };
+        let Some(place) = self.begin(index, entry) else {
+            self.pool.give(buffer);
+            return Next::Taken;
+        };
+        let mut buffer = buffer;
+        // The entry waits in front of its data.
+        buffer[..64].copy_from_slice(&entry.0);
+        if let Some(queue) = self.queues[usize::from(index)].as_mut() {
+            let slot = &mut queue.slots[usize::from(place)];
+            slot.state = State::Fetching;
+            slot.command =
+                Some(Command { nsid: entry.nsid(), operation: command::Operation::Admin, data: Data::Fetch(bytes) });
+        }
+        Next::Fetch(Fetch { slot: place, cid: entry.cid(), buffer, start: 64, bytes })
+    }
+
+    /// Does an admin command whose data have been fetched.
+    pub(crate) fn execute_admin(&mut self, index: u16, place: u16, bytes: u32, buffer: Vec<u8>) {
+        let mut raw = [0; 64];
+        raw.copy_from_slice(&buffer[..64]);
+        let bytes = bytes as usize;
+        // As if they had come in the capsule.
+        let entry = SubmissionEntry(raw).with_sgl(willow_wire::spec::Sgl::in_capsule(0, bytes as u32));
+        let data = buffer[64..64 + bytes].to_vec();
+        self.pool.give(buffer);
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
+        let Some(association) = queue.association else { return };
+        // Its identifier and place go back; handing it in again takes them again, and does not move the head twice.
+        let head = association.head;
+        queue.free_slot(place);
+        self.admin_command(index, association, &entry, &data);
+        if let Some(queue) = self.queues[usize::from(index)].as_mut() {
+            if let Some(association) = queue.association.as_mut() {
+                association.head = head;
+            }
+        }
+        if let Some(last) = self.completions.back_mut()
+            && last.entry.cid == entry.cid()
+        {
+            last.entry.sqhd = head;
+        }
+    }
+
+    // --- Identify ---
+
+    fn identify(&mut self, cntlid: u16, entry: &SubmissionEntry) -> Result<Vec<u8>, Failure> {
+        let Some(controller) = self.controllers.get(&cntlid) else { return Err(Failure::of(Status::INTERNAL_ERROR)) };
+        command::data_to_host(entry, Some(IDENTIFY_BYTES as u64))?;
+        let (structure, nsid, from) = (entry.cdw10() as u8, entry.nsid(), (entry.cdw10() >> 16) as u16);
+        let csi = (entry.cdw11() >> 24) as u8;
+        let active = |nsid: u32| self.find_active(cntlid, nsid).map(|place| &self.namespaces[place].namespace);
+        let stripe_bytes = self.backend.stripe_bytes();
+        let view = ControllerView {
+            cntlid,
+            discovery: controller.discovery,
+            serial: &self.config.serial,
+            nqn: if controller.discovery { NQN_DISCOVERY } else { &self.config.nqn },
+            volatile_write_cache: self.backend.volatile_write_cache(),
+            capacity: self.backend.capacity(),
+        };
+        if controller.discovery {
+            return match structure {
+                cns::CONTROLLER => Ok(identify::controller(&view).to_vec()),
+                cns::ACTIVE_NAMESPACES => Ok(identify::zeroes().to_vec()),
+                _ => Err(Failure::field(40)),
+            };
+        }
+        let set = match csi {
+            0 => Some(CommandSet::Nvm),
+            1 => Some(CommandSet::Kv),
+            _ => None,
+        };
+        let checked_set = || set.ok_or(Failure::at(Status::INVALID_FIELD, 47));
+        let valid = |nsid: u32| -> Result<(), Failure> {
+            if nsid == 0 || nsid > NSID_MAX { Err(Failure::at(Status::INVALID_NAMESPACE, 4)) } else { Ok(()) }
+        };
+        // Lists begin behind NSID; the two highest numbers cannot be begun behind (NVMe Base 5.17.2.2).
+        let list_start = || if nsid >= 0xffff_fffe { Err(Failure::at(Status::INVALID_NAMESPACE, 4)) } else { Ok(()) };
+        let all_sets = controller.all_command_sets();
+        let numbers = |only_active: bool, set: Option<CommandSet>| {
+            let chosen = self.namespaces.iter().enumerate().filter(move |(place, one)| {
+                (!only_active || controller.active.get(*place).copied().unwrap_or(false))
+                    && set.is_none_or(|set| one.namespace.csi == set)
+                    && (all_sets || one.namespace.csi == CommandSet::Nvm)
+            });
+            chosen.map(|(_, one)| one.namespace.nsid)
+        };
+        let out = match structure {
+            cns::NAMESPACE if nsid == NSID_ALL => identify::namespace(None, stripe_bytes),
+            cns::NAMESPACE => {
+                valid(nsid)?;
+                match active(nsid) {
+                    Some(namespace) if namespace.csi == CommandSet::Nvm => {
+                        identify::namespace(Some(namespace), stripe_bytes)
+                    }
+                    Some(_) => return Err(Failure::at(Status::INVALID_COMMAND_SET, 4)),
+                    None => identify::zeroes(),
+                }
+            }
+            cns::CONTROLLER => identify::controller(&view),
+            cns::ACTIVE_NAMESPACES => {
+                list_start()?;
+                identify::namespace_list(numbers(true, None), nsid)
+            }
+            cns::NAMESPACE_DESCRIPTORS => {
+                valid(nsid)?;
+                identify::descriptors(active(nsid).ok_or(Failure::field(4))?)
+            }
+            cns::CSI_NAMESPACE => {
+                let set = checked_set()?;
+                valid(nsid)?;
+                match active(nsid) {
+                    Some(namespace) if namespace.csi != set => {
+                        return Err(Failure::at(Status::INVALID_COMMAND_SET, 47));
+                    }
+                    Some(namespace) if set == CommandSet::Kv => identify::kv_namespace(namespace),
+                    // Protection information and its storage tags: there are none.
+                    _ => identify::zeroes(),
+                }
+            }
+            cns::CSI_CONTROLLER => match checked_set()? {
+                CommandSet::Nvm => identify::nvm_controller(),
+                CommandSet::Kv => identify::zeroes(),
+            },
+            cns::CSI_ACTIVE_NAMESPACES => {
+                list_start()?;
+                identify::namespace_list(numbers(true, Some(checked_set()?)), nsid)
+            }
+            cns::INDEPENDENT_NAMESPACE => {
+                valid(nsid)?;
+                if active(nsid).is_some() { identify::independent_namespace() } else { identify::zeroes() }
+            }
+            cns::ALLOCATED_NAMESPACES => {
+                list_start()?;
+                identify::namespace_list(numbers(false, None), nsid)
+            }
+            cns::CSI_ALLOCATED_NAMESPACES => {
+                list_start()?;
+                identify::namespace_list(numbers(false, Some(checked_set()?)), nsid)
+            }
+            cns::ALLOCATED_NAMESPACE => {
+                valid(nsid)?;
+                match self.find(nsid).map(|place| &self.namespaces[place].namespace) {
+                    Some(namespace) if namespace.csi == CommandSet::Nvm => {
+                        identify::namespace(Some(namespace), stripe_bytes)
+                    }
+                    Some(_) => return Err(Failure::at(Status::INVALID_COMMAND_SET, 4)),
+                    None => identify::zeroes(),
+                }
+            }
+            cns::ATTACHED_CONTROLLERS => {
+                valid(nsid)?;
+                let place = self.find(nsid).ok_or(Failure::field(4))?;
+                let attached = self.controllers.values().filter(|one| one.active.get(place).copied().unwrap_or(false));
+                identify::controller_list(attached.map(|one| one.cntlid), from)
+            }
+            cns::CONTROLLERS => {
+                let io = self.controllers.values().filter(|one| !one.discovery);
+                identify::controller_list(io.map(|one| one.cntlid), from)
+            }
+            cns::COMMAND_SETS => {
+                // CNTID FFFFh: the controller that processes the command.
+                if from != 0xffff && from != cntlid {
+                    return Err(Failure::field(42));
+                }
+                identify::command_sets()
+            }
+            _ => return Err(Failure::field(40)),
+        };
+        Ok(out.to_vec())
+    }
+
+    // --- Get Log Page ---
+
+    fn get_log_page(&mut self, index: u16, cntlid: u16, entry: &SubmissionEntry) -> Result<Vec<u8>, Failure> {
+        let wanted = GetLogPage::from_entry(entry);
+        if wanted.bytes > u64::from(TRANSFER_BYTES_MAX) {
+            return Err(Failure::field(40));
+        }
+        command::data_to_host(entry, Some(wanted.bytes))?;
+        // OT (CDW14 bit 23): index offsets are not supported by any page.
+        if wanted.offset % 4 != 0 || entry.cdw14() & 1 << 23 != 0 {
+            return Err(Failure::field(48));
+        }
+        let smart = self.smart();
+        let local = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.local);
+        let Some(controller) = self.controllers.get_mut(&cntlid) else {
+            return Err(Failure::of(Status::INTERNAL_ERROR));
+        };
+        let whole_controller = |nsid: u32| if nsid != 0 && nsid != NSID_ALL { Err(Failure::field(4)) } else { Ok(()) };
+        let page = match (wanted.page, controller.discovery) {
+            (log::SUPPORTED_PAGES, discovery) => log_page::supported(discovery),
+            (log::ERROR, _) => controller.error_log.page(),
+            (log::DISCOVERY, true) => log_page::discovery(&self.config.nqn, &self.config.addresses, local),
+            (_, true) => return Err(Failure::at(Status::INVALID_LOG_PAGE, 40)),
+            (log::SMART, _) => {
+                // Of the controller alone: LPA bit 0 is 0.
+                whole_controller(entry.nsid())?;
+                log_page::smart(&smart)
+            }
+            (log::FIRMWARE_SLOT, _) => log_page::firmware(),
+            (log::CHANGED_NAMESPACES, _) => log_page::changed_namespaces(&controller.take_changed(wanted.retain_event)),
+            (log::COMMAND_EFFECTS, _) => match wanted.csi {
+                0 => log_page::effects(CommandSet::Nvm),
+                1 => log_page::effects(CommandSet::Kv),
+                _ => return Err(Failure::field(59)),
+            },
+            _ => return Err(Failure::at(Status::INVALID_LOG_PAGE, 40)),
+        };
+        if wanted.offset > page.len() as u64 {
+            return Err(Failure::field(48));
+        }
+        let mut out = page[wanted.offset as usize..].to_vec();
+        out.resize(wanted.bytes as usize, 0);
+        self.tell_events(cntlid);
+        Ok(out)
+    }
+
+    // --- Features ---
+
+    fn get_features(&mut self, cntlid: u16, entry: &SubmissionEntry) -> Result<Answer, Failure> {
+        let now_ns = self.now_ns;
+        let Some(controller) = self.controllers.get(&cntlid) else { return Err(Failure::of(Status::INTERNAL_ERROR)) };
+        let feature = entry.cdw10() as u8;
+        let select = match (entry.cdw10() >> 8) as u8 & 7 {
+            fid::SELECT_CURRENT => Select::Current,
+            // Nothing is saved, so that what is saved is the default (NVMe Base 5.15).
+            fid::SELECT_DEFAULT | fid::SELECT_SAVED => Select::Default,
+            fid::SELECT_SUPPORTED => Select::Capabilities,
+            _ => return Err(Failure::field(41)),
+        };
+        if !controller.features.is_supported(feature, controller.discovery) {
+            return Err(Failure::field(40));
+        }
+        let bytes = Features::data_bytes(feature);
+        let has_data = bytes > 0 && select != Select::Capabilities;
+        if has_data {
+            command::data_to_host(entry, Some(u64::from(bytes)))?;
+        }
+        match (feature, select) {
+            (fid::NUMBER_OF_QUEUES, Select::Current) => Ok(queues_value(controller.queues_granted).into()),
+            (fid::NUMBER_OF_QUEUES, Select::Default) => Ok(queues_value(IO_QUEUES_MAX).into()),
+            (fid::HOST_IDENTIFIER, Select::Current | Select::Default) => {
+                // EXHID: 128 bits, always so over fabrics.
+                if entry.cdw11() & 1 == 0 {
+                    return Err(Failure::field(44));
+                }
+                Ok(controller.host_id.to_vec().into())
+            }
+            _ => {
+                let (result, data) = controller.features.get(feature, entry.cdw11(), select, now_ns)?;
+                Ok(Answer { result, data })
+            }
+        }
+    }
+
+    /// The outer error: so many bytes of data are to be fetched first.
+    fn set_features(
+        &mut self,
+        cntlid: u16,
+        entry: &SubmissionEntry,
+        capsule: &[u8],
+    ) -> Result<Result<u32, Failure>, u32> {
+        let now_ns = self.now_ns;
+        let Some(controller) = self.controllers.get_mut(&cntlid) else {
+            return Ok(Err(Failure::of(Status::INTERNAL_ERROR)));
+        };
+        let feature = entry.cdw10() as u8;
+        if !controller.features.is_supported(feature, controller.discovery) {
+            return Ok(Err(Failure::field(40)));
+        }
+        if entry.cdw10() & fid::SAVE != 0 {
+            return Ok(Err(Failure::at(Status::FEATURE_NOT_SAVEABLE, 43)));
+        }
+        // Only error recovery is a namespace's; it may be set for all (NVMe Base 5.27).
+        if !matches!(entry.nsid(), 0 | NSID_ALL) && feature != fid::ERROR_RECOVERY {
+            return Ok(Err(Failure::at(Status::FEATURE_NOT_NAMESPACE_SPECIFIC, 4)));
+        }
+        let bytes = Features::data_bytes(feature);
+        let mut data: &[u8] = &[];
+        if bytes > 0 {
+            match command::data_from_host(entry, Some(u64::from(bytes)), capsule.len()) {
+                Ok(Data::Capsule(at, bytes)) => data = &capsule[at as usize..(at + bytes) as usize],
+                Ok(_) => return Err(bytes),
+                Err(failure) => return Ok(Err(failure)),
+            }
+        }
+        if feature == fid::NUMBER_OF_QUEUES {
+            let (submission, completion) = (entry.cdw11() as u16, (entry.cdw11() >> 16) as u16);
+            if submission == 0xffff || completion == 0xffff {
+                return Ok(Err(Failure::field(44)));
+            }
+            // NVMe Base 5.27.1.5: not after I/O queues were made.
+            if controller.io.iter().any(Option::is_some) {
+                return Ok(Err(Failure::of(Status::COMMAND_SEQUENCE_ERROR)));
+            }
+            controller.queues_granted = submission.min(completion).saturating_add(1).min(IO_QUEUES_MAX);
+            return Ok(Ok(queues_value(controller.queues_granted)));
+        }
+        let outcome = controller.features.set(feature, entry.cdw11(), data, now_ns);
+        if feature == fid::KEEP_ALIVE_TIMER {
+            controller.keep_alive_ns = now_ns;
+            if let Some(deadline) = controller.keep_alive_deadline_ns() {
+                self.set_timer(deadline);
+            }
+        }
+        Ok(outcome)
+    }
+
+    // --- Abort ---
+
+    /// Abort: DW0 bit 0 is 0 where the command was aborted (NVMe Base 5.1).
+    fn abort(&mut self, admin_index: u16, cntlid: u16, entry: &SubmissionEntry) -> u32 {
+        const NOT_ABORTED: u32 = 1;
+        let (qid, cid) = (entry.cdw10() as u16, (entry.cdw10() >> 16) as u16);
+        let Some(controller) = self.controllers.get_mut(&cntlid) else { return NOT_ABORTED };
+        let index = match qid {
+            0 => admin_index,
+            _ => match controller.io.get(usize::from(qid) - 1) {
+                Some(Some(index)) => *index,
+                _ => return NOT_ABORTED,
+            },
+        };
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return NOT_ABORTED };
+        let (Some(place), Some(association)) = (queue.find(cid), queue.association) else { return NOT_ABORTED };
+        match queue.slots[usize::from(place)].state {
+            State::Device => {
+                let tag = self.tag(index, place);
+                u32::from(!self.backend.abort(association.hre, tag))
+            }
+            State::Parked => {
+                queue.parked.retain(|other| *other != place);
+                self.complete(index, place, Status::ABORT_REQUESTED, 0, None);
+                0
+            }
+            State::Event => {
+                controller.event_requests.retain(|other| *other != place);
+                self.complete(index, place, Status::ABORT_REQUESTED, 0, None);
+                0
+            }
+            State::Free | State::Fetching => NOT_ABORTED,
+        }
+    }
+
+    // --- Namespace management and attachment ---
+
+    fn manage_namespace(&mut self, index: u16, cntlid: u16, entry: &SubmissionEntry, capsule: &[u8]) -> Next {
+        let (request, work, nsid) = match self.namespace_request(cntlid, entry, capsule) {
+            Ok(Ok(request)) => request,
+            Ok(Err(failure)) => {
+                self.fail(index, entry, failure);
+                return Next::Taken;
+            }
+            Err(bytes) => return self.fetch_admin(index, entry, bytes),
+        };
+        let Some(mut buffer) = self.pool.take(request.len()) else { return Next::Wait };
+        let Some(place) = self.begin(index, entry) else {
+            self.pool.give(buffer);
+            return Next::Taken;
+        };
+        buffer[..request.len()].copy_from_slice(&request);
+        if let Some(queue) = self.queues[usize::from(index)].as_mut() {
+            queue.slots[usize::from(place)].nsid = nsid;
+        }
+        let handler = match work {
+            Work::NamespaceCreate => control::CREATE_NAMESPACE,
+            _ => control::DELETE_NAMESPACE,
+        };
+        let Some(arguments) = Arguments::new(&[]) else {
+            self.give_up(index, place, Status::INTERNAL_ERROR, buffer);
+            return Next::Taken;
+        };
+        let rpcs = RpcList::One(Rpc { app: control::CONTROL_APP, handler, spu: 0, arguments });
+        self.submit(index, place, rpcs, buffer, request.len() as u32, 0, work);
+        Next::Taken
+    }
+
+    /// The control service's request for a Namespace Management command (NVMe Base 5.23).
+    #[allow(clippy::type_complexity)]
+    fn namespace_request(
+        &mut self,
+        cntlid: u16,
+        entry: &SubmissionEntry,
+        capsule: &[u8],
+    ) -> Result<Result<(Vec<u8>, Work, u32), Failure>, u32> {
+        match entry.cdw10() & 15 {
+            0 => {
+                let data = match command::data_from_host(entry, Some(IDENTIFY_BYTES as u64), capsule.len()) {
+                    Ok(Data::Capsule(at, bytes)) => &capsule[at as usize..(at + bytes) as usize],
+                    Ok(_) => return Err(IDENTIFY_BYTES as u32),
+                    Err(failure) => return Ok(Err(failure)),
+                };
+                Ok(create_request(entry, data).map(|json| (json, Work::NamespaceCreate, 0)))
+            }
+            1 => {
+                let nsid = entry.nsid();
+                Ok(match self.find(nsid) {
+                    Some(_) => Ok((nsid.to_le_bytes().to_vec(), Work::NamespaceDelete, nsid)),
+                    None if nsid == 0 || nsid > NSID_MAX => {
+                        tracing::debug!(controller = cntlid, nsid, "no such namespace to delete");
+                        Err(Failure::at(Status::INVALID_NAMESPACE, 4))
+                    }
+                    None => Err(Failure::field(4)),
+                })
+            }
+            _ => Ok(Err(Failure::field(40))),
+        }
+    }
+
+    /// The control service has answered.
+    pub(crate) fn namespace_managed(&mut self, index: u16, place: u16, work: Work, completion: HostCompletion) {
+        self.pool.give(completion.buffer);
+        let RpcOutcome::Answered { status } = completion.outcome else {
+            return self.complete(index, place, crate::status::of_outcome(completion.outcome), 0, None);
+        };
+        let status = match control::ControlStatus::from_u32(status) {
+            Some(control::ControlStatus::Success) => Status::SUCCESS,
+            Some(control::ControlStatus::NoRoom) => Status::NAMESPACE_INSUFFICIENT_CAPACITY.with_do_not_retry(),
+            Some(control::ControlStatus::NotFound) => Status::INVALID_NAMESPACE.with_do_not_retry(),
+            Some(control::ControlStatus::Malformed) => Status::INVALID_FIELD.with_do_not_retry(),
+            Some(control::ControlStatus::Busy) => Status::COMMAND_INTERRUPTED,
+            _ => Status::INTERNAL_ERROR,
+        };
+        let mut result = 0;
+        if status.is_success() && matches!(work, Work::NamespaceCreate) {
+            result = u64::from(completion.result);
+            // A namespace made this way is attached to nobody yet (NVMe Base 5.23).
+            self.attached_hosts.insert(completion.result, Vec::new());
+            self.refresh_active();
+        }
+        self.complete(index, place, status, result, None);
+    }
+
+    /// Namespace Attachment (NVMe Base 5.22). Attachment is by host: all controllers of the host whose controller is named
+    /// have the namespace, also those it makes later, until the device restarts.
+    fn attach_namespace(
+        &mut self,
+        _cntlid: u16,
+        entry: &SubmissionEntry,
+        capsule: &[u8],
+    ) -> Result<Result<u32, Failure>, u32> {
+        let data = match command::data_from_host(entry, Some(IDENTIFY_BYTES as u64), capsule.len()) {
+            Ok(Data::Capsule(at, bytes)) => &capsule[at as usize..(at + bytes) as usize],
+            Ok(_) => return Err(IDENTIFY_BYTES as u32),
+            Err(failure) => return Ok(Err(failure)),
+        };
+        Ok(self.attach(entry, data))
+    }
+
+    fn attach(&mut self, entry: &SubmissionEntry, data: &[u8]) -> Result<u32, Failure> {
+        let nsid = entry.nsid();
+        let Some(place) = self.find(nsid) else {
+            return Err(if nsid == 0 || nsid > NSID_MAX {
+                Failure::at(Status::INVALID_NAMESPACE, 4)
+            } else {
+                Failure::field(4)
+            });
+        };
+        let count = usize::from(get16(data, 0));
+        if count == 0 || count > IDENTIFY_BYTES / 2 - 1 {
+            return Err(Failure::of(Status::CONTROLLER_LIST_INVALID));
+        }
+        let mut hosts: Vec<String> = Vec::new();
+        let attach = match entry.cdw10() & 15 {
+            0 => true,
+            1 => false,
+            _ => return Err(Failure::field(40)),
+        };
+        for number in 0..count {
+            let cntlid = u16_at(data, 2 + number * 2);
+            let Some(controller) = self.controllers.get(&cntlid).filter(|one| !one.discovery) else {
+                return Err(Failure::of(Status::CONTROLLER_LIST_INVALID));
+            };
+            match (attach, controller.active.get(place).copied().unwrap_or(false)) {
+                (true, true) => return Err(Failure::of(Status::NAMESPACE_ALREADY_ATTACHED)),
+                (false, false) => return Err(Failure::of(Status::NAMESPACE_NOT_ATTACHED)),
+                _ => hosts.push(controller.host_nqn.clone()),
+            }
+        }
+        // Until now it was attached to all: from now on to those that are here.
+        let present = self.controllers.values().filter(|one| !one.discovery).map(|one| one.host_nqn.clone());
+        let list = self.attached_hosts.entry(nsid).or_insert_with(|| present.collect());
+        list.retain(|host| !hosts.contains(host));
+        if attach {
+            list.extend(hosts.iter().cloned());
+        }
+        list.sort();
+        list.dedup();
+        self.refresh_active();
+        let told: Vec<u16> =
+            self.controllers.values().filter(|one| hosts.contains(&one.host_nqn)).map(|one| one.cntlid).collect();
+        for cntlid in told {
+            if let Some(controller) = self.controllers.get_mut(&cntlid) {
+                controller.note_changed(nsid);
+            }
+            self.tell_events(cntlid);
+        }
+        Ok(0)
+    }
+}
+
+/// The JSON that the control service makes a namespace of.
+fn create_request(entry: &SubmissionEntry, data: &[u8]) -> Result<Vec<u8>, Failure> {
+    let (size, capacity) = (get64(data, 0), get64(data, 8));
+    if size == 0 {
+        return Err(Failure::of(Status::INVALID_FIELD));
+    }
+    let request = match (entry.cdw11() >> 24) as u8 {
+        0 => {
+            if size != capacity {
+                return Err(Failure::of(Status::THIN_PROVISIONING_NOT_SUPPORTED));
+            }
+            let block_bytes: u32 = match data[26] & 15 {
+                0 => 512,
+                1 => 4096,
+                _ => return Err(Failure::of(Status::INVALID_FORMAT)),
+            };
+            let size_bytes =
+                size.checked_mul(u64::from(block_bytes)).ok_or(Failure::of(Status::NAMESPACE_INSUFFICIENT_CAPACITY))?;
+            control::NamespaceRequest { csi: control::CommandSet::Nvm, size_bytes, block_bytes: Some(block_bytes) }
+        }
+        1 => control::NamespaceRequest { csi: control::CommandSet::Kv, size_bytes: size, block_bytes: None },
+        _ => return Err(Failure::at(Status::COMMAND_SET_NOT_SUPPORTED, 47)),
+    };
+    serde_json::to_vec(&request).map_err(|_| Failure::of(Status::INTERNAL_ERROR))
+}

@@ -1,0 +1,90 @@
+//! The seam between the subsystem and what serves it: the calls of [`willow_device::Device`] that commands need, no more.
+//! The subsystem is generic over it, so that its sequences are tested against a small backend in memory
+//! ([`crate::testing`]) as well as against the device.
+
+use std::sync::Arc;
+
+use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
+
+/// What serves the subsystem. Each function is the one of the same name in [`Device`].
+#[allow(missing_docs)]
+pub trait Backend {
+    fn open_hre(&mut self, process: Option<u32>) -> Option<HreId>;
+    fn close_hre(&mut self, hre: HreId);
+    fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest>;
+    fn abort(&mut self, hre: HreId, tag: u64) -> bool;
+    fn run(&mut self, now_ns: u64) -> Option<u64>;
+    fn completion(&mut self) -> Option<HostCompletion>;
+    fn upcall(&mut self, hre: HreId) -> Option<Upcall>;
+    fn namespaces(&self) -> Arc<Vec<Namespace>>;
+    fn app_number(&self, name: &str) -> Option<AppNumber>;
+    fn spus(&self) -> u16;
+    fn stripe_bytes(&self) -> u32;
+    fn volatile_write_cache(&self) -> bool;
+    fn capacity(&self) -> (u64, Option<u64>);
+    fn job(&mut self) -> Option<Job>;
+    fn job_done(&mut self, done: JobDone);
+    fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>);
+    fn shutdown(&mut self);
+    fn is_shut_down(&self) -> bool;
+}
+
+impl Backend for Device {
+    fn open_hre(&mut self, process: Option<u32>) -> Option<HreId> {
+        Device::open_hre(self, process)
+    }
+    fn close_hre(&mut self, hre: HreId) {
+        Device::close_hre(self, hre)
+    }
+    #[inline]
+    fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest> {
+        Device::submit(self, hre, request)
+    }
+    fn abort(&mut self, hre: HreId, tag: u64) -> bool {
+        Device::abort(self, hre, tag)
+    }
+    #[inline]
+    fn run(&mut self, now_ns: u64) -> Option<u64> {
+        Device::run(self, now_ns)
+    }
+    #[inline]
+    fn completion(&mut self) -> Option<HostCompletion> {
+        Device::completion(self)
+    }
+    fn upcall(&mut self, hre: HreId) -> Option<Upcall> {
+        Device::upcall(self, hre)
+    }
+    fn namespaces(&self) -> Arc<Vec<Namespace>> {
+        Device::namespaces(self)
+    }
+    fn app_number(&self, name: &str) -> Option<AppNumber> {
+        Device::app_number(self, name)
+    }
+    fn spus(&self) -> u16 {
+        Device::spus(self)
+    }
+    fn stripe_bytes(&self) -> u32 {
+        Device::stripe_bytes(self)
+    }
+    fn volatile_write_cache(&self) -> bool {
+        Device::volatile_write_cache(self)
+    }
+    fn capacity(&self) -> (u64, Option<u64>) {
+        Device::capacity(self)
+    }
+    fn job(&mut self) -> Option<Job> {
+        Device::job(self)
+    }
+    fn job_done(&mut self, done: JobDone) {
+        Device::job_done(self, done)
+    }
+    fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
+        Device::set_waker(self, waker)
+    }
+    fn shutdown(&mut self) {
+        Device::shutdown(self)
+    }
+    fn is_shut_down(&self) -> bool {
+        Device::is_shut_down(self)
+    }
+}

@@ -1,0 +1,122 @@
+//! What a subsystem is made of, and the bounds of everything in it.
+
+use std::net::SocketAddr;
+
+/// Name of the subsystem where none is given.
+pub const NQN_DEFAULT: &str = "nqn.2025-01.org.willow-ssd:willow";
+/// The discovery subsystem's well-known name (NVMe Base 4.5.1).
+pub const NQN_DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
+/// Longest NQN (NVMe Base 4.5: 223 bytes).
+pub const NQN_BYTES_MAX: usize = 223;
+
+/// Most entries of a queue (CAP.MQES + 1, MAXCMD).
+pub const QUEUE_ENTRIES_MAX: u16 = 1024;
+/// Most I/O queues of a controller.
+pub const IO_QUEUES_MAX: u16 = 64;
+/// Most controllers, discovery controllers included.
+pub const CONTROLLERS_MAX: usize = 256;
+/// Most transport connections with a queue or about to have one.
+pub const CONNECTIONS_MAX: usize = 1024;
+/// Largest transfer of a command: MDTS 10 in units of 4 KiB (CAP.MPSMIN).
+pub const TRANSFER_BYTES_MAX: u32 = 4 << 20;
+/// MDTS.
+pub const MDTS: u8 = 10;
+/// Largest Verify: VSL, same unit.
+pub const VSL: u8 = 10;
+/// Largest Write Zeroes: WZSL, same unit; 32 MiB.
+pub const WZSL: u8 = 13;
+/// Most data in a command capsule (IOCCSZ).
+pub const IN_CAPSULE_BYTES_MAX: u32 = 8192;
+/// Most data in a command capsule of the admin queue and of fabrics commands (NVMe/TCP 3.3.2.2).
+pub const ADMIN_IN_CAPSULE_BYTES_MAX: u32 = 8192;
+/// Async Event Requests that a controller keeps (AERL + 1).
+pub const EVENT_REQUESTS_MAX: usize = 4;
+/// Aborts under way at once (ACL + 1). An abort ends at once here, so that it is never reached.
+pub const ABORTS_MAX: u8 = 4;
+/// Entries of a controller's error log (ELPE + 1).
+pub const ERROR_LOG_ENTRIES: usize = 64;
+/// Receive commands (86h) parked on one queue.
+pub const RECEIVES_PARKED_MAX: usize = 64;
+/// Longest time that a Receive is parked: less than the 30 s after which hosts lose patience.
+pub const RECEIVE_PARKED_MS_MAX: u32 = 20_000;
+/// Highest NSID that there can be (NN).
+pub const NSID_MAX: u32 = 4096;
+/// Namespaces named in the changed namespace list before it says "too many" (NVMe Base 5.16.1.5).
+pub const CHANGED_NAMESPACES_MAX: usize = 1024;
+/// Granularity of keep alive timeouts: KAS, in 100 ms.
+pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 1;
+/// Bytes of data buffers in use at a time, all connections together; past it, connections wait.
+pub const BUFFER_BUDGET_BYTES: usize = 512 << 20;
+/// RPCs of one step of a command that is done in steps (Dataset Management).
+pub const STEP_RPCS_MAX: usize = 64;
+
+/// What is told to hosts about the subsystem.
+#[derive(Clone, Debug)]
+pub struct SubsystemConfig {
+    /// Name; see [`SubsystemConfig::validate`].
+    pub nqn: String,
+    /// Serial number, at most 20 ASCII characters.
+    pub serial: String,
+    /// Addresses that the discovery log tells: filled in by the transport when it listens.
+    pub addresses: Vec<SocketAddr>,
+    /// Bytes of data buffers in use at a time.
+    pub buffer_budget_bytes: usize,
+}
+
+impl Default for SubsystemConfig {
+    fn default() -> Self {
+        SubsystemConfig {
+            nqn: NQN_DEFAULT.to_owned(),
+            serial: "WILLOW0001".to_owned(),
+            addresses: Vec::new(),
+            buffer_budget_bytes: BUFFER_BUDGET_BYTES,
+        }
+    }
+}
+
+impl SubsystemConfig {
+    /// Checks the values; the error names the field and what it may be.
+    pub fn validate(&self) -> Result<(), String> {
+        if !is_nqn(self.nqn.as_bytes()) || self.nqn == NQN_DISCOVERY {
+            return Err(format!("nqn is {:?}, must be \"nqn.YYYY-MM.DOMAIN:NAME\" of at most 223 bytes", self.nqn));
+        }
+        if self.serial.is_empty() || self.serial.len() > 20 || !self.serial.bytes().all(|b| (0x20..0x7f).contains(&b)) {
+            return Err(format!("serial is {:?}, must be 1 to 20 printable ASCII characters", self.serial));
+        }
+        if self.buffer_budget_bytes < 16 << 20 {
+            return Err(format!("buffer_budget_bytes is {}, must be at least 16 MiB", self.buffer_budget_bytes));
+        }
+        Ok(())
+    }
+}
+
+/// True for a name that can be an NQN: `nqn.`, four digits, `-`, two digits, `.`, more; printable, at most 223 bytes.
+pub fn is_nqn(name: &[u8]) -> bool {
+    if name.len() < 13 || name.len() > NQN_BYTES_MAX || !name.starts_with(b"nqn.") {
+        return false;
+    }
+    let digit = |at: usize| name[at].is_ascii_digit();
+    (4..8).all(digit)
+        && name[8] == b'-'
+        && digit(9)
+        && digit(10)
+        && name[11] == b'.'
+        && name.iter().all(|byte| *byte > 0x20 && *byte != 0x7f)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        assert!(is_nqn(NQN_DISCOVERY.as_bytes()) && is_nqn(NQN_DEFAULT.as_bytes()));
+        assert!(is_nqn(b"nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555"));
+        for bad in [&b"nqn"[..], b"", b"iqn.2014-08.org.x:y", b"nqn.14-08.org.x:y", &[b'n'; 300]] {
+            assert!(!is_nqn(bad));
+        }
+        assert!(SubsystemConfig::default().validate().is_ok());
+        assert!(SubsystemConfig { nqn: NQN_DISCOVERY.into(), ..Default::default() }.validate().is_err());
+        assert!(SubsystemConfig { serial: "x".repeat(21), ..Default::default() }.validate().is_err());
+    }
+}

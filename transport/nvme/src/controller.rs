@@ -1,0 +1,234 @@
+//! A controller: what belongs to one host's association (NVMe Base 3.1, 3.5): its properties, features, logs and events.
+//!
+//! What always holds:
+//! - a controller has exactly one admin queue; when that goes, the controller goes with all its queues;
+//! - commands other than fabrics ones are taken only while CSTS.RDY is 1;
+//! - at most [`EVENT_REQUESTS_MAX`] event requests wait, and at most one event of each kind is told until its log is read.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use willow_wire::spec::feature::event;
+use willow_wire::spec::log;
+use willow_wire::spec::property::{Capabilities, Configuration, csts};
+
+use crate::config::*;
+use crate::features::Features;
+use crate::log_page::ErrorLog;
+
+/// A controller.
+pub(crate) struct Controller {
+    pub cntlid: u16,
+    pub discovery: bool,
+    pub host_id: [u8; 16],
+    pub host_nqn: String,
+    /// Connection of its admin queue.
+    pub admin: u16,
+    /// Connections of its I/O queues, by QID - 1.
+    pub io: Vec<Option<u16>>,
+    pub queues_granted: u16,
+    pub configuration: Configuration,
+    pub status: u32,
+    pub features: Features,
+    pub error_log: ErrorLog,
+    /// Namespaces whose attributes changed since the log of them was read.
+    pub changed: BTreeSet<u32>,
+    /// An event of changed namespaces was told and its log not read since.
+    pub changed_told: bool,
+    /// An event of changed namespaces is to be told.
+    pub changed_pending: bool,
+    /// Slots on the admin queue of event requests, oldest first.
+    pub event_requests: VecDeque<u16>,
+    /// When the keep alive timer was last restarted; it runs only where its timeout is not 0.
+    pub keep_alive_ns: u64,
+    /// For each namespace of the subsystem's table, whether it is active here.
+    pub active: Vec<bool>,
+}
+
+/// CAP of I/O and of discovery controllers (NVMe Base 3.1.4.1): ready within 500 ms and with media.
+pub(crate) fn capabilities(discovery: bool) -> Capabilities {
+    let css = if discovery { Capabilities::CSS_NVM } else { Capabilities::CSS_NVM | Capabilities::CSS_ALL };
+    Capabilities::new(QUEUE_ENTRIES_MAX, 1, Capabilities::CQR | Capabilities::CRMS_WITH_MEDIA | css)
+}
+
+/// What a write to CC asks for beyond keeping the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConfigurationChange {
+    Nothing,
+    /// EN went from 1 to 0.
+    Reset,
+    /// SHN asks for a shutdown.
+    Shutdown,
+}
+
+impl Controller {
+    pub fn new(
+        cntlid: u16,
+        discovery: bool,
+        host_id: [u8; 16],
+        host_nqn: String,
+        admin: u16,
+        features: Features,
+        now_ns: u64,
+    ) -> Self {
+        Controller {
+            cntlid,
+            discovery,
+            host_id,
+            host_nqn,
+            admin,
+            io: vec![None; usize::from(IO_QUEUES_MAX)],
+            queues_granted: IO_QUEUES_MAX,
+            configuration: Configuration(0),
+            status: 0,
+            features,
+            error_log: ErrorLog::default(),
+            changed: BTreeSet::new(),
+            changed_told: false,
+            changed_pending: false,
+            event_requests: VecDeque::new(),
+            keep_alive_ns: now_ns,
+            active: Vec::new(),
+        }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.status & csts::RDY != 0
+    }
+
+    /// True where namespaces of other command sets than NVM are visible (CC.CSS 110b).
+    pub fn all_command_sets(&self) -> bool {
+        self.configuration.css() == Configuration::CSS_ALL
+    }
+
+    /// Takes a write to CC (NVMe Base 3.1.4.5).
+    pub fn configure(&mut self, value: u32) -> ConfigurationChange {
+        let (old, new) = (self.configuration, Configuration(value));
+        self.configuration = new;
+        let mut change = ConfigurationChange::Nothing;
+        if new.enabled() && !old.enabled() {
+            let sets = match new.css() {
+                Configuration::CSS_NVM => true,
+                Configuration::CSS_ALL | Configuration::CSS_ADMIN_ONLY => !self.discovery,
+                _ => false,
+            };
+            // Discovery controllers have no I/O queues, so that the entry sizes mean nothing to them.
+            let sizes = self.discovery || (new.iosqes(), new.iocqes()) == (6, 4);
+            if sets && sizes && new.page_size_shift() == 12 && new.arbitration() == 0 {
+                self.status = csts::RDY;
+                self.keep_alive_ns = self.keep_alive_ns.max(1);
+            } else {
+                self.status |= csts::CFS;
+            }
+        } else if !new.enabled() && old.enabled() {
+            self.status = 0;
+            change = ConfigurationChange::Reset;
+        }
+        if new.shutdown() != 0 && self.status & csts::SHST_MASK == 0 {
+            self.status |= csts::SHST_IN_PROGRESS;
+            change = ConfigurationChange::Shutdown;
+        }
+        change
+    }
+
+    /// Forgets what a reset forgets.
+    pub fn reset(&mut self, volatile_write_cache: bool) {
+        let keep_alive_ms = self.features.keep_alive_ms;
+        self.features = Features::new(volatile_write_cache, keep_alive_ms);
+        self.queues_granted = IO_QUEUES_MAX;
+        self.io.fill(None);
+        self.changed.clear();
+        self.changed_told = false;
+        self.changed_pending = false;
+        self.event_requests.clear();
+    }
+
+    /// When the keep alive timer runs out (NVMe Base 3.9): the timeout and one granule of grace.
+    pub fn keep_alive_deadline_ns(&self) -> Option<u64> {
+        if self.features.keep_alive_ms == 0 {
+            return None;
+        }
+        let granule_ms = u64::from(KEEP_ALIVE_GRANULARITY_100MS) * 100;
+        Some(self.keep_alive_ns.saturating_add((u64::from(self.features.keep_alive_ms) + granule_ms) * 1_000_000))
+    }
+
+    /// Takes note of a namespace that came, went or changed.
+    pub fn note_changed(&mut self, nsid: u32) {
+        if self.changed.len() <= CHANGED_NAMESPACES_MAX {
+            self.changed.insert(nsid);
+        }
+        if self.features.async_events & event::CONFIGURE_NAMESPACE != 0 {
+            self.changed_pending = true;
+        }
+    }
+
+    /// The next event to tell and the request to answer with it.
+    pub fn next_event(&mut self) -> Option<(u16, u32)> {
+        if !self.changed_pending || self.changed_told || !self.is_ready() {
+            return None;
+        }
+        let slot = self.event_requests.pop_front()?;
+        self.changed_pending = false;
+        self.changed_told = true;
+        Some((slot, event::result(event::TYPE_NOTICE, event::NOTICE_NAMESPACE_CHANGED, log::CHANGED_NAMESPACES)))
+    }
+
+    /// Contents of the changed namespace log; clears it and rearms the event unless `retain`.
+    pub fn take_changed(&mut self, retain: bool) -> Vec<u32> {
+        let list = self.changed.iter().copied().collect();
+        if !retain {
+            self.changed.clear();
+            self.changed_told = false;
+        }
+        list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn controller() -> Controller {
+        Controller::new(1, false, [0; 16], "nqn.x".into(), 0, Features::new(true, 5000), 0)
+    }
+
+    #[test]
+    fn enable_reset_shutdown() {
+        let mut one = controller();
+        assert_eq!(one.configure(0x46_0060), ConfigurationChange::Nothing);
+        one.configure(0x46_0061);
+        assert!(one.is_ready() && one.all_command_sets());
+        assert_eq!(one.configure(0x46_4061), ConfigurationChange::Shutdown);
+        assert_eq!(one.status, csts::RDY | csts::SHST_IN_PROGRESS);
+        assert_eq!(one.configure(0x46_0060), ConfigurationChange::Reset);
+        assert_eq!(one.status, 0);
+        for bad in [0x46_0021, 0x46_0081, 0x45_0001, 0x46_0801] {
+            let mut one = controller();
+            one.configure(bad);
+            assert_eq!(one.status, csts::CFS, "{bad:x}");
+        }
+    }
+
+    #[test]
+    fn an_event_is_told_once_until_its_log_is_read() {
+        let mut one = controller();
+        one.configure(0x46_0061);
+        one.features.async_events = event::CONFIGURE_NAMESPACE;
+        one.event_requests.extend([4, 5]);
+        one.note_changed(3);
+        assert_eq!(one.next_event(), Some((4, 0x04_0002)));
+        one.note_changed(2);
+        assert_eq!(one.next_event(), None);
+        assert_eq!(one.take_changed(true), [2, 3]);
+        assert_eq!(one.next_event(), None);
+        assert_eq!(one.take_changed(false), [2, 3]);
+        assert!(one.next_event().is_some() && one.take_changed(false).is_empty());
+    }
+
+    #[test]
+    fn keep_alive() {
+        let mut one = controller();
+        assert_eq!(one.keep_alive_deadline_ns(), Some(5_100_000_000));
+        one.features.keep_alive_ms = 0;
+        assert_eq!(one.keep_alive_deadline_ns(), None);
+    }
+}

@@ -1,0 +1,256 @@
+//! Identify data structures (NVMe Base 5.17, NVM 4.1.5, KV 4.1.5): what the subsystem says of itself. Pure functions from
+//! what is to 4096 bytes; nothing here changes anything.
+
+use willow_device::{CommandSet, Namespace};
+
+use crate::bytes::Put;
+use crate::config::*;
+
+/// Length of every Identify data structure.
+pub const IDENTIFY_BYTES: usize = 4096;
+/// VS: NVMe 2.0.
+pub const VERSION: u32 = 0x0002_0000;
+/// Model number.
+const MODEL: &str = "Willow programmable SSD";
+/// Longest value of a KV namespace: a Store is one transfer.
+pub const KV_VALUE_BYTES_MAX: u32 = TRANSFER_BYTES_MAX;
+/// Longest key of a KV namespace.
+pub const KV_KEY_BYTES_MAX: u16 = 16;
+
+/// A data structure.
+pub type Structure = Box<[u8; IDENTIFY_BYTES]>;
+
+fn blank() -> Structure {
+    Box::new([0; IDENTIFY_BYTES])
+}
+
+/// Number of a command set (NVMe Base, figure "I/O Command Set Identifiers").
+pub fn csi_number(set: CommandSet) -> u8 {
+    match set {
+        CommandSet::Nvm => 0,
+        CommandSet::Kv => 1,
+    }
+}
+
+/// What the controller structure tells beyond constants.
+pub struct ControllerView<'a> {
+    /// Its number.
+    pub cntlid: u16,
+    /// A discovery controller.
+    pub discovery: bool,
+    /// Serial number.
+    pub serial: &'a str,
+    /// Subsystem's name (the discovery subsystem's for its controllers).
+    pub nqn: &'a str,
+    /// Completed writes can be lost by a power cut.
+    pub volatile_write_cache: bool,
+    /// (used, total) bytes of the media.
+    pub capacity: (u64, Option<u64>),
+}
+
+/// CNS 01h, Identify Controller (NVMe Base 5.17.2.1).
+pub fn controller(view: &ControllerView<'_>) -> Structure {
+    let mut out = blank();
+    let data = &mut out[..];
+    data.put_text(4, 20, view.serial);
+    data.put_text(24, 40, MODEL);
+    data.put_text(64, 8, env!("CARGO_PKG_VERSION"));
+    data[77] = MDTS;
+    data.put16(78, view.cntlid);
+    data.put32(80, VERSION);
+    // CTRATT: 128-bit host identifiers, those of Connect.
+    data.put32(96, 1);
+    data[111] = if view.discovery { 2 } else { 1 };
+    data[258] = ABORTS_MAX - 1;
+    data[259] = EVENT_REQUESTS_MAX as u8 - 1;
+    // FRMW: one slot, read-only.
+    data[260] = 1 << 1 | 1;
+    data[262] = ERROR_LOG_ENTRIES as u8 - 1;
+    data.put16(320, KEEP_ALIVE_GRANULARITY_100MS);
+    data.put16(514, QUEUE_ENTRIES_MAX);
+    // SGLS: SGLs without alignment; address as an offset into the capsule; transport data block descriptors.
+    data.put32(536, 1 << 21 | 1 << 20 | 1);
+    let nqn = view.nqn.as_bytes();
+    data[768..768 + nqn.len().min(NQN_BYTES_MAX)].copy_from_slice(&nqn[..nqn.len().min(NQN_BYTES_MAX)]);
+    if view.discovery {
+        // LPA: log page offsets.
+        data[261] = 1 << 2;
+        return out;
+    }
+    // CMIC: several controllers, which may be of several hosts.
+    data[76] = 1 << 1;
+    // OAES: namespace attribute notices.
+    data.put32(92, OAES);
+    // OACS: namespace management and attachment.
+    data.put16(256, 1 << 3);
+    // LPA: effects log, offsets, supported pages.
+    data[261] = 1 << 5 | 1 << 2 | 1 << 1;
+    let (used, total) = view.capacity;
+    if let Some(total) = total {
+        data.put128(280, u128::from(total));
+        data.put128(296, u128::from(total.saturating_sub(used)));
+    }
+    data[512] = 0x66;
+    data[513] = 0x44;
+    data.put32(516, NSID_MAX);
+    // ONCS: compare, dataset management, write zeroes, save and select in features, timestamp, verify.
+    data.put16(520, 1 << 7 | 1 << 6 | 1 << 4 | 1 << 3 | 1 << 2 | 1);
+    // VWC: Flush of all namespaces is supported (11b); bit 0 tells the truth.
+    data[525] = 0b110 | u8::from(view.volatile_write_cache);
+    // AWUN, AWUPF, ACWU: one logical block whatever the format (0's based); see `namespace` for more.
+    data.put32(540, NSID_MAX);
+    data.put32(1792, (64 + IN_CAPSULE_BYTES_MAX) / 16);
+    data.put32(1796, 1);
+    data[1803] = 1;
+    out
+}
+
+/// OAES of I/O controllers: namespace attribute notices.
+pub const OAES: u32 = 1 << 8;
+
+/// CNS 00h, Identify Namespace (NVM 4.1.5.1). `None`: what all namespaces have in common (NSID FFFFFFFFh).
+pub fn namespace(namespace: Option<&Namespace>, stripe_bytes: u32) -> Structure {
+    let mut out = blank();
+    let data = &mut out[..];
+    // Two formats: 512 and 4096 bytes, no metadata. LBADS is the power of two.
+    data[25] = 1;
+    data[128 + 2] = 9;
+    data[132 + 2] = 12;
+    data[30] = 1;
+    // DLFEAT: deallocated blocks read as zeroes, Write Zeroes may deallocate.
+    data[33] = 1 << 3 | 1;
+    let Some(namespace) = namespace else { return out };
+    let blocks = namespace.size_bytes / u64::from(namespace.block_bytes);
+    data.put64(0, blocks);
+    data.put64(8, blocks);
+    data.put64(16, blocks);
+    // NSFEAT bit 1: the atomic fields of the namespace hold. Within a stripe a write is one DMA on one SPU, which no other
+    // command sees half done: NAWUN is a stripe with a boundary (NABSN) at each. NAWUPF stays one block.
+    data[24] = 1 << 1;
+    data[26] = u8::from(namespace.block_bytes == 4096);
+    let stripe_blocks = (stripe_bytes / namespace.block_bytes).max(1) as u16 - 1;
+    data.put16(34, stripe_blocks);
+    data.put16(40, stripe_blocks);
+    data.put128(48, u128::from(namespace.size_bytes));
+    data[104..120].copy_from_slice(&namespace.nguid);
+    out
+}
+
+/// CNS 05h for CSI 1, Identify Namespace of the key-value command set (KV 4.1.5.1).
+pub fn kv_namespace(namespace: &Namespace) -> Structure {
+    let mut out = blank();
+    let data = &mut out[..];
+    data.put64(0, namespace.size_bytes);
+    data[26] = 1;
+    data[48..64].copy_from_slice(&namespace.nguid);
+    // KV format 0; NKVF is 0's based.
+    data.put16(72, KV_KEY_BYTES_MAX);
+    data.put32(76, KV_VALUE_BYTES_MAX);
+    out
+}
+
+/// CNS 06h for CSI 0: limits of the NVM command set (NVM 4.1.5.2). DMRL, DMRSL, DMSL 0: no limit.
+pub fn nvm_controller() -> Structure {
+    let mut out = blank();
+    out[0] = VSL;
+    out[1] = WZSL;
+    out
+}
+
+/// CNS 08h, what is independent of the command set (NVMe Base 5.17.2.8).
+pub fn independent_namespace() -> Structure {
+    let mut out = blank();
+    // NMIC: shared. NSTAT: ready.
+    out[1] = 1;
+    out[14] = 1;
+    out
+}
+
+/// CNS 03h, Namespace Identification Descriptors (NVMe Base 5.17.2.3): NGUID and CSI.
+pub fn descriptors(namespace: &Namespace) -> Structure {
+    let mut out = blank();
+    out[0] = 2;
+    out[1] = 16;
+    out[4..20].copy_from_slice(&namespace.nguid);
+    out[20] = 4;
+    out[21] = 1;
+    out[24] = csi_number(namespace.csi);
+    out
+}
+
+/// CNS 02h, 07h, 10h, 1Ah: the numbers above `after`, in order, as many as fit.
+pub fn namespace_list(numbers: impl Iterator<Item = u32>, after: u32) -> Structure {
+    let mut out = blank();
+    for (place, nsid) in numbers.filter(|nsid| *nsid > after).take(IDENTIFY_BYTES / 4).enumerate() {
+        out.put32(place * 4, nsid);
+    }
+    out
+}
+
+/// CNS 12h, 13h: controllers from `from` on, in order.
+pub fn controller_list(numbers: impl Iterator<Item = u16>, from: u16) -> Structure {
+    let mut out = blank();
+    let mut count = 0;
+    for cntlid in numbers.filter(|cntlid| *cntlid >= from).take(IDENTIFY_BYTES / 2 - 1) {
+        count += 1;
+        out.put16(count * 2, cntlid);
+    }
+    out.put16(0, count as u16);
+    out
+}
+
+/// CNS 1Ch: the one combination of command sets that there is, NVM and KV (NVMe Base 5.17.2.20).
+pub fn command_sets() -> Structure {
+    let mut out = blank();
+    out.put64(0, 1 << 1 | 1);
+    out
+}
+
+/// A structure of zeroes: an inactive namespace, or a command set without fields of its own.
+pub fn zeroes() -> Structure {
+    blank()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controller_fields_stand_where_linux_looks() {
+        let view = ControllerView {
+            cntlid: 7,
+            discovery: false,
+            serial: "S1",
+            nqn: NQN_DEFAULT,
+            volatile_write_cache: true,
+            capacity: (10, Some(100)),
+        };
+        let data = controller(&view);
+        assert_eq!(&data[4..8], b"S1  ");
+        assert_eq!((data[78], data[77], data[76]), (7, 10, 2));
+        assert_eq!(u32::from_le_bytes(data[1792..1796].try_into().unwrap()), 516);
+        assert_eq!(data[525], 0b111);
+        assert_eq!(controller(&ControllerView { volatile_write_cache: false, ..view })[525] & 1, 0);
+    }
+
+    #[test]
+    fn namespace_formats() {
+        let mut ns = Namespace {
+            nsid: 1,
+            csi: CommandSet::Nvm,
+            size_bytes: 1 << 20,
+            block_bytes: 512,
+            base: 0,
+            bank_bytes: 1 << 20,
+            nguid: [9; 16],
+        };
+        let data = namespace(Some(&ns), 8192);
+        assert_eq!((u64::from_le_bytes(data[0..8].try_into().unwrap()), data[26], data[34]), (2048, 0, 15));
+        ns.block_bytes = 4096;
+        let data = namespace(Some(&ns), 8192);
+        assert_eq!((u64::from_le_bytes(data[0..8].try_into().unwrap()), data[26], data[34], data[40]), (256, 1, 1, 1));
+        assert_eq!(&descriptors(&ns)[..5], &[2, 16, 0, 0, 9]);
+        assert_eq!(&namespace_list([1, 2, 5].into_iter(), 1)[..12], &[2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&controller_list([1, 2, 5].into_iter(), 2)[..6], &[2, 0, 2, 0, 5, 0]);
+    }
+}

@@ -1,0 +1,562 @@
+//! I/O commands: what is asked of the apps for each, and what their answers mean. Base-IO serves NVM namespaces, Key-Value
+//! those of its command set; the tunnel reaches any app.
+
+use base_io_host::wire::{self as block_wire, handler};
+use base_io_host::{Geometry, SpuRequest};
+use key_value_host::{Call, KeyValueError, ListScan, ListStep};
+use willow_device::{Arguments, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, Upcall};
+use willow_wire::control::CONTROL_APP;
+use willow_wire::spec::{Status, SubmissionEntry, opcode::nvm, tunnel};
+
+use crate::backend::Backend;
+use crate::buffer::HEADROOM_BYTES;
+use crate::command::{self, Blocks, Command, Data, Durable, NSID_ALL, Operation, Target};
+use crate::config::*;
+use crate::queue::{Association, State};
+use crate::status::{self, Failure};
+use crate::subsystem::{Fetch, Next, Payload, Subsystem};
+use crate::work::Work;
+
+/// A status that may be gone when the command is sent again: its app is not there (yet).
+const NOT_READY: Status = Status::NAMESPACE_NOT_READY;
+
+/// Where a command's data lie in its buffer: behind the headroom for blocks, whose RPCs say where; at the start for others,
+/// whose payload begins with the buffer.
+fn data_start(operation: &Operation) -> usize {
+    match operation {
+        Operation::Read(_) | Operation::Write(..) | Operation::Compare(_) | Operation::DatasetManagement { .. } => {
+            HEADROOM_BYTES
+        }
+        _ => 0,
+    }
+}
+
+fn rpc(app: u16, request: SpuRequest) -> Rpc {
+    Rpc { app, handler: request.handler, spu: request.spu, arguments: arguments(&request.arguments.encode()) }
+}
+
+fn arguments(bytes: &[u8]) -> Arguments {
+    // Every caller's arguments have a fixed length below the limit of 64.
+    Arguments::new(bytes).unwrap_or_else(|| unreachable!("{} bytes of arguments", bytes.len()))
+}
+
+fn call_rpc(app: u16, call: Call) -> Rpc {
+    Rpc { app, handler: call.handler, spu: call.spu, arguments: arguments(&call.arguments) }
+}
+
+fn block_rpcs(app: u16, geometry: &Geometry, handler: u8, blocks: &Blocks, flags: u32) -> RpcList {
+    let mut list: Option<RpcList> = None;
+    geometry.range(handler, blocks.start, blocks.bytes, HEADROOM_BYTES as u32, flags, |request| {
+        let next = rpc(app, request);
+        match &mut list {
+            None => list = Some(RpcList::One(next)),
+            Some(RpcList::Many(many)) => many.push(next),
+            Some(one) => {
+                if let RpcList::One(first) = one {
+                    let mut many = Vec::with_capacity(usize::from(geometry.spus));
+                    many.extend([*first, next]);
+                    *one = RpcList::Many(many);
+                }
+            }
+        }
+    });
+    // A parsed command has at least one block.
+    list.unwrap_or(RpcList::Many(Vec::new()))
+}
+
+fn flush_rpcs(app: u16, geometry: &Geometry) -> RpcList {
+    let mut many = Vec::with_capacity(usize::from(geometry.spus));
+    geometry.flush(|request| many.push(rpc(app, request)));
+    RpcList::Many(many)
+}
+
+impl<B: Backend> Subsystem<B> {
+    /// A command on an I/O queue.
+    #[inline]
+    pub(crate) fn io_command(
+        &mut self,
+        index: u16,
+        association: Association,
+        entry: &SubmissionEntry,
+        capsule: &[u8],
+    ) -> Next {
+        let Some(controller) = self.controllers.get(&association.controller) else {
+            return Next::Violation("the controller is gone");
+        };
+        if !controller.is_ready() {
+            self.fail(index, entry, Failure::of(Status::COMMAND_SEQUENCE_ERROR));
+            return Next::Taken;
+        }
+        let view = self.find_active(association.controller, entry.nsid()).map(|place| self.namespaces[place].view);
+        let command = match command::parse(entry, view, capsule.len()) {
+            Ok(command) => command,
+            Err(failure) => {
+                self.fail(index, entry, failure);
+                return Next::Taken;
+            }
+        };
+        let buffer = match (command.operation, command.data) {
+            // A Receive waits without a buffer.
+            (Operation::Receive { .. }, _) | (_, Data::None) => Vec::new(),
+            (_, Data::Capsule(_, bytes) | Data::Fetch(bytes) | Data::ToHost(bytes)) => {
+                match self.pool.take(bytes as usize) {
+                    Some(buffer) => buffer,
+                    None => return Next::Wait,
+                }
+            }
+        };
+        let Some(place) = self.begin(index, entry) else {
+            self.pool.give(buffer);
+            return Next::Taken;
+        };
+        let start = data_start(&command.operation);
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return Next::Taken };
+        let slot = &mut queue.slots[usize::from(place)];
+        slot.direction = command.operation.direction();
+        slot.lba = command.operation.lba();
+        match command.data {
+            Data::Fetch(bytes) => {
+                slot.bytes = bytes;
+                slot.state = State::Fetching;
+                slot.command = Some(command);
+                return Next::Fetch(Fetch { slot: place, cid: entry.cid(), buffer, start, bytes });
+            }
+            Data::Capsule(at, bytes) => {
+                slot.bytes = bytes;
+                let (at, bytes) = (at as usize, bytes as usize);
+                let mut buffer = buffer;
+                buffer[start..start + bytes].copy_from_slice(&capsule[at..at + bytes]);
+                self.execute(index, place, command, buffer);
+            }
+            Data::ToHost(bytes) => {
+                slot.bytes = bytes;
+                self.execute(index, place, command, buffer);
+            }
+            Data::None => self.execute(index, place, command, buffer),
+        }
+        Next::Taken
+    }
+
+    /// Does a command whose data are all there. `buffer` is empty for commands without data.
+    #[inline]
+    pub(crate) fn execute(&mut self, index: u16, place: u16, command: Command, buffer: Vec<u8>) {
+        let bytes = match command.data {
+            Data::None => 0,
+            Data::Capsule(_, bytes) | Data::Fetch(bytes) | Data::ToHost(bytes) => bytes,
+        };
+        // The tunnel needs no namespace, and its commands may name any.
+        match command.operation {
+            Operation::Send(target) => return self.send(index, place, target, None, buffer, bytes, 0),
+            Operation::Call(target, given) => {
+                let mut buffer = buffer;
+                buffer[..bytes as usize].fill(0);
+                return self.send(index, place, target, Some(given), buffer, 0, bytes);
+            }
+            Operation::Receive { wait_ms } => return self.receive(index, place, wait_ms),
+            Operation::Admin => return self.execute_admin(index, place, bytes, buffer),
+            Operation::Flush if command.nsid == NSID_ALL => return self.flush_all(index, place, Work::Block),
+            _ => {}
+        }
+        // The namespace may have gone while data were fetched.
+        let found = self.find(command.nsid).map(|found| (&self.namespaces[found], found));
+        let Some((entry, found)) = found else {
+            return self.give_up(index, place, Status::INVALID_FIELD.with_do_not_retry(), buffer);
+        };
+        let (geometry, placement, nsid) = (entry.geometry, entry.placement, command.nsid);
+        let is_kv = entry.view.set == willow_device::CommandSet::Kv;
+        let app = if is_kv { self.key_value() } else { self.base_io() };
+        let Some(app) = app else { return self.give_up(index, place, NOT_READY, buffer) };
+        let at = HEADROOM_BYTES as u32;
+        match command.operation {
+            Operation::Read(blocks) => {
+                let rpcs = block_rpcs(app, &geometry, handler::READ, &blocks, 0);
+                self.submit(index, place, rpcs, buffer, 0, at + bytes, Work::Block);
+            }
+            Operation::Write(blocks, durable) => {
+                let rpcs = block_rpcs(app, &geometry, handler::WRITE, &blocks, fua(durable));
+                self.submit(index, place, rpcs, buffer, at + bytes, 0, Work::Block);
+            }
+            Operation::Compare(blocks) => {
+                let rpcs = block_rpcs(app, &geometry, handler::COMPARE, &blocks, 0);
+                self.submit(index, place, rpcs, buffer, at + bytes, 0, Work::Block);
+            }
+            Operation::WriteZeroes { blocks, deallocate, durable } => {
+                let flags = fua(durable) | if deallocate { block_wire::FLAG_DEALLOCATE } else { 0 };
+                let rpcs = block_rpcs(app, &geometry, handler::ZERO, &blocks, flags);
+                self.submit(index, place, rpcs, buffer, 0, 0, Work::Block);
+            }
+            Operation::Verify(blocks) => {
+                let rpcs = block_rpcs(app, &geometry, handler::VERIFY, &blocks, 0);
+                self.submit(index, place, rpcs, buffer, 0, 0, Work::Block);
+            }
+            Operation::DatasetManagement { ranges, deallocate } => {
+                let view = self.namespaces[found].view;
+                let data = &buffer[HEADROOM_BYTES..HEADROOM_BYTES + bytes as usize];
+                match command::dataset_ranges(data, ranges, &view) {
+                    Err(failure) => self.give_up(index, place, failure.status, buffer),
+                    Ok(list) => {
+                        let mut rpcs = Vec::new();
+                        for blocks in list.iter().filter(|_| deallocate) {
+                            let flags = block_wire::FLAG_DEALLOCATE;
+                            geometry.range(handler::ZERO, blocks.start, blocks.bytes, 0, flags, |request| {
+                                rpcs.push(rpc(app, request));
+                            });
+                        }
+                        self.pool.give(buffer);
+                        // Steps are taken from the end.
+                        rpcs.reverse();
+                        self.block_step(index, place, rpcs);
+                    }
+                }
+            }
+            Operation::Flush if is_kv => {
+                let many = (0..geometry.spus).map(|spu| call_rpc(app, Call::flush(nsid, spu))).collect();
+                self.submit(index, place, RpcList::Many(many), buffer, 0, 0, Work::Pair);
+            }
+            Operation::Flush => self.submit(index, place, flush_rpcs(app, &geometry), buffer, 0, 0, Work::Block),
+            Operation::Store { key, bytes, condition } => {
+                match Call::put(&placement, nsid, &key, bytes, condition, false) {
+                    Ok(call) => {
+                        self.submit(index, place, RpcList::One(call_rpc(app, call)), buffer, bytes, 0, Work::Pair);
+                    }
+                    Err(error) => self.give_up(index, place, kv_status(error), buffer),
+                }
+            }
+            Operation::Retrieve(key) => {
+                let call = call_rpc(app, Call::get(&placement, nsid, &key, 0));
+                self.submit(index, place, RpcList::One(call), buffer, 0, bytes, Work::Retrieve);
+            }
+            Operation::Delete(key) => {
+                let call = call_rpc(app, Call::delete(&placement, nsid, &key, false));
+                self.submit(index, place, RpcList::One(call), buffer, 0, 0, Work::Pair);
+            }
+            Operation::Exist(key) => {
+                let call = call_rpc(app, Call::exists(&placement, nsid, &key));
+                self.submit(index, place, RpcList::One(call), buffer, 0, 0, Work::Pair);
+            }
+            Operation::List(from) => {
+                let mut buffer = buffer;
+                buffer[..bytes as usize].fill(0);
+                let (scan, step) = ListScan::start(placement, nsid, from.as_ref(), false, bytes as usize);
+                self.list_step(index, place, scan, step, buffer, bytes);
+            }
+            Operation::Send(_) | Operation::Call(..) | Operation::Receive { .. } | Operation::Admin => {
+                unreachable!("handled above")
+            }
+        }
+    }
+
+    /// Sends a command's RPCs to the device.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    pub(crate) fn submit(
+        &mut self,
+        index: u16,
+        place: u16,
+        rpcs: RpcList,
+        buffer: Vec<u8>,
+        payload_bytes: u32,
+        reply_bytes: u32,
+        work: Work,
+    ) {
+        let tag = self.tag(index, place);
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return self.pool.give(buffer) };
+        let Some(association) = queue.association else { return self.pool.give(buffer) };
+        let slot = &mut queue.slots[usize::from(place)];
+        slot.state = State::Device;
+        slot.buffer_bytes = buffer.len() as u32;
+        slot.work = work;
+        match self.backend.submit(association.hre, HostRequest { tag, rpcs, buffer, payload_bytes, reply_bytes }) {
+            Ok(()) => self.count_in_device(),
+            Err(request) => self.give_up(index, place, Status::COMMAND_INTERRUPTED, request.buffer),
+        }
+    }
+
+    /// Ends a command without data.
+    pub(crate) fn give_up(&mut self, index: u16, place: u16, status: Status, buffer: Vec<u8>) {
+        self.pool.give(buffer);
+        self.complete(index, place, status, 0, None);
+    }
+
+    /// The next RPCs of a command that is done in steps.
+    fn block_step(&mut self, index: u16, place: u16, mut rpcs: Vec<Rpc>) {
+        if rpcs.is_empty() {
+            return self.complete(index, place, Status::SUCCESS, 0, None);
+        }
+        let now = rpcs.split_off(rpcs.len().saturating_sub(STEP_RPCS_MAX));
+        self.submit(index, place, RpcList::Many(now), Vec::new(), 0, 0, Work::BlockSteps(rpcs));
+    }
+
+    fn list_step(&mut self, index: u16, place: u16, scan: ListScan, step: ListStep, mut buffer: Vec<u8>, bytes: u32) {
+        match step {
+            ListStep::Call(call) => match self.key_value() {
+                Some(app) => {
+                    let rpcs = RpcList::One(call_rpc(app, call));
+                    self.submit(index, place, rpcs, buffer, 0, bytes, Work::List(Box::new(scan)));
+                }
+                None => self.give_up(index, place, NOT_READY, buffer),
+            },
+            ListStep::Done { .. } => {
+                let listed = scan.finish(&mut buffer[..bytes as usize]);
+                self.complete(index, place, Status::SUCCESS, 0, Some(Payload { buffer, start: 0, bytes: listed }));
+            }
+        }
+    }
+
+    /// Flushes all of the device.
+    pub(crate) fn flush_all(&mut self, index: u16, place: u16, work: Work) {
+        let Some(app) = self.base_io() else {
+            return self.complete(index, place, NOT_READY, 0, None);
+        };
+        let geometry = Geometry { spus: self.backend.spus(), stripe_bytes: self.backend.stripe_bytes(), base: 0 };
+        self.submit(index, place, flush_rpcs(app, &geometry), Vec::new(), 0, 0, work);
+    }
+
+    /// An RPC of the tunnel (design: 81h with the payload as its body, 82h with inline arguments and a reply).
+    #[allow(clippy::too_many_arguments)]
+    fn send(
+        &mut self,
+        index: u16,
+        place: u16,
+        target: Target,
+        given: Option<[u8; tunnel::CALL_ARGUMENT_BYTES]>,
+        buffer: Vec<u8>,
+        payload_bytes: u32,
+        reply_bytes: u32,
+    ) {
+        let spu = match target.spu {
+            Some(spu) => spu,
+            None if target.app == CONTROL_APP => 0,
+            None => {
+                self.next_spu = (self.next_spu + 1) % self.backend.spus().max(1);
+                self.next_spu
+            }
+        };
+        let arguments = arguments(given.as_ref().map_or(&[], |given| &given[..]));
+        let one = RpcList::One(Rpc { app: target.app, handler: target.handler, spu, arguments });
+        self.submit(index, place, one, buffer, payload_bytes, reply_bytes, Work::Tunnel);
+    }
+
+    /// Takes the device's answer to a slot's request.
+    #[inline]
+    pub(crate) fn answered(&mut self, index: u16, place: u16, completion: HostCompletion) {
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return self.pool.give(completion.buffer) };
+        let slot = &mut queue.slots[usize::from(place)];
+        let (bytes, opcode) = (slot.bytes, slot.opcode);
+        slot.buffer_bytes = 0;
+        let work = std::mem::replace(&mut slot.work, Work::Nothing);
+        if matches!(completion.outcome, RpcOutcome::NoApp | RpcOutcome::AppEnded) {
+            self.forget_apps();
+        }
+        match work {
+            Work::Block => {
+                let status = block_status(completion.outcome, opcode);
+                if status.is_success() && opcode == nvm::READ {
+                    // What the app did not write would be bytes of some other command.
+                    if (completion.reply_bytes as usize) < HEADROOM_BYTES + bytes as usize {
+                        tracing::error!(written = completion.reply_bytes, bytes, "base-io answered a read short");
+                        return self.give_up(index, place, Status::INTERNAL_ERROR, completion.buffer);
+                    }
+                    let payload = Payload { buffer: completion.buffer, start: HEADROOM_BYTES, bytes: bytes as usize };
+                    return self.complete(index, place, Status::SUCCESS, 0, Some(payload));
+                }
+                self.give_up(index, place, status, completion.buffer);
+            }
+            Work::BlockSteps(rest) => {
+                let status = block_status(completion.outcome, opcode);
+                if status.is_success() {
+                    self.block_step(index, place, rest)
+                } else {
+                    self.complete(index, place, status, 0, None)
+                }
+            }
+            Work::Pair => {
+                let status = pair_status(completion.outcome);
+                self.give_up(index, place, status, completion.buffer);
+            }
+            Work::Retrieve => {
+                let status = pair_status(completion.outcome);
+                if !status.is_success() {
+                    return self.give_up(index, place, status, completion.buffer);
+                }
+                let sent = completion.result.min(bytes).min(completion.reply_bytes) as usize;
+                if let Some(slot) = self.slot_mut(index, place) {
+                    slot.bytes = sent as u32;
+                }
+                let payload = Payload { buffer: completion.buffer, start: 0, bytes: sent };
+                let payload = self.or_nothing(payload);
+                self.complete(index, place, Status::SUCCESS, u64::from(completion.result), payload);
+            }
+            Work::List(mut scan) => {
+                let status = pair_status(completion.outcome);
+                if !status.is_success() {
+                    return self.give_up(index, place, status, completion.buffer);
+                }
+                let step = scan.answered(completion.result);
+                self.list_step(index, place, *scan, step, completion.buffer, bytes);
+            }
+            Work::Tunnel => {
+                let RpcOutcome::Answered { status } = completion.outcome else {
+                    return self.give_up(index, place, status::of_outcome(completion.outcome), completion.buffer);
+                };
+                let result = tunnel::result(status, completion.result);
+                let sent = completion.reply_bytes.min(bytes) as usize;
+                let payload = if opcode == tunnel::CALL { sent } else { 0 };
+                let payload = self.or_nothing(Payload { buffer: completion.buffer, start: 0, bytes: payload });
+                self.complete(index, place, Status::SUCCESS, result, payload);
+            }
+            Work::NamespaceCreate | Work::NamespaceDelete => self.namespace_managed(index, place, work, completion),
+            Work::Shutdown => self.shutdown_flushed(index, place, completion),
+            Work::Nothing => self.give_up(index, place, Status::INTERNAL_ERROR, completion.buffer),
+        }
+    }
+
+    fn slot_mut(&mut self, index: u16, place: u16) -> Option<&mut crate::queue::Slot> {
+        self.queues[usize::from(index)].as_mut()?.slots.get_mut(usize::from(place))
+    }
+
+    fn or_nothing(&mut self, payload: Payload) -> Option<Payload> {
+        if payload.bytes > 0 {
+            return Some(payload);
+        }
+        self.pool.give(payload.buffer);
+        None
+    }
+
+    /// Receive (86h): answered at once where an upcall is there, else parked.
+    fn receive(&mut self, index: u16, place: u16, wait_ms: u32) {
+        let deadline_ns = self.now_ns.saturating_add(u64::from(wait_ms) * 1_000_000);
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
+        if queue.parked.len() >= RECEIVES_PARKED_MAX {
+            return self.complete(index, place, tunnel::status::REFUSED, 0, None);
+        }
+        let slot = &mut queue.slots[usize::from(place)];
+        slot.state = State::Parked;
+        slot.deadline_ns = deadline_ns;
+        queue.parked.push(place);
+        if !self.receiving.contains(&index) {
+            self.receiving.push(index);
+        }
+        self.set_timer(deadline_ns);
+    }
+
+    /// Hands upcalls to parked Receives.
+    pub(crate) fn deliver_upcalls(&mut self) {
+        for index in self.receiving.clone() {
+            while let Some(queue) = self.queues[usize::from(index)].as_mut() {
+                let (Some(association), Some(&place)) = (queue.association, queue.parked.first()) else { break };
+                let upcall = match queue.upcall.take() {
+                    Some(upcall) => Some(upcall),
+                    None => self.backend.upcall(association.hre),
+                };
+                let Some(upcall) = upcall else { break };
+                queue.parked.remove(0);
+                self.deliver(index, place, upcall);
+            }
+        }
+        let queues = &self.queues;
+        self.receiving
+            .retain(|index| queues[usize::from(*index)].as_ref().is_some_and(|queue| !queue.parked.is_empty()));
+    }
+
+    fn deliver(&mut self, index: u16, place: u16, upcall: Upcall) {
+        let whole = tunnel::UPCALL_HEAD_BYTES + upcall.body.len();
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
+        if whole > queue.slots[usize::from(place)].bytes as usize {
+            queue.upcall = Some(upcall);
+            return self.complete(index, place, tunnel::status::BUFFER_SHORT.with_do_not_retry(), whole as u64, None);
+        }
+        let head = tunnel::UpcallHead {
+            id: upcall.id,
+            app: upcall.app,
+            handler: upcall.handler,
+            spu: upcall.spu,
+            body_bytes: upcall.body.len() as u32,
+        };
+        let mut data = head.to_bytes().to_vec();
+        data.extend_from_slice(&upcall.body);
+        let payload = self.payload_of(&data);
+        self.complete(index, place, Status::SUCCESS, whole as u64, Some(payload));
+    }
+
+    /// Ends parked Receives whose time is over: result 0, no data.
+    pub(crate) fn expire_receives(&mut self) {
+        for index in self.receiving.clone() {
+            let Some(queue) = self.queues[usize::from(index)].as_mut() else { continue };
+            let now_ns = self.now_ns;
+            let slots = &queue.slots;
+            let (over, kept): (Vec<u16>, Vec<u16>) =
+                queue.parked.iter().partition(|place| slots[usize::from(**place)].deadline_ns <= now_ns);
+            queue.parked = kept;
+            over.into_iter().for_each(|place| self.complete(index, place, Status::SUCCESS, 0, None));
+        }
+        let queues = &self.queues;
+        self.receiving
+            .retain(|index| queues[usize::from(*index)].as_ref().is_some_and(|queue| !queue.parked.is_empty()));
+    }
+
+    /// When the next parked Receive's time is over.
+    pub(crate) fn receive_deadline_ns(&self) -> u64 {
+        let queues = self.receiving.iter().filter_map(|index| self.queues[usize::from(*index)].as_ref());
+        let deadlines =
+            queues.flat_map(|queue| queue.parked.iter().map(|place| queue.slots[usize::from(*place)].deadline_ns));
+        deadlines.min().unwrap_or(u64::MAX)
+    }
+}
+
+fn fua(durable: Durable) -> u32 {
+    if durable.0 { block_wire::FLAG_FUA } else { 0 }
+}
+
+/// Status of a block command: what Base-IO's answer means to a host.
+fn block_status(outcome: RpcOutcome, opcode: u8) -> Status {
+    let answered = match outcome {
+        RpcOutcome::Answered { status } => status,
+        RpcOutcome::Aborted => return Status::ABORT_REQUESTED,
+        RpcOutcome::Refused => return Status::COMMAND_INTERRUPTED,
+        RpcOutcome::NoApp | RpcOutcome::AppEnded => return NOT_READY,
+        RpcOutcome::NoHandler | RpcOutcome::NoSpu => return Status::INTERNAL_ERROR.with_do_not_retry(),
+        RpcOutcome::NotPermitted => return Status::ACCESS_DENIED.with_do_not_retry(),
+    };
+    let status = match answered {
+        0 => return Status::SUCCESS,
+        block_wire::STATUS_COMPARE_FAILED => Status::COMPARE_FAILURE,
+        block_wire::STATUS_MEDIA_ERROR if matches!(opcode, nvm::READ | nvm::COMPARE | nvm::VERIFY) => {
+            Status::UNRECOVERED_READ_ERROR
+        }
+        block_wire::STATUS_MEDIA_ERROR => Status::WRITE_FAULT,
+        block_wire::STATUS_FULL => Status::CAPACITY_EXCEEDED,
+        block_wire::STATUS_RANGE => Status::LBA_OUT_OF_RANGE,
+        block_wire::STATUS_PERMISSION => Status::ACCESS_DENIED,
+        _ => Status::INTERNAL_ERROR,
+    };
+    status.with_do_not_retry()
+}
+
+/// Status of a key-value command.
+fn pair_status(outcome: RpcOutcome) -> Status {
+    match outcome {
+        RpcOutcome::Answered { status } => match KeyValueError::from_status(status) {
+            Ok(()) => Status::SUCCESS,
+            Err(error) => kv_status(error),
+        },
+        // What SPU-OS itself says means the same as for blocks.
+        other => block_status(other, nvm::READ),
+    }
+}
+
+/// What Key-Value's errors are to a host (KV 3.1).
+fn kv_status(error: KeyValueError) -> Status {
+    let status = match error {
+        KeyValueError::NotFound => Status::KV_KEY_NOT_FOUND,
+        KeyValueError::Exists => Status::KV_KEY_EXISTS,
+        KeyValueError::Capacity | KeyValueError::TooSmall => Status::CAPACITY_EXCEEDED,
+        KeyValueError::Media => Status::KV_UNRECOVERED_ERROR,
+        KeyValueError::KeySize => Status::KV_INVALID_KEY_SIZE,
+        KeyValueError::ValueSize => Status::KV_INVALID_VALUE_SIZE,
+        KeyValueError::NoNamespace => Status::INVALID_NAMESPACE,
+        KeyValueError::Permission => Status::ACCESS_DENIED,
+        KeyValueError::Malformed | KeyValueError::Format | KeyValueError::Unknown(_) => Status::INTERNAL_ERROR,
+    };
+    status.with_do_not_retry()
+}

@@ -1,0 +1,299 @@
+//! Log pages (NVMe Base 5.16): their contents. Pure functions from counters and tables to bytes; the admin commands cut out
+//! what a host asked for.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use willow_device::CommandSet;
+
+use crate::bytes::Put;
+use crate::config::*;
+use willow_wire::spec::{Status, log, opcode, tunnel};
+
+/// LID 00h, Supported Log Pages: 256 descriptors, bit 0 where a page is supported.
+pub fn supported(discovery: bool) -> Vec<u8> {
+    let mut out = vec![0; 1024];
+    let pages: &[u8] = if discovery {
+        &[log::SUPPORTED_PAGES, log::ERROR, log::DISCOVERY]
+    } else {
+        &[
+            log::SUPPORTED_PAGES,
+            log::ERROR,
+            log::SMART,
+            log::FIRMWARE_SLOT,
+            log::CHANGED_NAMESPACES,
+            log::COMMAND_EFFECTS,
+        ]
+    };
+    for page in pages {
+        out.put32(usize::from(*page) * 4, 1);
+    }
+    out
+}
+
+/// An entry of the error log.
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorEntry {
+    /// Queue of the command.
+    pub sqid: u16,
+    /// Its identifier.
+    pub cid: u16,
+    /// Status that it was answered with.
+    pub status: Status,
+    /// Byte of the command that is wrong, or FFFFh.
+    pub byte: u16,
+    /// First block, where there is one.
+    pub lba: u64,
+    /// Namespace.
+    pub nsid: u32,
+    /// Command set.
+    pub csi: u8,
+    /// Opcode.
+    pub opcode: u8,
+}
+
+/// LID 01h, Error Information: the newest [`ERROR_LOG_ENTRIES`] failures of a controller.
+#[derive(Default)]
+pub struct ErrorLog {
+    entries: VecDeque<(u64, ErrorEntry)>,
+    count: u64,
+}
+
+impl ErrorLog {
+    /// Adds a failure.
+    pub fn push(&mut self, entry: ErrorEntry) {
+        self.count += 1;
+        if self.entries.len() == ERROR_LOG_ENTRIES {
+            self.entries.pop_back();
+        }
+        self.entries.push_front((self.count, entry));
+    }
+
+    /// Failures over the controller's life.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The page, newest first.
+    pub fn page(&self) -> Vec<u8> {
+        let mut out = vec![0; ERROR_LOG_ENTRIES * 64];
+        for (slot, (number, entry)) in out.chunks_exact_mut(64).zip(&self.entries) {
+            slot.put64(0, *number);
+            slot.put16(8, entry.sqid);
+            slot.put16(10, entry.cid);
+            // Bit 0 is the phase tag, which queues over fabrics do not have.
+            slot.put16(12, entry.status.with_more().to_field());
+            slot.put16(14, entry.byte);
+            slot.put64(16, entry.lba);
+            slot.put32(24, entry.nsid);
+            // TRTYPE: TCP.
+            slot[29] = 3;
+            slot[30] = entry.csi;
+            slot[31] = entry.opcode;
+            // Log page version 1: CSI and opcode are valid.
+            slot[63] = 1;
+        }
+        out
+    }
+}
+
+/// What SMART counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SmartView {
+    /// Bytes read and written by hosts.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Commands that read.
+    pub read_commands: u64,
+    /// Commands that wrote.
+    pub write_commands: u64,
+    /// Time with commands under way.
+    pub busy_ns: u64,
+    /// Time since the start.
+    pub up_ns: u64,
+    /// Commands that failed for the media's sake.
+    pub media_errors: u64,
+    /// Entries that all error logs ever got.
+    pub error_entries: u64,
+    /// (used, total) bytes of the media.
+    pub capacity: (u64, Option<u64>),
+}
+
+/// LID 02h, SMART / Health Information (NVMe Base 5.16.1.3). There is no temperature to report: 0. Counts are since the start;
+/// so there is one power cycle and no shutdown that was unsafe.
+pub fn smart(view: &SmartView) -> Vec<u8> {
+    let mut out = vec![0; 512];
+    // Available spare and its threshold, in percent: media of a model do not wear out (yet).
+    out[3] = 100;
+    out[4] = 10;
+    // Data units are thousands of 512 bytes, rounded up.
+    let units = |bytes: u64| u128::from(bytes.div_ceil(512_000));
+    out.put128(32, units(view.read_bytes));
+    out.put128(48, units(view.write_bytes));
+    out.put128(64, u128::from(view.read_commands));
+    out.put128(80, u128::from(view.write_commands));
+    out.put128(96, u128::from(view.busy_ns / 60_000_000_000));
+    out.put128(112, 1);
+    out.put128(128, u128::from(view.up_ns / 3_600_000_000_000));
+    out.put128(160, u128::from(view.media_errors));
+    out.put128(176, u128::from(view.error_entries));
+    out
+}
+
+/// LID 03h, Firmware Slot: slot 1 is active.
+pub fn firmware() -> Vec<u8> {
+    let mut out = vec![0; 512];
+    out[0] = 1;
+    out.put_text(8, 8, env!("CARGO_PKG_VERSION"));
+    out
+}
+
+/// LID 04h, Changed Attached Namespace List, in order; "too many" is a single FFFFFFFFh.
+pub fn changed_namespaces(changed: &[u32]) -> Vec<u8> {
+    let mut out = vec![0; CHANGED_NAMESPACES_MAX * 4];
+    if changed.len() > CHANGED_NAMESPACES_MAX {
+        out.put32(0, u32::MAX);
+        return out;
+    }
+    for (place, nsid) in changed.iter().enumerate() {
+        out.put32(place * 4, *nsid);
+    }
+    out
+}
+
+/// Effects of a command (NVMe Base, figure "Commands Supported and Effects Data Structure").
+mod effect {
+    /// Supported.
+    pub const SUPPORTED: u32 = 1;
+    /// May change what logical blocks (or pairs) hold.
+    pub const CONTENT: u32 = 1 << 1;
+    /// May change how many namespaces there are.
+    pub const INVENTORY: u32 = 1 << 3;
+    /// Scope: a namespace, a controller.
+    pub const NAMESPACE: u32 = 1 << 20;
+    pub const CONTROLLER: u32 = 1 << 21;
+    pub const SUBSYSTEM: u32 = 1 << 24;
+}
+
+/// LID 05h, Commands Supported and Effects, for one command set.
+pub fn effects(set: CommandSet) -> Vec<u8> {
+    use effect::*;
+    use opcode::{admin, kv, nvm};
+    let mut out = vec![0; 4096];
+    for opcode in [
+        admin::GET_LOG_PAGE,
+        admin::IDENTIFY,
+        admin::ABORT,
+        admin::SET_FEATURES,
+        admin::GET_FEATURES,
+        admin::ASYNC_EVENT_REQUEST,
+        admin::KEEP_ALIVE,
+    ] {
+        out.put32(usize::from(opcode) * 4, SUPPORTED | CONTROLLER);
+    }
+    for opcode in [admin::NAMESPACE_MANAGEMENT, admin::NAMESPACE_ATTACHMENT] {
+        out.put32(usize::from(opcode) * 4, SUPPORTED | INVENTORY | SUBSYSTEM);
+    }
+    let mut io = |opcode: u8, effects: u32| out.put32(1024 + usize::from(opcode) * 4, SUPPORTED | NAMESPACE | effects);
+    match set {
+        CommandSet::Nvm => {
+            for opcode in [nvm::FLUSH, nvm::READ, nvm::COMPARE, nvm::VERIFY] {
+                io(opcode, 0);
+            }
+            for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT] {
+                io(opcode, CONTENT);
+            }
+        }
+        CommandSet::Kv => {
+            for opcode in [nvm::FLUSH, kv::RETRIEVE, kv::LIST, kv::EXIST] {
+                io(opcode, 0);
+            }
+            for opcode in [kv::STORE, kv::DELETE] {
+                io(opcode, CONTENT);
+            }
+        }
+    }
+    // What an app does with an RPC is its own affair: it may change content. A namespace made by the control service is
+    // announced by an event.
+    io(tunnel::SEND, CONTENT | SUBSYSTEM);
+    io(tunnel::CALL, CONTENT | SUBSYSTEM);
+    io(tunnel::RECEIVE, 0);
+    out
+}
+
+/// LID 70h, Discovery (NVMe Base 5.16.1.23): an entry for the subsystem at each address that is listened on, and the
+/// discovery subsystem itself. `local` stands in for an address that means "any".
+pub fn discovery(nqn: &str, addresses: &[SocketAddr], local: Option<IpAddr>) -> Vec<u8> {
+    let mut out = vec![0; 1024];
+    let mut records = 0u64;
+    for (subtype, name) in [(2u8, nqn), (3, NQN_DISCOVERY)] {
+        for (port, address) in addresses.iter().enumerate() {
+            let ip = if address.ip().is_unspecified() { local.unwrap_or(address.ip()) } else { address.ip() };
+            let mut entry = vec![0; 1024];
+            entry[0] = 3;
+            entry[1] = if ip.is_ipv4() { 1 } else { 2 };
+            entry[2] = subtype;
+            // TREQ: a secure channel is not required; SQ flow control can be disabled.
+            entry[3] = 1 << 2 | 2;
+            entry.put16(4, port as u16 + 1);
+            entry.put16(6, 0xffff);
+            entry.put16(8, 128);
+            let service = address.port().to_string();
+            entry[32..32 + service.len()].copy_from_slice(service.as_bytes());
+            let name = &name.as_bytes()[..name.len().min(NQN_BYTES_MAX)];
+            entry[256..256 + name.len()].copy_from_slice(name);
+            let ip = ip.to_string();
+            entry[512..512 + ip.len()].copy_from_slice(ip.as_bytes());
+            out.extend_from_slice(&entry);
+            records += 1;
+        }
+    }
+    // The addresses do not change while the subsystem runs: one generation.
+    out.put64(0, 1);
+    out.put64(8, records);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_log_keeps_the_newest() {
+        let mut log = ErrorLog::default();
+        let entry = ErrorEntry {
+            sqid: 1,
+            cid: 2,
+            status: Status::LBA_OUT_OF_RANGE.with_do_not_retry(),
+            byte: 40,
+            lba: 3,
+            nsid: 4,
+            csi: 0,
+            opcode: 2,
+        };
+        (0..100).for_each(|_| log.push(entry));
+        let page = log.page();
+        assert_eq!((page.len(), page[0], page[63 * 64], log.count()), (4096, 100, 37, 100));
+        assert_eq!(&page[8..16], &[1, 0, 2, 0, 0x00, 0xc1, 40, 0]);
+    }
+
+    #[test]
+    fn discovery_names_what_a_host_can_reach() {
+        let addresses = ["0.0.0.0:4420".parse().unwrap(), "[::1]:9".parse().unwrap()];
+        let page = discovery("nqn.x", &addresses, Some("10.0.2.2".parse().unwrap()));
+        assert_eq!((page.len(), page[8]), (5 * 1024, 4));
+        assert_eq!((&page[1024..1027], &page[1024 + 32..1024 + 37]), (&[3, 1, 2][..], &b"4420\0"[..]));
+        assert_eq!(&page[1024 + 512..1024 + 521], b"10.0.2.2\0");
+        assert_eq!(&page[2048 + 512..2048 + 516], b"::1\0");
+        assert_eq!(page[3 * 1024 + 2], 3);
+    }
+
+    #[test]
+    fn effects_differ_by_command_set() {
+        let (nvm, kv) = (effects(CommandSet::Nvm), effects(CommandSet::Kv));
+        assert_eq!((nvm[1024 + 8] & 1, nvm[1024 + 0x10 * 4] & 1), (1, 0));
+        assert_eq!((kv[1024 + 0x10 * 4] & 3, kv[1024 + 0x14 * 4] & 3), (3, 1));
+        assert_eq!(changed_namespaces(&[7; 1025])[..4], [255; 4]);
+    }
+}

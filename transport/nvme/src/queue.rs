@@ -1,0 +1,165 @@
+//! A queue: one transport connection's submission and completion queue pair, and the commands under way on it.
+//!
+//! What always holds:
+//! - commands under way never exceed the queue's entries, and no two have the same identifier;
+//! - a slot is taken when a command is taken and freed exactly when its completion is made or the queue goes.
+
+use std::net::IpAddr;
+
+use willow_device::{HreId, Upcall};
+
+use crate::command::Command;
+use crate::statistics::{Direction, Histogram};
+use crate::work::Work;
+
+/// The states of a command under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// No command.
+    Free,
+    /// The transport fetches its data from the host.
+    Fetching,
+    /// The device works on it.
+    Device,
+    /// A Receive that waits for an upcall.
+    Parked,
+    /// An Asynchronous Event Request that waits for an event.
+    Event,
+}
+
+/// A command under way.
+pub(crate) struct Slot {
+    pub state: State,
+    pub cid: u16,
+    pub opcode: u8,
+    /// Set where nobody is told of the end (a flush at shutdown).
+    pub internal: bool,
+    pub direction: Direction,
+    pub nsid: u32,
+    pub lba: u64,
+    /// Data bytes of it.
+    pub bytes: u32,
+    /// Whole length of the data buffer that the device holds.
+    pub buffer_bytes: u32,
+    pub start_ns: u64,
+    /// Parked: until when.
+    pub deadline_ns: u64,
+    /// What it is, while its data are fetched.
+    pub command: Option<Command>,
+    /// What is to be made of the device's answer.
+    pub work: Work,
+}
+
+impl Slot {
+    fn free() -> Self {
+        Slot {
+            state: State::Free,
+            cid: 0,
+            opcode: 0,
+            internal: false,
+            direction: Direction::Other,
+            nsid: 0,
+            lba: 0,
+            bytes: 0,
+            buffer_bytes: 0,
+            start_ns: 0,
+            deadline_ns: 0,
+            command: None,
+            work: Work::Nothing,
+        }
+    }
+}
+
+/// A queue, or a connection that has none yet.
+pub(crate) struct Queue {
+    pub generation: u16,
+    /// Address that the host reached.
+    pub local: Option<IpAddr>,
+    /// Set by Connect.
+    pub association: Option<Association>,
+    pub slots: Vec<Slot>,
+    pub free: Vec<u16>,
+    pub in_flight: u32,
+    identifiers: Vec<u64>,
+    /// Slots of parked Receives, oldest first.
+    pub parked: Vec<u16>,
+    /// An upcall that a Receive's buffer was too short for.
+    pub upcall: Option<Upcall>,
+    pub commands: u64,
+    pub errors: u64,
+    pub latency: Histogram,
+}
+
+/// What Connect ties a connection to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Association {
+    pub controller: u16,
+    pub qid: u16,
+    pub hre: HreId,
+    pub entries: u16,
+    /// Submission queue head; not kept up where the host has disabled flow control.
+    pub head: u16,
+    pub flow_control: bool,
+}
+
+impl Queue {
+    pub fn new(generation: u16, local: Option<IpAddr>) -> Self {
+        Queue {
+            generation,
+            local,
+            association: None,
+            slots: Vec::new(),
+            free: Vec::new(),
+            in_flight: 0,
+            identifiers: Vec::new(),
+            parked: Vec::new(),
+            upcall: None,
+            commands: 0,
+            errors: 0,
+            latency: Histogram::default(),
+        }
+    }
+
+    /// Takes note of a command's identifier; false where one under way has it.
+    #[inline]
+    pub fn take_identifier(&mut self, cid: u16) -> bool {
+        if self.identifiers.is_empty() {
+            self.identifiers = vec![0; 1024];
+        }
+        let word = &mut self.identifiers[usize::from(cid) / 64];
+        let bit = 1 << (cid % 64);
+        let fresh = *word & bit == 0;
+        *word |= bit;
+        fresh
+    }
+
+    /// A free slot, not counted as a host's command yet.
+    #[inline]
+    pub fn take_slot(&mut self) -> u16 {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::free());
+            (self.slots.len() - 1) as u16
+        })
+    }
+
+    /// Frees a slot and the identifier of its command.
+    #[inline]
+    pub fn free_slot(&mut self, index: u16) {
+        let slot = &mut self.slots[usize::from(index)];
+        debug_assert!(slot.state != State::Free);
+        slot.state = State::Free;
+        slot.work = Work::Nothing;
+        slot.command = None;
+        if !slot.internal {
+            self.identifiers[usize::from(slot.cid) / 64] &= !(1 << (slot.cid % 64));
+            self.in_flight -= 1;
+        }
+        self.free.push(index);
+    }
+
+    /// The slot of a command under way.
+    pub fn find(&self, cid: u16) -> Option<u16> {
+        let found = self.slots.iter().position(|slot| slot.state != State::Free && !slot.internal && slot.cid == cid);
+        found.map(|index| index as u16)
+    }
+}

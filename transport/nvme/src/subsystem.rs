@@ -1,0 +1,783 @@
+//! The subsystem: controllers, queues and namespaces in front of a device. A transport hands it the entries of submission
+//! queues and takes completions; there is no socket, thread or clock in it.
+//!
+//! What always holds:
+//! - every command that is taken is answered exactly once, unless its queue goes first;
+//! - a data buffer is in one place: the pool, the transport, the device, or a completion;
+//! - nothing that a host sends makes it panic, and nothing grows without a bound of [`crate::config`].
+//!
+//! Who may call it: one transport, from one thread. The way of a command: [`Subsystem::command`] parses and begins it,
+//! [`Subsystem::data`] brings what was fetched, [`Subsystem::run`] lets the device work, [`Subsystem::completion`] gives the end.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use base_io_host::Geometry;
+use key_value_host::Placement;
+use willow_device::{AppNumber, CommandSet, HostCompletion, Namespace};
+use willow_wire::spec::property::csts;
+use willow_wire::spec::{CompletionEntry, Status, SubmissionEntry, opcode};
+
+use crate::backend::Backend;
+use crate::buffer::{BufferPool, HEADROOM_BYTES};
+use crate::command::{self, NamespaceView};
+use crate::config::*;
+use crate::controller::Controller;
+use crate::log_page::ErrorEntry;
+use crate::queue::{Association, Queue, State};
+use crate::statistics::*;
+use crate::status::{self, Failure};
+
+/// Names a connection: its place and how often the place was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionId {
+    pub(crate) index: u16,
+    pub(crate) generation: u16,
+}
+
+impl ConnectionId {
+    /// Its place: below [`CONNECTIONS_MAX`], and no other open connection's.
+    pub fn index(self) -> usize {
+        usize::from(self.index)
+    }
+}
+
+/// What became of a command that was handed in.
+#[derive(Debug)]
+pub enum Next {
+    /// It was taken: its completion is there or will be.
+    Taken,
+    /// It was taken; the transport fetches its data from the host and hands them to [`Subsystem::data`].
+    Fetch(Fetch),
+    /// Nothing was done, since no buffer is free: hand it in again when completions have been sent.
+    Wait,
+    /// The host broke a rule that no completion can tell of: end the connection.
+    Violation(&'static str),
+}
+
+/// Data to be fetched from a host.
+#[derive(Debug)]
+pub struct Fetch {
+    /// To hand back.
+    pub slot: u16,
+    /// The command.
+    pub cid: u16,
+    /// Where the data go: from `start` on, `bytes` bytes.
+    pub buffer: Vec<u8>,
+    /// First byte of the data in the buffer.
+    pub start: usize,
+    /// Length of the data.
+    pub bytes: u32,
+}
+
+/// Data that go to a host with a completion, before it.
+#[derive(Debug)]
+pub struct Payload {
+    /// Give it back by [`Subsystem::give_buffer`] when it is sent.
+    pub buffer: Vec<u8>,
+    /// First byte: [`HEADROOM_BYTES`], or 0 where there is no room in front.
+    pub start: usize,
+    /// Length.
+    pub bytes: usize,
+}
+
+/// The end of a command.
+#[derive(Debug)]
+pub struct Completion {
+    /// Where to.
+    pub connection: ConnectionId,
+    /// The completion queue entry.
+    pub entry: CompletionEntry,
+    /// Data that go before it.
+    pub payload: Option<Payload>,
+    /// The host has disabled SQ flow control: a transport may leave out the entry where its status is success and its result 0.
+    pub entry_optional: bool,
+}
+
+/// A namespace of the table, with what serving it needs.
+pub(crate) struct Entry {
+    pub namespace: Namespace,
+    pub view: NamespaceView,
+    pub geometry: Geometry,
+    pub placement: Placement,
+    pub counters: NamespaceCounters,
+}
+
+/// The subsystem.
+pub struct Subsystem<B> {
+    pub(crate) backend: B,
+    pub(crate) config: SubsystemConfig,
+    pub(crate) now_ns: u64,
+    table: Arc<Vec<Namespace>>,
+    pub(crate) namespaces: Vec<Entry>,
+    /// Hosts that a namespace made by Namespace Management is attached to; others are attached to all.
+    pub(crate) attached_hosts: BTreeMap<u32, Vec<String>>,
+    pub(crate) controllers: BTreeMap<u16, Controller>,
+    next_cntlid: u16,
+    pub(crate) queues: Vec<Option<Queue>>,
+    generations: Vec<u16>,
+    pub(crate) pool: BufferPool,
+    pub(crate) completions: VecDeque<Completion>,
+    pub(crate) closing: VecDeque<ConnectionId>,
+    base_io: Option<AppNumber>,
+    key_value: Option<AppNumber>,
+    pub(crate) next_spu: u16,
+    /// Connections with parked Receives.
+    pub(crate) receiving: Vec<u16>,
+    pub(crate) next_timer_ns: u64,
+    pub(crate) submitted: bool,
+    started_ns: u64,
+    in_device: u32,
+    busy_since_ns: u64,
+    busy_ns: u64,
+    error_entries: u64,
+}
+
+impl<B: Backend> Subsystem<B> {
+    /// A subsystem in front of `backend`; the error says which value of `config` is wrong.
+    pub fn new(config: SubsystemConfig, backend: B, now_ns: u64) -> Result<Self, String> {
+        config.validate()?;
+        let pool = BufferPool::new(config.buffer_budget_bytes);
+        let mut subsystem = Subsystem {
+            backend,
+            config,
+            now_ns,
+            table: Arc::new(Vec::new()),
+            namespaces: Vec::new(),
+            attached_hosts: BTreeMap::new(),
+            controllers: BTreeMap::new(),
+            next_cntlid: 1,
+            queues: Vec::new(),
+            generations: Vec::new(),
+            pool,
+            completions: VecDeque::new(),
+            closing: VecDeque::new(),
+            base_io: None,
+            key_value: None,
+            next_spu: 0,
+            receiving: Vec::new(),
+            next_timer_ns: u64::MAX,
+            submitted: false,
+            started_ns: now_ns,
+            in_device: 0,
+            busy_since_ns: 0,
+            busy_ns: 0,
+            error_entries: 0,
+        };
+        subsystem.take_namespaces();
+        Ok(subsystem)
+    }
+
+    /// What serves it: for jobs, wakers, shutdown.
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
+    /// What serves it.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &SubsystemConfig {
+        &self.config
+    }
+
+    /// The addresses that the discovery log tells.
+    pub fn set_addresses(&mut self, addresses: Vec<std::net::SocketAddr>) {
+        self.config.addresses = addresses;
+    }
+
+    /// Sets the time for all that follows, until it is set again.
+    pub fn set_time(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// A new connection, without a queue yet. `local`: the address that the host reached. `None`: there are too many.
+    pub fn open_connection(&mut self, local: Option<IpAddr>) -> Option<ConnectionId> {
+        let index = match self.queues.iter().position(Option::is_none) {
+            Some(index) => index,
+            None if self.queues.len() < CONNECTIONS_MAX => {
+                self.queues.push(None);
+                self.generations.push(0);
+                self.queues.len() - 1
+            }
+            None => return None,
+        };
+        self.generations[index] = self.generations[index].wrapping_add(1);
+        let generation = self.generations[index];
+        self.queues[index] = Some(Queue::new(generation, local));
+        Some(ConnectionId { index: index as u16, generation })
+    }
+
+    /// A connection is gone: so is its queue with all commands under way, and with an admin queue its controller.
+    pub fn close_connection(&mut self, connection: ConnectionId) {
+        if self.queue(connection).is_none() {
+            return;
+        }
+        self.detach(connection.index);
+        self.queues[connection.index()] = None;
+    }
+
+    /// The next connection that the transport is to close: its controller is gone or reset.
+    pub fn closing(&mut self) -> Option<ConnectionId> {
+        self.closing.pop_front()
+    }
+
+    /// True once Connect succeeded on the connection.
+    pub fn is_connected(&self, connection: ConnectionId) -> bool {
+        self.queue(connection).is_some_and(|queue| queue.association.is_some())
+    }
+
+    /// The next end of a command.
+    #[inline]
+    pub fn completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// Takes a payload's or a fetch's buffer back.
+    #[inline]
+    pub fn give_buffer(&mut self, buffer: Vec<u8>) {
+        self.pool.give(buffer);
+    }
+
+    pub(crate) fn queue(&self, connection: ConnectionId) -> Option<&Queue> {
+        let queue = self.queues.get(connection.index())?.as_ref()?;
+        (queue.generation == connection.generation).then_some(queue)
+    }
+
+    /// Takes a command; `capsule` is the data in its capsule.
+    #[inline]
+    pub fn command(&mut self, connection: ConnectionId, entry: &SubmissionEntry, capsule: &[u8]) -> Next {
+        let Some(queue) = self.queue(connection) else { return Next::Violation("the connection is closed") };
+        let index = connection.index;
+        let Some(association) = queue.association else {
+            if entry.opcode() == opcode::FABRICS && entry.fabrics_type() == opcode::fabrics::CONNECT {
+                return self.connect(index, entry, capsule);
+            }
+            return Next::Violation("a command before Connect");
+        };
+        if queue.in_flight >= u32::from(association.entries) {
+            return Next::Violation("more commands than the queue has entries");
+        }
+        if entry.opcode() == opcode::FABRICS {
+            return self.fabrics_command(index, association, entry, capsule);
+        }
+        if association.qid == 0 {
+            return self.admin_command(index, association, entry, capsule);
+        }
+        self.io_command(index, association, entry, capsule)
+    }
+
+    /// Brings data that were fetched.
+    pub fn data(&mut self, connection: ConnectionId, slot: u16, buffer: Vec<u8>) {
+        match self.fetched(connection, slot) {
+            Some(command) => self.execute(connection.index, slot, command, buffer),
+            None => self.pool.give(buffer),
+        }
+    }
+
+    /// Data could not be fetched intact (a digest is wrong): the command fails, and may be sent again.
+    pub fn data_failed(&mut self, connection: ConnectionId, slot: u16, buffer: Vec<u8>) {
+        self.pool.give(buffer);
+        if self.fetched(connection, slot).is_some() {
+            self.complete(connection.index, slot, Status::TRANSIENT_TRANSPORT_ERROR, 0, None);
+        }
+    }
+
+    /// Refuses a command whose capsule's data did not arrive intact.
+    pub fn refuse(&mut self, connection: ConnectionId, entry: &SubmissionEntry) -> Next {
+        match self.queue(connection).map(|queue| queue.association) {
+            Some(Some(_)) => {
+                self.fail(connection.index, entry, Failure::retryable(Status::TRANSIENT_TRANSPORT_ERROR));
+                Next::Taken
+            }
+            _ => Next::Violation("Connect with damaged data"),
+        }
+    }
+
+    fn fetched(&mut self, connection: ConnectionId, slot: u16) -> Option<command::Command> {
+        self.queue(connection)?;
+        let queue = self.queues[connection.index()].as_mut()?;
+        let slot = queue.slots.get_mut(usize::from(slot))?;
+        if slot.state != State::Fetching {
+            return None;
+        }
+        slot.command.take()
+    }
+
+    /// Lets the device work and time pass; returns when it wants to be called again, if it knows. To be called again at once
+    /// while completions come.
+    pub fn run(&mut self, now_ns: u64) -> Option<u64> {
+        self.set_time(now_ns);
+        let wake_ns = loop {
+            self.submitted = false;
+            let wake_ns = self.backend.run(self.now_ns);
+            while let Some(completion) = self.backend.completion() {
+                self.device_completed(completion);
+            }
+            if !self.submitted {
+                break wake_ns;
+            }
+        };
+        if !Arc::ptr_eq(&self.table, &self.backend.namespaces()) {
+            self.take_namespaces();
+        }
+        if !self.receiving.is_empty() {
+            self.deliver_upcalls();
+        }
+        if self.now_ns >= self.next_timer_ns {
+            self.expire();
+        }
+        let timer_ns = (self.next_timer_ns != u64::MAX).then_some(self.next_timer_ns);
+        [wake_ns, timer_ns].into_iter().flatten().min()
+    }
+
+    /// Takes over the device's namespaces and tells hosts what changed.
+    fn take_namespaces(&mut self) {
+        let table = self.backend.namespaces();
+        let (spus, stripe_bytes) = (self.backend.spus(), self.backend.stripe_bytes());
+        let mut before: BTreeMap<u32, Entry> =
+            std::mem::take(&mut self.namespaces).into_iter().map(|entry| (entry.namespace.nsid, entry)).collect();
+        let mut changed = Vec::new();
+        for namespace in table.iter() {
+            let nsid = namespace.nsid;
+            let counters = match before.remove(&nsid) {
+                Some(entry) if entry.namespace.nguid == namespace.nguid => {
+                    if entry.namespace != *namespace {
+                        changed.push(nsid);
+                    }
+                    entry.counters
+                }
+                _ => {
+                    changed.push(nsid);
+                    NamespaceCounters::default()
+                }
+            };
+            let block_bytes = if namespace.csi == CommandSet::Nvm { namespace.block_bytes } else { 1 };
+            self.namespaces.push(Entry {
+                view: NamespaceView {
+                    set: namespace.csi,
+                    block_shift: block_bytes.trailing_zeros(),
+                    blocks: namespace.size_bytes / u64::from(block_bytes.max(1)),
+                },
+                geometry: Geometry { spus, stripe_bytes, base: namespace.base },
+                placement: Placement::new(namespace.nguid, spus),
+                namespace: namespace.clone(),
+                counters,
+            });
+        }
+        self.namespaces.sort_by_key(|entry| entry.namespace.nsid);
+        changed.extend(before.keys());
+        for nsid in before.keys() {
+            self.attached_hosts.remove(nsid);
+        }
+        self.table = table;
+        self.refresh_active();
+        let ids: Vec<u16> = self.controllers.values().filter(|one| !one.discovery).map(|one| one.cntlid).collect();
+        for cntlid in ids {
+            if let Some(controller) = self.controllers.get_mut(&cntlid) {
+                changed.iter().for_each(|nsid| controller.note_changed(*nsid));
+            }
+            self.tell_events(cntlid);
+        }
+    }
+
+    /// Recomputes which namespaces are active for which controller.
+    pub(crate) fn refresh_active(&mut self) {
+        for controller in self.controllers.values_mut() {
+            let all = controller.all_command_sets();
+            let host = &controller.host_nqn;
+            controller.active = self
+                .namespaces
+                .iter()
+                .map(|entry| {
+                    let attached = self.attached_hosts.get(&entry.namespace.nsid);
+                    !controller.discovery
+                        && (all || entry.namespace.csi == CommandSet::Nvm)
+                        && attached.is_none_or(|hosts| hosts.contains(host))
+                })
+                .collect();
+        }
+    }
+
+    /// Place of a namespace in the table.
+    #[inline]
+    pub(crate) fn find(&self, nsid: u32) -> Option<usize> {
+        let guess = (nsid as usize).wrapping_sub(1);
+        if self.namespaces.get(guess).is_some_and(|entry| entry.namespace.nsid == nsid) {
+            return Some(guess);
+        }
+        self.namespaces.binary_search_by_key(&nsid, |entry| entry.namespace.nsid).ok()
+    }
+
+    /// Place of a namespace that is active for a controller.
+    #[inline]
+    pub(crate) fn find_active(&self, cntlid: u16, nsid: u32) -> Option<usize> {
+        let place = self.find(nsid)?;
+        let controller = self.controllers.get(&cntlid)?;
+        controller.active.get(place).copied().unwrap_or(false).then_some(place)
+    }
+
+    #[inline]
+    pub(crate) fn base_io(&mut self) -> Option<AppNumber> {
+        if self.base_io.is_none() {
+            self.base_io = self.backend.app_number(base_io_host::APP_NAME);
+        }
+        self.base_io
+    }
+
+    #[inline]
+    pub(crate) fn key_value(&mut self) -> Option<AppNumber> {
+        if self.key_value.is_none() {
+            self.key_value = self.backend.app_number(key_value_host::APP_NAME);
+        }
+        self.key_value
+    }
+
+    /// Numbers of apps may have changed: ask again.
+    pub(crate) fn forget_apps(&mut self) {
+        self.base_io = None;
+        self.key_value = None;
+    }
+
+    /// A number for a new controller.
+    pub(crate) fn allocate_cntlid(&mut self) -> Option<u16> {
+        if self.controllers.len() >= CONTROLLERS_MAX {
+            return None;
+        }
+        // FFF0h and above are reserved (NVMe Base 3.1.2).
+        loop {
+            let cntlid = self.next_cntlid;
+            self.next_cntlid = if cntlid >= 0xffef { 1 } else { cntlid + 1 };
+            if !self.controllers.contains_key(&cntlid) {
+                return Some(cntlid);
+            }
+        }
+    }
+
+    /// Takes a command off its submission queue: identifier, head, count. `None`: one with its identifier is under way.
+    #[inline]
+    pub(crate) fn begin(&mut self, index: u16, entry: &SubmissionEntry) -> Option<u16> {
+        let now_ns = self.now_ns;
+        let queue = self.queues[usize::from(index)].as_mut()?;
+        if !queue.take_identifier(entry.cid()) {
+            self.fail(index, entry, Failure::at(Status::COMMAND_ID_CONFLICT, 2));
+            return None;
+        }
+        queue.in_flight += 1;
+        advance(&mut queue.association);
+        let place = queue.take_slot();
+        let slot = &mut queue.slots[usize::from(place)];
+        slot.cid = entry.cid();
+        slot.opcode = entry.opcode();
+        slot.internal = false;
+        slot.nsid = entry.nsid();
+        slot.lba = 0;
+        slot.bytes = 0;
+        slot.buffer_bytes = 0;
+        slot.start_ns = now_ns;
+        slot.direction = Direction::Other;
+        // Whoever takes it on says what it is; until then it is the device's.
+        slot.state = State::Device;
+        Some(place)
+    }
+
+    /// Ends a command that was begun.
+    #[inline]
+    pub(crate) fn complete(&mut self, index: u16, place: u16, status: Status, result: u64, payload: Option<Payload>) {
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
+        let slot = &queue.slots[usize::from(place)];
+        if slot.internal {
+            queue.free_slot(place);
+            return;
+        }
+        let elapsed_ns = self.now_ns.saturating_sub(slot.start_ns);
+        let waits = matches!(slot.state, State::Event | State::Parked);
+        let (cid, nsid, direction, bytes, opcode, lba) =
+            (slot.cid, slot.nsid, slot.direction, slot.bytes, slot.opcode, slot.lba);
+        queue.free_slot(place);
+        queue.commands += 1;
+        if !waits {
+            queue.latency.record(elapsed_ns);
+        }
+        let Some(association) = queue.association else { return };
+        let mut status = status;
+        if association.qid != 0
+            && !waits
+            && let Some(found) = self.find(nsid)
+        {
+            let counters = &mut self.namespaces[found].counters;
+            if status.is_success() {
+                counters.record(direction, u64::from(bytes), elapsed_ns);
+            } else {
+                counters.errors += 1;
+                counters.media_errors += u64::from(status::is_media_error(status));
+            }
+        }
+        if !status.is_success() {
+            let csi = u8::from(self.find(nsid).is_some_and(|found| self.namespaces[found].view.set == CommandSet::Kv));
+            self.log_error(
+                index,
+                ErrorEntry { sqid: association.qid, cid, status, byte: 0xffff, lba, nsid, csi, opcode },
+            );
+            status = status.with_more();
+        }
+        self.push_completion(index, cid, status, result, payload);
+    }
+
+    /// Answers a command that was not begun.
+    #[cold]
+    pub(crate) fn fail(&mut self, index: u16, entry: &SubmissionEntry, failure: Failure) {
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
+        queue.commands += 1;
+        advance(&mut queue.association);
+        let sqid = queue.association.map_or(0, |association| association.qid);
+        let nsid = entry.nsid();
+        if sqid != 0
+            && let Some(found) = self.find(nsid)
+        {
+            self.namespaces[found].counters.errors += 1;
+        }
+        self.log_error(
+            index,
+            ErrorEntry {
+                sqid,
+                cid: entry.cid(),
+                status: failure.status,
+                byte: failure.byte,
+                lba: if sqid != 0 { entry.lba() } else { 0 },
+                nsid,
+                csi: 0,
+                opcode: entry.opcode(),
+            },
+        );
+        let status = if self.queues[usize::from(index)].as_ref().is_some_and(|queue| queue.association.is_some()) {
+            failure.status.with_more()
+        } else {
+            failure.status
+        };
+        self.push_completion(index, entry.cid(), status, u64::from(failure.result), None);
+    }
+
+    fn log_error(&mut self, index: u16, entry: ErrorEntry) {
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
+        queue.errors += 1;
+        let cntlid = queue.association.map(|association| association.controller);
+        tracing::info!(
+            controller = cntlid, queue = entry.sqid, cid = entry.cid, opcode = entry.opcode, nsid = entry.nsid,
+            lba = entry.lba, byte = entry.byte, status = %entry.status, "command failed"
+        );
+        if let Some(controller) = cntlid.and_then(|cntlid| self.controllers.get_mut(&cntlid)) {
+            controller.error_log.push(entry);
+            self.error_entries += 1;
+        }
+    }
+
+    #[inline]
+    fn push_completion(&mut self, index: u16, cid: u16, status: Status, result: u64, payload: Option<Payload>) {
+        let Some(queue) = self.queues[usize::from(index)].as_ref() else { return };
+        let flow_control = queue.association.is_none_or(|association| association.flow_control);
+        let head = queue.association.map_or(0, |association| association.head);
+        self.completions.push_back(Completion {
+            connection: ConnectionId { index, generation: queue.generation },
+            entry: CompletionEntry { result, sqhd: head, sqid: 0, cid, status },
+            payload,
+            entry_optional: !flow_control,
+        });
+    }
+
+    /// Counts a request that the device now has.
+    #[inline]
+    pub(crate) fn count_in_device(&mut self) {
+        if self.in_device == 0 {
+            self.busy_since_ns = self.now_ns;
+        }
+        self.in_device += 1;
+        self.submitted = true;
+    }
+
+    fn count_out_of_device(&mut self, requests: u32) {
+        if self.in_device > 0 && self.in_device <= requests {
+            self.busy_ns += self.now_ns.saturating_sub(self.busy_since_ns);
+        }
+        self.in_device = self.in_device.saturating_sub(requests);
+    }
+
+    fn device_completed(&mut self, completion: HostCompletion) {
+        let (index, generation) = ((completion.tag >> 16) as u16, (completion.tag >> 32) as u16);
+        let place = completion.tag as u16;
+        self.count_out_of_device(1);
+        let connection = ConnectionId { index, generation };
+        let known = self.queue(connection).is_some_and(|queue| {
+            queue.association.is_some_and(|association| association.hre == completion.hre)
+                && queue.slots.get(usize::from(place)).is_some_and(|slot| slot.state == State::Device)
+        });
+        if !known {
+            // Of a queue that went since: its buffers were given up then.
+            return;
+        }
+        self.answered(index, place, completion);
+    }
+
+    /// The tag of a slot's request.
+    #[inline]
+    pub(crate) fn tag(&self, index: u16, place: u16) -> u64 {
+        let generation = self.generations[usize::from(index)];
+        u64::from(generation) << 32 | u64::from(index) << 16 | u64::from(place)
+    }
+
+    /// Ends a connection's queue, and with an admin queue its controller. The connection stays, without a queue.
+    pub(crate) fn detach(&mut self, index: u16) {
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
+        let Some(association) = queue.association.take() else { return };
+        let mut in_device = 0;
+        for slot in &queue.slots {
+            if slot.state == State::Device {
+                in_device += u32::from(!matches!(slot.work, crate::work::Work::Nothing));
+                self.pool.lost(slot.buffer_bytes as usize);
+            }
+        }
+        *queue = Queue::new(queue.generation, queue.local);
+        self.receiving.retain(|other| *other != index);
+        self.backend.close_hre(association.hre);
+        self.count_out_of_device(in_device);
+        self.submitted = true;
+        // Completions of it that were not taken yet have nowhere to go; the transport gives their buffers back.
+        let Some(controller) = self.controllers.get_mut(&association.controller) else { return };
+        if association.qid != 0 {
+            if let Some(queue) = controller.io.get_mut(usize::from(association.qid) - 1) {
+                *queue = None;
+            }
+            return;
+        }
+        let io: Vec<u16> = controller.io.iter().flatten().copied().collect();
+        self.controllers.remove(&association.controller);
+        tracing::info!(controller = association.controller, "controller gone");
+        io.into_iter().for_each(|other| self.detach_and_close(other));
+    }
+
+    /// Ends a queue from this side: the transport is told to close its connection.
+    pub(crate) fn detach_and_close(&mut self, index: u16) {
+        self.detach(index);
+        if let Some(queue) = &self.queues[usize::from(index)] {
+            self.closing.push_back(ConnectionId { index, generation: queue.generation });
+        }
+    }
+
+    /// Ends an association for the controller's sake: it can do no more (NVMe Base 9.2).
+    pub(crate) fn end_controller(&mut self, cntlid: u16, reason: &'static str) {
+        let Some(controller) = self.controllers.get_mut(&cntlid) else { return };
+        tracing::warn!(controller = cntlid, host = %controller.host_nqn, reason, "association ended");
+        controller.status |= csts::CFS;
+        let admin = controller.admin;
+        self.detach_and_close(admin);
+    }
+
+    /// Answers event requests of a controller with what there is to tell.
+    pub(crate) fn tell_events(&mut self, cntlid: u16) {
+        let Some(controller) = self.controllers.get_mut(&cntlid) else { return };
+        let admin = controller.admin;
+        if let Some((place, result)) = controller.next_event() {
+            self.complete(admin, place, Status::SUCCESS, u64::from(result), None);
+        }
+    }
+
+    /// Sets the timer to go off by then.
+    pub(crate) fn set_timer(&mut self, at_ns: u64) {
+        self.next_timer_ns = self.next_timer_ns.min(at_ns);
+    }
+
+    /// Ends what has waited too long: associations without keep alive, parked Receives.
+    fn expire(&mut self) {
+        let now_ns = self.now_ns;
+        let expired: Vec<u16> = self
+            .controllers
+            .values()
+            .filter(|one| one.keep_alive_deadline_ns().is_some_and(|deadline| deadline <= now_ns))
+            .map(|one| one.cntlid)
+            .collect();
+        expired.into_iter().for_each(|cntlid| self.end_controller(cntlid, "keep alive timeout"));
+        self.expire_receives();
+        let keep_alive = self.controllers.values().filter_map(Controller::keep_alive_deadline_ns).min();
+        self.next_timer_ns = keep_alive.unwrap_or(u64::MAX).min(self.receive_deadline_ns());
+    }
+
+    /// SMART's numbers.
+    pub(crate) fn smart(&self) -> crate::log_page::SmartView {
+        let mut view = crate::log_page::SmartView {
+            up_ns: self.now_ns - self.started_ns,
+            busy_ns: self.busy_ns,
+            error_entries: self.error_entries,
+            capacity: self.backend.capacity(),
+            ..Default::default()
+        };
+        for entry in &self.namespaces {
+            let counters = &entry.counters;
+            view.read_bytes += counters.read_bytes;
+            view.write_bytes += counters.write_bytes;
+            view.read_commands += counters.read_commands;
+            view.write_commands += counters.write_commands;
+            view.media_errors += counters.media_errors;
+        }
+        view
+    }
+
+    /// All counters.
+    pub fn statistics(&self) -> Statistics {
+        let namespaces = self.namespaces.iter().map(|entry| {
+            let counters = &entry.counters;
+            NamespaceStatistics {
+                nsid: entry.namespace.nsid,
+                read_commands: counters.read_commands,
+                write_commands: counters.write_commands,
+                other_commands: counters.other_commands,
+                read_bytes: counters.read_bytes,
+                write_bytes: counters.write_bytes,
+                errors: counters.errors,
+                media_errors: counters.media_errors,
+                read_latency: counters.read.summary(),
+                write_latency: counters.write.summary(),
+                other_latency: counters.other.summary(),
+            }
+        });
+        let queues = self.queues.iter().flatten().filter_map(|queue| {
+            let association = queue.association?;
+            Some(QueueStatistics {
+                controller: association.controller,
+                queue: association.qid,
+                host: self.controllers.get(&association.controller)?.host_nqn.clone(),
+                entries: u32::from(association.entries),
+                in_flight: queue.in_flight,
+                commands: queue.commands,
+                errors: queue.errors,
+                latency: queue.latency.summary(),
+            })
+        });
+        Statistics {
+            nqn: self.config.nqn.clone(),
+            controllers: self.controllers.len() as u32,
+            buffer_bytes: self.pool.taken_bytes() as u64,
+            namespaces: namespaces.collect(),
+            queues: queues.collect(),
+        }
+    }
+
+    /// A payload with a copy of `data`, for admin commands: never refused, since queues bound how many there are.
+    pub(crate) fn payload_of(&mut self, data: &[u8]) -> Payload {
+        let mut buffer = self.pool.take_always(data.len());
+        buffer[HEADROOM_BYTES..HEADROOM_BYTES + data.len()].copy_from_slice(data);
+        Payload { buffer, start: HEADROOM_BYTES, bytes: data.len() }
+    }
+}
+
+/// Moves the submission queue head on by one entry.
+#[inline]
+fn advance(association: &mut Option<Association>) {
+    if let Some(association) = association
+        && association.flow_control
+    {
+        association.head = if association.head + 1 >= association.entries { 0 } else { association.head + 1 };
+    }
+}
