@@ -1,1 +1,41 @@
-//! willow-apps (being written).
+//! The SSD Apps of this repository, as modules to install and as native code.
+//!
+//! What always holds: both forms are made of the same source, and a module's name is what its section `willow.app` says.
+//!
+//! Who may call it: whoever makes a device (the command, tests).
+
+use willow_sdk::native::NativeApp;
+
+include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+
+/// An app that comes with the device.
+#[derive(Clone, Copy)]
+pub struct BundledApp {
+    /// Name that it is installed under.
+    pub name: &'static str,
+    /// The module.
+    pub wasm: &'static [u8],
+    /// The same as native code, without a sandbox.
+    pub native: fn() -> &'static dyn NativeApp,
+}
+
+/// All that come with the device, Base-IO first: it serves the block namespaces.
+pub static BUNDLED_APPS: [BundledApp; 2] = [
+    BundledApp { name: "base-io", wasm: BASE_IO_WASM, native: base_io_spu::native },
+    BundledApp { name: "key-value", wasm: KEY_VALUE_WASM, native: key_value_spu::native },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_carry_the_manifest_of_their_native_form() {
+        for app in &BUNDLED_APPS {
+            assert_eq!(&app.wasm[..4], b"\0asm", "{} is a module", app.name);
+            let manifest = (app.native)().manifest();
+            assert!(manifest.starts_with(format!("abi=1\nname={}\nversion=", app.name).as_bytes()));
+            assert!(app.wasm.windows(manifest.len()).any(|window| window == manifest), "{}", app.name);
+        }
+    }
+}
