@@ -1,1 +1,35 @@
-//! willow-host (being written).
+//! What runs on hosts: endpoints ([`Hre`]), the NVMe/TCP initiator that carries them, and typed clients for block and
+//! key-value namespaces, apps and the control service.
+//!
+//! ```text
+//! BlockClient  KvClient  AppClient  ControlClient        typed clients
+//!         \        |        |        /
+//!                    dyn Hre                              an endpoint
+//!              /                  \
+//!          NvmeHre              InProcessHre (feature `in-process`)
+//!             |                      |
+//!      nvme_tcp::Controller      willow-device
+//! ```
+//!
+//! What always holds: nothing here knows the device's insides but `in_process`; every wait has a bound; what a peer says is
+//! checked before it is used.
+
+pub mod block;
+pub mod control;
+pub mod hre;
+#[cfg(feature = "in-process")]
+pub mod in_process;
+pub mod kv;
+pub mod nvme_tcp;
+pub mod rpc;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use block::BlockClient;
+pub use control::ControlClient;
+pub use hre::{Hre, HreError, RpcCall, RpcReply, Upcall};
+#[cfg(feature = "in-process")]
+pub use in_process::{InProcess, InProcessHre};
+pub use kv::{KvClient, StoreCondition};
+pub use nvme_tcp::{Controller, NvmeError, NvmeHre, Options, Retry};
+pub use rpc::AppClient;

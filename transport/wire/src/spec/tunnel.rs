@@ -101,3 +101,24 @@ impl UpcallHead {
         bytes
     }
 }
+
+/// Vendor-specific status codes of tunnel commands that no handler answered (status code type 7h).
+pub mod status {
+    use crate::spec::Status;
+    use crate::spec::status::code_type::VENDOR;
+
+    /// No app of that number.
+    pub const NO_APP: Status = Status::new(VENDOR, 0x01);
+    /// The app has no such handler.
+    pub const NO_HANDLER: Status = Status::new(VENDOR, 0x02);
+    /// No such SPU.
+    pub const NO_SPU: Status = Status::new(VENDOR, 0x03);
+    /// The receiver had no room; may be sent again.
+    pub const REFUSED: Status = Status::new(VENDOR, 0x04);
+    /// The app trapped, went past its budget or was removed.
+    pub const APP_ENDED: Status = Status::new(VENDOR, 0x05);
+    /// The RPC is for kernel endpoints only.
+    pub const NOT_PERMITTED: Status = Status::new(VENDOR, 0x06);
+    /// Receive: the upcall is longer than the buffer; DW0 says how long it is with its head.
+    pub const BUFFER_SHORT: Status = Status::new(VENDOR, 0x07);
+}

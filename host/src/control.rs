@@ -1,0 +1,160 @@
+//! The control service: apps, namespaces, statistics. For kernel endpoints only (the device says so where it is not one).
+
+use crate::hre::{Hre, HreError, RpcCall, RpcReply};
+use std::sync::Arc;
+use willow_wire::control::{self as wire, CONTROL_APP};
+
+pub use willow_wire::control::{AppInfo, CommandSet, ControlStatus, NamespaceInfo, NamespaceRequest};
+
+/// Bytes of a reply that are asked for at once.
+const REPLY_BYTES: u32 = 64 << 10;
+/// Longest reply that is put together.
+const REPLY_BYTES_MAX: usize = 16 << 20;
+/// How often a reply that changes its length while it is read is read anew.
+const REPLY_TRIES_MAX: u32 = 8;
+
+/// The control service of a device.
+#[derive(Clone)]
+pub struct ControlClient {
+    hre: Arc<dyn Hre>,
+}
+
+impl ControlClient {
+    /// Over an endpoint.
+    pub fn new(hre: Arc<dyn Hre>) -> Self {
+        ControlClient { hre }
+    }
+
+    async fn send(&self, handler: u8, payload: Vec<u8>) -> Result<u32, HreError> {
+        let call = RpcCall { app: CONTROL_APP, handler, payload, ..RpcCall::default() };
+        let reply = self.hre.rpc(call).await?;
+        self.check(reply).await.map(|reply| reply.result)
+    }
+
+    /// The sentence of a failure, asked for on the same endpoint.
+    async fn check(&self, reply: RpcReply) -> Result<RpcReply, HreError> {
+        if reply.status == 0 {
+            return Ok(reply);
+        }
+        let status = reply.status;
+        let text = match self.read(wire::ERROR_TEXT, &[]).await {
+            Ok(text) if !text.is_empty() => String::from_utf8_lossy(&text).into_owned(),
+            _ => match ControlStatus::from_u32(status) {
+                Some(known) => format!("the control service answered {known:?}"),
+                None => format!("the control service answered with status {status}"),
+            },
+        };
+        Err(HreError::Control { status, text })
+    }
+
+    async fn reply(&self, handler: u8, offset: u32, more: &[u8]) -> Result<RpcReply, HreError> {
+        let mut arguments = offset.to_le_bytes().to_vec();
+        arguments.extend_from_slice(more);
+        let reply_bytes_max = u64::from(REPLY_BYTES).min(self.hre.transfer_bytes_max()) as u32;
+        self.hre.rpc(RpcCall { app: CONTROL_APP, handler, arguments, reply_bytes_max, ..RpcCall::default() }).await
+    }
+
+    /// Reads a reply in pieces; anew where its length changes meanwhile. A failure's text is not looked for.
+    async fn read(&self, handler: u8, more: &[u8]) -> Result<Vec<u8>, HreError> {
+        'anew: for _ in 0..REPLY_TRIES_MAX {
+            let mut whole: Vec<u8> = Vec::new();
+            let mut length = None;
+            loop {
+                let reply = self.reply(handler, whole.len() as u32, more).await?;
+                if reply.status != 0 {
+                    return Err(HreError::Control { status: reply.status, text: String::new() });
+                }
+                let now = reply.result as usize;
+                if now > REPLY_BYTES_MAX {
+                    return Err(HreError::Answer(format!("a reply of {now} bytes")));
+                }
+                if *length.get_or_insert(now) != now {
+                    continue 'anew;
+                }
+                let piece = &reply.data[..reply.data.len().min(now - whole.len())];
+                whole.extend_from_slice(piece);
+                if whole.len() >= now {
+                    return Ok(whole);
+                }
+                if piece.is_empty() {
+                    return Err(HreError::Answer(format!("a reply of {now} bytes that ends at {}", whole.len())));
+                }
+            }
+        }
+        Err(HreError::Answer("a reply that changes its length each time that it is read".to_owned()))
+    }
+
+    async fn read_checked(&self, handler: u8, more: &[u8]) -> Result<Vec<u8>, HreError> {
+        match self.read(handler, more).await {
+            Err(HreError::Control { status, .. }) => {
+                Box::pin(self.check(RpcReply { status, ..RpcReply::default() })).await.map(|_| Vec::new())
+            }
+            other => other,
+        }
+    }
+
+    /// Installs a module, in the place of an app of the same name; returns its number.
+    pub async fn install(&self, module: Vec<u8>) -> Result<u16, HreError> {
+        let limit = self.hre.transfer_bytes_max();
+        if module.len() as u64 > limit {
+            return Err(HreError::Argument(format!(
+                "the module has {} bytes, one command moves at most {limit}",
+                module.len()
+            )));
+        }
+        Ok(self.send(wire::INSTALL, module).await? as u16)
+    }
+
+    /// Removes an app.
+    pub async fn remove(&self, name: &str) -> Result<(), HreError> {
+        self.send(wire::REMOVE, name.as_bytes().to_vec()).await.map(|_| ())
+    }
+
+    /// Number of an installed app.
+    pub async fn find_app(&self, name: &str) -> Result<u16, HreError> {
+        Ok(self.send(wire::FIND_APP, name.as_bytes().to_vec()).await? as u16)
+    }
+
+    /// The installed apps.
+    pub async fn apps(&self) -> Result<Vec<AppInfo>, HreError> {
+        self.json(wire::LIST_APPS).await
+    }
+
+    /// The text of an app's virtual serial port.
+    pub async fn log(&self, name: &str) -> Result<String, HreError> {
+        if name.len() > wire::LOG_NAME_BYTES_MAX {
+            return Err(HreError::Argument(format!(
+                "the log of an app can be read where its name has at most {} bytes",
+                wire::LOG_NAME_BYTES_MAX
+            )));
+        }
+        let text = self.read_checked(wire::LOG, name.as_bytes()).await?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Creates a namespace; returns its NSID.
+    pub async fn create_namespace(&self, request: &NamespaceRequest) -> Result<u32, HreError> {
+        let payload = serde_json::to_vec(request).map_err(|error| HreError::Argument(error.to_string()))?;
+        self.send(wire::CREATE_NAMESPACE, payload).await
+    }
+
+    /// Deletes a namespace with all that is in it.
+    pub async fn delete_namespace(&self, nsid: u32) -> Result<(), HreError> {
+        self.send(wire::DELETE_NAMESPACE, nsid.to_le_bytes().to_vec()).await.map(|_| ())
+    }
+
+    /// The namespaces.
+    pub async fn namespaces(&self) -> Result<Vec<NamespaceInfo>, HreError> {
+        self.json(wire::LIST_NAMESPACES).await
+    }
+
+    /// The device's statistics as JSON.
+    pub async fn statistics(&self) -> Result<serde_json::Value, HreError> {
+        self.json(wire::STATISTICS).await
+    }
+
+    async fn json<T: for<'a> serde::Deserialize<'a>>(&self, handler: u8) -> Result<T, HreError> {
+        let bytes = self.read_checked(handler, &[]).await?;
+        serde_json::from_slice(&bytes).map_err(|error| HreError::Answer(error.to_string()))
+    }
+}

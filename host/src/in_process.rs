@@ -1,0 +1,1 @@
+//! In-process endpoint (being written).

@@ -1,0 +1,24 @@
+//! An NVMe/TCP initiator in user space (NVMe Base 2.x, NVMe/TCP Transport 1.x). Limits come from what the controller says
+//! (MDTS, IOCCSZ, MQES, MAXH2CDATA), so that it talks to any target.
+//!
+//! [`Controller`] is the asynchronous way, on tokio; [`polled`] the one for programs that have a core to spend on a queue.
+//! Both move the bytes of the same [`queue::Queue`].
+
+pub mod bringup;
+pub mod connection;
+mod controller;
+mod error;
+mod hre;
+pub mod identity;
+mod options;
+pub mod polled;
+pub mod queue;
+mod socket;
+
+pub use bringup::Ready;
+pub use controller::{Controller, Via, discover};
+pub use error::NvmeError;
+pub use hre::NvmeHre;
+pub use identity::{ControllerIdentity, NamespaceIdentity, NamespaceKind};
+pub use options::{Options, QUEUES_MAX, RETRIES_MAX, Retry};
+pub use queue::{Completed, Transfer};
