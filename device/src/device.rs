@@ -326,7 +326,7 @@ impl Device {
                 response: None,
                 origin: Origin::Event { watch: watch.unwrap_or(0) },
             };
-            if machine.send(activity, Endpoint::Bridge).is_err()
+            if !machine.send(activity, Endpoint::Bridge)
                 && let Some(watch) = watch
                 && let Some(left) = machine.watches.get_mut(&watch)
             {
@@ -741,7 +741,7 @@ fn send_rpc(machine: &mut Machine, hre: HreId, transfer: u32, rpc: Rpc) {
         response: None,
         origin: Origin::Host { transfer },
     };
-    if machine.send(activity, Endpoint::Bridge).is_err() {
+    if !machine.send(activity, Endpoint::Bridge) {
         machine.bridge.end_rpc(transfer, RpcOutcome::Refused, 0);
     }
 }

@@ -15,6 +15,7 @@ pub mod control;
 mod device;
 pub(crate) mod event;
 pub mod hre;
+pub mod interconnect;
 pub mod media;
 pub mod metadata;
 pub mod namespace;

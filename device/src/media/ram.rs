@@ -243,3 +243,55 @@ impl Store for RamStore {
         Ok(Progress::Done)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::media::fault::Random;
+    use crate::media::model::{Checked, check_contract};
+
+    #[test]
+    fn contract() {
+        check_contract(&mut RamStore::new(3, 1 << 20).unwrap());
+    }
+
+    #[test]
+    fn same_as_the_model() {
+        for seed in 0..4 {
+            let mut checked = Checked::fresh(RamStore::new(2, 1 << 20).unwrap());
+            checked.run(&mut Random::new(seed), 1500);
+            assert_eq!(checked.blocked, 0);
+        }
+    }
+
+    #[test]
+    fn a_bank_larger_than_memory_costs_nothing_until_it_is_written() {
+        let mut store = RamStore::new(2, 1 << 44).unwrap();
+        let far = (1 << 44) - 4096;
+        assert_eq!(store.write(1, far, &[7; 4096]), Ok(Progress::Done));
+        let mut bytes = [0; 4096];
+        assert_eq!(store.read(1, far, &mut bytes), Ok(Progress::Done));
+        assert_eq!(bytes, [7; 4096]);
+        assert_eq!(store.zero(1, 5, (1 << 44) - 10), Ok(Progress::Done));
+        assert_eq!(store.read(1, far, &mut bytes), Ok(Progress::Done));
+        assert_eq!((bytes[0], bytes[4095]), (0, 7));
+    }
+
+    #[test]
+    fn bad_shapes_are_refused() {
+        assert!(matches!(RamStore::new(0, 4096), Err(RamError::Banks(0))));
+        assert!(matches!(RamStore::new(65, 4096), Err(RamError::Banks(65))));
+        assert!(matches!(RamStore::new(1, 100), Err(RamError::BankBytes(100))));
+        assert!(matches!(RamStore::new(1, 1 << 62), Err(RamError::Map { .. })));
+    }
+
+    #[test]
+    fn begun_operations_complete_in_order() {
+        let mut store = RamStore::new(1, 8192).unwrap();
+        store.begin_write(1, 0, 10, vec![5; 3]);
+        store.begin_zero(2, 0, 11, 1);
+        store.begin_read(3, 0, 9, 5);
+        let ended: Vec<_> = std::iter::from_fn(|| store.completed()).map(|end| (end.ticket, end.result)).collect();
+        assert_eq!(ended, [(1, Ok(vec![])), (2, Ok(vec![])), (3, Ok(vec![0, 5, 0, 5, 0]))]);
+    }
+}

@@ -9,7 +9,7 @@
 
 use super::abi;
 use crate::bridge::Bridge;
-use crate::clock::{DmaKind, Endpoint, Timing};
+use crate::clock::{DmaKind, Timing};
 use crate::config::DeviceConfig;
 use crate::device::Continuation;
 use crate::event::{Completion, Event, EventQueue};
@@ -357,22 +357,6 @@ impl Machine {
         self.timing.as_mut().map(|timing| timing.dma(now_ns, spu, kind, address, bytes))
     }
 
-    /// Puts a request on the interconnect.
-    #[inline]
-    pub fn send(&mut self, activity: Activity, from: Endpoint) -> Result<(), Activity> {
-        let spu = activity.spu;
-        let bytes = activity.arguments.as_slice().len() as u64 + 16;
-        let token = self.activities.insert(activity)?;
-        match self.timing.as_mut() {
-            None => self.events.push(Event::Deliver { token }),
-            Some(timing) => {
-                let at_ns = timing.message(self.now_ns, from, Endpoint::Spu(spu), bytes);
-                self.events.push_at(self.now_ns, at_ns, Event::Deliver { token });
-            }
-        }
-        Ok(())
-    }
-
     /// `respond`: ends a request, once its pending DMAs have drained.
     #[inline]
     pub fn respond(&mut self, caller: Caller, token: u32, status: u32, result: u32) {
@@ -401,15 +385,14 @@ impl Machine {
         let Some(activity) = self.activities.remove(token) else { return };
         match activity.origin {
             Origin::Host { transfer } => self.bridge.end_rpc(transfer, outcome, result),
-            Origin::Spu { group, from, reply, reply_pointer, .. } => {
-                self.messages_to_spu[activity.spu as usize] -= 1;
+            Origin::Spu { group, reply, reply_pointer, .. } => {
+                self.release_inbox(activity.spu);
                 let result = match outcome {
                     RpcOutcome::Answered { status } => (u64::from(status) << 32 | u64::from(result)) as i64,
                     RpcOutcome::AppEnded | RpcOutcome::Aborted => i64::from(abi::ERROR_ENDED),
                     RpcOutcome::NotPermitted => i64::from(abi::ERROR_PERMISSION),
                     _ => i64::from(abi::ERROR_REFUSED),
                 };
-                let _ = from;
                 let memory = (!reply.is_empty() && result >= 0).then(|| Box::new((reply_pointer, reply)));
                 self.end_one(group, result, memory);
             }

@@ -11,8 +11,6 @@ use crate::media::controller::Pending;
 use crate::media::store::Progress;
 use crate::request::{Arguments, Upcall};
 
-/// Most messages from SPUs that one SPU holds.
-pub const MESSAGES_PER_SPU_MAX: u32 = 256;
 /// Most messages being put together in the whole device.
 pub const MESSAGES_MAX: usize = 4096;
 /// Most calls for regions that wait.
@@ -184,11 +182,9 @@ impl Machine {
         let spu = message.destination as u16;
         let running = self.apps.get(message.app as usize).and_then(Option::as_ref);
         let takes = running.is_some_and(|app| app.ended.is_none() && app.has_handler[message.handler as usize]);
-        let inbox = &mut self.messages_to_spu[spu as usize];
-        if !takes || *inbox >= MESSAGES_PER_SPU_MAX {
+        if !takes || !self.reserve_inbox(spu) {
             return self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
-        *inbox += 1;
         let activity = Activity {
             app: message.app,
             spu,
@@ -207,8 +203,8 @@ impl Machine {
                 reply_pointer: message.reply_pointer,
             },
         };
-        if self.send(activity, Endpoint::Spu(message.caller.spu)).is_err() {
-            self.messages_to_spu[spu as usize] -= 1;
+        if !self.send(activity, Endpoint::Spu(message.caller.spu)) {
+            self.release_inbox(spu);
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
     }
