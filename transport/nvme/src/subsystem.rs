@@ -704,6 +704,11 @@ impl<B: Backend> Subsystem<B> {
         self.next_timer_ns = keep_alive.unwrap_or(u64::MAX).min(self.receive_deadline_ns());
     }
 
+    /// Requests that the device has not answered yet.
+    pub fn in_device(&self) -> u32 {
+        self.in_device
+    }
+
     /// SMART's numbers.
     pub(crate) fn smart(&self) -> crate::log_page::SmartView {
         let mut view = crate::log_page::SmartView {

@@ -1,0 +1,661 @@
+//! The reactor: one thread that polls sockets, hands commands to the subsystem, lets the device run and sends what came of it.
+//! It polls for a bounded time after the last activity, then sleeps in the kernel until a socket, a timer or another thread
+//! wakes it: fast at queue depth 1, and no processor time where nothing happens.
+//!
+//! One turn: receive from all that have something; run the device once; frame all completions; send once a connection.
+//! What always holds: no call blocks but the sleep; a connection that does not move is ended in bounded time; jobs of the device
+//! run on a thread of their own.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{self, SocketFlags, sockopt};
+use willow_device::{Job, JobDone};
+use willow_nvme::{Backend, ConnectionId, Statistics, Subsystem};
+use willow_wire::pdu::PduError;
+
+use crate::config::*;
+use crate::connection::{Connection, End};
+use crate::output::Sent;
+use crate::wake::Wake;
+
+const TOKEN_WAKE: u64 = u64::MAX;
+const TOKEN_LISTENER: u64 = 1 << 32;
+/// Turns between two looks at all sockets while only hot ones are polled.
+const LOOK_AROUND_TURNS: u32 = 32;
+/// Events taken from the kernel in one call.
+const EVENTS_MAX: usize = 256;
+
+/// Why a server cannot be made or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A value of the configuration.
+    #[error("{0}")]
+    Config(String),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; is another server running there?")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel says.
+        source: std::io::Error,
+    },
+    /// The kernel refuses something that the server cannot do without.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel says.
+        source: std::io::Error,
+    },
+    /// The device did not shut down in time.
+    #[error("the device did not shut down within {} s", SHUTDOWN_LIMIT.as_secs())]
+    Shutdown,
+}
+
+fn system(what: &'static str) -> impl FnOnce(Errno) -> ServeError {
+    move |source| ServeError::System { what, source: source.into() }
+}
+
+struct Shared {
+    wake: Wake,
+    stop: AtomicBool,
+    statistics: Mutex<Vec<mpsc::SyncSender<Statistics>>>,
+}
+
+/// A hold on a running server, for any thread.
+#[derive(Clone)]
+pub struct ServerHandle {
+    shared: Arc<Shared>,
+}
+
+impl ServerHandle {
+    /// Asks the server to stop cleanly. Safe to call more than once.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.wake.wake();
+    }
+
+    /// The subsystem's counters; `None` where the server does not answer in time.
+    pub fn statistics(&self, limit: Duration) -> Option<Statistics> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.shared.statistics.lock().ok()?.push(sender);
+        self.shared.wake.wake();
+        receiver.recv_timeout(limit).ok()
+    }
+}
+
+/// An NVMe/TCP target in front of a device.
+pub struct Server<B: Backend> {
+    config: ServerConfig,
+    subsystem: Subsystem<B>,
+    shared: Arc<Shared>,
+    listeners: Vec<TcpListener>,
+    addresses: Vec<SocketAddr>,
+    poll: OwnedFd,
+    /// By the connection's index in the subsystem.
+    connections: Vec<Option<Connection>>,
+    open: usize,
+    /// Indices of connections with something to send.
+    dirty: Vec<usize>,
+    /// Indices of connections that were active lately, newest last.
+    hot: Vec<usize>,
+    waiting: usize,
+    receive: Vec<u8>,
+    started: Instant,
+    now_ns: u64,
+    accept_after_ns: u64,
+    jobs: mpsc::Sender<Job>,
+    jobs_done: mpsc::Receiver<JobDone>,
+    jobs_out: usize,
+}
+
+impl<B: Backend> Server<B> {
+    /// Listens; hosts can connect from now on, and are answered once [`Server::run`] runs.
+    pub fn bind(mut config: ServerConfig, mut backend: B) -> Result<Self, ServeError> {
+        config.validate().map_err(ServeError::Config)?;
+        let wake = Wake::new().map_err(system("cannot make an eventfd"))?;
+        let shared = Arc::new(Shared { wake, stop: AtomicBool::new(false), statistics: Mutex::new(Vec::new()) });
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot make an epoll"))?;
+        epoll::add(&poll, shared.wake.descriptor(), EventData::new_u64(TOKEN_WAKE), EventFlags::IN)
+            .map_err(system("cannot poll"))?;
+        let mut listeners = Vec::new();
+        let mut addresses = Vec::new();
+        for (place, address) in config.listen.iter().enumerate() {
+            let listen = || -> std::io::Result<TcpListener> {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                Ok(listener)
+            };
+            let listener = listen().map_err(|source| ServeError::Listen { address: *address, source })?;
+            addresses.push(listener.local_addr().unwrap_or(*address));
+            epoll::add(&poll, &listener, EventData::new_u64(TOKEN_LISTENER + place as u64), EventFlags::IN)
+                .map_err(system("cannot poll"))?;
+            listeners.push(listener);
+        }
+        let waker = shared.clone();
+        backend.set_waker(Arc::new(move || waker.wake.wake()));
+        config.subsystem.addresses = addresses.clone();
+        let subsystem = Subsystem::new(config.subsystem.clone(), backend, 0).map_err(ServeError::Config)?;
+        let (jobs, jobs_done) = start_worker(shared.clone())?;
+        Ok(Server {
+            config,
+            subsystem,
+            shared,
+            listeners,
+            addresses,
+            poll,
+            connections: Vec::new(),
+            open: 0,
+            dirty: Vec::new(),
+            hot: Vec::new(),
+            waiting: 0,
+            receive: vec![0; RECEIVE_BYTES],
+            started: Instant::now(),
+            now_ns: 0,
+            accept_after_ns: 0,
+            jobs,
+            jobs_done,
+            jobs_out: 0,
+        })
+    }
+
+    /// The first address that is listened on.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    /// All of them.
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// To stop it or ask it from other threads.
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle { shared: self.shared.clone() }
+    }
+
+    /// The subsystem, before it runs or after.
+    pub fn subsystem_mut(&mut self) -> &mut Subsystem<B> {
+        &mut self.subsystem
+    }
+
+    /// Serves until [`ServerHandle::stop`]; then lets commands under way end, closes all connections and shuts the device
+    /// down cleanly.
+    pub fn run(&mut self) -> Result<(), ServeError> {
+        let spin_ns = self.config.spin.as_nanos() as u64;
+        let mut active_ns = 0;
+        let mut turns = 0u32;
+        let mut readable = Vec::with_capacity(EVENTS_MAX);
+        self.tick();
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            turns = turns.wrapping_add(1);
+            let mut active = self.shared.wake.take();
+            if active {
+                self.answer_others();
+            }
+            // Which sockets have something: polled directly while few are hot, asked of the kernel else.
+            readable.clear();
+            let look_around =
+                self.hot.len() > HOT_CONNECTIONS_MAX || turns % LOOK_AROUND_TURNS == 0 || self.hot.is_empty();
+            if look_around {
+                self.poll(Some(0), &mut readable)?;
+            }
+            for place in 0..self.hot.len().min(HOT_CONNECTIONS_MAX) {
+                let index = self.hot[place];
+                if !readable.contains(&index) {
+                    readable.push(index);
+                }
+            }
+            for index in readable.drain(..) {
+                active |= self.receive(index);
+            }
+            let (worked, wake_ns) = self.work();
+            active |= worked;
+            if active {
+                active_ns = self.tick();
+                continue;
+            }
+            self.tick();
+            if self.now_ns.saturating_sub(active_ns) < spin_ns && self.open > 0 {
+                std::hint::spin_loop();
+                continue;
+            }
+            self.hot.clear();
+            let deadline_ns = [wake_ns, self.check_time_limits()].into_iter().flatten().min();
+            let sleep_ns = match deadline_ns {
+                Some(at_ns) if at_ns <= self.now_ns => continue,
+                Some(at_ns) => Some(at_ns - self.now_ns),
+                None => None,
+            };
+            if self.shared.wake.prepare_sleep() {
+                let slept = self.poll(sleep_ns, &mut readable);
+                self.shared.wake.awake();
+                slept?;
+                // What woke it is likely to go on: spin from here.
+                active_ns = self.tick();
+                for index in readable.drain(..) {
+                    self.receive(index);
+                }
+                self.work();
+            }
+        }
+        self.wind_down()
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.now_ns = self.started.elapsed().as_nanos() as u64;
+        self.subsystem.set_time(self.now_ns);
+        self.now_ns
+    }
+
+    /// Asks the kernel what is ready; accepts, and puts readable connections into `readable`.
+    fn poll(&mut self, sleep_ns: Option<u64>, readable: &mut Vec<usize>) -> Result<(), ServeError> {
+        let timeout = sleep_ns.map(|nanoseconds| rustix::event::Timespec {
+            tv_sec: (nanoseconds / 1_000_000_000) as i64,
+            tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+        });
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(0);
+        let mut space = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
+        match epoll::wait(&self.poll, &mut space, timeout.as_ref()) {
+            Ok((ready, _)) => events.extend(ready.iter().copied()),
+            Err(Errno::INTR) => {}
+            Err(source) => return Err(system("cannot wait for events")(source)),
+        }
+        for event in events {
+            match event.data.u64() {
+                TOKEN_WAKE => self.shared.wake.drain(),
+                token if token >= TOKEN_LISTENER => self.accept((token - TOKEN_LISTENER) as usize),
+                token => {
+                    let index = token as usize;
+                    let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
+                    let flags = event.flags;
+                    if flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) && connection.blocked {
+                        connection.blocked = false;
+                        self.mark_dirty(index);
+                    }
+                    if flags.intersects(EventFlags::IN | EventFlags::ERR | EventFlags::HUP | EventFlags::RDHUP) {
+                        readable.push(index);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, place: usize) {
+        if self.now_ns < self.accept_after_ns {
+            return;
+        }
+        loop {
+            let Some(listener) = self.listeners.get(place) else { return };
+            let socket = match net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => {
+                    tracing::error!(%error, "cannot accept a connection; pausing");
+                    self.accept_after_ns = self.now_ns + ACCEPT_PAUSE.as_nanos() as u64;
+                    self.listen_for(EventFlags::empty());
+                    return;
+                }
+            };
+            if self.open >= self.config.connections_max {
+                tracing::warn!(limit = self.config.connections_max, "too many connections: one refused");
+                continue;
+            }
+            self.take_in(socket);
+        }
+    }
+
+    fn listen_for(&self, flags: EventFlags) {
+        for (place, listener) in self.listeners.iter().enumerate() {
+            if let Err(error) =
+                epoll::modify(&self.poll, listener, EventData::new_u64(TOKEN_LISTENER + place as u64), flags)
+            {
+                tracing::error!(%error, "cannot change what the poll looks for");
+            }
+        }
+    }
+
+    fn take_in(&mut self, socket: OwnedFd) {
+        // Each of these only costs speed where the kernel refuses it.
+        let _ = sockopt::set_tcp_nodelay(&socket, true);
+        let _ = sockopt::set_tcp_congestion(&socket, "cubic").or_else(|_| sockopt::set_tcp_congestion(&socket, "reno"));
+        let local = net::getsockname(&socket).ok().and_then(|address| SocketAddr::try_from(address).ok());
+        let Some(id) = self.subsystem.open_connection(local.map(|address| address.ip())) else {
+            tracing::warn!("too many connections: one refused");
+            return;
+        };
+        let index = id.index();
+        let mut connection = Connection::new(socket, id, self.now_ns);
+        connection.interest = EventFlags::IN | EventFlags::RDHUP;
+        if let Err(error) =
+            epoll::add(&self.poll, &connection.socket, EventData::new_u64(index as u64), connection.interest)
+        {
+            tracing::error!(%error, "cannot poll a connection");
+            self.subsystem.close_connection(id);
+            return;
+        }
+        if self.connections.len() <= index {
+            self.connections.resize_with(index + 1, || None);
+        }
+        self.connections[index] = Some(connection);
+        self.open += 1;
+        self.mark_hot(index);
+        tracing::debug!(connection = index, "connection accepted");
+    }
+
+    fn mark_hot(&mut self, index: usize) {
+        if !self.hot.contains(&index) {
+            self.hot.push(index);
+        }
+    }
+
+    fn mark_dirty(&mut self, index: usize) {
+        if let Some(Some(connection)) = self.connections.get_mut(index)
+            && !connection.dirty
+        {
+            connection.dirty = true;
+            self.dirty.push(index);
+        }
+    }
+
+    /// Receives once from a connection and takes what came; true where something did.
+    fn receive(&mut self, index: usize) -> bool {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return false };
+        if !connection.may_read() {
+            return false;
+        }
+        let carried = connection.carry().len();
+        // A PDU that is not whole yet lies in front of what comes.
+        self.receive[..carried].copy_from_slice(connection.carry());
+        let rest = &mut self.receive[carried..];
+        let (direct_bytes, outcome) = connection.receive(rest);
+        let count = match outcome {
+            Ok(0) => {
+                self.close(index, "closed by the host");
+                return true;
+            }
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::INTR) => return false,
+            Err(error) => {
+                tracing::debug!(connection = index, %error, "receive failed");
+                self.close(index, "lost");
+                return true;
+            }
+        };
+        connection.progress_ns = self.now_ns;
+        let direct = count.min(direct_bytes);
+        if direct > 0 {
+            connection.direct_received(direct, &mut self.subsystem);
+        }
+        let bytes = &self.receive[..carried + (count - direct)];
+        let ended = connection.received(bytes, self.now_ns, &mut self.subsystem);
+        self.waiting += usize::from(connection.waiting);
+        let dirty = !connection.output.is_empty();
+        if ended == Err(End::Host) {
+            self.close(index, "ended by the host");
+            return true;
+        }
+        if dirty {
+            self.mark_dirty(index);
+        }
+        self.mark_hot(index);
+        true
+    }
+
+    /// Lets the device run, frames what came of it and sends. Returns whether something happened, and when the device wants
+    /// to run again.
+    fn work(&mut self) -> (bool, Option<u64>) {
+        let wake_ns = self.subsystem.run(self.now_ns);
+        let mut worked = false;
+        while let Some(completion) = self.subsystem.completion() {
+            worked = true;
+            let index = completion.connection.index();
+            match self.connections.get_mut(index) {
+                Some(Some(connection)) if connection.id == completion.connection => {
+                    connection.complete(completion, &mut self.subsystem);
+                    self.mark_dirty(index);
+                }
+                _ => {
+                    if let Some(payload) = completion.payload {
+                        self.subsystem.give_buffer(payload.buffer);
+                    }
+                }
+            }
+        }
+        worked |= self.send();
+        while let Some(id) = self.subsystem.closing() {
+            worked = true;
+            self.close_after_output(id);
+        }
+        if self.waiting > 0 {
+            worked |= self.retry_waiting();
+        }
+        while let Some(job) = self.subsystem.backend_mut().job() {
+            worked = true;
+            if self.jobs.send(job).is_ok() {
+                self.jobs_out += 1;
+            }
+        }
+        (worked, wake_ns)
+    }
+
+    fn send(&mut self) -> bool {
+        let mut worked = false;
+        let mut list = std::mem::take(&mut self.dirty);
+        for index in list.drain(..) {
+            let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
+            connection.dirty = false;
+            if connection.blocked || connection.output.is_empty() {
+                continue;
+            }
+            worked = true;
+            let before = connection.output.bytes();
+            let subsystem = &mut self.subsystem;
+            match connection.output.send(connection.socket.as_fd(), |buffer| subsystem.give_buffer(buffer)) {
+                Ok(sent) => {
+                    if connection.output.bytes() < before {
+                        connection.sent_ns = self.now_ns;
+                    }
+                    connection.blocked = sent == Sent::Blocked;
+                    self.update_interest(index);
+                }
+                Err(error) => {
+                    tracing::debug!(connection = index, %error, "send failed");
+                    self.close(index, "lost");
+                }
+            }
+        }
+        // The list's memory is kept; closing may have added nothing to it.
+        if self.dirty.is_empty() {
+            self.dirty = list;
+        }
+        worked
+    }
+
+    /// Tells the poll what a connection can do now: read where it may, send where the kernel was full.
+    fn update_interest(&mut self, index: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        let mut wanted = EventFlags::empty();
+        if connection.may_read() {
+            wanted |= EventFlags::IN | EventFlags::RDHUP;
+        }
+        if connection.blocked {
+            wanted |= EventFlags::OUT;
+        }
+        if wanted != connection.interest {
+            connection.interest = wanted;
+            if let Err(error) = epoll::modify(&self.poll, &connection.socket, EventData::new_u64(index as u64), wanted)
+            {
+                tracing::error!(%error, "cannot change what the poll looks for");
+            }
+        }
+    }
+
+    /// Hands commands that waited for a buffer in again.
+    fn retry_waiting(&mut self) -> bool {
+        let mut worked = false;
+        for index in 0..self.connections.len() {
+            let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
+            if !connection.waiting {
+                continue;
+            }
+            connection.waiting = false;
+            self.waiting -= 1;
+            let bytes = std::mem::take(connection.carry());
+            let ended = connection.received(&bytes, self.now_ns, &mut self.subsystem);
+            worked |= !connection.waiting || connection.carry().len() < bytes.len();
+            self.waiting += usize::from(connection.waiting);
+            if ended == Err(End::Host) {
+                self.close(index, "ended by the host");
+                continue;
+            }
+            self.update_interest(index);
+            self.mark_dirty(index);
+        }
+        worked
+    }
+
+    /// Closes a connection whose controller is gone, after what is to be sent has been tried once more.
+    fn close_after_output(&mut self, id: ConnectionId) {
+        let index = id.index();
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        if connection.id != id {
+            return;
+        }
+        if !connection.output.is_empty() && !connection.blocked {
+            let subsystem = &mut self.subsystem;
+            let _ = connection.output.send(connection.socket.as_fd(), |buffer| subsystem.give_buffer(buffer));
+        }
+        self.close(index, "its controller is gone or reset");
+    }
+
+    fn close(&mut self, index: usize, reason: &'static str) {
+        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
+        self.waiting -= usize::from(connection.waiting);
+        connection.clear(&mut self.subsystem);
+        self.subsystem.close_connection(connection.id);
+        self.open -= 1;
+        self.hot.retain(|other| *other != index);
+        tracing::debug!(connection = index, reason, "connection closed");
+    }
+
+    /// Ends connections that do not move; returns when to look again.
+    fn check_time_limits(&mut self) -> Option<u64> {
+        let now_ns = self.now_ns;
+        let stall_ns = self.config.stall_limit.as_nanos() as u64;
+        let connect_ns = self.config.connect_limit.as_nanos() as u64;
+        let mut next_ns = u64::MAX;
+        if self.accept_after_ns != 0 {
+            if now_ns >= self.accept_after_ns {
+                self.accept_after_ns = 0;
+                self.listen_for(EventFlags::IN);
+            } else {
+                next_ns = self.accept_after_ns;
+            }
+        }
+        for index in 0..self.connections.len() {
+            let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
+            let limits = [
+                connection.terminating_ns.map(|since| (since + TERMINATION_LIMIT.as_nanos() as u64, None)),
+                (!self.subsystem.is_connected(connection.id) && connection.terminating_ns.is_none())
+                    .then_some((connection.accepted_ns + connect_ns, Some("no Connect in time"))),
+                (connection.expects_more() && connection.terminating_ns.is_none())
+                    .then_some((connection.progress_ns + stall_ns, Some("stalled in the midst of a PDU or transfer"))),
+                connection.blocked.then_some((connection.sent_ns + stall_ns, Some("the host takes no data"))),
+            ];
+            let Some((at_ns, reason)) = limits.into_iter().flatten().min_by_key(|(at_ns, _)| *at_ns) else { continue };
+            if at_ns > now_ns {
+                next_ns = next_ns.min(at_ns);
+                continue;
+            }
+            match reason {
+                // The host had its time to close.
+                None => self.close(index, "terminated"),
+                Some(reason) => {
+                    tracing::warn!(connection = index, reason, "connection ended");
+                    connection.terminate(&PduError::sequence(0, reason), &[], now_ns);
+                    let subsystem = &mut self.subsystem;
+                    let _ = connection.output.send(connection.socket.as_fd(), |buffer| subsystem.give_buffer(buffer));
+                    self.close(index, reason);
+                }
+            }
+        }
+        (next_ns != u64::MAX).then_some(next_ns)
+    }
+
+    /// Does what other threads asked for.
+    fn answer_others(&mut self) {
+        while let Ok(done) = self.jobs_done.try_recv() {
+            self.jobs_out -= 1;
+            self.subsystem.backend_mut().job_done(done);
+        }
+        let asked = self.shared.statistics.lock().map(|mut list| std::mem::take(&mut *list)).unwrap_or_default();
+        if !asked.is_empty() {
+            let statistics = self.subsystem.statistics();
+            asked.into_iter().for_each(|sender| {
+                let _ = sender.try_send(statistics.clone());
+            });
+        }
+    }
+
+    /// Stops: no new connections or commands, what is under way ends, the device shuts down.
+    fn wind_down(&mut self) -> Result<(), ServeError> {
+        tracing::info!(connections = self.open, "stopping");
+        self.listeners.clear();
+        let begun = Instant::now();
+        while begun.elapsed() < DRAIN_LIMIT && self.subsystem.in_device() > 0 {
+            self.turn();
+        }
+        self.work();
+        for index in 0..self.connections.len() {
+            self.close(index, "the server stops");
+        }
+        self.subsystem.backend_mut().shutdown();
+        let begun = Instant::now();
+        while !self.subsystem.backend().is_shut_down() {
+            if begun.elapsed() > SHUTDOWN_LIMIT {
+                return Err(ServeError::Shutdown);
+            }
+            self.turn();
+        }
+        Ok(())
+    }
+
+    /// A turn without receiving, for winding down.
+    fn turn(&mut self) {
+        self.tick();
+        if self.shared.wake.take() {
+            self.answer_others();
+        }
+        let (worked, _) = self.work();
+        if !worked {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// The thread that runs the device's jobs, one after the other.
+fn start_worker(shared: Arc<Shared>) -> Result<(mpsc::Sender<Job>, mpsc::Receiver<JobDone>), ServeError> {
+    let (jobs, todo) = mpsc::channel::<Job>();
+    let (done, results) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("willow-jobs".into())
+        .spawn(move || {
+            while let Ok(job) = todo.recv() {
+                if done.send(job.run()).is_err() {
+                    return;
+                }
+                shared.wake.wake();
+            }
+        })
+        .map_err(|source| ServeError::System { what: "cannot start a thread", source })?;
+    Ok((jobs, results))
+}
