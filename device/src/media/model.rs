@@ -153,7 +153,10 @@ pub fn random_range(random: &mut Random, bank_bytes: u64) -> (u64, usize) {
     (address, length as usize)
 }
 
-/// Does an operation of records and waits for its end.
+/// Ticket of an operation whose completion no test waits for.
+pub const UNWATCHED: Ticket = Ticket::MAX;
+
+/// Does an operation and waits for its end. It has to be the only one under way, but for [`UNWATCHED`] ones.
 pub fn wait_for(
     store: &mut dyn Store,
     begin: impl FnOnce(&mut dyn Store) -> Result<Progress, StoreError>,
@@ -166,8 +169,11 @@ pub fn wait_for(
         return Ok(Vec::new());
     }
     loop {
-        if let Some(completion) = store.completed() {
-            return completion.result;
+        while let Some(completion) = store.completed() {
+            if completion.ticket != UNWATCHED {
+                return completion.result;
+            }
+            completion.result.expect("no errors were injected");
         }
         news.recv_timeout(COMPLETION_WAIT_MAX).expect("a completion is missing");
     }

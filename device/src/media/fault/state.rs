@@ -104,7 +104,8 @@ pub struct State {
     saves: VecDeque<(Ticket, u64, Change)>,
     /// Changes that the cut has caught: they may have happened.
     caught_saves: Vec<Change>,
-    order: Ordering<(Ticket, Task)>,
+    /// By whole units: the versions of a unit come and complete one after the other.
+    order: Ordering<(Ticket, Task, Span)>,
     under_way: Vec<UnderWay>,
     ended: VecDeque<StoreCompletion>,
     random: Random,
@@ -171,7 +172,7 @@ impl State {
     }
 
     pub fn would_block(&mut self, span: &Span) -> bool {
-        let blocks = self.order.conflicts(span) || self.is_delayed();
+        let blocks = self.order.conflicts(&whole_units(span)) || self.is_delayed();
         self.statistics.blocked += u64::from(blocks);
         blocks
     }
@@ -320,7 +321,7 @@ impl State {
     pub fn begin(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: u64, reads: bool, task: Task) {
         match self.span(bank, address, bytes, reads) {
             Ok(span) => {
-                self.order.push(span, (ticket, task));
+                self.order.push(whole_units(&span), (ticket, task, span));
                 self.start_ready();
             }
             Err(error) => self.ended.push_back(StoreCompletion { ticket, result: Err(error) }),
@@ -328,7 +329,7 @@ impl State {
     }
 
     fn start_ready(&mut self) {
-        while let Some((id, span, (ticket, task))) = self.order.take_ready() {
+        while let Some((id, _, (ticket, task, span))) = self.order.take_ready() {
             let kind = match task {
                 Task::Read => UnderWayKind::Read { id, span },
                 Task::Write(from) => UnderWayKind::Change { id, span, result: self.change(&span, Some(&from)) },
@@ -495,6 +496,15 @@ impl State {
 
 fn touches(ranges: &[(usize, Range<u64>)], span: &Span) -> bool {
     ranges.iter().any(|(bank, range)| *bank == span.bank && range.start < span.end && span.start < range.end)
+}
+
+/// The span widened to the units that it touches. An empty one touches nothing.
+fn whole_units(span: &Span) -> Span {
+    if span.start == span.end {
+        return *span;
+    }
+    let start = span.start / UNIT_BYTES * UNIT_BYTES;
+    Span { start, end: span.end.next_multiple_of(UNIT_BYTES), ..*span }
 }
 
 /// Units that a span touches.
