@@ -27,6 +27,7 @@ pub trait Backend {
     fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>);
     fn shutdown(&mut self);
     fn is_shut_down(&self) -> bool;
+    fn set_front_statistics(&mut self, front: Box<dyn Fn() -> serde_json::Value>);
 }
 
 impl Backend for Device {
@@ -86,5 +87,8 @@ impl Backend for Device {
     }
     fn is_shut_down(&self) -> bool {
         Device::is_shut_down(self)
+    }
+    fn set_front_statistics(&mut self, front: Box<dyn Fn() -> serde_json::Value>) {
+        Device::set_front_statistics(self, front)
     }
 }

@@ -5,7 +5,7 @@ use base_io_host::wire::{self as block_wire, handler};
 use base_io_host::{Geometry, SpuRequest};
 use key_value_host::{Call, KeyValueError, ListScan, ListStep};
 use willow_device::{Arguments, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, Upcall};
-use willow_wire::control::CONTROL_APP;
+use willow_wire::control::{self, CONTROL_APP};
 use willow_wire::spec::{Status, SubmissionEntry, opcode::nvm, tunnel};
 
 use crate::backend::Backend;
@@ -332,6 +332,9 @@ impl<B: Backend> Subsystem<B> {
                 self.next_spu
             }
         };
+        if target.app == CONTROL_APP && target.handler == control::STATISTICS {
+            self.refresh_front();
+        }
         let arguments = arguments(given.as_ref().map_or(&[], |given| &given[..]));
         let one = RpcList::One(Rpc { app: target.app, handler: target.handler, spu, arguments });
         self.submit(index, place, one, buffer, payload_bytes, reply_bytes, Work::Tunnel);

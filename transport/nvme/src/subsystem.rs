@@ -9,8 +9,10 @@
 //! Who may call it: one transport, from one thread. The way of a command: [`Subsystem::command`] parses and begins it,
 //! [`Subsystem::data`] brings what was fetched, [`Subsystem::run`] lets the device work, [`Subsystem::completion`] gives the end.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use base_io_host::Geometry;
@@ -132,6 +134,8 @@ pub struct Subsystem<B> {
     busy_since_ns: u64,
     busy_ns: u64,
     error_entries: u64,
+    /// What the control service's statistics tell of hosts: made anew when they are asked for.
+    front: Rc<RefCell<serde_json::Value>>,
 }
 
 impl<B: Backend> Subsystem<B> {
@@ -164,7 +168,10 @@ impl<B: Backend> Subsystem<B> {
             busy_since_ns: 0,
             busy_ns: 0,
             error_entries: 0,
+            front: Rc::default(),
         };
+        let front = subsystem.front.clone();
+        subsystem.backend.set_front_statistics(Box::new(move || front.borrow().clone()));
         subsystem.take_namespaces();
         Ok(subsystem)
     }
@@ -767,6 +774,11 @@ impl<B: Backend> Subsystem<B> {
             namespaces: namespaces.collect(),
             queues: queues.collect(),
         }
+    }
+
+    /// Makes what the control service's statistics tell of hosts; called just before they are asked for.
+    pub(crate) fn refresh_front(&mut self) {
+        *self.front.borrow_mut() = serde_json::to_value(self.statistics()).unwrap_or_default();
     }
 
     /// A payload with a copy of `data`, for admin commands: never refused, since queues bound how many there are.
