@@ -166,13 +166,16 @@ pub(crate) fn wake(thread: u32) {
     try_table(|table| table.ready.set(table.ready.get() | 1 << thread));
 }
 
-/// Notes that the request of the running thread is answered; false where it was already.
+/// Notes that a request is answered: the running thread's, unless a handler kept it for longer than itself, which ends the app.
 #[inline]
-pub(crate) fn set_answered(token: u32) -> bool {
+pub(crate) fn set_answered(token: u32) {
     table(|table| {
         let thread = &table.threads[table.running.get() as usize];
-        thread.token.get() == token && !thread.answered.replace(true)
-    })
+        assert!(
+            thread.token.get() == token && !thread.answered.replace(true),
+            "another handler's request was answered"
+        );
+    });
 }
 
 static WAKER: RawWakerVTable = RawWakerVTable::new(

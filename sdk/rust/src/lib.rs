@@ -26,6 +26,8 @@ mod request;
 mod rpc;
 pub mod sync;
 mod sys;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod testing;
 
 pub use error::{Error, Response};
 pub use event::DeviceEvent;

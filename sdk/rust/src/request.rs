@@ -251,16 +251,13 @@ impl Request {
         Wait::new(Checksum::<A> { token: self.token, address, bytes, seed, fits, port: PhantomData })
     }
 
-    /// Answers the request before the handler ends; what the handler returns is then ignored. False where it was answered
-    /// already. DMAs of the request that are pending are drained first.
+    /// Answers the request before the handler ends; what the handler returns is then ignored. The handler may go on with what
+    /// needs no request: [`crate::flush`], regions, its state.
     #[inline]
-    pub fn respond(&self, response: impl Into<Response>) -> bool {
-        let first = executor::set_answered(self.token);
-        if first {
-            let response = response.into();
-            sys::respond(self.token, response.status, response.result);
-        }
-        first
+    pub fn respond(self, response: impl Into<Response>) {
+        executor::set_answered(self.token);
+        let response = response.into();
+        sys::respond(self.token, response.status, response.result);
     }
 
     /// Begins an RPC on behalf of this request (Figure 3, `RPCStartRequest`): append to it, then send it.

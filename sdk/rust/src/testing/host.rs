@@ -1,0 +1,579 @@
+//! The imports of one SPU of the mock device.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::string::String;
+use std::vec::Vec;
+
+use super::{Action, PendingRequest, Region, Requester, Shared, Upcall};
+use crate::native::{Host, Strided};
+use crate::sys::{DIFFERENT, DONE, PENDING, REGION_PENDING, port};
+use crate::{COUNTERS_MAX, Error, Namespace, RPC_BODY_BYTES_MAX, RequestInfo, Response};
+
+/// Power cuts tear writes at multiples of this.
+const SECTOR_BYTES: usize = 512;
+
+/// NV memory of an SPU: what is there, what is durable of it, and the writes between the two.
+pub(super) struct Bank {
+    bytes: Vec<u8>,
+    durable: Vec<u8>,
+    unflushed: Vec<(usize, Vec<u8>)>,
+    /// Number of writes ever, and of those that are durable.
+    written: u64,
+    flushed: u64,
+}
+
+impl Bank {
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub fn write(&mut self, address: usize, from: &[u8]) {
+        self.bytes[address..address + from.len()].copy_from_slice(from);
+        self.unflushed.push((address, from.to_vec()));
+        self.written += 1;
+    }
+
+    pub fn zero(&mut self, address: u64, bytes: u64) {
+        self.write(address as usize, &vec![0; bytes as usize]);
+        self.flush(u64::MAX);
+    }
+
+    /// The first `until` writes ever are durable.
+    pub fn flush(&mut self, until: u64) {
+        let count = until.min(self.written).saturating_sub(self.flushed);
+        for (address, bytes) in self.unflushed.drain(..count as usize) {
+            self.durable[address..address + bytes.len()].copy_from_slice(&bytes);
+        }
+        self.flushed += count;
+    }
+
+    /// `survives` says so for every sector of every write that was not flushed.
+    pub fn cut_power(&mut self, mut survives: impl FnMut() -> bool) {
+        for (address, bytes) in self.unflushed.drain(..) {
+            let mut at = 0;
+            while at < bytes.len() {
+                let end = bytes.len().min(at + SECTOR_BYTES - (address + at) % SECTOR_BYTES);
+                if survives() {
+                    self.durable[address + at..address + end].copy_from_slice(&bytes[at..end]);
+                }
+                at = end;
+            }
+        }
+        self.flushed = self.written;
+        self.bytes.copy_from_slice(&self.durable);
+    }
+}
+
+/// One piece of a DMA.
+#[derive(Clone, Copy)]
+struct Move {
+    source: (u32, u64),
+    destination: (u32, u64),
+    bytes: usize,
+}
+
+enum Work {
+    Moves(Vec<Move>),
+    Compare { nv: u64, body: u64, bytes: usize },
+    Checksum { source: (u32, u64), bytes: usize, seed: u32 },
+    Flush { until: u64 },
+    Value(i64),
+    Answer { result: i64, to: *mut u8, reply: Vec<u8> },
+}
+
+/// An operation that completes later.
+pub(super) struct Pending {
+    token: Option<u32>,
+    wait: u32,
+    work: Work,
+}
+
+impl Pending {
+    /// The response to an RPC.
+    pub fn answer(wait: u32, result: i64, to: *mut u8, reply: Vec<u8>) -> Pending {
+        Pending { token: None, wait, work: Work::Answer { result, to, reply } }
+    }
+}
+
+struct Rpc {
+    token: u32,
+    destination: i32,
+    handler: u32,
+    body_bytes: u32,
+    segments: Vec<(u32, u64, u32)>,
+    reply: *mut u8,
+    reply_bytes: u32,
+}
+
+pub(super) struct SpuHost {
+    spu: u32,
+    pub bank: Bank,
+    pub broken: Range<u64>,
+    pub serial: String,
+    pub counters: [i64; COUNTERS_MAX as usize],
+    shared: Rc<RefCell<Shared>>,
+    checksum: u32,
+    rpcs: BTreeMap<i32, Rpc>,
+    next_handle: i32,
+}
+
+fn code(error: Error) -> i64 {
+    error.code().into()
+}
+
+impl SpuHost {
+    pub fn new(spu: u32, bank_bytes: usize, shared: Rc<RefCell<Shared>>) -> SpuHost {
+        SpuHost {
+            spu,
+            bank: Bank {
+                bytes: vec![0; bank_bytes],
+                durable: vec![0; bank_bytes],
+                unflushed: Vec::new(),
+                written: 0,
+                flushed: 0,
+            },
+            broken: 0..0,
+            serial: String::new(),
+            counters: [0; COUNTERS_MAX as usize],
+            shared,
+            checksum: 0,
+            rpcs: BTreeMap::new(),
+            next_handle: 1,
+        }
+    }
+
+    /// The instance is gone.
+    pub fn forget(&mut self) {
+        self.rpcs.clear();
+    }
+
+    /// Checks one end of an operation as SPU-OS does.
+    fn check(&self, token: u32, port_number: u32, address: u64, bytes: usize, sink: bool) -> Result<(), Error> {
+        let end = address.checked_add(bytes as u64).ok_or(Error::Range)?;
+        let shared = self.shared.borrow();
+        let request = shared.requests.get(&token).ok_or(Error::Argument)?;
+        match port_number {
+            port::LOCAL => Ok(()),
+            port::ZEROES if !sink => Ok(()),
+            port::NETWORK => {
+                let room = if sink { request.reply.len() } else { request.body.len() };
+                if end <= room as u64 { Ok(()) } else { Err(Error::Range) }
+            }
+            port::NV => {
+                if end > self.bank.bytes.len() as u64 {
+                    return Err(Error::Range);
+                }
+                let within = |base: u64, length: u64| address >= base && end <= base + length;
+                let permitted =
+                    shared.regions.iter().any(|region| region.id.is_some() && within(region.base, region.bytes))
+                        || shared.namespaces.values().any(|namespace| within(namespace.base, namespace.bank_bytes));
+                if !permitted {
+                    Err(Error::Permission)
+                } else if address < self.broken.end && self.broken.start < end {
+                    Err(Error::Media)
+                } else {
+                    Ok(())
+                }
+            }
+            _ => Err(Error::Argument),
+        }
+    }
+
+    fn read(&self, token: u32, (port_number, address): (u32, u64), bytes: usize) -> Vec<u8> {
+        let at = address as usize;
+        match port_number {
+            // SAFETY: the caller of the import vouches for local addresses (`Host`), and waits.
+            port::LOCAL => unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), bytes) }.to_vec(),
+            port::NV => self.bank.bytes[at..at + bytes].to_vec(),
+            port::NETWORK => self.shared.borrow().requests[&token].body[at..at + bytes].to_vec(),
+            _ => vec![0; bytes],
+        }
+    }
+
+    fn carry_out(&mut self, token: u32, work: Work) -> i64 {
+        match work {
+            Work::Moves(moves) => {
+                for piece in moves {
+                    if piece.bytes == 0 {
+                        continue;
+                    }
+                    let bytes = self.read(token, piece.source, piece.bytes);
+                    let at = piece.destination.1 as usize;
+                    match piece.destination.0 {
+                        port::NV => self.bank.write(at, &bytes),
+                        port::NETWORK => {
+                            let mut shared = self.shared.borrow_mut();
+                            let request = shared.requests.get_mut(&token).expect("checked when it was issued");
+                            request.reply[at..at + bytes.len()].copy_from_slice(&bytes);
+                        }
+                        _ => {
+                            let to = std::ptr::with_exposed_provenance_mut::<u8>(at);
+                            // SAFETY: as in `read`, and nobody else uses it meanwhile.
+                            unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                        }
+                    }
+                }
+                0
+            }
+            Work::Compare { nv, body, bytes } => {
+                let same = self.read(token, (port::NV, nv), bytes) == self.read(token, (port::NETWORK, body), bytes);
+                i64::from(!same)
+            }
+            Work::Checksum { source, bytes, seed } => crc32c(seed, &self.read(token, source, bytes)).into(),
+            Work::Flush { until } => {
+                self.bank.flush(until);
+                0
+            }
+            Work::Value(value) => value,
+            Work::Answer { result, to, reply } => {
+                if !reply.is_empty() {
+                    // SAFETY: the sender vouches for its reply buffer until now.
+                    unsafe { to.copy_from_nonoverlapping(reply.as_ptr(), reply.len()) };
+                }
+                result
+            }
+        }
+    }
+
+    /// Carries out what was pending; returns its wait and result.
+    pub fn complete(&mut self, pending: Pending) -> (u32, i64) {
+        let result = self.carry_out(pending.token.unwrap_or(0), pending.work);
+        if let Some(token) = pending.token {
+            let mut shared = self.shared.borrow_mut();
+            if let Some(request) = shared.requests.get_mut(&token) {
+                request.operations -= 1;
+                if request.operations == 0 && request.response.is_some() {
+                    shared.actions.push(Action::Respond { token });
+                }
+            }
+        }
+        (pending.wait, result)
+    }
+
+    /// Carries it out now, or later: then `None`.
+    fn issue(&mut self, token: Option<u32>, wait: u32, work: Work) -> Option<i64> {
+        {
+            let mut shared = self.shared.borrow_mut();
+            if shared.pends() {
+                if let Some(request) = token.and_then(|token| shared.requests.get_mut(&token)) {
+                    request.operations += 1;
+                }
+                let operation = Pending { token, wait, work };
+                shared.actions.push(Action::Complete { spu: self.spu, operation });
+                return None;
+            }
+        }
+        Some(self.carry_out(token.unwrap_or(0), work))
+    }
+
+    fn move_all(&mut self, token: u32, wait: u32, moves: Vec<Move>) -> i32 {
+        for piece in &moves {
+            let checked = self
+                .check(token, piece.source.0, piece.source.1, piece.bytes, false)
+                .and_then(|()| self.check(token, piece.destination.0, piece.destination.1, piece.bytes, true));
+            if let Err(error) = checked {
+                return error.code();
+            }
+        }
+        match self.issue(Some(token), wait, Work::Moves(moves)) {
+            Some(result) => result as i32,
+            None => PENDING,
+        }
+    }
+
+    fn upcall(&mut self, rpc: &Rpc, hre: u32, body: Vec<u8>, wait: u32) -> i32 {
+        let answer = self.shared.borrow_mut().answer_upcall.take();
+        let Some(mut answer) = answer else { return Error::Refused.code() };
+        let response: Response = answer(&Upcall { spu: self.spu, hre, handler: rpc.handler, body });
+        let mut shared = self.shared.borrow_mut();
+        shared.answer_upcall = Some(answer);
+        let result = i64::from(response.status) << 32 | i64::from(response.result);
+        let operation = Pending::answer(wait, result, rpc.reply, Vec::new());
+        shared.actions.push(Action::Complete { spu: self.spu, operation });
+        PENDING
+    }
+
+    fn gather(&self, rpc: &Rpc) -> Result<Vec<u8>, Error> {
+        let mut body = Vec::new();
+        for &(port_number, address, bytes) in &rpc.segments {
+            if port_number != port::LOCAL && port_number != port::NV {
+                return Err(Error::Argument);
+            }
+            self.check(rpc.token, port_number, address, bytes as usize, false)?;
+            body.extend(self.read(rpc.token, (port_number, address), bytes as usize));
+        }
+        if body.len() == rpc.body_bytes as usize { Ok(body) } else { Err(Error::Argument) }
+    }
+}
+
+impl Host for SpuHost {
+    fn request_info(&mut self, token: u32) -> RequestInfo {
+        let shared = self.shared.borrow();
+        let request = shared.requests.get(&token).expect("a request that the handler serves");
+        RequestInfo {
+            originating_hre: request.originating_hre,
+            source: request.source,
+            body_bytes: request.body.len() as u32,
+            reply_bytes: request.reply.len() as u32,
+            handler: request.handler,
+            argument_bytes: request.argument_bytes,
+        }
+    }
+
+    fn receive_bytes(&mut self, token: u32, to: &mut [u8]) -> u32 {
+        let mut shared = self.shared.borrow_mut();
+        let request = shared.requests.get_mut(&token).expect("a request that the handler serves");
+        let left = &request.body[request.received..];
+        let count = left.len().min(to.len());
+        to[..count].copy_from_slice(&left[..count]);
+        request.received += count;
+        count as u32
+    }
+
+    fn respond(&mut self, token: u32, status: u32, result: u32) {
+        let mut shared = self.shared.borrow_mut();
+        let request = shared.requests.get_mut(&token).expect("a request that the handler serves");
+        assert!(request.response.is_none(), "a request was answered twice");
+        request.response = Some(Response { status, result });
+        if request.operations == 0 {
+            shared.actions.push(Action::Respond { token });
+        }
+    }
+
+    unsafe fn dma(
+        &mut self,
+        token: u32,
+        source_port: u32,
+        source_address: u64,
+        destination_port: u32,
+        destination_address: u64,
+        bytes: u32,
+        wait: u32,
+    ) -> i32 {
+        let piece = Move {
+            source: (source_port, source_address),
+            destination: (destination_port, destination_address),
+            bytes: bytes as usize,
+        };
+        self.move_all(token, wait, vec![piece])
+    }
+
+    unsafe fn dma_strided(&mut self, token: u32, strided: &Strided, wait: u32) -> i32 {
+        let moved = |address: u64, stride: i64, segment: u32| {
+            stride.checked_mul(segment.into()).and_then(|moved| address.checked_add_signed(moved))
+        };
+        let mut moves = Vec::new();
+        for segment in 0..strided.segments {
+            let source = moved(strided.source_address, strided.source_stride, segment);
+            let destination = moved(strided.destination_address, strided.destination_stride, segment);
+            let (Some(source), Some(destination)) = (source, destination) else { return Error::Range.code() };
+            moves.push(Move {
+                source: (strided.source_port, source),
+                destination: (strided.destination_port, destination),
+                bytes: strided.segment_bytes as usize,
+            });
+        }
+        self.move_all(token, wait, moves)
+    }
+
+    fn compare(&mut self, token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32 {
+        let bytes = bytes as usize;
+        let checked = self
+            .check(token, port::NV, nv_address, bytes, false)
+            .and_then(|()| self.check(token, port::NETWORK, body_offset, bytes, false));
+        if let Err(error) = checked {
+            return error.code();
+        }
+        match self.issue(Some(token), wait, Work::Compare { nv: nv_address, body: body_offset, bytes }) {
+            Some(0) => DONE,
+            Some(_) => DIFFERENT,
+            None => PENDING,
+        }
+    }
+
+    unsafe fn checksum(&mut self, token: u32, from: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32 {
+        let bytes = bytes as usize;
+        if let Err(error) = self.check(token, from, address, bytes, false) {
+            return error.code();
+        }
+        match self.issue(Some(token), wait, Work::Checksum { source: (from, address), bytes, seed }) {
+            Some(value) => {
+                self.checksum = value as u32;
+                DONE
+            }
+            None => PENDING,
+        }
+    }
+
+    fn checksum_value(&mut self) -> u32 {
+        self.checksum
+    }
+
+    unsafe fn rpc_start(
+        &mut self,
+        token: u32,
+        destination: i32,
+        app: i32,
+        handler: u32,
+        body_bytes: u32,
+        reply: *mut u8,
+        reply_bytes: u32,
+    ) -> i32 {
+        let spus = self.shared.borrow().options.spus as i32;
+        if !self.shared.borrow().requests.contains_key(&token) || body_bytes > RPC_BODY_BYTES_MAX {
+            return Error::Argument.code();
+        }
+        // The app under test is number 0, and there is no other.
+        if !(-1..spus).contains(&destination) || !(-1..=0).contains(&app) {
+            return Error::Refused.code();
+        }
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        let rpc = Rpc { token, destination, handler, body_bytes, segments: Vec::new(), reply, reply_bytes };
+        self.rpcs.insert(handle, rpc);
+        handle
+    }
+
+    unsafe fn rpc_append(&mut self, handle: i32, port_number: u32, address: u64, bytes: u32) -> i32 {
+        match self.rpcs.get_mut(&handle) {
+            Some(rpc) => {
+                rpc.segments.push((port_number, address, bytes));
+                0
+            }
+            None => Error::Argument.code(),
+        }
+    }
+
+    unsafe fn rpc_finish(&mut self, handle: i32, wait: u32) -> i32 {
+        let Some(rpc) = self.rpcs.remove(&handle) else { return Error::Argument.code() };
+        let body = match self.gather(&rpc) {
+            Ok(body) => body,
+            Err(error) => return error.code(),
+        };
+        let Some(hre) = self.shared.borrow().requests.get(&rpc.token).map(|request| request.originating_hre) else {
+            return Error::Argument.code();
+        };
+        if rpc.destination < 0 {
+            return self.upcall(&rpc, hre, body, wait);
+        }
+        self.shared.borrow_mut().request(PendingRequest {
+            spu: rpc.destination as u32,
+            handler: rpc.handler,
+            source: self.spu,
+            originating_hre: hre,
+            argument_bytes: 0,
+            body,
+            received: 0,
+            reply: vec![0; rpc.reply_bytes as usize],
+            requester: Requester::Handler { spu: self.spu, wait, reply: rpc.reply },
+            operations: 0,
+            response: None,
+        });
+        PENDING
+    }
+
+    fn app_number(&mut self, name: &str) -> i32 {
+        if self.shared.borrow().app_name == name { 0 } else { Error::NotFound.code() }
+    }
+
+    fn region(&mut self, id: u32, bytes: u64, wait: u32) -> i64 {
+        let value = {
+            let mut shared = self.shared.borrow_mut();
+            match shared.regions.iter().find(|region| region.id == Some(id)) {
+                Some(region) => region.base as i64,
+                None if bytes == 0 => code(Error::NotFound),
+                None => match shared.place(bytes) {
+                    Some(base) => {
+                        let bytes = bytes.next_multiple_of(crate::REGION_ALIGNMENT_BYTES);
+                        shared.regions.push(Region { id: Some(id), base, bytes });
+                        base as i64
+                    }
+                    None => code(Error::Full),
+                },
+            }
+        };
+        self.issue(None, wait, Work::Value(value)).unwrap_or(REGION_PENDING)
+    }
+
+    fn region_bytes(&mut self, id: u32) -> i64 {
+        let shared = self.shared.borrow();
+        shared
+            .regions
+            .iter()
+            .find(|region| region.id == Some(id))
+            .map_or(code(Error::NotFound), |region| region.bytes as i64)
+    }
+
+    fn region_free(&mut self, id: u32, wait: u32) -> i32 {
+        {
+            // Its place is free for others once all banks are zeroed, before the next thing happens.
+            let mut shared = self.shared.borrow_mut();
+            let found = shared.regions.iter_mut().find(|region| region.id == Some(id));
+            match found {
+                Some(region) => region.id = None,
+                None => return Error::NotFound.code(),
+            }
+        }
+        match self.issue(None, wait, Work::Value(0)) {
+            Some(_) => DONE,
+            None => PENDING,
+        }
+    }
+
+    fn namespace(&mut self, nsid: u32) -> Option<Namespace> {
+        self.shared.borrow().namespaces.get(&nsid).copied()
+    }
+
+    fn flush(&mut self, wait: u32) -> i32 {
+        let until = self.bank.written;
+        match self.issue(None, wait, Work::Flush { until }) {
+            Some(_) => DONE,
+            None => PENDING,
+        }
+    }
+
+    fn spu_id(&mut self) -> u32 {
+        self.spu
+    }
+
+    fn spu_count(&mut self) -> u32 {
+        self.shared.borrow().options.spus
+    }
+
+    fn time_ns(&mut self) -> u64 {
+        self.shared.borrow().time_ns
+    }
+
+    fn print(&mut self, text: &[u8]) {
+        self.serial.push_str(&String::from_utf8_lossy(text));
+    }
+
+    fn count(&mut self, counter: u32, delta: i64) {
+        let counter = self.counters.get_mut(counter as usize).expect("counters are 0 to 15");
+        *counter = counter.wrapping_add(delta);
+    }
+}
+
+/// CRC-32C (Castagnoli), bit by bit: a mock may be slow.
+fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    let mut sum = !seed;
+    for &byte in bytes {
+        sum ^= u32::from(byte);
+        for _ in 0..8 {
+            sum = (sum >> 1) ^ (0x82f6_3b78 & 0u32.wrapping_sub(sum & 1));
+        }
+    }
+    !sum
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn checksum_of_the_check_string() {
+        assert_eq!(super::crc32c(0, b"123456789"), 0xe306_9283);
+        assert_eq!(super::crc32c(super::crc32c(0, b"1234"), b"56789"), 0xe306_9283);
+    }
+}
