@@ -66,12 +66,15 @@ pub trait Store {
     fn begin_write(&mut self, ticket: Ticket, bank: usize, address: u64, from: Vec<u8>);
     /// Begins a zeroing that would have blocked.
     fn begin_zero(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: u64);
-    /// Makes all completed writes durable, of one bank or (`None`) of all. `Done` where there is nothing to do.
+    /// Makes all completed writes durable, of one bank or (`None`) of all. `Done` where there is nothing left to do;
+    /// [`Progress::WouldBlock`] means here and for the saves below that it has been begun, and its completion follows. After
+    /// an error nothing follows.
     fn flush(&mut self, ticket: Ticket, bank: Option<usize>) -> Result<Progress, StoreError>;
 
     /// What has ended since the last call, one at a time; never waits.
     fn completed(&mut self) -> Option<StoreCompletion>;
-    /// Called from any thread of the store when there may be something for [`Store::completed`].
+    /// Called from any thread of the store, or from within its methods, when there may be something for
+    /// [`Store::completed`].
     fn set_waker(&mut self, waker: std::sync::Arc<dyn Fn() + Send + Sync>);
 
     /// The newest intact device metadata, or `None` in a fresh store.

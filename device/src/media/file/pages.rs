@@ -210,7 +210,7 @@ mod tests {
         let mut other = PageSet::default();
         let mut model = BTreeSet::new();
         let mut other_model = BTreeSet::new();
-        for _ in 0..4000 {
+        for _ in 0..600 {
             let start = random.below(40_000);
             let range = start..start + random.below(300);
             match random.below(6) {
