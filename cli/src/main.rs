@@ -1,2 +1,151 @@
-//! The `willow` command.
-fn main() {}
+//! The `willow` command: serves a device, manages what is in it, measures it.
+//!
+//! Invariants: exit status 0, or 1 with one line on standard error that says what was wrong and what to do; what is asked
+//! for goes to standard output, nothing else does.
+
+mod app;
+mod bench;
+mod child;
+mod client;
+mod config;
+mod cpu;
+mod demo;
+mod failure;
+mod kv;
+mod logging;
+mod metrics;
+mod ns;
+mod output;
+mod preset;
+mod progress;
+mod rpc;
+mod serve;
+mod size;
+mod stat;
+mod statistics;
+mod table;
+mod target;
+
+use clap::{Parser, Subcommand};
+use failure::Outcome;
+use std::process::ExitCode;
+
+/// Willow: a user-programmable SSD in software
+#[derive(Debug, Parser)]
+#[command(name = "willow", version, disable_help_subcommand = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a device until SIGTERM or SIGINT
+    Serve(Box<serve::ServeArguments>),
+    /// SSD Apps: install, list, remove, log; new and build
+    #[command(subcommand)]
+    App(app::App),
+    /// Call a handler of an app
+    Rpc(rpc::RpcOptions),
+    /// Namespaces: create, list, delete
+    #[command(subcommand)]
+    Ns(ns::Ns),
+    /// Key-value pairs: put, get, delete, exists, list
+    #[command(subcommand)]
+    Kv(kv::Kv),
+    /// Counters and latencies of the device
+    Stat(stat::StatOptions),
+    /// Measure a device
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Show what it can do: serve, attach, write, install, crash, prove; under two minutes
+    Demo(demo::DemoOptions),
+}
+
+fn run(command: Command) -> Outcome<()> {
+    match command {
+        // `serve` starts its own log: its configuration file may say what to log.
+        Command::Serve(arguments) => return serve::run(*arguments),
+        Command::Demo(_) | Command::Bench(_) => logging::start(&logging::filter_or("warn"))?,
+        _ => logging::start(&logging::filter_or("error"))?,
+    }
+    match command {
+        Command::Serve(_) => Ok(()),
+        Command::App(app) => app::run(app),
+        Command::Rpc(options) => rpc::run(options),
+        Command::Ns(ns) => ns::run(ns),
+        Command::Kv(kv) => kv::run(kv),
+        Command::Stat(options) => stat::run(options),
+        Command::Bench(bench) => bench::run(bench),
+        Command::Demo(options) => demo::run(options),
+    }
+}
+
+fn main() -> ExitCode {
+    let command_line = match CommandLine::try_parse() {
+        Ok(command_line) => command_line,
+        Err(error) if error.use_stderr() => {
+            eprintln!("willow: {}", usage_error(&error));
+            return ExitCode::FAILURE;
+        }
+        Err(help) => {
+            // Printing to a closed pipe is no failure.
+            let _ = help.print();
+            return ExitCode::SUCCESS;
+        }
+    };
+    match run(command_line.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("willow: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A usage error as one line: what was wrong, and where to read on.
+fn usage_error(error: &clap::Error) -> String {
+    if matches!(
+        error.kind(),
+        clap::error::ErrorKind::MissingSubcommand | clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        return "a command is missing: see --help".to_owned();
+    }
+    let text = error.render().to_string();
+    let mut parts = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            continue;
+        }
+        parts.push(line.trim_start_matches("error: "));
+    }
+    format!("{} (see --help)", parts.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn usage_errors_are_one_line() {
+        for arguments in [
+            &["willow"][..],
+            &["willow", "nonsense"],
+            &["willow", "serve", "--spus", "many"],
+            &["willow", "serve", "--ram", "--media", "x"],
+            &["willow", "kv", "get"],
+            &["willow", "ns", "create"],
+            &["willow", "app"],
+        ] {
+            let error = CommandLine::try_parse_from(arguments).unwrap_err();
+            let text = usage_error(&error);
+            assert!(!text.contains('\n') && text.contains("--help"), "{text}");
+        }
+    }
+}

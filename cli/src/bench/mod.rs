@@ -1,0 +1,110 @@
+//! `willow bench`: what the device costs and how fast it is. Never part of a test.
+
+pub mod engine;
+pub mod in_process;
+pub mod io;
+pub mod kv;
+pub mod report;
+pub mod sandbox;
+pub mod tcp;
+
+use crate::failure::{Outcome, fail};
+use crate::target::TargetOption;
+use report::Report;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The benchmarks.
+#[derive(Debug, clap::Subcommand)]
+pub enum Bench {
+    /// Random block reads and writes over NVMe/TCP, or in this process without network
+    Io(io::IoOptions),
+    /// Puts and gets of key-value pairs over NVMe/TCP, or in this process without network
+    Kv(kv::KvOptions),
+    /// Base-IO in the sandbox against the same handlers built natively, by turns
+    Sandbox(sandbox::SandboxOptions),
+}
+
+/// What all benchmarks take.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CommonOptions {
+    #[command(flatten)]
+    pub target: TargetOption,
+    /// Measure a device in memory in this process, without network
+    #[arg(long, conflicts_with = "target")]
+    pub in_process: bool,
+    /// Numbers of operations under way, one measurement each
+    #[arg(long, value_delimiter = ',', default_value = "1,32,128", value_name = "N,...")]
+    pub depths: Vec<usize>,
+    /// Seconds counted for each measurement
+    #[arg(long, default_value_t = 3.0)]
+    pub seconds: f64,
+    /// Seconds before counting begins
+    #[arg(long, default_value_t = 0.5)]
+    pub warm_up: f64,
+    /// Seed of the random numbers
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Append the result to a kept history
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/benchmark-history.jsonl")]
+    pub record: Option<PathBuf>,
+}
+
+impl CommonOptions {
+    fn check(&self) -> Outcome<()> {
+        for depth in &self.depths {
+            if *depth == 0 || *depth > engine::QUEUE_DEPTH_MAX {
+                fail!("--depths has {depth}, each must be 1 to {}", engine::QUEUE_DEPTH_MAX);
+            }
+        }
+        if self.depths.is_empty() {
+            fail!("--depths is empty, give at least one number");
+        }
+        for (name, seconds) in [("seconds", self.seconds), ("warm-up", self.warm_up)] {
+            if !(0.0..=3600.0).contains(&seconds) {
+                fail!("--{name} is {seconds}, must be 0 to 3600");
+            }
+        }
+        Ok(())
+    }
+
+    fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    fn warm_up(&self) -> Duration {
+        Duration::from_secs_f64(self.warm_up)
+    }
+
+    fn depth_max(&self) -> usize {
+        self.depths.iter().copied().max().unwrap_or(1)
+    }
+}
+
+/// Runs one, shows and records what it found.
+pub fn run(bench: Bench) -> Outcome<()> {
+    let (report, common) = match bench {
+        Bench::Io(options) => (io::run(&options)?, options.common),
+        Bench::Kv(options) => (kv::run(&options)?, options.common),
+        Bench::Sandbox(options) => (sandbox::run(&options)?, options.common),
+    };
+    show(&report, common.json)?;
+    if let Some(path) = &common.record {
+        report.record(path)?;
+    }
+    Ok(())
+}
+
+fn show(report: &Report, json: bool) -> Outcome<()> {
+    if json {
+        return crate::output::json(report);
+    }
+    crate::output::text(&report::rows_table(&report.rows))?;
+    for (name, value) in &report.figures {
+        crate::output::text(&format!("{}: {value}\n", name.replace('_', " ")))?;
+    }
+    Ok(())
+}

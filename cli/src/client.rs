@@ -1,0 +1,193 @@
+//! A connection to a device for the commands: NVMe/TCP by the host library, one request at a time, errors as sentences.
+
+use crate::failure::{Context, Outcome, fail};
+use crate::statistics::Statistics;
+use crate::target::TargetOption;
+use key_value_host::Key;
+use std::fmt::Display;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use willow_host::control::{AppInfo, CommandSet, NamespaceInfo, NamespaceRequest};
+use willow_host::{ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, StoreCondition};
+use willow_wire::spec::fabrics::DISCOVERY_NQN;
+
+/// Time to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a request: compiling a large module on a busy machine takes seconds.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for a clean goodbye.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Options for connecting to the subsystem at an address; its name is asked for at the discovery service there.
+pub fn options(runtime: &Runtime, address: SocketAddr) -> Outcome<Options> {
+    let mut options = Options::new(address, DISCOVERY_NQN);
+    options.connect_timeout = CONNECT_TIMEOUT;
+    options.command_timeout = REQUEST_TIMEOUT;
+    options.reconnect_for = Duration::ZERO;
+    let found = runtime.block_on(willow_host::nvme_tcp::discover(&options));
+    let found = found.context(|| format!("no device answers at {address} (start one with willow serve, or use --target)"))?;
+    match found.into_iter().find(|entry| entry.subsystem_nqn != DISCOVERY_NQN) {
+        Some(entry) => options.subsystem_nqn = entry.subsystem_nqn,
+        None => fail!("the discovery service at {address} knows no subsystem: is it a Willow device?"),
+    }
+    Ok(options)
+}
+
+/// A runtime of this thread.
+pub fn runtime() -> Outcome<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context(|| "cannot start the I/O runtime".to_owned())
+}
+
+/// What a handler answered.
+pub struct Answer {
+    /// Status, 0 is success.
+    pub status: u32,
+    /// Result.
+    pub result: u32,
+    /// Reply.
+    pub reply: Vec<u8>,
+}
+
+/// The connection.
+pub struct Client {
+    runtime: Runtime,
+    controller: Controller,
+    hre: Arc<dyn Hre>,
+    control: ControlClient,
+    /// The key-value namespace that was used last.
+    kv: Option<KvClient>,
+}
+
+impl Client {
+    /// Connects.
+    pub fn connect(target: &TargetOption) -> Outcome<Self> {
+        let address = target.address()?;
+        let runtime = runtime()?;
+        let options = options(&runtime, address)?;
+        let (controller, hre) = runtime
+            .block_on(async {
+                let controller = Controller::connect(options).await?;
+                let hre = NvmeHre::new(controller.clone(), 0).await?;
+                Ok::<_, willow_host::HreError>((controller, hre))
+            })
+            .context(|| format!("cannot attach to the device at {address}"))?;
+        let hre: Arc<dyn Hre> = Arc::new(hre);
+        Ok(Client { runtime, controller, control: ControlClient::new(hre.clone()), hre, kv: None })
+    }
+
+    fn wait<T, E: Display>(&self, what: &str, request: impl Future<Output = Result<T, E>>) -> Outcome<T> {
+        self.runtime.block_on(request).context(|| what.to_owned())
+    }
+
+    /// Installs a module; returns its number.
+    pub fn install(&mut self, module: &[u8]) -> Outcome<u16> {
+        self.wait("the app was not installed", self.control.install(module.to_vec()))
+    }
+
+    /// The installed apps.
+    pub fn apps(&mut self) -> Outcome<Vec<AppInfo>> {
+        self.wait("cannot list the apps", self.control.apps())
+    }
+
+    /// Removes an app.
+    pub fn remove(&mut self, name: &str) -> Outcome<()> {
+        self.wait(&format!("app {name} was not removed"), self.control.remove(name))
+    }
+
+    /// What an app printed.
+    pub fn log(&mut self, name: &str) -> Outcome<String> {
+        self.wait(&format!("cannot read the log of app {name}"), self.control.log(name))
+    }
+
+    /// The namespaces.
+    pub fn namespaces(&mut self) -> Outcome<Vec<NamespaceInfo>> {
+        self.wait("cannot list the namespaces", self.control.namespaces())
+    }
+
+    /// Makes a namespace; returns its number.
+    pub fn create_namespace(&mut self, csi: CommandSet, size_bytes: u64, block_bytes: Option<u32>) -> Outcome<u32> {
+        let request = NamespaceRequest { csi, size_bytes, block_bytes };
+        self.wait("the namespace was not made", self.control.create_namespace(&request))
+    }
+
+    /// Deletes a namespace.
+    pub fn delete_namespace(&mut self, nsid: u32) -> Outcome<()> {
+        self.wait(&format!("namespace {nsid} was not deleted"), self.control.delete_namespace(nsid))
+    }
+
+    /// Calls a handler. Data and a reply exclude each other, up to the 24 bytes that a call carries in its command.
+    pub fn rpc(&mut self, app: u16, handler: u8, spu: Option<u16>, data: &[u8], reply_bytes: u32) -> Outcome<Answer> {
+        let mut call = RpcCall { app, handler, spu, reply_bytes_max: reply_bytes, ..RpcCall::default() };
+        if reply_bytes > 0 {
+            call.arguments = data.to_vec();
+        } else {
+            call.payload = data.to_vec();
+        }
+        let reply = self.wait("the call failed", self.hre.rpc(call))?;
+        Ok(Answer { status: reply.status, result: reply.result, reply: reply.data })
+    }
+
+    /// The device's statistics as it sends them.
+    pub fn statistics_document(&mut self) -> Outcome<serde_json::Value> {
+        self.wait("cannot read the statistics", self.control.statistics())
+    }
+
+    /// The device's statistics.
+    pub fn statistics(&mut self) -> Outcome<Statistics> {
+        serde_json::from_value(self.statistics_document()?)
+            .context(|| "the device's statistics are not what this version understands".to_owned())
+    }
+
+    fn kv(&mut self, nsid: u32) -> Outcome<KvClient> {
+        match &self.kv {
+            Some(kv) if kv.nsid() == nsid => Ok(kv.clone()),
+            _ => {
+                let kv = self.wait("cannot use the key-value namespace", KvClient::open(self.hre.clone(), nsid))?;
+                self.kv = Some(kv.clone());
+                Ok(kv)
+            }
+        }
+    }
+
+    /// Stores a pair.
+    pub fn put(&mut self, nsid: u32, key: &Key, value: &[u8]) -> Outcome<()> {
+        let kv = self.kv(nsid)?;
+        self.wait("the pair was not stored", kv.store(key.as_bytes(), value.to_vec(), StoreCondition::Always))
+    }
+
+    /// The value of a key.
+    pub fn get(&mut self, nsid: u32, key: &Key) -> Outcome<Option<Vec<u8>>> {
+        let kv = self.kv(nsid)?;
+        self.wait("the value cannot be read", kv.retrieve(key.as_bytes()))
+    }
+
+    /// Deletes a pair; false where there was none.
+    pub fn delete(&mut self, nsid: u32, key: &Key) -> Outcome<bool> {
+        let kv = self.kv(nsid)?;
+        self.wait("the pair was not deleted", kv.delete(key.as_bytes()))
+    }
+
+    /// True where there is such a pair.
+    pub fn exists(&mut self, nsid: u32, key: &Key) -> Outcome<bool> {
+        let kv = self.kv(nsid)?;
+        self.wait("the key cannot be looked for", kv.exists(key.as_bytes()))
+    }
+
+    /// Some of the keys behind `after`, in order; none: that was the end.
+    pub fn list(&mut self, nsid: u32, after: Option<&Key>) -> Outcome<Vec<Key>> {
+        let kv = self.kv(nsid)?;
+        let keys = self.wait("the keys cannot be listed", kv.list_page(after.map(Key::as_bytes)))?;
+        keys.iter().map(|key| Key::new(key).context(|| "the device listed an impossible key".to_owned())).collect()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let controller = self.controller.clone();
+        // The device notices a connection that ends without it, too.
+        let _ = self.runtime.block_on(async { tokio::time::timeout(GOODBYE_TIMEOUT, controller.shut_down()).await });
+    }
+}

@@ -1,0 +1,229 @@
+//! What `willow serve` is told: flags, then a TOML file with the same names, then the preset, then defaults; the first that
+//! speaks of a thing decides. docs/configuration.md is the reference.
+
+use crate::failure::{Context, Failure, Outcome, fail};
+use crate::preset::{self, Preset};
+use crate::size::Size;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use willow_device::config::DeviceConfig;
+
+/// Where the device listens unless told otherwise.
+pub const LISTEN_DEFAULT: &str = "127.0.0.1:4420";
+/// Size of block namespace 1 and of the first KV namespace unless told otherwise.
+const NAMESPACE_DEFAULT: Size = Size(4 << 30);
+/// Most bytes of a configuration file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The flags of `willow serve`, and the keys of its configuration file (there with `_` for `-`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServeOptions {
+    /// Parameters of the device: the name of a preset (fast) or the path of a preset file
+    #[arg(long)]
+    pub preset: Option<String>,
+    /// Clock of the device: free (no modelled delay)
+    #[arg(long, value_name = "free|real")]
+    pub clock: Option<String>,
+    /// Keep the contents in files in this folder, made where it does not exist
+    #[arg(long, value_name = "DIR", conflicts_with = "ram")]
+    pub media: Option<PathBuf>,
+    /// Keep the contents in memory; they end with the process (the default)
+    #[arg(long)]
+    pub ram: bool,
+    /// Size of block namespace 1 of a fresh device, 0 for none [default: 4G]
+    #[arg(long)]
+    pub size: Option<Size>,
+    /// Size of the key-value namespace of a fresh device, 0 for none [default: 4G]
+    #[arg(long, value_name = "SIZE")]
+    pub kv_size: Option<Size>,
+    /// Most bytes that all namespaces and regions of a fresh device may take together [default: the preset's]
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<Size>,
+    /// Address for NVMe/TCP [default: 127.0.0.1:4420]; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+    /// Shared-memory transport: not in this version
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub socket: Option<PathBuf>,
+    /// Number of SPUs, 1 to 64 [default: what the media folder has, else the preset's]
+    #[arg(long)]
+    pub spus: Option<u16>,
+    /// Serve metrics for Prometheus at http://ADDR/metrics
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<SocketAddr>,
+    /// What to log: error, warn, info, debug, trace, or a filter such as warn,willow_tcp=debug [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// Logical block of block namespace 1 of a fresh device: 512 or 4096 [default: 4096]
+    #[arg(long, value_name = "512|4096")]
+    pub block_bytes: Option<u32>,
+    /// Name of the subsystem [default: made of the device's unique id]
+    #[arg(long)]
+    pub nqn: Option<String>,
+    /// Run this built-in app as native code, to measure what the sandbox costs (base-io)
+    #[arg(long, value_name = "APP")]
+    pub native: Vec<String>,
+}
+
+/// Everything that `serve` needs, checked.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// Folder of the media files; `None`: memory.
+    pub media: Option<PathBuf>,
+    /// Bound of the media: as asked for, or the preset's.
+    pub capacity: Option<Size>,
+    /// True where the number of SPUs was asked for, and is not the preset's.
+    pub spus_asked: bool,
+    /// Name of the subsystem.
+    pub nqn: Option<String>,
+    /// Address for NVMe/TCP.
+    pub listen: SocketAddr,
+    /// Address for Prometheus.
+    pub metrics: Option<SocketAddr>,
+    /// Filter of the log.
+    pub log: String,
+    /// Names of apps to run natively.
+    pub native: Vec<String>,
+    /// The device.
+    pub device: DeviceConfig,
+}
+
+/// Parses TOML; the error is one line that names file, line and key.
+pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &str) -> Outcome<T> {
+    toml::from_str(text).map_err(|error| {
+        let place = error.span().map(|span| {
+            let before = &text.as_bytes()[..span.start.min(text.len())];
+            format!(", line {}", before.iter().filter(|byte| **byte == b'\n').count() + 1)
+        });
+        Failure::new(format_args!("{file}{}: {}", place.unwrap_or_default(), error.message()))
+    })
+}
+
+impl ServeOptions {
+    /// From a TOML file.
+    pub fn load(path: &Path) -> Outcome<Self> {
+        let file = path.display().to_string();
+        let bytes = std::fs::metadata(path).context(|| format!("cannot read configuration {file}"))?.len();
+        if bytes > FILE_BYTES_MAX {
+            fail!("{file} has {bytes} bytes, a configuration has at most {FILE_BYTES_MAX}");
+        }
+        let text = std::fs::read_to_string(path).context(|| format!("cannot read configuration {file}"))?;
+        let options: ServeOptions = parse_toml(&text, &file)?;
+        if options.ram && options.media.is_some() {
+            fail!("{file}: `ram` and `media` exclude each other");
+        }
+        Ok(options)
+    }
+
+    /// These, and what `other` says where these say nothing.
+    pub fn or(self, other: ServeOptions) -> ServeOptions {
+        let media_decided = self.media.is_some() || self.ram;
+        ServeOptions {
+            preset: self.preset.or(other.preset),
+            clock: self.clock.or(other.clock),
+            media: if media_decided { self.media } else { other.media },
+            ram: if media_decided { self.ram } else { other.ram },
+            size: self.size.or(other.size),
+            kv_size: self.kv_size.or(other.kv_size),
+            capacity: self.capacity.or(other.capacity),
+            listen: self.listen.or(other.listen),
+            spus: self.spus.or(other.spus),
+            metrics: self.metrics.or(other.metrics),
+            log: self.log.or(other.log),
+            block_bytes: self.block_bytes.or(other.block_bytes),
+            nqn: self.nqn.or(other.nqn),
+            socket: self.socket.or(other.socket),
+            native: if self.native.is_empty() { other.native } else { self.native },
+        }
+    }
+
+    /// Fills in the preset and the defaults, and checks.
+    pub fn resolve(self) -> Outcome<ServeConfig> {
+        match self.clock.as_deref() {
+            None | Some("free") => {}
+            Some("real") => fail!("--clock real needs modelled hardware, which this version does not have: use --clock free"),
+            Some(other) => fail!("\"{other}\" is no clock of `serve`: use --clock free"),
+        }
+        if let Some(path) = &self.socket {
+            fail!("--socket {}: the shared-memory transport is not in this version, leave it out", path.display());
+        }
+        let preset = Preset::load(self.preset.as_deref().unwrap_or(preset::DEFAULT))?;
+        let defaults = DeviceConfig::default();
+        let mut device = preset.apply(DeviceConfig {
+            namespace_bytes: self.size.unwrap_or(NAMESPACE_DEFAULT).0,
+            kv_namespace_bytes: self.kv_size.unwrap_or(NAMESPACE_DEFAULT).0,
+            block_bytes: self.block_bytes.unwrap_or(defaults.block_bytes),
+            ..defaults
+        });
+        device.spus = self.spus.unwrap_or(device.spus);
+        device.validate().map_err(Failure::new)?;
+        let listen = match self.listen {
+            Some(address) => address,
+            None => LISTEN_DEFAULT.parse().context(|| "default address".to_owned())?,
+        };
+        Ok(ServeConfig {
+            media: self.media,
+            capacity: self.capacity.or(preset.capacity.0),
+            spus_asked: self.spus.is_some(),
+            nqn: self.nqn,
+            listen,
+            metrics: self.metrics,
+            log: self.log.unwrap_or_else(|| "info".to_owned()),
+            native: self.native,
+            device,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Outcome<ServeOptions> {
+        parse_toml(text, "willow.toml")
+    }
+
+    #[test]
+    fn flags_go_before_the_file_and_the_file_before_the_preset() {
+        let file = parse("spus = 4\nsize = \"1G\"\nram = true\nlisten = \"[::1]:4421\"\nnative = [\"base-io\"]").unwrap();
+        let flags = ServeOptions { size: Some(Size(2 << 30)), media: Some("d".into()), ..ServeOptions::default() };
+        let config = flags.or(file).resolve().unwrap();
+        assert_eq!(config.device.spus, 4);
+        assert_eq!(config.device.namespace_bytes, 2 << 30);
+        assert_eq!(config.media, Some(PathBuf::from("d")));
+        assert_eq!(config.listen.port(), 4421);
+        assert_eq!(config.device.kv_namespace_bytes, 4 << 30);
+        assert_eq!(config.native, ["base-io"]);
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_file_and_line() {
+        let error = parse("spus = 4\ncolour = \"red\"\n").unwrap_err().to_string();
+        for part in ["willow.toml", "line 2", "colour", "listen"] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(!error.contains('\n'));
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_what_is_possible() {
+        for (text, expected) in [
+            ("size = \"many\"", "is no size"),
+            ("size = -1", "not negative"),
+            ("listen = \"here\"", "socket address"),
+            ("spus = \"two\"", "u16"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let resolve = |text: &str| parse(text).unwrap().resolve().unwrap_err().to_string();
+        assert!(resolve("spus = 65").contains("must be 1 to 64"));
+        assert!(resolve("block_bytes = 1024").contains("512 or 4096"));
+        assert!(resolve("clock = \"real\"").contains("free"));
+        assert!(resolve("clock = \"sundial\"").contains("free"));
+        assert!(resolve("preset = \"slow\"").contains("fast"));
+    }
+}

@@ -1,0 +1,238 @@
+//! Metrics for Prometheus: a small HTTP server on a thread of its own. A scrape shows a snapshot that the device's thread
+//! publishes between two requests: no lock is held on the way of the data.
+
+use crate::failure::{Context, Outcome};
+use crate::statistics::{Latency, Statistics};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::net::SocketAddr;
+
+/// Upper ends of the buckets that latencies are shown in, seconds.
+const BUCKETS_SECONDS: [f64; 15] =
+    [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 1.0, 10.0];
+/// Media type of the text (OpenMetrics 1.0).
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Where a scrape gets the statistics from; `None`: the device does not answer now.
+type Source = Box<dyn Fn() -> Option<Statistics> + Send + Sync>;
+
+struct Scrape(Source);
+
+impl fmt::Debug for Scrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scrape")
+    }
+}
+
+/// Starts the server; returns the address that it listens on.
+pub fn start(
+    address: SocketAddr,
+    source: impl Fn() -> Option<Statistics> + Send + Sync + 'static,
+) -> Outcome<SocketAddr> {
+    let server = tiny_http::Server::http(address).context(|| format!("cannot listen on {address} for --metrics"))?;
+    let address = server.server_addr().to_ip().unwrap_or(address);
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape(Box::new(source))));
+    let content_type = tiny_http::Header::from_bytes("Content-Type", CONTENT_TYPE);
+    let content_type = content_type.map_err(|()| crate::failure::Failure::new("the content type is malformed"))?;
+    std::thread::Builder::new()
+        .name("willow-metrics".to_owned())
+        .spawn(move || {
+            for request in server.incoming_requests() {
+                let sent = match request.url() {
+                    "/metrics" => {
+                        let mut text = String::new();
+                        match prometheus_client::encoding::text::encode(&mut text, &registry) {
+                            Ok(()) => request
+                                .respond(tiny_http::Response::from_string(text).with_header(content_type.clone())),
+                            Err(_) => request.respond(
+                                tiny_http::Response::from_string("the device does not answer\n").with_status_code(503),
+                            ),
+                        }
+                    }
+                    _ => request.respond(
+                        tiny_http::Response::from_string("the metrics are at /metrics\n").with_status_code(404),
+                    ),
+                };
+                if let Err(error) = sent {
+                    tracing::debug!("a scrape was not answered: {error}");
+                }
+            }
+        })
+        .context(|| "cannot start the thread of --metrics".to_owned())?;
+    Ok(address)
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// One metric with all its series.
+fn counters(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    series: impl Iterator<Item = (Labels, u64)>,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (labels, value) in series {
+        metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+    }
+    Ok(())
+}
+
+fn gauge(encoder: &mut DescriptorEncoder, name: &str, help: &str, value: u64) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    metric.encode_gauge(&(value as f64))
+}
+
+fn labels<const N: usize>(of: [(&'static str, String); N]) -> Labels {
+    of.into()
+}
+
+/// (sum in seconds, buckets) of a latency.
+fn histogram(latency: &Latency) -> (f64, Vec<(f64, u64)>) {
+    let mut buckets: Vec<(f64, u64)> = BUCKETS_SECONDS.iter().map(|end| (*end, 0)).chain([(f64::INFINITY, 0)]).collect();
+    for (end_ns, count) in &latency.buckets {
+        let seconds = *end_ns as f64 / 1e9;
+        let place = BUCKETS_SECONDS.iter().position(|end| seconds <= *end).unwrap_or(BUCKETS_SECONDS.len());
+        buckets[place].1 += count;
+    }
+    (latency.mean_ns as f64 * latency.count as f64 / 1e9, buckets)
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let statistics = (self.0)().ok_or(fmt::Error)?;
+        let encoder = &mut encoder;
+        let spus = || statistics.spus.iter().enumerate().map(|(spu, of)| (labels([("spu", spu.to_string())]), of));
+        counters(encoder, "willow_spu_requests", "Requests that arrived at the SPU", spus().map(|(l, c)| (l, c.requests)))?;
+        counters(
+            encoder,
+            "willow_spu_instructions",
+            "Instructions that apps ran on the SPU",
+            spus().map(|(l, c)| (l, c.instructions)),
+        )?;
+        counters(
+            encoder,
+            "willow_spu_nv_read_bytes",
+            "Bytes that DMA read from NV memory",
+            spus().map(|(l, c)| (l, c.nv_read_bytes)),
+        )?;
+        counters(
+            encoder,
+            "willow_spu_nv_write_bytes",
+            "Bytes that DMA wrote to NV memory",
+            spus().map(|(l, c)| (l, c.nv_write_bytes)),
+        )?;
+        counters(encoder, "willow_spu_dmas", "DMA operations", spus().map(|(l, c)| (l, c.dmas)))?;
+        counters(
+            encoder,
+            "willow_spu_store_waits",
+            "Operations that had to wait for the store",
+            spus().map(|(l, c)| (l, c.store_waits)),
+        )?;
+
+        let apps = || statistics.apps.iter().map(|app| (labels([("app", app.name.clone())]), &app.counters));
+        counters(encoder, "willow_app_requests", "Requests to the app", apps().map(|(l, c)| (l, c.requests)))?;
+        counters(encoder, "willow_app_instructions", "Instructions of the app", apps().map(|(l, c)| (l, c.instructions)))?;
+        counters(encoder, "willow_app_traps", "Times that the app was ended", apps().map(|(l, c)| (l, c.traps)))?;
+        counters(encoder, "willow_app_rpcs", "RPCs that the app sent", apps().map(|(l, c)| (l, c.rpcs)))?;
+
+        let namespaces = &statistics.transport.namespaces;
+        let kinds = |of: fn(&crate::statistics::Namespace) -> [u64; 3]| {
+            namespaces.iter().flat_map(move |namespace| {
+                let kinds = ["read", "write", "other"].into_iter().zip(of(namespace));
+                kinds.map(|(kind, value)| {
+                    (labels([("nsid", namespace.nsid.to_string()), ("kind", kind.to_owned())]), value)
+                })
+            })
+        };
+        let commands = kinds(|n| [n.read_commands, n.write_commands, n.other_commands]);
+        counters(encoder, "willow_namespace_commands", "Commands to the namespace", commands)?;
+        let bytes = kinds(|n| [n.read_bytes, n.write_bytes, 0]);
+        counters(encoder, "willow_namespace_bytes", "Bytes of data moved", bytes)?;
+        let one = |of: fn(&crate::statistics::Namespace) -> u64| {
+            namespaces.iter().map(move |n| (labels([("nsid", n.nsid.to_string())]), of(n)))
+        };
+        counters(encoder, "willow_namespace_errors", "Commands that failed", one(|n| n.errors))?;
+        counters(encoder, "willow_namespace_media_errors", "Commands that failed for the media's sake", one(|n| n.media_errors))?;
+        let name = "willow_namespace_latency_seconds";
+        let mut metric = encoder.encode_descriptor(name, "From arrival to completion", None, MetricType::Histogram)?;
+        for namespace in namespaces {
+            for (kind, latency) in [
+                ("read", &namespace.read_latency),
+                ("write", &namespace.write_latency),
+                ("other", &namespace.other_latency),
+            ] {
+                let labels = labels([("nsid", namespace.nsid.to_string()), ("kind", kind.to_owned())]);
+                let (sum, buckets) = histogram(latency);
+                metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, latency.count, &buckets, None)?;
+            }
+        }
+
+        gauge(encoder, "willow_used_bytes", "Bytes of all regions and namespaces", statistics.used_bytes)?;
+        if let Some(capacity) = statistics.capacity_bytes {
+            gauge(encoder, "willow_capacity_bytes", "Bytes that the media can hold", capacity)?;
+        }
+        gauge(encoder, "willow_controllers", "NVMe controllers", u64::from(statistics.transport.controllers))?;
+        gauge(encoder, "willow_buffer_bytes", "Bytes of data buffers in use", statistics.transport.buffer_bytes)?;
+        gauge(encoder, "willow_store_in_flight", "Operations under way in the store", statistics.store_in_flight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::statistics::{Namespace, Transport};
+    use std::io::{Read, Write};
+    use willow_device::statistics::SpuCounters;
+
+    fn scrape(address: SocketAddr, path: &str) -> String {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn a_scrape_shows_the_statistics() {
+        let silent = start("127.0.0.1:0".parse().unwrap(), || None).unwrap();
+        assert!(scrape(silent, "/metrics").contains("503"));
+        let statistics = Statistics {
+            spus: vec![SpuCounters { requests: 7, ..SpuCounters::default() }; 2],
+            used_bytes: 99,
+            transport: Transport {
+                namespaces: vec![Namespace {
+                    nsid: 1,
+                    read_commands: 5,
+                    read_latency: Latency {
+                        count: 5,
+                        mean_ns: 30_000,
+                        buckets: vec![(9_999, 2), (49_999, 3)],
+                        ..Latency::default()
+                    },
+                    ..Namespace::default()
+                }],
+                ..Transport::default()
+            },
+            ..Statistics::default()
+        };
+        let address = start("127.0.0.1:0".parse().unwrap(), move || Some(statistics.clone())).unwrap();
+        let text = scrape(address, "/metrics");
+        for line in [
+            "200 OK",
+            "willow_spu_requests_total{spu=\"1\"} 7",
+            "willow_namespace_commands_total{nsid=\"1\",kind=\"read\"} 5",
+            "willow_namespace_latency_seconds_bucket{le=\"0.00001\",nsid=\"1\",kind=\"read\"} 2",
+            "willow_namespace_latency_seconds_bucket{le=\"+Inf\",nsid=\"1\",kind=\"read\"} 5",
+            "willow_used_bytes 99",
+            "# EOF",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+        assert!(scrape(address, "/other").contains("404"));
+    }
+}

@@ -1,0 +1,120 @@
+//! `willow serve`: runs a device until it is told to end.
+//!
+//! Invariants: the line `ready …` is the only thing on standard output; the first SIGTERM or SIGINT ends the device cleanly,
+//! the second at once.
+
+mod assembly;
+mod observed;
+
+pub use assembly::{native_app, ram_store};
+
+use crate::config::{ServeConfig, ServeOptions};
+use crate::failure::{Context, Failure, Outcome, fail};
+use crate::{logging, metrics, output};
+use observed::Observed;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::PathBuf;
+use willow_tcp::{Server, ServerConfig, ServerHandle};
+
+/// Bytes of a serial number (NVMe Base, Identify Controller, SN).
+const SERIAL_BYTES: usize = 20;
+
+/// Arguments of `willow serve`.
+#[derive(Debug, clap::Args)]
+pub struct ServeArguments {
+    #[command(flatten)]
+    options: ServeOptions,
+    /// TOML file with the same settings as these flags; flags go before it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Runs it.
+pub fn run(arguments: ServeArguments) -> Outcome<()> {
+    let mut options = arguments.options;
+    if let Some(path) = &arguments.config {
+        options = options.or(ServeOptions::load(path)?);
+    }
+    let asked = options.log.clone();
+    let config = options.resolve()?;
+    logging::start(&asked.unwrap_or_else(|| logging::filter_or(&config.log)))?;
+    serve(&config)
+}
+
+fn serve(config: &ServeConfig) -> Outcome<()> {
+    // Before anything is there that would have to end cleanly.
+    let signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot wait for signals".to_owned())?;
+    if config.media.is_none() {
+        tracing::warn!("contents are in memory and end with this process: use --media DIR to keep them");
+    }
+    let device = assembly::open(config)?;
+    let uuid = device.uuid();
+    let nqn = config.nqn.clone().unwrap_or_else(|| nqn_of(&uuid));
+    let mut server_config = ServerConfig { listen: vec![config.listen], ..ServerConfig::default() };
+    server_config.subsystem.nqn.clone_from(&nqn);
+    server_config.subsystem.serial = hex(&uuid)[..SERIAL_BYTES].to_owned();
+    let (observed, published) = Observed::new(device);
+    let mut server = Server::bind(server_config, observed).map_err(Failure::new)?;
+    let handle = server.handle();
+    stop_on(signals, handle.clone())?;
+    if let Some(address) = config.metrics {
+        let address = metrics::start(address, move || published.ask(&handle))?;
+        tracing::info!("metrics at http://{address}/metrics");
+    }
+    let media = config.media.as_ref().map_or("memory".to_owned(), |folder| folder.display().to_string());
+    tracing::info!(media, version = env!("CARGO_PKG_VERSION"), "serving at {}", server.local_addr());
+    output::line(&format!("ready nqn={nqn} listen={} socket=-", server.local_addr()))?;
+    server.run().map_err(Failure::new)?;
+    tracing::info!("ended cleanly");
+    Ok(())
+}
+
+/// A thread that hands signals on: the first to the server, the second to the process.
+fn stop_on(mut signals: Signals, handle: ServerHandle) -> Outcome<()> {
+    let wait = move || {
+        let mut arrived = signals.forever();
+        if let Some(signal) = arrived.next() {
+            tracing::info!(signal, "ending: one more signal ends it at once");
+            handle.stop();
+        }
+        if arrived.next().is_some() {
+            tracing::warn!("ended at once, as a second signal asked for");
+            std::process::exit(1);
+        }
+    };
+    match std::thread::Builder::new().name("willow-signals".to_owned()).spawn(wait) {
+        Ok(_) => Ok(()),
+        Err(error) => fail!("cannot start a thread for signals: {error}"),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The name of the subsystem of a device: two devices never have the same, whoever starts them (NVMe Base, 4.7, the form
+/// with a UUID).
+fn nqn_of(uuid: &[u8; 16]) -> String {
+    let hex = hex(uuid);
+    format!(
+        "nqn.2014-08.org.nvmexpress:uuid:{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_made_of_the_uuid() {
+        let uuid = std::array::from_fn(|index| index as u8 * 17);
+        assert_eq!(nqn_of(&uuid), "nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-aabbccddeeff");
+        assert!(willow_nvme::config::is_nqn(nqn_of(&uuid).as_bytes()));
+    }
+}

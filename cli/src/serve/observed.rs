@@ -1,0 +1,135 @@
+//! The device as the server drives it, with two additions: its thread publishes the device's statistics when a scrape has
+//! asked for them, and the statistics that hosts read name this process.
+//!
+//! Invariant: the device's thread never waits here; the lock is held only to exchange a value.
+
+use crate::statistics::Statistics;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
+use willow_nvme::Backend;
+use willow_tcp::ServerHandle;
+
+/// Longest wait of a scrape for the device's thread.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
+struct Mailbox {
+    wanted: AtomicBool,
+    latest: Mutex<Option<willow_device::statistics::Statistics>>,
+    arrived: Condvar,
+}
+
+/// The device.
+pub struct Observed {
+    device: Device,
+    mailbox: Arc<Mailbox>,
+}
+
+/// What its thread published, for another thread.
+pub struct Published(Arc<Mailbox>);
+
+impl Observed {
+    /// Around a device.
+    pub fn new(device: Device) -> (Self, Published) {
+        let mailbox = Arc::new(Mailbox::default());
+        (Observed { device, mailbox: mailbox.clone() }, Published(mailbox))
+    }
+
+    #[cold]
+    fn publish(&self) {
+        let mut latest = self.mailbox.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        *latest = Some(self.device.statistics());
+        self.mailbox.arrived.notify_all();
+    }
+}
+
+impl Published {
+    /// Asks the device's thread for statistics; `None` where it does not answer in time.
+    pub fn ask(&self, handle: &ServerHandle) -> Option<Statistics> {
+        self.0.latest.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.wanted.store(true, Ordering::Release);
+        // Wakes the thread, too.
+        let front = handle.statistics(ANSWER_TIME_MAX)?;
+        let latest = self.0.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.0.arrived.wait_timeout_while(latest, ANSWER_TIME_MAX, |latest| latest.is_none());
+        let device = waited.unwrap_or_else(PoisonError::into_inner).0.take()?;
+        let mut document = serde_json::to_value(device).ok()?;
+        document.as_object_mut()?.insert("transport".to_owned(), serde_json::to_value(front).ok()?);
+        serde_json::from_value(document).ok()
+    }
+}
+
+impl Backend for Observed {
+    fn open_hre(&mut self, process: Option<u32>) -> Option<HreId> {
+        self.device.open_hre(process)
+    }
+    fn close_hre(&mut self, hre: HreId) {
+        self.device.close_hre(hre)
+    }
+    #[inline]
+    fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest> {
+        self.device.submit(hre, request)
+    }
+    fn abort(&mut self, hre: HreId, tag: u64) -> bool {
+        self.device.abort(hre, tag)
+    }
+    #[inline]
+    fn run(&mut self, now_ns: u64) -> Option<u64> {
+        let wake_ns = self.device.run(now_ns);
+        if self.mailbox.wanted.load(Ordering::Relaxed) && self.mailbox.wanted.swap(false, Ordering::Acquire) {
+            self.publish();
+        }
+        wake_ns
+    }
+    #[inline]
+    fn completion(&mut self) -> Option<HostCompletion> {
+        self.device.completion()
+    }
+    fn upcall(&mut self, hre: HreId) -> Option<Upcall> {
+        self.device.upcall(hre)
+    }
+    fn namespaces(&self) -> Arc<Vec<Namespace>> {
+        self.device.namespaces()
+    }
+    fn app_number(&self, name: &str) -> Option<AppNumber> {
+        self.device.app_number(name)
+    }
+    fn spus(&self) -> u16 {
+        self.device.spus()
+    }
+    fn stripe_bytes(&self) -> u32 {
+        self.device.stripe_bytes()
+    }
+    fn volatile_write_cache(&self) -> bool {
+        self.device.volatile_write_cache()
+    }
+    fn capacity(&self) -> (u64, Option<u64>) {
+        self.device.capacity()
+    }
+    fn job(&mut self) -> Option<Job> {
+        self.device.job()
+    }
+    fn job_done(&mut self, done: JobDone) {
+        self.device.job_done(done)
+    }
+    fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
+        self.device.set_waker(waker)
+    }
+    fn shutdown(&mut self) {
+        self.device.shutdown()
+    }
+    fn is_shut_down(&self) -> bool {
+        self.device.is_shut_down()
+    }
+    fn set_front_statistics(&mut self, front: Box<dyn Fn() -> serde_json::Value>) {
+        self.device.set_front_statistics(Box::new(move || {
+            let mut document = front();
+            if let Some(object) = document.as_object_mut() {
+                object.insert("pid".to_owned(), std::process::id().into());
+            }
+            document
+        }))
+    }
+}

@@ -1,0 +1,115 @@
+//! What the device reports about itself (control request STATISTICS), as the command reads it. docs/statistics.md describes
+//! the document; a field that an older device does not send reads as zero.
+
+use serde::{Deserialize, Serialize};
+use willow_device::statistics::{AppStatistics, SpuCounters};
+
+/// Latencies, nanoseconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Latency {
+    /// Commands counted.
+    pub count: u64,
+    /// Mean.
+    pub mean_ns: u64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 90 of 100 were at most this.
+    pub p90_ns: u64,
+    /// 99 of 100 were at most this.
+    pub p99_ns: u64,
+    /// 999 of 1000 were at most this.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// (upper end, count) of the buckets that are not empty.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+/// A namespace.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Namespace {
+    /// NSID.
+    pub nsid: u32,
+    /// Commands that read data.
+    pub read_commands: u64,
+    /// Commands that write data.
+    pub write_commands: u64,
+    /// Other commands.
+    pub other_commands: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Commands that failed.
+    pub errors: u64,
+    /// Of them for the media's sake.
+    pub media_errors: u64,
+    /// Latencies of reads.
+    pub read_latency: Latency,
+    /// Latencies of writes.
+    pub write_latency: Latency,
+    /// Latencies of others.
+    pub other_latency: Latency,
+}
+
+/// A queue.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Queue {
+    /// Controller.
+    pub controller: u16,
+    /// Queue; 0 is the admin queue.
+    pub queue: u16,
+    /// The host's name.
+    pub host: String,
+    /// Entries.
+    pub entries: u32,
+    /// Commands under way.
+    pub in_flight: u32,
+    /// Commands completed.
+    pub commands: u64,
+    /// Of them failed.
+    pub errors: u64,
+    /// Latencies.
+    pub latency: Latency,
+}
+
+/// What the transports add.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Transport {
+    /// The device's process.
+    pub pid: Option<u32>,
+    /// Subsystem's name.
+    pub nqn: String,
+    /// Controllers.
+    pub controllers: u32,
+    /// Bytes of data buffers in use.
+    pub buffer_bytes: u64,
+    /// One a namespace.
+    pub namespaces: Vec<Namespace>,
+    /// One a queue.
+    pub queues: Vec<Queue>,
+}
+
+/// The whole document.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Statistics {
+    /// The device's clock.
+    pub now_ns: u64,
+    /// One an SPU.
+    pub spus: Vec<SpuCounters>,
+    /// One an app.
+    pub apps: Vec<AppStatistics>,
+    /// Bytes of all regions.
+    pub used_bytes: u64,
+    /// Bytes that the media can hold, where something other than the disk bounds it.
+    pub capacity_bytes: Option<u64>,
+    /// Operations under way in the store.
+    pub store_in_flight: u64,
+    /// What the transports add.
+    pub transport: Transport,
+}

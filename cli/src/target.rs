@@ -1,0 +1,52 @@
+//! Which device a command speaks to.
+
+use crate::failure::{Outcome, fail};
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// `--target`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TargetOption {
+    /// The device: ADDRESS:PORT of its NVMe/TCP listener
+    #[arg(long, value_name = "ADDR", default_value = crate::config::LISTEN_DEFAULT)]
+    pub target: String,
+}
+
+impl TargetOption {
+    /// The address; names are looked up.
+    pub fn address(&self) -> Outcome<SocketAddr> {
+        let target = &self.target;
+        if target.contains('/') {
+            fail!("{target} is a path, and this version reaches devices by NVMe/TCP only: use --target ADDRESS:PORT");
+        }
+        let with_port = if target.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_ipv6()) {
+            format!("[{target}]:4420")
+        } else if target.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+            target.clone()
+        } else {
+            format!("{target}:4420")
+        };
+        match with_port.to_socket_addrs() {
+            Ok(mut found) => match found.next() {
+                Some(address) => Ok(address),
+                None => fail!("{target} has no address: use --target ADDRESS:PORT"),
+            },
+            Err(error) => fail!("{target} is no address ({error}): use --target ADDRESS:PORT"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_may_be_left_out() {
+        let address = |target: &str| TargetOption { target: target.into() }.address();
+        assert_eq!(address("127.0.0.1:5").unwrap(), "127.0.0.1:5".parse().unwrap());
+        assert_eq!(address("127.0.0.1").unwrap(), "127.0.0.1:4420".parse().unwrap());
+        assert_eq!(address("::1").unwrap(), "[::1]:4420".parse().unwrap());
+        assert_eq!(address("[::1]:7").unwrap(), "[::1]:7".parse().unwrap());
+        assert!(address("/run/willow.sock").unwrap_err().to_string().contains("NVMe/TCP only"));
+        assert!(address("127.0.0.1:99999").is_err());
+    }
+}
