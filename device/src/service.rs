@@ -633,6 +633,8 @@ impl Device {
 
     fn log(&mut self, token: u32, arguments: &[u8]) -> Answer {
         let name = arguments.get(4..).unwrap_or_default();
+        // Transports with arguments of a fixed length (opcode 82h) pad them with zeroes, which no name has.
+        let name = &name[..name.iter().position(|byte| *byte == 0).unwrap_or(name.len())];
         let text = {
             let machine = self.machine.borrow();
             let app = machine.find_app(name).and_then(|number| machine.apps[number as usize].as_ref());
