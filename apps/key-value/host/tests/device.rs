@@ -211,7 +211,15 @@ fn interleaved_requests_and_power_cuts() {
                     Err(KeyValueError::NotFound) => None,
                     Err(other) => panic!("seed {seed}: {other:?}"),
                 };
-                assert!(past.contains(&found), "seed {seed}, round {round}, key {key}, cut {cut}");
+                let lengths = |past: &[Option<Vec<u8>>]| -> Vec<Option<usize>> {
+                    past.iter().map(|version| version.as_ref().map(Vec::len)).collect()
+                };
+                assert!(
+                    past.contains(&found),
+                    "seed {seed}, round {round}, key {key}, cut {cut}: {:?} is none of {:?}",
+                    found.as_ref().map(Vec::len),
+                    lengths(past)
+                );
                 *past = vec![found];
             }
             let pairs = versions.values().filter(|past| past[0].is_some()).count();
