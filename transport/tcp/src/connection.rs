@@ -438,6 +438,7 @@ impl Connection {
         self.output.put(|bytes| Encoder::termination(bytes, Role::Controller, &error.termination(), offending));
         self.terminating_ns = Some(now_ns);
         self.carry = Vec::new();
+        self.receiving = None;
     }
 
     /// Gives back all buffers that it holds.

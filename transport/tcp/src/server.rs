@@ -465,6 +465,10 @@ impl<B: Backend> Server<B> {
                         connection.sent_ns = self.now_ns;
                     }
                     connection.blocked = sent == Sent::Blocked;
+                    if connection.terminating_ns.is_some() && sent == Sent::All {
+                        // The termination request was the last of it; the host is to close now.
+                        let _ = net::shutdown(&connection.socket, net::Shutdown::Write);
+                    }
                     self.update_interest(index);
                 }
                 Err(error) => {
