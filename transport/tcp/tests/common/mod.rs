@@ -33,6 +33,21 @@ impl Running {
         options
     }
 
+    /// Waits until no buffer is in use and, where `alone`, no controller is left: the server sees the end of a connection
+    /// a little later than its host.
+    pub fn settles(&self, alone: bool) {
+        let mut last = None;
+        for _ in 0..2000 {
+            let statistics = self.handle.statistics(PATIENCE).expect("the server answers");
+            if statistics.buffer_bytes == 0 && (!alone || statistics.controllers == 0) {
+                return;
+            }
+            last = Some(statistics);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("something is left behind: {last:?}");
+    }
+
     pub fn stop(mut self) {
         self.handle.stop();
         self.thread.take().unwrap().join().expect("the server does not panic").unwrap();
