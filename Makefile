@@ -1,0 +1,61 @@
+# Willow's one entry point. `make help` lists what there is.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+# rustup's folder is not on the path of a shell that was there before it.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2> /dev/null || \
+		sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
+
+.PHONY: bootstrap
+bootstrap: ## install what building needs and this machine lacks (apt, rustup); quick when all is there
+	@scripts/bootstrap
+
+.PHONY: build
+build: bootstrap ## the release build of the command, at bin/willow
+	cargo build --release --package willow-cli
+	@mkdir -p bin
+	@cp "$(CARGO_TARGET_DIR)/release/willow" bin/.willow-new && mv bin/.willow-new bin/willow
+	@echo "bin/willow is built"
+
+.PHONY: demo
+demo: build ## a drive from end to end: attach, run blocks and pairs, kill it, prove that the data is there
+	bin/willow demo
+
+.PHONY: test
+test: ## all tests: formatting, lints, unit and integration tests, a Linux kernel as host
+	@scripts/test
+
+.PHONY: check
+check: bootstrap ## formatting and lints alone
+	cargo fmt --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+.PHONY: fmt
+fmt: bootstrap ## format all code
+	cargo fmt
+
+.PHONY: guest
+guest: bootstrap ## the tests with a Linux kernel as host alone
+	cargo build --package willow-cli
+	cargo test --package willow-tests --test guest -- --nocapture
+
+.PHONY: bench
+bench: build ## measure: block and key-value workloads over NVMe/TCP and in-process
+	bin/willow bench io
+	bin/willow bench kv
+
+.PHONY: lint
+lint: check ## the same as check
+
+.PHONY: fuzz
+fuzz: bootstrap ## run every fuzz target for FUZZ_SECONDS (60) each; needs a nightly toolchain and cargo-fuzz
+	@scripts/fuzz
+
+.PHONY: clean
+clean: ## remove what was built here
+	cargo clean
+	rm -rf bin
