@@ -79,7 +79,8 @@ pub fn run(app: App) -> Outcome<()> {
             }
             let mut table = Table::new(&["number", "name", "version", "module", "memory", "state", "handlers"]);
             for app in apps {
-                let handlers: Vec<String> = app.handlers.iter().map(|(number, name)| format!("{number}:{name}")).collect();
+                let handlers: Vec<String> =
+                    app.handlers.iter().map(|(number, name)| format!("{number}:{name}")).collect();
                 table.row([
                     app.number.to_string(),
                     app.name,
@@ -116,5 +117,9 @@ pub fn read_module(file: &PathBuf) -> Outcome<Vec<u8>> {
     Ok(module)
 }
 
-fn new(_name: &str, _lang: &str) -> Outcome<()> { fail!("x") }
-fn build() -> Outcome<()> { fail!("x") }
+fn new(_name: &str, _lang: &str) -> Outcome<()> {
+    fail!("x")
+}
+fn build() -> Outcome<()> {
+    fail!("x")
+}

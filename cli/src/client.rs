@@ -28,7 +28,8 @@ pub fn options(runtime: &Runtime, address: SocketAddr) -> Outcome<Options> {
     options.command_timeout = REQUEST_TIMEOUT;
     options.reconnect_for = Duration::ZERO;
     let found = runtime.block_on(willow_host::nvme_tcp::discover(&options));
-    let found = found.context(|| format!("no device answers at {address} (start one with willow serve, or use --target)"))?;
+    let found =
+        found.context(|| format!("no device answers at {address} (start one with willow serve, or use --target)"))?;
     match found.into_iter().find(|entry| entry.subsystem_nqn != DISCOVERY_NQN) {
         Some(entry) => options.subsystem_nqn = entry.subsystem_nqn,
         None => fail!("the discovery service at {address} knows no subsystem: is it a Willow device?"),
@@ -38,7 +39,10 @@ pub fn options(runtime: &Runtime, address: SocketAddr) -> Outcome<Options> {
 
 /// A runtime of this thread.
 pub fn runtime() -> Outcome<Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().context(|| "cannot start the I/O runtime".to_owned())
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context(|| "cannot start the I/O runtime".to_owned())
 }
 
 /// What a handler answered.

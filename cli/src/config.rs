@@ -144,7 +144,9 @@ impl ServeOptions {
     pub fn resolve(self) -> Outcome<ServeConfig> {
         match self.clock.as_deref() {
             None | Some("free") => {}
-            Some("real") => fail!("--clock real needs modelled hardware, which this version does not have: use --clock free"),
+            Some("real") => {
+                fail!("--clock real needs modelled hardware, which this version does not have: use --clock free")
+            }
             Some(other) => fail!("\"{other}\" is no clock of `serve`: use --clock free"),
         }
         if let Some(path) = &self.socket {
@@ -188,7 +190,8 @@ mod tests {
 
     #[test]
     fn flags_go_before_the_file_and_the_file_before_the_preset() {
-        let file = parse("spus = 4\nsize = \"1G\"\nram = true\nlisten = \"[::1]:4421\"\nnative = [\"base-io\"]").unwrap();
+        let file =
+            parse("spus = 4\nsize = \"1G\"\nram = true\nlisten = \"[::1]:4421\"\nnative = [\"base-io\"]").unwrap();
         let flags = ServeOptions { size: Some(Size(2 << 30)), media: Some("d".into()), ..ServeOptions::default() };
         let config = flags.or(file).resolve().unwrap();
         assert_eq!(config.device.spus, 4);

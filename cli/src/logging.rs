@@ -10,9 +10,9 @@ pub const ENVIRONMENT: &str = "WILLOW_LOG";
 
 /// Starts the log with `filter`, such as `info` or `warn,willow_tcp=debug`.
 pub fn start(filter: &str) -> Outcome<()> {
-    let filter = EnvFilter::builder()
-        .parse(filter)
-        .context(|| format!("\"{filter}\" is no log filter: use error, warn, info, debug, trace or crate=level, with commas"))?;
+    let filter = EnvFilter::builder().parse(filter).context(|| {
+        format!("\"{filter}\" is no log filter: use error, warn, info, debug, trace or crate=level, with commas")
+    })?;
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

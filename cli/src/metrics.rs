@@ -93,7 +93,8 @@ fn labels<const N: usize>(of: [(&'static str, String); N]) -> Labels {
 
 /// (sum in seconds, buckets) of a latency.
 fn histogram(latency: &Latency) -> (f64, Vec<(f64, u64)>) {
-    let mut buckets: Vec<(f64, u64)> = BUCKETS_SECONDS.iter().map(|end| (*end, 0)).chain([(f64::INFINITY, 0)]).collect();
+    let mut buckets: Vec<(f64, u64)> =
+        BUCKETS_SECONDS.iter().map(|end| (*end, 0)).chain([(f64::INFINITY, 0)]).collect();
     for (end_ns, count) in &latency.buckets {
         let seconds = *end_ns as f64 / 1e9;
         let place = BUCKETS_SECONDS.iter().position(|end| seconds <= *end).unwrap_or(BUCKETS_SECONDS.len());
@@ -107,7 +108,12 @@ impl Collector for Scrape {
         let statistics = (self.0)().ok_or(fmt::Error)?;
         let encoder = &mut encoder;
         let spus = || statistics.spus.iter().enumerate().map(|(spu, of)| (labels([("spu", spu.to_string())]), of));
-        counters(encoder, "willow_spu_requests", "Requests that arrived at the SPU", spus().map(|(l, c)| (l, c.requests)))?;
+        counters(
+            encoder,
+            "willow_spu_requests",
+            "Requests that arrived at the SPU",
+            spus().map(|(l, c)| (l, c.requests)),
+        )?;
         counters(
             encoder,
             "willow_spu_instructions",
@@ -136,7 +142,12 @@ impl Collector for Scrape {
 
         let apps = || statistics.apps.iter().map(|app| (labels([("app", app.name.clone())]), &app.counters));
         counters(encoder, "willow_app_requests", "Requests to the app", apps().map(|(l, c)| (l, c.requests)))?;
-        counters(encoder, "willow_app_instructions", "Instructions of the app", apps().map(|(l, c)| (l, c.instructions)))?;
+        counters(
+            encoder,
+            "willow_app_instructions",
+            "Instructions of the app",
+            apps().map(|(l, c)| (l, c.instructions)),
+        )?;
         counters(encoder, "willow_app_traps", "Times that the app was ended", apps().map(|(l, c)| (l, c.traps)))?;
         counters(encoder, "willow_app_rpcs", "RPCs that the app sent", apps().map(|(l, c)| (l, c.rpcs)))?;
 
@@ -157,7 +168,12 @@ impl Collector for Scrape {
             namespaces.iter().map(move |n| (labels([("nsid", n.nsid.to_string())]), of(n)))
         };
         counters(encoder, "willow_namespace_errors", "Commands that failed", one(|n| n.errors))?;
-        counters(encoder, "willow_namespace_media_errors", "Commands that failed for the media's sake", one(|n| n.media_errors))?;
+        counters(
+            encoder,
+            "willow_namespace_media_errors",
+            "Commands that failed for the media's sake",
+            one(|n| n.media_errors),
+        )?;
         let name = "willow_namespace_latency_seconds";
         let mut metric = encoder.encode_descriptor(name, "From arrival to completion", None, MetricType::Histogram)?;
         for namespace in namespaces {

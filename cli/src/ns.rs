@@ -69,7 +69,11 @@ pub fn run(ns: Ns) -> Outcome<()> {
                 fail!("--size is 0: a namespace has at least one byte");
             }
             let nsid = Client::connect(&target)?.create_namespace(csi, size.0, block_bytes)?;
-            if json { output::json(&serde_json::json!({ "nsid": nsid })) } else { output::line(&format!("nsid {nsid}")) }
+            if json {
+                output::json(&serde_json::json!({ "nsid": nsid }))
+            } else {
+                output::line(&format!("nsid {nsid}"))
+            }
         }
         Ns::List { target, json } => {
             let namespaces = Client::connect(&target)?.namespaces()?;

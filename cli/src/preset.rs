@@ -63,7 +63,10 @@ impl Preset {
         }
         if !name_or_path.contains(['/', '.']) {
             let names: Vec<&str> = EMBEDDED.iter().map(|(name, _)| *name).collect();
-            fail!("there is no preset \"{name_or_path}\": use one of {} or the path of a preset file", names.join(", "));
+            fail!(
+                "there is no preset \"{name_or_path}\": use one of {} or the path of a preset file",
+                names.join(", ")
+            );
         }
         let text = std::fs::read_to_string(name_or_path).context(|| format!("cannot read preset {name_or_path}"))?;
         Self::parse(&text, name_or_path)

@@ -38,7 +38,11 @@ pub fn read_data(file: &PathBuf, bytes_max: u64) -> Outcome<Vec<u8>> {
     let mut data = Vec::new();
     let name = file.display();
     if file.as_os_str() == "-" {
-        std::io::stdin().lock().take(bytes_max + 1).read_to_end(&mut data).context(|| "cannot read standard input".to_owned())?;
+        std::io::stdin()
+            .lock()
+            .take(bytes_max + 1)
+            .read_to_end(&mut data)
+            .context(|| "cannot read standard input".to_owned())?;
     } else {
         let opened = std::fs::File::open(file).context(|| format!("cannot read {name}"))?;
         opened.take(bytes_max + 1).read_to_end(&mut data).context(|| format!("cannot read {name}"))?;

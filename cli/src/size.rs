@@ -12,7 +12,8 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let explain = || format!("\"{text}\" is no size: write a number of bytes, or one with K, M, G or T, such as 4G");
+        let explain =
+            || format!("\"{text}\" is no size: write a number of bytes, or one with K, M, G or T, such as 4G");
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let number: u64 = text[..digits].parse().map_err(|_| explain())?;
         let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
@@ -61,7 +62,11 @@ impl fmt::Display for Size {
             value /= 1024.0;
             unit += 1;
         }
-        if value.fract() == 0.0 { write!(f, "{value} {}", units[unit]) } else { write!(f, "{value:.1} {}", units[unit]) }
+        if value.fract() == 0.0 {
+            write!(f, "{value} {}", units[unit])
+        } else {
+            write!(f, "{value:.1} {}", units[unit])
+        }
     }
 }
 
@@ -71,7 +76,9 @@ mod tests {
 
     #[test]
     fn suffixes_are_binary() {
-        for (text, bytes) in [("0", 0), ("512", 512), ("4K", 4096), ("4k", 4096), ("3MiB", 3 << 20), ("4G", 4 << 30), ("2T", 2 << 40)] {
+        for (text, bytes) in
+            [("0", 0), ("512", 512), ("4K", 4096), ("4k", 4096), ("3MiB", 3 << 20), ("4G", 4 << 30), ("2T", 2 << 40)]
+        {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
         }
         for text in ["", "G", "-1", "4X", "1.5G", "99999999999999T", "18446744073709551616"] {

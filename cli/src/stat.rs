@@ -92,12 +92,24 @@ fn render(statistics: &Statistics) -> String {
             let errors = if kind == "read" { of.errors.to_string() } else { String::new() };
             let [mean, p50, p99, p999, max] = latency_cells(latency);
             let bytes = Size(bytes).to_string();
-            namespaces.row([of.nsid.to_string(), kind.to_owned(), grouped(commands), bytes, errors, mean, p50, p99, p999, max]);
+            namespaces.row([
+                of.nsid.to_string(),
+                kind.to_owned(),
+                grouped(commands),
+                bytes,
+                errors,
+                mean,
+                p50,
+                p99,
+                p999,
+                max,
+            ]);
         }
     }
     text.push('\n');
     text.push_str(&namespaces.render());
-    let headings = ["controller", "queue", "entries", "in flight", "commands", "errors", "mean us", "p50", "p99", "p99.9", "max"];
+    let headings =
+        ["controller", "queue", "entries", "in flight", "commands", "errors", "mean us", "p50", "p99", "p99.9", "max"];
     let mut queues = Table::new(&headings);
     for of in &transport.queues {
         let [mean, p50, p99, p999, max] = latency_cells(&of.latency);

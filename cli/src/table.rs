@@ -38,7 +38,11 @@ impl Table {
                 let gap = if column == 0 { "" } else { "  " };
                 let width = widths[column];
                 // Writing to a string cannot fail.
-                let _ = if numeric[column] { write!(line, "{gap}{cell:>width$}") } else { write!(line, "{gap}{cell:<width$}") };
+                let _ = if numeric[column] {
+                    write!(line, "{gap}{cell:>width$}")
+                } else {
+                    write!(line, "{gap}{cell:<width$}")
+                };
             }
             text.push_str(line.trim_end());
             text.push('\n');
@@ -47,8 +51,12 @@ impl Table {
     }
 }
 
+/// True for a number, with or without a unit behind it, and for "-" (none).
 fn is_number(cell: &str) -> bool {
-    cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit())
+    let mut words = cell.split(' ');
+    let number = words.next().is_some_and(|word| word == "-" || word.replace(',', "").parse::<f64>().is_ok());
+    let unit = words.next().is_none_or(|word| word.chars().all(char::is_alphabetic));
+    number && unit && words.next().is_none()
 }
 
 /// A number with thin groups: 1234567 becomes `1,234,567`.

@@ -89,7 +89,9 @@ pub trait Driver {
 fn expect(operation: Operation, result: Option<u32>) -> Outcome<()> {
     match (operation, result) {
         (_, None) => fail!("{operation:?}: there is no such key"),
-        (Operation::Get { bytes, .. }, Some(result)) if result != bytes => fail!("{operation:?}: the value has {result} bytes"),
+        (Operation::Get { bytes, .. }, Some(result)) if result != bytes => {
+            fail!("{operation:?}: the value has {result} bytes")
+        }
         _ => Ok(()),
     }
 }
@@ -164,7 +166,15 @@ pub fn run(plan: &Plan, driver: &mut impl Driver, mut next: impl FnMut() -> Oper
                     histogram.saturating_record((now - began).as_nanos().min(u128::from(LATENCY_NS_MAX)) as u64);
                     if now - *since >= plan.duration {
                         let target = target.and_then(|before| Some(cpu::of_process(plan.target_pid?)? - before));
-                        row = Some(Row::new(plan, now - *since, operations, bytes, &histogram, cpu::of_self() - *client, target));
+                        row = Some(Row::new(
+                            plan,
+                            now - *since,
+                            operations,
+                            bytes,
+                            &histogram,
+                            cpu::of_self() - *client,
+                            target,
+                        ));
                     }
                 }
                 _ => {}

@@ -10,8 +10,8 @@ use key_value_host::wire::STATUS_NOT_FOUND;
 use key_value_host::{Call, Key, Placement, PutCondition};
 use std::time::Instant;
 use willow_device::{
-    AppNumber, Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList,
-    RpcOutcome, Store,
+    AppNumber, Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc,
+    RpcList, RpcOutcome, Store,
 };
 
 /// Fills buffers that are written: no run of zeroes, nothing that compresses away.
@@ -66,11 +66,13 @@ impl InProcess {
             key_value: 0,
             kv_nsid: 0,
             placement: Placement::new([0; 16], device.spus()),
-            buffers: (0..slots).map(|slot| {
-                let mut buffer = vec![0; buffer_bytes];
-                fill(&mut buffer, slot as u64 + 1);
-                Some(buffer)
-            }).collect(),
+            buffers: (0..slots)
+                .map(|slot| {
+                    let mut buffer = vec![0; buffer_bytes];
+                    fill(&mut buffer, slot as u64 + 1);
+                    Some(buffer)
+                })
+                .collect(),
             operations: vec![Operation::Delete { key: 0 }; slots],
             device,
         };
@@ -88,7 +90,9 @@ impl InProcess {
                 }
             }
         }
-        let app = |name: &str| made.device.app_number(name).ok_or_else(|| Failure::new(format_args!("app {name} is not installed")));
+        let app = |name: &str| {
+            made.device.app_number(name).ok_or_else(|| Failure::new(format_args!("app {name} is not installed")))
+        };
         (made.base_io, made.key_value) = (app(base_io_host::APP_NAME)?, app(key_value_host::APP_NAME)?);
         Ok(made)
     }
@@ -155,8 +159,7 @@ impl InProcess {
         let slot = completion.tag as usize;
         let operation = self.operations[slot];
         self.buffers[slot] = Some(completion.buffer);
-        let of_a_pair =
-            matches!(operation, Operation::Get { .. } | Operation::Put { .. } | Operation::Delete { .. });
+        let of_a_pair = matches!(operation, Operation::Get { .. } | Operation::Put { .. } | Operation::Delete { .. });
         match completion.outcome {
             RpcOutcome::Answered { status: 0 } => Ok(Ended { slot, result: Some(completion.result) }),
             RpcOutcome::Answered { status: STATUS_NOT_FOUND } if of_a_pair => Ok(Ended { slot, result: None }),

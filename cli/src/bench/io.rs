@@ -72,7 +72,8 @@ pub fn run(options: &IoOptions) -> Outcome<Report> {
         measure(options, &mut driver, "in-process", None)?
     } else {
         let slots = options.common.depth_max().max(FILL_DEPTH);
-        let mut driver = Tcp::block(&options.common, options.nsid, options.range_bytes(), slots, buffer_bytes(options))?;
+        let mut driver =
+            Tcp::block(&options.common, options.nsid, options.range_bytes(), slots, buffer_bytes(options))?;
         let pid = driver.target_pid();
         let rows = measure(options, &mut driver, "tcp", pid);
         driver.finish()?;
@@ -95,9 +96,14 @@ fn buffer_bytes(options: &IoOptions) -> usize {
 
 /// A device in this process with a namespace for the range.
 pub fn in_process(options: &IoOptions, native: bool) -> Outcome<InProcess> {
-    let config = DeviceConfig { namespace_bytes: options.range_bytes(), kv_namespace_bytes: 64 << 20, ..DeviceConfig::default() };
+    let config = DeviceConfig {
+        namespace_bytes: options.range_bytes(),
+        kv_namespace_bytes: 64 << 20,
+        ..DeviceConfig::default()
+    };
     let store = crate::serve::ram_store(&config, None)?;
-    let base_io = if native { crate::serve::native_app(base_io_host::APP_NAME)? } else { BuiltInApp::Wasm(BASE_IO_WASM) };
+    let base_io =
+        if native { crate::serve::native_app(base_io_host::APP_NAME)? } else { BuiltInApp::Wasm(BASE_IO_WASM) };
     let apps = vec![base_io, BuiltInApp::Wasm(willow_apps::KEY_VALUE_WASM)];
     InProcess::new(config, store, apps, options.common.depth_max().max(FILL_DEPTH), buffer_bytes(options))
 }

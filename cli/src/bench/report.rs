@@ -109,7 +109,18 @@ pub struct Report {
 /// The table for people.
 pub fn rows_table(rows: &[Row]) -> String {
     let mut table = Table::new(&[
-        "workload", "way", "QD", "IOPS", "MB/s", "mean us", "p50", "p99", "p99.9", "max", "client CPU s/M", "target CPU s/M",
+        "workload",
+        "way",
+        "QD",
+        "IOPS",
+        "MB/s",
+        "mean us",
+        "p50",
+        "p99",
+        "p99.9",
+        "max",
+        "client CPU s/M",
+        "target CPU s/M",
     ]);
     for row in rows {
         table.row([

@@ -55,7 +55,13 @@ pub fn run(options: &SandboxOptions) -> Outcome<Report> {
         let connect = |process: &DeviceProcess| {
             let mut common = options.common.clone();
             common.target.target.clone_from(&process.ready.listen);
-            Tcp::block(&common, None, options.range.0, common.depth_max().max(8), (options.bs.0 as usize).max(128 << 10))
+            Tcp::block(
+                &common,
+                None,
+                options.range.0,
+                common.depth_max().max(8),
+                (options.bs.0 as usize).max(128 << 10),
+            )
         };
         let (mut a, mut b) = (connect(&sandboxed)?, connect(&native)?);
         let found = by_turns(options, &io, (&mut a, Some(sandboxed.pid())), (&mut b, Some(native.pid())), "tcp")?;

@@ -39,7 +39,13 @@ pub struct Tcp {
 
 impl Tcp {
     /// On namespace `nsid`, or on one of `bytes` bytes made for this.
-    pub fn block(options: &CommonOptions, nsid: Option<u32>, bytes: u64, slots: usize, buffer_bytes: usize) -> Outcome<Self> {
+    pub fn block(
+        options: &CommonOptions,
+        nsid: Option<u32>,
+        bytes: u64,
+        slots: usize,
+        buffer_bytes: usize,
+    ) -> Outcome<Self> {
         let mut client = Client::connect(&options.target)?;
         let pid = client.statistics()?.transport.pid;
         let (nsid, scratch) = match nsid {
@@ -94,7 +100,10 @@ impl Tcp {
         };
         let queue = controller.open_queue().context(circumstance)?;
         if queue.depth() < slots {
-            fail!("the device takes {} commands on a queue, {slots} were asked for: use a smaller depth", queue.depth());
+            fail!(
+                "the device takes {} commands on a queue, {slots} were asked for: use a smaller depth",
+                queue.depth()
+            );
         }
         let buffers = (0..slots).map(|slot| {
             let mut buffer = vec![0; buffer_bytes];

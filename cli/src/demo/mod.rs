@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Operations under way.
 const DEPTH: usize = 32;
-/// Bytes of the block namespace that the demo writes.
-const BLOCK_RANGE_BYTES: u64 = 128 << 20;
+/// Most bytes of the block namespace that the demo writes; the namespace is twice as large.
+const RANGE_BYTES_MAX: u64 = 512 << 20;
 /// How long the device is written to before it is killed.
 const CRASH_AFTER: Duration = Duration::from_millis(1500);
 
@@ -42,6 +42,9 @@ pub struct DemoOptions {
     /// Block writes of the first workload
     #[arg(long, default_value_t = 100_000)]
     writes: u64,
+    /// Bytes of the block namespace that they are spread over
+    #[arg(long, default_value = "128M")]
+    range: Size,
     /// Key-value pairs to load
     #[arg(long, default_value_t = 200_000)]
     pairs: u64,
@@ -89,10 +92,16 @@ fn work(
             let polled = driver.poll(&mut list);
             // What had ended before an error counts: it was acknowledged.
             for end in list.drain(..) {
-                let Some((place, operation, at)) = begun[end.slot].take() else { fail!("slot {} ended twice", end.slot) };
+                let Some((place, operation, at)) = begun[end.slot].take() else {
+                    fail!("slot {} ended twice", end.slot)
+                };
                 phase.histogram.saturating_record(at.elapsed().as_nanos() as u64);
                 phase.operations += 1;
-                let bytes = if matches!(operation, Operation::Get { .. }) { end.result.unwrap_or(0) } else { operation.bytes() };
+                let bytes = if matches!(operation, Operation::Get { .. }) {
+                    end.result.unwrap_or(0)
+                } else {
+                    operation.bytes()
+                };
                 phase.bytes += u64::from(bytes);
                 ended(place, end, driver.buffer(end.slot))?;
                 if polled.is_ok() {
@@ -126,7 +135,18 @@ impl Demo {
 
     fn serve(&self) -> Outcome<DeviceProcess> {
         let media = self.media.display().to_string();
-        DeviceProcess::start(&["--media", &media, "--listen", "127.0.0.1:0", "--size", "1G", "--kv-size", "1G", "--log", "warn"])
+        DeviceProcess::start(&[
+            "--media",
+            &media,
+            "--listen",
+            "127.0.0.1:0",
+            "--size",
+            "1G",
+            "--kv-size",
+            "1G",
+            "--log",
+            "warn",
+        ])
     }
 
     fn write_blocks(&mut self, device: &DeviceProcess, count: u64) -> Outcome<()> {
@@ -254,7 +274,8 @@ impl Demo {
         let mut pair_driver = pair_driver(&device)?;
         let mut client = client_of(&device)?;
         let (blocks, pairs) = (&mut self.blocks, &mut self.pairs);
-        let mut phases = [Phase::new("until the crash: block write 4 KiB")?, Phase::new("until the crash: put, delete")?];
+        let mut phases =
+            [Phase::new("until the crash: block write 4 KiB")?, Phase::new("until the crash: put, delete")?];
         let [block_phase, pair_phase] = &mut phases;
         let statistics = std::thread::scope(|scope| {
             let writer = scope.spawn(move || {
@@ -289,7 +310,8 @@ impl Demo {
             let statistics = client.statistics();
             let killed = device.kill();
             // Both end with an error, for the device is gone.
-            let ends = [writer.join(), putter.join()].map(|end| end.unwrap_or_else(|_| fail!("a writing thread panicked")));
+            let ends =
+                [writer.join(), putter.join()].map(|end| end.unwrap_or_else(|_| fail!("a writing thread panicked")));
             if early {
                 for end in ends {
                     end.context(|| "writing failed before the device was killed".to_owned())?;
@@ -317,13 +339,18 @@ impl Demo {
             .iter()
             .map(|n| format!("{} ({}, {})", n.nsid, crate::ns::name_of(n.csi), Size(n.size_bytes)))
             .collect();
-        self.say(&format!("attached to {} at {} over NVMe/TCP: namespaces {}", device.ready.nqn, device.ready.listen, listed.join(", ")))?;
+        self.say(&format!(
+            "attached to {} at {} over NVMe/TCP: namespaces {}",
+            device.ready.nqn,
+            device.ready.listen,
+            listed.join(", ")
+        ))?;
         self.write_blocks(&device, options.writes)?;
         self.verify_blocks(&device, "block read 4 KiB")?;
         self.say(&format!(
             "wrote {} blocks at random over {} and verified all of it",
             grouped(options.writes),
-            Size(BLOCK_RANGE_BYTES)
+            options.range
         ))?;
         self.install(&device)?;
         self.load_pairs(&device)?;
@@ -375,7 +402,8 @@ impl Demo {
     }
 
     fn summary(&self, before: &Statistics, after: &Statistics) -> String {
-        let mut table = Table::new(&["work", "operations", "a second", "MB/s", "mean us", "p50", "p99", "p99.9", "max"]);
+        let mut table =
+            Table::new(&["work", "operations", "a second", "MB/s", "mean us", "p50", "p99", "p99.9", "max"]);
         for phase in &self.phases {
             let seconds = phase.elapsed.as_secs_f64().max(1e-9);
             let latency = Latency::of(&phase.histogram);
@@ -433,6 +461,9 @@ pub fn run(options: DemoOptions) -> Outcome<()> {
     if options.writes == 0 || options.pairs < 1000 || options.pairs > 10_000_000 || options.writes > 100_000_000 {
         fail!("--writes must be 1 to 100,000,000 and --pairs 1,000 to 10,000,000");
     }
+    if options.range.0 < 1 << 20 || options.range.0 > RANGE_BYTES_MAX {
+        fail!("--range is {}, must be 1M to {}", options.range, Size(RANGE_BYTES_MAX));
+    }
     let folder = match &options.data {
         Some(folder) => folder.clone(),
         None => std::env::temp_dir().join(format!("willow-demo-{}", std::process::id())),
@@ -445,7 +476,7 @@ pub fn run(options: DemoOptions) -> Outcome<()> {
     let mut demo = Demo {
         media: folder.join("media"),
         module: folder.join("key-value.wasm"),
-        blocks: Blocks::new(BLOCK_RANGE_BYTES / BLOCK_BYTES as u64, 1),
+        blocks: Blocks::new(options.range.0 / BLOCK_BYTES as u64, 1),
         pairs: Pairs::new(options.pairs, 2),
         phases: Vec::new(),
         step: 0,

@@ -85,7 +85,8 @@ impl Blocks {
             let mut new = [0; BLOCK_BYTES];
             contents(block, *newer, &mut new);
             let sectors = expected.chunks(SECTOR_BYTES).zip(new.chunks(SECTOR_BYTES)).zip(found.chunks(SECTOR_BYTES));
-            if found.len() == BLOCK_BYTES && sectors.into_iter().all(|((old, new), found)| found == old || found == new) {
+            if found.len() == BLOCK_BYTES && sectors.into_iter().all(|((old, new), found)| found == old || found == new)
+            {
                 return Ok(());
             }
         }
@@ -184,8 +185,12 @@ impl Pairs {
             return Ok(());
         }
         let (version, exists) = acknowledged;
-        let found = found.map_or("it is not there".to_owned(), |found| format!("{} other bytes are there", found.len()));
-        fail!("key {key} (version {version}, {}) was acknowledged, but {found}", if exists { "stored" } else { "deleted" })
+        let found =
+            found.map_or("it is not there".to_owned(), |found| format!("{} other bytes are there", found.len()));
+        fail!(
+            "key {key} (version {version}, {}) was acknowledged, but {found}",
+            if exists { "stored" } else { "deleted" }
+        )
     }
 }
 

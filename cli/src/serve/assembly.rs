@@ -31,11 +31,13 @@ pub fn ram_store(config: &DeviceConfig, capacity: Option<Size>) -> Outcome<Box<d
     let capacity = capacity.unwrap_or_else(|| {
         let share = |bytes| config.bank_share_bytes(bytes).unwrap_or(u64::MAX);
         let spus = u64::from(config.spus);
-        let namespaces = share(config.namespace_bytes).saturating_add(share(config.kv_namespace_bytes)).saturating_mul(spus);
+        let namespaces =
+            share(config.namespace_bytes).saturating_add(share(config.kv_namespace_bytes)).saturating_mul(spus);
         Size(namespaces.saturating_add(REGIONS_BYTES).max(memory_bytes()))
     });
     let bank = bank_bytes(config.spus, capacity)?;
-    let store = RamStore::new(usize::from(config.spus), bank).context(|| "cannot keep contents in memory".to_owned())?;
+    let store =
+        RamStore::new(usize::from(config.spus), bank).context(|| "cannot keep contents in memory".to_owned())?;
     Ok(Box::new(store))
 }
 

@@ -1,0 +1,150 @@
+//! `willow serve` itself: its ready line, its configuration, its end, and what survives it.
+
+mod support;
+
+use std::io::{Read, Write};
+use support::{Folder, Served, fails};
+
+#[test]
+fn the_ready_line_names_subsystem_and_address() {
+    let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "0"]);
+    let words: Vec<&str> = device.ready.trim_end().split(' ').collect();
+    assert_eq!(words.len(), 4, "{:?}", device.ready);
+    assert_eq!(words[0], "ready");
+    assert!(words[1].starts_with("nqn=nqn."));
+    assert!(words[2].strip_prefix("listen=").unwrap().parse::<std::net::SocketAddr>().unwrap().port() != 0);
+    assert_eq!(words[3], "socket=-");
+    let other = Served::start(&["--ram", "--size", "64M", "--nqn", "nqn.2025-01.org.example:named"]);
+    assert!(other.ready.contains("nqn=nqn.2025-01.org.example:named "));
+    assert_ne!(device.ready.split(' ').nth(1), other.ready.split(' ').nth(1));
+    other.end();
+    device.end();
+}
+
+#[test]
+fn what_was_acknowledged_survives_sigkill() {
+    let folder = Folder::new();
+    let media = folder.path("media");
+    let arguments = ["--media", media.as_str(), "--size", "64M", "--kv-size", "64M", "--spus", "3"];
+    let mut device = Served::start(&arguments);
+    let nqn = device.ready.split(' ').nth(1).unwrap().to_owned();
+    assert!(device.run_with(&["kv", "put", "kept", "-"], b"value").status.success());
+    assert_eq!(device.ok(&["ns", "create", "--csi", "kv", "--size", "64M"]), "nsid 3\n");
+    device.child.kill().unwrap();
+    device.child.wait().unwrap();
+
+    // The folder knows its number of SPUs.
+    let device = Served::start(&arguments[..6]);
+    assert_eq!(device.ready.split(' ').nth(1).unwrap(), nqn, "the device is the same one");
+    assert_eq!(device.ok(&["kv", "get", "kept", "--nsid", "2"]), "value");
+    let listed: serde_json::Value = serde_json::from_str(&device.ok(&["ns", "list", "--json"])).unwrap();
+    assert_eq!(listed["namespaces"].as_array().unwrap().len(), 3);
+    let error = fails(&["serve", "--media", &media, "--listen", "127.0.0.1:0", "--log", "error"]);
+    assert!(error.contains("in use"), "{error}");
+    device.end();
+    let error = fails(&["serve", "--media", &media, "--listen", "127.0.0.1:0", "--spus", "4", "--log", "error"]);
+    assert!(error.contains("3 SPUs"), "{error}");
+}
+
+#[test]
+fn a_configuration_file_is_as_good_as_flags() {
+    let folder = Folder::new();
+    let media = folder.path("media");
+    let text =
+        format!("media = {media:?}\nsize = \"64M\"\nkv_size = 0\nspus = 2\nblock_bytes = 512\nlog = \"error\"\n");
+    let file = folder.file("willow.toml", text.as_bytes());
+    let device = Served::start(&["--config", &file, "--spus", "5"]);
+    let listed: serde_json::Value = serde_json::from_str(&device.ok(&["ns", "list", "--json"])).unwrap();
+    assert_eq!(listed["namespaces"][0]["block_bytes"], 512);
+    assert_eq!(listed["namespaces"].as_array().unwrap().len(), 1);
+    let statistics: serde_json::Value = serde_json::from_str(&device.ok(&["stat", "--json"])).unwrap();
+    assert_eq!(statistics["spus"].as_array().unwrap().len(), 5, "flags go before the file");
+    device.end();
+}
+
+#[test]
+fn bad_configurations_are_refused_with_the_reason() {
+    let folder = Folder::new();
+    let unknown = folder.file("unknown.toml", b"spus = 2\ncolour = 1\n");
+    let foreign = Folder::new();
+    foreign.file("letter", b"dear");
+    let foreign = foreign.0.display().to_string();
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = busy.local_addr().unwrap().to_string();
+    for (arguments, expected) in [
+        (vec!["--config", unknown.as_str()], "line 2: unknown field `colour`"),
+        (vec!["--config", "/does/not/exist"], "cannot read configuration"),
+        (vec!["--preset", "slow"], "there is no preset"),
+        (vec!["--clock", "real"], "--clock free"),
+        (vec!["--socket", "/tmp/x"], "not in this version"),
+        (vec!["--spus", "65"], "1 to 64"),
+        (vec!["--size", "much"], "is no size"),
+        (vec!["--block-bytes", "1024"], "512 or 4096"),
+        (vec!["--log", "=,="], "is no log filter"),
+        (vec!["--native", "other"], "base-io"),
+        (vec!["--media", foreign.as_str()], "letter"),
+        (vec!["--ram", "--media", "x"], "--ram"),
+        (vec!["--capacity", "1K"], "--capacity"),
+        (vec!["--listen", taken.as_str(), "--log", "error"], "cannot listen"),
+        (vec!["--metrics", taken.as_str(), "--listen", "127.0.0.1:0", "--log", "error"], "--metrics"),
+    ] {
+        let mut all = vec!["serve"];
+        if !arguments.contains(&"--listen") {
+            all.extend(["--listen", "127.0.0.1:0"]);
+        }
+        if !arguments.contains(&"--log") {
+            all.extend(["--log", "error"]);
+        }
+        all.extend(&arguments);
+        let error = fails(&all);
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn prometheus_can_scrape() {
+    // A free port, taken and let go again: `--metrics` prints no line of its own to read one from.
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "64M", "--metrics", &address]);
+    assert!(device.run_with(&["kv", "put", "a", "-"], b"value").status.success());
+    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    for line in [
+        "willow_namespace_commands_total{nsid=\"2\",kind=\"write\"} 1",
+        "willow_app_requests_total{app=\"key-value\"}",
+        "willow_spu_instructions_total{spu=\"0\"}",
+        "# EOF",
+    ] {
+        assert!(text.contains(line), "{line} is missing in\n{text}");
+    }
+    device.end();
+}
+
+#[test]
+fn a_native_app_serves_the_same_blocks() {
+    let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "0", "--native", "base-io"]);
+    let arguments = ["bench", "io", "--range", "1M", "--seconds", "0.05", "--warm-up", "0", "--depths", "4"];
+    assert!(device.ok(&arguments).contains("random write 4 KiB"));
+    let document: serde_json::Value = serde_json::from_str(&device.ok(&["stat", "--json"])).unwrap();
+    assert_eq!(document["apps"][0]["instructions"], 0, "native code is not metered");
+    assert!(document["apps"][0]["requests"].as_u64().unwrap() > 0);
+    device.end();
+}
+
+#[test]
+fn the_demo_holds_in_small() {
+    let folder = Folder::new();
+    let data = folder.path("demo");
+    let arguments = ["demo", "--data", &data, "--writes", "2000", "--range", "4M", "--pairs", "2000"];
+    let output = support::willow().args(arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    for part in ["SIGKILL", "everything acknowledged is there", "all of it held", "instructions"] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+    assert!(!std::path::Path::new(&data).exists(), "the data folder is removed");
+    let occupied = folder.path(".");
+    assert!(fails(&["demo", "--data", &occupied]).contains("exists already"));
+}
