@@ -26,7 +26,7 @@ impl ControlClient {
     }
 
     async fn send(&self, handler: u8, payload: Vec<u8>) -> Result<u32, HreError> {
-        let call = RpcCall { app: CONTROL_APP, handler, payload, ..RpcCall::default() };
+        let call = RpcCall { app: CONTROL_APP, handler, spu: Some(0), payload, ..RpcCall::default() };
         let reply = self.hre.rpc(call).await?;
         self.check(reply).await.map(|reply| reply.result)
     }
@@ -51,7 +51,9 @@ impl ControlClient {
         let mut arguments = offset.to_le_bytes().to_vec();
         arguments.extend_from_slice(more);
         let reply_bytes_max = u64::from(REPLY_BYTES).min(self.hre.transfer_bytes_max()) as u32;
-        self.hre.rpc(RpcCall { app: CONTROL_APP, handler, arguments, reply_bytes_max, ..RpcCall::default() }).await
+        self.hre
+            .rpc(RpcCall { app: CONTROL_APP, handler, spu: Some(0), arguments, reply_bytes_max, ..RpcCall::default() })
+            .await
     }
 
     /// Reads a reply in pieces; anew where its length changes meanwhile. A failure's text is not looked for.

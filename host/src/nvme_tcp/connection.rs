@@ -405,7 +405,7 @@ async fn drive(shared: Arc<Shared>, stream: TcpStream) {
         if round.in_flight {
             let at = *check_at.get_or_insert_with(|| Instant::now() + DEADLINE_CHECK);
             if Instant::now() >= at {
-                check_at = None;
+                check_at = Some(Instant::now() + DEADLINE_CHECK);
                 check_deadlines(&shared);
             }
         } else {
