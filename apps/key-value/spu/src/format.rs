@@ -1,4 +1,4 @@
-//! The bytes of a key-value region: superblock, durability mark, slab entries, records. docs/format.md has the diagrams and
+//! The bytes of a key-value region: superblock, durability mark, slab entries, records. FORMAT.md has the diagrams and
 //! the argument why every interruption leaves a region readable.
 //!
 //! What always holds: all numbers are little-endian; a structure that is written in place lies within one 512-byte sector.

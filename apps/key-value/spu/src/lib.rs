@@ -1,4 +1,4 @@
-//! Key-Value: an SSD App that keeps pairs in NV memory (Willow 4.5, XSSD 4.4.2). docs/key-value-format.md has its format.
+//! Key-Value: an SSD App that keeps pairs in NV memory (Willow 4.5, XSSD 4.4.2). FORMAT.md has its format.
 //!
 //! The way of a request: [`handlers`] -> [`table`] (which namespace) -> [`store`] (which bucket, which record) -> `heap` and
 //! `limbo` (which slot, and when it is free again) -> [`bank`] (DMA).
