@@ -18,7 +18,7 @@ fn tests_that_the_specification_names_exist() {
     // Code spans alternate with text.
     for span in text.split('`').skip(1).step_by(2) {
         let span = span.split_whitespace().collect::<Vec<_>>().join(" ");
-        let Some((file, tests)) = span.split_once(": ") else { continue };
+        let Some((file, tests)) = span.split_once(": ").filter(|(file, _)| file.contains('/')) else { continue };
         let source = read(&root().join(file));
         for test in tests.split(", ") {
             assert!(source.contains(&format!("fn {test}(")), "{file} has no test {test}");
@@ -56,6 +56,9 @@ fn every_flag_of_serve_is_described() {
     assert!(flags.contains(&"--media") && flags.len() > 10);
     for flag in flags {
         let flag = flag.trim_end_matches([',', '.', ';', ')', ']']);
-        assert!(flag == "--help" || text.contains(&format!("`{flag}`")) || text.contains(&format!("`{flag} ")), "{flag}");
+        assert!(
+            flag == "--help" || text.contains(&format!("`{flag}`")) || text.contains(&format!("`{flag} ")),
+            "{flag}"
+        );
     }
 }
