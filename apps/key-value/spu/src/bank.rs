@@ -119,8 +119,6 @@ pub enum Planted {
     TornValues,
     /// A reader lets go of its bucket before it reads the value.
     ReaderUnprotected,
-    /// A slab that gets another class keeps its generation.
-    GenerationKept,
 }
 
 /// True where that bug is planted.

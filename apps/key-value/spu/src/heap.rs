@@ -8,7 +8,7 @@
 //!   tag is durably invalid.
 //! - All but [`Store::take_claimed`] happens under `heap_busy`.
 
-use crate::bank::{Bank, Failure, Fault, Planted, planted};
+use crate::bank::{Bank, Failure, Fault};
 use crate::format::{
     CLASS_CHUNK, CLASSES, ENTRY_BYTES, ENTRY_NEXT_OFFSET, ENTRY_PREVIOUS_OFFSET, Entry, NO_SLAB, SLAB_BYTES,
     slot_bytes, slots_per_slab,
@@ -207,8 +207,7 @@ impl Store {
     /// Assigns a free slab. Its old slots are durably invalid, and the new generation tells their records from the new
     /// ones, whichever of the writes to come survive.
     async fn take_slab<B: Bank>(&self, bank: &B, class: u8) -> Result<Option<(u32, Entry)>, Failure> {
-        let kept = planted(bank, Planted::GenerationKept);
-        let entry = Entry::assigned(if kept { 1 } else { self.next_sequence() }, class);
+        let entry = Entry::assigned(self.next_sequence(), class);
         let slab = self.free_head.get();
         if slab != NO_SLAB {
             let next = self.read_entry(bank, slab).await?.next;

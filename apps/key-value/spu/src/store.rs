@@ -186,7 +186,7 @@ impl Store {
         let bucket = self.bucket(id);
         let share = self.stripes.read(bucket, &self.waiters).await;
         let position = self.find(bank, bucket, id).await?;
-        let _share = if planted(bank, Planted::ReaderUnprotected) { None } else { Some(share) };
+        let _share = Some(share).filter(|_| !planted(bank, Planted::ReaderUnprotected));
         let Some(header) = position.found.filter(Header::is_pair) else { return Err(Failure::NotFound) };
         let length = header.value_bytes;
         let end = length.min(offset.saturating_add(room));

@@ -119,6 +119,8 @@ pub struct World {
     pub random: RefCell<Random>,
     /// Operations take their time: others run meanwhile.
     pub slow: Cell<bool>,
+    /// Turns that a piece of a value takes on its way to a reader, at most: long ones let much happen meanwhile.
+    pub reader_turns: Cell<u64>,
     /// Writes until the power fails.
     pub writes_left: Cell<Option<u64>>,
     pub writes: Cell<u64>,
@@ -141,6 +143,7 @@ impl World {
             media: RefCell::new(media),
             random: RefCell::new(Random(seed)),
             slow: Cell::new(false),
+            reader_turns: Cell::new(1),
             writes_left: Cell::new(None),
             writes: Cell::new(0),
             dead: Cell::new(false),
@@ -255,6 +258,10 @@ impl Bank for Request {
         // In pieces, as a DMA engine does it: what it reads may change under it.
         for at in (0..bytes).step_by(4096) {
             self.delay().await;
+            let turns = self.world.random.borrow_mut().below(self.world.reader_turns.get());
+            for _ in 0..turns {
+                yield_once().await;
+            }
             let some = (bytes - at).min(4096) as usize;
             let from = (address + u64::from(at)) as usize;
             let to = (offset + at) as usize;
