@@ -1,0 +1,203 @@
+//! The typed clients against a real device, by each transport: what they promise does not depend on the way.
+
+use std::sync::Arc;
+use std::time::Duration;
+use willow_device::media::ram::RamStore;
+use willow_device::{BuiltInApp, Device, DeviceConfig, OpenError};
+use willow_host::control::{CommandSet, ControlClient, NamespaceRequest};
+use willow_host::hre::{BlockCommand, Hre};
+use willow_host::{
+    AppClient, BlockClient, Controller, HreError, InProcess, KvClient, NvmeHre, Options, RpcCall, StoreCondition,
+};
+
+fn device() -> Result<Device, OpenError> {
+    let config = DeviceConfig {
+        spus: 4,
+        namespace_bytes: 32 << 20,
+        block_bytes: 4096,
+        kv_namespace_bytes: 32 << 20,
+        ..DeviceConfig::default()
+    };
+    let store = RamStore::new(4, 256 << 20).expect("memory for a store");
+    let apps = vec![BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(key_value_spu::native())];
+    Device::open(config, Box::new(store), None, apps)
+}
+
+fn pattern(bytes: usize, seed: u32) -> Vec<u8> {
+    (0..bytes as u32).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 11) as u8).collect()
+}
+
+async fn block_is_kept(hre: &Arc<dyn Hre>) {
+    let block = BlockClient::open(hre.clone(), 1).await.expect("namespace 1");
+    assert_eq!((block.block_bytes(), block.bytes()), (4096, 32 << 20));
+    for (index, bytes) in [4096_usize, 8192, 12288, 65536, 1 << 20, 3 << 20].into_iter().enumerate() {
+        let offset = (index as u64 + 1) * 4096;
+        let data = pattern(bytes, index as u32);
+        assert_eq!(block.write(offset, data.clone(), index % 2 == 0).await.expect("writes"), data);
+        assert_eq!(block.read(offset, bytes).await.expect("reads"), data, "{bytes} bytes");
+        block.compare(offset, data.clone()).await.expect("is equal");
+        let mut other = data;
+        other[bytes / 2] ^= 4;
+        assert!(matches!(block.compare(offset, other).await, Err(HreError::CompareFailed)));
+    }
+    block.verify(0, block.bytes()).await.expect("verifies");
+    block.write_zeroes(4096, 16384, false).await.expect("zeroes");
+    assert_eq!(block.read(4096, 16384).await.expect("reads"), vec![0; 16384]);
+    block.deallocate(&[(32768, 16384), (65536, 8192)]).await.expect("deallocates");
+    assert_eq!(block.read(65536, 8192).await.expect("reads"), vec![0; 8192]);
+    block.flush().await.expect("flushes");
+    let past = BlockCommand::Read { lba: block.blocks() };
+    assert!(matches!(hre.block(1, 4096, past, vec![0; 4096]).await, Err(HreError::OutOfRange)));
+    assert!(matches!(BlockClient::open(hre.clone(), 99).await, Err(HreError::Namespace { nsid: 99, .. })));
+    assert!(matches!(BlockClient::open(hre.clone(), 2).await, Err(HreError::Namespace { nsid: 2, .. })));
+}
+
+async fn pairs_are_kept(hre: &Arc<dyn Hre>) {
+    let kv = KvClient::open_only(hre.clone()).await.expect("the key-value namespace");
+    assert!(kv.value_bytes_max() >= 1 << 20);
+    for (index, bytes) in [0_usize, 1, 511, 4096, 70_000, 1 << 20].into_iter().enumerate() {
+        let key = format!("key {index}");
+        kv.store(key.as_bytes(), pattern(bytes, 7), StoreCondition::Always).await.expect("stores");
+        assert_eq!(kv.retrieve(key.as_bytes()).await.expect("retrieves"), Some(pattern(bytes, 7)), "{bytes} bytes");
+        assert_eq!(kv.retrieve_with(key.as_bytes(), 1).await.expect("asks twice"), Some(pattern(bytes, 7)));
+    }
+    let must = |condition| kv.store(b"key 0", vec![1], condition);
+    assert!(matches!(must(StoreCondition::MustNotExist).await, Err(HreError::KeyExists)));
+    must(StoreCondition::MustExist).await.expect("overwrites");
+    assert!(matches!(kv.store(b"new", vec![1], StoreCondition::MustExist).await, Err(HreError::KeyNotFound)));
+    assert!(kv.exists(b"key 1").await.expect("answers"));
+    assert!(kv.delete(b"key 1").await.expect("deletes"));
+    assert!(!kv.delete(b"key 1").await.expect("answers"));
+    assert!(!kv.exists(b"key 1").await.expect("answers"));
+    assert_eq!(kv.retrieve(b"key 1").await.expect("answers"), None);
+    for bad in [&b""[..], &[0; 17]] {
+        assert!(matches!(kv.store(bad, vec![], StoreCondition::Always).await, Err(HreError::KeySize)));
+    }
+    // More than one page of keys.
+    for index in 0..5000_u32 {
+        kv.store(&index.to_be_bytes(), vec![], StoreCondition::Always).await.expect("stores");
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    kv.list(|key| seen.insert(key.to_vec())).await.expect("lists, each key once");
+    assert_eq!(seen.len(), 5005);
+    let mut few = 0;
+    kv.list(|_| {
+        few += 1;
+        few < 3
+    })
+    .await
+    .expect("stops");
+    assert_eq!(few, 3);
+    kv.flush().await.expect("flushes");
+}
+
+async fn the_device_is_controlled(hre: &Arc<dyn Hre>) {
+    let control = ControlClient::new(hre.clone());
+    let apps = control.apps().await.expect("lists apps");
+    assert_eq!(apps.iter().map(|app| app.name.as_str()).collect::<Vec<_>>(), ["base-io", "key-value"]);
+    let number = control.find_app("key-value").await.expect("finds");
+    assert_eq!(number, apps[1].number);
+    assert_eq!(AppClient::find(hre.clone(), "base-io").await.expect("finds").number(), apps[0].number);
+    let error = control.find_app("nothing").await.expect_err("there is none");
+    assert!(matches!(error, HreError::Control { status: 3, .. }), "{error}");
+    let error = control.install(b"no module".to_vec()).await.expect_err("is refused");
+    assert!(matches!(&error, HreError::Control { text, .. } if !text.is_empty()), "{error}");
+    let request = NamespaceRequest { csi: CommandSet::Kv, size_bytes: 16 << 20, block_bytes: None };
+    let nsid = control.create_namespace(&request).await.expect("creates");
+    assert!(control.namespaces().await.expect("lists").iter().any(|namespace| namespace.nsid == nsid));
+    let kv = KvClient::open(hre.clone(), nsid).await.expect("is there at once");
+    kv.store(b"a", vec![1, 2, 3], StoreCondition::Always).await.expect("stores");
+    assert!(matches!(KvClient::open_only(hre.clone()).await, Err(HreError::Argument(_))), "two to choose from");
+    control.delete_namespace(nsid).await.expect("deletes");
+    assert!(control.delete_namespace(nsid).await.is_err());
+    assert!(control.statistics().await.expect("answers").is_object());
+    assert_eq!(control.log("base-io").await.expect("reads a log"), "");
+    assert!(control.log("nothing").await.is_err());
+    assert!(matches!(hre.rpc(RpcCall { app: 999, handler: 1, ..RpcCall::default() }).await, Err(HreError::NoApp(999))));
+    let call = RpcCall { app: number, handler: 200, spu: Some(0), ..RpcCall::default() };
+    assert!(matches!(hre.rpc(call).await, Err(HreError::NoHandler { handler: 200, .. })));
+    let call = RpcCall { app: number, handler: 1, spu: Some(77), ..RpcCall::default() };
+    assert!(matches!(hre.rpc(call).await, Err(HreError::NoSpu(Some(77)))));
+    assert_eq!(hre.receive_upcall(Duration::from_millis(5)).await.expect("waits"), None);
+    assert!(hre.answer_upcall(12345, 0, 0).await.is_err());
+}
+
+async fn all(hre: Arc<dyn Hre>) {
+    block_is_kept(&hre).await;
+    pairs_are_kept(&hre).await;
+    the_device_is_controlled(&hre).await;
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+#[test]
+fn in_process() {
+    let device = InProcess::start(device).expect("opens");
+    runtime().block_on(async {
+        let hre = device.endpoint(None).await.expect("an endpoint");
+        all(Arc::new(hre)).await;
+        // A user's endpoint may not control the device.
+        let user: Arc<dyn Hre> = Arc::new(device.endpoint(Some(5)).await.expect("an endpoint"));
+        assert!(matches!(ControlClient::new(user).apps().await, Err(HreError::NotPermitted)));
+    });
+    drop(device);
+    let refused = InProcess::start(|| Err(OpenError("no media".to_owned())));
+    assert_eq!(refused.err().map(|error| error.to_string()).as_deref(), Some("no media"));
+}
+
+#[test]
+fn over_nvme_tcp() {
+    for digests in [false, true] {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let listen = "127.0.0.1:0".parse().expect("an address");
+            let config = willow_tcp::ServerConfig { listen: vec![listen], ..willow_tcp::ServerConfig::default() };
+            let mut server = willow_tcp::Server::bind(config, device().expect("opens")).expect("binds");
+            sender.send((server.local_addr(), server.handle())).expect("somebody waits");
+            server.run()
+        });
+        let (address, handle) = receiver.recv().expect("starts");
+        let mut options = Options::new(address, willow_nvme::config::NQN_DEFAULT);
+        (options.header_digest, options.data_digest, options.queues) = (digests, digests, 2);
+        runtime().block_on(async {
+            let found = willow_host::nvme_tcp::discover(&options).await.expect("discovers");
+            assert!(found.iter().any(|entry| entry.subsystem_nqn == options.subsystem_nqn));
+            let controller = Controller::connect(options).await.expect("connects");
+            let hre = NvmeHre::new(controller.clone(), 1).await.expect("an endpoint");
+            all(Arc::new(hre)).await;
+            // The namespace that came and went was told.
+            assert_ne!(*controller.namespaces_changed().borrow(), 0);
+            controller.shut_down().await.expect("shuts down");
+        });
+        handle.stop();
+        thread.join().expect("no panic").expect("ends well");
+    }
+}
+
+#[test]
+fn both_sides_of_the_control_service_have_the_same_numbers() {
+    use willow_device::control as device;
+    use willow_wire::control as wire;
+    let pairs = [
+        (u32::from(wire::CONTROL_APP), u32::from(device::CONTROL_APP)),
+        (u32::from(wire::INSTALL), u32::from(device::INSTALL)),
+        (u32::from(wire::REMOVE), u32::from(device::REMOVE)),
+        (u32::from(wire::LIST_APPS), u32::from(device::LIST_APPS)),
+        (u32::from(wire::LOG), u32::from(device::LOG)),
+        (u32::from(wire::CREATE_NAMESPACE), u32::from(device::CREATE_NAMESPACE)),
+        (u32::from(wire::DELETE_NAMESPACE), u32::from(device::DELETE_NAMESPACE)),
+        (u32::from(wire::LIST_NAMESPACES), u32::from(device::LIST_NAMESPACES)),
+        (u32::from(wire::STATISTICS), u32::from(device::STATISTICS)),
+        (u32::from(wire::ANSWER_UPCALL), u32::from(device::ANSWER_UPCALL)),
+        (u32::from(wire::ERROR_TEXT), u32::from(device::ERROR_TEXT)),
+        (u32::from(wire::FIND_APP), u32::from(device::FIND_APP)),
+        (wire::ControlStatus::Busy as u32, device::ControlStatus::Busy as u32),
+        (wire::ControlStatus::ModuleRefused as u32, device::ControlStatus::ModuleRefused as u32),
+        (wire::ControlStatus::NoRoom as u32, device::ControlStatus::NoRoom as u32),
+    ];
+    for (ours, theirs) in pairs {
+        assert_eq!(ours, theirs);
+    }
+}
