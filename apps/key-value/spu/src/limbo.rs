@@ -160,13 +160,14 @@ impl Store {
         let number = limbo.flushes_started.get() + 1;
         limbo.flushes_started.set(number);
         let covered = self.sequence.get();
-        if limbo.cooling() == 0 && limbo.links_pending.get() == 0 {
-            if let Some(_held) = limbo.draining.try_hold(&self.waiters) {
-                limbo.cooled.set(false);
-                limbo.cooling_tombstones.set(limbo.tombstones.replace(Queue::EMPTY));
-                limbo.cooling_replaced.set(limbo.replaced.replace(Queue::EMPTY));
-                limbo.cooling_wiped.set(limbo.wiped.replace(Queue::EMPTY));
-            }
+        if limbo.cooling() == 0
+            && limbo.links_pending.get() == 0
+            && let Some(_held) = limbo.draining.try_hold(&self.waiters)
+        {
+            limbo.cooled.set(false);
+            limbo.cooling_tombstones.set(limbo.tombstones.replace(Queue::EMPTY));
+            limbo.cooling_replaced.set(limbo.replaced.replace(Queue::EMPTY));
+            limbo.cooling_wiped.set(limbo.wiped.replace(Queue::EMPTY));
         }
         bank.flush().await?;
         limbo.flushes_done.set(number);

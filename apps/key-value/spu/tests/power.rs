@@ -212,10 +212,10 @@ fn every_cut_when_space_is_short() {
     let world = World::new(Media::new(REGION_BYTES), 3);
     let table = Box::new(Table::new());
     let mut history = History::new();
-    let fill: Vec<Step> = (0..80).map(|key| Put(key, 4000)).chain([Flush]).collect();
+    let fill: Vec<Step> = (0..30).map(|key| Put(key, 12_500)).chain([Flush]).collect();
     script(&fill, true).run(&world, &table, &mut history).unwrap();
     let steady: Vec<Step> =
-        (0..80).map(Delete).chain([Flush, Flush, Flush, Put(0, 40_000), Put(1, 10), Flush]).collect();
+        (0..30).map(Delete).chain([Flush, Flush, Flush, Put(0, 40_000), Put(1, 10), Flush]).collect();
     run_one(&world, flush(&world, &table)).unwrap().unwrap();
     let start = world.media.borrow().clone();
     let effort = Effort { exhaustive: 3, samples: 6, recovery_cuts: 0 };
