@@ -6,8 +6,8 @@
 //!   answers [`Progress::WouldBlock`] and is done by workers: reads that miss, writes while a sync of that bank is under
 //!   way, into room that the file must grow by, into a part of a page that is not cached, or past the bound on dirty
 //!   bytes; zeroing of what holds data; flushes; metadata and blobs.
-//! - Dirty bytes that the page cache holds for this store stay below [`DIRTY_BYTES_MAX`]: from [`WRITE_OUT_BYTES`] on a
-//!   worker writes out, and at the bound writes wait for that.
+//! - Dirty bytes that the page cache holds for this store stay below a bound ([`DIRTY_MEMORY_FRACTION`]): from a part of
+//!   it on a worker writes out, and at the bound writes wait for that.
 //! - A flush answers success only after fdatasync succeeded on all that had completed before, and after the length of
 //!   a file that grew has been recorded.
 //! - A sync that failed may have dropped dirty pages and reports that once only. Every page written since the last good
@@ -53,10 +53,15 @@ use workers::Lane;
 
 /// Largest bank that the format allows.
 pub const BANK_BYTES_MAX: u64 = 1 << 56;
-/// Dirty bytes, over all banks, from which on a worker writes out.
-pub const WRITE_OUT_BYTES: u64 = 64 << 20;
-/// Dirty bytes, over all banks, at which writes wait for the writing out.
-pub const DIRTY_BYTES_MAX: u64 = 256 << 20;
+/// Dirty bytes, over all banks, at which writes wait for the writing out: a part of the machine's memory, so that the
+/// operating system never has to stop the device's thread for its own bound (a fifth of the memory, by default).
+pub const DIRTY_MEMORY_FRACTION: u64 = 16;
+/// Least value of that bound.
+pub const DIRTY_BYTES_MIN: u64 = 64 << 20;
+/// Greatest value of that bound.
+pub const DIRTY_BYTES_MAX: u64 = 1 << 30;
+/// Part of that bound from which on a worker writes out.
+pub const WRITE_OUT_FRACTION: u64 = 4;
 /// Threads for reads that wait for the disk: how many reads a disk is given at once.
 pub const READ_THREADS_MAX: usize = 16;
 /// Threads for writes and zeroing that may wait.
@@ -190,13 +195,14 @@ impl FileStore {
                 waiting_next: Vec::new(),
             });
         }
+        let dirty_pages_max = dirty_bytes_max() / PAGE_BYTES;
         Ok(FileStore {
             bank_bytes,
             banks,
             dirty_pages: 0,
             cleaning_pages: 0,
-            dirty_pages_max: DIRTY_BYTES_MAX / PAGE_BYTES,
-            write_out_pages: WRITE_OUT_BYTES / PAGE_BYTES,
+            dirty_pages_max,
+            write_out_pages: dirty_pages_max / WRITE_OUT_FRACTION,
             write_outs: 0,
             order: Ordering::new(),
             held: VecDeque::new(),
@@ -429,6 +435,13 @@ impl Store for FileStore {
         self.record(ticket, move |keeper| keeper.delete_blob(&name));
         Ok(Progress::WouldBlock)
     }
+}
+
+/// The bound on dirty bytes for this machine.
+fn dirty_bytes_max() -> u64 {
+    let system = rustix::system::sysinfo();
+    let memory_bytes = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit));
+    (memory_bytes / DIRTY_MEMORY_FRACTION).clamp(DIRTY_BYTES_MIN, DIRTY_BYTES_MAX)
 }
 
 /// A limit on the length of files (RLIMIT_FSIZE) shall be an error to the operation, not the end of the process. Who has
