@@ -267,6 +267,10 @@ impl<B: Backend> Server<B> {
             Err(Errno::INTR) => {}
             Err(source) => return Err(system("cannot wait for events")(source)),
         }
+        // What was accepted after a long sleep counts its time limits from now.
+        if sleep_ns != Some(0) {
+            self.tick();
+        }
         for event in events {
             match event.data.u64() {
                 TOKEN_WAKE => self.shared.wake.drain(),
