@@ -1,12 +1,13 @@
 //! `willow app`: what is installed in a device, and writing new apps.
 
 use crate::client::Client;
-use crate::failure::{Context, Outcome, fail};
+use crate::failure::{Context, Failure, Outcome, fail};
 use crate::output;
 use crate::size::Size;
 use crate::table::Table;
 use crate::target::TargetOption;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use willow_app_tool::Language;
 use willow_device::media::BLOB_BYTES_MAX;
 
 /// The subcommands.
@@ -54,6 +55,8 @@ pub enum App {
     },
     /// Build the app in the current folder; prints the module's path last
     Build,
+    /// Run the tests of the app in the current folder, natively
+    Test,
 }
 
 /// Runs one.
@@ -99,7 +102,11 @@ pub fn run(app: App) -> Outcome<()> {
             output::text(&log)
         }
         App::New { name, lang } => new(&name, &lang),
-        App::Build => build(),
+        App::Build => {
+            let module = willow_app_tool::build(Path::new(".")).map_err(Failure::new)?;
+            output::line(&module.display().to_string())
+        }
+        App::Test => willow_app_tool::test(Path::new(".")).map_err(Failure::new),
     }
 }
 
@@ -117,9 +124,12 @@ pub fn read_module(file: &PathBuf) -> Outcome<Vec<u8>> {
     Ok(module)
 }
 
-fn new(_name: &str, _lang: &str) -> Outcome<()> {
-    fail!("x")
-}
-fn build() -> Outcome<()> {
-    fail!("x")
+fn new(name: &str, lang: &str) -> Outcome<()> {
+    let language = match lang {
+        "rust" => Language::Rust,
+        "c" => Language::C,
+        other => fail!("\"{other}\" is no language for apps: use --lang rust or --lang c"),
+    };
+    let folder = willow_app_tool::create(name, language, Path::new(".")).map_err(Failure::new)?;
+    output::line(&format!("{} is a new app: build it there with willow app build, see its README.md", folder.display()))
 }

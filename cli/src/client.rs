@@ -27,6 +27,8 @@ pub fn options(runtime: &Runtime, address: SocketAddr) -> Outcome<Options> {
     options.connect_timeout = CONNECT_TIMEOUT;
     options.command_timeout = REQUEST_TIMEOUT;
     options.reconnect_for = Duration::ZERO;
+    // Nothing runs between two requests of a command that could feed the timer.
+    options.keep_alive = Duration::ZERO;
     let found = runtime.block_on(willow_host::nvme_tcp::discover(&options));
     let found =
         found.context(|| format!("no device answers at {address} (start one with willow serve, or use --target)"))?;

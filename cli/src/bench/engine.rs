@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
 /// Longest latency that is told apart.
-const LATENCY_NS_MAX: u64 = 60_000_000_000;
+pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Most operations under way.
 pub const QUEUE_DEPTH_MAX: usize = 1024;
 

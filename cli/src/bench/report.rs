@@ -129,16 +129,21 @@ pub fn rows_table(rows: &[Row]) -> String {
             row.queue_depth.to_string(),
             grouped(row.iops as u64),
             format!("{:.1}", row.bytes_per_second / 1e6),
-            microseconds(row.latency.mean_ns),
-            microseconds(row.latency.p50_ns),
-            microseconds(row.latency.p99_ns),
-            microseconds(row.latency.p999_ns),
-            microseconds(row.latency.max_ns),
+            latency(row, row.latency.mean_ns),
+            latency(row, row.latency.p50_ns),
+            latency(row, row.latency.p99_ns),
+            latency(row, row.latency.p999_ns),
+            latency(row, row.latency.max_ns),
             format!("{:.2}", row.client_cpu_seconds_per_million),
             row.target_cpu_seconds_per_million.map_or("-".to_owned(), |seconds| format!("{seconds:.2}")),
         ]);
     }
     table.render()
+}
+
+/// A latency's cell: none where latencies were not taken.
+fn latency(row: &Row, nanoseconds: u64) -> String {
+    if row.latency.max_ns == 0 { "-".to_owned() } else { microseconds(nanoseconds) }
 }
 
 impl Report {

@@ -6,7 +6,7 @@
 
 mod model;
 
-use crate::bench::engine::{Driver, Ended, Operation};
+use crate::bench::engine::{Driver, Ended, LATENCY_NS_MAX, Operation};
 use crate::bench::report::Latency;
 use crate::bench::tcp::Tcp;
 use crate::child::DeviceProcess;
@@ -61,7 +61,7 @@ struct Phase {
 
 impl Phase {
     fn new(name: &'static str) -> Outcome<Self> {
-        let histogram = Histogram::new(3).context(|| "cannot make a histogram".to_owned())?;
+        let histogram = Histogram::new_with_max(LATENCY_NS_MAX, 3).context(|| "cannot make a histogram".to_owned())?;
         Ok(Phase { name, operations: 0, bytes: 0, elapsed: Duration::ZERO, histogram })
     }
 }
