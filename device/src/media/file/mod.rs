@@ -45,7 +45,6 @@ use keeper::Keeper;
 use pages::{PAGE_BYTES, PageSet, pages_covered, pages_touched};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -128,7 +127,7 @@ pub struct FileStore {
     writes: Lane,
     syncs: Lane,
     records: Lane,
-    _lock: File,
+    _lock: open::FolderLock,
 }
 
 impl FileStore {
@@ -159,7 +158,7 @@ impl FileStore {
 
     fn new(
         path: &Path,
-        lock: File,
+        lock: open::FolderLock,
         keeper: Keeper,
         blobs: BTreeSet<String>,
         files: Vec<BankFile>,

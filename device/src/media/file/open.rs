@@ -265,7 +265,18 @@ pub fn open(path: &Path) -> Result<FileStore, OpenError> {
     open_locked(path, lock)
 }
 
-fn take_lock(folder: &Path) -> Result<File, OpenError> {
+/// Exclusive use of a data folder.
+pub(super) struct FolderLock(File);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // Closing alone would leave the lock with a child process that was forked a moment ago and has not closed its copy
+        // of the file yet.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn take_lock(folder: &Path) -> Result<FolderLock, OpenError> {
     let path = folder.join(LOCK);
     let mut file = OpenOptions::new()
         .read(true)
@@ -291,10 +302,10 @@ fn take_lock(folder: &Path) -> Result<File, OpenError> {
     if let Err(error) = named {
         tracing::warn!(path = %path.display(), %error, "cannot write the process number into the lock file");
     }
-    Ok(file)
+    Ok(FolderLock(file))
 }
 
-fn open_locked(path: &Path, lock: File) -> Result<FileStore, OpenError> {
+fn open_locked(path: &Path, lock: FolderLock) -> Result<FileStore, OpenError> {
     let copies = |error| OpenError::Copies { path: path.to_owned(), error };
     let blobs_path = path.join(BLOBS);
     let blob_names = list_blobs(&blobs_path)?;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::media::fault::Random;
 use crate::media::model::{Checked, UNWATCHED, check_contract, wait_for};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
