@@ -450,7 +450,10 @@ impl Watcher {
         let changed = self.namespaces_changed.clone();
         let limit = self.options.command_timeout;
         async move {
-            while enabled {
+            if !enabled {
+                return std::future::pending().await;
+            }
+            loop {
                 let entry = SubmissionEntry::new(opcode::admin::ASYNC_EVENT_REQUEST);
                 let done = match session.admin.execute("event request", entry, Transfer::None, NO_LIMIT).await {
                     Ok(done) => done,

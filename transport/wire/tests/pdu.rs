@@ -78,9 +78,11 @@ fn command(data_bytes: usize) -> Vec<u8> {
     to
 }
 
+type Change<'a> = &'a dyn Fn(&mut Vec<u8>);
+
 #[test]
 fn bad_fields_are_named_by_their_offset() {
-    let cases: &[(u32, &dyn Fn(&mut Vec<u8>))] = &[
+    let cases: &[(u32, Change)] = &[
         (field::TYPE, &|pdu| pdu[0] = 0x08),
         (field::TYPE, &|pdu| pdu[0] = 0x05),
         (field::FLAGS, &|pdu| pdu[1] = FLAG_HEADER_DIGEST),
