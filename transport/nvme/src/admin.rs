@@ -214,8 +214,9 @@ impl<B: Backend> Subsystem<B> {
                     Some(namespace) if namespace.csi == CommandSet::Nvm => {
                         identify::namespace(Some(namespace), stripe_bytes)
                     }
-                    Some(_) => return Err(Failure::at(Status::INVALID_COMMAND_SET, 4)),
-                    None => identify::zeroes(),
+                    // Inactive, or of another command set: hosts that know only blocks (and SPDK, which asks before it
+                    // knows the command set) take a size of 0 as a namespace that is not for them.
+                    _ => identify::zeroes(),
                 }
             }
             cns::CONTROLLER => identify::controller(&view),
@@ -265,8 +266,7 @@ impl<B: Backend> Subsystem<B> {
                     Some(namespace) if namespace.csi == CommandSet::Nvm => {
                         identify::namespace(Some(namespace), stripe_bytes)
                     }
-                    Some(_) => return Err(Failure::at(Status::INVALID_COMMAND_SET, 4)),
-                    None => identify::zeroes(),
+                    _ => identify::zeroes(),
                 }
             }
             cns::ATTACHED_CONTROLLERS => {

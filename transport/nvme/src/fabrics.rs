@@ -24,6 +24,23 @@ fn invalid(offset: u16, in_data: bool) -> Failure {
     Failure::at(Status::CONNECT_INVALID_PARAMETERS, offset).with_result(place)
 }
 
+/// Some hosts (SPDK's tools) leave HOSTNQN empty: they are named by their host identifier, as NVMe Base 4.5.1 would have it.
+fn name_nameless_host(data: &mut [u8; wire::CONNECT_DATA_BYTES]) {
+    let at = usize::from(connect_offset::HOSTNQN);
+    if data[at] != 0 {
+        return;
+    }
+    let mut name = String::from("nqn.2014-08.org.nvmexpress:uuid:");
+    for (index, byte) in data[..16].iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            name.push('-');
+        }
+        name.push_str(&format!("{byte:02x}"));
+    }
+    data[at..at + 256].fill(0);
+    data[at..at + name.len()].copy_from_slice(name.as_bytes());
+}
+
 impl<B: Backend> Subsystem<B> {
     /// Connect: ties a connection to a queue (NVMe Base 6.3).
     pub(crate) fn connect(&mut self, index: u16, entry: &SubmissionEntry, capsule: &[u8]) -> Next {
@@ -50,7 +67,9 @@ impl<B: Backend> Subsystem<B> {
         let data: &[u8; wire::CONNECT_DATA_BYTES] = capsule[at as usize..at as usize + bytes]
             .try_into()
             .map_err(|_| Failure::at(Status::DATA_SGL_LENGTH_INVALID, 32))?;
-        let data = ConnectData::from_bytes(data).map_err(|error| invalid(error.offset, true))?;
+        let mut data = *data;
+        name_nameless_host(&mut data);
+        let data = ConnectData::from_bytes(&data).map_err(|error| invalid(error.offset, true))?;
         if !is_nqn(data.host_nqn.as_bytes()) {
             return Err(invalid(connect_offset::HOSTNQN, true));
         }
