@@ -1,0 +1,219 @@
+/* To write SSD Apps in C: handlers in blocking style that run on the processors inside a Willow device.
+ *
+ * The calls of the RPC interface are those of the Willow paper (section 2.5, Figure 3). A call that takes time waits, and
+ * other handlers of the same app run on that SPU meanwhile: whatever is not local to a handler can change during a call that
+ * is marked "waits". The contract with SPU-OS is docs/abi.md.
+ *
+ * An app is one or more C files, one of which has a WILLOW_APP, together with willow.c:
+ *
+ *     static void double_it(RPCHdr_t *request) {
+ *         uint32_t value;
+ *         RPCResp_t response;
+ *         if (RPCReceiveBytes(&value, sizeof value) < sizeof value) {
+ *             RPCCreateResponse(request, &response, 1);
+ *         } else {
+ *             RPCCreateResponse(request, &response, RPC_SUCCESS);
+ *             response.result = value * 2;
+ *         }
+ *         RPCSendResponse(response);
+ *     }
+ *     #define HANDLERS(HANDLER) HANDLER(1, double_it)
+ *     WILLOW_APP("doubler", "0.1.0", HANDLERS)
+ */
+#ifndef WILLOW_H
+#define WILLOW_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Most requests that are handled on an SPU at the same time, 1 to 255; more wait outside. */
+#ifndef WILLOW_THREADS
+#define WILLOW_THREADS 8
+#endif
+/* Stack of each thread. An overflow is found when the thread next waits or ends, and ends the app. */
+#ifndef WILLOW_STACK_BYTES
+#define WILLOW_STACK_BYTES 4096
+#endif
+/* Where a waiting thread keeps its local variables: a few dozen bytes for each function that is being called. */
+#ifndef WILLOW_UNWIND_BYTES
+#define WILLOW_UNWIND_BYTES 1024
+#endif
+
+/* Errors of the calls (docs/abi.md). */
+enum {
+    WILLOW_OK = 0,
+    WILLOW_ERROR_ARGUMENT = -2,   /* a port, length, stride or call that cannot be */
+    WILLOW_ERROR_RANGE = -3,      /* an address past the bank, body or reply */
+    WILLOW_ERROR_PERMISSION = -4, /* the originating HRE may not access this NV memory, and it is no region of this app */
+    WILLOW_ERROR_MEDIA = -5,      /* the media failed */
+    WILLOW_ERROR_FULL = -6,       /* no room */
+    WILLOW_ERROR_REFUSED = -7,    /* the receiver had no room, or there is no such app, SPU or handler */
+    WILLOW_ERROR_ENDED = -8,      /* the other side ended before it answered */
+    WILLOW_ERROR_NOT_FOUND = -9   /* no such region or namespace */
+};
+
+/* ---- Requests ---- */
+
+/* An SPU's number, or HOST_CPU. */
+typedef int32_t CPUID_t;
+/* As a source: the host. As a destination: an upcall to the originating HRE. */
+#define HOST_CPU ((CPUID_t)-1)
+
+/* What is known of a request. */
+typedef struct {
+    uint32_t originating_hre; /* the HRE it goes back to; a zero in the highest bit: the host kernel */
+    CPUID_t src;              /* who sent it */
+    uint32_t size;            /* bytes of its body: inline arguments, then payload */
+    uint32_t reply_bytes;     /* bytes that fit the reply */
+    uint32_t handler;
+    uint32_t argument_bytes;  /* bytes of the body that are inline arguments */
+} RPCHdr_t;
+
+/* The end of a request. */
+typedef struct {
+    uint32_t status; /* RPC_SUCCESS, or the app's own */
+    uint32_t result;
+} RPCResp_t;
+
+#define RPC_SUCCESS 0u
+
+/* Copies the next bytes of the body to local memory; returns how many there were. */
+uint32_t RPCReceiveBytes(void *to, uint32_t bytes);
+/* Fills in a response: the status, and a result of 0. */
+void RPCCreateResponse(const RPCHdr_t *request, RPCResp_t *response, uint32_t status);
+/* Sets the request's response. It leaves when the handler ends, since what the handler still does is done on the request's
+ * behalf; a handler that sets none answers with status FFFFFFF8h. */
+void RPCSendResponse(RPCResp_t response);
+
+/* ---- DMA ---- */
+
+typedef enum {
+    LOCAL_MEMORY_PORT = 0, /* address: a pointer */
+    NV_MEMORY_PORT = 1,    /* address: a byte of this SPU's bank */
+    NETWORK_PORT = 2,      /* as a source an offset in the body, as a destination one in the reply */
+    ZEROES_PORT = 3        /* source only; deallocates NV memory where whole units are covered */
+} Port_t;
+
+/* An address for a port: pointers and integers both do. */
+#define WILLOW_ADDRESS(address)                                                                                              \
+    ((uint64_t)__builtin_choose_expr(__builtin_classify_type(address) == 5, (uintptr_t)(address), (address)))
+
+/* Moves bytes between two ports. Waits. 0, or an error. */
+#define DMATransfer(source_port, source_address, destination_port, destination_address, bytes)                              \
+    willow_dma(source_port, WILLOW_ADDRESS(source_address), destination_port, WILLOW_ADDRESS(destination_address), bytes)
+int32_t willow_dma(Port_t source_port, uint64_t source_address, Port_t destination_port, uint64_t destination_address,
+                   uint32_t bytes);
+
+/* Moves several pieces of `segment_bytes`; each side moves on by its stride. */
+typedef struct {
+    uint32_t segment_bytes;
+    uint32_t segments;
+    int64_t source_stride;
+    int64_t destination_stride;
+} Strides_t;
+/* Waits. 0, or an error. */
+#define DMATransferStrided(source_port, source_address, destination_port, destination_address, strides)                     \
+    willow_dma_strided(source_port, WILLOW_ADDRESS(source_address), destination_port, WILLOW_ADDRESS(destination_address),    \
+                       strides)
+int32_t willow_dma_strided(Port_t source_port, uint64_t source_address, Port_t destination_port,
+                           uint64_t destination_address, const Strides_t *strides);
+
+/* Compares NV memory with the body from an offset on. Waits. 0: equal, 1: different, or an error. */
+int32_t NVCompare(uint64_t nv_address, uint64_t body_offset, uint32_t bytes);
+/* CRC-32C (Castagnoli) of bytes at a port, continued from `seed`. Waits. The sum, or an error. */
+#define Checksum(port, address, bytes, seed) willow_checksum(port, WILLOW_ADDRESS(address), bytes, seed)
+int64_t willow_checksum(Port_t port, uint64_t address, uint32_t bytes, uint32_t seed);
+
+/* ---- RPCs that a handler sends ---- */
+
+/* Begins a request to a handler of this app on an SPU, or an upcall to the originating HRE. The body has `bytes` bytes, at
+ * most 65536. 0, or an error. One request at a time: it is finished before the next is started. */
+int32_t RPCStartRequest(CPUID_t destination, uint32_t bytes, uint32_t handler);
+/* The same for an installed app, with room for a reply. `app` is -1 for the own one, or AppNumber's. */
+int32_t RPCStartRequestTo(CPUID_t destination, int32_t app, uint32_t bytes, uint32_t handler, void *reply,
+                          uint32_t reply_bytes);
+/* Appends to the body from local or NV memory, which stays unchanged until the request is finished. 0, or an error; after
+ * an error here or in RPCStartRequest all up to RPCFinishRequest does nothing but return it. */
+#define RPCAppendRequest(port, bytes, address) willow_rpc_append(port, bytes, WILLOW_ADDRESS(address))
+int32_t willow_rpc_append(Port_t port, uint32_t bytes, uint64_t address);
+/* Sends it and waits for the response. 0 where there is one, whatever its status, or an error. */
+int32_t RPCFinishRequest(void);
+/* The response to the last request that this handler finished. */
+RPCResp_t RPCGetResponse(void);
+/* The number of an installed app, or WILLOW_ERROR_NOT_FOUND. */
+int32_t AppNumber(const char *name);
+
+/* ---- NV memory ---- */
+
+typedef struct {
+    uint64_t base;       /* first byte in every bank */
+    uint64_t bank_bytes; /* bytes in every bank */
+    uint32_t command_set; /* 0 block, 1 key-value */
+    uint32_t block_bytes; /* of a logical block */
+    uint64_t blocks;     /* in all banks together */
+} Namespace_t;
+
+/* Describes a namespace. 0, or WILLOW_ERROR_NOT_FOUND. */
+int32_t NVNamespace(uint32_t nsid, Namespace_t *to);
+/* The base, the same in every bank, of the app's persistent region; made where it is new (zeroed, a multiple of 64 KiB), unless
+ * `bytes` is 0. Waits. The base, or an error. */
+int64_t NVRegion(uint32_t id, uint64_t bytes);
+/* The region's size in every bank, or an error. */
+int64_t NVRegionBytes(uint32_t id);
+/* Deletes a region. Waits. 0, or an error. */
+int32_t NVRegionFree(uint32_t id);
+/* Makes durable all that was written to this SPU's bank before. Waits. 0, or an error. */
+int32_t NVFlush(void);
+
+/* ---- The rest ---- */
+
+uint32_t SPUId(void);
+uint32_t SPUCount(void);
+uint64_t TimeNs(void);
+/* Prints on the virtual serial port, which `willow app log NAME` shows. */
+void SerialPrint(const char *text);
+void SerialPrintNumber(uint64_t value);
+/* Adds to the app's counter 0 to 15, which `willow stat` shows. */
+void CounterAdd(uint32_t counter, int64_t delta);
+
+/* ---- The app ---- */
+
+/* What SPU-OS itself tells an app. */
+typedef enum {
+    NAMESPACE_CREATED = 1, /* of that NSID */
+    NAMESPACE_DELETED = 2,
+    DEVICE_SHUTDOWN = 3,   /* the device goes down when the handler has ended, or after 5 s */
+    DEVICE_STARTED = 4     /* this instance is up */
+} Event_t;
+
+struct WillowHandler {
+    uint32_t number;
+    void (*run)(RPCHdr_t *request);
+};
+
+/* Ends with a `run` of NULL. */
+extern const struct WillowHandler willow_handlers[];
+extern void (*const willow_on_event)(RPCHdr_t *request, Event_t event, uint32_t nsid);
+
+#define WILLOW_HANDLER_DECLARATION(number, function) static void function(RPCHdr_t *request);
+#define WILLOW_HANDLER_ENTRY(number, function) {(number), (function)},
+#define WILLOW_HANDLER_LINE(number, function) "handler=" #number ":" #function "\n"
+
+#ifdef __wasm__
+#define WILLOW_MANIFEST_SECTION __attribute__((section(".custom_section.willow.app"), used))
+#else
+#define WILLOW_MANIFEST_SECTION __attribute__((used))
+#endif
+
+/* Once in an app, at file level. `name` is [a-z][a-z0-9-]{0,30}; `handlers` is a macro that applies its argument to each
+ * number (a literal from 1 to 255) and static function. Use it after the functions, or declare them before. */
+#define WILLOW_APP(name, version, handlers) WILLOW_APP_WITH_EVENTS(name, version, handlers, NULL)
+/* The same with a function that is called for events, as handler 0; SPU-OS waits for its end. */
+#define WILLOW_APP_WITH_EVENTS(name, version, handlers, on_event)                                                           \
+    handlers(WILLOW_HANDLER_DECLARATION)                                                                                    \
+    const struct WillowHandler willow_handlers[] = {handlers(WILLOW_HANDLER_ENTRY){0, NULL}};                                \
+    void (*const willow_on_event)(RPCHdr_t *, Event_t, uint32_t) = on_event;                                                 \
+    WILLOW_MANIFEST_SECTION const char willow_manifest[] =                                                                   \
+        "abi=1\nname=" name "\nversion=" version "\n" handlers(WILLOW_HANDLER_LINE);
+
+#endif

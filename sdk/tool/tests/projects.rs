@@ -1,0 +1,144 @@
+//! Makes an app in each language from the template, runs its own test natively, builds the module, and installs it in a device
+//! whose SPUs then count bytes. Where a compiler is missing it says what was left out.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use willow_app_tool::{Language, ToolError, build, create, test};
+use willow_device::media::ram::RamStore;
+use willow_device::{
+    Arguments, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, control,
+};
+
+/// A folder below the system's, gone when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("willow-app-tool-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a temporary folder");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Rig {
+    device: Device,
+    hre: HreId,
+    now_ns: u64,
+    tag: u64,
+}
+
+impl Rig {
+    fn new(spus: u16) -> Rig {
+        let config = DeviceConfig { spus, namespace_bytes: 1 << 20, kv_namespace_bytes: 0, ..Default::default() };
+        let store = RamStore::new(spus as usize, 1 << 30).expect("a store in memory");
+        let mut device = Device::open(config, Box::new(store), None, vec![]).expect("the device opens");
+        let hre = device.open_hre(None).expect("an endpoint");
+        Rig { device, hre, now_ns: 0, tag: 0 }
+    }
+
+    fn call(&mut self, rpc: (u16, u8, u16), arguments: &[u8], payload: &[u8], reply_bytes: u32) -> HostCompletion {
+        let (app, handler, spu) = rpc;
+        self.tag += 1;
+        let mut buffer = payload.to_vec();
+        buffer.resize(payload.len().max(reply_bytes as usize), 0);
+        let rpc = Rpc { app, handler, spu, arguments: Arguments::new(arguments).expect("at most 64 bytes") };
+        let payload_bytes = payload.len() as u32;
+        let request = HostRequest { tag: self.tag, rpcs: RpcList::One(rpc), buffer, payload_bytes, reply_bytes };
+        assert!(self.device.submit(self.hre, request).is_ok(), "the queue has room");
+        for _ in 0..1_000_000 {
+            let wake = self.device.run(self.now_ns);
+            while let Some(job) = self.device.job() {
+                self.device.job_done(job.run());
+            }
+            if let Some(completion) = self.device.completion() {
+                return completion;
+            }
+            self.now_ns = wake.unwrap_or(self.now_ns).max(self.now_ns);
+        }
+        panic!("the request does not end");
+    }
+}
+
+/// What `count` of the templates does, in a device.
+fn counts(module: &Path, name: &str) {
+    let mut rig = Rig::new(3);
+    let module = fs::read(module).expect("a module");
+    let installed = rig.call((control::CONTROL_APP, control::INSTALL, 0), &[], &module, 0);
+    if !matches!(installed.outcome, RpcOutcome::Answered { status: 0 }) {
+        let text = rig.call((control::CONTROL_APP, control::ERROR_TEXT, 0), &[], &[], 4096);
+        panic!("{}", String::from_utf8_lossy(&text.buffer[..text.reply_bytes as usize]));
+    }
+    let app = rig.device.app_number(name).expect("installed");
+    let namespaces = rig.device.namespaces();
+    let namespace = namespaces.first().expect("a block namespace");
+    // No byte is 1 yet; then the zeroes of all banks are counted, more than one range of each.
+    let mut arguments = namespace.nsid.to_le_bytes().to_vec();
+    arguments.push(1);
+    let none = rig.call((app, 1, 1), &arguments, &[], 8);
+    assert!(matches!(none.outcome, RpcOutcome::Answered { status: 0 }), "{:?}", none.outcome);
+    assert_eq!((none.result, &none.buffer[..8]), (0, [0; 8].as_slice()));
+    arguments[4] = 0;
+    for spu in 0..3 {
+        let all = rig.call((app, 1, spu), &arguments, &[], 8);
+        assert!(matches!(all.outcome, RpcOutcome::Answered { status: 0 }), "{:?}", all.outcome);
+        let total = u64::from_le_bytes(all.buffer[..8].try_into().expect("8 bytes"));
+        assert!(total >= 1 << 20 && total.is_multiple_of(3 * 65536), "{total}");
+        assert_eq!(u64::from(all.result), total);
+    }
+    // No such namespace; arguments too short.
+    let missing = rig.call((app, 1, 0), &[99, 0, 0, 0, 0], &[], 8);
+    assert!(matches!(missing.outcome, RpcOutcome::Answered { status: 0xffff_fff7 }), "{:?}", missing.outcome);
+    let short = rig.call((app, 1, 0), &[1, 0], &[], 8);
+    assert!(matches!(short.outcome, RpcOutcome::Answered { status: 0xffff_fffd }), "{:?}", short.outcome);
+}
+
+fn works(language: Language, name: &str) {
+    let folder = Folder::new(name);
+    let project = create(name, language, &folder.0).expect("a project");
+    assert!(matches!(create(name, language, &folder.0), Err(ToolError::Exists(_))));
+    for step in [test(&project), build(&project).map(|module| counts(&module, name))] {
+        match step {
+            Ok(()) => {}
+            Err(error @ ToolError::Missing { .. }) => println!("skipped: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn the_rust_template_works() {
+    works(Language::Rust, "count-rust");
+}
+
+#[test]
+fn the_c_template_works() {
+    works(Language::C, "count-c");
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let folder = Folder::new("errors");
+    let error = build(&folder.0).expect_err("no app here");
+    assert!(error.to_string().contains("willow app new"), "{error}");
+    let project = create("broken", Language::C, &folder.0).expect("a project");
+    for (text, wanted) in [
+        ("name = 3", "invalid type"),
+        ("name = \"a\"\nsources = []", "sources is empty"),
+        ("name = \"../a\"\nsources = [\"a.c\"]", "cannot be an app's name"),
+        ("name = \"a\"\nsources = [\"a.c\"]\nthreads = 0", "threads is 1 to 255"),
+        ("name = \"a\"\nsources = [\"a.c\"]\nstack_bytes = 100", "stack_bytes is a multiple of 16"),
+        ("name = \"a\"\nsources = [\"a.c\"]\nspeed = 1", "unknown field"),
+    ] {
+        fs::write(project.join("willow.toml"), text).expect("written");
+        let error = build(&project).expect_err("refused").to_string();
+        assert!(error.contains(wanted) && error.contains("willow.toml"), "{error}");
+    }
+}
