@@ -197,12 +197,15 @@ extern void (*const willow_on_event)(RPCHdr_t *request, Event_t event, uint32_t 
 
 #define WILLOW_HANDLER_DECLARATION(number, function) static void function(RPCHdr_t *request);
 #define WILLOW_HANDLER_ENTRY(number, function) {(number), (function)},
-#define WILLOW_HANDLER_LINE(number, function) "handler=" #number ":" #function "\n"
+#define WILLOW_HANDLER_LINE(number, function) "handler=" #number ":" #function WILLOW_NEWLINE
 
+/* The manifest: in a module the custom section willow.app, which is written by the assembler. */
 #ifdef __wasm__
-#define WILLOW_MANIFEST_SECTION __attribute__((section(".custom_section.willow.app"), used))
+#define WILLOW_NEWLINE "\\n"
+#define WILLOW_MANIFEST(text) __asm__(".section .custom_section.willow.app,\"\",@\n.ascii \"" text "\"\n");
 #else
-#define WILLOW_MANIFEST_SECTION __attribute__((used))
+#define WILLOW_NEWLINE "\n"
+#define WILLOW_MANIFEST(text) const char willow_manifest[] = text;
 #endif
 
 /* Once in an app, at file level. `name` is [a-z][a-z0-9-]{0,30}; `handlers` is a macro that applies its argument to each
@@ -213,7 +216,7 @@ extern void (*const willow_on_event)(RPCHdr_t *request, Event_t event, uint32_t 
     handlers(WILLOW_HANDLER_DECLARATION)                                                                                    \
     const struct WillowHandler willow_handlers[] = {handlers(WILLOW_HANDLER_ENTRY){0, NULL}};                                \
     void (*const willow_on_event)(RPCHdr_t *, Event_t, uint32_t) = on_event;                                                 \
-    WILLOW_MANIFEST_SECTION const char willow_manifest[] =                                                                   \
-        "abi=1\nname=" name "\nversion=" version "\n" handlers(WILLOW_HANDLER_LINE);
+    WILLOW_MANIFEST("abi=1" WILLOW_NEWLINE "name=" name WILLOW_NEWLINE "version=" version WILLOW_NEWLINE                     \
+                        handlers(WILLOW_HANDLER_LINE))
 
 #endif

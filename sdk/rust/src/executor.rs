@@ -135,22 +135,32 @@ fn table<R>(with: impl FnOnce(&Table) -> R) -> R {
     }
 }
 
-/// Makes a table the current one, until dropped.
-struct Entered(Option<NonNull<Table>>);
+/// Makes a table the current one; natively until dropped, since other instances run on the same thread of the system.
+struct Entered {
+    #[cfg(not(target_arch = "wasm32"))]
+    before: Option<NonNull<Table>>,
+}
 
 impl Entered {
     #[inline]
     fn new(table: &Table) -> Entered {
         let before = current::get();
-        current::set(Some(NonNull::from(table)));
-        Entered(before)
+        // A module has one instance's table, from its first request on.
+        if !cfg!(target_arch = "wasm32") || before.is_none() {
+            current::set(Some(NonNull::from(table)));
+        }
+        Entered {
+            #[cfg(not(target_arch = "wasm32"))]
+            before,
+        }
     }
 }
 
+#[cfg(not(target_arch = "wasm32"))]
 impl Drop for Entered {
     #[inline]
     fn drop(&mut self) {
-        current::set(self.0);
+        current::set(self.before);
     }
 }
 
@@ -230,7 +240,7 @@ impl<O: Operation> Wait<O> {
 impl<O: Operation> Future for Wait<O> {
     type Output = O::Output;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<O::Output> {
         // SAFETY: nothing is moved out of it.
         let this = unsafe { self.get_unchecked_mut() };
@@ -268,7 +278,7 @@ impl<O: Operation> Drop for Wait<O> {
 }
 
 /// A number for a wait of the running thread, not taken yet.
-#[inline]
+#[inline(always)]
 fn next_wait() -> u32 {
     table(|table| {
         let running = table.running.get();
@@ -453,6 +463,7 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
         self.run_ready();
     }
 
+    #[inline(never)]
     fn poll_thread(&'static self, index: u32) {
         let thread = &self.table.threads[index as usize];
         // A wake can come for a thread that has ended since.
@@ -477,6 +488,14 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
 
     #[inline]
     fn run_ready(&'static self) {
+        if self.table.ready.get() != 0 {
+            self.run_all_ready();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_all_ready(&'static self) {
         loop {
             let ready = self.table.ready.get();
             if ready == 0 {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use willow_app_tool::{Language, ToolError, build, create, test};
+use willow_device::BuiltInApp;
 use willow_device::media::ram::RamStore;
 use willow_device::{
     Arguments, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, control,
@@ -39,7 +40,8 @@ impl Rig {
     fn new(spus: u16) -> Rig {
         let config = DeviceConfig { spus, namespace_bytes: 1 << 20, kv_namespace_bytes: 0, ..Default::default() };
         let store = RamStore::new(spus as usize, 1 << 30).expect("a store in memory");
-        let mut device = Device::open(config, Box::new(store), None, vec![]).expect("the device opens");
+        let mut device = Device::open(config, Box::new(store), None, vec![BuiltInApp::Native(base_io_spu::native())])
+            .expect("the device opens");
         let hre = device.open_hre(None).expect("an endpoint");
         Rig { device, hre, now_ns: 0, tag: 0 }
     }
@@ -77,10 +79,9 @@ fn counts(module: &Path, name: &str) {
         panic!("{}", String::from_utf8_lossy(&text.buffer[..text.reply_bytes as usize]));
     }
     let app = rig.device.app_number(name).expect("installed");
-    let namespaces = rig.device.namespaces();
-    let namespace = namespaces.first().expect("a block namespace");
+    let nsid = rig.device.namespaces().first().expect("a block namespace").nsid;
     // No byte is 1 yet; then the zeroes of all banks are counted, more than one range of each.
-    let mut arguments = namespace.nsid.to_le_bytes().to_vec();
+    let mut arguments = nsid.to_le_bytes().to_vec();
     arguments.push(1);
     let none = rig.call((app, 1, 1), &arguments, &[], 8);
     assert!(matches!(none.outcome, RpcOutcome::Answered { status: 0 }), "{:?}", none.outcome);
