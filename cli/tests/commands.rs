@@ -93,6 +93,34 @@ fn apps_are_listed_replaced_and_called() {
 }
 
 #[test]
+fn a_new_app_is_made_built_installed_and_called() {
+    let folder = Folder::new();
+    let here = |arguments: &[&str], place: &str| {
+        let mut command = support::willow();
+        // A tree of its own, as a user's app has.
+        command.env_remove("CARGO_TARGET_DIR").current_dir(folder.path(place)).args(arguments);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(here(&["app", "new", "ant", "--lang", "rust"], ".").contains("ant"));
+    let module = here(&["app", "build"], "ant");
+    let module = module.lines().last().unwrap();
+    assert!(module.ends_with("ant.wasm"), "{module}");
+    let device = Served::start(&["--ram", "--size", "16M", "--kv-size", "16M"]);
+    assert!(device.ok(&["app", "install", module]).contains("installed ant"));
+    let arguments = folder.file("arguments", &[1, 0, 0, 0, 0]);
+    assert_eq!(device.ok(&["rpc", "ant", "count", "--data", &arguments]), format!("result {}\n", 16 << 20));
+    let whole = device.run(&["rpc", "ant", "count", "--data", &arguments, "--reply", "8"]).stdout;
+    assert_eq!(whole, (16u64 << 20).to_le_bytes());
+    assert_eq!(device.ok(&["app", "remove", "ant"]), "");
+    assert!(device.fails(&["rpc", "ant", "count"]).contains("not installed"));
+    device.end();
+    assert!(fails(&["app", "new", "Ant!", "--lang", "rust"]).contains("Ant!"));
+    assert!(fails(&["app", "new", "ant", "--lang", "cobol"]).contains("--lang c"));
+}
+
+#[test]
 fn statistics_name_the_process_and_count() {
     let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "64M", "--spus", "3"]);
     assert!(device.run_with(&["kv", "put", "a", "-"], b"value").status.success());

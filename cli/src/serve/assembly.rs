@@ -41,10 +41,10 @@ pub fn ram_store(config: &DeviceConfig, capacity: Option<Size>) -> Outcome<Box<d
     Ok(Box::new(store))
 }
 
-/// Memory of this machine; 0 where the kernel does not tell.
+/// Memory of this machine.
 fn memory_bytes() -> u64 {
     let information = rustix::system::sysinfo();
-    u64::try_from(information.totalram).unwrap_or(0).saturating_mul(u64::from(information.mem_unit))
+    information.totalram.saturating_mul(u64::from(information.mem_unit))
 }
 
 fn file_store(folder: &Path, config: &mut DeviceConfig, wanted: &ServeConfig) -> Outcome<Box<dyn Store>> {
