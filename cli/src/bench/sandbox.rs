@@ -49,7 +49,7 @@ pub fn run(options: &SandboxOptions) -> Outcome<Report> {
         let mut native = io::in_process(&io, true)?;
         by_turns(options, &io, (&mut sandboxed, None), (&mut native, None), "in-process")?
     } else {
-        let common = ["--ram", "--listen", "127.0.0.1:0", "--log", "warn"];
+        let common = ["--ram", "--listen", "127.0.0.1:0", "--log", "error"];
         let sandboxed = DeviceProcess::start(&common)?;
         let native = DeviceProcess::start(&[&common[..], &["--native", base_io_host::APP_NAME]].concat())?;
         let connect = |process: &DeviceProcess| {
