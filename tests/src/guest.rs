@@ -66,7 +66,14 @@ pub struct Output {
     /// Exit status; 124 or 137 when its time was over.
     pub status: i32,
     /// Standard output and standard error in the order written.
-    pub text: String,
+    pub bytes: Vec<u8>,
+}
+
+impl Output {
+    /// What it printed as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
 }
 
 /// A booted guest.
@@ -189,11 +196,11 @@ impl Guest {
     /// With the script and all of its output when it fails.
     pub fn check_for(&mut self, time: Duration, script: &str) -> String {
         match self.run_for(time, &format!("set -euo pipefail\n{script}")) {
-            Ok(output) if output.status == 0 => output.text,
+            Ok(output) if output.status == 0 => output.text(),
             Ok(output) => panic!(
                 "in the guest, status {}:\n{script}\n--- it printed:\n{}\n--- the guest's kernel, last lines:\n{}",
                 output.status,
-                output.text,
+                output.text(),
                 self.console_tail()
             ),
             Err(error) => panic!("{error}\n--- while running:\n{script}"),
@@ -231,7 +238,7 @@ impl Guest {
         }
         let mut bytes = vec![0; length];
         self.port.read_exact(&mut bytes).map_err(|error| self.broken(format!("output cut short: {error}")))?;
-        Ok(Output { status, text: String::from_utf8_lossy(&bytes).into_owned() })
+        Ok(Output { status, bytes })
     }
 
     fn broken(&self, what: String) -> GuestError {

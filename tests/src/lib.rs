@@ -3,5 +3,6 @@
 //! Who may call it: the files in `tests/tests`, and `willow-guest`.
 #![forbid(unsafe_code)]
 
+pub mod daemon;
 pub mod guest;
 pub mod scratch;

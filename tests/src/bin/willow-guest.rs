@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     for script in scripts {
         match guest.run_for(SCRIPT_WAIT, &script) {
             Ok(output) => {
-                print!("{}", output.text);
+                print!("{}", output.text());
                 status = output.status;
             }
             Err(error) => {
