@@ -150,10 +150,10 @@ impl<B: Backend> Subsystem<B> {
         let head = association.head;
         queue.free_slot(place);
         self.admin_command(index, association, &entry, &data);
-        if let Some(queue) = self.queues[usize::from(index)].as_mut() {
-            if let Some(association) = queue.association.as_mut() {
-                association.head = head;
-            }
+        if let Some(queue) = self.queues[usize::from(index)].as_mut()
+            && let Some(association) = queue.association.as_mut()
+        {
+            association.head = head;
         }
         if let Some(last) = self.completions.back_mut()
             && last.entry.cid == entry.cid()
@@ -300,7 +300,7 @@ impl<B: Backend> Subsystem<B> {
         }
         command::data_to_host(entry, Some(wanted.bytes))?;
         // OT (CDW14 bit 23): index offsets are not supported by any page.
-        if wanted.offset % 4 != 0 || entry.cdw14() & 1 << 23 != 0 {
+        if !wanted.offset.is_multiple_of(4) || entry.cdw14() & 1 << 23 != 0 {
             return Err(Failure::field(48));
         }
         let smart = self.smart();

@@ -8,6 +8,7 @@
 //! Who may call it: transports ([`Subsystem`] from one thread). It calls the device through [`Backend`].
 
 mod admin;
+mod association;
 pub mod backend;
 pub mod buffer;
 mod bytes;
@@ -20,9 +21,12 @@ pub mod identify;
 mod io;
 pub mod log_page;
 mod queue;
+mod report;
 pub mod statistics;
 pub mod status;
 mod subsystem;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod work;
 
 pub use backend::Backend;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use base_io_host::Geometry;
 use key_value_host::Placement;
 use willow_device::{AppNumber, CommandSet, HostCompletion, Namespace};
-use willow_wire::spec::property::csts;
+
 use willow_wire::spec::{CompletionEntry, Status, SubmissionEntry, opcode};
 
 use crate::backend::Backend;
@@ -116,7 +116,7 @@ pub struct Subsystem<B> {
     /// Hosts that a namespace made by Namespace Management is attached to; others are attached to all.
     pub(crate) attached_hosts: BTreeMap<u32, Vec<String>>,
     pub(crate) controllers: BTreeMap<u16, Controller>,
-    next_cntlid: u16,
+    pub(crate) next_cntlid: u16,
     pub(crate) queues: Vec<Option<Queue>>,
     generations: Vec<u16>,
     pub(crate) pool: BufferPool,
@@ -129,13 +129,13 @@ pub struct Subsystem<B> {
     pub(crate) receiving: Vec<u16>,
     pub(crate) next_timer_ns: u64,
     pub(crate) submitted: bool,
-    started_ns: u64,
+    pub(crate) started_ns: u64,
     in_device: u32,
     busy_since_ns: u64,
-    busy_ns: u64,
-    error_entries: u64,
+    pub(crate) busy_ns: u64,
+    pub(crate) error_entries: u64,
     /// What the control service's statistics tell of hosts: made anew when they are asked for.
-    front: Rc<RefCell<serde_json::Value>>,
+    pub(crate) front: Rc<RefCell<serde_json::Value>>,
 }
 
 impl<B: Backend> Subsystem<B> {
@@ -449,30 +449,27 @@ impl<B: Backend> Subsystem<B> {
         self.key_value = None;
     }
 
-    /// A number for a new controller.
-    pub(crate) fn allocate_cntlid(&mut self) -> Option<u16> {
-        if self.controllers.len() >= CONTROLLERS_MAX {
-            return None;
-        }
-        // FFF0h and above are reserved (NVMe Base 3.1.2).
-        loop {
-            let cntlid = self.next_cntlid;
-            self.next_cntlid = if cntlid >= 0xffef { 1 } else { cntlid + 1 };
-            if !self.controllers.contains_key(&cntlid) {
-                return Some(cntlid);
-            }
-        }
-    }
-
     /// Takes a command off its submission queue: identifier, head, count. `None`: one with its identifier is under way.
     #[inline]
     pub(crate) fn begin(&mut self, index: u16, entry: &SubmissionEntry) -> Option<u16> {
         let now_ns = self.now_ns;
         let queue = self.queues[usize::from(index)].as_mut()?;
         if !queue.take_identifier(entry.cid()) {
-            self.fail(index, entry, Failure::at(Status::COMMAND_ID_CONFLICT, 2));
-            return None;
+            // A host that shuts down may take its event requests back without an Abort, and use their identifiers again
+            // (SPDK does): such a request is given up.
+            let place = queue.find(entry.cid());
+            let event = place.filter(|place| queue.slots[usize::from(*place)].state == State::Event);
+            let (Some(place), Some(association)) = (event, queue.association) else {
+                self.fail(index, entry, Failure::at(Status::COMMAND_ID_CONFLICT, 2));
+                return None;
+            };
+            queue.free_slot(place);
+            queue.take_identifier(entry.cid());
+            if let Some(controller) = self.controllers.get_mut(&association.controller) {
+                controller.event_requests.retain(|other| *other != place);
+            }
         }
+        let queue = self.queues[usize::from(index)].as_mut()?;
         queue.in_flight += 1;
         advance(&mut queue.association);
         let place = queue.take_slot();
@@ -605,7 +602,7 @@ impl<B: Backend> Subsystem<B> {
         self.submitted = true;
     }
 
-    fn count_out_of_device(&mut self, requests: u32) {
+    pub(crate) fn count_out_of_device(&mut self, requests: u32) {
         if self.in_device > 0 && self.in_device <= requests {
             self.busy_ns += self.now_ns.saturating_sub(self.busy_since_ns);
         }
@@ -635,150 +632,9 @@ impl<B: Backend> Subsystem<B> {
         u64::from(generation) << 32 | u64::from(index) << 16 | u64::from(place)
     }
 
-    /// Ends a connection's queue, and with an admin queue its controller. The connection stays, without a queue.
-    pub(crate) fn detach(&mut self, index: u16) {
-        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
-        let Some(association) = queue.association.take() else { return };
-        let mut in_device = 0;
-        for slot in &queue.slots {
-            if slot.state == State::Device {
-                in_device += u32::from(!matches!(slot.work, crate::work::Work::Nothing));
-                self.pool.lost(slot.buffer_bytes as usize);
-            }
-        }
-        *queue = Queue::new(queue.generation, queue.local);
-        self.receiving.retain(|other| *other != index);
-        self.backend.close_hre(association.hre);
-        self.count_out_of_device(in_device);
-        self.submitted = true;
-        // Completions of it that were not taken yet have nowhere to go; the transport gives their buffers back.
-        let Some(controller) = self.controllers.get_mut(&association.controller) else { return };
-        if association.qid != 0 {
-            if let Some(queue) = controller.io.get_mut(usize::from(association.qid) - 1) {
-                *queue = None;
-            }
-            return;
-        }
-        let io: Vec<u16> = controller.io.iter().flatten().copied().collect();
-        self.controllers.remove(&association.controller);
-        tracing::info!(controller = association.controller, "controller gone");
-        io.into_iter().for_each(|other| self.detach_and_close(other));
-    }
-
-    /// Ends a queue from this side: the transport is told to close its connection.
-    pub(crate) fn detach_and_close(&mut self, index: u16) {
-        self.detach(index);
-        if let Some(queue) = &self.queues[usize::from(index)] {
-            self.closing.push_back(ConnectionId { index, generation: queue.generation });
-        }
-    }
-
-    /// Ends an association for the controller's sake: it can do no more (NVMe Base 9.2).
-    pub(crate) fn end_controller(&mut self, cntlid: u16, reason: &'static str) {
-        let Some(controller) = self.controllers.get_mut(&cntlid) else { return };
-        tracing::warn!(controller = cntlid, host = %controller.host_nqn, reason, "association ended");
-        controller.status |= csts::CFS;
-        let admin = controller.admin;
-        self.detach_and_close(admin);
-    }
-
-    /// Answers event requests of a controller with what there is to tell.
-    pub(crate) fn tell_events(&mut self, cntlid: u16) {
-        let Some(controller) = self.controllers.get_mut(&cntlid) else { return };
-        let admin = controller.admin;
-        if let Some((place, result)) = controller.next_event() {
-            self.complete(admin, place, Status::SUCCESS, u64::from(result), None);
-        }
-    }
-
-    /// Sets the timer to go off by then.
-    pub(crate) fn set_timer(&mut self, at_ns: u64) {
-        self.next_timer_ns = self.next_timer_ns.min(at_ns);
-    }
-
-    /// Ends what has waited too long: associations without keep alive, parked Receives.
-    fn expire(&mut self) {
-        let now_ns = self.now_ns;
-        let expired: Vec<u16> = self
-            .controllers
-            .values()
-            .filter(|one| one.keep_alive_deadline_ns().is_some_and(|deadline| deadline <= now_ns))
-            .map(|one| one.cntlid)
-            .collect();
-        expired.into_iter().for_each(|cntlid| self.end_controller(cntlid, "keep alive timeout"));
-        self.expire_receives();
-        let keep_alive = self.controllers.values().filter_map(Controller::keep_alive_deadline_ns).min();
-        self.next_timer_ns = keep_alive.unwrap_or(u64::MAX).min(self.receive_deadline_ns());
-    }
-
     /// Requests that the device has not answered yet.
     pub fn in_device(&self) -> u32 {
         self.in_device
-    }
-
-    /// SMART's numbers.
-    pub(crate) fn smart(&self) -> crate::log_page::SmartView {
-        let mut view = crate::log_page::SmartView {
-            up_ns: self.now_ns - self.started_ns,
-            busy_ns: self.busy_ns,
-            error_entries: self.error_entries,
-            capacity: self.backend.capacity(),
-            ..Default::default()
-        };
-        for entry in &self.namespaces {
-            let counters = &entry.counters;
-            view.read_bytes += counters.read_bytes;
-            view.write_bytes += counters.write_bytes;
-            view.read_commands += counters.read_commands;
-            view.write_commands += counters.write_commands;
-            view.media_errors += counters.media_errors;
-        }
-        view
-    }
-
-    /// All counters.
-    pub fn statistics(&self) -> Statistics {
-        let namespaces = self.namespaces.iter().map(|entry| {
-            let counters = &entry.counters;
-            NamespaceStatistics {
-                nsid: entry.namespace.nsid,
-                read_commands: counters.read_commands,
-                write_commands: counters.write_commands,
-                other_commands: counters.other_commands,
-                read_bytes: counters.read_bytes,
-                write_bytes: counters.write_bytes,
-                errors: counters.errors,
-                media_errors: counters.media_errors,
-                read_latency: counters.read.summary(),
-                write_latency: counters.write.summary(),
-                other_latency: counters.other.summary(),
-            }
-        });
-        let queues = self.queues.iter().flatten().filter_map(|queue| {
-            let association = queue.association?;
-            Some(QueueStatistics {
-                controller: association.controller,
-                queue: association.qid,
-                host: self.controllers.get(&association.controller)?.host_nqn.clone(),
-                entries: u32::from(association.entries),
-                in_flight: queue.in_flight,
-                commands: queue.commands,
-                errors: queue.errors,
-                latency: queue.latency.summary(),
-            })
-        });
-        Statistics {
-            nqn: self.config.nqn.clone(),
-            controllers: self.controllers.len() as u32,
-            buffer_bytes: self.pool.taken_bytes() as u64,
-            namespaces: namespaces.collect(),
-            queues: queues.collect(),
-        }
-    }
-
-    /// Makes what the control service's statistics tell of hosts; called just before they are asked for.
-    pub(crate) fn refresh_front(&mut self) {
-        *self.front.borrow_mut() = serde_json::to_value(self.statistics()).unwrap_or_default();
     }
 
     /// A payload with a copy of `data`, for admin commands: never refused, since queues bound how many there are.

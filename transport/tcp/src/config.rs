@@ -8,6 +8,8 @@ use willow_nvme::config::CONNECTIONS_MAX;
 
 /// Bytes of the one receive buffer that all connections share.
 pub const RECEIVE_BYTES: usize = 512 << 10;
+/// Most bytes of one receive that are not data of a transfer: what they bring is done and sent while it is in the cache.
+pub const RECEIVE_ONCE_BYTES: usize = 128 << 10;
 /// Output of a connection past which nothing more is read from it until some has gone.
 pub const OUTPUT_BYTES_MAX: usize = 8 << 20;
 /// Most data in one H2CData PDU (MAXH2CDATA).

@@ -10,9 +10,11 @@
 
 pub mod config;
 mod connection;
+mod handle;
 mod output;
 mod server;
 mod wake;
 
 pub use config::ServerConfig;
-pub use server::{ServeError, Server, ServerHandle};
+pub use handle::{ServeError, ServerHandle};
+pub use server::Server;

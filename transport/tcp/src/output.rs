@@ -119,12 +119,8 @@ impl Output {
             self.gone -= length;
             match self.pieces.pop_front() {
                 Some(Piece::Buffer { buffer, .. }) => give(buffer),
-                Some(Piece::Bytes(bytes)) => {
-                    if bytes.capacity() <= 2 * BYTES_A_PIECE {
-                        self.spare = Some(bytes);
-                    }
-                }
-                None => {}
+                Some(Piece::Bytes(bytes)) if bytes.capacity() <= 2 * BYTES_A_PIECE => self.spare = Some(bytes),
+                Some(Piece::Bytes(_)) | None => {}
             }
         }
     }

@@ -16,11 +16,12 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags, sockopt};
 use willow_device::{Job, JobDone};
-use willow_nvme::{Backend, ConnectionId, Statistics, Subsystem};
+use willow_nvme::{Backend, ConnectionId, Subsystem};
 use willow_wire::pdu::PduError;
 
 use crate::config::*;
 use crate::connection::{Connection, End};
+use crate::handle::{ServeError, ServerHandle, Shared, start_worker, system};
 use crate::output::Sent;
 use crate::wake::Wake;
 
@@ -28,67 +29,10 @@ const TOKEN_WAKE: u64 = u64::MAX;
 const TOKEN_LISTENER: u64 = 1 << 32;
 /// Turns between two looks at all sockets while only hot ones are polled.
 const LOOK_AROUND_TURNS: u32 = 32;
+/// Polls without anything coming after which a connection is no longer hot.
+const HOT_POLLS_MAX: u32 = 2000;
 /// Events taken from the kernel in one call.
 const EVENTS_MAX: usize = 256;
-
-/// Why a server cannot be made or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// A value of the configuration.
-    #[error("{0}")]
-    Config(String),
-    /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; is another server running there?")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// What the kernel says.
-        source: std::io::Error,
-    },
-    /// The kernel refuses something that the server cannot do without.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel says.
-        source: std::io::Error,
-    },
-    /// The device did not shut down in time.
-    #[error("the device did not shut down within {} s", SHUTDOWN_LIMIT.as_secs())]
-    Shutdown,
-}
-
-fn system(what: &'static str) -> impl FnOnce(Errno) -> ServeError {
-    move |source| ServeError::System { what, source: source.into() }
-}
-
-struct Shared {
-    wake: Wake,
-    stop: AtomicBool,
-    statistics: Mutex<Vec<mpsc::SyncSender<Statistics>>>,
-}
-
-/// A hold on a running server, for any thread.
-#[derive(Clone)]
-pub struct ServerHandle {
-    shared: Arc<Shared>,
-}
-
-impl ServerHandle {
-    /// Asks the server to stop cleanly. Safe to call more than once.
-    pub fn stop(&self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.wake.wake();
-    }
-
-    /// The subsystem's counters; `None` where the server does not answer in time.
-    pub fn statistics(&self, limit: Duration) -> Option<Statistics> {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        self.shared.statistics.lock().ok()?.push(sender);
-        self.shared.wake.wake();
-        receiver.recv_timeout(limit).ok()
-    }
-}
 
 /// An NVMe/TCP target in front of a device.
 pub struct Server<B: Backend> {
@@ -103,8 +47,8 @@ pub struct Server<B: Backend> {
     open: usize,
     /// Indices of connections with something to send.
     dirty: Vec<usize>,
-    /// Indices of connections that were active lately, newest last.
-    hot: Vec<usize>,
+    /// Connections that were active lately: index, and how often they were polled since without anything coming.
+    hot: Vec<(usize, u32)>,
     waiting: usize,
     receive: Vec<u8>,
     started: Instant,
@@ -202,26 +146,30 @@ impl<B: Backend> Server<B> {
             // Which sockets have something: polled directly while few are hot, asked of the kernel else.
             readable.clear();
             let look_around =
-                self.hot.len() > HOT_CONNECTIONS_MAX || turns % LOOK_AROUND_TURNS == 0 || self.hot.is_empty();
+                self.hot.len() > HOT_CONNECTIONS_MAX || turns.is_multiple_of(LOOK_AROUND_TURNS) || self.hot.is_empty();
             if look_around {
                 self.poll(Some(0), &mut readable)?;
             }
-            for place in 0..self.hot.len().min(HOT_CONNECTIONS_MAX) {
-                let index = self.hot[place];
-                if !readable.contains(&index) {
-                    readable.push(index);
+            // One that has gone quiet beside busy ones is left to the kernel.
+            self.hot.retain_mut(|(_, polls)| {
+                *polls += 1;
+                *polls < HOT_POLLS_MAX
+            });
+            for (index, _) in self.hot.iter().take(HOT_CONNECTIONS_MAX) {
+                if !readable.contains(index) {
+                    readable.push(*index);
                 }
             }
+            self.tick();
             for index in readable.drain(..) {
                 active |= self.receive(index);
             }
             let (worked, wake_ns) = self.work();
             active |= worked;
             if active {
-                active_ns = self.tick();
+                active_ns = self.now_ns;
                 continue;
             }
-            self.tick();
             if self.now_ns.saturating_sub(active_ns) < spin_ns && self.open > 0 {
                 std::hint::spin_loop();
                 continue;
@@ -355,9 +303,11 @@ impl<B: Backend> Server<B> {
         tracing::debug!(connection = index, "connection accepted");
     }
 
+    #[inline]
     fn mark_hot(&mut self, index: usize) {
-        if !self.hot.contains(&index) {
-            self.hot.push(index);
+        match self.hot.iter_mut().find(|(other, _)| *other == index) {
+            Some((_, polls)) => *polls = 0,
+            None => self.hot.push((index, 0)),
         }
     }
 
@@ -379,7 +329,8 @@ impl<B: Backend> Server<B> {
         let carried = connection.carry().len();
         // A PDU that is not whole yet lies in front of what comes.
         self.receive[..carried].copy_from_slice(connection.carry());
-        let rest = &mut self.receive[carried..];
+        let end = RECEIVE_BYTES.min(carried + RECEIVE_ONCE_BYTES);
+        let rest = &mut self.receive[carried..end];
         let (direct_bytes, outcome) = connection.receive(rest);
         let count = match outcome {
             Ok(0) => {
@@ -407,8 +358,12 @@ impl<B: Backend> Server<B> {
             self.close(index, "ended by the host");
             return true;
         }
+        let may_read = connection.may_read();
         if dirty {
             self.mark_dirty(index);
+        }
+        if !may_read {
+            self.update_interest(index);
         }
         self.mark_hot(index);
         true
@@ -551,7 +506,7 @@ impl<B: Backend> Server<B> {
         connection.clear(&mut self.subsystem);
         self.subsystem.close_connection(connection.id);
         self.open -= 1;
-        self.hot.retain(|other| *other != index);
+        self.hot.retain(|(other, _)| *other != index);
         tracing::debug!(connection = index, reason, "connection closed");
     }
 
@@ -648,22 +603,4 @@ impl<B: Backend> Server<B> {
             std::thread::sleep(Duration::from_micros(100));
         }
     }
-}
-
-/// The thread that runs the device's jobs, one after the other.
-fn start_worker(shared: Arc<Shared>) -> Result<(mpsc::Sender<Job>, mpsc::Receiver<JobDone>), ServeError> {
-    let (jobs, todo) = mpsc::channel::<Job>();
-    let (done, results) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("willow-jobs".into())
-        .spawn(move || {
-            while let Ok(job) = todo.recv() {
-                if done.send(job.run()).is_err() {
-                    return;
-                }
-                shared.wake.wake();
-            }
-        })
-        .map_err(|source| ServeError::System { what: "cannot start a thread", source })?;
-    Ok((jobs, results))
 }

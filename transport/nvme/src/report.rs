@@ -1,0 +1,73 @@
+//! What the subsystem tells of itself: SMART's numbers and the counters of namespaces and queues.
+
+use crate::backend::Backend;
+use crate::log_page::SmartView;
+use crate::statistics::{NamespaceStatistics, QueueStatistics, Statistics};
+use crate::subsystem::Subsystem;
+
+impl<B: Backend> Subsystem<B> {
+    /// SMART's numbers.
+    pub(crate) fn smart(&self) -> SmartView {
+        let mut view = SmartView {
+            up_ns: self.now_ns - self.started_ns,
+            busy_ns: self.busy_ns,
+            error_entries: self.error_entries,
+            capacity: self.backend.capacity(),
+            ..Default::default()
+        };
+        for entry in &self.namespaces {
+            let counters = &entry.counters;
+            view.read_bytes += counters.read_bytes;
+            view.write_bytes += counters.write_bytes;
+            view.read_commands += counters.read_commands;
+            view.write_commands += counters.write_commands;
+            view.media_errors += counters.media_errors;
+        }
+        view
+    }
+
+    /// All counters.
+    pub fn statistics(&self) -> Statistics {
+        let namespaces = self.namespaces.iter().map(|entry| {
+            let counters = &entry.counters;
+            NamespaceStatistics {
+                nsid: entry.namespace.nsid,
+                read_commands: counters.read_commands,
+                write_commands: counters.write_commands,
+                other_commands: counters.other_commands,
+                read_bytes: counters.read_bytes,
+                write_bytes: counters.write_bytes,
+                errors: counters.errors,
+                media_errors: counters.media_errors,
+                read_latency: counters.read.summary(),
+                write_latency: counters.write.summary(),
+                other_latency: counters.other.summary(),
+            }
+        });
+        let queues = self.queues.iter().flatten().filter_map(|queue| {
+            let association = queue.association?;
+            Some(QueueStatistics {
+                controller: association.controller,
+                queue: association.qid,
+                host: self.controllers.get(&association.controller)?.host_nqn.clone(),
+                entries: u32::from(association.entries),
+                in_flight: queue.in_flight,
+                commands: queue.commands,
+                errors: queue.errors,
+                latency: queue.latency.summary(),
+            })
+        });
+        Statistics {
+            nqn: self.config.nqn.clone(),
+            controllers: self.controllers.len() as u32,
+            buffer_bytes: self.pool.taken_bytes() as u64,
+            namespaces: namespaces.collect(),
+            queues: queues.collect(),
+        }
+    }
+
+    /// Makes what the control service's statistics tell of hosts; called just before they are asked for.
+    pub(crate) fn refresh_front(&mut self) {
+        *self.front.borrow_mut() = serde_json::to_value(self.statistics()).unwrap_or_default();
+    }
+}

@@ -1,0 +1,90 @@
+//! What other threads have of a server: the hold by which they stop it, its errors, and the thread that runs the device's jobs.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use willow_device::{Job, JobDone};
+use willow_nvme::Statistics;
+
+use crate::config::SHUTDOWN_LIMIT;
+use crate::wake::Wake;
+
+/// Why a server cannot be made or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A value of the configuration.
+    #[error("{0}")]
+    Config(String),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; is another server running there?")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel says.
+        source: std::io::Error,
+    },
+    /// The kernel refuses something that the server cannot do without.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel says.
+        source: std::io::Error,
+    },
+    /// The device did not shut down in time.
+    #[error("the device did not shut down within {} s", SHUTDOWN_LIMIT.as_secs())]
+    Shutdown,
+}
+
+pub(crate) fn system(what: &'static str) -> impl FnOnce(Errno) -> ServeError {
+    move |source| ServeError::System { what, source: source.into() }
+}
+
+pub(crate) struct Shared {
+    pub wake: Wake,
+    pub stop: AtomicBool,
+    pub statistics: Mutex<Vec<mpsc::SyncSender<Statistics>>>,
+}
+
+/// A hold on a running server, for any thread.
+#[derive(Clone)]
+pub struct ServerHandle {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl ServerHandle {
+    /// Asks the server to stop cleanly. Safe to call more than once.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.wake.wake();
+    }
+
+    /// The subsystem's counters; `None` where the server does not answer in time.
+    pub fn statistics(&self, limit: Duration) -> Option<Statistics> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.shared.statistics.lock().ok()?.push(sender);
+        self.shared.wake.wake();
+        receiver.recv_timeout(limit).ok()
+    }
+}
+
+/// The thread that runs the device's jobs, one after the other.
+pub(crate) fn start_worker(shared: Arc<Shared>) -> Result<(mpsc::Sender<Job>, mpsc::Receiver<JobDone>), ServeError> {
+    let (jobs, todo) = mpsc::channel::<Job>();
+    let (done, results) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("willow-jobs".into())
+        .spawn(move || {
+            while let Ok(job) = todo.recv() {
+                if done.send(job.run()).is_err() {
+                    return;
+                }
+                shared.wake.wake();
+            }
+        })
+        .map_err(|source| ServeError::System { what: "cannot start a thread", source })?;
+    Ok((jobs, results))
+}
