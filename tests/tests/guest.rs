@@ -291,7 +291,7 @@ fn outlives_a_killed_device(host: &mut Host, daemon: &mut Daemon) {
          cd /tmp
          setsid fio --output=/tmp/fio.log --name=killed --filename=$BLOCK --offset=256M --size=6M --direct=1 \
              --ioengine=libaio --rw=randwrite --bs=4k --iodepth=8 --verify=crc32c --verify_fatal=1 --verify_state_save=0 \
-             --rate_iops=150 > /dev/null 2>&1 < /dev/null &
+             --rate_iops=150 --allow_mounted_write=1 > /dev/null 2>&1 < /dev/null &
          echo $! > /tmp/fio.pid
          busy() { [ $(($(written) - before)) -gt 200 ]; }
          eventually 120 busy",
