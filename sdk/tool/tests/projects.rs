@@ -1,84 +1,19 @@
 //! Makes an app in each language from the template, runs its own test natively, builds the module, and installs it in a device
 //! whose SPUs then count bytes. Where a compiler is missing it says what was left out.
 
+mod common;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use common::{Folder, Rig};
 use willow_app_tool::{Language, ToolError, build, create, test};
-use willow_device::BuiltInApp;
-use willow_device::media::ram::RamStore;
-use willow_device::{
-    Arguments, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, control,
-};
-
-/// A folder below the system's, gone when dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("willow-app-tool-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a temporary folder");
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-struct Rig {
-    device: Device,
-    hre: HreId,
-    now_ns: u64,
-    tag: u64,
-}
-
-impl Rig {
-    fn new(spus: u16) -> Rig {
-        let config = DeviceConfig { spus, namespace_bytes: 1 << 20, kv_namespace_bytes: 0, ..Default::default() };
-        let store = RamStore::new(spus as usize, 1 << 30).expect("a store in memory");
-        let mut device = Device::open(config, Box::new(store), None, vec![BuiltInApp::Native(base_io_spu::native())])
-            .expect("the device opens");
-        let hre = device.open_hre(None).expect("an endpoint");
-        Rig { device, hre, now_ns: 0, tag: 0 }
-    }
-
-    fn call(&mut self, rpc: (u16, u8, u16), arguments: &[u8], payload: &[u8], reply_bytes: u32) -> HostCompletion {
-        let (app, handler, spu) = rpc;
-        self.tag += 1;
-        let mut buffer = payload.to_vec();
-        buffer.resize(payload.len().max(reply_bytes as usize), 0);
-        let rpc = Rpc { app, handler, spu, arguments: Arguments::new(arguments).expect("at most 64 bytes") };
-        let payload_bytes = payload.len() as u32;
-        let request = HostRequest { tag: self.tag, rpcs: RpcList::One(rpc), buffer, payload_bytes, reply_bytes };
-        assert!(self.device.submit(self.hre, request).is_ok(), "the queue has room");
-        for _ in 0..1_000_000 {
-            let wake = self.device.run(self.now_ns);
-            while let Some(job) = self.device.job() {
-                self.device.job_done(job.run());
-            }
-            if let Some(completion) = self.device.completion() {
-                return completion;
-            }
-            self.now_ns = wake.unwrap_or(self.now_ns).max(self.now_ns);
-        }
-        panic!("the request does not end");
-    }
-}
+use willow_device::RpcOutcome;
 
 /// What `count` of the templates does, in a device.
 fn counts(module: &Path, name: &str) {
     let mut rig = Rig::new(3);
-    let module = fs::read(module).expect("a module");
-    let installed = rig.call((control::CONTROL_APP, control::INSTALL, 0), &[], &module, 0);
-    if !matches!(installed.outcome, RpcOutcome::Answered { status: 0 }) {
-        let text = rig.call((control::CONTROL_APP, control::ERROR_TEXT, 0), &[], &[], 4096);
-        panic!("{}", String::from_utf8_lossy(&text.buffer[..text.reply_bytes as usize]));
-    }
-    let app = rig.device.app_number(name).expect("installed");
+    let app = rig.install(module, name);
     let nsid = rig.device.namespaces().first().expect("a block namespace").nsid;
     // No byte is 1 yet; then the zeroes of all banks are counted, more than one range of each.
     let mut arguments = nsid.to_le_bytes().to_vec();
@@ -108,7 +43,7 @@ fn works(language: Language, name: &str) {
     for step in [test(&project), build(&project).map(|module| counts(&module, name))] {
         match step {
             Ok(()) => {}
-            Err(error @ ToolError::Missing { .. }) => println!("skipped: {error}"),
+            Err(error @ ToolError::Missing { .. }) => common::skip(&error),
             Err(error) => panic!("{error}"),
         }
     }

@@ -94,12 +94,12 @@ impl Pieces {
 /// Moves a range of more than one piece; `ports` makes the ends of a DMA of a bank address and a buffer offset.
 async fn transfer<A: Source, B: Sink>(
     request: &Request,
-    range: &RangeArguments,
+    range: RangeArguments,
     skipped: u32,
     ports: impl Fn(u64, u32) -> (A, B),
     source_is_nv: bool,
 ) -> Result<(), Failure> {
-    let pieces = Pieces::new(range, skipped)?;
+    let pieces = Pieces::new(&range, skipped)?;
     let strides = |segments| {
         let (nv, buffer) = (i64::from(range.stripe_bytes), i64::from(range.stride));
         let (source_stride, destination_stride) = if source_is_nv { (nv, buffer) } else { (buffer, nv) };
@@ -142,7 +142,7 @@ impl<F: Future<Output = Result<(), Error>>> Future for Optional<F> {
 async fn read(request: Request, _: &()) -> Result<(), Failure> {
     let range = arguments(&request)?;
     if range.bytes > range.first_bytes {
-        return transfer(&request, &range, 0, |nv, buffer| (Nv(nv), Reply(buffer)), true).await;
+        return transfer(&request, range, 0, |nv, buffer| (Nv(nv), Reply(buffer)), true).await;
     }
     // All in one stripe: the way of nearly every request.
     if range.bytes > 0 {
@@ -157,12 +157,13 @@ const PAYLOAD: u32 = RangeArguments::BYTES as u32;
 async fn write(request: Request, _: &()) -> Result<(), Failure> {
     let range = arguments(&request)?;
     let first = range.buffer_offset.checked_add(PAYLOAD).ok_or(MALFORMED)?;
+    let force_unit_access = range.flags & wire::FLAG_FUA != 0;
     if range.bytes > range.first_bytes {
-        transfer(&request, &range, PAYLOAD, |nv, buffer| (Body(buffer), Nv(nv)), false).await?;
+        transfer(&request, range, PAYLOAD, |nv, buffer| (Body(buffer), Nv(nv)), false).await?;
     } else if range.bytes > 0 {
         request.dma(Body(first), Nv(range.nv_address), range.bytes).await?;
     }
-    if range.flags & wire::FLAG_FUA != 0 {
+    if force_unit_access {
         flush_bank().await?;
     }
     Ok(())

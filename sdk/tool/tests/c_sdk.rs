@@ -1,0 +1,85 @@
+//! All of willow.h: the same C source natively on the mock device, and as a module in a device, where threads wait by being
+//! unwound and rewound.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Folder, Rig};
+use willow_app_tool::{ToolError, build, test};
+use willow_device::{HostCompletion, RpcOutcome};
+
+fn project(folder: &Folder) -> PathBuf {
+    let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../c").canonicalize().expect("the C SDK");
+    let text = format!(
+        "name = \"all-of-c\"\nsources = [{:?}]\ntests = [{:?}]\nsdk = {:?}\nstack_bytes = 2048\n",
+        sdk.join("tests/all.c"),
+        sdk.join("tests/all_test.c"),
+        sdk
+    );
+    fs::write(folder.0.join("willow.toml"), text).expect("written");
+    folder.0.clone()
+}
+
+#[test]
+fn natively() {
+    let folder = Folder::new("all-natively");
+    match test(&project(&folder)) {
+        Ok(()) => {}
+        Err(error @ ToolError::Missing { .. }) => common::skip(&error),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn in_a_device() {
+    let folder = Folder::new("all-in-a-device");
+    let module = match build(&project(&folder)) {
+        Ok(module) => module,
+        Err(error @ ToolError::Missing { .. }) => return common::skip(&error),
+        Err(error) => panic!("{error}"),
+    };
+    let mut rig = Rig::new(3);
+    let app = rig.install(&module, "all-of-c");
+    let status = |done: &HostCompletion| match done.outcome {
+        RpcOutcome::Answered { status } => status,
+        ref other => panic!("{other:?}"),
+    };
+    let offset = 100u64.to_le_bytes();
+    for round in 0..3 {
+        let spu = round;
+        let done = rig.call((app, 1, spu), &offset, b"some bytes", 0);
+        assert_eq!((status(&done), done.result), (0, 10));
+        let done = rig.call((app, 2, spu), &offset, &[], 10);
+        assert_eq!((status(&done), &done.buffer[..10]), (0, b"some bytes".as_slice()));
+        assert_eq!(status(&rig.call((app, 1, spu), &offset[..7], &[], 0)), 0xffff_fffd);
+        let done = rig.call((app, 3, spu), &[], b"123456789", 4);
+        assert_eq!((status(&done), done.result, &done.buffer[..4]), (0, 0xe306_9283, b"1256".as_slice()));
+        for to in 0..3u32 {
+            let done = rig.call((app, 4, spu), &to.to_le_bytes(), &[], 6);
+            assert_eq!((status(&done), done.result, &done.buffer[..6]), (17, spu.into(), b"abcdNV".as_slice()));
+        }
+        let done = rig.call((app, 6, spu), &10u32.to_le_bytes(), &[], 0);
+        assert_eq!((status(&done), done.result), (0, 1000 + 4 * 55));
+        // As many at the same time as threads, less one for what they send.
+        for number in 0..7u32 {
+            rig.submit((app, 7, spu), &number.to_le_bytes(), &[], 0);
+        }
+        let most = (0..7).map(|_| {
+            let done = rig.completion();
+            assert_eq!(status(&done), 0);
+            done.result
+        });
+        assert_eq!(most.max(), Some(7));
+        assert_eq!(status(&rig.call((app, 11, spu), &[], &[], 0)), 0xffff_fff8);
+        let done = rig.call((app, 9, spu), &[], &[], 0);
+        assert_eq!(status(&done), 0);
+        assert_ne!(done.result & 1 << 4, 0, "it was told that it has started");
+    }
+    // A stack overflow ends the app, and nothing else.
+    let done = rig.call((app, 10, 0), &[], &[], 0);
+    assert!(!matches!(done.outcome, RpcOutcome::Answered { status: 0 }), "{:?}", done.outcome);
+    let nsid = rig.device.namespaces().first().map(|namespace| namespace.nsid);
+    assert!(nsid.is_some());
+}
