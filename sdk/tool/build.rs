@@ -14,7 +14,7 @@ fn main() -> io::Result<()> {
     {
         println!("cargo::rerun-if-changed={}", folder.display());
         let mut files = Vec::new();
-        collect(&folder, &folder, extensions, &mut files)?;
+        collect(&folder, extensions, &mut files)?;
         files.sort();
         // Writing to a string does not fail.
         let _ = writeln!(
@@ -30,13 +30,13 @@ fn main() -> io::Result<()> {
     fs::write(out.join("sdk_files.rs"), text)
 }
 
-fn collect(root: &Path, folder: &Path, extensions: &[&str], files: &mut Vec<PathBuf>) -> io::Result<()> {
+fn collect(folder: &Path, extensions: &[&str], files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
             // Tests of the SDK itself are not for projects.
             if path.file_name().is_none_or(|name| name != "tests") {
-                collect(root, &path, extensions, files)?;
+                collect(&path, extensions, files)?;
             }
         } else if path.extension().is_some_and(|extension| extensions.iter().any(|known| extension == *known)) {
             files.push(path);
