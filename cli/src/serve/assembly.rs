@@ -28,16 +28,17 @@ fn bank_bytes(spus: u16, capacity: Size) -> Outcome<u64> {
 /// A store in memory. Without a capacity, this machine's memory bounds it, or the namespaces where they are larger: memory
 /// is taken only as it is written.
 pub fn ram_store(config: &DeviceConfig, capacity: Option<Size>) -> Outcome<Box<dyn Store>> {
-    let capacity = capacity.unwrap_or_else(|| {
-        let share = |bytes| config.bank_share_bytes(bytes).unwrap_or(u64::MAX);
-        let spus = u64::from(config.spus);
-        let namespaces =
-            share(config.namespace_bytes).saturating_add(share(config.kv_namespace_bytes)).saturating_mul(spus);
-        Size(namespaces.saturating_add(REGIONS_BYTES).max(memory_bytes()))
-    });
+    let share = |bytes| config.bank_share_bytes(bytes).unwrap_or(u64::MAX);
+    let spus = u64::from(config.spus);
+    let namespaces =
+        share(config.namespace_bytes).saturating_add(share(config.kv_namespace_bytes)).saturating_mul(spus);
+    let capacity = capacity.unwrap_or_else(|| Size(namespaces.saturating_add(REGIONS_BYTES).max(memory_bytes())));
     let bank = bank_bytes(config.spus, capacity)?;
-    let store =
+    let mut store =
         RamStore::new(usize::from(config.spus), bank).context(|| "cannot keep contents in memory".to_owned())?;
+    if namespaces <= memory_bytes() / 2 {
+        store.prefer_huge_pages();
+    }
     Ok(Box::new(store))
 }
 

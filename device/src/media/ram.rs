@@ -101,6 +101,19 @@ impl RamStore {
         })
     }
 
+    /// Asks the operating system for huge pages: fewer faults and faster access, at up to 2 MiB of memory for the first byte
+    /// written in each 2 MiB. For stores that fit in this machine's memory; where there are none to be had, nothing changes.
+    pub fn prefer_huge_pages(&mut self) {
+        for mapping in &self.banks {
+            // SAFETY: the range is the mapping's own; the advice changes no contents.
+            let advised =
+                unsafe { rustix::mm::madvise(mapping.base.as_ptr().cast(), mapping.bytes, Advice::LinuxHugepage) };
+            if let Err(error) = advised {
+                tracing::debug!("no huge pages for contents in memory: {error}");
+            }
+        }
+    }
+
     fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker();
