@@ -439,7 +439,7 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
         unsafe { slot.cast::<F>().write(make(Request::new(token))) };
         // SAFETY: just written.
         match unsafe { poll_slot::<F>(slot, &mut Context::from_waker(&waker(index))) } {
-            Poll::Ready(response) => self.finish(index, response),
+            Poll::Ready(response) => self.finish(index, token, response),
             Poll::Pending => thread.lifecycle.set(Some(&LifecycleOf::<F>::LIFECYCLE)),
         }
         self.run_ready();
@@ -473,16 +473,16 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
         // SAFETY: `lifecycle` is set exactly while the slot holds a live future of its type.
         if let Poll::Ready(response) = unsafe { (lifecycle.poll)(slot, &mut Context::from_waker(&waker(index))) } {
             thread.lifecycle.set(None);
-            self.finish(index, response);
+            self.finish(index, thread.token.get(), response);
         }
     }
 
     #[inline]
-    fn finish(&self, index: u32, response: Response) {
+    fn finish(&self, index: u32, token: u32, response: Response) {
         let thread = &self.table.threads[index as usize];
         self.table.taken.set(self.table.taken.get() & !(1 << index));
         if !thread.answered.get() {
-            sys::respond(thread.token.get(), response.status, response.result);
+            sys::respond(token, response.status, response.result);
         }
     }
 

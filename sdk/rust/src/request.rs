@@ -185,8 +185,20 @@ impl Request {
     /// The next `BYTES` bytes of the body; [`Error::Range`] where there are fewer.
     #[inline]
     pub fn receive_array<const BYTES: usize>(&self) -> Result<[u8; BYTES], Error> {
-        let mut bytes = [0; BYTES];
-        if self.receive(&mut bytes) == BYTES { Ok(bytes) } else { Err(Error::Range) }
+        #[cfg(target_arch = "wasm32")]
+        {
+            let mut bytes = core::mem::MaybeUninit::<[u8; BYTES]>::uninit();
+            // SAFETY: the import writes at most `BYTES` bytes; where it wrote them all, all are initialised.
+            unsafe {
+                let received = sys::receive_bytes_to(self.token, bytes.as_mut_ptr().cast(), BYTES as u32);
+                if received == BYTES as u32 { Ok(bytes.assume_init()) } else { Err(Error::Range) }
+            }
+        }
+        #[cfg(not(target_arch = "wasm32"))]
+        {
+            let mut bytes = [0; BYTES];
+            if self.receive(&mut bytes) == BYTES { Ok(bytes) } else { Err(Error::Range) }
+        }
     }
 
     /// Moves `bytes` bytes.

@@ -93,8 +93,8 @@ mod wasm {
     use crate::{Error, Namespace, RequestInfo};
 
     pub use imports::{
-        checksum, checksum_value, compare, count, dma, dma_strided, flush, region, region_bytes, region_free, respond,
-        rpc_append, rpc_finish, rpc_start, spu_count, spu_id, time_ns,
+        checksum, checksum_value, compare, count, dma, dma_strided, flush, receive_bytes as receive_bytes_to, region,
+        region_bytes, region_free, respond, rpc_append, rpc_finish, rpc_start, spu_count, spu_id, time_ns,
     };
 
     #[inline]

@@ -83,7 +83,7 @@ impl Project {
         if !(1..=255).contains(&project.threads) {
             return Err(wrong("threads is 1 to 255".into()));
         }
-        if project.stack_bytes < 512 || project.stack_bytes % 16 != 0 {
+        if project.stack_bytes < 512 || !project.stack_bytes.is_multiple_of(16) {
             return Err(wrong("stack_bytes is a multiple of 16, at least 512".into()));
         }
         Ok(project)
