@@ -77,8 +77,24 @@ impl Machine {
         (message.caller == caller && message.finished.is_none()).then_some(message)
     }
 
-    /// `rpc_append`.
+    /// `rpc_append`; an error gives the handle back.
     pub fn rpc_append<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &M,
+        handle: i32,
+        port: u32,
+        address: u64,
+        bytes: u32,
+    ) -> Result<i32, WildPointer> {
+        let appended = self.append(caller, memory, handle, port, address, bytes)?;
+        if appended < 0 && self.message(caller, handle).is_some() {
+            self.messages.remove(handle as u32);
+        }
+        Ok(appended)
+    }
+
+    fn append<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &M,

@@ -317,10 +317,16 @@ impl<B: Backend> Subsystem<B> {
     /// Lets the device work and time pass; returns when it wants to be called again, if it knows. To be called again at once
     /// while completions come.
     pub fn run(&mut self, now_ns: u64) -> Option<u64> {
-        self.set_time(now_ns);
+        self.run_by(&|| now_ns)
+    }
+
+    /// The same by a clock that is asked again when the device has worked, so that commands that end at once have a latency.
+    pub fn run_by(&mut self, clock: &dyn Fn() -> u64) -> Option<u64> {
+        self.set_time(clock());
         let wake_ns = loop {
             self.submitted = false;
             let wake_ns = self.backend.run(self.now_ns);
+            self.set_time(clock());
             while let Some(completion) = self.backend.completion() {
                 self.device_completed(completion);
             }

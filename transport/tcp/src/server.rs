@@ -372,7 +372,8 @@ impl<B: Backend> Server<B> {
     /// Lets the device run, frames what came of it and sends. Returns whether something happened, and when the device wants
     /// to run again.
     fn work(&mut self) -> (bool, Option<u64>) {
-        let wake_ns = self.subsystem.run(self.now_ns);
+        let started = self.started;
+        let wake_ns = self.subsystem.run_by(&|| started.elapsed().as_nanos() as u64);
         let mut worked = false;
         while let Some(completion) = self.subsystem.completion() {
             worked = true;
