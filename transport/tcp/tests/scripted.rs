@@ -230,7 +230,8 @@ fn broken_pdus_end_the_connection_with_their_reason() {
 #[test]
 fn data_that_nobody_asked_for() {
     let server = serve();
-    let cases: [(&str, fn(&mut Data), FatalStatus, u32); 6] = [
+    type Case = (&'static str, fn(&mut Data), FatalStatus, u32);
+    let cases: [Case; 6] = [
         ("tag", |data| data.transfer_tag ^= 0x100, FatalStatus::InvalidHeaderField, field::TTAG),
         ("command", |data| data.cid ^= 1, FatalStatus::InvalidHeaderField, field::CCCID),
         ("offset", |data| data.offset = 4, FatalStatus::DataOutOfRange, field::OFFSET),

@@ -19,7 +19,7 @@ type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 fn shared_keys(seed: u64, planted: Option<Planted>) -> Result<(), String> {
     let world = World::new(Media::new(512 << 10), seed);
     world.planted.set(planted);
-    world.reader_turns.set(if seed % 4 == 0 { 200 } else { 1 });
+    world.reader_turns.set(if seed.is_multiple_of(4) { 200 } else { 1 });
     let table = Box::new(Table::new());
     let broken = RefCell::new(None);
     let reads = Cell::new(0_u32);
@@ -30,7 +30,7 @@ fn shared_keys(seed: u64, planted: Option<Planted>) -> Result<(), String> {
             let mut random = Random(seed ^ number << 40);
             for step in 0..60 {
                 let key = [b'k', random.below(3) as u8];
-                let pair = id(&key, seed % 2 == 0);
+                let pair = id(&key, seed.is_multiple_of(2));
                 match random.below(8) {
                     0..=3 => {
                         // The first bytes of a value tell what all of it must be.
@@ -76,7 +76,7 @@ fn shared_keys(seed: u64, planted: Option<Planted>) -> Result<(), String> {
     }
     // At rest all agrees, before and after a rebuild.
     world.slow.set(false);
-    let listed = run_one(&world, list_all(&world, &table, seed % 2 == 0, 4096)).unwrap().unwrap();
+    let listed = run_one(&world, list_all(&world, &table, seed.is_multiple_of(2), 4096)).unwrap().unwrap();
     let counted = run_one(&world, statistics(&world, &table)).unwrap().unwrap();
     let rebuilt = Box::new(Table::new());
     let again = run_one(&world, statistics(&world, &rebuilt)).unwrap().map_err(|failure| format!("{failure:?}"))?;
@@ -107,8 +107,8 @@ fn planted_unprotected_reader_is_caught() {
 /// Pairs that stay are listed exactly once, in order, whatever comes and goes beside them.
 #[test]
 fn lists_beside_mutations() {
-    for seed in 0..12 {
-        let spread = seed % 2 == 0;
+    for seed in 0..12u64 {
+        let spread = seed.is_multiple_of(2);
         let world = World::new(Media::new(1 << 20), seed);
         let table = Box::new(Table::new());
         let mut staying: Vec<Vec<u8>> = (0..60_u8).map(|number| vec![b's', number]).collect();

@@ -105,7 +105,7 @@ fn against_the_model(seed: u64, media_bytes: usize, largest: u64, operations: u6
                 if clean {
                     run_one(&world, table.close_all(&world.request(&[], 0))).unwrap();
                 }
-                table = Box::new(Table::new());
+                *table = Table::new();
                 let writes = world.writes.get();
                 run_one(&world, check(&world, &table, &model, spread)).unwrap();
                 assert!(!clean || world.writes.get() == writes, "a clean opening writes nothing");

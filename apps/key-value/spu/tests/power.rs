@@ -51,9 +51,9 @@ fn check_survivor(
     let after = world.media.borrow().clone();
     let (again, table, _) = recover(after.survivor(|_| false), None);
     found.clone().verify(&again, &table, spread).map_err(|text| format!("a cut after recovery: {text}"))?;
-    // Cuts in the midst of recovery.
-    for _ in 0..effort.recovery_cuts.min(writes) {
-        let at = if effort.recovery_cuts >= writes { random.below(writes) + 1 } else { 1 + random.below(writes) };
+    // Cuts in the midst of recovery: at every write where the effort allows it, else at random ones.
+    for number in 1..=effort.recovery_cuts.min(writes) {
+        let at = if effort.recovery_cuts >= writes { number } else { 1 + random.below(writes) };
         let (cut, _, _) = recover(media.clone(), Some(at));
         let media = cut.media.borrow().clone();
         for survivor in media.survivors(2, 3, random) {
