@@ -44,6 +44,11 @@ impl Job {
     }
 }
 
+/// Most events of one [`Device::run`], and most instructions of apps (what is under way ends its turn): handlers that call one
+/// another for ever leave the driver of the device its say.
+const EVENTS_A_RUN_MAX: usize = 65536;
+const INSTRUCTIONS_A_RUN_MAX: u64 = 200_000_000;
+
 /// An app that comes with the program.
 pub enum BuiltInApp {
     /// A module for the sandbox.
@@ -68,6 +73,8 @@ pub struct Device {
     uuid: [u8; 16],
     /// Under a model of time: until when each SPU's processor is busy.
     processors: Vec<u64>,
+    /// Instructions of apps since [`Device::run`] was called.
+    run_instructions: u64,
 }
 
 impl Device {
@@ -141,6 +148,7 @@ impl Device {
             jobs: VecDeque::new(),
             uuid: metadata.uuid,
             processors: vec![0; spus],
+            run_instructions: 0,
         };
         device.load_apps(built_in, &metadata.apps)?;
         device.resume_deletions();
@@ -162,17 +170,19 @@ impl Device {
                     if known.is_some_and(|app| !app.built_in) {
                         continue;
                     }
-                    let number = known.map(|app| app.number);
+                    let number = known.map(|app| app.number).or_else(|| self.unclaimed_number(installed));
                     self.add_app(compiled, number, true).map_err(|why| OpenError(format!("app {name}: {why}")))?;
                 }
                 BuiltInApp::Native(native) => {
                     let manifest = crate::spu::module::parse_manifest(native.manifest()).map_err(OpenError)?;
-                    let number = installed.iter().find(|app| app.name == manifest.name).map(|app| app.number);
+                    let known = installed.iter().find(|app| app.name == manifest.name);
+                    let number = known.map(|app| app.number).or_else(|| self.unclaimed_number(installed));
                     self.add_native(native, manifest, number).map_err(OpenError)?;
                 }
             }
         }
         for app in installed.iter().filter(|app| !app.built_in) {
+            self.check_number(app)?;
             let blob = self.machine.borrow_mut().media.store.load_blob(&app.name);
             let bytes = blob.map_err(|error| OpenError(format!("app {} cannot be read: {error}", app.name)))?;
             let bytes =
@@ -192,6 +202,27 @@ impl Device {
             }
         }
         Ok(())
+    }
+
+    /// A number for a new built-in app that no installed app has.
+    fn unclaimed_number(&self, installed: &[InstalledApp]) -> Option<AppNumber> {
+        let machine = self.machine.borrow();
+        let claimed = |place: usize| installed.iter().any(|app| usize::from(app.number) == place);
+        let place = (1..machine.apps.len()).find(|place| machine.apps[*place].is_none() && !claimed(*place));
+        place.map(|place| place as AppNumber)
+    }
+
+    /// Checks the number that the metadata give an app.
+    fn check_number(&self, app: &InstalledApp) -> Result<(), OpenError> {
+        let machine = self.machine.borrow();
+        let (name, number, apps_max) = (&app.name, app.number, machine.apps.len());
+        let wrong = match machine.apps.get(usize::from(number)) {
+            _ if number == 0 => "is the control service's".to_owned(),
+            None => format!("is past apps_max, {apps_max}: start the device with more"),
+            Some(Some(other)) if other.name != *name => format!("is also that of app {}", other.name),
+            Some(_) => return Ok(()),
+        };
+        Err(OpenError(format!("the device's metadata give app {name} the number {number}, which {wrong}")))
     }
 
     pub(crate) fn module_limits(&self) -> ModuleLimits {
@@ -402,12 +433,19 @@ impl Device {
         true
     }
 
-    /// Does all that can be done at `now_ns`; returns when it wants to be called again, if it knows.
+    /// Does all that can be done at `now_ns`, up to a bound; returns when it wants to be called again, if it knows: at
+    /// `now_ns` itself where more is to be done.
     pub fn run(&mut self, now_ns: u64) -> Option<u64> {
         self.machine.borrow_mut().now_ns = now_ns;
+        self.run_instructions = 0;
+        let mut events = 0;
         loop {
             self.collect_store();
-            while let Some(event) = { self.machine.borrow_mut().events.pop(now_ns) } {
+            while events < EVENTS_A_RUN_MAX
+                && self.run_instructions < INSTRUCTIONS_A_RUN_MAX
+                && let Some(event) = { self.machine.borrow_mut().events.pop(now_ns) }
+            {
+                events += 1;
                 match event {
                     Event::Deliver { token } if self.is_for_control(token) => self.handle_control(token),
                     Event::Deliver { token } => self.deliver(token),
@@ -415,6 +453,10 @@ impl Device {
                 }
             }
             let more = self.serve_control(now_ns);
+            events += usize::from(more);
+            if events >= EVENTS_A_RUN_MAX || self.run_instructions >= INSTRUCTIONS_A_RUN_MAX {
+                return Some(now_ns);
+            }
             if !more && !self.machine.borrow().events.has_ready() {
                 break;
             }
@@ -577,6 +619,7 @@ impl Device {
 
     #[inline]
     fn account(&mut self, number: AppNumber, spu: u16, instructions: u64) {
+        self.run_instructions += instructions;
         let machine = &mut *self.machine.borrow_mut();
         machine.spus[spu as usize].instructions += instructions;
         if let Some(app) = machine.apps[number as usize].as_mut() {

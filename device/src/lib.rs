@@ -25,6 +25,8 @@ mod service;
 pub(crate) mod slab;
 pub mod spu;
 pub mod statistics;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use config::{DeviceConfig, STRIPE_BYTES};
 pub use device::{BuiltInApp, Device, Job, JobDone, OpenError};

@@ -1,6 +1,5 @@
 //! The seam between the subsystem and what serves it: the calls of [`willow_device::Device`] that commands need, no more.
-//! The subsystem is generic over it, so that its sequences are tested against a small backend in memory
-//! ([`crate::testing`]) as well as against the device.
+//! The subsystem is generic over it, so that what serves it can be wrapped: to observe it, or to make it fail in a test.
 
 use std::sync::Arc;
 
