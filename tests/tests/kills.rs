@@ -1,0 +1,147 @@
+//! SIGKILL of the real command at random moments under a workload that verifies, some hundred times on the same media: nothing that was
+//! acknowledged is lost, though nothing was flushed, and nothing shows that was never written.
+//!
+//! `WILLOW_KILL_ROUNDS` sets the number of rounds, `WILLOW_SEED` the seed.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use willow_host::{BlockClient, Controller, Hre, KvClient, NvmeHre, Options, StoreCondition};
+use willow_tests::daemon::Daemon;
+
+/// Rounds, where the environment names no number.
+const ROUNDS: u32 = 200;
+/// Writers at the same time, each with slots of its own.
+const WRITERS: usize = 8;
+/// Blocks, and as many keys, of each writer.
+const SLOTS: usize = 24;
+const BLOCK_BYTES: usize = 4096;
+
+/// Versions of a block or pair: 0 is what a fresh device has.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    acknowledged: u64,
+    attempted: u64,
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+fn content(slot: usize, version: u64, bytes: usize) -> Vec<u8> {
+    let word = (slot as u64) << 40 ^ version;
+    let filler = if version == 0 { 0 } else { word.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 };
+    filler.to_le_bytes().iter().copied().cycle().take(bytes).collect()
+}
+
+/// The pair of a version: every fifth version is none (deleted), as version 0 is.
+fn pair(slot: usize, version: u64) -> Option<Vec<u8>> {
+    (!version.is_multiple_of(5)).then(|| content(slot, version, (version as usize * 397 + slot * 13) % 3000))
+}
+
+async fn attach(daemon: &Daemon) -> (Arc<dyn Hre>, Controller) {
+    let mut options = Options::new(daemon.address(), daemon.nqn());
+    options.reconnect_for = Duration::ZERO;
+    let controller = Controller::connect(options).await.expect("the device takes a host");
+    let hre = NvmeHre::new(controller.clone(), 1).await.expect("an endpoint");
+    (Arc::new(hre), controller)
+}
+
+/// Writes until the device is gone.
+async fn write(writer: usize, seed: u64, block: Rc<BlockClient>, kv: Rc<KvClient>, model: Rc<RefCell<Vec<[Slot; 2]>>>) {
+    let mut random = Random(seed);
+    loop {
+        let slot = writer * SLOTS + random.below(SLOTS as u64) as usize;
+        let kind = random.below(2) as usize;
+        let version = {
+            let entry = &mut model.borrow_mut()[slot][kind];
+            entry.attempted += 1;
+            entry.attempted
+        };
+        let ended = if kind == 0 {
+            let data = content(slot, version, BLOCK_BYTES);
+            block.write((slot * BLOCK_BYTES) as u64, data, random.below(20) == 0).await.map(drop)
+        } else {
+            let key = (slot as u32).to_be_bytes();
+            match pair(slot, version) {
+                Some(value) => kv.store(&key, value, StoreCondition::Always).await,
+                None => kv.delete(&key).await.map(drop),
+            }
+        };
+        match ended {
+            Ok(()) => model.borrow_mut()[slot][kind].acknowledged = version,
+            Err(_) => return,
+        }
+    }
+}
+
+/// Reads everything; each block and pair is the acknowledged version or the one under way at the kill.
+async fn verify(round: u32, block: &BlockClient, kv: &KvClient, model: &mut [[Slot; 2]]) {
+    for (slot, entry) in model.iter_mut().enumerate() {
+        let found = block.read((slot * BLOCK_BYTES) as u64, BLOCK_BYTES).await.expect("the block reads");
+        let matches = |version: &u64| content(slot, *version, BLOCK_BYTES) == found;
+        let version = (entry[0].acknowledged..=entry[0].attempted).find(matches);
+        let version = version.unwrap_or_else(|| {
+            panic!(
+                "round {round}: block {slot} holds {:?}..., not version {} or later",
+                &found[..8],
+                entry[0].acknowledged
+            )
+        });
+        entry[0] = Slot { acknowledged: version, attempted: version };
+        let found = kv.retrieve(&(slot as u32).to_be_bytes()).await.expect("the pair reads");
+        let version = (entry[1].acknowledged..=entry[1].attempted).find(|version| pair(slot, *version) == found);
+        let version = version.unwrap_or_else(|| {
+            let bytes = found.map(|value| value.len());
+            panic!("round {round}: pair {slot} has {bytes:?} bytes, not version {} or later", entry[1].acknowledged)
+        });
+        // An attempt that did not happen is made again with a version of its own.
+        entry[1] = Slot { acknowledged: version, attempted: entry[1].attempted };
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_kills_at_random_moments() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let rounds = number("WILLOW_KILL_ROUNDS").map_or(ROUNDS, |rounds| rounds as u32);
+    let mut random = Random(number("WILLOW_SEED").unwrap_or(1));
+    let mut daemon = Daemon::start(&["--size", "16M", "--kv-size", "16M", "--spus", "4"]);
+    let model = Rc::new(RefCell::new(vec![[Slot::default(); 2]; WRITERS * SLOTS]));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let local = tokio::task::LocalSet::new();
+    let mut acknowledged = 0;
+    for round in 1..=rounds {
+        local.block_on(&runtime, async {
+            let (hre, controller) = attach(&daemon).await;
+            let block = Rc::new(BlockClient::open(hre.clone(), 1).await.expect("namespace 1"));
+            let kv = Rc::new(KvClient::open_only(hre).await.expect("the KV namespace"));
+            verify(round, &block, &kv, &mut model.borrow_mut()).await;
+            let before: u64 = model.borrow().iter().flatten().map(|slot| slot.acknowledged).sum();
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| {
+                    let seed = random.below(u64::from(u32::MAX)) << 8 | writer as u64;
+                    tokio::task::spawn_local(write(writer, seed, block.clone(), kv.clone(), model.clone()))
+                })
+                .collect();
+            tokio::time::sleep(Duration::from_micros(random.below(40_000))).await;
+            daemon.kill();
+            for writer in writers {
+                writer.await.expect("a writer ends with its device");
+            }
+            let after: u64 = model.borrow().iter().flatten().map(|slot| slot.acknowledged).sum();
+            acknowledged += after - before;
+            drop(controller);
+        });
+        daemon.restart();
+    }
+    assert!(
+        acknowledged > u64::from(rounds),
+        "only {acknowledged} operations in {rounds} rounds: the workload hardly ran"
+    );
+}
