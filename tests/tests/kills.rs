@@ -121,7 +121,10 @@ fn nothing_acknowledged_is_lost_by_kills_at_random_moments() {
             let (hre, controller) = attach(&daemon).await;
             let block = Rc::new(BlockClient::open(hre.clone(), 1).await.expect("namespace 1"));
             let kv = Rc::new(KvClient::open_only(hre).await.expect("the KV namespace"));
-            verify(round, &block, &kv, &mut model.borrow_mut()).await;
+            // Nobody else has the model meanwhile.
+            let mut checked = model.take();
+            verify(round, &block, &kv, &mut checked).await;
+            model.replace(checked);
             let before: u64 = model.borrow().iter().flatten().map(|slot| slot.acknowledged).sum();
             let writers: Vec<_> = (0..WRITERS)
                 .map(|writer| {

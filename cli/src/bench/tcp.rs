@@ -50,7 +50,11 @@ impl Tcp {
         let pid = client.statistics()?.transport.pid;
         let (nsid, scratch) = match nsid {
             Some(nsid) => (nsid, None),
-            None => (client.create_namespace(CommandSet::Nvm, bytes, None)?, Some(client)),
+            None => {
+                // Operations that do not fill blocks of 4 KiB get small ones.
+                let block_bytes = if buffer_bytes.is_multiple_of(4096) { 4096 } else { 512 };
+                (client.create_namespace(CommandSet::Nvm, bytes, Some(block_bytes))?, Some(client))
+            }
         };
         let made = Self::open(&options.target, nsid, slots, buffer_bytes).and_then(|tcp| match tcp.block_bytes {
             1 => fail!("namespace {nsid} is no block namespace"),
