@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Most lines of a source file, its unit tests not counted: what is longer has two jobs.
-const SOURCE_LINES_MAX: usize = 860;
+const SOURCE_LINES_MAX: usize = 670;
 /// Most bytes of any file but the lock file: nothing generated, nothing binary.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 /// How many lines above an `unsafe` its reason may begin.
@@ -128,16 +128,16 @@ fn unsafe_code_has_its_reason() {
 fn no_registry_and_no_machine_is_named() {
     // Package registries and mirrors are the machine's configuration; paths of one machine are nobody else's.
     let forbidden = [
-        "crates.io",
-        "deb.debian",
-        "debian.org",
-        "ubuntu.com",
-        "pypi.org",
-        "npmjs",
-        "static.rust-lang",
-        "proxy.golang",
-        "/root/.cargo",
-        "/root/.cache",
+        concat!("crates", ".io"),
+        concat!("deb", ".debian"),
+        concat!("debian", ".org"),
+        concat!("ubuntu", ".com"),
+        concat!("pypi", ".org"),
+        concat!("npm", "js"),
+        concat!("static", ".rust-lang"),
+        concat!("proxy", ".golang"),
+        concat!("/root", "/.cargo"),
+        concat!("/root", "/.cache"),
     ];
     let mut complaints = Vec::new();
     for (path, text) in files() {

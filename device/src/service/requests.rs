@@ -1,0 +1,339 @@
+//! Requests to the control service, one function each (see [`crate::control`]).
+
+use super::{Answer, CompileDone, ERROR_TEXTS_MAX, WatchDone, refuse, serving_app};
+use crate::control::{self, AppInfo, ControlStatus, NamespaceRequest};
+use crate::device::{Continuation, Device, Job, JobDone};
+use crate::hre::HreId;
+use crate::media::store::StoreError;
+use crate::request::{AppNumber, RpcOutcome};
+use crate::spu::abi;
+use crate::spu::os::{Machine, Origin};
+use crate::spu::wasm::{CompiledModule, compile};
+
+/// Requests to the control service.
+impl Device {
+    /// Carries out a control request.
+    pub(crate) fn handle_control(&mut self, token: u32) {
+        let (hre, handler, arguments, payload) = {
+            let machine = self.machine.borrow();
+            let Some(activity) = machine.activities.get(token) else { return };
+            let arguments = activity.arguments.as_slice().to_vec();
+            let mut body = vec![0; machine.body_bytes(activity) as usize];
+            if machine.copy_body(token, 0, &mut body).is_none() {
+                body.clear();
+            }
+            let payload = body.split_off(arguments.len().min(body.len()));
+            (activity.originating, activity.handler, arguments, payload)
+        };
+        if let Some(activity) = self.machine.borrow_mut().activities.get_mut(token) {
+            activity.started = true;
+        }
+        if !hre.is_kernel() {
+            return self.machine.borrow_mut().end_activity(token, RpcOutcome::NotPermitted, 0);
+        }
+        let answer = match handler {
+            control::INSTALL => return self.install(token, hre, payload),
+            control::REMOVE => return self.remove(token, hre, &body_of(arguments, payload)),
+            control::CREATE_NAMESPACE => return self.create_namespace(token, hre, &body_of(arguments, payload)),
+            control::DELETE_NAMESPACE => return self.delete_namespace(token, hre, &body_of(arguments, payload)),
+            control::LIST_APPS => {
+                self.reply(token, &arguments, &serde_json::to_vec(&self.list_apps()).unwrap_or_default())
+            }
+            control::LIST_NAMESPACES => {
+                let namespaces = self.namespaces();
+                self.reply(token, &arguments, &serde_json::to_vec(&*namespaces).unwrap_or_default())
+            }
+            control::STATISTICS => {
+                let mut value = serde_json::to_value(self.statistics()).unwrap_or_default();
+                if let (Some(front), Some(object)) = (&self.service.front, value.as_object_mut()) {
+                    object.insert("transport".to_owned(), front());
+                }
+                self.reply(token, &arguments, &serde_json::to_vec(&value).unwrap_or_default())
+            }
+            control::LOG => self.log(token, &arguments),
+            control::ERROR_TEXT => {
+                let text = self.service.errors.get(&hre).cloned().unwrap_or_default();
+                self.reply(token, &arguments, text.as_bytes())
+            }
+            control::FIND_APP => {
+                let name = body_of(arguments, payload);
+                match self.machine.borrow().find_app(&name) {
+                    Some(number) => Ok(u32::from(number)),
+                    None => refuse(ControlStatus::NotFound, format!("no app {} is installed", name.escape_ascii())),
+                }
+            }
+            control::ANSWER_UPCALL => {
+                let body = body_of(arguments, payload);
+                let word = |at: usize| {
+                    let bytes = body.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+                    bytes.map(u32::from_le_bytes)
+                };
+                match (word(0), word(4), word(8), word(12)) {
+                    (Some(low), Some(high), Some(status), Some(result)) => {
+                        let id = u64::from(low) | u64::from(high) << 32;
+                        match self.answer_upcall(hre, id, status, result) {
+                            true => Ok(0),
+                            false => refuse(ControlStatus::NotFound, format!("no upcall {id} waits for this endpoint")),
+                        }
+                    }
+                    _ => refuse(ControlStatus::Malformed, "an answer has 16 bytes: u64 id, u32 status, u32 result"),
+                }
+            }
+            _ => return self.machine.borrow_mut().end_activity(token, RpcOutcome::NoHandler, 0),
+        };
+        self.answer(token, hre, answer);
+    }
+
+    pub(super) fn answer(&mut self, token: u32, hre: HreId, answer: Answer) {
+        let (status, result) = match answer {
+            Ok(result) => (ControlStatus::Success, result),
+            Err((status, text)) => {
+                tracing::info!("control request of {hre:?} failed: {text}");
+                if self.service.errors.len() < ERROR_TEXTS_MAX || self.service.errors.contains_key(&hre) {
+                    self.service.errors.insert(hre, text);
+                }
+                (status, 0)
+            }
+        };
+        self.machine.borrow_mut().end_activity(token, RpcOutcome::Answered { status: status as u32 }, result);
+    }
+
+    /// Writes a reply from the offset in the arguments on; the result is its whole length.
+    fn reply(&mut self, token: u32, arguments: &[u8], whole: &[u8]) -> Answer {
+        let offset = arguments.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
+        let rest = whole.get(offset..).unwrap_or_default();
+        let machine = &mut *self.machine.borrow_mut();
+        if let Some(activity) = machine.activities.get_mut(token) {
+            let room = match &activity.origin {
+                Origin::Host { transfer } => {
+                    machine.bridge.transfers.get(*transfer).map_or(0, |t| t.reply_bytes as usize)
+                }
+                Origin::Spu { reply, .. } => reply.len(),
+                Origin::Event { .. } => 0,
+            };
+            let count = rest.len().min(room);
+            if let Some(into) = Machine::reply_range(&mut machine.bridge, activity, 0, count) {
+                into.copy_from_slice(&rest[..count]);
+            }
+        }
+        Ok(whole.len() as u32)
+    }
+
+    fn log(&mut self, token: u32, arguments: &[u8]) -> Answer {
+        let name = arguments.get(4..).unwrap_or_default();
+        // Transports with arguments of a fixed length (opcode 82h) pad them with zeroes, which no name has.
+        let name = &name[..name.iter().position(|byte| *byte == 0).unwrap_or(name.len())];
+        let text = {
+            let machine = self.machine.borrow();
+            let app = machine.find_app(name).and_then(|number| machine.apps[number as usize].as_ref());
+            app.map(|app| {
+                let mut text = String::new();
+                for line in &app.log {
+                    text.push_str(line);
+                    text.push('\n');
+                }
+                text
+            })
+        };
+        match text {
+            Some(text) => self.reply(token, arguments, text.as_bytes()),
+            None => refuse(ControlStatus::NotFound, format!("no app {} is installed", name.escape_ascii())),
+        }
+    }
+
+    fn list_apps(&self) -> Vec<AppInfo> {
+        let machine = self.machine.borrow();
+        let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
+            let app = app.as_ref()?;
+            let first = self.instances.get(number).and_then(|spus| spus.first()).and_then(Option::as_ref);
+            Some(AppInfo {
+                number: number as u16,
+                name: app.name.clone(),
+                version: app.version.clone(),
+                module_bytes: app.module_bytes,
+                memory_bytes: first.map_or(0, |instance| instance.memory_bytes()),
+                handlers: app.handlers.clone(),
+                state: app.ended.clone().map_or_else(|| "running".to_owned(), |why| format!("ended: {why}")),
+            })
+        });
+        apps.collect()
+    }
+
+    fn install(&mut self, token: u32, hre: HreId, module: Vec<u8>) {
+        let key = self.service.key();
+        let limits = self.module_limits();
+        let engine = self.runtime.engine();
+        self.jobs.push_back(Job(Box::new(move || JobDone(key, Box::new(compile(&engine, module, limits))))));
+        let then: CompileDone = Box::new(move |device, compiled| match compiled {
+            Err(why) => {
+                device.answer(token, hre, refuse(ControlStatus::ModuleRefused, format!("the module is refused: {why}")))
+            }
+            Ok(compiled) => device.install_compiled(token, hre, compiled),
+        });
+        self.service.compiles.insert(key, then);
+    }
+
+    fn install_compiled(&mut self, token: u32, hre: HreId, compiled: CompiledModule) {
+        let name = compiled.manifest.name.clone();
+        let old = self.machine.borrow().find_app(name.as_bytes());
+        if old.is_none() {
+            return self.finish_install(token, hre, compiled, None);
+        }
+        if let Some(number) = old {
+            if self.service.is_draining(number) {
+                let text = format!("app {name} is being replaced or removed at this moment: try again");
+                return self.answer(token, hre, refuse(ControlStatus::Busy, text));
+            }
+            self.drain(
+                number,
+                Box::new(move |device| {
+                    device.machine.borrow_mut().end_app_for_upgrade(number);
+                    device.finish_install(token, hre, compiled, Some(number));
+                }),
+            );
+        }
+    }
+
+    fn finish_install(&mut self, token: u32, hre: HreId, compiled: CompiledModule, number: Option<AppNumber>) {
+        let (name, bytes) = (compiled.manifest.name.clone(), compiled.bytes.clone());
+        match self.add_app(compiled, number, false) {
+            Err(why) => {
+                self.answer(token, hre, refuse(ControlStatus::ModuleRefused, format!("the module is refused: {why}")))
+            }
+            Ok(number) => {
+                let saved = move |device: &mut Device, result: Result<(), StoreError>| {
+                    let failed =
+                        |error| (ControlStatus::MediaFailed, format!("the app runs but is not saved: {error}"));
+                    device.answer(token, hre, result.map(|()| u32::from(number)).map_err(failed));
+                };
+                let blob_saved: Continuation = Box::new(move |device, result| match result {
+                    Err(error) => saved(device, Err(error)),
+                    Ok(()) => device.save(Box::new(saved)),
+                });
+                self.store_step(blob_saved, |store, ticket| store.save_blob(ticket, &name, bytes));
+            }
+        }
+    }
+
+    fn remove(&mut self, token: u32, hre: HreId, name: &[u8]) {
+        let number = self.machine.borrow().find_app(name);
+        let name = String::from_utf8_lossy(name).into_owned();
+        let Some(number) = number else {
+            return self.answer(token, hre, refuse(ControlStatus::NotFound, format!("no app {name} is installed")));
+        };
+        let serves = self.namespaces().iter().any(|namespace| serving_app(namespace.csi) == name);
+        if serves || self.service.is_draining(number) {
+            let text = format!("app {name} serves namespaces, or is being replaced: delete them first");
+            return self.answer(token, hre, refuse(ControlStatus::Busy, text));
+        }
+        self.drain(
+            number,
+            Box::new(move |device| {
+                let ranges: Vec<(u64, u64)> = {
+                    let machine = &mut *device.machine.borrow_mut();
+                    machine.end_app(number, "removed", RpcOutcome::AppEnded);
+                    machine.apps[number as usize] = None;
+                    let ids: Vec<u32> = machine.regions.all().iter().filter(|r| r.app == name).map(|r| r.id).collect();
+                    ids.into_iter().filter_map(|id| machine.regions.begin_delete(&name, id)).collect()
+                };
+                device.instances[number as usize].clear();
+                device.service.built_in.remove(&number);
+                device.save(Box::new(move |device, saved| {
+                    for (base, bank_bytes) in ranges {
+                        device.zero_region(base, bank_bytes, 0, Box::new(|_, _| {}));
+                    }
+                    let failed = |error| {
+                        (ControlStatus::MediaFailed, format!("the app is removed but that is not saved: {error}"))
+                    };
+                    let answer = saved.map(|()| 0).map_err(failed);
+                    let ended: Continuation = Box::new(move |device, _| device.answer(token, hre, answer));
+                    device.store_step(ended, |store, ticket| store.delete_blob(ticket, &name));
+                }));
+            }),
+        );
+    }
+
+    fn create_namespace(&mut self, token: u32, hre: HreId, body: &[u8]) {
+        let request: NamespaceRequest = match serde_json::from_slice(body) {
+            Ok(request) => request,
+            Err(error) => {
+                let text = format!("the request for a namespace cannot be read: {error}");
+                return self.answer(token, hre, refuse(ControlStatus::Malformed, text));
+            }
+        };
+        let app = serving_app(request.csi);
+        let Some(number) = self.app_number(app) else {
+            let text = format!("app {app}, which serves such namespaces, is not installed");
+            return self.answer(token, hre, refuse(ControlStatus::NotFound, text));
+        };
+        let namespace = match self.add_namespace(&request) {
+            Ok(namespace) => namespace,
+            Err(error) => return self.answer(token, hre, Err(error)),
+        };
+        let nsid = namespace.nsid;
+        self.save(Box::new(move |device, saved| match saved {
+            Ok(()) => {
+                device.send_event(number, &[abi::EVENT_NAMESPACE_CREATED, nsid], None);
+                device.answer(token, hre, Ok(nsid));
+            }
+            Err(error) => {
+                device.remove_namespace_entry(nsid);
+                {
+                    let mut machine = device.machine.borrow_mut();
+                    machine.regions.begin_delete(app, nsid);
+                    machine.regions.end_delete(namespace.base);
+                    machine.regions_changed();
+                }
+                let text = format!("the namespace cannot be saved: {error}");
+                device.answer(token, hre, refuse(ControlStatus::MediaFailed, text));
+            }
+        }));
+    }
+
+    fn delete_namespace(&mut self, token: u32, hre: HreId, body: &[u8]) {
+        let nsid = body.try_into().map(u32::from_le_bytes).unwrap_or(0);
+        let found = self.namespaces().iter().find(|namespace| namespace.nsid == nsid).cloned();
+        let Some(namespace) = found else {
+            return self.answer(token, hre, refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}")));
+        };
+        let app = serving_app(namespace.csi);
+        self.remove_namespace_entry(nsid);
+        let base_and_bytes = {
+            let mut machine = self.machine.borrow_mut();
+            let range = machine.regions.begin_delete(app, nsid);
+            machine.regions_changed();
+            range
+        };
+        let watch = self.service.key();
+        let goes_on: WatchDone = Box::new(move |device| {
+            device.save(Box::new(move |device, saved| {
+                let end: Continuation = Box::new(move |device, result| {
+                    let failed = |error| (ControlStatus::MediaFailed, format!("the deletion is not complete: {error}"));
+                    device.answer(token, hre, result.map(|()| 0).map_err(failed));
+                });
+                match (saved, base_and_bytes) {
+                    (Ok(()), Some((base, bank_bytes))) => device.zero_region(base, bank_bytes, 0, end),
+                    (result, _) => end(device, result),
+                }
+            }));
+        });
+        let running = {
+            let machine = self.machine.borrow();
+            let number = machine.find_app(app.as_bytes());
+            number.filter(|number| machine.apps[*number as usize].as_ref().is_some_and(|app| app.ended.is_none()))
+        };
+        match running {
+            Some(number) => {
+                self.service.watches.insert(watch, goes_on);
+                self.send_event(number, &[abi::EVENT_NAMESPACE_DELETED, nsid], Some(watch));
+            }
+            None => goes_on(self),
+        }
+    }
+}
+
+/// A request's whole body: small ones come as inline arguments, larger ones as payload.
+fn body_of(mut arguments: Vec<u8>, payload: Vec<u8>) -> Vec<u8> {
+    arguments.extend_from_slice(&payload);
+    arguments
+}
