@@ -72,8 +72,8 @@ pub fn run(options: &IoOptions) -> Outcome<Report> {
         measure(options, &mut driver, "in-process", None)?
     } else {
         let slots = options.common.depth_max().max(FILL_DEPTH);
-        let mut driver =
-            Tcp::block(&options.common, options.nsid, options.range_bytes(), slots, buffer_bytes(options))?;
+        let lengths = (options.bs.0, buffer_bytes(options));
+        let mut driver = Tcp::block(&options.common, options.nsid, options.range_bytes(), slots, lengths)?;
         let pid = driver.target_pid();
         let rows = measure(options, &mut driver, "tcp", pid);
         driver.finish()?;

@@ -60,7 +60,7 @@ pub fn run(options: &SandboxOptions) -> Outcome<Report> {
                 None,
                 options.range.0,
                 common.depth_max().max(8),
-                (options.bs.0 as usize).max(128 << 10),
+                (options.bs.0, (options.bs.0 as usize).max(128 << 10)),
             )
         };
         let (mut a, mut b) = (connect(&sandboxed)?, connect(&native)?);

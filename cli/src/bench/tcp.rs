@@ -38,13 +38,13 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// On namespace `nsid`, or on one of `bytes` bytes made for this.
+    /// On namespace `nsid`, or on one of `bytes` bytes made for this. Lengths are those of an operation and of the buffers.
     pub fn block(
         options: &CommonOptions,
         nsid: Option<u32>,
         bytes: u64,
         slots: usize,
-        buffer_bytes: usize,
+        (operation_bytes, buffer_bytes): (u64, usize),
     ) -> Outcome<Self> {
         let mut client = Client::connect(&options.target)?;
         let pid = client.statistics()?.transport.pid;
@@ -52,7 +52,7 @@ impl Tcp {
             Some(nsid) => (nsid, None),
             None => {
                 // Operations that do not fill blocks of 4 KiB get small ones.
-                let block_bytes = if buffer_bytes.is_multiple_of(4096) { 4096 } else { 512 };
+                let block_bytes = if operation_bytes.is_multiple_of(4096) { 4096 } else { 512 };
                 (client.create_namespace(CommandSet::Nvm, bytes, Some(block_bytes))?, Some(client))
             }
         };
