@@ -89,7 +89,14 @@ fn modules_say_what_they_are_for() {
 
 #[test]
 fn nothing_is_left_unfinished() {
-    let marks = ["todo!", "unimplemented!", "dbg!(", "FIXME", "XXX:", "TODO"];
+    let marks = [
+        concat!("to", "do!"),
+        concat!("unimpl", "emented!"),
+        "dbg!(",
+        concat!("FIX", "ME"),
+        concat!("XX", "X:"),
+        concat!("TO", "DO"),
+    ];
     let mut complaints = Vec::new();
     for (path, text) in files() {
         if is_this(&path) {
@@ -114,7 +121,7 @@ fn unsafe_code_has_its_reason() {
         let lines: Vec<&str> = text.lines().collect();
         for (number, line) in lines.iter().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
-            let opens = code.contains("unsafe {") || code.contains("unsafe impl");
+            let opens = code.contains(concat!("unsafe", " {")) || code.contains(concat!("unsafe", " impl"));
             let above = &lines[number.saturating_sub(SAFETY_LINES_MAX)..=number];
             if opens && !above.iter().any(|line| line.contains("SAFETY:")) {
                 complaints.push(format!("{}:{}: unsafe without // SAFETY:", path.display(), number + 1));
