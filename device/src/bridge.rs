@@ -6,6 +6,7 @@
 
 use crate::hre::HreId;
 use crate::request::{HostCompletion, RpcOutcome, Upcall};
+use crate::shared::SharedWindow;
 use crate::slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,9 +22,11 @@ pub(crate) struct Transfer {
     pub hre: HreId,
     pub tag: u64,
     pub buffer: Vec<u8>,
+    /// Where the reply goes instead of into `buffer`.
+    pub window: Option<SharedWindow>,
     pub payload_bytes: u32,
     pub reply_bytes: u32,
-    /// One past the last byte written into `buffer`.
+    /// One past the last byte of the reply that was written.
     pub reply_high: u32,
     /// RPCs not ended yet.
     pub outstanding: u32,
@@ -185,6 +188,7 @@ mod tests {
             hre,
             tag: 7,
             buffer: vec![],
+            window: None,
             payload_bytes: 0,
             reply_bytes: 0,
             reply_high: 0,

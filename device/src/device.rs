@@ -19,6 +19,7 @@ use crate::namespace::Namespace;
 use crate::region::RegionTable;
 use crate::request::{AppNumber, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, Upcall};
 use crate::service::Service;
+use crate::shared::SharedWindow;
 use crate::slab::Slab;
 use crate::spu::module::ModuleLimits;
 use crate::spu::os::{ACTIVITIES_MAX, Activity, AppState, Caller, Machine, Origin, error_of};
@@ -213,12 +214,24 @@ impl Device {
     /// makes no sense (no RPC, more payload than buffer).
     #[inline]
     pub fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest> {
+        self.submit_to(hre, request, None)
+    }
+
+    /// The same with a window of shared memory, where there is one, that the reply goes into instead of into the buffer.
+    #[inline]
+    pub fn submit_to(
+        &mut self,
+        hre: HreId,
+        request: HostRequest,
+        window: Option<SharedWindow>,
+    ) -> Result<(), HostRequest> {
         let mut machine = self.machine.borrow_mut();
         let count = match &request.rpcs {
             RpcList::One(_) => 1,
             RpcList::Many(rpcs) => rpcs.len(),
         };
-        let fits = request.payload_bytes.max(request.reply_bytes) as usize <= request.buffer.len();
+        let room = window.as_ref().map_or(request.buffer.len(), SharedWindow::bytes);
+        let fits = request.payload_bytes as usize <= request.buffer.len() && request.reply_bytes as usize <= room;
         if !fits || count == 0 || !machine.bridge.admits(hre) || machine.activities.len() + count > ACTIVITIES_MAX {
             return Err(request);
         }
@@ -226,6 +239,7 @@ impl Device {
             hre,
             tag: request.tag,
             buffer: request.buffer,
+            window,
             payload_bytes: request.payload_bytes,
             reply_bytes: request.reply_bytes,
             reply_high: 0,
@@ -312,7 +326,7 @@ impl Device {
                         && let Some(activity) = machine.activities.get_mut(token)
                     {
                         match Machine::reply_range(&mut machine.bridge, activity, offset, bytes.len()) {
-                            Some(into) => into.copy_from_slice(bytes),
+                            Some(mut into) => into.copy_from(bytes),
                             None => code = i64::from(abi::ERROR_RANGE),
                         }
                     }

@@ -22,6 +22,7 @@ pub mod namespace;
 pub mod region;
 pub mod request;
 mod service;
+pub mod shared;
 pub(crate) mod slab;
 pub mod spu;
 pub mod statistics;

@@ -7,6 +7,7 @@ use crate::statistics::Statistics;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+use willow_device::shared::SharedWindow;
 use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
 use willow_nvme::Backend;
 use willow_tcp::ServerHandle;
@@ -71,6 +72,10 @@ impl Backend for Observed {
     #[inline]
     fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest> {
         self.device.submit(hre, request)
+    }
+    #[inline]
+    fn submit_to(&mut self, hre: HreId, request: HostRequest, window: Option<SharedWindow>) -> Result<(), HostRequest> {
+        self.device.submit_to(hre, request, window)
     }
     fn abort(&mut self, hre: HreId, tag: u64) -> bool {
         self.device.abort(hre, tag)

@@ -10,6 +10,8 @@
 //!   flushed may be lost in units of 512 bytes, in any combination; it survives the death of the process.
 //! - A failed operation names what failed; a failed write leaves old or new bytes in each 512-byte unit.
 
+use crate::shared::SharedSpan;
+
 /// Names an operation that a store does in its own time.
 pub type Ticket = u64;
 
@@ -56,6 +58,15 @@ pub trait Store {
 
     /// Reads `into.len()` bytes, now or not at all.
     fn read(&mut self, bank: usize, address: u64, into: &mut [u8]) -> Result<Progress, StoreError>;
+    /// The same into memory that another process may change meanwhile; by way of private memory, unless the store knows better.
+    fn read_shared(&mut self, bank: usize, address: u64, into: &mut SharedSpan<'_>) -> Result<Progress, StoreError> {
+        let mut bytes = vec![0; into.len()];
+        let progress = self.read(bank, address, &mut bytes)?;
+        if progress == Progress::Done {
+            into.copy_from(&bytes);
+        }
+        Ok(progress)
+    }
     /// Writes, now or not at all.
     fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError>;
     /// Makes the range read as zeroes, giving its space back where whole units of the store are covered; now or not.

@@ -112,8 +112,8 @@ impl Device {
                 Origin::Event { .. } => 0,
             };
             let count = rest.len().min(room);
-            if let Some(into) = Machine::reply_range(&mut machine.bridge, activity, 0, count) {
-                into.copy_from_slice(&rest[..count]);
+            if let Some(mut into) = Machine::reply_range(&mut machine.bridge, activity, 0, count) {
+                into.copy_from(&rest[..count]);
             }
         }
         Ok(whole.len() as u32)

@@ -9,6 +9,7 @@ use super::os::{Caller, LocalMemory, Machine, WildPointer, error_of};
 use crate::clock::DmaKind;
 use crate::media::controller::Pending;
 use crate::media::store::Progress;
+use crate::shared::ReplySpan;
 
 /// One end of a DMA.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +144,7 @@ impl Machine {
                     return Ok(Moved::Error(abi::ERROR_ARGUMENT));
                 };
                 match Self::reply_range(&mut self.bridge, activity, to, bytes) {
-                    Some(into) => into.copy_from_slice(bytes_from),
+                    Some(mut into) => into.copy_from(bytes_from),
                     None => return Ok(Moved::Error(abi::ERROR_RANGE)),
                 }
                 Ok(Moved::Done)
@@ -157,7 +158,7 @@ impl Machine {
                     return Ok(Moved::Error(abi::ERROR_ARGUMENT));
                 };
                 match Self::reply_range(&mut self.bridge, activity, to, bytes) {
-                    Some(into) => into.fill(0),
+                    Some(mut into) => into.clear(),
                     None => return Ok(Moved::Error(abi::ERROR_RANGE)),
                 }
                 Ok(Moved::Done)
@@ -197,7 +198,11 @@ impl Machine {
                 let Some(into) = Self::reply_range(&mut self.bridge, activity, to, bytes) else {
                     return Ok(Moved::Error(abi::ERROR_RANGE));
                 };
-                match self.media.store.read(bank, from, into) {
+                let read = match into {
+                    ReplySpan::Private(into) => self.media.store.read(bank, from, into),
+                    ReplySpan::Shared(mut into) => self.media.store.read_shared(bank, from, &mut into),
+                };
+                match read {
                     Ok(Progress::WouldBlock) => {}
                     done => return Ok(done.into()),
                 }

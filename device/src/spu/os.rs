@@ -19,6 +19,7 @@ use crate::media::store::StoreError;
 use crate::namespace::Namespace;
 use crate::region::RegionTable;
 use crate::request::{AppNumber, Arguments, RpcOutcome};
+use crate::shared::ReplySpan;
 use crate::slab::Slab;
 use crate::statistics::{AppCounters, SpuCounters};
 use std::collections::{BTreeMap, VecDeque};
@@ -259,7 +260,7 @@ impl Machine {
         activity: &'a mut Activity,
         offset: u64,
         bytes: usize,
-    ) -> Option<&'a mut [u8]> {
+    ) -> Option<ReplySpan<'a>> {
         let begin = usize::try_from(offset).ok()?;
         let end = begin.checked_add(bytes)?;
         match &mut activity.origin {
@@ -269,9 +270,12 @@ impl Machine {
                     return None;
                 }
                 transfer.reply_high = transfer.reply_high.max(end as u32);
-                transfer.buffer.get_mut(begin..end)
+                match &mut transfer.window {
+                    None => transfer.buffer.get_mut(begin..end).map(ReplySpan::Private),
+                    Some(window) => window.span(begin, end).map(ReplySpan::Shared),
+                }
             }
-            Origin::Spu { reply, .. } => reply.get_mut(begin..end),
+            Origin::Spu { reply, .. } => reply.get_mut(begin..end).map(ReplySpan::Private),
             Origin::Event { .. } => None,
         }
     }

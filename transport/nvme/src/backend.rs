@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use willow_device::shared::SharedWindow;
 use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
 
 /// What serves the subsystem. Each function is the one of the same name in [`Device`].
@@ -11,6 +12,7 @@ pub trait Backend {
     fn open_hre(&mut self, process: Option<u32>) -> Option<HreId>;
     fn close_hre(&mut self, hre: HreId);
     fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest>;
+    fn submit_to(&mut self, hre: HreId, request: HostRequest, window: Option<SharedWindow>) -> Result<(), HostRequest>;
     fn abort(&mut self, hre: HreId, tag: u64) -> bool;
     fn run(&mut self, now_ns: u64) -> Option<u64>;
     fn completion(&mut self) -> Option<HostCompletion>;
@@ -39,6 +41,10 @@ impl Backend for Device {
     #[inline]
     fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest> {
         Device::submit(self, hre, request)
+    }
+    #[inline]
+    fn submit_to(&mut self, hre: HreId, request: HostRequest, window: Option<SharedWindow>) -> Result<(), HostRequest> {
+        Device::submit_to(self, hre, request, window)
     }
     fn abort(&mut self, hre: HreId, tag: u64) -> bool {
         Device::abort(self, hre, tag)
