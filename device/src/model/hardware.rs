@@ -1,0 +1,182 @@
+//! All resources put together: the [`Timing`] of the virtual and of the real clock.
+//!
+//! Invariants: a message passes link, bridge and ring in this order inwards and the reverse outwards, and is in one of them at a time
+//! (with cut-through, its head may be one further); every message that was taken arrives once.
+
+use super::energy::{Busy, energy};
+use super::link::{FromRing, HostLink};
+use super::parameters::{ModelParameters, OperatorCosts};
+use super::ring::{Ring, Sent};
+use super::spu::SpuHardware;
+use super::statistics::ModelStatistics;
+use super::trace::{Lane, TraceSink, Tracer};
+use crate::clock::{Agenda, DmaStep, Endpoint, Message, Timing, Transfer, Work};
+
+/// Word of the tick at which the ring's token is free; all others are messages that reach the ring.
+const RING_FREE: u32 = (1 << 20) - 1;
+/// Station of the bridge; SPUs follow it.
+const BRIDGE_STATION: u16 = 0;
+
+/// A message on its way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    from: u16,
+    to: u16,
+    to_host: bool,
+    ring_bytes: u64,
+    payload_bytes: u64,
+}
+
+/// The modelled hardware of one device.
+pub struct HardwareModel {
+    parameters: ModelParameters,
+    host: HostLink,
+    ring: Ring,
+    /// True where a tick for the ring's token is on the agenda.
+    ring_tick: bool,
+    spus: Vec<SpuHardware>,
+    /// By the message's number.
+    carried: Vec<Carried>,
+    trace: Tracer,
+}
+
+impl HardwareModel {
+    /// Hardware at rest, with so many SPUs and media of `bank_bytes` behind each. The error names the parameter that is wrong.
+    pub fn new(parameters: &ModelParameters, spus: u16, bank_bytes: u64) -> Result<Self, String> {
+        parameters.validate()?;
+        Ok(HardwareModel {
+            host: HostLink::new(&parameters.link, &parameters.bridge),
+            ring: Ring::new(&parameters.ring, usize::from(spus) + 1),
+            ring_tick: false,
+            spus: (0..spus).map(|spu| SpuHardware::new(parameters, spu, bank_bytes)).collect(),
+            carried: Vec::new(),
+            trace: Tracer::default(),
+            parameters: parameters.clone(),
+        })
+    }
+
+    /// The token is a message's: it is known when it arrives.
+    #[inline]
+    fn sent(&mut self, sent: Sent, agenda: &mut Agenda<'_>) {
+        let carried = self.carried[sent.id as usize];
+        self.trace.span(Lane::Ring, "message", (sent.begin_ns, sent.end_ns), sent.id.into(), carried.ring_bytes);
+        if !carried.to_host {
+            return agenda.arrive(sent.arrival_ns, sent.id);
+        }
+        // The token goes round in the order of the stations, so that messages reach the bridge in the order in which they were sent.
+        let from_ring = FromRing {
+            arrival_ns: sent.arrival_ns,
+            transmission_ns: sent.transmission_ns,
+            first_packet_ns: self.ring.transmission_ns(self.host.packet_bytes()),
+            payload_bytes: carried.payload_bytes,
+            id: sent.id,
+        };
+        let host_ns = self.host.outward(from_ring, &mut self.trace);
+        agenda.arrive(host_ns, sent.id);
+    }
+
+    fn await_token(&mut self, agenda: &mut Agenda<'_>) {
+        if !self.ring_tick && self.ring.waiting() > 0 {
+            self.ring_tick = true;
+            agenda.tick(self.ring.free_ns(), RING_FREE);
+        }
+    }
+
+    fn busy(&self, now_ns: u64) -> Busy {
+        let of = |busy: fn(&SpuHardware, u64) -> u64| self.spus.iter().map(|spu| busy(spu, now_ns)).collect();
+        Busy {
+            link: [self.host.link_in.busy_ns(now_ns), self.host.link_out.busy_ns(now_ns)],
+            bridge: [self.host.bridge_in.busy_ns(now_ns), self.host.bridge_out.busy_ns(now_ns)],
+            ring: self.ring.busy_ns(now_ns),
+            processors: of(|spu, now_ns| spu.processor.busy_ns(now_ns)),
+            dmas: of(|spu, now_ns| spu.dma.busy_ns(now_ns)),
+            accelerators: of(|spu, now_ns| spu.accelerator.busy_ns(now_ns)),
+            controllers: of(|spu, now_ns| spu.media.controller(String::new(), now_ns).busy_ns),
+        }
+    }
+}
+
+impl Timing for HardwareModel {
+    fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>) {
+        let Message { id, from, to, header_bytes, payload_bytes } = message;
+        let station = |end: Endpoint| match end {
+            Endpoint::Host | Endpoint::Bridge => BRIDGE_STATION,
+            Endpoint::Spu(spu) => spu + 1,
+        };
+        let carried = Carried {
+            from: station(from),
+            to: station(to),
+            to_host: to == Endpoint::Host,
+            ring_bytes: u64::from(header_bytes) + payload_bytes,
+            payload_bytes,
+        };
+        if self.carried.len() <= id as usize {
+            self.carried.resize(id as usize + 1, Carried::default());
+        }
+        self.carried[id as usize] = carried;
+        let ready_ns = match from {
+            Endpoint::Host => self.host.inward(at_ns, payload_bytes, id, &mut self.trace),
+            _ => at_ns,
+        };
+        agenda.tick(ready_ns, id);
+    }
+
+    fn tick(&mut self, now_ns: u64, word: u32, agenda: &mut Agenda<'_>) {
+        let sent = if word == RING_FREE {
+            self.ring_tick = false;
+            self.ring.next(now_ns)
+        } else {
+            let Carried { from, to, ring_bytes, .. } = self.carried[word as usize];
+            self.ring.offer(now_ns, from, to, ring_bytes, word)
+        };
+        if let Some(sent) = sent {
+            self.sent(sent, agenda);
+        }
+        self.await_token(agenda);
+    }
+
+    fn dma(&mut self, at_ns: u64, transfer: &Transfer) -> DmaStep {
+        let set_up_ns = self.parameters.dma.set_up_ns;
+        self.spus[transfer.spu as usize].begin_dma(set_up_ns, at_ns, transfer, &mut self.trace)
+    }
+
+    fn dma_data(&mut self, at_ns: u64, transfer: &Transfer) -> u64 {
+        let set_up_ns = self.parameters.dma.set_up_ns;
+        self.spus[transfer.spu as usize].dma_data(set_up_ns, at_ns, transfer, &mut self.trace)
+    }
+
+    fn processor(&mut self, at_ns: u64, spu: u16, work: &Work) -> u64 {
+        self.spus[spu as usize].run(&self.parameters, at_ns, work, &mut self.trace)
+    }
+
+    fn operator_costs(&self) -> Option<OperatorCosts> {
+        Some(self.parameters.spu.operator_cost)
+    }
+
+    fn statistics(&self, now_ns: u64) -> Option<ModelStatistics> {
+        let host = &self.host;
+        let fixed = [
+            (Lane::LinkIn, &host.link_in),
+            (Lane::LinkOut, &host.link_out),
+            (Lane::BridgeIn, &host.bridge_in),
+            (Lane::BridgeOut, &host.bridge_out),
+        ];
+        let mut resources: Vec<_> =
+            fixed.into_iter().map(|(lane, fifo)| fifo.statistics(lane.to_string(), now_ns)).collect();
+        resources.push(self.ring.statistics(Lane::Ring.to_string(), now_ns));
+        for (number, spu) in (0u16..).zip(&self.spus) {
+            resources.push(spu.processor.statistics(Lane::Processor(number).to_string(), now_ns));
+            resources.push(spu.dma.statistics(Lane::Dma(number).to_string(), now_ns));
+            resources.push(spu.accelerator.statistics(Lane::Accelerator(number).to_string(), now_ns));
+            resources.push(spu.media.controller(format!("SPU {number} media"), now_ns));
+        }
+        let media: Vec<_> = self.spus.iter().map(|spu| spu.media.statistics()).collect();
+        let copied_bytes = self.spus.iter().map(|spu| spu.media.copied_bytes()).sum();
+        let energy = energy(&self.parameters, now_ns, &self.busy(now_ns), &media, copied_bytes);
+        Some(ModelStatistics { now_ns, resources, media, energy })
+    }
+
+    fn set_trace(&mut self, sink: Option<Box<dyn TraceSink>>) {
+        self.trace = Tracer(sink);
+    }
+}

@@ -1,0 +1,33 @@
+//! The model of hardware: what each step inside the device costs in time and energy. [`HardwareModel`] is the [`crate::clock::Timing`]
+//! of the virtual and of the real clock; without it (free clock) no step costs anything and nothing here runs.
+//!
+//! What always holds:
+//! - Time comes from parameters and from queues: a step waits because the resource that it needs works for another, and for no
+//!   other reason. No factor stands for contention.
+//! - Integers and a fixed order decide everything: same parameters, same requests at the same times, same nanoseconds, on any
+//!   machine. Nothing reads a clock, a hash seed or an address.
+//! - A resource's busy time never exceeds the time that has passed; energy is the sum over its parts.
+//! - Memory grows with what is touched: lines that were never written have no entry.
+//!
+//! One file a resource: `link` (host link and bridge), `ring`, `spu` (processors, DMA controllers, accelerators), `media` (phase-change
+//! memory, or media of fixed latency; flash takes the same seam), `start_gap` and `wear` for what phase-change memory needs.
+
+mod energy;
+mod hardware;
+pub mod link;
+pub mod media;
+pub mod parameters;
+pub mod pcm;
+pub mod resource;
+pub mod ring;
+pub mod spu;
+pub mod start_gap;
+pub mod statistics;
+pub mod trace;
+mod validate;
+pub mod wear;
+
+pub use hardware::HardwareModel;
+pub use parameters::ModelParameters;
+pub use statistics::ModelStatistics;
+pub use trace::{Lane, Span, TraceSink};

@@ -1,0 +1,162 @@
+//! A resource that does one thing at a time, first come first served, and the arithmetic of rates.
+//!
+//! Invariants: work is handed in, in the order of the times at which it arrives; it begins at its arrival or when all earlier work has
+//! ended, whichever is later.
+
+use super::statistics::ResourceStatistics;
+
+/// Nanoseconds of a second.
+pub const SECOND_NS: u64 = 1_000_000_000;
+
+/// Time that `units` take at `per_s` units a second, in whole nanoseconds, rounded up.
+#[inline]
+pub fn duration_ns(units: u64, per_s: u64) -> u64 {
+    match units.checked_mul(SECOND_NS) {
+        Some(scaled) => scaled.div_ceil(per_s),
+        None => (u128::from(units) * u128::from(SECOND_NS)).div_ceil(u128::from(per_s)).min(u128::from(u64::MAX)) as u64,
+    }
+}
+
+/// A server with one queue.
+#[derive(Clone, Debug, Default)]
+pub struct Fifo {
+    /// Until when it works for what has been handed in.
+    pub free_ns: u64,
+    busy_ns: u64,
+    operations: u64,
+    bytes: u64,
+    waited_ns: u64,
+}
+
+impl Fifo {
+    /// Work that arrives then and takes that long: when it begins and ends.
+    #[inline]
+    pub fn take(&mut self, arrival_ns: u64, duration_ns: u64, bytes: u64) -> (u64, u64) {
+        self.take_until(arrival_ns, duration_ns, 0, bytes)
+    }
+
+    /// The same for work that cannot end before a time, since its last part is not there earlier.
+    #[inline]
+    pub fn take_until(&mut self, arrival_ns: u64, duration_ns: u64, end_ns_min: u64, bytes: u64) -> (u64, u64) {
+        let begin_ns = arrival_ns.max(self.free_ns);
+        let end_ns = begin_ns.saturating_add(duration_ns).max(end_ns_min);
+        self.free_ns = end_ns;
+        self.busy_ns += duration_ns;
+        self.operations += 1;
+        self.bytes += bytes;
+        self.waited_ns += begin_ns - arrival_ns;
+        (begin_ns, end_ns)
+    }
+
+    /// Time that it has worked until `now_ns`: what is still to come of the work handed in is not counted.
+    pub fn busy_ns(&self, now_ns: u64) -> u64 {
+        self.busy_ns.saturating_sub(self.free_ns.saturating_sub(now_ns)).min(now_ns)
+    }
+
+    /// Its line in the statistics.
+    pub fn statistics(&self, name: String, now_ns: u64) -> ResourceStatistics {
+        ResourceStatistics {
+            name,
+            busy_ns: self.busy_ns(now_ns),
+            operations: self.operations,
+            bytes: self.bytes,
+            waited_ns: self.waited_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::media::fault::Random;
+
+    /// A number from the exponential distribution of mean `mean_ns`.
+    fn exponential_ns(random: &mut Random, mean_ns: f64) -> f64 {
+        let uniform = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        -(1.0 - uniform).ln() * mean_ns
+    }
+
+    #[test]
+    fn durations_are_exact_and_never_overflow() {
+        assert_eq!(duration_ns(4096, 1_000_000_000), 4096);
+        assert_eq!(duration_ns(1, 3_000_000_000), 1);
+        assert_eq!(duration_ns(0, 1), 0);
+        assert_eq!(duration_ns(1 << 40, 1 << 30), 1024 * SECOND_NS);
+        assert_eq!(duration_ns(u64::MAX, 1), u64::MAX);
+    }
+
+    /// Mean wait of an M/D/1 queue: utilization * service / (2 * (1 - utilization)) (Pollaczek and Khinchine). The tolerance is six
+    /// standard errors of the mean, estimated from the means of batches, which are long enough to be all but independent.
+    #[test]
+    fn the_mean_wait_is_that_of_m_d_1() {
+        const SERVICE_NS: u64 = 1000;
+        const BATCHES: usize = 200;
+        const BATCH: usize = 5000;
+        for (seed, utilization) in [(1, 0.2), (2, 0.5), (3, 0.7), (4, 0.85)] {
+            let mut random = Random::new(seed);
+            let mut server = Fifo::default();
+            let mut arrival_ns = 0.0;
+            let mut means = Vec::new();
+            for _ in 0..BATCHES {
+                let mut waits = 0.0;
+                for _ in 0..BATCH {
+                    arrival_ns += exponential_ns(&mut random, SERVICE_NS as f64 / utilization);
+                    let (begin_ns, _) = server.take(arrival_ns as u64, SERVICE_NS, 0);
+                    waits += (begin_ns - arrival_ns as u64) as f64;
+                }
+                means.push(waits / BATCH as f64);
+            }
+            let mean = means.iter().sum::<f64>() / BATCHES as f64;
+            let variance = means.iter().map(|of| (of - mean).powi(2)).sum::<f64>() / (BATCHES - 1) as f64;
+            let standard_error = (variance / BATCHES as f64).sqrt();
+            let expected = utilization * SERVICE_NS as f64 / (2.0 * (1.0 - utilization));
+            assert!(
+                (mean - expected).abs() < 6.0 * standard_error,
+                "utilization {utilization}: {mean} ns, expected {expected}, standard error {standard_error}"
+            );
+            let now_ns = server.free_ns;
+            let measured = server.busy_ns(now_ns) as f64 / now_ns as f64;
+            assert!((measured - utilization).abs() < 0.01, "{measured} is not {utilization}");
+            assert_eq!(server.statistics(String::new(), now_ns).waited_ns as f64, means.iter().sum::<f64>() * BATCH as f64);
+        }
+    }
+
+    /// Little: the mean number in the system is the rate of arrivals times the mean time in it. Both sides are measured
+    /// independently: the number by integrating it over time at every arrival and departure.
+    #[test]
+    fn little_s_law_holds() {
+        let mut random = Random::new(9);
+        let mut server = Fifo::default();
+        let mut events = Vec::new();
+        let (mut arrival_ns, mut in_system_ns) = (0.0, 0u64);
+        const WORK: usize = 100_000;
+        for _ in 0..WORK {
+            arrival_ns += exponential_ns(&mut random, 900.0);
+            let (_, end_ns) = server.take(arrival_ns as u64, random.below(1500), 0);
+            in_system_ns += end_ns - arrival_ns as u64;
+            events.push((arrival_ns as u64, 1i64));
+            events.push((end_ns, -1));
+        }
+        events.sort();
+        let (mut area, mut inside, mut before_ns) = (0i128, 0i64, 0);
+        for (at_ns, change) in &events {
+            area += i128::from(inside) * i128::from(at_ns - before_ns);
+            inside += change;
+            before_ns = *at_ns;
+        }
+        assert_eq!(inside, 0);
+        assert_eq!(area, i128::from(in_system_ns), "number over time is time over number, exactly");
+    }
+
+    #[test]
+    fn a_saturated_server_works_all_the_time() {
+        let mut server = Fifo::default();
+        for _ in 0..1000 {
+            server.take(0, 37, 64);
+        }
+        assert_eq!((server.free_ns, server.busy_ns(37_000)), (37_000, 37_000));
+        assert_eq!(server.busy_ns(10_000), 10_000, "work to come is not counted");
+        let statistics = server.statistics("x".to_owned(), 37_000);
+        assert_eq!((statistics.operations, statistics.bytes, statistics.utilization(37_000)), (1000, 64_000, 1.0));
+    }
+}

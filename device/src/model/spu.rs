@@ -1,0 +1,171 @@
+//! What a storage processor unit works with: its processor, its DMA controller, its accelerators and the media behind it.
+//!
+//! Invariants: each of them does one thing at a time, in the order in which it was asked; the processor waits for an accelerator that
+//! it has started, and for nothing else.
+
+use super::parameters::{AcceleratorParameters, ModelParameters};
+use super::media::{Media, ReadEnd};
+use super::pcm::byte_fs;
+use super::resource::{Fifo, duration_ns};
+use super::trace::{Lane, Tracer};
+use crate::clock::{DmaKind, DmaStep, Transfer, Work};
+
+/// One SPU.
+#[derive(Debug)]
+pub struct SpuHardware {
+    number: u16,
+    /// Its processor.
+    pub processor: Fifo,
+    /// Its DMA controller.
+    pub dma: Fifo,
+    /// Its accelerators.
+    pub accelerator: Fifo,
+    /// Its media.
+    pub media: Media,
+    dma_byte_fs: u64,
+}
+
+/// Time of an accelerator for so many bytes.
+fn accelerator_ns(parameters: &AcceleratorParameters, bytes: u64) -> u64 {
+    let cycles = bytes.div_ceil(u64::from(parameters.bytes_per_cycle));
+    parameters.set_up_ns + duration_ns(cycles, parameters.clock_hz)
+}
+
+impl SpuHardware {
+    /// At rest, with media of `bank_bytes`.
+    pub fn new(parameters: &ModelParameters, number: u16, bank_bytes: u64) -> Self {
+        SpuHardware {
+            number,
+            processor: Fifo::default(),
+            dma: Fifo::default(),
+            accelerator: Fifo::default(),
+            media: Media::new(&parameters.media, number, bank_bytes),
+            dma_byte_fs: byte_fs(parameters.dma.bytes_per_s),
+        }
+    }
+
+    /// A run of a handler: when the processor is free again.
+    #[inline]
+    pub fn run(&mut self, parameters: &ModelParameters, at_ns: u64, work: &Work, trace: &mut Tracer) -> u64 {
+        let spu = &parameters.spu;
+        let instructions = work.instructions.unwrap_or(spu.native_run_instructions);
+        let overhead = if work.dispatch { spu.dispatch_cycles } else { spu.resume_cycles };
+        let cycles = overhead
+            + u64::from(work.sends) * spu.send_cycles
+            + u64::from(work.dmas) * spu.dma_set_up_cycles
+            + (instructions as f64 * spu.cycles_per_instruction).ceil() as u64;
+        let computing_ns = duration_ns(cycles, spu.clock_hz);
+        let mut waiting_ns = 0;
+        if work.compared_bytes > 0 {
+            waiting_ns += accelerator_ns(&parameters.accelerator.compare, work.compared_bytes);
+        }
+        if work.summed_bytes > 0 {
+            waiting_ns += accelerator_ns(&parameters.accelerator.checksum, work.summed_bytes);
+        }
+        let (begin_ns, end_ns) = self.processor.take(at_ns, computing_ns + waiting_ns, 0);
+        let name = if work.dispatch { "start" } else { "resume" };
+        trace.span(Lane::Processor(self.number), name, (begin_ns, end_ns), work.id.into(), 0);
+        if waiting_ns > 0 {
+            let bytes = work.compared_bytes + work.summed_bytes;
+            let (begin_ns, end_ns) = self.accelerator.take(begin_ns + computing_ns, waiting_ns, bytes);
+            trace.span(Lane::Accelerator(self.number), "scan", (begin_ns, end_ns), work.id.into(), bytes);
+        }
+        end_ns
+    }
+
+    /// Calls `each` with every range of a transfer at `address` and after it.
+    #[inline]
+    fn ranges(transfer: &Transfer, address: u64, mut each: impl FnMut((u64, u64))) {
+        let mut address = address;
+        for _ in 0..transfer.segments {
+            each((address, transfer.segment_bytes));
+            address = address.wrapping_add_signed(transfer.stride);
+        }
+    }
+
+    /// A DMA is asked for.
+    #[inline]
+    pub fn begin_dma(&mut self, set_up_ns: u64, at_ns: u64, transfer: &Transfer, trace: &mut Tracer) -> DmaStep {
+        let bytes = transfer.segment_bytes * u64::from(transfer.segments);
+        let (byte_fs, id) = (self.dma_byte_fs, transfer.id);
+        match transfer.kind {
+            DmaKind::Local => DmaStep::Ends(self.move_bytes(at_ns, set_up_ns, bytes, "local", trace, id)),
+            DmaKind::NvWrite => DmaStep::Ends(self.write(at_ns, set_up_ns, transfer, transfer.address, trace)),
+            DmaKind::NvRead | DmaKind::NvCopy { .. } => {
+                let begin_ns = at_ns.max(self.dma.free_ns);
+                let (mut streamed_ns, mut buffered_ns) = (begin_ns + set_up_ns, None);
+                let media = &mut self.media;
+                Self::ranges(transfer, transfer.address, |range| {
+                    // Media with buffers begin at once, those that stream when the controller comes to it.
+                    let from_ns = if matches!(media, Media::Pcm(_)) { streamed_ns } else { at_ns };
+                    match media.read(from_ns, range, byte_fs, trace, id) {
+                        ReadEnd::Streamed(end_ns) => streamed_ns = end_ns,
+                        ReadEnd::Buffered(end_ns) => buffered_ns = buffered_ns.max(Some(end_ns)),
+                    }
+                });
+                if let Some(ready_ns) = buffered_ns {
+                    return DmaStep::Data(ready_ns);
+                }
+                let (begin_ns, end_ns) = self.dma.take(at_ns, streamed_ns - begin_ns, bytes);
+                trace.span(Lane::Dma(self.number), "read", (begin_ns, end_ns), id.into(), bytes);
+                match transfer.kind {
+                    DmaKind::NvCopy { to } => DmaStep::Ends(self.write(end_ns, set_up_ns, transfer, to, trace)),
+                    _ => DmaStep::Ends(end_ns),
+                }
+            }
+        }
+    }
+
+    /// The media have a DMA's data in their buffers: when it ends.
+    #[inline]
+    pub fn dma_data(&mut self, set_up_ns: u64, at_ns: u64, transfer: &Transfer, trace: &mut Tracer) -> u64 {
+        let bytes = transfer.segment_bytes * u64::from(transfer.segments);
+        let begin_ns = at_ns.max(self.dma.free_ns) + set_up_ns;
+        let there_ns = self.media.transfer(begin_ns, bytes);
+        let duration_ns = (set_up_ns + (bytes * self.dma_byte_fs).div_ceil(1_000_000)).max(there_ns - begin_ns + set_up_ns);
+        let (begin_ns, end_ns) = self.dma.take(at_ns, duration_ns, bytes);
+        trace.span(Lane::Dma(self.number), "read", (begin_ns, end_ns), transfer.id.into(), bytes);
+        match transfer.kind {
+            DmaKind::NvCopy { to } => self.write(end_ns, set_up_ns, transfer, to, trace),
+            _ => end_ns,
+        }
+    }
+
+    fn move_bytes(
+        &mut self,
+        at_ns: u64,
+        set_up_ns: u64,
+        bytes: u64,
+        name: &'static str,
+        trace: &mut Tracer,
+        id: u32,
+    ) -> u64 {
+        let duration_ns = set_up_ns + (bytes * self.dma_byte_fs).div_ceil(1_000_000);
+        let (begin_ns, end_ns) = self.dma.take(at_ns, duration_ns, bytes);
+        trace.span(Lane::Dma(self.number), name, (begin_ns, end_ns), id.into(), bytes);
+        end_ns
+    }
+
+    /// The part of a DMA that goes to NV memory: when the media have it.
+    fn write(&mut self, at_ns: u64, set_up_ns: u64, transfer: &Transfer, address: u64, trace: &mut Tracer) -> u64 {
+        let bytes = transfer.segment_bytes * u64::from(transfer.segments);
+        let (byte_fs, id) = (self.dma_byte_fs, transfer.id);
+        if matches!(self.media, Media::Fixed(_)) {
+            let there_ns = self.move_bytes(at_ns, set_up_ns, bytes, "write", trace, id);
+            let (media, mut end_ns) = (&mut self.media, there_ns);
+            Self::ranges(transfer, address, |range| {
+                end_ns = end_ns.max(media.write((there_ns, there_ns), range, byte_fs, trace, id).1);
+            });
+            return end_ns;
+        }
+        let begin_ns = at_ns.max(self.dma.free_ns);
+        let mut moved_ns = begin_ns + set_up_ns;
+        let media = &mut self.media;
+        Self::ranges(transfer, address, |range| {
+            moved_ns = media.write((moved_ns, moved_ns), range, byte_fs, trace, id).1;
+        });
+        let (begin_ns, end_ns) = self.dma.take(at_ns, moved_ns - begin_ns, bytes);
+        trace.span(Lane::Dma(self.number), "write", (begin_ns, end_ns), id.into(), bytes);
+        end_ns
+    }
+}
