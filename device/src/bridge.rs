@@ -47,6 +47,10 @@ pub(crate) struct Bridge {
     users: BTreeMap<u32, Hre>,
     pub transfers: Slab<Transfer>,
     pub completions: VecDeque<HostCompletion>,
+    /// Upcalls in all queues.
+    upcalls: usize,
+    /// What completions are dated with.
+    pub now_ns: u64,
     in_flight_max: usize,
 }
 
@@ -57,6 +61,8 @@ impl Bridge {
             users: BTreeMap::new(),
             transfers: Slab::new(TRANSFERS_MAX),
             completions: VecDeque::new(),
+            upcalls: 0,
+            now_ns: 0,
             in_flight_max,
         }
     }
@@ -95,8 +101,10 @@ impl Bridge {
     pub fn close(&mut self, id: HreId) {
         if let Some(hre) = self.hre(id) {
             hre.open = false;
+            let (dropped, idle) = (hre.upcalls.len(), hre.in_flight == 0);
             hre.upcalls.clear();
-            if hre.in_flight == 0 {
+            self.upcalls -= dropped;
+            if idle {
                 self.users.remove(&id.0);
             }
         }
@@ -152,6 +160,7 @@ impl Bridge {
                 result: transfer.result,
                 buffer: transfer.buffer,
                 reply_bytes: transfer.reply_high,
+                at_ns: self.now_ns,
             });
         }
     }
@@ -162,11 +171,18 @@ impl Bridge {
         self.transfers.keys().into_iter().find(matching)
     }
 
+    /// True where the host has something to fetch.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.completions.is_empty() || self.upcalls > 0
+    }
+
     /// Queues an upcall; false where the endpoint is gone or has too many.
     pub fn push_upcall(&mut self, id: HreId, upcall: Upcall) -> bool {
         match self.hre(id) {
             Some(hre) if hre.open && hre.upcalls.len() < UPCALLS_PER_HRE_MAX => {
                 hre.upcalls.push_back(upcall);
+                self.upcalls += 1;
                 true
             }
             _ => false,
@@ -175,7 +191,9 @@ impl Bridge {
 
     /// The endpoint's next upcall.
     pub fn pop_upcall(&mut self, id: HreId) -> Option<Upcall> {
-        self.hre(id)?.upcalls.pop_front()
+        let upcall = self.hre(id)?.upcalls.pop_front()?;
+        self.upcalls -= 1;
+        Some(upcall)
     }
 }
 

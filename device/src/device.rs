@@ -5,12 +5,13 @@
 //! nothing else does.
 
 mod apps;
+mod timed;
 
 use crate::bridge::{Bridge, Transfer};
-use crate::clock::{Endpoint, Timing};
+use crate::clock::{Endpoint, Timing, Work};
 use crate::config::{DeviceConfig, STRIPE_BYTES};
 use crate::control::CONTROL_APP;
-use crate::event::{Completion, Event, EventQueue};
+use crate::event::{Completion, EVENTS_MAX, Event, EventQueue};
 use crate::hre::HreId;
 use crate::media::controller::{MediaController, Pending};
 use crate::media::store::{Progress, Store, StoreCompletion, StoreError};
@@ -74,8 +75,8 @@ pub struct Device {
     pub(crate) service: Service,
     pub(crate) jobs: VecDeque<Job>,
     uuid: [u8; 16],
-    /// Under a model of time: until when each SPU's processor is busy.
-    processors: Vec<u64>,
+    /// Under a model of time: each SPU's processor.
+    processors: Vec<timed::Processor>,
     /// Instructions of apps since [`Device::run`] was called.
     run_instructions: u64,
 }
@@ -121,9 +122,13 @@ impl Device {
         }
         let regions = RegionTable::new(store.bank_bytes(), metadata.regions.clone()).map_err(OpenError)?;
         let spus = config.spus as usize;
+        let operator_costs = timing.as_ref().and_then(|timing| timing.operator_costs());
         let machine = Machine {
             now_ns: 0,
+            host_now_ns: 0,
             timing,
+            deferred: Vec::new(),
+            work: Work::default(),
             events: EventQueue::default(),
             bridge: Bridge::new(config.requests_per_hre_max),
             activities: Slab::new(ACTIVITIES_MAX),
@@ -146,11 +151,11 @@ impl Device {
         let mut device = Device {
             instances: (0..machine.config.apps_max).map(|_| Vec::new()).collect(),
             machine: Rc::new(RefCell::new(machine)),
-            runtime: Runtime::new().map_err(OpenError)?,
+            runtime: Runtime::new(operator_costs).map_err(OpenError)?,
             service: Service::new(metadata.identities),
             jobs: VecDeque::new(),
             uuid: metadata.uuid,
-            processors: vec![0; spus],
+            processors: (0..spus).map(|_| timed::Processor::default()).collect(),
             run_instructions: 0,
         };
         device.load_apps(built_in, &metadata.apps)?;
@@ -181,6 +186,7 @@ impl Device {
                 cursor: 0,
                 pending_dmas: 0,
                 response: None,
+                replied_bytes: 0,
                 origin: Origin::Event { watch: watch.unwrap_or(0) },
             };
             if !machine.send(activity, Endpoint::Bridge)
@@ -235,6 +241,9 @@ impl Device {
         if !fits || count == 0 || !machine.bridge.admits(hre) || machine.activities.len() + count > ACTIVITIES_MAX {
             return Err(request);
         }
+        if machine.is_timed() && machine.events.held() + count > EVENTS_MAX / 2 {
+            return Err(request);
+        }
         let transfer = machine.bridge.begin(Transfer {
             hre,
             tag: request.tag,
@@ -275,7 +284,14 @@ impl Device {
     /// Does all that can be done at `now_ns`, up to a bound; returns when it wants to be called again, if it knows: at
     /// `now_ns` itself where more is to be done.
     pub fn run(&mut self, now_ns: u64) -> Option<u64> {
-        self.machine.borrow_mut().now_ns = now_ns;
+        {
+            let mut machine = self.machine.borrow_mut();
+            if machine.is_timed() {
+                drop(machine);
+                return self.run_timed(now_ns, false);
+            }
+            (machine.now_ns, machine.host_now_ns, machine.bridge.now_ns) = (now_ns, now_ns, now_ns);
+        }
         self.run_instructions = 0;
         let mut events = 0;
         loop {
@@ -289,6 +305,7 @@ impl Device {
                     Event::Deliver { token } if self.is_for_control(token) => self.handle_control(token),
                     Event::Deliver { token } => self.deliver(token),
                     Event::Complete(completion) => self.complete(completion),
+                    _ => unreachable!("only a model of time causes the other events"),
                 }
             }
             let more = self.serve_control(now_ns);
@@ -372,13 +389,6 @@ impl Device {
         }
     }
 
-    /// Under a model of time: puts the event off where its SPU's processor is busy.
-    fn processor_busy(&mut self, spu: u16) -> Option<u64> {
-        let machine = self.machine.borrow();
-        let busy_ns = self.processors.get(spu as usize).copied().unwrap_or(0);
-        (machine.timing.is_some() && busy_ns > machine.now_ns).then_some(busy_ns)
-    }
-
     fn deliver(&mut self, token: u32) {
         let Some((number, spu, handler)) = self.admit(token) else { return };
         self.start(token, number, spu, handler);
@@ -390,11 +400,6 @@ impl Device {
         let machine = &mut *self.machine.borrow_mut();
         let activity = machine.activities.get_mut(token)?;
         let (number, spu, handler) = (activity.app, activity.spu, activity.handler);
-        if machine.timing.is_some() && self.processors[spu as usize] > machine.now_ns {
-            let at_ns = self.processors[spu as usize];
-            machine.events.push_at(machine.now_ns, at_ns, Event::Deliver { token });
-            return None;
-        }
         let Some(app) = machine.apps.get_mut(number as usize).and_then(Option::as_mut) else {
             machine.end_activity(token, RpcOutcome::NoApp, 0);
             return None;
@@ -434,8 +439,9 @@ impl Device {
             return false;
         };
         let taken = instance.start(token, handler);
-        let instructions = instance.instructions();
+        let (instructions, metered) = (instance.instructions(), instance.is_metered());
         self.account(number, spu, instructions);
+        self.charge(spu, metered.then_some(instructions), Some(token));
         match taken {
             Ok(true) => true,
             Ok(false) => {
@@ -464,9 +470,6 @@ impl Device {
         if let Some(app) = machine.apps[number as usize].as_mut() {
             app.counters.instructions += instructions;
         }
-        if let Some(timing) = machine.timing.as_mut() {
-            self.processors[spu as usize] = timing.processor(machine.now_ns, spu, instructions);
-        }
     }
 
     fn trapped(&mut self, number: AppNumber, spu: u16, why: &str) {
@@ -482,11 +485,6 @@ impl Device {
 
     fn complete(&mut self, completion: Completion) {
         let Completion { spu, app: number, incarnation, .. } = completion;
-        if let Some(at_ns) = self.processor_busy(spu) {
-            let mut machine = self.machine.borrow_mut();
-            let now_ns = machine.now_ns;
-            return machine.events.push_at(now_ns, at_ns, Event::Complete(completion));
-        }
         {
             let mut machine = self.machine.borrow_mut();
             if let Some(token) = completion.token {
@@ -503,8 +501,11 @@ impl Device {
         if let (Ok(()), Some((wait, result))) = (&ran, completion.wake) {
             ran = instance.complete(wait, result);
         }
-        let instructions = if completion.wake.is_some() { instance.instructions() } else { 0 };
-        self.account(number, spu, instructions);
+        let (instructions, metered) = (instance.instructions(), instance.is_metered());
+        if completion.wake.is_some() {
+            self.account(number, spu, instructions);
+            self.charge(spu, metered.then_some(instructions), None);
+        }
         if let Err(why) = ran {
             return self.trapped(number, spu, &why);
         }
@@ -548,7 +549,14 @@ impl Device {
             Some((of, group)) if *of == hre => {
                 let group = *group;
                 machine.upcalls.remove(&id);
-                machine.end_one(group, (u64::from(status & 0x7fff_ffff) << 32 | u64::from(result)) as i64, None);
+                let result = (u64::from(status & 0x7fff_ffff) << 32 | u64::from(result)) as i64;
+                match machine.groups.get(group).map(|group| group.caller.spu) {
+                    Some(spu) if machine.is_timed() => {
+                        let ends = (Endpoint::Host, Endpoint::Spu(spu));
+                        machine.carry(Event::End { group, result, memory: None }, ends, 0, 0);
+                    }
+                    _ => machine.end_one(group, result, None),
+                }
                 true
             }
             _ => false,
@@ -621,9 +629,10 @@ fn send_rpc(machine: &mut Machine, hre: HreId, transfer: u32, rpc: Rpc) {
         cursor: 0,
         pending_dmas: 0,
         response: None,
+        replied_bytes: 0,
         origin: Origin::Host { transfer },
     };
-    if !machine.send(activity, Endpoint::Bridge) {
+    if !machine.send(activity, Endpoint::Host) {
         machine.bridge.end_rpc(transfer, RpcOutcome::Refused, 0);
     }
 }

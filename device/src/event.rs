@@ -5,6 +5,7 @@
 
 use crate::request::RpcOutcome;
 use crate::spu::rpc::PostedUpcall;
+use crate::spu::timed::TimedDma;
 use std::collections::VecDeque;
 
 /// Something that is about to happen.
@@ -23,8 +24,10 @@ pub(crate) enum Event {
     End { group: u32, result: i64, memory: Option<Box<(u64, Vec<u8>)>> },
     /// An RPC from an SPU has arrived at its host.
     Upcall(Box<PostedUpcall>),
+    /// A part of a message that a handler puts together has been read from NV memory.
+    MessagePart { handle: u32 },
     /// The media have the data of a DMA.
-    DmaData(Box<crate::spu::timed::TimedDma>),
+    DmaData(TimedDma),
     /// A processor is free, and work waits for it.
     Processor { spu: u16 },
     /// The model of time asked for this.
@@ -51,7 +54,7 @@ const PLACE_BITS: u32 = 21;
 /// Set in the low bits of a key that is a tick.
 const TICK: u64 = 1 << (PLACE_BITS - 1);
 /// Most events held at once: activities, groups, messages and ticks, with room.
-pub(crate) const EVENTS_MAX: usize = TICK as usize;
+pub(crate) const EVENTS_MAX: usize = TICK as usize - 1;
 /// Children of a node: four keys are one cache line.
 const ARITY: usize = 4;
 
@@ -139,6 +142,11 @@ impl EventQueue {
     #[inline]
     pub fn next_ns(&self) -> Option<u64> {
         self.heap.first().map(|key| key.at_ns)
+    }
+
+    /// Events that are held.
+    pub fn held(&self) -> usize {
+        self.held.len() - self.free.len()
     }
 
     /// True where something is due now.

@@ -1,11 +1,11 @@
 //! The interconnect: carries messages between the bridge and the SPUs (Willow, section 3: a ring).
 //!
-//! Invariants: a message arrives once, whole; messages between the same two ends arrive in the order in which they were sent
-//! unless a model of time says otherwise; an SPU's inbox for messages of other SPUs is bounded, and what does not fit is refused.
+//! Invariants: a message arrives once, whole; messages between the same two ends arrive in the order in which they were sent;
+//! an SPU's inbox for messages of other SPUs is bounded, and what does not fit is refused.
 
 use crate::clock::Endpoint;
 use crate::event::Event;
-use crate::spu::os::{Activity, Machine};
+use crate::spu::os::{Activity, Machine, Origin};
 
 /// Bytes of a message's header on the wire: RPC id, source, originating HRE, length.
 pub const HEADER_BYTES: u64 = 16;
@@ -16,16 +16,29 @@ impl Machine {
     /// Puts a request on the interconnect; false where the device holds as many as it can.
     #[inline]
     pub fn send(&mut self, activity: Activity, from: Endpoint) -> bool {
-        let spu = activity.spu;
-        let bytes = activity.arguments.as_slice().len() as u64 + HEADER_BYTES;
-        let Ok(token) = self.activities.insert(activity) else { return false };
-        match self.timing.as_mut() {
-            None => self.events.push(Event::Deliver { token }),
-            Some(timing) => {
-                let at_ns = timing.message(self.now_ns, from, Endpoint::Spu(spu), bytes);
-                self.events.push_at(self.now_ns, at_ns, Event::Deliver { token });
-            }
+        if self.is_timed() {
+            return self.send_timed(activity, from);
         }
+        let Ok(token) = self.activities.insert(activity) else { return false };
+        self.events.push(Event::Deliver { token });
+        true
+    }
+
+    fn send_timed(&mut self, activity: Activity, from: Endpoint) -> bool {
+        let to = Endpoint::Spu(activity.spu);
+        let arguments_bytes = activity.arguments.as_slice().len() as u64;
+        let payload_bytes = match &activity.origin {
+            // Each of a request's RPCs brings its share of the payload.
+            Origin::Host { transfer } => self
+                .bridge
+                .transfers
+                .get(*transfer)
+                .map_or(0, |transfer| u64::from(transfer.payload_bytes) / u64::from(transfer.outstanding.max(1))),
+            Origin::Spu { body, .. } => body.len() as u64,
+            Origin::Event { .. } => 0,
+        };
+        let Ok(token) = self.activities.insert(activity) else { return false };
+        self.carry(Event::Deliver { token }, (from, to), arguments_bytes, payload_bytes);
         true
     }
 

@@ -18,6 +18,7 @@ pub mod hre;
 pub mod interconnect;
 pub mod media;
 pub mod metadata;
+pub mod model;
 pub mod namespace;
 pub mod region;
 pub mod request;

@@ -123,6 +123,9 @@ pub struct HostCompletion {
     pub buffer: Vec<u8>,
     /// One past the last byte of `buffer` that handlers wrote.
     pub reply_bytes: u32,
+    /// When it is at the host, nanoseconds of the device's clock: under a model of time when the model says, else when the
+    /// device ran.
+    pub at_ns: u64,
 }
 
 /// An RPC from an SPU to a host endpoint (Willow, section 2.3: SPUs can issue RPCs to HREs).

@@ -4,7 +4,7 @@
 mod common;
 use common::*;
 use std::fmt::Write;
-use willow_device::clock::{DmaKind, Endpoint, Timing};
+use willow_device::clock::{Agenda, DmaStep, Message, Timing, Transfer, Work};
 use willow_device::{Arguments, DeviceConfig, Rpc, RpcOutcome};
 
 /// Every step takes a random time from a seed; each SPU's processor does one thing at a time.
@@ -18,14 +18,15 @@ impl Seeded {
 }
 
 impl Timing for Seeded {
-    fn message(&mut self, now_ns: u64, _from: Endpoint, _to: Endpoint, bytes: u64) -> u64 {
-        now_ns + 88 + bytes + self.draw(1000)
+    fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>) {
+        let bytes = u64::from(message.header_bytes) + message.payload_bytes;
+        agenda.arrive(at_ns + 88 + bytes + self.draw(1000), message.id);
     }
-    fn dma(&mut self, now_ns: u64, _spu: u16, _kind: DmaKind, _address: u64, bytes: u64) -> u64 {
-        now_ns + 48 + bytes / 4 + self.draw(500)
+    fn dma(&mut self, at_ns: u64, transfer: &Transfer) -> DmaStep {
+        DmaStep::Ends(at_ns + 48 + transfer.segment_bytes / 4 + self.draw(500))
     }
-    fn processor(&mut self, now_ns: u64, _spu: u16, instructions: u64) -> u64 {
-        now_ns + instructions * 8
+    fn processor(&mut self, at_ns: u64, _spu: u16, work: &Work) -> u64 {
+        at_ns + work.instructions.unwrap_or(100) * 8
     }
 }
 

@@ -87,7 +87,8 @@ impl HostLink {
     pub fn outward(&mut self, message: FromRing, trace: &mut Tracer) -> u64 {
         let FromRing { arrival_ns, transmission_ns, first_packet_ns, payload_bytes, id } = message;
         let overhead = self.link.out_packet_overhead_bytes;
-        let wire = self.wire_bytes(self.link.completion_bytes.into(), overhead) + self.wire_bytes(payload_bytes, overhead);
+        let wire =
+            self.wire_bytes(self.link.completion_bytes.into(), overhead) + self.wire_bytes(payload_bytes, overhead);
         let rate = self.link.out_bytes_per_s;
         let first_ns = match self.bridge.cut_through {
             true => arrival_ns - transmission_ns + first_packet_ns.min(transmission_ns),

@@ -14,18 +14,18 @@
 
 mod energy;
 mod hardware;
-pub mod link;
-pub mod media;
+mod link;
+mod media;
 pub mod parameters;
-pub mod pcm;
-pub mod resource;
-pub mod ring;
-pub mod spu;
-pub mod start_gap;
+mod pcm;
+mod resource;
+mod ring;
+mod spu;
+mod start_gap;
 pub mod statistics;
 pub mod trace;
 mod validate;
-pub mod wear;
+mod wear;
 
 pub use hardware::HardwareModel;
 pub use parameters::ModelParameters;

@@ -95,7 +95,8 @@ impl Pcm {
             let physical = (self.start_gap.physical(line) << self.line_shift) + (address & line_mask);
             let run = (self.start_gap.contiguous(line) << self.line_shift) - (address & line_mask);
             let count = left.min(run);
-            moved_ns = self.rows(begin_ns, moved_ns, access, (physical, count), byte_fs_min.max(self.byte_fs), trace, id);
+            moved_ns =
+                self.rows(begin_ns, moved_ns, access, (physical, count), byte_fs_min.max(self.byte_fs), trace, id);
             address += count;
             left -= count;
         }

@@ -13,7 +13,9 @@ pub const SECOND_NS: u64 = 1_000_000_000;
 pub fn duration_ns(units: u64, per_s: u64) -> u64 {
     match units.checked_mul(SECOND_NS) {
         Some(scaled) => scaled.div_ceil(per_s),
-        None => (u128::from(units) * u128::from(SECOND_NS)).div_ceil(u128::from(per_s)).min(u128::from(u64::MAX)) as u64,
+        None => {
+            (u128::from(units) * u128::from(SECOND_NS)).div_ceil(u128::from(per_s)).min(u128::from(u64::MAX)) as u64
+        }
     }
 }
 
@@ -96,15 +98,16 @@ mod tests {
             let mut random = Random::new(seed);
             let mut server = Fifo::default();
             let mut arrival_ns = 0.0;
-            let mut means = Vec::new();
+            let (mut means, mut total_ns) = (Vec::new(), 0);
             for _ in 0..BATCHES {
-                let mut waits = 0.0;
+                let mut waits_ns = 0;
                 for _ in 0..BATCH {
                     arrival_ns += exponential_ns(&mut random, SERVICE_NS as f64 / utilization);
                     let (begin_ns, _) = server.take(arrival_ns as u64, SERVICE_NS, 0);
-                    waits += (begin_ns - arrival_ns as u64) as f64;
+                    waits_ns += begin_ns - arrival_ns as u64;
                 }
-                means.push(waits / BATCH as f64);
+                means.push(waits_ns as f64 / BATCH as f64);
+                total_ns += waits_ns;
             }
             let mean = means.iter().sum::<f64>() / BATCHES as f64;
             let variance = means.iter().map(|of| (of - mean).powi(2)).sum::<f64>() / (BATCHES - 1) as f64;
@@ -117,7 +120,7 @@ mod tests {
             let now_ns = server.free_ns;
             let measured = server.busy_ns(now_ns) as f64 / now_ns as f64;
             assert!((measured - utilization).abs() < 0.01, "{measured} is not {utilization}");
-            assert_eq!(server.statistics(String::new(), now_ns).waited_ns as f64, means.iter().sum::<f64>() * BATCH as f64);
+            assert_eq!(server.statistics(String::new(), now_ns).waited_ns, total_ns);
         }
     }
 

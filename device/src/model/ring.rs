@@ -197,7 +197,7 @@ mod tests {
     fn a_saturated_ring_is_shared_equally_and_moves_what_its_width_and_clock_say() {
         let mut ring = bee3();
         let mut sent_by = [0u64; 9];
-        let mut offer = |ring: &mut Ring, now_ns, station: u16| ring.offer(now_ns, station, 0, 4096, station.into());
+        let offer = |ring: &mut Ring, now_ns, station: u16| ring.offer(now_ns, station, 0, 4096, station.into());
         let mut current = offer(&mut ring, 0, 0).unwrap();
         for station in (0..9).chain(0..9) {
             assert!(offer(&mut ring, 0, station).is_none());
@@ -230,7 +230,7 @@ mod tests {
             let mut senders = Vec::new();
             let mut arrived: Vec<u64> = vec![0; 9];
             let mut last_of_sender: Vec<i64> = vec![-1; 9];
-            let mut passed = vec![0; 9];
+            let mut passed = [0; 9];
             let mut done = 0;
             while done < 2000 {
                 let mut sent = None;

@@ -3,8 +3,8 @@
 //! Invariants: each of them does one thing at a time, in the order in which it was asked; the processor waits for an accelerator that
 //! it has started, and for nothing else.
 
-use super::parameters::{AcceleratorParameters, ModelParameters};
 use super::media::{Media, ReadEnd};
+use super::parameters::{AcceleratorParameters, ModelParameters};
 use super::pcm::byte_fs;
 use super::resource::{Fifo, duration_ns};
 use super::trace::{Lane, Tracer};
@@ -122,7 +122,8 @@ impl SpuHardware {
         let bytes = transfer.segment_bytes * u64::from(transfer.segments);
         let begin_ns = at_ns.max(self.dma.free_ns) + set_up_ns;
         let there_ns = self.media.transfer(begin_ns, bytes);
-        let duration_ns = (set_up_ns + (bytes * self.dma_byte_fs).div_ceil(1_000_000)).max(there_ns - begin_ns + set_up_ns);
+        let duration_ns =
+            (set_up_ns + (bytes * self.dma_byte_fs).div_ceil(1_000_000)).max(there_ns - begin_ns + set_up_ns);
         let (begin_ns, end_ns) = self.dma.take(at_ns, duration_ns, bytes);
         trace.span(Lane::Dma(self.number), "read", (begin_ns, end_ns), transfer.id.into(), bytes);
         match transfer.kind {

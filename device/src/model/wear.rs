@@ -39,7 +39,8 @@ impl Wear {
     }
 
     /// Writes of a line.
-    pub fn of(&self, line: u64) -> u32 {
+    #[cfg(test)]
+    fn of(&self, line: u64) -> u32 {
         let branch = self.branches.get((line / (BLOCK * BRANCH)) as usize).and_then(Option::as_ref);
         let block = branch.and_then(|branch| branch[(line / BLOCK % BRANCH) as usize].as_ref());
         block.map_or(0, |block| block[(line % BLOCK) as usize])

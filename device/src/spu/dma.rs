@@ -6,7 +6,8 @@
 
 use super::abi::{self, DONE, PENDING};
 use super::os::{Caller, LocalMemory, Machine, WildPointer, error_of};
-use crate::clock::DmaKind;
+use crate::clock::{DmaKind, Transfer};
+use crate::event::Event;
 use crate::media::controller::Pending;
 use crate::media::store::Progress;
 use crate::shared::ReplySpan;
@@ -77,24 +78,66 @@ impl Machine {
         self.spus[caller.spu as usize].dmas += 1;
         if let Some(key) = group {
             self.spus[caller.spu as usize].store_waits += 1;
+            if let Some(group) = self.groups.get_mut(key)
+                && self.timing.is_some()
+                && error == 0
+            {
+                // The model's end is one more operation of the group.
+                group.remaining += 1;
+                self.dma_then(Self::transfer(caller, &dma), Event::End { group: key, result: 0, memory: None });
+            }
             return Ok(self.settle_group(key, error));
         }
         if error != 0 {
             return Ok(error);
         }
         if self.timing.is_some() {
-            let kind = match (dma.source.port, dma.destination.port) {
-                (abi::PORT_NV, _) => DmaKind::NvRead,
-                (_, abi::PORT_NV) => DmaKind::NvWrite,
-                _ => DmaKind::Local,
-            };
-            let address = if kind == DmaKind::NvRead { dma.source.address } else { dma.destination.address };
-            if let Some(at_ns) = self.dma_end(caller.spu, kind, address, total) {
-                self.complete_at(at_ns, caller, Some(dma.token), dma.wait, 0);
-                return Ok(PENDING);
-            }
+            self.complete_after(Self::transfer(caller, &dma), caller, Some(dma.token), dma.wait, 0);
+            return Ok(PENDING);
         }
         Ok(DONE)
+    }
+
+    /// A DMA as the model of time sees it.
+    fn transfer(caller: Caller, dma: &Dma) -> Transfer {
+        let kind = match (dma.source.port, dma.destination.port) {
+            (abi::PORT_NV, abi::PORT_NV) => DmaKind::NvCopy { to: dma.destination.address },
+            (abi::PORT_NV, _) => DmaKind::NvRead,
+            (_, abi::PORT_NV) => DmaKind::NvWrite,
+            _ => DmaKind::Local,
+        };
+        let nv = if dma.source.port == abi::PORT_NV { &dma.source } else { &dma.destination };
+        Transfer {
+            spu: caller.spu,
+            kind,
+            address: nv.address,
+            segment_bytes: dma.segment_bytes.into(),
+            segments: dma.segments,
+            stride: nv.stride,
+            id: dma.token,
+        }
+    }
+
+    /// Under a model: ends an operation over bytes of NV memory, whose result is known, when they could have been read.
+    fn after_reading(
+        &mut self,
+        caller: Caller,
+        token: u32,
+        (address, bytes): (u64, u32),
+        wait: u32,
+        result: i64,
+    ) -> i32 {
+        let transfer = Transfer {
+            spu: caller.spu,
+            kind: DmaKind::NvRead,
+            address,
+            segment_bytes: bytes.into(),
+            segments: 1,
+            stride: 0,
+            id: token,
+        };
+        self.complete_after(transfer, caller, Some(token), wait, result);
+        PENDING
     }
 
     /// A group whose operations have all been begun: pending, or, where none was, gone again.
@@ -358,6 +401,10 @@ impl Machine {
         let bank = caller.spu as usize;
         self.spus[bank].nv_read_bytes += u64::from(bytes);
         match self.media.store.read(bank, address, &mut nv) {
+            Ok(Progress::Done) if self.timing.is_some() => {
+                let result = self.compare_with_body(token, body_offset, &nv);
+                self.after_reading(caller, token, (address, bytes), wait, result)
+            }
             Ok(Progress::Done) => match self.compare_with_body(token, body_offset, &nv) {
                 0 => DONE,
                 1 => abi::DIFFERS,
@@ -415,6 +462,9 @@ impl Machine {
         if bytes as usize > abi::BOUNCE_BYTES_MAX {
             return Ok(abi::ERROR_ARGUMENT);
         }
+        if port != abi::PORT_NV {
+            self.work.summed_bytes += u64::from(bytes);
+        }
         match port {
             abi::PORT_LOCAL => {
                 self.checksum_value = crc32c::crc32c_append(seed, memory.slice(address, bytes as usize)?);
@@ -441,6 +491,10 @@ impl Machine {
                 self.spus[bank].nv_read_bytes += u64::from(bytes);
                 let mut nv = vec![0; bytes as usize];
                 match self.media.store.read(bank, address, &mut nv) {
+                    Ok(Progress::Done) if self.timing.is_some() => {
+                        let sum = i64::from(crc32c::crc32c_append(seed, &nv));
+                        Ok(self.after_reading(caller, token, (address, bytes), wait, sum))
+                    }
                     Ok(Progress::Done) => {
                         self.checksum_value = crc32c::crc32c_append(seed, &nv);
                         Ok(DONE)

@@ -1,11 +1,13 @@
 //! An SPU from inside: SPU-OS (requests, DMA, RPCs, regions) and the runtime of the apps on it.
 
 pub mod abi;
+mod costs;
 pub(crate) mod dma;
 pub(crate) mod module;
 pub(crate) mod native;
 pub(crate) mod os;
 pub(crate) mod rpc;
+pub(crate) mod timed;
 pub(crate) mod wasm;
 
 /// An instance of an app on one SPU. Every call runs to completion; an `Err` says why the app ends.
@@ -18,6 +20,10 @@ pub(crate) trait Instance {
     fn place(&mut self, memory: &(u64, Vec<u8>)) -> Result<(), String>;
     /// Instructions that the last call ran.
     fn instructions(&self) -> u64;
+    /// False where instructions are not counted (native code).
+    fn is_metered(&self) -> bool {
+        true
+    }
     /// Bytes of linear memory.
     fn memory_bytes(&self) -> u64;
 }

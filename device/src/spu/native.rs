@@ -78,6 +78,10 @@ impl Instance for NativeInstance {
         0
     }
 
+    fn is_metered(&self) -> bool {
+        false
+    }
+
     fn memory_bytes(&self) -> u64 {
         0
     }

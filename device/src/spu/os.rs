@@ -8,8 +8,9 @@
 //! - A group's completion goes to the incarnation of the app that began it, or nowhere.
 
 use super::abi;
+use super::timed::Deferred;
 use crate::bridge::Bridge;
-use crate::clock::{DmaKind, Timing};
+use crate::clock::{Endpoint, Timing, Transfer, Work};
 use crate::config::DeviceConfig;
 use crate::device::Continuation;
 use crate::event::{Completion, Event, EventQueue};
@@ -70,6 +71,8 @@ pub(crate) struct Activity {
     pub cursor: u32,
     pub pending_dmas: u32,
     pub response: Option<(u32, u32)>,
+    /// Bytes of the reply that were written, for the model of time.
+    pub replied_bytes: u64,
     pub origin: Origin,
 }
 
@@ -105,9 +108,15 @@ pub(crate) struct AppState {
 
 /// SPU-OS of all SPUs.
 pub(crate) struct Machine {
+    /// Now: under a model, when the event that is being handled was due.
     pub now_ns: u64,
+    /// The clock of whoever drives the device: when what hosts hand in comes.
+    pub host_now_ns: u64,
     pub config: DeviceConfig,
     pub timing: Option<Box<dyn Timing>>,
+    /// Under a model: what begins when the run of a handler ends, and what the run has made the processor do.
+    pub deferred: Vec<Deferred>,
+    pub work: Work,
     pub events: EventQueue,
     pub bridge: Bridge,
     pub activities: Slab<Activity>,
@@ -263,6 +272,7 @@ impl Machine {
     ) -> Option<ReplySpan<'a>> {
         let begin = usize::try_from(offset).ok()?;
         let end = begin.checked_add(bytes)?;
+        activity.replied_bytes += bytes as u64;
         match &mut activity.origin {
             Origin::Host { transfer } => {
                 let transfer = bridge.transfers.get_mut(*transfer)?;
@@ -338,8 +348,8 @@ impl Machine {
         }
     }
 
-    /// Ends a wait that took no store's time, at the modelled time `at_ns`.
-    pub fn complete_at(&mut self, at_ns: u64, caller: Caller, token: Option<u32>, wait: u32, result: i64) {
+    /// Under a model: ends a wait that took no store's time with `result` when a DMA that begins after this run has ended.
+    pub fn complete_after(&mut self, transfer: Transfer, caller: Caller, token: Option<u32>, wait: u32, result: i64) {
         if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
             activity.pending_dmas += 1;
         }
@@ -351,14 +361,7 @@ impl Machine {
             memory: None,
             token,
         };
-        self.events.push_at(self.now_ns, at_ns, Event::Complete(completion));
-    }
-
-    /// When a DMA that begins now ends; `None` under the free clock.
-    #[inline]
-    pub fn dma_end(&mut self, spu: u16, kind: DmaKind, address: u64, bytes: u64) -> Option<u64> {
-        let now_ns = self.now_ns;
-        self.timing.as_mut().map(|timing| timing.dma(now_ns, spu, kind, address, bytes))
+        self.dma_then(transfer, Event::Complete(completion));
     }
 
     /// `respond`: ends a request, once its pending DMAs have drained.
@@ -387,9 +390,13 @@ impl Machine {
     #[inline]
     pub fn end_activity(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
         let Some(activity) = self.activities.remove(token) else { return };
+        let ends = (Endpoint::Spu(activity.spu), Endpoint::Host);
         match activity.origin {
+            Origin::Host { transfer } if self.is_timed() => {
+                self.carry(Event::Response { transfer, outcome, result }, ends, 0, activity.replied_bytes);
+            }
             Origin::Host { transfer } => self.bridge.end_rpc(transfer, outcome, result),
-            Origin::Spu { group, reply, reply_pointer, .. } => {
+            Origin::Spu { group, from, reply, reply_pointer, .. } => {
                 self.release_inbox(activity.spu);
                 let result = match outcome {
                     RpcOutcome::Answered { status } => (u64::from(status) << 32 | u64::from(result)) as i64,
@@ -398,6 +405,11 @@ impl Machine {
                     _ => i64::from(abi::ERROR_REFUSED),
                 };
                 let memory = (!reply.is_empty() && result >= 0).then(|| Box::new((reply_pointer, reply)));
+                if self.is_timed() {
+                    let bytes = memory.as_ref().map_or(0, |memory| memory.1.len() as u64);
+                    let ends = (Endpoint::Spu(activity.spu), Endpoint::Spu(from));
+                    return self.carry(Event::End { group, result, memory }, ends, 0, bytes);
+                }
                 self.end_one(group, result, memory);
             }
             Origin::Event { watch } => {

@@ -5,7 +5,8 @@
 
 use super::abi::{self, PENDING};
 use super::os::{Activity, Caller, LocalMemory, Machine, Origin, RegionCall, WildPointer, error_of};
-use crate::clock::Endpoint;
+use crate::clock::{DmaKind, Endpoint, Transfer};
+use crate::event::Event;
 use crate::hre::HreId;
 use crate::media::controller::Pending;
 use crate::media::store::Progress;
@@ -32,6 +33,14 @@ pub(crate) struct Message {
     error: i32,
     /// `rpc_finish` was called; the group to wake.
     finished: Option<u32>,
+}
+
+/// An upcall on its way to a host.
+#[derive(Debug)]
+pub(crate) struct PostedUpcall {
+    hre: HreId,
+    upcall: Upcall,
+    group: u32,
 }
 
 impl Machine {
@@ -124,6 +133,20 @@ impl Machine {
                 let Some(message) = self.messages.get_mut(handle as u32) else { return Ok(abi::ERROR_ARGUMENT) };
                 let offset = message.body.len();
                 message.body.extend_from_slice(&read);
+                if self.timing.is_some() {
+                    message.pending += 1;
+                    let transfer = Transfer {
+                        spu: caller.spu,
+                        kind: DmaKind::NvRead,
+                        address,
+                        segment_bytes: bytes.into(),
+                        segments: 1,
+                        stride: 0,
+                        id: handle as u32,
+                    };
+                    self.dma_then(transfer, Event::MessagePart { handle: handle as u32 });
+                }
+                let Some(message) = self.messages.get_mut(handle as u32) else { return Ok(abi::ERROR_ARGUMENT) };
                 match progress {
                     Ok(Progress::Done) => Ok(abi::DONE),
                     Ok(Progress::WouldBlock) => {
@@ -211,6 +234,7 @@ impl Machine {
             cursor: 0,
             pending_dmas: 0,
             response: None,
+            replied_bytes: 0,
             origin: Origin::Spu {
                 group,
                 from: message.caller.spu,
@@ -235,8 +259,21 @@ impl Machine {
             spu: message.caller.spu,
             body: message.body,
         };
-        if self.bridge.push_upcall(message.originating, upcall) {
-            self.upcalls.insert(id, (message.originating, group));
+        let posted = PostedUpcall { hre: message.originating, upcall, group };
+        if self.is_timed() {
+            let ends = (Endpoint::Spu(message.caller.spu), Endpoint::Host);
+            let bytes = posted.upcall.body.len() as u64;
+            return self.carry(Event::Upcall(Box::new(posted)), ends, 0, bytes);
+        }
+        self.upcall_arrived(posted);
+    }
+
+    /// An upcall is at the bridge.
+    pub fn upcall_arrived(&mut self, posted: PostedUpcall) {
+        let PostedUpcall { hre, upcall, group } = posted;
+        let id = upcall.id;
+        if self.bridge.push_upcall(hre, upcall) {
+            self.upcalls.insert(id, (hre, group));
         } else {
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }

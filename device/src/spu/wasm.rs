@@ -9,6 +9,7 @@ use super::abi;
 use super::dma::{Dma, End};
 use super::module::{self, Manifest, ModuleLimits};
 use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer};
+use crate::model::parameters::OperatorCosts;
 use std::cell::RefCell;
 use std::rc::Rc;
 use wasmtime::{
@@ -92,9 +93,14 @@ fn with<R>(
 
 impl Runtime {
     /// An engine with the features that apps may use.
-    pub fn new() -> Result<Self, String> {
+    ///
+    /// `costs`: of instructions, where a model of time wants them in the meter.
+    pub fn new(costs: Option<OperatorCosts>) -> Result<Self, String> {
         let mut config = Config::new();
         config.consume_fuel(true);
+        if let Some(costs) = costs {
+            config.operator_cost(super::costs::table(costs));
+        }
         config.max_wasm_stack(WASM_STACK_BYTES_MAX);
         config.cranelift_nan_canonicalization(true);
         config.wasm_relaxed_simd(false);

@@ -1,0 +1,92 @@
+//! What SPU-OS does under a model of time: what a handler asks for begins when its run ends on the processor, and ends when the model
+//! says.
+//!
+//! Invariants: under the free clock nothing here runs; what was asked for during a run leaves in the order in which it was
+//! asked; an event that is held has exactly one way to its time, by a message or by a DMA.
+
+use super::os::Machine;
+use crate::clock::{Agenda, DmaStep, Endpoint, Message, Transfer, Work};
+use crate::event::Event;
+use crate::interconnect::HEADER_BYTES;
+
+/// A DMA and the event that follows it.
+#[derive(Debug)]
+pub(crate) struct TimedDma {
+    pub transfer: Transfer,
+    /// Place of the event.
+    pub then: u32,
+}
+
+/// Something that begins when the handler's run has ended.
+#[derive(Debug)]
+pub(crate) enum Deferred {
+    /// A DMA.
+    Dma(TimedDma),
+    /// A message; its number is the place of the event.
+    Message(Message),
+}
+
+impl Machine {
+    /// True under a clock with a model.
+    #[inline]
+    pub fn is_timed(&self) -> bool {
+        self.timing.is_some()
+    }
+
+    /// Sends a message whose arrival is `event`.
+    pub fn carry(&mut self, event: Event, (from, to): (Endpoint, Endpoint), arguments_bytes: u64, payload_bytes: u64) {
+        let id = self.events.hold(event);
+        let header_bytes = (HEADER_BYTES + arguments_bytes) as u32;
+        let message = Message { id, from, to, header_bytes, payload_bytes };
+        match (from, self.timing.as_mut()) {
+            (Endpoint::Host, Some(timing)) => timing.send(self.host_now_ns, message, &mut Agenda(&mut self.events)),
+            _ => {
+                self.work.sends += u32::from(from != Endpoint::Bridge);
+                self.deferred.push(Deferred::Message(message));
+            }
+        }
+    }
+
+    /// Begins a DMA after this run, whose end is `event`.
+    pub fn dma_then(&mut self, transfer: Transfer, event: Event) {
+        let then = self.events.hold(event);
+        self.work.dmas += 1;
+        self.deferred.push(Deferred::Dma(TimedDma { transfer, then }));
+    }
+
+    /// A run has ended at `at_ns` (or something outside of a run has happened): what was asked for begins.
+    #[inline]
+    pub fn begin_deferred(&mut self, at_ns: u64) {
+        self.work = Work::default();
+        if self.deferred.is_empty() {
+            return;
+        }
+        let Some(timing) = self.timing.as_mut() else { return };
+        for deferred in self.deferred.drain(..) {
+            match deferred {
+                Deferred::Message(message) => timing.send(at_ns, message, &mut Agenda(&mut self.events)),
+                Deferred::Dma(dma) => match timing.dma(at_ns, &dma.transfer) {
+                    DmaStep::Ends(end_ns) => self.events.schedule(end_ns, dma.then),
+                    DmaStep::Data(data_ns) => self.events.push_at(data_ns, Event::DmaData(dma)),
+                },
+            }
+        }
+    }
+
+    /// The media have a DMA's data in their buffers.
+    pub fn dma_data(&mut self, dma: &TimedDma) {
+        let now_ns = self.now_ns;
+        let Some(timing) = self.timing.as_mut() else { return };
+        let end_ns = timing.dma_data(now_ns, &dma.transfer);
+        self.events.schedule(end_ns, dma.then);
+    }
+
+    /// A word of the model's.
+    #[inline]
+    pub fn tick(&mut self, word: u32) {
+        let now_ns = self.now_ns;
+        if let Some(timing) = self.timing.as_mut() {
+            timing.tick(now_ns, word, &mut Agenda(&mut self.events));
+        }
+    }
+}
