@@ -35,6 +35,10 @@ impl Rig {
         let store = RamStore::new(config.spus as usize, 1 << 30).expect("a store in memory");
         let mut device = Device::open(config, Box::new(store), timing, vec![]).expect("the device opens");
         let hre = device.open_hre(None).expect("an endpoint");
+        Rig::around(device, hre)
+    }
+
+    pub fn around(device: Device, hre: HreId) -> Rig {
         Rig { device, hre, now_ns: 0, tag: 0 }
     }
 
