@@ -26,7 +26,7 @@ use crate::spu::module::ModuleLimits;
 use crate::spu::os::{ACTIVITIES_MAX, Activity, AppState, Caller, Machine, Origin, error_of};
 use crate::spu::rpc::MESSAGES_MAX;
 use crate::spu::wasm::{CompiledModule, Runtime, WasmInstance, compile};
-use crate::spu::{Instance, abi};
+use crate::spu::{Instance, Offered, abi};
 use crate::statistics::SpuCounters;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -440,11 +440,14 @@ impl Device {
         };
         let taken = instance.start(token, handler);
         let (instructions, metered) = (instance.instructions(), instance.is_metered());
+        if let Ok(Offered::Answered { status, result }) = taken {
+            self.machine.borrow_mut().respond_to(token, status, result);
+        }
         self.account(number, spu, instructions);
         self.charge(spu, metered.then_some(instructions), Some(token));
         match taken {
-            Ok(true) => true,
-            Ok(false) => {
+            Ok(Offered::Taken | Offered::Answered { .. }) => true,
+            Ok(Offered::NoThread) => {
                 let machine = &mut *self.machine.borrow_mut();
                 if let Some(activity) = machine.activities.get_mut(token) {
                     activity.started = false;

@@ -34,7 +34,7 @@ impl Machine {
                 .transfers
                 .get(*transfer)
                 .map_or(0, |transfer| u64::from(transfer.payload_bytes) / u64::from(transfer.outstanding.max(1))),
-            Origin::Spu { body, .. } => body.len() as u64,
+            Origin::Spu(origin) => origin.body.len() as u64,
             Origin::Event { .. } => 0,
         };
         let Ok(token) = self.activities.insert(activity) else { return false };

@@ -32,6 +32,12 @@ impl Arguments {
         Some(Arguments { bytes, len: from.len() as u8 })
     }
 
+    /// The bytes, and zeroes behind them.
+    #[inline]
+    pub(crate) fn padded(&self) -> &[u8; INLINE_ARGUMENT_BYTES_MAX] {
+        &self.bytes
+    }
+
     /// The bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {

@@ -85,11 +85,29 @@ impl<T> Slab<T> {
             return None;
         }
         let value = entry.value.take()?;
+        self.freed(place);
+        Some(value)
+    }
+
+    /// Ends the entry of a key, where it lies.
+    #[inline]
+    pub fn discard(&mut self, key: u32) {
+        let place = (key & 0xffff) as usize;
+        let Some(entry) = self.entries.get_mut(place) else { return };
+        if u32::from(entry.generation) != key >> 16 || entry.value.is_none() {
+            return;
+        }
+        entry.value = None;
+        self.freed(place);
+    }
+
+    #[inline]
+    fn freed(&mut self, place: usize) {
+        let entry = &mut self.entries[place];
         entry.generation = (entry.generation + 1) % (GENERATION_MAX + 1);
         entry.generation = entry.generation.max(1);
         self.free.push(place as u16);
         self.len -= 1;
-        Some(value)
     }
 
     /// Keys of all entries, in order of place.

@@ -64,6 +64,7 @@ fn wild_pointers_to_every_import_end_the_app_alone() {
         "(call $request_info (local.get 0) (i32.const -8))",
         "(drop (call $receive_bytes (local.get 0) (i32.const 65534) (i32.const 4)))",
         "(drop (call $receive_bytes (local.get 0) (i32.const -1) (i32.const 104)))",
+        "(drop (call $receive_bytes_at (local.get 0) (i32.const 0) (i32.const -1) (i32.const 104)))",
         "(drop (call $dma (local.get 0) (i32.const 2) (i64.const 0) (i32.const 0) (i64.const 65530) (i32.const 100) (i32.const 0)))",
         "(drop (call $dma (local.get 0) (i32.const 2) (i64.const 0) (i32.const 0) (i64.const -1) (i32.const 1) (i32.const 0)))",
         "(drop (call $dma (local.get 0) (i32.const 3) (i64.const 0) (i32.const 0) (i64.const 0x7fffffffffffffff) (i32.const 1) (i32.const 0)))",
@@ -296,4 +297,59 @@ fn memory_grows_to_the_limit_and_no_further() {
         (call $respond (local.get 0) (i32.const 0) (memory.grow (i32.const 1))) (return (i32.const 0))";
     let (outcome, result, _) = misbehave(grow);
     assert_eq!((outcome, result as i32), (RpcOutcome::Answered { status: 0 }, -1));
+}
+
+/// A module whose record is wherever `global` says.
+fn recorded(global: &str, start: &str) -> Vec<u8> {
+    module(
+        "bad",
+        &format!(
+            r#"(global $record {global}) (export "request_record" (global $record))
+               (func $start (param i32 i32) (result i32) {start})"#
+        ),
+    )
+}
+
+#[test]
+fn a_request_record_tells_of_the_request_and_brings_the_answer() {
+    let mut rig = Rig::new(2);
+    // Adds up what the record says and leaves it as the answer: body and reply bytes, handler, argument bytes, an argument.
+    let sum = "(i32.store (i32.const 88) (i32.const 5))
+        (i32.store (i32.const 92) (i32.add (i32.add (i32.load (i32.const 72)) (i32.load (i32.const 76)))
+            (i32.add (i32.add (i32.load (i32.const 80)) (i32.load (i32.const 84)))
+                (i32.add (i32.load (i32.const 68)) (i32.load8_u (i32.const 97))))))
+        (if (i32.eqz (local.get 1)) (then (i64.store (i32.const 88) (i64.const 0))))
+        (i32.const 2)";
+    let app = rig.install(&recorded("i32 (i32.const 64)", sum)).unwrap();
+    let done = rig.call(app, 2, 1, &[1, 20, 3], &[5; 100], 0);
+    // Source FFFFFFFFh: the host, which is -1 in the sum.
+    assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 5 }, 103 + 2 + 3 - 1 + 20));
+    let done = rig.call(app, 3, 0, &[0, 9], &[], 4096);
+    assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 5 }, 2 + 4096 + 3 + 2 - 1 + 9));
+}
+
+#[test]
+fn a_request_record_that_cannot_be_is_refused() {
+    let refused = |global: &str| Rig::new(2).install(&recorded(global, "(i32.const 0)")).unwrap_err();
+    assert!(refused("i32 (i32.const 65441)").contains("outside of its memory"));
+    assert!(refused("i32 (i32.const -1)").contains("outside of its memory"));
+    assert!(refused("(mut i32) (i32.const 64)").contains("no immutable i32"));
+    assert!(refused("i64 (i64.const 64)").contains("no immutable i32"));
+    // One that just fits is fine, and without any there is nowhere to leave an answer.
+    Rig::new(2)
+        .install(&recorded("i32 (i32.const 65440)", "(i32.store (i32.const 65464) (i32.const 0)) (i32.const 2)"))
+        .unwrap();
+    ends("(return (i32.const 2))", "has no request record");
+}
+
+#[test]
+fn an_answer_in_the_record_to_what_was_answered_before_is_nothing() {
+    let mut rig = Rig::new(2);
+    let twice = "(i64.store (i32.const 88) (i64.const 9))
+        (call $respond (local.get 0) (i32.const 0) (i32.const 42)) (i32.const 2)";
+    let app = rig.install(&recorded("i32 (i32.const 64)", twice)).unwrap();
+    for _ in 0..3 {
+        let done = rig.call(app, 2, 1, &[], &[], 0);
+        assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 0 }, 42));
+    }
 }

@@ -74,26 +74,24 @@ static union {
 } stacks[WILLOW_THREADS] __attribute__((aligned(16)));
 static int rewinding;
 
-__asm__(".globaltype __stack_pointer, i32\n"
-        ".functype willow_get_stack () -> (i32)\n"
-        ".functype willow_set_stack (i32) -> ()\n"
-        ".section .text.willow_get_stack,\"\",@\n"
-        ".hidden willow_get_stack\n"
-        ".type willow_get_stack,@function\n"
-        "willow_get_stack:\n"
-        ".functype willow_get_stack () -> (i32)\n"
-        "global.get __stack_pointer\n"
-        "end_function\n"
-        ".section .text.willow_set_stack,\"\",@\n"
-        ".hidden willow_set_stack\n"
-        ".type willow_set_stack,@function\n"
-        "willow_set_stack:\n"
-        ".functype willow_set_stack (i32) -> ()\n"
-        "local.get 0\n"
-        "global.set __stack_pointer\n"
-        "end_function\n");
-char *willow_get_stack(void);
-void willow_set_stack(char *stack_pointer);
+/* Both keep nothing on the stack themselves, as long as they are optimised: they leave its pointer as they set it. (Assembly
+ * outside of functions is what clang 14 and 15 fail on.) */
+__attribute__((noinline)) static char *willow_get_stack(void) {
+    char *stack_pointer;
+    __asm__ volatile(".globaltype __stack_pointer, i32\n"
+                     "global.get __stack_pointer\n"
+                     "local.set %0"
+                     : "=r"(stack_pointer));
+    return stack_pointer;
+}
+__attribute__((noinline)) static void willow_set_stack(char *stack_pointer) {
+    __asm__ volatile(".globaltype __stack_pointer, i32\n"
+                     "local.get %0\n"
+                     "global.set __stack_pointer"
+                     :
+                     : "r"(stack_pointer)
+                     : "memory");
+}
 
 /* Called from within a thread: returns when `complete` has come for it. Never inlined: Asyncify must find the call that unwinds
  * and the one that ends rewinding in a function of their own. */

@@ -108,7 +108,7 @@ impl Device {
                 Origin::Host { transfer } => {
                     machine.bridge.transfers.get(*transfer).map_or(0, |t| t.reply_bytes as usize)
                 }
-                Origin::Spu { reply, .. } => reply.len(),
+                Origin::Spu(origin) => origin.reply.len(),
                 Origin::Event { .. } => 0,
             };
             let count = rest.len().min(room);

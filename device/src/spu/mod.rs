@@ -6,14 +6,26 @@ pub(crate) mod dma;
 pub(crate) mod module;
 pub(crate) mod native;
 pub(crate) mod os;
+pub(crate) mod request;
 pub(crate) mod rpc;
 pub(crate) mod timed;
 pub(crate) mod wasm;
 
+/// What an app did with a request that it was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offered {
+    /// It is at work, or has answered already.
+    Taken,
+    /// No thread of it is free.
+    NoThread,
+    /// It is answered, as the app left in its request record.
+    Answered { status: u32, result: u32 },
+}
+
 /// An instance of an app on one SPU. Every call runs to completion; an `Err` says why the app ends.
 pub(crate) trait Instance {
-    /// Offers a request: true where the app took it, false where no thread of it is free.
-    fn start(&mut self, token: u32, handler: u8) -> Result<bool, String>;
+    /// Offers a request.
+    fn start(&mut self, token: u32, handler: u8) -> Result<Offered, String>;
     /// What a handler waited for has happened.
     fn complete(&mut self, wait: u32, result: i64) -> Result<(), String>;
     /// Puts bytes that a handler waits for into the app's memory, at the pointer that it gave.

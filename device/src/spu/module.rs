@@ -18,6 +18,7 @@ const WASM_PAGE_BYTES: u64 = 65536;
 pub(crate) const IMPORTS: &[(&str, &str, &str)] = &[
     ("request_info", "ii", ""),
     ("receive_bytes", "iii", "i"),
+    ("receive_bytes_at", "iiii", "i"),
     ("respond", "iii", ""),
     ("dma", "iiIiIii", "i"),
     ("dma_strided", "iiIIiIIiii", "i"),

@@ -7,7 +7,7 @@
 use super::abi;
 use super::dma::{Dma, End};
 use super::os::{Caller, LocalMemory, Machine, WildPointer};
-use super::{Instance, wasm};
+use super::{Instance, Offered};
 use std::cell::RefCell;
 use std::rc::Rc;
 use willow_sdk::native::{BoxedInstance, Host, NativeApp, Strided};
@@ -55,9 +55,10 @@ impl NativeInstance {
 
 impl Instance for NativeInstance {
     #[inline]
-    fn start(&mut self, token: u32, handler: u8) -> Result<bool, String> {
+    fn start(&mut self, token: u32, handler: u8) -> Result<Offered, String> {
         match self.instance.start(&mut self.imports, token, handler.into()) {
-            Ok(taken) => Ok(taken == 0),
+            Ok(0) => Ok(Offered::Taken),
+            Ok(_) => Ok(Offered::NoThread),
             Err(trap) => Err(trap.0),
         }
     }
@@ -94,7 +95,7 @@ fn trusted(result: Result<i32, WildPointer>) -> i32 {
 
 impl Host for Imports {
     fn request_info(&mut self, token: u32) -> RequestInfo {
-        let info = wasm::request_info(&mut self.machine.borrow_mut(), self.caller, token);
+        let info = self.machine.borrow_mut().request_info(self.caller, token);
         let word = |at: usize| u32::from_le_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
         RequestInfo {
             originating_hre: word(0),
@@ -107,10 +108,10 @@ impl Host for Imports {
     }
 
     #[inline]
-    fn receive_bytes(&mut self, token: u32, to: &mut [u8]) -> u32 {
+    fn receive_bytes_at(&mut self, token: u32, offset: u32, to: &mut [u8]) -> u32 {
         let (pointer, bytes) = (to.as_mut_ptr().expose_provenance() as u64, to.len() as u32);
         let machine = &mut *self.machine.borrow_mut();
-        trusted(wasm::receive_bytes(machine, self.caller, &mut NativeMemory, token, pointer, bytes)).max(0) as u32
+        trusted(machine.receive_bytes_at(self.caller, &mut NativeMemory, token, offset, (pointer, bytes))).max(0) as u32
     }
 
     #[inline]

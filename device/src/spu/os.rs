@@ -55,8 +55,17 @@ pub(crate) trait LocalMemory {
 /// Where a request came from and its answer goes.
 pub(crate) enum Origin {
     Host { transfer: u32 },
-    Spu { group: u32, from: u16, body: Vec<u8>, reply: Vec<u8>, reply_pointer: u64 },
+    Spu(Box<SpuOrigin>),
     Event { watch: u32 },
+}
+
+/// The sender of an RPC that came from an SPU, and what goes with it.
+pub(crate) struct SpuOrigin {
+    pub group: u32,
+    pub from: u16,
+    pub body: Vec<u8>,
+    pub reply: Vec<u8>,
+    pub reply_pointer: u64,
 }
 
 /// A request at an SPU.
@@ -220,7 +229,7 @@ impl Machine {
                 Some(transfer) => &transfer.buffer[..transfer.payload_bytes as usize],
                 None => &[],
             },
-            Origin::Spu { body, .. } => body,
+            Origin::Spu(origin) => &origin.body,
             Origin::Event { .. } => &[],
         }
     }
@@ -285,7 +294,7 @@ impl Machine {
                     Some(window) => window.span(begin, end).map(ReplySpan::Shared),
                 }
             }
-            Origin::Spu { reply, .. } => reply.get_mut(begin..end).map(ReplySpan::Private),
+            Origin::Spu(origin) => origin.reply.get_mut(begin..end).map(ReplySpan::Private),
             Origin::Event { .. } => None,
         }
     }
@@ -367,9 +376,18 @@ impl Machine {
     /// `respond`: ends a request, once its pending DMAs have drained.
     #[inline]
     pub fn respond(&mut self, caller: Caller, token: u32, status: u32, result: u32) {
-        let Some(activity) = self.activity(caller, token) else { return };
+        if self.activity(caller, token).is_some() {
+            self.respond_to(token, status, result);
+        }
+    }
+
+    /// Ends a request that is its app's for sure.
+    #[inline]
+    pub fn respond_to(&mut self, token: u32, status: u32, result: u32) {
+        let Some(activity) = self.activities.get_mut(token) else { return };
         if activity.pending_dmas > 0 {
-            activity.response = Some((status, result));
+            // An answer that came before stands.
+            activity.response.get_or_insert((status, result));
             return;
         }
         self.end_activity(token, RpcOutcome::Answered { status }, result);
@@ -389,14 +407,21 @@ impl Machine {
     /// Ends an activity and tells whoever asked.
     #[inline]
     pub fn end_activity(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
+        // The usual one goes without being moved.
+        if let Some(&Activity { origin: Origin::Host { transfer }, .. }) = self.activities.get(token)
+            && !self.is_timed()
+        {
+            self.activities.discard(token);
+            return self.bridge.end_rpc(transfer, outcome, result);
+        }
         let Some(activity) = self.activities.remove(token) else { return };
         let ends = (Endpoint::Spu(activity.spu), Endpoint::Host);
         match activity.origin {
-            Origin::Host { transfer } if self.is_timed() => {
+            Origin::Host { transfer } => {
                 self.carry(Event::Response { transfer, outcome, result }, ends, 0, activity.replied_bytes);
             }
-            Origin::Host { transfer } => self.bridge.end_rpc(transfer, outcome, result),
-            Origin::Spu { group, from, reply, reply_pointer, .. } => {
+            Origin::Spu(origin) => {
+                let SpuOrigin { group, from, reply, reply_pointer, .. } = *origin;
                 self.release_inbox(activity.spu);
                 let result = match outcome {
                     RpcOutcome::Answered { status } => (u64::from(status) << 32 | u64::from(result)) as i64,

@@ -4,7 +4,7 @@
 //! originating HRE of a message is that of the request on whose behalf it is sent.
 
 use super::abi::{self, PENDING};
-use super::os::{Activity, Caller, LocalMemory, Machine, Origin, RegionCall, WildPointer, error_of};
+use super::os::{Activity, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, WildPointer, error_of};
 use crate::clock::{DmaKind, Endpoint, Transfer};
 use crate::event::Event;
 use crate::hre::HreId;
@@ -235,13 +235,13 @@ impl Machine {
             pending_dmas: 0,
             response: None,
             replied_bytes: 0,
-            origin: Origin::Spu {
+            origin: Origin::Spu(Box::new(SpuOrigin {
                 group,
                 from: message.caller.spu,
                 body: message.body,
                 reply: vec![0; message.reply_bytes as usize],
                 reply_pointer: message.reply_pointer,
-            },
+            })),
         };
         if !self.send(activity, Endpoint::Spu(message.caller.spu)) {
             self.release_inbox(spu);

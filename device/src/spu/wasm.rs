@@ -4,17 +4,18 @@
 //! Invariants: a trapped instance is never called again; the guest reaches nothing but its own memory and the imports of
 //! docs/abi.md; a call ends after the budget at the latest.
 
-use super::Instance;
 use super::abi;
 use super::dma::{Dma, End};
 use super::module::{self, Manifest, ModuleLimits};
-use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer};
+use super::os::{Caller, LocalMemory, Machine, WildPointer};
+use super::request::{RECORD_BYTES, record_response};
+use super::{Instance, Offered};
 use crate::model::parameters::OperatorCosts;
 use std::cell::RefCell;
 use std::rc::Rc;
 use wasmtime::{
-    Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder,
-    TypedFunc,
+    Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, Store, StoreLimits,
+    StoreLimitsBuilder, TypedFunc, Val,
 };
 
 /// Native stack that a guest may use.
@@ -47,6 +48,8 @@ pub(crate) struct WasmInstance {
     memory: Memory,
     start: TypedFunc<(u32, u32), i32>,
     complete: TypedFunc<(u32, i64), ()>,
+    /// Where its request record is, if it has one.
+    record: Option<usize>,
     budget: u64,
     instructions: u64,
 }
@@ -147,10 +150,37 @@ impl WasmInstance {
         store.data_mut().memory = Some(memory);
         let start = instance.get_typed_func(&mut store, "start").map_err(wrong)?;
         let complete = instance.get_typed_func(&mut store, "complete").map_err(wrong)?;
+        let record = Self::find_record(&instance, &mut store, memory)?;
         if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
             initialize.call(&mut store, ()).map_err(|error| format!("its _initialize failed: {error:#}"))?;
         }
-        Ok(WasmInstance { store, memory, start, complete, budget, instructions: 0 })
+        Ok(WasmInstance { store, memory, start, complete, record, budget, instructions: 0 })
+    }
+
+    /// The address that the export `request_record` holds.
+    fn find_record(
+        instance: &wasmtime::Instance,
+        store: &mut Store<Guest>,
+        memory: Memory,
+    ) -> Result<Option<usize>, String> {
+        let Some(global) = instance.get_global(&mut *store, "request_record") else { return Ok(None) };
+        let ty = global.ty(&*store);
+        let (Val::I32(address), Mutability::Const) = (global.get(&mut *store), ty.mutability()) else {
+            return Err("its export request_record is no immutable i32".to_owned());
+        };
+        let address = address as u32 as usize;
+        match address.checked_add(RECORD_BYTES) {
+            Some(end) if end <= memory.data_size(&*store) => Ok(Some(address)),
+            _ => Err(format!("its export request_record holds {address:#x}, outside of its memory")),
+        }
+    }
+
+    /// The request record, where it has one. Memories never shrink, so that it stays where it was found.
+    #[inline]
+    fn record(&mut self) -> Option<(&mut [u8; RECORD_BYTES], &Guest)> {
+        let address = self.record?;
+        let (bytes, guest) = self.memory.data_and_store_mut(&mut self.store);
+        Some((bytes.get_mut(address..)?.first_chunk_mut()?, guest))
     }
 
     #[inline]
@@ -173,19 +203,26 @@ impl WasmInstance {
 
 impl Instance for WasmInstance {
     #[inline]
-    fn start(&mut self, token: u32, handler: u8) -> Result<bool, String> {
+    fn start(&mut self, token: u32, handler: u8) -> Result<Offered, String> {
+        if let Some((record, guest)) = self.record() {
+            guest.machine.borrow().request_record(token, record);
+        }
         let ran =
             self.store.set_fuel(self.budget).and_then(|()| self.start.call(&mut self.store, (token, handler.into())));
         match ran {
-            Ok(0) => {
+            Ok(taken) => {
                 self.account();
-                Ok(true)
+                match (taken, self.record()) {
+                    (0, _) => Ok(Offered::Taken),
+                    (1, _) => Ok(Offered::NoThread),
+                    (2, Some((record, _))) => {
+                        let (status, result) = record_response(record);
+                        Ok(Offered::Answered { status, result })
+                    }
+                    (2, None) => Err("its export start returned 2, but it has no request record".to_owned()),
+                    (other, _) => Err(format!("its export start returned {other}, only 0, 1 and 2 have a meaning")),
+                }
             }
-            Ok(1) => {
-                self.account();
-                Ok(false)
-            }
-            Ok(other) => Err(format!("its export start returned {other}, only 0 and 1 have a meaning")),
             Err(error) => Err(self.reason(&error)),
         }
     }
@@ -221,59 +258,6 @@ impl Instance for WasmInstance {
     }
 }
 
-/// Bytes that `request_info` writes.
-pub(crate) fn request_info(machine: &mut Machine, caller: Caller, token: u32) -> [u8; 32] {
-    let mut info = [0; 32];
-    let Some(activity) = machine.activity(caller, token) else { return info };
-    let (originating, handler) = (activity.originating.0, u32::from(activity.handler));
-    let arguments = activity.arguments.as_slice().len() as u32;
-    let Some(activity) = machine.activities.get(token) else { return info };
-    let body = machine.body_bytes(activity) as u32;
-    let (source, reply) = match &activity.origin {
-        Origin::Host { transfer } => {
-            (u32::MAX, machine.bridge.transfers.get(*transfer).map_or(0, |transfer| transfer.reply_bytes))
-        }
-        Origin::Spu { from, reply, .. } => (u32::from(*from), reply.len() as u32),
-        Origin::Event { .. } => (u32::MAX, 0),
-    };
-    for (index, word) in [originating, source, body, reply, handler, arguments].into_iter().enumerate() {
-        info[index * 4..index * 4 + 4].copy_from_slice(&word.to_le_bytes());
-    }
-    info
-}
-
-/// `receive_bytes`: the next bytes of the body.
-#[inline]
-pub(crate) fn receive_bytes<M: LocalMemory>(
-    machine: &mut Machine,
-    caller: Caller,
-    memory: &mut M,
-    token: u32,
-    pointer: u64,
-    bytes: u32,
-) -> Result<i32, WildPointer> {
-    let Some(activity) = machine.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
-    let cursor = activity.cursor as usize;
-    let arguments = activity.arguments.as_slice();
-    if let Some(range) = arguments.get(cursor..cursor + bytes as usize) {
-        // The common case: all of it lies in the arguments.
-        memory.slice_mut(pointer, range.len())?.copy_from_slice(range);
-        activity.cursor += bytes;
-        return Ok(bytes as i32);
-    }
-    let Some(activity) = machine.activities.get(token) else { return Ok(abi::ERROR_ARGUMENT) };
-    let left = machine.body_bytes(activity).saturating_sub(cursor as u64);
-    let count = u64::from(bytes).min(left) as usize;
-    let into = memory.slice_mut(pointer, count)?;
-    if machine.copy_body(token, cursor as u64, into).is_none() {
-        return Ok(abi::ERROR_RANGE);
-    }
-    if let Some(activity) = machine.activities.get_mut(token) {
-        activity.cursor += count as u32;
-    }
-    Ok(count as i32)
-}
-
 /// Bytes that `namespace` writes, if there is that namespace.
 pub(crate) fn namespace_info(machine: &Machine, nsid: u32) -> Option<[u8; 32]> {
     let namespace = machine.namespaces.iter().find(|namespace| namespace.nsid == nsid)?;
@@ -292,14 +276,23 @@ fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     let l = &mut linker;
     l.func_wrap("willow", "request_info", |g: GuestCaller<'_, Guest>, token: u32, pointer: u32| {
         with(g, |caller, memory, machine| {
-            let info = request_info(machine, caller, token);
+            let info = machine.request_info(caller, token);
             memory.slice_mut(pointer.into(), 32)?.copy_from_slice(&info);
             Ok(())
         })
     })?;
     l.func_wrap("willow", "receive_bytes", |g: GuestCaller<'_, Guest>, token: u32, pointer: u32, bytes: u32| {
-        with(g, |caller, memory, machine| receive_bytes(machine, caller, memory, token, pointer.into(), bytes))
+        with(g, |caller, memory, machine| machine.receive_bytes(caller, memory, token, (pointer.into(), bytes)))
     })?;
+    l.func_wrap(
+        "willow",
+        "receive_bytes_at",
+        |g: GuestCaller<'_, Guest>, token: u32, offset: u32, pointer: u32, bytes: u32| {
+            with(g, |caller, memory, machine| {
+                machine.receive_bytes_at(caller, memory, token, offset, (pointer.into(), bytes))
+            })
+        },
+    )?;
     l.func_wrap("willow", "respond", |g: GuestCaller<'_, Guest>, token: u32, status: u32, result: u32| {
         let guest = g.data();
         guest.machine.borrow_mut().respond(guest.caller, token, status, result);

@@ -120,6 +120,7 @@ pub fn module_with_memory(name: &str, memory: &str, body: &str) -> Vec<u8> {
         r#"(module
         (import "willow" "request_info" (func $request_info (param i32 i32)))
         (import "willow" "receive_bytes" (func $receive_bytes (param i32 i32 i32) (result i32)))
+        (import "willow" "receive_bytes_at" (func $receive_bytes_at (param i32 i32 i32 i32) (result i32)))
         (import "willow" "respond" (func $respond (param i32 i32 i32)))
         (import "willow" "dma" (func $dma (param i32 i32 i64 i32 i64 i32 i32) (result i32)))
         (import "willow" "dma_strided" (func $dma_strided (param i32 i32 i64 i64 i32 i64 i64 i32 i32 i32) (result i32)))

@@ -19,6 +19,8 @@ use core::pin::Pin;
 use core::ptr::NonNull;
 use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
+#[cfg(target_arch = "wasm32")]
+use crate::record;
 use crate::{Error, Request, Response, sys};
 
 /// Most waits of one handler that can be pending at the same time.
@@ -214,6 +216,12 @@ pub(crate) enum Issued<T> {
     /// `complete` will come.
     Pending,
 }
+
+/// `start`'s values: the request is taken; no thread is free; it is answered as the record says.
+const TAKEN: i32 = 0;
+const NO_THREAD: i32 = 1;
+#[cfg(target_arch = "wasm32")]
+const ANSWERED: i32 = 2;
 
 const IDLE: u32 = u32::MAX;
 const FINISHED: u32 = u32::MAX - 1;
@@ -426,7 +434,7 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
         let taken = self.table.taken.get();
         let index = (!taken).trailing_zeros();
         if index >= THREADS as u32 {
-            return 1;
+            return NO_THREAD;
         }
         self.table.taken.set(taken | 1 << index);
         let thread = &self.table.threads[index as usize];
@@ -434,16 +442,38 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
         thread.answered.set(false);
         let _entered = Entered::new(&self.table);
         self.table.running.set(index);
+        #[cfg(target_arch = "wasm32")]
+        record::open(token);
         let slot = self.slots[index as usize].0.get().cast::<u8>();
         // SAFETY: the slot is free, large enough and aligned (checked above).
         unsafe { slot.cast::<F>().write(make(Request::new(token))) };
         // SAFETY: just written.
-        match unsafe { poll_slot::<F>(slot, &mut Context::from_waker(&waker(index))) } {
-            Poll::Ready(response) => self.finish(index, token, response),
-            Poll::Pending => thread.lifecycle.set(Some(&LifecycleOf::<F>::LIFECYCLE)),
-        }
+        let polled = unsafe { poll_slot::<F>(slot, &mut Context::from_waker(&waker(index))) };
+        #[cfg(target_arch = "wasm32")]
+        record::close();
+        let taken = match polled {
+            #[cfg(target_arch = "wasm32")]
+            Poll::Ready(response) => {
+                self.table.taken.set(self.table.taken.get() & !(1 << index));
+                if thread.answered.get() {
+                    TAKEN
+                } else {
+                    record::answer(response);
+                    ANSWERED
+                }
+            }
+            #[cfg(not(target_arch = "wasm32"))]
+            Poll::Ready(response) => {
+                self.finish(index, token, response);
+                TAKEN
+            }
+            Poll::Pending => {
+                thread.lifecycle.set(Some(&LifecycleOf::<F>::LIFECYCLE));
+                TAKEN
+            }
+        };
         self.run_ready();
-        0
+        taken
     }
 
     /// What a thread waited for has happened.

@@ -22,6 +22,8 @@ pub mod manifest;
 pub mod native;
 mod nv;
 mod print;
+#[cfg(target_arch = "wasm32")]
+mod record;
 mod request;
 mod rpc;
 pub mod sync;

@@ -17,7 +17,7 @@ use crate::{Namespace, RequestInfo};
 #[allow(missing_docs)]
 pub trait Host {
     fn request_info(&mut self, token: u32) -> RequestInfo;
-    fn receive_bytes(&mut self, token: u32, to: &mut [u8]) -> u32;
+    fn receive_bytes_at(&mut self, token: u32, offset: u32, to: &mut [u8]) -> u32;
     fn respond(&mut self, token: u32, status: u32, result: u32);
     /// # Safety
     /// A local address is valid for `bytes` until this returns anything but 1, or the wait is completed; nobody else uses

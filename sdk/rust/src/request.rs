@@ -1,5 +1,6 @@
 //! The request that a handler serves, and what it can have done for it: receive bytes, DMA, compare, checksum, respond.
 
+use core::cell::Cell;
 use core::future::Future;
 use core::marker::PhantomData;
 
@@ -162,24 +163,38 @@ impl Strides {
 #[derive(Debug)]
 pub struct Request {
     token: u32,
+    /// Bytes of the body received so far.
+    received: Cell<u32>,
 }
 
 impl Request {
     #[inline]
     pub(crate) fn new(token: u32) -> Request {
-        Request { token }
+        Request { token, received: Cell::new(0) }
     }
 
     /// What is known of it.
     #[inline]
     pub fn info(&self) -> RequestInfo {
+        #[cfg(target_arch = "wasm32")]
+        if let Some(info) = crate::record::info(self.token) {
+            return info;
+        }
         sys::request_info(self.token)
     }
 
     /// Copies the next bytes of the body to `to`; returns how many there were (Figure 3, `RPCReceiveBytes`).
     #[inline]
     pub fn receive(&self, to: &mut [u8]) -> usize {
-        (sys::receive_bytes(self.token, to) as usize).min(to.len())
+        let from = self.received.get();
+        #[cfg(target_arch = "wasm32")]
+        if let Some(bytes) = self.recorded(to.len()) {
+            to.copy_from_slice(bytes);
+            return to.len();
+        }
+        let count = sys::receive_bytes_at(self.token, from, to).min(to.len() as u32);
+        self.received.set(from + count);
+        count as usize
     }
 
     /// The next `BYTES` bytes of the body; [`Error::Range`] where there are fewer.
@@ -187,18 +202,41 @@ impl Request {
     pub fn receive_array<const BYTES: usize>(&self) -> Result<[u8; BYTES], Error> {
         #[cfg(target_arch = "wasm32")]
         {
-            let mut bytes = core::mem::MaybeUninit::<[u8; BYTES]>::uninit();
-            // SAFETY: the import writes at most `BYTES` bytes; where it wrote them all, all are initialised.
-            unsafe {
-                let received = sys::receive_bytes_to(self.token, bytes.as_mut_ptr().cast(), BYTES as u32);
-                if received == BYTES as u32 { Ok(bytes.assume_init()) } else { Err(Error::Range) }
-            }
+            let mut storage = core::mem::MaybeUninit::<[u8; BYTES]>::uninit();
+            // One place to load from, wherever the bytes are: what becomes of them is compiled once.
+            let bytes = match self.recorded(BYTES).and_then(<[u8]>::first_chunk) {
+                Some(bytes) => bytes,
+                None => self.receive_whole(&mut storage).ok_or(Error::Range)?,
+            };
+            Ok(*bytes)
         }
         #[cfg(not(target_arch = "wasm32"))]
         {
             let mut bytes = [0; BYTES];
             if self.receive(&mut bytes) == BYTES { Ok(bytes) } else { Err(Error::Range) }
         }
+    }
+
+    /// Fills `storage` through the import.
+    #[cfg(target_arch = "wasm32")]
+    #[cold]
+    #[inline(never)]
+    fn receive_whole<'a, const BYTES: usize>(
+        &self,
+        storage: &'a mut core::mem::MaybeUninit<[u8; BYTES]>,
+    ) -> Option<&'a [u8; BYTES]> {
+        let bytes = storage.write([0; BYTES]);
+        (self.receive(bytes) == BYTES).then_some(bytes)
+    }
+
+    /// The next bytes of the body, where they are in the request record.
+    #[cfg(target_arch = "wasm32")]
+    #[inline]
+    fn recorded(&self, bytes: usize) -> Option<&'static [u8]> {
+        let from = self.received.get();
+        let range = crate::record::arguments(self.token)?.get(from as usize..)?.get(..bytes)?;
+        self.received.set(from + bytes as u32);
+        Some(range)
     }
 
     /// Moves `bytes` bytes.

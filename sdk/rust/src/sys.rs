@@ -30,7 +30,7 @@ mod imports {
     #[link(wasm_import_module = "willow")]
     unsafe extern "C" {
         pub fn request_info(token: u32, to: *mut u32);
-        pub fn receive_bytes(token: u32, to: *mut u8, bytes: u32) -> u32;
+        pub fn receive_bytes_at(token: u32, offset: u32, to: *mut u8, bytes: u32) -> i32;
         pub safe fn respond(token: u32, status: u32, result: u32);
         pub fn dma(
             token: u32,
@@ -93,8 +93,8 @@ mod wasm {
     use crate::{Error, Namespace, RequestInfo};
 
     pub use imports::{
-        checksum, checksum_value, compare, count, dma, dma_strided, flush, receive_bytes as receive_bytes_to, region,
-        region_bytes, region_free, respond, rpc_append, rpc_finish, rpc_start, spu_count, spu_id, time_ns,
+        checksum, checksum_value, compare, count, dma, dma_strided, flush, region, region_bytes, region_free, respond,
+        rpc_append, rpc_finish, rpc_start, spu_count, spu_id, time_ns,
     };
 
     #[inline]
@@ -113,9 +113,9 @@ mod wasm {
     }
 
     #[inline]
-    pub fn receive_bytes(token: u32, to: &mut [u8]) -> u32 {
+    pub fn receive_bytes_at(token: u32, offset: u32, to: &mut [u8]) -> u32 {
         // SAFETY: the import writes at most `to.len()` bytes before it returns.
-        unsafe { imports::receive_bytes(token, to.as_mut_ptr(), to.len() as u32) }
+        unsafe { imports::receive_bytes_at(token, offset, to.as_mut_ptr(), to.len() as u32) }.max(0) as u32
     }
 
     pub fn app_number(name: &str) -> i32 {
@@ -157,8 +157,8 @@ mod hosted {
         with_host(|host| host.request_info(token))
     }
     #[inline]
-    pub fn receive_bytes(token: u32, to: &mut [u8]) -> u32 {
-        with_host(|host| host.receive_bytes(token, to))
+    pub fn receive_bytes_at(token: u32, offset: u32, to: &mut [u8]) -> u32 {
+        with_host(|host| host.receive_bytes_at(token, offset, to))
     }
     #[inline]
     pub fn respond(token: u32, status: u32, result: u32) {

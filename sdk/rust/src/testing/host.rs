@@ -323,13 +323,12 @@ impl Host for SpuHost {
         }
     }
 
-    fn receive_bytes(&mut self, token: u32, to: &mut [u8]) -> u32 {
-        let mut shared = self.shared.borrow_mut();
-        let request = shared.requests.get_mut(&token).expect("a request that the handler serves");
-        let left = &request.body[request.received..];
+    fn receive_bytes_at(&mut self, token: u32, offset: u32, to: &mut [u8]) -> u32 {
+        let shared = self.shared.borrow();
+        let request = shared.requests.get(&token).expect("a request that the handler serves");
+        let left = request.body.get(offset as usize..).unwrap_or_default();
         let count = left.len().min(to.len());
         to[..count].copy_from_slice(&left[..count]);
-        request.received += count;
         count as u32
     }
 
@@ -466,7 +465,6 @@ impl Host for SpuHost {
             originating_hre: hre,
             argument_bytes: 0,
             body,
-            received: 0,
             reply: vec![0; rpc.reply_bytes as usize],
             requester: Requester::Handler { spu: self.spu, wait, reply: rpc.reply },
             operations: 0,

@@ -116,7 +116,6 @@ struct PendingRequest {
     originating_hre: u32,
     argument_bytes: u32,
     body: Vec<u8>,
-    received: usize,
     reply: Vec<u8>,
     requester: Requester,
     /// Operations that are pending for it.
@@ -269,7 +268,6 @@ impl Device {
                 originating_hre: 0,
                 argument_bytes: body.len() as u32,
                 body: body.clone(),
-                received: 0,
                 reply: Vec::new(),
                 requester: Requester::Event,
                 operations: 0,
@@ -299,7 +297,6 @@ impl Device {
             originating_hre: 0x8000_0001,
             argument_bytes: arguments.len() as u32,
             body: [arguments, payload].concat(),
-            received: 0,
             reply: vec![0; reply_bytes],
             requester: Requester::Test(id),
             operations: 0,
