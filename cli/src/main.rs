@@ -11,6 +11,7 @@ mod config;
 mod cpu;
 mod demo;
 mod failure;
+mod hardware;
 mod kv;
 mod logging;
 mod metrics;

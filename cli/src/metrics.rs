@@ -2,9 +2,9 @@
 //! publishes between two requests: no lock is held on the way of the data.
 
 use crate::failure::{Context, Outcome};
-use crate::statistics::{Latency, Statistics};
+use crate::statistics::Statistics;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::fmt;
@@ -91,16 +91,34 @@ fn labels<const N: usize>(of: [(&'static str, String); N]) -> Labels {
     of.into()
 }
 
-/// (sum in seconds, buckets) of a latency.
-fn histogram(latency: &Latency) -> (f64, Vec<(f64, u64)>) {
+/// The same with values that are no whole numbers.
+fn seconds(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    series: impl Iterator<Item = (Labels, f64)>,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (labels, value) in series {
+        metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+    }
+    Ok(())
+}
+
+fn encode_histogram(mut metric: MetricEncoder, sum: f64, count: u64, buckets: &[(f64, u64)]) -> fmt::Result {
+    metric.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
+}
+
+/// (sum in seconds, buckets) of a latency: its mean, its count, and (upper end, count) of its own buckets.
+fn histogram(mean_ns: u64, count: u64, of: &[(u64, u64)]) -> (f64, Vec<(f64, u64)>) {
     let mut buckets: Vec<(f64, u64)> =
         BUCKETS_SECONDS.iter().map(|end| (*end, 0)).chain([(f64::INFINITY, 0)]).collect();
-    for (end_ns, count) in &latency.buckets {
+    for (end_ns, count) in of {
         let seconds = *end_ns as f64 / 1e9;
         let place = BUCKETS_SECONDS.iter().position(|end| seconds <= *end).unwrap_or(BUCKETS_SECONDS.len());
         buckets[place].1 += count;
     }
-    (latency.mean_ns as f64 * latency.count as f64 / 1e9, buckets)
+    (mean_ns as f64 * count as f64 / 1e9, buckets)
 }
 
 impl Collector for Scrape {
@@ -183,9 +201,27 @@ impl Collector for Scrape {
                 ("other", &namespace.other_latency),
             ] {
                 let labels = labels([("nsid", namespace.nsid.to_string()), ("kind", kind.to_owned())]);
-                let (sum, buckets) = histogram(latency);
+                let (sum, buckets) = histogram(latency.mean_ns, latency.count, &latency.buckets);
                 metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, latency.count, &buckets, None)?;
             }
+        }
+
+        if let Some(clock) = &statistics.clock {
+            let name = "willow_clock_lateness_seconds";
+            let help = "How much later than the modelled hardware completions were handed out";
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+            let lateness = &clock.lateness;
+            let (sum, buckets) = histogram(lateness.mean_ns, lateness.count, &lateness.buckets);
+            encode_histogram(metric, sum, lateness.count, &buckets)?;
+            let help = "1 where this machine kept up with the modelled hardware in the last second, else 0";
+            gauge(encoder, "willow_clock_keeps_up", help, u64::from(clock.keeps_up))?;
+        }
+        if let Some(model) = &statistics.model {
+            let busy = model.resources.iter();
+            let busy = busy.map(|of| (labels([("resource", of.name.clone())]), of.busy_ns as f64 / 1e9));
+            seconds(encoder, "willow_model_busy_seconds", "Time that the modelled resource worked", busy)?;
+            let energy = model.energy.iter().map(|of| (labels([("component", of.name.clone())]), of.joules));
+            seconds(encoder, "willow_model_energy_joules", "Energy of the modelled component", energy)?;
         }
 
         gauge(encoder, "willow_used_bytes", "Bytes of all regions and namespaces", statistics.used_bytes)?;
@@ -201,8 +237,12 @@ impl Collector for Scrape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::statistics::{Namespace, Transport};
+    use crate::statistics::{Latency, Namespace, Transport};
     use std::io::{Read, Write};
+    use willow_device::histogram::LatencySummary;
+    use willow_device::model::ModelStatistics;
+    use willow_device::model::statistics::ResourceStatistics;
+    use willow_device::punctuality::ClockStatistics;
     use willow_device::statistics::SpuCounters;
 
     fn scrape(address: SocketAddr, path: &str) -> String {
@@ -220,6 +260,24 @@ mod tests {
         let statistics = Statistics {
             spus: vec![SpuCounters { requests: 7, ..SpuCounters::default() }; 2],
             used_bytes: 99,
+            clock: Some(ClockStatistics {
+                keeps_up: true,
+                lateness: LatencySummary {
+                    count: 4,
+                    mean_ns: 3_000,
+                    buckets: vec![(2_999, 3), (19_999, 1)],
+                    ..LatencySummary::default()
+                },
+                ..ClockStatistics::default()
+            }),
+            model: Some(ModelStatistics {
+                resources: vec![ResourceStatistics {
+                    name: "ring".to_owned(),
+                    busy_ns: 1_500_000_000,
+                    ..ResourceStatistics::default()
+                }],
+                ..ModelStatistics::default()
+            }),
             transport: Transport {
                 namespaces: vec![Namespace {
                     nsid: 1,
@@ -245,6 +303,10 @@ mod tests {
             "willow_namespace_latency_seconds_bucket{le=\"0.00001\",nsid=\"1\",kind=\"read\"} 2",
             "willow_namespace_latency_seconds_bucket{le=\"+Inf\",nsid=\"1\",kind=\"read\"} 5",
             "willow_used_bytes 99",
+            "willow_clock_lateness_seconds_bucket{le=\"0.00001\"} 3",
+            "willow_clock_lateness_seconds_count 4",
+            "willow_clock_keeps_up 1",
+            "willow_model_busy_seconds_total{resource=\"ring\"} 1.5",
             "# EOF",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");

@@ -129,6 +129,7 @@ fn render(statistics: &Statistics) -> String {
     }
     text.push('\n');
     text.push_str(&queues.render());
+    text.push_str(&crate::hardware::render(statistics.model.as_ref(), statistics.clock.as_ref()));
     text
 }
 

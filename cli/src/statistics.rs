@@ -2,6 +2,8 @@
 //! the document; a field that an older device does not send reads as zero.
 
 use serde::{Deserialize, Serialize};
+use willow_device::model::ModelStatistics;
+use willow_device::punctuality::ClockStatistics;
 use willow_device::statistics::{AppStatistics, SpuCounters};
 
 /// Latencies, nanoseconds.
@@ -110,6 +112,10 @@ pub struct Statistics {
     pub capacity_bytes: Option<u64>,
     /// Operations under way in the store.
     pub store_in_flight: u64,
+    /// How late completions are, under the real clock.
+    pub clock: Option<ClockStatistics>,
+    /// What the modelled hardware did, under a clock with a model.
+    pub model: Option<ModelStatistics>,
     /// What the transports add.
     pub transport: Transport,
 }

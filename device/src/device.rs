@@ -17,6 +17,7 @@ use crate::media::controller::{MediaController, Pending};
 use crate::media::store::{Progress, Store, StoreCompletion, StoreError};
 use crate::metadata::{InstalledApp, METADATA_VERSION, Metadata, identity};
 use crate::namespace::Namespace;
+use crate::punctuality::Punctuality;
 use crate::region::RegionTable;
 use crate::request::{AppNumber, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, Upcall};
 use crate::service::Service;
@@ -77,6 +78,8 @@ pub struct Device {
     uuid: [u8; 16],
     /// Under a model of time: each SPU's processor.
     processors: Vec<timed::Processor>,
+    /// Under the real clock: how late the driver hands completions out.
+    pub(crate) punctuality: Punctuality,
     /// Instructions of apps since [`Device::run`] was called.
     run_instructions: u64,
 }
@@ -156,6 +159,7 @@ impl Device {
             jobs: VecDeque::new(),
             uuid: metadata.uuid,
             processors: (0..spus).map(|_| timed::Processor::default()).collect(),
+            punctuality: Punctuality::default(),
             run_instructions: 0,
         };
         device.load_apps(built_in, &metadata.apps)?;

@@ -173,6 +173,8 @@ impl Device {
             used_bytes,
             capacity_bytes,
             store_in_flight: machine.media.in_flight() as u64,
+            clock: self.punctuality.statistics(),
+            model: machine.timing.as_ref().and_then(|timing| timing.statistics(machine.now_ns)),
         }
     }
 

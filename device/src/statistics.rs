@@ -67,4 +67,10 @@ pub struct Statistics {
     pub capacity_bytes: Option<u64>,
     /// Operations under way in the store.
     pub store_in_flight: u64,
+    /// How late completions are, under the real clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<crate::punctuality::ClockStatistics>,
+    /// What the modelled hardware did, under a clock with a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<crate::model::ModelStatistics>,
 }

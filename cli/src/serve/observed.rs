@@ -88,6 +88,17 @@ impl Backend for Observed {
         }
         wake_ns
     }
+    fn is_timed(&self) -> bool {
+        self.device.is_timed()
+    }
+    #[inline]
+    fn set_time(&mut self, now_ns: u64) {
+        self.device.set_time(now_ns)
+    }
+    #[inline]
+    fn delivered(&mut self, now_ns: u64, at_ns: u64) {
+        self.device.delivered(now_ns, at_ns)
+    }
     #[inline]
     fn completion(&mut self) -> Option<HostCompletion> {
         self.device.completion()

@@ -24,6 +24,20 @@ impl Device {
         machine.host_now_ns = machine.host_now_ns.max(now_ns);
     }
 
+    /// True where a model of time is there: whoever drives the device then calls [`Device::set_time`] before what it hands in, keeps
+    /// wake-up times precisely, and tells of completions that it hands out ([`Device::delivered`]).
+    pub fn is_timed(&self) -> bool {
+        self.machine.borrow().is_timed()
+    }
+
+    /// For a real clock: a completion that was due at `at_ns` is handed to its host at `now_ns`.
+    #[inline]
+    pub fn delivered(&mut self, now_ns: u64, at_ns: u64) {
+        if self.is_timed() {
+            self.punctuality.record(now_ns, at_ns);
+        }
+    }
+
     /// For a virtual clock: like [`Device::run`], but stops as soon as there is a completion or an upcall, whose time may be before
     /// `until_ns`, so that the host can act on it before anything later happens.
     pub fn run_to_completion(&mut self, until_ns: u64) -> Option<u64> {

@@ -15,6 +15,9 @@ pub trait Backend {
     fn submit_to(&mut self, hre: HreId, request: HostRequest, window: Option<SharedWindow>) -> Result<(), HostRequest>;
     fn abort(&mut self, hre: HreId, tag: u64) -> bool;
     fn run(&mut self, now_ns: u64) -> Option<u64>;
+    fn is_timed(&self) -> bool;
+    fn set_time(&mut self, now_ns: u64);
+    fn delivered(&mut self, now_ns: u64, at_ns: u64);
     fn completion(&mut self) -> Option<HostCompletion>;
     fn upcall(&mut self, hre: HreId) -> Option<Upcall>;
     fn namespaces(&self) -> Arc<Vec<Namespace>>;
@@ -52,6 +55,17 @@ impl Backend for Device {
     #[inline]
     fn run(&mut self, now_ns: u64) -> Option<u64> {
         Device::run(self, now_ns)
+    }
+    fn is_timed(&self) -> bool {
+        Device::is_timed(self)
+    }
+    #[inline]
+    fn set_time(&mut self, now_ns: u64) {
+        Device::set_time(self, now_ns)
+    }
+    #[inline]
+    fn delivered(&mut self, now_ns: u64, at_ns: u64) {
+        Device::delivered(self, now_ns, at_ns)
     }
     #[inline]
     fn completion(&mut self) -> Option<HostCompletion> {

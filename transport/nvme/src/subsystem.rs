@@ -131,6 +131,8 @@ pub struct Subsystem<B> {
     pub(crate) submitted: bool,
     pub(crate) started_ns: u64,
     in_device: u32,
+    /// True under a clock with a model, which is told the time before it is handed something.
+    timed: bool,
     busy_since_ns: u64,
     pub(crate) busy_ns: u64,
     pub(crate) error_entries: u64,
@@ -143,6 +145,7 @@ impl<B: Backend> Subsystem<B> {
     pub fn new(config: SubsystemConfig, backend: B, now_ns: u64) -> Result<Self, String> {
         config.validate()?;
         let pool = BufferPool::new(config.buffer_budget_bytes);
+        let timed = backend.is_timed();
         let mut subsystem = Subsystem {
             backend,
             config,
@@ -165,6 +168,7 @@ impl<B: Backend> Subsystem<B> {
             submitted: false,
             started_ns: now_ns,
             in_device: 0,
+            timed,
             busy_since_ns: 0,
             busy_ns: 0,
             error_entries: 0,
@@ -199,6 +203,9 @@ impl<B: Backend> Subsystem<B> {
     /// Sets the time for all that follows, until it is set again.
     pub fn set_time(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
+        if self.timed {
+            self.backend.set_time(self.now_ns);
+        }
     }
 
     /// A new connection, without a queue yet. `local`: the address that the host reached. `None`: there are too many.
@@ -619,6 +626,9 @@ impl<B: Backend> Subsystem<B> {
         let (index, generation) = ((completion.tag >> 16) as u16, (completion.tag >> 32) as u16);
         let place = completion.tag as u16;
         self.count_out_of_device(1);
+        if self.timed {
+            self.backend.delivered(self.now_ns, completion.at_ns);
+        }
         let connection = ConnectionId { index, generation };
         let known = self.queue(connection).is_some_and(|queue| {
             queue.association.is_some_and(|association| association.hre == completion.hre)

@@ -28,6 +28,9 @@ pub const TERMINATION_LIMIT: Duration = Duration::from_secs(2);
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// Time that the device has to shut down.
 pub const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
+/// Under a model of time: how long before the device's wake-up the thread stops sleeping and polls. The kernel's timers come up to 50 us
+/// late by default, and a core takes its time to come out of rest.
+pub const WAKE_EARLY: Duration = Duration::from_micros(150);
 /// Pause of accepting where the process is out of descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -133,6 +133,8 @@ impl<B: Backend> Server<B> {
     /// down cleanly.
     pub fn run(&mut self) -> Result<(), ServeError> {
         let spin_ns = self.config.spin.as_nanos() as u64;
+        // A model's completions are due to the microsecond: the rest of the way to them is polled.
+        let early_ns = if self.subsystem.backend().is_timed() { WAKE_EARLY.as_nanos() as u64 } else { 0 };
         let mut active_ns = 0;
         let mut turns = 0u32;
         let mut readable = Vec::with_capacity(EVENTS_MAX);
@@ -174,7 +176,12 @@ impl<B: Backend> Server<B> {
                 std::hint::spin_loop();
                 continue;
             }
+            if wake_ns.is_some_and(|at_ns| at_ns <= self.now_ns.saturating_add(early_ns)) {
+                std::hint::spin_loop();
+                continue;
+            }
             self.hot.clear();
+            let wake_ns = wake_ns.map(|at_ns| at_ns - early_ns);
             let deadline_ns = [wake_ns, self.check_time_limits()].into_iter().flatten().min();
             let sleep_ns = match deadline_ns {
                 Some(at_ns) if at_ns <= self.now_ns => continue,
