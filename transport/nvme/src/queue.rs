@@ -103,6 +103,16 @@ pub(crate) struct Association {
 }
 
 impl Queue {
+    /// Moves the submission queue's head on by one entry.
+    #[inline]
+    pub fn advance(&mut self) {
+        if let Some(association) = &mut self.association
+            && association.flow_control
+        {
+            association.head = if association.head + 1 >= association.entries { 0 } else { association.head + 1 };
+        }
+    }
+
     pub fn new(generation: u16, local: Option<IpAddr>) -> Self {
         Queue {
             generation,

@@ -484,7 +484,7 @@ impl<B: Backend> Subsystem<B> {
         }
         let queue = self.queues[usize::from(index)].as_mut()?;
         queue.in_flight += 1;
-        advance(&mut queue.association);
+        queue.advance();
         let place = queue.take_slot();
         let slot = &mut queue.slots[usize::from(place)];
         slot.cid = entry.cid();
@@ -549,7 +549,7 @@ impl<B: Backend> Subsystem<B> {
     pub(crate) fn fail(&mut self, index: u16, entry: &SubmissionEntry, failure: Failure) {
         let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
         queue.commands += 1;
-        advance(&mut queue.association);
+        queue.advance();
         let sqid = queue.association.map_or(0, |association| association.qid);
         let nsid = entry.nsid();
         if sqid != 0
@@ -658,15 +658,5 @@ impl<B: Backend> Subsystem<B> {
         let mut buffer = self.pool.take_always(data.len());
         buffer[HEADROOM_BYTES..HEADROOM_BYTES + data.len()].copy_from_slice(data);
         Payload { buffer, start: HEADROOM_BYTES, bytes: data.len() }
-    }
-}
-
-/// Moves the submission queue head on by one entry.
-#[inline]
-fn advance(association: &mut Option<Association>) {
-    if let Some(association) = association
-        && association.flow_control
-    {
-        association.head = if association.head + 1 >= association.entries { 0 } else { association.head + 1 };
     }
 }
