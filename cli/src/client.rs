@@ -1,8 +1,9 @@
-//! A connection to a device for the commands: NVMe/TCP by the host library, one request at a time, errors as sentences.
+//! A connection to a device for the commands: NVMe/TCP or shared memory by the host library, one request at a time, errors as
+//! sentences.
 
-use crate::failure::{Context, Outcome, fail};
+use crate::failure::{Context, Failure, Outcome, fail};
 use crate::statistics::Statistics;
-use crate::target::TargetOption;
+use crate::target::{Target, TargetOption};
 use key_value_host::Key;
 use std::fmt::Display;
 use std::future::Future;
@@ -11,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use willow_host::control::{AppInfo, CommandSet, NamespaceInfo, NamespaceRequest};
-use willow_host::{ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, StoreCondition};
+use willow_host::{
+    ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, ShmHre, ShmOptions, StoreCondition,
+};
 use willow_wire::spec::fabrics::DISCOVERY_NQN;
 
 /// Time to connect.
@@ -47,6 +50,26 @@ pub fn runtime() -> Outcome<Runtime> {
         .context(|| "cannot start the I/O runtime".to_owned())
 }
 
+/// An endpoint of a device, wherever it is; over NVMe/TCP with the controller that carries it.
+pub fn attach(runtime: &Runtime, target: &TargetOption) -> Outcome<(Option<Controller>, Arc<dyn Hre>)> {
+    let address = match target.resolve()? {
+        Target::Socket(path) => {
+            let hre = ShmHre::open(&path, ShmOptions::default()).map_err(Failure::new)?;
+            return Ok((None, Arc::new(hre)));
+        }
+        Target::Address(address) => address,
+    };
+    let options = options(runtime, address)?;
+    let (controller, hre) = runtime
+        .block_on(async {
+            let controller = Controller::connect(options).await?;
+            let hre = NvmeHre::new(controller.clone(), 0).await?;
+            Ok::<_, willow_host::HreError>((controller, hre))
+        })
+        .context(|| format!("cannot attach to the device at {address}"))?;
+    Ok((Some(controller), Arc::new(hre)))
+}
+
 /// What a handler answered.
 pub struct Answer {
     /// Status, 0 is success.
@@ -60,7 +83,8 @@ pub struct Answer {
 /// The connection.
 pub struct Client {
     runtime: Runtime,
-    controller: Controller,
+    /// Over NVMe/TCP, to say goodbye.
+    controller: Option<Controller>,
     hre: Arc<dyn Hre>,
     control: ControlClient,
     /// The key-value namespace that was used last.
@@ -70,17 +94,8 @@ pub struct Client {
 impl Client {
     /// Connects.
     pub fn connect(target: &TargetOption) -> Outcome<Self> {
-        let address = target.address()?;
         let runtime = runtime()?;
-        let options = options(&runtime, address)?;
-        let (controller, hre) = runtime
-            .block_on(async {
-                let controller = Controller::connect(options).await?;
-                let hre = NvmeHre::new(controller.clone(), 0).await?;
-                Ok::<_, willow_host::HreError>((controller, hre))
-            })
-            .context(|| format!("cannot attach to the device at {address}"))?;
-        let hre: Arc<dyn Hre> = Arc::new(hre);
+        let (controller, hre) = attach(&runtime, target)?;
         Ok(Client { runtime, controller, control: ControlClient::new(hre.clone()), hre, kv: None })
     }
 
@@ -192,7 +207,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let controller = self.controller.clone();
+        let Some(controller) = self.controller.clone() else { return };
         // The device notices a connection that ends without it, too.
         let _ = self.runtime.block_on(async { tokio::time::timeout(GOODBYE_TIMEOUT, controller.shut_down()).await });
     }

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use willow_device::config::DeviceConfig;
+use willow_shm_front::FrontConfig;
 
 /// Where the device listens unless told otherwise.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:4420";
@@ -45,9 +46,12 @@ pub struct ServeOptions {
     /// Address for NVMe/TCP [default: 127.0.0.1:4420]; port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// Shared-memory transport: not in this version
-    #[arg(long, value_name = "PATH", hide = true)]
+    /// Unix socket where processes of this machine get endpoints in shared memory [default: none]
+    #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Most endpoints in shared memory at once [default: 1024]
+    #[arg(long, value_name = "N")]
+    pub endpoints: Option<usize>,
     /// Number of SPUs, 1 to 64 [default: what the media folder has, else the preset's]
     #[arg(long)]
     pub spus: Option<u16>,
@@ -81,6 +85,8 @@ pub struct ServeConfig {
     pub nqn: Option<String>,
     /// Address for NVMe/TCP.
     pub listen: SocketAddr,
+    /// Endpoints in shared memory.
+    pub socket: Option<FrontConfig>,
     /// Address for Prometheus.
     pub metrics: Option<SocketAddr>,
     /// Filter of the log.
@@ -136,6 +142,7 @@ impl ServeOptions {
             block_bytes: self.block_bytes.or(other.block_bytes),
             nqn: self.nqn.or(other.nqn),
             socket: self.socket.or(other.socket),
+            endpoints: self.endpoints.or(other.endpoints),
             native: if self.native.is_empty() { other.native } else { self.native },
         }
     }
@@ -149,8 +156,12 @@ impl ServeOptions {
             }
             Some(other) => fail!("\"{other}\" is no clock of `serve`: use --clock free"),
         }
-        if let Some(path) = &self.socket {
-            fail!("--socket {}: the shared-memory transport is not in this version, leave it out", path.display());
+        let socket = self
+            .socket
+            .map(FrontConfig::new)
+            .map(|config| FrontConfig { endpoints_max: self.endpoints.unwrap_or(config.endpoints_max), ..config });
+        if let Some(config) = &socket {
+            config.validate().map_err(Failure::new)?;
         }
         let preset = Preset::load(self.preset.as_deref().unwrap_or(preset::DEFAULT))?;
         let defaults = DeviceConfig::default();
@@ -172,6 +183,7 @@ impl ServeOptions {
             spus_asked: self.spus.is_some(),
             nqn: self.nqn,
             listen,
+            socket,
             metrics: self.metrics,
             log: self.log.unwrap_or_else(|| "info".to_owned()),
             native: self.native,

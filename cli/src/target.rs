@@ -2,21 +2,39 @@
 
 use crate::failure::{Outcome, fail};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 
 /// `--target`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TargetOption {
-    /// The device: ADDRESS:PORT of its NVMe/TCP listener
-    #[arg(long, value_name = "ADDR", default_value = crate::config::LISTEN_DEFAULT)]
+    /// The device: ADDRESS:PORT of its NVMe/TCP listener, or PATH of its socket on this machine (with a /)
+    #[arg(long, value_name = "ADDR|PATH", default_value = crate::config::LISTEN_DEFAULT)]
     pub target: String,
 }
 
+/// Where a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Its NVMe/TCP listener.
+    Address(SocketAddr),
+    /// Its socket on this machine.
+    Socket(PathBuf),
+}
+
 impl TargetOption {
+    /// What is meant: with a slash it is a path.
+    pub fn resolve(&self) -> Outcome<Target> {
+        if self.target.contains('/') {
+            return Ok(Target::Socket(PathBuf::from(&self.target)));
+        }
+        self.address().map(Target::Address)
+    }
+
     /// The address; names are looked up.
     pub fn address(&self) -> Outcome<SocketAddr> {
         let target = &self.target;
         if target.contains('/') {
-            fail!("{target} is a path, and this version reaches devices by NVMe/TCP only: use --target ADDRESS:PORT");
+            fail!("{target} is a path, and this goes by NVMe/TCP only: use --target ADDRESS:PORT");
         }
         let with_port = if target.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_ipv6()) {
             format!("[{target}]:4420")
@@ -48,5 +66,8 @@ mod tests {
         assert_eq!(address("[::1]:7").unwrap(), "[::1]:7".parse().unwrap());
         assert!(address("/run/willow.sock").unwrap_err().to_string().contains("NVMe/TCP only"));
         assert!(address("127.0.0.1:99999").is_err());
+        let resolve = |target: &str| TargetOption { target: target.into() }.resolve();
+        assert_eq!(resolve("./w.sock").unwrap(), Target::Socket("./w.sock".into()));
+        assert_eq!(resolve("127.0.0.1").unwrap(), Target::Address("127.0.0.1:4420".parse().unwrap()));
     }
 }

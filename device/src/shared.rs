@@ -61,6 +61,12 @@ impl SharedWindow {
         &self.memory
     }
 
+    /// Copies bytes in at an offset; false where they do not fit.
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> bool {
+        let span = offset.checked_add(from.len()).and_then(|end| self.span(offset, end));
+        span.map(|mut span| span.copy_from(from)).is_some()
+    }
+
     /// A part of it, for the time of one copy.
     #[inline]
     pub(crate) fn span(&mut self, begin: usize, end: usize) -> Option<SharedSpan<'_>> {

@@ -6,14 +6,10 @@
 //! - an idle device uses no processor time: its thread sleeps until a request, the store's news or the device's own wake-up;
 //! - dropping the last handle shuts the device down cleanly, and waits for it.
 
+use crate::direct::{self, Direct, Sent};
 use crate::hre::{
-    BlockCommand, BoxFuture, Hre, HreError, KvCommand, KvReply, Namespace as HostNamespace, RpcCall, RpcReply,
-    StoreCondition, Upcall,
+    BlockCommand, BoxFuture, Hre, HreError, KvCommand, KvReply, Namespace as HostNamespace, RpcCall, RpcReply, Upcall,
 };
-use crate::nvme_tcp::NamespaceKind;
-use base_io_host::Geometry;
-use base_io_host::wire as base_io;
-use key_value_host::{Call, Key as PairKey, KeyValueError, ListScan, ListStep, Placement, PutCondition};
 use std::collections::HashMap;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +20,8 @@ use willow_device::{
     Arguments, CommandSet, Device, HostCompletion, HostRequest, HreId, JobDone, Namespace, OpenError, Rpc, RpcList,
     RpcOutcome,
 };
-use willow_wire::spec::kv::{KEY_BYTES_MAX, Key};
+use willow_shm::layout::Call;
+use willow_shm::message::{NamespaceView, View};
 
 /// Most data of one request.
 pub const TRANSFER_BYTES_MAX: u64 = 16 << 20;
@@ -41,16 +38,6 @@ enum Message {
     JobDone(JobDone),
     Wake,
     ShutDown,
-}
-
-/// What endpoints need to know of the device.
-#[derive(Clone)]
-struct View {
-    namespaces: Arc<Vec<Namespace>>,
-    base_io: Option<u16>,
-    key_value: Option<u16>,
-    spus: u16,
-    stripe_bytes: u32,
 }
 
 /// A device on a thread of this process. Clones are the same one.
@@ -127,40 +114,48 @@ impl Drop for InProcessHre {
 }
 
 impl InProcessHre {
-    async fn look(&self) -> Result<View, HreError> {
-        let (sender, receiver) = oneshot::channel();
-        self.device.send(Message::Look(sender))?;
-        receiver.await.map_err(|_| gone())
-    }
-
     async fn request(&self, request: HostRequest) -> Result<HostCompletion, HreError> {
         let (sender, receiver) = oneshot::channel();
         self.device.send(Message::Request(self.id, request, sender))?;
         receiver.await.map_err(|_| HreError::Refused)
     }
+}
 
-    /// One or more RPCs over one buffer; the buffer comes back with (status, result, bytes written).
+impl Direct for InProcessHre {
+    async fn view(&self) -> Result<Arc<View>, HreError> {
+        let (sender, receiver) = oneshot::channel();
+        self.device.send(Message::Look(sender))?;
+        receiver.await.map(Arc::new).map_err(|_| gone())
+    }
+
     async fn send(
         &self,
         target: (u16, u8, Option<u16>),
-        mut rpcs: Vec<Rpc>,
+        calls: Vec<Call>,
         buffer: Vec<u8>,
         out: bool,
-    ) -> Result<(u32, u32, Vec<u8>, u32), HreError> {
+    ) -> Result<Sent, HreError> {
         let bytes = u32::try_from(buffer.len())
             .ok()
             .filter(|bytes| u64::from(*bytes) <= TRANSFER_BYTES_MAX)
             .ok_or_else(|| HreError::Argument(format!("{} bytes are more than {TRANSFER_BYTES_MAX}", buffer.len())))?;
-        let rpcs = match rpcs.len() {
-            0 => return Ok((0, 0, buffer, 0)),
-            1 => RpcList::One(rpcs.remove(0)),
-            _ => RpcList::Many(rpcs),
+        let rpc = |call: &Call| {
+            // A call's arguments are no longer than the device's.
+            let arguments = Arguments::new(call.arguments()).unwrap_or(Arguments::EMPTY);
+            Rpc { app: call.app, handler: call.handler, spu: call.spu, arguments }
+        };
+        let rpcs = match &calls[..] {
+            [] => return Ok(Sent { status: 0, result: 0, buffer, written: 0 }),
+            [call] => RpcList::One(rpc(call)),
+            calls => RpcList::Many(calls.iter().map(rpc).collect()),
         };
         let (payload_bytes, reply_bytes) = if out { (bytes, 0) } else { (0, bytes) };
         let done = self.request(HostRequest { tag: 0, rpcs, buffer, payload_bytes, reply_bytes }).await?;
         let (app, handler, spu) = target;
         match done.outcome {
-            RpcOutcome::Answered { status } => Ok((status, done.result, done.buffer, done.reply_bytes)),
+            RpcOutcome::Answered { status } => {
+                Ok(Sent { status, result: done.result, buffer: done.buffer, written: done.reply_bytes })
+            }
             RpcOutcome::NoApp => Err(HreError::NoApp(app)),
             RpcOutcome::NoHandler => Err(HreError::NoHandler { app, handler }),
             RpcOutcome::NoSpu => Err(HreError::NoSpu(spu)),
@@ -170,76 +165,11 @@ impl InProcessHre {
             RpcOutcome::Aborted => Err(HreError::Aborted),
         }
     }
-
-    async fn kv_call(&self, app: u16, call: Call, buffer: Vec<u8>, out: bool) -> Result<KvAnswer, HreError> {
-        let rpc = Rpc { app, handler: call.handler, spu: call.spu, arguments: arguments(&call.arguments)? };
-        let (status, result, data, written) =
-            self.send((app, call.handler, Some(call.spu)), vec![rpc], buffer, out).await?;
-        KeyValueError::from_status(status).map_err(kv_error)?;
-        Ok(KvAnswer { result, data, written })
-    }
-}
-
-struct KvAnswer {
-    result: u32,
-    data: Vec<u8>,
-    written: u32,
-}
-
-fn arguments(bytes: &[u8]) -> Result<Arguments, HreError> {
-    Arguments::new(bytes).ok_or_else(|| HreError::Argument(format!("{} bytes of arguments, at most 64", bytes.len())))
-}
-
-fn kv_error(error: KeyValueError) -> HreError {
-    match error {
-        KeyValueError::NotFound => HreError::KeyNotFound,
-        KeyValueError::Exists => HreError::KeyExists,
-        KeyValueError::Capacity => HreError::Full,
-        KeyValueError::Media => HreError::Media,
-        KeyValueError::KeySize => HreError::KeySize,
-        KeyValueError::Permission => HreError::NotPermitted,
-        other => HreError::Answer(other.to_string()),
-    }
-}
-
-fn block_error(status: u32) -> HreError {
-    match status {
-        base_io::STATUS_COMPARE_FAILED => HreError::CompareFailed,
-        base_io::STATUS_MEDIA_ERROR => HreError::Media,
-        base_io::STATUS_FULL => HreError::Full,
-        base_io::STATUS_RANGE => HreError::OutOfRange,
-        base_io::STATUS_PERMISSION => HreError::NotPermitted,
-        other => HreError::Answer(format!("Base-IO answered with status {other}")),
-    }
-}
-
-fn pair_key(key: Key) -> Result<PairKey, HreError> {
-    PairKey::new(key.as_slice()).map_err(kv_error)
 }
 
 impl Hre for InProcessHre {
     fn rpc(&self, call: RpcCall) -> BoxFuture<'_, Result<RpcReply, HreError>> {
-        Box::pin(async move {
-            if call.reply_bytes_max > 0 && !call.payload.is_empty() {
-                return Err(HreError::Argument("an RPC has a payload or a reply, not both".to_owned()));
-            }
-            // Inline arguments are at most 64 bytes; the body is theirs and the payload's, so that more may go there.
-            let inline = call.arguments.len() <= willow_device::INLINE_ARGUMENT_BYTES_MAX;
-            let (inline, payload) = match (inline, call.reply_bytes_max) {
-                (true, _) => (arguments(&call.arguments)?, call.payload),
-                (false, 0) => (arguments(&[])?, [call.arguments, call.payload].concat()),
-                (false, _) => {
-                    return Err(HreError::Argument("more than 64 bytes of arguments beside a reply".to_owned()));
-                }
-            };
-            let rpc = Rpc { app: call.app, handler: call.handler, spu: call.spu.unwrap_or(0), arguments: inline };
-            let out = call.reply_bytes_max == 0;
-            let buffer = if out { payload } else { vec![0; call.reply_bytes_max as usize] };
-            let target = (call.app, call.handler, call.spu);
-            let (status, result, mut data, written) = self.send(target, vec![rpc], buffer, out).await?;
-            data.truncate(if out { 0 } else { written as usize });
-            Ok(RpcReply { status, result, data })
-        })
+        Box::pin(direct::rpc(self, call))
     }
 
     fn receive_upcall(&self, wait: Duration) -> BoxFuture<'_, Result<Option<Upcall>, HreError>> {
@@ -262,22 +192,7 @@ impl Hre for InProcessHre {
     }
 
     fn namespaces(&self) -> BoxFuture<'_, Result<Vec<HostNamespace>, HreError>> {
-        Box::pin(async move {
-            let view = self.look().await?;
-            let kind = |namespace: &Namespace| match namespace.csi {
-                CommandSet::Nvm => NamespaceKind::Block {
-                    block_bytes: namespace.block_bytes,
-                    blocks: namespace.size_bytes / u64::from(namespace.block_bytes.max(1)),
-                },
-                CommandSet::Kv => NamespaceKind::Kv {
-                    bytes: namespace.size_bytes,
-                    key_bytes_max: KEY_BYTES_MAX as u16,
-                    value_bytes_max: key_value_host::wire::VALUE_BYTES_MAX,
-                },
-            };
-            let of = |namespace: &Namespace| HostNamespace { nsid: namespace.nsid, kind: kind(namespace) };
-            Ok(view.namespaces.iter().map(of).collect())
-        })
+        Box::pin(direct::namespaces(self))
     }
 
     fn transfer_bytes_max(&self) -> u64 {
@@ -291,130 +206,30 @@ impl Hre for InProcessHre {
         command: BlockCommand,
         buffer: Vec<u8>,
     ) -> BoxFuture<'_, Result<Vec<u8>, HreError>> {
-        Box::pin(async move {
-            let view = self.look().await?;
-            let namespace = find(&view, nsid, CommandSet::Nvm, "no block namespace")?;
-            let app = view.base_io.ok_or_else(|| HreError::Argument("app base-io is not installed".to_owned()))?;
-            let geometry = Geometry { spus: view.spus, stripe_bytes: view.stripe_bytes, base: namespace.base };
-            let block = u64::from(namespace.block_bytes);
-            let data = (buffer.len() as u64).div_ceil(block);
-            if !matches!(command, BlockCommand::Flush) && data * block != buffer.len() as u64 {
-                return Err(HreError::Argument(format!("{} bytes are no whole blocks", buffer.len())));
-            }
-            use base_io::handler;
-            let deallocate = base_io::FLAG_DEALLOCATE;
-            let (handler, flags, ranges) = match &command {
-                BlockCommand::Read { lba } => (handler::READ, 0, vec![(*lba, data)]),
-                BlockCommand::Write { lba, fua } => {
-                    (handler::WRITE, if *fua { base_io::FLAG_FUA } else { 0 }, vec![(*lba, data)])
-                }
-                BlockCommand::Compare { lba } => (handler::COMPARE, 0, vec![(*lba, data)]),
-                BlockCommand::Flush => (handler::FLUSH, 0, vec![]),
-                BlockCommand::WriteZeroes { lba, blocks, deallocate: give_back } => {
-                    (handler::ZERO, if *give_back { deallocate } else { 0 }, vec![(*lba, u64::from(*blocks))])
-                }
-                BlockCommand::Verify { lba, blocks } => (handler::VERIFY, 0, vec![(*lba, u64::from(*blocks))]),
-                BlockCommand::Deallocate(ranges) => {
-                    let ranges = ranges.iter().map(|(lba, blocks)| (*lba, u64::from(*blocks))).collect();
-                    (handler::ZERO, deallocate, ranges)
-                }
-            };
-            let mut rpcs = Vec::new();
-            let mut add = |request: base_io_host::SpuRequest| {
-                if let Some(arguments) = Arguments::new(&request.arguments.encode()) {
-                    rpcs.push(Rpc { app, handler: request.handler, spu: request.spu, arguments });
-                }
-            };
-            if handler == handler::FLUSH {
-                geometry.flush(&mut add);
-            }
-            for (lba, blocks) in ranges {
-                let in_range = lba.checked_add(blocks).is_some_and(|end| end <= namespace.size_bytes / block);
-                if !in_range {
-                    return Err(HreError::OutOfRange);
-                }
-                geometry.range(handler, lba * block, blocks * block, 0, flags, &mut add);
-            }
-            let out = !matches!(command, BlockCommand::Read { .. });
-            let (status, _, buffer, _) = self.send((app, handler, None), rpcs, buffer, out).await?;
-            if status == 0 { Ok(buffer) } else { Err(block_error(status)) }
-        })
+        Box::pin(direct::block(self, nsid, command, buffer))
     }
 
     fn kv(&self, nsid: u32, command: KvCommand, buffer: Vec<u8>) -> BoxFuture<'_, Result<KvReply, HreError>> {
-        Box::pin(async move {
-            let view = self.look().await?;
-            let namespace = find(&view, nsid, CommandSet::Kv, "no key-value namespace")?;
-            let app = view.key_value.ok_or_else(|| HreError::Argument("app key-value is not installed".to_owned()))?;
-            let placement = Placement::new(namespace.nguid, view.spus);
-            let bytes = buffer.len();
-            let reply = |answer: KvAnswer| KvReply { result: answer.result, data: Vec::new() };
-            match command {
-                KvCommand::Store(key, condition) => {
-                    let condition = match condition {
-                        StoreCondition::Always => PutCondition::Always,
-                        StoreCondition::MustExist => PutCondition::IfExists,
-                        StoreCondition::MustNotExist => PutCondition::IfAbsent,
-                    };
-                    let call =
-                        Call::put(&placement, nsid, &pair_key(key)?, bytes as u32, condition, false).map_err(|_| {
-                            HreError::ValueSize {
-                                bytes: bytes as u64,
-                                bytes_max: u64::from(key_value_host::wire::VALUE_BYTES_MAX),
-                            }
-                        })?;
-                    self.kv_call(app, call, buffer, true).await.map(reply)
-                }
-                KvCommand::Retrieve(key) => {
-                    let call = Call::get(&placement, nsid, &pair_key(key)?, 0);
-                    let answer = self.kv_call(app, call, buffer, false).await?;
-                    let mut data = answer.data;
-                    data.truncate((answer.result as usize).min(answer.written as usize));
-                    Ok(KvReply { result: answer.result, data })
-                }
-                KvCommand::Delete(key) => {
-                    let call = Call::delete(&placement, nsid, &pair_key(key)?, false);
-                    self.kv_call(app, call, buffer, true).await.map(reply)
-                }
-                KvCommand::Exist(key) => {
-                    let call = Call::exists(&placement, nsid, &pair_key(key)?);
-                    self.kv_call(app, call, buffer, true).await.map(reply)
-                }
-                KvCommand::List(key) => {
-                    let from = if key == Key::EMPTY { None } else { Some(pair_key(key)?) };
-                    let (mut scan, mut step) = ListScan::start(placement, nsid, from.as_ref(), false, bytes);
-                    let mut data = buffer;
-                    while let ListStep::Call(call) = step {
-                        let answer = self.kv_call(app, call, data, false).await?;
-                        data = answer.data;
-                        step = scan.answered(answer.result);
-                    }
-                    let written = scan.finish(&mut data);
-                    data.truncate(written);
-                    Ok(KvReply { result: 0, data })
-                }
-                KvCommand::Flush => {
-                    let mut rpcs = Vec::new();
-                    for spu in 0..view.spus {
-                        let call = Call::flush(nsid, spu);
-                        let arguments = arguments(&call.arguments)?;
-                        rpcs.push(Rpc { app, handler: call.handler, spu, arguments });
-                    }
-                    let handler = key_value_host::wire::handler::FLUSH;
-                    let (status, result, ..) = self.send((app, handler, None), rpcs, Vec::new(), true).await?;
-                    KeyValueError::from_status(status).map_err(kv_error)?;
-                    Ok(KvReply { result, data: Vec::new() })
-                }
-            }
-        })
+        Box::pin(direct::kv(self, nsid, command, buffer))
     }
 }
 
-fn find(view: &View, nsid: u32, csi: CommandSet, problem: &'static str) -> Result<Namespace, HreError> {
-    match view.namespaces.iter().find(|namespace| namespace.nsid == nsid) {
-        Some(namespace) if namespace.csi == csi => Ok(namespace.clone()),
-        Some(_) => Err(HreError::Namespace { nsid, problem }),
-        None => Err(HreError::Namespace { nsid, problem: "not there" }),
+/// What endpoints need to know of the device.
+fn view_of(device: &Device) -> View {
+    let namespace = |namespace: &Namespace| NamespaceView {
+        nsid: namespace.nsid,
+        key_value: namespace.csi == CommandSet::Kv,
+        size_bytes: namespace.size_bytes,
+        block_bytes: namespace.block_bytes,
+        base: namespace.base,
+        nguid: namespace.nguid,
+    };
+    View {
+        spus: device.spus(),
+        stripe_bytes: device.stripe_bytes(),
+        base_io: device.app_number(base_io_host::APP_NAME),
+        key_value: device.app_number(key_value_host::APP_NAME),
+        namespaces: device.namespaces().iter().map(namespace).collect(),
     }
 }
 
@@ -555,13 +370,7 @@ impl Driver {
                 let _ = reply.send(self.device.answer_upcall(hre, id, status, result));
             }
             Message::Look(reply) => {
-                let _ = reply.send(View {
-                    namespaces: self.device.namespaces(),
-                    base_io: self.device.app_number(base_io_host::APP_NAME),
-                    key_value: self.device.app_number(key_value_host::APP_NAME),
-                    spus: self.device.spus(),
-                    stripe_bytes: self.device.stripe_bytes(),
-                });
+                let _ = reply.send(view_of(&self.device));
             }
             Message::JobDone(done) => self.device.job_done(done),
             Message::Wake | Message::ShutDown => {}

@@ -5,10 +5,10 @@
 //! BlockClient  KvClient  AppClient  ControlClient        typed clients
 //!         \        |        |        /
 //!                    dyn Hre                              an endpoint
-//!              /                  \
-//!          NvmeHre              InProcessHre (feature `in-process`)
-//!             |                      |
-//!      nvme_tcp::Controller      willow-device
+//!              /             |            \
+//!          NvmeHre        ShmHre       InProcessHre (feature `in-process`)
+//!             |              |              |
+//!   nvme_tcp::Controller  willow-shm   willow-device
 //! ```
 //!
 //! What always holds: nothing here knows the device's insides but `in_process`; every wait has a bound; what a peer says is
@@ -16,12 +16,14 @@
 
 pub mod block;
 pub mod control;
+pub(crate) mod direct;
 pub mod hre;
 #[cfg(feature = "in-process")]
 pub mod in_process;
 pub mod kv;
 pub mod nvme_tcp;
 pub mod rpc;
+pub mod shm;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -33,3 +35,4 @@ pub use in_process::{InProcess, InProcessHre};
 pub use kv::{KvClient, StoreCondition};
 pub use nvme_tcp::{Controller, NvmeError, NvmeHre, Options, Retry};
 pub use rpc::AppClient;
+pub use shm::{ShmHre, ShmOptions};

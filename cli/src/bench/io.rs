@@ -6,10 +6,12 @@
 use super::engine::{self, Operation, Plan, Random, run_all};
 use super::in_process::InProcess;
 use super::report::{Report, Row};
+use super::shm::Shm;
 use super::tcp::Tcp;
 use super::{CommonOptions, engine::Driver};
 use crate::failure::{Context, Outcome, fail};
 use crate::size::Size;
+use crate::target::Target;
 use willow_apps::BASE_IO_WASM;
 use willow_device::{BuiltInApp, DeviceConfig};
 
@@ -73,13 +75,25 @@ pub fn run(options: &IoOptions) -> Outcome<Report> {
     } else {
         let slots = options.common.depth_max().max(FILL_DEPTH);
         let lengths = (options.bs.0, buffer_bytes(options));
+        if let Target::Socket(path) = options.common.target.resolve()? {
+            let common = &options.common;
+            let mut driver = Shm::block(common, &path, options.nsid, options.range_bytes(), slots, lengths)?;
+            let pid = driver.target_pid();
+            let rows = measure(options, &mut driver, "shared memory", pid);
+            driver.finish()?;
+            return Ok(report(options, rows?));
+        }
         let mut driver = Tcp::block(&options.common, options.nsid, options.range_bytes(), slots, lengths)?;
         let pid = driver.target_pid();
         let rows = measure(options, &mut driver, "tcp", pid);
         driver.finish()?;
         rows?
     };
-    Ok(Report {
+    Ok(report(options, rows))
+}
+
+fn report(options: &IoOptions, rows: Vec<Row>) -> Report {
+    Report {
         bench: "io",
         settings: serde_json::json!({
             "bs": options.bs.0, "range": options.range_bytes(), "sequential": options.sequential, "seed": options.common.seed,
@@ -87,7 +101,7 @@ pub fn run(options: &IoOptions) -> Outcome<Report> {
         }),
         rows,
         figures: serde_json::Map::new(),
-    })
+    }
 }
 
 fn buffer_bytes(options: &IoOptions) -> usize {

@@ -4,10 +4,12 @@ use super::CommonOptions;
 use super::engine::{self, Driver, Operation, Plan, Random};
 use super::in_process::InProcess;
 use super::report::{Latency, Report, Row};
+use super::shm::Shm;
 use super::tcp::Tcp;
 use crate::cpu;
 use crate::failure::{Context, Outcome, fail};
 use crate::size::Size;
+use crate::target::Target;
 use hdrhistogram::Histogram;
 use std::time::Instant;
 use willow_device::{BuiltInApp, DeviceConfig};
@@ -73,6 +75,13 @@ pub fn run(options: &KvOptions) -> Outcome<Report> {
         let apps = vec![BuiltInApp::Wasm(willow_apps::BASE_IO_WASM), BuiltInApp::Wasm(willow_apps::KEY_VALUE_WASM)];
         let mut driver = InProcess::new(config, store, apps, options.slots(), buffer_bytes)?;
         measure(options, &mut driver, "in-process", None)?
+    } else if let Target::Socket(path) = options.common.target.resolve()? {
+        let bytes = options.namespace_bytes();
+        let mut driver = Shm::key_value(&options.common, &path, bytes, options.slots(), buffer_bytes)?;
+        let pid = driver.target_pid();
+        let rows = measure(options, &mut driver, "shared memory", pid);
+        driver.finish()?;
+        rows?
     } else {
         let mut driver = Tcp::key_value(&options.common, options.namespace_bytes(), options.slots(), buffer_bytes)?;
         let pid = driver.target_pid();

@@ -6,6 +6,7 @@ pub mod io;
 pub mod kv;
 pub mod report;
 pub mod sandbox;
+pub mod shm;
 pub mod tcp;
 
 use crate::failure::{Outcome, fail};
@@ -17,9 +18,9 @@ use std::time::Duration;
 /// The benchmarks.
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
-    /// Random block reads and writes over NVMe/TCP, or in this process without network
+    /// Random block reads and writes over NVMe/TCP, over shared memory, or in this process without network
     Io(io::IoOptions),
-    /// Puts and gets of key-value pairs over NVMe/TCP, or in this process without network
+    /// Puts and gets of key-value pairs over NVMe/TCP, over shared memory, or in this process without network
     Kv(kv::KvOptions),
     /// Base-IO in the sandbox against the same handlers built natively, by turns
     Sandbox(sandbox::SandboxOptions),

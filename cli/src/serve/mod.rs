@@ -15,6 +15,7 @@ use observed::Observed;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
+use willow_shm_front::{Front, FrontConfig, Fronted};
 use willow_tcp::{Server, ServerConfig, ServerHandle};
 
 /// Bytes of a serial number (NVMe Base, Identify Controller, SN).
@@ -55,7 +56,13 @@ fn serve(config: &ServeConfig) -> Outcome<()> {
     server_config.subsystem.nqn.clone_from(&nqn);
     server_config.subsystem.serial = hex(&uuid)[..SERIAL_BYTES].to_owned();
     let (observed, published) = Observed::new(device);
-    let mut server = Server::bind(server_config, observed).map_err(Failure::new)?;
+    let front = match &config.socket {
+        Some(front) => {
+            Some(Front::bind(FrontConfig { spin: server_config.spin, ..front.clone() }).map_err(Failure::new)?)
+        }
+        None => None,
+    };
+    let mut server = Server::bind(server_config, Fronted::new(observed, front)).map_err(Failure::new)?;
     let handle = server.handle();
     stop_on(signals, handle.clone())?;
     if let Some(address) = config.metrics {
@@ -64,7 +71,8 @@ fn serve(config: &ServeConfig) -> Outcome<()> {
     }
     let media = config.media.as_ref().map_or("memory".to_owned(), |folder| folder.display().to_string());
     tracing::info!(media, version = env!("CARGO_PKG_VERSION"), "serving at {}", server.local_addr());
-    output::line(&format!("ready nqn={nqn} listen={} socket=-", server.local_addr()))?;
+    let socket = config.socket.as_ref().map_or("-".to_owned(), |front| front.path.display().to_string());
+    output::line(&format!("ready nqn={nqn} listen={} socket={socket}", server.local_addr()))?;
     server.run().map_err(Failure::new)?;
     tracing::info!("ended cleanly");
     Ok(())

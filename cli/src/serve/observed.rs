@@ -106,6 +106,9 @@ impl Backend for Observed {
     fn upcall(&mut self, hre: HreId) -> Option<Upcall> {
         self.device.upcall(hre)
     }
+    fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool {
+        self.device.answer_upcall(hre, id, status, result)
+    }
     fn namespaces(&self) -> Arc<Vec<Namespace>> {
         self.device.namespaces()
     }

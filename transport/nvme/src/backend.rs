@@ -1,6 +1,7 @@
 //! The seam between the subsystem and what serves it: the calls of [`willow_device::Device`] that commands need, no more.
 //! The subsystem is generic over it, so that what serves it can be wrapped: to observe it, or to make it fail in a test.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use willow_device::shared::SharedWindow;
@@ -20,6 +21,7 @@ pub trait Backend {
     fn delivered(&mut self, now_ns: u64, at_ns: u64);
     fn completion(&mut self) -> Option<HostCompletion>;
     fn upcall(&mut self, hre: HreId) -> Option<Upcall>;
+    fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool;
     fn namespaces(&self) -> Arc<Vec<Namespace>>;
     fn app_number(&self, name: &str) -> Option<AppNumber>;
     fn spus(&self) -> u16;
@@ -32,6 +34,31 @@ pub trait Backend {
     fn shutdown(&mut self);
     fn is_shut_down(&self) -> bool;
     fn set_front_statistics(&mut self, front: Box<dyn Fn() -> serde_json::Value>);
+
+    // What another front of the same device, beside NVMe, needs of the loop that drives both. A device by itself has none.
+
+    /// Readable when the other front has to look around.
+    fn front_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// The descriptor was readable.
+    fn look_around(&mut self) {}
+    /// Whether the other front did something since the last call.
+    fn front_was_active(&mut self) -> bool {
+        false
+    }
+    /// Whether it polls: something may come at any moment.
+    fn front_is_hot(&self) -> bool {
+        false
+    }
+    /// True once where the other front is about to ask the device for statistics: they tell of NVMe's hosts, too.
+    fn wants_statistics(&mut self) -> bool {
+        false
+    }
+    /// Called before the loop sleeps; false where it must not, since something has come.
+    fn prepare_sleep(&mut self) -> bool {
+        true
+    }
 }
 
 impl Backend for Device {
@@ -73,6 +100,9 @@ impl Backend for Device {
     }
     fn upcall(&mut self, hre: HreId) -> Option<Upcall> {
         Device::upcall(self, hre)
+    }
+    fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool {
+        Device::answer_upcall(self, hre, id, status, result)
     }
     fn namespaces(&self) -> Arc<Vec<Namespace>> {
         Device::namespaces(self)

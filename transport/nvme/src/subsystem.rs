@@ -330,6 +330,9 @@ impl<B: Backend> Subsystem<B> {
     /// The same by a clock that is asked again when the device has worked, so that commands that end at once have a latency.
     pub fn run_by(&mut self, clock: &dyn Fn() -> u64) -> Option<u64> {
         self.set_time(clock());
+        if self.backend.wants_statistics() {
+            self.refresh_front();
+        }
         let wake_ns = loop {
             self.submitted = false;
             let wake_ns = self.backend.run(self.now_ns);

@@ -26,6 +26,7 @@ use crate::output::Sent;
 use crate::wake::Wake;
 
 const TOKEN_WAKE: u64 = u64::MAX;
+const TOKEN_FRONT: u64 = u64::MAX - 1;
 const TOKEN_LISTENER: u64 = 1 << 32;
 /// Turns between two looks at all sockets while only hot ones are polled.
 const LOOK_AROUND_TURNS: u32 = 32;
@@ -81,6 +82,9 @@ impl<B: Backend> Server<B> {
             epoll::add(&poll, &listener, EventData::new_u64(TOKEN_LISTENER + place as u64), EventFlags::IN)
                 .map_err(system("cannot poll"))?;
             listeners.push(listener);
+        }
+        if let Some(front) = backend.front_descriptor() {
+            epoll::add(&poll, front, EventData::new_u64(TOKEN_FRONT), EventFlags::IN).map_err(system("cannot poll"))?;
         }
         let waker = shared.clone();
         backend.set_waker(Arc::new(move || waker.wake.wake()));
@@ -147,8 +151,9 @@ impl<B: Backend> Server<B> {
             }
             // Which sockets have something: polled directly while few are hot, asked of the kernel else.
             readable.clear();
+            let is_quiet = self.hot.is_empty() && !self.subsystem.backend().front_is_hot();
             let look_around =
-                self.hot.len() > HOT_CONNECTIONS_MAX || turns.is_multiple_of(LOOK_AROUND_TURNS) || self.hot.is_empty();
+                self.hot.len() > HOT_CONNECTIONS_MAX || turns.is_multiple_of(LOOK_AROUND_TURNS) || is_quiet;
             if look_around {
                 self.poll(Some(0), &mut readable)?;
             }
@@ -167,12 +172,13 @@ impl<B: Backend> Server<B> {
                 active |= self.receive(index);
             }
             let (worked, wake_ns) = self.work();
-            active |= worked;
+            active |= worked | self.subsystem.backend_mut().front_was_active();
             if active {
                 active_ns = self.now_ns;
                 continue;
             }
-            if self.now_ns.saturating_sub(active_ns) < spin_ns && self.open > 0 {
+            let may_come = self.open > 0 || self.subsystem.backend().front_is_hot();
+            if self.now_ns.saturating_sub(active_ns) < spin_ns && may_come {
                 std::hint::spin_loop();
                 continue;
             }
@@ -188,7 +194,7 @@ impl<B: Backend> Server<B> {
                 Some(at_ns) => Some(at_ns - self.now_ns),
                 None => None,
             };
-            if self.shared.wake.prepare_sleep() {
+            if self.subsystem.backend_mut().prepare_sleep() && self.shared.wake.prepare_sleep() {
                 let slept = self.poll(sleep_ns, &mut readable);
                 self.shared.wake.awake();
                 slept?;
@@ -229,6 +235,7 @@ impl<B: Backend> Server<B> {
         for event in events {
             match event.data.u64() {
                 TOKEN_WAKE => self.shared.wake.drain(),
+                TOKEN_FRONT => self.subsystem.backend_mut().look_around(),
                 token if token >= TOKEN_LISTENER => self.accept((token - TOKEN_LISTENER) as usize),
                 token => {
                     let index = token as usize;

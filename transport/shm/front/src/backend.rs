@@ -1,0 +1,150 @@
+//! The device with the front beside it, as the NVMe subsystem and the server's loop see it.
+//!
+//! Invariant: what does not come from the front's rings passes through unchanged.
+
+use crate::front::{Front, document};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use willow_device::shared::SharedWindow;
+use willow_device::{AppNumber, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
+use willow_nvme::Backend;
+
+/// A device, with or without endpoints in shared memory.
+pub struct Fronted<B: Backend> {
+    device: B,
+    front: Option<Front>,
+    now_ns: u64,
+}
+
+impl<B: Backend> Fronted<B> {
+    /// Puts a front beside what else is in front of a device.
+    pub fn new(device: B, front: Option<Front>) -> Self {
+        Fronted { device, front, now_ns: 0 }
+    }
+
+    /// The device.
+    pub fn device_mut(&mut self) -> &mut B {
+        &mut self.device
+    }
+
+    /// The front.
+    pub fn front(&self) -> Option<&Front> {
+        self.front.as_ref()
+    }
+}
+
+impl<B: Backend> Backend for Fronted<B> {
+    fn open_hre(&mut self, process: Option<u32>) -> Option<HreId> {
+        self.device.open_hre(process)
+    }
+    fn close_hre(&mut self, hre: HreId) {
+        self.device.close_hre(hre)
+    }
+    #[inline]
+    fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest> {
+        self.device.submit(hre, request)
+    }
+    #[inline]
+    fn submit_to(&mut self, hre: HreId, request: HostRequest, window: Option<SharedWindow>) -> Result<(), HostRequest> {
+        self.device.submit_to(hre, request, window)
+    }
+    fn abort(&mut self, hre: HreId, tag: u64) -> bool {
+        self.device.abort(hre, tag)
+    }
+    #[inline]
+    fn run(&mut self, now_ns: u64) -> Option<u64> {
+        self.now_ns = now_ns;
+        let Some(front) = &mut self.front else { return self.device.run(now_ns) };
+        let limit_ns = front.turn(&mut self.device, now_ns);
+        let wake_ns = self.device.run(now_ns);
+        [limit_ns, wake_ns].into_iter().flatten().min()
+    }
+    #[inline]
+    fn completion(&mut self) -> Option<HostCompletion> {
+        let Some(front) = &mut self.front else { return self.device.completion() };
+        while let Some(completion) = self.device.completion() {
+            if let Some(completion) = front.completed(completion) {
+                return Some(completion);
+            }
+        }
+        front.tell_hosts();
+        None
+    }
+    fn upcall(&mut self, hre: HreId) -> Option<Upcall> {
+        self.device.upcall(hre)
+    }
+    fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool {
+        self.device.answer_upcall(hre, id, status, result)
+    }
+    fn namespaces(&self) -> Arc<Vec<Namespace>> {
+        self.device.namespaces()
+    }
+    fn app_number(&self, name: &str) -> Option<AppNumber> {
+        self.device.app_number(name)
+    }
+    fn spus(&self) -> u16 {
+        self.device.spus()
+    }
+    fn stripe_bytes(&self) -> u32 {
+        self.device.stripe_bytes()
+    }
+    fn volatile_write_cache(&self) -> bool {
+        self.device.volatile_write_cache()
+    }
+    fn capacity(&self) -> (u64, Option<u64>) {
+        self.device.capacity()
+    }
+    fn job(&mut self) -> Option<Job> {
+        self.device.job()
+    }
+    fn job_done(&mut self, done: JobDone) {
+        self.device.job_done(done)
+    }
+    fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
+        self.device.set_waker(waker)
+    }
+    fn shutdown(&mut self) {
+        if let Some(front) = &mut self.front {
+            front.shut_down(&mut self.device);
+        }
+        self.device.shutdown()
+    }
+    fn is_shut_down(&self) -> bool {
+        self.device.is_shut_down()
+    }
+    fn set_front_statistics(&mut self, front: Box<dyn Fn() -> serde_json::Value>) {
+        let Some(counters) = self.front.as_ref().map(Front::counters) else {
+            return self.device.set_front_statistics(front);
+        };
+        self.device.set_front_statistics(Box::new(move || {
+            let mut all = front();
+            if let Some(object) = all.as_object_mut() {
+                object.insert("shared_memory".to_owned(), document(&counters));
+            }
+            all
+        }))
+    }
+    fn front_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.front.as_ref().map(Front::descriptor)
+    }
+    fn look_around(&mut self) {
+        if let Some(front) = &mut self.front {
+            front.look_around(&mut self.device, self.now_ns);
+        }
+    }
+    #[inline]
+    fn front_was_active(&mut self) -> bool {
+        self.front.as_mut().is_some_and(Front::was_active)
+    }
+    #[inline]
+    fn front_is_hot(&self) -> bool {
+        self.front.as_ref().is_some_and(Front::is_hot)
+    }
+    #[inline]
+    fn wants_statistics(&mut self) -> bool {
+        self.front.as_mut().is_some_and(Front::wants_statistics)
+    }
+    fn prepare_sleep(&mut self) -> bool {
+        self.front.as_mut().is_none_or(Front::prepare_sleep)
+    }
+}

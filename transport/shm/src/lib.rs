@@ -1,0 +1,24 @@
+//! Endpoints in shared memory: what both ends agree on. The device's end is `willow-shm-front`, the host's in `willow-host`.
+//!
+//! ```text
+//! socket    a Unix socket: handshake, descriptor of the memory, the peer's credentials, doorbells for sleepers
+//! message   what is said on it
+//! layout    where everything lies in the memory; entries of the rings (docs/shared-memory.md, byte by byte)
+//! memory    the sealed memory, mapped: words are atomics, data are raw copies
+//! ring      the host's ends of the two rings (the device's own are in willow-shm-front)
+//! ```
+//!
+//! What always holds: the memory belongs to two processes that do not trust each other. An entry is copied out once and
+//! judged by the copy; positions are each side's own counters, never read back from the memory; what the other side says of
+//! its progress is checked against what it can be.
+
+pub mod layout;
+pub mod memory;
+pub mod message;
+pub mod ring;
+pub mod socket;
+
+pub use layout::{Command, Completion, Layout, Outcome};
+pub use memory::Mapping;
+pub use message::{Opened, Request, Response};
+pub use socket::{Channel, Listener, Peer};

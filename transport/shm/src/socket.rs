@@ -1,0 +1,354 @@
+//! Unix sockets that keep messages apart (SOCK_SEQPACKET), carry descriptors, and tell who the peer is.
+//!
+//! What always holds:
+//! - who the peer is comes from the kernel, as it was when the peer connected, and never from a message;
+//! - sending never waits, and receiving waits only where its caller asks: neither depends on a flag that the peer could change;
+//! - at most [`DESCRIPTORS_MAX`] descriptors come with a message, closed on exec; more, and longer messages, are errors.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Most bytes of a message.
+pub const MESSAGE_BYTES_MAX: usize = 4096;
+/// Most descriptors with a message.
+pub const DESCRIPTORS_MAX: usize = 4;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+/// Linux 6.5: a descriptor of the process that connected. Not in `libc` for all targets.
+const SO_PEERPIDFD: i32 = 77;
+
+/// Who is at the other end: from the kernel.
+#[derive(Debug)]
+pub struct Peer {
+    /// Process id when it connected; another process may have it since, unless `process` says that it still runs.
+    pub pid: i32,
+    /// Effective user id when it connected.
+    pub uid: u32,
+    /// Effective group id then.
+    pub gid: u32,
+    /// The process itself; `None` where the kernel cannot name it.
+    pub process: Option<OwnedFd>,
+}
+
+impl Peer {
+    /// What tells this process from all others, whatever their ids: its pidfd's inode where the kernel gives each process
+    /// one of its own (6.9), else its id and when it started.
+    pub fn identity(&self) -> (u64, u64) {
+        if let Some(process) = &self.process
+            && let (Ok(stat), Ok(file_system)) = (rustix::fs::fstat(process), rustix::fs::fstatfs(process))
+            && file_system.f_type == PIDFS_MAGIC
+        {
+            return (u64::MAX, stat.st_ino);
+        }
+        (self.pid as u64, started(self.pid).unwrap_or(0))
+    }
+
+    /// True once the process has ended (all threads of it).
+    pub fn has_ended(&self) -> bool {
+        match &self.process {
+            Some(process) => is_readable(process.as_fd(), Duration::ZERO),
+            None => started(self.pid).is_none(),
+        }
+    }
+}
+
+/// File system type of process descriptors that have inodes of their own.
+const PIDFS_MAGIC: rustix::fs::FsWord = 0x5049_4446;
+
+/// When a process started, in clock ticks after boot (proc(5), field 22 of `stat`).
+fn started(pid: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+fn is_readable(descriptor: BorrowedFd<'_>, wait: Duration) -> bool {
+    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+    let mut wanted = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    matches!(poll(&mut wanted, Some(&timeout)), Ok(ready) if ready > 0)
+}
+
+/// Why a message could not be received.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The peer has closed.
+    #[error("the other side has closed the connection")]
+    Closed,
+    /// Nothing has come (in time).
+    #[error("nothing came in time")]
+    Nothing,
+    /// Longer, or with more descriptors, than may be.
+    #[error("a message longer than {MESSAGE_BYTES_MAX} bytes, or with more than {DESCRIPTORS_MAX} descriptors")]
+    TooLarge,
+    /// The kernel says so.
+    #[error("the connection failed: {0}")]
+    System(std::io::Error),
+}
+
+/// A message with what came with it.
+pub struct Message {
+    /// Bytes.
+    pub bytes: Vec<u8>,
+    /// Descriptors.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Channel(OwnedFd);
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Channel {
+    /// Connects to a socket.
+    pub fn connect(path: &Path) -> std::io::Result<Channel> {
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Channel(socket))
+    }
+
+    /// Two ends of one connection, for tests and for processes that are related.
+    pub fn pair() -> std::io::Result<(Channel, Channel)> {
+        let (one, other) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Channel(one), Channel(other)))
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> std::io::Result<Peer> {
+        // Through `libc`, since a peer in another pid namespace has process id 0, which rustix' type cannot hold.
+        let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+        self.option(libc::SO_PEERCRED, &mut credentials)?;
+        let mut descriptor: libc::c_int = -1;
+        let process = match self.option(SO_PEERPIDFD, &mut descriptor) {
+            // SAFETY: the kernel has just made this descriptor for this process, and nobody else knows it.
+            Ok(()) if descriptor >= 0 => Some(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+            _ => rustix::process::Pid::from_raw(credentials.pid)
+                .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()),
+        };
+        Ok(Peer { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid, process })
+    }
+
+    /// Reads an option of the socket into a plain structure of integers.
+    fn option<T: Copy>(&self, name: libc::c_int, into: &mut T) -> std::io::Result<()> {
+        let mut length = size_of::<T>() as libc::socklen_t;
+        let descriptor = self.0.as_raw_fd();
+        // SAFETY: the kernel writes at most `length` bytes into `into`, which is as long; callers use structures of integers.
+        let got = unsafe {
+            libc::getsockopt(descriptor, libc::SOL_SOCKET, name, std::ptr::from_mut(into).cast(), &raw mut length)
+        };
+        if got == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    }
+
+    /// Sends a message; [`Errno::AGAIN`] where the peer has too many that it did not take.
+    pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(Errno::TOOBIG);
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, flags).map(|_| ())
+    }
+
+    /// Takes a message that has come.
+    pub fn receive(&self) -> Result<Message, ReceiveError> {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            match rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(ReceiveError::Nothing),
+                Err(Errno::CONNRESET | Errno::PIPE) => return Err(ReceiveError::Closed),
+                Err(error) => return Err(ReceiveError::System(error.into())),
+                Ok(received) => break received,
+            }
+        };
+        let mut descriptors = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(these) = message {
+                descriptors.extend(these);
+            }
+        }
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(ReceiveError::TooLarge);
+        }
+        if received.bytes == 0 && descriptors.is_empty() {
+            return Err(ReceiveError::Closed);
+        }
+        Ok(Message { bytes: bytes[..received.bytes].to_vec(), descriptors })
+    }
+
+    /// Waits for a message for at most this long.
+    pub fn receive_within(&self, wait: Duration) -> Result<Message, ReceiveError> {
+        match self.receive() {
+            Err(ReceiveError::Nothing) if self.wait(wait) => self.receive(),
+            other => other,
+        }
+    }
+
+    /// Waits until something has come, or the peer has closed; false where it did not within this time.
+    pub fn wait(&self, wait: Duration) -> bool {
+        is_readable(self.0.as_fd(), wait)
+    }
+}
+
+/// A socket that processes connect to; its file goes with it.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+    /// Device and inode of the file, so that nobody else's is removed.
+    file: Option<(u64, u64)>,
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.file.is_some() && file_of(&self.path) == self.file {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn file_of(path: &Path) -> Option<(u64, u64)> {
+    let stat = rustix::fs::lstat(path).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
+impl Listener {
+    /// Listens at a path, with these permissions for its file. A socket there that nobody serves any more is replaced; one
+    /// that is served, or a file of another kind, is an error.
+    pub fn bind(path: &Path, mode: u32) -> std::io::Result<Listener> {
+        let address = SocketAddrUnix::new(path)?;
+        if let Ok(stat) = rustix::fs::lstat(path) {
+            if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::Socket {
+                return Err(std::io::Error::other("there is a file of that name, which is no socket"));
+            }
+            match Channel::connect(path) {
+                Err(error) if error.raw_os_error() == Some(Errno::CONNREFUSED.raw_os_error()) => {
+                    std::fs::remove_file(path)?;
+                }
+                Ok(_) => return Err(std::io::Error::other("another process serves that socket")),
+                Err(error) => return Err(error),
+            }
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::net::bind(&socket, &address)?;
+        let file = file_of(path);
+        let listener = Listener { socket, path: path.to_owned(), file };
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
+        rustix::net::listen(&listener.socket, BACKLOG)?;
+        Ok(listener)
+    }
+
+    /// Accepts one that has connected; [`Errno::AGAIN`] where there is none.
+    pub fn accept(&self) -> Result<Channel, Errno> {
+        rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC).map(Channel)
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("willow-socket-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        path
+    }
+
+    #[test]
+    fn messages_and_descriptors_arrive_whole() {
+        let (one, other) = Channel::pair().unwrap();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        one.send(b"first", &[writer.as_fd()]).unwrap();
+        one.send(b"second", &[]).unwrap();
+        drop(writer);
+        let first = other.receive().unwrap();
+        assert_eq!((first.bytes.as_slice(), first.descriptors.len()), (&b"first"[..], 1));
+        let mut file = std::fs::File::from(first.descriptors.into_iter().next().unwrap());
+        file.write_all(b"through").unwrap();
+        drop(file);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+        assert_eq!(other.receive().unwrap().bytes, b"second");
+        assert!(matches!(other.receive(), Err(ReceiveError::Nothing)));
+        drop(one);
+        assert!(matches!(other.receive_within(Duration::from_secs(5)), Err(ReceiveError::Closed)));
+    }
+
+    #[test]
+    fn what_is_too_much_is_an_error_and_leaks_nothing() {
+        let (one, other) = Channel::pair().unwrap();
+        one.send(&vec![1; MESSAGE_BYTES_MAX], &[]).unwrap();
+        assert_eq!(other.receive().unwrap().bytes.len(), MESSAGE_BYTES_MAX);
+        one.send(&vec![1; MESSAGE_BYTES_MAX + 1], &[]).unwrap();
+        assert!(matches!(other.receive(), Err(ReceiveError::TooLarge)));
+        // A peer that takes nothing does not hold up the sender.
+        let refused = (0..100_000).find_map(|_| one.send(b"!", &[]).err());
+        assert_eq!(refused, Some(Errno::AGAIN));
+    }
+
+    #[test]
+    fn the_peer_is_who_the_kernel_says() {
+        let path = scratch("peer");
+        let listener = Listener::bind(&path, 0o600).unwrap();
+        assert_eq!(listener.accept().unwrap_err(), Errno::AGAIN);
+        let _client = Channel::connect(&path).unwrap();
+        let accepted = listener.accept().unwrap();
+        let peer = accepted.peer().unwrap();
+        assert_eq!(peer.pid, std::process::id() as i32);
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert!(!peer.has_ended());
+        assert_eq!(peer.identity(), accepted.peer().unwrap().identity());
+    }
+
+    #[test]
+    fn a_dead_socket_is_replaced_and_a_living_one_is_not() {
+        let path = scratch("dead");
+        let listener = Listener::bind(&path, 0o600).unwrap();
+        assert!(Listener::bind(&path, 0o600).unwrap_err().to_string().contains("another process"));
+        // As a killed process leaves it: the file is there, and nobody listens.
+        let mut dead = listener;
+        dead.file = None;
+        drop(dead);
+        assert!(path.exists());
+        let listener = Listener::bind(&path, 0o666).unwrap();
+        assert!(Channel::connect(&path).is_ok());
+        drop(listener);
+        assert!(!path.exists(), "the file goes with the listener");
+        std::fs::write(&path, b"mine").unwrap();
+        assert!(Listener::bind(&path, 0o600).unwrap_err().to_string().contains("no socket"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
