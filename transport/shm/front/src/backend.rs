@@ -57,6 +57,7 @@ impl<B: Backend> Backend for Fronted<B> {
         let Some(front) = &mut self.front else { return self.device.run(now_ns) };
         let limit_ns = front.turn(&mut self.device, now_ns);
         let wake_ns = self.device.run(now_ns);
+        front.look_at_namespaces(&self.device);
         [limit_ns, wake_ns].into_iter().flatten().min()
     }
     #[inline]

@@ -60,6 +60,17 @@ pub(crate) enum Taken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violation(pub &'static str);
 
+/// Mistakes that tests plant, to see that they are caught.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// Believes what the host says that it has taken.
+    TrustHead,
+    /// Takes commands without a place for their completion.
+    NoReserve,
+    /// Reads a length again after it was checked.
+    ReadTwice,
+}
+
 /// An endpoint.
 pub(crate) struct Endpoint {
     pub hre: HreId,
@@ -77,6 +88,8 @@ pub(crate) struct Endpoint {
     /// A request that the device had no room for.
     pub held: Option<(HostRequest, Option<SharedWindow>)>,
     asleep: bool,
+    #[cfg(feature = "testing")]
+    pub plant: Option<Plant>,
 }
 
 impl Endpoint {
@@ -100,12 +113,39 @@ impl Endpoint {
             payload_bytes: 0,
             held: None,
             asleep: false,
+            #[cfg(feature = "testing")]
+            plant: None,
         }
+    }
+
+    /// Whether a test has planted this mistake here.
+    #[inline]
+    fn planted(&self, plant: Plant) -> bool {
+        #[cfg(feature = "testing")]
+        let planted = self.plant == Some(plant);
+        #[cfg(not(feature = "testing"))]
+        let planted = {
+            let _ = plant;
+            false
+        };
+        planted
     }
 
     #[inline]
     fn map(&self) -> &Mapping {
         &self.memory.0
+    }
+
+    /// Slots taken.
+    #[cfg(feature = "testing")]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// (completions written, of them taken by the host, payload held)
+    #[cfg(feature = "testing")]
+    pub fn accounts(&self) -> (u64, u64, u64) {
+        (self.answered, self.seen_head, self.payload_bytes)
     }
 
     /// Bytes of shared memory that it takes.
@@ -140,15 +180,15 @@ impl Endpoint {
     fn has_completion_room(&mut self) -> Result<bool, Violation> {
         let entries = u64::from(self.layout.entries);
         let wanted = self.under_way() as u64 + self.answered + 1;
-        if wanted - self.seen_head > entries {
+        if wanted.saturating_sub(self.seen_head) > entries {
             let shown = self.map().half(AT_COMPLETION_HEAD).load(Ordering::Acquire);
             let passed = u64::from(shown.wrapping_sub(self.seen_head as u32));
-            if passed > self.answered - self.seen_head {
+            if passed > self.answered - self.seen_head && !self.planted(Plant::TrustHead) {
                 return Err(Violation("it claims completions that it was not given"));
             }
             self.seen_head += passed;
         }
-        Ok(wanted - self.seen_head <= entries)
+        Ok(wanted.saturating_sub(self.seen_head) <= entries || self.planted(Plant::NoReserve))
     }
 
     /// Takes the next command; `None` where there is none, or no room for it now. `buffer` gives memory for payload.
@@ -227,8 +267,12 @@ impl Endpoint {
             payload_bytes = command.payload_bytes;
             payload = buffer();
             payload.clear();
+            if self.planted(Plant::ReadTwice) {
+                let again = self.read_slot(self.position - 1);
+                payload_bytes = (again[2] >> 32) as u32;
+            }
             let copied = self.map().append_to(at(command.payload_offset), payload_bytes as usize, &mut payload);
-            debug_assert!(copied, "the range was checked");
+            debug_assert!(copied || self.planted(Plant::ReadTwice), "the range was checked");
         }
         let flight = self.begin(Flight { tag: command.tag, payload_bytes });
         let arguments = command.call.arguments();

@@ -174,9 +174,6 @@ impl Front {
         if self.turns.is_multiple_of(LOOK_AROUND_TURNS) && !self.hot.is_empty() {
             self.look_around(device, now_ns);
         }
-        if !Arc::ptr_eq(&self.namespaces, &device.namespaces()) {
-            self.take_namespaces(device);
-        }
         let mut place = 0;
         while let Some(index) = self.hot.get(place).copied() {
             let keep = self.serve(device, index, now_ns);
@@ -395,7 +392,17 @@ impl Front {
         }
     }
 
-    fn take_namespaces<B: Backend>(&mut self, device: &mut B) {
+    /// To be called when the device has run, before its completions are taken: whoever sees that a namespace was made or
+    /// deleted sees the new view, too.
+    #[inline]
+    pub(crate) fn look_at_namespaces<B: Backend>(&mut self, device: &B) {
+        if self.open > 0 && !Arc::ptr_eq(&self.namespaces, &device.namespaces()) {
+            self.take_namespaces(device);
+        }
+    }
+
+    #[cold]
+    fn take_namespaces<B: Backend>(&mut self, device: &B) {
         self.namespaces = device.namespaces();
         self.view_version = self.view_version.wrapping_add(1);
         for connection in self.connections.iter().flatten() {

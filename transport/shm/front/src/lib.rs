@@ -26,6 +26,8 @@ mod endpoint;
 mod front;
 mod processes;
 mod service;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use backend::Fronted;
 pub use config::FrontConfig;

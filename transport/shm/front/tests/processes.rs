@@ -1,0 +1,553 @@
+//! Processes of this machine against a real device on a real server: honest ones get what they ask for, whatever others do
+//! to their own memory, their sockets and themselves.
+
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use willow_device::media::ram::RamStore;
+use willow_device::{BuiltInApp, Device, DeviceConfig};
+use willow_host::control::ControlClient;
+use willow_host::{BlockClient, Hre, HreError, KvClient, RpcCall, ShmHre, ShmOptions, StoreCondition};
+use willow_shm::layout::{AT_COMPLETION_HEAD, Call, Command, Operation, Outcome};
+use willow_shm::memory::Mapping;
+use willow_shm::message::{Kind, Opened, Response, encode};
+use willow_shm::ring::{Endpoint, EndpointError};
+use willow_shm::socket::{Channel, MESSAGE_BYTES_MAX, ReceiveError};
+use willow_shm_front::{Front, FrontConfig, Fronted};
+use willow_tcp::{ServeError, Server, ServerConfig, ServerHandle};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const BLOCK: u64 = 4096;
+/// Says to this program, run as a child, where the device is.
+const CHILD: &str = "WILLOW_TEST_SOCKET";
+
+struct Running {
+    path: PathBuf,
+    handle: ServerHandle,
+    thread: Option<JoinHandle<Result<(), ServeError>>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            if !std::thread::panicking() {
+                ended.expect("the server does not panic").expect("the server ends cleanly");
+            }
+        }
+    }
+}
+
+fn serve_with(configure: impl FnOnce(&mut FrontConfig) + Send + 'static) -> Running {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("willow-shm-{}-{number}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let (sender, receiver) = mpsc::channel();
+    let socket = path.clone();
+    let thread = std::thread::spawn(move || {
+        let config = DeviceConfig {
+            spus: 4,
+            namespace_bytes: 64 << 20,
+            kv_namespace_bytes: 32 << 20,
+            ..DeviceConfig::default()
+        };
+        let store = RamStore::new(4, 256 << 20).unwrap();
+        let apps = vec![BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(key_value_spu::native())];
+        let device = Device::open(config, Box::new(store), None, apps).unwrap();
+        let mut front = FrontConfig::new(socket);
+        configure(&mut front);
+        let config = ServerConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..ServerConfig::default() };
+        let mut server = Server::bind(config, Fronted::new(device, Some(Front::bind(front).unwrap())))?;
+        sender.send(server.handle()).unwrap();
+        server.run()
+    });
+    let handle = receiver.recv_timeout(PATIENCE).expect("the server starts");
+    Running { path, handle, thread: Some(thread) }
+}
+
+fn serve() -> Running {
+    serve_with(|_| {})
+}
+
+fn endpoint(path: &Path) -> Arc<ShmHre> {
+    Arc::new(ShmHre::open(path, ShmOptions::default()).unwrap())
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("an answer in time") })
+}
+
+/// What the front counts, as the device's statistics show it.
+fn counter(hre: &Arc<ShmHre>, name: &str) -> u64 {
+    let statistics = wait(ControlClient::new(hre.clone()).statistics()).unwrap();
+    statistics["transport"]["shared_memory"][name].as_u64().unwrap()
+}
+
+fn settles(hre: &Arc<ShmHre>, name: &str, value: u64) {
+    let begun = Instant::now();
+    while counter(hre, name) != value {
+        assert!(begun.elapsed() < PATIENCE, "{name} is {}, not {value}", counter(hre, name));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+struct Random(u64);
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// Blocks of a process that minds its own business, written, and read again while others misbehave.
+struct Honest {
+    blocks: BlockClient,
+    seed: u64,
+}
+
+impl Honest {
+    fn new(hre: &Arc<ShmHre>, seed: u64) -> Self {
+        let honest = Honest { blocks: wait(BlockClient::open(hre.clone(), 1)).unwrap(), seed };
+        for block in 0..64 {
+            wait(honest.blocks.write(block * BLOCK, honest.pattern(block), false)).unwrap();
+        }
+        honest
+    }
+    fn pattern(&self, block: u64) -> Vec<u8> {
+        let mut random = Random(self.seed ^ block);
+        (0..BLOCK).map(|_| random.below(256) as u8).collect()
+    }
+    /// Blocks that are not as they were written.
+    fn damaged(&self) -> usize {
+        let differs =
+            |block: &u64| wait(self.blocks.read(block * BLOCK, BLOCK as usize)).unwrap() != self.pattern(*block);
+        (0..64).filter(differs).count()
+    }
+}
+
+#[test]
+fn blocks_pairs_and_calls_go_through_shared_memory() {
+    let running = serve();
+    let hre = endpoint(&running.path);
+    assert!(hre.is_kernel(), "whoever runs the device is trusted by it");
+    let blocks = wait(BlockClient::open(hre.clone(), 1)).unwrap();
+    let mut random = Random(3);
+    let mut model = vec![0u8; 4 << 20];
+    for step in 0..300 {
+        let first = random.below(1000) * BLOCK;
+        let bytes =
+            ((1 + random.below(if step % 10 == 0 { 1000 } else { 20 })) * BLOCK).min(model.len() as u64 - first);
+        let range = first as usize..(first + bytes) as usize;
+        match random.below(5) {
+            0..=1 => {
+                let data: Vec<u8> = (0..bytes).map(|_| random.below(256) as u8).collect();
+                model[range].copy_from_slice(&data);
+                wait(blocks.write(first, data, step % 2 == 0)).unwrap();
+            }
+            2 => {
+                wait(blocks.deallocate(&[(first, bytes)])).unwrap();
+                model[range].fill(0);
+            }
+            _ => assert!(wait(blocks.read(first, bytes as usize)).unwrap() == model[range], "step {step}"),
+        }
+    }
+    wait(blocks.flush()).unwrap();
+    let ranges: Vec<(u64, u64)> = (0..256).map(|index| (index * 2 * BLOCK, BLOCK)).collect();
+    wait(blocks.deallocate(&ranges)).unwrap();
+    ranges.iter().for_each(|(first, bytes)| model[*first as usize..(first + bytes) as usize].fill(0));
+    assert!(wait(blocks.read(0, model.len())).unwrap() == model);
+    assert!(matches!(wait(blocks.compare(0, vec![1; 4096])), Err(HreError::CompareFailed)));
+    assert!(matches!(wait(blocks.read(64 << 20, 4096)), Err(HreError::OutOfRange)));
+    let pairs = wait(KvClient::open(hre.clone(), 2)).unwrap();
+    for key in 0..50u32 {
+        wait(pairs.store(&key.to_be_bytes(), vec![key as u8; 1000 + key as usize], StoreCondition::Always)).unwrap();
+    }
+    assert_eq!(wait(pairs.retrieve(&7u32.to_be_bytes())).unwrap(), Some(vec![7; 1007]));
+    assert_eq!(wait(pairs.retrieve(b"none")).unwrap(), None);
+    let call = RpcCall { app: 77, handler: 1, spu: Some(0), ..RpcCall::default() };
+    assert!(matches!(wait(hre.rpc(call)), Err(HreError::NoApp(77))));
+    // Namespaces made meanwhile are seen, and one that was deleted is not written to.
+    let control = ControlClient::new(hre.clone());
+    let request = willow_host::control::NamespaceRequest {
+        csi: willow_host::control::CommandSet::Nvm,
+        size_bytes: 1 << 20,
+        block_bytes: None,
+    };
+    let nsid = wait(control.create_namespace(&request)).unwrap();
+    let third = wait(BlockClient::open(hre.clone(), nsid)).unwrap();
+    wait(third.write(0, vec![1; 4096], false)).unwrap();
+    wait(control.delete_namespace(nsid)).unwrap();
+    assert!(matches!(wait(third.write(0, vec![1; 4096], false)), Err(HreError::Namespace { .. })));
+}
+
+#[test]
+fn many_at_once_and_after_pauses_are_all_answered() {
+    let running = serve();
+    let hre = Arc::new(
+        ShmHre::open(&running.path, ShmOptions { entries: 16, data_bytes: 64 << 10, ..ShmOptions::default() }).unwrap(),
+    );
+    let honest = Arc::new(Honest::new(&hre, 1));
+    // More tasks than the ring has places and the data area has room.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let tasks = (0..64u64).map(|task| {
+            let honest = honest.clone();
+            tokio::spawn(async move {
+                for round in 0..20u64 {
+                    let block = (task * 7 + round) % 64;
+                    let came = honest.blocks.read(block * BLOCK, BLOCK as usize).await.unwrap();
+                    assert!(came == honest.pattern(block));
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            tokio::time::timeout(PATIENCE, task).await.expect("in time").unwrap();
+        }
+    });
+    // The device falls asleep between these, and is rung awake.
+    for _ in 0..50 {
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(honest.damaged(), 0);
+    }
+}
+
+#[test]
+fn a_host_that_scribbles_over_its_memory_harms_itself_alone() {
+    let running = serve();
+    let hre = endpoint(&running.path);
+    let honest = Honest::new(&hre, 2);
+    let mut random = Random(11);
+    for round in 0..40 {
+        let Ok(mut hostile) = Endpoint::open(&running.path, Kind::User, 64, 64 << 10) else { panic!("round {round}") };
+        let memory = hostile.memory().clone();
+        let (layout, call) = (hostile.layout(), Call::new(1, 1, 0, &[0xff; 64]).unwrap());
+        for _ in 0..200 {
+            let operation =
+                [Operation::Rpc, Operation::Abort, Operation::Receive, Operation::View][random.below(4) as usize];
+            let number = |random: &mut Random| (random.below(1 << 31) as u32).wrapping_mul(2 + random.below(2) as u32);
+            let command = Command {
+                tag: random.below(9) as u32,
+                operation,
+                more: random.below(3) as u8,
+                payload_offset: number(&mut random),
+                payload_bytes: random.below(8192) as u32,
+                reply_offset: random.below(65536) as u32,
+                reply_bytes: number(&mut random) >> random.below(20),
+                call,
+            };
+            let more = vec![call; usize::from(command.more)];
+            if hostile.submit(&command, &more) {
+                hostile.ring();
+            }
+            // Entries change after they were handed over, at any moment.
+            for _ in 0..20 {
+                let at = random.below(layout.data() as u64 / 8) as usize * 8;
+                memory.word(at).store(random.below(u64::MAX >> 33) << 31 | random.below(1 << 31), Ordering::Relaxed);
+            }
+        }
+        if round % 8 == 0 {
+            assert_eq!(honest.damaged(), 0, "round {round}");
+        }
+    }
+    assert_eq!(honest.damaged(), 0);
+    settles(&hre, "endpoints", 1);
+    // The planted twin: damage by one who may is seen by the same check.
+    wait(honest.blocks.write(5 * BLOCK, vec![0; BLOCK as usize], false)).unwrap();
+    assert_eq!(honest.damaged(), 1);
+}
+
+#[test]
+fn one_that_claims_what_it_was_not_given_is_ended_with_the_reason() {
+    let running = serve();
+    let hre = endpoint(&running.path);
+    let mut liar = Endpoint::open(&running.path, Kind::Any, 16, 4096).unwrap();
+    let call = Call::new(0, 0, 0, &[]).unwrap();
+    let nothing = |tag| Command {
+        tag,
+        operation: Operation::Nothing,
+        more: 0,
+        payload_offset: 0,
+        payload_bytes: 0,
+        reply_offset: 0,
+        reply_bytes: 0,
+        call,
+    };
+    let mut reason = None;
+    for tag in 0..1000 {
+        liar.memory().half(AT_COMPLETION_HEAD).store(1_000_000, Ordering::Release);
+        liar.submit(&nothing(tag), &[]);
+        liar.ring();
+        // Taking completions shows the truth again: only after the device has had the time to see the lie.
+        std::thread::sleep(Duration::from_millis(2));
+        if let Err(error) = liar.drain() {
+            reason = Some(error);
+            break;
+        }
+        while let Ok(Some(_)) = liar.completion() {}
+    }
+    assert!(reason.is_some_and(|reason| reason.to_string().contains("claims completions")));
+    settles(&hre, "violations", 1);
+    settles(&hre, "endpoints", 1);
+}
+
+#[test]
+fn senseless_commands_are_answered_as_such() {
+    let running = serve();
+    let mut endpoint = Endpoint::open(&running.path, Kind::Any, 64, 65536).unwrap();
+    let call = Call::new(1, 1, 0, &[]).unwrap();
+    let good = Command {
+        tag: 1,
+        operation: Operation::Nothing,
+        more: 0,
+        payload_offset: 0,
+        payload_bytes: 0,
+        reply_offset: 0,
+        reply_bytes: 0,
+        call,
+    };
+    let bad = [
+        Command { payload_offset: 65536, payload_bytes: 1, ..good },
+        Command { reply_offset: 1, reply_bytes: 65536, ..good },
+        Command { reply_offset: u32::MAX, reply_bytes: u32::MAX, ..good },
+        Command { payload_offset: u32::MAX, payload_bytes: u32::MAX, ..good },
+    ];
+    for (tag, command) in bad.into_iter().enumerate() {
+        for (command, expected) in [(command, Outcome::Invalid), (good, Outcome::Answered)] {
+            assert!(endpoint.submit(&Command { tag: tag as u32, ..command }, &[]));
+            endpoint.ring();
+            let begun = Instant::now();
+            let completion = loop {
+                if let Some(completion) = endpoint.completion().unwrap() {
+                    break completion;
+                }
+                assert!(begun.elapsed() < PATIENCE);
+                endpoint.sleep(Duration::from_secs(1)).unwrap();
+            };
+            assert_eq!((completion.tag, completion.outcome), (tag as u32, expected));
+        }
+    }
+}
+
+#[test]
+fn forged_messages_are_refused_with_the_reason() {
+    let running = serve();
+    let hre = endpoint(&running.path);
+    let long = vec![b'x'; MESSAGE_BYTES_MAX + 1];
+    let open = |version: u32, entries: u32, data: u64| {
+        format!(r#"{{"open":{{"version":{version},"kind":"any","entries":{entries},"data_bytes":{data}}}}}"#)
+            .into_bytes()
+    };
+    for (message, expected) in [
+        (b"!".to_vec(), "cannot be read"),
+        (b"{\"hre\":1}".to_vec(), "cannot be read"),
+        (br#"{"open":{"version":1,"kind":"any","entries":64,"data_bytes":4096,"uid":0}}"#.to_vec(), "uid"),
+        (long, "longer than"),
+        (open(2, 64, 4096), "version 2"),
+        (open(1, 65, 4096), "cannot be"),
+        (open(1, 64, 4097), "cannot be"),
+        (open(1, 64, 1 << 40), "more than"),
+    ] {
+        let channel = Channel::connect(&running.path).unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        channel.send(&message, &[std::os::fd::AsFd::as_fd(&null)]).unwrap();
+        let answer = channel.receive_within(PATIENCE).unwrap();
+        let text = String::from_utf8(answer.bytes).unwrap();
+        assert!(text.contains("refused") && text.contains(expected), "{expected}: {text}");
+        assert!(matches!(channel.receive_within(PATIENCE), Err(ReceiveError::Closed)));
+    }
+    // An endpoint is asked for once.
+    let twice = Channel::connect(&running.path).unwrap();
+    for _ in 0..2 {
+        twice.send(&open(1, 64, 4096), &[]).unwrap();
+    }
+    assert!(String::from_utf8(twice.receive_within(PATIENCE).unwrap().bytes).unwrap().contains("opened"));
+    assert!(String::from_utf8(twice.receive_within(PATIENCE).unwrap().bytes).unwrap().contains("only doorbells"));
+    drop(twice);
+    settles(&hre, "endpoints", 1);
+    assert_eq!(Honest::new(&hre, 9).damaged(), 0);
+}
+
+#[test]
+fn endpoints_connections_and_memory_are_bounded() {
+    let running = serve_with(|config| {
+        config.endpoints_max = 6;
+        config.memory_bytes_max = 64 << 20;
+    });
+    let hre = endpoint(&running.path);
+    let open = || Endpoint::open(&running.path, Kind::User, 16, 4096);
+    let mut held: Vec<Endpoint> = (0..5).map(|_| open().unwrap()).collect();
+    let processes: Vec<u32> = held.iter().map(|endpoint| endpoint.opened.hre >> 12).collect();
+    assert!(processes.iter().all(|process| *process == processes[0]), "one process, one number");
+    assert!(held.iter().all(|endpoint| endpoint.opened.hre >> 31 == 1), "asked for as a user's");
+    assert!(open().err().unwrap().to_string().contains("all 6 endpoints are in use"));
+    held.pop();
+    settles(&hre, "endpoints", 5);
+    let large = Endpoint::open(&running.path, Kind::User, 16, 60 << 20).err().unwrap();
+    assert!(large.to_string().contains("used up"), "{large}");
+    held.push(open().unwrap());
+    // Connections that ask for nothing.
+    let idle: Vec<Channel> = (0..40).map(|_| Channel::connect(&running.path).unwrap()).collect();
+    let refused = idle.iter().filter(|channel| channel.receive_within(Duration::from_millis(200)).is_ok()).count();
+    assert_eq!(refused, 40 - 16);
+    drop((idle, held));
+    settles(&hre, "endpoints", 1);
+    assert!(open().is_ok());
+}
+
+#[test]
+fn a_device_that_ends_is_an_error_and_no_hang() {
+    let running = serve();
+    let hre = endpoint(&running.path);
+    let honest = Honest::new(&hre, 3);
+    drop(running);
+    let error = wait(honest.blocks.read(0, 4096)).unwrap_err().to_string();
+    assert!(error.contains("ended"), "{error}");
+}
+
+#[test]
+fn memory_that_is_not_sealed_is_refused_by_the_host() {
+    let (host, device) = Channel::pair().unwrap();
+    let fake = std::thread::spawn(move || {
+        device.receive_within(PATIENCE).unwrap();
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create("unsealed", flags).unwrap();
+        rustix::fs::ftruncate(&memory, 1 << 20).unwrap();
+        assert!(Mapping::open(&memory, 1 << 20).is_err());
+        let opened = Opened { hre: 1, entries: 16, data_bytes: 4096, depth: 8, transfer_bytes_max: 4096, spin_ns: 0 };
+        device.send(&encode(&Response::Opened(opened)), &[std::os::fd::AsFd::as_fd(&memory)]).unwrap();
+    });
+    let refused = Endpoint::open_on(host, Kind::Any, 16, 4096).err().unwrap();
+    assert!(matches!(refused, EndpointError::Memory(_)), "{refused}");
+    fake.join().unwrap();
+}
+
+/// This program again, running one test as another process.
+fn child(test: &str, socket: &Path) -> Process {
+    let mut command = Process::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, socket);
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    command
+}
+
+/// Not a test by itself: what the processes do that are killed.
+#[test]
+fn child_that_is_killed() {
+    let Some(path) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let mut random = Random(u64::from(std::process::id()));
+    // Blocks 1000 and up are its own, by agreement of this test.
+    loop {
+        let Ok(hre) = ShmHre::open(&path, ShmOptions::default()) else { continue };
+        let hre: Arc<dyn Hre> = Arc::new(hre);
+        let blocks = wait(BlockClient::open(hre, 1)).unwrap();
+        for _ in 0..random.below(40) {
+            let first = (1000 + random.below(1000)) * BLOCK;
+            let data = vec![0xee; ((1 + random.below(64)) * BLOCK) as usize];
+            let _ = wait(blocks.write(first, data, false));
+        }
+        if random.below(3) == 0 {
+            let mut raw = Endpoint::open(&path, Kind::Any, 1024, 1 << 20).unwrap();
+            let call = Call::new(1, 1, 0, &[]).unwrap();
+            for tag in 0..300 {
+                let (payload_offset, payload_bytes, reply_offset, reply_bytes) = (0, 65536, 0, 65536);
+                let operation = Operation::Rpc;
+                raw.submit(
+                    &Command {
+                        tag,
+                        operation,
+                        more: 0,
+                        payload_offset,
+                        payload_bytes,
+                        reply_offset,
+                        reply_bytes,
+                        call,
+                    },
+                    &[],
+                );
+                raw.ring();
+            }
+        }
+    }
+}
+
+#[test]
+fn processes_killed_at_random_moments_leave_nothing_behind() {
+    let running = serve();
+    let hre = endpoint(&running.path);
+    let honest = Honest::new(&hre, 4);
+    let mut random = Random(5);
+    let mut children: Vec<(Child, Instant)> = Vec::new();
+    for round in 0..60 {
+        let started = child("child_that_is_killed", &running.path).spawn().unwrap();
+        children.push((started, Instant::now() + Duration::from_micros(2000 + random.below(60_000))));
+        let due = children.len() >= 3;
+        children.retain_mut(|(child, until)| {
+            if !due && Instant::now() < *until {
+                return true;
+            }
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            false
+        });
+        if round % 10 == 0 {
+            assert_eq!(honest.damaged(), 0, "round {round}");
+        }
+    }
+    children.into_iter().for_each(|(mut child, _)| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    });
+    assert!(counter(&hre, "commands") > 500, "the killed did something");
+    settles(&hre, "endpoints", 1);
+    settles(&hre, "processes", 1);
+    assert_eq!(honest.damaged(), 0);
+    // The planted twin: one that lives is counted by the same check.
+    let alive = Endpoint::open(&running.path, Kind::Any, 16, 4096).unwrap();
+    settles(&hre, "endpoints", 2);
+    drop(alive);
+}
+
+/// Not a test by itself: what a process of another user may do.
+#[test]
+fn child_of_another_user() {
+    let Some(path) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let refused = Endpoint::open(&path, Kind::Kernel, 16, 4096).err().unwrap().to_string();
+    assert!(refused.contains("root"), "{refused}");
+    let hre = Arc::new(ShmHre::open(&path, ShmOptions::default()).unwrap());
+    assert!(!hre.is_kernel());
+    // Neither the control service nor blocks that nobody has granted.
+    assert!(wait(ControlClient::new(hre.clone()).statistics()).is_err());
+    let blocks = wait(BlockClient::open(hre, 1)).unwrap();
+    assert!(matches!(wait(blocks.read(0, 4096)), Err(HreError::NotPermitted)));
+    assert!(matches!(wait(blocks.write(0, vec![0; 4096], false)), Err(HreError::NotPermitted)));
+}
+
+#[test]
+fn another_user_gets_an_endpoint_of_his_own_and_no_more() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can run a process as another user");
+        return;
+    }
+    let running = serve();
+    let hre = endpoint(&running.path);
+    let honest = Honest::new(&hre, 6);
+    // Where another user can run it.
+    let copy = std::env::temp_dir().join(format!("willow-shm-child-{}", std::process::id()));
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let mut command = Process::new(&copy);
+    command.args(["--exact", "child_of_another_user", "--nocapture"]).env(CHILD, &running.path).uid(65534).gid(65534);
+    let output = command.current_dir("/").output().unwrap();
+    std::fs::remove_file(&copy).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "{text}");
+    assert_eq!(honest.damaged(), 0);
+}
