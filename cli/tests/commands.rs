@@ -142,7 +142,7 @@ fn a_device_that_is_not_there_is_one_clear_line() {
         let error = fails(&[command, &["--target", &nobody]].concat());
         assert!(error.contains("no device answers") && error.contains("willow serve"), "{error}");
     }
-    assert!(fails(&["stat", "--target", "/run/willow.sock"]).contains("NVMe/TCP only"));
+    assert!(fails(&["stat", "--target", "/nowhere/willow.sock"]).contains("no device answers at /nowhere"));
 }
 
 #[test]

@@ -22,6 +22,32 @@ fn the_ready_line_names_subsystem_and_address() {
 }
 
 #[test]
+fn commands_go_by_the_socket_as_well() {
+    let folder = Folder::new();
+    // The folder of the tests may be deep, and a socket's path is short.
+    let path = std::env::temp_dir().join(format!("willow-cli-{}.sock", std::process::id())).display().to_string();
+    let mut device = Served::start(&["--ram", "--size", "64M", "--kv-size", "64M", "--socket", &path]);
+    assert!(device.ready.trim_end().ends_with(&format!(" socket={path}")), "{}", device.ready);
+    device.address = path.clone();
+    assert!(device.run_with(&["kv", "put", "key", "-"], b"through memory").status.success());
+    assert_eq!(device.ok(&["kv", "get", "key"]), "through memory");
+    assert_eq!(device.ok(&["ns", "create", "--csi", "nvm", "--size", "1M"]), "nsid 3\n");
+    let app = folder.file("app.wasm", b"\0asm");
+    assert!(device.fails(&["app", "install", &app]).contains("not installed"));
+    assert!(device.ok(&["app", "list"]).contains("base-io"));
+    assert!(device.ok(&["stat", "--json"]).contains("shared_memory"));
+    let bench = ["bench", "io", "--range", "1M", "--seconds", "0.05", "--warm-up", "0", "--depths", "1,16"];
+    assert!(device.ok(&bench).contains("shared memory"));
+    device.child.kill().unwrap();
+    device.child.wait().unwrap();
+    assert!(device.fails(&["kv", "get", "key"]).contains("no device answers"));
+    // The file that the killed one left is taken over.
+    let again = Served::start(&["--ram", "--size", "64M", "--socket", &path]);
+    again.end();
+    assert!(!std::path::Path::new(&path).exists());
+}
+
+#[test]
 fn what_was_acknowledged_survives_sigkill() {
     let folder = Folder::new();
     let media = folder.path("media");
@@ -67,7 +93,7 @@ fn bad_configurations_are_refused_with_the_reason() {
     let folder = Folder::new();
     let unknown = folder.file("unknown.toml", b"spus = 2\ncolour = 1\n");
     let foreign = Folder::new();
-    foreign.file("letter", b"dear");
+    let letter = foreign.file("letter", b"dear");
     let foreign = foreign.0.display().to_string();
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = busy.local_addr().unwrap().to_string();
@@ -76,7 +102,8 @@ fn bad_configurations_are_refused_with_the_reason() {
         (vec!["--config", "/does/not/exist"], "cannot read configuration"),
         (vec!["--preset", "slow"], "there is no preset"),
         (vec!["--clock", "real"], "--clock free"),
-        (vec!["--socket", "/tmp/x"], "not in this version"),
+        (vec!["--socket", letter.as_str(), "--ram", "--listen", "127.0.0.1:0", "--log", "error"], "no socket"),
+        (vec!["--socket", "./s", "--endpoints", "0"], "endpoints_max"),
         (vec!["--spus", "65"], "1 to 64"),
         (vec!["--size", "much"], "is no size"),
         (vec!["--block-bytes", "1024"], "512 or 4096"),
