@@ -27,7 +27,7 @@ use crate::command::{self, NamespaceView};
 use crate::config::*;
 use crate::controller::Controller;
 use crate::log_page::ErrorEntry;
-use crate::queue::{Association, Queue, State};
+use crate::queue::{Queue, State};
 use crate::statistics::*;
 use crate::status::{self, Failure};
 

@@ -14,12 +14,13 @@ pub struct Fronted<B: Backend> {
     device: B,
     front: Option<Front>,
     now_ns: u64,
+    is_timed: bool,
 }
 
 impl<B: Backend> Fronted<B> {
     /// Puts a front beside what else is in front of a device.
     pub fn new(device: B, front: Option<Front>) -> Self {
-        Fronted { device, front, now_ns: 0 }
+        Fronted { is_timed: device.is_timed(), device, front, now_ns: 0 }
     }
 
     /// The device.
@@ -64,12 +65,26 @@ impl<B: Backend> Backend for Fronted<B> {
     fn completion(&mut self) -> Option<HostCompletion> {
         let Some(front) = &mut self.front else { return self.device.completion() };
         while let Some(completion) = self.device.completion() {
+            if front.is_mine(&completion) && self.is_timed {
+                self.device.delivered(self.now_ns, completion.at_ns);
+            }
             if let Some(completion) = front.completed(completion) {
                 return Some(completion);
             }
         }
         front.tell_hosts();
         None
+    }
+    fn is_timed(&self) -> bool {
+        self.device.is_timed()
+    }
+    #[inline]
+    fn set_time(&mut self, now_ns: u64) {
+        self.device.set_time(now_ns)
+    }
+    #[inline]
+    fn delivered(&mut self, now_ns: u64, at_ns: u64) {
+        self.device.delivered(now_ns, at_ns)
     }
     fn upcall(&mut self, hre: HreId) -> Option<Upcall> {
         self.device.upcall(hre)

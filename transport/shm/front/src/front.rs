@@ -285,10 +285,16 @@ impl Front {
         }
     }
 
+    /// Whether a completion is one of this front's.
+    #[inline]
+    pub(crate) fn is_mine(&self, completion: &HostCompletion) -> bool {
+        completion.tag & TAG_MARK != 0
+    }
+
     /// Takes a completion that is this front's; gives back any other.
     #[inline]
     pub(crate) fn completed(&mut self, completion: HostCompletion) -> Option<HostCompletion> {
-        if completion.tag & TAG_MARK == 0 {
+        if !self.is_mine(&completion) {
             return Some(completion);
         }
         self.active = true;
