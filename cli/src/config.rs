@@ -97,15 +97,9 @@ pub struct ServeConfig {
     pub device: DeviceConfig,
 }
 
-/// Parses TOML; the error is one line that names file, line and key.
+/// Parses a file of settings; the error names file, line and field.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &str) -> Outcome<T> {
-    toml::from_str(text).map_err(|error| {
-        let place = error.span().map(|span| {
-            let before = &text.as_bytes()[..span.start.min(text.len())];
-            format!(", line {}", before.iter().filter(|byte| **byte == b'\n').count() + 1)
-        });
-        Failure::new(format_args!("{file}{}: {}", place.unwrap_or_default(), error.message()))
-    })
+    willow_sim::preset::parse_toml(text, file).map_err(Failure::new)
 }
 
 impl ServeOptions {
@@ -163,7 +157,7 @@ impl ServeOptions {
         if let Some(config) = &socket {
             config.validate().map_err(Failure::new)?;
         }
-        let preset = Preset::load(self.preset.as_deref().unwrap_or(preset::DEFAULT))?;
+        let preset = Preset::load(self.preset.as_deref().unwrap_or(preset::DEFAULT)).map_err(Failure::new)?;
         let defaults = DeviceConfig::default();
         let mut device = preset.apply(DeviceConfig {
             namespace_bytes: self.size.unwrap_or(NAMESPACE_DEFAULT).0,
@@ -179,7 +173,7 @@ impl ServeOptions {
         };
         Ok(ServeConfig {
             media: self.media,
-            capacity: self.capacity.or(preset.capacity.0),
+            capacity: self.capacity.or(preset.device.capacity.0),
             spus_asked: self.spus.is_some(),
             nqn: self.nqn,
             listen,

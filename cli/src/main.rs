@@ -17,11 +17,10 @@ mod logging;
 mod metrics;
 mod ns;
 mod output;
-mod preset;
 mod progress;
 mod rpc;
 mod serve;
-mod size;
+mod simulate;
 mod stat;
 mod statistics;
 mod table;
@@ -30,6 +29,8 @@ mod target;
 use clap::{Parser, Subcommand};
 use failure::Outcome;
 use std::process::ExitCode;
+// Shared with simulations.
+use willow_sim::{preset, size};
 
 /// Willow: a user-programmable SSD in software
 #[derive(Debug, Parser)]
@@ -59,6 +60,8 @@ enum Command {
     /// Measure a device
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Run a workload or a recorded trace on modelled hardware in simulated time
+    Simulate(Box<simulate::SimulateOptions>),
     /// Show what it can do: serve, attach, write, install, crash, prove; under two minutes
     Demo(demo::DemoOptions),
 }
@@ -78,6 +81,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Kv(kv) => kv::run(kv),
         Command::Stat(options) => stat::run(options),
         Command::Bench(bench) => bench::run(bench),
+        Command::Simulate(options) => simulate::run(&options),
         Command::Demo(options) => demo::run(options),
     }
 }

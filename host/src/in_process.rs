@@ -6,25 +6,18 @@
 //! - an idle device uses no processor time: its thread sleeps until a request, the store's news or the device's own wake-up;
 //! - dropping the last handle shuts the device down cleanly, and waits for it.
 
-use crate::direct::{self, Direct, Sent};
-use crate::hre::{
-    BlockCommand, BoxFuture, Hre, HreError, KvCommand, KvReply, Namespace as HostNamespace, RpcCall, RpcReply, Upcall,
-};
+use crate::device_queue::{DeviceQueue, QueueHre, upcall_of, view_of};
+use crate::hre::{HreError, Upcall};
 use std::collections::HashMap;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use willow_device::{
-    Arguments, CommandSet, Device, HostCompletion, HostRequest, HreId, JobDone, Namespace, OpenError, Rpc, RpcList,
-    RpcOutcome,
-};
-use willow_shm::layout::Call;
-use willow_shm::message::{NamespaceView, View};
+use willow_device::{Device, HostCompletion, HostRequest, HreId, JobDone, OpenError};
+use willow_shm::message::View;
 
-/// Most data of one request.
-pub const TRANSFER_BYTES_MAX: u64 = 16 << 20;
+pub use crate::device_queue::TRANSFER_BYTES_MAX;
 /// Longest shutdown that is waited for.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
 
@@ -89,7 +82,7 @@ impl InProcess {
         self.send(Message::Open(process, sender))?;
         let id = receiver.await.map_err(|_| gone())?;
         let id = id.ok_or_else(|| HreError::Argument("the device has no room for another endpoint".to_owned()))?;
-        Ok(InProcessHre { device: self.clone(), id })
+        Ok(QueueHre::new(InProcessQueue { device: self.clone(), id }))
     }
 
     fn send(&self, message: Message) -> Result<(), HreError> {
@@ -102,134 +95,43 @@ fn gone() -> HreError {
 }
 
 /// An endpoint of a device in this process.
-pub struct InProcessHre {
+pub type InProcessHre = QueueHre<InProcessQueue>;
+
+/// Its queue.
+pub struct InProcessQueue {
     device: InProcess,
     id: HreId,
 }
 
-impl Drop for InProcessHre {
+impl Drop for InProcessQueue {
     fn drop(&mut self) {
         let _ = self.device.send(Message::Close(self.id));
     }
 }
 
-impl InProcessHre {
-    async fn request(&self, request: HostRequest) -> Result<HostCompletion, HreError> {
-        let (sender, receiver) = oneshot::channel();
-        self.device.send(Message::Request(self.id, request, sender))?;
-        receiver.await.map_err(|_| HreError::Refused)
-    }
-}
-
-impl Direct for InProcessHre {
-    async fn view(&self) -> Result<Arc<View>, HreError> {
+impl DeviceQueue for InProcessQueue {
+    async fn look(&self) -> Result<Arc<View>, HreError> {
         let (sender, receiver) = oneshot::channel();
         self.device.send(Message::Look(sender))?;
         receiver.await.map(Arc::new).map_err(|_| gone())
     }
 
-    async fn send(
-        &self,
-        target: (u16, u8, Option<u16>),
-        calls: Vec<Call>,
-        buffer: Vec<u8>,
-        out: bool,
-    ) -> Result<Sent, HreError> {
-        let bytes = u32::try_from(buffer.len())
-            .ok()
-            .filter(|bytes| u64::from(*bytes) <= TRANSFER_BYTES_MAX)
-            .ok_or_else(|| HreError::Argument(format!("{} bytes are more than {TRANSFER_BYTES_MAX}", buffer.len())))?;
-        let rpc = |call: &Call| {
-            // A call's arguments are no longer than the device's.
-            let arguments = Arguments::new(call.arguments()).unwrap_or(Arguments::EMPTY);
-            Rpc { app: call.app, handler: call.handler, spu: call.spu, arguments }
-        };
-        let rpcs = match &calls[..] {
-            [] => return Ok(Sent { status: 0, result: 0, buffer, written: 0 }),
-            [call] => RpcList::One(rpc(call)),
-            calls => RpcList::Many(calls.iter().map(rpc).collect()),
-        };
-        let (payload_bytes, reply_bytes) = if out { (bytes, 0) } else { (0, bytes) };
-        let done = self.request(HostRequest { tag: 0, rpcs, buffer, payload_bytes, reply_bytes }).await?;
-        let (app, handler, spu) = target;
-        match done.outcome {
-            RpcOutcome::Answered { status } => {
-                Ok(Sent { status, result: done.result, buffer: done.buffer, written: done.reply_bytes })
-            }
-            RpcOutcome::NoApp => Err(HreError::NoApp(app)),
-            RpcOutcome::NoHandler => Err(HreError::NoHandler { app, handler }),
-            RpcOutcome::NoSpu => Err(HreError::NoSpu(spu)),
-            RpcOutcome::Refused => Err(HreError::Refused),
-            RpcOutcome::AppEnded => Err(HreError::AppEnded),
-            RpcOutcome::NotPermitted => Err(HreError::NotPermitted),
-            RpcOutcome::Aborted => Err(HreError::Aborted),
-        }
-    }
-}
-
-impl Hre for InProcessHre {
-    fn rpc(&self, call: RpcCall) -> BoxFuture<'_, Result<RpcReply, HreError>> {
-        Box::pin(direct::rpc(self, call))
+    async fn request(&self, request: HostRequest) -> Result<HostCompletion, HreError> {
+        let (sender, receiver) = oneshot::channel();
+        self.device.send(Message::Request(self.id, request, sender))?;
+        receiver.await.map_err(|_| HreError::Refused)
     }
 
-    fn receive_upcall(&self, wait: Duration) -> BoxFuture<'_, Result<Option<Upcall>, HreError>> {
-        Box::pin(async move {
-            let (sender, receiver) = oneshot::channel();
-            self.device.send(Message::Upcall(self.id, Instant::now() + wait, sender))?;
-            receiver.await.map_err(|_| gone())
-        })
+    async fn upcall(&self, wait: Duration) -> Result<Option<Upcall>, HreError> {
+        let (sender, receiver) = oneshot::channel();
+        self.device.send(Message::Upcall(self.id, Instant::now() + wait, sender))?;
+        receiver.await.map_err(|_| gone())
     }
 
-    fn answer_upcall(&self, id: u64, status: u32, result: u32) -> BoxFuture<'_, Result<(), HreError>> {
-        Box::pin(async move {
-            let (sender, receiver) = oneshot::channel();
-            self.device.send(Message::Answer(self.id, id, status, result, sender))?;
-            if receiver.await.map_err(|_| gone())? {
-                return Ok(());
-            }
-            Err(HreError::Control { status: 3, text: format!("no upcall {id} waits for an answer here") })
-        })
-    }
-
-    fn namespaces(&self) -> BoxFuture<'_, Result<Vec<HostNamespace>, HreError>> {
-        Box::pin(direct::namespaces(self))
-    }
-
-    fn transfer_bytes_max(&self) -> u64 {
-        TRANSFER_BYTES_MAX
-    }
-
-    fn block(
-        &self,
-        nsid: u32,
-        _block_bytes: u32,
-        command: BlockCommand,
-        buffer: Vec<u8>,
-    ) -> BoxFuture<'_, Result<Vec<u8>, HreError>> {
-        Box::pin(direct::block(self, nsid, command, buffer))
-    }
-
-    fn kv(&self, nsid: u32, command: KvCommand, buffer: Vec<u8>) -> BoxFuture<'_, Result<KvReply, HreError>> {
-        Box::pin(direct::kv(self, nsid, command, buffer))
-    }
-}
-
-/// What endpoints need to know of the device.
-fn view_of(device: &Device) -> View {
-    let namespace = |namespace: &Namespace| NamespaceView {
-        nsid: namespace.nsid,
-        key_value: namespace.csi == CommandSet::Kv,
-        size_bytes: namespace.size_bytes,
-        block_bytes: namespace.block_bytes,
-        base: namespace.base,
-        nguid: namespace.nguid,
-    };
-    View {
-        spus: device.spus(),
-        stripe_bytes: device.stripe_bytes(),
-        base_io: device.app_number(base_io_host::APP_NAME),
-        key_value: device.app_number(key_value_host::APP_NAME),
-        namespaces: device.namespaces().iter().map(namespace).collect(),
+    async fn answer(&self, id: u64, status: u32, result: u32) -> Result<bool, HreError> {
+        let (sender, receiver) = oneshot::channel();
+        self.device.send(Message::Answer(self.id, id, status, result, sender))?;
+        receiver.await.map_err(|_| gone())
     }
 }
 
@@ -331,13 +233,7 @@ impl Driver {
                 self.upcalls.swap_remove(index);
             } else if let Some(upcall) = self.device.upcall(hre) {
                 let (.., waiter) = self.upcalls.swap_remove(index);
-                let _ = waiter.send(Some(Upcall {
-                    id: upcall.id,
-                    app: upcall.app,
-                    handler: upcall.handler,
-                    spu: upcall.spu,
-                    body: upcall.body,
-                }));
+                let _ = waiter.send(Some(upcall_of(upcall)));
             } else if now >= until {
                 let (.., waiter) = self.upcalls.swap_remove(index);
                 let _ = waiter.send(None);

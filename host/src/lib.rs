@@ -11,11 +11,13 @@
 //!   nvme_tcp::Controller  willow-shm   willow-device
 //! ```
 //!
-//! What always holds: nothing here knows the device's insides but `in_process`; every wait has a bound; what a peer says is
+//! What always holds: nothing here knows the device but `device_queue` and `in_process`; every wait has a bound; what a peer says is
 //! checked before it is used.
 
 pub mod block;
 pub mod control;
+#[cfg(feature = "in-process")]
+pub mod device_queue;
 pub(crate) mod direct;
 pub mod hre;
 #[cfg(feature = "in-process")]

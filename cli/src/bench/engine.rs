@@ -9,6 +9,8 @@ use crate::failure::{Context, Outcome, fail};
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
+pub use willow_sim::random::Random;
+
 /// Longest latency that is told apart.
 pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Most operations under way.
@@ -93,27 +95,6 @@ fn expect(operation: Operation, result: Option<u32>) -> Outcome<()> {
             fail!("{operation:?}: the value has {result} bytes")
         }
         _ => Ok(()),
-    }
-}
-
-/// A source of random numbers (SplitMix64, Steele and others 2014): small, and the same from run to run.
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    #[inline]
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `end` (which is not 0).
-    #[inline]
-    pub fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 }
 
@@ -274,13 +255,5 @@ mod tests {
             run_all(&mut driver, depth, list, |ended| seen += ended).unwrap();
             assert_eq!((driver.begun, seen), (count, count));
         }
-    }
-
-    #[test]
-    fn random_numbers_stay_below_their_end() {
-        let mut random = Random(1);
-        let mut seen = [0; 10];
-        (0..1000).for_each(|_| seen[random.below(10) as usize] += 1);
-        assert!(seen.iter().all(|count| *count > 50), "{seen:?}");
     }
 }

@@ -18,7 +18,7 @@ use willow_device::{
 pub fn fill(buffer: &mut [u8], seed: u64) {
     let mut random = super::engine::Random(seed);
     for chunk in buffer.chunks_mut(8) {
-        let word = random.next().to_le_bytes();
+        let word = random.next_u64().to_le_bytes();
         chunk.copy_from_slice(&word[..chunk.len()]);
     }
 }

@@ -24,7 +24,7 @@ pub fn contents(place: u64, version: u32, buffer: &mut [u8]) {
     }
     let mut random = Random(place << 32 ^ u64::from(version));
     for chunk in buffer.chunks_mut(8) {
-        let word = random.next().to_le_bytes();
+        let word = random.next_u64().to_le_bytes();
         chunk.copy_from_slice(&word[..chunk.len()]);
     }
 }

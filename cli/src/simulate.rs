@@ -1,0 +1,316 @@
+//! `willow simulate`: a workload, or a recorded trace, on modelled hardware in simulated time.
+
+use crate::failure::{Context, Failure, Outcome, fail};
+use crate::output;
+use crate::size::Size;
+use crate::table::{Table, grouped};
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::PathBuf;
+use willow_sim::replay::{Format, Records, Replay, ReplayOptions};
+use willow_sim::{
+    BlockWorkload, GeneratorOptions, KvWorkload, Path, Preset, Report, Simulation, SimulationOptions, Trace,
+};
+
+/// Workloads that need no file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Workload {
+    /// Reads and writes of the block namespace
+    Block,
+    /// Gets and puts of pairs, loaded first
+    Kv,
+}
+
+/// Flags of `willow simulate`.
+#[derive(Debug, clap::Args)]
+pub struct SimulateOptions {
+    /// Hardware and host: the name of a preset (bee3, ...) or the path of a preset file
+    #[arg(long, default_value = "bee3")]
+    pub preset: String,
+    /// What is done
+    #[arg(long, value_enum, default_value = "block", conflicts_with = "replay")]
+    pub workload: Workload,
+    /// Way through the host's software: file, raw, user, rpc or bare [default: file for block, rpc for kv]
+    #[arg(long)]
+    pub path: Option<Path>,
+    /// Bytes of an operation: a multiple of 512, at most 16M
+    #[arg(long, default_value = "4K")]
+    pub bs: Size,
+    /// Operations that each thread has under way, one simulation each
+    #[arg(long, value_delimiter = ',', default_value = "1,16", value_name = "N,...")]
+    pub depths: Vec<usize>,
+    /// Host threads
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    /// Parts of reads (gets) in a hundred, one simulation each
+    #[arg(long, value_delimiter = ',', default_value = "100,0", value_name = "PERCENT,...")]
+    pub mix: Vec<u8>,
+    /// Bytes that block operations are spread over
+    #[arg(long, default_value = "256M")]
+    pub range: Size,
+    /// Go through the range in order instead of at random
+    #[arg(long)]
+    pub sequential: bool,
+    /// Size of the block namespace [default: the range]
+    #[arg(long)]
+    pub size: Option<Size>,
+    /// Pairs that are loaded first
+    #[arg(long, default_value_t = 10_000)]
+    pub pairs: u64,
+    /// Bytes of a value, at most 1M
+    #[arg(long, default_value = "1K")]
+    pub value: Size,
+    /// Operations of each simulation, all threads together
+    #[arg(long, default_value_t = 20_000)]
+    pub operations: u64,
+    /// End after this simulated time instead (block)
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// Simulated time that is not counted at first, seconds
+    #[arg(long, default_value_t = 0.0)]
+    pub warm_up: f64,
+    /// Seed of the random numbers
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Run the apps as native code: simulates faster, at a constant processor time for each handler
+    #[arg(long)]
+    pub native: bool,
+    /// Replay a trace
+    #[arg(long, value_name = "FILE", requires = "format")]
+    pub replay: Option<PathBuf>,
+    /// Format of the trace: fio (iolog 2 and 3), blktrace (blkparse's text) or msr (MSR Cambridge CSV)
+    #[arg(long)]
+    pub format: Option<Format>,
+    /// Replay at the trace's times instead of as fast as the queue takes it
+    #[arg(long, requires = "replay")]
+    pub timed: bool,
+    /// Let addresses past the end go on from the beginning, and make ranges whole blocks
+    #[arg(long, requires = "replay")]
+    pub wrap: bool,
+    /// Write a trace for Perfetto or chrome://tracing (one simulation only)
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl SimulateOptions {
+    fn check(&self) -> Outcome<()> {
+        if self.bs.0 == 0 || self.bs.0 > 16 << 20 || !self.bs.0.is_multiple_of(512) {
+            fail!("--bs is {}, must be a multiple of 512 up to 16M", self.bs);
+        }
+        if self.depths.is_empty() || self.mix.is_empty() || self.mix.iter().any(|percent| *percent > 100) {
+            fail!("--depths takes numbers from 1, --mix numbers from 0 to 100");
+        }
+        if self.value.0 > 1 << 20 || self.pairs == 0 || self.pairs > 100_000_000 {
+            fail!("--value is {} and --pairs {}, must be at most 1M and 1 to 100,000,000", self.value, self.pairs);
+        }
+        if self.operations == 0 {
+            fail!("--operations is 0, must be at least 1");
+        }
+        for (name, seconds) in [("seconds", self.seconds.unwrap_or(1.0)), ("warm-up", self.warm_up)] {
+            if !(0.0..=1e6).contains(&seconds) {
+                fail!("--{name} is {seconds}, must be 0 to 1000000");
+            }
+        }
+        if self.trace.is_some() && self.replay.is_none() && self.depths.len() * self.mix.len() != 1 {
+            fail!("--trace is of one simulation: give one number to each of --depths and --mix");
+        }
+        Ok(())
+    }
+
+    fn simulation(&self, preset: &Preset, trace: Option<&Trace>) -> Outcome<Simulation> {
+        let kv = self.workload == Workload::Kv && self.replay.is_none();
+        let path = self.path();
+        Simulation::new(&SimulationOptions {
+            namespace_bytes: if kv { 0 } else { self.size.unwrap_or(self.range).0 },
+            kv_namespace_bytes: if kv { (self.pairs * (self.value.0 + 512) * 2).max(64 << 20) } else { 0 },
+            native: self.native,
+            permission_checks: path == Path::User,
+            trace: trace.cloned(),
+            seed: self.seed,
+            ..SimulationOptions::new(preset.clone())
+        })
+        .map_err(Failure::new)
+    }
+
+    fn path(&self) -> Path {
+        let kv = self.workload == Workload::Kv && self.replay.is_none();
+        self.path.unwrap_or(if kv { Path::Rpc } else { Path::File })
+    }
+
+    fn block(&self, depth: usize, read_percent: u8) -> BlockWorkload {
+        let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
+        let order = if self.sequential { "sequential" } else { "random" };
+        BlockWorkload {
+            name: format!("{order} {} QD{depth}, {read_percent} % reads", self.bs),
+            path: self.path(),
+            threads: self.threads,
+            queue_depth: depth,
+            bytes: self.bs.0 as u32,
+            read_percent,
+            range_bytes: self.range.0,
+            sequential: self.sequential,
+            operations: self.seconds.is_none().then_some(self.operations),
+            duration_ns: self.seconds.map(nanoseconds),
+            warm_up_ns: nanoseconds(self.warm_up),
+            file_a_thread: false,
+            seed: self.seed,
+        }
+    }
+
+    fn kv(&self, depth: usize, get_percent: u8) -> KvWorkload {
+        KvWorkload {
+            name: format!("{} QD{depth}, {get_percent} % gets", self.value),
+            path: self.path(),
+            threads: self.threads,
+            queue_depth: depth,
+            keys: self.pairs,
+            value_bytes: self.value.0 as u32,
+            get_percent,
+            load: false,
+            operations: self.operations,
+            seed: self.seed,
+        }
+    }
+
+    fn one(&self, preset: &Preset, trace: Option<&Trace>, depth: usize, percent: u8) -> Outcome<Report> {
+        let mut simulation = self.simulation(preset, trace)?;
+        let (generator, source) = match self.workload {
+            Workload::Block => self.block(depth, percent).generator().map_err(Failure::new)?,
+            Workload::Kv => {
+                let load = KvWorkload { name: "load".to_owned(), load: true, ..self.kv(16, 0) };
+                let (generator, source) = load.generator().map_err(Failure::new)?;
+                simulation.generator(generator, source).map_err(Failure::new)?;
+                simulation.run().map_err(Failure::new)?;
+                self.kv(depth, percent).generator().map_err(Failure::new)?
+            }
+        };
+        simulation.generator(generator, source).map_err(Failure::new)?;
+        simulation.run().map_err(Failure::new)
+    }
+
+    fn replayed(&self, preset: &Preset, trace: Option<&Trace>, file: &std::path::Path) -> Outcome<Report> {
+        let name = file.display();
+        let Some(format) = self.format else { fail!("--replay needs --format: fio, blktrace or msr") };
+        let input = BufReader::new(File::open(file).context(|| format!("cannot read trace {name}"))?);
+        let mut simulation = self.simulation(preset, trace)?;
+        let options = ReplayOptions {
+            namespace_bytes: simulation.block_namespace_bytes(),
+            block_bytes: 512,
+            wrap: self.wrap,
+            timed: self.timed,
+        };
+        let generator = GeneratorOptions {
+            name: name.to_string(),
+            path: self.path(),
+            threads: self.threads,
+            queue_depth: self.depths.iter().copied().max().unwrap_or(1),
+            warm_up_ns: (self.warm_up * 1e9) as u64,
+            duration_ns: self.seconds.map(|seconds| (seconds * 1e9) as u64),
+            file_a_thread: false,
+        };
+        let replay = Replay::new(Records::new(input, format), options);
+        simulation.generator(generator, Box::new(replay)).map_err(Failure::new)?;
+        simulation.run().map_err(Failure::new)
+    }
+}
+
+/// Runs it.
+pub fn run(options: &SimulateOptions) -> Outcome<()> {
+    options.check()?;
+    let preset = Preset::load(&options.preset).map_err(Failure::new)?;
+    let trace = options.trace.as_ref().map(|_| Trace::new());
+    let mut reports = Vec::new();
+    match &options.replay {
+        Some(file) => reports.push(options.replayed(&preset, trace.as_ref(), file)?),
+        None => {
+            let total = (options.mix.len() * options.depths.len()) as u64;
+            let bar = crate::progress::bar(total, "simulating", options.json);
+            for percent in &options.mix {
+                for depth in &options.depths {
+                    reports.push(options.one(&preset, trace.as_ref(), *depth, *percent)?);
+                    bar.inc(1);
+                }
+            }
+            bar.finish_and_clear();
+        }
+    }
+    if let (Some(trace), Some(path)) = (&trace, &options.trace) {
+        let circumstance = || format!("cannot write trace {}", path.display());
+        let mut file = BufWriter::new(File::create(path).context(circumstance)?);
+        trace.write(&mut file).and_then(|()| file.flush()).context(circumstance)?;
+        let (_, dropped) = trace.events();
+        if dropped > 0 {
+            eprintln!("willow: the trace has its first {} spans; {dropped} more were left out", trace.events().0);
+        }
+    }
+    if options.json {
+        return output::json(&serde_json::json!({ "simulations": reports }));
+    }
+    output::text(&tables(&reports))
+}
+
+fn tables(reports: &[Report]) -> String {
+    let us = |ns: f64| format!("{:.2}", ns / 1000.0);
+    let mut rows = Table::new(&[
+        "workload",
+        "operation",
+        "threads",
+        "count",
+        "IOPS",
+        "MB/s",
+        "mean us",
+        "p50",
+        "p99",
+        "p99.9",
+        "max",
+    ]);
+    for row in reports.iter().flat_map(|report| &report.workloads) {
+        rows.row([
+            row.name.clone(),
+            row.kind.to_owned(),
+            row.threads.to_string(),
+            grouped(row.operations),
+            grouped(row.iops as u64),
+            format!("{:.1}", row.bytes_per_second / 1e6),
+            us(row.latency.mean_ns),
+            us(row.latency.p50_ns as f64),
+            us(row.latency.p99_ns as f64),
+            us(row.latency.p999_ns as f64),
+            us(row.latency.max_ns as f64),
+        ]);
+    }
+    let mut text = rows.render();
+    for report in reports {
+        let name = report.workloads.first().map_or("", |row| row.name.as_str());
+        text.push_str(&format!(
+            "\n{name}: {:.6} s simulated, {:.4} J, preset {}\n",
+            report.elapsed_ns as f64 / 1e9,
+            report.joules(),
+            report.preset
+        ));
+        let mut used = Table::new(&["resource", "used %", "count", "waited us, mean"]);
+        for resource in report.resources.iter().filter(|resource| resource.utilization > 0.0) {
+            used.row([
+                resource.name.clone(),
+                format!("{:.1}", resource.utilization * 100.0),
+                grouped(resource.operations),
+                us(resource.waited_ns as f64 / resource.operations.max(1) as f64),
+            ]);
+        }
+        text.push_str(&used.render());
+        if report.wear.line_writes > 0 {
+            text.push_str(&format!(
+                "wear: {} line writes on {} lines, at most {} on one ({:.2e} of its endurance), {} moves of the gap\n",
+                report.wear.line_writes,
+                report.wear.lines_written,
+                report.wear.line_writes_max,
+                report.wear.worn,
+                report.wear.gap_moves
+            ));
+        }
+    }
+    text
+}

@@ -1,0 +1,665 @@
+//! The driver of the virtual clock: one device, one host, one thread of the machine. It goes from one moment at which something happens
+//! to the next, and at each does all that is due: the host's events, the tasks, the device.
+//!
+//! What always holds:
+//! - time never goes back, and goes forward only when nothing more is due;
+//! - same preset, workload and seed: same events in the same order at the same nanoseconds, on any machine and beside any number of
+//!   other simulations;
+//! - where nothing can ever happen any more and somebody waits, the run ends with a list of who waits for what.
+
+use crate::executor::{Ready, Task, TaskWaker};
+use crate::generator::{Generator, GeneratorOptions, SLOTS_MAX, Slot, Source, Stage};
+use crate::hardware;
+use crate::host::HostParameters;
+use crate::operation::{KINDS, KvTarget, Operation};
+use crate::preset::Preset;
+use crate::report::{self, Report};
+use crate::thread::{BlockTarget, HostLock, HostThread, Shared, SimulatedHre, SimulatedQueue};
+use crate::trace::Trace;
+use crate::world::{Brought, Mail, Then, World};
+use base_io_host::Geometry;
+use key_value_host::Placement;
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use willow_device::media::ram::RamStore;
+use willow_device::region::REGION_ALIGNMENT_BYTES;
+use willow_device::{BuiltInApp, CommandSet, Device, DeviceConfig, HostRequest, HreId};
+use willow_host::device_queue::{QueueHre, upcall_of, view_of};
+
+/// Most rounds at one moment: a simulation that does more never goes on.
+const ROUNDS_AT_ONCE_MAX: u64 = 5_000_000;
+/// Room for the apps' own regions beside the namespaces, bytes a bank.
+const REGIONS_BANK_BYTES: u64 = 64 << 20;
+
+/// Why a simulation could not be made or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulationError {
+    /// The device cannot be made.
+    #[error("the simulated device cannot be made: {0}")]
+    Device(String),
+    /// Nothing can happen any more, and these wait.
+    #[error("deadlock at {now_ns} ns of simulated time: {}", waiting.join("; "))]
+    Deadlock {
+        /// When.
+        now_ns: u64,
+        /// Who waits for what, a line each.
+        waiting: Vec<String>,
+    },
+    /// Time does not go forward.
+    #[error("time stands still at {now_ns} ns: {who} never waits for anything that takes time")]
+    Livelock {
+        /// When.
+        now_ns: u64,
+        /// Who was at it last.
+        who: String,
+    },
+    /// A workload is broken.
+    #[error("workload {workload}: {what}")]
+    Workload {
+        /// Which.
+        workload: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// What a simulation is made of.
+#[derive(Clone)]
+pub struct SimulationOptions {
+    /// The hardware and the host.
+    pub preset: Preset,
+    /// Size of the block namespace, bytes; 0: none.
+    pub namespace_bytes: u64,
+    /// Its logical block size.
+    pub block_bytes: u32,
+    /// Size of the key-value namespace, bytes; 0: none.
+    pub kv_namespace_bytes: u64,
+    /// Run the apps as native code instead of in the sandbox: faster to simulate; their processor time is then a constant.
+    pub native: bool,
+    /// Check the permissions of user processes at every DMA, as the host's parameters say what that costs.
+    pub permission_checks: bool,
+    /// Keeps spans.
+    pub trace: Option<Trace>,
+    /// Seed of the device and for workloads to derive theirs from.
+    pub seed: u64,
+}
+
+impl SimulationOptions {
+    /// Of a preset: a block namespace of 1 GiB in blocks of 512 bytes, apps in the sandbox.
+    pub fn new(preset: Preset) -> Self {
+        SimulationOptions {
+            preset,
+            namespace_bytes: 1 << 30,
+            block_bytes: 512,
+            kv_namespace_bytes: 0,
+            native: false,
+            permission_checks: false,
+            trace: None,
+            seed: 1,
+        }
+    }
+}
+
+/// What a task returned, once the simulation has run.
+pub struct Output<T>(Rc<RefCell<Option<T>>>);
+
+impl<T> Output<T> {
+    /// Takes it; `None` before the task has ended.
+    pub fn take(&self) -> Option<T> {
+        self.0.borrow_mut().take()
+    }
+}
+
+/// Whose a request in the device is.
+#[derive(Clone, Copy)]
+pub(crate) enum Owner {
+    Free(u32),
+    Wait(u32),
+    Slot(u32, u32),
+}
+
+/// A device and a host in simulated time.
+pub struct Simulation {
+    world: Shared,
+    device: Device,
+    /// When the device wants to run next.
+    device_ns: Option<u64>,
+    /// True where the device has a model of time.
+    timed: bool,
+    preset: String,
+    seed: u64,
+    pub(crate) parameters: Arc<HostParameters>,
+    ready: Arc<Ready>,
+    pub(crate) tasks: Vec<Option<Task>>,
+    tasks_left: usize,
+    pub(crate) generators: Vec<Generator>,
+    pub(crate) generators_left: usize,
+    owners: Vec<Owner>,
+    free_owner: u32,
+    upcalls: Vec<(HreId, u32)>,
+    pub(crate) block: Option<BlockTarget>,
+    pub(crate) kv: Option<KvTarget>,
+    file_lock: u32,
+    pub(crate) run_began_ns: u64,
+    pub(crate) broken: Option<SimulationError>,
+    trace: Option<Trace>,
+}
+
+const NO_OWNER: u32 = u32::MAX;
+
+impl Simulation {
+    /// Makes device and host; what the apps do when they start is over when this returns.
+    pub fn new(options: &SimulationOptions) -> Result<Self, SimulationError> {
+        let preset = &options.preset;
+        let config = preset.apply(DeviceConfig {
+            namespace_bytes: options.namespace_bytes,
+            block_bytes: options.block_bytes,
+            kv_namespace_bytes: options.kv_namespace_bytes,
+            seed: options.seed,
+            ..DeviceConfig::default()
+        });
+        let failed = |error: &dyn std::fmt::Display| SimulationError::Device(error.to_string());
+        let share = |bytes| config.bank_share_bytes(bytes).unwrap_or(u64::MAX / 4);
+        let needed = share(options.namespace_bytes).saturating_add(share(options.kv_namespace_bytes));
+        let bank_bytes = match preset.capacity_bytes() {
+            Some(capacity) => {
+                let bank = capacity / u64::from(config.spus) / REGION_ALIGNMENT_BYTES * REGION_ALIGNMENT_BYTES;
+                if bank < needed {
+                    let text = format!(
+                        "its namespaces take {needed} bytes of each bank, preset {} has {bank}: choose smaller ones",
+                        preset.name
+                    );
+                    return Err(SimulationError::Device(text));
+                }
+                bank
+            }
+            None => needed.saturating_add(REGIONS_BANK_BYTES),
+        };
+        let store = RamStore::new(usize::from(config.spus), bank_bytes).map_err(|error| failed(&error))?;
+        let apps = willow_apps::BUNDLED_APPS.iter().map(|app| match options.native {
+            true => BuiltInApp::Native((app.native)()),
+            false => BuiltInApp::Wasm(app.wasm),
+        });
+        let timing = hardware::timing(options, &config, bank_bytes).map_err(SimulationError::Device)?;
+        let timed = timing.is_some();
+        let device = Device::open(config, Box::new(store), timing, apps.collect()).map_err(|error| failed(&error))?;
+        let parameters = Arc::new(preset.host.clone().unwrap_or_else(HostParameters::free));
+        let mut world = World::new(parameters.processors, options.trace.clone());
+        let file_lock = world.lock("file".to_owned(), 1);
+        let mut simulation = Simulation {
+            world: Shared(Arc::new(Mutex::new(world))),
+            device,
+            device_ns: Some(0),
+            timed,
+            preset: preset.name.clone(),
+            seed: options.seed,
+            parameters,
+            ready: Arc::new(Ready::default()),
+            tasks: Vec::new(),
+            tasks_left: 0,
+            generators: Vec::new(),
+            generators_left: 0,
+            owners: Vec::new(),
+            free_owner: NO_OWNER,
+            upcalls: Vec::new(),
+            block: None,
+            kv: None,
+            file_lock,
+            run_began_ns: 0,
+            broken: None,
+            trace: options.trace.clone(),
+        };
+        simulation.settle()?;
+        simulation.find_targets();
+        Ok(simulation)
+    }
+
+    /// Lets the device do all that it has to do by itself.
+    fn settle(&mut self) -> Result<(), SimulationError> {
+        self.run_began_ns = self.now_ns();
+        self.go_on(true)
+    }
+
+    fn find_targets(&mut self) {
+        let (spus, stripe_bytes) = (self.device.spus(), self.device.stripe_bytes());
+        for namespace in self.device.namespaces().iter() {
+            match namespace.csi {
+                CommandSet::Nvm => {
+                    self.block = self.device.app_number(base_io_host::APP_NAME).map(|base_io| BlockTarget {
+                        geometry: Geometry { spus, stripe_bytes, base: namespace.base },
+                        base_io,
+                        bytes: namespace.size_bytes,
+                        block_bytes: namespace.block_bytes,
+                    });
+                }
+                CommandSet::Kv => {
+                    self.kv = self.device.app_number(key_value_host::APP_NAME).map(|key_value| KvTarget {
+                        placement: Placement::new(namespace.nguid, spus),
+                        key_value,
+                        nsid: namespace.nsid,
+                    });
+                }
+            }
+        }
+    }
+
+    /// The simulated time, nanoseconds.
+    pub fn now_ns(&self) -> u64 {
+        self.world.lock().now_ns
+    }
+
+    /// Bytes of the block namespace.
+    pub fn block_namespace_bytes(&self) -> u64 {
+        self.block.map_or(0, |block| block.bytes)
+    }
+
+    /// The trace, where one is kept.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
+    }
+
+    /// A new lock of the host that `permits` threads hold at once, for tasks to share.
+    pub fn host_lock(&mut self, name: &str, permits: u32) -> HostLock {
+        HostLock { lock: self.world.lock().lock(name.to_owned(), permits) }
+    }
+
+    fn endpoint(&mut self) -> Result<HreId, SimulationError> {
+        let none = || SimulationError::Device("it has no endpoint free for another host thread".to_owned());
+        self.device.open_hre(None).ok_or_else(none)
+    }
+
+    /// A host thread that runs `body`; it begins with [`Simulation::run`]. What it returns is in the [`Output`] afterwards.
+    pub fn host_thread<T: 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        name: &str,
+        body: impl FnOnce(HostThread) -> F,
+    ) -> Result<Output<T>, SimulationError> {
+        let hre = self.endpoint()?;
+        let thread = self.world.lock().thread(name.to_owned());
+        let queue = SimulatedQueue { world: self.world.clone(), hre };
+        let endpoint: Arc<SimulatedHre> = Arc::new(QueueHre::new(queue));
+        let future = body(HostThread {
+            world: self.world.clone(),
+            thread,
+            parameters: self.parameters.clone(),
+            block: self.block,
+            endpoint,
+            file_lock: self.file_lock,
+        });
+        let output = Rc::new(RefCell::new(None));
+        let kept = output.clone();
+        let task = self.tasks.len() as u32;
+        self.tasks.push(Some(Task {
+            name: name.to_owned(),
+            future: Box::pin(async move {
+                let value = future.await;
+                *kept.borrow_mut() = Some(value);
+            }),
+            waker: Waker::from(Arc::new(TaskWaker { task, ready: self.ready.clone() })),
+        }));
+        self.tasks_left += 1;
+        self.ready.push(task);
+        Ok(Output(output))
+    }
+
+    /// A generator; it begins with [`Simulation::run`].
+    pub fn generator(&mut self, options: GeneratorOptions, source: Box<dyn Source>) -> Result<(), SimulationError> {
+        let refuse = |what: String| Err(SimulationError::Workload { workload: options.name.clone(), what });
+        let count = options.threads.saturating_mul(options.queue_depth);
+        if count == 0 || count > SLOTS_MAX {
+            return refuse(format!(
+                "{} threads with {} operations each are {count} operations under way, expected 1 to {SLOTS_MAX}",
+                options.threads, options.queue_depth
+            ));
+        }
+        let mut slots = Vec::with_capacity(count);
+        for index in 0..options.threads {
+            let hre = self.endpoint()?;
+            let mut world = self.world.lock();
+            let thread = world.thread(format!("{} {index}", options.name));
+            let file_lock = match options.file_a_thread {
+                true => world.lock(format!("file of {} {index}", options.name), 1),
+                false => self.file_lock,
+            };
+            slots.extend((0..options.queue_depth).map(|_| Slot {
+                stage: Stage::Idle,
+                thread,
+                thread_index: index as u32,
+                hre,
+                file_lock,
+                holds_lock: false,
+                operation: Operation::Read { offset: 0, bytes: 0 },
+                due_ns: 0,
+                sent_ns: 0,
+                buffer: Vec::new(),
+            }));
+        }
+        self.generators.push(Generator {
+            name: options.name,
+            path: options.path,
+            source,
+            active: slots.len(),
+            slots,
+            threads: options.threads,
+            queue_depth: options.queue_depth,
+            started: false,
+            warm_up_ns: options.warm_up_ns,
+            duration_ns: options.duration_ns.unwrap_or(u64::MAX),
+            measured: [const { None }; KINDS.len()],
+            refused: 0,
+        });
+        self.generators_left += 1;
+        Ok(())
+    }
+
+    /// Runs until all threads and generators have ended, and tells what was measured since. May be called again for others.
+    pub fn run(&mut self) -> Result<Report, SimulationError> {
+        let began_ns = self.now_ns();
+        self.run_began_ns = began_ns;
+        let before = self.device.model_statistics(began_ns);
+        let (_, busy_before) = self.world.lock().processor_time();
+        let polled_before = self.world.lock().polled_ns;
+        let mut first = Vec::new();
+        for (number, generator) in self.generators.iter_mut().enumerate() {
+            if !generator.started {
+                generator.started = true;
+                first.push(number as u32);
+                let slots = generator.slots.len() as u32;
+                self.world.lock().fired.extend((0..slots).map(|slot| Then::Slot(number as u32, slot)));
+            }
+        }
+        self.go_on(false)?;
+        let now_ns = self.now_ns();
+        let (processors, busy_ns) = self.world.lock().processor_time();
+        let polled_ns = self.world.lock().polled_ns - polled_before;
+        let elapsed_ns = now_ns - began_ns;
+        let (host, mut energy) =
+            report::host_of(&self.parameters, elapsed_ns, processors, busy_ns - busy_before, polled_ns);
+        let mut resources = vec![host];
+        let mut wear = report::WearReport::default();
+        if let (Some(before), Some(after)) = (before, self.device.model_statistics(now_ns)) {
+            let (device, device_energy, device_wear) = report::device_of(&before, &after);
+            resources.extend(device);
+            energy.extend(device_energy);
+            wear = device_wear;
+        }
+        let workloads = first.iter().flat_map(|number| report::workloads_of(&self.generators[*number as usize]));
+        Ok(Report {
+            preset: self.preset.clone(),
+            seed: self.seed,
+            elapsed_ns,
+            workloads: workloads.collect(),
+            resources,
+            energy,
+            wear,
+        })
+    }
+
+    /// Goes through time until all is done (`settling`: until nothing happens any more).
+    fn go_on(&mut self, settling: bool) -> Result<(), SimulationError> {
+        let shared = self.world.clone();
+        loop {
+            self.moment(&shared)?;
+            if !settling && self.tasks_left == 0 && self.generators_left == 0 {
+                return Ok(());
+            }
+            let mut world = shared.lock();
+            let until_ns = world.next_ns();
+            if self.timed && self.device_ns.is_some_and(|at_ns| until_ns.is_none_or(|until_ns| at_ns <= until_ns)) {
+                self.run_device_until(&mut world, until_ns);
+            } else {
+                let next = if self.timed { until_ns } else { until_ns.into_iter().chain(self.device_ns).min() };
+                match next {
+                    Some(next) => world.advance(next),
+                    None if settling => return Ok(()),
+                    None => return Err(self.deadlock(&world)),
+                }
+            }
+        }
+    }
+
+    /// Does all that is due at this moment.
+    #[inline]
+    fn moment(&mut self, shared: &Shared) -> Result<(), SimulationError> {
+        let mut rounds = 0;
+        loop {
+            let mut worked = self.host_events(&mut shared.lock());
+            while self.tasks_left > 0
+                && let Some(task) = self.ready.pop()
+            {
+                self.poll(task);
+                worked = true;
+                rounds += 1;
+                if rounds > ROUNDS_AT_ONCE_MAX {
+                    let who = self.tasks[task as usize].as_ref().map_or("a task", |task| &task.name).to_owned();
+                    return Err(SimulationError::Livelock { now_ns: self.now_ns(), who });
+                }
+            }
+            worked |= self.carry_mail(shared);
+            if !self.timed {
+                worked |= self.run_device_now(&mut shared.lock());
+            }
+            if let Some(error) = self.broken.take() {
+                return Err(error);
+            }
+            if !worked {
+                return Ok(());
+            }
+            rounds += 1;
+            if rounds > ROUNDS_AT_ONCE_MAX {
+                return Err(SimulationError::Livelock { now_ns: self.now_ns(), who: "the device".to_owned() });
+            }
+        }
+    }
+
+    /// All that is due at the host.
+    #[inline]
+    fn host_events(&mut self, world: &mut World) -> bool {
+        let mut worked = false;
+        while let Some(then) = world.fired.pop_front() {
+            worked = true;
+            self.fire(world, then);
+        }
+        worked
+    }
+
+    #[inline]
+    fn fire(&mut self, world: &mut World, then: Then) {
+        match then {
+            Then::Slot(generator, slot) => self.advance(world, generator, slot),
+            Then::Work(thread) => {
+                if let Some(then) = world.work_done(thread) {
+                    self.fire(world, then);
+                }
+            }
+            Then::Wait(key) => {
+                world.end_wait(key, Brought::Nothing);
+            }
+            Then::NoUpcall(key) => {
+                if world.is_waiting(key) {
+                    self.upcalls.retain(|(_, other)| *other != key);
+                    world.end_wait(key, Brought::Upcall(None));
+                }
+            }
+        }
+    }
+
+    fn poll(&mut self, number: u32) {
+        let Some(task) = self.tasks[number as usize].as_mut() else { return };
+        self.world.lock().task = number;
+        let waker = task.waker.clone();
+        let done = task.future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        self.world.lock().task = u32::MAX;
+        if done {
+            self.tasks[number as usize] = None;
+            self.tasks_left -= 1;
+        }
+    }
+
+    fn own(&mut self, owner: Owner) -> u64 {
+        match self.free_owner {
+            NO_OWNER => {
+                self.owners.push(owner);
+                self.owners.len() as u64 - 1
+            }
+            free => {
+                if let Owner::Free(next) = self.owners[free as usize] {
+                    self.free_owner = next;
+                }
+                self.owners[free as usize] = owner;
+                u64::from(free)
+            }
+        }
+    }
+
+    fn disown(&mut self, tag: u64) -> Option<Owner> {
+        let place = self.owners.get_mut(tag as usize)?;
+        let owner = std::mem::replace(place, Owner::Free(self.free_owner));
+        self.free_owner = tag as u32;
+        Some(owner)
+    }
+
+    #[inline]
+    pub(crate) fn submit(
+        &mut self,
+        now_ns: u64,
+        hre: HreId,
+        mut request: HostRequest,
+        owner: Owner,
+    ) -> Result<(), HostRequest> {
+        self.device.set_time(now_ns);
+        request.tag = self.own(owner);
+        let tag = request.tag;
+        match self.device.submit(hre, request) {
+            Ok(()) => {
+                // It has something to do at once.
+                self.device_ns = Some(0);
+                Ok(())
+            }
+            Err(request) => {
+                self.disown(tag);
+                Err(request)
+            }
+        }
+    }
+
+    /// Carries out what tasks asked of the device.
+    fn carry_mail(&mut self, shared: &Shared) -> bool {
+        let mut worked = false;
+        loop {
+            let (mail, now_ns) = {
+                let mut world = shared.lock();
+                (world.mail.pop_front(), world.now_ns)
+            };
+            let Some(mail) = mail else { return worked };
+            worked = true;
+            let (key, brought) = match mail {
+                Mail::Close(hre) => {
+                    self.device.close_hre(hre);
+                    continue;
+                }
+                Mail::Request(hre, request, key) => match self.submit(now_ns, hre, request, Owner::Wait(key)) {
+                    Ok(()) => continue,
+                    Err(_) => (key, Brought::Refused),
+                },
+                Mail::Upcall(hre, ns, key) => {
+                    let mut world = shared.lock();
+                    let until = world.now_ns.saturating_add(ns);
+                    let at_ns = until.max(world.now_ns + 1);
+                    world.at(at_ns, Then::NoUpcall(key));
+                    self.upcalls.push((hre, key));
+                    self.device_ns = Some(0);
+                    continue;
+                }
+                Mail::Answer(hre, id, status, result, key) => {
+                    self.device.set_time(now_ns);
+                    let answered = self.device.answer_upcall(hre, id, status, result);
+                    self.device_ns = Some(0);
+                    (key, Brought::Flag(answered))
+                }
+                Mail::Look(key) => (key, Brought::View(Arc::new(view_of(&self.device)))),
+            };
+            shared.lock().end_wait(key, brought);
+        }
+    }
+
+    /// A device that takes no time does what is due.
+    fn run_device_now(&mut self, world: &mut World) -> bool {
+        if self.device_ns.is_none_or(|at_ns| at_ns > world.now_ns) {
+            return false;
+        }
+        self.device_ns = self.device.run(world.now_ns);
+        self.run_jobs();
+        self.take_news(world);
+        true
+    }
+
+    /// The device goes on in time until it has something for the host, at most until the host's next event.
+    #[inline]
+    fn run_device_until(&mut self, world: &mut World, until_ns: Option<u64>) {
+        let before_ns = self.device_ns;
+        self.device_ns = self.device.run_to_completion(until_ns.unwrap_or(u64::MAX));
+        self.run_jobs();
+        if self.take_news(world) {
+            return;
+        }
+        match self.device_ns {
+            // Neither news nor an event at the time that it asked for: a deadline of its own.
+            Some(at_ns) if Some(at_ns) == before_ns && until_ns.is_none_or(|until_ns| at_ns <= until_ns) => {
+                world.advance(at_ns.max(world.now_ns));
+                self.device_ns = self.device.run(world.now_ns);
+                self.take_news(world);
+            }
+            Some(at_ns) if until_ns.is_none_or(|until_ns| at_ns <= until_ns) => {}
+            _ => {
+                if let Some(until_ns) = until_ns {
+                    world.advance(until_ns);
+                }
+            }
+        }
+    }
+
+    fn run_jobs(&mut self) {
+        while let Some(job) = self.device.job() {
+            let done = job.run();
+            self.device.job_done(done);
+            self.device_ns = Some(0);
+        }
+    }
+
+    /// Hands out what the device has for the host; true where there was something.
+    #[inline]
+    fn take_news(&mut self, world: &mut World) -> bool {
+        let mut news = false;
+        while let Some(completion) = self.device.completion() {
+            news = true;
+            if self.timed && completion.at_ns > world.now_ns {
+                world.advance(completion.at_ns);
+            }
+            match self.disown(completion.tag) {
+                Some(Owner::Wait(key)) => {
+                    world.end_wait(key, Brought::Completion(Box::new(completion)));
+                }
+                Some(Owner::Slot(generator, slot)) => self.completed(world, generator, slot, completion),
+                _ => debug_assert!(false, "a completion of nobody"),
+            }
+        }
+        let mut index = 0;
+        while index < self.upcalls.len() {
+            let (hre, key) = self.upcalls[index];
+            if !world.is_waiting(key) {
+                self.upcalls.swap_remove(index);
+            } else if let Some(upcall) = self.device.upcall(hre) {
+                news = true;
+                self.upcalls.swap_remove(index);
+                world.end_wait(key, Brought::Upcall(Some(upcall_of(upcall))));
+            } else {
+                index += 1;
+            }
+        }
+        news
+    }
+}
