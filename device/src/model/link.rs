@@ -4,7 +4,7 @@
 //! Invariants: messages of one direction keep their order; the two directions share nothing.
 
 use super::parameters::{BridgeParameters, LinkParameters};
-use super::resource::{Fifo, duration_ns};
+use super::resource::{Fifo, Rate};
 use super::trace::{Lane, Tracer};
 
 /// Link and bridge.
@@ -12,6 +12,11 @@ use super::trace::{Lane, Tracer};
 pub struct HostLink {
     link: LinkParameters,
     bridge: BridgeParameters,
+    in_rate: Rate,
+    out_rate: Rate,
+    /// Bytes of a command on the wire, and of a completion.
+    command_bytes: u64,
+    completion_bytes: u64,
     /// Host to device.
     pub link_in: Fifo,
     /// Device to host.
@@ -39,10 +44,29 @@ pub struct FromRing {
     pub id: u32,
 }
 
+/// Bytes on the wire for that many of payload.
+#[inline]
+fn wire_bytes(link: &LinkParameters, payload_bytes: u64, overhead_bytes: u32) -> u64 {
+    let packets = match payload_bytes {
+        0 => 0,
+        bytes => bytes.div_ceil(u64::from(link.packet_payload_bytes)),
+    };
+    payload_bytes + packets * u64::from(overhead_bytes)
+}
+
 impl HostLink {
     /// At rest.
     pub fn new(link: &LinkParameters, bridge: &BridgeParameters) -> Self {
+        let [command_bytes, completion_bytes] = [
+            (link.command_bytes, link.in_packet_overhead_bytes),
+            (link.completion_bytes, link.out_packet_overhead_bytes),
+        ]
+        .map(|(bytes, overhead)| wire_bytes(link, bytes.into(), overhead));
         HostLink {
+            in_rate: Rate::per_s(link.in_bytes_per_s),
+            out_rate: Rate::per_s(link.out_bytes_per_s),
+            command_bytes,
+            completion_bytes,
             link: link.clone(),
             bridge: bridge.clone(),
             link_in: Fifo::default(),
@@ -51,12 +75,6 @@ impl HostLink {
             bridge_out: Fifo::default(),
             ready_ns: 0,
         }
-    }
-
-    /// Bytes on the wire for that many of payload.
-    fn wire_bytes(&self, payload_bytes: u64, overhead_bytes: u32) -> u64 {
-        let packets = payload_bytes.div_ceil(u64::from(self.link.packet_payload_bytes));
-        payload_bytes + packets * u64::from(overhead_bytes)
     }
 
     /// Bytes of a link packet.
@@ -68,11 +86,9 @@ impl HostLink {
     #[inline]
     pub fn inward(&mut self, at_ns: u64, payload_bytes: u64, id: u32, trace: &mut Tracer) -> u64 {
         let overhead = self.link.in_packet_overhead_bytes;
-        let command = self.wire_bytes(self.link.command_bytes.into(), overhead);
-        let wire = command + self.wire_bytes(payload_bytes, overhead);
-        let rate = self.link.in_bytes_per_s;
-        let (begin_ns, end_ns) = self.link_in.take(at_ns, duration_ns(wire, rate), wire);
-        let command_ns = begin_ns + duration_ns(command, rate) + self.link.in_latency_ns;
+        let wire = self.command_bytes + wire_bytes(&self.link, payload_bytes, overhead);
+        let (begin_ns, end_ns) = self.link_in.take(at_ns, self.in_rate.duration_ns(wire), wire);
+        let command_ns = begin_ns + self.in_rate.duration_ns(self.command_bytes) + self.link.in_latency_ns;
         let (work_ns, worked_ns) = self.bridge_in.take(command_ns, self.bridge.in_message_ns, 0);
         trace.span(Lane::LinkIn, "message", (begin_ns, end_ns), id.into(), wire);
         trace.span(Lane::BridgeIn, "message", (work_ns, worked_ns), id.into(), 0);
@@ -87,9 +103,7 @@ impl HostLink {
     pub fn outward(&mut self, message: FromRing, trace: &mut Tracer) -> u64 {
         let FromRing { arrival_ns, transmission_ns, first_packet_ns, payload_bytes, id } = message;
         let overhead = self.link.out_packet_overhead_bytes;
-        let wire =
-            self.wire_bytes(self.link.completion_bytes.into(), overhead) + self.wire_bytes(payload_bytes, overhead);
-        let rate = self.link.out_bytes_per_s;
+        let wire = self.completion_bytes + wire_bytes(&self.link, payload_bytes, overhead);
         let first_ns = match self.bridge.cut_through {
             true => arrival_ns - transmission_ns + first_packet_ns.min(transmission_ns),
             false => arrival_ns,
@@ -97,8 +111,8 @@ impl HostLink {
         let (work_ns, worked_ns) = self.bridge_out.take(first_ns, self.bridge.out_message_ns, 0);
         // The last packet leaves after the message's last bit has come.
         let packet = self.packet_bytes().min(payload_bytes) + u64::from(overhead);
-        let last_ns = arrival_ns + duration_ns(packet, rate);
-        let (begin_ns, end_ns) = self.link_out.take_until(worked_ns, duration_ns(wire, rate), last_ns, wire);
+        let last_ns = arrival_ns + self.out_rate.duration_ns(packet);
+        let (begin_ns, end_ns) = self.link_out.take_until(worked_ns, self.out_rate.duration_ns(wire), last_ns, wire);
         trace.span(Lane::BridgeOut, "message", (work_ns, worked_ns), id.into(), 0);
         trace.span(Lane::LinkOut, "message", (begin_ns, end_ns), id.into(), wire);
         end_ns + self.link.out_latency_ns
@@ -108,6 +122,7 @@ impl HostLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::resource::duration_ns;
 
     fn link() -> LinkParameters {
         LinkParameters {

@@ -19,6 +19,30 @@ pub fn duration_ns(units: u64, per_s: u64) -> u64 {
     }
 }
 
+/// A rate, prepared so that no step divides.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Nanoseconds that a unit takes, times 2^[`FRACTION_BITS`].
+    unit: u64,
+}
+
+/// Bits of [`Rate::unit`] behind the point: a slow rate of a thousand units a second still fits.
+const FRACTION_BITS: u32 = 40;
+
+impl Rate {
+    /// So many units a second; at least a thousand.
+    pub fn per_s(units: u64) -> Self {
+        Rate { unit: (((u128::from(SECOND_NS)) << FRACTION_BITS) / u128::from(units.max(1000))) as u64 }
+    }
+
+    /// Time that so many units take, in whole nanoseconds, rounded up.
+    #[inline]
+    pub fn duration_ns(self, units: u64) -> u64 {
+        let scaled = u128::from(units) * u128::from(self.unit) + ((1 << FRACTION_BITS) - 1);
+        (scaled >> FRACTION_BITS) as u64
+    }
+}
+
 /// A server with one queue.
 #[derive(Clone, Debug, Default)]
 pub struct Fifo {
@@ -85,6 +109,21 @@ mod tests {
         assert_eq!(duration_ns(0, 1), 0);
         assert_eq!(duration_ns(1 << 40, 1 << 30), 1024 * SECOND_NS);
         assert_eq!(duration_ns(u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn prepared_rates_are_those_that_divide() {
+        let mut random = Random::new(3);
+        for per_s in
+            [1000, 125_000_000, 250_000_000, 1_000_000_000, 2_000_000_000, 7_877_000_000, 3, 10_000_000_000_000]
+        {
+            let rate = Rate::per_s(per_s);
+            for units in (0..100).chain((0..1000).map(|_| random.below(1 << 26))) {
+                let (exact, prepared) = (duration_ns(units, per_s.max(1000)), rate.duration_ns(units));
+                assert!(prepared == exact || prepared + 1 == exact, "{units} at {per_s}/s: {prepared}, not {exact}");
+            }
+        }
+        assert_eq!(Rate::per_s(2_000_000_000).duration_ns(4736), 2368);
     }
 
     /// Mean wait of an M/D/1 queue: utilization * service / (2 * (1 - utilization)) (Pollaczek and Khinchine). The tolerance is six

@@ -6,7 +6,7 @@
 //! arrives in the order in which it was sent. On a ring at rest, who asks first is served first, when the token has come by.
 
 use super::parameters::RingParameters;
-use super::resource::SECOND_NS;
+use super::resource::Rate;
 use super::statistics::ResourceStatistics;
 use std::collections::VecDeque;
 
@@ -40,8 +40,10 @@ pub struct Sent {
 #[derive(Debug)]
 pub struct Ring {
     width_bytes: u64,
-    clock_hz: u64,
+    cycles: Rate,
     round_trip_ns: u64,
+    /// Time over so many places.
+    hops_ns: Vec<u64>,
     queues: Vec<VecDeque<Waiting>>,
     waiting: usize,
     /// Station that had the token last, and when it let it go or will.
@@ -59,8 +61,9 @@ impl Ring {
         assert!(stations > 0);
         Ring {
             width_bytes: u64::from(parameters.width_bits / 8),
-            clock_hz: parameters.clock_hz,
+            cycles: Rate::per_s(parameters.clock_hz),
             round_trip_ns: parameters.round_trip_ns,
+            hops_ns: (0..=stations as u64).map(|hops| hops * parameters.round_trip_ns / stations as u64).collect(),
             queues: (0..stations).map(|_| VecDeque::new()).collect(),
             waiting: 0,
             holder: 0,
@@ -75,13 +78,7 @@ impl Ring {
     /// Time of `bytes` on the ring.
     #[inline]
     pub fn transmission_ns(&self, bytes: u64) -> u64 {
-        (bytes.div_ceil(self.width_bytes) * SECOND_NS).div_ceil(self.clock_hz)
-    }
-
-    /// Time from one station to the one that many places further.
-    #[inline]
-    fn hops_ns(&self, hops: usize) -> u64 {
-        hops as u64 * self.round_trip_ns / self.queues.len() as u64
+        self.cycles.duration_ns(bytes.div_ceil(self.width_bytes))
     }
 
     /// Places from one station to another, 1 to all of them (the own one).
@@ -136,7 +133,7 @@ impl Ring {
     #[inline]
     fn send(&mut self, now_ns: u64, station: usize, message: Waiting) -> Sent {
         // The token travels on and on while nobody takes it: it passes the station once a round.
-        let mut begin_ns = self.free_ns + self.hops_ns(self.distance(self.holder, station));
+        let mut begin_ns = self.free_ns + self.hops_ns[self.distance(self.holder, station)];
         if begin_ns < now_ns {
             begin_ns = match self.round_trip_ns {
                 0 => now_ns,
@@ -145,7 +142,7 @@ impl Ring {
         }
         let transmission_ns = self.transmission_ns(message.bytes);
         let end_ns = begin_ns + transmission_ns;
-        let arrival_ns = end_ns + self.hops_ns(self.distance(station, message.to as usize));
+        let arrival_ns = end_ns + self.hops_ns[self.distance(station, message.to as usize)];
         self.holder = station;
         self.free_ns = end_ns;
         self.busy_ns += transmission_ns;

@@ -6,7 +6,7 @@
 use super::media::{Media, ReadEnd};
 use super::parameters::{AcceleratorParameters, ModelParameters};
 use super::pcm::byte_fs;
-use super::resource::{Fifo, duration_ns};
+use super::resource::{Fifo, Rate, duration_ns};
 use super::trace::{Lane, Tracer};
 use crate::clock::{DmaKind, DmaStep, Transfer, Work};
 
@@ -23,6 +23,7 @@ pub struct SpuHardware {
     /// Its media.
     pub media: Media,
     dma_byte_fs: u64,
+    cycles: Rate,
 }
 
 /// Time of an accelerator for so many bytes.
@@ -41,6 +42,7 @@ impl SpuHardware {
             accelerator: Fifo::default(),
             media: Media::new(&parameters.media, number, bank_bytes),
             dma_byte_fs: byte_fs(parameters.dma.bytes_per_s),
+            cycles: Rate::per_s(parameters.spu.clock_hz),
         }
     }
 
@@ -53,8 +55,8 @@ impl SpuHardware {
         let cycles = overhead
             + u64::from(work.sends) * spu.send_cycles
             + u64::from(work.dmas) * spu.dma_set_up_cycles
-            + (instructions as f64 * spu.cycles_per_instruction).ceil() as u64;
-        let computing_ns = duration_ns(cycles, spu.clock_hz);
+            + (instructions as f64 * spu.cycles_per_instruction + 0.5) as u64;
+        let computing_ns = self.cycles.duration_ns(cycles);
         let mut waiting_ns = 0;
         if work.compared_bytes > 0 {
             waiting_ns += accelerator_ns(&parameters.accelerator.compare, work.compared_bytes);
