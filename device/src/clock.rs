@@ -108,6 +108,12 @@ impl Agenda<'_> {
         self.0.schedule(at_ns, message);
     }
 
+    /// A streamed message needs no arrival: its number is free again.
+    #[inline]
+    pub fn release(&mut self, message: u32) {
+        self.0.take(message);
+    }
+
     /// [`Timing::tick`] is called then with this word, below 2^20.
     #[inline]
     pub fn tick(&mut self, at_ns: u64, word: u32) {
@@ -119,6 +125,14 @@ impl Agenda<'_> {
 pub trait Timing {
     /// Takes a message on its way at `at_ns` (not before now); it calls [`Agenda::arrive`] for it exactly once, now or in a tick.
     fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>);
+
+    /// Takes a message on its way whose data a DMA feeds into the network as it moves them (Willow, figure 3): its last byte is there at
+    /// `end_ns`, its first not before `from_ns`. Nobody waits for it; it goes ahead of what its sender sends later. The model may
+    /// call [`Agenda::release`] for it instead of [`Agenda::arrive`].
+    fn stream(&mut self, (from_ns, end_ns): (u64, u64), message: Message, agenda: &mut Agenda<'_>) {
+        let _ = from_ns;
+        self.send(end_ns, message, agenda);
+    }
 
     /// A time that the model asked for has come.
     fn tick(&mut self, now_ns: u64, word: u32, agenda: &mut Agenda<'_>) {

@@ -347,7 +347,11 @@ impl Device {
                         && let Some(activity) = machine.activities.get_mut(token)
                     {
                         match Machine::reply_range(&mut machine.bridge, activity, offset, bytes.len()) {
-                            Some(mut into) => into.copy_from(bytes),
+                            Some(mut into) => {
+                                into.copy_from(bytes);
+                                // They were counted when they were asked for.
+                                activity.replied_bytes -= bytes.len() as u64;
+                            }
                             None => code = i64::from(abi::ERROR_RANGE),
                         }
                     }

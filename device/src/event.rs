@@ -28,6 +28,8 @@ pub(crate) enum Event {
     MessagePart { handle: u32 },
     /// The media have the data of a DMA.
     DmaData(TimedDma),
+    /// Data that were streamed have arrived: nobody waits for them.
+    Streamed,
     /// A processor is free, and work waits for it.
     Processor { spu: u16 },
     /// The model of time asked for this.

@@ -142,6 +142,7 @@ struct Steps {
     dma: u64,
     resume: u64,
     ring_out: u64,
+    data_out: u64,
     way_out: u64,
 }
 
@@ -158,14 +159,18 @@ fn steps(read_bytes: u64, written_bytes: u64, media_ns: u64) -> Steps {
         start: (100 + 10 + 30) * 10,
         dma: 200 + media_ns + (read_bytes + written_bytes) / 2,
         resume: (50 + 20 + 30) * 10,
-        ring_out: (16 + read_bytes).div_ceil(16) * 4,
-        way_out: 60 + wire(16) + wire(read_bytes) + 150,
+        // Data that are read go ahead of the answer, and reach the bridge with the DMA's end.
+        ring_out: 4,
+        data_out: if read_bytes > 0 { 60 + wire(read_bytes) } else { 0 },
+        way_out: 60,
     }
 }
 
 impl Steps {
     fn sum(&self) -> u64 {
-        self.way_in + self.ring_in + self.start + self.dma + self.resume + self.ring_out + self.way_out
+        // The answer's completion follows the data on the link.
+        let answer = self.resume + self.ring_out + self.way_out;
+        self.way_in + self.ring_in + self.start + self.dma + answer.max(self.data_out) + wire(16) + 150
     }
 }
 
@@ -192,9 +197,10 @@ fn each_resource_is_as_busy_as_its_work_and_energy_is_the_sum_of_its_parts() {
     let after = rig.device.model_statistics(rig.now_ns).unwrap();
     let busy = |name: &str| after.resource(name).unwrap().busy_ns - before.resource(name).unwrap().busy_ns;
     let Steps { start, resume, ring_in, ring_out, .. } = steps(4096, 0, 0);
+    let ring_data = (16 + 4096) / 16 * 4;
     assert_eq!(busy("SPU 0 processor"), 10 * (start + resume));
     assert_eq!(busy("SPU 1 processor"), 0);
-    assert_eq!(busy("ring"), 10 * (ring_in + ring_out));
+    assert_eq!(busy("ring"), 10 * (ring_in + ring_out + ring_data));
     assert_eq!(busy("SPU 0 DMA"), 10 * (200 + 2048) + 48);
     assert_eq!(busy("link, host to device"), 10 * wire(64));
     assert_eq!(busy("link, device to host"), 10 * (wire(16) + wire(4096)));

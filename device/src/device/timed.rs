@@ -137,6 +137,7 @@ impl Device {
                 self.machine.borrow_mut().bridge.end_rpc(transfer, outcome, result);
             }
             Event::End { group, result, memory } => self.machine.borrow_mut().end_one(group, result, memory),
+            Event::Streamed => {}
             Event::Upcall(posted) => self.machine.borrow_mut().upcall_arrived(*posted),
             Event::MessagePart { handle } => self.machine.borrow_mut().message_read(handle, 0, Ok(&[])),
             Event::DmaData(dma) => self.machine.borrow_mut().dma_data(&dma),

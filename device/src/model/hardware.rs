@@ -23,6 +23,8 @@ struct Carried {
     from: u16,
     to: u16,
     to_host: bool,
+    /// Data that a DMA feeds: nobody waits for them.
+    streamed: bool,
     ring_bytes: u64,
     payload_bytes: u64,
 }
@@ -69,10 +71,34 @@ impl HardwareModel {
             transmission_ns: sent.transmission_ns,
             first_packet_ns: self.ring.transmission_ns(self.host.packet_bytes()),
             payload_bytes: carried.payload_bytes,
+            completes: !carried.streamed,
             id: sent.id,
         };
         let host_ns = self.host.outward(from_ring, &mut self.trace);
-        agenda.arrive(host_ns, sent.id);
+        match carried.streamed {
+            true => agenda.release(sent.id),
+            false => agenda.arrive(host_ns, sent.id),
+        }
+    }
+
+    /// Notes a message down until it has arrived.
+    fn note(&mut self, message: &Message, streamed: bool) {
+        let station = |end: Endpoint| match end {
+            Endpoint::Host | Endpoint::Bridge => BRIDGE_STATION,
+            Endpoint::Spu(spu) => spu + 1,
+        };
+        let id = message.id as usize;
+        if self.carried.len() <= id {
+            self.carried.resize(id + 1, Carried::default());
+        }
+        self.carried[id] = Carried {
+            from: station(message.from),
+            to: station(message.to),
+            to_host: message.to == Endpoint::Host,
+            streamed,
+            ring_bytes: u64::from(message.header_bytes) + message.payload_bytes,
+            payload_bytes: message.payload_bytes,
+        };
     }
 
     fn await_token(&mut self, agenda: &mut Agenda<'_>) {
@@ -98,27 +124,20 @@ impl HardwareModel {
 
 impl Timing for HardwareModel {
     fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>) {
-        let Message { id, from, to, header_bytes, payload_bytes } = message;
-        let station = |end: Endpoint| match end {
-            Endpoint::Host | Endpoint::Bridge => BRIDGE_STATION,
-            Endpoint::Spu(spu) => spu + 1,
-        };
-        let carried = Carried {
-            from: station(from),
-            to: station(to),
-            to_host: to == Endpoint::Host,
-            ring_bytes: u64::from(header_bytes) + payload_bytes,
-            payload_bytes,
-        };
-        if self.carried.len() <= id as usize {
-            self.carried.resize(id as usize + 1, Carried::default());
-        }
-        self.carried[id as usize] = carried;
+        self.note(&message, false);
+        let Message { id, from, payload_bytes, .. } = message;
         let ready_ns = match from {
             Endpoint::Host => self.host.inward(at_ns, payload_bytes, id, &mut self.trace),
             _ => at_ns,
         };
         agenda.tick(ready_ns, id);
+    }
+
+    fn stream(&mut self, (from_ns, end_ns): (u64, u64), message: Message, agenda: &mut Agenda<'_>) {
+        self.note(&message, true);
+        // It takes the ring so late that its last byte leaves with the DMA's.
+        let transmission_ns = self.ring.transmission_ns(u64::from(message.header_bytes) + message.payload_bytes);
+        agenda.tick(from_ns.max(end_ns.saturating_sub(transmission_ns)), message.id);
     }
 
     fn tick(&mut self, now_ns: u64, word: u32, agenda: &mut Agenda<'_>) {

@@ -40,6 +40,8 @@ pub struct FromRing {
     pub first_packet_ns: u64,
     /// Data in it.
     pub payload_bytes: u64,
+    /// True where a completion goes with it, false where it is data alone.
+    pub completes: bool,
     /// Number, for the trace.
     pub id: u32,
 }
@@ -101,9 +103,10 @@ impl HostLink {
     /// A message comes off the ring: when the host has it. To be called in the order of arrival.
     #[inline]
     pub fn outward(&mut self, message: FromRing, trace: &mut Tracer) -> u64 {
-        let FromRing { arrival_ns, transmission_ns, first_packet_ns, payload_bytes, id } = message;
+        let FromRing { arrival_ns, transmission_ns, first_packet_ns, payload_bytes, completes, id } = message;
         let overhead = self.link.out_packet_overhead_bytes;
-        let wire = self.completion_bytes + wire_bytes(&self.link, payload_bytes, overhead);
+        let completion_bytes = if completes { self.completion_bytes } else { 0 };
+        let wire = completion_bytes + wire_bytes(&self.link, payload_bytes, overhead);
         let first_ns = match self.bridge.cut_through {
             true => arrival_ns - transmission_ns + first_packet_ns.min(transmission_ns),
             false => arrival_ns,
@@ -145,7 +148,7 @@ mod tests {
 
     fn from_ring(arrival_ns: u64, payload_bytes: u64) -> FromRing {
         let transmission_ns = payload_bytes / 4;
-        FromRing { arrival_ns, transmission_ns, first_packet_ns: 32, payload_bytes, id: 0 }
+        FromRing { arrival_ns, transmission_ns, first_packet_ns: 32, payload_bytes, completes: true, id: 0 }
     }
 
     #[test]

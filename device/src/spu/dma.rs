@@ -5,7 +5,7 @@
 //! and NV memory is copied once, never through the app's memory.
 
 use super::abi::{self, DONE, PENDING};
-use super::os::{Caller, LocalMemory, Machine, WildPointer, error_of};
+use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer, error_of};
 use crate::clock::{DmaKind, Transfer};
 use crate::event::Event;
 use crate::media::controller::Pending;
@@ -84,7 +84,8 @@ impl Machine {
             {
                 // The model's end is one more operation of the group.
                 group.remaining += 1;
-                self.dma_then(Self::transfer(caller, &dma), Event::End { group: key, result: 0, memory: None });
+                let (transfer, streamed) = self.transfer(caller, &dma);
+                self.dma_then(transfer, streamed, Event::End { group: key, result: 0, memory: None });
             }
             return Ok(self.settle_group(key, error));
         }
@@ -92,14 +93,16 @@ impl Machine {
             return Ok(error);
         }
         if self.timing.is_some() {
-            self.complete_after(Self::transfer(caller, &dma), caller, Some(dma.token), dma.wait, 0);
+            let transfer = self.transfer(caller, &dma);
+            self.complete_after(transfer, caller, Some(dma.token), dma.wait, 0);
             return Ok(PENDING);
         }
         Ok(DONE)
     }
 
-    /// A DMA as the model of time sees it.
-    fn transfer(caller: Caller, dma: &Dma) -> Transfer {
+    /// A DMA as the model of time sees it, and whether its data go to a host as they move: what it streams, the response
+    /// need not bring.
+    fn transfer(&mut self, caller: Caller, dma: &Dma) -> (Transfer, bool) {
         let kind = match (dma.source.port, dma.destination.port) {
             (abi::PORT_NV, abi::PORT_NV) => DmaKind::NvCopy { to: dma.destination.address },
             (abi::PORT_NV, _) => DmaKind::NvRead,
@@ -107,7 +110,7 @@ impl Machine {
             _ => DmaKind::Local,
         };
         let nv = if dma.source.port == abi::PORT_NV { &dma.source } else { &dma.destination };
-        Transfer {
+        let transfer = Transfer {
             spu: caller.spu,
             kind,
             address: nv.address,
@@ -115,7 +118,19 @@ impl Machine {
             segments: dma.segments,
             stride: nv.stride,
             id: dma.token,
-        }
+        };
+        let from_nv_to_network = kind == DmaKind::NvRead && dma.destination.port == abi::PORT_NETWORK;
+        let activity =
+            self.activities.get_mut(dma.token).filter(|activity| matches!(activity.origin, Origin::Host { .. }));
+        let streamed = match activity {
+            Some(activity) if from_nv_to_network => {
+                let bytes = u64::from(dma.segment_bytes) * u64::from(dma.segments);
+                activity.replied_bytes = activity.replied_bytes.saturating_sub(bytes);
+                true
+            }
+            _ => false,
+        };
+        (transfer, streamed)
     }
 
     /// Under a model: ends an operation over bytes of NV memory, whose result is known, when they could have been read.
@@ -136,7 +151,7 @@ impl Machine {
             stride: 0,
             id: token,
         };
-        self.complete_after(transfer, caller, Some(token), wait, result);
+        self.complete_after((transfer, false), caller, Some(token), wait, result);
         PENDING
     }
 

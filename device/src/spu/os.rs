@@ -358,7 +358,14 @@ impl Machine {
     }
 
     /// Under a model: ends a wait that took no store's time with `result` when a DMA that begins after this run has ended.
-    pub fn complete_after(&mut self, transfer: Transfer, caller: Caller, token: Option<u32>, wait: u32, result: i64) {
+    pub fn complete_after(
+        &mut self,
+        (transfer, streamed): (Transfer, bool),
+        caller: Caller,
+        token: Option<u32>,
+        wait: u32,
+        result: i64,
+    ) {
         if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
             activity.pending_dmas += 1;
         }
@@ -370,7 +377,7 @@ impl Machine {
             memory: None,
             token,
         };
-        self.dma_then(transfer, Event::Complete(completion));
+        self.dma_then(transfer, streamed, Event::Complete(completion));
     }
 
     /// `respond`: ends a request, once its pending DMAs have drained.

@@ -144,7 +144,7 @@ impl Machine {
                         stride: 0,
                         id: handle as u32,
                     };
-                    self.dma_then(transfer, Event::MessagePart { handle: handle as u32 });
+                    self.dma_then(transfer, false, Event::MessagePart { handle: handle as u32 });
                 }
                 let Some(message) = self.messages.get_mut(handle as u32) else { return Ok(abi::ERROR_ARGUMENT) };
                 match progress {

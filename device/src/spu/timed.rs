@@ -5,8 +5,8 @@
 //! asked; an event that is held has exactly one way to its time, by a message or by a DMA.
 
 use super::os::Machine;
-use crate::clock::{Agenda, DmaStep, Endpoint, Message, Transfer, Work};
-use crate::event::Event;
+use crate::clock::{Agenda, DmaStep, Endpoint, Message, Timing, Transfer, Work};
+use crate::event::{Event, EventQueue};
 use crate::interconnect::HEADER_BYTES;
 
 /// A DMA and the event that follows it.
@@ -15,6 +15,26 @@ pub(crate) struct TimedDma {
     pub transfer: Transfer,
     /// Place of the event.
     pub then: u32,
+    /// True where its data go to a host as they move.
+    pub streamed: bool,
+}
+
+impl TimedDma {
+    /// It begins and ends then.
+    fn ends(&self, (begin_ns, end_ns): (u64, u64), timing: &mut dyn Timing, events: &mut EventQueue) {
+        events.schedule(end_ns, self.then);
+        if self.streamed {
+            let Transfer { spu, segment_bytes, segments, .. } = self.transfer;
+            let message = Message {
+                id: events.hold(Event::Streamed),
+                from: Endpoint::Spu(spu),
+                to: Endpoint::Host,
+                header_bytes: HEADER_BYTES as u32,
+                payload_bytes: segment_bytes * u64::from(segments),
+            };
+            timing.stream((begin_ns, end_ns), message, &mut Agenda(events));
+        }
+    }
 }
 
 /// Something that begins when the handler's run has ended.
@@ -47,11 +67,11 @@ impl Machine {
         }
     }
 
-    /// Begins a DMA after this run, whose end is `event`.
-    pub fn dma_then(&mut self, transfer: Transfer, event: Event) {
+    /// Begins a DMA after this run, whose end is `event`; `streamed`: its data go to a host as they move.
+    pub fn dma_then(&mut self, transfer: Transfer, streamed: bool, event: Event) {
         let then = self.events.hold(event);
         self.work.dmas += 1;
-        self.deferred.push(Deferred::Dma(TimedDma { transfer, then }));
+        self.deferred.push(Deferred::Dma(TimedDma { transfer, then, streamed }));
     }
 
     /// A run has ended at `at_ns` (or something outside of a run has happened): what was asked for begins.
@@ -66,7 +86,7 @@ impl Machine {
             match deferred {
                 Deferred::Message(message) => timing.send(at_ns, message, &mut Agenda(&mut self.events)),
                 Deferred::Dma(dma) => match timing.dma(at_ns, &dma.transfer) {
-                    DmaStep::Ends(end_ns) => self.events.schedule(end_ns, dma.then),
+                    DmaStep::Ends(end_ns) => dma.ends((at_ns, end_ns), &mut **timing, &mut self.events),
                     DmaStep::Data(data_ns) => self.events.push_at(data_ns, Event::DmaData(dma)),
                 },
             }
@@ -78,7 +98,7 @@ impl Machine {
         let now_ns = self.now_ns;
         let Some(timing) = self.timing.as_mut() else { return };
         let end_ns = timing.dma_data(now_ns, &dma.transfer);
-        self.events.schedule(end_ns, dma.then);
+        dma.ends((now_ns, end_ns), &mut **timing, &mut self.events);
     }
 
     /// A word of the model's.
