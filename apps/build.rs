@@ -8,7 +8,8 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Package and the name of the constant that holds it.
-const APPS: [(&str, &str); 2] = [("base-io", "BASE_IO_WASM"), ("key-value", "KEY_VALUE_WASM")];
+const APPS: [(&str, &str); 3] =
+    [("base-io", "BASE_IO_WASM"), ("key-value", "KEY_VALUE_WASM"), ("direct-io", "DIRECT_IO_WASM")];
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The stack of a module; an overflow traps, since the stack lies first in memory.
 const STACK_BYTES: u32 = 16384;

@@ -20,9 +20,10 @@ pub struct BundledApp {
 }
 
 /// All that come with the device, Base-IO first: it serves the block namespaces.
-pub static BUNDLED_APPS: [BundledApp; 2] = [
+pub static BUNDLED_APPS: [BundledApp; 3] = [
     BundledApp { name: "base-io", wasm: BASE_IO_WASM, native: base_io_spu::native },
     BundledApp { name: "key-value", wasm: KEY_VALUE_WASM, native: key_value_spu::native },
+    BundledApp { name: "direct-io", wasm: DIRECT_IO_WASM, native: direct_io_spu::native },
 ];
 
 #[cfg(test)]

@@ -110,6 +110,18 @@ impl Bridge {
         }
     }
 
+    /// True where there is this queue.
+    pub fn is_open(&mut self, id: HreId) -> bool {
+        self.hre(id).is_some_and(|hre| hre.open)
+    }
+
+    /// The open queues of a process, its number as in ids.
+    pub fn of_process(&self, process: u32) -> Vec<HreId> {
+        let first = process << 12;
+        let open = self.users.range(first..=first | 0xfff).filter(|(_, hre)| hre.open);
+        open.map(|(id, _)| HreId(*id)).collect()
+    }
+
     /// True where the queue takes one more request.
     #[inline]
     pub fn admits(&mut self, id: HreId) -> bool {

@@ -4,6 +4,8 @@ use crate::region::REGION_ALIGNMENT_BYTES;
 
 /// Most SPUs of a device.
 pub const SPUS_MAX: u16 = 64;
+/// Most extents of a permission table.
+pub const PERMISSION_ENTRIES_MAX: usize = 1 << 20;
 /// Stripe of block namespaces over SPUs (Willow, section 2.2).
 pub const STRIPE_BYTES: u32 = 8192;
 
@@ -28,6 +30,14 @@ pub struct DeviceConfig {
     pub instruction_budget: u64,
     /// Most host requests in flight an endpoint.
     pub requests_per_hre_max: usize,
+    /// Extents in an SPU's permission table.
+    pub permission_entries: usize,
+    /// Most apps that one user may install.
+    pub apps_per_user_max: u16,
+    /// Most NV memory of a user's apps, in every bank.
+    pub user_region_bytes_max: u64,
+    /// Instructions that a handler of a user's app may run between two waits.
+    pub user_instruction_budget: u64,
     /// Seed for all that is random in the device (namespace ids).
     pub seed: u64,
 }
@@ -44,6 +54,10 @@ impl Default for DeviceConfig {
             apps_max: 64,
             instruction_budget: 50_000_000,
             requests_per_hre_max: 4096,
+            permission_entries: 65536,
+            apps_per_user_max: 8,
+            user_region_bytes_max: 64 << 20,
+            user_instruction_budget: 2_000_000,
             seed: 1,
         }
     }
@@ -69,6 +83,15 @@ impl DeviceConfig {
         }
         if self.requests_per_hre_max == 0 || self.requests_per_hre_max > 16384 {
             return Err(format!("requests_per_hre_max is {}, must be 1 to 16384", self.requests_per_hre_max));
+        }
+        if self.permission_entries == 0 || self.permission_entries > PERMISSION_ENTRIES_MAX {
+            return Err(format!(
+                "permission_entries is {}, must be 1 to {PERMISSION_ENTRIES_MAX}",
+                self.permission_entries
+            ));
+        }
+        if self.user_instruction_budget < 1000 {
+            return Err(format!("user_instruction_budget is {}, must be at least 1000", self.user_instruction_budget));
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
-//! The control service: app number 0 on SPU 0, part of SPU-OS, for kernel endpoints only. It installs and removes apps,
-//! creates and deletes namespaces, and reports. Reached like any RPC (NVMe opcodes 81h and 82h), so that any transport
+//! The control service: app number 0 on SPU 0, part of SPU-OS. It installs and removes apps, creates and deletes namespaces,
+//! grants and revokes permissions, and reports. For kernel endpoints; those of users may install, list, find, read the log of and
+//! remove their own apps, and answer their upcalls, and get [`crate::RpcOutcome::NotPermitted`] for all else.
+//! Reached like any RPC (NVMe opcodes 81h and 82h), so that any transport
 //! carries it.
 //!
 //! Handlers with a reply take an optional u32 byte offset as inline argument, write the reply's bytes from there on as
@@ -33,6 +35,32 @@ pub const ANSWER_UPCALL: u8 = 9;
 pub const ERROR_TEXT: u8 = 10;
 /// Payload: the app's name. Result: its number.
 pub const FIND_APP: u8 = 11;
+
+/// Payload: u32 process, u32 0, then for each extent u32 SPU, u32 rights (bit 0 read, bit 1 write), u64 first byte in the bank,
+/// u64 bytes. Result: number of extents.
+pub const GRANT: u8 = 12;
+/// The same payload; without extents, all that the process has. Answered when nothing that was allowed is under way any more.
+pub const REVOKE: u8 = 13;
+/// Inline arguments: u32 offset, u32 process. Reply: JSON array of [`PermissionInfo`].
+pub const LIST_PERMISSIONS: u8 = 14;
+/// Payload: JSON [`ProcessRequest`]. Result: the process' number.
+pub const OPEN_PROCESS: u8 = 15;
+/// Payload: u32 process. Its endpoints are closed and its permissions gone when it is answered.
+pub const CLOSE_PROCESS: u8 = 16;
+/// This endpoint becomes the agent's: it is sent [`UPCALL_PERMISSION_MISS`] and [`UPCALL_APP_ENDED`] until it is closed.
+pub const REGISTER_AGENT: u8 = 17;
+/// Payload: JSON [`IntercallChange`]. Durable before it is answered.
+pub const CHANGE_INTERCALLS: u8 = 18;
+/// Reply: JSON array of [`crate::Intercall`].
+pub const LIST_INTERCALLS: u8 = 19;
+/// Reply: JSON array of [`crate::ProcessInfo`].
+pub const LIST_PROCESSES: u8 = 20;
+
+/// Upcall of SPU-OS (app 0) to the agent: u32 originating HRE, u32 app, u64 first byte and u64 one past the last byte of the
+/// bank range that was missed, u64 rights wanted. To be answered: status 0, try again; else, fail what waits.
+pub const UPCALL_PERMISSION_MISS: u8 = 1;
+/// Upcall of SPU-OS to the agent: u32 app number, then text: the app's name, a line feed, why it ended. Takes no answer.
+pub const UPCALL_APP_ENDED: u8 = 2;
 
 /// Status of a control request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,4 +111,42 @@ pub struct NamespaceRequest {
     /// 512 or 4096 for NVM, left out for KV.
     #[serde(default)]
     pub block_bytes: Option<u32>,
+}
+
+/// A process to open.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProcessRequest {
+    /// Its user, as the host's kernel numbers them.
+    pub user: u32,
+    /// Its share of the processors beside others'.
+    #[serde(default = "one")]
+    pub weight: u16,
+}
+
+fn one() -> u16 {
+    1
+}
+
+/// A permission that is in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PermissionInfo {
+    /// SPU.
+    pub spu: u16,
+    /// First byte in its bank.
+    pub start: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bit 0: read, bit 1: write.
+    pub rights: u32,
+}
+
+/// A change of the intercall table: first `remove`, then `add`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct IntercallChange {
+    /// Rules to add.
+    #[serde(default)]
+    pub add: Vec<crate::protection::Intercall>,
+    /// Rules to take out.
+    #[serde(default)]
+    pub remove: Vec<crate::protection::Intercall>,
 }

@@ -5,6 +5,7 @@
 //! nothing else does.
 
 mod apps;
+mod endpoints;
 mod timed;
 
 use crate::bridge::{Bridge, Transfer};
@@ -17,6 +18,7 @@ use crate::media::controller::{MediaController, Pending};
 use crate::media::store::{Progress, Store, StoreCompletion, StoreError};
 use crate::metadata::{InstalledApp, METADATA_VERSION, Metadata, identity};
 use crate::namespace::Namespace;
+use crate::protection::{Protection, may_request};
 use crate::punctuality::Punctuality;
 use crate::region::RegionTable;
 use crate::request::{AppNumber, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, Upcall};
@@ -115,6 +117,7 @@ impl Device {
                 regions: vec![],
                 namespaces: vec![],
                 apps: vec![],
+                intercalls: vec![],
             },
         };
         if metadata.spus != config.spus || metadata.stripe_bytes != STRIPE_BYTES {
@@ -142,6 +145,11 @@ impl Device {
             next_upcall: 1,
             media: MediaController::new(store),
             regions,
+            protection: Protection::new(
+                config.spus,
+                config.permission_entries,
+                metadata.intercalls.iter().cloned().collect(),
+            ),
             namespaces: Arc::new(metadata.namespaces.clone()),
             apps: (0..config.apps_max).map(|_| None).collect(),
             spus: vec![SpuCounters::default(); spus],
@@ -200,24 +208,6 @@ impl Device {
                 *left -= 1;
             }
         }
-    }
-
-    /// A new queue at the bridge. `process`: `None` for the host kernel (trusted), else a user process' number.
-    pub fn open_hre(&mut self, process: Option<u32>) -> Option<HreId> {
-        self.machine.borrow_mut().bridge.open(process)
-    }
-
-    /// Ends a queue: what it has in flight is drained and its completions are dropped.
-    pub fn close_hre(&mut self, hre: HreId) {
-        let mut machine = self.machine.borrow_mut();
-        machine.bridge.close(hre);
-        let orphans: Vec<u64> = machine.upcalls.iter().filter(|(_, (of, _))| *of == hre).map(|(id, _)| *id).collect();
-        for id in orphans {
-            if let Some((_, group)) = machine.upcalls.remove(&id) {
-                machine.end_one(group, i64::from(abi::ERROR_ENDED), None);
-            }
-        }
-        self.service.forget(hre);
     }
 
     /// Takes a request from a queue; the request comes back where the queue's or the device's limit is reached, or where it
@@ -322,7 +312,9 @@ impl Device {
             }
         }
         let machine = self.machine.borrow();
-        match (machine.events.next_ns(), self.service.deadline_ns()) {
+        let misses = machine.protection.misses.deadline_ns();
+        let deadline = [self.service.deadline_ns(), misses].into_iter().flatten().min();
+        match (machine.events.next_ns(), deadline) {
             (Some(event), Some(deadline)) => Some(event.min(deadline)),
             (event, deadline) => event.or(deadline),
         }
@@ -336,7 +328,13 @@ impl Device {
     fn collect_store(&mut self) {
         loop {
             let mut machine = self.machine.borrow_mut();
+            if let Some(then) = machine.media.passed_fence() {
+                drop(machine);
+                then(self, Ok(()));
+                continue;
+            }
             let Some(StoreCompletion { ticket, result }) = machine.media.store.completed() else { return };
+            let fenced = machine.media.reaches_fence(ticket);
             let Some(pending) = machine.media.take(ticket) else { continue };
             let code = result.as_ref().err().map_or(0, |error| i64::from(error_of(*error)));
             match pending {
@@ -363,6 +361,10 @@ impl Device {
                 Pending::ToMessage { handle, offset } => {
                     let result = result.as_deref().map_err(|error| error_of(*error));
                     machine.message_read(handle, offset, result);
+                }
+                // A permission was revoked meanwhile: what was read is not written any more.
+                Pending::ToNv { group, .. } if fenced && machine.group_is_users(group) => {
+                    machine.end_one(group, abi::ERROR_PERMISSION.into(), None);
                 }
                 Pending::ToNv { group, bank, address } => match result {
                     Ok(bytes) => {
@@ -418,6 +420,11 @@ impl Device {
         }
         if handler == abi::EVENT_HANDLER {
             return Some((number, spu, handler));
+        }
+        let (originating, from_host) = (activity.originating, matches!(activity.origin, Origin::Host { .. }));
+        if !originating.is_kernel() && from_host && !may_request(&machine.protection, app, handler, originating) {
+            machine.end_activity(token, RpcOutcome::NotPermitted, 0);
+            return None;
         }
         if !app.has_handler[handler as usize] {
             machine.end_activity(token, RpcOutcome::NoHandler, 0);
@@ -492,6 +499,7 @@ impl Device {
             app.push_line(format!("{spu}: [SPU-OS] ended: {why}"));
         }
         machine.end_app(number, why, RpcOutcome::AppEnded);
+        machine.tell_app_ended(number, spu, why);
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -546,32 +554,6 @@ impl Device {
     #[inline]
     pub fn completion(&mut self) -> Option<HostCompletion> {
         self.machine.borrow_mut().bridge.completions.pop_front()
-    }
-
-    /// The next upcall for an endpoint.
-    pub fn upcall(&mut self, hre: HreId) -> Option<Upcall> {
-        self.machine.borrow_mut().bridge.pop_upcall(hre)
-    }
-
-    /// Answers an upcall. False where there is no such upcall waiting for this endpoint.
-    pub fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool {
-        let mut machine = self.machine.borrow_mut();
-        match machine.upcalls.get(&id) {
-            Some((of, group)) if *of == hre => {
-                let group = *group;
-                machine.upcalls.remove(&id);
-                let result = (u64::from(status & 0x7fff_ffff) << 32 | u64::from(result)) as i64;
-                match machine.groups.get(group).map(|group| group.caller.spu) {
-                    Some(spu) if machine.is_timed() => {
-                        let ends = (Endpoint::Host, Endpoint::Spu(spu));
-                        machine.carry(Event::End { group, result, memory: None }, ends, 0, 0);
-                    }
-                    _ => machine.end_one(group, result, None),
-                }
-                true
-            }
-            _ => false,
-        }
     }
 
     /// The namespaces, in order of NSID; a new `Arc` each time the table changes.

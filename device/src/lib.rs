@@ -21,6 +21,7 @@ pub mod media;
 pub mod metadata;
 pub mod model;
 pub mod namespace;
+pub mod protection;
 pub mod punctuality;
 pub mod region;
 pub mod request;
@@ -37,6 +38,7 @@ pub use device::{BuiltInApp, Device, Job, JobDone, OpenError};
 pub use hre::HreId;
 pub use media::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
 pub use namespace::{CommandSet, Namespace};
+pub use protection::{Intercall, ProcessInfo, USER_NOBODY};
 pub use request::{
     AppNumber, Arguments, HostCompletion, HostRequest, INLINE_ARGUMENT_BYTES_MAX, Rpc, RpcList, RpcOutcome, Upcall,
 };

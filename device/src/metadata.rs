@@ -19,6 +19,9 @@ pub struct InstalledApp {
     pub name: String,
     /// Came with the program and was never replaced.
     pub built_in: bool,
+    /// User whose app it is; left out for the kernel's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<u32>,
 }
 
 /// All of it.
@@ -40,6 +43,9 @@ pub struct Metadata {
     pub namespaces: Vec<Namespace>,
     /// Apps.
     pub apps: Vec<InstalledApp>,
+    /// The intercall table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub intercalls: Vec<crate::protection::Intercall>,
 }
 
 impl Metadata {

@@ -4,6 +4,7 @@
 //! Invariants: a change is durable before it is answered; an app is replaced or removed only after its requests have drained
 //! (or [`DRAIN_NS_MAX`] has passed: then they are told that it ended); a region's bytes are durably zero before its range is free.
 
+mod protection;
 mod requests;
 
 use crate::control::{ControlStatus, NamespaceRequest};
@@ -53,6 +54,8 @@ pub(crate) struct Service {
     saving: Option<Vec<Continuation>>,
     save_next: Vec<Continuation>,
     errors: BTreeMap<HreId, String>,
+    /// Users whose modules are being compiled.
+    compiling: BTreeSet<u32>,
     front: Option<Box<dyn Fn() -> serde_json::Value>>,
     shutdown: Shutdown,
 }
@@ -77,6 +80,7 @@ impl Service {
             saving: None,
             save_next: Vec::new(),
             errors: BTreeMap::new(),
+            compiling: BTreeSet::new(),
             front: None,
             shutdown: Shutdown::No,
         }
@@ -169,6 +173,7 @@ impl Device {
             now_ns: machine.now_ns,
             spus: machine.spus.clone(),
             apps,
+            protection: machine.protection_counters(),
             regions: machine.regions.all().to_vec(),
             used_bytes,
             capacity_bytes,
@@ -199,6 +204,9 @@ impl Device {
             let Some(call) = call else { break };
             busy = true;
             self.region_call(call);
+        }
+        if self.machine.borrow().protection.misses.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
+            busy |= self.machine.borrow_mut().expire_misses(now_ns);
         }
         if !self.service.drains.is_empty() {
             busy |= self.step_drains(now_ns);
@@ -320,7 +328,8 @@ impl Device {
         let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
             let number = number as u16;
             let name = app.as_ref()?.name.clone();
-            Some(InstalledApp { number, name, built_in: self.service.built_in.contains(&number) })
+            let (built_in, owner) = (self.service.built_in.contains(&number), app.as_ref()?.owner);
+            Some(InstalledApp { number, name, built_in, owner })
         });
         Metadata {
             version: METADATA_VERSION,
@@ -331,6 +340,7 @@ impl Device {
             regions: machine.regions.all().to_vec(),
             namespaces: machine.namespaces.to_vec(),
             apps: apps.collect(),
+            intercalls: machine.protection.intercalls.iter().cloned().collect(),
         }
     }
 
@@ -430,6 +440,7 @@ impl Device {
                     let found = machine.regions.find(&name, id).map(|region| region.base);
                     match found {
                         Some(base) => Ok(base),
+                        None if !machine.region_fits_user(app, bytes) => Err(RegionError::Full),
                         None => machine.regions.create(&name, id, bytes, false).map(|region| region.base),
                     }
                 };

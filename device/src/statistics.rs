@@ -50,6 +50,23 @@ pub struct AppStatistics {
     pub ended: Option<String>,
 }
 
+/// Counters of protection since the device started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProtectionCounters {
+    /// Processes of users that the device knows.
+    pub processes: u64,
+    /// Extents in all permission tables.
+    pub permissions: u64,
+    /// Look-ups that found no permission.
+    pub misses: u64,
+    /// Extents evicted for want of room.
+    pub evictions: u64,
+    /// Upcalls to the agent about misses.
+    pub upcalls: u64,
+    /// DMAs parked now.
+    pub parked: u64,
+}
+
 /// Everything, at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Statistics {
@@ -59,6 +76,9 @@ pub struct Statistics {
     pub spus: Vec<SpuCounters>,
     /// One an app.
     pub apps: Vec<AppStatistics>,
+    /// Protection.
+    #[serde(default)]
+    pub protection: ProtectionCounters,
     /// The regions of NV memory.
     pub regions: Vec<crate::region::Region>,
     /// Bytes of all regions, in all banks.

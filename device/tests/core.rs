@@ -215,8 +215,8 @@ fn requests_to_what_is_not_there_get_their_outcome() {
     assert_eq!(rig.call(0, 200, 0, &[], &[], 0).outcome, RpcOutcome::NoHandler);
     let user = rig.device.open_hre(Some(7)).unwrap();
     let kernel = std::mem::replace(&mut rig.hre, user);
-    assert_eq!(rig.call(0, control::LIST_APPS, 0, &[], &[], 100).outcome, RpcOutcome::NotPermitted);
-    assert_eq!(rig.call(app, 1, 0, &[], &[], 0).result, 42, "apps serve users too");
+    assert_eq!(rig.call(0, control::LIST_NAMESPACES, 0, &[], &[], 100).outcome, RpcOutcome::NotPermitted);
+    assert_eq!(rig.call(app, 1, 0, &[], &[], 0).outcome, RpcOutcome::NotPermitted, "its manifest makes nothing public");
     rig.hre = kernel;
     rig.device.shutdown();
     rig.settle();

@@ -87,7 +87,8 @@ fn metadata() -> Metadata {
             bank_bytes: 65536,
             nguid: [1; 16],
         }],
-        apps: vec![InstalledApp { number: 1, name: "base-io".into(), built_in: true }],
+        apps: vec![InstalledApp { number: 1, name: "base-io".into(), built_in: true, owner: None }],
+        intercalls: vec![],
     }
 }
 
@@ -149,6 +150,6 @@ proptest! {
 #[test]
 fn apps_past_the_limit_are_named() {
     let mut odd = metadata();
-    odd.apps = vec![InstalledApp { number: 9999, name: "lost".into(), built_in: false }];
+    odd.apps = vec![InstalledApp { number: 9999, name: "lost".into(), built_in: false, owner: None }];
     check_metadata(&odd.encode());
 }

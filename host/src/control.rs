@@ -4,7 +4,10 @@ use crate::hre::{Hre, HreError, RpcCall, RpcReply};
 use std::sync::Arc;
 use willow_wire::control::{self as wire, CONTROL_APP};
 
-pub use willow_wire::control::{AppInfo, CommandSet, ControlStatus, NamespaceInfo, NamespaceRequest};
+pub use willow_wire::control::{
+    AppInfo, CommandSet, ControlStatus, Intercall, IntercallChange, NamespaceInfo, NamespaceRequest, PermissionInfo,
+    ProcessInfo, ProcessRequest, UPCALL_APP_ENDED, UPCALL_PERMISSION_MISS,
+};
 
 /// Bytes of a reply that are asked for at once.
 const REPLY_BYTES: u32 = 64 << 10;
@@ -155,8 +158,77 @@ impl ControlClient {
         self.json(wire::STATISTICS).await
     }
 
+    /// Adds permissions of a process.
+    pub async fn grant(&self, process: u32, permissions: &[PermissionInfo]) -> Result<(), HreError> {
+        self.send(wire::GRANT, encode_permissions(process, permissions)).await.map(|_| ())
+    }
+
+    /// Takes permissions of a process; when it returns, nothing that they allowed is under way any more.
+    pub async fn revoke(&self, process: u32, permissions: &[PermissionInfo]) -> Result<(), HreError> {
+        if permissions.is_empty() {
+            return Ok(());
+        }
+        self.send(wire::REVOKE, encode_permissions(process, permissions)).await.map(|_| ())
+    }
+
+    /// Takes all permissions of a process.
+    pub async fn revoke_all(&self, process: u32) -> Result<(), HreError> {
+        self.send(wire::REVOKE, encode_permissions(process, &[])).await.map(|_| ())
+    }
+
+    /// The permissions of a process that are in the tables now.
+    pub async fn permissions(&self, process: u32) -> Result<Vec<PermissionInfo>, HreError> {
+        let bytes = self.read_checked(wire::LIST_PERMISSIONS, &process.to_le_bytes()).await?;
+        serde_json::from_slice(&bytes).map_err(|error| HreError::Answer(error.to_string()))
+    }
+
+    /// Makes a process known; its number.
+    pub async fn open_process(&self, request: &ProcessRequest) -> Result<u32, HreError> {
+        let payload = serde_json::to_vec(request).map_err(|error| HreError::Argument(error.to_string()))?;
+        self.send(wire::OPEN_PROCESS, payload).await
+    }
+
+    /// Ends a process: its endpoints are closed, its permissions gone.
+    pub async fn close_process(&self, process: u32) -> Result<(), HreError> {
+        self.send(wire::CLOSE_PROCESS, process.to_le_bytes().to_vec()).await.map(|_| ())
+    }
+
+    /// The processes that the device knows.
+    pub async fn processes(&self) -> Result<Vec<ProcessInfo>, HreError> {
+        self.json(wire::LIST_PROCESSES).await
+    }
+
+    /// This endpoint becomes the agent's: upcalls about permission misses and about apps that end come to it.
+    pub async fn register_agent(&self) -> Result<(), HreError> {
+        self.send(wire::REGISTER_AGENT, Vec::new()).await.map(|_| ())
+    }
+
+    /// Changes the intercall table.
+    pub async fn change_intercalls(&self, change: &IntercallChange) -> Result<(), HreError> {
+        let payload = serde_json::to_vec(change).map_err(|error| HreError::Argument(error.to_string()))?;
+        self.send(wire::CHANGE_INTERCALLS, payload).await.map(|_| ())
+    }
+
+    /// The intercall table.
+    pub async fn intercalls(&self) -> Result<Vec<Intercall>, HreError> {
+        self.json(wire::LIST_INTERCALLS).await
+    }
+
     async fn json<T: for<'a> serde::Deserialize<'a>>(&self, handler: u8) -> Result<T, HreError> {
         let bytes = self.read_checked(handler, &[]).await?;
         serde_json::from_slice(&bytes).map_err(|error| HreError::Answer(error.to_string()))
     }
+}
+
+fn encode_permissions(process: u32, permissions: &[PermissionInfo]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(8 + 24 * permissions.len());
+    body.extend(process.to_le_bytes());
+    body.extend([0; 4]);
+    for permission in permissions {
+        body.extend(u32::from(permission.spu).to_le_bytes());
+        body.extend(permission.rights.to_le_bytes());
+        body.extend(permission.start.to_le_bytes());
+        body.extend(permission.bytes.to_le_bytes());
+    }
+    body
 }

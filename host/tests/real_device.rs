@@ -140,7 +140,7 @@ fn in_process() {
         all(Arc::new(hre)).await;
         // A user's endpoint may not control the device.
         let user: Arc<dyn Hre> = Arc::new(device.endpoint(Some(5)).await.expect("an endpoint"));
-        assert!(matches!(ControlClient::new(user).apps().await, Err(HreError::NotPermitted)));
+        assert!(matches!(ControlClient::new(user).namespaces().await, Err(HreError::NotPermitted)));
     });
     drop(device);
     let refused = InProcess::start(|| Err(OpenError("no media".to_owned())));
@@ -193,6 +193,17 @@ fn both_sides_of_the_control_service_have_the_same_numbers() {
         (u32::from(wire::ANSWER_UPCALL), u32::from(device::ANSWER_UPCALL)),
         (u32::from(wire::ERROR_TEXT), u32::from(device::ERROR_TEXT)),
         (u32::from(wire::FIND_APP), u32::from(device::FIND_APP)),
+        (u32::from(wire::GRANT), u32::from(device::GRANT)),
+        (u32::from(wire::REVOKE), u32::from(device::REVOKE)),
+        (u32::from(wire::LIST_PERMISSIONS), u32::from(device::LIST_PERMISSIONS)),
+        (u32::from(wire::OPEN_PROCESS), u32::from(device::OPEN_PROCESS)),
+        (u32::from(wire::CLOSE_PROCESS), u32::from(device::CLOSE_PROCESS)),
+        (u32::from(wire::REGISTER_AGENT), u32::from(device::REGISTER_AGENT)),
+        (u32::from(wire::CHANGE_INTERCALLS), u32::from(device::CHANGE_INTERCALLS)),
+        (u32::from(wire::LIST_INTERCALLS), u32::from(device::LIST_INTERCALLS)),
+        (u32::from(wire::LIST_PROCESSES), u32::from(device::LIST_PROCESSES)),
+        (u32::from(wire::UPCALL_PERMISSION_MISS), u32::from(device::UPCALL_PERMISSION_MISS)),
+        (u32::from(wire::UPCALL_APP_ENDED), u32::from(device::UPCALL_APP_ENDED)),
         (wire::ControlStatus::Busy as u32, device::ControlStatus::Busy as u32),
         (wire::ControlStatus::ModuleRefused as u32, device::ControlStatus::ModuleRefused as u32),
         (wire::ControlStatus::NoRoom as u32, device::ControlStatus::NoRoom as u32),

@@ -91,7 +91,9 @@ typedef enum {
     LOCAL_MEMORY_PORT = 0, /* address: a pointer */
     NV_MEMORY_PORT = 1,    /* address: a byte of this SPU's bank */
     NETWORK_PORT = 2,      /* as a source an offset in the body, as a destination one in the reply */
-    ZEROES_PORT = 3        /* source only; deallocates NV memory where whole units are covered */
+    ZEROES_PORT = 3,       /* source only; deallocates NV memory where whole units are covered */
+    /* NV memory; a DMA without permission is parked until the host's agent has installed one or refused, instead of failing */
+    PARKED_NV_MEMORY_PORT = 0x101
 } Port_t;
 
 /* An address for a port: pointers and integers both do. */

@@ -100,6 +100,7 @@ static struct Request *request_of(uint32_t token) {
 /* ---- Operations ---- */
 
 static int32_t check(uint32_t token, uint32_t port, uint64_t address, uint64_t bytes, int is_destination) {
+    port = port == PARKED_NV_MEMORY_PORT ? NV_MEMORY_PORT : port;
     const struct Request *request = request_of(token);
     uint64_t end = address + bytes;
     if (end < address) {
@@ -133,6 +134,7 @@ static uint8_t *place(uint32_t token, uint32_t port, uint64_t address, int is_de
     case LOCAL_MEMORY_PORT:
         return (uint8_t *)(uintptr_t)address;
     case NV_MEMORY_PORT:
+    case PARKED_NV_MEMORY_PORT:
         return bank + address;
     default:
         return (is_destination ? request_of(token)->reply : request_of(token)->body) + address;

@@ -65,6 +65,14 @@ pub struct DeviceParameters {
     pub apps_max: u16,
     /// Most requests in flight on an endpoint.
     pub requests_per_hre_max: usize,
+    /// Extents in an SPU's permission table.
+    pub permission_entries: usize,
+    /// Most apps of a user.
+    pub apps_per_user_max: u16,
+    /// Most NV memory of a user's apps, in every bank.
+    pub user_region_bytes_max: u64,
+    /// Instructions between two waits, for users' apps.
+    pub user_instruction_budget: u64,
     /// Most bytes of all regions.
     pub capacity: Capacity,
 }
@@ -80,6 +88,10 @@ struct Written {
     instruction_budget: u64,
     apps_max: u16,
     requests_per_hre_max: usize,
+    permission_entries: usize,
+    apps_per_user_max: u16,
+    user_region_bytes_max: u64,
+    user_instruction_budget: u64,
     capacity: Capacity,
     link: Option<LinkParameters>,
     bridge: Option<BridgeParameters>,
@@ -235,6 +247,10 @@ impl Preset {
                 instruction_budget: written.instruction_budget,
                 apps_max: written.apps_max,
                 requests_per_hre_max: written.requests_per_hre_max,
+                permission_entries: written.permission_entries,
+                apps_per_user_max: written.apps_per_user_max,
+                user_region_bytes_max: written.user_region_bytes_max,
+                user_instruction_budget: written.user_instruction_budget,
                 capacity: written.capacity,
             },
             model,
@@ -259,6 +275,10 @@ impl Preset {
             instruction_budget: self.device.instruction_budget,
             apps_max: self.device.apps_max,
             requests_per_hre_max: self.device.requests_per_hre_max,
+            permission_entries: self.device.permission_entries,
+            apps_per_user_max: self.device.apps_per_user_max,
+            user_region_bytes_max: self.device.user_region_bytes_max,
+            user_instruction_budget: self.device.user_instruction_budget,
             ..config
         }
     }

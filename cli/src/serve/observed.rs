@@ -69,6 +69,9 @@ impl Backend for Observed {
     fn close_hre(&mut self, hre: HreId) {
         self.device.close_hre(hre)
     }
+    fn vouch(&mut self, process: u32, user: u32, identity: (u64, u64)) {
+        self.device.vouch(process, user, identity)
+    }
     #[inline]
     fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest> {
         self.device.submit(hre, request)

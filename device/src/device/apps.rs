@@ -1,6 +1,7 @@
 //! Puts apps on the SPUs: those of the metadata at the start, and one that is installed or replaced later.
 
 use super::*;
+use crate::protection::user_app_name;
 
 impl Device {
     pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>, installed: &[InstalledApp]) -> Result<(), OpenError> {
@@ -16,7 +17,8 @@ impl Device {
                         continue;
                     }
                     let number = known.map(|app| app.number).or_else(|| self.unclaimed_number(installed));
-                    self.add_app(compiled, number, true).map_err(|why| OpenError(format!("app {name}: {why}")))?;
+                    self.add_app(compiled, number, true, None)
+                        .map_err(|why| OpenError(format!("app {name}: {why}")))?;
                 }
                 BuiltInApp::Native(native) => {
                     let manifest = crate::spu::module::parse_manifest(native.manifest()).map_err(OpenError)?;
@@ -33,7 +35,7 @@ impl Device {
             let bytes =
                 bytes.ok_or_else(|| OpenError(format!("the module of app {} is gone from the media", app.name)))?;
             let added = compile(&self.runtime.engine(), bytes, limits)
-                .and_then(|compiled| self.add_app(compiled, Some(app.number), false));
+                .and_then(|compiled| self.add_app(compiled, Some(app.number), false, app.owner));
             if let Err(why) = added {
                 // The device serves without it; its regions stay. The statistics and the log say so.
                 tracing::error!("app {} does not run: {why}", app.name);
@@ -41,6 +43,7 @@ impl Device {
                 let spus = machine.config.spus;
                 let mut state = AppState::new(&app.name, "?", vec![], 0, 0, spus);
                 state.ended = Some(why);
+                state.owner = app.owner;
                 machine.apps[app.number as usize] = Some(state);
                 drop(machine);
                 self.service.built_in.remove(&app.number);
@@ -97,21 +100,16 @@ impl Device {
         compiled: CompiledModule,
         number: Option<AppNumber>,
         built_in: bool,
+        owner: Option<u32>,
     ) -> Result<AppNumber, String> {
         let number = self.place_for_app(number)?;
         let pre = self.runtime.prepare(&compiled)?;
         let manifest = &compiled.manifest;
-        let (spus, data_bytes_max, budget, incarnation) = self.replace_state(
-            number,
-            AppState::new(
-                &manifest.name,
-                &manifest.version,
-                manifest.handlers.clone(),
-                compiled.bytes.len() as u64,
-                1,
-                self.spus(),
-            ),
-        );
+        let name = owner.map_or_else(|| manifest.name.clone(), |user| user_app_name(user, &manifest.name));
+        let handlers = manifest.handlers.clone();
+        let mut state = AppState::new(&name, &manifest.version, handlers, compiled.bytes.len() as u64, 1, self.spus());
+        (state.owner, state.calls) = (owner, manifest.calls);
+        let (spus, data_bytes_max, budget, incarnation) = self.replace_state(number, state);
         let mut instances: Vec<Option<Box<dyn Instance>>> = Vec::new();
         for spu in 0..spus {
             let caller = Caller { app: number, spu, incarnation };
@@ -137,7 +135,8 @@ impl Device {
         number: Option<AppNumber>,
     ) -> Result<(), String> {
         let number = self.place_for_app(number)?;
-        let state = AppState::new(&manifest.name, &manifest.version, manifest.handlers, 0, 1, self.spus());
+        let mut state = AppState::new(&manifest.name, &manifest.version, manifest.handlers, 0, 1, self.spus());
+        state.calls = manifest.calls;
         let (spus, .., incarnation) = self.replace_state(number, state);
         self.instances[number as usize] = (0..spus)
             .map(|spu| {
@@ -160,9 +159,11 @@ impl Device {
             state.waiting = old.waiting;
         }
         let incarnation = state.incarnation;
+        let users = state.owner.is_some();
         machine.apps[number as usize] = Some(state);
         let config = &machine.config;
-        (config.spus, config.app_data_bytes_max, config.instruction_budget, incarnation)
+        let budget = if users { config.user_instruction_budget } else { config.instruction_budget };
+        (config.spus, config.app_data_bytes_max, budget, incarnation)
     }
 
     fn after_adding(&mut self, number: AppNumber, built_in: bool) {

@@ -1,10 +1,11 @@
 //! The media controller: carries operations out on the store, remembers those that the store does in its own time, and counts.
 //!
 //! Invariants: an operation that the store took has exactly one entry here until it ends; tickets of entries that are gone
-//! find nothing.
+//! find nothing; a fence is passed when all that was under way when it was set has ended.
 
 use super::store::{Progress, Store, StoreError, Ticket};
 use crate::slab::Slab;
+use std::collections::BTreeSet;
 
 /// Most operations that the store may have under way.
 pub const PENDING_MAX: usize = 1 << 15;
@@ -35,11 +36,13 @@ pub(crate) enum Pending<C> {
 pub(crate) struct MediaController<C> {
     pub store: Box<dyn Store>,
     pending: Slab<Pending<C>>,
+    /// Operations that somebody waits for, and what goes on then.
+    fences: Vec<(BTreeSet<u32>, C)>,
 }
 
 impl<C> MediaController<C> {
     pub fn new(store: Box<dyn Store>) -> Self {
-        MediaController { store, pending: Slab::new(PENDING_MAX) }
+        MediaController { store, pending: Slab::new(PENDING_MAX), fences: Vec::new() }
     }
 
     /// Number of operations under way.
@@ -55,6 +58,28 @@ impl<C> MediaController<C> {
     /// What waited for a ticket.
     pub fn take(&mut self, ticket: Ticket) -> Option<Pending<C>> {
         self.pending.remove(u32::try_from(ticket).ok()?)
+    }
+
+    /// Goes on with `then` ([`MediaController::passed_fence`]) when all operations that are under way now have ended.
+    pub fn fence(&mut self, then: C) {
+        self.fences.push((self.pending.keys().into_iter().collect(), then));
+    }
+
+    /// An operation has ended; true where a fence waited for it.
+    #[inline]
+    pub fn reaches_fence(&mut self, ticket: Ticket) -> bool {
+        if self.fences.is_empty() {
+            return false;
+        }
+        let Ok(ticket) = u32::try_from(ticket) else { return false };
+        self.fences.iter_mut().fold(false, |reached, (waits, _)| waits.remove(&ticket) || reached)
+    }
+
+    /// What waited for a fence that is passed.
+    #[inline]
+    pub fn passed_fence(&mut self) -> Option<C> {
+        let passed = self.fences.iter().position(|(waits, _)| waits.is_empty())?;
+        Some(self.fences.remove(passed).1)
     }
 
     /// Begins a write that the store could not do at once.

@@ -1,10 +1,12 @@
 //! Requests to the control service, one function each (see [`crate::control`]).
 
+use super::protection::{is_for_users, is_seen};
 use super::{Answer, CompileDone, ERROR_TEXTS_MAX, WatchDone, refuse, serving_app};
 use crate::control::{self, AppInfo, ControlStatus, NamespaceRequest};
 use crate::device::{Continuation, Device, Job, JobDone};
 use crate::hre::HreId;
 use crate::media::store::StoreError;
+use crate::protection::{USER_NOBODY, user_app_name};
 use crate::request::{AppNumber, RpcOutcome};
 use crate::spu::abi;
 use crate::spu::os::{Machine, Origin};
@@ -28,7 +30,8 @@ impl Device {
         if let Some(activity) = self.machine.borrow_mut().activities.get_mut(token) {
             activity.started = true;
         }
-        if !hre.is_kernel() {
+        let user = self.machine.borrow().protection.user(hre);
+        if user.is_some() && !is_for_users(handler) {
             return self.machine.borrow_mut().end_activity(token, RpcOutcome::NotPermitted, 0);
         }
         let answer = match handler {
@@ -37,7 +40,7 @@ impl Device {
             control::CREATE_NAMESPACE => return self.create_namespace(token, hre, &body_of(arguments, payload)),
             control::DELETE_NAMESPACE => return self.delete_namespace(token, hre, &body_of(arguments, payload)),
             control::LIST_APPS => {
-                self.reply(token, &arguments, &serde_json::to_vec(&self.list_apps()).unwrap_or_default())
+                self.reply(token, &arguments, &serde_json::to_vec(&self.list_apps(user)).unwrap_or_default())
             }
             control::LIST_NAMESPACES => {
                 let namespaces = self.namespaces();
@@ -50,14 +53,14 @@ impl Device {
                 }
                 self.reply(token, &arguments, &serde_json::to_vec(&value).unwrap_or_default())
             }
-            control::LOG => self.log(token, &arguments),
+            control::LOG => self.log(token, user, &arguments),
             control::ERROR_TEXT => {
                 let text = self.service.errors.get(&hre).cloned().unwrap_or_default();
                 self.reply(token, &arguments, text.as_bytes())
             }
             control::FIND_APP => {
                 let name = body_of(arguments, payload);
-                match self.machine.borrow().find_app(&name) {
+                match self.machine.borrow().find_app_for(user, &name) {
                     Some(number) => Ok(u32::from(number)),
                     None => refuse(ControlStatus::NotFound, format!("no app {} is installed", name.escape_ascii())),
                 }
@@ -79,7 +82,13 @@ impl Device {
                     _ => refuse(ControlStatus::Malformed, "an answer has 16 bytes: u64 id, u32 status, u32 result"),
                 }
             }
-            _ => return self.machine.borrow_mut().end_activity(token, RpcOutcome::NoHandler, 0),
+            _ => {
+                let body = body_of(arguments, payload);
+                if self.protection_request(token, hre, handler, &body).is_none() {
+                    self.machine.borrow_mut().end_activity(token, RpcOutcome::NoHandler, 0);
+                }
+                return;
+            }
         };
         self.answer(token, hre, answer);
     }
@@ -99,7 +108,7 @@ impl Device {
     }
 
     /// Writes a reply from the offset in the arguments on; the result is its whole length.
-    fn reply(&mut self, token: u32, arguments: &[u8], whole: &[u8]) -> Answer {
+    pub(super) fn reply(&mut self, token: u32, arguments: &[u8], whole: &[u8]) -> Answer {
         let offset = arguments.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
         let rest = whole.get(offset..).unwrap_or_default();
         let machine = &mut *self.machine.borrow_mut();
@@ -119,13 +128,15 @@ impl Device {
         Ok(whole.len() as u32)
     }
 
-    fn log(&mut self, token: u32, arguments: &[u8]) -> Answer {
+    fn log(&mut self, token: u32, user: Option<u32>, arguments: &[u8]) -> Answer {
         let name = arguments.get(4..).unwrap_or_default();
         // Transports with arguments of a fixed length (opcode 82h) pad them with zeroes, which no name has.
         let name = &name[..name.iter().position(|byte| *byte == 0).unwrap_or(name.len())];
         let text = {
             let machine = self.machine.borrow();
-            let app = machine.find_app(name).and_then(|number| machine.apps[number as usize].as_ref());
+            let app = machine.find_app_for(user, name).and_then(|number| machine.apps[number as usize].as_ref());
+            // What an app prints is for its owner.
+            let app = app.filter(|app| user.is_none() || app.owner == user);
             app.map(|app| {
                 let mut text = String::new();
                 for line in &app.log {
@@ -141,10 +152,10 @@ impl Device {
         }
     }
 
-    fn list_apps(&self) -> Vec<AppInfo> {
+    fn list_apps(&self, user: Option<u32>) -> Vec<AppInfo> {
         let machine = self.machine.borrow();
         let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
-            let app = app.as_ref()?;
+            let app = app.as_ref().filter(|app| is_seen(app, user))?;
             let first = self.instances.get(number).and_then(|spus| spus.first()).and_then(Option::as_ref);
             Some(AppInfo {
                 number: number as u16,
@@ -160,24 +171,38 @@ impl Device {
     }
 
     fn install(&mut self, token: u32, hre: HreId, module: Vec<u8>) {
+        let owner = self.machine.borrow().protection.user(hre);
+        if owner == Some(USER_NOBODY) || owner.is_some_and(|user| !self.service.compiling.insert(user)) {
+            let text = "apps are installed by users that the agent vouches for, one at a time";
+            return self.answer(token, hre, refuse(ControlStatus::Busy, text));
+        }
         let key = self.service.key();
         let limits = self.module_limits();
         let engine = self.runtime.engine();
         self.jobs.push_back(Job(Box::new(move || JobDone(key, Box::new(compile(&engine, module, limits))))));
-        let then: CompileDone = Box::new(move |device, compiled| match compiled {
-            Err(why) => {
-                device.answer(token, hre, refuse(ControlStatus::ModuleRefused, format!("the module is refused: {why}")))
+        let then: CompileDone = Box::new(move |device, compiled| {
+            if let Some(user) = owner {
+                device.service.compiling.remove(&user);
             }
-            Ok(compiled) => device.install_compiled(token, hre, compiled),
+            match compiled {
+                Err(why) => {
+                    let text = format!("the module is refused: {why}");
+                    device.answer(token, hre, refuse(ControlStatus::ModuleRefused, text))
+                }
+                Ok(compiled) => device.install_compiled(token, hre, compiled, owner),
+            }
         });
         self.service.compiles.insert(key, then);
     }
 
-    fn install_compiled(&mut self, token: u32, hre: HreId, compiled: CompiledModule) {
-        let name = compiled.manifest.name.clone();
+    fn install_compiled(&mut self, token: u32, hre: HreId, compiled: CompiledModule, owner: Option<u32>) {
+        let name = match self.app_name_for(owner, &compiled.manifest.name) {
+            Ok(name) => name,
+            Err(refused) => return self.answer(token, hre, Err(refused)),
+        };
         let old = self.machine.borrow().find_app(name.as_bytes());
         if old.is_none() {
-            return self.finish_install(token, hre, compiled, None);
+            return self.finish_install(token, hre, (compiled, name, owner), None);
         }
         if let Some(number) = old {
             if self.service.is_draining(number) {
@@ -188,15 +213,21 @@ impl Device {
                 number,
                 Box::new(move |device| {
                     device.machine.borrow_mut().end_app_for_upgrade(number);
-                    device.finish_install(token, hre, compiled, Some(number));
+                    device.finish_install(token, hre, (compiled, name, owner), Some(number));
                 }),
             );
         }
     }
 
-    fn finish_install(&mut self, token: u32, hre: HreId, compiled: CompiledModule, number: Option<AppNumber>) {
-        let (name, bytes) = (compiled.manifest.name.clone(), compiled.bytes.clone());
-        match self.add_app(compiled, number, false) {
+    fn finish_install(
+        &mut self,
+        token: u32,
+        hre: HreId,
+        (compiled, name, owner): (CompiledModule, String, Option<u32>),
+        number: Option<AppNumber>,
+    ) {
+        let bytes = compiled.bytes.clone();
+        match self.add_app(compiled, number, false, owner) {
             Err(why) => {
                 self.answer(token, hre, refuse(ControlStatus::ModuleRefused, format!("the module is refused: {why}")))
             }
@@ -216,8 +247,11 @@ impl Device {
     }
 
     fn remove(&mut self, token: u32, hre: HreId, name: &[u8]) {
-        let number = self.machine.borrow().find_app(name);
+        let user = self.machine.borrow().protection.user(hre);
         let name = String::from_utf8_lossy(name).into_owned();
+        // A user's own, never another's or the kernel's.
+        let name = user.map_or(name.clone(), |user| user_app_name(user, &name));
+        let number = self.machine.borrow().find_app(name.as_bytes());
         let Some(number) = number else {
             return self.answer(token, hre, refuse(ControlStatus::NotFound, format!("no app {name} is installed")));
         };
@@ -298,6 +332,7 @@ impl Device {
         };
         let app = serving_app(namespace.csi);
         self.remove_namespace_entry(nsid);
+        self.revoke_region(namespace.base, namespace.bank_bytes);
         let base_and_bytes = {
             let mut machine = self.machine.borrow_mut();
             let range = machine.regions.begin_delete(app, nsid);

@@ -6,6 +6,7 @@
 
 use super::abi::{self, DONE, PENDING};
 use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer, error_of};
+use super::permission::Rights;
 use crate::clock::{DmaKind, Transfer};
 use crate::event::Event;
 use crate::media::controller::Pending;
@@ -32,7 +33,7 @@ pub(crate) struct Dma {
 }
 
 /// How far a segment got.
-enum Moved {
+pub(crate) enum Moved {
     Done,
     Pending,
     Error(i32),
@@ -51,7 +52,10 @@ impl From<Result<Progress, crate::StoreError>> for Moved {
 impl Machine {
     /// Carries a DMA out, or as much of it as the store can do now.
     #[inline]
-    pub fn dma<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, dma: Dma) -> Result<i32, WildPointer> {
+    pub fn dma<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, mut dma: Dma) -> Result<i32, WildPointer> {
+        let park = (dma.source.port | dma.destination.port) & abi::PORT_PARK != 0;
+        dma.source.port &= !abi::PORT_PARK;
+        dma.destination.port &= !abi::PORT_PARK;
         let total = u64::from(dma.segment_bytes) * u64::from(dma.segments);
         if total > abi::DMA_BYTES_MAX || self.activity(caller, dma.token).is_none() {
             return Ok(abi::ERROR_ARGUMENT);
@@ -59,13 +63,18 @@ impl Machine {
         let mut group = None;
         let mut error = 0;
         let (mut from, mut to) = (dma.source.address, dma.destination.address);
-        for _ in 0..dma.segments {
+        for segment in 0..dma.segments {
             match self.segment(caller, memory, &dma, from, to, &mut group)? {
                 Moved::Done => {}
                 Moved::Pending => {
                     if let Some(group) = group.and_then(|key| self.groups.get_mut(key)) {
                         group.remaining += 1;
                     }
+                }
+                Moved::Error(abi::ERROR_PERMISSION) => {
+                    let left = (from, to, dma.segments - segment);
+                    error = self.permission_missed(caller, memory, (&dma, park), left, &mut group)?;
+                    break;
                 }
                 Moved::Error(number) => {
                     error = number;
@@ -171,7 +180,7 @@ impl Machine {
         error
     }
 
-    fn group_for(&mut self, caller: Caller, dma: &Dma, group: &mut Option<u32>) -> Option<u32> {
+    pub fn group_for(&mut self, caller: Caller, dma: &Dma, group: &mut Option<u32>) -> Option<u32> {
         if group.is_none() {
             *group = self.group(caller, Some(dma.token), dma.wait);
         }
@@ -179,7 +188,7 @@ impl Machine {
     }
 
     #[inline]
-    fn segment<M: LocalMemory>(
+    pub fn segment<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
@@ -244,7 +253,7 @@ impl Machine {
         let bank = caller.spu as usize;
         let Some(activity) = self.activities.get(dma.token) else { return Ok(Moved::Error(abi::ERROR_ARGUMENT)) };
         let originating = activity.originating;
-        if !self.permitted(caller.app, originating, from, bytes as u64) {
+        if !self.permitted(caller, originating, from, bytes as u64, Rights::READ) {
             return Ok(Moved::Error(abi::ERROR_PERMISSION));
         }
         self.spus[bank].nv_read_bytes += bytes as u64;
@@ -285,7 +294,7 @@ impl Machine {
                 if bytes > abi::BOUNCE_BYTES_MAX {
                     return Ok(Moved::Error(abi::ERROR_ARGUMENT));
                 }
-                if !self.permitted(caller.app, originating, to, bytes as u64) {
+                if !self.permitted(caller, originating, to, bytes as u64, Rights::WRITE) {
                     return Ok(Moved::Error(abi::ERROR_PERMISSION));
                 }
                 self.spus[bank].nv_write_bytes += bytes as u64;
@@ -348,7 +357,7 @@ impl Machine {
         let bank = caller.spu as usize;
         let Some(activity) = self.activities.get(dma.token) else { return Ok(Moved::Error(abi::ERROR_ARGUMENT)) };
         let originating = activity.originating;
-        if !self.permitted(caller.app, originating, to, bytes as u64) {
+        if !self.permitted(caller, originating, to, bytes as u64, Rights::WRITE) {
             return Ok(Moved::Error(abi::ERROR_PERMISSION));
         }
         self.spus[bank].nv_write_bytes += bytes as u64;
@@ -409,7 +418,7 @@ impl Machine {
         if bytes as usize > abi::BOUNCE_BYTES_MAX {
             return abi::ERROR_ARGUMENT;
         }
-        if !self.permitted(caller.app, originating, address, u64::from(bytes)) {
+        if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
             return abi::ERROR_PERMISSION;
         }
         let mut nv = vec![0; bytes as usize];
@@ -480,7 +489,8 @@ impl Machine {
         if port != abi::PORT_NV {
             self.work.summed_bytes += u64::from(bytes);
         }
-        match port {
+        // Sums do not park.
+        match port & !abi::PORT_PARK {
             abi::PORT_LOCAL => {
                 self.checksum_value = crc32c::crc32c_append(seed, memory.slice(address, bytes as usize)?);
                 Ok(DONE)
@@ -499,7 +509,7 @@ impl Machine {
                 Ok(DONE)
             }
             abi::PORT_NV => {
-                if !self.permitted(caller.app, originating, address, u64::from(bytes)) {
+                if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
                     return Ok(abi::ERROR_PERMISSION);
                 }
                 let bank = caller.spu as usize;

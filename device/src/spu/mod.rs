@@ -3,9 +3,11 @@
 pub mod abi;
 mod costs;
 pub(crate) mod dma;
+pub(crate) mod miss;
 pub(crate) mod module;
 pub(crate) mod native;
 pub(crate) mod os;
+pub mod permission;
 pub(crate) mod request;
 pub(crate) mod rpc;
 pub(crate) mod timed;

@@ -4,6 +4,7 @@
 //! has no start function, and fits the preset's limits.
 
 use super::abi::ABI_VERSION;
+use crate::protection::{Calls, Handlers};
 use wasmparser::{CompositeInnerType, ExternalKind, Parser, Payload, TypeRef, ValType};
 
 /// Most bytes of a module.
@@ -54,6 +55,7 @@ pub(crate) struct Manifest {
     pub name: String,
     pub version: String,
     pub handlers: Vec<(u8, String)>,
+    pub calls: Calls,
 }
 
 /// Reads a manifest; the error names the line.
@@ -64,6 +66,7 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "its manifest (section willow.app) is not UTF-8".to_owned())?;
     let (mut abi, mut name, mut version) = (None, None, None);
     let mut handlers: Vec<(u8, String)> = Vec::new();
+    let mut calls = Calls::default();
     for (index, line) in text.split('\n').enumerate() {
         let line = line.trim_matches(['\0', ' ', '\r']);
         if line.is_empty() {
@@ -75,6 +78,11 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
             "abi" => abi = Some(value.parse::<u32>().map_err(|_| wrong("is no number"))?),
             "name" => name = Some(value.to_owned()),
             "version" => version = Some(value.to_owned()),
+            "public" | "kernel" => {
+                let set =
+                    Handlers::parse(value).ok_or_else(|| wrong("is neither * nor handler numbers with commas"))?;
+                *if key == "public" { &mut calls.public } else { &mut calls.kernel } = set;
+            }
             "handler" => {
                 let (number, handler) = value.split_once(':').ok_or_else(|| wrong("is not handler=NUMBER:NAME"))?;
                 let number = number.parse::<u8>().ok().filter(|number| *number > 0);
@@ -106,7 +114,7 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     if version.len() > 64 {
         return Err("its version has more than 64 bytes".to_owned());
     }
-    Ok(Manifest { name, version, handlers })
+    Ok(Manifest { name, version, handlers, calls })
 }
 
 /// True for names of the form `[a-z][a-z0-9-]{0,30}`.

@@ -8,6 +8,7 @@
 //! - A group's completion goes to the incarnation of the app that began it, or nowhere.
 
 use super::abi;
+use super::permission::Rights;
 use super::timed::Deferred;
 use crate::bridge::Bridge;
 use crate::clock::{Endpoint, Timing, Transfer, Work};
@@ -18,6 +19,7 @@ use crate::hre::HreId;
 use crate::media::controller::MediaController;
 use crate::media::store::StoreError;
 use crate::namespace::Namespace;
+use crate::protection::{Access, Calls, Protection};
 use crate::region::RegionTable;
 use crate::request::{AppNumber, Arguments, RpcOutcome};
 use crate::shared::ReplySpan;
@@ -102,6 +104,10 @@ pub(crate) struct AppState {
     pub handlers: Vec<(u8, String)>,
     pub has_handler: [bool; 256],
     pub incarnation: u32,
+    /// User whose app it is; `None`: the kernel's, trusted.
+    pub owner: Option<u32>,
+    /// Who may call it.
+    pub calls: Calls,
     /// Why it ended; `None` while it runs.
     pub ended: Option<String>,
     pub counters: AppCounters,
@@ -111,8 +117,8 @@ pub(crate) struct AppState {
     pub partial_lines: BTreeMap<u16, Vec<u8>>,
     /// Requests that found no free thread, by SPU.
     pub waiting: Vec<VecDeque<u32>>,
-    /// A range that was found to be permitted to kernel endpoints, and whether to all.
-    permitted: (u64, u64, bool),
+    /// A range that was found to be permitted to kernel endpoints, and whether to all. Of a user's app: to all, always.
+    pub permitted: (u64, u64, bool),
 }
 
 /// SPU-OS of all SPUs.
@@ -136,6 +142,7 @@ pub(crate) struct Machine {
     pub next_upcall: u64,
     pub media: MediaController<Continuation>,
     pub regions: RegionTable,
+    pub protection: Protection,
     pub namespaces: Arc<Vec<Namespace>>,
     pub apps: Vec<Option<AppState>>,
     pub spus: Vec<SpuCounters>,
@@ -186,6 +193,8 @@ impl AppState {
             handlers,
             has_handler,
             incarnation,
+            owner: None,
+            calls: Calls::default(),
             ended: None,
             counters: AppCounters::default(),
             user_counters: [0; abi::COUNTERS],
@@ -301,19 +310,14 @@ impl Machine {
 
     /// May the app touch this range of NV memory on behalf of that endpoint?
     #[inline]
-    pub fn permitted(&mut self, app: AppNumber, originating: HreId, address: u64, bytes: u64) -> bool {
+    pub fn permitted(&mut self, caller: Caller, originating: HreId, address: u64, bytes: u64, rights: Rights) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
-        let Some(state) = self.apps.get_mut(app as usize).and_then(Option::as_mut) else { return false };
+        let Some(state) = self.apps.get(caller.app as usize).and_then(Option::as_ref) else { return false };
         let (base, limit, all) = state.permitted;
         if address >= base && end <= limit && (all || originating.is_kernel()) {
             return true;
         }
-        let Some((_, region)) = self.regions.holding(address, bytes) else { return false };
-        if region.deleting || (!region.shared && region.app != state.name) {
-            return false;
-        }
-        state.permitted = (region.base, region.end(), !region.shared);
-        !region.shared || originating.is_kernel()
+        self.access(caller, originating, address, bytes, rights) == Access::Permitted
     }
 
     /// To be called when the region table has changed.

@@ -5,6 +5,7 @@
 
 use super::abi::{self, PENDING};
 use super::os::{Activity, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, WildPointer, error_of};
+use super::permission::Rights;
 use crate::clock::{DmaKind, Endpoint, Transfer};
 use crate::event::Event;
 use crate::hre::HreId;
@@ -123,7 +124,7 @@ impl Machine {
                 Ok(abi::DONE)
             }
             abi::PORT_NV => {
-                if !self.permitted(caller.app, originating, address, u64::from(bytes)) {
+                if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
                     return Ok(abi::ERROR_PERMISSION);
                 }
                 let bank = caller.spu as usize;
@@ -221,6 +222,9 @@ impl Machine {
         let spu = message.destination as u16;
         let running = self.apps.get(message.app as usize).and_then(Option::as_ref);
         let takes = running.is_some_and(|app| app.ended.is_none() && app.has_handler[message.handler as usize]);
+        if takes && !self.may_call(message.caller.app, message.app, message.handler, message.originating) {
+            return self.end_one(group, i64::from(abi::ERROR_PERMISSION), None);
+        }
         if !takes || !self.reserve_inbox(spu) {
             return self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }

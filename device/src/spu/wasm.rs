@@ -376,9 +376,10 @@ fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         guest.machine.borrow_mut().rpc_finish(guest.caller, handle, wait)
     })?;
     l.func_wrap("willow", "app_number", |g: GuestCaller<'_, Guest>, pointer: u32, bytes: u32| {
-        with(g, |_, memory, machine| {
+        with(g, |caller, memory, machine| {
             let name = memory.slice(pointer.into(), bytes as usize)?;
-            Ok(machine.find_app(name).map_or(abi::ERROR_NOT_FOUND, i32::from))
+            let owner = machine.app(caller.app).and_then(|app| app.owner);
+            Ok(machine.find_app_for(owner, name).map_or(abi::ERROR_NOT_FOUND, i32::from))
         })
     })?;
     l.func_wrap("willow", "region", |g: GuestCaller<'_, Guest>, id: u32, bytes: u64, wait: u32| {

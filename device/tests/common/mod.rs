@@ -1,10 +1,13 @@
 //! A device on RAM with a kernel endpoint, and apps written in WebAssembly text: what the core's tests drive.
 #![allow(dead_code)]
 
+pub mod slow;
+pub mod users;
+
 use willow_device::media::ram::RamStore;
 use willow_device::{
-    Arguments, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, clock::Timing,
-    control,
+    Arguments, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, Store,
+    clock::Timing, control,
 };
 
 /// A device and an endpoint of the host kernel.
@@ -33,7 +36,15 @@ impl Rig {
 
     pub fn with(config: DeviceConfig, timing: Option<Box<dyn Timing>>) -> Rig {
         let store = RamStore::new(config.spus as usize, 1 << 30).expect("a store in memory");
-        let mut device = Device::open(config, Box::new(store), timing, vec![]).expect("the device opens");
+        Rig::on(config, Box::new(store), timing)
+    }
+
+    pub fn over(config: DeviceConfig, store: Box<dyn Store>) -> Rig {
+        Rig::on(config, store, None)
+    }
+
+    fn on(config: DeviceConfig, store: Box<dyn Store>, timing: Option<Box<dyn Timing>>) -> Rig {
+        let mut device = Device::open(config, store, timing, vec![]).expect("the device opens");
         let hre = device.open_hre(None).expect("an endpoint");
         Rig::around(device, hre)
     }
@@ -78,11 +89,35 @@ impl Rig {
         payload: &[u8],
         reply: u32,
     ) -> HostCompletion {
-        let rpc = Rpc { app, handler, spu, arguments: Arguments::new(arguments).expect("at most 64 bytes") };
-        let request = self.request(rpc, payload, reply);
-        self.device.submit(self.hre, request).expect("the queue has room");
+        self.call_on(self.hre, (app, handler, spu), arguments, payload, reply)
+    }
+
+    /// The same on another endpoint.
+    pub fn call_on(
+        &mut self,
+        hre: HreId,
+        to: (u16, u8, u16),
+        arguments: &[u8],
+        payload: &[u8],
+        reply: u32,
+    ) -> HostCompletion {
+        self.begin(hre, to, arguments, payload, reply);
         self.settle();
         self.device.completion().expect("the request has ended")
+    }
+
+    /// Sends one RPC.
+    pub fn begin(
+        &mut self,
+        hre: HreId,
+        (app, handler, spu): (u16, u8, u16),
+        arguments: &[u8],
+        payload: &[u8],
+        reply: u32,
+    ) {
+        let rpc = Rpc { app, handler, spu, arguments: Arguments::new(arguments).expect("at most 64 bytes") };
+        let request = self.request(rpc, payload, reply);
+        self.device.submit(hre, request).expect("the queue has room");
     }
 
     /// Installs a module; the app's number, or the sentence of the refusal.
@@ -116,6 +151,11 @@ pub fn module(name: &str, body: &str) -> Vec<u8> {
 }
 
 pub fn module_with_memory(name: &str, memory: &str, body: &str) -> Vec<u8> {
+    module_with_manifest(name, memory, body, "")
+}
+
+/// The same with more lines in its manifest.
+pub fn module_with_manifest(name: &str, memory: &str, body: &str, lines: &str) -> Vec<u8> {
     let text = format!(
         r#"(module
         (import "willow" "request_info" (func $request_info (param i32 i32)))
@@ -144,7 +184,7 @@ pub fn module_with_memory(name: &str, memory: &str, body: &str) -> Vec<u8> {
         {memory}
         {body}
         (export "start" (func $start)) (export "complete" (func $complete))
-        (@custom "willow.app" "abi=1\nname={name}\nversion=1\nhandler=1:one\nhandler=2:two\nhandler=3:three\n")
+        (@custom "willow.app" "abi=1\nname={name}\nversion=1\nhandler=1:one\nhandler=2:two\nhandler=3:three\nhandler=4:four\n{lines}")
         )"#
     );
     wat::parse_str(&text).expect("the test's module is well formed")

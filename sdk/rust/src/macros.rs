@@ -29,6 +29,9 @@
 /// - `threads`: most requests that are being handled on an SPU at the same time, 1 to 64; more wait outside. Each takes the
 ///   memory of the largest handler's future.
 /// - `handlers`: constant numbers from 1 to 255, and functions `async fn(Request, &State) -> impl Into<Response>`.
+/// - `public: "1,2"` or `"*"`, optional: handlers that any user's processes and apps may call. Without it only the user who
+///   installed the app, and the host kernel.
+/// - `kernel: "3"` or `"*"`, optional: handlers that are called on behalf of the host kernel alone.
 /// - `events: on_event`, optional: `async fn(Request, DeviceEvent, &State) -> impl Into<Response>`.
 ///
 /// In a module this makes the exports `start` and `complete` and the section `willow.app`. Elsewhere it makes
@@ -42,6 +45,8 @@ macro_rules! app {
         state: $state:ty = $initial:expr,
         threads: $threads:expr,
         handlers: { $($number:expr => $handler:ident),+ $(,)? }
+        $(, public: $public:expr)?
+        $(, kernel: $kernel:expr)?
         $(, events: $events:ident)? $(,)?
     ) => {
         // Handlers work for any lifetime of the state, so that they cannot keep a reference for longer than an instance is.
@@ -75,11 +80,13 @@ macro_rules! app {
             use super::*;
 
             const WILLOW_HANDLERS: &[$crate::manifest::Entry] = &[$(($number, ::core::stringify!($handler))),+];
-            const WILLOW_MANIFEST_BYTES: usize = $crate::manifest::manifest_bytes($name, $version, WILLOW_HANDLERS);
+            const WILLOW_CALLERS: (&str, &str) = (::core::concat!($($public)?), ::core::concat!($($kernel)?));
+            const WILLOW_MANIFEST_BYTES: usize =
+                $crate::manifest::manifest_bytes($name, $version, WILLOW_HANDLERS, WILLOW_CALLERS);
             #[cfg_attr(target_arch = "wasm32", unsafe(link_section = "willow.app"))]
             #[used]
             pub static WILLOW_MANIFEST: [u8; WILLOW_MANIFEST_BYTES] =
-                $crate::manifest::manifest($name, $version, WILLOW_HANDLERS);
+                $crate::manifest::manifest($name, $version, WILLOW_HANDLERS, WILLOW_CALLERS);
 
             const WILLOW_SLOT_BYTES: usize = $crate::executor::largest(&[
                 $($crate::executor::handler_bytes::<$state, _>($handler),)+

@@ -15,7 +15,12 @@ const fn put<const BYTES: usize>(mut out: [u8; BYTES], mut at: usize, text: &[u8
     (out, at)
 }
 
-const fn build<const BYTES: usize>(name: &str, version: &str, handlers: &[Entry]) -> ([u8; BYTES], usize) {
+const fn build<const BYTES: usize>(
+    name: &str,
+    version: &str,
+    handlers: &[Entry],
+    (public, kernel): (&str, &str),
+) -> ([u8; BYTES], usize) {
     let (mut out, mut at) = put([0; BYTES], 0, b"abi=1\nname=");
     (out, at) = put(out, at, name.as_bytes());
     (out, at) = put(out, at, b"\nversion=");
@@ -39,11 +44,22 @@ const fn build<const BYTES: usize>(name: &str, version: &str, handlers: &[Entry]
         (out, at) = put(out, at, b"\n");
         index += 1;
     }
+    if !public.is_empty() {
+        (out, at) = put(out, at, b"public=");
+        (out, at) = put(out, at, public.as_bytes());
+        (out, at) = put(out, at, b"\n");
+    }
+    if !kernel.is_empty() {
+        (out, at) = put(out, at, b"kernel=");
+        (out, at) = put(out, at, kernel.as_bytes());
+        (out, at) = put(out, at, b"\n");
+    }
     (out, at)
 }
 
-/// Checks what [`crate::app!`] was given, and returns the manifest's length.
-pub const fn manifest_bytes(name: &str, version: &str, handlers: &[Entry]) -> usize {
+/// Checks what [`crate::app!`] was given, and returns the manifest's length. `callers`: the values of the lines `public` and
+/// `kernel`, which SPU-OS checks; empty for none.
+pub const fn manifest_bytes(name: &str, version: &str, handlers: &[Entry], callers: (&str, &str)) -> usize {
     let letters = name.as_bytes();
     assert!(!letters.is_empty() && letters.len() <= 31, "an app's name has 1 to 31 characters");
     assert!(letters[0].is_ascii_lowercase(), "an app's name begins with a-z");
@@ -66,12 +82,17 @@ pub const fn manifest_bytes(name: &str, version: &str, handlers: &[Entry]) -> us
         }
         index += 1;
     }
-    build::<0>(name, version, handlers).1
+    build::<0>(name, version, handlers, callers).1
 }
 
 /// The manifest.
-pub const fn manifest<const BYTES: usize>(name: &str, version: &str, handlers: &[Entry]) -> [u8; BYTES] {
-    build::<BYTES>(name, version, handlers).0
+pub const fn manifest<const BYTES: usize>(
+    name: &str,
+    version: &str,
+    handlers: &[Entry],
+    callers: (&str, &str),
+) -> [u8; BYTES] {
+    build::<BYTES>(name, version, handlers, callers).0
 }
 
 #[cfg(test)]
@@ -81,11 +102,14 @@ mod tests {
     #[test]
     fn lines() {
         const HANDLERS: &[Entry] = &[(1, "get"), (17, "put"), (255, "scan")];
-        const BYTES: usize = manifest_bytes("key-value", "0.1.0", HANDLERS);
-        let text = manifest::<BYTES>("key-value", "0.1.0", HANDLERS);
+        const CALLERS: (&str, &str) = ("1,17", "255");
+        const BYTES: usize = manifest_bytes("key-value", "0.1.0", HANDLERS, CALLERS);
+        let text = manifest::<BYTES>("key-value", "0.1.0", HANDLERS, CALLERS);
         assert_eq!(
             std::str::from_utf8(&text),
-            Ok("abi=1\nname=key-value\nversion=0.1.0\nhandler=1:get\nhandler=17:put\nhandler=255:scan\n")
+            Ok(
+                "abi=1\nname=key-value\nversion=0.1.0\nhandler=1:get\nhandler=17:put\nhandler=255:scan\npublic=1,17\nkernel=255\n"
+            )
         );
     }
 }

@@ -33,6 +33,19 @@ pub const SOURCE_HOST: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nv(pub u64);
 
+impl Nv {
+    /// The same address; a DMA that has no permission for it is parked until the host's agent has installed one or refused, instead
+    /// of failing with [`Error::Permission`] at once.
+    #[inline]
+    pub fn parked(self) -> ParkedNv {
+        ParkedNv(self.0)
+    }
+}
+
+/// NV memory as [`Nv::parked`] has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParkedNv(u64);
+
 /// The request's body, from a byte on: its inline arguments, then its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Body(pub u32);
@@ -61,7 +74,7 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// What a DMA can read from: [`Nv`], [`Body`], [`Local`], [`Zeroes`].
+/// What a DMA can read from: [`Nv`], [`ParkedNv`], [`Body`], [`Local`], [`Zeroes`].
 pub trait Source: Sealed {
     #[doc(hidden)]
     const SOURCE_PORT: u32;
@@ -69,7 +82,7 @@ pub trait Source: Sealed {
     fn source(self) -> (u64, u32);
 }
 
-/// What a DMA can write to: [`Nv`], [`Reply`], [`Local`].
+/// What a DMA can write to: [`Nv`], [`ParkedNv`], [`Reply`], [`Local`].
 pub trait Sink: Sealed {
     #[doc(hidden)]
     const SINK_PORT: u32;
@@ -87,6 +100,21 @@ impl Source for Nv {
 }
 impl Sink for Nv {
     const SINK_PORT: u32 = port::NV;
+    #[inline]
+    fn sink(self) -> End {
+        (self.0, UNBOUNDED)
+    }
+}
+impl Sealed for ParkedNv {}
+impl Source for ParkedNv {
+    const SOURCE_PORT: u32 = port::NV | port::PARK;
+    #[inline]
+    fn source(self) -> End {
+        (self.0, UNBOUNDED)
+    }
+}
+impl Sink for ParkedNv {
+    const SINK_PORT: u32 = port::NV | port::PARK;
     #[inline]
     fn sink(self) -> End {
         (self.0, UNBOUNDED)

@@ -14,6 +14,8 @@ pub mod port {
     pub const NETWORK: u32 = 2;
     /// Zeroes, as a source.
     pub const ZEROES: u32 = 3;
+    /// Added to a port of a DMA: a permission miss parks it.
+    pub const PARK: u32 = 0x100;
 }
 
 /// An import's result: finished at once.

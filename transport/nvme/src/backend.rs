@@ -12,6 +12,8 @@ use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, 
 pub trait Backend {
     fn open_hre(&mut self, process: Option<u32>) -> Option<HreId>;
     fn close_hre(&mut self, hre: HreId);
+    /// Says whose a process is that has endpoints, from the host's kernel.
+    fn vouch(&mut self, process: u32, user: u32, identity: (u64, u64));
     fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest>;
     fn submit_to(&mut self, hre: HreId, request: HostRequest, window: Option<SharedWindow>) -> Result<(), HostRequest>;
     fn abort(&mut self, hre: HreId, tag: u64) -> bool;
@@ -67,6 +69,9 @@ impl Backend for Device {
     }
     fn close_hre(&mut self, hre: HreId) {
         Device::close_hre(self, hre)
+    }
+    fn vouch(&mut self, process: u32, user: u32, identity: (u64, u64)) {
+        Device::vouch(self, process, user, identity)
     }
     #[inline]
     fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest> {

@@ -27,6 +27,31 @@ pub const ANSWER_UPCALL: u8 = 9;
 pub const ERROR_TEXT: u8 = 10;
 /// Payload: the app's name. Result: its number.
 pub const FIND_APP: u8 = 11;
+/// Payload: u32 process, u32 0, then for each extent u32 SPU, u32 rights (bit 0 read, bit 1 write), u64 first byte in the bank,
+/// u64 bytes. Result: number of extents.
+pub const GRANT: u8 = 12;
+/// The same payload; without extents, all that the process has.
+pub const REVOKE: u8 = 13;
+/// Arguments: u32 offset, u32 process. Reply: JSON array of [`PermissionInfo`].
+pub const LIST_PERMISSIONS: u8 = 14;
+/// Payload: JSON [`ProcessRequest`]. Result: the process' number.
+pub const OPEN_PROCESS: u8 = 15;
+/// Payload: u32 process.
+pub const CLOSE_PROCESS: u8 = 16;
+/// This endpoint becomes the agent's.
+pub const REGISTER_AGENT: u8 = 17;
+/// Payload: JSON [`IntercallChange`].
+pub const CHANGE_INTERCALLS: u8 = 18;
+/// Reply: JSON array of [`Intercall`].
+pub const LIST_INTERCALLS: u8 = 19;
+/// Reply: JSON array of [`ProcessInfo`].
+pub const LIST_PROCESSES: u8 = 20;
+
+/// Upcall of SPU-OS (app 0) to the agent: a permission was missed. Body: u32 originating HRE, u32 app, u64 first byte and u64 one
+/// past the last byte of the bank's range, u64 rights wanted.
+pub const UPCALL_PERMISSION_MISS: u8 = 1;
+/// Upcall of SPU-OS to the agent: u32 app number, then text: the app's name, a line feed, why it ended. Takes no answer.
+pub const UPCALL_APP_ENDED: u8 = 2;
 
 /// Longest app name that fits [`LOG`]'s arguments after the offset.
 pub const LOG_NAME_BYTES_MAX: usize = 20;
@@ -119,4 +144,61 @@ pub struct NamespaceInfo {
     pub bank_bytes: u64,
     /// Globally unique id.
     pub nguid: [u8; 16],
+}
+
+/// A process to open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessRequest {
+    /// Its user.
+    pub user: u32,
+    /// Its share of the processors beside others'.
+    pub weight: u16,
+}
+
+/// A process that the device knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// Number.
+    pub process: u32,
+    /// Its user.
+    pub user: u32,
+    /// Its share of the processors.
+    pub weight: u16,
+    /// Endpoints that it has open.
+    pub hres: u32,
+    /// What tells it from all other processes of its host; zeroes: not known.
+    pub identity: (u64, u64),
+}
+
+/// A permission that is in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PermissionInfo {
+    /// SPU.
+    pub spu: u16,
+    /// First byte in its bank.
+    pub start: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bit 0: read, bit 1: write.
+    pub rights: u32,
+}
+
+/// A rule: `caller` may call `handler` of `callee` (0: any that is not for the kernel alone).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intercall {
+    /// Name of the calling app.
+    pub caller: String,
+    /// Name of the called app.
+    pub callee: String,
+    /// Handler number, or 0.
+    pub handler: u8,
+}
+
+/// A change of the intercall table: first `remove`, then `add`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntercallChange {
+    /// Rules to add.
+    pub add: Vec<Intercall>,
+    /// Rules to take out.
+    pub remove: Vec<Intercall>,
 }

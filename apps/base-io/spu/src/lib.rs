@@ -28,6 +28,7 @@ willow_sdk::app! {
         wire::handler::COMPARE => compare,
         wire::handler::VERIFY => verify,
     },
+    public: "*",
 }
 
 /// A failure as Base-IO's status.

@@ -353,8 +353,8 @@ impl Host for SpuHost {
         wait: u32,
     ) -> i32 {
         let piece = Move {
-            source: (source_port, source_address),
-            destination: (destination_port, destination_address),
+            source: (source_port & !port::PARK, source_address),
+            destination: (destination_port & !port::PARK, destination_address),
             bytes: bytes as usize,
         };
         self.move_all(token, wait, vec![piece])
@@ -370,8 +370,8 @@ impl Host for SpuHost {
             let destination = moved(strided.destination_address, strided.destination_stride, segment);
             let (Some(source), Some(destination)) = (source, destination) else { return Error::Range.code() };
             moves.push(Move {
-                source: (strided.source_port, source),
-                destination: (strided.destination_port, destination),
+                source: (strided.source_port & !port::PARK, source),
+                destination: (strided.destination_port & !port::PARK, destination),
                 bytes: strided.segment_bytes as usize,
             });
         }

@@ -128,9 +128,13 @@ impl Front {
         if self.memory_bytes + layout.bytes() as u64 > self.config.memory_bytes_max {
             return Err("the shared memory of all endpoints together is used up".to_owned());
         }
-        let number = self.processes.get(key).map(|process| process.number).ok_or("the process has ended")?;
+        let process = self.processes.get(key).ok_or("the process has ended")?;
+        let (number, user) = (process.number, process.peer.uid);
         let (mapping, memory) = Mapping::create(layout.bytes()).map_err(|error| error.to_string())?;
         let hre = device.open_hre((!kernel).then_some(number)).ok_or("the device has no endpoint left")?;
+        if !kernel {
+            device.vouch(number, user, key);
+        }
         // Half of the ring: a completion has its place also while the host is late to tell what it took.
         let depth = entries / 2;
         let mut endpoint = Box::new(Endpoint::new(hre, layout, mapping, depth));

@@ -1,0 +1,66 @@
+//! Endpoints as their transports see them: opening and closing, and upcalls.
+
+use super::*;
+
+impl Device {
+    /// A new queue at the bridge. `process`: `None` for the host kernel (trusted), else a user process' number.
+    pub fn open_hre(&mut self, process: Option<u32>) -> Option<HreId> {
+        let mut machine = self.machine.borrow_mut();
+        let hre = machine.bridge.open(process)?;
+        if let Some(process) = process {
+            machine.protection.hre_opened(process);
+        }
+        Some(hre)
+    }
+
+    /// Ends a queue: what it has in flight is drained and its completions are dropped.
+    pub fn close_hre(&mut self, hre: HreId) {
+        let mut machine = self.machine.borrow_mut();
+        if !machine.bridge.is_open(hre) {
+            return;
+        }
+        machine.bridge.close(hre);
+        if machine.protection.hre_closed(hre) {
+            machine.fail_parked(hre.process(), None);
+        }
+        if machine.protection.misses.agent == Some(hre) {
+            machine.agent_gone();
+        }
+        let orphans: Vec<u64> = machine.upcalls.iter().filter(|(_, (of, _))| *of == hre).map(|(id, _)| *id).collect();
+        for id in orphans {
+            if let Some((_, group)) = machine.upcalls.remove(&id) {
+                machine.end_one(group, i64::from(abi::ERROR_ENDED), None);
+            }
+        }
+        self.service.forget(hre);
+    }
+
+    /// The next upcall for an endpoint.
+    pub fn upcall(&mut self, hre: HreId) -> Option<Upcall> {
+        self.machine.borrow_mut().bridge.pop_upcall(hre)
+    }
+
+    /// Answers an upcall. False where there is no such upcall waiting for this endpoint.
+    pub fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool {
+        let mut machine = self.machine.borrow_mut();
+        if machine.answer_miss(hre, id, status == 0) {
+            return true;
+        }
+        match machine.upcalls.get(&id) {
+            Some((of, group)) if *of == hre => {
+                let group = *group;
+                machine.upcalls.remove(&id);
+                let result = (u64::from(status & 0x7fff_ffff) << 32 | u64::from(result)) as i64;
+                match machine.groups.get(group).map(|group| group.caller.spu) {
+                    Some(spu) if machine.is_timed() => {
+                        let ends = (Endpoint::Host, Endpoint::Spu(spu));
+                        machine.carry(Event::End { group, result, memory: None }, ends, 0, 0);
+                    }
+                    _ => machine.end_one(group, result, None),
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Protection: processes and their users, the SPUs' permission tables, and which call is allowed to whom (Willow, section 2.6).
+//! What a DMA misses is in [`crate::spu::miss`].
+//!
+//! What always holds:
+//! - an app of a user ([`AppState::owner`]) never acts with the kernel's rights: on behalf of a kernel endpoint, or of SPU-OS, it
+//!   reaches its own regions alone and calls no other app;
+//! - an app calls its own handlers, those of its owner's other apps, those that their manifest makes public, and what a rule in
+//!   the intercall table names; a handler for the kernel alone is reached on behalf of kernel endpoints alone;
+//! - a process has permissions only while it is known to the device.
+
+use crate::hre::HreId;
+use crate::request::{AppNumber, Upcall};
+use crate::spu::miss::Misses;
+use crate::spu::os::{AppState, Caller, Machine};
+use crate::spu::permission::{Extent, PermissionTable, Rights};
+use crate::statistics::ProtectionCounters;
+use serde::{Deserialize, Serialize};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most processes at once.
+pub const PROCESSES_MAX: usize = 4096;
+/// Most rules of the intercall table.
+pub const INTERCALLS_MAX: usize = 4096;
+/// The user of a process that nobody vouched for: may call public handlers, and owns nothing.
+pub const USER_NOBODY: u32 = u32::MAX;
+/// Numbers of processes have this many bits; in an endpoint's id a one stands before them.
+const PROCESS_BITS: u32 = 19;
+/// That one.
+const PROCESS_USER: u32 = 1 << PROCESS_BITS;
+/// The control service numbers processes from here on; those below are for transports that know their processes themselves.
+pub const OPENED_FIRST: u32 = PROCESS_USER / 2;
+
+/// A rule of the intercall table: `caller` may call `handler` of `callee` (0: any that is not for the kernel alone).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Intercall {
+    /// Name of the calling app.
+    pub caller: String,
+    /// Name of the called app.
+    pub callee: String,
+    /// Handler number, or 0.
+    pub handler: u8,
+}
+
+/// A process of a user, as the trusted part of the host told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// Number, 1 to 2^19 - 1.
+    pub process: u32,
+    /// Its user.
+    pub user: u32,
+    /// Its share of the processors, beside others'.
+    pub weight: u16,
+    /// Endpoints that it has open.
+    pub hres: u32,
+    /// What tells it from all other processes of its host, as [`crate::Device::vouch`] was told; zeroes: not known.
+    #[serde(default)]
+    pub identity: (u64, u64),
+}
+
+struct Process {
+    user: u32,
+    weight: u16,
+    hres: u32,
+    identity: (u64, u64),
+    /// Told of by [`crate::Device::open_process`]: known until it is closed, not only while it has endpoints.
+    kept: bool,
+}
+
+/// State of protection.
+pub(crate) struct Protection {
+    /// One an SPU.
+    pub tables: Vec<PermissionTable>,
+    /// By process number, as endpoints' ids have it (with the one before it).
+    processes: BTreeMap<u32, Process>,
+    next_process: u32,
+    pub intercalls: BTreeSet<Intercall>,
+    pub misses: Misses,
+}
+
+/// A process number as it stands in endpoints' ids.
+pub(crate) fn in_ids(process: u32) -> u32 {
+    PROCESS_USER | process & (PROCESS_USER - 1)
+}
+
+impl Protection {
+    pub fn new(spus: u16, entries: usize, intercalls: BTreeSet<Intercall>) -> Self {
+        Protection {
+            tables: (0..spus).map(|_| PermissionTable::new(entries)).collect(),
+            processes: BTreeMap::new(),
+            next_process: 0,
+            intercalls,
+            misses: Misses::default(),
+        }
+    }
+
+    /// A new process of `user`; its number. `None` where there are [`PROCESSES_MAX`].
+    pub fn open_process(&mut self, user: u32, weight: u16) -> Option<u32> {
+        if self.processes.len() >= PROCESSES_MAX {
+            return None;
+        }
+        loop {
+            // Numbers come again as late as possible.
+            self.next_process = OPENED_FIRST | (self.next_process + 1) & (OPENED_FIRST - 1);
+            let id = in_ids(self.next_process);
+            if let Entry::Vacant(free) = self.processes.entry(id) {
+                free.insert(Process { user, weight: weight.max(1), hres: 0, identity: (0, 0), kept: true });
+                return Some(self.next_process);
+            }
+        }
+    }
+
+    /// Forgets a process and all its permissions.
+    pub fn close_process(&mut self, process: u32) -> bool {
+        let id = in_ids(process);
+        for table in &mut self.tables {
+            table.revoke_all(id);
+        }
+        self.processes.remove(&id).is_some()
+    }
+
+    /// An endpoint of a process was opened.
+    pub fn hre_opened(&mut self, process: u32) {
+        let process = self.processes.entry(in_ids(process));
+        process.or_insert(Process { user: USER_NOBODY, weight: 1, hres: 0, identity: (0, 0), kept: false }).hres += 1;
+    }
+
+    /// What a transport knows of a process that has an endpoint.
+    pub fn vouch(&mut self, process: u32, user: u32, identity: (u64, u64)) {
+        if let Some(known) = self.processes.get_mut(&in_ids(process)) {
+            (known.user, known.identity) = (user, identity);
+        }
+    }
+
+    /// An endpoint was closed; true where that was the end of its process.
+    pub fn hre_closed(&mut self, hre: HreId) -> bool {
+        if hre.is_kernel() {
+            return false;
+        }
+        let Some(process) = self.processes.get_mut(&hre.process()) else { return false };
+        process.hres = process.hres.saturating_sub(1);
+        let ends = process.hres == 0 && !process.kept;
+        if ends {
+            self.close_process(hre.process());
+        }
+        ends
+    }
+
+    /// True where the device knows of this process.
+    pub fn knows(&self, process: u32) -> bool {
+        self.processes.contains_key(&in_ids(process))
+    }
+
+    /// User of an endpoint; `None` for the kernel's.
+    pub fn user(&self, hre: HreId) -> Option<u32> {
+        if hre.is_kernel() {
+            return None;
+        }
+        Some(self.processes.get(&hre.process()).map_or(USER_NOBODY, |process| process.user))
+    }
+
+    /// All processes.
+    pub fn processes(&self) -> Vec<ProcessInfo> {
+        let info = |(id, process): (&u32, &Process)| ProcessInfo {
+            process: id & (PROCESS_USER - 1),
+            user: process.user,
+            weight: process.weight,
+            hres: process.hres,
+            identity: process.identity,
+        };
+        self.processes.iter().map(info).collect()
+    }
+
+    /// Adds rights on an SPU.
+    pub fn grant(&mut self, process: u32, spu: u16, extent: Extent) {
+        if let Some(table) = self.tables.get_mut(spu as usize) {
+            table.grant(in_ids(process), extent);
+        }
+    }
+
+    /// Takes rights on an SPU.
+    pub fn revoke(&mut self, process: u32, spu: u16, extent: Extent) {
+        if let Some(table) = self.tables.get_mut(spu as usize) {
+            table.revoke(in_ids(process), extent);
+        }
+    }
+
+    /// Takes all rights of a process.
+    pub fn revoke_all(&mut self, process: u32) {
+        for table in &mut self.tables {
+            table.revoke_all(in_ids(process));
+        }
+    }
+}
+
+/// What the look-up of a range came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    Permitted,
+    /// Never, whatever is granted.
+    Forbidden,
+    /// Not unless somebody grants it.
+    Missing,
+}
+
+impl Machine {
+    /// The whole rule, where the calling app's remembered range does not answer.
+    pub fn access(&mut self, caller: Caller, originating: HreId, address: u64, bytes: u64, rights: Rights) -> Access {
+        let Some(end) = address.checked_add(bytes) else { return Access::Forbidden };
+        let Some(state) = self.apps.get_mut(caller.app as usize).and_then(Option::as_mut) else {
+            return Access::Forbidden;
+        };
+        let (base, limit, all) = state.permitted;
+        if all || address < base || end > limit {
+            let Some((_, region)) = self.regions.holding(address, bytes) else { return Access::Forbidden };
+            if region.deleting || (!region.shared && region.app != state.name) {
+                return Access::Forbidden;
+            }
+            if !region.shared || state.owner.is_none() {
+                state.permitted = (region.base, region.end(), !region.shared);
+            }
+            if !region.shared {
+                return Access::Permitted;
+            }
+            if originating.is_kernel() {
+                let trusted = state.owner.is_none();
+                return if trusted { Access::Permitted } else { Access::Forbidden };
+            }
+        }
+        let table = &mut self.protection.tables[caller.spu as usize];
+        match table.permits(originating.process(), address, bytes, rights) {
+            true => Access::Permitted,
+            false => Access::Missing,
+        }
+    }
+
+    /// Counters of protection.
+    pub fn protection_counters(&self) -> ProtectionCounters {
+        let mut counters = ProtectionCounters {
+            processes: self.protection.processes.len() as u64,
+            upcalls: self.protection.misses.upcalls,
+            parked: self.parked() as u64,
+            ..Default::default()
+        };
+        for table in &self.protection.tables {
+            counters.permissions += table.len() as u64;
+            counters.misses += table.counters().misses;
+            counters.evictions += table.counters().evictions;
+        }
+        counters
+    }
+
+    /// True where a wait is on behalf of a user's endpoint.
+    pub fn group_is_users(&self, group: u32) -> bool {
+        let token = self.groups.get(group).and_then(|group| group.token);
+        token.and_then(|token| self.activities.get(token)).is_some_and(|activity| !activity.originating.is_kernel())
+    }
+
+    /// True where a new region of an app is within its user's share.
+    pub fn region_fits_user(&self, app: AppNumber, bank_bytes: u64) -> bool {
+        let Some(owner) = self.apps.get(app as usize).and_then(Option::as_ref).and_then(|app| app.owner) else {
+            return true;
+        };
+        let prefix = user_app_name(owner, "");
+        let taken: u64 = self.regions.all().iter().filter(|r| r.app.starts_with(&prefix)).map(|r| r.bank_bytes).sum();
+        let wanted = bank_bytes.checked_next_multiple_of(crate::region::REGION_ALIGNMENT_BYTES);
+        wanted.and_then(|wanted| taken.checked_add(wanted)).is_some_and(|all| all <= self.config.user_region_bytes_max)
+    }
+
+    /// Tells the agent that an app has ended; it tells the app's users.
+    pub fn tell_app_ended(&mut self, number: AppNumber, spu: u16, why: &str) {
+        let Some(agent) = self.protection.misses.agent else { return };
+        let name = self.apps.get(number as usize).and_then(Option::as_ref).map_or("", |app| &app.name);
+        let mut body = u32::from(number).to_le_bytes().to_vec();
+        body.extend_from_slice(format!("{name}\n{why}").as_bytes());
+        let handler = crate::control::UPCALL_APP_ENDED;
+        let upcall = Upcall { id: 0, app: crate::control::CONTROL_APP, handler, spu, body };
+        if !self.bridge.push_upcall(agent, upcall) {
+            tracing::warn!("the agent could not be told that app {name} ended: it leaves too many upcalls unfetched");
+        }
+    }
+
+    /// May an app call this handler of an app, on behalf of that endpoint?
+    pub fn may_call(&self, caller: AppNumber, callee: AppNumber, handler: u8, originating: HreId) -> bool {
+        let find = |number: AppNumber| self.apps.get(number as usize).and_then(Option::as_ref);
+        let (Some(from), Some(to)) = (find(caller), find(callee)) else { return false };
+        let from_outside = caller != callee && from.owner.is_some();
+        if to.calls.kernel.has(handler) && (!originating.is_kernel() || from_outside) {
+            return false;
+        }
+        if caller == callee {
+            return true;
+        }
+        match from.owner {
+            // What comes with the device, or was installed by the kernel, is trusted to call; its own rules hold for what it is
+            // asked by users.
+            None => true,
+            Some(_) if originating.is_kernel() => false,
+            Some(owner) => {
+                let rule = |handler| {
+                    let rule = Intercall { caller: from.name.clone(), callee: to.name.clone(), handler };
+                    self.protection.intercalls.contains(&rule)
+                };
+                to.owner == Some(owner) || to.calls.public.has(handler) || rule(handler) || rule(0)
+            }
+        }
+    }
+}
+
+/// May a user's request for this handler be delivered?
+pub(crate) fn may_request(protection: &Protection, app: &AppState, handler: u8, originating: HreId) -> bool {
+    protection.user(originating).is_none_or(|user| may_user_call(app, handler, user))
+}
+
+/// May a process of `user` call this handler itself?
+pub(crate) fn may_user_call(app: &AppState, handler: u8, user: u32) -> bool {
+    !app.calls.kernel.has(handler)
+        && (app.calls.public.has(handler) || (app.owner == Some(user) && user != USER_NOBODY))
+}
+
+/// A set of handler numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Handlers([u64; 4]);
+
+impl Handlers {
+    /// All of them.
+    pub const ALL: Handlers = Handlers([u64::MAX; 4]);
+
+    /// Whether it has a handler.
+    #[inline]
+    pub fn has(&self, handler: u8) -> bool {
+        self.0[usize::from(handler >> 6)] >> (handler & 63) & 1 != 0
+    }
+
+    /// Adds one.
+    pub fn add(&mut self, handler: u8) {
+        self.0[usize::from(handler >> 6)] |= 1 << (handler & 63);
+    }
+
+    /// From `*` or numbers with commas between.
+    pub fn parse(text: &str) -> Option<Handlers> {
+        if text == "*" {
+            return Some(Handlers::ALL);
+        }
+        let mut set = Handlers::default();
+        for number in text.split(',') {
+            set.add(number.trim().parse().ok().filter(|number| *number > 0)?);
+        }
+        Some(set)
+    }
+}
+
+/// Who may call which of an app's handlers, from its manifest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Calls {
+    /// Any user's processes, and any app.
+    pub public: Handlers,
+    /// On behalf of kernel endpoints alone.
+    pub kernel: Handlers,
+}
+
+/// The name under which a user's app is installed: nobody else's can be the same.
+pub(crate) fn user_app_name(user: u32, name: &str) -> String {
+    format!("u{user}-{name}")
+}
+
+/// True for names that only users' apps have.
+pub(crate) fn is_user_app_name(name: &str) -> bool {
+    let digits = name.strip_prefix('u').map_or("", |rest| rest.split('-').next().unwrap_or(""));
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) && name.contains('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_known_from_opening_to_closing() {
+        let mut protection = Protection::new(2, 16, BTreeSet::new());
+        let process = protection.open_process(1000, 0).unwrap();
+        let hre = HreId(in_ids(process) << 12);
+        assert_eq!(protection.user(hre), Some(1000));
+        let extent = Extent { start: 0, end: 10, rights: Rights::READ };
+        protection.grant(process, 1, extent);
+        assert!(protection.tables[1].permits(hre.process(), 0, 10, Rights::READ));
+        protection.hre_opened(process);
+        assert!(!protection.hre_closed(hre) && protection.knows(process));
+        assert!(protection.close_process(process) && !protection.knows(process));
+        assert!(!protection.tables[1].permits(hre.process(), 0, 10, Rights::READ));
+        // One that nobody told of lives as long as its endpoints.
+        protection.hre_opened(77);
+        assert_eq!(protection.user(HreId(in_ids(77) << 12)), Some(USER_NOBODY));
+        protection.grant(77, 0, extent);
+        assert!(protection.hre_closed(HreId(in_ids(77) << 12)));
+        assert!(protection.tables[0].is_empty());
+        assert_ne!(protection.open_process(1, 1), Some(process), "numbers come again late");
+    }
+
+    #[test]
+    fn sets_of_handlers_and_names() {
+        let set = Handlers::parse("1, 64,255").unwrap();
+        assert!(set.has(1) && set.has(64) && set.has(255) && !set.has(2) && !set.has(0));
+        assert!(Handlers::parse("*").unwrap().has(200));
+        assert!(Handlers::parse("0").is_none() && Handlers::parse("").is_none() && Handlers::parse("1,x").is_none());
+        assert!(is_user_app_name(&user_app_name(1000, "scan")));
+        assert!(!is_user_app_name("u-scan") && !is_user_app_name("user-1") && !is_user_app_name("u1000"));
+    }
+}

@@ -1,0 +1,330 @@
+//! The control service's part of protection: processes, permissions, the agent, the intercall table; and what users' endpoints
+//! may ask of the service (see [`crate::control`]).
+//!
+//! Invariant: a revocation is answered when nothing that the permission allowed is under way any more.
+
+use super::{Answer, refuse};
+use crate::control::{self, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
+use crate::device::Device;
+use crate::hre::HreId;
+use crate::media::store::StoreError;
+use crate::protection::{INTERCALLS_MAX, USER_NOBODY, in_ids, user_app_name};
+use crate::request::AppNumber;
+use crate::spu::os::{AppState, Machine};
+use crate::spu::permission::{Extent, Rights};
+
+/// Bytes of an extent in a grant or revocation.
+pub const EXTENT_BYTES: usize = 24;
+
+/// A grant or revocation as it came.
+struct Extents {
+    process: u32,
+    extents: Vec<(u16, Extent)>,
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes)
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
+}
+
+/// Reads u32 process, u32 0, then extents of u32 SPU, u32 rights, u64 first byte, u64 bytes.
+fn decode(body: &[u8]) -> Option<Extents> {
+    let (process, zero) = (word(body, 0)?, word(body, 4)?);
+    let list = &body[8..];
+    if zero != 0 || !list.len().is_multiple_of(EXTENT_BYTES) {
+        return None;
+    }
+    let one = |bytes: &[u8]| {
+        let (spu, rights) = (word(bytes, 0)?, Rights::from_bits(word(bytes, 4)?)?);
+        let (start, count) = (long(bytes, 8)?, long(bytes, 16)?);
+        let end = start.checked_add(count).filter(|end| *end > start)?;
+        Some((u16::try_from(spu).ok()?, Extent { start, end, rights }))
+    };
+    Some(Extents { process, extents: list.chunks_exact(EXTENT_BYTES).map(one).collect::<Option<_>>()? })
+}
+
+/// True for the requests that a user's endpoint may make; each is answered within what is the user's.
+pub(super) fn is_for_users(handler: u8) -> bool {
+    matches!(
+        handler,
+        control::INSTALL
+            | control::REMOVE
+            | control::LIST_APPS
+            | control::LOG
+            | control::ANSWER_UPCALL
+            | control::ERROR_TEXT
+            | control::FIND_APP
+    )
+}
+
+impl Machine {
+    /// The app that an endpoint or another app means by a name: a user's own before the kernel's.
+    pub fn find_app_for(&self, user: Option<u32>, name: &[u8]) -> Option<AppNumber> {
+        if let (Some(user), Ok(text)) = (user, std::str::from_utf8(name))
+            && let Some(own) = self.find_app(user_app_name(user, text).as_bytes())
+        {
+            return Some(own);
+        }
+        let number = self.find_app(name)?;
+        let seen = self.apps[number as usize].as_ref().is_some_and(|app| is_seen(app, user));
+        seen.then_some(number)
+    }
+}
+
+/// Whether an app is there for a user: it is the user's own, or has a public handler.
+pub(super) fn is_seen(app: &AppState, user: Option<u32>) -> bool {
+    let public = || app.handlers.iter().any(|(number, _)| app.calls.public.has(*number));
+    user.is_none() || (app.owner == user && user != Some(USER_NOBODY)) || public()
+}
+
+impl Device {
+    /// A new process of `user`, with a share of `weight` of the processors beside others'; its number, for
+    /// [`Device::open_hre`]. It is known until [`Device::close_process`]. `None` where there are too many.
+    pub fn open_process(&mut self, user: u32, weight: u16) -> Option<u32> {
+        self.machine.borrow_mut().protection.open_process(user, weight)
+    }
+
+    /// Says whose a process is that has endpoints: its user, and what tells it from others on its host. For transports that
+    /// take it from the host's kernel, never from the process.
+    pub fn vouch(&mut self, process: u32, user: u32, identity: (u64, u64)) {
+        self.machine.borrow_mut().protection.vouch(process, user, identity);
+    }
+
+    /// Ends a process: its endpoints are closed and its permissions are gone. What it has under way is drained.
+    pub fn close_process(&mut self, process: u32) {
+        let hres = self.machine.borrow().bridge.of_process(in_ids(process));
+        for hre in hres {
+            self.close_hre(hre);
+        }
+        let mut machine = self.machine.borrow_mut();
+        machine.protection.close_process(process);
+        machine.fail_parked(process, None);
+    }
+
+    /// Requests of protection; `None` where the handler is none of them.
+    pub(super) fn protection_request(&mut self, token: u32, hre: HreId, handler: u8, body: &[u8]) -> Option<()> {
+        let answer = match handler {
+            control::GRANT => self.grant(body),
+            control::REVOKE => match self.revoke(body) {
+                Ok(_) => {
+                    self.answer_behind_fence(token, hre);
+                    return Some(());
+                }
+                refused => refused,
+            },
+            control::OPEN_PROCESS => self.open_process_request(body),
+            control::CLOSE_PROCESS => match word(body, 0) {
+                Some(process) if self.machine.borrow().protection.knows(process) => {
+                    self.close_process(process);
+                    self.answer_behind_fence(token, hre);
+                    return Some(());
+                }
+                Some(process) => refuse(ControlStatus::NotFound, format!("there is no process {process}")),
+                None => refuse(ControlStatus::Malformed, "a process is named by 4 bytes"),
+            },
+            control::REGISTER_AGENT => self.register_agent(hre),
+            control::CHANGE_INTERCALLS => return self.change_intercalls(token, hre, body),
+            control::LIST_PERMISSIONS | control::LIST_PROCESSES | control::LIST_INTERCALLS => {
+                let list = self.protection_list(handler, body);
+                self.reply(token, body, &list)
+            }
+            _ => return None,
+        };
+        self.answer(token, hre, answer);
+        Some(())
+    }
+
+    fn protection_list(&self, handler: u8, arguments: &[u8]) -> Vec<u8> {
+        let machine = self.machine.borrow();
+        let list = match handler {
+            control::LIST_PROCESSES => serde_json::to_vec(&machine.protection.processes()),
+            control::LIST_INTERCALLS => serde_json::to_vec(&machine.protection.intercalls),
+            _ => {
+                let process = in_ids(word(arguments, 4).unwrap_or(0));
+                let tables = machine.protection.tables.iter().enumerate();
+                let info = |spu: usize, extent: &Extent| PermissionInfo {
+                    spu: spu as u16,
+                    start: extent.start,
+                    bytes: extent.end - extent.start,
+                    rights: extent.rights.bits(),
+                };
+                let of = tables.flat_map(|(spu, table)| {
+                    table.extents(process).iter().map(|extent| info(spu, extent)).collect::<Vec<_>>()
+                });
+                serde_json::to_vec(&of.collect::<Vec<_>>())
+            }
+        };
+        list.unwrap_or_default()
+    }
+
+    /// Answers when all operations of the store that are under way now have ended.
+    fn answer_behind_fence(&mut self, token: u32, hre: HreId) {
+        if self.machine.borrow().media.in_flight() == 0 {
+            return self.answer(token, hre, Ok(0));
+        }
+        self.machine.borrow_mut().media.fence(Box::new(move |device, _: Result<(), StoreError>| {
+            device.answer(token, hre, Ok(0));
+        }));
+    }
+
+    fn extents(&self, body: &[u8]) -> Result<Extents, (ControlStatus, String)> {
+        let Some(request) = decode(body) else {
+            let text = "permissions are u32 process, u32 0, then u32 SPU, u32 rights, u64 first byte, u64 bytes each";
+            return Err((ControlStatus::Malformed, text.to_owned()));
+        };
+        let machine = self.machine.borrow();
+        if !machine.protection.knows(request.process) {
+            return Err((ControlStatus::NotFound, format!("there is no process {}", request.process)));
+        }
+        for (spu, extent) in &request.extents {
+            let region = machine.regions.holding(extent.start, extent.end - extent.start);
+            let grantable = region.is_some_and(|(_, region)| region.shared && !region.deleting);
+            if *spu >= machine.config.spus || !grantable {
+                let text = format!(
+                    "bytes {:#x} to {:#x} of SPU {spu} are in no block namespace: permissions are for these alone",
+                    extent.start, extent.end
+                );
+                return Err((ControlStatus::Malformed, text));
+            }
+        }
+        Ok(request)
+    }
+
+    fn grant(&mut self, body: &[u8]) -> Answer {
+        let request = self.extents(body)?;
+        let mut machine = self.machine.borrow_mut();
+        for (spu, extent) in &request.extents {
+            machine.protection.grant(request.process, *spu, *extent);
+        }
+        Ok(request.extents.len() as u32)
+    }
+
+    fn revoke(&mut self, body: &[u8]) -> Answer {
+        let request = self.extents(body)?;
+        let mut machine = self.machine.borrow_mut();
+        if request.extents.is_empty() {
+            machine.protection.revoke_all(request.process);
+            machine.fail_parked(request.process, None);
+        }
+        for (spu, extent) in &request.extents {
+            machine.protection.revoke(request.process, *spu, *extent);
+            machine.fail_parked(request.process, Some((*spu, *extent)));
+        }
+        Ok(0)
+    }
+
+    fn open_process_request(&mut self, body: &[u8]) -> Answer {
+        let request: ProcessRequest = match serde_json::from_slice(body) {
+            Ok(request) => request,
+            Err(error) => {
+                return refuse(ControlStatus::Malformed, format!("the request for a process cannot be read: {error}"));
+            }
+        };
+        match self.open_process(request.user, request.weight) {
+            Some(process) => Ok(process),
+            None => refuse(ControlStatus::NoRoom, "the device knows as many processes as it can"),
+        }
+    }
+
+    fn register_agent(&mut self, hre: HreId) -> Answer {
+        let mut machine = self.machine.borrow_mut();
+        match machine.protection.misses.agent {
+            Some(other) if other != hre => refuse(ControlStatus::Busy, "another endpoint is the agent's: end it first"),
+            _ => {
+                machine.protection.misses.agent = Some(hre);
+                Ok(0)
+            }
+        }
+    }
+
+    fn change_intercalls(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
+        let change: IntercallChange = match serde_json::from_slice(body) {
+            Ok(change) => change,
+            Err(error) => {
+                let text = format!("the change of the intercall table cannot be read: {error}");
+                self.answer(token, hre, refuse(ControlStatus::Malformed, text));
+                return Some(());
+            }
+        };
+        {
+            let table = &mut self.machine.borrow_mut().protection.intercalls;
+            for rule in &change.remove {
+                table.remove(rule);
+            }
+            table.extend(change.add);
+            while table.len() > INTERCALLS_MAX {
+                table.pop_last();
+            }
+        }
+        self.save(Box::new(move |device, saved| {
+            let failed = |error| (ControlStatus::MediaFailed, format!("the intercall table is not saved: {error}"));
+            device.answer(token, hre, saved.map(|()| 0).map_err(failed));
+        }));
+        Some(())
+    }
+
+    /// A block namespace is about to go: nobody has rights in its range any more.
+    pub(super) fn revoke_region(&mut self, base: u64, bank_bytes: u64) {
+        let mut machine = self.machine.borrow_mut();
+        let processes: Vec<u32> = machine.protection.processes().iter().map(|info| info.process).collect();
+        let extent = Extent { start: base, end: base + bank_bytes, rights: Rights::READ_WRITE };
+        for spu in 0..machine.config.spus {
+            for process in &processes {
+                machine.protection.revoke(*process, spu, extent);
+                machine.fail_parked(*process, Some((spu, extent)));
+            }
+        }
+    }
+
+    /// Checks that a user may install an app of this name; the name under which it goes.
+    pub(super) fn app_name_for(&self, owner: Option<u32>, name: &str) -> Result<String, (ControlStatus, String)> {
+        let machine = self.machine.borrow();
+        let Some(user) = owner else {
+            if crate::protection::is_user_app_name(name) {
+                let text = format!("app names like {name} are those of users' apps: choose another");
+                return Err((ControlStatus::ModuleRefused, text));
+            }
+            return Ok(name.to_owned());
+        };
+        let full = user_app_name(user, name);
+        let apps = machine.apps.iter().flatten();
+        let (own, replaces) = apps
+            .filter(|app| app.owner == owner)
+            .fold((0, false), |(count, replaces), app| (count + 1, replaces || app.name == full));
+        let most = machine.config.apps_per_user_max;
+        if !replaces && own >= u32::from(most) {
+            let text = format!("this user has {own} apps, at most {most} are allowed: remove one");
+            return Err((ControlStatus::NoRoom, text));
+        }
+        Ok(full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_read_whole_or_not_at_all() {
+        let mut body = vec![7, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(decode(&body).map(|it| (it.process, it.extents.len())), Some((7, 0)));
+        body.extend([3, 0, 0, 0, 2, 0, 0, 0]);
+        body.extend(4096u64.to_le_bytes());
+        assert!(decode(&body).is_none());
+        body.extend(8192u64.to_le_bytes());
+        let request = decode(&body).unwrap();
+        assert_eq!(request.extents, [(3, Extent { start: 4096, end: 12288, rights: Rights::WRITE })]);
+        for (at, value) in [(4, 1), (10, 1), (12, 4), (12, 0), (31, 0xff)] {
+            let mut wrong = body.clone();
+            wrong[at] = value;
+            if at == 31 {
+                wrong[16..32].fill(0xff);
+            }
+            assert!(decode(&wrong).is_none(), "{at}");
+        }
+        assert!(decode(&[1, 2, 3]).is_none());
+    }
+}

@@ -1,0 +1,326 @@
+//! Permission misses: a DMA on behalf of a user endpoint found no permission. SPU-OS tells the agent (an upcall to its kernel
+//! endpoint), and the DMA either fails at once or is parked until the agent has answered, as the handler asked
+//! (Willow, section 2.6).
+//!
+//! What always holds:
+//! - a miss that no grant could mend (no block namespace there) is no miss: it fails and nobody is told;
+//! - at most one upcall an SPU and process is out; what that process misses there meanwhile waits for the same answer;
+//! - a parked DMA ends: retried when the agent says so, at most [`RETRIES_MAX`] times, or failed with `ERROR_PERMISSION` when the
+//!   agent says no or is gone, when the range is revoked, or after [`MISS_NS_MAX`];
+//! - a retried DMA is checked anew, like any other; nothing of a parked one has moved before.
+
+use super::abi;
+use super::dma::{Dma, Moved};
+use super::os::{Caller, LocalMemory, Machine, WildPointer};
+use super::permission::{Extent, Rights};
+use crate::hre::HreId;
+use crate::protection::{Access, in_ids};
+use crate::request::Upcall;
+use crate::slab::Slab;
+use std::collections::BTreeMap;
+
+/// Most DMAs parked in the whole device.
+pub const PARKED_MAX: usize = 4096;
+/// Most bytes of the app's memory that one parked DMA keeps a copy of.
+pub const PARKED_BYTES_MAX: u64 = 1 << 20;
+/// How often a parked DMA is tried again.
+pub const RETRIES_MAX: u8 = 8;
+/// How long an upcall about a miss may stay unanswered.
+pub const MISS_NS_MAX: u64 = 2_000_000_000;
+
+/// A DMA that waits for a permission.
+struct Parked {
+    caller: Caller,
+    dma: Dma,
+    /// The next segment's addresses, and how many are left.
+    from: u64,
+    to: u64,
+    left: u32,
+    group: u32,
+    retries: u8,
+    missed: Extent,
+    memory: Detached,
+}
+
+/// An upcall that is out.
+struct Told {
+    id: u64,
+    deadline_ns: u64,
+    parked: Vec<u32>,
+}
+
+/// State of misses.
+pub(crate) struct Misses {
+    /// The agent's endpoint.
+    pub agent: Option<HreId>,
+    parked: Slab<Parked>,
+    /// By process (as in ids) and SPU.
+    told: BTreeMap<(u32, u16), Told>,
+    /// Since the device started.
+    pub upcalls: u64,
+}
+
+impl Default for Misses {
+    fn default() -> Self {
+        Misses { agent: None, parked: Slab::new(PARKED_MAX), told: BTreeMap::new(), upcalls: 0 }
+    }
+}
+
+impl Misses {
+    /// When the first unanswered upcall is given up.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.told.values().map(|told| told.deadline_ns).min()
+    }
+}
+
+/// The app's memory as a parked DMA knows it: copies of what it reads, and what it wrote.
+#[derive(Default)]
+struct Detached {
+    read: Vec<(u64, Vec<u8>)>,
+    written: Vec<(u64, Vec<u8>)>,
+}
+
+impl LocalMemory for Detached {
+    fn slice(&self, pointer: u64, bytes: usize) -> Result<&[u8], WildPointer> {
+        let found = self.read.iter().find(|(at, copy)| *at == pointer && copy.len() == bytes);
+        found.map(|(_, copy)| copy.as_slice()).ok_or(WildPointer { pointer, bytes: bytes as u64 })
+    }
+
+    fn slice_mut(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], WildPointer> {
+        self.written.push((pointer, vec![0; bytes]));
+        self.written.last_mut().map(|(_, into)| into.as_mut_slice()).ok_or(WildPointer { pointer, bytes: bytes as u64 })
+    }
+}
+
+impl Machine {
+    /// What a segment lacked; `None` where no grant would help.
+    fn missed(&mut self, caller: Caller, dma: &Dma, from: u64, to: u64) -> Option<Extent> {
+        let originating = self.activities.get(dma.token)?.originating;
+        if originating.is_kernel() {
+            return None;
+        }
+        let bytes = u64::from(dma.segment_bytes);
+        let ends = [(dma.source.port, from, Rights::READ), (dma.destination.port, to, Rights::WRITE)];
+        for (port, address, rights) in ends {
+            if port == abi::PORT_NV {
+                match self.access(caller, originating, address, bytes, rights) {
+                    Access::Permitted => {}
+                    Access::Forbidden => return None,
+                    Access::Missing => return Some(Extent { start: address, end: address + bytes, rights }),
+                }
+            }
+        }
+        None
+    }
+
+    /// A segment was refused for want of a permission: tells the agent, and parks the rest of the DMA if `park`. Returns 0 where
+    /// it is parked (the group then has one more operation to wait for), else the error.
+    #[cold]
+    pub fn permission_missed<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &M,
+        (dma, park): (&Dma, bool),
+        (from, to, left): (u64, u64, u32),
+        group: &mut Option<u32>,
+    ) -> Result<i32, WildPointer> {
+        let Some(missed) = self.missed(caller, dma, from, to) else { return Ok(abi::ERROR_PERMISSION) };
+        let Some(activity) = self.activities.get(dma.token) else { return Ok(abi::ERROR_PERMISSION) };
+        let (originating, app) = (activity.originating, caller.app);
+        if !self.tell(originating, caller.spu, app, missed) || !park {
+            return Ok(abi::ERROR_PERMISSION);
+        }
+        let mut copies = Detached::default();
+        if dma.source.port == abi::PORT_LOCAL {
+            if u64::from(dma.segment_bytes) * u64::from(left) > PARKED_BYTES_MAX {
+                return Ok(abi::ERROR_PERMISSION);
+            }
+            let mut at = from;
+            for _ in 0..left {
+                copies.read.push((at, memory.slice(at, dma.segment_bytes as usize)?.to_vec()));
+                at = at.wrapping_add_signed(dma.source.stride);
+            }
+        }
+        let Some(key) = self.group_for(caller, dma, group) else { return Ok(abi::ERROR_REFUSED) };
+        let parked = Parked { caller, dma: *dma, from, to, left, group: key, retries: 0, missed, memory: copies };
+        if !self.park(originating.process(), parked) {
+            return Ok(abi::ERROR_PERMISSION);
+        }
+        if let Some(group) = self.groups.get_mut(key) {
+            group.remaining += 1;
+        }
+        Ok(0)
+    }
+
+    fn park(&mut self, process: u32, parked: Parked) -> bool {
+        let spu = parked.caller.spu;
+        let misses = &mut self.protection.misses;
+        let Some(told) = misses.told.get_mut(&(process, spu)) else { return false };
+        match misses.parked.insert(parked) {
+            Ok(key) => {
+                told.parked.push(key);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Sends the upcall, unless one for that process and SPU is out; false where nobody can be told.
+    fn tell(&mut self, originating: HreId, spu: u16, app: u16, missed: Extent) -> bool {
+        let process = originating.process();
+        if self.protection.misses.told.contains_key(&(process, spu)) {
+            return true;
+        }
+        let Some(agent) = self.protection.misses.agent else { return false };
+        let id = self.next_upcall;
+        let words =
+            [u64::from(originating.0) | u64::from(app) << 32, missed.start, missed.end, missed.rights.bits().into()];
+        let body = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let handler = crate::control::UPCALL_PERMISSION_MISS;
+        let upcall = Upcall { id, app: crate::control::CONTROL_APP, handler, spu, body };
+        if !self.bridge.push_upcall(agent, upcall) {
+            return false;
+        }
+        self.next_upcall += 1;
+        self.protection.misses.upcalls += 1;
+        let told = Told { id, deadline_ns: self.now_ns.saturating_add(MISS_NS_MAX), parked: Vec::new() };
+        self.protection.misses.told.insert((process, spu), told);
+        true
+    }
+
+    /// The agent's answer to an upcall about a miss; false where there is no such upcall.
+    pub fn answer_miss(&mut self, agent: HreId, id: u64, resolved: bool) -> bool {
+        if self.protection.misses.agent != Some(agent) {
+            return false;
+        }
+        let key = self.protection.misses.told.iter().find(|(_, told)| told.id == id).map(|(key, _)| *key);
+        let Some(key) = key else { return false };
+        self.end_told(key, resolved);
+        true
+    }
+
+    fn end_told(&mut self, key: (u32, u16), retry: bool) {
+        let Some(told) = self.protection.misses.told.remove(&key) else { return };
+        for parked in told.parked {
+            if let Some(parked) = self.protection.misses.parked.remove(parked) {
+                if retry { self.retry(parked) } else { self.fail(&parked) }
+            }
+        }
+    }
+
+    fn fail(&mut self, parked: &Parked) {
+        self.end_one(parked.group, abi::ERROR_PERMISSION.into(), None);
+    }
+
+    /// Goes on with a DMA that was parked.
+    fn retry(&mut self, mut parked: Parked) {
+        let (caller, dma, key) = (parked.caller, parked.dma, parked.group);
+        let mut group = Some(key);
+        let mut error = 0;
+        while parked.left > 0 {
+            let written = parked.memory.written.len();
+            let moved = self.segment(caller, &mut parked.memory, &dma, parked.from, parked.to, &mut group);
+            match moved {
+                Ok(Moved::Done) => {}
+                Ok(Moved::Pending) => {
+                    // The bytes come with the store's completion.
+                    parked.memory.written.truncate(written);
+                    if let Some(group) = self.groups.get_mut(key) {
+                        group.remaining += 1;
+                    }
+                }
+                Ok(Moved::Error(abi::ERROR_PERMISSION)) => {
+                    parked.memory.written.truncate(written);
+                    self.deliver_written(key, &mut parked.memory);
+                    return self.park_again(parked);
+                }
+                Ok(Moved::Error(number)) => {
+                    parked.memory.written.truncate(written);
+                    error = number;
+                    break;
+                }
+                Err(_) => {
+                    error = abi::ERROR_ARGUMENT;
+                    break;
+                }
+            }
+            parked.from = parked.from.wrapping_add_signed(dma.source.stride);
+            parked.to = parked.to.wrapping_add_signed(dma.destination.stride);
+            parked.left -= 1;
+        }
+        self.deliver_written(key, &mut parked.memory);
+        self.end_one(key, error.into(), None);
+    }
+
+    /// Sends on its way what a retried DMA wrote to the app's memory.
+    fn deliver_written(&mut self, group: u32, memory: &mut Detached) {
+        for (pointer, bytes) in memory.written.drain(..) {
+            if let Some(group) = self.groups.get_mut(group) {
+                group.remaining += 1;
+            }
+            self.end_one(group, 0, Some(Box::new((pointer, bytes))));
+        }
+    }
+
+    fn park_again(&mut self, mut parked: Parked) {
+        let missed = self.missed(parked.caller, &parked.dma, parked.from, parked.to);
+        let originating = self.activities.get(parked.dma.token).map(|activity| activity.originating);
+        parked.retries += 1;
+        let key = parked.group;
+        if let (Some(missed), Some(originating)) = (missed, originating)
+            && parked.retries <= RETRIES_MAX
+            && self.tell(originating, parked.caller.spu, parked.caller.app, missed)
+        {
+            parked.missed = missed;
+            if self.park(originating.process(), parked) {
+                return;
+            }
+        }
+        self.end_one(key, abi::ERROR_PERMISSION.into(), None);
+    }
+
+    /// Fails what is parked for a process, in a range of an SPU or wherever it is.
+    pub fn fail_parked(&mut self, process: u32, range: Option<(u16, Extent)>) {
+        let spus: Vec<(u32, u16)> = self.protection.misses.told.keys().copied().collect();
+        for key in spus.into_iter().filter(|(of, spu)| *of == in_ids(process) && range.is_none_or(|(at, _)| at == *spu))
+        {
+            let misses = &mut self.protection.misses;
+            let Some(told) = misses.told.get_mut(&key) else { continue };
+            let overlaps = |missed: &Extent| range.is_none_or(|(_, of)| missed.start < of.end && of.start < missed.end);
+            let (gone, stay) = std::mem::take(&mut told.parked)
+                .into_iter()
+                .partition(|key| misses.parked.get(*key).is_some_and(|parked| overlaps(&parked.missed)));
+            told.parked = stay;
+            let gone: Vec<u32> = gone;
+            for key in gone {
+                if let Some(parked) = self.protection.misses.parked.remove(key) {
+                    self.fail(&parked);
+                }
+            }
+        }
+    }
+
+    /// Gives up what was not answered in time; true where something was.
+    pub fn expire_misses(&mut self, now_ns: u64) -> bool {
+        let late = self.protection.misses.told.iter().filter(|(_, told)| told.deadline_ns <= now_ns);
+        let late: Vec<(u32, u16)> = late.map(|(key, _)| *key).collect();
+        for key in &late {
+            self.end_told(*key, false);
+        }
+        !late.is_empty()
+    }
+
+    /// The agent's endpoint is gone, or another takes its place: what it was told is answered with no.
+    pub fn agent_gone(&mut self) {
+        self.protection.misses.agent = None;
+        let all: Vec<(u32, u16)> = self.protection.misses.told.keys().copied().collect();
+        for key in all {
+            self.end_told(key, false);
+        }
+    }
+
+    /// DMAs parked.
+    pub fn parked(&self) -> usize {
+        self.protection.misses.parked.len()
+    }
+}

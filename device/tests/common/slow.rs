@@ -1,0 +1,114 @@
+//! A store in memory whose data operations wait until the test lets them go.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use willow_device::media::ram::RamStore;
+use willow_device::{Progress, Store, StoreCompletion, StoreError, Ticket};
+
+enum Waiting {
+    Read(Ticket, usize, u64, usize),
+    Write(Ticket, usize, u64, Vec<u8>),
+    Zero(Ticket, usize, u64, u64),
+}
+
+/// What the test holds in its hand.
+#[derive(Clone, Default)]
+pub struct Valve {
+    /// Operations wait while this is true.
+    pub closed: Rc<Cell<bool>>,
+    waiting: Rc<RefCell<VecDeque<Waiting>>>,
+}
+
+impl Valve {
+    /// Operations that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+}
+
+pub struct SlowStore {
+    inner: RamStore,
+    valve: Valve,
+}
+
+impl SlowStore {
+    pub fn new(banks: usize, bank_bytes: u64, valve: Valve) -> SlowStore {
+        SlowStore { inner: RamStore::new(banks, bank_bytes).expect("a store in memory"), valve }
+    }
+
+    fn waits(&self) -> bool {
+        self.valve.closed.get()
+    }
+}
+
+impl Store for SlowStore {
+    fn banks(&self) -> usize {
+        self.inner.banks()
+    }
+    fn bank_bytes(&self) -> u64 {
+        self.inner.bank_bytes()
+    }
+    fn volatile_write_cache(&self) -> bool {
+        false
+    }
+    fn read(&mut self, bank: usize, address: u64, into: &mut [u8]) -> Result<Progress, StoreError> {
+        if self.waits() { Ok(Progress::WouldBlock) } else { self.inner.read(bank, address, into) }
+    }
+    fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError> {
+        if self.waits() { Ok(Progress::WouldBlock) } else { self.inner.write(bank, address, from) }
+    }
+    fn zero(&mut self, bank: usize, address: u64, bytes: u64) -> Result<Progress, StoreError> {
+        if self.waits() { Ok(Progress::WouldBlock) } else { self.inner.zero(bank, address, bytes) }
+    }
+    fn begin_read(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: usize) {
+        self.valve.waiting.borrow_mut().push_back(Waiting::Read(ticket, bank, address, bytes));
+    }
+    fn begin_write(&mut self, ticket: Ticket, bank: usize, address: u64, from: Vec<u8>) {
+        self.valve.waiting.borrow_mut().push_back(Waiting::Write(ticket, bank, address, from));
+    }
+    fn begin_zero(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: u64) {
+        self.valve.waiting.borrow_mut().push_back(Waiting::Zero(ticket, bank, address, bytes));
+    }
+    fn flush(&mut self, ticket: Ticket, bank: Option<usize>) -> Result<Progress, StoreError> {
+        self.inner.flush(ticket, bank)
+    }
+    fn completed(&mut self) -> Option<StoreCompletion> {
+        if self.waits() {
+            return None;
+        }
+        let Some(next) = self.valve.waiting.borrow_mut().pop_front() else { return self.inner.completed() };
+        let (ticket, result) = match next {
+            Waiting::Read(ticket, bank, address, bytes) => {
+                let mut into = vec![0; bytes];
+                (ticket, self.inner.read(bank, address, &mut into).map(|_| into))
+            }
+            Waiting::Write(ticket, bank, address, from) => {
+                (ticket, self.inner.write(bank, address, &from).map(|_| vec![]))
+            }
+            Waiting::Zero(ticket, bank, address, bytes) => {
+                (ticket, self.inner.zero(bank, address, bytes).map(|_| vec![]))
+            }
+        };
+        Some(StoreCompletion { ticket, result })
+    }
+    fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
+        self.inner.set_waker(waker);
+    }
+    fn load_metadata(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.load_metadata()
+    }
+    fn save_metadata(&mut self, ticket: Ticket, bytes: Vec<u8>) -> Result<Progress, StoreError> {
+        self.inner.save_metadata(ticket, bytes)
+    }
+    fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.load_blob(name)
+    }
+    fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
+        self.inner.save_blob(ticket, name, bytes)
+    }
+    fn delete_blob(&mut self, ticket: Ticket, name: &str) -> Result<Progress, StoreError> {
+        self.inner.delete_blob(ticket, name)
+    }
+}
