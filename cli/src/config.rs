@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use willow_device::config::DeviceConfig;
+use willow_device::model::ModelParameters;
 use willow_shm_front::FrontConfig;
 
 /// Where the device listens unless told otherwise.
@@ -22,10 +23,10 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServeOptions {
-    /// Parameters of the device: the name of a preset (fast) or the path of a preset file
+    /// Parameters of the device: the name of a preset (fast, bee3, null-nvme, modern-nvme) or the path of a preset file
     #[arg(long)]
     pub preset: Option<String>,
-    /// Clock of the device: free (no modelled delay)
+    /// Clock of the device: free (no modelled delay), or real (completions wait until the preset's hardware would have finished)
     #[arg(long, value_name = "free|real")]
     pub clock: Option<String>,
     /// Keep the contents in files in this folder, made where it does not exist
@@ -95,6 +96,8 @@ pub struct ServeConfig {
     pub native: Vec<String>,
     /// The device.
     pub device: DeviceConfig,
+    /// The hardware that it is to be felt as; `None`: the free clock.
+    pub hardware: Option<ModelParameters>,
 }
 
 /// Parses a file of settings; the error names file, line and field.
@@ -143,13 +146,11 @@ impl ServeOptions {
 
     /// Fills in the preset and the defaults, and checks.
     pub fn resolve(self) -> Outcome<ServeConfig> {
-        match self.clock.as_deref() {
-            None | Some("free") => {}
-            Some("real") => {
-                fail!("--clock real needs modelled hardware, which this version does not have: use --clock free")
-            }
-            Some(other) => fail!("\"{other}\" is no clock of `serve`: use --clock free"),
-        }
+        let real = match self.clock.as_deref() {
+            None | Some("free") => false,
+            Some("real") => true,
+            Some(other) => fail!("\"{other}\" is no clock of `serve`: use --clock free or --clock real"),
+        };
         let socket = self
             .socket
             .map(FrontConfig::new)
@@ -171,7 +172,17 @@ impl ServeOptions {
             Some(address) => address,
             None => LISTEN_DEFAULT.parse().context(|| "default address".to_owned())?,
         };
+        let hardware = match (real, preset.model) {
+            (false, _) => None,
+            (true, Some(hardware)) => Some(hardware),
+            (true, None) => fail!(
+                "--clock real needs modelled hardware, which preset {} does not have: use --preset bee3, null-nvme or modern-nvme, or \
+                 a file with tables such as theirs",
+                preset.name
+            ),
+        };
         Ok(ServeConfig {
+            hardware,
             media: self.media,
             capacity: self.capacity.or(preset.device.capacity.0),
             spus_asked: self.spus.is_some(),
@@ -231,7 +242,7 @@ mod tests {
         let resolve = |text: &str| parse(text).unwrap().resolve().unwrap_err().to_string();
         assert!(resolve("spus = 65").contains("must be 1 to 64"));
         assert!(resolve("block_bytes = 1024").contains("512 or 4096"));
-        assert!(resolve("clock = \"real\"").contains("free"));
+        assert!(resolve("clock = \"real\"").contains("bee3"));
         assert!(resolve("clock = \"sundial\"").contains("free"));
         assert!(resolve("preset = \"slow\"").contains("fast"));
     }

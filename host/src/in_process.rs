@@ -18,6 +18,8 @@ use willow_device::{Device, HostCompletion, HostRequest, HreId, JobDone, OpenErr
 use willow_shm::message::View;
 
 pub use crate::device_queue::TRANSFER_BYTES_MAX;
+/// Under a model of time: how long before the device's wake-up its thread stops sleeping and polls, since timers come late.
+const WAKE_EARLY: Duration = Duration::from_micros(150);
 /// Longest shutdown that is waited for.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
 
@@ -157,11 +159,16 @@ impl Driver {
 
     fn run(mut self, messages: &mpsc::Receiver<Message>) {
         let mut over: Option<Instant> = None;
+        let timed = self.device.is_timed();
+        let early_ns = if timed { WAKE_EARLY.as_nanos() as u64 } else { 0 };
         loop {
-            let wake_ns = self.device.run(self.started.elapsed().as_nanos() as u64);
+            let wake_ns = self.device.run(self.now_ns());
             let mut progress = self.start_jobs();
             while let Some(completion) = self.device.completion() {
                 progress = true;
+                if timed {
+                    self.device.delivered(self.now_ns(), completion.at_ns);
+                }
                 if let Some(waiter) = self.waiting.remove(&completion.tag) {
                     // Nobody may wait any more: the future was dropped.
                     let _ = waiter.send(completion);
@@ -176,7 +183,11 @@ impl Driver {
             let mut next = match messages.try_recv() {
                 Ok(message) => Some(message),
                 Err(_) if progress => continue,
-                Err(_) => match self.sleep(messages, wake_ns, over) {
+                Err(_) if wake_ns.is_some_and(|at_ns| at_ns <= self.now_ns() + early_ns) => {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                Err(_) => match self.sleep(messages, wake_ns.map(|at_ns| at_ns - early_ns), over) {
                     Ok(message) => message,
                     Err(()) => return,
                 },
@@ -187,10 +198,17 @@ impl Driver {
                     self.device.shutdown();
                     over = Some(Instant::now() + SHUTDOWN_MAX);
                 }
+                if timed {
+                    self.device.set_time(self.now_ns());
+                }
                 self.take(message);
                 next = messages.try_recv().ok();
             }
         }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
     }
 
     fn sleep(

@@ -6,8 +6,10 @@ use crate::size::Size;
 use std::io::Read;
 use std::path::Path;
 use willow_apps::BUNDLED_APPS;
+use willow_device::clock::Timing;
 use willow_device::media::file::{FileShape, FileStore};
 use willow_device::media::ram::RamStore;
+use willow_device::model::HardwareModel;
 use willow_device::region::REGION_ALIGNMENT_BYTES;
 use willow_device::{BuiltInApp, Device, DeviceConfig, Store};
 
@@ -104,7 +106,14 @@ pub fn open(config: &ServeConfig) -> Outcome<Device> {
         Some(folder) => file_store(folder, &mut device, config)?,
         None => ram_store(&device, config.capacity)?,
     };
-    Device::open(device, store, None, built_in_apps(&config.native)?).map_err(Failure::new)
+    let timing = match &config.hardware {
+        Some(hardware) => {
+            let model = HardwareModel::new(hardware, device.spus, store.bank_bytes()).map_err(Failure::new)?;
+            Some(Box::new(model) as Box<dyn Timing>)
+        }
+        None => None,
+    };
+    Device::open(device, store, timing, built_in_apps(&config.native)?).map_err(Failure::new)
 }
 
 #[cfg(test)]
