@@ -101,7 +101,7 @@ fn bad_configurations_are_refused_with_the_reason() {
         (vec!["--config", unknown.as_str()], "line 2: unknown field `colour`"),
         (vec!["--config", "/does/not/exist"], "cannot read configuration"),
         (vec!["--preset", "slow"], "there is no preset"),
-        (vec!["--clock", "real"], "--clock free"),
+        (vec!["--clock", "real"], "--preset bee3"),
         (vec!["--socket", letter.as_str(), "--ram", "--listen", "127.0.0.1:0", "--log", "error"], "no socket"),
         (vec!["--socket", "./s", "--endpoints", "0"], "endpoints_max"),
         (vec!["--spus", "65"], "1 to 64"),
@@ -180,7 +180,7 @@ fn the_demo_holds_in_small() {
 fn the_real_clock_holds_answers_back_and_says_how_punctual_it_is() {
     let arguments = ["--ram", "--size", "64M", "--kv-size", "0", "--clock", "real", "--preset", "null-nvme"];
     let device = Served::start(&arguments);
-    device.ok(&["bench", "io", "--range", "1M", "--seconds", "0.2", "--warm-up", "0", "--depths", "1"]);
+    device.ok(&["bench", "io", "--range", "1M", "--seconds", "0.2", "--warm-up", "0", "--depths", "1", "--nsid", "1"]);
     let statistics: serde_json::Value = serde_json::from_str(&device.ok(&["stat", "--json"])).unwrap();
     let reads = &statistics["transport"]["namespaces"][0];
     assert!(reads["read_commands"].as_u64().unwrap() > 0);

@@ -117,7 +117,7 @@ fn the_real_clock_does_what_the_virtual_one_does_and_answers_never_early() {
             assert!(elapsed >= Duration::from_nanos(*latency_ns), "{elapsed:?} is before the modelled {latency_ns} ns");
         }
         let document = ControlClient::new(hre).statistics().await.unwrap();
-        serde_json::from_value::<Statistics>(serde_json::to_value(document).unwrap()).unwrap()
+        serde_json::from_value::<Statistics>(document).unwrap()
     });
     let real = statistics.model.expect("a device with a model");
     assert_eq!(of_spus(&real), of_spus(&modelled));
