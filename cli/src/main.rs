@@ -3,6 +3,7 @@
 //! Invariants: exit status 0, or 1 with one line on standard error that says what was wrong and what to do; what is asked
 //! for goes to standard output, nothing else does.
 
+mod agent;
 mod app;
 mod bench;
 mod child;
@@ -10,6 +11,7 @@ mod client;
 mod config;
 mod cpu;
 mod demo;
+mod direct;
 mod failure;
 mod hardware;
 mod kv;
@@ -55,6 +57,11 @@ enum Command {
     /// Key-value pairs: put, get, delete, exists, list
     #[command(subcommand)]
     Kv(kv::Kv),
+    /// Let processes of this machine reach their own files on a device directly
+    Agent(agent::AgentOptions),
+    /// A file's bytes by the process' own endpoint: read, write
+    #[command(subcommand)]
+    Direct(direct::Direct),
     /// Counters and latencies of the device
     Stat(stat::StatOptions),
     /// Measure a device
@@ -70,7 +77,7 @@ fn run(command: Command) -> Outcome<()> {
     match command {
         // `serve` starts its own log: its configuration file may say what to log.
         Command::Serve(arguments) => return serve::run(*arguments),
-        Command::Demo(_) | Command::Bench(_) => logging::start(&logging::filter_or("warn"))?,
+        Command::Demo(_) | Command::Bench(_) | Command::Agent(_) => logging::start(&logging::filter_or("warn"))?,
         _ => logging::start(&logging::filter_or("error"))?,
     }
     match command {
@@ -79,6 +86,8 @@ fn run(command: Command) -> Outcome<()> {
         Command::Rpc(options) => rpc::run(options),
         Command::Ns(ns) => ns::run(ns),
         Command::Kv(kv) => kv::run(kv),
+        Command::Agent(options) => agent::run(options),
+        Command::Direct(direct) => direct::run(direct),
         Command::Stat(options) => stat::run(options),
         Command::Bench(bench) => bench::run(bench),
         Command::Simulate(options) => simulate::run(&options),

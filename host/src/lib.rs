@@ -14,11 +14,13 @@
 //! What always holds: nothing here knows the device but `device_queue` and `in_process`; every wait has a bound; what a peer says is
 //! checked before it is used.
 
+pub mod agent;
 pub mod block;
 pub mod control;
 #[cfg(feature = "in-process")]
 pub mod device_queue;
 pub(crate) mod direct;
+pub mod direct_io;
 pub mod hre;
 #[cfg(feature = "in-process")]
 pub mod in_process;

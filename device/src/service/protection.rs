@@ -176,9 +176,6 @@ impl Device {
             return Err((ControlStatus::Malformed, text.to_owned()));
         };
         let machine = self.machine.borrow();
-        if !machine.protection.knows(request.process) {
-            return Err((ControlStatus::NotFound, format!("there is no process {}", request.process)));
-        }
         for (spu, extent) in &request.extents {
             let region = machine.regions.holding(extent.start, extent.end - extent.start);
             let grantable = region.is_some_and(|(_, region)| region.shared && !region.deleting);
@@ -196,12 +193,16 @@ impl Device {
     fn grant(&mut self, body: &[u8]) -> Answer {
         let request = self.extents(body)?;
         let mut machine = self.machine.borrow_mut();
+        if !machine.protection.knows(request.process) {
+            return refuse(ControlStatus::NotFound, format!("there is no process {}", request.process));
+        }
         for (spu, extent) in &request.extents {
             machine.protection.grant(request.process, *spu, *extent);
         }
         Ok(request.extents.len() as u32)
     }
 
+    /// Of a process that has ended, too: it has nothing, but what it had under way is to be waited for.
     fn revoke(&mut self, body: &[u8]) -> Answer {
         let request = self.extents(body)?;
         let mut machine = self.machine.borrow_mut();

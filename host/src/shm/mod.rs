@@ -176,6 +176,12 @@ impl ShmHre {
         self.id
     }
 
+    /// SPUs of the device, and the stripe of its block namespaces in bytes.
+    pub async fn stripes(&self) -> Result<(u16, u32), HreError> {
+        let view = self.view().await?;
+        Ok((view.spus, view.stripe_bytes))
+    }
+
     /// True where the device trusts it as the host kernel's.
     pub fn is_kernel(&self) -> bool {
         self.id >> 31 == 0
