@@ -299,14 +299,14 @@ impl Request {
 
     /// Reads NV memory into a local buffer, all of it.
     #[inline]
-    pub fn read<'a>(&'a self, address: u64, to: &'a mut [u8]) -> impl Future<Output = Result<(), Error>> + 'a {
+    pub fn read(&self, address: u64, to: &mut [u8]) -> impl Future<Output = Result<(), Error>> {
         let bytes = to.len() as u32;
         self.dma(Nv(address), Local(to), bytes)
     }
 
     /// Writes a local buffer to NV memory, all of it.
     #[inline]
-    pub fn write<'a>(&'a self, address: u64, from: &'a [u8]) -> impl Future<Output = Result<(), Error>> + 'a {
+    pub fn write(&self, address: u64, from: &[u8]) -> impl Future<Output = Result<(), Error>> {
         self.dma(Local(from), Nv(address), from.len() as u32)
     }
 

@@ -138,7 +138,9 @@ impl Geometry {
     /// Bucket of a place (see [`crate::wire::place_on_spu`]); ascending.
     #[inline]
     pub fn bucket(&self, place: u64) -> u32 {
-        ((u128::from(place) * u128::from(self.buckets)) >> 64) as u32
+        // The product's bits from 64 on, without numbers of 128 bits, which WebAssembly has not.
+        let buckets = u64::from(self.buckets);
+        ((place >> 32) * buckets + ((place & 0xffff_ffff) * buckets >> 32) >> 32) as u32
     }
 
     /// Bank address of a bucket's head.
@@ -169,6 +171,13 @@ impl Geometry {
     #[inline]
     pub fn address(&self, pointer: u32) -> u64 {
         self.base + UNIT_BYTES * u64::from(pointer)
+    }
+
+    /// Whether a pointer lies in the heap.
+    #[inline]
+    pub fn holds(&self, pointer: u32) -> bool {
+        let offset = UNIT_BYTES * u64::from(pointer);
+        offset >= self.heap && offset - self.heap < SLAB_BYTES * u64::from(self.slabs)
     }
 
     /// Slab that a pointer lies in and its offset there; `None` outside the heap.
@@ -222,15 +231,17 @@ impl PairId {
         if length == 0 || length > KEY_BYTES_MAX {
             return None;
         }
-        let mut key = arguments.key;
-        key[length..].fill(0);
+        let kept = u128::MAX >> (8 * (KEY_BYTES_MAX - length));
+        let key = (u128::from_le_bytes(arguments.key) & kept).to_le_bytes();
         Some(PairId { hash: arguments.hash, key, key_bytes: length as u8 })
     }
 
     /// The order of lists and chains.
     #[inline]
     pub fn order(&self, other: &PairId) -> Ordering {
-        self.hash.cmp(&other.hash).then_with(|| (self.key, self.key_bytes).cmp(&(other.key, other.key_bytes)))
+        // A number with the first byte highest is ordered as the bytes are.
+        let rank = |id: &PairId| (u128::from_be_bytes(id.key), id.key_bytes);
+        self.hash.cmp(&other.hash).then_with(|| rank(self).cmp(&rank(other)))
     }
 }
 
@@ -355,6 +366,49 @@ impl Header {
 
     fn check_matches(&self, from: &[u8; HEADER_BYTES as usize], nonce: &Nonce, offset: u64, generation: u64) -> bool {
         nonce.check(offset, generation, &self.words()) == long(from, 0)
+    }
+}
+
+/// A header that the index points to, looked at where it is: what a get needs of it, and no more.
+pub struct HeaderView<'a>(pub &'a [u8; HEADER_BYTES as usize]);
+
+impl HeaderView<'_> {
+    /// As [`Header::decode`] finds it: does it make sense?
+    #[inline]
+    pub fn is_sound(&self) -> bool {
+        let last = long(self.0, 56);
+        let (key_bytes, kind) = (last & 0xff, last >> 8 & 0xff);
+        (kind == KIND_PAIR || kind == KIND_TOMBSTONE)
+            && key_bytes.wrapping_sub(1) < KEY_BYTES_MAX as u64
+            && long(self.0, 0) != 0
+    }
+
+    /// Hash of its key.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        long(self.0, 16)
+    }
+
+    /// Whether its key is that one, in the order of chains.
+    #[inline]
+    pub fn key_order(&self, id: &PairId) -> Ordering {
+        let half = |at: usize| long(self.0, at).swap_bytes();
+        let (first, second) = (half(24), half(32));
+        let rank = u128::from_be_bytes(id.key);
+        (first, second, self.0[56]).cmp(&((rank >> 64) as u64, rank as u64, id.key_bytes))
+    }
+
+    /// Next record of the chain.
+    #[inline]
+    pub fn next(&self) -> u32 {
+        word(self.0, 8)
+    }
+
+    /// Length of the value, and number of its chunks; `None` where it is a tombstone's.
+    #[inline]
+    pub fn value(&self) -> Option<(u32, u16)> {
+        let last = long(self.0, 56);
+        (last >> 8 & 0xff == KIND_PAIR).then_some((word(self.0, 48), (last >> 16) as u16))
     }
 }
 
@@ -596,10 +650,12 @@ pub fn decode_mark(from: &[u8; MARK_BYTES], nonce: &Nonce) -> u64 {
     if nonce.check(Geometry::MARK, 0, &[sequence]) == long(from, 8) { sequence } else { 0 }
 }
 
+#[inline]
 fn word(from: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]])
 }
 
+#[inline]
 fn long(from: &[u8], at: usize) -> u64 {
     u64::from(word(from, at)) | u64::from(word(from, at + 4)) << 32
 }

@@ -7,6 +7,9 @@ use crate::store::{Condition, ListFrom};
 use crate::table::Table;
 use crate::wire::{self, PairArguments, Statistics};
 use core::cell::Cell;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
 use willow_sdk::{App, Body, Destination, DeviceEvent, Error, Local, Nv, Reply, Request, Response};
 
 /// Requests that are handled on an SPU at a time.
@@ -61,6 +64,19 @@ fn fault(error: Error) -> Fault {
     }
 }
 
+/// A DMA whose errors are the engine's; without a state of its own, unlike an `async fn` around it.
+struct Faults<F>(F);
+
+impl<F: Future<Output = Result<(), Error>>> Future for Faults<F> {
+    type Output = Result<(), Fault>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // SAFETY: the operation is pinned with the whole.
+        unsafe { self.map_unchecked_mut(|faults| &mut faults.0) }.poll(context).map(|ended| ended.map_err(fault))
+    }
+}
+
 /// A request's view of SPU-OS.
 struct Ports<'a> {
     request: &'a Request,
@@ -78,23 +94,23 @@ const PAYLOAD: u32 = PairArguments::BYTES as u32;
 
 impl Bank for Ports<'_> {
     #[inline]
-    async fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        self.request.read(address, into).await.map_err(fault)
+    fn read(&self, address: u64, into: &mut [u8]) -> impl Future<Output = Result<(), Fault>> {
+        Faults(self.request.read(address, into))
     }
 
     #[inline]
-    async fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
-        self.request.write(address, from).await.map_err(fault)
+    fn write(&self, address: u64, from: &[u8]) -> impl Future<Output = Result<(), Fault>> {
+        Faults(self.request.write(address, from))
     }
 
     #[inline]
-    async fn receive(&self, offset: u32, address: u64, bytes: u32) -> Result<(), Fault> {
-        self.request.dma(Body(PAYLOAD + offset), Nv(address), bytes).await.map_err(fault)
+    fn receive(&self, offset: u32, address: u64, bytes: u32) -> impl Future<Output = Result<(), Fault>> {
+        Faults(self.request.dma(Body(PAYLOAD + offset), Nv(address), bytes))
     }
 
     #[inline]
-    async fn send(&self, address: u64, offset: u32, bytes: u32) -> Result<(), Fault> {
-        self.request.dma(Nv(address), Reply(offset), bytes).await.map_err(fault)
+    fn send(&self, address: u64, offset: u32, bytes: u32) -> impl Future<Output = Result<(), Fault>> {
+        Faults(self.request.dma(Nv(address), Reply(offset), bytes))
     }
 
     async fn reply(&self, from: &[u8], offset: u32) -> Result<(), Fault> {
@@ -205,11 +221,14 @@ async fn get(request: Request, state: &State) -> Response {
     };
     let room = request.info().reply_bytes;
     let ports = Ports::new(&request);
-    let outcome = async {
-        let store = state.table.enter(&ports, arguments.nsid).await?;
-        store.get(&ports, &id, arguments.word, room).await
+    let store = match state.table.try_enter(arguments.nsid) {
+        Some(store) => store,
+        None => match state.table.enter(&ports, arguments.nsid).await {
+            Ok(store) => store,
+            Err(failure) => return response(Err(failure)),
+        },
     };
-    response(outcome.await)
+    response(store.get(&ports, &id, arguments.word, room).await)
 }
 
 async fn delete(request: Request, state: &State) -> Response {

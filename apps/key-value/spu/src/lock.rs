@@ -127,21 +127,21 @@ impl Stripes {
         Stripes { state: [const { Cell::new(0) }; STRIPES], writers_waiting: [const { Cell::new(0) }; STRIPES] }
     }
 
-    /// Shares a bucket with other readers.
-    pub async fn read<'a>(&'a self, bucket: u32, waiters: &'a Waiters) -> StripeGuard<'a> {
+    /// Shares a bucket with other readers, where that can be at once.
+    #[inline]
+    pub fn try_read<'a>(&'a self, bucket: u32, waiters: &'a Waiters) -> Option<StripeGuard<'a>> {
         let index = bucket as usize % STRIPES;
         let state = &self.state[index];
-        let take = || {
-            if state.get() >= WRITER - 1 || self.writers_waiting[index].get() > 0 {
-                return None;
-            }
-            state.set(state.get() + 1);
-            Some(StripeGuard { state, waiters })
-        };
-        match take() {
-            Some(guard) => guard,
-            None => waiters.until(take).await,
+        if state.get() >= WRITER - 1 || self.writers_waiting[index].get() > 0 {
+            return None;
         }
+        state.set(state.get() + 1);
+        Some(StripeGuard { state, waiters })
+    }
+
+    /// Shares a bucket with other readers.
+    pub async fn read<'a>(&'a self, bucket: u32, waiters: &'a Waiters) -> StripeGuard<'a> {
+        waiters.until(|| self.try_read(bucket, waiters)).await
     }
 
     /// Has a bucket alone.

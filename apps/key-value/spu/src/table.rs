@@ -44,6 +44,8 @@ impl Seat {
 /// The open namespaces.
 pub struct Table {
     seats: [Seat; OPEN_MAX],
+    /// The seat that was used last.
+    latest: Cell<usize>,
     turn: Cell<u64>,
     waiters: Waiters,
 }
@@ -91,7 +93,12 @@ enum Step<'a> {
 impl Table {
     /// None open.
     pub const fn new() -> Self {
-        Table { seats: [const { Seat::new() }; OPEN_MAX], turn: Cell::new(0), waiters: Waiters::new() }
+        Table {
+            seats: [const { Seat::new() }; OPEN_MAX],
+            latest: Cell::new(0),
+            turn: Cell::new(0),
+            waiters: Waiters::new(),
+        }
     }
 
     fn change<'a>(&'a self, seat: &'a Seat) -> Change<'a> {
@@ -124,20 +131,40 @@ impl Table {
         }
     }
 
+    /// Lets a request use the namespace that was used last, where it is that one and open.
+    #[inline]
+    pub fn try_enter(&self, nsid: u32) -> Option<Use<'_>> {
+        let seat = &self.seats[self.latest.get() % OPEN_MAX];
+        if seat.nsid.get() != nsid || seat.phase.get() != Phase::Open || seat.store.damaged.get() {
+            return None;
+        }
+        Some(self.used(seat))
+    }
+
+    #[inline]
+    fn used<'a>(&'a self, seat: &'a Seat) -> Use<'a> {
+        let turn = self.turn.get() + 1;
+        self.turn.set(turn);
+        seat.users.set(seat.users.get() + 1);
+        seat.used_last.set(turn);
+        Use { seat, waiters: &self.waiters }
+    }
+
     fn step(&self, nsid: u32) -> Option<Step<'_>> {
         let turn = self.turn.get() + 1;
         self.turn.set(turn);
         let taken = |seat: &&Seat| seat.phase.get() != Phase::Empty;
-        if let Some(seat) = self.seats.iter().find(|seat| seat.nsid.get() == nsid && taken(seat)) {
+        let place = self.seats.iter().position(|seat| seat.nsid.get() == nsid && taken(&seat));
+        if let Some(place) = place {
+            let seat = &self.seats[place];
             if seat.phase.get() != Phase::Open {
                 return None;
             }
             if seat.store.damaged.get() {
                 return (seat.users.get() == 0).then(|| Step::Open(self.change(seat)));
             }
-            seat.users.set(seat.users.get() + 1);
-            seat.used_last.set(turn);
-            return Some(Step::Use(Use { seat, waiters: &self.waiters }));
+            self.latest.set(place);
+            return Some(Step::Use(self.used(seat)));
         }
         if let Some(seat) = self.seats.iter().find(|seat| !taken(seat)) {
             seat.nsid.set(nsid);

@@ -180,10 +180,12 @@ pub fn place_on_spu(hash: u64, spus: u16) -> u64 {
     hash.wrapping_mul(u64::from(spus))
 }
 
+#[inline]
 fn word(from: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]])
 }
 
+#[inline]
 fn long(from: &[u8], at: usize) -> u64 {
     u64::from(word(from, at)) | u64::from(word(from, at + 4)) << 32
 }
