@@ -6,19 +6,20 @@
 
 mod apps;
 mod endpoints;
+mod handlers;
 mod timed;
 
 use crate::bridge::{Bridge, Transfer};
 use crate::clock::{Endpoint, Timing, Work};
 use crate::config::{DeviceConfig, STRIPE_BYTES};
 use crate::control::CONTROL_APP;
-use crate::event::{Completion, EVENTS_MAX, Event, EventQueue};
+use crate::event::{EVENTS_MAX, Event, EventQueue};
 use crate::hre::HreId;
 use crate::media::controller::{MediaController, Pending};
 use crate::media::store::{Progress, Store, StoreCompletion, StoreError};
 use crate::metadata::{InstalledApp, METADATA_VERSION, Metadata, identity};
 use crate::namespace::Namespace;
-use crate::protection::{Protection, may_request};
+use crate::protection::Protection;
 use crate::punctuality::Punctuality;
 use crate::region::RegionTable;
 use crate::request::{AppNumber, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, Upcall};
@@ -29,7 +30,7 @@ use crate::spu::module::ModuleLimits;
 use crate::spu::os::{ACTIVITIES_MAX, Activity, AppState, Caller, Machine, Origin, error_of};
 use crate::spu::rpc::MESSAGES_MAX;
 use crate::spu::wasm::{CompiledModule, Runtime, WasmInstance, compile};
-use crate::spu::{Instance, Offered, abi};
+use crate::spu::{Instance, abi};
 use crate::statistics::SpuCounters;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -299,6 +300,7 @@ impl Device {
                     Event::Deliver { token } if self.is_for_control(token) => self.handle_control(token),
                     Event::Deliver { token } => self.deliver(token),
                     Event::Complete(completion) => self.complete(completion),
+                    Event::Fetch(fetch) => self.fetch(fetch),
                     _ => unreachable!("only a model of time causes the other events"),
                 }
             }
@@ -395,157 +397,6 @@ impl Device {
                     drop(machine);
                     continuation(self, result.map(|_| ()));
                 }
-            }
-        }
-    }
-
-    fn deliver(&mut self, token: u32) {
-        let Some((number, spu, handler)) = self.admit(token) else { return };
-        self.start(token, number, spu, handler);
-    }
-
-    /// Where a request that has arrived goes, if it can go there now.
-    #[inline]
-    fn admit(&mut self, token: u32) -> Option<(AppNumber, u16, u8)> {
-        let machine = &mut *self.machine.borrow_mut();
-        let activity = machine.activities.get_mut(token)?;
-        let (number, spu, handler) = (activity.app, activity.spu, activity.handler);
-        let Some(app) = machine.apps.get_mut(number as usize).and_then(Option::as_mut) else {
-            machine.end_activity(token, RpcOutcome::NoApp, 0);
-            return None;
-        };
-        if app.ended.is_some() {
-            machine.end_activity(token, RpcOutcome::AppEnded, 0);
-            return None;
-        }
-        if handler == abi::EVENT_HANDLER {
-            return Some((number, spu, handler));
-        }
-        let (originating, from_host) = (activity.originating, matches!(activity.origin, Origin::Host { .. }));
-        if !originating.is_kernel() && from_host && !may_request(&machine.protection, app, handler, originating) {
-            machine.end_activity(token, RpcOutcome::NotPermitted, 0);
-            return None;
-        }
-        if !app.has_handler[handler as usize] {
-            machine.end_activity(token, RpcOutcome::NoHandler, 0);
-            return None;
-        }
-        app.counters.requests += 1;
-        machine.spus[spu as usize].requests += 1;
-        let waiting = &mut app.waiting[spu as usize];
-        if !waiting.is_empty() || self.service.is_draining(number) {
-            machine.spus[spu as usize].thread_waits += 1;
-            waiting.push_back(token);
-            return None;
-        }
-        Some((number, spu, handler))
-    }
-
-    /// Offers a request to its app; false where no thread of it is free (the request waits then) or the app has ended.
-    fn start(&mut self, token: u32, number: AppNumber, spu: u16, handler: u8) -> bool {
-        if let Some(activity) = self.machine.borrow_mut().activities.get_mut(token) {
-            activity.started = true;
-        } else {
-            return true;
-        }
-        let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
-        let Some(instance) = slot.and_then(Option::as_mut) else {
-            self.machine.borrow_mut().end_activity(token, RpcOutcome::AppEnded, 0);
-            return false;
-        };
-        let taken = instance.start(token, handler);
-        let (instructions, metered) = (instance.instructions(), instance.is_metered());
-        if let Ok(Offered::Answered { status, result }) = taken {
-            self.machine.borrow_mut().respond_to(token, status, result);
-        }
-        self.account(number, spu, instructions);
-        self.charge(spu, metered.then_some(instructions), Some(token));
-        match taken {
-            Ok(Offered::Taken | Offered::Answered { .. }) => true,
-            Ok(Offered::NoThread) => {
-                let machine = &mut *self.machine.borrow_mut();
-                if let Some(activity) = machine.activities.get_mut(token) {
-                    activity.started = false;
-                    machine.spus[spu as usize].thread_waits += 1;
-                    if let Some(app) = machine.apps[number as usize].as_mut() {
-                        app.waiting[spu as usize].push_front(token);
-                    }
-                }
-                false
-            }
-            Err(why) => {
-                self.trapped(number, spu, &why);
-                false
-            }
-        }
-    }
-
-    #[inline]
-    fn account(&mut self, number: AppNumber, spu: u16, instructions: u64) {
-        self.run_instructions += instructions;
-        let machine = &mut *self.machine.borrow_mut();
-        machine.spus[spu as usize].instructions += instructions;
-        if let Some(app) = machine.apps[number as usize].as_mut() {
-            app.counters.instructions += instructions;
-        }
-    }
-
-    fn trapped(&mut self, number: AppNumber, spu: u16, why: &str) {
-        self.instances[number as usize].clear();
-        let mut machine = self.machine.borrow_mut();
-        if let Some(app) = machine.app(number) {
-            tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);
-            app.counters.traps += 1;
-            app.push_line(format!("{spu}: [SPU-OS] ended: {why}"));
-        }
-        machine.end_app(number, why, RpcOutcome::AppEnded);
-        machine.tell_app_ended(number, spu, why);
-    }
-
-    fn complete(&mut self, completion: Completion) {
-        let Completion { spu, app: number, incarnation, .. } = completion;
-        {
-            let mut machine = self.machine.borrow_mut();
-            if let Some(token) = completion.token {
-                machine.drained(token);
-            }
-            match machine.app(number) {
-                Some(app) if app.incarnation == incarnation && app.ended.is_none() => {}
-                _ => return,
-            }
-        }
-        let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
-        let Some(instance) = slot.and_then(Option::as_mut) else { return };
-        let mut ran = completion.memory.as_ref().map_or(Ok(()), |memory| instance.place(memory));
-        if let (Ok(()), Some((wait, result))) = (&ran, completion.wake) {
-            ran = instance.complete(wait, result);
-        }
-        let (instructions, metered) = (instance.instructions(), instance.is_metered());
-        if completion.wake.is_some() {
-            self.account(number, spu, instructions);
-            self.charge(spu, metered.then_some(instructions), None);
-        }
-        if let Err(why) = ran {
-            return self.trapped(number, spu, &why);
-        }
-        self.offer_waiting(number, spu);
-    }
-
-    /// Offers again what found no free thread before.
-    fn offer_waiting(&mut self, number: AppNumber, spu: u16) {
-        loop {
-            let (token, handler) = {
-                let machine = &mut *self.machine.borrow_mut();
-                if self.service.is_draining(number) {
-                    return;
-                }
-                let Some(app) = machine.apps[number as usize].as_mut() else { return };
-                let Some(token) = app.waiting[spu as usize].pop_front() else { return };
-                let Some(activity) = machine.activities.get(token) else { continue };
-                (token, activity.handler)
-            };
-            if !self.start(token, number, spu, handler) {
-                return;
             }
         }
     }

@@ -127,6 +127,7 @@ impl Device {
             Event::Tick { word } => self.machine.borrow_mut().tick(word),
             Event::Deliver { token } if self.is_for_control(token) => self.handle_control(token),
             Event::Deliver { .. } | Event::Complete(_) => self.gate(event),
+            Event::Fetch(fetch) => self.fetch(fetch),
             Event::Processor { spu } => {
                 if let Some(event) = self.processors[spu as usize].queue.pop_front() {
                     self.work_on(event);

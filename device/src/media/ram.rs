@@ -21,6 +21,10 @@ const PAGE_BYTES: u64 = 4096;
 /// From this length on zeroing gives pages back; below, writing zeroes is cheaper than taking page faults again.
 const RELEASE_BYTES_MIN: u64 = 64 * 1024;
 
+/// Length of a line of the processor's caches.
+#[cfg(target_arch = "x86_64")]
+const LINE_BYTES: u64 = 64;
+
 /// Why a store in memory could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum RamError {
@@ -153,6 +157,25 @@ impl Store for RamStore {
         // SAFETY: `locate` checked that the range lies in the mapping; `into` is a Rust slice and so not part of it.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         Ok(Progress::Done)
+    }
+
+    #[inline]
+    fn prefetch(&self, bank: usize, address: u64, bytes: u64) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let end = address.saturating_add(bytes).min(self.bank_bytes);
+            for line in (address / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES as usize) {
+                let Ok(place) = self.locate(bank, line, 1) else { return false };
+                // SAFETY: a hint that changes nothing, on memory of the mapping.
+                unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
+            }
+            true
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let _ = (bank, address, bytes);
+            false
+        }
     }
 
     #[inline]

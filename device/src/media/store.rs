@@ -58,7 +58,13 @@ pub trait Store {
 
     /// Reads `into.len()` bytes, now or not at all.
     fn read(&mut self, bank: usize, address: u64, into: &mut [u8]) -> Result<Progress, StoreError>;
-    /// The same into memory that another process may change meanwhile; by way of private memory, unless the store knows better.
+    /// Has the processor fetch a range into its caches, where the store is memory: true where a read of it is worth putting off
+    /// for a moment, while there is other work.
+    #[inline]
+    fn prefetch(&self, _bank: usize, _address: u64, _bytes: u64) -> bool {
+        false
+    }
+    /// As [`Store::read`] into memory that another process may change meanwhile; by way of private memory, unless the store knows better.
     fn read_shared(&mut self, bank: usize, address: u64, into: &mut SharedSpan<'_>) -> Result<Progress, StoreError> {
         let mut bytes = vec![0; into.len()];
         let progress = self.read(bank, address, &mut bytes)?;

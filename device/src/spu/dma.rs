@@ -8,7 +8,7 @@ use super::abi::{self, DONE, PENDING};
 use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer, error_of};
 use super::permission::Rights;
 use crate::clock::{DmaKind, Transfer};
-use crate::event::Event;
+use crate::event::{Event, Fetch};
 use crate::media::controller::Pending;
 use crate::media::store::Progress;
 use crate::shared::ReplySpan;
@@ -32,10 +32,17 @@ pub(crate) struct Dma {
     pub wait: u32,
 }
 
+/// Longest read that is put off while the processor fetches it.
+const FETCH_BYTES_MAX: usize = 64;
+/// How far beyond a header the processor fetches.
+const FETCH_AHEAD_BYTES: u64 = 320;
+
 /// How far a segment got.
 pub(crate) enum Moved {
     Done,
     Pending,
+    /// An event will do it.
+    Fetching,
     Error(i32),
 }
 
@@ -76,6 +83,10 @@ impl Machine {
                     error = self.permission_missed(caller, memory, (&dma, park), left, &mut group)?;
                     break;
                 }
+                Moved::Fetching => {
+                    self.spus[caller.spu as usize].dmas += 1;
+                    return Ok(PENDING);
+                }
                 Moved::Error(number) => {
                     error = number;
                     break;
@@ -107,6 +118,37 @@ impl Machine {
             return Ok(PENDING);
         }
         Ok(DONE)
+    }
+
+    /// Whether a short read is put off while the processor fetches it, since there is other work: then it is an event.
+    /// Only for kernel endpoints, whose rights no one takes away meanwhile.
+    #[inline]
+    fn put_off(&mut self, caller: Caller, dma: &Dma) -> bool {
+        if self.timing.is_some() || !self.events.has_ready() {
+            return false;
+        }
+        let Some(activity) = self.activities.get_mut(dma.token).filter(|activity| activity.originating.is_kernel())
+        else {
+            return false;
+        };
+        let bytes = u64::from(dma.segment_bytes);
+        // What is longer than a word is mostly a header, and what it heads comes next.
+        let ahead = if bytes > 8 { FETCH_AHEAD_BYTES } else { 0 };
+        if !self.media.store.prefetch(caller.spu.into(), dma.source.address, bytes + ahead) {
+            return false;
+        }
+        activity.pending_dmas += 1;
+        self.events.push(Event::Fetch(Fetch {
+            spu: caller.spu,
+            app: caller.app,
+            incarnation: caller.incarnation,
+            token: dma.token,
+            wait: dma.wait,
+            address: dma.source.address,
+            pointer: dma.destination.address,
+            bytes: dma.segment_bytes,
+        }));
+        true
     }
 
     /// A DMA as the model of time sees it, and whether its data go to a host as they move: what it streams, the response
@@ -281,6 +323,9 @@ impl Machine {
             }
             abi::PORT_LOCAL => {
                 let into = memory.slice_mut(to, bytes)?;
+                if bytes <= FETCH_BYTES_MAX && dma.segments == 1 && group.is_none() && self.put_off(caller, dma) {
+                    return Ok(Moved::Fetching);
+                }
                 match self.media.store.read(bank, from, into) {
                     Ok(Progress::WouldBlock) => {}
                     done => return Ok(done.into()),

@@ -30,8 +30,8 @@ pub(crate) trait Instance {
     fn start(&mut self, token: u32, handler: u8) -> Result<Offered, String>;
     /// What a handler waited for has happened.
     fn complete(&mut self, wait: u32, result: i64) -> Result<(), String>;
-    /// Puts bytes that a handler waits for into the app's memory, at the pointer that it gave.
-    fn place(&mut self, memory: &(u64, Vec<u8>)) -> Result<(), String>;
+    /// A range of the app's memory that a handler gave for a DMA which is pending.
+    fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String>;
     /// Instructions that the last call ran.
     fn instructions(&self) -> u64;
     /// False where instructions are not counted (native code).

@@ -68,11 +68,12 @@ impl Instance for NativeInstance {
         self.instance.complete(&mut self.imports, wait, result).map_err(|trap| trap.0)
     }
 
-    fn place(&mut self, (pointer, bytes): &(u64, Vec<u8>)) -> Result<(), String> {
-        if let Ok(into) = NativeMemory.slice_mut(*pointer, bytes.len()) {
-            into.copy_from_slice(bytes);
+    fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String> {
+        if bytes == 0 {
+            return Ok(&mut []);
         }
-        Ok(())
+        // SAFETY: the handler vouches for the range until the DMA is completed (contract of `Host`), and waits for that.
+        Ok(unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(pointer as usize), bytes) })
     }
 
     fn instructions(&self) -> u64 {

@@ -239,14 +239,11 @@ impl Instance for WasmInstance {
         }
     }
 
-    fn place(&mut self, memory: &(u64, Vec<u8>)) -> Result<(), String> {
-        match GuestMemory(self.memory.data_mut(&mut self.store)).slice_mut(memory.0, memory.1.len()) {
-            Ok(slice) => {
-                slice.copy_from_slice(&memory.1);
-                Ok(())
-            }
-            Err(wild) => Err(format!("its memory no longer holds {:#x}", wild.pointer)),
-        }
+    fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String> {
+        let memory = self.memory.data_mut(&mut self.store);
+        let begin = pointer as usize;
+        let range = begin.checked_add(bytes).and_then(|end| memory.get_mut(begin..end));
+        range.ok_or_else(|| format!("its memory no longer holds {pointer:#x}"))
     }
 
     fn instructions(&self) -> u64 {

@@ -140,7 +140,7 @@ impl Geometry {
     pub fn bucket(&self, place: u64) -> u32 {
         // The product's bits from 64 on, without numbers of 128 bits, which WebAssembly has not.
         let buckets = u64::from(self.buckets);
-        ((place >> 32) * buckets + ((place & 0xffff_ffff) * buckets >> 32) >> 32) as u32
+        (((place >> 32) * buckets + (((place & 0xffff_ffff) * buckets) >> 32)) >> 32) as u32
     }
 
     /// Bank address of a bucket's head.

@@ -1,0 +1,198 @@
+//! Runs of handlers: a request that has arrived, the end of what a handler waited for, what waited for a free thread.
+//!
+//! Invariants: SPU-OS is unborrowed while a handler runs; what it ran is charged to its app and SPU; an app that traps ends on all
+//! SPUs.
+
+use super::Device;
+use crate::event::{Completion, Fetch};
+use crate::media::store::Progress;
+use crate::protection::may_request;
+use crate::request::{AppNumber, RpcOutcome};
+use crate::spu::os::{Origin, error_of};
+use crate::spu::{Offered, abi};
+
+impl Device {
+    pub(super) fn deliver(&mut self, token: u32) {
+        let Some((number, spu, handler)) = self.admit(token) else { return };
+        self.start(token, number, spu, handler);
+    }
+
+    /// Where a request that has arrived goes, if it can go there now.
+    #[inline]
+    pub(super) fn admit(&mut self, token: u32) -> Option<(AppNumber, u16, u8)> {
+        let machine = &mut *self.machine.borrow_mut();
+        let activity = machine.activities.get_mut(token)?;
+        let (number, spu, handler) = (activity.app, activity.spu, activity.handler);
+        let Some(app) = machine.apps.get_mut(number as usize).and_then(Option::as_mut) else {
+            machine.end_activity(token, RpcOutcome::NoApp, 0);
+            return None;
+        };
+        if app.ended.is_some() {
+            machine.end_activity(token, RpcOutcome::AppEnded, 0);
+            return None;
+        }
+        if handler == abi::EVENT_HANDLER {
+            return Some((number, spu, handler));
+        }
+        let (originating, from_host) = (activity.originating, matches!(activity.origin, Origin::Host { .. }));
+        if !originating.is_kernel() && from_host && !may_request(&machine.protection, app, handler, originating) {
+            machine.end_activity(token, RpcOutcome::NotPermitted, 0);
+            return None;
+        }
+        if !app.has_handler[handler as usize] {
+            machine.end_activity(token, RpcOutcome::NoHandler, 0);
+            return None;
+        }
+        app.counters.requests += 1;
+        machine.spus[spu as usize].requests += 1;
+        let waiting = &mut app.waiting[spu as usize];
+        if !waiting.is_empty() || self.service.is_draining(number) {
+            machine.spus[spu as usize].thread_waits += 1;
+            waiting.push_back(token);
+            return None;
+        }
+        Some((number, spu, handler))
+    }
+
+    /// Offers a request to its app; false where no thread of it is free (the request waits then) or the app has ended.
+    pub(super) fn start(&mut self, token: u32, number: AppNumber, spu: u16, handler: u8) -> bool {
+        if let Some(activity) = self.machine.borrow_mut().activities.get_mut(token) {
+            activity.started = true;
+        } else {
+            return true;
+        }
+        let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
+        let Some(instance) = slot.and_then(Option::as_mut) else {
+            self.machine.borrow_mut().end_activity(token, RpcOutcome::AppEnded, 0);
+            return false;
+        };
+        let taken = instance.start(token, handler);
+        let (instructions, metered) = (instance.instructions(), instance.is_metered());
+        if let Ok(Offered::Answered { status, result }) = taken {
+            self.machine.borrow_mut().respond_to(token, status, result);
+        }
+        self.account(number, spu, instructions);
+        self.charge(spu, metered.then_some(instructions), Some(token));
+        match taken {
+            Ok(Offered::Taken | Offered::Answered { .. }) => true,
+            Ok(Offered::NoThread) => {
+                let machine = &mut *self.machine.borrow_mut();
+                if let Some(activity) = machine.activities.get_mut(token) {
+                    activity.started = false;
+                    machine.spus[spu as usize].thread_waits += 1;
+                    if let Some(app) = machine.apps[number as usize].as_mut() {
+                        app.waiting[spu as usize].push_front(token);
+                    }
+                }
+                false
+            }
+            Err(why) => {
+                self.trapped(number, spu, &why);
+                false
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn account(&mut self, number: AppNumber, spu: u16, instructions: u64) {
+        self.run_instructions += instructions;
+        let machine = &mut *self.machine.borrow_mut();
+        machine.spus[spu as usize].instructions += instructions;
+        if let Some(app) = machine.apps[number as usize].as_mut() {
+            app.counters.instructions += instructions;
+        }
+    }
+
+    pub(super) fn trapped(&mut self, number: AppNumber, spu: u16, why: &str) {
+        self.instances[number as usize].clear();
+        let mut machine = self.machine.borrow_mut();
+        if let Some(app) = machine.app(number) {
+            tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);
+            app.counters.traps += 1;
+            app.push_line(format!("{spu}: [SPU-OS] ended: {why}"));
+        }
+        machine.end_app(number, why, RpcOutcome::AppEnded);
+        machine.tell_app_ended(number, spu, why);
+    }
+
+    pub(super) fn complete(&mut self, completion: Completion) {
+        let Completion { spu, app: number, incarnation, .. } = completion;
+        {
+            let mut machine = self.machine.borrow_mut();
+            if let Some(token) = completion.token {
+                machine.drained(token);
+            }
+            match machine.app(number) {
+                Some(app) if app.incarnation == incarnation && app.ended.is_none() => {}
+                _ => return,
+            }
+        }
+        let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
+        let Some(instance) = slot.and_then(Option::as_mut) else { return };
+        let mut ran = match &completion.memory {
+            Some(memory) => instance.local(memory.0, memory.1.len()).map(|local| local.copy_from_slice(&memory.1)),
+            None => Ok(()),
+        };
+        if let (Ok(()), Some((wait, result))) = (&ran, completion.wake) {
+            ran = instance.complete(wait, result);
+        }
+        let (instructions, metered) = (instance.instructions(), instance.is_metered());
+        if completion.wake.is_some() {
+            self.account(number, spu, instructions);
+            self.charge(spu, metered.then_some(instructions), None);
+        }
+        if let Err(why) = ran {
+            return self.trapped(number, spu, &why);
+        }
+        self.offer_waiting(number, spu);
+    }
+
+    /// Does a short read that was put off, straight into the app's memory.
+    pub(super) fn fetch(&mut self, fetch: Fetch) {
+        let Fetch { spu, app: number, incarnation, token, wait, address, pointer, bytes } = fetch;
+        {
+            let machine = &mut *self.machine.borrow_mut();
+            machine.drained(token);
+            match machine.app(number) {
+                Some(app) if app.incarnation == incarnation && app.ended.is_none() => {}
+                _ => return,
+            }
+        }
+        let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
+        let Some(instance) = slot.and_then(Option::as_mut) else { return };
+        let read = instance.local(pointer, bytes as usize).map(|local| {
+            match self.machine.borrow_mut().media.store.read(spu.into(), address, local) {
+                Ok(Progress::Done) => 0,
+                // Only a store in memory has reads put off, which it does at once.
+                Ok(Progress::WouldBlock) => abi::ERROR_MEDIA,
+                Err(error) => error_of(error),
+            }
+        });
+        let ran = read.and_then(|result| instance.complete(wait, result.into()));
+        let instructions = instance.instructions();
+        self.account(number, spu, instructions);
+        if let Err(why) = ran {
+            return self.trapped(number, spu, &why);
+        }
+        self.offer_waiting(number, spu);
+    }
+
+    /// Offers again what found no free thread before.
+    pub(super) fn offer_waiting(&mut self, number: AppNumber, spu: u16) {
+        loop {
+            let (token, handler) = {
+                let machine = &mut *self.machine.borrow_mut();
+                if self.service.is_draining(number) {
+                    return;
+                }
+                let Some(app) = machine.apps[number as usize].as_mut() else { return };
+                let Some(token) = app.waiting[spu as usize].pop_front() else { return };
+                let Some(activity) = machine.activities.get(token) else { continue };
+                (token, activity.handler)
+            };
+            if !self.start(token, number, spu, handler) {
+                return;
+            }
+        }
+    }
+}
