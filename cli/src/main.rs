@@ -20,6 +20,7 @@ mod metrics;
 mod ns;
 mod output;
 mod progress;
+mod reproduce;
 mod rpc;
 mod serve;
 mod simulate;
@@ -69,6 +70,10 @@ enum Command {
     Bench(bench::Bench),
     /// Run a workload or a recorded trace on modelled hardware in simulated time
     Simulate(Box<simulate::SimulateOptions>),
+    /// The papers' experiments: list, run, set beside what was published
+    Reproduce(reproduce::ReproduceOptions),
+    /// Fit a preset's parameters to the published figures that may be used for it
+    Calibrate(reproduce::CalibrateOptions),
     /// Show what it can do: serve, attach, write, install, crash, prove; under two minutes
     Demo(demo::DemoOptions),
 }
@@ -91,6 +96,8 @@ fn run(command: Command) -> Outcome<()> {
         Command::Stat(options) => stat::run(options),
         Command::Bench(bench) => bench::run(bench),
         Command::Simulate(options) => simulate::run(&options),
+        Command::Reproduce(options) => reproduce::run(&options),
+        Command::Calibrate(options) => reproduce::calibrate(&options),
         Command::Demo(options) => demo::run(options),
     }
 }

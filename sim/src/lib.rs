@@ -18,19 +18,25 @@
 
 #![forbid(unsafe_code)]
 
+pub mod calibrate;
 mod deadlock;
 mod executor;
+pub mod experiments;
 pub mod generator;
 mod hardware;
 pub mod host;
 pub mod operation;
+pub mod plot;
 pub mod preset;
+pub mod published;
 pub mod random;
 pub mod replay;
 pub mod report;
+pub mod reproduce;
 pub mod simulation;
 pub mod size;
 mod slots;
+pub mod speed;
 pub mod thread;
 pub mod trace;
 pub mod workload;
@@ -43,5 +49,5 @@ pub use preset::{Preset, PresetError};
 pub use report::Report;
 pub use simulation::{Output, Simulation, SimulationError, SimulationOptions};
 pub use thread::{Held, HostLock, HostThread, SimulatedHre};
-pub use trace::Trace;
+pub use trace::{Trace, TracedSpan};
 pub use workload::{BlockWorkload, KvWorkload};

@@ -44,6 +44,8 @@ pub struct Preset {
     pub model: Option<ModelParameters>,
     /// The host; there where `model` is.
     pub host: Option<HostParameters>,
+    /// Parameters of the experiments' workloads that the papers did not print.
+    pub workload: BTreeMap<String, f64>,
     /// Which parameter is fitted to which published figure (`willow calibrate`): path of the field, then `result.metric`.
     pub calibrate: BTreeMap<String, String>,
 }
@@ -102,6 +104,8 @@ struct Written {
     accelerator: Option<Accelerators>,
     power: Option<PowerParameters>,
     host: Option<HostParameters>,
+    #[serde(default)]
+    workload: BTreeMap<String, f64>,
     #[serde(default)]
     calibrate: BTreeMap<String, String>,
 }
@@ -255,6 +259,7 @@ impl Preset {
             },
             model,
             host: written.host,
+            workload: written.workload,
             calibrate: written.calibrate,
         };
         preset.apply(DeviceConfig::default()).validate().map_err(|complaint| placed(text, file, &complaint))?;
@@ -288,8 +293,11 @@ impl Preset {
         self.device.capacity.0.map(|size| size.0)
     }
 
-    /// A numeric parameter of the hardware or the host, by its path such as `host.system_call_ns`.
+    /// A numeric parameter of the hardware, the host or the workloads, by its path such as `host.system_call_ns`.
     pub fn parameter(&self, path: &str) -> Option<f64> {
+        if let Some(name) = path.strip_prefix("workload.") {
+            return self.workload.get(name).copied();
+        }
         let (model, host) = (serde_json::to_value(&self.model).ok()?, serde_json::to_value(&self.host).ok()?);
         let mut place = match path.strip_prefix("host.") {
             Some(rest) => return host.get(rest)?.as_f64(),
@@ -313,6 +321,10 @@ impl Preset {
             };
             Ok(())
         };
+        if let Some(name) = path.strip_prefix("workload.") {
+            *self.workload.get_mut(name).ok_or_else(unknown)? = value;
+            return Ok(());
+        }
         if let Some(rest) = path.strip_prefix("host.") {
             let mut host = serde_json::to_value(&self.host).map_err(|error| wrong(&error))?;
             set(host.get_mut(rest).ok_or_else(unknown)?)?;

@@ -26,6 +26,21 @@ struct Event {
     bytes: u64,
 }
 
+/// A span of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedSpan {
+    /// Name of its lane.
+    pub lane: String,
+    /// What was done.
+    pub name: &'static str,
+    /// Begin, nanoseconds.
+    pub begin_ns: u64,
+    /// End.
+    pub end_ns: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+}
+
 #[derive(Default)]
 struct Kept {
     events: Vec<Event>,
@@ -68,15 +83,17 @@ impl Trace {
         (kept.events.len(), kept.dropped)
     }
 
-    /// Time of all spans from `since_ns` on by (lane, name), in order of lane; to break a latency down.
-    pub fn totals(&self, since_ns: u64) -> Vec<(String, &'static str, u64)> {
+    /// The spans that began at `since_ns` or later, in the order in which they were told.
+    pub fn spans(&self, since_ns: u64) -> Vec<TracedSpan> {
         let kept = self.kept();
-        let mut sums: BTreeMap<(u32, &'static str), u64> = BTreeMap::new();
-        for event in kept.events.iter().filter(|event| event.begin_ns >= since_ns) {
-            *sums.entry((event.lane, event.name)).or_default() += event.end_ns - event.begin_ns;
-        }
-        let name = |lane: u32| kept.names.get(&lane).cloned().unwrap_or_default();
-        sums.into_iter().map(|((lane, what), ns)| (name(lane), what, ns)).collect()
+        let of = |event: &Event| TracedSpan {
+            lane: kept.names.get(&event.lane).cloned().unwrap_or_default(),
+            name: event.name,
+            begin_ns: event.begin_ns,
+            end_ns: event.end_ns,
+            bytes: event.bytes,
+        };
+        kept.events.iter().filter(|event| event.begin_ns >= since_ns).map(of).collect()
     }
 
     /// Writes the trace: one JSON object.

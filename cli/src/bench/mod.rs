@@ -7,6 +7,7 @@ pub mod kv;
 pub mod report;
 pub mod sandbox;
 pub mod shm;
+pub mod simulation;
 pub mod tcp;
 
 use crate::failure::{Outcome, fail};
@@ -24,6 +25,8 @@ pub enum Bench {
     Kv(kv::KvOptions),
     /// Base-IO in the sandbox against the same handlers built natively, by turns
     Sandbox(sandbox::SandboxOptions),
+    /// How fast simulated time passes: simulated requests a second of machine time
+    Simulation(simulation::SimulationBenchOptions),
 }
 
 /// What all benchmarks take.
@@ -91,6 +94,7 @@ pub fn run(bench: Bench) -> Outcome<()> {
         Bench::Io(options) => (io::run(&options)?, options.common),
         Bench::Kv(options) => (kv::run(&options)?, options.common),
         Bench::Sandbox(options) => (sandbox::run(&options)?, options.common),
+        Bench::Simulation(options) => return simulation::run(&options),
     };
     show(&report, common.json)?;
     if let Some(path) = &common.record {

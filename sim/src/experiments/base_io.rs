@@ -1,0 +1,115 @@
+//! Willow, figure 4: bandwidth of Base-IO under XFS and of Direct-IO, by request size.
+//!
+//! Direct-IO as an SSD App of its own is not simulated: its way is, through the same device with the same Base-IO handlers, by a
+//! user-space queue, without the kernel and its file system, with a permission check at every DMA to or from NV memory.
+
+use super::{Drawing, Experiment, ExperimentError, Findings, Laboratory, Plot, Series, Work};
+use crate::host::Path;
+use crate::workload::BlockWorkload;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    id: "willow-figure4",
+    title: "bandwidth of Base-IO and Direct-IO by request size",
+    source: "Willow 4.1, 4.2, figure 4",
+    preset: "bee3",
+    run,
+};
+
+const SIZES: [u32; 9] = [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131_072];
+const LINK_BYTES_PER_S: f64 = 2e9;
+
+/// Bytes a second and operations a second.
+fn measure(laboratory: &Laboratory, path: Path, write: bool, bytes: u32) -> Result<(f64, f64), ExperimentError> {
+    let workload = BlockWorkload {
+        name: "XDD".to_owned(),
+        path,
+        threads: laboratory.workload("xdd_threads")?.round().max(1.0) as usize,
+        bytes,
+        read_percent: if write { 0 } else { 100 },
+        range_bytes: 64 << 20,
+        operations: Some(if bytes > 16384 { 600 } else { 2500 }),
+        ..BlockWorkload::default()
+    };
+    let report = laboratory.measure(&laboratory.options(), &Work::Block(&workload))?;
+    let row = report.only().ok_or_else(|| ExperimentError::Other("nothing was measured".to_owned()))?;
+    Ok((row.bytes_per_second, row.iops))
+}
+
+/// Where only one figure is wanted, reads or writes may not be.
+fn wanted(laboratory: &Laboratory, write: bool) -> bool {
+    let share = laboratory.wants("willow-baseio-link", if write { "write" } else { "read" });
+    share || (!write && laboratory.wants("willow-baseio-iops", "value"))
+}
+
+/// The same for sizes: rates of requests are those of the smallest, shares of the link those of the largest.
+fn of_use(laboratory: &Laboratory, bytes: u32) -> bool {
+    match &laboratory.only {
+        None => true,
+        Some((id, _)) if id == "willow-baseio-iops" => bytes == SIZES[0],
+        Some(_) => bytes == SIZES[SIZES.len() - 1],
+    }
+}
+
+fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
+    let mut findings = Findings::default();
+    for write in [false, true] {
+        if !wanted(laboratory, write) {
+            continue;
+        }
+        let kind = if write { "write" } else { "read" };
+        let mut base = Vec::new();
+        let mut direct = Vec::new();
+        let mut best: f64 = 0.0;
+        for bytes in SIZES.into_iter().filter(|bytes| of_use(laboratory, *bytes)) {
+            let kb = f64::from(bytes) / 1024.0;
+            let (base_rate, iops) = measure(laboratory, Path::File, write, bytes)?;
+            if laboratory.only.is_some() {
+                base.push((kb, base_rate / 1e9));
+                if bytes == SIZES[0] && !write {
+                    findings.find("willow-baseio-iops", "value", iops);
+                }
+                continue;
+            }
+            let (direct_rate, _) = measure(laboratory, Path::User, write, bytes)?;
+            best = best.max(direct_rate / base_rate);
+            base.push((kb, base_rate / 1e9));
+            direct.push((kb, direct_rate / 1e9));
+            if bytes == SIZES[0] && !write {
+                findings.find("willow-baseio-iops", "value", iops);
+            }
+        }
+        let largest = base.last().map_or(0.0, |(_, rate)| rate * 1e9 / LINK_BYTES_PER_S);
+        findings.find("willow-baseio-link", if write { "write" } else { "read" }, largest);
+        findings.find("willow-directio", if write { "write_ratio" } else { "read_ratio" }, best);
+        let share = if write { 0.73 } else { 0.78 };
+        let line = |name: &str, points| Series { name: name.to_owned(), points, published: false };
+        let mut series = vec![line("Direct-IO", direct), line("Base-IO", base)];
+        let mut published = vec![(128.0, share * 2.0)];
+        if !write {
+            published.insert(0, (0.5, 388_000.0 * 512.0 / 1e9));
+        }
+        series.push(Series { name: "Base-IO, published".to_owned(), points: published, published: true });
+        findings.plots.push(Plot {
+            file: if write { "willow-figure4-write" } else { "willow-figure4-read" },
+            title: format!("Willow figure 4: {kind}s"),
+            x: "request size, kB".to_owned(),
+            y: "GB/s".to_owned(),
+            drawing: Drawing::Lines { series, log_x: true, log_y: false },
+        });
+    }
+    findings.notes.push(
+        "Direct-IO is its way, not an app of its own: user-space queue, no file system, a permission check at every DMA, Base-IO's handlers."
+            .to_owned(),
+    );
+    findings.notes.push(
+        "Small writes through the file system are slow for one reason: a direct write of a part of a file system's block holds the \
+         file's lock for itself alone until it has ended, so that the threads' writes follow one another. Nothing was fitted to that."
+            .to_owned(),
+    );
+    findings.notes.push(
+        "The number of XDD's threads was not printed; it is fitted to the 388,000 reads a second (use: calibrate)."
+            .to_owned(),
+    );
+    Ok(findings)
+}

@@ -1,0 +1,200 @@
+//! Willow, section 4.5, and XSSD, section 4.4: MemcacheDB with the Key-Value app in the device against MemcacheDB on BerkeleyDB, 16-byte
+//! keys, 1024-byte values.
+//!
+//! In the device: the real Key-Value app, called by RPC from user space. On the host: BerkeleyDB is modelled by its pattern of I/O, one
+//! read of a 4 kB page for a get (the index is cached), one read and one write of a page for a put, by Base-IO's way or by
+//! Direct-IO's. MemcacheDB's own work for a request (client, protocol, server) is processor time of the host, the same in all versions,
+//! fitted to the published gets of the host version; BerkeleyDB's work for a put is fitted to its puts.
+
+use super::{Drawing, Experiment, ExperimentError, Findings, Laboratory, Plot, Series};
+use crate::host::Path;
+use crate::operation::key_of;
+use crate::random::Random;
+use crate::simulation::{Simulation, SimulationOptions};
+use crate::thread::HostThread;
+use crate::workload::KvWorkload;
+use std::sync::Arc;
+use willow_host::hre::Hre;
+use willow_host::{HreError, KvClient, StoreCondition};
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    id: "key-value",
+    title: "gets and puts of a key-value store in the device and on the host",
+    source: "Willow 4.5, XSSD 4.4",
+    preset: "bee3",
+    run,
+};
+
+const KEYS: u64 = 2000;
+const VALUE_BYTES: u32 = 1024;
+const PAGE_BYTES: u32 = 4096;
+/// Operations of each thread.
+const OPERATIONS: u64 = 60;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Version {
+    /// The app in the device.
+    Device,
+    /// BerkeleyDB on pages, by that way; a get reads a chain of so many.
+    Host(Path, u64),
+}
+
+#[derive(Clone, Copy)]
+struct Costs {
+    request_ns: u64,
+    put_ns: u64,
+}
+
+async fn client(
+    thread: HostThread,
+    version: Version,
+    put: bool,
+    costs: Costs,
+    mut random: Random,
+) -> Result<(), HreError> {
+    let kv = match version {
+        Version::Device => {
+            let hre: Arc<dyn Hre> = thread.endpoint().clone();
+            Some(KvClient::open_only(hre).await?)
+        }
+        Version::Host(..) => None,
+    };
+    let pages = thread.block_bytes() / u64::from(PAGE_BYTES);
+    for _ in 0..OPERATIONS {
+        thread.compute(costs.request_ns, "MemcacheDB").await;
+        let key = key_of(random.below(KEYS));
+        match (version, &kv) {
+            (Version::Device, Some(kv)) if put => {
+                let store = kv.store(key.as_bytes(), vec![7; VALUE_BYTES as usize], StoreCondition::Always);
+                thread.rpc(VALUE_BYTES.into(), 0, store).await?;
+            }
+            (Version::Device, Some(kv)) => {
+                thread.rpc(0, VALUE_BYTES.into(), kv.retrieve(key.as_bytes())).await?;
+            }
+            (Version::Host(path, chain), _) => {
+                for _ in 0..chain {
+                    thread.read(path, random.below(pages) * u64::from(PAGE_BYTES), PAGE_BYTES).await?;
+                }
+                if put {
+                    thread.compute(costs.put_ns, "BerkeleyDB").await;
+                    let page = vec![7; PAGE_BYTES as usize];
+                    thread.write(path, random.below(pages) * u64::from(PAGE_BYTES), page).await?;
+                }
+            }
+            (Version::Device, None) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Operations a second.
+fn rate(laboratory: &Laboratory, version: Version, put: bool, threads: u64) -> Result<f64, ExperimentError> {
+    let nanoseconds = |name| Ok::<u64, ExperimentError>(laboratory.workload(name)?.round().max(0.0) as u64);
+    let costs = Costs { request_ns: nanoseconds("memcachedb_ns")?, put_ns: nanoseconds("berkeleydb_put_ns")? };
+    let device = version == Version::Device;
+    let mut simulation = Simulation::new(&SimulationOptions {
+        namespace_bytes: if device { 0 } else { 64 << 20 },
+        kv_namespace_bytes: if device { 64 << 20 } else { 0 },
+        permission_checks: matches!(version, Version::Host(Path::User, _)),
+        ..laboratory.options()
+    })?;
+    if device {
+        let load = KvWorkload {
+            keys: KEYS,
+            value_bytes: VALUE_BYTES,
+            load: true,
+            queue_depth: 16,
+            path: Path::Bare,
+            ..KvWorkload::default()
+        };
+        let (generator, source) = load.generator().map_err(ExperimentError::Other)?;
+        simulation.generator(generator, source)?;
+        simulation.run()?;
+    }
+    let random = Random(laboratory.seed);
+    let mut outputs = Vec::new();
+    for number in 0..threads {
+        let random = random.part(number);
+        let body = move |thread| client(thread, version, put, costs, random);
+        outputs.push(simulation.host_thread(&format!("client {number}"), body)?);
+    }
+    let report = simulation.run()?;
+    for output in outputs {
+        let ended = output.take().unwrap_or(Ok(()));
+        ended.map_err(|error| ExperimentError::Other(format!("a client failed: {error}")))?;
+    }
+    Ok((threads * OPERATIONS) as f64 / (report.elapsed_ns as f64 / 1e9))
+}
+
+fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
+    let mut findings = Findings::default();
+    if laboratory.only.is_some() {
+        for (metric, put) in [("io_get", false), ("io_put", true)] {
+            if laboratory.wants("xssd-kvs", metric) {
+                findings.find("xssd-kvs", metric, rate(laboratory, Version::Host(Path::User, 1), put, 16)? / 1000.0);
+            }
+        }
+        return Ok(findings);
+    }
+    let versions = [
+        ("Key-Value in the device", Version::Device),
+        ("BerkeleyDB, Direct-IO", Version::Host(Path::User, 1)),
+        ("BerkeleyDB, Base-IO", Version::Host(Path::File, 1)),
+    ];
+    for put in [false, true] {
+        let mut series = Vec::new();
+        let mut at_16 = Vec::new();
+        for (name, version) in versions {
+            let mut points = Vec::new();
+            for threads in [1, 2, 4, 8, 16] {
+                let rate = rate(laboratory, version, put, threads)?;
+                points.push((threads as f64, rate / 1000.0));
+                if threads == 16 {
+                    at_16.push(rate);
+                }
+            }
+            series.push(Series { name: name.to_owned(), points, published: false });
+        }
+        let &[device, direct, base] = at_16.as_slice() else { continue };
+        let (io, rpc) = if put { ("io_put", "rpc_put") } else { ("io_get", "rpc_get") };
+        findings.find("xssd-kvs", io, direct / 1000.0);
+        findings.find("xssd-kvs", rpc, device / 1000.0);
+        findings.find("willow-kv", if put { "put_over_direct" } else { "get_over_direct" }, device / direct);
+        findings.find("willow-kv", if put { "put_over_base" } else { "get_over_base" }, device / base);
+        let published = if put { [256.0, 512.0] } else { [403.0, 436.0] };
+        for (name, value) in ["host version, published", "in the device, published"].into_iter().zip(published) {
+            series.push(Series { name: name.to_owned(), points: vec![(16.0, value)], published: true });
+        }
+        findings.plots.push(Plot {
+            file: if put { "key-value-puts" } else { "key-value-gets" },
+            title: format!("{} by threads", if put { "puts" } else { "gets" }),
+            x: "threads".to_owned(),
+            y: "thousand a second".to_owned(),
+            drawing: Drawing::Lines { series, log_x: true, log_y: false },
+        });
+    }
+    // By chain length: what each step of a chain costs the host version, which reads every element.
+    let mut host = Vec::new();
+    for chain in [1, 2, 4, 8] {
+        host.push((chain as f64, rate(laboratory, Version::Host(Path::User, chain), false, 16)? / 1000.0));
+    }
+    findings.plots.push(Plot {
+        file: "key-value-chain",
+        title: "gets of the host version by chain length".to_owned(),
+        x: "elements of a chain that are read".to_owned(),
+        y: "thousand a second".to_owned(),
+        drawing: Drawing::Lines {
+            series: vec![Series { name: "BerkeleyDB, Direct-IO".to_owned(), points: host, published: false }],
+            log_x: true,
+            log_y: false,
+        },
+    });
+    findings.notes.push(
+        "BerkeleyDB and MemcacheDB are modelled by their I/O and by processor time that is fitted to the host version's published rates; \
+         the app in the device is the real one. BerkeleyDB's locks are not modelled: where it waits for them, the paper's host version \
+         loses more on Base-IO, which holds them longer, than this model says."
+            .to_owned(),
+    );
+    Ok(findings)
+}

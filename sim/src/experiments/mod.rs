@@ -1,0 +1,213 @@
+//! The papers' experiments, one file each: what was run, on which preset, and what it gave. `willow reproduce` runs them.
+//!
+//! What always holds: an experiment changes no parameter of its preset but the one that it varies and names; its figures carry the ids
+//! of the published ones (sim/published.toml); its notes say what is modelled otherwise than it was measured.
+//!
+//! A new experiment is a new file here with a constant `EXPERIMENT`; build.rs finds it.
+
+use crate::preset::{Preset, PresetError};
+use crate::report::Report;
+use crate::simulation::{Simulation, SimulationError, SimulationOptions};
+use crate::workload::{BlockWorkload, KvWorkload};
+
+include!(concat!(env!("OUT_DIR"), "/experiments.rs"));
+
+/// Why an experiment could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// The simulation.
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
+    /// A preset.
+    #[error(transparent)]
+    Preset(#[from] PresetError),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// An experiment.
+pub struct Experiment {
+    /// Name on the command line.
+    pub id: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// Paper and place.
+    pub source: &'static str,
+    /// Preset that it runs on, unless another is asked for.
+    pub preset: &'static str,
+    /// Runs it.
+    pub run: fn(&Laboratory) -> Result<Findings, ExperimentError>,
+}
+
+/// One modelled figure beside a published one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// Id of the published result.
+    pub id: &'static str,
+    /// Metric of it.
+    pub metric: &'static str,
+    /// What the model gives.
+    pub modelled: f64,
+}
+
+/// A line of a plot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// Points, in order of x.
+    pub points: Vec<(f64, f64)>,
+    /// Published points are drawn as marks alone, modelled ones as a line with marks.
+    pub published: bool,
+}
+
+/// What a plot shows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Drawing {
+    /// Lines over a number.
+    Lines {
+        /// Lines.
+        series: Vec<Series>,
+        /// Powers of two are equally far apart on the x axis.
+        log_x: bool,
+        /// Powers of ten are equally far apart on the y axis.
+        log_y: bool,
+    },
+    /// Bars, each made of parts that are stacked in the order of `parts`.
+    Bars {
+        /// Names of the parts.
+        parts: Vec<String>,
+        /// Bars: name, then a value for each part.
+        bars: Vec<(String, Vec<f64>)>,
+    },
+}
+
+/// A plot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plot {
+    /// Name of its file, without ending.
+    pub file: &'static str,
+    /// Title.
+    pub title: String,
+    /// What x is.
+    pub x: String,
+    /// What y is.
+    pub y: String,
+    /// What is drawn.
+    pub drawing: Drawing,
+}
+
+/// What an experiment gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Findings {
+    /// Figures.
+    pub findings: Vec<Finding>,
+    /// Plots.
+    pub plots: Vec<Plot>,
+    /// What is to be known about them, a sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Findings {
+    pub(crate) fn find(&mut self, id: &'static str, metric: &'static str, modelled: f64) {
+        self.findings.push(Finding { id, metric, modelled });
+    }
+}
+
+/// Where experiments are run.
+pub struct Laboratory {
+    /// The preset.
+    pub preset: Preset,
+    /// Seed of all workloads.
+    pub seed: u64,
+    /// The only figure that is wanted (id, metric): an experiment may leave out what does not lead to it.
+    pub only: Option<(String, String)>,
+}
+
+/// A workload for [`Laboratory::measure`].
+pub enum Work<'a> {
+    /// Reads and writes.
+    Block(&'a BlockWorkload),
+    /// Gets and puts; the pairs are loaded first.
+    Pairs(&'a KvWorkload),
+}
+
+impl Laboratory {
+    /// On a preset.
+    pub fn new(preset: Preset, seed: u64) -> Self {
+        Laboratory { preset, seed, only: None }
+    }
+
+    /// True where a figure is wanted.
+    pub fn wants(&self, id: &str, metric: &str) -> bool {
+        self.only.as_ref().is_none_or(|(only_id, only_metric)| only_id == id && only_metric == metric)
+    }
+
+    /// A parameter of the workloads that the papers did not print, from the preset's table `[workload]`.
+    pub fn workload(&self, name: &str) -> Result<f64, ExperimentError> {
+        let path = format!("workload.{name}");
+        let missing = || ExperimentError::Other(format!("preset {} has no parameter {path}", self.preset.name));
+        self.preset.parameter(&path).ok_or_else(missing)
+    }
+
+    /// Options of a simulation on the preset, apps in the sandbox, a block namespace of 64 MiB.
+    pub fn options(&self) -> SimulationOptions {
+        SimulationOptions { namespace_bytes: 64 << 20, seed: self.seed, ..SimulationOptions::new(self.preset.clone()) }
+    }
+
+    /// Runs one workload in a simulation of its own. Direct-IO's path checks permissions.
+    pub fn measure(&self, options: &SimulationOptions, work: &Work<'_>) -> Result<Report, ExperimentError> {
+        let broken = |what: String| SimulationError::Workload { workload: "experiment".to_owned(), what };
+        let mut options = options.clone();
+        match work {
+            Work::Block(workload) => {
+                options.permission_checks |= workload.path == crate::Path::User;
+                let mut simulation = Simulation::new(&options)?;
+                let workload = BlockWorkload { seed: self.seed, ..(*workload).clone() };
+                let (generator, source) = workload.generator().map_err(broken)?;
+                simulation.generator(generator, source)?;
+                Ok(simulation.run()?)
+            }
+            Work::Pairs(workload) => {
+                let mut simulation = Simulation::new(&options)?;
+                let load = KvWorkload {
+                    name: "load".to_owned(),
+                    load: true,
+                    threads: 1,
+                    queue_depth: 16,
+                    seed: self.seed,
+                    ..(*workload).clone()
+                };
+                let (generator, source) = load.generator().map_err(broken)?;
+                simulation.generator(generator, source)?;
+                simulation.run()?;
+                let workload = KvWorkload { seed: self.seed, ..(*workload).clone() };
+                let (generator, source) = workload.generator().map_err(broken)?;
+                simulation.generator(generator, source)?;
+                Ok(simulation.run()?)
+            }
+        }
+    }
+}
+
+/// The experiment of that id.
+pub fn find(id: &str) -> Option<&'static Experiment> {
+    EXPERIMENTS.iter().find(|experiment| experiment.id == id).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_of_one_experiment_each_and_presets_exist() {
+        let mut ids: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.id).collect();
+        assert!(ids.len() >= 6);
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), EXPERIMENTS.len());
+        assert!(EXPERIMENTS.iter().all(|experiment| Preset::text(experiment.preset).is_some()));
+        assert!(find("nothing").is_none() && ids.iter().all(|id| find(id).is_some()));
+    }
+}
