@@ -37,6 +37,7 @@ check: bootstrap ## formatting and lints alone
 .PHONY: fmt
 fmt: bootstrap ## format all code
 	cargo fmt
+	rustfmt --edition 2024 --config-path . sim/src/experiments/*.rs
 
 .PHONY: guest
 guest: bootstrap ## the tests with a Linux kernel as host alone

@@ -10,7 +10,7 @@ use crate::published::{self, Use};
 use std::collections::BTreeMap;
 
 /// Most rounds over all parameters.
-const ROUNDS_MAX: usize = 4;
+const ROUNDS_MAX: usize = 3;
 /// Most experiments for one parameter in one round.
 const STEPS_MAX: usize = 14;
 /// A figure that is this near counts as met.

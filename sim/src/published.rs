@@ -40,6 +40,9 @@ pub struct Figure {
     /// What for.
     #[serde(rename = "use")]
     pub usage: Use,
+    /// True where less is as good: the figure is a bound.
+    #[serde(default)]
+    pub at_most: bool,
     /// Paper and place.
     pub source: String,
     /// What it is of.
@@ -59,6 +62,14 @@ pub fn figures() -> &'static [Figure] {
         // The file is part of the program, and a test reads it.
         Err(error) => unreachable!("sim/published.toml: {error}"),
     })
+}
+
+impl Figure {
+    /// True where a prediction is at most so far away from it.
+    pub fn is_met(&self, modelled: f64, error_max: f64) -> bool {
+        let error = modelled / self.value - 1.0;
+        if self.at_most { error <= error_max } else { error.abs() <= error_max }
+    }
 }
 
 /// The figure of that name.

@@ -29,6 +29,8 @@ use willow_device::region::REGION_ALIGNMENT_BYTES;
 use willow_device::{BuiltInApp, CommandSet, Device, DeviceConfig, HostRequest, HreId};
 use willow_host::device_queue::{QueueHre, upcall_of, view_of};
 
+/// Simulated time that a device is given to start in, nanoseconds; more where it has more to do.
+const SETTLE_NS: u64 = 1_000_000;
 /// Most rounds at one moment: a simulation that does more never goes on.
 const ROUNDS_AT_ONCE_MAX: u64 = 5_000_000;
 /// Room for the apps' own regions beside the namespaces, bytes a bank.
@@ -217,10 +219,20 @@ impl Simulation {
         Ok(simulation)
     }
 
-    /// Lets the device do all that it has to do by itself.
+    /// Lets the device do all that it has to do by itself: at least [`SETTLE_NS`] pass.
     fn settle(&mut self) -> Result<(), SimulationError> {
-        self.run_began_ns = self.now_ns();
-        self.go_on(true)
+        if !self.timed {
+            return self.go_on(true);
+        }
+        let mut until_ns = SETTLE_NS;
+        loop {
+            self.device_ns = self.device.run(until_ns);
+            self.run_jobs();
+            let Some(next_ns) = self.device_ns else { break };
+            until_ns = until_ns.max(next_ns) + SETTLE_NS;
+        }
+        self.world.lock().advance(until_ns);
+        Ok(())
     }
 
     fn find_targets(&mut self) {

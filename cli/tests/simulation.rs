@@ -1,0 +1,104 @@
+//! `willow simulate` and `willow reproduce` as users and scripts see them.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn willow(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_willow")).args(arguments).output().expect("the command runs")
+}
+
+fn json(arguments: &[&str]) -> serde_json::Value {
+    let output = willow(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON value")
+}
+
+fn fails(arguments: &[&str]) -> String {
+    let output = willow(arguments);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    let text = String::from_utf8(output.stderr).expect("text");
+    assert!(text.lines().count() == 1 && text.starts_with("willow: "), "{text}");
+    text
+}
+
+fn scratch(name: &str, contents: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("willow-cli-{}-{name}", std::process::id()));
+    std::fs::write(&path, contents).expect("a scratch file");
+    path
+}
+
+const SMALL: [&str; 8] = ["--native", "--operations", "100", "--depths", "2", "--range", "1M", "--mix"];
+
+#[test]
+fn a_workload_is_simulated_and_traced() {
+    let trace = scratch("trace.json", "");
+    let path = trace.to_str().expect("a path");
+    let arguments = [&["simulate", "--json", "--trace", path][..], &SMALL, &["50"]].concat();
+    let report = json(&arguments);
+    assert_eq!(report, json(&arguments), "the same again");
+    let rows = report["simulations"][0]["workloads"].as_array().expect("workloads");
+    assert_eq!(rows.iter().map(|row| row["operations"].as_u64().expect("a count")).sum::<u64>(), 100);
+    let spans: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&trace).expect("the trace")).expect("a JSON object");
+    let events = spans["traceEvents"].as_array().expect("events");
+    let lanes: Vec<&str> = (events.iter())
+        .filter(|event| event["name"] == "thread_name")
+        .filter_map(|event| event["args"]["name"].as_str())
+        .collect();
+    assert!(
+        lanes.contains(&"ring") && lanes.contains(&"SPU 3 processor") && lanes.iter().any(|name| name.contains("link"))
+    );
+    assert!(events.iter().filter(|event| event["ph"] == "X").count() > 500);
+    std::fs::remove_file(trace).expect("it was there");
+    let text = willow(&[&["simulate"][..], &SMALL, &["100"]].concat());
+    assert!(String::from_utf8_lossy(&text.stdout).contains("SPU 0 processor"));
+}
+
+#[test]
+fn traces_are_replayed_and_broken_ones_told() {
+    let good = scratch("good.csv", "1,h,0,Write,0,4096,1\n101,h,0,Read,0,4096,1\n");
+    let bad = scratch("bad.csv", "1,h,0,Write,0,4096,1\n101,h,0,Read,1048576,4096,1\n");
+    let (good_path, bad_path) = (good.to_str().expect("a path"), bad.to_str().expect("a path"));
+    let replay = |path, more: &[&'static str]| {
+        [&["simulate", "--native", "--range", "1M", "--format", "msr", "--replay", path][..], more].concat()
+    };
+    let report = json(&replay(good_path, &["--timed", "--json"]));
+    assert!(report["simulations"][0]["elapsed_ns"].as_u64().expect("a time") > 10_000);
+    let error = fails(&replay(bad_path, &[]));
+    assert!(error.contains("line 2, offset") && error.contains("the 1048576 bytes of the namespace"), "{error}");
+    assert!(willow(&replay(bad_path, &["--wrap"])).status.success());
+    for file in [good, bad] {
+        std::fs::remove_file(file).expect("it was there");
+    }
+}
+
+#[test]
+fn mistakes_are_told() {
+    for (arguments, expected) in [
+        (&["simulate", "--preset", "slow"][..], "use one of fast, bee3"),
+        (&["simulate", "--bs", "100"], "multiple of 512"),
+        (&["simulate", "--path", "moon"], "file, raw, user, rpc or bare"),
+        (&["simulate", "--threads", "0"], "give at least 1"),
+        (&["simulate", "--replay", "x"], "--format"),
+        (&["simulate", "--replay", "/nowhere/x", "--format", "fio"], "cannot read trace /nowhere/x"),
+        (&["simulate", "--trace", "x.json"], "one simulation"),
+        (&["reproduce", "nothing"], "there is no experiment \"nothing\""),
+        (&["calibrate", "--preset", "fast"], "has no table [calibrate]"),
+        (&["bench", "simulation", "--turns", "0"], "--turns is 0"),
+    ] {
+        let error = fails(arguments);
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn experiments_are_listed_and_reproduced() {
+    let list = json(&["reproduce", "list", "--json"]);
+    assert!(list.as_array().expect("a list").len() >= 6);
+    let rows = json(&["reproduce", "lightnvm-table1", "--json"]);
+    for row in rows.as_array().expect("an array") {
+        for key in ["id", "metric", "published", "modelled", "error", "use"] {
+            assert!(!row[key].is_null(), "{row} has no {key}");
+        }
+    }
+}
