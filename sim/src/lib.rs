@@ -25,6 +25,7 @@ pub mod experiments;
 pub mod generator;
 mod hardware;
 pub mod host;
+mod mail;
 pub mod operation;
 pub mod plot;
 pub mod preset;

@@ -16,7 +16,7 @@ use crate::preset::Preset;
 use crate::report::{self, Report};
 use crate::thread::{BlockTarget, HostLock, HostThread, Shared, SimulatedHre, SimulatedQueue};
 use crate::trace::Trace;
-use crate::world::{Brought, Mail, Then, World};
+use crate::world::{Brought, Then, World};
 use base_io_host::Geometry;
 use key_value_host::Placement;
 use std::cell::RefCell;
@@ -27,7 +27,7 @@ use std::task::{Context, Waker};
 use willow_device::media::ram::RamStore;
 use willow_device::region::REGION_ALIGNMENT_BYTES;
 use willow_device::{BuiltInApp, CommandSet, Device, DeviceConfig, HostRequest, HreId};
-use willow_host::device_queue::{QueueHre, upcall_of, view_of};
+use willow_host::device_queue::{QueueHre, upcall_of};
 
 /// Simulated time that a device is given to start in, nanoseconds; more where it has more to do.
 const SETTLE_NS: u64 = 1_000_000;
@@ -126,9 +126,9 @@ pub(crate) enum Owner {
 /// A device and a host in simulated time.
 pub struct Simulation {
     world: Shared,
-    device: Device,
+    pub(crate) device: Device,
     /// When the device wants to run next.
-    device_ns: Option<u64>,
+    pub(crate) device_ns: Option<u64>,
     /// True where the device has a model of time.
     timed: bool,
     preset: String,
@@ -141,7 +141,7 @@ pub struct Simulation {
     pub(crate) generators_left: usize,
     owners: Vec<Owner>,
     free_owner: u32,
-    upcalls: Vec<(HreId, u32)>,
+    pub(crate) upcalls: Vec<(HreId, u32)>,
     pub(crate) block: Option<BlockTarget>,
     pub(crate) kv: Option<KvTarget>,
     file_lock: u32,
@@ -555,46 +555,6 @@ impl Simulation {
                 self.disown(tag);
                 Err(request)
             }
-        }
-    }
-
-    /// Carries out what tasks asked of the device.
-    fn carry_mail(&mut self, shared: &Shared) -> bool {
-        let mut worked = false;
-        loop {
-            let (mail, now_ns) = {
-                let mut world = shared.lock();
-                (world.mail.pop_front(), world.now_ns)
-            };
-            let Some(mail) = mail else { return worked };
-            worked = true;
-            let (key, brought) = match mail {
-                Mail::Close(hre) => {
-                    self.device.close_hre(hre);
-                    continue;
-                }
-                Mail::Request(hre, request, key) => match self.submit(now_ns, hre, request, Owner::Wait(key)) {
-                    Ok(()) => continue,
-                    Err(_) => (key, Brought::Refused),
-                },
-                Mail::Upcall(hre, ns, key) => {
-                    let mut world = shared.lock();
-                    let until = world.now_ns.saturating_add(ns);
-                    let at_ns = until.max(world.now_ns + 1);
-                    world.at(at_ns, Then::NoUpcall(key));
-                    self.upcalls.push((hre, key));
-                    self.device_ns = Some(0);
-                    continue;
-                }
-                Mail::Answer(hre, id, status, result, key) => {
-                    self.device.set_time(now_ns);
-                    let answered = self.device.answer_upcall(hre, id, status, result);
-                    self.device_ns = Some(0);
-                    (key, Brought::Flag(answered))
-                }
-                Mail::Look(key) => (key, Brought::View(Arc::new(view_of(&self.device)))),
-            };
-            shared.lock().end_wait(key, brought);
         }
     }
 
