@@ -63,12 +63,16 @@ pub struct User {
 
 impl Users {
     pub fn new(config: DeviceConfig) -> Users {
+        Users::with_namespace(config, 4 << 20)
+    }
+
+    pub fn with_namespace(config: DeviceConfig, namespace_bytes: u64) -> Users {
         let valve = Valve::default();
         let store = SlowStore::new(config.spus as usize, 1 << 26, valve.clone());
         let mut rig = Rig::over(config, Box::new(store));
         let mover = rig.install(&app("base-io", MOVER, "public=*\\n")).expect("an app");
-        let request = br#"{"csi":"nvm","size_bytes":4194304,"block_bytes":512}"#;
-        let made = rig.call(control::CONTROL_APP, control::CREATE_NAMESPACE, 0, &[], request, 0);
+        let request = format!(r#"{{"csi":"nvm","size_bytes":{namespace_bytes},"block_bytes":512}}"#);
+        let made = rig.call(control::CONTROL_APP, control::CREATE_NAMESPACE, 0, &[], request.as_bytes(), 0);
         assert_eq!(made.outcome, RpcOutcome::Answered { status: 0 });
         let namespace = rig.device.namespaces().iter().find(|it| it.csi == CommandSet::Nvm).expect("made").clone();
         Users { rig, valve, done: VecDeque::new(), mover, base: namespace.base, bank_bytes: namespace.bank_bytes }
