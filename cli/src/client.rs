@@ -22,7 +22,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a request: compiling a large module on a busy machine takes seconds.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for a clean goodbye.
-const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
+pub const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Options for connecting to the subsystem at an address; its name is asked for at the discovery service there.
 pub fn options(runtime: &Runtime, address: SocketAddr) -> Outcome<Options> {

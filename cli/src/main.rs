@@ -17,6 +17,7 @@ mod hardware;
 mod kv;
 mod logging;
 mod metrics;
+mod mount;
 mod ns;
 mod output;
 mod progress;
@@ -63,6 +64,8 @@ enum Command {
     /// A file's bytes by the process' own endpoint: read, write
     #[command(subcommand)]
     Direct(direct::Direct),
+    /// Block namespace as a file: DIR/disk, by FUSE, until Ctrl-C
+    Mount(mount::MountArguments),
     /// Counters and latencies of the device
     Stat(stat::StatOptions),
     /// Measure a device
@@ -83,6 +86,7 @@ fn run(command: Command) -> Outcome<()> {
         // `serve` starts its own log: its configuration file may say what to log.
         Command::Serve(arguments) => return serve::run(*arguments),
         Command::Demo(_) | Command::Bench(_) | Command::Agent(_) => logging::start(&logging::filter_or("warn"))?,
+        Command::Demo(_) | Command::Bench(_) | Command::Mount(_) => logging::start(&logging::filter_or("warn"))?,
         _ => logging::start(&logging::filter_or("error"))?,
     }
     match command {
@@ -93,6 +97,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Kv(kv) => kv::run(kv),
         Command::Agent(options) => agent::run(options),
         Command::Direct(direct) => direct::run(direct),
+        Command::Mount(arguments) => mount::run(&arguments),
         Command::Stat(options) => stat::run(options),
         Command::Bench(bench) => bench::run(bench),
         Command::Simulate(options) => simulate::run(&options),

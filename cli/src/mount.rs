@@ -1,0 +1,100 @@
+//! `willow mount`: a block namespace as the file DIR/disk, until it is unmounted or a signal comes.
+//!
+//! Invariants: the line `mounted …` is printed once the file is there; the first signal unmounts cleanly or says what is in the
+//! way, the second leaves at once.
+
+use crate::client;
+use crate::failure::{Context, Failure, Outcome, fail};
+use crate::output;
+use crate::target::TargetOption;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use willow_fuse::{Disk, MountOptions, Mounted, mounted};
+use willow_host::nvme_tcp::NamespaceKind;
+use willow_host::{BlockClient, Hre};
+
+/// Flags of `willow mount`.
+#[derive(Debug, clap::Args)]
+pub struct MountArguments {
+    /// Empty folder to mount at; the namespace is the file `disk` in it
+    pub folder: PathBuf,
+    /// Block namespace [default: the first]
+    #[arg(long)]
+    pub nsid: Option<u32>,
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Let other users see the mount (FUSE has to allow it)
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Requests served at the same time, 1 to 64
+    #[arg(long, default_value_t = MountOptions::default().threads)]
+    pub threads: usize,
+    #[command(flatten)]
+    pub target: TargetOption,
+}
+
+/// Runs it.
+pub fn run(arguments: &MountArguments) -> Outcome<()> {
+    let signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot wait for signals".to_owned())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context(|| "cannot start the I/O runtime".to_owned())?;
+    let (controller, hre) = client::attach(&runtime, &arguments.target)?;
+    let blocks = runtime.block_on(open(hre, arguments.nsid))?;
+    let bytes = blocks.bytes();
+    let options =
+        MountOptions { threads: arguments.threads, read_only: arguments.read_only, allow_other: arguments.allow_other };
+    let disk = Arc::new(Disk::new(blocks));
+    let mounted = Mounted::new(disk, &arguments.folder, &options, runtime.handle().clone()).map_err(Failure::new)?;
+    unmount_on(signals, mounted.path())?;
+    output::line(&format!("mounted {} bytes={bytes}", mounted.path().join(mounted::FILE_NAME).display()))?;
+    mounted.run().map_err(Failure::new)?;
+    if let Some(controller) = controller {
+        // The device notices a connection that ends without it, too.
+        let _ = runtime.block_on(async { tokio::time::timeout(client::GOODBYE_TIMEOUT, controller.shut_down()).await });
+    }
+    Ok(())
+}
+
+async fn open(hre: Arc<dyn Hre>, nsid: Option<u32>) -> Outcome<BlockClient> {
+    let nsid = match nsid {
+        Some(nsid) => nsid,
+        None => {
+            let all = hre.namespaces().await.context(|| "cannot list the namespaces".to_owned())?;
+            let block = all.iter().find(|one| matches!(one.kind, NamespaceKind::Block { .. }));
+            match block {
+                Some(namespace) => namespace.nsid,
+                None => fail!("the device has no block namespace: willow ns create --csi nvm --size 1G"),
+            }
+        }
+    };
+    BlockClient::open(hre, nsid).await.context(|| format!("cannot use namespace {nsid}"))
+}
+
+/// A thread that unmounts: cleanly at the first signal, at once at the second.
+fn unmount_on(mut signals: Signals, path: &Path) -> Outcome<()> {
+    let path = path.to_owned();
+    let wait = move || {
+        for (count, _) in signals.forever().enumerate() {
+            let at_once = count > 0;
+            match mounted::unmount(&path, at_once) {
+                Ok(()) if at_once => std::process::exit(1),
+                Ok(()) => {}
+                Err(error) => eprintln!(
+                    "willow: {} is not unmounted: {error}; end what uses it (losetup -d, umount), or signal once more to \
+                     leave at once",
+                    path.display()
+                ),
+            }
+        }
+    };
+    match std::thread::Builder::new().name("willow-signals".to_owned()).spawn(wait) {
+        Ok(_) => Ok(()),
+        Err(error) => fail!("cannot start a thread for signals: {error}"),
+    }
+}
