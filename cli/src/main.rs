@@ -85,8 +85,9 @@ fn run(command: Command) -> Outcome<()> {
     match command {
         // `serve` starts its own log: its configuration file may say what to log.
         Command::Serve(arguments) => return serve::run(*arguments),
-        Command::Demo(_) | Command::Bench(_) | Command::Agent(_) => logging::start(&logging::filter_or("warn"))?,
-        Command::Demo(_) | Command::Bench(_) | Command::Mount(_) => logging::start(&logging::filter_or("warn"))?,
+        Command::Demo(_) | Command::Bench(_) | Command::Agent(_) | Command::Mount(_) => {
+            logging::start(&logging::filter_or("warn"))?
+        }
         _ => logging::start(&logging::filter_or("error"))?,
     }
     match command {

@@ -1,7 +1,7 @@
 //! `willow mount`: a block namespace as the file DIR/disk, until it is unmounted or a signal comes.
 //!
 //! Invariants: the line `mounted …` is printed once the file is there; the first signal unmounts cleanly or says what is in the
-//! way, the second leaves at once.
+//! way, one after that leaves at once where it is still in use.
 
 use crate::client;
 use crate::failure::{Context, Failure, Outcome, fail};
@@ -81,10 +81,13 @@ fn unmount_on(mut signals: Signals, path: &Path) -> Outcome<()> {
     let path = path.to_owned();
     let wait = move || {
         for (count, _) in signals.forever().enumerate() {
-            let at_once = count > 0;
-            match mounted::unmount(&path, at_once) {
-                Ok(()) if at_once => std::process::exit(1),
+            match mounted::unmount(&path, false) {
                 Ok(()) => {}
+                // It goes from the tree now, and what still uses it gets errors.
+                Err(_) if count > 0 => {
+                    let _ = mounted::unmount(&path, true);
+                    std::process::exit(1);
+                }
                 Err(error) => eprintln!(
                     "willow: {} is not unmounted: {error}; end what uses it (losetup -d, umount), or signal once more to \
                      leave at once",

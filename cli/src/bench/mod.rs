@@ -4,6 +4,7 @@ pub mod engine;
 pub mod in_process;
 pub mod io;
 pub mod kv;
+pub mod mount;
 pub mod report;
 pub mod sandbox;
 pub mod shm;
@@ -23,6 +24,8 @@ pub enum Bench {
     Io(io::IoOptions),
     /// Puts and gets of key-value pairs over NVMe/TCP, over shared memory, or in this process without network
     Kv(kv::KvOptions),
+    /// The file of a mounted namespace against a plain file, by turns
+    Mount(mount::MountOptions),
     /// Base-IO in the sandbox against the same handlers built natively, by turns
     Sandbox(sandbox::SandboxOptions),
     /// How fast simulated time passes: simulated requests a second of machine time
@@ -90,14 +93,15 @@ impl CommonOptions {
 
 /// Runs one, shows and records what it found.
 pub fn run(bench: Bench) -> Outcome<()> {
-    let (report, common) = match bench {
-        Bench::Io(options) => (io::run(&options)?, options.common),
-        Bench::Kv(options) => (kv::run(&options)?, options.common),
-        Bench::Sandbox(options) => (sandbox::run(&options)?, options.common),
+    let (report, json, record) = match bench {
+        Bench::Io(options) => (io::run(&options)?, options.common.json, options.common.record),
+        Bench::Kv(options) => (kv::run(&options)?, options.common.json, options.common.record),
+        Bench::Mount(options) => (mount::run(&options)?, options.json, options.record),
+        Bench::Sandbox(options) => (sandbox::run(&options)?, options.common.json, options.common.record),
         Bench::Simulation(options) => return simulation::run(&options),
     };
-    show(&report, common.json)?;
-    if let Some(path) = &common.record {
+    show(&report, json)?;
+    if let Some(path) = &record {
         report.record(path)?;
     }
     Ok(())

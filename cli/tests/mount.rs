@@ -1,0 +1,266 @@
+//! `willow mount`: real file systems on the device by way of a loop device; what they discard, and what happens when the device
+//! dies under them. Skipped with a line that says why where this is not root, or FUSE, loop devices or a file system's tools
+//! are not there.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use support::{Folder, Served, willow};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why mounting cannot be tested here.
+fn missing() -> Option<String> {
+    let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
+    let has = |path: &str| Path::new(path).exists();
+    match () {
+        () if !is_root => Some("only root can mount and make loop devices".to_owned()),
+        () if !has("/dev/fuse") => Some("there is no /dev/fuse".to_owned()),
+        () if !has("/dev/loop-control") => Some("there are no loop devices".to_owned()),
+        () => tool("losetup").is_none().then(|| "losetup is not installed".to_owned()),
+    }
+}
+
+fn tool(name: &str) -> Option<PathBuf> {
+    let folders = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+    folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
+}
+
+fn run(program: &str, arguments: &[&str]) -> Output {
+    let path = tool(program).unwrap_or_else(|| panic!("{program} is there"));
+    Command::new(path).args(arguments).output().unwrap()
+}
+
+fn ok(program: &str, arguments: &[&str]) -> String {
+    let output = run(program, arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A mount, gone at the end whatever happens.
+struct Mount {
+    child: Child,
+    folder: String,
+}
+
+impl Mount {
+    fn start(device: &Served, folder: &str, more: &[&str]) -> Self {
+        std::fs::create_dir_all(folder).unwrap();
+        let mut command = willow();
+        command.args(["mount", folder, "--target", &device.address]).args(more).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("mounted ") && line.contains("/disk bytes="), "{line:?}");
+        Mount { child, folder: folder.to_owned() }
+    }
+    fn disk(&self) -> String {
+        format!("{}/disk", self.folder)
+    }
+    /// As Ctrl-C does.
+    fn end(mut self) {
+        ok("kill", &["-INT", &self.child.id().to_string()]);
+        assert!(self.child.wait().unwrap().success(), "a clean end has status 0");
+        assert_eq!(std::fs::read_dir(&self.folder).unwrap().count(), 0, "unmounted");
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = Command::new("umount").args(["-l", &self.folder]).stderr(Stdio::null()).status();
+    }
+}
+
+/// A loop device over the mount.
+struct Loop(String);
+
+impl Loop {
+    fn new(disk: &str) -> Self {
+        let name = ok("losetup", &["-f", "--show", "--direct-io=on", "--sector-size", "4096", disk]);
+        Loop(name.trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).stderr(Stdio::null()).status();
+    }
+}
+
+/// A file system mounted at a folder.
+struct Attached(String);
+
+impl Attached {
+    fn new(device: &str, folder: &str) -> Self {
+        std::fs::create_dir_all(folder).unwrap();
+        ok("mount", &[device, folder]);
+        Attached(folder.to_owned())
+    }
+    fn end(self) {
+        ok("umount", &[&self.0]);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-l", &self.0]).stderr(Stdio::null()).status();
+    }
+}
+
+fn content(file: u64) -> Vec<u8> {
+    let mut number = file.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let bytes = (file * 7919) % 200_000 + 1;
+    let next = || {
+        number ^= number << 13;
+        number ^= number >> 7;
+        number ^= number << 17;
+        number as u8
+    };
+    std::iter::repeat_with(next).take(bytes as usize).collect()
+}
+
+/// Bytes that the data folder takes on its disk.
+fn taken(media: &str) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let files = std::fs::read_dir(media).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
+    files.filter(|file| file.is_file()).map(|file| file.blocks() * 512).sum()
+}
+
+fn a_file_system(make: &[&str], check: &[&str], size: &str, by_socket: bool) {
+    if let Some(reason) = missing().or_else(|| tool(make[0]).is_none().then(|| format!("{} is not installed", make[0])))
+    {
+        println!("skipped: {reason}");
+        return;
+    }
+    let folder = Folder::new();
+    let (media, mnt, files) = (folder.path("media"), folder.path("mnt"), folder.path("files"));
+    let socket = std::env::temp_dir()
+        .join(format!("willow-{}-{by_socket}-{}.sock", make[0], std::process::id()))
+        .display()
+        .to_string();
+    let mut device = Served::start(&["--media", &media, "--size", size, "--kv-size", "0", "--socket", &socket]);
+    if by_socket {
+        device.address = socket;
+    }
+    let mount = Mount::start(&device, &mnt, &[]);
+    let block = Loop::new(&mount.disk());
+    ok(make[0], &[&make[1..], &[block.0.as_str()]].concat());
+    let attached = Attached::new(&block.0, &files);
+    for file in 0..60 {
+        std::fs::write(format!("{files}/{file}"), content(file)).unwrap();
+    }
+    let large: Vec<u8> = (0..500).flat_map(|file| content(file + 1000)).collect();
+    std::fs::write(format!("{files}/large"), &large).unwrap();
+    attached.end();
+
+    // All of it is in the device, not in a cache on the way.
+    let attached = Attached::new(&block.0, &files);
+    for file in 0..60 {
+        assert!(std::fs::read(format!("{files}/{file}")).unwrap() == content(file), "file {file}");
+    }
+    assert!(std::fs::read(format!("{files}/large")).unwrap() == large);
+    let before = taken(&media);
+    std::fs::remove_file(format!("{files}/large")).unwrap();
+    ok("sync", &["-f", &files]);
+    // Some file systems give space back with their next transaction.
+    let begun = Instant::now();
+    while taken(&media) + large.len() as u64 / 2 > before {
+        assert!(begun.elapsed() < PATIENCE, "discard reaches the media: {before} bytes before, {} now", taken(&media));
+        ok("fstrim", &[&files]);
+        ok("sync", &["-f", &files]);
+    }
+    attached.end();
+    ok(check[0], &[&check[1..], &[block.0.as_str()]].concat());
+    drop(block);
+    mount.end();
+    device.end();
+}
+
+#[test]
+fn ext4_lives_on_the_disk() {
+    a_file_system(&["mkfs.ext4", "-q"], &["fsck.ext4", "-fn"], "512M", true);
+}
+
+#[test]
+fn xfs_lives_on_the_disk() {
+    a_file_system(&["mkfs.xfs", "-q"], &["xfs_repair", "-n"], "512M", true);
+}
+
+#[test]
+fn btrfs_lives_on_the_disk() {
+    a_file_system(&["mkfs.btrfs", "-q"], &["btrfs", "check"], "512M", true);
+}
+
+#[test]
+fn ext4_lives_on_the_disk_over_the_network() {
+    a_file_system(&["mkfs.ext4", "-q"], &["fsck.ext4", "-fn"], "512M", false);
+}
+
+#[test]
+fn a_device_that_dies_is_an_error_and_no_hang() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let folder = Folder::new();
+    let (mnt, files) = (folder.path("mnt"), folder.path("files"));
+    let socket = std::env::temp_dir().join(format!("willow-dies-{}.sock", std::process::id())).display().to_string();
+    let mut device = Served::start(&["--ram", "--size", "128M", "--kv-size", "0", "--socket", &socket]);
+    device.address = socket;
+    let mount = Mount::start(&device, &mnt, &[]);
+    let block = Loop::new(&mount.disk());
+    ok("mkfs.ext4", &["-q", &block.0]);
+    let attached = Attached::new(&block.0, &files);
+    std::fs::write(format!("{files}/kept"), content(3)).unwrap();
+    ok("sync", &["-f", &files]);
+    device.child.kill().unwrap();
+    device.child.wait().unwrap();
+    let begun = Instant::now();
+    let read = std::fs::read(mount.disk());
+    assert_eq!(read.unwrap_err().raw_os_error(), Some(5), "EIO");
+    std::fs::write(format!("{files}/late"), content(4)).ok();
+    assert!(!run("sync", &["-f", &files]).status.success(), "what cannot be written is an error");
+    assert!(begun.elapsed() < PATIENCE);
+    ok("umount", &[&files]);
+    std::mem::forget(attached);
+    drop(block);
+    mount.end();
+}
+
+#[test]
+fn what_is_in_the_way_is_said() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let folder = Folder::new();
+    let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "64M"]);
+    let fails = |arguments: &[&str]| device.fails(&[&["mount"], arguments].concat());
+    assert!(fails(&[&folder.path("nowhere")]).contains("cannot mount at"));
+    let mnt = folder.path("mnt");
+    std::fs::create_dir_all(&mnt).unwrap();
+    assert!(fails(&[&mnt, "--nsid", "2"]).contains("no block namespace"));
+    assert!(fails(&[&mnt, "--nsid", "9"]).contains("not there"));
+    assert!(fails(&[&mnt, "--threads", "0"]).contains("1 to 64"));
+    // A file that is open holds up unmounting, and the mount goes on until it is closed.
+    let mut mount = Mount::start(&device, &mnt, &["--read-only"]);
+    let open = std::fs::File::open(mount.disk()).unwrap();
+    assert!(std::fs::OpenOptions::new().write(true).open(mount.disk()).is_err());
+    ok("kill", &["-TERM", &mount.child.id().to_string()]);
+    let mut line = String::new();
+    BufReader::new(mount.child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("busy") && line.contains("losetup -d"), "{line}");
+    let mut bytes = [1; 4096];
+    std::os::unix::fs::FileExt::read_exact_at(&open, &mut bytes, 8192).unwrap();
+    assert_eq!(bytes, [0; 4096]);
+    drop(open);
+    mount.end();
+    device.end();
+}
