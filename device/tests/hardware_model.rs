@@ -449,3 +449,32 @@ fn bad_parameters_are_refused_with_field_value_and_what_was_expected() {
         assert!(error.starts_with(expected), "{error}");
     }
 }
+
+/// Bytes of this process that are in memory.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line of the kernel's");
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
+}
+
+/// 4 TiB of PCM with wear leveling cost the memory of what is touched. Other tests run beside this one: they touch some megabytes.
+#[test]
+fn memory_grows_with_what_is_touched_not_with_capacity() {
+    const BANK: u64 = (4 << 40) / SPUS as u64;
+    let before = resident_bytes();
+    let store = RamStore::new(SPUS.into(), BANK).unwrap();
+    let model = HardwareModel::new(&parameters(), SPUS, BANK).unwrap();
+    let apps = vec![BuiltInApp::Native(base_io_spu::native())];
+    let config = DeviceConfig { namespace_bytes: (4 << 40) - (1 << 30), ..config(SPUS) };
+    let mut device = Device::open(config, Box::new(store), Some(Box::new(model)), apps).unwrap();
+    let hre = device.open_hre(None).unwrap();
+    let mut rig = Rig::around(device, hre);
+    rig.settle();
+    for piece in 0..200u64 {
+        latency(&mut rig, true, piece * (19 << 30), 4096);
+    }
+    let statistics = rig.device.model_statistics(rig.now_ns).unwrap();
+    assert_eq!(statistics.media.iter().map(|media| media.wear.lines_written).sum::<u64>(), 200 * 16 + 32);
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 100 << 20, "{grown} bytes");
+}
