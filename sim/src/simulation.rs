@@ -31,6 +31,8 @@ use willow_host::device_queue::{QueueHre, upcall_of};
 
 /// Simulated time that a device is given to start in, nanoseconds; more where it has more to do.
 const SETTLE_NS: u64 = 1_000_000;
+/// Sizes of block namespaces whose contents lie in huge pages: worth their making, and small where all of them are touched.
+const HUGE_PAGES: std::ops::RangeInclusive<u64> = 32 << 20..=256 << 20;
 /// Most rounds at one moment: a simulation that does more never goes on.
 const ROUNDS_AT_ONCE_MAX: u64 = 5_000_000;
 /// Room for the apps' own regions beside the namespaces, bytes a bank.
@@ -180,7 +182,10 @@ impl Simulation {
             }
             None => needed.saturating_add(REGIONS_BANK_BYTES),
         };
-        let store = RamStore::new(usize::from(config.spus), bank_bytes).map_err(|error| failed(&error))?;
+        let mut store = RamStore::new(usize::from(config.spus), bank_bytes).map_err(|error| failed(&error))?;
+        if HUGE_PAGES.contains(&options.namespace_bytes) {
+            store.prefer_huge_pages();
+        }
         let apps = willow_apps::BUNDLED_APPS.iter().map(|app| match options.native {
             true => BuiltInApp::Native((app.native)()),
             false => BuiltInApp::Wasm(app.wasm),
