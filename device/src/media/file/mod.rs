@@ -1,8 +1,10 @@
 //! Contents in a data folder: one sparse file a bank, superblock, metadata and blobs (docs/media-format.md).
 //!
 //! What always holds:
-//! - The device's thread never waits for the disk. Reads are inline where the page cache has the bytes or where nothing
-//!   was ever written; writes go inline into the page cache, so that they survive the death of the process. All else
+//! - The device's thread does not wait for the disk, as far as the file system lets one know. Reads are inline where the page
+//!   cache has the bytes or where nothing was ever written; writes go inline into the page cache, so that they survive the death
+//!   of the process. (What such a write can still meet is the file system's own: a commit of its journal, a page that is being
+//!   written out. Writes that promise not to wait, RWF_NOWAIT, exist on xfs and btrfs, not on ext4.) All else
 //!   answers [`Progress::WouldBlock`] and is done by workers: reads that miss, writes while a sync of that bank is under
 //!   way, into room that the file must grow by, into a part of a page that is not cached, or past the bound on dirty
 //!   bytes; zeroing of what holds data; flushes; metadata and blobs.
