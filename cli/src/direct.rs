@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use willow_host::direct_io::{AgentClient, DirectFile};
-use willow_host::{ShmHre, ShmOptions};
+use willow_host::{ControlClient, Hre, ShmHre, ShmOptions};
 use willow_shm::message::Kind;
 
 /// Bytes moved at a time.
@@ -21,6 +21,9 @@ pub struct Reach {
     /// The agent's socket (willow agent --socket)
     #[arg(long, value_name = "PATH")]
     agent: PathBuf,
+    /// Go through this app instead of direct-io: one of your own with the same handlers
+    #[arg(long, value_name = "NAME")]
+    app: Option<String>,
 }
 
 /// What to do.
@@ -63,8 +66,13 @@ fn open(reach: &Reach, file: &File) -> Outcome<Opened> {
     let options = ShmOptions { kind: Kind::User, ..Default::default() };
     let hre = ShmHre::open(&reach.target, options).map_err(Failure::new)?;
     let agent = AgentClient::connect(&reach.agent).map_err(Failure::new)?;
-    let file = DirectFile::open(&agent, Arc::new(hre), file).map_err(Failure::new)?;
-    Ok(Opened { file, runtime: crate::client::runtime()? })
+    let (hre, runtime): (Arc<dyn Hre>, _) = (Arc::new(hre), crate::client::runtime()?);
+    let mut file = DirectFile::open(&agent, hre.clone(), file).map_err(Failure::new)?;
+    if let Some(name) = &reach.app {
+        let number = runtime.block_on(ControlClient::new(hre).find_app(name));
+        file.use_app(number.context(|| format!("cannot use app {name}"))?);
+    }
+    Ok(Opened { file, runtime })
 }
 
 /// Does it.

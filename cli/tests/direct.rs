@@ -269,3 +269,18 @@ fn two_users_on_a_real_file_system() {
     assert!(!is_frozen(&alices));
     assert!(command("truncate", &["-s", "5", &path]).is_ok());
 }
+
+#[test]
+fn the_demo_of_protection_holds() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: it is not run as root, or there is no FUSE");
+        return;
+    }
+    let output = support::willow().args(["demo", "protection"]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("all of it held"),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

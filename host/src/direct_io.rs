@@ -179,6 +179,11 @@ impl DirectFile {
         self.agent.ask(&Request::Close { file: self.number }, None).map(|_| ())
     }
 
+    /// Reads and writes through another app than Direct-IO from now on, one with the same handlers: an app of the user's own.
+    pub fn use_app(&mut self, app: u16) {
+        self.app = app;
+    }
+
     /// Bit 0: the device lets it be read, bit 1: written. Nothing here looks at it: the device does.
     pub fn rights(&self) -> u32 {
         self.rights

@@ -5,6 +5,7 @@
 //! Invariant: anything missing or wrong ends it with status 1; the data folder is kept then.
 
 mod model;
+mod protection;
 
 use crate::bench::engine::{Driver, Ended, LATENCY_NS_MAX, Operation};
 use crate::bench::report::Latency;
@@ -30,9 +31,19 @@ const RANGE_BYTES_MAX: u64 = 512 << 20;
 /// How long the device is written to before it is killed.
 const CRASH_AFTER: Duration = Duration::from_millis(1500);
 
+/// Another story than the first.
+#[derive(Clone, Copy, Debug, clap::Subcommand)]
+pub enum Story {
+    /// Two users on a real file system: what each reaches directly, and what the device refuses (root)
+    Protection,
+}
+
 /// Flags of `willow demo`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct DemoOptions {
+    #[command(subcommand)]
+    story: Option<Story>,
     /// Folder for the device's files, which must not exist yet [default: one of its own, removed at the end]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -458,6 +469,9 @@ fn pair_driver(device: &DeviceProcess) -> Outcome<Tcp> {
 
 /// Runs it.
 pub fn run(options: DemoOptions) -> Outcome<()> {
+    if let Some(Story::Protection) = options.story {
+        return protection::run();
+    }
     if options.writes == 0 || options.pairs < 1000 || options.pairs > 10_000_000 || options.writes > 100_000_000 {
         fail!("--writes must be 1 to 100,000,000 and --pairs 1,000 to 10,000,000");
     }
