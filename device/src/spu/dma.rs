@@ -35,7 +35,7 @@ pub(crate) struct Dma {
 /// Longest read that is put off while the processor fetches it.
 const FETCH_BYTES_MAX: usize = 64;
 /// How far beyond a header the processor fetches.
-const FETCH_AHEAD_BYTES: u64 = 320;
+const FETCH_AHEAD_BYTES: u64 = 512;
 
 /// How far a segment got.
 pub(crate) enum Moved {
