@@ -1,0 +1,206 @@
+//! A record's header: whose pair it is, how its value lies, and the check that it belongs there (FORMAT.md).
+//!
+//! What always holds: the check covers all of a header but [`Header::next`], which recovery rebuilds.
+
+use super::{HEADER_BYTES, Layout, Nonce, long, word};
+use crate::wire::{KEY_BYTES_MAX, PairArguments};
+use core::cmp::Ordering;
+
+/// Identity of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairId {
+    /// Hash of the key.
+    pub hash: u64,
+    /// Key, zeroes behind it.
+    pub key: [u8; KEY_BYTES_MAX],
+    /// Its length.
+    pub key_bytes: u8,
+}
+
+impl PairId {
+    /// From a request's arguments; `None` for a key length that cannot be.
+    pub fn new(arguments: &PairArguments) -> Option<Self> {
+        let length = arguments.key_bytes as usize;
+        if length == 0 || length > KEY_BYTES_MAX {
+            return None;
+        }
+        let kept = u128::MAX >> (8 * (KEY_BYTES_MAX - length));
+        let key = (u128::from_le_bytes(arguments.key) & kept).to_le_bytes();
+        Some(PairId { hash: arguments.hash, key, key_bytes: length as u8 })
+    }
+
+    /// The order of lists and chains.
+    #[inline]
+    pub fn order(&self, other: &PairId) -> Ordering {
+        // A number with the first byte highest is ordered as the bytes are.
+        let rank = |id: &PairId| (u128::from_be_bytes(id.key), id.key_bytes);
+        self.hash.cmp(&other.hash).then_with(|| rank(self).cmp(&rank(other)))
+    }
+}
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A pair.
+    Pair,
+    /// A deleted pair: holds back older versions of it that may still be on the media.
+    Tombstone,
+}
+
+/// A record's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Next record of the bucket, or of the limbo list. Not checked: rebuilt after a crash.
+    pub next: u32,
+    /// Whose record.
+    pub id: PairId,
+    /// Higher is newer.
+    pub sequence: u64,
+    /// Length of the value.
+    pub value_bytes: u32,
+    /// CRC-32C of the value.
+    pub value_check: u32,
+    /// Pair or tombstone.
+    pub kind: Kind,
+    /// Number of chunk pointers.
+    pub chunks: u16,
+    /// CRC-32C of the chunk pointers.
+    pub chunks_check: u32,
+}
+
+/// Offset of [`Header::next`].
+pub const NEXT_OFFSET: u64 = 8;
+const KIND_PAIR: u64 = 1;
+const KIND_TOMBSTONE: u64 = 2;
+
+impl Header {
+    /// True for a pair. A tombstone is in a chain only during recovery, or where the media failed in the midst of a delete.
+    pub fn is_pair(&self) -> bool {
+        self.kind == Kind::Pair
+    }
+
+    fn words(&self) -> [u64; 6] {
+        let half = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&self.id.key[at..at + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        let kind = match self.kind {
+            Kind::Pair => KIND_PAIR,
+            Kind::Tombstone => KIND_TOMBSTONE,
+        };
+        [
+            self.id.hash,
+            half(0),
+            half(8),
+            self.sequence,
+            u64::from(self.value_bytes) | u64::from(self.value_check) << 32,
+            u64::from(self.id.key_bytes)
+                | kind << 8
+                | u64::from(self.chunks) << 16
+                | u64::from(self.chunks_check) << 32,
+        ]
+    }
+
+    /// Bytes of the header at that offset of its region, in a slab of that generation.
+    pub fn encode(&self, nonce: &Nonce, offset: u64, generation: u64) -> [u8; HEADER_BYTES as usize] {
+        let words = self.words();
+        let mut out = [0; HEADER_BYTES as usize];
+        out[0..8].copy_from_slice(&nonce.check(offset, generation, &words).to_le_bytes());
+        out[8..12].copy_from_slice(&self.next.to_le_bytes());
+        for (place, word) in out[16..].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads a header that the index points to; `None` where it makes no sense.
+    #[inline]
+    pub fn decode(from: &[u8; HEADER_BYTES as usize]) -> Option<Self> {
+        let last = long(from, 56);
+        let kind = match last >> 8 & 0xff {
+            KIND_PAIR => Kind::Pair,
+            KIND_TOMBSTONE => Kind::Tombstone,
+            _ => return None,
+        };
+        let mut key = [0; KEY_BYTES_MAX];
+        key.copy_from_slice(&from[24..40]);
+        let key_bytes = last as u8;
+        if long(from, 0) == 0 || key_bytes == 0 || usize::from(key_bytes) > KEY_BYTES_MAX {
+            return None;
+        }
+        Some(Header {
+            next: word(from, 8),
+            id: PairId { hash: long(from, 16), key, key_bytes },
+            sequence: long(from, 40),
+            value_bytes: word(from, 48),
+            value_check: word(from, 52),
+            kind,
+            chunks: (last >> 16) as u16,
+            chunks_check: (last >> 32) as u32,
+        })
+    }
+
+    /// Reads a header from the media and checks that it belongs there.
+    pub fn verify(
+        from: &[u8; HEADER_BYTES as usize],
+        nonce: &Nonce,
+        offset: u64,
+        generation: u64,
+        slot_bytes: u64,
+    ) -> Option<Self> {
+        let header = Self::decode(from)?;
+        let right = header.check_matches(from, nonce, offset, generation)
+            && header.value_bytes <= crate::wire::VALUE_BYTES_MAX
+            && Layout::of(header.value_bytes).chunks == u32::from(header.chunks)
+            && (header.kind == Kind::Tombstone || Layout::of(header.value_bytes).record_bytes() <= slot_bytes);
+        right.then_some(header)
+    }
+
+    fn check_matches(&self, from: &[u8; HEADER_BYTES as usize], nonce: &Nonce, offset: u64, generation: u64) -> bool {
+        nonce.check(offset, generation, &self.words()) == long(from, 0)
+    }
+}
+
+/// A header that the index points to, looked at where it is: what a get needs of it, and no more.
+pub struct HeaderView<'a>(pub &'a [u8; HEADER_BYTES as usize]);
+
+impl HeaderView<'_> {
+    /// As [`Header::decode`] finds it: does it make sense?
+    #[inline]
+    pub fn is_sound(&self) -> bool {
+        let last = long(self.0, 56);
+        let (key_bytes, kind) = (last & 0xff, last >> 8 & 0xff);
+        (kind == KIND_PAIR || kind == KIND_TOMBSTONE)
+            && key_bytes.wrapping_sub(1) < KEY_BYTES_MAX as u64
+            && long(self.0, 0) != 0
+    }
+
+    /// Hash of its key.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        long(self.0, 16)
+    }
+
+    /// Whether its key is that one, in the order of chains.
+    #[inline]
+    pub fn key_order(&self, id: &PairId) -> Ordering {
+        let half = |at: usize| long(self.0, at).swap_bytes();
+        let (first, second) = (half(24), half(32));
+        let rank = u128::from_be_bytes(id.key);
+        (first, second, self.0[56]).cmp(&((rank >> 64) as u64, rank as u64, id.key_bytes))
+    }
+
+    /// Next record of the chain.
+    #[inline]
+    pub fn next(&self) -> u32 {
+        word(self.0, 8)
+    }
+
+    /// Length of the value, and number of its chunks; `None` where it is a tombstone's.
+    #[inline]
+    pub fn value(&self) -> Option<(u32, u16)> {
+        let last = long(self.0, 56);
+        (last >> 8 & 0xff == KIND_PAIR).then_some((word(self.0, 48), (last >> 16) as u16))
+    }
+}
