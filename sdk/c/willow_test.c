@@ -1,4 +1,4 @@
-/* The imports of docs/abi.md for native tests; see willow_test.h. */
+/* The imports of docs/abi.md for native tests; see willow_test.h. One file on purpose: a test is built by naming it. */
 #include "willow_test.h"
 #include "willow_imports.h"
 
