@@ -1,11 +1,12 @@
 //! What is about to happen inside the device, in order of time and then of cause.
 //!
 //! Invariants: events of the same time come out in the order in which they were scheduled; after the first events, nothing is
-//! allocated: small keys are ordered in a heap, the events lie still in a table until they are due.
+//! allocated: words are put in order ([`crate::wheel`]), the events lie still in a table until they are due.
 
 use crate::request::RpcOutcome;
 use crate::spu::rpc::PostedUpcall;
 use crate::spu::timed::TimedDma;
+use crate::wheel::Wheel;
 use std::collections::VecDeque;
 
 /// Something that is about to happen.
@@ -34,8 +35,6 @@ pub(crate) enum Event {
     Streamed,
     /// A processor is free, and work waits for it.
     Processor { spu: u16 },
-    /// The model of time asked for this.
-    Tick { word: u32 },
 }
 
 /// The end of a wait.
@@ -69,32 +68,31 @@ pub(crate) struct Fetch {
     pub bytes: u32,
 }
 
-/// Bits of a key that name a place in the table, or a word of the model.
+/// Bits of a word that name a place in the table, or a word of the model.
 const PLACE_BITS: u32 = 21;
-/// Set in the low bits of a key that is a tick.
-const TICK: u64 = 1 << (PLACE_BITS - 1);
+/// Set in a word that is a tick.
+const TICK: u32 = 1 << (PLACE_BITS - 1);
 /// Most events held at once: activities, groups, messages and ticks, with room.
 pub(crate) const EVENTS_MAX: usize = TICK as usize - 1;
-/// Children of a node: four keys are one cache line.
-const ARITY: usize = 4;
 
-/// Time in the upper half; below it the order of scheduling above [`PLACE_BITS`] bits of place: 2^43 events, months at the
-/// highest rates. One number, so that comparing takes no branch.
-type Key = u128;
-
-#[inline]
-fn time_of(key: Key) -> u64 {
-    (key >> 64) as u64
+/// What is due next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// A word that the model of time asked for.
+    Tick(u32),
+    /// The event at this place: [`EventQueue::take`].
+    Held(u32),
+    /// The first of those that are ready: [`EventQueue::pop_ready`].
+    Ready,
 }
 
 /// The queue.
 #[derive(Default)]
 pub(crate) struct EventQueue {
     ready: VecDeque<Event>,
-    heap: Vec<Key>,
+    times: Wheel,
     held: Vec<Option<Event>>,
     free: Vec<u32>,
-    order: u64,
 }
 
 impl EventQueue {
@@ -105,14 +103,14 @@ impl EventQueue {
     }
 
     /// Schedules for a time.
-    #[inline]
+    #[inline(always)]
     pub fn push_at(&mut self, at_ns: u64, event: Event) {
         let place = self.hold(event);
         self.schedule(at_ns, place);
     }
 
     /// Keeps an event that has no time yet; [`EventQueue::schedule`] or [`EventQueue::take`] is to follow.
-    #[inline]
+    #[inline(always)]
     pub fn hold(&mut self, event: Event) -> u32 {
         if let Some(place) = self.free.pop() {
             self.held[place as usize] = Some(event);
@@ -127,14 +125,20 @@ impl EventQueue {
     #[inline]
     pub fn schedule(&mut self, at_ns: u64, place: u32) {
         debug_assert!(self.held.get(place as usize).is_some_and(Option::is_some));
-        self.insert(at_ns, u64::from(place));
+        self.times.insert(at_ns, place);
     }
 
     /// Schedules a word of the model of time.
     #[inline]
     pub fn schedule_tick(&mut self, at_ns: u64, word: u32) {
-        debug_assert!(u64::from(word) < TICK);
-        self.insert(at_ns, TICK | u64::from(word));
+        debug_assert!(word < TICK);
+        self.times.insert(at_ns, TICK | word);
+    }
+
+    /// A held event, where it lies.
+    #[inline]
+    pub fn held_at(&self, place: u32) -> Option<&Event> {
+        self.held.get(place as usize)?.as_ref()
     }
 
     /// A held event.
@@ -147,22 +151,44 @@ impl EventQueue {
         event
     }
 
-    /// The next event that is due at `now_ns`: timed ones first, since what became due by the passing of time was
-    /// scheduled before what is ready was.
+    /// The first of those that are ready.
+    #[inline]
+    pub fn pop_ready(&mut self) -> Option<Event> {
+        self.ready.pop_front()
+    }
+
+    /// What is due next, at `now_ns` or at the latest at `until_ns`, and when: timed events that are due already first, since what
+    /// became due by the passing of time was scheduled before what is ready was.
+    #[inline]
+    pub fn due(&mut self, now_ns: u64, until_ns: u64) -> Option<(u64, Due)> {
+        let ready = !self.ready.is_empty();
+        let until_ns = if ready { now_ns } else { until_ns.max(now_ns) };
+        match self.times.take_until(until_ns) {
+            Some((at_ns, word)) => {
+                let due = if word & TICK != 0 { Due::Tick(word & (TICK - 1)) } else { Due::Held(word) };
+                Some((at_ns.max(now_ns), due))
+            }
+            None => ready.then_some((now_ns, Due::Ready)),
+        }
+    }
+
+    /// The next event that is due at `now_ns`.
     #[inline]
     pub fn pop(&mut self, now_ns: u64) -> Option<Event> {
-        if let Some(key) = self.heap.first()
-            && time_of(*key) <= now_ns
-        {
-            return self.pop_timed();
+        if self.times.is_empty() {
+            return self.pop_ready();
         }
-        self.ready.pop_front()
+        match self.due(now_ns, now_ns)?.1 {
+            Due::Ready => self.pop_ready(),
+            Due::Held(place) => self.take(place),
+            Due::Tick(_) => unreachable!("only a model of time asks for ticks, and its driver takes them"),
+        }
     }
 
     /// When the next event that is not due yet will be.
     #[inline]
     pub fn next_ns(&self) -> Option<u64> {
-        self.heap.first().map(|key| time_of(*key))
+        self.times.first_ns()
     }
 
     /// Events that are held.
@@ -175,62 +201,6 @@ impl EventQueue {
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
-
-    fn pop_timed(&mut self) -> Option<Event> {
-        let place = self.remove_first() & ((1 << PLACE_BITS) - 1);
-        if place & TICK != 0 {
-            return Some(Event::Tick { word: (place & (TICK - 1)) as u32 });
-        }
-        self.take(place as u32)
-    }
-
-    #[inline]
-    fn insert(&mut self, at_ns: u64, place: u64) {
-        self.order += 1;
-        let key = Key::from(at_ns) << 64 | Key::from(self.order << PLACE_BITS | place);
-        let mut hole = self.heap.len();
-        self.heap.push(key);
-        while hole > 0 {
-            let parent = (hole - 1) / ARITY;
-            if self.heap[parent] <= key {
-                break;
-            }
-            self.heap[hole] = self.heap[parent];
-            hole = parent;
-        }
-        self.heap[hole] = key;
-    }
-
-    /// Takes the first key out of a heap that is not empty.
-    #[inline]
-    fn remove_first(&mut self) -> u64 {
-        let first = self.heap[0];
-        let last = self.heap.len() - 1;
-        let key = self.heap[last];
-        self.heap.truncate(last);
-        let mut hole = 0;
-        loop {
-            let begin = hole * ARITY + 1;
-            if begin >= last {
-                break;
-            }
-            let (mut least, mut least_key) = (begin, self.heap[begin]);
-            for (place, child) in self.heap[begin + 1..(begin + ARITY).min(last)].iter().enumerate() {
-                let less = *child < least_key;
-                least = if less { begin + 1 + place } else { least };
-                least_key = if less { *child } else { least_key };
-            }
-            if key <= least_key {
-                break;
-            }
-            self.heap[hole] = least_key;
-            hole = least;
-        }
-        if last > 0 {
-            self.heap[hole] = key;
-        }
-        first as u64
-    }
 }
 
 #[cfg(test)]
@@ -242,42 +212,48 @@ mod tests {
     fn token(event: Event) -> u32 {
         match event {
             Event::Deliver { token } => token,
-            Event::Tick { word } => word | 1 << 31,
             _ => unreachable!("only these were scheduled"),
         }
     }
 
     #[test]
-    fn same_order_as_a_sorted_map() {
-        for seed in 0..20 {
-            let mut random = Random::new(seed);
-            let (mut queue, mut model) = (EventQueue::default(), BTreeMap::new());
-            let (mut now_ns, mut number) = (0, 0u32);
-            for _ in 0..5000 {
-                if random.below(5) < 3 {
-                    number += 1;
-                    let at_ns = now_ns + random.below(50);
-                    if random.below(4) == 0 {
-                        queue.schedule_tick(at_ns, number);
-                        model.insert((at_ns, number), number | 1 << 31);
-                    } else {
-                        queue.push_at(at_ns, Event::Deliver { token: number });
-                        model.insert((at_ns, number), number);
-                    }
-                } else if let Some(next_ns) = queue.next_ns() {
-                    assert_eq!(model.keys().next().map(|key| key.0), Some(next_ns));
-                    assert!(next_ns == 0 || queue.pop(next_ns - 1).is_none());
-                    now_ns = next_ns;
-                    let event = queue.pop(now_ns).map(token);
-                    assert_eq!(event, model.pop_first().map(|(_, token)| token));
+    fn events_and_ticks_come_out_in_order() {
+        let mut random = Random::new(4);
+        let (mut queue, mut model) = (EventQueue::default(), BTreeMap::new());
+        let (mut now_ns, mut number) = (0, 0u32);
+        for _ in 0..20_000 {
+            if random.below(5) < 3 {
+                number += 1;
+                let at_ns = now_ns + random.below(50);
+                let tick = random.below(4) == 0;
+                match tick {
+                    true => queue.schedule_tick(at_ns, number),
+                    false => queue.push_at(at_ns, Event::Deliver { token: number }),
                 }
+                model.insert((at_ns, number), tick);
+            } else if let Some(next_ns) = queue.next_ns() {
+                assert_eq!(model.keys().next().map(|key| key.0), Some(next_ns));
+                assert!(next_ns == now_ns || queue.due(now_ns, next_ns - 1).is_none());
+                let (at_ns, due) = queue.due(now_ns, next_ns + 7).unwrap();
+                now_ns = next_ns;
+                let found = match due {
+                    Due::Tick(word) => (word, true),
+                    Due::Held(place) => (queue.take(place).map(token).unwrap(), false),
+                    Due::Ready => unreachable!("nothing was"),
+                };
+                let ((expected_ns, number), tick) = model.pop_first().unwrap();
+                assert_eq!((at_ns, found), (expected_ns, (number, tick)));
             }
-            while let Some(next_ns) = queue.next_ns() {
-                assert_eq!(queue.pop(next_ns).map(token), model.pop_first().map(|(_, token)| token));
-            }
-            assert!(model.is_empty());
-            assert_eq!(queue.free.len(), queue.held.len(), "nothing is held any more");
         }
+        while let Some(event) = queue.next_ns().and_then(|next_ns| queue.due(next_ns, next_ns)) {
+            let ((_, number), tick) = model.pop_first().unwrap();
+            match event.1 {
+                Due::Held(place) => assert_eq!((queue.take(place).map(token), false), (Some(number), tick)),
+                other => assert_eq!((other, true), (Due::Tick(number), tick)),
+            }
+        }
+        assert!(model.is_empty());
+        assert_eq!(queue.free.len(), queue.held.len(), "nothing is held any more");
     }
 
     #[test]
@@ -287,6 +263,7 @@ mod tests {
         queue.push(Event::Deliver { token: 2 });
         assert_eq!(queue.pop(9).map(token), Some(2));
         queue.push(Event::Deliver { token: 3 });
+        assert_eq!(queue.due(9, 20), Some((9, Due::Ready)), "what is ready goes before what is to come");
         assert_eq!(queue.pop(10).map(token), Some(1));
         assert!(queue.has_ready());
         assert_eq!(queue.pop(10).map(token), Some(3));

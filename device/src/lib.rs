@@ -32,6 +32,7 @@ pub mod spu;
 pub mod statistics;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub(crate) mod wheel;
 
 pub use config::{DeviceConfig, STRIPE_BYTES};
 pub use device::{BuiltInApp, Device, Job, JobDone, OpenError};

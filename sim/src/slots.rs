@@ -10,100 +10,94 @@ use crate::world::{Then, World};
 use willow_device::{HostCompletion, HreId};
 
 impl Simulation {
-    /// A generator's slot goes on by one stage, or more where they take no time.
+    /// A generator's slot goes on by one stage, or more where they take no time: from the device's answer to the next operation that is
+    /// sent, the stages are tried in the order in which they follow one another.
     pub(crate) fn advance(&mut self, world: &mut World, number: u32, index: u32) {
-        loop {
-            let generator = &mut self.generators[number as usize];
-            let path = generator.path;
-            let slot = &mut generator.slots[index as usize];
-            let then = Then::Slot(number, index);
-            let (write, bytes) = (slot.operation.is_write(), u64::from(slot.operation.bytes()));
-            match slot.stage {
-                Stage::Idle => {
-                    let now_ns = world.now_ns - self.run_began_ns;
-                    let next = match now_ns >= generator.duration_ns {
-                        true => Next::End,
-                        false => generator.source.next(now_ns, slot.thread_index as usize),
-                    };
-                    match next {
-                        Next::Now(operation) => {
-                            (slot.operation, slot.due_ns, slot.stage) = (operation, now_ns, Stage::Early);
-                        }
-                        Next::At(at_ns, operation) => {
-                            (slot.operation, slot.due_ns, slot.stage) = (operation, at_ns, Stage::Early);
-                            if at_ns > now_ns {
-                                return world.at(self.run_began_ns.saturating_add(at_ns), then);
-                            }
-                        }
-                        Next::End | Next::Broken(_) => {
-                            if let Next::Broken(what) = next {
-                                let workload = generator.name.clone();
-                                self.broken.get_or_insert(SimulationError::Workload { workload, what });
-                            }
-                            slot.stage = Stage::Over;
-                            generator.active -= 1;
-                            self.generators_left -= usize::from(generator.active == 0);
-                            return;
-                        }
+        let generator = &mut self.generators[number as usize];
+        let path = generator.path;
+        let slot = &mut generator.slots[index as usize];
+        let then = Then::Slot(number, index);
+        if slot.stage == Stage::Device {
+            slot.stage = Stage::Interrupt;
+            let ns = self.parameters.interrupt_ns(path);
+            if ns > 0 {
+                let thread = world.interrupt_thread();
+                return world.work(thread, ns, "interrupt", then);
+            }
+        }
+        if slot.stage == Stage::Interrupt {
+            slot.stage = Stage::Completing;
+            let write = slot.operation.is_write();
+            let ns = self.parameters.complete_ns(path, write, slot.operation.bytes().into());
+            if ns > 0 {
+                let what = if write { "complete write" } else { "complete read" };
+                return world.work(slot.thread, ns, what, then);
+            }
+        }
+        if slot.stage == Stage::Completing {
+            if slot.holds_lock {
+                slot.holds_lock = false;
+                world.release(slot.file_lock, slot.thread);
+            }
+            slot.stage = Stage::Idle;
+            let (operation, due_ns) = (slot.operation, slot.due_ns);
+            generator.count(&operation, due_ns, world.now_ns - self.run_began_ns);
+        }
+        let slot = &mut generator.slots[index as usize];
+        if slot.stage == Stage::Idle {
+            let now_ns = world.now_ns - self.run_began_ns;
+            let next = match now_ns >= generator.duration_ns {
+                true => Next::End,
+                false => generator.source.next(now_ns, slot.thread_index as usize),
+            };
+            match next {
+                Next::Now(operation) => (slot.operation, slot.due_ns, slot.stage) = (operation, now_ns, Stage::Early),
+                Next::At(at_ns, operation) => {
+                    (slot.operation, slot.due_ns, slot.stage) = (operation, at_ns, Stage::Early);
+                    if at_ns > now_ns {
+                        return world.at(self.run_began_ns.saturating_add(at_ns), then);
                     }
                 }
-                Stage::Early => {
-                    if let Some(what) = check(&slot.operation, self.block.as_ref(), self.kv.is_some()) {
+                Next::End | Next::Broken(_) => {
+                    if let Next::Broken(what) = next {
                         let workload = generator.name.clone();
                         self.broken.get_or_insert(SimulationError::Workload { workload, what });
-                        return;
                     }
-                    slot.stage = Stage::Locking;
-                    if let Operation::Write { offset, .. } = slot.operation
-                        && self.parameters.is_exclusive(path, true, offset, bytes)
-                    {
-                        slot.holds_lock = true;
-                        return world.acquire(slot.file_lock, slot.thread, then);
-                    }
+                    slot.stage = Stage::Over;
+                    generator.active -= 1;
+                    self.generators_left -= usize::from(generator.active == 0);
+                    return;
                 }
-                Stage::Locking => {
-                    slot.stage = Stage::Submitting;
-                    let ns = self.parameters.submit_ns(path, write, bytes);
-                    if ns > 0 {
-                        return world.work(slot.thread, ns, if write { "submit write" } else { "submit read" }, then);
-                    }
-                }
-                Stage::Submitting | Stage::Refused => {
-                    let mut buffer = std::mem::take(&mut slot.buffer);
-                    buffer.resize(bytes as usize, 0x5a);
-                    slot.sent_ns = world.now_ns;
-                    let (hre, operation) = (slot.hre, slot.operation);
-                    let now_ns = world.now_ns;
-                    return self.send(now_ns, (number, index), hre, operation, buffer);
-                }
-                Stage::Device => {
-                    let ns = self.parameters.interrupt_ns(path);
-                    slot.stage = Stage::Interrupt;
-                    if ns > 0 {
-                        let thread = world.interrupt_thread();
-                        return world.work(thread, ns, "interrupt", then);
-                    }
-                }
-                Stage::Interrupt => {
-                    slot.stage = Stage::Completing;
-                    let ns = self.parameters.complete_ns(path, write, bytes);
-                    if ns > 0 {
-                        let what = if write { "complete write" } else { "complete read" };
-                        return world.work(slot.thread, ns, what, then);
-                    }
-                }
-                Stage::Completing => {
-                    let now_ns = world.now_ns - self.run_began_ns;
-                    if slot.holds_lock {
-                        slot.holds_lock = false;
-                        world.release(slot.file_lock, slot.thread);
-                    }
-                    slot.stage = Stage::Idle;
-                    let (operation, due_ns) = (slot.operation, slot.due_ns);
-                    generator.count(&operation, due_ns, now_ns);
-                }
-                Stage::Over => return,
             }
+        }
+        let (write, bytes) = (slot.operation.is_write(), u64::from(slot.operation.bytes()));
+        if slot.stage == Stage::Early {
+            if let Some(what) = check(&slot.operation, self.block.as_ref(), self.kv.is_some()) {
+                let workload = generator.name.clone();
+                self.broken.get_or_insert(SimulationError::Workload { workload, what });
+                return;
+            }
+            slot.stage = Stage::Locking;
+            if let Operation::Write { offset, .. } = slot.operation
+                && self.parameters.is_exclusive(path, true, offset, bytes)
+            {
+                slot.holds_lock = true;
+                return world.acquire(slot.file_lock, slot.thread, then);
+            }
+        }
+        if slot.stage == Stage::Locking {
+            slot.stage = Stage::Submitting;
+            let ns = self.parameters.submit_ns(path, write, bytes);
+            if ns > 0 {
+                return world.work(slot.thread, ns, if write { "submit write" } else { "submit read" }, then);
+            }
+        }
+        if matches!(slot.stage, Stage::Submitting | Stage::Refused) {
+            let mut buffer = std::mem::take(&mut slot.buffer);
+            buffer.resize(bytes as usize, 0x5a);
+            slot.sent_ns = world.now_ns;
+            let (hre, operation) = (slot.hre, slot.operation);
+            self.send(world.now_ns, (number, index), hre, operation, buffer);
         }
     }
 

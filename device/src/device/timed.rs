@@ -5,7 +5,65 @@
 //! depends on what hosts hand in and when, and on nothing that the machine does.
 
 use super::*;
+use crate::event::Due;
 use crate::model::{ModelStatistics, TraceSink};
+
+/// How far the hardware goes by itself.
+enum Hardware {
+    /// There is something for a host.
+    News(u64),
+    /// The event at this place is for software.
+    Software(u32),
+    /// Nothing more is due, or it has done as much as it may in one go.
+    AtRest,
+}
+
+impl Machine {
+    /// Handles what is due until then, each at its time, as long as it concerns the hardware alone.
+    fn run_hardware(&mut self, until_ns: u64, stop_at_completion: bool, events: &mut usize) -> Hardware {
+        while *events < EVENTS_A_RUN_MAX {
+            let Some((now_ns, due)) = self.events.due(self.now_ns, until_ns) else { return Hardware::AtRest };
+            *events += 1;
+            (self.now_ns, self.bridge.now_ns) = (now_ns, now_ns);
+            let place = match due {
+                Due::Tick(word) => {
+                    self.tick(word);
+                    continue;
+                }
+                Due::Held(place) => place,
+                Due::Ready => match self.events.pop_ready() {
+                    Some(event) => self.events.hold(event),
+                    None => continue,
+                },
+            };
+            match self.events.held_at(place) {
+                Some(Event::Deliver { .. } | Event::Complete(_) | Event::Processor { .. } | Event::Fetch(_)) => {
+                    return Hardware::Software(place);
+                }
+                Some(&Event::Response { transfer, outcome, result }) => {
+                    self.events.take(place);
+                    self.bridge.end_rpc(transfer, outcome, result);
+                }
+                Some(&Event::DmaData(dma)) => {
+                    self.events.take(place);
+                    self.dma_data(&dma);
+                    continue;
+                }
+                _ => match self.events.take(place) {
+                    Some(Event::End { group, result, memory }) => self.end_one(group, result, memory),
+                    Some(Event::Upcall(posted)) => self.upcall_arrived(*posted),
+                    Some(Event::MessagePart { handle }) => self.message_read(handle, 0, Ok(&[])),
+                    _ => continue,
+                },
+            }
+            self.begin_deferred(now_ns);
+            if stop_at_completion && self.bridge.has_news() {
+                return Hardware::News(now_ns);
+            }
+        }
+        Hardware::AtRest
+    }
+}
 
 /// An SPU's processor.
 #[derive(Default)]
@@ -69,12 +127,13 @@ impl Device {
             machine.begin_deferred(now_ns.max(machine.host_now_ns));
         }
         loop {
-            while events < EVENTS_A_RUN_MAX
-                && self.run_instructions < INSTRUCTIONS_A_RUN_MAX
-                && let Some(event) = self.next_event(until_ns)
-            {
-                events += 1;
-                self.handle(event);
+            while events < EVENTS_A_RUN_MAX && self.run_instructions < INSTRUCTIONS_A_RUN_MAX {
+                let next = self.machine.borrow_mut().run_hardware(until_ns, stop_at_completion, &mut events);
+                match next {
+                    Hardware::News(now_ns) => return Some(now_ns),
+                    Hardware::AtRest => break,
+                    Hardware::Software(place) => self.handle(place),
+                }
                 let machine = &mut *self.machine.borrow_mut();
                 let now_ns = machine.now_ns;
                 machine.begin_deferred(now_ns);
@@ -108,58 +167,24 @@ impl Device {
         [machine.events.next_ns(), self.service.deadline_ns()].into_iter().flatten().min()
     }
 
-    /// The next event until then, and its time becomes now.
+    /// What concerns handlers, processors or the control service.
     #[inline]
-    fn next_event(&mut self, until_ns: u64) -> Option<Event> {
-        let machine = &mut *self.machine.borrow_mut();
-        if let Some(event) = machine.events.pop(machine.now_ns) {
-            return Some(event);
-        }
-        let at_ns = machine.events.next_ns().filter(|at_ns| *at_ns <= until_ns)?;
-        machine.now_ns = at_ns;
-        machine.bridge.now_ns = at_ns;
-        machine.events.pop(at_ns)
-    }
-
-    #[inline]
-    fn handle(&mut self, event: Event) {
-        match event {
-            Event::Tick { word } => self.machine.borrow_mut().tick(word),
-            Event::Deliver { token } if self.is_for_control(token) => self.handle_control(token),
-            Event::Deliver { .. } | Event::Complete(_) => self.gate(event),
-            Event::Fetch(fetch) => self.fetch(fetch),
-            Event::Processor { spu } => {
-                if let Some(event) = self.processors[spu as usize].queue.pop_front() {
-                    self.work_on(event);
-                }
-                self.await_processor(spu);
-            }
-            Event::Response { transfer, outcome, result } => {
-                self.machine.borrow_mut().bridge.end_rpc(transfer, outcome, result);
-            }
-            Event::End { group, result, memory } => self.machine.borrow_mut().end_one(group, result, memory),
-            Event::Streamed => {}
-            Event::Upcall(posted) => self.machine.borrow_mut().upcall_arrived(*posted),
-            Event::MessagePart { handle } => self.machine.borrow_mut().message_read(handle, 0, Ok(&[])),
-            Event::DmaData(dma) => self.machine.borrow_mut().dma_data(&dma),
-        }
-    }
-
-    /// Something for a processor: now, where that is free and nothing came before it.
-    #[inline]
-    fn gate(&mut self, event: Event) {
+    fn handle(&mut self, place: u32) {
         let (spu, now_ns) = {
-            let machine = self.machine.borrow();
-            let spu = match &event {
-                Event::Complete(completion) => completion.spu,
-                Event::Deliver { token } => match machine.activities.get(*token) {
-                    Some(activity) => activity.spu,
-                    None => return,
-                },
-                _ => unreachable!("only these are for processors"),
+            let machine = &mut *self.machine.borrow_mut();
+            let spu = match machine.events.held_at(place) {
+                Some(Event::Complete(completion)) => Some(completion.spu),
+                Some(&Event::Deliver { token }) => {
+                    let activity = machine.activities.get(token).filter(|activity| activity.app != CONTROL_APP);
+                    activity.map(|activity| activity.spu)
+                }
+                _ => None,
             };
             (spu, machine.now_ns)
         };
+        let Some(spu) = spu else { return self.handle_aside(place) };
+        // For a processor: now, where that is free and nothing came before it.
+        let Some(event) = self.machine.borrow_mut().events.take(place) else { return };
         let processor = &mut self.processors[spu as usize];
         if processor.queue.is_empty() && processor.free_ns <= now_ns {
             return self.work_on(event);
@@ -170,11 +195,28 @@ impl Device {
         }
     }
 
+    /// What no processor is to be free for.
+    fn handle_aside(&mut self, place: u32) {
+        let event = self.machine.borrow_mut().events.take(place);
+        match event {
+            Some(Event::Processor { spu }) => {
+                if let Some(event) = self.processors[spu as usize].queue.pop_front() {
+                    self.work_on(event);
+                }
+                self.await_processor(spu);
+            }
+            Some(Event::Deliver { token }) if self.is_for_control(token) => self.handle_control(token),
+            Some(Event::Fetch(fetch)) => self.fetch(fetch),
+            _ => {}
+        }
+    }
+
+    #[inline]
     fn work_on(&mut self, event: Event) {
         match event {
             Event::Complete(completion) => self.complete(completion),
             Event::Deliver { token } => self.deliver(token),
-            _ => unreachable!("only these are for processors"),
+            _ => debug_assert!(false, "only these are for processors"),
         }
     }
 
@@ -195,6 +237,7 @@ impl Device {
         let processor = &mut self.processors[spu as usize];
         let work = Work { instructions, dispatch: started.is_some(), id: started.unwrap_or(0), ..machine.work };
         processor.free_ns = timing.processor(machine.now_ns.max(processor.free_ns), spu, &work);
+        machine.work = Work::default();
         machine.begin_deferred(processor.free_ns);
     }
 }

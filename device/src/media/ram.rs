@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// Unit of memory that is given back by zeroing.
 const PAGE_BYTES: u64 = 4096;
+/// Pages that one block of [`Written`] tells of: 128 MiB.
+const BLOCK_PAGES: u64 = 32768;
 /// From this length on zeroing gives pages back; below, writing zeroes is cheaper than taking page faults again.
 const RELEASE_BYTES_MIN: u64 = 64 * 1024;
 
@@ -61,9 +63,40 @@ impl Drop for Mapping {
     }
 }
 
+/// Which pages of a bank may have been written; all others read as zeroes, which takes no look at memory that was never touched. Grows
+/// with what is written, and is not taken back by zeroing.
+struct Written(Vec<Option<Box<[u64; (BLOCK_PAGES / 64) as usize]>>>);
+
+impl Written {
+    fn new(bank_bytes: u64) -> Written {
+        let blocks = bank_bytes.div_ceil(PAGE_BYTES * BLOCK_PAGES);
+        Written((0..blocks).map(|_| None).collect())
+    }
+
+    /// True where any page of a range may have been written.
+    #[inline]
+    fn any(&self, address: u64, bytes: u64) -> bool {
+        let pages = address / PAGE_BYTES..(address + bytes).div_ceil(PAGE_BYTES);
+        pages.into_iter().any(|page| {
+            let block = self.0.get((page / BLOCK_PAGES) as usize).and_then(Option::as_ref);
+            block.is_some_and(|block| block[(page % BLOCK_PAGES / 64) as usize] >> (page % 64) & 1 != 0)
+        })
+    }
+
+    #[inline]
+    fn mark(&mut self, address: u64, bytes: u64) {
+        for page in address / PAGE_BYTES..(address + bytes).div_ceil(PAGE_BYTES) {
+            let Some(block) = self.0.get_mut((page / BLOCK_PAGES) as usize) else { return };
+            let block = block.get_or_insert_with(|| Box::new([0; (BLOCK_PAGES / 64) as usize]));
+            block[(page % BLOCK_PAGES / 64) as usize] |= 1 << (page % 64);
+        }
+    }
+}
+
 /// Banks in memory.
 pub struct RamStore {
     banks: Vec<Mapping>,
+    written: Vec<Written>,
     bank_bytes: u64,
     metadata: Option<Vec<u8>>,
     blobs: BTreeMap<String, Vec<u8>>,
@@ -97,6 +130,7 @@ impl RamStore {
             mappings.push(Mapping { base, bytes });
         }
         Ok(RamStore {
+            written: mappings.iter().map(|_| Written::new(bank_bytes)).collect(),
             banks: mappings,
             bank_bytes,
             metadata: None,
@@ -154,6 +188,10 @@ impl Store for RamStore {
     #[inline]
     fn read(&mut self, bank: usize, address: u64, into: &mut [u8]) -> Result<Progress, StoreError> {
         let from = self.locate(bank, address, into.len() as u64)?;
+        if !self.written[bank].any(address, into.len() as u64) {
+            into.fill(0);
+            return Ok(Progress::Done);
+        }
         // SAFETY: `locate` checked that the range lies in the mapping; `into` is a Rust slice and so not part of it.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         Ok(Progress::Done)
@@ -189,6 +227,7 @@ impl Store for RamStore {
     #[inline]
     fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError> {
         let into = self.locate(bank, address, from.len() as u64)?;
+        self.written[bank].mark(address, from.len() as u64);
         // SAFETY: `locate` checked that the range lies in the mapping; `from` is a Rust slice and so not part of it.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
         Ok(Progress::Done)
@@ -320,6 +359,25 @@ mod tests {
         assert_eq!(store.zero(1, 5, (1 << 44) - 10), Ok(Progress::Done));
         assert_eq!(store.read(1, far, &mut bytes), Ok(Progress::Done));
         assert_eq!((bytes[0], bytes[4095]), (0, 7));
+    }
+
+    /// Ranges over pages that were written, not written, zeroed, and over the edge of a block.
+    #[test]
+    fn what_was_never_written_reads_as_zeroes_beside_what_was() {
+        let edge = BLOCK_PAGES * PAGE_BYTES;
+        let mut store = RamStore::new(1, 2 * edge).unwrap();
+        assert_eq!(store.write(0, edge - 3, &[9; 5]), Ok(Progress::Done));
+        let mut bytes = vec![1; 3 * PAGE_BYTES as usize];
+        for (address, expected) in [(edge - 2 * PAGE_BYTES, 5), (edge, 2), (edge + PAGE_BYTES, 0), (0, 0)] {
+            bytes.fill(1);
+            assert_eq!(store.read(0, address, &mut bytes), Ok(Progress::Done));
+            assert_eq!(bytes.iter().filter(|byte| **byte == 9).count(), expected, "from {address}");
+            assert_eq!(bytes.iter().filter(|byte| **byte == 0).count(), bytes.len() - expected, "from {address}");
+        }
+        assert_eq!(store.written[0].0.iter().flatten().count(), 2);
+        assert_eq!(store.zero(0, edge - PAGE_BYTES, 2 * PAGE_BYTES), Ok(Progress::Done));
+        assert_eq!(store.read(0, edge - PAGE_BYTES, &mut bytes), Ok(Progress::Done));
+        assert!(bytes.iter().all(|byte| *byte == 0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::event::{Event, EventQueue};
 use crate::interconnect::HEADER_BYTES;
 
 /// A DMA and the event that follows it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct TimedDma {
     pub transfer: Transfer,
     /// Place of the event.
@@ -77,10 +77,10 @@ impl Machine {
     /// A run has ended at `at_ns` (or something outside of a run has happened): what was asked for begins.
     #[inline]
     pub fn begin_deferred(&mut self, at_ns: u64) {
-        self.work = Work::default();
         if self.deferred.is_empty() {
             return;
         }
+        self.work = Work::default();
         let Some(timing) = self.timing.as_mut() else { return };
         for deferred in self.deferred.drain(..) {
             match deferred {

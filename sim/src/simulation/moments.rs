@@ -3,17 +3,18 @@
 //! What always holds: time goes forward only when nothing more is due; a moment that never ends is an error.
 
 use super::*;
+use std::sync::MutexGuard;
 
 impl Simulation {
     /// Goes through time until all is done (`settling`: until nothing happens any more).
     pub(super) fn go_on(&mut self, settling: bool) -> Result<(), SimulationError> {
         let shared = self.world.clone();
+        let mut world = shared.lock();
         loop {
-            self.moment(&shared)?;
+            world = self.moment(&shared, world)?;
             if !settling && self.tasks_left == 0 && self.generators_left == 0 {
                 return Ok(());
             }
-            let mut world = shared.lock();
             let until_ns = world.next_ns();
             if self.timed && self.device_ns.is_some_and(|at_ns| until_ns.is_none_or(|until_ns| at_ns <= until_ns)) {
                 self.run_device_until(&mut world, until_ns);
@@ -28,38 +29,56 @@ impl Simulation {
         }
     }
 
-    /// Does all that is due at this moment.
+    /// Does all that is due at this moment. The world is given to the tasks while there are any to poll, and comes back.
     #[inline]
-    pub(super) fn moment(&mut self, shared: &Shared) -> Result<(), SimulationError> {
+    pub(super) fn moment<'a>(
+        &mut self,
+        shared: &'a Shared,
+        mut world: MutexGuard<'a, World>,
+    ) -> Result<MutexGuard<'a, World>, SimulationError> {
         let mut rounds = 0;
         loop {
-            let mut worked = self.host_events(&mut shared.lock());
-            while self.tasks_left > 0
-                && let Some(task) = self.ready.pop()
-            {
-                self.poll(task);
-                worked = true;
-                rounds += 1;
-                if rounds > ROUNDS_AT_ONCE_MAX {
-                    let who = self.tasks[task as usize].as_ref().map_or("a task", |task| &task.name).to_owned();
-                    return Err(SimulationError::Livelock { now_ns: self.now_ns(), who });
-                }
+            let mut worked = self.host_events(&mut world);
+            if self.tasks_left > 0 || !world.mail.is_empty() {
+                drop(world);
+                worked |= self.poll_tasks(&mut rounds)?;
+                worked |= self.carry_mail(shared);
+                world = shared.lock();
+            } else if self.timed {
+                // Nothing but the device can bring about more.
+                worked = false;
             }
-            worked |= self.carry_mail(shared);
             if !self.timed {
-                worked |= self.run_device_now(&mut shared.lock());
+                worked |= self.run_device_now(&mut world);
             }
             if let Some(error) = self.broken.take() {
                 return Err(error);
             }
             if !worked {
-                return Ok(());
+                return Ok(world);
             }
             rounds += 1;
             if rounds > ROUNDS_AT_ONCE_MAX {
-                return Err(SimulationError::Livelock { now_ns: self.now_ns(), who: "the device".to_owned() });
+                return Err(SimulationError::Livelock { now_ns: world.now_ns, who: "the device".to_owned() });
             }
         }
+    }
+
+    /// Polls the tasks that were woken; true where there were any.
+    fn poll_tasks(&mut self, rounds: &mut u64) -> Result<bool, SimulationError> {
+        let mut worked = false;
+        while self.tasks_left > 0
+            && let Some(task) = self.ready.pop()
+        {
+            self.poll(task);
+            worked = true;
+            *rounds += 1;
+            if *rounds > ROUNDS_AT_ONCE_MAX {
+                let who = self.tasks[task as usize].as_ref().map_or("a task", |task| &task.name).to_owned();
+                return Err(SimulationError::Livelock { now_ns: self.now_ns(), who });
+            }
+        }
+        Ok(worked)
     }
 
     /// All that is due at the host.
@@ -167,6 +186,10 @@ impl Simulation {
     /// The device goes on in time until it has something for the host, at most until the host's next event.
     #[inline]
     pub(super) fn run_device_until(&mut self, world: &mut World, until_ns: Option<u64>) {
+        if !self.upcalls.is_empty() && self.take_news(world) {
+            // An upcall that had come before somebody waited for it.
+            return;
+        }
         let before_ns = self.device_ns;
         self.device_ns = self.device.run_to_completion(until_ns.unwrap_or(u64::MAX));
         self.run_jobs();
