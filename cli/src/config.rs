@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use willow_device::config::DeviceConfig;
 use willow_device::model::ModelParameters;
 use willow_shm_front::FrontConfig;
@@ -68,9 +69,42 @@ pub struct ServeOptions {
     /// Name of the subsystem [default: made of the device's unique id]
     #[arg(long)]
     pub nqn: Option<String>,
+    /// Give the processes of a user N times the part of the processors that others have, 1 to 1000 (several times for several users)
+    #[arg(long, value_name = "USER=N")]
+    pub weight: Vec<Weight>,
     /// Run this built-in app as native code, to measure what the sandbox costs (base-io)
     #[arg(long, value_name = "APP")]
     pub native: Vec<String>,
+}
+
+/// A user's weight, written `USER=N` with the number of the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Weight {
+    /// The user.
+    pub user: u32,
+    /// The weight.
+    pub weight: u16,
+}
+
+impl FromStr for Weight {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('=').and_then(|(user, weight)| Some((user.parse().ok()?, weight.parse().ok()?)));
+        match parsed {
+            Some((user, weight)) => Ok(Weight { user, weight }),
+            None => Err(format!("\"{text}\" is no weight: write the user's number and a weight, such as 1000=4")),
+        }
+    }
+}
+
+impl TryFrom<String> for Weight {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
 }
 
 /// Everything that `serve` needs, checked.
@@ -140,6 +174,7 @@ impl ServeOptions {
             nqn: self.nqn.or(other.nqn),
             socket: self.socket.or(other.socket),
             endpoints: self.endpoints.or(other.endpoints),
+            weight: if self.weight.is_empty() { other.weight } else { self.weight },
             native: if self.native.is_empty() { other.native } else { self.native },
         }
     }
@@ -164,6 +199,7 @@ impl ServeOptions {
             namespace_bytes: self.size.unwrap_or(NAMESPACE_DEFAULT).0,
             kv_namespace_bytes: self.kv_size.unwrap_or(NAMESPACE_DEFAULT).0,
             block_bytes: self.block_bytes.unwrap_or(defaults.block_bytes),
+            user_weights: self.weight.iter().map(|weight| (weight.user, weight.weight)).collect(),
             ..defaults
         });
         device.spus = self.spus.unwrap_or(device.spus);
@@ -235,11 +271,13 @@ mod tests {
             ("size = -1", "not negative"),
             ("listen = \"here\"", "socket address"),
             ("spus = \"two\"", "u16"),
+            ("weight = [\"me\"]", "1000=4"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
         let resolve = |text: &str| parse(text).unwrap().resolve().unwrap_err().to_string();
+        assert!(resolve("weight = [\"1000=0\"]").contains("user 1000"));
         assert!(resolve("spus = 65").contains("must be 1 to 64"));
         assert!(resolve("block_bytes = 1024").contains("512 or 4096"));
         assert!(resolve("clock = \"real\"").contains("bee3"));

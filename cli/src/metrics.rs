@@ -121,6 +121,21 @@ fn histogram(mean_ns: u64, count: u64, of: &[(u64, u64)]) -> (f64, Vec<(f64, u64
     (mean_ns as f64 * count as f64 / 1e9, buckets)
 }
 
+/// What the kernel and each process of a user had.
+fn accounts(encoder: &mut DescriptorEncoder, statistics: &Statistics) -> fmt::Result {
+    let all = || {
+        statistics.accounts.iter().map(|of| {
+            let user = of.user.map_or(String::new(), |user| user.to_string());
+            (labels([("process", of.name.clone()), ("user", user)]), &of.counters)
+        })
+    };
+    counters(encoder, "willow_process_requests", "Requests of the process", all().map(|(l, c)| (l, c.requests)))?;
+    let help = "Instructions of apps on the process' behalf";
+    counters(encoder, "willow_process_instructions", help, all().map(|(l, c)| (l, c.instructions)))?;
+    let help = "Bytes of DMAs on the process' behalf";
+    counters(encoder, "willow_process_dma_bytes", help, all().map(|(l, c)| (l, c.dma_bytes)))
+}
+
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let statistics = (self.0)().ok_or(fmt::Error)?;
@@ -168,6 +183,9 @@ impl Collector for Scrape {
         )?;
         counters(encoder, "willow_app_traps", "Times that the app was ended", apps().map(|(l, c)| (l, c.traps)))?;
         counters(encoder, "willow_app_rpcs", "RPCs that the app sent", apps().map(|(l, c)| (l, c.rpcs)))?;
+        let help = "Bytes that the app's DMAs moved";
+        counters(encoder, "willow_app_dma_bytes", help, apps().map(|(l, c)| (l, c.dma_bytes)))?;
+        accounts(encoder, &statistics)?;
 
         let namespaces = &statistics.transport.namespaces;
         let kinds = |of: fn(&crate::statistics::Namespace) -> [u64; 3]| {
@@ -239,6 +257,7 @@ mod tests {
     use super::*;
     use crate::statistics::{Latency, Namespace, Transport};
     use std::io::{Read, Write};
+    use willow_device::accounts::{AccountCounters, AccountStatistics};
     use willow_device::histogram::LatencySummary;
     use willow_device::model::ModelStatistics;
     use willow_device::model::statistics::ResourceStatistics;
@@ -259,6 +278,12 @@ mod tests {
         assert!(scrape(silent, "/metrics").contains("503"));
         let statistics = Statistics {
             spus: vec![SpuCounters { requests: 7, ..SpuCounters::default() }; 2],
+            accounts: vec![AccountStatistics {
+                name: "5".to_owned(),
+                user: Some(1000),
+                counters: AccountCounters { dma_bytes: 4096, ..AccountCounters::default() },
+                ..AccountStatistics::default()
+            }],
             used_bytes: 99,
             clock: Some(ClockStatistics {
                 keeps_up: true,
@@ -302,6 +327,7 @@ mod tests {
             "willow_namespace_commands_total{nsid=\"1\",kind=\"read\"} 5",
             "willow_namespace_latency_seconds_bucket{le=\"0.00001\",nsid=\"1\",kind=\"read\"} 2",
             "willow_namespace_latency_seconds_bucket{le=\"+Inf\",nsid=\"1\",kind=\"read\"} 5",
+            "willow_process_dma_bytes_total{process=\"5\",user=\"1000\"} 4096",
             "willow_used_bytes 99",
             "willow_clock_lateness_seconds_bucket{le=\"0.00001\"} 3",
             "willow_clock_lateness_seconds_count 4",

@@ -52,6 +52,36 @@ pub fn spu_table(statistics: &Statistics) -> String {
     table.render()
 }
 
+/// The table of processes.
+fn account_table(statistics: &Statistics) -> String {
+    let headings = [
+        "process",
+        "user",
+        "weight",
+        "under way",
+        "requests",
+        "instructions",
+        "DMA",
+        "past its places",
+        "handlers waited",
+    ];
+    let mut table = Table::new(&headings);
+    for of in &statistics.accounts {
+        table.row([
+            of.name.clone(),
+            of.user.map_or("-".to_owned(), |user| user.to_string()),
+            of.weight.to_string(),
+            grouped(of.under_way.into()),
+            grouped(of.counters.requests),
+            grouped(of.counters.instructions),
+            Size(of.counters.dma_bytes).to_string(),
+            grouped(of.counters.refused),
+            grouped(of.counters.stalls),
+        ]);
+    }
+    table.render()
+}
+
 fn render(statistics: &Statistics) -> String {
     let transport = &statistics.transport;
     let capacity = statistics.capacity_bytes.map_or("what the disk holds".to_owned(), |bytes| Size(bytes).to_string());
@@ -64,7 +94,20 @@ fn render(statistics: &Statistics) -> String {
         Size(statistics.used_bytes),
     );
     text.push_str(&spu_table(statistics));
-    let mut apps = Table::new(&["app", "number", "requests", "instructions", "traps", "RPCs", "own counters", "state"]);
+    let mut apps = Table::new(&[
+        "app",
+        "number",
+        "requests",
+        "instructions",
+        "DMA",
+        "memory",
+        "NV",
+        "traps",
+        "RPCs",
+        "waiting",
+        "own counters",
+        "state",
+    ]);
     for app in &statistics.apps {
         let used = app.user.iter().rposition(|value| *value != 0).map_or(0, |last| last + 1);
         let own: Vec<String> = app.user[..used].iter().map(i64::to_string).collect();
@@ -73,14 +116,20 @@ fn render(statistics: &Statistics) -> String {
             app.number.to_string(),
             grouped(app.counters.requests),
             grouped(app.counters.instructions),
+            Size(app.counters.dma_bytes).to_string(),
+            Size(app.memory_bytes).to_string(),
+            Size(app.nv_bytes).to_string(),
             grouped(app.counters.traps),
             grouped(app.counters.rpcs),
+            app.messages.to_string(),
             own.join(" "),
             app.ended.clone().unwrap_or_else(|| "running".to_owned()),
         ]);
     }
     text.push('\n');
     text.push_str(&apps.render());
+    text.push('\n');
+    text.push_str(&account_table(statistics));
     let headings = ["namespace", "kind", "commands", "bytes", "errors", "mean us", "p50", "p99", "p99.9", "max"];
     let mut namespaces = Table::new(&headings);
     for of in &transport.namespaces {

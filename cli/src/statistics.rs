@@ -2,6 +2,7 @@
 //! the document; a field that an older device does not send reads as zero.
 
 use serde::{Deserialize, Serialize};
+use willow_device::accounts::AccountStatistics;
 use willow_device::model::ModelStatistics;
 use willow_device::punctuality::ClockStatistics;
 use willow_device::statistics::{AppStatistics, SpuCounters};
@@ -106,6 +107,8 @@ pub struct Statistics {
     pub spus: Vec<SpuCounters>,
     /// One an app.
     pub apps: Vec<AppStatistics>,
+    /// What the host kernel and each process of a user had.
+    pub accounts: Vec<AccountStatistics>,
     /// Bytes of all regions.
     pub used_bytes: u64,
     /// Bytes that the media can hold, where something other than the disk bounds it.

@@ -2,8 +2,10 @@
 //! on them (Willow, section 2.6), and hands completions and upcalls back.
 //!
 //! Invariants: a request completes exactly once, after all its RPCs have ended; the endpoint in a message is the queue's
-//! that it came in on, never a sender's word; the number of requests and upcalls an endpoint has is bounded.
+//! that it came in on, never a sender's word; the number of requests and upcalls an endpoint has is bounded, and that of
+//! requests of a process ([`crate::accounts`]).
 
+use crate::accounts::{Accounts, KERNEL};
 use crate::hre::HreId;
 use crate::request::{HostCompletion, RpcOutcome, Upcall};
 use crate::shared::SharedWindow;
@@ -14,12 +16,15 @@ use std::collections::{BTreeMap, VecDeque};
 pub const KERNEL_HRES_MAX: usize = 16384;
 /// Most requests in flight in the whole device.
 pub const TRANSFERS_MAX: usize = 32768;
+/// Of them from endpoints of users' processes.
+pub const USERS_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
 /// Most upcalls that wait for one endpoint to fetch them.
 pub const UPCALLS_PER_HRE_MAX: usize = 64;
 
 /// A host request on its way through the device.
 pub(crate) struct Transfer {
     pub hre: HreId,
+    pub account: u16,
     pub tag: u64,
     pub buffer: Vec<u8>,
     /// Where the reply goes instead of into `buffer`.
@@ -37,6 +42,8 @@ pub(crate) struct Transfer {
 #[derive(Default)]
 struct Hre {
     open: bool,
+    /// Whose requests it brings.
+    account: u16,
     in_flight: usize,
     upcalls: VecDeque<Upcall>,
 }
@@ -46,6 +53,7 @@ pub(crate) struct Bridge {
     kernel: Vec<Hre>,
     users: BTreeMap<u32, Hre>,
     pub transfers: Slab<Transfer>,
+    pub accounts: Accounts,
     pub completions: VecDeque<HostCompletion>,
     /// Upcalls in all queues.
     upcalls: usize,
@@ -55,11 +63,12 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    pub fn new(in_flight_max: usize) -> Self {
+    pub fn new(in_flight_max: usize, accounts: Accounts) -> Self {
         Bridge {
             kernel: Vec::new(),
             users: BTreeMap::new(),
             transfers: Slab::new(TRANSFERS_MAX),
+            accounts,
             completions: VecDeque::new(),
             upcalls: 0,
             now_ns: 0,
@@ -85,7 +94,7 @@ impl Bridge {
                     }
                     None => return None,
                 };
-                self.kernel[place] = Hre { open: true, ..Hre::default() };
+                self.kernel[place] = Hre { open: true, account: KERNEL, ..Hre::default() };
                 Some(HreId(place as u32 + 1))
             }
             Some(process) => {
@@ -122,17 +131,28 @@ impl Bridge {
         open.map(|(id, _)| HreId(*id)).collect()
     }
 
-    /// True where the queue takes one more request.
+    /// Says whose requests a queue brings.
+    pub fn set_account(&mut self, id: HreId, account: u16) {
+        if let Some(hre) = self.hre(id) {
+            hre.account = account;
+        }
+    }
+
+    /// Whether the queue takes one more request, and on whose account.
     #[inline]
-    pub fn admits(&mut self, id: HreId) -> bool {
+    pub fn admits(&mut self, id: HreId) -> Option<u16> {
         let limit = self.in_flight_max;
-        !self.transfers.is_full() && self.hre(id).is_some_and(|hre| hre.open && hre.in_flight < limit)
+        let hre = self.hre(id)?;
+        let (account, admits) = (hre.account, hre.open && hre.in_flight < limit);
+        let most = if account == KERNEL { TRANSFERS_MAX } else { USERS_TRANSFERS_MAX };
+        (admits && self.transfers.len() < most && self.accounts.admits(account)).then_some(account)
     }
 
     /// Takes a request in; call only after [`Bridge::admits`].
     #[inline]
     pub fn begin(&mut self, transfer: Transfer) -> u32 {
         let id = transfer.hre;
+        self.accounts.begin(transfer.account);
         if let Some(hre) = self.hre(id) {
             hre.in_flight += 1;
         }
@@ -156,6 +176,7 @@ impl Bridge {
         }
         let Some(transfer) = self.transfers.remove(key) else { return };
         let id = transfer.hre;
+        self.accounts.end(transfer.account);
         let mut open = false;
         if let Some(hre) = self.hre(id) {
             hre.in_flight -= 1;
@@ -212,10 +233,17 @@ impl Bridge {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accounts::AccountLimits;
+
+    fn bridge(in_flight_max: usize) -> Bridge {
+        let limits = AccountLimits { requests_max: 1, begun_max: 1, spus: 1 };
+        Bridge::new(in_flight_max, Accounts::new(limits, 1, &[]))
+    }
 
     fn transfer(hre: HreId, outstanding: u32) -> Transfer {
         Transfer {
             hre,
+            account: KERNEL,
             tag: 7,
             buffer: vec![],
             window: None,
@@ -230,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_request_completes_once_with_its_first_failure() {
-        let mut bridge = Bridge::new(4);
+        let mut bridge = bridge(4);
         let hre = bridge.open(None).unwrap();
         let key = bridge.begin(transfer(hre, 3));
         bridge.end_rpc(key, RpcOutcome::Answered { status: 0 }, 1);
@@ -245,11 +273,11 @@ mod tests {
 
     #[test]
     fn a_closed_queue_drains_silently_and_its_id_is_free_only_then() {
-        let mut bridge = Bridge::new(1);
+        let mut bridge = bridge(1);
         let hre = bridge.open(None).unwrap();
-        assert!(bridge.admits(hre));
+        assert_eq!(bridge.admits(hre), Some(KERNEL));
         let key = bridge.begin(transfer(hre, 1));
-        assert!(!bridge.admits(hre));
+        assert_eq!(bridge.admits(hre), None);
         bridge.close(hre);
         assert_ne!(bridge.open(None).unwrap(), hre);
         bridge.end_rpc(key, RpcOutcome::Answered { status: 0 }, 0);

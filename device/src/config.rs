@@ -1,6 +1,10 @@
 //! What a device is made of: counts, sizes and limits, from a preset or from flags.
 
+use crate::accounts::WEIGHT_MAX;
+use crate::bridge::USERS_TRANSFERS_MAX;
 use crate::region::REGION_ALIGNMENT_BYTES;
+use crate::spu::rpc::MESSAGES_MAX;
+use crate::spu::share::DMA_SLICE_BYTES;
 
 /// Most SPUs of a device.
 pub const SPUS_MAX: u16 = 64;
@@ -38,6 +42,20 @@ pub struct DeviceConfig {
     pub user_region_bytes_max: u64,
     /// Instructions that a handler of a user's app may run between two waits.
     pub user_instruction_budget: u64,
+    /// Most requests under way of one process, over all its endpoints.
+    pub requests_per_process_max: usize,
+    /// Most requests of one process' endpoints that have a handler on one SPU at once; more wait for one of them to end.
+    pub handlers_per_process_max: u16,
+    /// Bytes that a handler's DMAs may move between two waits.
+    pub dma_budget_bytes: u64,
+    /// The same for users' apps.
+    pub user_dma_budget_bytes: u64,
+    /// Most messages of one user's app that it puts together, or that are not answered.
+    pub messages_per_user_app_max: u32,
+    /// Weight of the host kernel's endpoints, all together, beside users' processes.
+    pub kernel_weight: u16,
+    /// Weights of users' processes, where they are not 1: a user's part of the processors, beside others'.
+    pub user_weights: Vec<(u32, u16)>,
     /// Seed for all that is random in the device (namespace ids).
     pub seed: u64,
 }
@@ -58,6 +76,13 @@ impl Default for DeviceConfig {
             apps_per_user_max: 8,
             user_region_bytes_max: 64 << 20,
             user_instruction_budget: 2_000_000,
+            requests_per_process_max: 4096,
+            handlers_per_process_max: 32,
+            dma_budget_bytes: 1 << 30,
+            user_dma_budget_bytes: 64 << 20,
+            messages_per_user_app_max: 128,
+            kernel_weight: 8,
+            user_weights: Vec::new(),
             seed: 1,
         }
     }
@@ -92,6 +117,24 @@ impl DeviceConfig {
         }
         if self.user_instruction_budget < 1000 {
             return Err(format!("user_instruction_budget is {}, must be at least 1000", self.user_instruction_budget));
+        }
+        for (name, value, most) in [
+            ("requests_per_process_max", self.requests_per_process_max as u64, USERS_TRANSFERS_MAX as u64),
+            ("handlers_per_process_max", self.handlers_per_process_max.into(), 4096),
+            ("messages_per_user_app_max", self.messages_per_user_app_max.into(), MESSAGES_MAX as u64),
+            ("kernel_weight", self.kernel_weight.into(), WEIGHT_MAX.into()),
+        ] {
+            if value == 0 || value > most {
+                return Err(format!("{name} is {value}, must be 1 to {most}"));
+            }
+        }
+        if self.user_dma_budget_bytes < DMA_SLICE_BYTES || self.dma_budget_bytes < DMA_SLICE_BYTES {
+            return Err(format!(
+                "a budget of DMA bytes is less than {DMA_SLICE_BYTES}, what one run may move in any case"
+            ));
+        }
+        if let Some((user, weight)) = self.user_weights.iter().find(|(_, weight)| !(1..=WEIGHT_MAX).contains(weight)) {
+            return Err(format!("the weight of user {user} is {weight}, must be 1 to {WEIGHT_MAX}"));
         }
         Ok(())
     }

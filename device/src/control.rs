@@ -55,6 +55,9 @@ pub const CHANGE_INTERCALLS: u8 = 18;
 pub const LIST_INTERCALLS: u8 = 19;
 /// Reply: JSON array of [`crate::ProcessInfo`].
 pub const LIST_PROCESSES: u8 = 20;
+/// Payload: u32 user, u32 weight: the user's processes have that part of the processors beside others', until the device ends. With a
+/// third word, u32 process: that process alone.
+pub const SET_WEIGHT: u8 = 21;
 
 /// Upcall of SPU-OS (app 0) to the agent: u32 originating HRE, u32 app, u64 first byte and u64 one past the last byte of the
 /// bank range that was missed, u64 rights wanted. To be answered: status 0, try again; else, fail what waits.
@@ -118,13 +121,9 @@ pub struct NamespaceRequest {
 pub struct ProcessRequest {
     /// Its user, as the host's kernel numbers them.
     pub user: u32,
-    /// Its share of the processors beside others'.
-    #[serde(default = "one")]
+    /// Its share of the processors beside others'; 0, or left out: its user's.
+    #[serde(default)]
     pub weight: u16,
-}
-
-fn one() -> u16 {
-    1
 }
 
 /// A permission that is in a table.

@@ -9,6 +9,7 @@ mod endpoints;
 mod handlers;
 mod timed;
 
+use crate::accounts::{AccountLimits, Accounts, DMA_BYTES_A_COST, RUN_COST};
 use crate::bridge::{Bridge, Transfer};
 use crate::clock::{Endpoint, Timing, Work};
 use crate::config::{DeviceConfig, STRIPE_BYTES};
@@ -52,10 +53,17 @@ impl Job {
     }
 }
 
-/// Most events of one [`Device::run`], and most instructions of apps (what is under way ends its turn): handlers that call one
-/// another for ever leave the driver of the device its say.
+/// Most events of one [`Device::run`], and what their handlers may cost (what is under way ends its turn): the driver of the device has
+/// its say again soon, and takes in what others have asked for meanwhile.
 const EVENTS_A_RUN_MAX: usize = 65536;
 const INSTRUCTIONS_A_RUN_MAX: u64 = 200_000_000;
+const COST_A_RUN_MAX: u64 = 1 << 18;
+/// The same while several accounts have work: who came late waits for no more than this.
+const COST_A_SHARED_RUN_MAX: u64 = 1 << 14;
+/// How many runs after two accounts have met the device is taken for shared.
+const SHARED_RUNS: u32 = 4096;
+/// What a request to the control service costs whoever makes it, in instructions.
+const CONTROL_COST: u64 = 50_000;
 
 /// An app that comes with the program.
 pub enum BuiltInApp {
@@ -83,8 +91,11 @@ pub struct Device {
     processors: Vec<timed::Processor>,
     /// Under the real clock: how late the driver hands completions out.
     pub(crate) punctuality: Punctuality,
-    /// Instructions of apps since [`Device::run`] was called.
+    /// Instructions of apps since [`Device::run`] was called, and what all has cost.
     run_instructions: u64,
+    run_cost: u64,
+    /// Runs until the device is one account's again.
+    shared_runs: u32,
 }
 
 impl Device {
@@ -129,6 +140,12 @@ impl Device {
         }
         let regions = RegionTable::new(store.bank_bytes(), metadata.regions.clone()).map_err(OpenError)?;
         let spus = config.spus as usize;
+        let limits = AccountLimits {
+            requests_max: config.requests_per_process_max,
+            begun_max: config.handlers_per_process_max,
+            spus: config.spus,
+        };
+        let accounts = Accounts::new(limits, config.kernel_weight, &config.user_weights);
         let operator_costs = timing.as_ref().and_then(|timing| timing.operator_costs());
         let machine = Machine {
             now_ns: 0,
@@ -137,11 +154,13 @@ impl Device {
             deferred: Vec::new(),
             work: Work::default(),
             events: EventQueue::default(),
-            bridge: Bridge::new(config.requests_per_hre_max),
+            bridge: Bridge::new(config.requests_per_hre_max, accounts),
             activities: Slab::new(ACTIVITIES_MAX),
             groups: Slab::new(ACTIVITIES_MAX),
             messages: Slab::new(MESSAGES_MAX),
-            messages_to_spu: vec![0; spus],
+            messages_to_spu: vec![(0, 0); spus],
+            running: crate::accounts::KERNEL,
+            run_dma_bytes: 0,
             upcalls: BTreeMap::new(),
             next_upcall: 1,
             media: MediaController::new(store),
@@ -170,6 +189,8 @@ impl Device {
             processors: (0..spus).map(|_| timed::Processor::default()).collect(),
             punctuality: Punctuality::default(),
             run_instructions: 0,
+            run_cost: 0,
+            shared_runs: 0,
         };
         device.load_apps(built_in, &metadata.apps)?;
         device.resume_deletions();
@@ -184,7 +205,7 @@ impl Device {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let Some(arguments) = crate::Arguments::new(&bytes) else { return };
         let mut machine = self.machine.borrow_mut();
-        let spus = machine.config.spus;
+        let (spus, account) = (machine.config.spus, machine.account_of_events(app));
         if let Some(watch) = watch {
             *machine.watches.entry(watch).or_default() += u32::from(spus);
         }
@@ -194,7 +215,9 @@ impl Device {
                 spu,
                 handler: abi::EVENT_HANDLER,
                 started: false,
+                placed: false,
                 originating: HreId::DEVICE,
+                account,
                 arguments,
                 cursor: 0,
                 pending_dmas: 0,
@@ -233,14 +256,16 @@ impl Device {
         };
         let room = window.as_ref().map_or(request.buffer.len(), SharedWindow::bytes);
         let fits = request.payload_bytes as usize <= request.buffer.len() && request.reply_bytes as usize <= room;
-        if !fits || count == 0 || !machine.bridge.admits(hre) || machine.activities.len() + count > ACTIVITIES_MAX {
+        if !fits || count == 0 || machine.activities.len() + count > ACTIVITIES_MAX {
             return Err(request);
         }
+        let Some(account) = machine.bridge.admits(hre) else { return Err(request) };
         if machine.is_timed() && machine.events.held() + count > EVENTS_MAX / 2 {
             return Err(request);
         }
         let transfer = machine.bridge.begin(Transfer {
             hre,
+            account,
             tag: request.tag,
             buffer: request.buffer,
             window,
@@ -252,8 +277,10 @@ impl Device {
             result: 0,
         });
         match request.rpcs {
-            RpcList::One(rpc) => send_rpc(&mut machine, hre, transfer, rpc),
-            RpcList::Many(rpcs) => rpcs.into_iter().for_each(|rpc| send_rpc(&mut machine, hre, transfer, rpc)),
+            RpcList::One(rpc) => send_rpc(&mut machine, (hre, account), transfer, rpc),
+            RpcList::Many(rpcs) => {
+                rpcs.into_iter().for_each(|rpc| send_rpc(&mut machine, (hre, account), transfer, rpc));
+            }
         }
         Ok(())
     }
@@ -287,26 +314,45 @@ impl Device {
             }
             (machine.now_ns, machine.host_now_ns, machine.bridge.now_ns) = (now_ns, now_ns, now_ns);
         }
-        self.run_instructions = 0;
+        self.run_cost = 0;
+        self.shared_runs = self.shared_runs.saturating_sub(1);
         let mut events = 0;
         loop {
             self.collect_store();
             while events < EVENTS_A_RUN_MAX
-                && self.run_instructions < INSTRUCTIONS_A_RUN_MAX
-                && let Some(event) = { self.machine.borrow_mut().events.pop(now_ns) }
+                && self.run_cost < self.cost_max()
+                && let Some(event) = {
+                    let machine = &mut *self.machine.borrow_mut();
+                    let before = machine.events.account();
+                    if machine.events.next_account().is_some_and(|account| account != before) {
+                        self.shared_runs = SHARED_RUNS;
+                        if !machine.bridge.completions.is_empty() {
+                            // The other's turn may be long: what is done is handed out first.
+                            return Some(now_ns);
+                        }
+                    }
+                    machine.events.pop(now_ns)
+                }
             {
                 events += 1;
+                let before = self.run_cost;
                 match event {
-                    Event::Deliver { token } if self.is_for_control(token) => self.handle_control(token),
+                    Event::Deliver { token } if self.is_for_control(token) => {
+                        self.charge_unmetered(CONTROL_COST);
+                        self.handle_control(token);
+                    }
                     Event::Deliver { token } => self.deliver(token),
                     Event::Complete(completion) => self.complete(completion),
                     Event::Fetch(fetch) => self.fetch(fetch),
                     _ => unreachable!("only a model of time causes the other events"),
                 }
+                if self.run_cost == before {
+                    self.charge_unmetered(0);
+                }
             }
             let more = self.serve_control(now_ns);
             events += usize::from(more);
-            if events >= EVENTS_A_RUN_MAX || self.run_instructions >= INSTRUCTIONS_A_RUN_MAX {
+            if events >= EVENTS_A_RUN_MAX || self.run_cost >= self.cost_max() {
                 return Some(now_ns);
             }
             if !more && !self.machine.borrow().events.has_ready() {
@@ -320,6 +366,12 @@ impl Device {
             (Some(event), Some(deadline)) => Some(event.min(deadline)),
             (event, deadline) => event.or(deadline),
         }
+    }
+
+    /// What the handlers of one run may cost.
+    #[inline]
+    fn cost_max(&self) -> u64 {
+        if self.shared_runs > 0 { COST_A_SHARED_RUN_MAX } else { COST_A_RUN_MAX }
     }
 
     #[inline]
@@ -456,7 +508,7 @@ impl Device {
 }
 
 #[inline]
-fn send_rpc(machine: &mut Machine, hre: HreId, transfer: u32, rpc: Rpc) {
+fn send_rpc(machine: &mut Machine, (hre, account): (HreId, u16), transfer: u32, rpc: Rpc) {
     if rpc.spu >= machine.config.spus {
         return machine.bridge.end_rpc(transfer, RpcOutcome::NoSpu, 0);
     }
@@ -468,7 +520,9 @@ fn send_rpc(machine: &mut Machine, hre: HreId, transfer: u32, rpc: Rpc) {
         spu: rpc.spu,
         handler: rpc.handler,
         started: false,
+        placed: false,
         originating: hre,
+        account,
         arguments: rpc.arguments,
         cursor: 0,
         pending_dmas: 0,

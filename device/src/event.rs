@@ -1,13 +1,14 @@
 //! What is about to happen inside the device, in order of time and then of cause.
 //!
-//! Invariants: events of the same time come out in the order in which they were scheduled; after the first events, nothing is
+//! Invariants: events of the same time come out in the order in which they were scheduled; those that are due at once, in the
+//! order in which accounts ([`crate::accounts`]) are to be served, an account's own in the order in which they came; after the first events, nothing is
 //! allocated: words are put in order ([`crate::wheel`]), the events lie still in a table until they are due.
 
+use crate::fair::FairQueue;
 use crate::request::RpcOutcome;
 use crate::spu::rpc::PostedUpcall;
 use crate::spu::timed::TimedDma;
 use crate::wheel::Wheel;
-use std::collections::VecDeque;
 
 /// Something that is about to happen.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(crate) enum Event {
 pub(crate) struct Completion {
     pub spu: u16,
     pub app: u16,
+    /// Whose work it is.
+    pub account: u16,
     /// The app's incarnation that waits: an older one's completions are dropped.
     pub incarnation: u32,
     /// The wait and its result; `None`: only bytes for the app's memory.
@@ -57,6 +60,8 @@ pub(crate) struct Completion {
 pub(crate) struct Fetch {
     pub spu: u16,
     pub app: u16,
+    /// Whose work it is.
+    pub account: u16,
     /// The app's incarnation that waits: an older one's reads are dropped.
     pub incarnation: u32,
     pub token: u32,
@@ -89,17 +94,35 @@ pub(crate) enum Due {
 /// The queue.
 #[derive(Default)]
 pub(crate) struct EventQueue {
-    ready: VecDeque<Event>,
+    ready: FairQueue<Event>,
     times: Wheel,
     held: Vec<Option<Event>>,
     free: Vec<u32>,
 }
 
 impl EventQueue {
-    /// Schedules what is due now.
+    /// Schedules what is due now, as work of an account. (Under a model accounts meet at the processors: here one is enough.)
     #[inline]
-    pub fn push(&mut self, event: Event) {
-        self.ready.push_back(event);
+    pub fn push(&mut self, account: u16, event: Event) {
+        self.ready.push(account, event);
+    }
+
+    /// An account had this much of the processor.
+    #[inline]
+    pub fn charge(&mut self, account: u16, units: u64) {
+        self.ready.charge(account, units);
+    }
+
+    /// Whose the last ready event was.
+    #[inline]
+    pub fn account(&self) -> u16 {
+        self.ready.current()
+    }
+
+    /// Whose the next ready event is.
+    #[inline]
+    pub fn next_account(&mut self) -> Option<u16> {
+        self.ready.next()
     }
 
     /// Schedules for a time.
@@ -154,7 +177,7 @@ impl EventQueue {
     /// The first of those that are ready.
     #[inline]
     pub fn pop_ready(&mut self) -> Option<Event> {
-        self.ready.pop_front()
+        self.ready.pop()
     }
 
     /// What is due next, at `now_ns` or at the latest at `until_ns`, and when: timed events that are due already first, since what
@@ -260,9 +283,9 @@ mod tests {
     fn timed_events_that_are_due_go_before_those_that_are_ready() {
         let mut queue = EventQueue::default();
         queue.push_at(10, Event::Deliver { token: 1 });
-        queue.push(Event::Deliver { token: 2 });
+        queue.push(0, Event::Deliver { token: 2 });
         assert_eq!(queue.pop(9).map(token), Some(2));
-        queue.push(Event::Deliver { token: 3 });
+        queue.push(0, Event::Deliver { token: 3 });
         assert_eq!(queue.due(9, 20), Some((9, Due::Ready)), "what is ready goes before what is to come");
         assert_eq!(queue.pop(10).map(token), Some(1));
         assert!(queue.has_ready());

@@ -11,6 +11,8 @@ use crate::spu::os::{Activity, Machine, Origin};
 pub const HEADER_BYTES: u64 = 16;
 /// Most messages from SPUs that one SPU holds.
 pub const MESSAGES_PER_SPU_MAX: u32 = 256;
+/// Of them from users' apps.
+pub const USERS_MESSAGES_PER_SPU_MAX: u32 = 128;
 
 impl Machine {
     /// Puts a request on the interconnect; false where the device holds as many as it can.
@@ -19,8 +21,9 @@ impl Machine {
         if self.is_timed() {
             return self.send_timed(activity, from);
         }
+        let account = activity.account;
         let Ok(token) = self.activities.insert(activity) else { return false };
-        self.events.push(Event::Deliver { token });
+        self.events.push(account, Event::Deliver { token });
         true
     }
 
@@ -42,18 +45,21 @@ impl Machine {
         true
     }
 
-    /// Takes a place in an SPU's inbox; false where it is full.
-    pub fn reserve_inbox(&mut self, spu: u16) -> bool {
-        let inbox = &mut self.messages_to_spu[spu as usize];
-        if *inbox >= MESSAGES_PER_SPU_MAX {
+    /// Takes a place in an SPU's inbox, for a message of a user's app or another; false where there is none for it.
+    pub fn reserve_inbox(&mut self, spu: u16, users: bool) -> bool {
+        let (all, of_users) = &mut self.messages_to_spu[spu as usize];
+        if *all >= MESSAGES_PER_SPU_MAX || (users && *of_users >= USERS_MESSAGES_PER_SPU_MAX) {
             return false;
         }
-        *inbox += 1;
+        *all += 1;
+        *of_users += u32::from(users);
         true
     }
 
     /// Gives a place back.
-    pub fn release_inbox(&mut self, spu: u16) {
-        self.messages_to_spu[spu as usize] -= 1;
+    pub fn release_inbox(&mut self, spu: u16, users: bool) {
+        let (all, of_users) = &mut self.messages_to_spu[spu as usize];
+        *all -= 1;
+        *of_users -= u32::from(users);
     }
 }

@@ -8,12 +8,14 @@
 //!
 //! Who may call it: transports and drivers of a clock, from one thread.
 
+pub mod accounts;
 pub(crate) mod bridge;
 pub mod clock;
 pub mod config;
 pub mod control;
 mod device;
 pub(crate) mod event;
+pub(crate) mod fair;
 pub mod histogram;
 pub mod hre;
 pub mod interconnect;

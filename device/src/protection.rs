@@ -8,6 +8,7 @@
 //!   the intercall table names; a handler for the kernel alone is reached on behalf of kernel endpoints alone;
 //! - a process has permissions only while it is known to the device.
 
+use crate::accounts::Accounts;
 use crate::hre::HreId;
 use crate::request::{AppNumber, Upcall};
 use crate::spu::miss::Misses;
@@ -60,7 +61,7 @@ pub struct ProcessInfo {
 
 struct Process {
     user: u32,
-    weight: u16,
+    account: u16,
     hres: u32,
     identity: (u64, u64),
     /// Told of by [`crate::Device::open_process`]: known until it is closed, not only while it has endpoints.
@@ -94,8 +95,8 @@ impl Protection {
         }
     }
 
-    /// A new process of `user`; its number. `None` where there are [`PROCESSES_MAX`].
-    pub fn open_process(&mut self, user: u32, weight: u16) -> Option<u32> {
+    /// A new process of `user`; its number, with the account that `open` gives it. `None` where there are [`PROCESSES_MAX`].
+    pub fn open_process(&mut self, user: u32, open: impl FnOnce(u32) -> u16) -> Option<u32> {
         if self.processes.len() >= PROCESSES_MAX {
             return None;
         }
@@ -104,46 +105,53 @@ impl Protection {
             self.next_process = OPENED_FIRST | (self.next_process + 1) & (OPENED_FIRST - 1);
             let id = in_ids(self.next_process);
             if let Entry::Vacant(free) = self.processes.entry(id) {
-                free.insert(Process { user, weight: weight.max(1), hres: 0, identity: (0, 0), kept: true });
+                free.insert(Process { user, account: open(id), hres: 0, identity: (0, 0), kept: true });
                 return Some(self.next_process);
             }
         }
     }
 
-    /// Forgets a process and all its permissions.
-    pub fn close_process(&mut self, process: u32) -> bool {
+    /// Forgets a process and all its permissions; its account, where it was known.
+    pub fn close_process(&mut self, process: u32) -> Option<u16> {
         let id = in_ids(process);
         for table in &mut self.tables {
             table.revoke_all(id);
         }
-        self.processes.remove(&id).is_some()
+        self.processes.remove(&id).map(|process| process.account)
     }
 
-    /// An endpoint of a process was opened.
-    pub fn hre_opened(&mut self, process: u32) {
-        let process = self.processes.entry(in_ids(process));
-        process.or_insert(Process { user: USER_NOBODY, weight: 1, hres: 0, identity: (0, 0), kept: false }).hres += 1;
+    /// An endpoint of a process was opened: the process' account, which `open` gives it where it is new.
+    pub fn hre_opened(&mut self, process: u32, open: impl FnOnce(u32) -> u16) -> u16 {
+        let id = in_ids(process);
+        let fresh = || Process { user: USER_NOBODY, account: open(id), hres: 0, identity: (0, 0), kept: false };
+        let process = self.processes.entry(id).or_insert_with(fresh);
+        process.hres += 1;
+        process.account
     }
 
-    /// What a transport knows of a process that has an endpoint.
-    pub fn vouch(&mut self, process: u32, user: u32, identity: (u64, u64)) {
-        if let Some(known) = self.processes.get_mut(&in_ids(process)) {
-            (known.user, known.identity) = (user, identity);
-        }
+    /// What a transport knows of a process that has an endpoint; its account.
+    pub fn vouch(&mut self, process: u32, user: u32, identity: (u64, u64)) -> Option<u16> {
+        let known = self.processes.get_mut(&in_ids(process))?;
+        (known.user, known.identity) = (user, identity);
+        Some(known.account)
     }
 
-    /// An endpoint was closed; true where that was the end of its process.
-    pub fn hre_closed(&mut self, hre: HreId) -> bool {
+    /// An endpoint was closed; the account of its process, where that has ended with it.
+    pub fn hre_closed(&mut self, hre: HreId) -> Option<u16> {
         if hre.is_kernel() {
-            return false;
+            return None;
         }
-        let Some(process) = self.processes.get_mut(&hre.process()) else { return false };
+        let process = self.processes.get_mut(&hre.process())?;
         process.hres = process.hres.saturating_sub(1);
-        let ends = process.hres == 0 && !process.kept;
-        if ends {
-            self.close_process(hre.process());
+        if process.hres > 0 || process.kept {
+            return None;
         }
-        ends
+        self.close_process(hre.process())
+    }
+
+    /// A process' account.
+    pub fn account(&self, process: u32) -> Option<u16> {
+        self.processes.get(&in_ids(process)).map(|process| process.account)
     }
 
     /// True where the device knows of this process.
@@ -159,12 +167,17 @@ impl Protection {
         Some(self.processes.get(&hre.process()).map_or(USER_NOBODY, |process| process.user))
     }
 
+    /// Numbers of all processes.
+    pub fn numbers(&self) -> Vec<u32> {
+        self.processes.keys().map(|id| id & (PROCESS_USER - 1)).collect()
+    }
+
     /// All processes.
-    pub fn processes(&self) -> Vec<ProcessInfo> {
+    pub fn processes(&self, accounts: &Accounts) -> Vec<ProcessInfo> {
         let info = |(id, process): (&u32, &Process)| ProcessInfo {
             process: id & (PROCESS_USER - 1),
             user: process.user,
-            weight: process.weight,
+            weight: accounts.weight(process.account),
             hres: process.hres,
             identity: process.identity,
         };
@@ -204,6 +217,33 @@ pub(crate) enum Access {
 }
 
 impl Machine {
+    /// A process of a user; its number. `weight` 0: the user's.
+    pub fn open_process(&mut self, user: u32, weight: u16) -> Option<u32> {
+        let accounts = &mut self.bridge.accounts;
+        self.protection.open_process(user, |id| accounts.open(id, user, (weight > 0).then_some(weight)))
+    }
+
+    /// Forgets a process, its permissions and its account.
+    pub fn close_process(&mut self, process: u32) {
+        if let Some(account) = self.protection.close_process(process) {
+            self.bridge.accounts.close(account);
+        }
+    }
+
+    /// An endpoint of a process was opened.
+    pub fn hre_opened(&mut self, hre: HreId, process: u32) {
+        let accounts = &mut self.bridge.accounts;
+        let account = self.protection.hre_opened(process, |id| accounts.open(id, USER_NOBODY, None));
+        self.bridge.set_account(hre, account);
+    }
+
+    /// An endpoint was closed; true where that was the end of its process.
+    pub fn hre_closed(&mut self, hre: HreId) -> bool {
+        let Some(account) = self.protection.hre_closed(hre) else { return false };
+        self.bridge.accounts.close(account);
+        true
+    }
+
     /// The whole rule, where the calling app's remembered range does not answer.
     pub fn access(&mut self, caller: Caller, originating: HreId, address: u64, bytes: u64, rights: Rights) -> Access {
         let Some(end) = address.checked_add(bytes) else { return Access::Forbidden };
@@ -377,23 +417,24 @@ mod tests {
     #[test]
     fn processes_are_known_from_opening_to_closing() {
         let mut protection = Protection::new(2, 16, BTreeSet::new());
-        let process = protection.open_process(1000, 0).unwrap();
+        let process = protection.open_process(1000, |_| 2).unwrap();
         let hre = HreId(in_ids(process) << 12);
         assert_eq!(protection.user(hre), Some(1000));
         let extent = Extent { start: 0, end: 10, rights: Rights::READ };
         protection.grant(process, 1, extent);
         assert!(protection.tables[1].permits(hre.process(), 0, 10, Rights::READ));
-        protection.hre_opened(process);
-        assert!(!protection.hre_closed(hre) && protection.knows(process));
-        assert!(protection.close_process(process) && !protection.knows(process));
+        assert_eq!(protection.hre_opened(process, |_| 9), 2);
+        assert!(protection.hre_closed(hre).is_none() && protection.knows(process));
+        assert_eq!(protection.close_process(process), Some(2));
+        assert!(!protection.knows(process));
         assert!(!protection.tables[1].permits(hre.process(), 0, 10, Rights::READ));
         // One that nobody told of lives as long as its endpoints.
-        protection.hre_opened(77);
+        assert_eq!(protection.hre_opened(77, |_| 3), 3);
         assert_eq!(protection.user(HreId(in_ids(77) << 12)), Some(USER_NOBODY));
         protection.grant(77, 0, extent);
-        assert!(protection.hre_closed(HreId(in_ids(77) << 12)));
+        assert_eq!(protection.hre_closed(HreId(in_ids(77) << 12)), Some(3));
         assert!(protection.tables[0].is_empty());
-        assert_ne!(protection.open_process(1, 1), Some(process), "numbers come again late");
+        assert_ne!(protection.open_process(1, |_| 4), Some(process), "numbers come again late");
     }
 
     #[test]

@@ -159,10 +159,15 @@ impl Device {
         let machine = self.machine.borrow();
         let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
             let app = app.as_ref()?;
+            let instances = self.instances.get(number).into_iter().flatten().flatten();
+            let regions = machine.regions.all().iter().filter(|region| region.app == app.name);
             Some(AppStatistics {
                 number: number as u16,
                 name: app.name.clone(),
                 counters: app.counters,
+                memory_bytes: instances.map(|instance| instance.memory_bytes()).sum(),
+                nv_bytes: regions.map(|region| region.bank_bytes).sum::<u64>() * machine.spus.len() as u64,
+                messages: app.messages,
                 user: app.user_counters.to_vec(),
                 ended: app.ended.clone(),
             })
@@ -173,6 +178,7 @@ impl Device {
             now_ns: machine.now_ns,
             spus: machine.spus.clone(),
             apps,
+            accounts: machine.bridge.accounts.statistics(),
             protection: machine.protection_counters(),
             regions: machine.regions.all().to_vec(),
             used_bytes,

@@ -45,12 +45,6 @@ impl<T> Slab<T> {
         Ok(1 << 16 | place as u32)
     }
 
-    /// True where no more fits.
-    #[inline]
-    pub fn is_full(&self) -> bool {
-        self.len >= self.limit
-    }
-
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
@@ -133,6 +127,6 @@ mod tests {
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.get(first), None);
         assert_eq!((slab.get(second), slab.get(third)), (Some(&'b'), Some(&'c')));
-        assert_eq!((slab.len(), slab.is_full(), slab.keys().len()), (2, true, 2));
+        assert_eq!((slab.len(), slab.keys().len()), (2, 2));
     }
 }

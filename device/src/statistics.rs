@@ -1,5 +1,6 @@
 //! Counters of the device; [`Statistics`] is what `willow stat` shows (docs/statistics.md).
 
+use crate::accounts::AccountStatistics;
 use serde::{Deserialize, Serialize};
 
 /// Counters of one SPU since the device started.
@@ -32,6 +33,9 @@ pub struct AppCounters {
     pub traps: u64,
     /// RPCs that it sent to SPUs and hosts.
     pub rpcs: u64,
+    /// Bytes that its DMAs moved.
+    #[serde(default)]
+    pub dma_bytes: u64,
 }
 
 /// An app's line in the statistics.
@@ -44,6 +48,15 @@ pub struct AppStatistics {
     /// Counters of SPU-OS.
     #[serde(flatten)]
     pub counters: AppCounters,
+    /// Bytes of its linear memories, on all SPUs.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// Bytes of its regions of NV memory, in all banks.
+    #[serde(default)]
+    pub nv_bytes: u64,
+    /// Messages that it puts together, and RPCs of its to SPUs that are not answered.
+    #[serde(default)]
+    pub messages: u32,
     /// The app's own counters, 0..=15.
     pub user: Vec<i64>,
     /// Why it ended, where it has.
@@ -76,6 +89,9 @@ pub struct Statistics {
     pub spus: Vec<SpuCounters>,
     /// One an app.
     pub apps: Vec<AppStatistics>,
+    /// What the host kernel, SPU-OS and each process of a user had of the device.
+    #[serde(default)]
+    pub accounts: Vec<AccountStatistics>,
     /// Protection.
     #[serde(default)]
     pub protection: ProtectionCounters,

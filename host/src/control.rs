@@ -193,6 +193,12 @@ impl ControlClient {
         self.send(wire::CLOSE_PROCESS, process.to_le_bytes().to_vec()).await.map(|_| ())
     }
 
+    /// Gives a user's processes their part of the processors beside others', until the device ends; with `process`, that one alone.
+    pub async fn set_weight(&self, user: u32, process: Option<u32>, weight: u16) -> Result<(), HreError> {
+        let words = [user, weight.into()].into_iter().chain(process);
+        self.send(wire::SET_WEIGHT, words.flat_map(u32::to_le_bytes).collect()).await.map(|_| ())
+    }
+
     /// The processes that the device knows.
     pub async fn processes(&self) -> Result<Vec<ProcessInfo>, HreError> {
         self.json(wire::LIST_PROCESSES).await

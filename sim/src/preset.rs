@@ -75,8 +75,42 @@ pub struct DeviceParameters {
     pub user_region_bytes_max: u64,
     /// Instructions between two waits, for users' apps.
     pub user_instruction_budget: u64,
+    /// What processes and their apps may have, and how the kernel weighs beside them.
+    pub budgets: Budgets,
     /// Most bytes of all regions.
     pub capacity: Capacity,
+}
+
+/// Table `budgets` of a preset; what it leaves out is as in [`DeviceConfig::default`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Budgets {
+    /// Most requests under way of one process.
+    pub requests_per_process_max: usize,
+    /// Most handlers of one process' requests on one SPU.
+    pub handlers_per_process_max: u16,
+    /// Bytes of DMAs between two waits.
+    pub dma_budget_bytes: u64,
+    /// The same for users' apps.
+    pub user_dma_budget_bytes: u64,
+    /// Most messages of one user's app that are not answered.
+    pub messages_per_user_app_max: u32,
+    /// Weight of the host kernel beside users' processes.
+    pub kernel_weight: u16,
+}
+
+impl Default for Budgets {
+    fn default() -> Self {
+        let config = DeviceConfig::default();
+        Budgets {
+            requests_per_process_max: config.requests_per_process_max,
+            handlers_per_process_max: config.handlers_per_process_max,
+            dma_budget_bytes: config.dma_budget_bytes,
+            user_dma_budget_bytes: config.user_dma_budget_bytes,
+            messages_per_user_app_max: config.messages_per_user_app_max,
+            kernel_weight: config.kernel_weight,
+        }
+    }
 }
 
 /// What a file says.
@@ -94,6 +128,8 @@ struct Written {
     apps_per_user_max: u16,
     user_region_bytes_max: u64,
     user_instruction_budget: u64,
+    #[serde(default)]
+    budgets: Budgets,
     capacity: Capacity,
     link: Option<LinkParameters>,
     bridge: Option<BridgeParameters>,
@@ -255,6 +291,7 @@ impl Preset {
                 apps_per_user_max: written.apps_per_user_max,
                 user_region_bytes_max: written.user_region_bytes_max,
                 user_instruction_budget: written.user_instruction_budget,
+                budgets: written.budgets,
                 capacity: written.capacity,
             },
             model,
@@ -284,6 +321,12 @@ impl Preset {
             apps_per_user_max: self.device.apps_per_user_max,
             user_region_bytes_max: self.device.user_region_bytes_max,
             user_instruction_budget: self.device.user_instruction_budget,
+            requests_per_process_max: self.device.budgets.requests_per_process_max,
+            handlers_per_process_max: self.device.budgets.handlers_per_process_max,
+            dma_budget_bytes: self.device.budgets.dma_budget_bytes,
+            user_dma_budget_bytes: self.device.budgets.user_dma_budget_bytes,
+            messages_per_user_app_max: self.device.budgets.messages_per_user_app_max,
+            kernel_weight: self.device.budgets.kernel_weight,
             ..config
         }
     }

@@ -160,6 +160,8 @@ impl Device {
         }
         let incarnation = state.incarnation;
         let users = state.owner.is_some();
+        let config = &machine.config;
+        state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };
         machine.apps[number as usize] = Some(state);
         let config = &machine.config;
         let budget = if users { config.user_instruction_budget } else { config.instruction_budget };
@@ -177,7 +179,9 @@ impl Device {
         let Some(app) = machine.app(number) else { return };
         let waiting: Vec<u32> = app.waiting.iter_mut().flat_map(|queue| queue.drain(..)).collect();
         for token in waiting {
-            machine.events.push(Event::Deliver { token });
+            let Some(account) = machine.activities.get(token).map(|activity| activity.account) else { continue };
+            let account = machine.ready_account(account);
+            machine.events.push(account, Event::Deliver { token });
         }
     }
 }

@@ -8,7 +8,7 @@ impl Device {
         let mut machine = self.machine.borrow_mut();
         let hre = machine.bridge.open(process)?;
         if let Some(process) = process {
-            machine.protection.hre_opened(process);
+            machine.hre_opened(hre, process);
         }
         Some(hre)
     }
@@ -20,7 +20,7 @@ impl Device {
             return;
         }
         machine.bridge.close(hre);
-        if machine.protection.hre_closed(hre) {
+        if machine.hre_closed(hre) {
             machine.fail_parked(hre.process(), None);
         }
         if machine.protection.misses.agent == Some(hre) {

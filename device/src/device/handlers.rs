@@ -3,7 +3,7 @@
 //! Invariants: SPU-OS is unborrowed while a handler runs; what it ran is charged to its app and SPU; an app that traps ends on all
 //! SPUs.
 
-use super::Device;
+use super::{DMA_BYTES_A_COST, Device, RUN_COST};
 use crate::event::{Completion, Fetch};
 use crate::media::store::Progress;
 use crate::protection::may_request;
@@ -43,6 +43,12 @@ impl Device {
             machine.end_activity(token, RpcOutcome::NoHandler, 0);
             return None;
         }
+        if from_host && !activity.placed {
+            if !machine.bridge.accounts.begins(activity.account, spu, token) {
+                return None;
+            }
+            activity.placed = true;
+        }
         app.counters.requests += 1;
         machine.spus[spu as usize].requests += 1;
         let waiting = &mut app.waiting[spu as usize];
@@ -56,11 +62,13 @@ impl Device {
 
     /// Offers a request to its app; false where no thread of it is free (the request waits then) or the app has ended.
     pub(super) fn start(&mut self, token: u32, number: AppNumber, spu: u16, handler: u8) -> bool {
-        if let Some(activity) = self.machine.borrow_mut().activities.get_mut(token) {
+        let account = {
+            let machine = &mut *self.machine.borrow_mut();
+            let Some(activity) = machine.activities.get_mut(token) else { return true };
             activity.started = true;
-        } else {
-            return true;
-        }
+            machine.running = activity.account;
+            activity.account
+        };
         let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
         let Some(instance) = slot.and_then(Option::as_mut) else {
             self.machine.borrow_mut().end_activity(token, RpcOutcome::AppEnded, 0);
@@ -71,7 +79,7 @@ impl Device {
         if let Ok(Offered::Answered { status, result }) = taken {
             self.machine.borrow_mut().respond_to(token, status, result);
         }
-        self.account(number, spu, instructions);
+        self.account(number, spu, account, instructions);
         self.charge(spu, metered.then_some(instructions), Some(token));
         match taken {
             Ok(Offered::Taken | Offered::Answered { .. }) => true,
@@ -94,13 +102,30 @@ impl Device {
     }
 
     #[inline]
-    pub(super) fn account(&mut self, number: AppNumber, spu: u16, instructions: u64) {
-        self.run_instructions += instructions;
+    pub(super) fn account(&mut self, number: AppNumber, spu: u16, account: u16, instructions: u64) {
         let machine = &mut *self.machine.borrow_mut();
+        let dma_bytes = std::mem::take(&mut machine.run_dma_bytes);
+        self.run_instructions += instructions;
+        self.run_cost += RUN_COST + instructions + dma_bytes / DMA_BYTES_A_COST;
         machine.spus[spu as usize].instructions += instructions;
         if let Some(app) = machine.apps[number as usize].as_mut() {
             app.counters.instructions += instructions;
+            app.counters.dma_bytes += dma_bytes;
         }
+        let units = machine.bridge.accounts.charge(account, instructions, dma_bytes);
+        match machine.timing {
+            None => machine.events.charge(account, units),
+            Some(_) => self.processors[spu as usize].queue.charge(account, units),
+        }
+    }
+
+    /// Charges the account of the event that is handled for work that no handler did.
+    pub(super) fn charge_unmetered(&mut self, cost: u64) {
+        self.run_cost += RUN_COST + cost;
+        let machine = &mut *self.machine.borrow_mut();
+        let account = machine.events.account();
+        let units = machine.bridge.accounts.charge_unmetered(account, cost);
+        machine.events.charge(account, units);
     }
 
     pub(super) fn trapped(&mut self, number: AppNumber, spu: u16, why: &str) {
@@ -116,9 +141,10 @@ impl Device {
     }
 
     pub(super) fn complete(&mut self, completion: Completion) {
-        let Completion { spu, app: number, incarnation, .. } = completion;
+        let Completion { spu, app: number, account, incarnation, .. } = completion;
         {
             let mut machine = self.machine.borrow_mut();
+            machine.running = account;
             if let Some(token) = completion.token {
                 machine.drained(token);
             }
@@ -138,7 +164,7 @@ impl Device {
         }
         let (instructions, metered) = (instance.instructions(), instance.is_metered());
         if completion.wake.is_some() {
-            self.account(number, spu, instructions);
+            self.account(number, spu, account, instructions);
             self.charge(spu, metered.then_some(instructions), None);
         }
         if let Err(why) = ran {
@@ -149,9 +175,10 @@ impl Device {
 
     /// Does a short read that was put off, straight into the app's memory.
     pub(super) fn fetch(&mut self, fetch: Fetch) {
-        let Fetch { spu, app: number, incarnation, token, wait, address, pointer, bytes } = fetch;
+        let Fetch { spu, app: number, account, incarnation, token, wait, address, pointer, bytes } = fetch;
         {
             let machine = &mut *self.machine.borrow_mut();
+            machine.running = account;
             machine.drained(token);
             match machine.app(number) {
                 Some(app) if app.incarnation == incarnation && app.ended.is_none() => {}
@@ -170,7 +197,7 @@ impl Device {
         });
         let ran = read.and_then(|result| instance.complete(wait, result.into()));
         let instructions = instance.instructions();
-        self.account(number, spu, instructions);
+        self.account(number, spu, account, instructions);
         if let Err(why) = ran {
             return self.trapped(number, spu, &why);
         }

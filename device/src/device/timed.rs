@@ -6,6 +6,7 @@
 
 use super::*;
 use crate::event::Due;
+use crate::fair::FairQueue;
 use crate::model::{ModelStatistics, TraceSink};
 
 /// How far the hardware goes by itself.
@@ -71,7 +72,7 @@ pub(super) struct Processor {
     /// Until when it runs what it has begun.
     pub free_ns: u64,
     /// What waits for it; while something does, an [`Event::Processor`] is scheduled.
-    pub queue: VecDeque<Event>,
+    pub queue: FairQueue<Event>,
 }
 
 impl Device {
@@ -170,27 +171,28 @@ impl Device {
     /// What concerns handlers, processors or the control service.
     #[inline]
     fn handle(&mut self, place: u32) {
-        let (spu, now_ns) = {
+        let (at, now_ns) = {
             let machine = &mut *self.machine.borrow_mut();
-            let spu = match machine.events.held_at(place) {
-                Some(Event::Complete(completion)) => Some(completion.spu),
+            let at = match machine.events.held_at(place) {
+                Some(Event::Complete(completion)) => Some((completion.spu, completion.account)),
                 Some(&Event::Deliver { token }) => {
                     let activity = machine.activities.get(token).filter(|activity| activity.app != CONTROL_APP);
-                    activity.map(|activity| activity.spu)
+                    activity.map(|activity| (activity.spu, activity.account))
                 }
                 _ => None,
             };
-            (spu, machine.now_ns)
+            (at, machine.now_ns)
         };
-        let Some(spu) = spu else { return self.handle_aside(place) };
+        let Some((spu, account)) = at else { return self.handle_aside(place) };
         // For a processor: now, where that is free and nothing came before it.
         let Some(event) = self.machine.borrow_mut().events.take(place) else { return };
         let processor = &mut self.processors[spu as usize];
-        if processor.queue.is_empty() && processor.free_ns <= now_ns {
+        let was_empty = processor.queue.is_empty();
+        if was_empty && processor.free_ns <= now_ns {
             return self.work_on(event);
         }
-        processor.queue.push_back(event);
-        if processor.queue.len() == 1 {
+        processor.queue.push(account, event);
+        if was_empty {
             self.await_processor(spu);
         }
     }
@@ -200,7 +202,7 @@ impl Device {
         let event = self.machine.borrow_mut().events.take(place);
         match event {
             Some(Event::Processor { spu }) => {
-                if let Some(event) = self.processors[spu as usize].queue.pop_front() {
+                if let Some(event) = self.processors[spu as usize].queue.pop() {
                     self.work_on(event);
                 }
                 self.await_processor(spu);

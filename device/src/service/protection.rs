@@ -4,6 +4,7 @@
 //! Invariant: a revocation is answered when nothing that the permission allowed is under way any more.
 
 use super::{Answer, refuse};
+use crate::accounts::WEIGHT_MAX;
 use crate::control::{self, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
 use crate::device::Device;
 use crate::hre::HreId;
@@ -81,16 +82,19 @@ pub(super) fn is_seen(app: &AppState, user: Option<u32>) -> bool {
 }
 
 impl Device {
-    /// A new process of `user`, with a share of `weight` of the processors beside others'; its number, for
+    /// A new process of `user`, with a share of `weight` of the processors beside others' (0: the user's); its number, for
     /// [`Device::open_hre`]. It is known until [`Device::close_process`]. `None` where there are too many.
     pub fn open_process(&mut self, user: u32, weight: u16) -> Option<u32> {
-        self.machine.borrow_mut().protection.open_process(user, weight)
+        self.machine.borrow_mut().open_process(user, weight)
     }
 
     /// Says whose a process is that has endpoints: its user, and what tells it from others on its host. For transports that
     /// take it from the host's kernel, never from the process.
     pub fn vouch(&mut self, process: u32, user: u32, identity: (u64, u64)) {
-        self.machine.borrow_mut().protection.vouch(process, user, identity);
+        let machine = &mut *self.machine.borrow_mut();
+        if let Some(account) = machine.protection.vouch(process, user, identity) {
+            machine.bridge.accounts.set_user(account, user);
+        }
     }
 
     /// Ends a process: its endpoints are closed and its permissions are gone. What it has under way is drained.
@@ -100,7 +104,7 @@ impl Device {
             self.close_hre(hre);
         }
         let mut machine = self.machine.borrow_mut();
-        machine.protection.close_process(process);
+        machine.close_process(process);
         machine.fail_parked(process, None);
     }
 
@@ -126,6 +130,7 @@ impl Device {
                 None => refuse(ControlStatus::Malformed, "a process is named by 4 bytes"),
             },
             control::REGISTER_AGENT => self.register_agent(hre),
+            control::SET_WEIGHT => self.set_weight(body),
             control::CHANGE_INTERCALLS => return self.change_intercalls(token, hre, body),
             control::LIST_PERMISSIONS | control::LIST_PROCESSES | control::LIST_INTERCALLS => {
                 let list = self.protection_list(handler, body);
@@ -140,7 +145,7 @@ impl Device {
     fn protection_list(&self, handler: u8, arguments: &[u8]) -> Vec<u8> {
         let machine = self.machine.borrow();
         let list = match handler {
-            control::LIST_PROCESSES => serde_json::to_vec(&machine.protection.processes()),
+            control::LIST_PROCESSES => serde_json::to_vec(&machine.protection.processes(&machine.bridge.accounts)),
             control::LIST_INTERCALLS => serde_json::to_vec(&machine.protection.intercalls),
             _ => {
                 let process = in_ids(word(arguments, 4).unwrap_or(0));
@@ -230,6 +235,30 @@ impl Device {
         }
     }
 
+    fn set_weight(&mut self, body: &[u8]) -> Answer {
+        match (word(body, 0), word(body, 4).and_then(|weight| u16::try_from(weight).ok())) {
+            (Some(user), Some(weight @ 1..=WEIGHT_MAX)) if body.len() == 8 => {
+                self.machine.borrow_mut().bridge.accounts.set_weight(user, weight);
+                Ok(0)
+            }
+            (Some(_), Some(weight @ 1..=WEIGHT_MAX)) if body.len() == 12 => {
+                let machine = &mut *self.machine.borrow_mut();
+                let process = word(body, 8).unwrap_or(0);
+                match machine.protection.account(process) {
+                    Some(account) => {
+                        machine.bridge.accounts.set_process_weight(account, weight);
+                        Ok(0)
+                    }
+                    None => refuse(ControlStatus::NotFound, format!("there is no process {process}")),
+                }
+            }
+            _ => refuse(
+                ControlStatus::Malformed,
+                format!("a weight is u32 user, u32 weight, 1 to {WEIGHT_MAX}, and u32 process or none"),
+            ),
+        }
+    }
+
     fn register_agent(&mut self, hre: HreId) -> Answer {
         let mut machine = self.machine.borrow_mut();
         match machine.protection.misses.agent {
@@ -270,7 +299,7 @@ impl Device {
     /// A block namespace is about to go: nobody has rights in its range any more.
     pub(super) fn revoke_region(&mut self, base: u64, bank_bytes: u64) {
         let mut machine = self.machine.borrow_mut();
-        let processes: Vec<u32> = machine.protection.processes().iter().map(|info| info.process).collect();
+        let processes: Vec<u32> = machine.protection.numbers();
         let extent = Extent { start: base, end: base + bank_bytes, rights: Rights::READ_WRITE };
         for spu in 0..machine.config.spus {
             for process in &processes {

@@ -34,7 +34,7 @@ pub(crate) struct Dma {
 
 /// Longest read that is put off while the processor fetches it.
 const FETCH_BYTES_MAX: usize = 64;
-/// How far beyond a header the processor fetches.
+/// How far beyond a header the processor fetches: what is longer than a word is mostly one, and what it heads comes next.
 const FETCH_AHEAD_BYTES: u64 = 512;
 
 /// How far a segment got.
@@ -64,8 +64,11 @@ impl Machine {
         dma.source.port &= !abi::PORT_PARK;
         dma.destination.port &= !abi::PORT_PARK;
         let total = u64::from(dma.segment_bytes) * u64::from(dma.segments);
-        if total > abi::DMA_BYTES_MAX || self.activity(caller, dma.token).is_none() {
+        if self.activity(caller, dma.token).is_none() {
             return Ok(abi::ERROR_ARGUMENT);
+        }
+        if let Some(error) = self.too_much(caller, total, abi::DMA_BYTES_MAX) {
+            return Ok(error);
         }
         let mut group = None;
         let mut error = 0;
@@ -117,7 +120,7 @@ impl Machine {
             self.complete_after(transfer, caller, Some(dma.token), dma.wait, 0);
             return Ok(PENDING);
         }
-        Ok(DONE)
+        Ok(self.done_or_yields(caller, dma.token, dma.wait))
     }
 
     /// Whether a short read is put off while the processor fetches it, since there is other work: then it is an event.
@@ -132,22 +135,25 @@ impl Machine {
             return false;
         };
         let bytes = u64::from(dma.segment_bytes);
-        // What is longer than a word is mostly a header, and what it heads comes next.
         let ahead = if bytes > 8 { FETCH_AHEAD_BYTES } else { 0 };
         if !self.media.store.prefetch(caller.spu.into(), dma.source.address, bytes + ahead) {
             return false;
         }
         activity.pending_dmas += 1;
-        self.events.push(Event::Fetch(Fetch {
-            spu: caller.spu,
-            app: caller.app,
-            incarnation: caller.incarnation,
-            token: dma.token,
-            wait: dma.wait,
-            address: dma.source.address,
-            pointer: dma.destination.address,
-            bytes: dma.segment_bytes,
-        }));
+        self.events.push(
+            self.running,
+            Event::Fetch(Fetch {
+                spu: caller.spu,
+                app: caller.app,
+                account: self.running,
+                incarnation: caller.incarnation,
+                token: dma.token,
+                wait: dma.wait,
+                address: dma.source.address,
+                pointer: dma.destination.address,
+                bytes: dma.segment_bytes,
+            }),
+        );
         true
     }
 
@@ -207,7 +213,7 @@ impl Machine {
     }
 
     /// A group whose operations have all been begun: pending, or, where none was, gone again.
-    fn settle_group(&mut self, key: u32, error: i32) -> i32 {
+    pub fn settle_group(&mut self, key: u32, error: i32) -> i32 {
         let Some(group) = self.groups.get_mut(key) else { return abi::ERROR_ARGUMENT };
         if group.remaining > 0 {
             // The error is told when all that had begun has ended.
@@ -460,8 +466,8 @@ impl Machine {
     ) -> i32 {
         let Some(activity) = self.activity(caller, token) else { return abi::ERROR_ARGUMENT };
         let originating = activity.originating;
-        if bytes as usize > abi::BOUNCE_BYTES_MAX {
-            return abi::ERROR_ARGUMENT;
+        if let Some(error) = self.too_much(caller, bytes.into(), abi::BOUNCE_BYTES_MAX as u64) {
+            return error;
         }
         if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
             return abi::ERROR_PERMISSION;
@@ -528,8 +534,8 @@ impl Machine {
     ) -> Result<i32, WildPointer> {
         let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
         let originating = activity.originating;
-        if bytes as usize > abi::BOUNCE_BYTES_MAX {
-            return Ok(abi::ERROR_ARGUMENT);
+        if let Some(error) = self.too_much(caller, bytes.into(), abi::BOUNCE_BYTES_MAX as u64) {
+            return Ok(error);
         }
         if port != abi::PORT_NV {
             self.work.summed_bytes += u64::from(bytes);
@@ -577,21 +583,6 @@ impl Machine {
                 }
             }
             _ => Ok(abi::ERROR_ARGUMENT),
-        }
-    }
-
-    /// `flush`: this SPU's bank becomes durable.
-    pub fn flush_bank(&mut self, caller: Caller, wait: u32) -> i32 {
-        let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
-        match self.media.flush(Some(caller.spu as usize), Pending::Group { group }) {
-            Ok(Progress::WouldBlock) => {
-                if let Some(group) = self.groups.get_mut(group) {
-                    group.remaining = 1;
-                }
-                PENDING
-            }
-            Ok(Progress::Done) => self.settle_group(group, DONE),
-            Err(error) => self.settle_group(group, error_of(error)),
         }
     }
 }

@@ -21,6 +21,8 @@ use std::collections::BTreeMap;
 
 /// Most DMAs parked in the whole device.
 pub const PARKED_MAX: usize = 4096;
+/// Most of one process.
+pub const PARKED_PER_PROCESS_MAX: usize = 512;
 /// Most bytes of the app's memory that one parked DMA keeps a copy of.
 pub const PARKED_BYTES_MAX: u64 = 1 << 20;
 /// How often a parked DMA is tried again.
@@ -155,6 +157,10 @@ impl Machine {
     fn park(&mut self, process: u32, parked: Parked) -> bool {
         let spu = parked.caller.spu;
         let misses = &mut self.protection.misses;
+        let own = misses.told.range((process, 0)..=(process, u16::MAX)).map(|(_, told)| told.parked.len());
+        if own.sum::<usize>() >= PARKED_PER_PROCESS_MAX {
+            return false;
+        }
         let Some(told) = misses.told.get_mut(&(process, spu)) else { return false };
         match misses.parked.insert(parked) {
             Ok(key) => {

@@ -10,6 +10,7 @@ pub(crate) mod os;
 pub mod permission;
 pub(crate) mod request;
 pub(crate) mod rpc;
+pub(crate) mod share;
 pub(crate) mod timed;
 pub(crate) mod wasm;
 

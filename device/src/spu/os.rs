@@ -64,7 +64,9 @@ pub(crate) enum Origin {
 /// The sender of an RPC that came from an SPU, and what goes with it.
 pub(crate) struct SpuOrigin {
     pub group: u32,
-    pub from: u16,
+    /// Who asked, and whether that is a user's app.
+    pub sender: Caller,
+    pub users: bool,
     pub body: Vec<u8>,
     pub reply: Vec<u8>,
     pub reply_pointer: u64,
@@ -76,7 +78,11 @@ pub(crate) struct Activity {
     pub spu: u16,
     pub handler: u8,
     pub started: bool,
+    /// It has one of its process' places on the SPU.
+    pub placed: bool,
     pub originating: HreId,
+    /// Whose work it is.
+    pub account: u16,
     pub arguments: Arguments,
     /// Bytes of the body received so far.
     pub cursor: u32,
@@ -90,6 +96,8 @@ pub(crate) struct Activity {
 /// One wait of a handler, of one or more operations.
 pub(crate) struct Group {
     pub caller: Caller,
+    /// Whose work it is.
+    pub account: u16,
     pub token: Option<u32>,
     pub wait: u32,
     pub remaining: u32,
@@ -115,6 +123,10 @@ pub(crate) struct AppState {
     pub log: VecDeque<String>,
     pub log_bytes: usize,
     pub partial_lines: BTreeMap<u16, Vec<u8>>,
+    /// Most bytes that its DMAs may move between two waits.
+    pub dma_budget_bytes: u64,
+    /// Messages that it puts together, and RPCs of its to SPUs that are not answered.
+    pub messages: u32,
     /// Requests that found no free thread, by SPU.
     pub waiting: Vec<VecDeque<u32>>,
     /// A range that was found to be permitted to kernel endpoints, and whether to all. Of a user's app: to all, always.
@@ -137,7 +149,12 @@ pub(crate) struct Machine {
     pub activities: Slab<Activity>,
     pub groups: Slab<Group>,
     pub messages: Slab<super::rpc::Message>,
-    pub messages_to_spu: Vec<u32>,
+    /// Messages in inboxes: all, and of users' apps.
+    pub messages_to_spu: Vec<(u32, u32)>,
+    /// Whose work runs now.
+    pub running: u16,
+    /// What DMAs of this run have moved.
+    pub run_dma_bytes: u64,
     pub upcalls: BTreeMap<u64, (HreId, u32)>,
     pub next_upcall: u64,
     pub media: MediaController<Continuation>,
@@ -201,6 +218,8 @@ impl AppState {
             log: VecDeque::new(),
             log_bytes: 0,
             partial_lines: BTreeMap::new(),
+            dma_budget_bytes: u64::MAX,
+            messages: 0,
             waiting: (0..spus).map(|_| VecDeque::new()).collect(),
             permitted: (0, 0, false),
         }
@@ -329,7 +348,8 @@ impl Machine {
 
     /// A new wait of a handler.
     pub fn group(&mut self, caller: Caller, token: Option<u32>, wait: u32) -> Option<u32> {
-        let key = self.groups.insert(Group { caller, token, wait, remaining: 0, result: 0 }).ok()?;
+        let account = self.running;
+        let key = self.groups.insert(Group { caller, account, token, wait, remaining: 0, result: 0 }).ok()?;
         if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
             activity.pending_dmas += 1;
         }
@@ -344,20 +364,23 @@ impl Machine {
         }
         group.remaining -= 1;
         let last = group.remaining == 0;
-        let (caller, wait, token, result) = (group.caller, group.wait, group.token, group.result);
+        let (caller, account, wait, token, result) =
+            (group.caller, group.account, group.wait, group.token, group.result);
         if last {
             self.groups.remove(key);
         }
         if last || memory.is_some() {
             // Bytes for the app's memory travel with the completion; those of earlier operations of a group go ahead of it.
-            self.events.push(Event::Complete(Completion {
+            let completion = Completion {
                 spu: caller.spu,
                 app: caller.app,
+                account,
                 incarnation: caller.incarnation,
                 wake: last.then_some((wait, result)),
                 memory,
                 token: token.filter(|_| last),
-            }));
+            };
+            self.events.push(self.ready_account(account), Event::Complete(completion));
         }
     }
 
@@ -376,6 +399,7 @@ impl Machine {
         let completion = Completion {
             spu: caller.spu,
             app: caller.app,
+            account: self.running,
             incarnation: caller.incarnation,
             wake: Some((wait, result)),
             memory: None,
@@ -419,21 +443,25 @@ impl Machine {
     #[inline]
     pub fn end_activity(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
         // The usual one goes without being moved.
-        if let Some(&Activity { origin: Origin::Host { transfer }, .. }) = self.activities.get(token)
+        if let Some(&Activity { origin: Origin::Host { transfer }, account, spu, placed, .. }) =
+            self.activities.get(token)
             && !self.is_timed()
         {
             self.activities.discard(token);
+            self.host_request_ended(account, spu, placed);
             return self.bridge.end_rpc(transfer, outcome, result);
         }
         let Some(activity) = self.activities.remove(token) else { return };
         let ends = (Endpoint::Spu(activity.spu), Endpoint::Host);
         match activity.origin {
             Origin::Host { transfer } => {
+                self.host_request_ended(activity.account, activity.spu, activity.placed);
                 self.carry(Event::Response { transfer, outcome, result }, ends, 0, activity.replied_bytes);
             }
             Origin::Spu(origin) => {
-                let SpuOrigin { group, from, reply, reply_pointer, .. } = *origin;
-                self.release_inbox(activity.spu);
+                let SpuOrigin { group, sender, users, reply, reply_pointer, .. } = *origin;
+                self.release_inbox(activity.spu, users);
+                self.message_gone(sender);
                 let result = match outcome {
                     RpcOutcome::Answered { status } => (u64::from(status) << 32 | u64::from(result)) as i64,
                     RpcOutcome::AppEnded | RpcOutcome::Aborted => i64::from(abi::ERROR_ENDED),
@@ -443,7 +471,7 @@ impl Machine {
                 let memory = (!reply.is_empty() && result >= 0).then(|| Box::new((reply_pointer, reply)));
                 if self.is_timed() {
                     let bytes = memory.as_ref().map_or(0, |memory| memory.1.len() as u64);
-                    let ends = (Endpoint::Spu(activity.spu), Endpoint::Spu(from));
+                    let ends = (Endpoint::Spu(activity.spu), Endpoint::Spu(sender.spu));
                     return self.carry(Event::End { group, result, memory }, ends, 0, bytes);
                 }
                 self.end_one(group, result, memory);
@@ -475,7 +503,7 @@ impl Machine {
         }
         for handle in self.messages.keys() {
             if self.messages.get(handle).is_some_and(|message| message.caller.app == number) {
-                self.messages.remove(handle);
+                self.remove_message(handle);
             }
         }
     }

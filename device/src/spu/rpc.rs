@@ -1,9 +1,9 @@
-//! RPCs that handlers send, to SPUs and to the originating HRE (upcalls), and the calls about regions and namespaces.
+//! RPCs that handlers send, to SPUs and to the originating HRE (upcalls), and the calls about regions, namespaces and durability.
 //!
 //! Invariants: a message is delivered whole or not at all; a receiver with no room refuses it and the sender is told; the
 //! originating HRE of a message is that of the request on whose behalf it is sent.
 
-use super::abi::{self, PENDING};
+use super::abi::{self, DONE, PENDING};
 use super::os::{Activity, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, WildPointer, error_of};
 use super::permission::Rights;
 use crate::clock::{DmaKind, Endpoint, Transfer};
@@ -22,6 +22,7 @@ pub const REGION_CALLS_MAX: usize = 256;
 pub(crate) struct Message {
     pub caller: Caller,
     originating: HreId,
+    account: u16,
     destination: i32,
     app: u16,
     handler: u8,
@@ -65,9 +66,13 @@ impl Machine {
         }
         memory.slice(reply_pointer, reply_bytes as usize)?;
         let app = if app == -1 { caller.app } else { app as u16 };
+        if !self.takes_message(caller.app) {
+            return Ok(abi::ERROR_REFUSED);
+        }
         let message = Message {
             caller,
             originating,
+            account: self.running,
             destination,
             app,
             handler: handler as u8,
@@ -79,7 +84,9 @@ impl Machine {
             error: 0,
             finished: None,
         };
-        Ok(self.messages.insert(message).map_or(abi::ERROR_REFUSED, |key| key as i32))
+        let Ok(key) = self.messages.insert(message) else { return Ok(abi::ERROR_REFUSED) };
+        self.message_made(caller.app);
+        Ok(key as i32)
     }
 
     fn message(&mut self, caller: Caller, handle: i32) -> Option<&mut Message> {
@@ -99,7 +106,7 @@ impl Machine {
     ) -> Result<i32, WildPointer> {
         let appended = self.append(caller, memory, handle, port, address, bytes)?;
         if appended < 0 && self.message(caller, handle).is_some() {
-            self.messages.remove(handle as u32);
+            self.remove_message(handle as u32);
         }
         Ok(appended)
     }
@@ -189,11 +196,11 @@ impl Machine {
     pub fn rpc_finish(&mut self, caller: Caller, handle: i32, wait: u32) -> i32 {
         let Some(message) = self.message(caller, handle) else { return abi::ERROR_ARGUMENT };
         if message.body.len() != message.body_bytes {
-            self.messages.remove(handle as u32);
+            self.remove_message(handle as u32);
             return abi::ERROR_ARGUMENT;
         }
         let Some(group) = self.group(caller, None, wait) else {
-            self.messages.remove(handle as u32);
+            self.remove_message(handle as u32);
             return abi::ERROR_REFUSED;
         };
         if let Some(group) = self.groups.get_mut(group) {
@@ -212,20 +219,27 @@ impl Machine {
 
     /// Sends a message that is complete.
     fn post(&mut self, handle: u32, group: u32) {
+        // Its place among the app's messages goes with its answer.
         let Some(message) = self.messages.remove(handle) else { return };
+        let sender = message.caller;
         if message.error != 0 {
+            self.message_gone(sender);
             return self.end_one(group, i64::from(message.error), None);
         }
         if message.destination == -1 {
+            self.message_gone(sender);
             return self.post_upcall(message, group);
         }
         let spu = message.destination as u16;
         let running = self.apps.get(message.app as usize).and_then(Option::as_ref);
         let takes = running.is_some_and(|app| app.ended.is_none() && app.has_handler[message.handler as usize]);
         if takes && !self.may_call(message.caller.app, message.app, message.handler, message.originating) {
+            self.message_gone(sender);
             return self.end_one(group, i64::from(abi::ERROR_PERMISSION), None);
         }
-        if !takes || !self.reserve_inbox(spu) {
+        let users = self.is_users_app(sender.app);
+        if !takes || !self.reserve_inbox(spu, users) {
+            self.message_gone(sender);
             return self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
         let activity = Activity {
@@ -233,7 +247,9 @@ impl Machine {
             spu,
             handler: message.handler,
             started: false,
+            placed: false,
             originating: message.originating,
+            account: message.account,
             arguments: Arguments::EMPTY,
             cursor: 0,
             pending_dmas: 0,
@@ -241,14 +257,16 @@ impl Machine {
             replied_bytes: 0,
             origin: Origin::Spu(Box::new(SpuOrigin {
                 group,
-                from: message.caller.spu,
+                sender,
+                users,
                 body: message.body,
                 reply: vec![0; message.reply_bytes as usize],
                 reply_pointer: message.reply_pointer,
             })),
         };
         if !self.send(activity, Endpoint::Spu(message.caller.spu)) {
-            self.release_inbox(spu);
+            self.release_inbox(spu, users);
+            self.message_gone(sender);
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
     }
@@ -280,6 +298,21 @@ impl Machine {
             self.upcalls.insert(id, (hre, group));
         } else {
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
+        }
+    }
+
+    /// `flush`: this SPU's bank becomes durable.
+    pub fn flush_bank(&mut self, caller: Caller, wait: u32) -> i32 {
+        let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
+        match self.media.flush(Some(caller.spu as usize), Pending::Group { group }) {
+            Ok(Progress::WouldBlock) => {
+                if let Some(group) = self.groups.get_mut(group) {
+                    group.remaining = 1;
+                }
+                PENDING
+            }
+            Ok(Progress::Done) => self.settle_group(group, DONE),
+            Err(error) => self.settle_group(group, error_of(error)),
         }
     }
 

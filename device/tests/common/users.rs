@@ -79,7 +79,7 @@ impl Users {
     }
 
     pub fn user(&mut self, uid: u32) -> User {
-        let process = self.rig.device.open_process(uid, 1).expect("room for a process");
+        let process = self.rig.device.open_process(uid, 0).expect("room for a process");
         User { process, hre: self.rig.device.open_hre(Some(process)).expect("room for an endpoint") }
     }
 

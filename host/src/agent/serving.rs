@@ -334,7 +334,7 @@ impl Agent {
 
     /// Makes a process known that has no endpoint in shared memory; for transports of other hosts.
     pub async fn open_process(&self, user: u32) -> Result<u32, HreError> {
-        self.control.open_process(&ProcessRequest { user, weight: 1 }).await
+        self.control.open_process(&ProcessRequest { user, weight: 0 }).await
     }
 }
 

@@ -1,0 +1,273 @@
+//! Who is next: work of several parties that want the same processor, in the order of what each has had of it so far, by weight
+//! (start-time fair queueing).
+//!
+//! What always holds:
+//! - within a party, work comes out in the order in which it came in; with one party alone that is all there is to it;
+//! - while two parties have work waiting, what they were charged differs by at most one piece of work of each and [`GRAIN`];
+//! - one that was idle begins level with those that were not: it has saved nothing up, and owes nothing longer than others worked;
+//! - the order depends on what was pushed and charged, and on nothing else.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// What a party may have had more than the next one before its turn ends: a few dozen small requests, so that they keep the
+/// processor's caches warm for one another. In charged units.
+pub(crate) const GRAIN: u64 = 16_384;
+
+struct Party<T> {
+    waiting: VecDeque<T>,
+    /// What it was charged, or when it began to wait: the time of its own clock.
+    clock: u64,
+    /// Its clock stands in the heap.
+    queued: bool,
+}
+
+/// The queue.
+pub(crate) struct FairQueue<T> {
+    parties: Vec<Party<T>>,
+    /// Clocks, and parties, of all that have work but the current one. A clock here may be older than the party's own.
+    heap: BinaryHeap<Reverse<(u64, u16)>>,
+    current: u16,
+    /// The least clock of those that have work.
+    now: u64,
+}
+
+impl<T> Default for FairQueue<T> {
+    fn default() -> Self {
+        let first = Party { waiting: VecDeque::new(), clock: 0, queued: false };
+        FairQueue { parties: vec![first], heap: BinaryHeap::new(), current: 0, now: 0 }
+    }
+}
+
+impl<T> FairQueue<T> {
+    fn grow(&mut self, party: u16) {
+        while self.parties.len() <= usize::from(party) {
+            self.parties.push(Party { waiting: VecDeque::new(), clock: 0, queued: false });
+        }
+    }
+
+    /// Work of a party.
+    #[inline]
+    pub fn push(&mut self, party: u16, work: T) {
+        if usize::from(party) >= self.parties.len() {
+            self.grow(party);
+        }
+        let of = &mut self.parties[usize::from(party)];
+        if of.waiting.is_empty() {
+            of.clock = of.clock.max(self.now);
+        }
+        of.waiting.push_back(work);
+        if party != self.current && !of.queued {
+            of.queued = true;
+            self.heap.push(Reverse((of.clock, party)));
+        }
+    }
+
+    /// Whose work is next; where that is another party's, its turn begins.
+    #[inline]
+    pub fn next(&mut self) -> Option<u16> {
+        loop {
+            let current = &self.parties[usize::from(self.current)];
+            match self.heap.peek() {
+                None if current.waiting.is_empty() => return None,
+                None => {
+                    self.now = self.now.max(current.clock);
+                    return Some(self.current);
+                }
+                Some(Reverse((next, _)))
+                    if !current.waiting.is_empty() && current.clock <= next.saturating_add(GRAIN) =>
+                {
+                    self.now = self.now.max(current.clock.min(*next));
+                    return Some(self.current);
+                }
+                Some(_) => self.turn(),
+            }
+        }
+    }
+
+    /// The next work.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        let party = self.next()?;
+        self.parties[usize::from(party)].waiting.pop_front()
+    }
+
+    /// Ends the current party's turn: the one with the least clock follows.
+    fn turn(&mut self) {
+        let current = &mut self.parties[usize::from(self.current)];
+        if !current.waiting.is_empty() {
+            current.queued = true;
+            self.heap.push(Reverse((current.clock, self.current)));
+        }
+        while let Some(Reverse((clock, party))) = self.heap.pop() {
+            let of = &mut self.parties[usize::from(party)];
+            if of.clock > clock {
+                // It was charged while it waited.
+                self.heap.push(Reverse((of.clock, party)));
+                continue;
+            }
+            of.queued = false;
+            self.current = party;
+            return;
+        }
+    }
+
+    /// A party had this much: units over its weight.
+    #[inline]
+    pub fn charge(&mut self, party: u16, units: u64) {
+        if usize::from(party) >= self.parties.len() {
+            self.grow(party);
+        }
+        let of = &mut self.parties[usize::from(party)];
+        of.clock = of.clock.saturating_add(units);
+    }
+
+    /// Whose turn it is: whom the last work was of.
+    #[inline]
+    pub fn current(&self) -> u16 {
+        self.current
+    }
+
+    /// True where nothing waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty() && self.parties[usize::from(self.current)].waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn one_party_is_first_in_first_out() {
+        for party in [0, 7] {
+            let mut queue = FairQueue::default();
+            assert!(queue.is_empty() && queue.pop().is_none());
+            for round in 0..3 {
+                for number in 0..100 {
+                    queue.push(party, number + round);
+                }
+                for number in 0..100 {
+                    assert_eq!(queue.pop(), Some(number + round));
+                    queue.charge(party, 1_000_000);
+                }
+                assert!(queue.is_empty() && queue.pop().is_none());
+            }
+        }
+    }
+
+    /// What each of `parties` (weight, cost of a piece of its work) has had after `steps`, with work waiting all the time.
+    fn backlogged(parties: &[(u64, u64)], steps: usize) -> Vec<u64> {
+        let mut queue = FairQueue::default();
+        let mut had = vec![0; parties.len()];
+        for party in 0..parties.len() as u16 {
+            queue.push(party, party);
+        }
+        for _ in 0..steps {
+            let party = queue.pop().expect("work waits");
+            let (weight, cost) = parties[usize::from(party)];
+            had[usize::from(party)] += cost;
+            queue.push(party, party);
+            queue.charge(party, cost * 840 / weight);
+        }
+        had
+    }
+
+    proptest! {
+        #[test]
+        fn shares_converge_to_weights(parties in prop::collection::vec((1u64..8, 1u64..100_000), 2..12)) {
+            let had = backlogged(&parties, 20_000);
+            let spans: Vec<u64> = had.iter().zip(&parties).map(|(had, (weight, _))| had * 840 / weight).collect();
+            let piece = parties.iter().map(|(weight, cost)| cost * 840 / weight).max().unwrap();
+            let (least, most) = (spans.iter().min().unwrap(), spans.iter().max().unwrap());
+            // Whatever pieces cost: the difference is bounded, and does not grow with time.
+            prop_assert!(most - least <= 2 * piece + GRAIN, "{spans:?}, piece {piece}");
+        }
+
+        #[test]
+        fn whoever_comes_back_waits_for_a_bounded_amount(
+            others in 1u16..20, pieces in 1u64..50, cost in 1u64..500_000, idle in 0usize..500,
+        ) {
+            let mut queue = FairQueue::default();
+            for party in 1..=others {
+                for _ in 0..200 {
+                    queue.push(party, party);
+                }
+            }
+            for _ in 0..pieces {
+                let party = queue.pop().unwrap();
+                queue.charge(party, cost);
+            }
+            // The victim works a little now and then; the others never stop.
+            for _ in 0..20 {
+                for _ in 0..idle.min(100) {
+                    let party = queue.pop().unwrap();
+                    queue.charge(party, cost);
+                    queue.push(party, party);
+                }
+                queue.push(0, 0);
+                let mut waited = 0;
+                loop {
+                    let party = queue.pop().unwrap();
+                    queue.charge(party, if party == 0 { 800 } else { cost });
+                    if party == 0 {
+                        break;
+                    }
+                    queue.push(party, party);
+                    waited += cost;
+                }
+                // Each other one piece at most, and the grain of the one whose turn it was.
+                prop_assert!(waited <= u64::from(others + 1) * cost + GRAIN + cost, "{waited}");
+            }
+        }
+
+        #[test]
+        fn nothing_is_lost_and_nobody_starves(steps in prop::collection::vec((0u16..6, 1u64..40_000, 0usize..6), 1..400)) {
+            let mut queue = FairQueue::default();
+            let mut model: Vec<VecDeque<usize>> = vec![VecDeque::new(); 6];
+            for (number, (party, cost, pops)) in steps.iter().enumerate() {
+                queue.push(*party, (*party, number));
+                model[usize::from(*party)].push_back(number);
+                for _ in 0..*pops {
+                    match queue.pop() {
+                        Some((party, number)) => {
+                            prop_assert_eq!(model[usize::from(party)].pop_front(), Some(number));
+                            prop_assert_eq!(queue.current(), party);
+                            queue.charge(party, *cost);
+                        }
+                        None => prop_assert!(model.iter().all(VecDeque::is_empty)),
+                    }
+                }
+                prop_assert_eq!(queue.is_empty(), model.iter().all(VecDeque::is_empty));
+            }
+            while let Some((party, number)) = queue.pop() {
+                prop_assert_eq!(model[usize::from(party)].pop_front(), Some(number));
+                queue.charge(party, 1);
+            }
+            prop_assert!(model.iter().all(VecDeque::is_empty));
+        }
+    }
+
+    #[test]
+    fn who_was_alone_owes_nothing_for_it() {
+        let mut queue = FairQueue::default();
+        for _ in 0..1000 {
+            queue.push(1, 1);
+            queue.pop();
+            queue.charge(1, 100_000);
+        }
+        // Another comes, and after it the first again: it waits for a turn, not for all that it had alone.
+        for _ in 0..100 {
+            queue.push(2, 2);
+        }
+        queue.push(1, 1);
+        let mut before = 0;
+        while queue.pop() == Some(2) {
+            queue.charge(2, 1000);
+            before += 1000;
+        }
+        assert!(before <= 100_000 + GRAIN + 1000, "{before}");
+    }
+}
