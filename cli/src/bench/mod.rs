@@ -1,10 +1,13 @@
 //! `willow bench`: what the device costs and how fast it is. Never part of a test.
 
 pub mod engine;
+pub mod fairness;
 pub mod in_process;
 pub mod io;
 pub mod kv;
 pub mod mount;
+pub mod party;
+pub mod permission;
 pub mod report;
 pub mod sandbox;
 pub mod shm;
@@ -20,6 +23,16 @@ use std::time::Duration;
 /// The benchmarks.
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
+    /// What a process' reads take beside others' floods, loops and large transfers, and how two weights share
+    Fairness(fairness::FairnessOptions),
+    /// What a look-up of a permission takes, and reads that are checked
+    Permission(permission::PermissionOptions),
+    /// A process of a benchmark: connects, hands its connection over and waits
+    #[command(hide = true)]
+    Process {
+        /// The device's socket
+        socket: PathBuf,
+    },
     /// Random block reads and writes over NVMe/TCP, over shared memory, or in this process without network
     Io(io::IoOptions),
     /// Puts and gets of key-value pairs over NVMe/TCP, over shared memory, or in this process without network
@@ -94,6 +107,9 @@ impl CommonOptions {
 /// Runs one, shows and records what it found.
 pub fn run(bench: Bench) -> Outcome<()> {
     let (report, json, record) = match bench {
+        Bench::Fairness(options) => (fairness::run(&options)?, options.json, options.record),
+        Bench::Permission(options) => (permission::run(&options)?, options.json, options.record),
+        Bench::Process { socket } => return party::be_a_child(&socket),
         Bench::Io(options) => (io::run(&options)?, options.common.json, options.common.record),
         Bench::Kv(options) => (kv::run(&options)?, options.common.json, options.common.record),
         Bench::Mount(options) => (mount::run(&options)?, options.json, options.record),

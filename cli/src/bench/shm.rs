@@ -213,7 +213,7 @@ impl Shm {
 }
 
 /// Reads the device's view over an endpoint with nothing under way.
-fn view_of(endpoint: &mut Endpoint) -> Outcome<View> {
+pub fn view_of(endpoint: &mut Endpoint) -> Outcome<View> {
     let Some(call) = Call::new(0, 0, 0, &[]) else { fail!("a call without arguments") };
     let bytes = VIEW_BYTES;
     let (payload_offset, payload_bytes, reply_offset, reply_bytes) = (0, 0, 0, bytes);

@@ -112,6 +112,19 @@ impl AsFd for Channel {
     }
 }
 
+impl From<OwnedFd> for Channel {
+    /// A connection that another process has handed over, or that a process was started with.
+    fn from(socket: OwnedFd) -> Self {
+        Channel(socket)
+    }
+}
+
+impl From<Channel> for OwnedFd {
+    fn from(channel: Channel) -> Self {
+        channel.0
+    }
+}
+
 impl Channel {
     /// Connects to a socket.
     pub fn connect(path: &Path) -> std::io::Result<Channel> {

@@ -1,0 +1,238 @@
+//! `willow bench fairness`: what a process' 4 KiB reads take alone, and beside another process' flood of reads, loops of an app, and
+//! large transfers; and how two floods of different weight share the device. By turns in one run, so that ratios compare.
+
+use super::engine::{LATENCY_NS_MAX, Plan};
+use super::party::{Party, READ_BYTES, Stage, Work};
+use super::report::{Report, Row};
+use crate::cpu;
+use crate::failure::{Context, Outcome, fail};
+use crate::size::Size;
+use hdrhistogram::Histogram;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Most turns.
+const TURNS_MAX: u32 = 100;
+/// Instructions of a loop's turn in [`LOOPER`].
+const LOOP_INSTRUCTIONS: u64 = 5;
+/// Small reads that the flooder keeps under way.
+const FLOOD_DEPTH: u16 = 512;
+/// Loops, and large transfers, that are kept under way.
+const LOOPS_DEPTH: u16 = 32;
+const TRANSFERS_DEPTH: u16 = 8;
+/// The app that loops: handler 1 counts down from its argument.
+const LOOPER: &str = r#"(module
+    (import "willow" "receive_bytes" (func $receive_bytes (param i32 i32 i32) (result i32)))
+    (import "willow" "respond" (func $respond (param i32 i32 i32)))
+    (memory (export "memory") 1)
+    (func (export "start") (param i32 i32) (result i32) (local $left i32)
+        (if (local.get 1) (then
+            (drop (call $receive_bytes (local.get 0) (i32.const 0) (i32.const 4)))
+            (local.set $left (i32.load (i32.const 0)))
+            (loop $again
+                (br_if $again (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))))
+        (call $respond (local.get 0) (i32.const 0) (i32.const 0))
+        (i32.const 0))
+    (func (export "complete") (param i32 i64))
+    (@custom "willow.app" "abi=1\nname=looper\nversion=1\nhandler=1:loop\n"))"#;
+
+/// Flags of `willow bench fairness`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FairnessOptions {
+    /// Turns of each side
+    #[arg(long, default_value_t = 5)]
+    pub turns: u32,
+    /// Seconds counted for each measurement
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Bytes that the reads are spread over
+    #[arg(long, default_value = "256M")]
+    pub range: Size,
+    /// Instructions of a loop: less than the budget of users' apps, which ends them
+    #[arg(long, default_value_t = 1_900_000)]
+    pub loop_instructions: u64,
+    /// Bytes of a large transfer
+    #[arg(long, default_value = "1M")]
+    pub transfer: Size,
+    /// Weights of two floods beside each other
+    #[arg(long, value_delimiter = ',', num_args = 2, default_values_t = [3, 1], value_name = "N,N")]
+    pub weights: Vec<u16>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Append the result to a kept history
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/benchmark-history.jsonl")]
+    pub record: Option<PathBuf>,
+}
+
+/// What the victim saw beside one other, over all turns.
+struct Seen {
+    name: String,
+    histogram: Histogram<u64>,
+    elapsed: Duration,
+    client: Duration,
+    target: Option<Duration>,
+    /// Of each turn: median and 99th of a hundred, nanoseconds.
+    turns: Vec<(u64, u64)>,
+    /// What the other did meanwhile.
+    beside: u64,
+}
+
+/// Runs it. The device is its own.
+pub fn run(options: &FairnessOptions) -> Outcome<Report> {
+    if options.turns == 0 || options.turns > TURNS_MAX {
+        fail!("--turns is {}, must be 1 to {TURNS_MAX}", options.turns);
+    }
+    if !(0.01..=3600.0).contains(&options.seconds) {
+        fail!("--seconds is {}, must be 0.01 to 3600", options.seconds);
+    }
+    if options.transfer.0 == 0 || options.transfer.0 > 4 << 20 || !options.transfer.0.is_multiple_of(4096) {
+        fail!("--transfer is {}, must be a multiple of 4096 up to 4M", options.transfer);
+    }
+    if options.loop_instructions < LOOP_INSTRUCTIONS || options.loop_instructions > u64::from(u32::MAX) {
+        fail!("--loop-instructions is {}, must be {LOOP_INSTRUCTIONS} to {}", options.loop_instructions, u32::MAX);
+    }
+    let &[one, other] = &options.weights[..] else { fail!("--weights takes two numbers, such as 3,1") };
+    if one == 0 || other == 0 {
+        fail!("--weights has 0, each must be 1 to 1000");
+    }
+    let stage = Stage::new(options.range, &[])?;
+    let module = wat::parse_str(LOOPER).context(|| "the app that loops".to_owned())?;
+    let app = stage.install(module)?;
+    let loops = Work::Calls { app, handler: 1, argument: (options.loop_instructions / LOOP_INSTRUCTIONS) as u32 };
+    let transfers = Work::Transfers { bytes: options.transfer.0 as u32 };
+    let mut victim = stage.party(Work::Reads, 1, 1)?;
+    let mut others = [
+        ("alone".to_owned(), None),
+        (format!("beside a flood of {FLOOD_DEPTH} reads"), Some(stage.party(Work::Reads, FLOOD_DEPTH, 2)?)),
+        (
+            format!("beside {LOOPS_DEPTH} loops of {} instructions", options.loop_instructions),
+            Some(stage.party(loops, LOOPS_DEPTH, 3)?),
+        ),
+        (
+            format!("beside {TRANSFERS_DEPTH} transfers of {}", options.transfer),
+            Some(stage.party(transfers, TRANSFERS_DEPTH, 4)?),
+        ),
+    ];
+    let mut seen = Vec::new();
+    for (name, _) in &others {
+        seen.push(Seen::new(name)?);
+    }
+    let duration = Duration::from_secs_f64(options.seconds);
+    let mut shares = Vec::new();
+    let mut floods = [stage.party(Work::Reads, FLOOD_DEPTH, 5)?, stage.party(Work::Reads, FLOOD_DEPTH, 6)?];
+    for (flood, weight) in floods.iter().zip([one, other]) {
+        stage.control(async |control| control.set_weight(0, Some(flood.process), weight).await)?;
+    }
+    for _ in 0..options.turns {
+        for ((_, other), seen) in others.iter_mut().zip(&mut seen) {
+            seen.turn(&mut victim, other.as_mut(), duration, stage.pid())?;
+        }
+        shares.push(share(&mut floods, duration)?);
+    }
+    drop((victim, others, floods));
+    stage.finish()?;
+    Ok(report(options, &seen, shares))
+}
+
+impl Seen {
+    fn new(name: &str) -> Outcome<Self> {
+        Ok(Seen {
+            name: format!("read 4 KiB, {name}"),
+            histogram: Histogram::new_with_max(LATENCY_NS_MAX, 3).context(|| "cannot make a histogram".to_owned())?,
+            elapsed: Duration::ZERO,
+            client: Duration::ZERO,
+            target: None,
+            turns: Vec::new(),
+            beside: 0,
+        })
+    }
+
+    fn turn(&mut self, victim: &mut Party, mut other: Option<&mut Party>, duration: Duration, pid: u32) -> Outcome<()> {
+        let mut of_turn = Histogram::<u64>::new_with_max(LATENCY_NS_MAX, 3).context(|| "a histogram".to_owned())?;
+        let mut step = || other.as_mut().map_or(Ok(()), |other| other.step());
+        // A quarter of the time first, so that all is under way.
+        let begun = Instant::now();
+        while begun.elapsed() < duration / 4 {
+            victim.one(&mut step)?;
+        }
+        let (begun, client, target) = (Instant::now(), cpu::of_self(), cpu::of_process(pid));
+        while begun.elapsed() < duration {
+            let took = victim.one(&mut step)?;
+            of_turn.saturating_record(took.as_nanos().min(u128::from(LATENCY_NS_MAX)) as u64);
+        }
+        self.elapsed += begun.elapsed();
+        self.client += cpu::of_self() - client;
+        let target = target.and_then(|before| Some(cpu::of_process(pid)? - before));
+        self.target = target.map(|target| self.target.unwrap_or_default() + target);
+        self.turns.push((of_turn.value_at_quantile(0.5), of_turn.value_at_quantile(0.99)));
+        self.histogram.add(&of_turn).context(|| "a histogram".to_owned())?;
+        if let Some(other) = other {
+            other.drain()?;
+            self.beside = other.ended;
+        }
+        Ok(())
+    }
+
+    fn row(&self) -> Row {
+        let plan = Plan {
+            name: self.name.clone(),
+            transport: "shared memory",
+            queue_depth: 1,
+            warm_up: Duration::ZERO,
+            duration: self.elapsed,
+            target_pid: None,
+        };
+        let operations = self.histogram.len();
+        let bytes = operations * u64::from(READ_BYTES);
+        Row::new(&plan, self.elapsed, operations, bytes, &self.histogram, self.client, self.target)
+    }
+}
+
+/// The first one's part of what two floods have had.
+fn share(floods: &mut [Party; 2], duration: Duration) -> Outcome<f64> {
+    let mut counts = [0; 2];
+    for counted in [false, true] {
+        let begun = Instant::now();
+        let before = floods.each_ref().map(|flood| flood.ended);
+        while begun.elapsed() < if counted { duration } else { duration / 4 } {
+            for flood in floods.iter_mut() {
+                flood.step()?;
+            }
+        }
+        counts = [floods[0].ended - before[0], floods[1].ended - before[1]];
+    }
+    for flood in floods {
+        flood.drain()?;
+    }
+    Ok(counts[0] as f64 / (counts[0] + counts[1]).max(1) as f64)
+}
+
+fn median(mut of: Vec<f64>) -> serde_json::Value {
+    of.sort_by(f64::total_cmp);
+    ((of[of.len() / 2] * 1000.0).round() / 1000.0).into()
+}
+
+fn report(options: &FairnessOptions, seen: &[Seen], shares: Vec<f64>) -> Report {
+    let mut figures = serde_json::Map::new();
+    let alone = &seen[0].turns;
+    for (of, name) in seen[1..].iter().zip(["flood", "loops", "transfers"]) {
+        let ratios = |of_turn: fn(&(u64, u64)) -> u64| {
+            let pairs = of.turns.iter().zip(alone);
+            median(pairs.map(|(beside, alone)| of_turn(beside) as f64 / of_turn(alone).max(1) as f64).collect())
+        };
+        figures.insert(format!("{name}_to_alone_p50"), ratios(|turn| turn.0));
+        figures.insert(format!("{name}_to_alone_p99"), ratios(|turn| turn.1));
+        figures.insert(format!("{name}_operations"), of.beside.into());
+    }
+    figures.insert(format!("share_of_weight_{}_beside_{}", options.weights[0], options.weights[1]), median(shares));
+    Report {
+        bench: "fairness",
+        settings: serde_json::json!({
+            "turns": options.turns, "seconds": options.seconds, "range": options.range.0,
+            "loop_instructions": options.loop_instructions, "transfer": options.transfer.0, "weights": options.weights,
+        }),
+        rows: seen.iter().map(Seen::row).collect(),
+        figures,
+    }
+}
