@@ -296,16 +296,23 @@ impl Accounts {
         let of = &mut self.all[usize::from(account)];
         of.counters.instructions += instructions;
         of.counters.dma_bytes += dma_bytes;
-        let busy = of.user.map_or(1, |user| u64::from(self.users[usize::from(user)].busy.max(1)));
-        let cost = RUN_COST + instructions + dma_bytes / DMA_BYTES_A_COST;
+        self.units(account, RUN_COST + instructions + dma_bytes / DMA_BYTES_A_COST)
+    }
+
+    /// What a cost is to the queue.
+    #[inline]
+    fn units(&self, account: u16, cost: u64) -> u64 {
+        let of = &self.all[usize::from(account)];
+        let busy = match of.user {
+            None => 1,
+            Some(user) => u64::from(self.users[usize::from(user)].busy.max(1)),
+        };
         cost.saturating_mul(busy * of.rate) >> SCALE_BITS
     }
 
     /// The same for work that is not metered.
     pub fn charge_unmetered(&self, account: u16, cost: u64) -> u64 {
-        let of = &self.all[usize::from(account)];
-        let busy = of.user.map_or(1, |user| u64::from(self.users[usize::from(user)].busy.max(1)));
-        (RUN_COST + cost).saturating_mul(busy * of.rate) >> SCALE_BITS
+        self.units(account, RUN_COST + cost)
     }
 
     /// The kernel's account, that of events, and those of processes, in order of place.

@@ -323,8 +323,7 @@ impl Device {
                 && self.run_cost < self.cost_max()
                 && let Some(event) = {
                     let machine = &mut *self.machine.borrow_mut();
-                    let before = machine.events.account();
-                    if machine.events.next_account().is_some_and(|account| account != before) {
+                    if machine.events.turns() {
                         self.shared_runs = SHARED_RUNS;
                         if !machine.bridge.completions.is_empty() {
                             // The other's turn may be long: what is done is handed out first.

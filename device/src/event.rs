@@ -119,10 +119,13 @@ impl EventQueue {
         self.ready.current()
     }
 
-    /// Whose the next ready event is.
+    /// True where the next ready event is another account's than the last: its turn begins.
     #[inline]
-    pub fn next_account(&mut self) -> Option<u16> {
-        self.ready.next()
+    pub fn turns(&mut self) -> bool {
+        self.ready.is_shared() && {
+            let before = self.ready.current();
+            self.ready.next().is_some_and(|account| account != before)
+        }
     }
 
     /// Schedules for a time.

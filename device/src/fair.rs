@@ -88,8 +88,21 @@ impl<T> FairQueue<T> {
     /// The next work.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        let party = self.next()?;
-        self.parties[usize::from(party)].waiting.pop_front()
+        if !self.heap.is_empty() {
+            self.next();
+        }
+        let current = &mut self.parties[usize::from(self.current)];
+        let work = current.waiting.pop_front()?;
+        if self.heap.is_empty() {
+            self.now = self.now.max(current.clock);
+        }
+        Some(work)
+    }
+
+    /// True where several parties have work, or one whose turn it was not.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        !self.heap.is_empty()
     }
 
     /// Ends the current party's turn: the one with the least clock follows.
