@@ -1,7 +1,8 @@
 //! The run loop under a model of time: events are handled in the order of their modelled times, each at its own, however late the
 //! driver of the device is; what waits for a busy processor waits in that processor's queue.
 //!
-//! Invariants: a processor runs one handler at a time, and takes what is for it in the order in which it came; modelled time
+//! Invariants: a processor runs one handler at a time, and takes what is for it in the order in which accounts are to be served, an
+//! account's own in the order in which it came; modelled time
 //! depends on what hosts hand in and when, and on nothing that the machine does.
 
 use super::*;
