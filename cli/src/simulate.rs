@@ -122,12 +122,10 @@ impl SimulateOptions {
 
     fn simulation(&self, preset: &Preset, trace: Option<&Trace>) -> Outcome<Simulation> {
         let kv = self.workload == Workload::Kv && self.replay.is_none();
-        let path = self.path();
         Simulation::new(&SimulationOptions {
             namespace_bytes: if kv { 0 } else { self.size.unwrap_or(self.range).0 },
             kv_namespace_bytes: if kv { (self.pairs * (self.value.0 + 512) * 2).max(64 << 20) } else { 0 },
             native: self.native,
-            permission_checks: path == Path::User,
             trace: trace.cloned(),
             seed: self.seed,
             ..SimulationOptions::new(preset.clone())

@@ -90,6 +90,8 @@ pub struct Work {
     pub dmas: u32,
     /// Messages that were sent.
     pub sends: u32,
+    /// Look-ups in the permission table that SPU-OS made for DMAs of user processes.
+    pub permission_checks: u32,
     /// Bytes that the compare accelerator took, once or more; the processor waits for it.
     pub compared_bytes: u64,
     /// Bytes that the checksum accelerator took.

@@ -267,6 +267,7 @@ impl Machine {
                 return if trusted { Access::Permitted } else { Access::Forbidden };
             }
         }
+        self.work.permission_checks += 1;
         let table = &mut self.protection.tables[caller.spu as usize];
         match table.permits(originating.process(), address, bytes, rights) {
             true => Access::Permitted,

@@ -52,6 +52,7 @@ fn parameters() -> ModelParameters {
             resume_cycles: 50,
             send_cycles: 20,
             dma_set_up_cycles: 10,
+            permission_check_cycles: 70,
             native_run_instructions: 30,
         },
         dma: DmaParameters { bytes_per_s: 2_000_000_000, set_up_ns: 200 },

@@ -4,6 +4,7 @@
 //! What always holds: a thread's submissions and completions take its processor time one after the other; an operation's latency begins
 //! when it was due (in a timed loop: before it found a free slot), and ends when the program's thread has it.
 
+use crate::direct::DirectSlot;
 use crate::host::Path;
 use crate::operation::{KINDS, Operation};
 use hdrhistogram::Histogram;
@@ -81,6 +82,8 @@ pub(crate) struct Slot {
     pub thread: u32,
     pub thread_index: u32,
     pub hre: HreId,
+    /// The endpoint of a user's process, and what is under way of it.
+    pub direct: Option<DirectSlot>,
     pub file_lock: u32,
     pub holds_lock: bool,
     pub operation: Operation,

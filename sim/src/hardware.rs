@@ -11,11 +11,8 @@ pub(crate) fn timing(
     config: &DeviceConfig,
     bank_bytes: u64,
 ) -> Result<Option<Box<dyn Timing>>, String> {
-    let Some(mut parameters) = options.preset.model.clone() else { return Ok(None) };
-    if options.permission_checks {
-        parameters.spu.dma_set_up_cycles += options.preset.host.as_ref().map_or(0, |host| host.permission_check_cycles);
-    }
-    let mut model = HardwareModel::new(&parameters, config.spus, bank_bytes)?;
+    let Some(parameters) = &options.preset.model else { return Ok(None) };
+    let mut model = HardwareModel::new(parameters, config.spus, bank_bytes)?;
     if let Some(trace) = &options.trace {
         model.set_trace(Some(Box::new(trace.clone()) as Box<dyn TraceSink>));
     }

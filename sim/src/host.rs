@@ -40,8 +40,6 @@ pub struct HostParameters {
     pub user_complete_ns: u64,
     /// Rate of copying between the queues' memory and the program's, bytes a second; 0: data go to the program's memory directly.
     pub copy_bytes_per_s: u64,
-    /// Cycles of an SPU's processor by which the permission check of a user process' access makes setting a DMA up longer.
-    pub permission_check_cycles: u64,
     /// Power of the host's processors (all of them together) at rest and at work, watts.
     pub processor_idle_w: f64,
     /// See `processor_idle_w`.
@@ -61,7 +59,8 @@ pub enum Path {
     File,
     /// The raw block device: system call, block layer, driver.
     Raw,
-    /// The queue is the program's own: user-space submission and polling; the device checks permissions.
+    /// The queue is a user process' own: user-space submission and polling; the Direct-IO app moves the data, and the device looks the
+    /// process' permission up at each DMA. Operations that Direct-IO has no way for go as [`Path::Rpc`].
     User,
     /// A user-space queue of a trusted program: no permission check (the papers' kernel-granted HREs for RPCs).
     Rpc,
@@ -102,7 +101,6 @@ impl HostParameters {
             user_submit_ns: 0,
             user_complete_ns: 0,
             copy_bytes_per_s: 0,
-            permission_check_cycles: 0,
             processor_idle_w: 0.0,
             processor_active_w: 0.0,
             memory_idle_w: 0.0,
@@ -142,7 +140,6 @@ impl HostParameters {
         if self.copy_bytes_per_s != 0 {
             within("copy_bytes_per_s", self.copy_bytes_per_s, 1_000_000..=10_000_000_000_000, "bytes/s, or 0")?;
         }
-        within("permission_check_cycles", self.permission_check_cycles, 0..=1_000_000_000, "cycles")?;
         for (field, idle, active) in [
             ("processor", self.processor_idle_w, self.processor_active_w),
             ("memory", self.memory_idle_w, self.memory_active_w),

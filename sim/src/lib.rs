@@ -20,6 +20,7 @@
 
 pub mod calibrate;
 mod deadlock;
+mod direct;
 mod executor;
 pub mod experiments;
 pub mod generator;

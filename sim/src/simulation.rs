@@ -9,10 +9,11 @@
 
 mod moments;
 
+use crate::direct::DirectSlot;
 use crate::executor::{Ready, Task, TaskWaker};
 use crate::generator::{Generator, GeneratorOptions, SLOTS_MAX, Slot, Source, Stage};
 use crate::hardware;
-use crate::host::HostParameters;
+use crate::host::{HostParameters, Path};
 use crate::operation::{KINDS, KvTarget, Operation};
 use crate::preset::Preset;
 use crate::report::{self, Report};
@@ -35,6 +36,8 @@ use willow_host::device_queue::{QueueHre, upcall_of};
 const SETTLE_NS: u64 = 1_000_000;
 /// Sizes of block namespaces whose contents lie in huge pages: worth their making, and small where all of them are touched.
 const HUGE_PAGES: std::ops::RangeInclusive<u64> = 32 << 20..=256 << 20;
+/// The user of the process that reaches the device by Direct-IO.
+const USER: u32 = 1000;
 /// Most rounds at one moment: a simulation that does more never goes on.
 const ROUNDS_AT_ONCE_MAX: u64 = 5_000_000;
 /// Room for the apps' own regions beside the namespaces, bytes a bank.
@@ -85,8 +88,6 @@ pub struct SimulationOptions {
     pub kv_namespace_bytes: u64,
     /// Run the apps as native code instead of in the sandbox: faster to simulate; their processor time is then a constant.
     pub native: bool,
-    /// Check the permissions of user processes at every DMA, as the host's parameters say what that costs.
-    pub permission_checks: bool,
     /// Keeps spans.
     pub trace: Option<Trace>,
     /// Seed of the device and for workloads to derive theirs from.
@@ -102,7 +103,6 @@ impl SimulationOptions {
             block_bytes: 512,
             kv_namespace_bytes: 0,
             native: false,
-            permission_checks: false,
             trace: None,
             seed: 1,
         }
@@ -148,6 +148,8 @@ pub struct Simulation {
     pub(crate) upcalls: Vec<(HreId, u32)>,
     pub(crate) block: Option<BlockTarget>,
     pub(crate) kv: Option<KvTarget>,
+    /// The user's process whose endpoints Direct-IO is called by.
+    process: Option<u32>,
     file_lock: u32,
     pub(crate) run_began_ns: u64,
     pub(crate) broken: Option<SimulationError>,
@@ -216,6 +218,7 @@ impl Simulation {
             upcalls: Vec::new(),
             block: None,
             kv: None,
+            process: None,
             file_lock,
             run_began_ns: 0,
             broken: None,
@@ -223,6 +226,7 @@ impl Simulation {
         };
         simulation.settle()?;
         simulation.find_targets();
+        simulation.open_process();
         Ok(simulation)
     }
 
@@ -252,6 +256,7 @@ impl Simulation {
                         base_io,
                         bytes: namespace.size_bytes,
                         block_bytes: namespace.block_bytes,
+                        direct_io: self.device.app_number(direct_io_host::APP_NAME),
                     });
                 }
                 CommandSet::Kv => {
@@ -263,6 +268,16 @@ impl Simulation {
                 }
             }
         }
+    }
+
+    /// A user's process that may read and write the whole block namespace, as if the host's agent had opened a file over all of it.
+    fn open_process(&mut self) {
+        let Some(block) = self.block else { return };
+        self.process = self.device.open_process(USER, 1);
+        let (device, Some(process)) = (&mut self.device, self.process) else { return };
+        direct_io_host::bank_ranges(&block.geometry, 0, block.bytes, |spu, start, bytes| {
+            device.permit(process, spu, (start, bytes), true);
+        });
     }
 
     /// The simulated time, nanoseconds.
@@ -285,9 +300,10 @@ impl Simulation {
         HostLock { lock: self.world.lock().lock(name.to_owned(), permits) }
     }
 
-    fn endpoint(&mut self) -> Result<HreId, SimulationError> {
+    /// An endpoint of the host's kernel, or of the user's process.
+    fn endpoint(&mut self, process: Option<u32>) -> Result<HreId, SimulationError> {
         let none = || SimulationError::Device("it has no endpoint free for another host thread".to_owned());
-        self.device.open_hre(None).ok_or_else(none)
+        self.device.open_hre(process).ok_or_else(none)
     }
 
     /// A host thread that runs `body`; it begins with [`Simulation::run`]. What it returns is in the [`Output`] afterwards.
@@ -296,16 +312,17 @@ impl Simulation {
         name: &str,
         body: impl FnOnce(HostThread) -> F,
     ) -> Result<Output<T>, SimulationError> {
-        let hre = self.endpoint()?;
+        let endpoints = [self.endpoint(None)?, self.endpoint(self.process)?];
         let thread = self.world.lock().thread(name.to_owned());
-        let queue = SimulatedQueue { world: self.world.clone(), hre };
-        let endpoint: Arc<SimulatedHre> = Arc::new(QueueHre::new(queue));
+        let [endpoint, direct] =
+            endpoints.map(|hre| Arc::new(QueueHre::new(SimulatedQueue { world: self.world.clone(), hre })));
         let future = body(HostThread {
             world: self.world.clone(),
             thread,
             parameters: self.parameters.clone(),
             block: self.block,
             endpoint,
+            direct,
             file_lock: self.file_lock,
         });
         let output = Rc::new(RefCell::new(None));
@@ -336,7 +353,13 @@ impl Simulation {
         }
         let mut slots = Vec::with_capacity(count);
         for index in 0..options.threads {
-            let hre = self.endpoint()?;
+            let hre = self.endpoint(None)?;
+            let direct = match options.path {
+                Path::User if self.block.is_some_and(|block| block.direct_io.is_some()) => {
+                    Some(self.endpoint(self.process)?)
+                }
+                _ => None,
+            };
             let mut world = self.world.lock();
             let thread = world.thread(format!("{} {index}", options.name));
             let file_lock = match options.file_a_thread {
@@ -348,6 +371,7 @@ impl Simulation {
                 thread,
                 thread_index: index as u32,
                 hre,
+                direct: direct.map(DirectSlot::new),
                 file_lock,
                 holds_lock: false,
                 operation: Operation::Read { offset: 0, bytes: 0 },

@@ -2,6 +2,7 @@
 //!
 //! What always holds: a slot is in one stage, and something will move it on: a time, a lock, the device, or the end of another operation.
 
+use crate::direct::Ended;
 use crate::generator::{Next, Stage};
 use crate::operation::{self, Operation};
 use crate::simulation::{Owner, Simulation, SimulationError};
@@ -97,7 +98,13 @@ impl Simulation {
             buffer.resize(bytes as usize, 0x5a);
             slot.sent_ns = world.now_ns;
             let (hre, operation) = (slot.hre, slot.operation);
-            self.send(world.now_ns, (number, index), hre, operation, buffer);
+            match (slot.direct.as_mut(), operation) {
+                (Some(direct), Operation::Read { .. } | Operation::Write { .. }) => {
+                    direct.begin(slot.stage == Stage::Submitting, buffer);
+                    self.send_direct(world.now_ns, (number, index));
+                }
+                _ => self.send(world.now_ns, (number, index), hre, operation, buffer),
+            }
         }
     }
 
@@ -119,20 +126,26 @@ impl Simulation {
         match sent {
             Ok(Ok(())) => slot.stage = Stage::Device,
             Ok(Err(request)) => {
-                // Tried again when a request of this generator has ended: where none is under way, there is no room at all.
                 slot.buffer = request.buffer;
-                slot.stage = Stage::Refused;
-                generator.refused += 1;
-                if !generator.slots.iter().any(|slot| slot.stage == Stage::Device) {
-                    let what = "the device takes none of its requests".to_owned();
-                    let workload = generator.name.clone();
-                    self.broken.get_or_insert(SimulationError::Workload { workload, what });
-                }
+                self.refused(number, index);
             }
             Err(what) => {
                 let workload = generator.name.clone();
                 self.broken.get_or_insert(SimulationError::Workload { workload, what });
             }
+        }
+    }
+
+    /// The device takes no more: tried again when a request of this generator has ended. Where none is under way, there is no room at
+    /// all.
+    pub(crate) fn refused(&mut self, number: u32, index: u32) {
+        let generator = &mut self.generators[number as usize];
+        generator.slots[index as usize].stage = Stage::Refused;
+        generator.refused += 1;
+        if !generator.slots.iter().any(|slot| slot.stage == Stage::Device) {
+            let what = "the device takes none of its requests".to_owned();
+            let workload = generator.name.clone();
+            self.broken.get_or_insert(SimulationError::Workload { workload, what });
         }
     }
 
@@ -144,7 +157,15 @@ impl Simulation {
             self.broken.get_or_insert(SimulationError::Workload { workload, what });
             return;
         }
-        slot.buffer = std::mem::take(&mut completion.buffer);
+        let buffer = std::mem::take(&mut completion.buffer);
+        match slot.direct.as_mut().filter(|direct| direct.is_under_way()) {
+            None => slot.buffer = buffer,
+            Some(direct) => match direct.ended(buffer) {
+                Ended::All(buffer) => slot.buffer = buffer,
+                Ended::MoreToSend => return self.send_direct(world.now_ns, (number, index)),
+                Ended::MoreToEnd => return,
+            },
+        }
         if self.parameters.polls(generator.path) {
             world.polled_ns += world.now_ns - slot.sent_ns;
         }

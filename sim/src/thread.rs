@@ -74,6 +74,8 @@ pub(crate) struct BlockTarget {
     pub base_io: AppNumber,
     pub bytes: u64,
     pub block_bytes: u32,
+    /// Direct-IO, which user processes reach it by.
+    pub direct_io: Option<AppNumber>,
 }
 
 /// A simulated thread of the host.
@@ -84,6 +86,8 @@ pub struct HostThread {
     pub(crate) parameters: Arc<HostParameters>,
     pub(crate) block: Option<BlockTarget>,
     pub(crate) endpoint: Arc<SimulatedHre>,
+    /// The user process' own.
+    pub(crate) direct: Arc<SimulatedHre>,
     pub(crate) file_lock: u32,
 }
 
@@ -144,9 +148,14 @@ impl HostThread {
             false => None,
         };
         self.compute(host.submit_ns(path, write, bytes), if write { "submit write" } else { "submit read" }).await;
-        let request = crate::operation::block_request(&block, write, offset, data);
         let begun_ns = self.now_ns();
-        let done = self.endpoint.queue().request(request).await?;
+        let done = match path {
+            Path::User => self.transfer_direct(&block, write, offset, data).await,
+            _ => {
+                let request = crate::operation::block_request(&block, write, offset, data);
+                crate::operation::block_result(self.endpoint.queue().request(request).await?)
+            }
+        };
         self.account_polling(path, begun_ns);
         let interrupt_ns = host.interrupt_ns(path);
         if interrupt_ns > 0 {
@@ -154,7 +163,7 @@ impl HostThread {
         }
         self.compute(host.complete_ns(path, write, bytes), if write { "complete write" } else { "complete read" })
             .await;
-        crate::operation::block_result(done)
+        done
     }
 
     /// Does `call` between the costs of an RPC from user space: submission, polling, and copying `in_bytes` out of the queue's memory.

@@ -97,8 +97,10 @@ pub struct SpuParameters {
     pub resume_cycles: u64,
     /// Cycles to send a response or an RPC: its header, the network interface's registers.
     pub send_cycles: u64,
-    /// Cycles to set a DMA up: permission check, the controller's registers.
+    /// Cycles to set a DMA up: the controller's registers, and finding that a kernel's endpoint asks, whose permission takes no look-up.
     pub dma_set_up_cycles: u64,
+    /// Cycles of a look-up in the permission table, for each range of NV memory that a user process' DMA moves.
+    pub permission_check_cycles: u64,
     /// Instructions that a run of a native app's handler is charged with: native code is not metered.
     pub native_run_instructions: u64,
 }

@@ -55,6 +55,7 @@ impl SpuHardware {
         let cycles = overhead
             + u64::from(work.sends) * spu.send_cycles
             + u64::from(work.dmas) * spu.dma_set_up_cycles
+            + u64::from(work.permission_checks) * spu.permission_check_cycles
             + (instructions as f64 * spu.cycles_per_instruction + 0.5) as u64;
         let computing_ns = self.cycles.duration_ns(cycles);
         let mut waiting_ns = 0;

@@ -94,6 +94,7 @@ impl SpuParameters {
         within("spu.resume_cycles", self.resume_cycles, CYCLES, "cycles")?;
         within("spu.send_cycles", self.send_cycles, CYCLES, "cycles")?;
         within("spu.dma_set_up_cycles", self.dma_set_up_cycles, CYCLES, "cycles")?;
+        within("spu.permission_check_cycles", self.permission_check_cycles, CYCLES, "cycles")?;
         within("spu.native_run_instructions", self.native_run_instructions, CYCLES, "instructions")?;
         let OperatorCosts { simple, load, store, multiply, divide, branch, call, float, vector } = self.operator_cost;
         let all = [simple, load, store, multiply, divide, branch, call, float, vector];

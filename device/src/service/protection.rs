@@ -88,6 +88,14 @@ impl Device {
         self.machine.borrow_mut().open_process(user, weight)
     }
 
+    /// Lets a process read, and write where `write` says so, bytes of an SPU's bank from `start` on. For who drives the device itself;
+    /// the host's agent asks the control service.
+    pub fn permit(&mut self, process: u32, spu: u16, (start, bytes): (u64, u64), write: bool) {
+        let rights = if write { Rights::READ_WRITE } else { Rights::READ };
+        let extent = Extent { start, end: start.saturating_add(bytes), rights };
+        self.machine.borrow_mut().protection.grant(process, spu, extent);
+    }
+
     /// Says whose a process is that has endpoints: its user, and what tells it from others on its host. For transports that
     /// take it from the host's kernel, never from the process.
     pub fn vouch(&mut self, process: u32, user: u32, identity: (u64, u64)) {

@@ -1,7 +1,7 @@
 //! Willow, figure 4: bandwidth of Base-IO under XFS and of Direct-IO, by request size.
 //!
-//! Direct-IO as an SSD App of its own is not simulated: its way is, through the same device with the same Base-IO handlers, by a
-//! user-space queue, without the kernel and its file system, with a permission check at every DMA to or from NV memory.
+//! Both are the real apps. Direct-IO is called by a user process through its own queue, without the kernel and its file system, an RPC for
+//! each stripe that a request touches, as its library does; SPU-OS looks the process' permission up at every DMA.
 
 use super::{Drawing, Experiment, ExperimentError, Findings, Laboratory, Plot, Series, Work};
 use crate::host::Path;
@@ -99,7 +99,7 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
         });
     }
     findings.notes.push(
-        "Direct-IO is its way, not an app of its own: user-space queue, no file system, a permission check at every DMA, Base-IO's handlers."
+        "Both are the real apps: Direct-IO by a user process' own queue, no file system, a look-up of the process' permission at every DMA."
             .to_owned(),
     );
     findings.notes.push(

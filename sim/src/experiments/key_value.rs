@@ -97,7 +97,6 @@ fn measure(laboratory: &Laboratory, version: Version, put: bool, threads: u64) -
     let mut simulation = Simulation::new(&SimulationOptions {
         namespace_bytes: if device { 0 } else { 64 << 20 },
         kv_namespace_bytes: if device { 64 << 20 } else { 0 },
-        permission_checks: matches!(version, Version::Host(Path::User, _)),
         ..laboratory.options()
     })?;
     if device {

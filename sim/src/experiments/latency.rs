@@ -33,7 +33,6 @@ fn breakdown(preset: &Preset, seed: u64, path: Path) -> Result<(Vec<f64>, f64), 
     let trace = Trace::new();
     let mut simulation = Simulation::new(&SimulationOptions {
         namespace_bytes: 1 << 20,
-        permission_checks: path == Path::User,
         trace: Some(trace.clone()),
         seed,
         ..SimulationOptions::new(preset.clone())

@@ -156,21 +156,19 @@ impl Laboratory {
         SimulationOptions { namespace_bytes: 64 << 20, seed: self.seed, ..SimulationOptions::new(self.preset.clone()) }
     }
 
-    /// Runs one workload in a simulation of its own. Direct-IO's path checks permissions.
+    /// Runs one workload in a simulation of its own.
     pub fn measure(&self, options: &SimulationOptions, work: &Work<'_>) -> Result<Report, ExperimentError> {
         let broken = |what: String| SimulationError::Workload { workload: "experiment".to_owned(), what };
-        let mut options = options.clone();
         match work {
             Work::Block(workload) => {
-                options.permission_checks |= workload.path == crate::Path::User;
-                let mut simulation = Simulation::new(&options)?;
+                let mut simulation = Simulation::new(options)?;
                 let workload = BlockWorkload { seed: self.seed, ..(*workload).clone() };
                 let (generator, source) = workload.generator().map_err(broken)?;
                 simulation.generator(generator, source)?;
                 Ok(simulation.run()?)
             }
             Work::Pairs(workload) => {
-                let mut simulation = Simulation::new(&options)?;
+                let mut simulation = Simulation::new(options)?;
                 let load = KvWorkload {
                     name: "load".to_owned(),
                     load: true,
