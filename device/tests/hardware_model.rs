@@ -135,6 +135,26 @@ fn latency(rig: &mut Rig, write: bool, offset: u64, bytes: u64) -> u64 {
     done.at_ns - begun_ns
 }
 
+#[test]
+fn a_dma_of_a_user_process_takes_a_look_up_and_a_kernels_takes_none() {
+    let mut rig = rig(&parameters());
+    let process = rig.device.open_process(1000, 1).unwrap();
+    let user = rig.device.open_hre(Some(process)).unwrap();
+    let base = rig.device.namespaces()[0].base;
+    (0..SPUS).for_each(|spu| rig.device.permit(process, spu, (base, 8192), false));
+    // The first access opens the row.
+    latency(&mut rig, false, 0, 4096);
+    let as_kernel = latency(&mut rig, false, 0, 4096);
+    rig.hre = user;
+    // 70 cycles of 10 ns.
+    assert_eq!(latency(&mut rig, false, 0, 4096), as_kernel + 700);
+    let request = block(&mut rig, true, 0, 4096);
+    rig.device.submit(user, request).unwrap();
+    rig.settle();
+    let refused = rig.device.completion().unwrap().outcome;
+    assert_eq!(refused, RpcOutcome::Answered { status: base_io_host::wire::STATUS_PERMISSION });
+}
+
 /// Nanoseconds of the steps of a request that meets nobody.
 struct Steps {
     way_in: u64,

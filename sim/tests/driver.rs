@@ -7,7 +7,7 @@ use willow_host::hre::{BlockCommand, Hre};
 use willow_host::{BlockClient, KvClient, RpcCall, StoreCondition};
 use willow_sim::{
     BlockWorkload, GeneratorOptions, HostParameters, KvWorkload, Next, Operation, Path, Preset, Simulation,
-    SimulationError, SimulationOptions,
+    SimulationError, SimulationOptions, Trace,
 };
 
 /// A device that takes no time, on a host of so many processors whose software costs nothing.
@@ -105,6 +105,48 @@ fn a_task_that_never_waits_is_told() {
     let mut sim = simulation(1);
     sim.host_thread("spinner", |_| Spin).unwrap();
     assert!(matches!(sim.run(), Err(SimulationError::Livelock { who, .. }) if who == "spinner"));
+}
+
+/// Direct-IO's own app, by a user process: the data are those of the block namespace, in as many requests as there are stripes.
+#[test]
+fn direct_io_is_the_app_itself_and_moves_the_same_data() {
+    for native in [true, false] {
+        let trace = Trace::new();
+        let mut sim = Simulation::new(&SimulationOptions {
+            namespace_bytes: 1 << 24,
+            native,
+            trace: Some(trace.clone()),
+            ..SimulationOptions::new(Preset::load("bee3").unwrap())
+        })
+        .unwrap();
+        let done = sim
+            .host_thread("direct", |thread| async move {
+                let data: Vec<u8> = (0..70 * 512).map(|at| (at / 5) as u8).collect();
+                thread.write(Path::User, 8192 - 1024, data.clone()).await.expect("writes");
+                assert_eq!(thread.read(Path::Bare, 8192 - 1024, 70 * 512).await.expect("reads"), data);
+                assert_eq!(thread.read(Path::User, 8192 - 512, 66 * 512).await.expect("reads"), data[512..67 * 512]);
+            })
+            .unwrap();
+        sim.run().unwrap();
+        assert!(done.take().is_some());
+        let began_ns = sim.now_ns();
+        let workload = BlockWorkload {
+            path: Path::User,
+            threads: 2,
+            queue_depth: 3,
+            bytes: 131_072,
+            read_percent: 50,
+            range_bytes: 1 << 23,
+            operations: Some(100),
+            ..BlockWorkload::default()
+        };
+        let (generator, source) = workload.generator().unwrap();
+        sim.generator(generator, source).unwrap();
+        let report = sim.run().unwrap();
+        assert_eq!(report.workloads.iter().map(|row| row.operations).sum::<u64>(), 100);
+        let requests = trace.spans(began_ns).iter().filter(|span| span.name == "start").count();
+        assert_eq!(requests, 100 * 16, "one a stripe, where Base-IO takes one an SPU");
+    }
 }
 
 #[test]
