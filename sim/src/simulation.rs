@@ -17,7 +17,7 @@ use crate::host::{HostParameters, Path};
 use crate::operation::{KINDS, KvTarget, Operation};
 use crate::preset::Preset;
 use crate::report::{self, Report};
-use crate::thread::{BlockTarget, HostLock, HostThread, Shared, SimulatedHre, SimulatedQueue};
+use crate::thread::{BlockTarget, HostLock, HostThread, Shared, SimulatedQueue};
 use crate::trace::Trace;
 use crate::world::{Brought, Then, World};
 use base_io_host::Geometry;
