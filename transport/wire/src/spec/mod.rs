@@ -1,5 +1,6 @@
 //! NVMe 2.x as typed constants and structures: base specification, NVM and key-value command sets, fabrics.
 
+pub mod authentication;
 pub mod command;
 pub mod fabrics;
 pub mod feature;

@@ -1,0 +1,56 @@
+//! DH-HMAC-CHAP, NVMe's in-band authentication (NVMe Base 8.13.5): what is computed, and the two ends of an exchange. The messages'
+//! bytes are in `willow_wire::spec::authentication`.
+//!
+//! ```text
+//! Secret (DHHC-1 text) ── transformed by NQN ──> key ──┐
+//! C1 ── with a group: HMAC(H(g^xy), C1) ──> C1a ───────┴─> response = HMAC(key, C1a | S1 | T_ID | SC_C | who | NQNs)
+//! ```
+//!
+//! What always holds:
+//! - sans-io, and no clock: who calls bounds the exchange in time;
+//! - secrets and what follows from them are wiped when dropped, never printed, compared in constant time, and exponents do not show
+//!   in the time that powers take;
+//! - an exchange that failed stays so; a response proves the secret for its challenge, sequence number, transaction and
+//!   names alone.
+//!
+//! Who may call it: the subsystem ([`ControllerExchange`]), the initiator ([`HostExchange`]), and who keeps keys ([`Secret`]).
+
+mod controller;
+mod entropy;
+mod group;
+mod hash;
+mod host;
+mod respond;
+mod secret;
+
+pub use controller::{Computation, Computed, ControllerExchange, OutOfOrder, Policy, Sent, SequenceNumbers};
+pub use entropy::{Entropy, NoEntropy};
+pub use group::{Group, GroupError, KeyPair};
+pub use hash::Hash;
+pub use host::{HostExchange, HostFailure};
+pub use secret::{SECRET_TEXT_BYTES_MAX, Secret, SecretError};
+
+use std::sync::Arc;
+
+/// What one end knows of one host: whose secrets they are, and the secrets.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// NQN of the host.
+    pub host_nqn: String,
+    /// Secret by which the host proves itself.
+    pub secret: Secret,
+    /// Secret by which the controller proves itself to this host; a controller without it cannot.
+    pub controller_secret: Option<Secret>,
+}
+
+/// Names of both ends, as Connect had them.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// The host's secrets and name.
+    pub credentials: Arc<Credentials>,
+    /// NQN of the subsystem.
+    pub subsystem_nqn: String,
+}
+
+#[cfg(test)]
+mod tests;
