@@ -25,8 +25,11 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 pub const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Options for connecting to the subsystem at an address; its name is asked for at the discovery service there.
-pub fn options(runtime: &Runtime, address: SocketAddr) -> Outcome<Options> {
+pub fn options(runtime: &Runtime, target: &TargetOption, address: SocketAddr) -> Outcome<Options> {
     let mut options = Options::new(address, DISCOVERY_NQN);
+    if let Some(credentials) = target.credentials()? {
+        options = options.with_credentials(Arc::new(credentials));
+    }
     options.connect_timeout = CONNECT_TIMEOUT;
     options.command_timeout = REQUEST_TIMEOUT;
     options.reconnect_for = Duration::ZERO;
@@ -59,14 +62,18 @@ pub fn attach(runtime: &Runtime, target: &TargetOption) -> Outcome<(Option<Contr
         }
         Target::Address(address) => address,
     };
-    let options = options(runtime, address)?;
+    let options = options(runtime, target, address)?;
+    let anonymous = options.credentials.is_none();
     let (controller, hre) = runtime
         .block_on(async {
             let controller = Controller::connect(options).await?;
             let hre = NvmeHre::new(controller.clone(), 0).await?;
             Ok::<_, willow_host::HreError>((controller, hre))
         })
-        .context(|| format!("cannot attach to the device at {address}"))?;
+        .context(|| {
+            let advice = if anonymous { " (if it knows hosts by their keys: --key FILE)" } else { "" };
+            format!("cannot attach to the device at {address}{advice}")
+        })?;
     Ok((Some(controller), Arc::new(hre)))
 }
 

@@ -2,6 +2,7 @@
 //! speaks of a thing decides. docs/configuration.md is the reference.
 
 use crate::failure::{Context, Failure, Outcome, fail};
+use crate::key;
 use crate::preset::{self, Preset};
 use crate::size::Size;
 use serde::Deserialize;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use willow_device::config::DeviceConfig;
 use willow_device::model::ModelParameters;
+use willow_nvme::HostAuthentication;
 use willow_shm_front::FrontConfig;
 
 /// Where the device listens unless told otherwise.
@@ -48,6 +50,9 @@ pub struct ServeOptions {
     /// Address for NVMe/TCP [default: 127.0.0.1:4420]; port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
+    /// Key file of a host that may connect over NVMe/TCP (willow key new); may be repeated. With one, hosts have to prove themselves
+    #[arg(long, value_name = "FILE")]
+    pub host_key: Vec<PathBuf>,
     /// Unix socket where processes of this machine get endpoints in shared memory [default: none]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -122,6 +127,8 @@ pub struct ServeConfig {
     pub listen: SocketAddr,
     /// Endpoints in shared memory.
     pub socket: Option<FrontConfig>,
+    /// Hosts that may connect; `None`: any.
+    pub authentication: Option<HostAuthentication>,
     /// Address for Prometheus.
     pub metrics: Option<SocketAddr>,
     /// Filter of the log.
@@ -175,6 +182,7 @@ impl ServeOptions {
             socket: self.socket.or(other.socket),
             endpoints: self.endpoints.or(other.endpoints),
             weight: if self.weight.is_empty() { other.weight } else { self.weight },
+            host_key: if self.host_key.is_empty() { other.host_key } else { self.host_key },
             native: if self.native.is_empty() { other.native } else { self.native },
         }
     }
@@ -217,7 +225,15 @@ impl ServeOptions {
                 preset.name
             ),
         };
+        let authentication = match self.host_key.is_empty() {
+            true => None,
+            false => {
+                let hosts = self.host_key.iter().map(|path| key::load(path)).collect::<Outcome<Vec<_>>>()?;
+                Some(HostAuthentication::new(hosts).map_err(Failure::new)?)
+            }
+        };
         Ok(ServeConfig {
+            authentication,
             hardware,
             media: self.media,
             capacity: self.capacity.or(preset.device.capacity.0),

@@ -14,6 +14,7 @@ mod demo;
 mod direct;
 mod failure;
 mod hardware;
+mod key;
 mod kv;
 mod logging;
 mod metrics;
@@ -53,6 +54,9 @@ enum Command {
     App(app::App),
     /// Call a handler of an app
     Rpc(rpc::RpcOptions),
+    /// Keys by which hosts prove who they are: new
+    #[command(subcommand)]
+    Key(key::Key),
     /// Namespaces: create, list, delete
     #[command(subcommand)]
     Ns(ns::Ns),
@@ -94,6 +98,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Serve(_) => Ok(()),
         Command::App(app) => app::run(app),
         Command::Rpc(options) => rpc::run(options),
+        Command::Key(key) => key::run(key),
         Command::Ns(ns) => ns::run(ns),
         Command::Kv(kv) => kv::run(kv),
         Command::Agent(options) => agent::run(options),

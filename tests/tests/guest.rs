@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use willow_tests::daemon::Daemon;
+use willow_tests::daemon::{Daemon, binary};
 use willow_tests::guest::{Guest, GuestOptions, HOST_ADDRESS, skip};
 use willow_tests::scratch::Scratch;
 
@@ -99,6 +99,7 @@ fn a_linux_host_uses_the_drive() {
          [ ! -e $BLOCK ]
          [ ! -e $PAIRS ]",
     );
+    proves_itself(&mut host);
     let kernel = host.guest.console();
     for bad in
         ["BUG:", "WARNING: CPU", "Oops", "blocked for more than", "Buffer I/O error", "EXT4-fs error", "Corruption"]
@@ -317,6 +318,72 @@ fn outlives_a_killed_device(host: &mut Host, daemon: &mut Daemon) {
          nvme io-passthru $LATER -n 3 $ALPHA --opcode=0x02 --cdw10=9 --cdw11=5 --data-len=9 --read -b 2> /dev/null |
              cmp - /tmp/name",
     );
+}
+
+/// Another device, which knows one host by its key: DH-HMAC-CHAP both ways, and hosts that cannot.
+fn proves_itself(host: &mut Host) {
+    const HOST_ID: &str = "6b1f3b2c-0f6e-4f0b-9a51-2d8f5f2f7c11";
+    let folder = Scratch::new("keys").expect("a temporary folder");
+    let name = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
+    let make = |file: &str, hash: &str| {
+        let path = folder.path().join(file);
+        let made =
+            Command::new(binary()).args(["key", "new", "--host", &name, "--both", "--hash", hash]).arg(&path).status();
+        assert!(made.is_ok_and(|status| status.success()), "willow key new");
+        let text = std::fs::read_to_string(&path).expect("a key file");
+        let secret = |at: usize| {
+            text.split('"').filter(|part| part.starts_with("DHHC-1:")).nth(at).expect("a secret").to_owned()
+        };
+        (path.display().to_string(), secret(0), secret(1))
+    };
+    let (file, secret, controller_secret) = make("key", "sha384");
+    let (_, stolen, other) = make("stolen", "sha256");
+    let mut daemon = Daemon::start(&["--size", "64M", "--kv-size", "0", "--spus", "2", "--host-key", &file]);
+    let prelude = std::mem::take(&mut host.prelude);
+    host.prelude = format!(
+        "{prelude}\nNQN={}\nTARGET='-t tcp -a {HOST_ADDRESS} -s {}'\nHOST='--hostnqn={name} --hostid={HOST_ID}'\n",
+        daemon.nqn(),
+        daemon.address().port()
+    );
+    host.step(&format!(
+        "# Anyone may ask what there is, and has no more of it.
+         nvme discover $TARGET | grep -q $NQN
+         gone nvme connect $TARGET -n $NQN
+         gone nvme connect $TARGET -n $NQN $HOST
+         gone nvme connect $TARGET -n $NQN $HOST --dhchap-secret={stolen}
+         # A device that does not have the secret that this host knows of it.
+         gone nvme connect $TARGET -n $NQN $HOST --dhchap-secret={secret} --dhchap-ctrl-secret={other}
+         gone block 1
+         dmesg --clear
+         nvme connect $TARGET -n $NQN $HOST --dhchap-secret={secret} --dhchap-ctrl-secret={controller_secret} --nr-io-queues=2
+         eventually 60 block 1
+         dmesg | grep 'authenticated with hash'
+         dmesg | grep 'controller authenticated'
+         BLOCK=$(block 1)
+         head -c 65536 /dev/urandom > /tmp/proven
+         dd if=/tmp/proven of=$BLOCK bs=64k oflag=direct status=none
+         # All queues authenticate anew while they are in use, and after a reset.
+         dmesg --clear
+         echo {secret} > /sys/class/nvme/$(controller)/dhchap_secret
+         again() {{ dmesg | grep -q 'controller authenticated'; }}
+         eventually 60 again
+         dd if=$BLOCK bs=64k count=1 iflag=direct status=none | cmp - /tmp/proven
+         nvme reset /dev/$(controller)
+         eventually 60 live
+         dd if=$BLOCK bs=64k count=1 iflag=direct status=none | cmp - /tmp/proven
+         nvme disconnect -n $NQN
+         # Without the device's proof.
+         nvme connect $TARGET -n $NQN $HOST --dhchap-secret={secret}
+         eventually 60 block 1
+         nvme disconnect -n $NQN"
+    ));
+    let log = daemon.log();
+    assert!(log.contains("host authenticated") && log.contains("authentication failed"), "{log}");
+    for secret in [&secret, &controller_secret, &stolen] {
+        assert!(!log.contains(&secret[10..30]), "a secret is in the log");
+    }
+    assert!(daemon.stop().success());
+    host.prelude = prelude;
 }
 
 #[test]

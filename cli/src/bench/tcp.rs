@@ -90,7 +90,7 @@ impl Tcp {
 
     fn open(target: &TargetOption, nsid: u32, slots: usize, buffer_bytes: usize) -> Outcome<Self> {
         let address = target.address()?;
-        let mut options = client::options(&client::runtime()?, address)?;
+        let mut options = client::options(&client::runtime()?, target, address)?;
         options.depth = u16::try_from(slots).context(|| "too many operations under way".to_owned())?;
         let circumstance = || format!("cannot attach to the device at {address}");
         let mut controller = PolledController::connect(&options).context(circumstance)?;

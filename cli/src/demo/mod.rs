@@ -442,7 +442,7 @@ impl Demo {
 }
 
 fn target_of(device: &DeviceProcess) -> TargetOption {
-    TargetOption { target: device.ready.listen.clone() }
+    TargetOption { target: device.ready.listen.clone(), key: None }
 }
 
 fn client_of(device: &DeviceProcess) -> Outcome<Client> {

@@ -55,6 +55,14 @@ fn serve(config: &ServeConfig) -> Outcome<()> {
     let mut server_config = ServerConfig { listen: vec![config.listen], ..ServerConfig::default() };
     server_config.subsystem.nqn.clone_from(&nqn);
     server_config.subsystem.serial = hex(&uuid)[..SERIAL_BYTES].to_owned();
+    server_config.subsystem.authentication.clone_from(&config.authentication);
+    match &config.authentication {
+        Some(authentication) => tracing::info!(hosts = authentication.hosts(), "hosts have to prove themselves"),
+        None if !config.listen.ip().is_loopback() => {
+            tracing::warn!("whoever reaches {} may do anything: use --host-key FILE", config.listen)
+        }
+        None => {}
+    }
     let (observed, published) = Observed::new(device);
     let front = match &config.socket {
         Some(front) => {

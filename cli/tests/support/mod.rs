@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The command under test.
 pub fn willow() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_willow"));
-    command.env_remove("WILLOW_LOG");
+    command.env_remove("WILLOW_LOG").env_remove("WILLOW_KEY");
     command
 }
 

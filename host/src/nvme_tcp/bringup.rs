@@ -1,14 +1,16 @@
 //! The commands that make a controller and its queues ready (NVMe Base 3.5, 6.3): written once over [`Port`], which the tokio
 //! driver implements by waiting and the polled driver by blocking.
 
+use super::authenticate::authenticate;
 use super::identity::{ControllerIdentity, NamespaceIdentity, command_set};
 use super::queue::{Completed, Transfer};
 use super::{NvmeError, Options};
 use std::time::Duration;
 use willow_wire::bytes::u32_at;
+use willow_wire::spec::authentication::{CONNECT_AUTHENTICATION_REQUIRED, CONNECT_SECURE_CHANNEL_REQUIRED};
 use willow_wire::spec::fabrics::{
-    self, CONNECT_DATA_BYTES, CONNECT_NO_FLOW_CONTROL, CONTROLLER_DYNAMIC, ConnectCommand, ConnectData, DiscoveryEntry,
-    DiscoveryHeader,
+    self, CONNECT_DATA_BYTES, CONNECT_NO_FLOW_CONTROL, CONTROLLER_DYNAMIC, ConnectCommand, ConnectData, DISCOVERY_NQN,
+    DiscoveryEntry, DiscoveryHeader,
 };
 use willow_wire::spec::identify::{self, cns};
 use willow_wire::spec::log::GetLogPage;
@@ -91,13 +93,23 @@ pub async fn connect<P: Port>(
     };
     let bytes: &[u8; CONNECT_DATA_BYTES] = &data.to_bytes();
     let done = command(port, "Connect", connect.to_entry(), Transfer::ToController(bytes.to_vec())).await?;
-    if done.entry.result >> 16 & 3 != 0 {
-        return Err(NvmeError::Incompatible {
-            address: options.address,
-            what: "requires authentication, which this host does not support".to_owned(),
-        });
+    let asked = done.entry.result as u32;
+    let incompatible = |what: &str| Err(NvmeError::Incompatible { address: options.address, what: what.to_owned() });
+    if asked & CONNECT_SECURE_CHANNEL_REQUIRED != 0 {
+        return incompatible("requires a secure channel, which this host does not support");
     }
-    Ok(done.entry.result as u16)
+    match (&options.credentials, asked & CONNECT_AUTHENTICATION_REQUIRED != 0) {
+        (Some(credentials), true) => authenticate(port, options, credentials.clone()).await?,
+        (None, true) => return incompatible("requires authentication, and no key of this host was given"),
+        // Who was promised a proof does not go on without it.
+        (Some(credentials), false)
+            if credentials.controller_secret.is_some() && options.subsystem_nqn != DISCOVERY_NQN =>
+        {
+            return incompatible("does not authenticate, and cannot be known to be the one that the key is for");
+        }
+        (_, false) => {}
+    }
+    Ok(asked as u16)
 }
 
 /// A controller that is ready.

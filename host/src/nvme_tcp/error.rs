@@ -63,6 +63,14 @@ pub enum NvmeError {
         /// What.
         what: String,
     },
+    /// One end did not prove itself to the other.
+    #[error("controller at {address}: authentication: {source}")]
+    Authentication {
+        /// Target.
+        address: SocketAddr,
+        /// What went wrong.
+        source: willow_auth::HostFailure,
+    },
     /// The command asks for what cannot be.
     #[error("{0}")]
     Argument(String),

@@ -4,6 +4,7 @@
 //! [`Controller`] is the asynchronous way, on tokio; [`polled`] the one for programs that have a core to spend on a queue.
 //! Both move the bytes of the same [`queue::Queue`].
 
+mod authenticate;
 pub mod bringup;
 pub mod connection;
 mod controller;

@@ -1,7 +1,9 @@
 //! What a connection is made with.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
+use willow_auth::Credentials;
 use willow_wire::spec::fabrics::NQN_BYTES_MAX;
 
 /// What to do with commands that were in flight when the connection died.
@@ -31,6 +33,9 @@ pub struct Options {
     pub host_nqn: String,
     /// Id of this host.
     pub host_id: [u8; 16],
+    /// How this host proves itself where the controller asks for it; with a secret of the controller, that has to, too. The name in it
+    /// is `host_nqn`: see [`Options::with_credentials`].
+    pub credentials: Option<Arc<Credentials>>,
     /// I/O queues wanted; the controller may give fewer.
     pub queues: u16,
     /// Commands in flight on each I/O queue, 1 to 1024; the controller may allow fewer.
@@ -81,6 +86,7 @@ impl Options {
             subsystem_nqn: subsystem_nqn.into(),
             host_nqn: format!("nqn.2014-08.org.nvmexpress:uuid:{hex}"),
             host_id,
+            credentials: None,
             queues: 1,
             depth: 128,
             header_digest: false,
@@ -96,6 +102,11 @@ impl Options {
         }
     }
 
+    /// The same for the host that these are of.
+    pub fn with_credentials(self, credentials: Arc<Credentials>) -> Self {
+        Options { host_nqn: credentials.host_nqn.clone(), credentials: Some(credentials), ..self }
+    }
+
     /// Checks the values; the error names the field.
     pub fn validate(&self) -> Result<(), super::NvmeError> {
         let error = |text: String| Err(super::NvmeError::Argument(text));
@@ -103,6 +114,11 @@ impl Options {
             if nqn.len() > NQN_BYTES_MAX || !nqn.starts_with("nqn.") {
                 return error(format!("{name} `{nqn}` must begin with `nqn.` and have at most {NQN_BYTES_MAX} bytes"));
             }
+        }
+        if let Some(credentials) = &self.credentials
+            && credentials.host_nqn != self.host_nqn
+        {
+            return error(format!("the credentials are of {}, host_nqn is {}", credentials.host_nqn, self.host_nqn));
         }
         if self.queues == 0 || self.queues > QUEUES_MAX {
             return error(format!("queues is {}, must be 1 to {QUEUES_MAX}", self.queues));

@@ -212,6 +212,18 @@ impl ControllerExchange {
         }
     }
 
+    /// Bytes of the message that [`ControllerExchange::receive`] would give; 0 where there is none.
+    pub fn message_bytes(&self) -> usize {
+        match &self.state {
+            State::Prepared(begun, pair) => {
+                16 + begun.challenge.len() + pair.as_ref().map_or(0, |pair| pair.public().len())
+            }
+            State::Proven(success) => 16 + success.response.as_ref().map_or(0, Vec::len),
+            State::Failing(..) => 8,
+            _ => 0,
+        }
+    }
+
     /// The message that Authentication Receive is answered with.
     pub fn receive(&mut self) -> Result<Vec<u8>, OutOfOrder> {
         let (next, message) = match std::mem::replace(&mut self.state, State::Idle) {

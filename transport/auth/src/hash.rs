@@ -1,7 +1,5 @@
 //! The hash functions of DH-HMAC-CHAP (NVMe Base 8.13.5.3, HashID).
 
-use hmac::{Hmac, Mac};
-use sha2::{Digest, Sha256, Sha384, Sha512};
 use zeroize::Zeroizing;
 
 /// A hash function.
@@ -13,13 +11,6 @@ pub enum Hash {
     Sha384,
     /// 03h.
     Sha512,
-}
-
-/// HMAC takes keys of any length: its constructor's error cannot come.
-fn hmac_of<M: Mac + hmac::digest::KeyInit>(key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
-    let Ok(mut mac) = <M as Mac>::new_from_slice(key) else { return Zeroizing::new(Vec::new()) };
-    parts.iter().for_each(|part| mac.update(part));
-    Zeroizing::new(mac.finalize().into_bytes().to_vec())
 }
 
 impl Hash {
@@ -57,17 +48,18 @@ impl Hash {
     /// Digest of `data`.
     pub fn digest(self, data: &[u8]) -> Zeroizing<Vec<u8>> {
         Zeroizing::new(match self {
-            Hash::Sha256 => Sha256::digest(data).to_vec(),
-            Hash::Sha384 => Sha384::digest(data).to_vec(),
-            Hash::Sha512 => Sha512::digest(data).to_vec(),
+            Hash::Sha256 => hmac_sha256::Hash::hash(data).to_vec(),
+            Hash::Sha384 => hmac_sha512::sha384::Hash::hash(data).to_vec(),
+            Hash::Sha512 => hmac_sha512::Hash::hash(data).to_vec(),
         })
     }
     /// HMAC of the parts, one after the other.
     pub fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
-        match self {
-            Hash::Sha256 => hmac_of::<Hmac<Sha256>>(key, parts),
-            Hash::Sha384 => hmac_of::<Hmac<Sha384>>(key, parts),
-            Hash::Sha512 => hmac_of::<Hmac<Sha512>>(key, parts),
-        }
+        let data = Zeroizing::new(parts.concat());
+        Zeroizing::new(match self {
+            Hash::Sha256 => hmac_sha256::HMAC::mac(data.as_slice(), key).to_vec(),
+            Hash::Sha384 => hmac_sha512::sha384::HMAC::mac(data.as_slice(), key).to_vec(),
+            Hash::Sha512 => hmac_sha512::HMAC::mac(data.as_slice(), key).to_vec(),
+        })
     }
 }

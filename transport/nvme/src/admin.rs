@@ -457,7 +457,7 @@ impl<B: Backend> Subsystem<B> {
                 self.complete(index, place, Status::ABORT_REQUESTED, 0, None);
                 0
             }
-            State::Free | State::Fetching => NOT_ABORTED,
+            State::Free | State::Fetching | State::Authenticating => NOT_ABORTED,
         }
     }
 }

@@ -100,7 +100,8 @@ impl<B: Backend> Subsystem<B> {
             .collect();
         expired.into_iter().for_each(|cntlid| self.end_controller(cntlid, "keep alive timeout"));
         self.expire_receives();
+        let authentication_ns = self.expire_authentications();
         let keep_alive = self.controllers.values().filter_map(Controller::keep_alive_deadline_ns).min();
-        self.next_timer_ns = keep_alive.unwrap_or(u64::MAX).min(self.receive_deadline_ns());
+        self.next_timer_ns = keep_alive.unwrap_or(u64::MAX).min(self.receive_deadline_ns()).min(authentication_ns);
     }
 }

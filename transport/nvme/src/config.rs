@@ -1,6 +1,9 @@
 //! What a subsystem is made of, and the bounds of everything in it.
 
 use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::authentication::HostAuthentication;
 
 /// Name of the subsystem where none is given.
 pub const NQN_DEFAULT: &str = "nqn.2025-01.org.willow-ssd:willow";
@@ -8,6 +11,13 @@ pub const NQN_DEFAULT: &str = "nqn.2025-01.org.willow-ssd:willow";
 pub const NQN_DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// Longest NQN (NVMe Base 4.5: 223 bytes).
 pub const NQN_BYTES_MAX: usize = 223;
+
+/// Most hosts that can be known by their keys.
+pub const HOST_KEYS_MAX: usize = 4096;
+/// Time between Connect, or the beginning of another authentication, and its end.
+pub const AUTHENTICATION_LIMIT: Duration = Duration::from_secs(30);
+/// Time that a host whose authentication failed has to close its connection itself.
+pub const AUTHENTICATION_FAILED_LINGER: Duration = Duration::from_millis(500);
 
 /// Most entries of a queue (CAP.MQES + 1, MAXCMD).
 pub const QUEUE_ENTRIES_MAX: u16 = 1024;
@@ -61,6 +71,8 @@ pub struct SubsystemConfig {
     pub addresses: Vec<SocketAddr>,
     /// Bytes of data buffers in use at a time.
     pub buffer_budget_bytes: usize,
+    /// Hosts that may connect, and how they prove themselves; `None`: any may, unproven.
+    pub authentication: Option<HostAuthentication>,
 }
 
 impl Default for SubsystemConfig {
@@ -70,6 +82,7 @@ impl Default for SubsystemConfig {
             serial: "WILLOW0001".to_owned(),
             addresses: Vec::new(),
             buffer_budget_bytes: BUFFER_BUDGET_BYTES,
+            authentication: None,
         }
     }
 }
@@ -86,7 +99,10 @@ impl SubsystemConfig {
         if self.buffer_budget_bytes < 16 << 20 {
             return Err(format!("buffer_budget_bytes is {}, must be at least 16 MiB", self.buffer_budget_bytes));
         }
-        Ok(())
+        match &self.authentication {
+            Some(authentication) => authentication.validate(),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Fabrics commands (NVMe Base 6): Connect, Property Get and Set.
 
 use willow_device::HostCompletion;
+use willow_wire::spec::authentication::CONNECT_AUTHENTICATION_REQUIRED;
 use willow_wire::spec::fabrics::{self as wire, ConnectCommand, ConnectData, connect_offset};
+use willow_wire::spec::opcode::{self, fabrics};
 use willow_wire::spec::property::{self, csts};
-use willow_wire::spec::{Status, SubmissionEntry, opcode};
+use willow_wire::spec::{Status, SubmissionEntry};
 
 use crate::backend::Backend;
 use crate::command::{self, Data};
@@ -77,6 +79,7 @@ impl<B: Backend> Subsystem<B> {
         if !discovery && data.subsystem_nqn != self.config.nqn {
             return Err(invalid(connect_offset::SUBNQN, true));
         }
+        let credentials = self.credentials(&data.host_nqn, discovery)?;
         let cntlid = if fields.queue_id == 0 {
             self.connect_admin(index, &fields, data, discovery)?
         } else {
@@ -101,11 +104,17 @@ impl<B: Backend> Subsystem<B> {
             // SQHD FFFFh in Connect's completion says that flow control is off, as the host asked.
             head: if flow_control { 0 } else { 0xffff },
             flow_control,
+            authenticated: credentials.is_none(),
         });
+        let mut result = u64::from(cntlid);
+        if let Some(credentials) = credentials {
+            result |= u64::from(CONNECT_AUTHENTICATION_REQUIRED);
+            self.expect_authentication(index, credentials);
+        }
         self.refresh_active();
         tracing::debug!(controller = cntlid, queue = fields.queue_id, entries = fields.queue_size + 1, "connected");
         if let Some(place) = self.begin(index, entry) {
-            self.complete(index, place, Status::SUCCESS, u64::from(cntlid), None);
+            self.complete(index, place, Status::SUCCESS, result, None);
         }
         Ok(())
     }
@@ -168,13 +177,16 @@ impl<B: Backend> Subsystem<B> {
         index: u16,
         association: Association,
         entry: &SubmissionEntry,
-        _capsule: &[u8],
+        capsule: &[u8],
     ) -> Next {
+        if matches!(entry.fabrics_type(), fabrics::AUTHENTICATION_SEND | fabrics::AUTHENTICATION_RECEIVE) {
+            return self.authentication_command(index, association, entry, capsule);
+        }
         let outcome = match (entry.fabrics_type(), association.qid) {
             _ if command::check_flags(entry).is_err() => Err(Failure::field(1)),
-            (opcode::fabrics::CONNECT, _) => Err(Failure::of(Status::COMMAND_SEQUENCE_ERROR)),
-            (opcode::fabrics::PROPERTY_GET, 0) => self.property_get(association.controller, entry),
-            (opcode::fabrics::PROPERTY_SET, 0) => {
+            (fabrics::CONNECT, _) => Err(Failure::of(Status::COMMAND_SEQUENCE_ERROR)),
+            (fabrics::PROPERTY_GET, 0) => self.property_get(association.controller, entry),
+            (fabrics::PROPERTY_SET, 0) => {
                 // Its completion comes before what it brings about.
                 match self.property_check(entry) {
                     Ok(value) => {
@@ -187,10 +199,8 @@ impl<B: Backend> Subsystem<B> {
                     Err(failure) => Err(failure),
                 }
             }
-            (opcode::fabrics::PROPERTY_GET | opcode::fabrics::PROPERTY_SET, _) => {
-                Err(Failure::at(Status::INVALID_OPCODE, 4))
-            }
-            // Neither authentication nor Disconnect (OFCS 0) is supported.
+            (fabrics::PROPERTY_GET | fabrics::PROPERTY_SET, _) => Err(Failure::at(Status::INVALID_OPCODE, 4)),
+            // Disconnect is not supported (OFCS 0).
             _ => Err(Failure::at(Status::INVALID_OPCODE, 4)),
         };
         match outcome {

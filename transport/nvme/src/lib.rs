@@ -9,6 +9,7 @@
 
 mod admin;
 mod association;
+pub mod authentication;
 pub mod backend;
 pub mod buffer;
 mod bytes;
@@ -29,6 +30,7 @@ mod subsystem;
 pub mod testing;
 mod work;
 
+pub use authentication::{AuthenticationJob, HostAuthentication};
 pub use backend::Backend;
 pub use buffer::{HEADROOM_BYTES, TAILROOM_BYTES};
 pub use config::SubsystemConfig;

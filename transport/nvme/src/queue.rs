@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use willow_device::{HreId, Upcall};
 
+use crate::authentication::QueueAuthentication;
 use crate::command::Command;
 use crate::statistics::{Direction, Histogram};
 use crate::work::Work;
@@ -23,6 +24,8 @@ pub(crate) enum State {
     Device,
     /// A Receive that waits for an upcall.
     Parked,
+    /// An Authentication Send whose powers are computed elsewhere.
+    Authenticating,
     /// An Asynchronous Event Request that waits for an event.
     Event,
 }
@@ -77,6 +80,8 @@ pub(crate) struct Queue {
     pub local: Option<IpAddr>,
     /// Set by Connect.
     pub association: Option<Association>,
+    /// How its host proves itself, where it has to.
+    pub authentication: Option<Box<QueueAuthentication>>,
     pub slots: Vec<Slot>,
     pub free: Vec<u16>,
     pub in_flight: u32,
@@ -100,6 +105,8 @@ pub(crate) struct Association {
     /// Submission queue head; not kept up where the host has disabled flow control.
     pub head: u16,
     pub flow_control: bool,
+    /// False until the host has proved itself, where it has to: only authentication commands are taken.
+    pub authenticated: bool,
 }
 
 impl Queue {
@@ -118,6 +125,7 @@ impl Queue {
             generation,
             local,
             association: None,
+            authentication: None,
             slots: Vec::new(),
             free: Vec::new(),
             in_flight: 0,

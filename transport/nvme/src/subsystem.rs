@@ -19,10 +19,12 @@ use std::sync::Arc;
 
 use base_io_host::Geometry;
 use key_value_host::Placement;
+use willow_auth::SequenceNumbers;
 use willow_device::{AppNumber, CommandSet, Namespace};
 
 use willow_wire::spec::{CompletionEntry, Status, SubmissionEntry, opcode};
 
+use crate::authentication::AuthenticationJob;
 use crate::backend::Backend;
 use crate::buffer::{BufferPool, HEADROOM_BYTES};
 use crate::command::{self, NamespaceView};
@@ -137,6 +139,8 @@ pub struct Subsystem<B> {
     busy_since_ns: u64,
     pub(crate) busy_ns: u64,
     pub(crate) error_entries: u64,
+    pub(crate) sequence_numbers: SequenceNumbers,
+    pub(crate) authentication_jobs: VecDeque<AuthenticationJob>,
     /// What the control service's statistics tell of hosts: made anew when they are asked for.
     pub(crate) front: Rc<RefCell<serde_json::Value>>,
 }
@@ -173,6 +177,8 @@ impl<B: Backend> Subsystem<B> {
             busy_since_ns: 0,
             busy_ns: 0,
             error_entries: 0,
+            sequence_numbers: SequenceNumbers::default(),
+            authentication_jobs: VecDeque::new(),
             front: Rc::default(),
         };
         let front = subsystem.front.clone();
@@ -275,6 +281,9 @@ impl<B: Backend> Subsystem<B> {
         };
         if queue.in_flight >= u32::from(association.entries) {
             return Next::Violation("more commands than the queue has entries");
+        }
+        if !association.authenticated {
+            return self.unauthenticated_command(index, association, entry, capsule);
         }
         if entry.opcode() == opcode::FABRICS {
             return self.fabrics_command(index, association, entry, capsule);

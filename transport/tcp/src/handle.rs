@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use willow_device::{Job, JobDone};
 use willow_nvme::Statistics;
+use willow_nvme::authentication::{AuthenticationDone, AuthenticationJob};
 
 use crate::config::SHUTDOWN_LIMIT;
 use crate::wake::Wake;
@@ -71,9 +72,32 @@ impl ServerHandle {
     }
 }
 
-/// The thread that runs the device's jobs, one after the other.
-pub(crate) fn start_worker(shared: Arc<Shared>) -> Result<(mpsc::Sender<Job>, mpsc::Receiver<JobDone>), ServeError> {
-    let (jobs, todo) = mpsc::channel::<Job>();
+/// What takes too long for the thread that serves.
+pub(crate) enum Errand {
+    Device(Job),
+    Authentication(AuthenticationJob),
+}
+
+/// What came of it.
+pub(crate) enum ErrandDone {
+    Device(JobDone),
+    Authentication(AuthenticationDone),
+}
+
+impl Errand {
+    fn run(self) -> ErrandDone {
+        match self {
+            Errand::Device(job) => ErrandDone::Device(job.run()),
+            Errand::Authentication(job) => ErrandDone::Authentication(job.run()),
+        }
+    }
+}
+
+/// The thread that runs errands, one after the other.
+pub(crate) fn start_worker(
+    shared: Arc<Shared>,
+) -> Result<(mpsc::Sender<Errand>, mpsc::Receiver<ErrandDone>), ServeError> {
+    let (jobs, todo) = mpsc::channel::<Errand>();
     let (done, results) = mpsc::channel();
     std::thread::Builder::new()
         .name("willow-jobs".into())

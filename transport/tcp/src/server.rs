@@ -17,13 +17,12 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self};
-use willow_device::{Job, JobDone};
 use willow_nvme::{Backend, ConnectionId, Subsystem};
 use willow_wire::pdu::PduError;
 
 use crate::config::*;
 use crate::connection::{Connection, End};
-use crate::handle::{ServeError, ServerHandle, Shared, start_worker, system};
+use crate::handle::{Errand, ErrandDone, ServeError, ServerHandle, Shared, start_worker, system};
 use crate::output::Sent;
 use crate::wake::Wake;
 
@@ -57,8 +56,8 @@ pub struct Server<B: Backend> {
     started: Instant,
     now_ns: u64,
     accept_after_ns: u64,
-    jobs: mpsc::Sender<Job>,
-    jobs_done: mpsc::Receiver<JobDone>,
+    jobs: mpsc::Sender<Errand>,
+    jobs_done: mpsc::Receiver<ErrandDone>,
     jobs_out: usize,
 }
 
@@ -351,9 +350,16 @@ impl<B: Backend> Server<B> {
         if self.waiting > 0 {
             worked |= self.retry_waiting();
         }
-        while let Some(job) = self.subsystem.backend_mut().job() {
+        loop {
+            let errand = match self.subsystem.backend_mut().job() {
+                Some(job) => Errand::Device(job),
+                None => match self.subsystem.authentication_job() {
+                    Some(job) => Errand::Authentication(job),
+                    None => break,
+                },
+            };
             worked = true;
-            if self.jobs.send(job).is_ok() {
+            if self.jobs.send(errand).is_ok() {
                 self.jobs_out += 1;
             }
         }
@@ -512,7 +518,10 @@ impl<B: Backend> Server<B> {
     fn answer_others(&mut self) {
         while let Ok(done) = self.jobs_done.try_recv() {
             self.jobs_out -= 1;
-            self.subsystem.backend_mut().job_done(done);
+            match done {
+                ErrandDone::Device(done) => self.subsystem.backend_mut().job_done(done),
+                ErrandDone::Authentication(done) => self.subsystem.authentication_done(done),
+            }
         }
         let asked = self.shared.statistics.lock().map(|mut list| std::mem::take(&mut *list)).unwrap_or_default();
         if !asked.is_empty() {
