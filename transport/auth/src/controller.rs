@@ -334,15 +334,12 @@ impl ControllerExchange {
         if reply.transaction != begun.transaction || !lengths {
             return Err(Explanation::IncorrectPayload);
         }
-        match &reply.challenge {
-            // A challenge sent back would have this end answer its own question; a number used twice, a question asked before.
-            Some(challenge)
-                if reply.sequence == 0 || reply.sequence == self.host_sequence || *challenge == begun.challenge =>
-            {
-                return Err(Explanation::IncorrectPayload);
-            }
-            None if reply.sequence != 0 => return Err(Explanation::IncorrectPayload),
-            _ => {}
+        // A challenge sent back would have this end answer its own question; a number used twice, a question asked before. Without a
+        // challenge the number means nothing (Linux 6.12 sends one).
+        if let Some(challenge) = &reply.challenge
+            && (reply.sequence == 0 || reply.sequence == self.host_sequence || *challenge == begun.challenge)
+        {
+            return Err(Explanation::IncorrectPayload);
         }
         match pair {
             Some(pair) => {

@@ -213,7 +213,7 @@ fn replies_that_do_not_fit_are_refused() {
     assert_eq!(with_reply(false, |reply, _| reply.response.truncate(31)), payload);
     assert_eq!(with_reply(false, |reply, _| reply.response = vec![0; 48]), payload);
     assert_eq!(with_reply(false, |reply, _| reply.public = vec![2; 256]), payload);
-    assert_eq!(with_reply(false, |reply, _| reply.sequence = 5), payload);
+    assert_eq!(with_reply(false, |reply, _| reply.sequence = 5), None, "it means nothing without a challenge");
     assert_eq!(with_reply(true, |reply, _| reply.sequence = 0), payload);
     // The controller's own question sent back to it.
     assert_eq!(with_reply(true, |reply, challenge| reply.challenge = Some(challenge.to_vec())), payload);
