@@ -203,7 +203,7 @@ impl Stage {
 }
 
 fn fill(socket: &Path, range: Size) -> Outcome<()> {
-    let target = crate::target::TargetOption { target: socket.display().to_string() };
+    let target = crate::target::TargetOption { target: socket.display().to_string(), key: None };
     let common = CommonOptions {
         target,
         in_process: false,
