@@ -169,12 +169,39 @@ impl<'de> Deserialize<'de> for Capacity {
 /// Parses a file of settings; the error names file, line and field.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &str) -> Result<T, PresetError> {
     toml::from_str(text).map_err(|error| {
-        let place = error.span().map(|span| {
-            let before = &text.as_bytes()[..span.start.min(text.len())];
-            format!(", line {}", before.iter().filter(|byte| **byte == b'\n').count() + 1)
-        });
-        PresetError(format!("{file}{}: {}", place.unwrap_or_default(), error.message()))
+        let message = error.message();
+        let Some(span) = error.span() else { return PresetError(format!("{file}: {message}")) };
+        let before = &text.as_bytes()[..span.start.min(text.len())];
+        let line = before.iter().filter(|byte| **byte == b'\n').count();
+        match field_of(text, line, message) {
+            Some((line, field)) => PresetError(format!("{file}, line {}: {field}: {message}", line + 1)),
+            None => PresetError(format!("{file}, line {}: {message}", line + 1)),
+        }
     })
+}
+
+/// The field that a complaint about a value is about, and its line, counted from 0: the line's own; or, where it is a table's
+/// header (of some tables the parser tells no more), the field of that table that has the value which the complaint quotes.
+/// `None` where the complaint names a field itself.
+fn field_of(text: &str, line: usize, message: &str) -> Option<(usize, String)> {
+    if message.contains("field `") {
+        return None;
+    }
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let header = |line: &str| Some(line.strip_prefix('[')?.split(']').next()?.trim().to_owned());
+    let entry = |line: &str| {
+        let (key, value) = line.split_once('=')?;
+        Some((key.trim().to_owned(), value.trim().replace('_', "")))
+    };
+    let table = lines.get(..=line)?.iter().rev().find_map(|line| header(line));
+    let full = |key: String| table.as_ref().map_or(key.clone(), |table| format!("{table}.{key}"));
+    if let Some((key, _)) = entry(lines.get(line)?) {
+        return Some((line, full(key)));
+    }
+    let quoted = message.split('`').nth(1)?;
+    let within = lines.iter().enumerate().skip(line + 1).take_while(|(_, line)| header(line).is_none());
+    let mut matching = within.filter_map(|(number, line)| Some((number, entry(line)?)));
+    matching.find(|(_, (_, value))| value == quoted).map(|(number, (key, _))| (number, full(key)))
 }
 
 /// The line of `table.field` (or of a top-level field), counted from 1.
@@ -437,6 +464,25 @@ mod tests {
         assert!(error.contains("host.processors is 0, expected 1 to 1024 processors"), "{error}");
         let line: usize = error.split("line ").nth(1).unwrap().split(':').next().unwrap().parse().unwrap();
         assert!(line > lines && bee3.lines().nth(line - 1).unwrap().starts_with("processors ="), "{error}");
+    }
+
+    /// Values of a wrong kind: the parser knows the line (or, in a table with kinds, its header), and the field is found.
+    #[test]
+    fn values_of_a_wrong_kind_are_told_with_their_field_and_line() {
+        let text = Preset::text("modern-nvme").unwrap();
+        for (from, to, field) in [
+            ("read_ns = 3_000", "read_ns = -5", "media.read_ns"),
+            ("kernel_polls = ", "kernel_polls = 3 # ", "host.kernel_polls"),
+            ("spus = 8", "spus = \"many\"", "spus"),
+            ("in_bytes_per_s = ", "in_bytes_per_s = \"fast\" # ", "link.in_bytes_per_s"),
+        ] {
+            let changed = text.replacen(from, to, 1);
+            assert_ne!(changed, text, "{from}");
+            let line = changed.lines().position(|line| line.starts_with(to)).unwrap() + 1;
+            let error = parse(&changed).unwrap_err();
+            assert!(error.starts_with(&format!("some.toml, line {line}: {field}: invalid ")), "{error}");
+            assert!(error.contains("expected"), "{error}");
+        }
     }
 
     #[test]
