@@ -134,6 +134,7 @@ fn a_get_is_few_imports_and_few_instructions() {
         key: *b"0123456789abcdef",
         key_bytes: 16,
         word: 0,
+        reply_offset: 0,
     };
     for number in 0..100 {
         let put = PairArguments { word: VALUE_BYTES, ..pair(number) };

@@ -223,8 +223,8 @@ impl<B: Backend> Subsystem<B> {
                 }
             }
             Operation::Retrieve(key) => {
-                let call = call_rpc(app, Call::get(&placement, nsid, &key, 0));
-                self.submit(index, place, RpcList::One(call), buffer, 0, bytes, Work::Retrieve);
+                let call = call_rpc(app, Call::get_at(&placement, nsid, &key, at));
+                self.submit(index, place, RpcList::One(call), buffer, 0, at + bytes, Work::Retrieve);
             }
             Operation::Delete(key) => {
                 let call = call_rpc(app, Call::delete(&placement, nsid, &key, false));
@@ -382,11 +382,12 @@ impl<B: Backend> Subsystem<B> {
                 if !status.is_success() {
                     return self.give_up(index, place, status, completion.buffer);
                 }
-                let sent = completion.result.min(bytes).min(completion.reply_bytes) as usize;
+                let written = completion.reply_bytes.saturating_sub(HEADROOM_BYTES as u32);
+                let sent = completion.result.min(bytes).min(written) as usize;
                 if let Some(slot) = self.slot_mut(index, place) {
                     slot.bytes = sent as u32;
                 }
-                let payload = Payload { buffer: completion.buffer, start: 0, bytes: sent };
+                let payload = Payload { buffer: completion.buffer, start: HEADROOM_BYTES, bytes: sent };
                 let payload = self.or_nothing(payload);
                 self.complete(index, place, Status::SUCCESS, u64::from(completion.result), payload);
             }

@@ -78,8 +78,8 @@ impl Call {
     fn pair(handler: u8, placement: &Placement, nsid: u32, key: &Key, flags: u32, word: u32) -> Self {
         let hash = placement.hash(key);
         let arguments =
-            PairArguments { nsid, flags, hash, key: key.bytes, key_bytes: u32::from(key.length), word }.encode();
-        Call { handler, spu: placement.spu(hash), arguments }
+            PairArguments { nsid, flags, hash, key: key.bytes, key_bytes: u32::from(key.length), word, reply_offset: 0 };
+        Call { handler, spu: placement.spu(hash), arguments: arguments.encode() }
     }
 
     /// Stores a value of `value_bytes` bytes, which are the request's payload. `durable`: it is flushed before the answer.
@@ -107,6 +107,14 @@ impl Call {
     /// length, so that a short buffer is noticed (NVMe KV Retrieve: the value size is in completion DW0).
     pub fn get(placement: &Placement, nsid: u32, key: &Key, offset: u32) -> Self {
         Self::pair(handler::GET, placement, nsid, key, 0, offset)
+    }
+
+    /// The same GET, its value at byte `reply_offset` of the reply: a transport has room for its framing in front of it.
+    pub fn get_at(placement: &Placement, nsid: u32, key: &Key, reply_offset: u32) -> Self {
+        let hash = placement.hash(key);
+        let (key, key_bytes) = (key.bytes, u32::from(key.length));
+        let arguments = PairArguments { nsid, flags: 0, hash, key, key_bytes, word: 0, reply_offset };
+        Call { handler: handler::GET, spu: placement.spu(hash), arguments: arguments.encode() }
     }
 
     /// Removes the pair.

@@ -80,12 +80,14 @@ impl<F: Future<Output = Result<(), Error>>> Future for Faults<F> {
 /// A request's view of SPU-OS.
 struct Ports<'a> {
     request: &'a Request,
+    /// Where values begin in the reply.
+    reply_offset: u32,
     turns: Cell<u32>,
 }
 
 impl<'a> Ports<'a> {
     fn new(request: &'a Request) -> Self {
-        Ports { request, turns: Cell::new(0) }
+        Ports { request, reply_offset: 0, turns: Cell::new(0) }
     }
 }
 
@@ -110,7 +112,7 @@ impl Bank for Ports<'_> {
 
     #[inline]
     fn send(&self, address: u64, offset: u32, bytes: u32) -> impl Future<Output = Result<(), Fault>> {
-        Faults(self.request.dma(Nv(address), Reply(offset), bytes))
+        Faults(self.request.dma(Nv(address), Reply(self.reply_offset + offset), bytes))
     }
 
     async fn reply(&self, from: &[u8], offset: u32) -> Result<(), Fault> {
@@ -219,8 +221,10 @@ async fn get(request: Request, state: &State) -> Response {
         Ok(pair) => pair,
         Err(response) => return response,
     };
-    let room = request.info().reply_bytes;
-    let ports = Ports::new(&request);
+    let Some(room) = request.info().reply_bytes.checked_sub(arguments.reply_offset) else {
+        return Response::failure(wire::STATUS_MALFORMED);
+    };
+    let ports = Ports { reply_offset: arguments.reply_offset, ..Ports::new(&request) };
     let store = match state.table.try_enter(arguments.nsid) {
         Some(store) => store,
         None => match state.table.enter(&ports, arguments.nsid).await {

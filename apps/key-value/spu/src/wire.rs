@@ -8,7 +8,8 @@
 pub mod handler {
     /// Stores a pair. Payload: the value. `word`: its length in bytes. `FLAG_ONLY_IF_*` and [`super::FLAG_FUA`] apply.
     pub const PUT: u8 = 1;
-    /// Copies the value from byte `word` on to the reply, as far as the reply buffer goes. Result: the value's full length.
+    /// Copies the value from byte `word` on to the reply from its byte `reply_offset` on, as far as the reply buffer goes.
+    /// Result: the value's full length.
     pub const GET: u8 = 2;
     /// Removes a pair. [`super::FLAG_FUA`] applies.
     pub const DELETE: u8 = 3;
@@ -89,11 +90,13 @@ pub struct PairArguments {
     pub key_bytes: u32,
     /// PUT: value length. GET: offset in the value. LIST: offset in the reply.
     pub word: u32,
+    /// GET: first byte of the reply that is written: a transport has room for its framing in front of the value.
+    pub reply_offset: u32,
 }
 
 impl PairArguments {
     /// Encoded length.
-    pub const BYTES: usize = 40;
+    pub const BYTES: usize = 44;
 
     /// Little-endian bytes.
     #[inline]
@@ -105,6 +108,7 @@ impl PairArguments {
         out[16..32].copy_from_slice(&self.key);
         out[32..36].copy_from_slice(&self.key_bytes.to_le_bytes());
         out[36..40].copy_from_slice(&self.word.to_le_bytes());
+        out[40..44].copy_from_slice(&self.reply_offset.to_le_bytes());
         out
     }
 
@@ -120,6 +124,7 @@ impl PairArguments {
             key,
             key_bytes: word(from, 32),
             word: word(from, 36),
+            reply_offset: word(from, 40),
         }
     }
 }
