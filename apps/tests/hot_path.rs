@@ -44,7 +44,7 @@ fn a_read_and_a_write_are_one_import_and_few_instructions() {
     {
         let (mut store, instance) = instance(pending);
         let start = instance.get_typed_func::<(i32, i32), i32>(&mut store, "start").expect("an export");
-        let complete = instance.get_typed_func::<(i32, i64), ()>(&mut store, "complete").expect("an export");
+        let complete = instance.get_typed_func::<(i32, i64), i32>(&mut store, "complete").expect("an export");
         let range = RangeArguments {
             nv_address: 65536,
             bytes: 4096,
@@ -66,8 +66,11 @@ fn a_read_and_a_write_are_one_import_and_few_instructions() {
             let taken = start.call(&mut store, (token, handler.into())).expect("no trap");
             if pending {
                 assert_eq!((taken, &store.data().names[..]), (0, &["dma"][..]));
-                complete.call(&mut store, (0, 0)).expect("no trap");
-                assert_eq!(store.data().names, ["dma", "respond"]);
+                assert_eq!(complete.call(&mut store, (0, 0)).expect("no trap"), 2);
+                assert_eq!(store.data().names, ["dma"]);
+                let mut answered = [0xff; 4];
+                memory.read(&store, record, &mut answered).expect("in memory");
+                assert_eq!(i32::from_le_bytes(answered), token);
             } else {
                 assert_eq!((taken, &store.data().names[..]), (2, &["dma"][..]));
                 let mut response = [0xff; 8];

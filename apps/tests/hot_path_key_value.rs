@@ -102,17 +102,20 @@ fn request(store: &mut Store<Spu>, instance: &Instance, handler: u8, arguments: 
     spu.reply = vec![0; VALUE_BYTES as usize];
     spu.calls.clear();
     store.set_fuel(u64::MAX).expect("fuel");
+    let recorded = |store: &mut Store<Spu>| {
+        let mut response = [0; 8];
+        memory.read(&*store, record + 24, &mut response).expect("in memory");
+        let word = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| response[at + byte]));
+        (word(0), word(4))
+    };
     match start.call(&mut *store, (65536, handler.into())).expect("no trap") {
-        2 => {
-            let mut response = [0; 8];
-            memory.read(&*store, record + 24, &mut response).expect("in memory");
-            let word = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| response[at + byte]));
-            (word(0), word(4))
-        }
+        2 => recorded(store),
         _ => {
-            let complete = instance.get_typed_func::<(i32, i64), ()>(&mut *store, "complete").expect("an export");
+            let complete = instance.get_typed_func::<(i32, i64), i32>(&mut *store, "complete").expect("an export");
             while let Some(wait) = store.data_mut().waits.pop() {
-                complete.call(&mut *store, (wait, 0)).expect("no trap");
+                if complete.call(&mut *store, (wait, 0)).expect("no trap") == 2 {
+                    return recorded(store);
+                }
             }
             store.data_mut().responses.pop().expect("an answer")
         }

@@ -7,12 +7,13 @@ use crate::failure::{Context, Failure, Outcome, fail};
 use base_io_host::Geometry;
 use base_io_host::wire::handler;
 use key_value_host::wire::STATUS_NOT_FOUND;
-use key_value_host::{Call, Key, Placement, PutCondition};
+use key_value_host::{Call, Placement, PutCondition};
 use std::time::Instant;
 use willow_device::{
     AppNumber, Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc,
     RpcList, RpcOutcome, Store,
 };
+use willow_sim::operation::key_of;
 
 /// Fills buffers that are written: no run of zeroes, nothing that compresses away.
 pub fn fill(buffer: &mut [u8], seed: u64) {
@@ -21,15 +22,6 @@ pub fn fill(buffer: &mut [u8], seed: u64) {
         let word = random.next_u64().to_le_bytes();
         chunk.copy_from_slice(&word[..chunk.len()]);
     }
-}
-
-/// The key of a number: 16 bytes, as evenly spread as people's keys are not.
-pub fn key_of(number: u64) -> Key {
-    let mut bytes = *b"key-000000000000";
-    let digits = format!("{number:012}");
-    bytes[4..].copy_from_slice(&digits.as_bytes()[digits.len() - 12..]);
-    // 16 bytes are a valid key.
-    Key::new(&bytes).unwrap_or_else(|_| unreachable!())
 }
 
 /// The device and one endpoint on it.

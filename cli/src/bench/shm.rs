@@ -5,7 +5,7 @@
 
 use super::CommonOptions;
 use super::engine::{Driver, Ended, Operation};
-use super::in_process::{fill, key_of};
+use super::in_process::fill;
 use crate::client::Client;
 use crate::failure::{Context, Failure, Outcome, fail};
 use base_io_host::Geometry;
@@ -18,6 +18,7 @@ use willow_host::control::CommandSet;
 use willow_shm::layout::{Call, Command, Completion, Operation as Wanted, Outcome as End};
 use willow_shm::message::{Kind, View, decode};
 use willow_shm::ring::Endpoint;
+use willow_sim::operation::key_of;
 
 /// Longest wait for a completion.
 const WAIT_MAX: Duration = Duration::from_secs(30);

@@ -5,7 +5,7 @@
 
 use super::CommonOptions;
 use super::engine::{Driver, Ended, Operation};
-use super::in_process::{fill, key_of};
+use super::in_process::fill;
 use crate::client::{self, Client};
 use crate::failure::{Context, Outcome, fail};
 use crate::target::TargetOption;
@@ -14,6 +14,7 @@ use willow_host::control::CommandSet;
 use willow_host::nvme_tcp::identity::NamespaceKind;
 use willow_host::nvme_tcp::polled::{PolledController, PolledQueue};
 use willow_host::nvme_tcp::{Completed, Transfer};
+use willow_sim::operation::key_of;
 use willow_wire::spec::opcode::{kv as kv_opcode, nvm};
 use willow_wire::spec::{Status, SubmissionEntry, kv};
 

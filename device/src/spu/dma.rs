@@ -329,7 +329,11 @@ impl Machine {
             }
             abi::PORT_LOCAL => {
                 let into = memory.slice_mut(to, bytes)?;
-                if bytes <= FETCH_BYTES_MAX && dma.segments == 1 && group.is_none() && self.put_off(caller, dma) {
+                if (9..=FETCH_BYTES_MAX).contains(&bytes)
+                    && dma.segments == 1
+                    && group.is_none()
+                    && self.put_off(caller, dma)
+                {
                     return Ok(Moved::Fetching);
                 }
                 match self.media.store.read(bank, from, into) {

@@ -100,9 +100,18 @@ impl Machine {
     }
 }
 
-/// The response that an app left in its record.
+fn record_word(record: &[u8; RECORD_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]])
+}
+
+/// The response that an app left in its record: status, result.
 #[inline]
 pub(crate) fn record_response(record: &[u8; RECORD_BYTES]) -> (u32, u32) {
-    let word = |at: usize| u32::from_le_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
-    (word(RECORD_RESPONSE), word(RECORD_RESPONSE + 4))
+    (record_word(record, RECORD_RESPONSE), record_word(record, RECORD_RESPONSE + 4))
+}
+
+/// The token of the request that an app answered in its record when its `complete` returned.
+#[inline]
+pub(crate) fn record_answered(record: &[u8; RECORD_BYTES]) -> u32 {
+    record_word(record, 0)
 }

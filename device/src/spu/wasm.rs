@@ -8,7 +8,7 @@ use super::abi;
 use super::dma::{Dma, End};
 use super::module::{self, Manifest, ModuleLimits};
 use super::os::{Caller, LocalMemory, Machine, WildPointer};
-use super::request::{RECORD_BYTES, record_response};
+use super::request::{RECORD_BYTES, record_answered, record_response};
 use super::{Instance, Offered};
 use crate::model::parameters::OperatorCosts;
 use std::cell::RefCell;
@@ -42,12 +42,18 @@ pub(crate) struct Runtime {
     linker: Linker<Guest>,
 }
 
+/// The export `complete`, in either form.
+enum Complete {
+    Silent(TypedFunc<(u32, i64), ()>),
+    Answering(TypedFunc<(u32, i64), i32>),
+}
+
 /// An instance on one SPU.
 pub(crate) struct WasmInstance {
     store: Store<Guest>,
     memory: Memory,
     start: TypedFunc<(u32, u32), i32>,
-    complete: TypedFunc<(u32, i64), ()>,
+    complete: Complete,
     /// Where its request record is, if it has one.
     record: Option<usize>,
     budget: u64,
@@ -149,7 +155,10 @@ impl WasmInstance {
         let memory = instance.get_memory(&mut store, "memory").ok_or("it exports no memory")?;
         store.data_mut().memory = Some(memory);
         let start = instance.get_typed_func(&mut store, "start").map_err(wrong)?;
-        let complete = instance.get_typed_func(&mut store, "complete").map_err(wrong)?;
+        let complete = match instance.get_typed_func(&mut store, "complete") {
+            Ok(complete) => Complete::Answering(complete),
+            Err(_) => Complete::Silent(instance.get_typed_func(&mut store, "complete").map_err(wrong)?),
+        };
         let record = Self::find_record(&instance, &mut store, memory)?;
         if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
             initialize.call(&mut store, ()).map_err(|error| format!("its _initialize failed: {error:#}"))?;
@@ -229,11 +238,24 @@ impl Instance for WasmInstance {
 
     #[inline]
     fn complete(&mut self, wait: u32, result: i64) -> Result<(), String> {
-        let ran = self.store.set_fuel(self.budget).and_then(|()| self.complete.call(&mut self.store, (wait, result)));
+        let arguments = (wait, result);
+        let ran = self.store.set_fuel(self.budget).and_then(|()| match &self.complete {
+            Complete::Answering(complete) => complete.call(&mut self.store, arguments),
+            Complete::Silent(complete) => complete.call(&mut self.store, arguments).map(|()| 0),
+        });
         match ran {
-            Ok(()) => {
+            Ok(answered) => {
                 self.account();
-                Ok(())
+                match (answered, self.record()) {
+                    (0, _) => Ok(()),
+                    (2, Some((record, guest))) => {
+                        let (token, (status, result)) = (record_answered(record), record_response(record));
+                        guest.machine.borrow_mut().respond(guest.caller, token, status, result);
+                        Ok(())
+                    }
+                    (2, None) => Err("its export complete returned 2, but it has no request record".to_owned()),
+                    (other, _) => Err(format!("its export complete returned {other}, only 0 and 2 have a meaning")),
+                }
             }
             Err(error) => Err(self.reason(&error)),
         }

@@ -217,7 +217,7 @@ pub(crate) enum Issued<T> {
     Pending,
 }
 
-/// `start`'s values: the request is taken; no thread is free; it is answered as the record says.
+/// `start`'s values: the request is taken; no thread is free; it is answered as the record says. `complete` has the first and the last.
 const TAKEN: i32 = 0;
 const NO_THREAD: i32 = 1;
 #[cfg(target_arch = "wasm32")]
@@ -454,12 +454,11 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
         let taken = match polled {
             #[cfg(target_arch = "wasm32")]
             Poll::Ready(response) => {
-                self.table.taken.set(self.table.taken.get() & !(1 << index));
-                if thread.answered.get() {
-                    TAKEN
-                } else {
+                if self.free(index) {
                     record::answer(response);
                     ANSWERED
+                } else {
+                    TAKEN
                 }
             }
             #[cfg(not(target_arch = "wasm32"))]
@@ -476,8 +475,8 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
         taken
     }
 
-    /// What a thread waited for has happened.
-    pub fn complete(&'static self, wait: u32, result: i64) {
+    /// What a thread waited for has happened. Returns the ABI's value of `complete`.
+    pub fn complete(&'static self, wait: u32, result: i64) -> i32 {
         let _entered = Entered::new(&self.table);
         let table: &Table = &self.table;
         let (thread, bit) = record(table, wait);
@@ -485,33 +484,53 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
         if thread.abandoned.get() & bit != 0 {
             thread.abandoned.set(thread.abandoned.get() & !bit);
             thread.taken.set(thread.taken.get() & !bit);
-            return;
+            return TAKEN;
         }
         thread.results[(wait & 0xffff) as usize].set(result);
         thread.done.set(thread.done.get() | bit);
-        self.poll_thread(wait >> 16);
+        let index = wait >> 16;
+        let ended = self.poll_thread(index);
+        // Others that it woke answer by the import: the record has room for one.
         self.run_ready();
+        let Some(response) = ended else { return TAKEN };
+        #[cfg(target_arch = "wasm32")]
+        if self.free(index) {
+            record::answer_to(thread.token.get(), response);
+            return ANSWERED;
+        }
+        #[cfg(not(target_arch = "wasm32"))]
+        self.finish(index, thread.token.get(), response);
+        TAKEN
     }
 
-    #[inline(never)]
-    fn poll_thread(&'static self, index: u32) {
+    /// Polls a thread; the response of a handler that has ended, whose thread is still taken.
+    #[inline]
+    fn poll_thread(&'static self, index: u32) -> Option<Response> {
         let thread = &self.table.threads[index as usize];
         // A wake can come for a thread that has ended since.
-        let Some(lifecycle) = thread.lifecycle.get() else { return };
+        let lifecycle = thread.lifecycle.get()?;
         self.table.running.set(index);
         let slot = self.slots[index as usize].0.get().cast::<u8>();
         // SAFETY: `lifecycle` is set exactly while the slot holds a live future of its type.
-        if let Poll::Ready(response) = unsafe { (lifecycle.poll)(slot, &mut Context::from_waker(&waker(index))) } {
-            thread.lifecycle.set(None);
-            self.finish(index, thread.token.get(), response);
+        match unsafe { (lifecycle.poll)(slot, &mut Context::from_waker(&waker(index))) } {
+            Poll::Ready(response) => {
+                thread.lifecycle.set(None);
+                Some(response)
+            }
+            Poll::Pending => None,
         }
+    }
+
+    /// Frees a thread whose handler has ended; whether its request is still to be answered.
+    #[inline]
+    fn free(&self, index: u32) -> bool {
+        self.table.taken.set(self.table.taken.get() & !(1 << index));
+        !self.table.threads[index as usize].answered.get()
     }
 
     #[inline]
     fn finish(&self, index: u32, token: u32, response: Response) {
-        let thread = &self.table.threads[index as usize];
-        self.table.taken.set(self.table.taken.get() & !(1 << index));
-        if !thread.answered.get() {
+        if self.free(index) {
             sys::respond(token, response.status, response.result);
         }
     }
@@ -532,7 +551,10 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
                 return;
             }
             self.table.ready.set(ready & (ready - 1));
-            self.poll_thread(ready.trailing_zeros());
+            let index = ready.trailing_zeros();
+            if let Some(response) = self.poll_thread(index) {
+                self.finish(index, self.table.threads[index as usize].token.get(), response);
+            }
         }
     }
 

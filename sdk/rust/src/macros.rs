@@ -128,7 +128,7 @@ macro_rules! app {
                     willow_start(&SLOTS, &STATE.0, token, handler)
                 }
                 #[unsafe(export_name = "complete")]
-                extern "C" fn willow_complete_export(wait: u32, result: i64) {
+                extern "C" fn willow_complete_export(wait: u32, result: i64) -> i32 {
                     SLOTS.complete(wait, result)
                 }
             };

@@ -1,5 +1,5 @@
 //! The request record (docs/abi.md): where SPU-OS puts what is known of a request before it calls `start`, and where the
-//! response is left when `start` returns that it is answered. It spares most requests three imports.
+//! response is left when `start` or `complete` returns that it is answered. It spares most requests three imports.
 //!
 //! What always holds: it is one request's, from the beginning of `start` until that request's handler waits or ends; what is
 //! asked of any other request goes to the imports.
@@ -35,7 +35,7 @@ unsafe impl Sync for Open {}
 static OPEN: Open = Open(Cell::new(0));
 
 fn record() -> &'static Record {
-    // SAFETY: written by SPU-OS alone, and by `answer`, whose reference is gone when it returns.
+    // SAFETY: written by SPU-OS alone, and by `answer` and `answer_to`, whose references are gone when they return.
     unsafe { &*RECORD.0.get() }
 }
 
@@ -68,6 +68,14 @@ pub(crate) fn arguments(token: u32) -> Option<&'static [u8]> {
 #[inline]
 fn of(token: u32) -> Option<&'static Record> {
     (OPEN.0.get() == token).then(record)
+}
+
+/// Leaves the response to a request for SPU-OS; to be followed by `complete`'s return.
+#[inline]
+pub(crate) fn answer_to(token: u32, response: Response) {
+    // SAFETY: the record is nobody's between `start`s, so that no reference to it is there.
+    unsafe { (*RECORD.0.get()).info[0] = token };
+    answer(response);
 }
 
 /// Leaves the response for SPU-OS; to be followed by `start`'s return.

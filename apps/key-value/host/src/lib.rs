@@ -77,8 +77,15 @@ pub struct Call {
 impl Call {
     fn pair(handler: u8, placement: &Placement, nsid: u32, key: &Key, flags: u32, word: u32) -> Self {
         let hash = placement.hash(key);
-        let arguments =
-            PairArguments { nsid, flags, hash, key: key.bytes, key_bytes: u32::from(key.length), word, reply_offset: 0 };
+        let arguments = PairArguments {
+            nsid,
+            flags,
+            hash,
+            key: key.bytes,
+            key_bytes: u32::from(key.length),
+            word,
+            reply_offset: 0,
+        };
         Call { handler, spu: placement.spu(hash), arguments: arguments.encode() }
     }
 

@@ -165,6 +165,7 @@ impl Bank for Ports<'_> {
     }
 }
 
+#[inline]
 fn arguments(request: &Request) -> Result<PairArguments, Response> {
     match request.receive_array::<{ PairArguments::BYTES }>() {
         Ok(bytes) => Ok(PairArguments::decode(&bytes)),

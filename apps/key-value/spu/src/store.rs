@@ -210,7 +210,7 @@ impl Store {
             if !header.is_sound() {
                 return self.sound(Err(Failure::Media));
             }
-            if header.hash() == id.hash && header.key_order(id) == Ordering::Equal {
+            if header.is_of(id) {
                 break header.value().ok_or(Failure::NotFound)?;
             }
             // Not the first of its chain: from here on with all checks.

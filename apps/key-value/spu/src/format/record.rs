@@ -24,9 +24,18 @@ impl PairId {
         if length == 0 || length > KEY_BYTES_MAX {
             return None;
         }
-        let kept = u128::MAX >> (8 * (KEY_BYTES_MAX - length));
-        let key = (u128::from_le_bytes(arguments.key) & kept).to_le_bytes();
+        let mut key = arguments.key;
+        if length < KEY_BYTES_MAX {
+            let kept = u128::MAX >> (8 * (KEY_BYTES_MAX - length));
+            key = (u128::from_le_bytes(key) & kept).to_le_bytes();
+        }
         Some(PairId { hash: arguments.hash, key, key_bytes: length as u8 })
+    }
+
+    /// The key as two numbers, little-endian: to be compared, not ordered.
+    #[inline]
+    fn key_halves(&self) -> [u64; 2] {
+        [half(&self.key, 0), half(&self.key, 8)]
     }
 
     /// The order of lists and chains.
@@ -36,6 +45,13 @@ impl PairId {
         let rank = |id: &PairId| (u128::from_be_bytes(id.key), id.key_bytes);
         self.hash.cmp(&other.hash).then_with(|| rank(self).cmp(&rank(other)))
     }
+}
+
+#[inline]
+fn half(key: &[u8; KEY_BYTES_MAX], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&key[at..at + 8]);
+    u64::from_le_bytes(bytes)
 }
 
 /// What a record is.
@@ -80,19 +96,15 @@ impl Header {
     }
 
     fn words(&self) -> [u64; 6] {
-        let half = |at: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&self.id.key[at..at + 8]);
-            u64::from_le_bytes(bytes)
-        };
+        let [first, second] = self.id.key_halves();
         let kind = match self.kind {
             Kind::Pair => KIND_PAIR,
             Kind::Tombstone => KIND_TOMBSTONE,
         };
         [
             self.id.hash,
-            half(0),
-            half(8),
+            first,
+            second,
             self.sequence,
             u64::from(self.value_bytes) | u64::from(self.value_check) << 32,
             u64::from(self.id.key_bytes)
@@ -182,13 +194,12 @@ impl HeaderView<'_> {
         long(self.0, 16)
     }
 
-    /// Whether its key is that one, in the order of chains.
+    /// Whether it is that pair's.
     #[inline]
-    pub fn key_order(&self, id: &PairId) -> Ordering {
-        let half = |at: usize| long(self.0, at).swap_bytes();
-        let (first, second) = (half(24), half(32));
-        let rank = u128::from_be_bytes(id.key);
-        (first, second, self.0[56]).cmp(&((rank >> 64) as u64, rank as u64, id.key_bytes))
+    pub fn is_of(&self, id: &PairId) -> bool {
+        let [first, second] = id.key_halves();
+        let differ = (self.hash() ^ id.hash) | (long(self.0, 24) ^ first) | (long(self.0, 32) ^ second);
+        differ == 0 && self.0[56] == id.key_bytes
     }
 
     /// Next record of the chain.
