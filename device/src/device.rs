@@ -342,7 +342,6 @@ impl Device {
                     }
                     Event::Deliver { token } => self.deliver(token),
                     Event::Complete(completion) => self.complete(completion),
-                    Event::Fetch(fetch) => self.fetch(fetch),
                     _ => unreachable!("only a model of time causes the other events"),
                 }
                 if self.run_cost == before {

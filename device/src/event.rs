@@ -20,8 +20,6 @@ pub(crate) enum Event {
     },
     /// Something that a handler waited for has happened.
     Complete(Completion),
-    /// A short read of NV memory that was put off while the processor fetches it.
-    Fetch(Fetch),
     /// An RPC's answer has arrived at its host.
     Response { transfer: u32, outcome: RpcOutcome, result: u32 },
     /// An RPC's answer has arrived at the SPU that asked.
@@ -53,24 +51,6 @@ pub(crate) struct Completion {
     pub memory: Option<Box<(u64, Vec<u8>)>>,
     /// Activity whose DMA count goes down.
     pub token: Option<u32>,
-}
-
-/// A short read from NV memory to local memory that is to be done yet.
-#[derive(Debug)]
-pub(crate) struct Fetch {
-    pub spu: u16,
-    pub app: u16,
-    /// Whose work it is.
-    pub account: u16,
-    /// The app's incarnation that waits: an older one's reads are dropped.
-    pub incarnation: u32,
-    pub token: u32,
-    pub wait: u32,
-    /// In the bank.
-    pub address: u64,
-    /// In local memory.
-    pub pointer: u64,
-    pub bytes: u32,
 }
 
 /// Bits of a word that name a place in the table, or a word of the model.

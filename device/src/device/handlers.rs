@@ -4,11 +4,10 @@
 //! SPUs.
 
 use super::{DMA_BYTES_A_COST, Device, RUN_COST};
-use crate::event::{Completion, Fetch};
-use crate::media::store::Progress;
+use crate::event::Completion;
 use crate::protection::may_request;
 use crate::request::{AppNumber, RpcOutcome};
-use crate::spu::os::{Origin, error_of};
+use crate::spu::os::Origin;
 use crate::spu::{Offered, abi};
 
 impl Device {
@@ -167,37 +166,6 @@ impl Device {
             self.account(number, spu, account, instructions);
             self.charge(spu, metered.then_some(instructions), None);
         }
-        if let Err(why) = ran {
-            return self.trapped(number, spu, &why);
-        }
-        self.offer_waiting(number, spu);
-    }
-
-    /// Does a short read that was put off, straight into the app's memory.
-    pub(super) fn fetch(&mut self, fetch: Fetch) {
-        let Fetch { spu, app: number, account, incarnation, token, wait, address, pointer, bytes } = fetch;
-        {
-            let machine = &mut *self.machine.borrow_mut();
-            machine.running = account;
-            machine.drained(token);
-            match machine.app(number) {
-                Some(app) if app.incarnation == incarnation && app.ended.is_none() => {}
-                _ => return,
-            }
-        }
-        let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
-        let Some(instance) = slot.and_then(Option::as_mut) else { return };
-        let read = instance.local(pointer, bytes as usize).map(|local| {
-            match self.machine.borrow_mut().media.store.read(spu.into(), address, local) {
-                Ok(Progress::Done) => 0,
-                // Only a store in memory has reads put off, which it does at once.
-                Ok(Progress::WouldBlock) => abi::ERROR_MEDIA,
-                Err(error) => error_of(error),
-            }
-        });
-        let ran = read.and_then(|result| instance.complete(wait, result.into()));
-        let instructions = instance.instructions();
-        self.account(number, spu, account, instructions);
         if let Err(why) = ran {
             return self.trapped(number, spu, &why);
         }

@@ -39,7 +39,7 @@ impl Machine {
                 },
             };
             match self.events.held_at(place) {
-                Some(Event::Deliver { .. } | Event::Complete(_) | Event::Processor { .. } | Event::Fetch(_)) => {
+                Some(Event::Deliver { .. } | Event::Complete(_) | Event::Processor { .. }) => {
                     return Hardware::Software(place);
                 }
                 Some(&Event::Response { transfer, outcome, result }) => {
@@ -209,7 +209,6 @@ impl Device {
                 self.await_processor(spu);
             }
             Some(Event::Deliver { token }) if self.is_for_control(token) => self.handle_control(token),
-            Some(Event::Fetch(fetch)) => self.fetch(fetch),
             _ => {}
         }
     }

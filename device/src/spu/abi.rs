@@ -14,12 +14,17 @@ pub const PORT_ZERO: u32 = 3;
 /// Added to a port number of `dma` or `dma_strided`: a permission miss parks the DMA instead of failing it.
 pub const PORT_PARK: u32 = 0x100;
 
+/// Added to the source's port number of `dma`: a read of NV memory is done at once or not at all.
+pub const PORT_NOW: u32 = 0x200;
+
 /// Done at once.
 pub const DONE: i32 = 0;
 /// `complete` will come.
 pub const PENDING: i32 = 1;
 /// `compare` at once: differs.
 pub const DIFFERS: i32 = 2;
+/// A DMA with [`PORT_NOW`] would have had to wait: nothing was moved.
+pub const NOT_NOW: i32 = 3;
 /// `region`: `complete` will come.
 pub const REGION_PENDING: i64 = -1;
 

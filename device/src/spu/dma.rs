@@ -8,7 +8,7 @@ use super::abi::{self, DONE, PENDING};
 use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer, error_of};
 use super::permission::Rights;
 use crate::clock::{DmaKind, Transfer};
-use crate::event::{Event, Fetch};
+use crate::event::Event;
 use crate::media::controller::Pending;
 use crate::media::store::Progress;
 use crate::shared::ReplySpan;
@@ -32,17 +32,15 @@ pub(crate) struct Dma {
     pub wait: u32,
 }
 
-/// Longest read that is put off while the processor fetches it.
-const FETCH_BYTES_MAX: usize = 64;
-/// How far beyond a header the processor fetches: what is longer than a word is mostly one, and what it heads comes next.
+/// Reads into local memory of these lengths are mostly of headers, and what they head is read next.
+const HEADER_BYTES: std::ops::RangeInclusive<usize> = 9..=64;
+/// How far beyond a header the processor is told to fetch.
 const FETCH_AHEAD_BYTES: u64 = 512;
 
 /// How far a segment got.
 pub(crate) enum Moved {
     Done,
     Pending,
-    /// An event will do it.
-    Fetching,
     Error(i32),
 }
 
@@ -60,6 +58,10 @@ impl Machine {
     /// Carries a DMA out, or as much of it as the store can do now.
     #[inline]
     pub fn dma<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, mut dma: Dma) -> Result<i32, WildPointer> {
+        if dma.source.port & abi::PORT_NOW != 0 {
+            dma.source.port &= !abi::PORT_NOW;
+            return self.dma_now(caller, memory, &dma);
+        }
         let park = (dma.source.port | dma.destination.port) & abi::PORT_PARK != 0;
         dma.source.port &= !abi::PORT_PARK;
         dma.destination.port &= !abi::PORT_PARK;
@@ -85,10 +87,6 @@ impl Machine {
                     let left = (from, to, dma.segments - segment);
                     error = self.permission_missed(caller, memory, (&dma, park), left, &mut group)?;
                     break;
-                }
-                Moved::Fetching => {
-                    self.spus[caller.spu as usize].dmas += 1;
-                    return Ok(PENDING);
                 }
                 Moved::Error(number) => {
                     error = number;
@@ -123,38 +121,62 @@ impl Machine {
         Ok(self.done_or_yields(caller, dma.token, dma.wait))
     }
 
-    /// Whether a short read is put off while the processor fetches it, since there is other work: then it is an event.
-    /// Only for kernel endpoints, whose rights no one takes away meanwhile.
+    /// A read of NV memory that is done at once or not at all.
+    fn dma_now<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, dma: &Dma) -> Result<i32, WildPointer> {
+        let (from, bytes) = (dma.source.address, u64::from(dma.segment_bytes));
+        let Some(activity) = self.activity(caller, dma.token) else { return Ok(abi::ERROR_ARGUMENT) };
+        let originating = activity.originating;
+        if dma.source.port != abi::PORT_NV || dma.segments != 1 || bytes > abi::DMA_BYTES_MAX {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        if self.timing.is_some() {
+            return Ok(abi::NOT_NOW);
+        }
+        if !self.permitted(caller, originating, from, bytes, Rights::READ) {
+            return Ok(abi::ERROR_PERMISSION);
+        }
+        match self.read_at_once(caller, memory, dma, from, dma.destination.address)? {
+            Ok(Progress::Done) => {
+                let spu = &mut self.spus[caller.spu as usize];
+                spu.dmas += 1;
+                spu.nv_read_bytes += bytes;
+                Ok(DONE)
+            }
+            Ok(Progress::WouldBlock) => Ok(abi::NOT_NOW),
+            Err(error) => Ok(error),
+        }
+    }
+
+    /// Reads NV memory into the reply or local memory, where the store has it at once; else an error of the ABI.
     #[inline]
-    fn put_off(&mut self, caller: Caller, dma: &Dma) -> bool {
-        if self.timing.is_some() || !self.events.has_ready() {
-            return false;
-        }
-        let Some(activity) = self.activities.get_mut(dma.token).filter(|activity| activity.originating.is_kernel())
-        else {
-            return false;
+    fn read_at_once<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &mut M,
+        dma: &Dma,
+        from: u64,
+        to: u64,
+    ) -> Result<Result<Progress, i32>, WildPointer> {
+        let (bank, bytes) = (caller.spu as usize, dma.segment_bytes as usize);
+        let read = match dma.destination.port {
+            abi::PORT_NETWORK => {
+                let Some(activity) = self.activities.get_mut(dma.token) else { return Ok(Err(abi::ERROR_ARGUMENT)) };
+                match Self::reply_range(&mut self.bridge, activity, to, bytes) {
+                    Some(ReplySpan::Private(into)) => self.media.store.read(bank, from, into),
+                    Some(ReplySpan::Shared(mut into)) => self.media.store.read_shared(bank, from, &mut into),
+                    None => return Ok(Err(abi::ERROR_RANGE)),
+                }
+            }
+            abi::PORT_LOCAL => {
+                let into = memory.slice_mut(to, bytes)?;
+                if HEADER_BYTES.contains(&bytes) {
+                    self.media.store.prefetch(bank, from, bytes as u64 + FETCH_AHEAD_BYTES);
+                }
+                self.media.store.read(bank, from, into)
+            }
+            _ => return Ok(Err(abi::ERROR_ARGUMENT)),
         };
-        let bytes = u64::from(dma.segment_bytes);
-        let ahead = if bytes > 8 { FETCH_AHEAD_BYTES } else { 0 };
-        if !self.media.store.prefetch(caller.spu.into(), dma.source.address, bytes + ahead) {
-            return false;
-        }
-        activity.pending_dmas += 1;
-        self.events.push(
-            self.running,
-            Event::Fetch(Fetch {
-                spu: caller.spu,
-                app: caller.app,
-                account: self.running,
-                incarnation: caller.incarnation,
-                token: dma.token,
-                wait: dma.wait,
-                address: dma.source.address,
-                pointer: dma.destination.address,
-                bytes: dma.segment_bytes,
-            }),
-        );
-        true
+        Ok(read.map_err(error_of))
     }
 
     /// A DMA as the model of time sees it, and whether its data go to a host as they move: what it streams, the response
@@ -306,44 +328,21 @@ impl Machine {
         }
         self.spus[bank].nv_read_bytes += bytes as u64;
         match dma.destination.port {
-            abi::PORT_NETWORK => {
-                let Some(activity) = self.activities.get_mut(dma.token) else {
-                    return Ok(Moved::Error(abi::ERROR_ARGUMENT));
-                };
-                let Some(into) = Self::reply_range(&mut self.bridge, activity, to, bytes) else {
-                    return Ok(Moved::Error(abi::ERROR_RANGE));
-                };
-                let read = match into {
-                    ReplySpan::Private(into) => self.media.store.read(bank, from, into),
-                    ReplySpan::Shared(mut into) => self.media.store.read_shared(bank, from, &mut into),
-                };
-                match read {
+            port @ (abi::PORT_NETWORK | abi::PORT_LOCAL) => {
+                match self.read_at_once(caller, memory, dma, from, to)? {
                     Ok(Progress::WouldBlock) => {}
-                    done => return Ok(done.into()),
+                    Ok(Progress::Done) => return Ok(Moved::Done),
+                    Err(error) => return Ok(Moved::Error(error)),
                 }
                 let token = dma.token;
                 let Some(group) = self.group_for(caller, dma, group) else {
                     return Ok(Moved::Error(abi::ERROR_REFUSED));
                 };
-                Ok(self.begin_read(bank, from, bytes, Pending::ToReply { group, token, offset: to }))
-            }
-            abi::PORT_LOCAL => {
-                let into = memory.slice_mut(to, bytes)?;
-                if (9..=FETCH_BYTES_MAX).contains(&bytes)
-                    && dma.segments == 1
-                    && group.is_none()
-                    && self.put_off(caller, dma)
-                {
-                    return Ok(Moved::Fetching);
-                }
-                match self.media.store.read(bank, from, into) {
-                    Ok(Progress::WouldBlock) => {}
-                    done => return Ok(done.into()),
-                }
-                let Some(group) = self.group_for(caller, dma, group) else {
-                    return Ok(Moved::Error(abi::ERROR_REFUSED));
+                let pending = match port {
+                    abi::PORT_NETWORK => Pending::ToReply { group, token, offset: to },
+                    _ => Pending::ToLocal { group, pointer: to },
                 };
-                Ok(self.begin_read(bank, from, bytes, Pending::ToLocal { group, pointer: to }))
+                Ok(self.begin_read(bank, from, bytes, pending))
             }
             abi::PORT_NV => {
                 if bytes > abi::BOUNCE_BYTES_MAX {

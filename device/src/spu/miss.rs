@@ -228,7 +228,6 @@ impl Machine {
             let moved = self.segment(caller, &mut parked.memory, &dma, parked.from, parked.to, &mut group);
             match moved {
                 Ok(Moved::Done) => {}
-                Ok(Moved::Fetching) => unreachable!("a DMA with a group is not put off"),
                 Ok(Moved::Pending) => {
                     // The bytes come with the store's completion.
                     parked.memory.written.truncate(written);

@@ -280,6 +280,22 @@ impl Request {
         Wait::new(Dma::<A, B> { token: self.token, source, destination, bytes, fits, ports: PhantomData })
     }
 
+    /// Moves `bytes` bytes of NV memory where that can be done at once; `None`: nothing was moved, since it would have had to wait
+    /// (under a model of time always). For short ways through a handler, before [`Request::dma`].
+    #[inline]
+    pub fn dma_now<B: Sink>(&self, source: Nv, destination: B, bytes: u32) -> Option<Result<(), Error>> {
+        let (destination, destination_bytes) = destination.sink();
+        if B::SINK_PORT == port::LOCAL && bytes > destination_bytes {
+            return Some(Err(Error::Range));
+        }
+        // SAFETY: a local buffer is at least `bytes` long and borrowed until this returns; nothing uses it later.
+        match unsafe { sys::dma(self.token, port::NV | port::NOW, source.0, B::SINK_PORT, destination, bytes, 0) } {
+            sys::DONE => Some(Ok(())),
+            sys::NOT_NOW => None,
+            error => Some(Err(Error::from_code(error.into()))),
+        }
+    }
+
     /// Moves several pieces that lie at equal distances. Strides of local buffers must not be negative.
     #[inline]
     pub fn dma_strided<A: Source, B: Sink>(

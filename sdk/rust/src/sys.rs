@@ -16,6 +16,8 @@ pub mod port {
     pub const ZEROES: u32 = 3;
     /// Added to a port of a DMA: a permission miss parks it.
     pub const PARK: u32 = 0x100;
+    /// Added to the source's port of a DMA: a read of NV memory is done at once or not at all.
+    pub const NOW: u32 = 0x200;
 }
 
 /// An import's result: finished at once.
@@ -24,6 +26,8 @@ pub const DONE: i32 = 0;
 pub const PENDING: i32 = 1;
 /// `compare`'s result: finished at once, and they differ.
 pub const DIFFERENT: i32 = 2;
+/// A DMA's result with [`port::NOW`]: it would have had to wait, nothing was moved.
+pub const NOT_NOW: i32 = 3;
 /// `region`'s result: `complete` will bring it.
 pub const REGION_PENDING: i64 = -1;
 

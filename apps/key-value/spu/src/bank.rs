@@ -79,6 +79,16 @@ pub struct Region {
 pub trait Bank {
     /// NV memory to local memory.
     async fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault>;
+    /// The same where it can be done at once; `None`: nothing was read, it would have to wait.
+    #[inline]
+    fn read_now(&self, _address: u64, _into: &mut [u8]) -> Option<Result<(), Fault>> {
+        None
+    }
+    /// [`Self::send`] where it can be done at once; `None`: nothing was sent, it would have to wait.
+    #[inline]
+    fn send_now(&self, _address: u64, _offset: u32, _bytes: u32) -> Option<Result<(), Fault>> {
+        None
+    }
     /// Local memory to NV memory.
     async fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
     /// The request's payload, from byte `offset` on, to NV memory.

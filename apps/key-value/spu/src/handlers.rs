@@ -101,6 +101,17 @@ impl Bank for Ports<'_> {
     }
 
     #[inline]
+    fn read_now(&self, address: u64, into: &mut [u8]) -> Option<Result<(), Fault>> {
+        let bytes = into.len() as u32;
+        Some(self.request.dma_now(Nv(address), Local(into), bytes)?.map_err(fault))
+    }
+
+    #[inline]
+    fn send_now(&self, address: u64, offset: u32, bytes: u32) -> Option<Result<(), Fault>> {
+        Some(self.request.dma_now(Nv(address), Reply(self.reply_offset + offset), bytes)?.map_err(fault))
+    }
+
+    #[inline]
     fn write(&self, address: u64, from: &[u8]) -> impl Future<Output = Result<(), Fault>> {
         Faults(self.request.write(address, from))
     }
@@ -226,6 +237,11 @@ async fn get(request: Request, state: &State) -> Response {
         return Response::failure(wire::STATUS_MALFORMED);
     };
     let ports = Ports { reply_offset: arguments.reply_offset, ..Ports::new(&request) };
+    if let Some(store) = state.table.at_once(arguments.nsid)
+        && let Some(outcome) = store.get_now(&ports, &id, arguments.word, room)
+    {
+        return response(outcome);
+    }
     let store = match state.table.try_enter(arguments.nsid) {
         Some(store) => store,
         None => match state.table.enter(&ports, arguments.nsid).await {

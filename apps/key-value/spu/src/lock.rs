@@ -139,6 +139,12 @@ impl Stripes {
         Some(StripeGuard { state, waiters })
     }
 
+    /// Whether somebody is changing a bucket: who is through before anything else runs needs to know no more.
+    #[inline]
+    pub fn is_changing(&self, bucket: u32) -> bool {
+        self.state[bucket as usize % STRIPES].get() == WRITER
+    }
+
     /// Shares a bucket with other readers.
     pub async fn read<'a>(&'a self, bucket: u32, waiters: &'a Waiters) -> StripeGuard<'a> {
         waiters.until(|| self.try_read(bucket, waiters)).await

@@ -131,14 +131,26 @@ impl Table {
         }
     }
 
+    /// The namespace that was used last, where it is that one and open.
+    #[inline]
+    fn latest(&self, nsid: u32) -> Option<&Seat> {
+        let seat = &self.seats[self.latest.get() % OPEN_MAX];
+        let usable = seat.nsid.get() == nsid && seat.phase.get() == Phase::Open && !seat.store.damaged.get();
+        usable.then_some(seat)
+    }
+
     /// Lets a request use the namespace that was used last, where it is that one and open.
     #[inline]
     pub fn try_enter(&self, nsid: u32) -> Option<Use<'_>> {
-        let seat = &self.seats[self.latest.get() % OPEN_MAX];
-        if seat.nsid.get() != nsid || seat.phase.get() != Phase::Open || seat.store.damaged.get() {
-            return None;
-        }
-        Some(self.used(seat))
+        Some(self.used(self.latest(nsid)?))
+    }
+
+    /// The same for what will be through before anything else runs: nothing keeps the namespace open.
+    #[inline]
+    pub fn at_once(&self, nsid: u32) -> Option<&Store> {
+        let seat = self.latest(nsid)?;
+        seat.used_last.set(self.turn.get());
+        Some(&seat.store)
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 use super::{Action, PendingRequest, Region, Requester, Shared, Upcall};
 use crate::native::{Host, Strided};
-use crate::sys::{DIFFERENT, DONE, PENDING, REGION_PENDING, port};
+use crate::sys::{DIFFERENT, DONE, NOT_NOW, PENDING, REGION_PENDING, port};
 use crate::{COUNTERS_MAX, Error, Namespace, RPC_BODY_BYTES_MAX, RequestInfo, Response};
 
 /// Power cuts tear writes at multiples of this.
@@ -284,6 +284,23 @@ impl SpuHost {
         }
     }
 
+    /// A read of NV memory that is done at once or not at all.
+    fn move_now(&mut self, token: u32, piece: Move) -> i32 {
+        if piece.source.0 != port::NV {
+            return Error::Argument.code();
+        }
+        let checked = self
+            .check(token, piece.source.0, piece.source.1, piece.bytes, false)
+            .and_then(|()| self.check(token, piece.destination.0, piece.destination.1, piece.bytes, true));
+        if let Err(error) = checked {
+            return error.code();
+        }
+        if self.shared.borrow_mut().pends() {
+            return NOT_NOW;
+        }
+        self.carry_out(token, Work::Moves(vec![piece])) as i32
+    }
+
     fn upcall(&mut self, rpc: &Rpc, hre: u32, body: Vec<u8>, wait: u32) -> i32 {
         let answer = self.shared.borrow_mut().answer_upcall.take();
         let Some(mut answer) = answer else { return Error::Refused.code() };
@@ -352,6 +369,14 @@ impl Host for SpuHost {
         bytes: u32,
         wait: u32,
     ) -> i32 {
+        if source_port & port::NOW != 0 {
+            let piece = Move {
+                source: (source_port & !port::NOW, source_address),
+                destination: (destination_port, destination_address),
+                bytes: bytes as usize,
+            };
+            return self.move_now(token, piece);
+        }
         let piece = Move {
             source: (source_port & !port::PARK, source_address),
             destination: (destination_port & !port::PARK, destination_address),
