@@ -35,7 +35,7 @@ pub(crate) struct Dma {
 /// Reads into local memory of these lengths are mostly of headers, and what they head is read next.
 const HEADER_BYTES: std::ops::RangeInclusive<usize> = 9..=64;
 /// How far beyond a header the processor is told to fetch.
-const FETCH_AHEAD_BYTES: u64 = 512;
+const FETCH_AHEAD_BYTES: u64 = 1024;
 
 /// How far a segment got.
 pub(crate) enum Moved {
