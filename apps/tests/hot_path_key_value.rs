@@ -5,9 +5,9 @@ use key_value_spu::wire::{PairArguments, handler};
 use wasmtime::{Caller, Config, Engine, Instance, Linker, Memory, Module, Store};
 
 /// Most WebAssembly instructions of one get of a pair that is the first of its chain: all of Key-Value and the SDK's executor.
-const INSTRUCTIONS_MAX: u64 = 1500;
-/// The same where the reads of the bucket's head and the record's header end later.
-const INSTRUCTIONS_PENDING_MAX: u64 = 2300;
+const INSTRUCTIONS_MAX: u64 = 800;
+/// The same where nothing ends at once.
+const INSTRUCTIONS_PENDING_MAX: u64 = 2350;
 const REGION_BYTES: usize = 8 << 20;
 const VALUE_BYTES: u32 = 1024;
 

@@ -1,7 +1,9 @@
 //! Apps that misbehave: each ends itself at most, never another app or the device.
 
 mod common;
+use common::slow::{SlowStore, Valve};
 use common::*;
+use willow_device::clock::{Agenda, DmaStep, Message, Timing, Transfer, Work};
 use willow_device::{RpcOutcome, control};
 
 /// Installs a good neighbour and the app, calls the app's handler 2 on SPU 1, and checks that the neighbour still answers.
@@ -326,6 +328,115 @@ fn a_request_record_tells_of_the_request_and_brings_the_answer() {
     assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 5 }, 103 + 2 + 3 - 1 + 20));
     let done = rig.call(app, 3, 0, &[0, 9], &[], 4096);
     assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 5 }, 2 + 4096 + 3 + 2 - 1 + 9));
+}
+
+/// An app whose handler 2 waits for a region, with the token in its record at 64; `complete` does `then`.
+fn answering_later(record: &str, then: &str) -> Vec<u8> {
+    module(
+        "bad",
+        &format!(
+            r#"{record} (global $token (mut i32) (i32.const 0))
+               (func $start (param i32 i32) (result i32)
+                   (if (i32.ne (local.get 1) (i32.const 2))
+                       (then (call $respond (local.get 0) (i32.const 0) (i32.const 42)) (return (i32.const 0))))
+                   (global.set $token (local.get 0))
+                   (drop (call $region (i32.const 1) (i64.const 65536) (i32.const 5)))
+                   (i32.const 0))
+               (func $complete (param i32 i64) (result i32) {then})"#
+        ),
+    )
+}
+
+#[test]
+fn a_completion_may_bring_the_answer_in_the_record() {
+    let record = r#"(global $record i32 (i32.const 64)) (export "request_record" (global $record))"#;
+    let answer = "(i32.store (i32.const 64) (global.get $token)) (i32.store (i32.const 88) (i32.const 6))
+        (i32.store (i32.const 92) (i32.const 77)) (i32.const 2)";
+    let (outcome, result, _) = misbehaving_module(&answering_later(record, answer));
+    assert_eq!((outcome, result), (RpcOutcome::Answered { status: 6 }, 77));
+    // A stranger's token is nobody's: nothing is answered by it.
+    let stranger = "(call $respond (global.get $token) (i32.const 0) (i32.const 9))
+        (i32.store (i32.const 64) (i32.const 0x12340001)) (i32.store (i32.const 92) (i32.const 77)) (i32.const 2)";
+    let (outcome, result, _) = misbehaving_module(&answering_later(record, stranger));
+    assert_eq!((outcome, result), (RpcOutcome::Answered { status: 0 }, 9));
+    for (record, then, reason) in
+        [("", "(i32.const 2)", "has no request record"), (record, "(i32.const 7)", "returned 7")]
+    {
+        let (outcome, _, log) = misbehaving_module(&answering_later(record, then));
+        assert_eq!(outcome, RpcOutcome::AppEnded, "{then}");
+        assert!(log.contains(reason), "{log}");
+    }
+}
+
+/// Hardware on which each step takes a nanosecond.
+struct Nanosecond;
+
+impl Timing for Nanosecond {
+    fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>) {
+        agenda.arrive(at_ns + 1, message.id);
+    }
+    fn dma(&mut self, at_ns: u64, _transfer: &Transfer) -> DmaStep {
+        DmaStep::Ends(at_ns + 1)
+    }
+    fn processor(&mut self, at_ns: u64, _spu: u16, _work: &Work) -> u64 {
+        at_ns + 1
+    }
+}
+
+/// An app whose handler 3 makes a region, and whose handler 2 answers with the result of a DMA from there that may not wait.
+fn hasty(source_port: u32, bytes: &str) -> Vec<u8> {
+    module(
+        "hasty",
+        &format!(
+            "(global $base (mut i64) (i64.const 0)) (global $token (mut i32) (i32.const 0))
+            (func $start (param i32 i32) (result i32)
+                (if (i32.eq (local.get 1) (i32.const 3)) (then
+                    (global.set $token (local.get 0))
+                    (global.set $base (call $region (i32.const 1) (i64.const 65536) (i32.const 5)))
+                    (if (i64.ge_s (global.get $base) (i64.const 0))
+                        (then (call $respond (local.get 0) (i32.const 0) (i32.const 0))))
+                    (return (i32.const 0))))
+                (i64.store (i32.const 200) (i64.const 0x5555555555555555))
+                (local.set 1 (call $dma (local.get 0) (i32.const {source_port}) (global.get $base) (i32.const 0) (i64.const 200)
+                    (i32.const {bytes}) (i32.const 3)))
+                (call $respond (local.get 0) (i32.load (i32.const 200)) (local.get 1)) (i32.const 0))
+            (func $complete (param i32 i64)
+                (global.set $base (local.get 1))
+                (call $respond (global.get $token) (i32.const 0) (i32.const 0)))"
+        ),
+    )
+}
+
+#[test]
+fn a_dma_is_done_at_once_or_not_at_all_where_that_is_asked() {
+    let valve = Valve::default();
+    // The result, and what was at the destination before or is there now.
+    let moved = |rig: &mut Rig, port: u32, bytes: &str, slow: bool| {
+        let app = rig.install(&hasty(port, bytes)).unwrap();
+        assert_eq!(rig.call(app, 3, 1, &[], &[], 0).outcome, RpcOutcome::Answered { status: 0 });
+        valve.closed.set(slow);
+        let done = rig.call(app, 2, 1, &[], &[], 0);
+        valve.closed.set(false);
+        let RpcOutcome::Answered { status } = done.outcome else { panic!("{:?}", done.outcome) };
+        (done.result as i32, status)
+    };
+    let untouched = 0x5555_5555;
+    let mut rig = Rig::over(config(2), Box::new(SlowStore::new(2, 1 << 30, valve.clone())));
+    assert_eq!(moved(&mut rig, 0x201, "4", false), (0, 0), "a store that has it at once");
+    assert_eq!(moved(&mut rig, 0x201, "4", true), (3, untouched), "one that does not");
+    assert_eq!(valve.waiting(), 0, "nothing was begun");
+    // Only reads of NV memory, and only where the app may.
+    assert_eq!(moved(&mut rig, 0x202, "4", false), (-2, untouched));
+    assert_eq!(moved(&mut rig, 0x301, "4", false), (-2, untouched));
+    assert_eq!(moved(&mut rig, 0x201, "65537", false), (-4, untouched), "past the region");
+    assert_eq!(moved(&mut rig, 0x201, "-1", false), (-2, untouched));
+    let mut timed = Rig::with(config(2), Some(Box::new(Nanosecond)));
+    assert_eq!(moved(&mut timed, 0x201, "4", false), (3, untouched), "under a model of time everything takes time");
+    ends(
+        "(drop (call $dma (local.get 0) (i32.const 0x201) (i64.const 0) (i32.const 0) (i64.const 0) (i32.const 4) (i32.const 0)))
+        (unreachable)",
+        "unreachable",
+    );
 }
 
 #[test]
