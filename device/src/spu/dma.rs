@@ -129,7 +129,7 @@ impl Machine {
         if dma.source.port != abi::PORT_NV || dma.segments != 1 || bytes > abi::DMA_BYTES_MAX {
             return Ok(abi::ERROR_ARGUMENT);
         }
-        if self.timing.is_some() {
+        if self.timing.is_some() || !self.in_slice(bytes) {
             return Ok(abi::NOT_NOW);
         }
         if !self.permitted(caller, originating, from, bytes, Rights::READ) {
@@ -137,6 +137,7 @@ impl Machine {
         }
         match self.read_at_once(caller, memory, dma, from, dma.destination.address)? {
             Ok(Progress::Done) => {
+                self.run_dma_bytes += bytes;
                 let spu = &mut self.spus[caller.spu as usize];
                 spu.dmas += 1;
                 spu.nv_read_bytes += bytes;

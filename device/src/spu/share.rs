@@ -28,6 +28,12 @@ impl Machine {
         None
     }
 
+    /// Whether a run may move these bytes as well before others have their turn.
+    #[inline]
+    pub fn in_slice(&self, bytes: u64) -> bool {
+        self.run_dma_bytes + bytes < DMA_SLICE_BYTES
+    }
+
     #[cold]
     fn dma_budget_bytes(&self, app: AppNumber) -> u64 {
         self.apps.get(app as usize).and_then(Option::as_ref).map_or(0, |app| app.dma_budget_bytes)

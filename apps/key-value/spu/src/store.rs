@@ -9,10 +9,11 @@
 //!
 //! Who may call it: handlers that the namespace table let in ([`crate::table`]).
 
-use crate::bank::{Bank, Failure, Planted, planted};
+mod get;
+
+use crate::bank::{Bank, Failure};
 use crate::format::{
-    CLASSES, Geometry, HEADER_BYTES, Header, HeaderView, Kind, Layout, NEXT_OFFSET, NO_SLAB, Nonce, PairId, SLAB_BYTES,
-    class_for,
+    CLASSES, Geometry, HEADER_BYTES, Header, Kind, Layout, NEXT_OFFSET, NO_SLAB, Nonce, PairId, SLAB_BYTES, class_for,
 };
 use crate::heap::{Claim, Slot};
 use crate::limbo::Limbo;
@@ -25,8 +26,6 @@ use core::cmp::Ordering;
 pub(crate) const POINTERS_AT_ONCE: u32 = 16;
 /// Bucket heads that a listing reads at a time.
 const HEADS_AT_ONCE: u32 = 128;
-/// Records of a chain that [`Store::get_now`] looks at.
-const RECORDS_AT_ONCE: u32 = 8;
 /// Limbo slots that a mutation moves on.
 const DRAIN_PER_MUTATION: u32 = 4;
 
@@ -182,158 +181,6 @@ impl Store {
             bank.pause().await;
         }
         Ok(Position { link, pointer, found: None })
-    }
-
-    /// [`Self::get`] where all of it can be done at once, which is the way of most requests: nobody else runs meanwhile, so that
-    /// nothing has to be held. `None`: nothing was done, and nothing is said of the pair; what is unusual ends so as well.
-    #[inline]
-    pub fn get_now<B: Bank>(&self, bank: &B, id: &PairId, offset: u32, room: u32) -> Option<Result<u32, Failure>> {
-        let bucket = self.bucket(id);
-        if self.stripes.is_changing(bucket) {
-            return None;
-        }
-        let geometry = self.geometry.get();
-        let mut pointer = [0; 4];
-        let mut bytes = [0; HEADER_BYTES as usize];
-        let mut before = 0;
-        if let Err(fault) = bank.read_now(geometry.bucket_address(bucket), &mut pointer)? {
-            return Some(Err(fault.into()));
-        }
-        let mut pointer = u32::from_le_bytes(pointer);
-        for _ in 0..RECORDS_AT_ONCE {
-            if pointer == 0 {
-                return Some(Err(Failure::NotFound));
-            }
-            if !geometry.holds(pointer) {
-                return None;
-            }
-            let address = geometry.address(pointer);
-            if let Err(fault) = bank.read_now(address, &mut bytes)? {
-                return Some(Err(fault.into()));
-            }
-            let header = HeaderView(&bytes);
-            if !header.is_sound() {
-                return None;
-            }
-            if header.is_of(id) {
-                let (length, 0) = header.value()? else { return None };
-                let end = length.min(offset.saturating_add(room));
-                if offset < end {
-                    let from = address + HEADER_BYTES + u64::from(offset);
-                    if let Err(fault) = bank.send_now(from, 0, end - offset)? {
-                        return Some(Err(fault.into()));
-                    }
-                }
-                return Some(Ok(length));
-            }
-            let hash = header.hash();
-            if hash > id.hash {
-                return Some(Err(Failure::NotFound));
-            }
-            // Keys of one hash, and chains that do not ascend, are looked at with all checks.
-            if hash == id.hash || hash < before {
-                return None;
-            }
-            before = hash;
-            pointer = header.next();
-        }
-        None
-    }
-
-    /// Copies the value from byte `offset` on to the reply, at most `room` bytes; returns the value's length.
-    ///
-    /// The same walk as [`Self::find`], in one function that looks at headers where they are.
-    #[inline]
-    pub async fn get<B: Bank>(&self, bank: &B, id: &PairId, offset: u32, room: u32) -> Result<u32, Failure> {
-        let bucket = self.bucket(id);
-        let share = match self.stripes.try_read(bucket, &self.waiters) {
-            Some(share) => share,
-            None => self.stripes.read(bucket, &self.waiters).await,
-        };
-        let mut pointer = [0; 4];
-        bank.read(self.geometry.get().bucket_address(bucket), &mut pointer).await?;
-        let mut pointer = u32::from_le_bytes(pointer);
-        let mut bytes = [0; HEADER_BYTES as usize];
-        let mut before: Option<PairId> = None;
-        let (length, chunks) = loop {
-            if pointer == 0 {
-                return Err(Failure::NotFound);
-            }
-            let geometry = self.geometry.get();
-            if !geometry.holds(pointer) {
-                return self.sound(Err(Failure::Media));
-            }
-            bank.read(geometry.address(pointer), &mut bytes).await?;
-            let header = HeaderView(&bytes);
-            if !header.is_sound() {
-                return self.sound(Err(Failure::Media));
-            }
-            if header.is_of(id) {
-                break header.value().ok_or(Failure::NotFound)?;
-            }
-            // Not the first of its chain: from here on with all checks.
-            pointer = self.step(&bytes, id, &mut before)?;
-            bank.pause().await;
-        };
-        let _share = Some(share).filter(|_| !planted(bank, Planted::ReaderUnprotected));
-        let end = length.min(offset.saturating_add(room));
-        if offset < end {
-            let address = self.geometry.get().address(pointer) + HEADER_BYTES;
-            if chunks == 0 {
-                bank.send(address + u64::from(offset), 0, end - offset).await?;
-            } else {
-                self.send_chunked(bank, address, length, offset, end).await?;
-            }
-        }
-        Ok(length)
-    }
-
-    /// The pointer behind a record that is not the one looked for; [`Failure::NotFound`] where that would have come before it.
-    #[inline(never)]
-    fn step(
-        &self,
-        bytes: &[u8; HEADER_BYTES as usize],
-        id: &PairId,
-        before: &mut Option<PairId>,
-    ) -> Result<u32, Failure> {
-        let Some(header) = Header::decode(bytes) else { return self.sound(Err(Failure::Media)) };
-        if header.id.order(id) == Ordering::Greater {
-            return Err(Failure::NotFound);
-        }
-        // A chain that does not ascend is no chain: without this a damaged one could go round for ever.
-        if before.is_some_and(|before| before.order(&header.id) != Ordering::Less) {
-            return self.sound(Err(Failure::Media));
-        }
-        *before = Some(header.id);
-        Ok(header.next)
-    }
-
-    async fn send_chunked<B: Bank>(
-        &self,
-        bank: &B,
-        pointers: u64,
-        value_bytes: u32,
-        offset: u32,
-        end: u32,
-    ) -> Result<(), Failure> {
-        let layout = Layout::of(value_bytes);
-        let slab_bytes = SLAB_BYTES as u32;
-        let mut at = offset;
-        while at < end {
-            let chunk = at / slab_bytes;
-            if chunk >= layout.chunks {
-                let rest = pointers + 4 * u64::from(layout.chunks);
-                let inside = at - layout.chunks * slab_bytes;
-                bank.send(rest + u64::from(inside), at - offset, end - at).await?;
-                return Ok(());
-            }
-            let address = self.chunk_address(bank, pointers, chunk).await?;
-            let inside = at % slab_bytes;
-            let bytes = (slab_bytes - inside).min(end - at);
-            bank.send(address + u64::from(inside), at - offset, bytes).await?;
-            at += bytes;
-        }
-        Ok(())
     }
 
     /// Bank address of a record's chunk.
