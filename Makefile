@@ -15,11 +15,20 @@ bootstrap: ## install what building needs and this machine lacks (apt, rustup); 
 	@scripts/bootstrap
 
 .PHONY: build
-build: bootstrap ## the release build of the command, at bin/willow
-	cargo build --release --package willow-cli
+build: bootstrap ## the release build: the command bin/willow, and libwillow beside it
+	cargo build --release --package willow-cli --package libwillow --package willow-preload
 	@mkdir -p bin
 	@cp "$(CARGO_TARGET_DIR)/release/willow" bin/.willow-new && mv bin/.willow-new bin/willow
+	@cp "$(CARGO_TARGET_DIR)"/release/libwillow{.so,.a,_preload.so} host/c/libwillow.h bin/
 	@echo "bin/willow is built"
+
+PREFIX ?= /usr/local
+.PHONY: install
+install: build ## the command, libwillow.so, .a and .h, and libwillow_preload.so, below PREFIX (/usr/local)
+	install -D -t "$(DESTDIR)$(PREFIX)/bin" bin/willow
+	install -D -t "$(DESTDIR)$(PREFIX)/lib" bin/libwillow.so bin/libwillow_preload.so
+	install -D -m 644 -t "$(DESTDIR)$(PREFIX)/lib" bin/libwillow.a
+	install -D -m 644 -t "$(DESTDIR)$(PREFIX)/include" bin/libwillow.h
 
 .PHONY: demo
 demo: build ## a drive from end to end: attach, run blocks and pairs, kill it, prove that the data is there

@@ -62,8 +62,20 @@ pub fn attach(runtime: &Runtime, target: &TargetOption) -> Outcome<(Option<Contr
         }
         Target::Address(address) => address,
     };
-    let options = options(runtime, target, address)?;
+    let (controller, hre) = attach_over_tcp(runtime, target, address, Duration::ZERO)?;
+    Ok((Some(controller), hre))
+}
+
+/// The same at an address; requests wait for a device that has gone for as long as `reconnect` says.
+pub fn attach_over_tcp(
+    runtime: &Runtime,
+    target: &TargetOption,
+    address: SocketAddr,
+    reconnect: Duration,
+) -> Outcome<(Controller, Arc<dyn Hre>)> {
+    let mut options = options(runtime, target, address)?;
     let anonymous = options.credentials.is_none();
+    options.reconnect_for = reconnect;
     let (controller, hre) = runtime
         .block_on(async {
             let controller = Controller::connect(options).await?;
@@ -74,7 +86,7 @@ pub fn attach(runtime: &Runtime, target: &TargetOption) -> Outcome<(Option<Contr
             let advice = if anonymous { " (if it knows hosts by their keys: --key FILE)" } else { "" };
             format!("cannot attach to the device at {address}{advice}")
         })?;
-    Ok((Some(controller), Arc::new(hre)))
+    Ok((controller, Arc::new(hre)))
 }
 
 /// What a handler answered.

@@ -26,6 +26,7 @@ mod reproduce;
 mod rpc;
 mod serve;
 mod simulate;
+mod stage;
 mod stat;
 mod statistics;
 mod table;

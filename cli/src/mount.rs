@@ -6,14 +6,15 @@
 use crate::client;
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::output;
-use crate::target::TargetOption;
+use crate::target::{Target, TargetOption};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use willow_fuse::{Disk, MountOptions, Mounted, mounted};
 use willow_host::nvme_tcp::NamespaceKind;
-use willow_host::{BlockClient, Hre};
+use willow_host::{BlockClient, Hre, HreError, ShmHre, ShmOptions};
 
 /// Flags of `willow mount`.
 #[derive(Debug, clap::Args)]
@@ -32,6 +33,9 @@ pub struct MountArguments {
     /// Requests served at the same time, 1 to 64
     #[arg(long, default_value_t = MountOptions::default().threads)]
     pub threads: usize,
+    /// Seconds that a request waits for a device that has gone to come back; 0: it fails at once
+    #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
+    pub reconnect: f64,
     #[command(flatten)]
     pub target: TargetOption,
 }
@@ -44,12 +48,30 @@ pub fn run(arguments: &MountArguments) -> Outcome<()> {
         .enable_all()
         .build()
         .context(|| "cannot start the I/O runtime".to_owned())?;
-    let (controller, hre) = client::attach(&runtime, &arguments.target)?;
+    if !(0.0..=86_400.0).contains(&arguments.reconnect) {
+        fail!("--reconnect is {}, must be 0 to 86400", arguments.reconnect);
+    }
+    let reconnect = Duration::from_secs_f64(arguments.reconnect);
+    let (controller, hre, socket) = match arguments.target.resolve()? {
+        Target::Socket(path) => {
+            let hre = Arc::new(ShmHre::open(&path, ShmOptions::default()).map_err(Failure::new)?);
+            (None, hre.clone() as Arc<dyn Hre>, Some((path, hre)))
+        }
+        Target::Address(address) => {
+            let (controller, hre) = client::attach_over_tcp(&runtime, &arguments.target, address, reconnect)?;
+            (Some(controller), hre, None)
+        }
+    };
     let blocks = runtime.block_on(open(hre, arguments.nsid))?;
-    let bytes = blocks.bytes();
+    let (bytes, nsid) = (blocks.bytes(), blocks.nsid());
     let options =
         MountOptions { threads: arguments.threads, read_only: arguments.read_only, allow_other: arguments.allow_other };
-    let disk = Arc::new(Disk::new(blocks));
+    let mut disk = Disk::new(blocks);
+    if let Some((path, hre)) = socket.filter(|_| !reconnect.is_zero()) {
+        let identity = runtime.block_on(hre.identity(nsid)).map_err(Failure::new)?;
+        disk = disk.reaching_again(Box::new(move || Box::pin(reach(path.clone(), nsid, identity))), reconnect);
+    }
+    let disk = Arc::new(disk);
     let mounted = Mounted::new(disk, &arguments.folder, &options, runtime.handle().clone()).map_err(Failure::new)?;
     unmount_on(signals, mounted.path())?;
     output::line(&format!("mounted {} bytes={bytes}", mounted.path().join(mounted::FILE_NAME).display()))?;
@@ -74,6 +96,19 @@ async fn open(hre: Arc<dyn Hre>, nsid: Option<u32>) -> Outcome<BlockClient> {
         }
     };
     BlockClient::open(hre, nsid).await.context(|| format!("cannot use namespace {nsid}"))
+}
+
+/// The same namespace over another endpoint.
+async fn reach(path: PathBuf, nsid: u32, identity: [u8; 16]) -> Result<BlockClient, HreError> {
+    // A socket that nobody serves, or not yet.
+    let opened = ShmHre::open(&path, ShmOptions::default()).map_err(|error| HreError::Gone(error.to_string()))?;
+    if opened.identity(nsid).await? != identity {
+        return Err(HreError::Namespace {
+            nsid,
+            problem: "another one than it was: the device has lost its media, or is another",
+        });
+    }
+    BlockClient::open(Arc::new(opened), nsid).await
 }
 
 /// A thread that unmounts: cleanly at the first signal, at once at the second.

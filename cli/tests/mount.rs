@@ -214,7 +214,7 @@ fn a_device_that_dies_is_an_error_and_no_hang() {
     let socket = std::env::temp_dir().join(format!("willow-dies-{}.sock", std::process::id())).display().to_string();
     let mut device = Served::start(&["--ram", "--size", "128M", "--kv-size", "0", "--socket", &socket]);
     device.address = socket;
-    let mount = Mount::start(&device, &mnt, &[]);
+    let mount = Mount::start(&device, &mnt, &["--reconnect", "1"]);
     let block = Loop::new(&mount.disk());
     ok("mkfs.ext4", &["-q", &block.0]);
     let attached = Attached::new(&block.0, &files);
@@ -232,6 +232,62 @@ fn a_device_that_dies_is_an_error_and_no_hang() {
     std::mem::forget(attached);
     drop(block);
     mount.end();
+}
+
+#[test]
+fn a_device_that_comes_back_is_gone_on_with() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let folder = Folder::new();
+    let (media, mnt, files) = (folder.path("media"), folder.path("mnt"), folder.path("files"));
+    let socket = std::env::temp_dir().join(format!("willow-back-{}.sock", std::process::id())).display().to_string();
+    let start = |media: &[&str]| {
+        let mut device = Served::start(&[media, &["--size", "256M", "--kv-size", "0", "--socket", &socket]].concat());
+        device.address = socket.clone();
+        device
+    };
+    let mut device = start(&["--media", &media]);
+    let mount = Mount::start(&device, &mnt, &[]);
+    let block = Loop::new(&mount.disk());
+    ok("mkfs.ext4", &["-q", &block.0]);
+    let attached = Attached::new(&block.0, &files);
+    let writer = {
+        let files = files.clone();
+        std::thread::spawn(move || {
+            for file in 0..120 {
+                std::fs::write(format!("{files}/{file}"), content(file)).unwrap();
+                if file % 4 == 0 {
+                    std::fs::File::open(format!("{files}/{file}")).unwrap().sync_all().unwrap();
+                }
+            }
+        })
+    };
+    // Killed in the middle of it, three times.
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(150));
+        device.child.kill().unwrap();
+        device.child.wait().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        device = start(&["--media", &media]);
+    }
+    writer.join().expect("no write failed");
+    attached.end();
+    let attached = Attached::new(&block.0, &files);
+    for file in 0..120 {
+        assert!(std::fs::read(format!("{files}/{file}")).unwrap() == content(file), "file {file}");
+    }
+    attached.end();
+    ok("fsck.ext4", &["-fn", &block.0]);
+    // Another device at the same socket is not taken for this one.
+    device.child.kill().unwrap();
+    device.child.wait().unwrap();
+    let other = start(&["--ram"]);
+    assert_eq!(std::fs::read(mount.disk()).unwrap_err().raw_os_error(), Some(6), "ENXIO");
+    drop(block);
+    mount.end();
+    other.end();
 }
 
 #[test]

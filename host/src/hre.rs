@@ -229,9 +229,19 @@ pub enum HreError {
         /// Its sentence.
         text: String,
     },
+    /// The endpoint has ended, with the device or by a fault: another may be opened.
+    #[error("the endpoint has ended: {0}")]
+    Gone(String),
     /// An answer that makes no sense.
     #[error("the device answered senselessly: {0}")]
     Answer(String),
+}
+
+impl HreError {
+    /// True where the way to the device is gone, not the request wrong: the same may go well over another endpoint.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, HreError::Gone(_))
+    }
 }
 
 /// A host RPC endpoint.

@@ -1,5 +1,6 @@
 //! `willow bench`: what the device costs and how fast it is. Never part of a test.
 
+pub mod direct;
 pub mod engine;
 pub mod fairness;
 pub mod in_process;
@@ -37,6 +38,8 @@ pub enum Bench {
     Io(io::IoOptions),
     /// Puts and gets of key-value pairs over NVMe/TCP, over shared memory, or in this process without network
     Kv(kv::KvOptions),
+    /// A file that is read and written directly against the same file through its file system, by request size; root
+    Direct(direct::DirectBenchOptions),
     /// The file of a mounted namespace against a plain file, by turns
     Mount(mount::MountOptions),
     /// Base-IO in the sandbox against the same handlers built natively, by turns
@@ -112,6 +115,7 @@ pub fn run(bench: Bench) -> Outcome<()> {
         Bench::Process { socket } => return party::be_a_child(&socket),
         Bench::Io(options) => (io::run(&options)?, options.common.json, options.common.record),
         Bench::Kv(options) => (kv::run(&options)?, options.common.json, options.common.record),
+        Bench::Direct(options) => (direct::run(&options)?, options.json, options.record),
         Bench::Mount(options) => (mount::run(&options)?, options.json, options.record),
         Bench::Sandbox(options) => (sandbox::run(&options)?, options.common.json, options.common.record),
         Bench::Simulation(options) => return simulation::run(&options),

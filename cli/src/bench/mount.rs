@@ -53,20 +53,22 @@ pub struct MountOptions {
 }
 
 /// Memory aligned for O_DIRECT.
-struct Buffer {
+pub struct Buffer {
     bytes: Vec<u8>,
     start: usize,
     length: usize,
 }
 
 impl Buffer {
-    fn new(length: usize, seed: u64) -> Self {
+    /// Of so many bytes, filled from the seed.
+    pub fn new(length: usize, seed: u64) -> Self {
         let mut bytes = vec![0; length + ALIGNMENT_BYTES];
         let start = bytes.as_ptr().align_offset(ALIGNMENT_BYTES);
         super::in_process::fill(&mut bytes, seed);
         Buffer { bytes, start, length }
     }
-    fn slice(&mut self) -> &mut [u8] {
+    /// Its bytes.
+    pub fn slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.length]
     }
 }
@@ -132,7 +134,8 @@ pub fn run(options: &MountOptions) -> Outcome<Report> {
                     duration: Duration::from_secs_f64(options.seconds),
                     target_pid: None,
                 };
-                rows.push(measure(&plan, file, bs, range, read)?);
+                let operation = |buffer: &mut [u8], offset| kernel(file, read, buffer, offset);
+                rows.push(measure(&plan, bs, range, &operation)?);
             }
         }
     }
@@ -144,15 +147,26 @@ pub fn run(options: &MountOptions) -> Outcome<Report> {
     })
 }
 
-fn measure(plan: &Plan, file: &OwnedFd, bs: u64, range: u64, read: bool) -> Outcome<Row> {
+/// One operation through the kernel.
+pub fn kernel(file: &OwnedFd, read: bool, buffer: &mut [u8], offset: u64) -> Outcome<usize> {
+    let done = if read { rustix::io::pread(file, buffer, offset) } else { rustix::io::pwrite(file, buffer, offset) };
+    done.context(|| format!("at {offset}"))
+}
+
+/// An operation on a buffer at an offset: how many bytes it moved.
+pub type FileOperation<'a> = &'a (dyn Fn(&mut [u8], u64) -> Outcome<usize> + Sync);
+
+/// Measures an operation on a file at random offsets of its first `range` bytes, by as many threads as the plan's depth says.
+pub fn measure(plan: &Plan, bs: u64, range: u64, operation: FileOperation<'_>) -> Outcome<Row> {
     let stop = AtomicBool::new(false);
     let client = cpu::of_self();
+    let target = plan.target_pid.and_then(cpu::of_process);
     let begun = Instant::now();
     let histograms = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.queue_depth)
             .map(|thread| {
                 let stop = &stop;
-                scope.spawn(move || one_thread(file, bs, range, read, thread as u64, stop))
+                scope.spawn(move || one_thread(operation, bs, range, thread as u64, stop))
             })
             .collect();
         std::thread::sleep(plan.duration);
@@ -168,7 +182,8 @@ fn measure(plan: &Plan, file: &OwnedFd, bs: u64, range: u64, read: bool) -> Outc
         all.add(one?).context(|| "cannot add histograms".to_owned())?;
     }
     let operations = all.len();
-    Ok(Row::new(plan, elapsed, operations, operations * bs, &all, cpu::of_self() - client, None))
+    let target = target.and_then(|before| Some(cpu::of_process(plan.target_pid?)? - before));
+    Ok(Row::new(plan, elapsed, operations, operations * bs, &all, cpu::of_self() - client, target))
 }
 
 fn histogram() -> Outcome<Histogram<u64>> {
@@ -176,10 +191,9 @@ fn histogram() -> Outcome<Histogram<u64>> {
 }
 
 fn one_thread(
-    file: &OwnedFd,
+    operation: FileOperation<'_>,
     bs: u64,
     range: u64,
-    read: bool,
     thread: u64,
     stop: &AtomicBool,
 ) -> Outcome<Histogram<u64>> {
@@ -189,15 +203,9 @@ fn one_thread(
     while !stop.load(Ordering::Relaxed) {
         let offset = random.below(range / bs) * bs;
         let begun = Instant::now();
-        let done = if read {
-            rustix::io::pread(file, buffer.slice(), offset)
-        } else {
-            rustix::io::pwrite(file, buffer.slice(), offset)
-        };
-        match done {
-            Ok(count) if count as u64 == bs => {}
-            Ok(count) => fail!("{count} bytes of {bs} moved at {offset}"),
-            Err(error) => fail!("at {offset}: {error}"),
+        let count = operation(buffer.slice(), offset)?;
+        if count as u64 != bs {
+            fail!("{count} bytes of {bs} moved at {offset}");
         }
         histogram.saturating_record(begun.elapsed().as_nanos().min(u128::from(LATENCY_NS_MAX)) as u64);
     }

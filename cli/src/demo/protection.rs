@@ -5,91 +5,25 @@
 
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::output;
+use crate::stage::{PATIENCE, Stage, tool};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// The two users: numbers that no account has.
 const ALICE: u32 = 54001;
 const BOB: u32 = 54002;
 const FILE_BYTES: usize = 1 << 20;
-/// How long a process may take to be ready, or a file to thaw.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Runs a program; what it printed, or what it said was wrong.
-fn tool(program: &str, arguments: &[&str]) -> Outcome<String> {
-    let output = Command::new(program).args(arguments).output();
-    let output = output.context(|| format!("cannot run {program}: is it installed?"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        fail!("{program} {} failed: {}", arguments.join(" "), said.trim().replace('\n', " / "));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-/// What is to be undone at the end, the last first.
-struct Stage {
-    folder: PathBuf,
-    program: PathBuf,
-    children: Vec<Child>,
-    block: Option<String>,
-    step: u32,
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let _ = tool("umount", &["-l", &self.path("files")]);
-        if let Some(block) = &self.block {
-            let _ = tool("losetup", &["-d", block]);
-        }
-        for mut child in self.children.drain(..).rev() {
-            let _ = tool("kill", &["-TERM", &child.id().to_string()]);
-            let begin = Instant::now();
-            while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < PATIENCE / 3 {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        let _ = tool("umount", &["-l", &self.path("mount")]);
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
 
 impl Stage {
-    fn path(&self, name: &str) -> String {
-        self.folder.join(name).display().to_string()
-    }
-
     fn say(&mut self, text: &str) -> Outcome<()> {
         self.step += 1;
         output::line(&format!("{}. {text}", self.step))
-    }
-
-    /// Starts a command of this program that prints a line once it is ready; the line.
-    fn start(&mut self, arguments: &[&str]) -> Outcome<String> {
-        let mut child = Command::new(&self.program)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context(|| format!("cannot start willow {}", arguments[0]))?;
-        let output = child.stdout.take();
-        self.children.push(child);
-        let mut line = String::new();
-        if let Some(output) = output {
-            let read = BufReader::new(output).read_line(&mut line);
-            read.context(|| format!("cannot read what willow {} says", arguments[0]))?;
-        }
-        if line.is_empty() {
-            fail!("willow {} did not become ready", arguments[0]);
-        }
-        Ok(line)
     }
 
     /// Runs a command of this program as a user.
@@ -157,54 +91,23 @@ pub fn run() -> Outcome<()> {
         fail!("this demo makes a file system and acts as two users: run it as root");
     }
     let begin = Instant::now();
-    let folder = std::env::temp_dir().join(format!("willow-protection-{}", std::process::id()));
-    let mut stage = Stage { program: folder.join("willow"), folder, children: Vec::new(), block: None, step: 0 };
+    let mut stage = Stage::new("protection", &["--size", "128M"])?;
     tell(&mut stage)?;
     drop(stage);
     output::line(&format!("\nall of it held, in {:.0} s", begin.elapsed().as_secs_f64()))
 }
 
-fn prepare(stage: &mut Stage) -> Outcome<()> {
-    for name in ["mount", "files"] {
-        fs::create_dir_all(stage.folder.join(name)).context(|| format!("cannot make {}", stage.path(name)))?;
-    }
-    // Where other users get to.
-    let own = std::env::current_exe().context(|| "cannot find this program".to_owned())?;
-    let copied = fs::set_permissions(&stage.folder, fs::Permissions::from_mode(0o755))
-        .and_then(|()| fs::copy(own, &stage.program))
-        .and_then(|_| fs::write(stage.folder.join("app.wasm"), willow_apps::DIRECT_IO_WASM));
-    copied.context(|| format!("cannot fill {}", stage.folder.display()))?;
-    let (device, mount, files) = (stage.path("device"), stage.path("mount"), stage.path("files"));
-    stage.start(&[
-        "serve",
-        "--ram",
-        "--size",
-        "128M",
-        "--listen",
-        "127.0.0.1:0",
-        "--log",
-        "error",
-        "--socket",
-        &device,
-    ])?;
-    stage.start(&["mount", &mount, "--target", &device])?;
-    let disk = format!("{mount}/disk");
-    let block = tool("losetup", &["--direct-io=on", "-f", "--show", &disk])?;
-    stage.block = Some(block.clone());
-    tool("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", &block])?;
-    tool("mount", &["-o", "noatime", &block, &files])?;
-    stage.say(&format!("a device, its block namespace as {block}, ext4 on it"))
-}
-
 fn tell(stage: &mut Stage) -> Outcome<()> {
-    prepare(stage)?;
+    let written = fs::write(stage.folder.join("app.wasm"), willow_apps::DIRECT_IO_WASM);
+    written.context(|| format!("cannot fill {}", stage.folder.display()))?;
+    let block = stage.block.clone().unwrap_or_default();
+    stage.say(&format!("a device, its block namespace as {block}, ext4 on it"))?;
     let (device, agent) = (stage.path("device"), stage.path("agent"));
     let mut expected = contents(1);
     let alices = stage.file("alices", ALICE, &expected)?;
     let bobs = stage.file("bobs", BOB, &contents(2))?;
     tool("sync", &[])?;
-    let block = format!("{}=1", stage.block.clone().unwrap_or_default());
-    stage.start(&["agent", "--target", &device, "--socket", &agent, "--block", &block])?;
+    stage.start_agent()?;
     stage.say("Alice and Bob have a file each, which the other may not open; the agent is ready")?;
 
     if succeeded("Alice reads her file", stage.direct(ALICE, "read", &alices, &[], b"")?)? != expected {

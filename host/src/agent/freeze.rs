@@ -37,6 +37,11 @@ fn set_flags(file: BorrowedFd<'_>, flags: u32) -> std::io::Result<()> {
     }
 }
 
+/// True where an open file is immutable now, by an agent or otherwise; false where its file system has no attributes.
+pub fn is_immutable(file: BorrowedFd<'_>) -> bool {
+    flags(file).is_ok_and(|flags| flags & IMMUTABLE != 0)
+}
+
 /// True where the file system can let another file share this one's blocks, which the attribute does not prevent.
 pub fn can_share_blocks(file: BorrowedFd<'_>) -> bool {
     // A clone onto itself: what cannot clone says so, what can says that this makes no sense.
@@ -143,6 +148,11 @@ impl Frozen {
         if let Err(why) = self.save() {
             tracing::error!("{why}");
         }
+    }
+
+    /// True where this file is frozen.
+    pub fn holds(&self, key: (u64, u64)) -> bool {
+        self.held.contains_key(&key)
     }
 
     /// Number of files frozen.

@@ -20,7 +20,15 @@ pub enum Request {
     Close {
         /// As in [`Response::Opened`].
         file: u32,
+        /// Nothing was written to it: its modification time stays.
+        #[serde(default)]
+        unchanged: bool,
     },
+    /// The file whose descriptor comes with the message (any, O_PATH too) is to be changed through the file system: all direct
+    /// access to it is taken back, whoever has it, and refused until [`Request::Resume`]. For its owner.
+    Release,
+    /// What was released may be opened directly again.
+    Resume,
 }
 
 /// What the agent says.
@@ -51,7 +59,7 @@ pub enum Response {
         /// More follow.
         more: bool,
     },
-    /// The file is closed, and the file system's own again.
+    /// The file is closed, or released, and the file system's own again; or it may be opened again.
     Closed,
     /// Not so, and why.
     Refused {

@@ -7,6 +7,7 @@
 //! - who a process is, and what a descriptor may do, comes from the host's kernel, never from a message;
 //! - a permission is installed only while the file is frozen ([`freeze`]): its extents are the file's for as long as it lasts;
 //! - a file thaws only after the device has answered the revocation of every permission in it;
+//! - what a process changes through the file system is taken back from all that have it, and comes back when they ask again;
 //! - files per process and processes are bounded; a message that breaks the rules ends its connection, and so its grants.
 
 pub mod block;
@@ -76,6 +77,10 @@ struct Connected {
     /// Number in the device, once it is known.
     process: Option<u32>,
     files: BTreeMap<u32, OpenFile>,
+    /// Number of its next file: none is used twice, since a file may be released without its knowing.
+    next_file: u32,
+    /// The file that it changes through the file system now, which nobody opens directly meanwhile.
+    changes: Option<(u64, u64)>,
 }
 
 #[derive(Default)]

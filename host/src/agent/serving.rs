@@ -15,6 +15,8 @@ use willow_shm::socket::{Channel, Listener, ReceiveError};
 
 /// Longest wait of a thread before it looks whether the agent ends.
 const LOOK: Duration = Duration::from_millis(200);
+/// Longest wait for files that are being opened or closed.
+const RELEASE_MAX: Duration = Duration::from_secs(10);
 /// Rights as the device has them.
 const READ: u32 = 1;
 const WRITE: u32 = 2;
@@ -52,7 +54,11 @@ impl Agent {
                     let _ = channel.send(&encode(&Response::Refused { reason }), &[]);
                 }
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => wait_for(listener),
-                Err(error) => tracing::warn!("a process could not be accepted: {error}"),
+                Err(error) => {
+                    // No descriptors left, say: others end.
+                    tracing::warn!("a process could not be accepted: {error}");
+                    std::thread::sleep(LOOK);
+                }
             }
         }
         for thread in threads {
@@ -141,7 +147,8 @@ impl Agent {
             let mut state = self.state();
             state.next += 1;
             let (key, files) = (state.next, BTreeMap::new());
-            let connected = Connected { channel: channel.clone(), user: peer.uid, process: None, files };
+            let (user, process, next_file, changes) = (peer.uid, None, 0, None);
+            let connected = Connected { channel: channel.clone(), user, process, files, next_file, changes };
             state.connected.insert(key, connected);
             key
         };
@@ -164,10 +171,19 @@ impl Agent {
                     let opened = runtime.block_on(self.open(key, (peer.uid, identity), version, message.descriptors));
                     self.answer_open(channel, opened)
                 }
-                Ok(Request::Close { file }) => {
-                    let closed = runtime.block_on(self.close(key, file));
-                    let answer = closed.map_or_else(|reason| Response::Refused { reason }, |()| Response::Closed);
-                    channel.send(&encode(&answer), &[]).is_ok()
+                Ok(Request::Close { file, unchanged }) => {
+                    let closed = runtime.block_on(self.close(key, file, unchanged));
+                    answer_closed(channel, closed)
+                }
+                Ok(Request::Release) => {
+                    let released = runtime.block_on(self.release(key, peer.uid, message.descriptors));
+                    answer_closed(channel, released)
+                }
+                Ok(Request::Resume) => {
+                    if let Some(connected) = self.state().connected.get_mut(&key) {
+                        connected.changes = None;
+                    }
+                    answer_closed(channel, Ok(()))
                 }
             };
             if !answered {
@@ -236,13 +252,21 @@ impl Agent {
             if connected.files.len() >= FILES_MAX {
                 return Err(format!("this process has {FILES_MAX} files open directly, which is the most"));
             }
-            (0..).find(|number| !connected.files.contains_key(number)).unwrap_or(0)
+            connected.next_file = connected.next_file.wrapping_add(1);
+            connected.next_file
         };
         let (rights, stat) = judge(&descriptor, user)?;
         let place = self.config.blocks.iter().find_map(|block| Some((block.nsid, block.offset_of(stat.st_dev)?)));
         let (nsid, offset) = place.ok_or("it is not on a block device that the agent was told of")?;
         let freeze_key = (stat.st_dev, stat.st_ino);
-        lock(&self.frozen).freeze(descriptor.as_fd(), freeze_key)?;
+        {
+            // Under the same lock as a release looks for who has it.
+            let state = self.state();
+            if state.connected.values().any(|other| other.changes == Some(freeze_key)) {
+                return Err("a process is changing it through the file system".to_owned());
+            }
+            lock(&self.frozen).freeze(descriptor.as_fd(), freeze_key)?;
+        }
         let granted = self.grant(process, &descriptor, (nsid, offset), rights).await;
         let (bytes, found, permissions) = match granted {
             Ok(granted) => granted,
@@ -281,7 +305,7 @@ impl Agent {
         Ok((bytes, found, permissions))
     }
 
-    async fn close(&self, key: u64, file: u32) -> Result<(), String> {
+    async fn close(&self, key: u64, file: u32, unchanged: bool) -> Result<(), String> {
         let (process, closed, kept) = {
             let mut state = self.state();
             let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
@@ -304,7 +328,7 @@ impl Agent {
         }
         let _ = rustix::fs::fadvise(&closed.descriptor, 0, None, rustix::fs::Advice::DontNeed);
         lock(&self.frozen).thaw(closed.descriptor.as_fd(), closed.key);
-        if closed.writable {
+        if closed.writable && !unchanged {
             // Direct writes have not told the file system of themselves.
             let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
             let then = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
@@ -314,13 +338,52 @@ impl Agent {
         Ok(())
     }
 
+    /// Takes a file back from all that have it, for a process that is going to change it through the file system.
+    async fn release(&self, key: u64, user: u32, mut descriptors: Vec<OwnedFd>) -> Result<(), String> {
+        let (Some(descriptor), true) = (descriptors.pop(), descriptors.is_empty()) else {
+            return Err("one descriptor comes with the request to release a file".to_owned());
+        };
+        let stat = rustix::fs::fstat(&descriptor).map_err(|error| error.to_string())?;
+        if user != 0 && stat.st_uid != user {
+            return Err("it belongs to another user: only its owner may have it released".to_owned());
+        }
+        let released = (stat.st_dev, stat.st_ino);
+        let begun = std::time::Instant::now();
+        loop {
+            let found: Vec<(u64, u32)> = {
+                let mut state = self.state();
+                if let Some(connected) = state.connected.get_mut(&key) {
+                    connected.changes = Some(released);
+                }
+                let of = |(key, connected): (&u64, &Connected)| {
+                    let (key, files) = (*key, connected.files.iter());
+                    let those = files.filter(|(_, file)| file.key == released).map(|(number, _)| (key, *number));
+                    those.collect::<Vec<_>>()
+                };
+                state.connected.iter().flat_map(of).collect()
+            };
+            for (holder, file) in found {
+                // Closed by its holder meanwhile is as good.
+                let _ = self.close(holder, file, false).await;
+            }
+            // One that was being opened is found the next time.
+            if !lock(&self.frozen).holds(released) {
+                return Ok(());
+            }
+            if begun.elapsed() > RELEASE_MAX {
+                return Err("another process is opening or closing it, and does not come to an end".to_owned());
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     async fn disconnect(&self, key: u64) {
         let files: Vec<u32> = {
             let state = self.state();
             state.connected.get(&key).map_or_else(Vec::new, |connected| connected.files.keys().copied().collect())
         };
         for file in files {
-            if let Err(why) = self.close(key, file).await {
+            if let Err(why) = self.close(key, file, false).await {
                 tracing::error!("the permissions of a process that ended could not be taken back: {why}");
             }
         }
@@ -336,6 +399,11 @@ impl Agent {
     pub async fn open_process(&self, user: u32) -> Result<u32, HreError> {
         self.control.open_process(&ProcessRequest { user, weight: 0 }).await
     }
+}
+
+fn answer_closed(channel: &Channel, done: Result<(), String>) -> bool {
+    let answer = done.map_or_else(|reason| Response::Refused { reason }, |()| Response::Closed);
+    channel.send(&encode(&answer), &[]).is_ok()
 }
 
 /// What a descriptor allows, from the kernel: rights, and the file.

@@ -182,6 +182,13 @@ impl ShmHre {
         Ok((view.spus, view.stripe_bytes))
     }
 
+    /// Which namespace a number stands for: the same after the device was started again, another on another device.
+    pub async fn identity(&self, nsid: u32) -> Result<[u8; 16], HreError> {
+        let view = self.view().await?;
+        let found = view.namespaces.iter().find(|namespace| namespace.nsid == nsid);
+        found.map(|namespace| namespace.nguid).ok_or(HreError::Namespace { nsid, problem: "not there" })
+    }
+
     /// True where the device trusts it as the host kernel's.
     pub fn is_kernel(&self) -> bool {
         self.id >> 31 == 0
@@ -208,7 +215,7 @@ impl ShmHre {
         };
         receiver.await.map_err(|_| {
             let why = self.inner.state().ended.clone();
-            HreError::Answer(format!("the endpoint has ended: {}", why.as_deref().unwrap_or("the device is gone")))
+            HreError::Gone(why.unwrap_or_else(|| "the device is gone".to_owned()))
         })
     }
 
@@ -225,7 +232,7 @@ impl ShmHre {
         let mut guard = self.inner.state();
         let state = &mut *guard;
         if let Some(why) = &state.ended {
-            return Err(HreError::Answer(format!("the endpoint has ended: {why}")));
+            return Err(HreError::Gone(why.clone()));
         }
         let slots = call.slots() + more.iter().map(Call::slots).sum::<u32>();
         if !state.endpoint.has_room(slots) {

@@ -10,10 +10,11 @@
 //! - nothing is cached here or in the kernel: what a read brings was in the device at that time, and what was written is there;
 //! - a write to a part of a block leaves the rest of the block as it was, also beside other writes;
 //! - fsync is the device's flush; a write on a descriptor with O_DSYNC or O_SYNC is durable when it returns;
-//! - when the device is gone, requests fail with EIO, and none waits for ever.
+//! - when the device is gone, requests wait for it to come back where that was asked for, for a bounded time, and fail with EIO then;
+//!   none waits for ever.
 
 pub mod disk;
 pub mod mounted;
 
-pub use disk::Disk;
+pub use disk::{Disk, Reach};
 pub use mounted::{MountError, MountOptions, Mounted};

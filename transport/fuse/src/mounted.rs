@@ -295,7 +295,7 @@ impl Filesystem for Files {
     ) {
         // O_SYNC holds O_DSYNC's bit.
         let durable = flags.0 & rustix::fs::OFlags::DSYNC.bits() as i32 != 0;
-        match self.wait("a write", self.disk.write(offset, data.to_vec(), durable)) {
+        match self.wait("a write", self.disk.write(offset, data, durable)) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(error),
         }

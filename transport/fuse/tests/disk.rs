@@ -49,7 +49,7 @@ fn any_offset_and_length_is_as_in_the_model() {
                     0..=1 => {
                         let data: Vec<u8> = (0..bytes).map(|_| random.below(256) as u8).collect();
                         model[range].copy_from_slice(&data);
-                        disk.write(offset, data, step % 2 == 0).await.unwrap();
+                        disk.write(offset, &data, step % 2 == 0).await.unwrap();
                     }
                     2 => {
                         model[range].fill(0);

@@ -55,39 +55,80 @@ pub enum Piece {
     },
 }
 
+/// The pieces of a range of a file, in order; between two of them it can be put away, as what is left.
+#[derive(Clone, Debug)]
+pub struct Pieces {
+    start: u64,
+    at: u64,
+    end: u64,
+    index: usize,
+    flags: u32,
+    piece_bytes_max: u64,
+}
+
+impl Pieces {
+    /// Of `bytes` bytes of a file from `offset` on, none longer than `piece_bytes_max`; `extents` are sorted and disjoint.
+    pub fn new(extents: &[FileExtent], (offset, bytes): (u64, usize), flags: u32, piece_bytes_max: u32) -> Self {
+        let index = extents.partition_point(|extent| extent.file_end() <= offset);
+        let end = offset.saturating_add(bytes as u64);
+        Pieces { start: offset, at: offset, end, index, flags, piece_bytes_max: u64::from(piece_bytes_max.max(1)) }
+    }
+
+    /// The next one; `extents` are the same each time.
+    #[inline]
+    pub fn next(&mut self, geometry: &Geometry, extents: &[FileExtent]) -> Option<Piece> {
+        if self.at >= self.end {
+            return None;
+        }
+        let buffer_offset = (self.at - self.start) as usize;
+        let extent = extents.get(self.index).filter(|extent| extent.file_offset < self.end);
+        let Some(extent) = extent.filter(|extent| extent.file_offset <= self.at) else {
+            let until = extent.map_or(self.end, |extent| extent.file_offset);
+            let bytes = (until - self.at) as usize;
+            self.at = until;
+            return Some(Piece::Hole { buffer_offset, bytes });
+        };
+        let stripe = u64::from(geometry.stripe_bytes);
+        let spus = u64::from(geometry.spus);
+        let namespace = extent.namespace_offset + (self.at - extent.file_offset);
+        let (number, within) = (namespace / stripe, namespace % stripe);
+        let count = (stripe - within).min(extent.file_end() - self.at).min(self.end - self.at);
+        let count = count.min(self.piece_bytes_max);
+        let nv_address = geometry.base + number / spus * stripe + within;
+        let arguments = Arguments { nv_address, bytes: count as u32, flags: self.flags };
+        self.at += count;
+        if self.at == extent.file_end() {
+            self.index += 1;
+        }
+        Some(Piece::Rpc { spu: (number % spus) as u16, arguments, buffer_offset })
+    }
+}
+
+/// True where every byte of the range is in an extent.
+pub fn covers(extents: &[FileExtent], offset: u64, bytes: usize) -> bool {
+    let end = offset.saturating_add(bytes as u64);
+    let mut at = offset;
+    let first = extents.partition_point(|extent| extent.file_end() <= offset);
+    for extent in &extents[first..] {
+        if at >= end || extent.file_offset > at {
+            break;
+        }
+        at = extent.file_end();
+    }
+    at >= end
+}
+
 /// Calls `each` with the pieces of `bytes` bytes of a file from `offset` on, in order. `extents` are sorted and disjoint.
 pub fn pieces(
     geometry: &Geometry,
     extents: &[FileExtent],
-    (offset, bytes): (u64, usize),
+    range: (u64, usize),
     flags: u32,
     mut each: impl FnMut(Piece),
 ) {
-    let stripe = u64::from(geometry.stripe_bytes);
-    let spus = u64::from(geometry.spus);
-    let end = offset + bytes as u64;
-    let mut at = offset;
-    let mut index = extents.partition_point(|extent| extent.file_end() <= offset);
-    while at < end {
-        let buffer_offset = (at - offset) as usize;
-        let Some(extent) = extents.get(index).filter(|extent| extent.file_offset < end) else {
-            return each(Piece::Hole { buffer_offset, bytes: (end - at) as usize });
-        };
-        if extent.file_offset > at {
-            each(Piece::Hole { buffer_offset, bytes: (extent.file_offset - at) as usize });
-            at = extent.file_offset;
-            continue;
-        }
-        let namespace = extent.namespace_offset + (at - extent.file_offset);
-        let (number, within) = (namespace / stripe, namespace % stripe);
-        let count = (stripe - within).min(extent.file_end() - at).min(end - at);
-        let nv_address = geometry.base + number / spus * stripe + within;
-        let arguments = Arguments { nv_address, bytes: count as u32, flags };
-        each(Piece::Rpc { spu: (number % spus) as u16, arguments, buffer_offset });
-        at += count;
-        if at == extent.file_end() {
-            index += 1;
-        }
+    let mut pieces = Pieces::new(extents, range, flags, u32::MAX);
+    while let Some(piece) = pieces.next(geometry, extents) {
+        each(piece);
     }
 }
 
@@ -144,7 +185,9 @@ mod tests {
             }
             let (offset, bytes) = (random.below(350), random.below(200));
             let mut next = 0;
-            pieces(&geometry, &extents, (offset, bytes as usize), 0, |piece| match piece {
+            let most = 1 + random.below(20) as u32;
+            let mut short = Pieces::new(&extents, (offset, bytes as usize), 0, most);
+            let mut check = |piece| match piece {
                 Piece::Hole { buffer_offset, bytes } => {
                     assert_eq!(buffer_offset, next);
                     for byte in offset + next as u64..offset + (next + bytes) as u64 {
@@ -154,6 +197,7 @@ mod tests {
                 }
                 Piece::Rpc { spu, arguments, buffer_offset } => {
                     assert_eq!(buffer_offset, next);
+                    assert!(arguments.bytes <= most);
                     for index in 0..u64::from(arguments.bytes) {
                         let byte = offset + next as u64 + index;
                         let extent = extents.iter().find(|it| it.file_offset <= byte && byte < it.file_end()).unwrap();
@@ -162,8 +206,13 @@ mod tests {
                     }
                     next += arguments.bytes as usize;
                 }
-            });
+            };
+            while let Some(piece) = short.next(&geometry, &extents) {
+                check(piece);
+            }
             assert_eq!(next as u64, bytes);
+            let is_in_one = |byte: u64| extents.iter().any(|it| it.file_offset <= byte && byte < it.file_end());
+            assert_eq!(covers(&extents, offset, bytes as usize), (offset..offset + bytes).all(is_in_one));
         }
     }
 

@@ -1,0 +1,110 @@
+/*
+ * libwillow: files that are read and written by the process' own endpoints at a Willow device, without the operating
+ * system between. Where a file cannot go that way (it grows, has holes, is on another device), the calls go through the
+ * kernel, with the same results; willow_is_direct() tells.
+ *
+ *     cc -o program program.c -lwillow
+ *
+ * Calls return -1 (or NULL) where they fail, with errno set; willow_error() has a sentence about it. All of them may be
+ * called by any number of threads, but a queue is one thread's at a time. A forked child opens a session of its own:
+ * calls on its parent's fail there with ENXIO.
+ */
+#ifndef LIBWILLOW_H
+#define LIBWILLOW_H
+
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Grows when something here changes in a way that programs notice. */
+#define LIBWILLOW_VERSION 1
+uint32_t willow_version(void);
+
+/* What the last call of this thread that failed says was wrong: until the thread's next failure. Never NULL. */
+const char *willow_error(void);
+
+/* -- sessions: a process' connection with a device and its agent ------------------------------------------------- */
+typedef struct willow_session willow_session;
+
+/* `device`: the socket of `willow serve --socket`; `agent`: that of `willow agent --socket`.
+ * ECONNREFUSED: the agent is not there. EIO: the device is not, or refuses. */
+willow_session *willow_session_open(const char *device, const char *agent);
+
+/* Its files and queues are closed before it. */
+void willow_session_close(willow_session *session);
+
+/* -- files -------------------------------------------------------------------------------------------------------- */
+typedef struct willow_file willow_file;
+
+/* As open(2). The file is taken directly at once where that goes. */
+willow_file *willow_open(willow_session *session, const char *path, int flags, mode_t mode);
+
+/* Of a descriptor of a regular file (EINVAL: of something else), which is the file's from now on, and closed with it.
+ * Where this fails the descriptor is still the caller's. */
+willow_file *willow_open_descriptor(willow_session *session, int descriptor);
+
+/* When this returns, the file is the file system's own again. Frees `file` in any case. */
+int willow_close(willow_file *file);
+
+/* 1 while it is read or written directly, 0 while through the kernel. */
+int willow_is_direct(willow_file *file);
+
+/* Takes it directly now. -1 and EOPNOTSUPP where it cannot be, willow_error() says why. */
+int willow_take(willow_file *file);
+
+/* The descriptor, for whatever else is done with it; what changes the file there fails while it is direct (EPERM). */
+int willow_descriptor(const willow_file *file);
+
+/* As pread(2), pwrite(2), preadv(2), pwritev(2): any offset and length, short reads at the end of the file alone.
+ * EBADF: the file was not opened for that. EINVAL: no such offset. ENOSPC: no room. EIO: the device failed. */
+ssize_t willow_pread(willow_file *file, void *into, size_t bytes, off_t offset);
+ssize_t willow_pwrite(willow_file *file, const void *from, size_t bytes, off_t offset);
+ssize_t willow_preadv(willow_file *file, const struct iovec *into, int count, off_t offset);
+ssize_t willow_pwritev(willow_file *file, const struct iovec *from, int count, off_t offset);
+
+/* As fsync(2) and fdatasync(2). */
+int willow_fsync(willow_file *file);
+int willow_fdatasync(willow_file *file);
+
+/* As ftruncate(2). */
+int willow_ftruncate(willow_file *file, off_t bytes);
+
+/* Its length. */
+off_t willow_size(willow_file *file);
+
+/* -- queues: several operations at once ------------------------------------------------------------------------------ */
+typedef struct willow_queue willow_queue;
+
+struct willow_done {
+    uint64_t tag;   /* of the operation, as it was submitted */
+    int64_t result; /* bytes moved (a sync: 0), or the negative of an errno */
+};
+
+/* At most `depth` operations (1 to 1024) under way or not yet handed back. */
+willow_queue *willow_queue_open(willow_session *session, unsigned depth);
+/* Forgets what is under way: buffers are the caller's again; writes may be done or not. */
+void willow_queue_close(willow_queue *queue);
+
+/* Submits an operation; EAGAIN where `depth` of them are there. Its buffer (not the vector) and its file stay valid until
+ * it is handed back. What cannot go directly is done before this returns, and handed back by the next poll as well. A
+ * sync covers the writes that had been handed back when it was submitted. */
+int willow_submit_pread(willow_queue *queue, willow_file *file, void *into, size_t bytes, off_t offset, uint64_t tag);
+int willow_submit_pwrite(willow_queue *queue, willow_file *file, const void *from, size_t bytes, off_t offset, uint64_t tag);
+int willow_submit_preadv(willow_queue *queue, willow_file *file, const struct iovec *into, int count, off_t offset, uint64_t tag);
+int willow_submit_pwritev(willow_queue *queue, willow_file *file, const struct iovec *from, int count, off_t offset, uint64_t tag);
+int willow_submit_fsync(willow_queue *queue, willow_file *file, uint64_t tag);
+
+/* Hands back at most `most` operations that have ended, without waiting; how many that were. */
+int willow_poll(willow_queue *queue, struct willow_done *done, int most);
+
+/* The same, once there are `wanted` of them (or all that are under way), or `timeout_ms` is over; -1: no timeout. */
+int willow_wait(willow_queue *queue, struct willow_done *done, int most, int wanted, int timeout_ms);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

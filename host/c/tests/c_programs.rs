@@ -1,0 +1,92 @@
+//! libwillow from C: its header as each compiler reads it, the test program with the shared and the static library on a real ext4 on
+//! the device, and the example of the documents. Skipped, with a line that says why, where there is no compiler, or as the stage says.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use willow_tests::stage::{Stage, has, is_frozen, or_skip, skip, tool};
+
+fn own(path: &str) -> String {
+    format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where cargo puts the libraries.
+fn libraries() -> PathBuf {
+    let this = std::env::current_exe().expect("this program");
+    let folder = this.ancestors().nth(2).expect("the folder of the build").to_path_buf();
+    assert!(folder.join("libwillow.so").exists() && folder.join("libwillow.a").exists(), "{}", folder.display());
+    folder
+}
+
+fn compilers() -> Vec<&'static str> {
+    ["gcc", "clang", "clang-14", "clang-19"].into_iter().filter(|compiler| has(compiler)).collect()
+}
+
+fn compile(compiler: &str, source: &str, into: &Path, is_static: bool) {
+    let libraries = libraries().display().to_string();
+    let (out, include, source) = (into.display().to_string(), format!("-I{}", own("")), own(source));
+    let mut arguments =
+        vec!["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", &include, "-o", &out, &source];
+    let (archive, search, run) =
+        (format!("{libraries}/libwillow.a"), format!("-L{libraries}"), format!("-Wl,-rpath,{libraries}"));
+    if is_static {
+        arguments.extend([archive.as_str(), "-lpthread", "-ldl", "-lm"]);
+    } else {
+        arguments.extend([search.as_str(), &run, "-lwillow", "-lpthread"]);
+    }
+    tool(compiler, &arguments).expect("it compiles");
+}
+
+#[test]
+fn c_programs_read_and_write_directly() {
+    let test = "c_programs_read_and_write_directly";
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    if compilers().is_empty() {
+        return skip(test, "there is no C compiler");
+    }
+    for compiler in compilers() {
+        for is_static in [false, true] {
+            let program = stage.folder.join(format!("{compiler}-{is_static}"));
+            compile(compiler, "tests/program.c", &program, is_static);
+            let file = stage.on_it("file");
+            let output = Command::new(&program)
+                .args([stage.path("device"), stage.path("agent"), file.display().to_string()])
+                .output()
+                .expect("it runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{compiler}, static {is_static}: {said}");
+            assert!(!is_frozen(&file));
+            std::fs::remove_file(&file).expect("removed");
+        }
+    }
+    let example = stage.folder.join("example");
+    compile(compilers()[0], "examples/checksum.c", &example, false);
+    let file = stage.on_it("summed");
+    std::fs::write(&file, vec![3; 300_000]).expect("written");
+    let output = Command::new(&example)
+        .args([stage.path("device"), stage.path("agent"), file.display().to_string()])
+        .output()
+        .expect("it runs");
+    let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(said, "900000 directly\n", "{error}");
+}
+
+#[test]
+fn the_header_declares_what_the_library_has() {
+    let header = std::fs::read_to_string(own("libwillow.h")).expect("the header");
+    let library = std::fs::read(libraries().join("libwillow.so")).expect("the library");
+    let code = header.lines().filter(|line| !line.starts_with([' ', '/', '*', '#']));
+    let names: Vec<&str> = code
+        .filter_map(|line| {
+            let before = line.split_once('(')?.0;
+            before.rsplit([' ', '*']).next().filter(|name| name.starts_with("willow_"))
+        })
+        .collect();
+    assert!(names.len() >= 28, "{names:?}");
+    for name in &names {
+        let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
+        assert!(library.windows(wanted.len()).any(|part| part == wanted), "{name} is not in the library");
+    }
+    let sources = [include_str!("../src/lib.rs"), include_str!("../src/queue.rs")].concat();
+    let exported = sources.match_indices("extern \"C\" fn ").count();
+    assert_eq!(exported, names.len(), "every function is in the header");
+}

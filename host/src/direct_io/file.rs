@@ -1,0 +1,488 @@
+//! A file with POSIX semantics: what a descriptor of the process allows, directly wherever that goes, and through the kernel where it
+//! does not (growing and holes, files that cannot be taken directly).
+//!
+//! What always holds:
+//! - all of a file's operations of a session go one way at a time: who changes the way (its write lock) waits for all that is under
+//!   way (their read locks), so that no operation sees less than what was done before it;
+//! - nothing changes a file through the kernel while the session has it directly: it is given back first;
+//! - a file that had to be given back stays with the kernel for some operations, more of them each time in short succession, so
+//!   that appending does not go back and forth with every call.
+
+use super::agent_client::DirectError;
+use super::lane::{Action, Operation, Segments};
+use super::mapped::Mapped;
+use super::session::{Session, add};
+use crate::agent::freeze;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Fewest and most operations that a file stays with the kernel after it was given back, or refused.
+const KERNEL_OPERATIONS_MIN: u32 = 16;
+const KERNEL_OPERATIONS_MAX: u32 = 4096;
+/// How often an operation begins anew since the agent has taken the file back meanwhile.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// The ways to a file now.
+#[derive(Default)]
+pub(crate) struct State {
+    /// By which it is read and written directly; one grant may be both.
+    read: Option<Arc<Mapped>>,
+    write: Option<Arc<Mapped>>,
+    /// It stays with the kernel (it is mapped into memory, say).
+    is_pinned: bool,
+    files: usize,
+    writers: usize,
+    /// Why it was not taken, the last time.
+    refusal: Option<String>,
+}
+
+impl State {
+    fn way(&self, writes: bool) -> Option<&Arc<Mapped>> {
+        if writes { self.write.as_ref() } else { self.read.as_ref() }
+    }
+
+    fn is_direct(&self) -> bool {
+        self.read.is_some() || self.write.is_some()
+    }
+
+    /// Gives all of it back to the file system.
+    fn give_back(&mut self, session: &Session) -> Result<(), DirectError> {
+        let (read, write) = (self.read.take(), self.write.take());
+        let mut done = Ok(());
+        for mapped in [read, write].into_iter().flatten() {
+            mapped.end();
+            session.drain(&mapped);
+            done = done.and(mapped.give_back());
+        }
+        done
+    }
+}
+
+/// What a session knows of a file, however often it is open.
+#[derive(Default)]
+pub(crate) struct Inode {
+    state: RwLock<State>,
+    /// Operations through the kernel until direct access is tried again.
+    kernel_left: AtomicU32,
+    /// How many it will be the next time.
+    kernel_next: AtomicU32,
+    /// Operations since it was taken directly.
+    direct: AtomicU32,
+}
+
+impl Inode {
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the kernel, for a time.
+    fn stay_with_kernel(&self) {
+        let next = self.kernel_next.load(Ordering::Relaxed).max(KERNEL_OPERATIONS_MIN);
+        let worth_it = self.direct.swap(0, Ordering::Relaxed) >= next.saturating_mul(4);
+        let now = if worth_it { KERNEL_OPERATIONS_MIN } else { next };
+        self.kernel_left.store(now, Ordering::Relaxed);
+        self.kernel_next.store((now * 2).min(KERNEL_OPERATIONS_MAX), Ordering::Relaxed);
+    }
+
+    /// True where this operation is to go through the kernel.
+    fn is_kernels_turn(&self) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        self.kernel_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    /// Gives the file back, where it is direct, and does something to it while nothing else is under way.
+    pub(crate) fn change<T>(&self, session: &Session, pin: bool, what: impl FnOnce() -> T) -> T {
+        let mut state = self.write();
+        state.is_pinned |= pin;
+        if state.is_direct() {
+            add(&session.counters.given_back);
+            if let Err(error) = state.give_back(session) {
+                tracing::warn!("a file could not be given back to the file system: {error}");
+            }
+            self.stay_with_kernel();
+        }
+        what()
+    }
+}
+
+/// A file that is open.
+pub struct File<F: AsFd = OwnedFd> {
+    session: Arc<Session>,
+    inode: Arc<Inode>,
+    descriptor: F,
+    reads: bool,
+    writes: bool,
+    appends: bool,
+    durable: bool,
+}
+
+impl<F: AsFd> Drop for File<F> {
+    fn drop(&mut self) {
+        if self.session.check().is_err() {
+            return;
+        }
+        let mut state = self.inode.write();
+        state.files -= 1;
+        state.writers -= usize::from(self.writes);
+        // The rights of a process are those of the files that it has open.
+        if state.files == 0 || (state.writers == 0 && state.write.is_some()) {
+            let _ = state.give_back(&self.session);
+        }
+    }
+}
+
+impl File<OwnedFd> {
+    /// As `open`: also where the file is open directly already, by this process or another, so that the kernel alone would refuse to
+    /// open it for writing.
+    pub fn open(session: &Arc<Session>, path: &CStr, flags: OFlags, mode: Mode) -> Result<Self, DirectError> {
+        let flags = flags | OFlags::CLOEXEC;
+        let open = || rustix::fs::open(path, flags, mode);
+        File::new(session, session.change(path, rustix::fs::CWD, open)?)
+    }
+}
+
+impl<F: AsFd> File<F> {
+    /// Of an open descriptor of a regular file. It is taken directly when it is first used, or by [`File::take`].
+    pub fn new(session: &Arc<Session>, descriptor: F) -> Result<Self, DirectError> {
+        session.check()?;
+        let flags = rustix::fs::fcntl_getfl(&descriptor)?;
+        let stat = rustix::fs::fstat(&descriptor)?;
+        if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
+            return Err(Errno::INVAL.into());
+        }
+        let mode = flags & OFlags::RWMODE;
+        let is_path = flags.contains(OFlags::PATH);
+        let inode = session.inode((stat.st_dev, stat.st_ino));
+        let writes = !is_path && mode != OFlags::RDONLY;
+        {
+            let mut state = inode.write();
+            state.files += 1;
+            state.writers += usize::from(writes);
+        }
+        Ok(File {
+            session: session.clone(),
+            inode,
+            descriptor,
+            reads: !is_path && mode != OFlags::WRONLY,
+            writes,
+            appends: flags.contains(OFlags::APPEND),
+            durable: flags.contains(OFlags::DSYNC),
+        })
+    }
+
+    /// The session that it is open in.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The descriptor.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> Result<u64, DirectError> {
+        Ok(rustix::fs::fstat(&self.descriptor)?.st_size as u64)
+    }
+
+    /// True while it is read or written directly.
+    pub fn is_direct(&self) -> bool {
+        self.inode.read().is_direct()
+    }
+
+    /// Why it was not taken, the last time that it was tried.
+    pub fn refusal(&self) -> Option<String> {
+        self.inode.read().refusal.clone()
+    }
+
+    /// Takes it directly now, as far as the descriptor goes; an error says why not, and it goes through the kernel.
+    pub fn take(&self) -> Result<(), DirectError> {
+        self.session.check()?;
+        self.inode.kernel_left.store(0, Ordering::Relaxed);
+        if self.appends && self.writes {
+            return Err(DirectError::Refused("it is open for appending".to_owned()));
+        }
+        self.take_for(self.writes)
+    }
+
+    fn take_for(&self, writes: bool) -> Result<(), DirectError> {
+        let mut state = self.inode.write();
+        if state.way(writes).is_some() {
+            return Ok(());
+        }
+        if state.is_pinned {
+            return Err(DirectError::Refused("it is used through the kernel, by a mapping into memory say".to_owned()));
+        }
+        match self.session.map(&self.descriptor) {
+            Ok(mapped) => {
+                let mapped = Arc::new(mapped);
+                if self.writes {
+                    state.write = Some(mapped.clone());
+                }
+                if self.reads && (state.read.is_none() || self.writes) {
+                    state.read = Some(mapped);
+                }
+                state.refusal = None;
+                add(&self.session.counters.opened);
+                self.inode.direct.store(0, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                // All of it one way.
+                let _ = state.give_back(&self.session);
+                state.refusal = Some(error.to_string());
+                add(&self.session.counters.refused);
+                self.inode.stay_with_kernel();
+                Err(error)
+            }
+        }
+    }
+
+    /// The agent has taken a grant back: so do we.
+    fn lost(&self, mapped: &Arc<Mapped>) {
+        let mut state = self.inode.write();
+        let is_it = |way: &Option<Arc<Mapped>>| way.as_ref().is_some_and(|it| Arc::ptr_eq(it, mapped));
+        if is_it(&state.read) || is_it(&state.write) {
+            let _ = state.give_back(&self.session);
+        }
+    }
+
+    /// Gives it back to the file system, if it is direct, and does something to it that the kernel has to do. Where the kernel refuses
+    /// since other processes have it directly, it is taken back from them as well, and done once more.
+    pub fn change<T>(&self, mut what: impl FnMut(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+        let descriptor = self.descriptor.as_fd();
+        self.inode.change(&self.session, false, || self.session.insist(descriptor, || what(descriptor)))
+    }
+
+    /// The same, and it stays with the kernel from now on.
+    pub fn pin<T>(&self, mut what: impl FnMut(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+        let descriptor = self.descriptor.as_fd();
+        self.inode.change(&self.session, true, || self.session.insist(descriptor, || what(descriptor)))
+    }
+
+    /// `pread`: how many bytes were read, fewer only at the end of the file.
+    pub fn pread(&self, into: &mut [u8], offset: u64) -> Result<usize, DirectError> {
+        self.transfer(Action::Read, offset, Segments::One(into.as_mut_ptr(), into.len())).0
+    }
+
+    /// `preadv`: fills the buffers one after the other.
+    pub fn preadv(&self, into: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize, DirectError> {
+        let all = into.iter_mut().map(|it| (it.as_mut_ptr(), it.len())).collect();
+        self.transfer(Action::Read, offset, Segments::Several(all)).0
+    }
+
+    /// `pwrite`: how many bytes were written, fewer only where the kernel had to write and found no room. A file that is open for
+    /// appending is appended to, as Linux does.
+    pub fn pwrite(&self, from: &[u8], offset: u64) -> Result<usize, DirectError> {
+        self.transfer(self.writing(), offset, Segments::One(from.as_ptr().cast_mut(), from.len())).0
+    }
+
+    /// `pwritev`: writes the buffers one after the other.
+    pub fn pwritev(&self, from: &[IoSlice<'_>], offset: u64) -> Result<usize, DirectError> {
+        let all = from.iter().map(|it| (it.as_ptr().cast_mut(), it.len())).collect();
+        self.transfer(self.writing(), offset, Segments::Several(all)).0
+    }
+
+    /// How this file is written.
+    pub(crate) fn writing(&self) -> Action {
+        Action::Write { durable: self.durable }
+    }
+
+    /// `fsync` and `fdatasync` (`data` alone): what was written before is durable when this returns.
+    pub fn sync(&self, data: bool) -> Result<(), DirectError> {
+        self.session.check()?;
+        for _ in 0..ATTEMPTS_MAX {
+            let (state, mapped) = self.sync_way();
+            let Some(mapped) = mapped else {
+                let done =
+                    if data { rustix::fs::fdatasync(&self.descriptor) } else { rustix::fs::fsync(&self.descriptor) };
+                return Ok(done?);
+            };
+            self.note(&mapped, Action::Sync);
+            let operation = Operation::new(mapped.clone(), Action::Sync, 0, Segments::Several(Vec::new()), 0, 0);
+            match self.session.run(operation)?.outcome() {
+                Err(DirectError::Permission) => {
+                    drop(state);
+                    self.lost(&mapped);
+                }
+                done => return done,
+            }
+        }
+        Err(DirectError::Permission)
+    }
+
+    /// By which grant it is synced; `None`: by the kernel.
+    pub(crate) fn sync_way(&self) -> (RwLockReadGuard<'_, State>, Option<Arc<Mapped>>) {
+        let state = self.inode.read();
+        let mapped = state.write.as_ref().or(state.read.as_ref()).cloned();
+        (state, mapped)
+    }
+
+    /// `ftruncate`.
+    pub fn set_bytes(&self, bytes: u64) -> Result<(), DirectError> {
+        Ok(self.change(|descriptor| rustix::fs::ftruncate(descriptor, bytes))?)
+    }
+
+    /// Closes it: when this returns, nothing of it is direct any more for the sake of this descriptor.
+    pub fn close(self) {}
+
+    /// What has to hold before anything moves.
+    fn check(&self, action: Action, offset: u64, bytes: usize) -> Result<(), DirectError> {
+        self.session.check()?;
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Errno::INVAL.into());
+        }
+        let allowed = match action {
+            Action::Read => self.reads,
+            Action::Write { .. } => self.writes,
+            Action::Sync => true,
+        };
+        if allowed { Ok(()) } else { Err(Errno::BADF.into()) }
+    }
+
+    /// True where nothing forbids it beforehand.
+    pub(crate) fn allows(&self, action: Action, offset: u64, bytes: usize) -> bool {
+        self.check(action, offset, bytes).is_ok()
+    }
+
+    /// By which grant an operation goes, and how many of its bytes; `None`: through the kernel. The lock is held while it goes.
+    pub(crate) fn way(&self, action: Action, offset: u64, bytes: usize) -> (RwLockReadGuard<'_, State>, Way) {
+        let writes = action != Action::Read;
+        for _ in 0..ATTEMPTS_MAX {
+            let state = self.inode.read();
+            if let Some(mapped) = state.way(writes) {
+                let mapped = mapped.clone();
+                let way = match writes {
+                    true if self.appends || !mapped.can_write(offset, bytes) => Way::Change,
+                    true => Way::Direct(mapped, bytes),
+                    false => {
+                        let left = usize::try_from(mapped.bytes().saturating_sub(offset)).unwrap_or(usize::MAX);
+                        Way::Direct(mapped, bytes.min(left))
+                    }
+                };
+                return (state, way);
+            }
+            if writes && self.appends {
+                let way = if state.is_direct() { Way::Change } else { Way::Kernel };
+                return (state, way);
+            }
+            let is_inside = |bytes_of_file: u64| offset < bytes_of_file && offset + bytes as u64 <= bytes_of_file;
+            // What grows it is the kernel's anyway, and so are empty files.
+            let is_worth =
+                bytes > 0 && self.bytes().is_ok_and(|all| if writes { is_inside(all) } else { offset < all });
+            // What another process has directly is read as that process writes it.
+            let is_others = || freeze::is_immutable(self.descriptor.as_fd()) && !state.is_direct();
+            if state.is_pinned || !is_worth || (self.inode.is_kernels_turn() && !is_others()) {
+                let way = if writes && state.is_direct() { Way::Change } else { Way::Kernel };
+                return (state, way);
+            }
+            drop(state);
+            // Refused: the kernel's turn has come by that.
+            let _ = self.take_for(writes);
+        }
+        (self.inode.read(), Way::Change)
+    }
+
+    /// Moves bytes, and gives the memory back.
+    pub(crate) fn transfer(
+        &self,
+        action: Action,
+        offset: u64,
+        mut memory: Segments,
+    ) -> (Result<usize, DirectError>, Segments) {
+        let bytes = memory.len();
+        if let Err(error) = self.check(action, offset, bytes) {
+            return (Err(error), memory);
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let (state, way) = self.way(action, offset, bytes);
+            let (mapped, count) = match way {
+                Way::Direct(mapped, count) => (mapped, count),
+                Way::Kernel => return (self.through_kernel(action, offset, &mut memory), memory),
+                Way::Change => {
+                    drop(state);
+                    let once = || self.through_kernel(action, offset, &mut memory);
+                    let done = self.inode.change(&self.session, false, once);
+                    return (done, memory);
+                }
+            };
+            let mut operation = Operation::new(mapped.clone(), action, offset, memory, count, 0);
+            self.note(&mapped, action);
+            operation = match self.session.run(operation) {
+                Ok(operation) => operation,
+                Err(error) => return (Err(error), Segments::Several(Vec::new())),
+            };
+            let outcome = operation.outcome();
+            memory = operation.memory;
+            match outcome {
+                Ok(()) => return (Ok(count), memory),
+                Err(DirectError::Permission) => {
+                    drop(state);
+                    self.lost(&mapped);
+                }
+                Err(error) => return (Err(error), memory),
+            }
+        }
+        (Err(DirectError::Permission), memory)
+    }
+
+    /// Counts an operation that goes directly.
+    pub(crate) fn note(&self, mapped: &Mapped, action: Action) {
+        let counters = &self.session.counters;
+        match action {
+            Action::Read => add(&counters.direct_reads),
+            Action::Sync => add(&counters.direct_syncs),
+            Action::Write { .. } => {
+                mapped.note_write();
+                add(&counters.direct_writes);
+            }
+        }
+        add_one(&self.inode.direct);
+    }
+
+    fn through_kernel(&self, action: Action, offset: u64, memory: &mut Segments) -> Result<usize, DirectError> {
+        let counters = &self.session.counters;
+        let descriptor = self.descriptor.as_fd();
+        Ok(match action {
+            Action::Read => {
+                add(&counters.kernel_reads);
+                if freeze::is_immutable(descriptor) {
+                    // Another process may write it directly: what the page cache holds is old.
+                    let _ = rustix::fs::fadvise(descriptor, 0, None, rustix::fs::Advice::DontNeed);
+                }
+                memory.as_slices_mut(|slices| rustix::io::preadv(descriptor, slices, offset))?
+            }
+            _ => {
+                add(&counters.kernel_writes);
+                let write = || memory.as_slices(|slices| rustix::io::pwritev(descriptor, slices, offset));
+                self.session.insist(descriptor, write)?
+            }
+        })
+    }
+}
+
+/// Counts up to where it says enough.
+fn add_one(counter: &AtomicU32) {
+    if counter.load(Ordering::Relaxed) < u32::MAX / 2 {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How an operation goes.
+pub(crate) enum Way {
+    /// Directly, so many bytes.
+    Direct(Arc<Mapped>, usize),
+    /// Through the kernel, as things are.
+    Kernel,
+    /// Through the kernel, when the file has been given back.
+    Change,
+}

@@ -1,0 +1,126 @@
+//! What the agent granted of a file: where its bytes lie, and that it stays so until this is closed.
+//!
+//! What always holds: the grant is given back once, when this is closed or dropped, or by the agent when the process ends; a
+//! process that was forked gives nothing back that is its parent's.
+
+use super::agent_client::{AgentClient, DirectError};
+use super::session::forks;
+use base_io_host::Geometry;
+use direct_io_host::FileExtent;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A grant.
+pub struct Mapped {
+    agent: Arc<AgentClient>,
+    number: u32,
+    bytes: u64,
+    rights: u32,
+    app: u16,
+    geometry: Geometry,
+    extents: Vec<FileExtent>,
+    forks: u32,
+    is_closed: AtomicBool,
+    /// Something was written by it.
+    written: AtomicBool,
+    /// Nothing more may begin: it is about to be given back.
+    ended: AtomicBool,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let _ = self.give_back();
+    }
+}
+
+impl Mapped {
+    pub(crate) fn new(
+        agent: Arc<AgentClient>,
+        number: u32,
+        (bytes, rights, app): (u64, u32, u16),
+        geometry: Geometry,
+        extents: Vec<FileExtent>,
+    ) -> Self {
+        let (written, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        Mapped {
+            agent,
+            number,
+            bytes,
+            rights,
+            app,
+            geometry,
+            extents,
+            forks: forks(),
+            is_closed: AtomicBool::new(false),
+            written,
+            ended,
+        }
+    }
+
+    /// Gives it back, once; others may still hold it, and nothing can be done by it any more.
+    pub(crate) fn give_back(&self) -> Result<(), DirectError> {
+        self.end();
+        if self.forks != forks() || self.is_closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.agent.close(self.number, !self.written.load(Ordering::Acquire))
+    }
+
+    /// Gives it back: when this returns, the file is the file system's own again.
+    pub fn close(self) -> Result<(), DirectError> {
+        self.give_back()
+    }
+
+    /// Goes through another app than Direct-IO from now on.
+    pub fn use_app(&mut self, app: u16) {
+        self.app = app;
+    }
+
+    /// Number of the app with the handlers.
+    pub fn app(&self) -> u16 {
+        self.app
+    }
+
+    /// Bit 0: the device lets it be read, bit 1: written.
+    pub fn rights(&self) -> u32 {
+        self.rights
+    }
+
+    /// Length of the file, which does not change meanwhile.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where the file's bytes lie in the namespace, in order; what is between are holes.
+    pub fn extents(&self) -> &[FileExtent] {
+        &self.extents
+    }
+
+    /// How its namespace lies in the banks.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// True where a write of this range needs no block that the file lacks.
+    pub fn can_write(&self, offset: u64, bytes: usize) -> bool {
+        let end = offset.checked_add(bytes as u64);
+        end.is_some_and(|end| end <= self.bytes) && direct_io_host::covers(&self.extents, offset, bytes)
+    }
+
+    /// Something is written by it: the file's modification time is to be set.
+    pub(crate) fn note_write(&self) {
+        if !self.written.load(Ordering::Relaxed) {
+            self.written.store(true, Ordering::Release);
+        }
+    }
+
+    /// No operation begins any more.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// True where none may begin.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}

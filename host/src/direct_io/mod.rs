@@ -1,0 +1,32 @@
+//! A process' own files, read and written by endpoints of its own, without the operating system between (Willow, 4.2): the library
+//! of Direct-IO. The descriptor that the process has opened decides what it may do; the agent installs the permissions.
+//!
+//! ```text
+//! file      a file with POSIX semantics: directly where that goes, through the kernel where it does not   queue   the same, several at once
+//! session   the device and the agent of one process: its lanes, its files
+//! lane      an endpoint that its thread polls            over_hre  the bare direct access over any endpoint, asynchronous
+//! mapped    what the agent granted of a file             agent_client  the agent's socket
+//! ```
+//!
+//! What always holds:
+//! - a file keeps its length while it is open directly; [`File`] gives it back to the file system for whatever changes it, and takes
+//!   it again afterwards;
+//! - within one [`Session`] all of a file's input and output goes one way at a time, directly or through the kernel, and what
+//!   changes the way waits for what is under way: reads see every write that was done before them;
+//! - a write is durable after the sync that follows it; overlapping calls leave what overlapping `pwrite`s leave.
+
+mod agent_client;
+mod file;
+mod lane;
+mod mapped;
+mod over_hre;
+mod queue;
+mod session;
+
+pub use agent_client::{AgentClient, DirectError};
+pub use file::File;
+pub use lane::LaneOptions;
+pub use mapped::Mapped;
+pub use over_hre::DirectFile;
+pub use queue::{Done, Queue, Request};
+pub use session::{Counts, Session, SessionOptions, forks, watch_forks};

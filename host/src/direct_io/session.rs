@@ -1,0 +1,368 @@
+//! One process' connection with a device and its agent, for all of its threads: lanes, one for each operation under way, and what it has
+//! open.
+//!
+//! What always holds:
+//! - a lane serves one thread at a time, and there are at most [`SessionOptions::lanes_max`];
+//! - a lane that failed is dropped, and another is opened for the next operation: a device that comes back is found again;
+//! - a session is its process' own: in a forked child it answers with ENXIO, its descriptors are closed there, and the child opens
+//!   one of its own.
+
+use super::agent_client::{AgentClient, DirectError};
+use super::file::Inode;
+use super::lane::{Lane, LaneOptions, Operation};
+use super::mapped::Mapped;
+use crate::agent::freeze::is_immutable;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How a session is opened.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// The device's socket (willow serve --socket).
+    pub device: PathBuf,
+    /// The agent's socket (willow agent --socket).
+    pub agent: PathBuf,
+    /// Most lanes, and so most operations of blocking calls under way at once.
+    pub lanes_max: usize,
+    /// What each lane is like.
+    pub lane: LaneOptions,
+}
+
+impl SessionOptions {
+    /// With all else as it usually is.
+    pub fn new(device: impl Into<PathBuf>, agent: impl Into<PathBuf>) -> Self {
+        SessionOptions { device: device.into(), agent: agent.into(), lanes_max: 32, lane: LaneOptions::default() }
+    }
+}
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What went which way, since the session was opened.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+        pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
+        #[derive(Default)]
+        pub(crate) struct Counters { $(pub $name: AtomicU64,)* }
+        impl Counters {
+            fn read(&self) -> Counts { Counts { $($name: self.$name.load(Ordering::Relaxed),)* } }
+        }
+    };
+}
+
+counts! {
+    /// Reads by the process' own endpoints.
+    direct_reads,
+    /// Writes by them.
+    direct_writes,
+    /// Syncs by them.
+    direct_syncs,
+    /// Reads through the kernel.
+    kernel_reads,
+    /// Writes through it.
+    kernel_writes,
+    /// Times that a file was taken for direct access.
+    opened,
+    /// Times that it was refused.
+    refused,
+    /// Times that a file was given back to the file system, to be changed.
+    given_back,
+}
+
+pub(crate) fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Descriptors of sessions, to be closed in a forked child: 0 is none.
+static DESCRIPTORS: [AtomicI32; 512] = [const { AtomicI32::new(0) }; 512];
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// How often this process' line was forked since sessions were first opened in it: another number, another process.
+pub fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// In the child: everything of the parent's sessions is left alone, and its sockets are replaced by a file that is nothing, so that the
+/// device and the agent see the parent end when it ends. The numbers stay taken: whatever is dropped later closes its own.
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    // Bare system calls, since this runs between fork and all else.
+    // SAFETY: a path that ends with a zero byte.
+    let nothing = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_CLOEXEC) };
+    for place in &DESCRIPTORS {
+        let descriptor = place.swap(0, Ordering::Relaxed);
+        if descriptor > 0 && nothing >= 0 {
+            // SAFETY: the child's copy of a socket that only the parent's session uses.
+            unsafe { libc::syscall(libc::SYS_dup3, nothing, descriptor, libc::O_CLOEXEC) };
+        }
+    }
+    if nothing >= 0 {
+        // SAFETY: opened above.
+        unsafe { libc::syscall(libc::SYS_close, nothing) };
+    }
+}
+
+/// Counts forks from now on; opening a session does it too.
+pub fn watch_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: `in_child` is safe to run at that point: see there.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// A descriptor's place in the list.
+pub(crate) struct Registered(Option<usize>, RawFd);
+
+impl Registered {
+    pub fn new(descriptor: RawFd) -> Self {
+        let free =
+            |place: &AtomicI32| place.compare_exchange(0, descriptor, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        Registered(DESCRIPTORS.iter().position(free), descriptor)
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if let Some(place) = self.0 {
+            let _ = DESCRIPTORS[place].compare_exchange(self.1, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Lanes {
+    idle: Vec<Lane>,
+    /// Those in use as well.
+    made: usize,
+}
+
+struct Agent {
+    client: Arc<AgentClient>,
+    _registered: Registered,
+}
+
+/// A session.
+pub struct Session {
+    options: SessionOptions,
+    forks: u32,
+    lanes: Mutex<Lanes>,
+    returned: Condvar,
+    agent: Mutex<Option<Agent>>,
+    inodes: Mutex<HashMap<(u64, u64), Weak<Inode>>>,
+    /// Lanes of queues, to be drained when a file is given back.
+    queues: Mutex<Vec<Weak<Mutex<Lane>>>>,
+    insisting: Mutex<()>,
+    pub(crate) counters: Counters,
+}
+
+impl Session {
+    /// Connects with both.
+    pub fn open(options: SessionOptions) -> Result<Arc<Session>, DirectError> {
+        watch_forks();
+        let session = Session {
+            forks: forks(),
+            lanes: Mutex::default(),
+            returned: Condvar::new(),
+            agent: Mutex::default(),
+            inodes: Mutex::default(),
+            queues: Mutex::default(),
+            insisting: Mutex::default(),
+            counters: Counters::default(),
+            options,
+        };
+        // The device knows this process from its first endpoint on, and the agent asks the device.
+        let lane = session.take_lane()?;
+        session.give_lane(lane);
+        session.agent()?;
+        Ok(Arc::new(session))
+    }
+
+    /// An error in a forked child.
+    pub(crate) fn check(&self) -> Result<(), DirectError> {
+        if self.forks == forks() { Ok(()) } else { Err(rustix::io::Errno::NXIO.into()) }
+    }
+
+    /// What went which way.
+    pub fn counts(&self) -> Counts {
+        self.counters.read()
+    }
+
+    /// Apps that have ended, with the reasons, as far as the agent told by now.
+    pub fn ended_apps(&self) -> Vec<(String, String)> {
+        lock(&self.agent).as_ref().map_or_else(Vec::new, |agent| agent.client.ended_apps())
+    }
+
+    fn agent(&self) -> Result<Arc<AgentClient>, DirectError> {
+        self.check()?;
+        let mut agent = lock(&self.agent);
+        if let Some(agent) = &*agent {
+            return Ok(agent.client.clone());
+        }
+        let client = AgentClient::connect(&self.options.agent)?;
+        let registered = Registered::new(client.descriptor());
+        *agent = Some(Agent { client: client.clone(), _registered: registered });
+        Ok(client)
+    }
+
+    /// Asks the agent for a file; once more where the agent had been started again since.
+    pub(crate) fn map(&self, file: impl AsFd) -> Result<Mapped, DirectError> {
+        match self.agent()?.open(&file) {
+            Err(DirectError::Agent(_)) => {
+                *lock(&self.agent) = None;
+                self.agent()?.open(&file)
+            }
+            other => other,
+        }
+    }
+
+    /// A lane for one operation.
+    fn take_lane(&self) -> Result<Lane, DirectError> {
+        self.check()?;
+        let mut lanes = lock(&self.lanes);
+        loop {
+            if let Some(lane) = lanes.idle.pop() {
+                return Ok(lane);
+            }
+            if lanes.made < self.options.lanes_max.max(1) {
+                lanes.made += 1;
+                drop(lanes);
+                match Lane::open(&self.options.device, self.options.lane) {
+                    Ok(lane) => return Ok(lane),
+                    Err(error) => {
+                        lanes = lock(&self.lanes);
+                        lanes.made -= 1;
+                        // The device has no more endpoints for this user: those that there are will do.
+                        if lanes.made == 0 {
+                            return Err(error);
+                        }
+                        if let Some(lane) = lanes.idle.pop() {
+                            return Ok(lane);
+                        }
+                    }
+                }
+            }
+            lanes = self.returned.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn give_lane(&self, lane: Lane) {
+        lock(&self.lanes).idle.push(lane);
+        self.returned.notify_one();
+    }
+
+    /// Does one operation to its end.
+    pub(crate) fn run(&self, operation: Operation) -> Result<Operation, DirectError> {
+        let mut lane = self.take_lane()?;
+        match lane.run(operation) {
+            Ok(operation) => {
+                self.give_lane(lane);
+                Ok(operation)
+            }
+            Err(error) => {
+                drop(lane);
+                // The others are no better, most likely; those that are in use find out by themselves.
+                let mut lanes = lock(&self.lanes);
+                lanes.made -= 1 + lanes.idle.len();
+                lanes.idle.clear();
+                drop(lanes);
+                self.returned.notify_all();
+                Err(error)
+            }
+        }
+    }
+
+    /// A lane of its own for a queue.
+    pub(crate) fn queue_lane(&self, slots: u32) -> Result<Arc<Mutex<Lane>>, DirectError> {
+        self.check()?;
+        let lane = Lane::open(&self.options.device, LaneOptions { slots, ..self.options.lane })?;
+        let lane = Arc::new(Mutex::new(lane));
+        let mut queues = lock(&self.queues);
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(&lane));
+        Ok(lane)
+    }
+
+    /// Waits until no queue has anything of a grant under way; the grant has been ended.
+    pub(crate) fn drain(&self, file: &Arc<Mapped>) {
+        let queues: Vec<_> = lock(&self.queues).iter().filter_map(Weak::upgrade).collect();
+        let begun = Instant::now();
+        for queue in queues {
+            let mut lane = lock(&queue);
+            // A lane that fails, or a device that does not answer, has nothing under way that could still be permitted: what
+            // the agent takes back is drained by the device.
+            while lane.uses(file) && begun.elapsed() < Duration::from_secs(60) {
+                if lane.poll().and_then(|()| lane.wait(Duration::from_secs(1))).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The file with this device and inode number, as the session knows it.
+    pub(crate) fn inode(&self, key: (u64, u64)) -> Arc<Inode> {
+        let mut inodes = lock(&self.inodes);
+        if let Some(inode) = inodes.get(&key).and_then(Weak::upgrade) {
+            return inode;
+        }
+        if inodes.len() >= 64 {
+            inodes.retain(|_, inode| inode.strong_count() > 0);
+        }
+        let inode = Arc::new(Inode::default());
+        inodes.insert(key, Arc::downgrade(&inode));
+        inode
+    }
+
+    /// Does what the kernel refuses while a file is open directly (EPERM): has the agent take it back from all processes first.
+    pub(crate) fn insist<T>(
+        &self,
+        descriptor: impl AsFd,
+        mut what: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        match what() {
+            Err(Errno::PERM) if is_immutable(descriptor.as_fd()) => {}
+            done => return done,
+        }
+        // One at a time: the agent keeps one file a process released.
+        let _one = lock(&self.insisting);
+        let Ok(agent) = self.agent() else { return Err(Errno::PERM) };
+        if let Err(error) = agent.release(descriptor) {
+            tracing::debug!("a file is not released: {error}");
+            return Err(Errno::PERM);
+        }
+        let done = what();
+        let _ = agent.resume();
+        done
+    }
+
+    /// Does something to the file at a path that the kernel has to do (open it for writing, rename it, remove it) and that it refuses
+    /// while the file is open directly, by this process or another.
+    pub fn change<T>(
+        &self,
+        path: &CStr,
+        folder: BorrowedFd<'_>,
+        mut what: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        match what() {
+            Err(Errno::PERM) if self.check().is_ok() => {}
+            done => return done,
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        let Ok(file) = rustix::fs::openat(folder, path, flags, Mode::empty()) else { return Err(Errno::PERM) };
+        let stat = rustix::fs::fstat(&file)?;
+        let known = lock(&self.inodes).get(&(stat.st_dev, stat.st_ino)).and_then(Weak::upgrade);
+        match known {
+            Some(inode) => inode.change(self, false, || self.insist(&file, what)),
+            None => self.insist(&file, what),
+        }
+    }
+}

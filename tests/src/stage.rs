@@ -1,0 +1,196 @@
+//! A device in memory, its block namespace by FUSE and a loop device, a real file system on it, and an agent: what tests of direct
+//! access to files stand on. All of it goes when the stage is dropped.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Runs a program; what it printed, or what it said was wrong.
+pub fn tool(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        false => Err(format!("{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+/// True where a program is installed.
+pub fn has(program: &str) -> bool {
+    let folders = std::env::var("PATH").unwrap_or_default();
+    folders.split(':').chain(["/usr/sbin", "/sbin"]).any(|folder| Path::new(folder).join(program).exists())
+}
+
+/// Waits until something holds, for half a minute at most.
+pub fn within_seconds(what: &str, holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// True where a file is immutable.
+pub fn is_frozen(path: &Path) -> bool {
+    let said = tool("lsattr", &["-d", &path.display().to_string()]).expect("attributes");
+    said.split(' ').next().is_some_and(|it| it.contains('i'))
+}
+
+/// A stage.
+pub struct Stage {
+    /// Of all of it.
+    pub folder: PathBuf,
+    willow: PathBuf,
+    children: Vec<Child>,
+    block: Option<String>,
+    /// The agent, while it lives.
+    pub agent: Option<Child>,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            end(&mut agent);
+        }
+        let _ = tool("umount", &["-l", &self.path("files")]);
+        if let Some(block) = &self.block {
+            let _ = tool("losetup", &["-d", block]);
+        }
+        for mut child in self.children.drain(..).rev() {
+            end(&mut child);
+        }
+        let _ = tool("umount", &["-l", &self.path("mount")]);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn end(child: &mut Child) {
+    let _ = tool("kill", &["-TERM", &child.id().to_string()]);
+    let begin = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+impl Stage {
+    /// With the file system that this command makes, of this size; the error says why that cannot be tested here.
+    pub fn new(make: &[&str], size: &str) -> Result<Stage, String> {
+        if !fs::metadata("/proc/self").is_ok_and(|this| std::os::unix::fs::MetadataExt::uid(&this) == 0) {
+            return Err("it is not run as root".to_owned());
+        }
+        for file in ["/dev/fuse", "/dev/loop-control"] {
+            if !Path::new(file).exists() {
+                return Err(format!("there is no {file}"));
+            }
+        }
+        if let Some(missing) = [make[0], "losetup", "lsattr"].into_iter().find(|program| !has(program)) {
+            return Err(format!("{missing} is not installed"));
+        }
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("willow-stage-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        // Where other users get to, unlike this user's own folders.
+        let folder = std::env::temp_dir().join(name);
+        for name in ["mount", "files"] {
+            fs::create_dir_all(folder.join(name)).expect("a folder");
+        }
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("its mode");
+        let willow = folder.join("willow");
+        fs::copy(crate::daemon::binary(), &willow).expect("a copy of the command");
+        let mut stage = Stage { folder, willow, children: Vec::new(), block: None, agent: None };
+        let (device, mount, files) = (stage.path("device"), stage.path("mount"), stage.path("files"));
+        let serve =
+            ["serve", "--ram", "--size", size, "--listen", "127.0.0.1:0", "--log", "error", "--socket", &device];
+        let served = stage.start(&serve).expect("a device");
+        let mounted = stage.start(&["mount", &mount, "--target", &device]).expect("a mount");
+        stage.children.extend([served, mounted]);
+        let disk = format!("{mount}/disk");
+        let block = tool("losetup", &["--direct-io=on", "--sector-size", "4096", "-f", "--show", &disk])?;
+        stage.block = Some(block.clone());
+        tool(make[0], &[&make[1..], &[&block]].concat())?;
+        // A kernel without this file system.
+        tool("mount", &["-o", "noatime", &block, &files])?;
+        stage.start_agent();
+        Ok(stage)
+    }
+
+    /// With ext4.
+    pub fn ext4() -> Result<Stage, String> {
+        Stage::new(&["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], "128M")
+    }
+
+    /// A path beside the file system: `device` and `agent` are the sockets.
+    pub fn path(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    /// A path on the file system.
+    pub fn on_it(&self, name: &str) -> PathBuf {
+        self.folder.join("files").join(name)
+    }
+
+    /// A copy of the command, where every user gets to.
+    pub fn willow(&self) -> &Path {
+        &self.willow
+    }
+
+    /// The loop device.
+    pub fn block(&self) -> &str {
+        self.block.as_deref().unwrap_or_default()
+    }
+
+    /// The device's process.
+    pub fn device_pid(&self) -> u32 {
+        self.children[0].id()
+    }
+
+    fn start(&self, arguments: &[&str]) -> Result<Child, String> {
+        let mut child = Command::new(&self.willow).args(arguments).stdout(Stdio::piped()).spawn().expect("it runs");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+        if line.is_empty() {
+            let _ = child.wait();
+            return Err(format!("willow {} did not become ready", arguments[0]));
+        }
+        Ok(child)
+    }
+
+    /// Starts the agent.
+    pub fn start_agent(&mut self) {
+        let block = format!("{}=1", self.block());
+        let (device, agent) = (self.path("device"), self.path("agent"));
+        let arguments = ["agent", "--target", &device, "--socket", &agent, "--block", &block];
+        // The file system may write its superblock while the agent looks at it.
+        let started = (0..10).find_map(|_| self.start(&arguments).ok());
+        self.agent = Some(started.expect("an agent"));
+    }
+
+    /// Kills it.
+    pub fn kill_agent(&mut self) {
+        let mut agent = self.agent.take().expect("an agent");
+        agent.kill().expect("killed");
+        agent.wait().expect("an end");
+    }
+}
+
+/// The stage, or a line that says why the test is skipped. With `CI=true` nothing may be skipped.
+pub fn or_skip(test: &str, stage: Result<Stage, String>) -> Option<Stage> {
+    match stage {
+        Ok(stage) => Some(stage),
+        Err(why) => {
+            skip(test, &why);
+            None
+        }
+    }
+}
+
+/// Says why a test is skipped.
+pub fn skip(test: &str, why: &str) {
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{test}: {why}");
+    // Past the harness, which shows nothing of tests that pass.
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+}

@@ -1,0 +1,202 @@
+//! The agent under load and under attack: several users at once, floods of files, want of descriptors, files in many pieces, clients that
+//! die in the middle. Skipped, with a line that says why, as the stage says.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use willow_host::agent::FILES_MAX;
+use willow_host::direct_io::{AgentClient, File, Session, SessionOptions};
+use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
+
+fn session(stage: &Stage) -> Arc<Session> {
+    Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session")
+}
+
+fn contents(bytes: usize, seed: u32) -> Vec<u8> {
+    (0..bytes as u32).map(|at| (at ^ seed << 20).wrapping_mul(2_654_435_761).rotate_left(9) as u8).collect()
+}
+
+fn owned(stage: &Stage, name: &str, owner: u32, data: &[u8]) -> PathBuf {
+    let path = stage.on_it(name);
+    fs::write(&path, data).expect("written");
+    chown(&path, Some(owner), Some(owner)).expect("its owner");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
+    path
+}
+
+/// `willow direct` as a user.
+fn direct(stage: &Stage, user: u32, verb: &str, file: &Path) -> Command {
+    let mut command = Command::new(stage.willow());
+    let file = file.display().to_string();
+    command.args(["direct", verb, &file, "--target", &stage.path("device"), "--agent", &stage.path("agent")]);
+    command.uid(user).gid(user).current_dir("/");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn thawed(path: &Path) {
+    within_seconds(&format!("{} thaws", path.display()), || !is_frozen(path));
+}
+
+#[test]
+fn several_users_at_once_have_their_own_files_and_no_others() {
+    const USERS: u32 = 6;
+    let Some(stage) = or_skip("several_users_at_once_have_their_own_files_and_no_others", Stage::ext4()) else {
+        return;
+    };
+    let user = |number: u32| 54_100 + number;
+    let files: Vec<PathBuf> =
+        (0..USERS).map(|it| owned(&stage, &format!("file-{it}"), user(it), &contents(900_001, it))).collect();
+    for round in 0..3 {
+        let started: Vec<(u32, Child, Child)> = (0..USERS)
+            .map(|it| {
+                let own = direct(&stage, user(it), "read", &files[it as usize]).spawn().expect("it runs");
+                let others = &files[((it + 1 + round) % USERS) as usize];
+                (it, own, direct(&stage, user(it), "read", others).spawn().expect("it runs"))
+            })
+            .collect();
+        for (it, own, others) in started {
+            let own = own.wait_with_output().expect("an end");
+            assert!(own.status.success(), "{}", String::from_utf8_lossy(&own.stderr));
+            assert!(own.stdout == contents(900_001, it), "user {it}");
+            let others = others.wait_with_output().expect("an end");
+            let is_own = (it + 1 + round) % USERS == it;
+            assert_eq!(others.status.success(), is_own);
+        }
+    }
+    files.iter().for_each(|file| thawed(file));
+}
+
+#[test]
+fn a_flood_of_files_has_an_end_and_harms_nobody_else() {
+    let Some(stage) = or_skip("a_flood_of_files_has_an_end_and_harms_nobody_else", Stage::ext4()) else { return };
+    let session = session(&stage);
+    let path = stage.on_it("flooded");
+    fs::write(&path, contents(20_000, 1)).expect("written");
+    let file = fs::File::open(&path).expect("open");
+    let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let mut held = Vec::new();
+    let refusal = loop {
+        match agent.open(&file) {
+            Ok(mapped) => held.push(mapped),
+            Err(error) => break error.to_string(),
+        }
+        assert!(held.len() <= FILES_MAX);
+    };
+    assert!(held.len() == FILES_MAX && refusal.contains("which is the most"), "{}: {refusal}", held.len());
+    // Somebody else is served as ever, and so is this process when it has closed one.
+    let bobs = owned(&stage, "bobs", 54_201, &contents(50_000, 2));
+    let output = direct(&stage, 54_201, "read", &bobs).output().expect("it runs");
+    assert!(output.status.success() && output.stdout == contents(50_000, 2));
+    held.pop().expect("one").close().expect("closed");
+    held.push(agent.open(&file).expect("once more"));
+    drop(held);
+    assert!(!is_frozen(&path));
+    // Opened and closed by many threads at once: what is left is nothing.
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let (session, path) = (&session, &path);
+            scope.spawn(move || {
+                for round in 0..30 {
+                    let file = File::new(session, fs::File::open(path).expect("open")).expect("a file");
+                    file.take().expect("directly");
+                    let mut got = [0; 100];
+                    assert_eq!(file.pread(&mut got, thread * 100 + round).expect("read"), 100);
+                    assert!(got == contents(20_000, 1)[(thread * 100 + round) as usize..][..100]);
+                }
+            });
+        }
+    });
+    assert!(!is_frozen(&path));
+}
+
+#[test]
+fn an_agent_without_descriptors_goes_on_when_it_has_some() {
+    let Some(stage) = or_skip("an_agent_without_descriptors_goes_on_when_it_has_some", Stage::ext4()) else { return };
+    let alices = owned(&stage, "alices", 54_301, &contents(50_000, 1));
+    let _session = session(&stage);
+    let pid = stage.agent.as_ref().expect("the agent").id();
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count();
+    tool("prlimit", &["--pid", &pid.to_string(), &format!("--nofile={}:4096", open + 6)]).expect("a limit");
+    let path = stage.on_it("many");
+    fs::write(&path, contents(20_000, 1)).expect("written");
+    let file = fs::File::open(&path).expect("open");
+    let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let mut held = Vec::new();
+    while let Ok(mapped) = agent.open(&file) {
+        held.push(mapped);
+        assert!(held.len() < 50, "the limit is none");
+    }
+    // Whatever it could not do, nothing is left of it.
+    drop(held);
+    drop(agent);
+    tool("prlimit", &["--pid", &pid.to_string(), "--nofile=4096:4096"]).expect("a limit");
+    thawed(&path);
+    let read = || direct(&stage, 54_301, "read", &alices).output().expect("it runs");
+    let good = |output: &Output| output.status.success() && output.stdout == contents(50_000, 1);
+    within_seconds("the agent serves again", || good(&read()));
+    thawed(&alices);
+}
+
+#[test]
+fn a_file_in_many_pieces_is_read_and_written_whole() {
+    const PIECES: u64 = 3000;
+    let Some(stage) = or_skip("a_file_in_many_pieces_is_read_and_written_whole", Stage::ext4()) else { return };
+    let session = session(&stage);
+    let path = stage.on_it("pieces");
+    let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("made");
+    let mut model = vec![0; (PIECES * 8192) as usize];
+    for piece in 0..PIECES {
+        // Every other block: what is between is a hole.
+        let data = contents(4096, piece as u32);
+        file.write_all_at(&data, piece * 8192).expect("written");
+        model[(piece * 8192) as usize..][..4096].copy_from_slice(&data);
+    }
+    file.set_len(PIECES * 8192).expect("its length");
+    file.sync_all().expect("synced");
+    let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let mapped = agent.open(&file).expect("directly");
+    assert_eq!(mapped.extents().len() as u64, PIECES);
+    assert!(mapped.can_write(8192, 4096) && !mapped.can_write(8192, 4097));
+    mapped.close().expect("closed");
+    let direct = File::new(&session, file).expect("a file");
+    direct.take().expect("directly");
+    let mut got = vec![1; model.len() + 10];
+    assert_eq!(direct.pread(&mut got, 0).expect("read"), model.len());
+    assert!(got[..model.len()] == model);
+    for piece in (0..PIECES).rev().step_by(7) {
+        assert_eq!(direct.pwrite(&contents(4000, 9), piece * 8192 + 50).expect("written"), 4000);
+        model[(piece * 8192 + 50) as usize..][..4000].copy_from_slice(&contents(4000, 9));
+    }
+    assert!(direct.is_direct() && session.counts().kernel_writes == 0, "{:?}", session.counts());
+    direct.close();
+    assert!(fs::read(&path).expect("read") == model);
+}
+
+#[test]
+fn clients_that_die_in_the_middle_leave_nothing_behind() {
+    let Some(stage) = or_skip("clients_that_die_in_the_middle_leave_nothing_behind", Stage::ext4()) else { return };
+    let data = contents(4_000_000, 1);
+    let files: Vec<PathBuf> = (0..4).map(|it| owned(&stage, &format!("file-{it}"), 54_400 + it, &data)).collect();
+    for round in 0..12u64 {
+        let mut clients: Vec<Child> = (0..4u32)
+            .map(|it| direct(&stage, 54_400 + it, "read", &files[it as usize]).spawn().expect("it runs"))
+            .collect();
+        // At another moment each time: connecting, opening, reading.
+        std::thread::sleep(std::time::Duration::from_millis(round * 4));
+        for client in &mut clients {
+            client.kill().expect("killed");
+            client.wait().expect("an end");
+        }
+    }
+    files.iter().for_each(|file| thawed(file));
+    for (it, file) in (0..4u32).zip(&files) {
+        let output = direct(&stage, 54_400 + it, "read", file).output().expect("it runs");
+        assert!(output.status.success() && output.stdout == data, "{}", String::from_utf8_lossy(&output.stderr));
+        thawed(file);
+        tool("truncate", &["-s", "0", &file.display().to_string()]).expect("the file system's own again");
+    }
+}
