@@ -102,7 +102,7 @@ fn tell(stage: &mut Stage) -> Outcome<()> {
     written.context(|| format!("cannot fill {}", stage.folder.display()))?;
     let block = stage.block.clone().unwrap_or_default();
     stage.say(&format!("a device, its block namespace as {block}, ext4 on it"))?;
-    let (device, agent) = (stage.path("device"), stage.path("agent"));
+    let device = stage.path("device");
     let mut expected = contents(1);
     let alices = stage.file("alices", ALICE, &expected)?;
     let bobs = stage.file("bobs", BOB, &contents(2))?;

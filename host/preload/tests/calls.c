@@ -75,6 +75,8 @@ static void *reader(void *argument) {
 int main(int count, char **arguments) {
     if (count != 2) return 2;
     const char *path = arguments[1];
+    volatile int less = -1;
+    char *volatile nothing = NULL;
     volatile size_t much = 5000; /* so that the compiler leaves the check to the library */
 
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
@@ -110,9 +112,9 @@ int main(int count, char **arguments) {
     SAY(pwritev2(fd, parts, 3, 0, RWF_APPEND));
     SAY(fdatasync(fd));
     SAY(sync_file_range(fd, 0, 100, SYNC_FILE_RANGE_WRITE));
-    SAY(preadv(fd, parts, -1, 0));
+    SAY(preadv(fd, parts, less, 0));
     SAY(pread(fd, buffer, 10, -5));
-    SAY(pread(fd, NULL, 10, 0));
+    SAY(pread(fd, nothing, 10, 0));
     SAY(lseek(fd, 0, SEEK_CUR));
 
     /* Duplicates share the position. */

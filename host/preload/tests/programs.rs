@@ -10,7 +10,7 @@ use willow_tests::stage::{Stage, has, is_frozen, or_skip, skip, tool};
 /// Where cargo puts the library.
 fn library() -> PathBuf {
     let this = std::env::current_exe().expect("this program");
-    let library = this.ancestors().nth(2).expect("the folder of the build").join("libwillow_preload.so");
+    let library = this.parent().expect("the folder of the build").join("libwillow_preload.so");
     assert!(library.exists(), "{}", library.display());
     library
 }
@@ -99,7 +99,7 @@ fn fio_verifies_what_it_wrote_directly() {
     }
     // Blocks that are no blocks, several jobs as threads and as processes, each with a part of the file.
     for kind in ["--thread=1", "--thread=0"] {
-        let jobs = ["--numjobs=3", "--offset_increment=2M", "--size=2M", "--bs=512-9k", "--bs_unaligned=1"];
+        let jobs = ["--numjobs=3", "--offset_increment=2M", "--size=2M", "--bsrange=512-9k", "--bs_unaligned=1"];
         run(&[&jobs[..], &["--rw=randrw", "--verify=md5", "--ioengine=psync", "--overwrite=1", kind]].concat());
         let counts = counted(&stage, &["direct_writes", "direct_reads"]);
         assert!(counts[0] > 300 && counts[1] > 300, "{kind}: {counts:?}");

@@ -44,9 +44,12 @@ pub fn is_immutable(file: BorrowedFd<'_>) -> bool {
 
 /// True where the file system can let another file share this one's blocks, which the attribute does not prevent.
 pub fn can_share_blocks(file: BorrowedFd<'_>) -> bool {
-    // A clone onto itself: what cannot clone says so, what can says that this makes no sense.
+    // A clone onto itself: what cannot clone says so, what can says that this makes no sense. What is cloned has to be readable.
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let Ok(readable) = rustix::fs::open(path, flags, rustix::fs::Mode::empty()) else { return true };
     // SAFETY: a call with two descriptors and no memory.
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), FICLONE as _, file.as_raw_fd()) };
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), FICLONE as _, readable.as_raw_fd()) };
     let error = std::io::Error::last_os_error().raw_os_error();
     done == 0 || !matches!(error, Some(libc::EOPNOTSUPP | libc::ENOTTY))
 }

@@ -29,6 +29,9 @@ pub enum Request {
     Release,
     /// What was released may be opened directly again.
     Resume,
+    /// The process has seen that files were taken back ([`Response::Stale`]) and uses what it knew of any file no more: the agent
+    /// closes all that it has open.
+    Acknowledge,
 }
 
 /// What the agent says.
@@ -61,6 +64,9 @@ pub enum Response {
     },
     /// The file is closed, or released, and the file system's own again; or it may be opened again.
     Closed,
+    /// Files of this process were taken back since it asked last: nothing is opened for it until it has acknowledged that, so that what
+    /// it remembers of them never meets a permission for blocks that are another file's by now.
+    Stale,
     /// Not so, and why.
     Refused {
         /// One sentence.

@@ -81,6 +81,8 @@ struct Connected {
     next_file: u32,
     /// The file that it changes through the file system now, which nobody opens directly meanwhile.
     changes: Option<(u64, u64)>,
+    /// A file of it was taken back, and it has not acknowledged that.
+    is_stale: bool,
 }
 
 #[derive(Default)]
@@ -138,6 +140,10 @@ impl Agent {
         }
         let direct_io = runtime.block_on(control.find_app(direct_io_host::APP_NAME))?;
         runtime.block_on(control.register_agent())?;
+        // What an agent before this one granted ends before the files of that thaw.
+        for process in runtime.block_on(control.processes())? {
+            runtime.block_on(control.revoke_all(process.process))?;
+        }
         let frozen = Frozen::open(config.state.clone()).map_err(AgentError)?;
         let listener = Listener::bind(&config.socket, 0o666)
             .map_err(|error| AgentError(format!("cannot listen at {}: {error}", config.socket.display())))?;

@@ -147,8 +147,9 @@ impl Agent {
             let mut state = self.state();
             state.next += 1;
             let (key, files) = (state.next, BTreeMap::new());
-            let (user, process, next_file, changes) = (peer.uid, None, 0, None);
-            let connected = Connected { channel: channel.clone(), user, process, files, next_file, changes };
+            let (user, process, next_file, changes, is_stale) = (peer.uid, None, 0, None, false);
+            let channel = channel.clone();
+            let connected = Connected { channel, user, process, files, next_file, changes, is_stale };
             state.connected.insert(key, connected);
             key
         };
@@ -166,6 +167,16 @@ impl Agent {
                 Err(why) => {
                     let _ = channel.send(&encode(&Response::Refused { reason: why }), &[]);
                     break;
+                }
+                Ok(Request::Open { .. }) if self.state().connected.get(&key).is_some_and(|it| it.is_stale) => {
+                    channel.send(&encode(&Response::Stale), &[]).is_ok()
+                }
+                Ok(Request::Acknowledge) => {
+                    runtime.block_on(self.close_all(key));
+                    if let Some(connected) = self.state().connected.get_mut(&key) {
+                        connected.is_stale = false;
+                    }
+                    answer_closed(channel, Ok(()))
                 }
                 Ok(Request::Open { version }) => {
                     let opened = runtime.block_on(self.open(key, (peer.uid, identity), version, message.descriptors));
@@ -339,6 +350,7 @@ impl Agent {
     }
 
     /// Takes a file back from all that have it, for a process that is going to change it through the file system.
+    /// Its own it closes as well: it asks when it has given back what it knew of it.
     async fn release(&self, key: u64, user: u32, mut descriptors: Vec<OwnedFd>) -> Result<(), String> {
         let (Some(descriptor), true) = (descriptors.pop(), descriptors.is_empty()) else {
             return Err("one descriptor comes with the request to release a file".to_owned());
@@ -363,6 +375,9 @@ impl Agent {
                 state.connected.iter().flat_map(of).collect()
             };
             for (holder, file) in found {
+                if let Some(connected) = self.state().connected.get_mut(&holder).filter(|_| holder != key) {
+                    connected.is_stale = true;
+                }
                 // Closed by its holder meanwhile is as good.
                 let _ = self.close(holder, file, false).await;
             }
@@ -377,7 +392,8 @@ impl Agent {
         }
     }
 
-    async fn disconnect(&self, key: u64) {
+    /// Closes all files of a process.
+    async fn close_all(&self, key: u64) {
         let files: Vec<u32> = {
             let state = self.state();
             state.connected.get(&key).map_or_else(Vec::new, |connected| connected.files.keys().copied().collect())
@@ -387,6 +403,10 @@ impl Agent {
                 tracing::error!("the permissions of a process that ended could not be taken back: {why}");
             }
         }
+    }
+
+    async fn disconnect(&self, key: u64) {
+        self.close_all(key).await;
         self.state().connected.remove(&key);
     }
 

@@ -45,6 +45,9 @@ pub enum DirectError {
     /// The endpoint failed.
     #[error(transparent)]
     Hre(#[from] HreError),
+    /// Files were taken back by the agent: nothing is opened until they are closed and [`AgentClient::acknowledge`] was called.
+    #[error("the agent has taken files back from this process: close them, and acknowledge it")]
+    Stale,
     /// The operating system says so, about what went through it or makes no sense at all.
     #[error("{0}")]
     System(rustix::io::Errno),
@@ -64,6 +67,7 @@ impl DirectError {
             DirectError::Refused(_) => libc::EOPNOTSUPP,
             DirectError::Agent(_) => libc::ECONNREFUSED,
             DirectError::Permission => libc::EACCES,
+            DirectError::Stale => libc::ESTALE,
             DirectError::NoBlocks { .. } => libc::ENOSPC,
             DirectError::Device(wire::STATUS_FULL) => libc::ENOSPC,
             DirectError::Device(_) | DirectError::Hre(_) => libc::EIO,
@@ -139,6 +143,7 @@ impl AgentClient {
                 let geometry = Geometry { spus, stripe_bytes, base };
                 Ok(Mapped::new(self.clone(), file, (bytes, rights, app), geometry, extents))
             }
+            (Response::Stale, _) => Err(DirectError::Stale),
             (other, _) => Err(DirectError::Agent(format!("it says {other:?} to the opening of a file"))),
         }
     }
@@ -151,6 +156,11 @@ impl AgentClient {
     /// Has a file taken back from all that have it directly, until [`AgentClient::resume`]. Any descriptor of it will do.
     pub(crate) fn release(&self, file: impl AsFd) -> Result<(), DirectError> {
         self.ask(&Request::Release, Some(file.as_fd())).map(|_| ())
+    }
+
+    /// Nothing is done any more by what was opened before: all of it is closed.
+    pub fn acknowledge(&self) -> Result<(), DirectError> {
+        self.ask(&Request::Acknowledge, None).map(|_| ())
     }
 
     /// It has been changed.

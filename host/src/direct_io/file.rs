@@ -224,7 +224,6 @@ impl<F: AsFd> File<F> {
         }
         match self.session.map(&self.descriptor) {
             Ok(mapped) => {
-                let mapped = Arc::new(mapped);
                 if self.writes {
                     state.write = Some(mapped.clone());
                 }
@@ -361,6 +360,14 @@ impl<F: AsFd> File<F> {
             let state = self.inode.read();
             if let Some(mapped) = state.way(writes) {
                 let mapped = mapped.clone();
+                // At the end of the file, a look whether it still is there: another process may have made it longer.
+                let is_past = !writes && offset + bytes as u64 > mapped.bytes();
+                let is_old = || is_past && self.bytes().is_ok_and(|now| now != mapped.bytes());
+                if mapped.has_ended() || is_old() {
+                    drop(state);
+                    self.lost(&mapped);
+                    continue;
+                }
                 let way = match writes {
                     true if self.appends || !mapped.can_write(offset, bytes) => Way::Change,
                     true => Way::Direct(mapped, bytes),
@@ -417,10 +424,12 @@ impl<F: AsFd> File<F> {
             };
             let mut operation = Operation::new(mapped.clone(), action, offset, memory, count, 0);
             self.note(&mapped, action);
+            let used = mapped.used();
             operation = match self.session.run(operation) {
                 Ok(operation) => operation,
                 Err(error) => return (Err(error), Segments::Several(Vec::new())),
             };
+            drop(used);
             let outcome = operation.outcome();
             memory = operation.memory;
             match outcome {

@@ -8,7 +8,7 @@ use super::session::forks;
 use base_io_host::Geometry;
 use direct_io_host::FileExtent;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A grant.
 pub struct Mapped {
@@ -25,6 +25,17 @@ pub struct Mapped {
     written: AtomicBool,
     /// Nothing more may begin: it is about to be given back.
     ended: AtomicBool,
+    /// Operations of blocking calls that are under way by it.
+    users: AtomicU32,
+}
+
+/// One of those.
+pub(crate) struct Use<'a>(&'a Mapped);
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::Release);
+    }
 }
 
 impl Drop for Mapped {
@@ -54,6 +65,7 @@ impl Mapped {
             is_closed: AtomicBool::new(false),
             written,
             ended,
+            users: AtomicU32::new(0),
         }
     }
 
@@ -114,13 +126,24 @@ impl Mapped {
         }
     }
 
+    /// Something is about to be done by it: an operation that begins after [`Mapped::end`] fails, and one that began before is seen.
+    pub(crate) fn used(&self) -> Use<'_> {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        Use(self)
+    }
+
+    /// True while blocking calls are under way by it.
+    pub(crate) fn is_used(&self) -> bool {
+        self.users.load(Ordering::SeqCst) > 0
+    }
+
     /// No operation begins any more.
     pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::Release);
+        self.ended.store(true, Ordering::SeqCst);
     }
 
     /// True where none may begin.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        self.ended.load(Ordering::SeqCst)
     }
 }

@@ -144,6 +144,8 @@ struct Lanes {
     idle: Vec<Lane>,
     /// Those in use as well.
     made: usize,
+    /// Threads that wait for one: without any, nobody is woken, which would be a system call.
+    waiting: usize,
 }
 
 struct Agent {
@@ -151,7 +153,8 @@ struct Agent {
     _registered: Registered,
 }
 
-/// A session.
+/// A session: one a process and device, since grants are the process'; what the agent takes back for the sake of one session of a process
+/// another would not notice in time.
 pub struct Session {
     options: SessionOptions,
     forks: u32,
@@ -162,6 +165,8 @@ pub struct Session {
     /// Lanes of queues, to be drained when a file is given back.
     queues: Mutex<Vec<Weak<Mutex<Lane>>>>,
     insisting: Mutex<()>,
+    /// What the agent granted and may not have got back yet.
+    granted: Mutex<Vec<Weak<Mapped>>>,
     pub(crate) counters: Counters,
 }
 
@@ -177,6 +182,7 @@ impl Session {
             inodes: Mutex::default(),
             queues: Mutex::default(),
             insisting: Mutex::default(),
+            granted: Mutex::default(),
             counters: Counters::default(),
             options,
         };
@@ -214,14 +220,37 @@ impl Session {
         Ok(client)
     }
 
-    /// Asks the agent for a file; once more where the agent had been started again since.
-    pub(crate) fn map(&self, file: impl AsFd) -> Result<Mapped, DirectError> {
-        match self.agent()?.open(&file) {
-            Err(DirectError::Agent(_)) => {
-                *lock(&self.agent) = None;
-                self.agent()?.open(&file)
+    /// Asks the agent for a file; once more where the agent had been started again since, or has taken files back.
+    pub(crate) fn map(&self, file: impl AsFd) -> Result<Arc<Mapped>, DirectError> {
+        // One at a time: nothing is granted while old grants end.
+        let mut granted = lock(&self.granted);
+        let mut mapped = self.agent()?.open(&file);
+        if matches!(mapped, Err(DirectError::Agent(_))) {
+            *lock(&self.agent) = None;
+            self.end_all(&mut granted);
+            mapped = self.agent()?.open(&file);
+        }
+        if matches!(mapped, Err(DirectError::Stale)) {
+            self.end_all(&mut granted);
+            self.agent()?.acknowledge()?;
+            mapped = self.agent()?.open(&file);
+        }
+        let mapped = Arc::new(mapped?);
+        granted.retain(|one| one.strong_count() > 0);
+        granted.push(Arc::downgrade(&mapped));
+        Ok(mapped)
+    }
+
+    /// Ends all grants, since what they say may be old: waits until nothing is done by them any more. Files notice and ask again.
+    fn end_all(&self, granted: &mut Vec<Weak<Mapped>>) {
+        let all: Vec<Arc<Mapped>> = granted.drain(..).filter_map(|one| one.upgrade()).collect();
+        all.iter().for_each(|one| one.end());
+        for one in &all {
+            self.drain(one);
+            // Bounded by the longest wait of a lane for an answer.
+            while one.is_used() {
+                std::thread::sleep(Duration::from_micros(50));
             }
-            other => other,
         }
     }
 
@@ -251,13 +280,20 @@ impl Session {
                     }
                 }
             }
+            lanes.waiting += 1;
             lanes = self.returned.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+            lanes.waiting -= 1;
         }
     }
 
     fn give_lane(&self, lane: Lane) {
-        lock(&self.lanes).idle.push(lane);
-        self.returned.notify_one();
+        let mut lanes = lock(&self.lanes);
+        lanes.idle.push(lane);
+        let is_awaited = lanes.waiting > 0;
+        drop(lanes);
+        if is_awaited {
+            self.returned.notify_one();
+        }
     }
 
     /// Does one operation to its end.

@@ -63,8 +63,8 @@ fn any_offset_and_length_is_as_in_the_model() {
             // At and behind the end.
             assert_eq!(disk.read(BYTES - 3, 100).await.unwrap(), &model[BYTES as usize - 3..]);
             assert!(disk.read(BYTES, 1).await.unwrap().is_empty() && disk.read(u64::MAX, 1).await.unwrap().is_empty());
-            assert!(matches!(disk.write(BYTES - 1, vec![1, 2], false).await, Err(HreError::OutOfRange)));
-            assert!(matches!(disk.write(u64::MAX, vec![1, 2], false).await, Err(HreError::OutOfRange)));
+            assert!(matches!(disk.write(BYTES - 1, &[1, 2], false).await, Err(HreError::OutOfRange)));
+            assert!(matches!(disk.write(u64::MAX, &[1, 2], false).await, Err(HreError::OutOfRange)));
             disk.zero(BYTES - 10, u64::MAX - BYTES, true).await.unwrap();
         }
     });
@@ -79,7 +79,7 @@ fn parts_of_one_block_written_at_once_are_all_there() {
             let writes: Vec<_> = (0..8u64)
                 .map(|part| {
                     let disk = disk.clone();
-                    tokio::spawn(async move { disk.write(part * 512, vec![round ^ part as u8; 512], false).await })
+                    tokio::spawn(async move { disk.write(part * 512, &[round ^ part as u8; 512], false).await })
                 })
                 .collect();
             for write in writes {
