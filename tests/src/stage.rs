@@ -149,7 +149,13 @@ impl Stage {
     }
 
     fn start(&self, arguments: &[&str]) -> Result<Child, String> {
-        let mut child = Command::new(&self.willow).args(arguments).stdout(Stdio::piped()).spawn().expect("it runs");
+        // Another thread's child may still hold the copy open for writing, between its fork and its exec.
+        let spawn = || Command::new(&self.willow).args(arguments).stdout(Stdio::piped()).spawn();
+        let is_busy = |child: &std::io::Result<Child>| {
+            child.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ExecutableFileBusy)
+        };
+        let again = (0..500).map(|_| spawn()).inspect(|_| std::thread::sleep(Duration::from_millis(2)));
+        let mut child = again.into_iter().find(|child| !is_busy(child)).expect("it is free").expect("it runs");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
         if line.is_empty() {
