@@ -464,3 +464,51 @@ fn an_answer_in_the_record_to_what_was_answered_before_is_nothing() {
         assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 0 }, 42));
     }
 }
+
+/// Handler 2 takes the device's time before and after a DMA from the address in its arguments, and answers with the difference, and
+/// with what the DMA came to as its status.
+const STOPWATCH: &str = r#"(func $start (param i32 i32) (result i32) (local $begun i64) (local $code i32)
+    (if (i32.eq (local.get 1) (i32.const 2)) (then
+        (drop (call $receive_bytes (local.get 0) (i32.const 0) (i32.const 16)))
+        (local.set $begun (call $time_ns))
+        (local.set $code (call $dma (local.get 0) (i32.load (i32.const 12)) (i64.load (i32.const 0)) (i32.const 0) (i64.const 64) (i32.load (i32.const 8)) (i32.const 0)))
+        (i64.store (i32.const 32) (local.get $begun))
+        (if (i32.eq (local.get $code) (i32.const 1)) (then (i32.store (i32.const 40) (local.get 0)) (return (i32.const 0))))
+        (call $respond (local.get 0) (i32.sub (i32.const 0) (local.get $code)) (i32.wrap_i64 (i64.sub (call $time_ns) (local.get $begun))))
+        (return (i32.const 0))))
+    (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (i32.const 0))
+    (func $complete (param i32 i64)
+        (call $respond (i32.load (i32.const 40)) (i32.const 99) (i32.wrap_i64 (i64.sub (call $time_ns) (i64.load (i32.const 32))))))"#;
+
+#[test]
+fn an_app_that_times_the_permission_table_learns_nothing_of_others() {
+    let mut users = users::Users::new(config(1));
+    let (alice, mallory) = (users.user(1000), users.user(6666));
+    // Alice has many extents, Mallory one.
+    for number in 0..200 {
+        users.grant(&alice, 1 + number as u32 % 3, 8192 + number * 512, 256);
+    }
+    users.grant(&mallory, users::READ, 0, 512);
+    let watch = users.install_for(mallory.hre, &users::app("stopwatch", STOPWATCH, "")).expect("an app");
+    let mut time = |port: u32, start: u64| {
+        let arguments = users.arguments(start, 64, port);
+        let done = users.rig.call_on(mallory.hre, (watch, 2, 0), &arguments, &[], 0);
+        (done.outcome, done.result)
+    };
+    // What is Alice's and what is nobody's is refused alike, and the clock stands still within a run.
+    let refused = RpcOutcome::Answered { status: 4 };
+    for start in [8192, 8192 + 512 * 100, 8192 + 300, 200_000, 4096] {
+        assert_eq!(time(users::NV, start), (refused, 0), "{start}");
+    }
+    assert_eq!(time(users::NV, 0), (RpcOutcome::Answered { status: 0 }, 0));
+    // The twin: a DMA that the store works on ends in a later run, which the stopwatch sees.
+    users.valve.closed.set(true);
+    let arguments = users.arguments(0, 64, users::NV);
+    users.rig.begin(mallory.hre, (watch, 2, 0), &arguments, &[], 0);
+    users.run();
+    users.rig.now_ns += 5000;
+    users.valve.closed.set(false);
+    users.rig.settle();
+    let done = users.completion().expect("it has ended");
+    assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 99 }, 5000));
+}

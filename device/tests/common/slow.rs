@@ -1,4 +1,4 @@
-//! A store in memory whose data operations wait until the test lets them go.
+//! A store in memory whose data operations wait until the test lets them go, and which tells of those that touch what they must not.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,9 +19,55 @@ pub struct Valve {
     /// Operations wait while this is true.
     pub closed: Rc<Cell<bool>>,
     waiting: Rc<RefCell<VecDeque<Waiting>>>,
+    /// While there is a watch.
+    pub watch: Rc<RefCell<Option<Watch>>>,
+}
+
+/// Which bytes nobody may touch now, and who did.
+#[derive(Default)]
+pub struct Watch {
+    /// Ranges that are guarded, the same in every bank: first byte and one past the last.
+    pub guarded: Vec<(u64, u64)>,
+    /// Exceptions: bank, for writing, first byte, one past the last.
+    pub allowed: Vec<(usize, bool, u64, u64)>,
+    /// The first breach.
+    pub breach: Option<String>,
+    /// Operations seen within guarded ranges that were allowed.
+    pub seen: u64,
+}
+
+impl Watch {
+    fn touch(&mut self, bank: usize, write: bool, address: u64, bytes: u64) {
+        let end = address + bytes;
+        if bytes == 0 || !self.guarded.iter().any(|(from, until)| address < *until && *from < end) {
+            return;
+        }
+        let mut at = address;
+        while at < end {
+            let covering = self.allowed.iter().filter(|(of, may_write, from, until)| {
+                *of == bank && *may_write == write && *from <= at && at < *until
+            });
+            match covering.map(|(.., until)| *until).max() {
+                Some(until) => at = until,
+                None => {
+                    let what = if write { "written" } else { "read" };
+                    let text = format!("bytes {address:#x} to {end:#x} of bank {bank} were {what}");
+                    self.breach.get_or_insert(text);
+                    return;
+                }
+            }
+        }
+        self.seen += 1;
+    }
 }
 
 impl Valve {
+    fn touch(&self, bank: usize, write: bool, address: u64, bytes: usize) {
+        if let Some(watch) = self.watch.borrow_mut().as_mut() {
+            watch.touch(bank, write, address, bytes as u64);
+        }
+    }
+
     /// Operations that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.borrow().len()
@@ -54,12 +100,15 @@ impl Store for SlowStore {
         false
     }
     fn read(&mut self, bank: usize, address: u64, into: &mut [u8]) -> Result<Progress, StoreError> {
+        self.valve.touch(bank, false, address, into.len());
         if self.waits() { Ok(Progress::WouldBlock) } else { self.inner.read(bank, address, into) }
     }
     fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError> {
+        self.valve.touch(bank, true, address, from.len());
         if self.waits() { Ok(Progress::WouldBlock) } else { self.inner.write(bank, address, from) }
     }
     fn zero(&mut self, bank: usize, address: u64, bytes: u64) -> Result<Progress, StoreError> {
+        self.valve.touch(bank, true, address, bytes as usize);
         if self.waits() { Ok(Progress::WouldBlock) } else { self.inner.zero(bank, address, bytes) }
     }
     fn begin_read(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: usize) {

@@ -300,3 +300,51 @@ fn who_has_most_loses_first() {
     // The one that came last is there; it would be the wrong one to evict.
     assert!(table.permits(2, 9990, 5, Rights::READ));
 }
+
+/// All that a process' look-ups read and change, which is what their time can depend on.
+fn traces(table: &PermissionTable, number: u32) -> String {
+    let Some(process) = table.processes.iter().find(|process| process.number == number) else { return String::new() };
+    let used = |chunk: &Chunk| chunk.rest.iter().map(|rest| rest.used).collect::<Vec<_>>();
+    let chunks: Vec<_> = process.chunks.iter().map(|chunk| (&chunk.starts, used(chunk))).collect();
+    format!("{:?} {:?} {chunks:?} {}", process.recent, process.firsts, process.hand)
+}
+
+/// Runs the operations of process 7 in a table of its own, and in one that others use meanwhile; where they leave traces in what the
+/// look-ups of process 7 go through, that is an error. `planted`: others' look-ups are, now and then, done as that process'.
+fn spied(seed: u64, planted: bool) -> Result<(), String> {
+    let (mut random, mut noise) = (Random(seed), Random(seed + 1000));
+    let (mut alone, mut beside) = (PermissionTable::new(4096), PermissionTable::new(4096));
+    for step in 0..3000 {
+        let (start, bytes) = (random.below(400), 1 + random.below(60));
+        let extent = Extent { start, end: start + bytes, rights: Rights(1 + random.below(3) as u8) };
+        match random.below(8) {
+            0 => [&mut alone, &mut beside].map(|table| table.revoke(7, extent)),
+            1 | 2 => [&mut alone, &mut beside].map(|table| table.grant(7, extent)),
+            _ => [&mut alone, &mut beside].map(|table| {
+                table.permits(7, start, bytes, extent.rights);
+            }),
+        };
+        for _ in 0..noise.below(6) {
+            let other = [1, 6, 8, 1 << 19][noise.below(4) as usize];
+            let number = if planted && noise.below(50) == 0 { 7 } else { other };
+            let (start, bytes) = (noise.below(400), 1 + noise.below(60));
+            match noise.below(4) {
+                0 => beside.grant(other, Extent { start, end: start + bytes, rights: Rights::READ_WRITE }),
+                1 => beside.revoke(other, Extent { start, end: start + bytes, rights: Rights::READ }),
+                _ => drop(beside.permits(number, start, bytes, Rights::READ)),
+            }
+        }
+        if traces(&alone, 7) != traces(&beside, 7) {
+            return Err(format!("step {step}: others have left traces"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_look_up_goes_through_tells_nothing_of_other_processes() {
+    for seed in 0..20 {
+        assert_eq!(spied(seed, false), Ok(()));
+    }
+    assert!((0..20).any(|seed| spied(seed, true).is_err()), "a planted leak is found");
+}
