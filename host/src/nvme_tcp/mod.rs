@@ -15,6 +15,7 @@ mod options;
 pub mod polled;
 pub mod queue;
 mod socket;
+mod ticket;
 
 pub use bringup::Ready;
 pub use controller::{Controller, Via, discover};

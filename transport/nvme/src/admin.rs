@@ -17,6 +17,7 @@ use crate::log_page;
 use crate::queue::{Association, State};
 use crate::status::Failure;
 use crate::subsystem::{Fetch, Next, Subsystem};
+use crate::ticket::is_for_users;
 
 /// What an admin command that is done at once ends with.
 struct Answer {
@@ -57,6 +58,8 @@ impl<B: Backend> Subsystem<B> {
             Err(Failure::of(Status::COMMAND_SEQUENCE_ERROR))
         } else if let Err(failure) = command::check_flags(entry) {
             Err(failure)
+        } else if controller.process.is_some() && !is_for_users(entry.opcode()) {
+            Err(Failure::at(Status::OPERATION_DENIED, 0))
         } else {
             match entry.opcode() {
                 admin::IDENTIFY => self.identify(cntlid, entry).map(Answer::from),
@@ -88,6 +91,8 @@ impl<B: Backend> Subsystem<B> {
                     Ok(answer) => answer.map(Answer::from),
                     Err(next) => return self.fetch_admin(index, entry, next),
                 },
+                willow_wire::spec::ticket::ISSUE if !discovery => self.issue_ticket(cntlid, entry).map(Answer::from),
+                willow_wire::spec::ticket::WITHDRAW if !discovery => self.withdraw_tickets(entry).map(Answer::from),
                 _ => Err(Failure::at(Status::INVALID_OPCODE, 0)),
             }
         };

@@ -97,11 +97,27 @@ impl AuthenticationJob {
 }
 
 impl<B: Backend> Subsystem<B> {
-    /// What a host that connects has to prove; `None`: nothing. A host that is not known is refused.
-    pub(crate) fn credentials(&self, host_nqn: &str, discovery: bool) -> Result<Option<Arc<Credentials>>, Failure> {
-        let Some(authentication) = self.config.authentication.as_ref().filter(|_| !discovery) else { return Ok(None) };
-        match authentication.hosts.get(host_nqn) {
-            Some(credentials) => Ok(Some(credentials.clone())),
+    /// What a host that connects has to prove (`None`: nothing), and the process of a user whose endpoints it gets (`None`: the
+    /// kernel's). A host that is not known is refused. `controller`: of an I/O queue.
+    pub(crate) fn credentials(
+        &self,
+        host_nqn: &str,
+        discovery: bool,
+        controller: Option<u16>,
+    ) -> Result<(Option<Arc<Credentials>>, Option<u32>), Failure> {
+        let of_ticket = host_nqn.starts_with(TICKET_NQN_PREFIX) && !discovery;
+        if let Some((credentials, process)) = self.ticket(host_nqn, controller).filter(|_| of_ticket) {
+            return Ok((Some(credentials), Some(process)));
+        }
+        let hosts = match &self.config.authentication {
+            _ if discovery => return Ok((None, None)),
+            // Without keys any host is let in, but by a ticket's name only with the ticket.
+            None if !of_ticket => return Ok((None, None)),
+            None => None,
+            Some(authentication) => authentication.hosts.get(host_nqn).filter(|_| !of_ticket),
+        };
+        match hosts {
+            Some(credentials) => Ok((Some(credentials.clone()), None)),
             None => {
                 tracing::warn!(host = host_nqn, "a host without a key is refused");
                 let offset = willow_wire::spec::fabrics::connect_offset::HOSTNQN;
@@ -110,12 +126,20 @@ impl<B: Backend> Subsystem<B> {
         }
     }
 
+    /// How hosts prove themselves: as configured, or by default where only tickets are proved.
+    pub(crate) fn host_authentication(&self) -> HostAuthentication {
+        let configured = self.config.authentication.as_ref();
+        configured.map_or_else(HostAuthentication::default, |configured| HostAuthentication {
+            hosts: BTreeMap::new(),
+            ..configured.clone()
+        })
+    }
+
     /// From here on the queue's host has to prove itself.
     pub(crate) fn expect_authentication(&mut self, index: u16, credentials: Arc<Credentials>) {
-        let Some(authentication) = &self.config.authentication else { return };
+        let HostAuthentication { policy, entropy, .. } = self.host_authentication();
         let deadline_ns = self.now_ns.saturating_add(AUTHENTICATION_LIMIT.as_nanos() as u64);
         let ends = Ends { credentials, subsystem_nqn: self.config.nqn.clone() };
-        let (policy, entropy) = (authentication.policy.clone(), authentication.entropy.clone());
         let exchange = ControllerExchange::new(ends, policy, entropy);
         if let Some(queue) = self.queues[usize::from(index)].as_mut() {
             queue.authentication = Some(Box::new(QueueAuthentication { exchange, deadline_ns }));
@@ -242,7 +266,14 @@ impl<B: Backend> Subsystem<B> {
             association.authenticated = exchange.is_authenticated();
             let host = exchange.ends().credentials.host_nqn.as_str();
             match exchange.failure() {
-                None => tracing::info!(controller, queue = queue_id, host, "host authenticated"),
+                None => {
+                    tracing::info!(controller, queue = queue_id, host, "host authenticated");
+                    let host = host.to_owned();
+                    if queue_id == 0 && !self.redeem_ticket(controller, &host) {
+                        return self.end_controller(controller, "its ticket was used by another");
+                    }
+                    return self.after_authentication(index);
+                }
                 Some(reason) => tracing::warn!(controller, queue = queue_id, host, %reason, "authentication lost"),
             }
         }

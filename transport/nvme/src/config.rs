@@ -19,6 +19,13 @@ pub const AUTHENTICATION_LIMIT: Duration = Duration::from_secs(30);
 /// Time that a host whose authentication failed has to close its connection itself.
 pub const AUTHENTICATION_FAILED_LINGER: Duration = Duration::from_millis(500);
 
+/// Most tickets of users at once.
+pub const TICKETS_MAX: usize = 1024;
+/// What the names of hosts that come by a ticket begin with.
+pub const TICKET_NQN_PREFIX: &str = "nqn.2025-01.org.willow-ssd:ticket:";
+/// Highest number of a process.
+pub const PROCESS_MAX: u32 = (1 << 19) - 1;
+
 /// Most entries of a queue (CAP.MQES + 1, MAXCMD).
 pub const QUEUE_ENTRIES_MAX: u16 = 1024;
 /// Most I/O queues of a controller.

@@ -21,6 +21,8 @@ pub(crate) struct Controller {
     pub discovery: bool,
     pub host_id: [u8; 16],
     pub host_nqn: String,
+    /// The process of a user that it belongs to; `None`: it acts as kernel.
+    pub process: Option<u32>,
     /// Connection of its admin queue.
     pub admin: u16,
     /// Connections of its I/O queues, by QID - 1.
@@ -75,6 +77,7 @@ impl Controller {
             discovery,
             host_id,
             host_nqn,
+            process: None,
             admin,
             io: vec![None; usize::from(IO_QUEUES_MAX)],
             queues_granted: IO_QUEUES_MAX,

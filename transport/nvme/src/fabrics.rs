@@ -79,14 +79,18 @@ impl<B: Backend> Subsystem<B> {
         if !discovery && data.subsystem_nqn != self.config.nqn {
             return Err(invalid(connect_offset::SUBNQN, true));
         }
-        let credentials = self.credentials(&data.host_nqn, discovery)?;
+        let controller = (fields.queue_id != 0).then_some(data.controller_id);
+        let (credentials, process) = self.credentials(&data.host_nqn, discovery, controller)?;
         let cntlid = if fields.queue_id == 0 {
             self.connect_admin(index, &fields, data, discovery)?
         } else {
             self.connect_io(index, &fields, data, discovery)?
         };
+        if let (0, Some(controller)) = (fields.queue_id, self.controllers.get_mut(&cntlid)) {
+            controller.process = process;
+        }
         let flow_control = fields.attributes & wire::CONNECT_NO_FLOW_CONTROL == 0;
-        let Some(hre) = self.backend.open_hre(None) else {
+        let Some(hre) = self.backend.open_hre(process) else {
             // No room for another endpoint in the device.
             if fields.queue_id == 0 {
                 self.controllers.remove(&cntlid);

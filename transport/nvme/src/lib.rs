@@ -28,6 +28,7 @@ pub mod status;
 mod subsystem;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod ticket;
 mod work;
 
 pub use authentication::{AuthenticationJob, HostAuthentication};

@@ -189,6 +189,8 @@ pub fn effects(set: CommandSet) -> Vec<u8> {
         admin::GET_FEATURES,
         admin::ASYNC_EVENT_REQUEST,
         admin::KEEP_ALIVE,
+        willow_wire::spec::ticket::ISSUE,
+        willow_wire::spec::ticket::WITHDRAW,
     ] {
         out.put32(usize::from(opcode) * 4, SUPPORTED | CONTROLLER);
     }

@@ -33,6 +33,7 @@ use crate::controller::Controller;
 use crate::queue::{Queue, State};
 use crate::statistics::*;
 use crate::status::Failure;
+use crate::ticket::Ticket;
 
 /// Names a connection: its place and how often the place was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -141,6 +142,8 @@ pub struct Subsystem<B> {
     pub(crate) error_entries: u64,
     pub(crate) sequence_numbers: SequenceNumbers,
     pub(crate) authentication_jobs: VecDeque<AuthenticationJob>,
+    /// By the host name that uses them.
+    pub(crate) tickets: BTreeMap<String, Ticket>,
     /// What the control service's statistics tell of hosts: made anew when they are asked for.
     pub(crate) front: Rc<RefCell<serde_json::Value>>,
 }
@@ -179,6 +182,7 @@ impl<B: Backend> Subsystem<B> {
             error_entries: 0,
             sequence_numbers: SequenceNumbers::default(),
             authentication_jobs: VecDeque::new(),
+            tickets: BTreeMap::new(),
             front: Rc::default(),
         };
         let front = subsystem.front.clone();

@@ -10,6 +10,7 @@ pub mod log;
 pub mod opcode;
 pub mod property;
 pub mod status;
+pub mod ticket;
 pub mod tunnel;
 
 pub use command::{CompletionEntry, Sgl, SubmissionEntry};

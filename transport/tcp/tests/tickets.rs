@@ -1,0 +1,203 @@
+//! Endpoints of users over NVMe/TCP: tickets, what they are good for, and what they are not.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::*;
+use std::sync::Arc;
+use std::time::Duration;
+use willow_auth::{Credentials, Entropy, Secret};
+use willow_host::control::{CommandSet, NamespaceRequest, PermissionInfo, ProcessRequest};
+use willow_host::nvme_tcp::{Transfer, Via};
+use willow_host::{BlockClient, ControlClient, Controller, HreError, NvmeError, NvmeHre, Options};
+use willow_nvme::HostAuthentication;
+use willow_nvme::config::TICKET_NQN_PREFIX;
+use willow_wire::spec::{Status, SubmissionEntry, opcode, ticket};
+
+const READ: u32 = 1;
+const WRITE: u32 = 2;
+const STRIPE_BYTES: u64 = 8192;
+const TIME: Duration = Duration::from_secs(60);
+
+fn secret() -> Secret {
+    Secret::generate(None, &Entropy::system()).unwrap()
+}
+
+/// A host that acts as kernel, and the device that knows it by its key.
+struct Kernel {
+    running: Running,
+    controller: Controller,
+    control: ControlClient,
+    base: u64,
+}
+
+impl Kernel {
+    async fn new() -> Self {
+        let credentials = Credentials {
+            host_nqn: "nqn.2025-01.org.example:kernel".to_owned(),
+            secret: secret(),
+            controller_secret: None,
+        };
+        let authentication = HostAuthentication::new([credentials.clone()]).unwrap();
+        let running = serve_with(move |config| config.subsystem.authentication = Some(authentication), 4096);
+        let controller = Controller::connect(options(&running, &credentials)).await.unwrap();
+        let control = ControlClient::new(Arc::new(NvmeHre::new(controller.clone(), 0).await.unwrap()));
+        let base = control.namespaces().await.unwrap().iter().find(|one| one.nsid == 1).unwrap().base;
+        Kernel { running, controller, control, base }
+    }
+
+    async fn process(&self, user: u32) -> u32 {
+        self.control.open_process(&ProcessRequest { user, weight: 1 }).await.unwrap()
+    }
+
+    /// A permission for the first stripe of namespace 1, which lies on SPU 0.
+    fn permission(&self, rights: u32) -> [PermissionInfo; 1] {
+        [PermissionInfo { spu: 0, start: self.base, bytes: STRIPE_BYTES, rights }]
+    }
+
+    async fn connect(&self, credentials: &Credentials) -> Result<Controller, NvmeError> {
+        Controller::connect(options(&self.running, credentials)).await
+    }
+}
+
+fn options(running: &Running, credentials: &Credentials) -> Options {
+    let options = running.options().with_credentials(Arc::new(credentials.clone()));
+    Options { reconnect_for: Duration::ZERO, queues: 2, ..options }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+}
+
+/// True where the error is that there is no such host.
+fn is_unknown(outcome: Result<Controller, NvmeError>) -> bool {
+    outcome.is_err_and(|error| error.status().is_some_and(|status| status.is(Status::CONNECT_INVALID_HOST)))
+}
+
+#[test]
+fn a_process_reaches_what_it_was_permitted_and_nothing_else() {
+    run(async {
+        let kernel = Kernel::new().await;
+        let process = kernel.process(1000).await;
+        let ticket = kernel.controller.issue_ticket(process, TIME).await.unwrap();
+        let user = kernel.connect(&ticket).await.unwrap();
+        assert_eq!(user.queues().await.unwrap(), 2);
+        for queue in 0..2 {
+            let hre = Arc::new(NvmeHre::new(user.clone(), queue).await.unwrap());
+            let blocks = BlockClient::open(hre.clone(), 1).await.unwrap();
+            let denied = |outcome: Result<Vec<u8>, HreError>| assert!(outcome.is_err(), "{outcome:?}");
+            denied(blocks.read(0, 4096).await);
+            kernel.control.grant(process, &kernel.permission(READ)).await.unwrap();
+            assert_eq!(blocks.read(0, 8192).await.unwrap().len(), 8192);
+            denied(blocks.write(0, vec![7; 4096], false).await);
+            denied(blocks.read(STRIPE_BYTES, 4096).await);
+            denied(blocks.read(0, 12288).await);
+            kernel.control.grant(process, &kernel.permission(READ | WRITE)).await.unwrap();
+            blocks.write(4096, vec![7; 4096], true).await.unwrap();
+            assert_eq!(blocks.read(4096, 4096).await.unwrap(), vec![7; 4096]);
+            kernel.control.revoke(process, &kernel.permission(READ | WRITE)).await.unwrap();
+            denied(blocks.read(0, 4096).await);
+            // The control service knows whose endpoint it is.
+            let control = ControlClient::new(hre);
+            let request = NamespaceRequest { csi: CommandSet::Nvm, size_bytes: 1 << 20, block_bytes: Some(4096) };
+            assert!(control.create_namespace(&request).await.is_err());
+            assert!(control.grant(process, &kernel.permission(READ)).await.is_err());
+            assert!(control.open_process(&ProcessRequest { user: 0, weight: 1 }).await.is_err());
+        }
+        // Nothing is managed over its admin queue, and no ticket asked for.
+        let is_denied = |error: NvmeError| error.status().is_some_and(|status| status.is(Status::OPERATION_DENIED));
+        assert!(is_denied(user.issue_ticket(process, TIME).await.unwrap_err()));
+        assert!(is_denied(user.withdraw_tickets(process).await.unwrap_err()));
+        let create = SubmissionEntry::new(opcode::admin::NAMESPACE_MANAGEMENT);
+        let made = user.command(Via::Admin, "create", create, Transfer::ToController(vec![0; 4096]), false).await;
+        assert!(is_denied(made.unwrap_err()));
+        kernel.controller.shut_down().await.unwrap();
+    });
+}
+
+#[test]
+fn tickets_are_for_who_has_the_secret_and_for_once() {
+    run(async {
+        let kernel = Kernel::new().await;
+        let process = kernel.process(1000).await;
+        let ticket = kernel.controller.issue_ticket(process, TIME).await.unwrap();
+        // Names alone are of no use, and do not use the ticket up; nor are names that were never issued.
+        let stolen = Credentials { secret: secret(), ..ticket.clone() };
+        assert!(matches!(kernel.connect(&stolen).await, Err(NvmeError::Authentication { .. })));
+        let forged = Credentials { host_nqn: format!("{TICKET_NQN_PREFIX}{}", "0".repeat(32)), ..ticket.clone() };
+        assert!(is_unknown(kernel.connect(&forged).await));
+        let first = kernel.connect(&ticket).await.unwrap();
+        assert!(is_unknown(kernel.connect(&ticket).await), "used while the first association lives");
+        first.shut_down().await.unwrap();
+        assert!(is_unknown(kernel.connect(&ticket).await), "used and gone");
+        // Another process' ticket is another secret.
+        let other = kernel.controller.issue_ticket(kernel.process(1001).await, TIME).await.unwrap();
+        let mixed = Credentials {
+            secret: other.secret.clone(),
+            ..kernel.controller.issue_ticket(process, TIME).await.unwrap()
+        };
+        assert!(matches!(kernel.connect(&mixed).await, Err(NvmeError::Authentication { .. })));
+        // In time.
+        let late = kernel.controller.issue_ticket(process, Duration::from_millis(1)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(is_unknown(kernel.connect(&late).await));
+        for (process, time) in
+            [(0, TIME), (1 << 19, TIME), (process, Duration::ZERO), (process, Duration::from_secs(601))]
+        {
+            let error = kernel.controller.issue_ticket(process, time).await.unwrap_err();
+            assert!(error.status().is_some_and(|status| status.is(Status::INVALID_FIELD)), "{error}");
+        }
+        kernel.controller.shut_down().await.unwrap();
+    });
+}
+
+#[test]
+fn what_came_by_a_ticket_ends_with_it() {
+    run(async {
+        let kernel = Kernel::new().await;
+        let gone = |user: Controller| async move {
+            let read = SubmissionEntry::new(opcode::nvm::FLUSH).with_nsid(1);
+            for _ in 0..2000 {
+                match user.execute(Via::Any, "Flush", read, Transfer::None, false).await {
+                    Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                    Err(error) => return assert!(error.is_connection(), "{error}"),
+                }
+            }
+            panic!("the connection is still there");
+        };
+        // Withdrawn, used and unused: those of this process alone.
+        let (one, two) = (kernel.process(1000).await, kernel.process(1001).await);
+        let user = kernel.connect(&kernel.controller.issue_ticket(one, TIME).await.unwrap()).await.unwrap();
+        let unused = kernel.controller.issue_ticket(one, TIME).await.unwrap();
+        let neighbour = kernel.connect(&kernel.controller.issue_ticket(two, TIME).await.unwrap()).await.unwrap();
+        assert_eq!(kernel.controller.withdraw_tickets(one).await.unwrap(), 2);
+        gone(user).await;
+        assert!(is_unknown(kernel.connect(&unused).await));
+        assert_eq!(neighbour.namespaces().await.unwrap().len(), 2);
+        // With the controller that asked for it.
+        kernel.controller.shut_down().await.unwrap();
+        gone(neighbour).await;
+        kernel.running.settles(true);
+    });
+}
+
+#[test]
+fn commands_for_tickets_are_checked_and_hosts_without_keys_may_use_them_too() {
+    let open = serve();
+    let (mut admin, _) = Peer::admin(open.address, false);
+    let transport = willow_wire::spec::Sgl::transport;
+    let short = ticket::issue(5, 1000).with_cid(1).with_sgl(transport(511));
+    assert!(admin.ask(&short, &[]).status.is(Status::DATA_SGL_LENGTH_INVALID));
+    let (completion, data) = admin.ask_data(&ticket::issue(5, 60_000).with_cid(1).with_sgl(transport(512)), &[]);
+    assert!(completion.status.is_success());
+    let (host_nqn, secret) = ticket::from_bytes(&data).unwrap();
+    let credentials =
+        Credentials { host_nqn: host_nqn.to_owned(), secret: secret.parse().unwrap(), controller_secret: None };
+    run(async {
+        let user = Controller::connect(options(&open, &credentials)).await.unwrap();
+        let blocks = BlockClient::open(Arc::new(NvmeHre::new(user, 0).await.unwrap()), 1).await.unwrap();
+        assert!(blocks.read(0, 4096).await.is_err(), "nobody vouched for the process");
+        let forged = Credentials { host_nqn: format!("{TICKET_NQN_PREFIX}1"), ..credentials };
+        assert!(is_unknown(Controller::connect(options(&open, &forged)).await));
+    });
+}

@@ -1,0 +1,55 @@
+//! Endpoints of users over fabrics: vendor admin commands by which the trusted part of a host (a controller that acts as kernel) asks for
+//! a ticket, a name and a secret by which one process of a user connects once, and takes it back.
+
+use crate::bytes::{c_string, put_c_string};
+use crate::spec::SubmissionEntry;
+
+/// Issue Ticket, data controller to host: CDW10 = process, CDW11 = milliseconds until it has to be used.
+pub const ISSUE: u8 = 0xc2;
+/// Withdraw Tickets, no data: CDW10 = process, whose tickets and connections end.
+pub const WITHDRAW: u8 = 0xc0;
+/// Bytes of a ticket.
+pub const TICKET_BYTES: usize = 512;
+/// Longest time until a ticket has to be used.
+pub const TICKET_MS_MAX: u32 = 600_000;
+
+const SECRET_AT: usize = 256;
+const SECRET_WIDTH: usize = 128;
+
+/// Issue Ticket as a command.
+pub fn issue(process: u32, milliseconds: u32) -> SubmissionEntry {
+    SubmissionEntry::new(ISSUE).with_cdw(10, process).with_cdw(11, milliseconds)
+}
+
+/// Withdraw Tickets as a command.
+pub fn withdraw(process: u32) -> SubmissionEntry {
+    SubmissionEntry::new(WITHDRAW).with_cdw(10, process)
+}
+
+/// Name and secret (DHHC-1) as bytes.
+pub fn to_bytes(host_nqn: &str, secret: &str) -> Vec<u8> {
+    let mut bytes = vec![0; TICKET_BYTES];
+    put_c_string(&mut bytes, 0, SECRET_AT, host_nqn);
+    put_c_string(&mut bytes, SECRET_AT, SECRET_WIDTH, secret);
+    bytes
+}
+
+/// (name, secret) of a ticket; `None` where they are none.
+pub fn from_bytes(bytes: &[u8]) -> Option<(&str, &str)> {
+    let bytes = bytes.get(..TICKET_BYTES)?;
+    Some((c_string(&bytes[..SECRET_AT])?, c_string(&bytes[SECRET_AT..SECRET_AT + SECRET_WIDTH])?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_is_a_name_and_a_secret() {
+        let bytes = to_bytes("nqn.2025-01.org.example:one", "DHHC-1:00:text:");
+        assert_eq!(bytes.len(), TICKET_BYTES);
+        assert_eq!(from_bytes(&bytes), Some(("nqn.2025-01.org.example:one", "DHHC-1:00:text:")));
+        assert_eq!(from_bytes(&bytes[1..]), None);
+        assert_eq!(from_bytes(&[b'x'; TICKET_BYTES]), None);
+    }
+}
