@@ -3,31 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 use willow_device::accounts::AccountStatistics;
+pub use willow_device::histogram::LatencySummary as Latency;
 use willow_device::model::ModelStatistics;
 use willow_device::punctuality::ClockStatistics;
 use willow_device::statistics::{AppStatistics, SpuCounters};
-
-/// Latencies, nanoseconds.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Latency {
-    /// Commands counted.
-    pub count: u64,
-    /// Mean.
-    pub mean_ns: u64,
-    /// Median.
-    pub p50_ns: u64,
-    /// 90 of 100 were at most this.
-    pub p90_ns: u64,
-    /// 99 of 100 were at most this.
-    pub p99_ns: u64,
-    /// 999 of 1000 were at most this.
-    pub p999_ns: u64,
-    /// The longest.
-    pub max_ns: u64,
-    /// (upper end, count) of the buckets that are not empty.
-    pub buckets: Vec<(u64, u64)>,
-}
 
 /// A namespace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

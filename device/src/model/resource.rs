@@ -66,12 +66,18 @@ impl Fifo {
     pub fn take_until(&mut self, arrival_ns: u64, duration_ns: u64, end_ns_min: u64, bytes: u64) -> (u64, u64) {
         let begin_ns = arrival_ns.max(self.free_ns);
         let end_ns = begin_ns.saturating_add(duration_ns).max(end_ns_min);
+        self.count((arrival_ns, begin_ns, end_ns), duration_ns, bytes);
+        (begin_ns, end_ns)
+    }
+
+    /// Counts work that arrived, began and ends then, in an order that is not this queue's own.
+    #[inline]
+    pub fn count(&mut self, (arrival_ns, begin_ns, end_ns): (u64, u64, u64), duration_ns: u64, bytes: u64) {
         self.free_ns = end_ns;
         self.busy_ns += duration_ns;
         self.operations += 1;
         self.bytes += bytes;
         self.waited_ns += begin_ns - arrival_ns;
-        (begin_ns, end_ns)
     }
 
     /// Time that it has worked until `now_ns`: what is still to come of the work handed in is not counted.

@@ -6,7 +6,7 @@
 //! arrives in the order in which it was sent. On a ring at rest, who asks first is served first, when the token has come by.
 
 use super::parameters::RingParameters;
-use super::resource::Rate;
+use super::resource::{Fifo, Rate};
 use super::statistics::ResourceStatistics;
 use std::collections::VecDeque;
 
@@ -46,13 +46,10 @@ pub struct Ring {
     hops_ns: Vec<u64>,
     queues: Vec<VecDeque<Waiting>>,
     waiting: usize,
-    /// Station that had the token last, and when it let it go or will.
+    /// Station that had the token last.
     holder: usize,
-    free_ns: u64,
-    busy_ns: u64,
-    operations: u64,
-    bytes: u64,
-    waited_ns: u64,
+    /// What was carried, and when the token is or will be free.
+    carried: Fifo,
 }
 
 impl Ring {
@@ -67,11 +64,7 @@ impl Ring {
             queues: (0..stations).map(|_| VecDeque::new()).collect(),
             waiting: 0,
             holder: 0,
-            free_ns: 0,
-            busy_ns: 0,
-            operations: 0,
-            bytes: 0,
-            waited_ns: 0,
+            carried: Fifo::default(),
         }
     }
 
@@ -94,7 +87,7 @@ impl Ring {
     #[inline]
     pub fn offer(&mut self, now_ns: u64, from: u16, to: u16, bytes: u64, id: u32) -> Option<Sent> {
         let waiting = Waiting { since_ns: now_ns, to, bytes, id };
-        if self.waiting > 0 || now_ns < self.free_ns {
+        if self.waiting > 0 || now_ns < self.carried.free_ns {
             self.queues[from as usize].push_back(waiting);
             self.waiting += 1;
             return None;
@@ -104,7 +97,7 @@ impl Ring {
 
     /// The token is free: the next message, if one waits.
     pub fn next(&mut self, now_ns: u64) -> Option<Sent> {
-        if self.waiting == 0 || now_ns < self.free_ns {
+        if self.waiting == 0 || now_ns < self.carried.free_ns {
             return None;
         }
         let places = self.queues.len();
@@ -121,7 +114,7 @@ impl Ring {
     /// When the token is free, or has been since.
     #[inline]
     pub fn free_ns(&self) -> u64 {
-        self.free_ns
+        self.carried.free_ns
     }
 
     /// Messages that wait.
@@ -133,7 +126,7 @@ impl Ring {
     #[inline]
     fn send(&mut self, now_ns: u64, station: usize, message: Waiting) -> Sent {
         // The token travels on and on while nobody takes it: it passes the station once a round.
-        let mut begin_ns = self.free_ns + self.hops_ns[self.distance(self.holder, station)];
+        let mut begin_ns = self.carried.free_ns + self.hops_ns[self.distance(self.holder, station)];
         if begin_ns < now_ns {
             begin_ns = match self.round_trip_ns {
                 0 => now_ns,
@@ -144,28 +137,18 @@ impl Ring {
         let end_ns = begin_ns + transmission_ns;
         let arrival_ns = end_ns + self.hops_ns[self.distance(station, message.to as usize)];
         self.holder = station;
-        self.free_ns = end_ns;
-        self.busy_ns += transmission_ns;
-        self.operations += 1;
-        self.bytes += message.bytes;
-        self.waited_ns += begin_ns - message.since_ns;
+        self.carried.count((message.since_ns, begin_ns, end_ns), transmission_ns, message.bytes);
         Sent { id: message.id, to: message.to, begin_ns, end_ns, arrival_ns, transmission_ns }
     }
 
     /// Time that it has carried messages until `now_ns`.
     pub fn busy_ns(&self, now_ns: u64) -> u64 {
-        self.busy_ns.saturating_sub(self.free_ns.saturating_sub(now_ns)).min(now_ns)
+        self.carried.busy_ns(now_ns)
     }
 
     /// Its line in the statistics.
     pub fn statistics(&self, name: String, now_ns: u64) -> ResourceStatistics {
-        ResourceStatistics {
-            name,
-            busy_ns: self.busy_ns(now_ns),
-            operations: self.operations,
-            bytes: self.bytes,
-            waited_ns: self.waited_ns,
-        }
+        self.carried.statistics(name, now_ns)
     }
 }
 
