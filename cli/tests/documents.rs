@@ -29,6 +29,19 @@ fn tests_that_the_specification_names_exist() {
 }
 
 #[test]
+fn promises_have_numbers_of_their_own() {
+    let text = read(&root().join("SPECIFICATION.md"));
+    let mut taken = std::collections::BTreeSet::new();
+    for line in text.lines() {
+        let Some((number, _)) = line.split_once(". ").filter(|(number, _)| number.parse::<u32>().is_ok()) else {
+            continue;
+        };
+        assert!(taken.insert(number.to_owned()), "two promises have number {number}");
+    }
+    assert!(taken.len() > 90, "only {} promises", taken.len());
+}
+
+#[test]
 fn links_lead_somewhere() {
     let mut documents: Vec<PathBuf> = Vec::new();
     for folder in [root(), root().join("docs"), root().join("docs/decisions")] {
