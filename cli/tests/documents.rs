@@ -38,7 +38,7 @@ fn promises_have_numbers_of_their_own() {
         };
         assert!(taken.insert(number.to_owned()), "two promises have number {number}");
     }
-    assert!(taken.len() > 90, "only {} promises", taken.len());
+    assert!(taken.len() > 80, "only {} promises", taken.len());
 }
 
 #[test]
