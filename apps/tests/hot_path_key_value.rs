@@ -149,7 +149,7 @@ fn a_get_is_few_imports_and_few_instructions() {
         let put = PairArguments { word: VALUE_BYTES, ..pair(number) };
         assert_eq!(request(&mut store, &instance, handler::PUT, &put), (0, 0));
     }
-    for (number, pending) in (0..100).flat_map(|number| [(number, false), (number, true)]) {
+    for (number, pending) in (0..100).map(|number| (number, false)).chain((0..100).map(|number| (number, true))) {
         store.data_mut().pending = pending;
         let found = request(&mut store, &instance, handler::GET, &pair(number));
         assert_eq!(found, (0, VALUE_BYTES as i32));
@@ -167,7 +167,9 @@ fn a_get_is_few_imports_and_few_instructions() {
         // The bucket's head, the record's header, the value.
         let (expected, limit) = match pending {
             false => (&["count", "dma", "dma", "dma"][..], INSTRUCTIONS_MAX),
-            true => (&["count", "dma", "dma", "dma", "dma"][..], INSTRUCTIONS_PENDING_MAX),
+            // One of 64 tries whether it can be done at once.
+            true if number % 64 == 0 => (&["count", "dma", "dma", "dma", "dma"][..], INSTRUCTIONS_PENDING_MAX),
+            true => (&["count", "dma", "dma", "dma"][..], INSTRUCTIONS_PENDING_MAX),
         };
         assert_eq!(names, expected);
         assert!(used <= limit, "pending {pending}: {used} instructions");

@@ -66,6 +66,8 @@ pub struct Store {
     pub(crate) clean: Cell<bool>,
     /// An operation failed half-way: the index must be rebuilt before the next use.
     pub(crate) damaged: Cell<bool>,
+    /// Gets that are not tried at once any more, since one had to wait.
+    pub(crate) patience: Cell<u32>,
     pub(crate) opening: Busy,
     pub(crate) pairs: Cell<u64>,
     pub(crate) value_bytes: Cell<u64>,
@@ -103,6 +105,7 @@ impl Store {
             marked: Cell::new(0),
             clean: Cell::new(true),
             damaged: Cell::new(false),
+            patience: Cell::new(0),
             opening: Busy::new(),
             pairs: Cell::new(0),
             value_bytes: Cell::new(0),

@@ -11,11 +11,19 @@ use core::cmp::Ordering;
 /// Records of a chain that [`Store::get_now`] looks at.
 const RECORDS_AT_ONCE: u32 = 8;
 
+/// Gets that are done with waits after one that could not be done at once.
+const GETS_THAT_WAIT: u32 = 63;
+
 impl Store {
     /// [`Self::get`] where all of it can be done at once, which is the way of most requests: nobody else runs meanwhile, so that
     /// nothing has to be held. `None`: nothing was done, and nothing is said of the pair; what is unusual ends so as well.
     #[inline]
     pub fn get_now<B: Bank>(&self, bank: &B, id: &PairId, offset: u32, room: u32) -> Option<Result<u32, Failure>> {
+        let patience = self.patience.get();
+        if patience > 0 {
+            self.patience.set(patience - 1);
+            return None;
+        }
         let bucket = self.bucket(id);
         if self.stripes.is_changing(bucket) {
             return None;
@@ -24,8 +32,14 @@ impl Store {
         let mut pointer = [0; 4];
         let mut bytes = [0; HEADER_BYTES as usize];
         let mut before = 0;
-        if let Err(fault) = bank.read_now(geometry.bucket_address(bucket), &mut pointer)? {
-            return Some(Err(fault.into()));
+        match bank.read_now(geometry.bucket_address(bucket), &mut pointer) {
+            Some(Ok(())) => {}
+            Some(Err(fault)) => return Some(Err(fault.into())),
+            None => {
+                // Media that make one wait make the next wait, too.
+                self.patience.set(GETS_THAT_WAIT);
+                return None;
+            }
         }
         let mut pointer = u32::from_le_bytes(pointer);
         for _ in 0..RECORDS_AT_ONCE {
