@@ -8,11 +8,6 @@ use std::path::{Path, PathBuf};
 
 /// Most lines of a source file, its unit tests not counted: what is longer has two jobs.
 const SOURCE_LINES_MAX: usize = 600;
-/// Files that are longer on purpose, and why.
-const LONGER_ON_PURPOSE: [(&str, &str); 1] = [(
-    "sdk/c/willow_test.c",
-    "users compile it into their native tests by its one name; it is one table of imports over one state",
-)];
 /// Most bytes of any file but the lock file: nothing generated, nothing binary.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 /// How many lines above an `unsafe` its reason may begin.
@@ -80,8 +75,7 @@ fn files_are_of_a_size_to_be_read() {
         if text.len() as u64 > FILE_BYTES_MAX {
             complaints.push(format!("{name}: {} bytes, more than {FILE_BYTES_MAX}", text.len()));
         }
-        let longer = LONGER_ON_PURPOSE.iter().any(|(exception, _)| path.ends_with(exception));
-        if (is_rust(&path) || is_c(&path)) && !longer {
+        if is_rust(&path) || is_c(&path) {
             let lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count();
             if lines > SOURCE_LINES_MAX {
                 complaints.push(format!("{name}: {lines} lines, more than {SOURCE_LINES_MAX}: split it by jobs"));
