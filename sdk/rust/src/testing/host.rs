@@ -269,12 +269,14 @@ impl SpuHost {
         Some(self.carry_out(token.unwrap_or(0), work))
     }
 
+    fn check_move(&self, token: u32, piece: &Move) -> Result<(), Error> {
+        self.check(token, piece.source.0, piece.source.1, piece.bytes, false)?;
+        self.check(token, piece.destination.0, piece.destination.1, piece.bytes, true)
+    }
+
     fn move_all(&mut self, token: u32, wait: u32, moves: Vec<Move>) -> i32 {
         for piece in &moves {
-            let checked = self
-                .check(token, piece.source.0, piece.source.1, piece.bytes, false)
-                .and_then(|()| self.check(token, piece.destination.0, piece.destination.1, piece.bytes, true));
-            if let Err(error) = checked {
+            if let Err(error) = self.check_move(token, piece) {
                 return error.code();
             }
         }
@@ -289,10 +291,7 @@ impl SpuHost {
         if piece.source.0 != port::NV {
             return Error::Argument.code();
         }
-        let checked = self
-            .check(token, piece.source.0, piece.source.1, piece.bytes, false)
-            .and_then(|()| self.check(token, piece.destination.0, piece.destination.1, piece.bytes, true));
-        if let Err(error) = checked {
+        if let Err(error) = self.check_move(token, &piece) {
             return error.code();
         }
         if self.shared.borrow_mut().pends() {
@@ -369,19 +368,14 @@ impl Host for SpuHost {
         bytes: u32,
         wait: u32,
     ) -> i32 {
-        if source_port & port::NOW != 0 {
-            let piece = Move {
-                source: (source_port & !port::NOW, source_address),
-                destination: (destination_port, destination_address),
-                bytes: bytes as usize,
-            };
-            return self.move_now(token, piece);
-        }
         let piece = Move {
-            source: (source_port & !port::PARK, source_address),
+            source: (source_port & !(port::PARK | port::NOW), source_address),
             destination: (destination_port & !port::PARK, destination_address),
             bytes: bytes as usize,
         };
+        if source_port & port::NOW != 0 {
+            return self.move_now(token, piece);
+        }
         self.move_all(token, wait, vec![piece])
     }
 
