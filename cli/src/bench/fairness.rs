@@ -1,6 +1,7 @@
 //! `willow bench fairness`: what a process' 4 KiB reads take alone, and beside another process' flood of reads, loops of an app, and
 //! large transfers; and how two floods of different weight share the device. By turns in one run, so that ratios compare.
 
+use super::TurnOptions;
 use super::engine::{LATENCY_NS_MAX, Plan};
 use super::party::{Party, READ_BYTES, Stage, Work};
 use super::report::{Report, Row};
@@ -8,11 +9,8 @@ use crate::cpu;
 use crate::failure::{Context, Outcome, fail};
 use crate::size::Size;
 use hdrhistogram::Histogram;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Most turns.
-const TURNS_MAX: u32 = 100;
 /// Instructions of a loop's turn in [`LOOPER`].
 const LOOP_INSTRUCTIONS: u64 = 5;
 /// Small reads that the flooder keeps under way.
@@ -39,15 +37,8 @@ const LOOPER: &str = r#"(module
 /// Flags of `willow bench fairness`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FairnessOptions {
-    /// Turns of each side
-    #[arg(long, default_value_t = 5)]
-    pub turns: u32,
-    /// Seconds counted for each measurement
-    #[arg(long, default_value_t = 1.0)]
-    pub seconds: f64,
-    /// Bytes that the reads are spread over
-    #[arg(long, default_value = "256M")]
-    pub range: Size,
+    #[command(flatten)]
+    pub turns: TurnOptions,
     /// Instructions of a loop: less than the budget of users' apps, which ends them
     #[arg(long, default_value_t = 1_900_000)]
     pub loop_instructions: u64,
@@ -57,12 +48,6 @@ pub struct FairnessOptions {
     /// Weights of two floods beside each other
     #[arg(long, value_delimiter = ',', num_args = 2, default_values_t = [3, 1], value_name = "N,N")]
     pub weights: Vec<u16>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// Append the result to a kept history
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/benchmark-history.jsonl")]
-    pub record: Option<PathBuf>,
 }
 
 /// What the victim saw beside one other, over all turns.
@@ -80,12 +65,7 @@ struct Seen {
 
 /// Runs it. The device is its own.
 pub fn run(options: &FairnessOptions) -> Outcome<Report> {
-    if options.turns == 0 || options.turns > TURNS_MAX {
-        fail!("--turns is {}, must be 1 to {TURNS_MAX}", options.turns);
-    }
-    if !(0.01..=3600.0).contains(&options.seconds) {
-        fail!("--seconds is {}, must be 0.01 to 3600", options.seconds);
-    }
+    options.turns.check()?;
     if options.transfer.0 == 0 || options.transfer.0 > 4 << 20 || !options.transfer.0.is_multiple_of(4096) {
         fail!("--transfer is {}, must be a multiple of 4096 up to 4M", options.transfer);
     }
@@ -96,7 +76,7 @@ pub fn run(options: &FairnessOptions) -> Outcome<Report> {
     if one == 0 || other == 0 {
         fail!("--weights has 0, each must be 1 to 1000");
     }
-    let stage = Stage::new(options.range, &[])?;
+    let stage = Stage::new(options.turns.range, &[])?;
     let module = wat::parse_str(LOOPER).context(|| "the app that loops".to_owned())?;
     let app = stage.install(module)?;
     let loops = Work::Calls { app, handler: 1, argument: (options.loop_instructions / LOOP_INSTRUCTIONS) as u32 };
@@ -118,13 +98,13 @@ pub fn run(options: &FairnessOptions) -> Outcome<Report> {
     for (name, _) in &others {
         seen.push(Seen::new(name)?);
     }
-    let duration = Duration::from_secs_f64(options.seconds);
+    let duration = Duration::from_secs_f64(options.turns.seconds);
     let mut shares = Vec::new();
     let mut floods = [stage.party(Work::Reads, FLOOD_DEPTH, 5)?, stage.party(Work::Reads, FLOOD_DEPTH, 6)?];
     for (flood, weight) in floods.iter().zip([one, other]) {
         stage.control(async |control| control.set_weight(0, Some(flood.process), weight).await)?;
     }
-    for _ in 0..options.turns {
+    for _ in 0..options.turns.turns {
         for ((_, other), seen) in others.iter_mut().zip(&mut seen) {
             seen.turn(&mut victim, other.as_mut(), duration, stage.pid())?;
         }
@@ -229,7 +209,7 @@ fn report(options: &FairnessOptions, seen: &[Seen], shares: Vec<f64>) -> Report 
     Report {
         bench: "fairness",
         settings: serde_json::json!({
-            "turns": options.turns, "seconds": options.seconds, "range": options.range.0,
+            "turns": options.turns.turns, "seconds": options.turns.seconds, "range": options.turns.range.0,
             "loop_instructions": options.loop_instructions, "transfer": options.transfer.0, "weights": options.weights,
         }),
         rows: seen.iter().map(Seen::row).collect(),

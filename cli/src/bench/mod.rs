@@ -16,6 +16,7 @@ pub mod simulation;
 pub mod tcp;
 
 use crate::failure::{Outcome, fail};
+use crate::size::Size;
 use crate::target::TargetOption;
 use report::Report;
 use std::path::PathBuf;
@@ -107,11 +108,46 @@ impl CommonOptions {
     }
 }
 
+/// Most turns of a benchmark in turns.
+const TURNS_MAX: u32 = 100;
+
+/// What benchmarks take that make a device of their own and read it in turns.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TurnOptions {
+    /// Turns of each measurement
+    #[arg(long, default_value_t = 5)]
+    pub turns: u32,
+    /// Seconds counted for each measurement
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Bytes that the reads are spread over
+    #[arg(long, default_value = "256M")]
+    pub range: Size,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Append the result to a kept history
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/benchmark-history.jsonl")]
+    pub record: Option<PathBuf>,
+}
+
+impl TurnOptions {
+    fn check(&self) -> Outcome<()> {
+        if self.turns == 0 || self.turns > TURNS_MAX {
+            fail!("--turns is {}, must be 1 to {TURNS_MAX}", self.turns);
+        }
+        if !(0.01..=3600.0).contains(&self.seconds) {
+            fail!("--seconds is {}, must be 0.01 to 3600", self.seconds);
+        }
+        Ok(())
+    }
+}
+
 /// Runs one, shows and records what it found.
 pub fn run(bench: Bench) -> Outcome<()> {
     let (report, json, record) = match bench {
-        Bench::Fairness(options) => (fairness::run(&options)?, options.json, options.record),
-        Bench::Permission(options) => (permission::run(&options)?, options.json, options.record),
+        Bench::Fairness(options) => (fairness::run(&options)?, options.turns.json, options.turns.record),
+        Bench::Permission(options) => (permission::run(&options)?, options.turns.json, options.turns.record),
         Bench::Process { socket } => return party::be_a_child(&socket),
         Bench::Io(options) => (io::run(&options)?, options.common.json, options.common.record),
         Bench::Kv(options) => (kv::run(&options)?, options.common.json, options.common.record),

@@ -1,6 +1,7 @@
 //! `willow bench permission`: what a look-up in an SPU's permission table takes, by the table's size, and 4 KiB reads over shared memory
 //! whose every DMA is looked up, with as many extents in the tables.
 
+use super::TurnOptions;
 use super::engine::{LATENCY_NS_MAX, Plan, Random};
 use super::party::{Party, READ_BYTES, Stage, Work};
 use super::report::{Report, Row};
@@ -9,7 +10,6 @@ use crate::failure::{Context, Outcome, fail};
 use crate::size::Size;
 use hdrhistogram::Histogram;
 use std::hint::black_box;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use willow_device::spu::permission::{Extent, PermissionTable, Rights};
 use willow_host::control::PermissionInfo;
@@ -26,34 +26,19 @@ const PROCESS: u32 = 1 << 19 | 7;
 /// Flags of `willow bench permission`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PermissionOptions {
+    #[command(flatten)]
+    pub turns: TurnOptions,
     /// Extents in a table, one measurement each
     #[arg(long, value_delimiter = ',', default_value = "768,65536", value_name = "N,...")]
     pub entries: Vec<usize>,
     /// Reads under way over shared memory, one measurement each
     #[arg(long, value_delimiter = ',', default_value = "1,32", value_name = "N,...")]
     pub depths: Vec<u16>,
-    /// Turns of each measurement
-    #[arg(long, default_value_t = 5)]
-    pub turns: u32,
-    /// Seconds counted for each measurement over shared memory
-    #[arg(long, default_value_t = 1.0)]
-    pub seconds: f64,
-    /// Bytes that the reads are spread over
-    #[arg(long, default_value = "256M")]
-    pub range: Size,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// Append the result to a kept history
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/benchmark-history.jsonl")]
-    pub record: Option<PathBuf>,
 }
 
 /// Runs it. The device is its own.
 pub fn run(options: &PermissionOptions) -> Outcome<Report> {
-    if options.turns == 0 || options.turns > 100 {
-        fail!("--turns is {}, must be 1 to 100", options.turns);
-    }
+    options.turns.check()?;
     if options.entries.iter().any(|entries| !(16..=1 << 20).contains(entries)) {
         fail!("--entries takes numbers from 16 to 1048576");
     }
@@ -62,18 +47,18 @@ pub fn run(options: &PermissionOptions) -> Outcome<Report> {
     }
     let mut figures = serde_json::Map::new();
     for entries in &options.entries {
-        for (name, nanoseconds) in look_ups(*entries, options.turns) {
+        for (name, nanoseconds) in look_ups(*entries, options.turns.turns) {
             figures.insert(format!("{name}_ns_at_{entries}"), ((nanoseconds * 10.0).round() / 10.0).into());
         }
     }
     let mut rows = Vec::new();
-    let stage = Stage::new(options.range, &[])?;
+    let stage = Stage::new(options.turns.range, &[])?;
     for depth in &options.depths {
         let mut party = stage.party_without_rights(Work::Reads, *depth, 1)?;
-        grant_in_pieces(&stage, &party, options.range)?;
+        grant_in_pieces(&stage, &party, options.turns.range)?;
         let mut best: Option<Row> = None;
-        for _ in 0..options.turns {
-            let row = measure(&mut party, *depth, Duration::from_secs_f64(options.seconds), stage.pid())?;
+        for _ in 0..options.turns.turns {
+            let row = measure(&mut party, *depth, Duration::from_secs_f64(options.turns.seconds), stage.pid())?;
             if best.as_ref().is_none_or(|best| row.iops > best.iops) {
                 best = Some(row);
             }
@@ -84,7 +69,7 @@ pub fn run(options: &PermissionOptions) -> Outcome<Report> {
     Ok(Report {
         bench: "permission",
         settings: serde_json::json!({
-            "entries": options.entries, "turns": options.turns, "seconds": options.seconds, "range": options.range.0,
+            "entries": options.entries, "turns": options.turns.turns, "seconds": options.turns.seconds, "range": options.turns.range.0,
         }),
         rows,
         figures,
