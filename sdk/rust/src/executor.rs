@@ -11,9 +11,15 @@
 //!
 //! Who may call it: the code that [`crate::app!`] makes, and the SDK's futures.
 
+mod current;
+mod wait;
+
+use wait::record_of;
+pub(crate) use wait::{Issued, Operation, Wait, abandon, begin_wait, gather, next_wait};
+
 use core::cell::{Cell, UnsafeCell};
 use core::future::Future;
-use core::marker::{PhantomData, PhantomPinned};
+use core::marker::PhantomData;
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::pin::Pin;
 use core::ptr::NonNull;
@@ -52,16 +58,20 @@ impl<F: Future<Output: Into<Response>>> LifecycleOf<F> {
 
 /// What the executor knows of one thread.
 pub(crate) struct Thread {
+    /// Its number.
+    number: Cell<u32>,
     /// The request that it serves.
     token: Cell<u32>,
     /// Whether the handler has responded before its end.
     answered: Cell<bool>,
     /// Records that belong to an import that has not completed, or whose result was not yet fetched.
-    taken: Cell<u16>,
+    taken: Cell<u32>,
     /// Records whose result is there.
-    done: Cell<u16>,
+    done: Cell<u32>,
     /// Records whose future is gone: nobody will fetch the result.
-    abandoned: Cell<u16>,
+    abandoned: Cell<u32>,
+    /// Records that are of no use before all of them are done: only then is the thread polled ([`gather`]).
+    gathering: Cell<u32>,
     /// Its future's functions; `None` while the thread is free or on its first poll.
     lifecycle: Cell<Option<&'static Lifecycle>>,
     results: [Cell<i64>; WAITS_MAX],
@@ -70,11 +80,13 @@ pub(crate) struct Thread {
 impl Thread {
     const fn new() -> Thread {
         Thread {
+            number: Cell::new(0),
             token: Cell::new(0),
             answered: Cell::new(false),
             taken: Cell::new(0),
             done: Cell::new(0),
             abandoned: Cell::new(0),
+            gathering: Cell::new(0),
             lifecycle: Cell::new(None),
             results: [const { Cell::new(0) }; WAITS_MAX],
         }
@@ -83,43 +95,11 @@ impl Thread {
 
 /// The threads of one instance.
 pub(crate) struct Table<T: ?Sized = [Thread]> {
-    /// The thread that runs.
-    running: Cell<u32>,
     /// Threads that were woken by another thread, one bit each.
     ready: Cell<u64>,
     /// Threads that are taken, one bit each.
     taken: Cell<u64>,
     threads: T,
-}
-
-#[cfg(target_arch = "wasm32")]
-mod current {
-    use super::{Cell, NonNull, Table};
-    struct Current(Cell<Option<NonNull<Table>>>);
-    #[cfg(target_feature = "atomics")]
-    compile_error!("an SSD App has one thread of execution: build it without the atomics feature");
-    // SAFETY: a module without atomics has one thread of execution.
-    unsafe impl Sync for Current {}
-    static CURRENT: Current = Current(Cell::new(None));
-    pub fn get() -> Option<NonNull<Table>> {
-        CURRENT.0.get()
-    }
-    pub fn set(table: Option<NonNull<Table>>) {
-        CURRENT.0.set(table);
-    }
-}
-#[cfg(not(target_arch = "wasm32"))]
-mod current {
-    use super::{Cell, NonNull, Table};
-    std::thread_local! {
-        static CURRENT: Cell<Option<NonNull<Table>>> = const { Cell::new(None) };
-    }
-    pub fn get() -> Option<NonNull<Table>> {
-        CURRENT.get()
-    }
-    pub fn set(table: Option<NonNull<Table>>) {
-        CURRENT.set(table);
-    }
 }
 
 /// Calls `with` with the table of the instance that runs, where one does.
@@ -129,26 +109,35 @@ fn try_table<R>(with: impl FnOnce(&Table) -> R) -> Option<R> {
     current::get().map(|table| with(unsafe { table.as_ref() }))
 }
 
+/// The thread that runs.
 #[inline]
-fn table<R>(with: impl FnOnce(&Table) -> R) -> R {
-    match try_table(with) {
-        Some(result) => result,
-        None => panic!("an operation of willow-sdk was used outside of a handler"),
+fn with_running<R>(with: impl FnOnce(&Thread) -> R) -> R {
+    match current::thread() {
+        // SAFETY: set by `Entered::run`, whose table outlives all that runs under it.
+        Some(thread) => with(unsafe { thread.as_ref() }),
+        None => outside(),
     }
+}
+
+#[cold]
+#[inline(never)]
+fn outside() -> ! {
+    panic!("an operation of willow-sdk was used outside of a handler")
 }
 
 /// Makes a table the current one; natively until dropped, since other instances run on the same thread of the system.
 struct Entered {
     #[cfg(not(target_arch = "wasm32"))]
-    before: Option<NonNull<Table>>,
+    before: (Option<NonNull<Table>>, Option<NonNull<Thread>>),
 }
 
 impl Entered {
     #[inline]
     fn new(table: &Table) -> Entered {
-        let before = current::get();
+        #[cfg(not(target_arch = "wasm32"))]
+        let before = (current::get(), current::thread());
         // A module has one instance's table, from its first request on.
-        if !cfg!(target_arch = "wasm32") || before.is_none() {
+        if !cfg!(target_arch = "wasm32") || current::get().is_none() {
             current::set(Some(NonNull::from(table)));
         }
         Entered {
@@ -156,20 +145,27 @@ impl Entered {
             before,
         }
     }
+
+    /// What runs from here on is a thread of that table.
+    #[inline]
+    fn run(&self, thread: &Thread) {
+        current::set_thread(Some(NonNull::from(thread)));
+    }
 }
 
 #[cfg(not(target_arch = "wasm32"))]
 impl Drop for Entered {
     #[inline]
     fn drop(&mut self) {
-        current::set(self.before);
+        current::set(self.before.0);
+        current::set_thread(self.before.1);
     }
 }
 
 /// The number of the thread that runs.
 #[inline]
 pub(crate) fn running() -> u32 {
-    table(|table| table.running.get())
+    with_running(|thread| thread.number.get())
 }
 
 /// Has a thread polled again before `start` or `complete` returns.
@@ -181,8 +177,7 @@ pub(crate) fn wake(thread: u32) {
 /// Notes that a request is answered: the running thread's, unless a handler kept it for longer than itself, which ends the app.
 #[inline]
 pub(crate) fn set_answered(token: u32) {
-    table(|table| {
-        let thread = &table.threads[table.running.get() as usize];
+    with_running(|thread| {
         assert!(
             thread.token.get() == token && !thread.answered.replace(true),
             "another handler's request was answered"
@@ -197,164 +192,11 @@ static WAKER: RawWakerVTable = RawWakerVTable::new(
     |_| {},
 );
 
-/// An import that may complete later.
-pub(crate) trait Operation {
-    /// What the handler gets.
-    type Output;
-    /// Whether the import may use local memory until it completes.
-    const LOCAL: bool;
-    /// Calls the import.
-    fn issue(&mut self, wait: u32) -> Issued<Self::Output>;
-    /// Turns `complete`'s result into the output.
-    fn completed(&mut self, result: i64) -> Self::Output;
-}
-
-/// What came of [`Operation::issue`].
-pub(crate) enum Issued<T> {
-    /// Finished at once.
-    Done(T),
-    /// `complete` will come.
-    Pending,
-}
-
 /// `start`'s values: the request is taken; no thread is free; it is answered as the record says. `complete` has the first and the last.
 const TAKEN: i32 = 0;
 const NO_THREAD: i32 = 1;
 #[cfg(target_arch = "wasm32")]
 const ANSWERED: i32 = 2;
-
-const IDLE: u32 = u32::MAX;
-const FINISHED: u32 = u32::MAX - 1;
-
-/// The future of an operation: issued when first polled; where the import finishes at once the handler does not wait.
-///
-/// It may borrow local buffers which an import writes to later, and so must not be dropped while it is pending: an app that
-/// does so is ended (operations without local buffers are merely forgotten). Leaking one while it is pending and using its
-/// buffer again is the one thing that the types cannot prevent; it takes an allocator and `mem::forget` on purpose.
-pub(crate) struct Wait<O: Operation> {
-    operation: O,
-    /// The wait's number, or [`IDLE`] or [`FINISHED`].
-    wait: u32,
-    _pinned: PhantomPinned,
-}
-
-impl<O: Operation> Wait<O> {
-    #[inline]
-    pub(crate) fn new(operation: O) -> Wait<O> {
-        Wait { operation, wait: IDLE, _pinned: PhantomPinned }
-    }
-}
-
-impl<O: Operation> Future for Wait<O> {
-    type Output = O::Output;
-
-    #[inline(always)]
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<O::Output> {
-        // SAFETY: nothing is moved out of it.
-        let this = unsafe { self.get_unchecked_mut() };
-        if this.wait == IDLE {
-            let wait = next_wait();
-            return match this.operation.issue(wait) {
-                Issued::Done(output) => {
-                    this.wait = FINISHED;
-                    Poll::Ready(output)
-                }
-                Issued::Pending => {
-                    begin_wait(wait);
-                    this.wait = wait;
-                    Poll::Pending
-                }
-            };
-        }
-        match end_wait(this.wait) {
-            Some(result) => {
-                this.wait = FINISHED;
-                Poll::Ready(this.operation.completed(result))
-            }
-            None => Poll::Pending,
-        }
-    }
-}
-
-impl<O: Operation> Drop for Wait<O> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.wait != IDLE && self.wait != FINISHED {
-            abandon_wait(self.wait, O::LOCAL);
-        }
-    }
-}
-
-/// A number for a wait of the running thread, not taken yet.
-#[inline(always)]
-fn next_wait() -> u32 {
-    table(|table| {
-        let running = table.running.get();
-        let record = table.threads.get(running as usize).map_or(u32::MAX, |thread| thread.taken.get().trailing_ones());
-        if record >= WAITS_MAX as u32 {
-            too_many_waits();
-        }
-        running << 16 | record
-    })
-}
-
-#[cold]
-fn too_many_waits() -> ! {
-    panic!("more than WAITS_MAX operations of one handler are pending");
-}
-
-/// The thread and record bit of a wait's number.
-fn record(table: &Table, wait: u32) -> (&Thread, u16) {
-    match table.threads.get((wait >> 16) as usize) {
-        Some(thread) if wait & 0xffff < WAITS_MAX as u32 => (thread, 1 << (wait & 0xffff)),
-        _ => panic!("a finished operation was polled, or there is no such wait"),
-    }
-}
-
-/// Takes a wait's record: `complete` will come.
-#[inline(never)]
-fn begin_wait(wait: u32) {
-    table(|table| {
-        let (thread, bit) = record(table, wait);
-        thread.taken.set(thread.taken.get() | bit);
-    });
-}
-
-/// Gives a wait's record back for its result, where that is there.
-#[inline(never)]
-fn end_wait(wait: u32) -> Option<i64> {
-    table(|table| {
-        let (thread, bit) = record(table, wait);
-        if thread.done.get() & bit == 0 {
-            return None;
-        }
-        thread.done.set(thread.done.get() & !bit);
-        thread.taken.set(thread.taken.get() & !bit);
-        Some(thread.results[(wait & 0xffff) as usize].get())
-    })
-}
-
-/// The future of a wait is gone.
-#[inline(never)]
-fn abandon_wait(wait: u32, local: bool) {
-    // Outside of a handler the instance itself is being dropped, after its host has drained its DMAs.
-    try_table(|table| {
-        let (thread, bit) = record(table, wait);
-        if thread.done.get() & bit != 0 {
-            thread.done.set(thread.done.get() & !bit);
-            thread.taken.set(thread.taken.get() & !bit);
-        } else if !local {
-            thread.abandoned.set(thread.abandoned.get() | bit);
-        } else {
-            #[cfg(not(target_arch = "wasm32"))]
-            if std::thread::panicking() {
-                // The instance has ended and is kept until its DMAs are drained.
-                return;
-            }
-            panic!("an operation with a local buffer was dropped while pending");
-        }
-    });
-}
 
 #[repr(C, align(16))]
 struct Slot<const BYTES: usize>(UnsafeCell<MaybeUninit<[u8; BYTES]>>);
@@ -417,12 +259,7 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
     pub const fn new() -> Self {
         assert!(THREADS > 0 && THREADS <= THREADS_MAX, "threads: 1 to 64");
         Slots {
-            table: Table {
-                running: Cell::new(0),
-                ready: Cell::new(0),
-                taken: Cell::new(0),
-                threads: [const { Thread::new() }; THREADS],
-            },
+            table: Table { ready: Cell::new(0), taken: Cell::new(0), threads: [const { Thread::new() }; THREADS] },
             slots: [const { Slot(UnsafeCell::new(MaybeUninit::uninit())) }; THREADS],
         }
     }
@@ -440,8 +277,9 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
         let thread = &self.table.threads[index as usize];
         thread.token.set(token);
         thread.answered.set(false);
-        let _entered = Entered::new(&self.table);
-        self.table.running.set(index);
+        thread.number.set(index);
+        let entered = Entered::new(&self.table);
+        entered.run(thread);
         #[cfg(target_arch = "wasm32")]
         record::open(token);
         let slot = self.slots[index as usize].0.get().cast::<u8>();
@@ -471,27 +309,32 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
                 TAKEN
             }
         };
-        self.run_ready();
+        self.run_ready(&entered);
         taken
     }
 
     /// What a thread waited for has happened. Returns the ABI's value of `complete`.
     pub fn complete(&'static self, wait: u32, result: i64) -> i32 {
-        let _entered = Entered::new(&self.table);
+        let entered = Entered::new(&self.table);
         let table: &Table = &self.table;
-        let (thread, bit) = record(table, wait);
+        let (thread, bit) = record_of(table, wait);
         assert!(thread.taken.get() & bit != 0 && thread.done.get() & bit == 0, "completed, but nobody waits");
         if thread.abandoned.get() & bit != 0 {
             thread.abandoned.set(thread.abandoned.get() & !bit);
             thread.taken.set(thread.taken.get() & !bit);
             return TAKEN;
         }
-        thread.results[(wait & 0xffff) as usize].set(result);
-        thread.done.set(thread.done.get() | bit);
+        thread.results[wait as usize % WAITS_MAX].set(result);
+        let done = thread.done.get() | bit;
+        thread.done.set(done);
+        let gathering = thread.gathering.get();
+        if gathering & bit != 0 && gathering & !done != 0 {
+            return TAKEN;
+        }
         let index = wait >> 16;
-        let ended = self.poll_thread(index);
+        let ended = self.poll_thread(&entered, index);
         // Others that it woke answer by the import: the record has room for one.
-        self.run_ready();
+        self.run_ready(&entered);
         let Some(response) = ended else { return TAKEN };
         #[cfg(target_arch = "wasm32")]
         if self.free(index) {
@@ -505,11 +348,11 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
 
     /// Polls a thread; the response of a handler that has ended, whose thread is still taken.
     #[inline]
-    fn poll_thread(&'static self, index: u32) -> Option<Response> {
+    fn poll_thread(&'static self, entered: &Entered, index: u32) -> Option<Response> {
         let thread = &self.table.threads[index as usize];
         // A wake can come for a thread that has ended since.
         let lifecycle = thread.lifecycle.get()?;
-        self.table.running.set(index);
+        entered.run(thread);
         let slot = self.slots[index as usize].0.get().cast::<u8>();
         // SAFETY: `lifecycle` is set exactly while the slot holds a live future of its type.
         match unsafe { (lifecycle.poll)(slot, &mut Context::from_waker(&waker(index))) } {
@@ -536,15 +379,15 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
     }
 
     #[inline]
-    fn run_ready(&'static self) {
+    fn run_ready(&'static self, entered: &Entered) {
         if self.table.ready.get() != 0 {
-            self.run_all_ready();
+            self.run_all_ready(entered);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn run_all_ready(&'static self) {
+    fn run_all_ready(&'static self, entered: &Entered) {
         loop {
             let ready = self.table.ready.get();
             if ready == 0 {
@@ -552,7 +395,7 @@ impl<const BYTES: usize, const THREADS: usize> Slots<BYTES, THREADS> {
             }
             self.table.ready.set(ready & (ready - 1));
             let index = ready.trailing_zeros();
-            if let Some(response) = self.poll_thread(index) {
+            if let Some(response) = self.poll_thread(entered, index) {
                 self.finish(index, self.table.threads[index as usize].token.get(), response);
             }
         }

@@ -10,6 +10,7 @@
 //! The contract with SPU-OS is docs/abi.md.
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
+mod batch;
 mod error;
 mod event;
 #[doc(hidden)]
@@ -31,6 +32,7 @@ mod sys;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
 
+pub use batch::Batch;
 pub use error::{Error, Response};
 pub use event::DeviceEvent;
 pub use executor::{THREADS_MAX, WAITS_MAX};

@@ -201,6 +201,11 @@ impl Request {
         Request { token, received: Cell::new(0) }
     }
 
+    #[inline]
+    pub(crate) fn token(&self) -> u32 {
+        self.token
+    }
+
     /// What is known of it.
     #[inline]
     pub fn info(&self) -> RequestInfo {
@@ -292,7 +297,7 @@ impl Request {
         match unsafe { sys::dma(self.token, port::NV | port::NOW, source.0, B::SINK_PORT, destination, bytes, 0) } {
             sys::DONE => Some(Ok(())),
             sys::NOT_NOW => None,
-            error => Some(Err(Error::from_code(error.into()))),
+            error => Some(Err(failure(error.into()))),
         }
     }
 
@@ -361,18 +366,25 @@ impl Request {
     }
 }
 
+/// What most requests never need: apart, so that what they do need is short.
+#[cold]
+#[inline(never)]
+fn failure(code: i64) -> Error {
+    Error::from_code(code)
+}
+
 #[inline]
 pub(crate) fn issued(code: i32) -> Issued<Result<(), Error>> {
     match code {
         sys::DONE => Issued::Done(Ok(())),
         sys::PENDING => Issued::Pending,
-        error => Issued::Done(Err(Error::from_code(error.into()))),
+        error => Issued::Done(Err(failure(error.into()))),
     }
 }
 
 #[inline]
 pub(crate) fn completed(result: i64) -> Result<(), Error> {
-    if result == 0 { Ok(()) } else { Err(Error::from_code(result)) }
+    if result == 0 { Ok(()) } else { Err(failure(result)) }
 }
 
 struct Dma<A, B> {

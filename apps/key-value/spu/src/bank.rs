@@ -5,6 +5,7 @@
 //! What always holds: an operation takes effect at some moment between its call and its completion; operations that are
 //! in flight at the same time may take effect in any order. Addresses are bytes in the bank.
 
+use crate::format::HEADER_BYTES;
 use crate::wire;
 
 /// Why an operation of SPU-OS failed.
@@ -74,6 +75,35 @@ pub struct Region {
     pub bytes: u64,
 }
 
+/// A word in NV memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Word {
+    /// Where.
+    pub address: u64,
+    /// What.
+    pub bytes: [u8; 4],
+}
+
+/// Words that are written at the same time, at most.
+pub const WORDS_MAX: usize = 16;
+
+/// The writes of a pair that is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Where the header goes.
+    pub address: u64,
+    /// The header.
+    pub header: &'a [u8; HEADER_BYTES as usize],
+    /// Where that part of the payload goes that lies in the record.
+    pub rest_address: u64,
+    /// Where it begins in the payload.
+    pub rest_offset: u32,
+    /// Its length.
+    pub rest_bytes: u32,
+    /// The pointer that leads to the record.
+    pub link: &'a Word,
+}
+
 /// SPU-OS, as one request sees it.
 #[allow(async_fn_in_trait)]
 pub trait Bank {
@@ -93,6 +123,10 @@ pub trait Bank {
     async fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
     /// The request's payload, from byte `offset` on, to NV memory.
     async fn receive(&self, offset: u32, address: u64, bytes: u32) -> Result<(), Fault>;
+    /// A record's writes, which take effect in any order; where one failed, any of the others may have been done.
+    async fn store<'a>(&'a self, record: Record<'a>) -> Result<(), Fault>;
+    /// Words to NV memory, at most [`WORDS_MAX`], in any order; where one failed, any of the others may have been done.
+    async fn write_words<'a>(&'a self, words: &'a [Word]) -> Result<(), Fault>;
     /// NV memory to the reply.
     async fn send(&self, address: u64, offset: u32, bytes: u32) -> Result<(), Fault>;
     /// Local memory to the reply.
@@ -129,6 +163,8 @@ pub enum Planted {
     TornValues,
     /// A reader lets go of its bucket before it reads the value.
     ReaderUnprotected,
+    /// The durability mark does not wait for records that are being written.
+    MarkTooHigh,
 }
 
 /// True where that bug is planted.

@@ -36,25 +36,57 @@ pub const fn slots_per_slab(class: usize) -> u32 {
     SLOTS[class] as u32
 }
 
-/// Bytes of a slot of that class: a multiple of [`UNIT_BYTES`].
-#[inline]
-pub const fn slot_bytes(class: usize) -> u64 {
+/// Bytes of the slots, class by class: divided once, by the compiler.
+static SLOT_BYTES: [u32; CLASSES] = {
+    let mut bytes = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        bytes[class] = slot_bytes_of(class) as u32;
+        class += 1;
+    }
+    bytes
+};
+
+const fn slot_bytes_of(class: usize) -> u64 {
     SLAB_BYTES / SLOTS[class] as u64 / UNIT_BYTES * UNIT_BYTES
 }
 
+/// Bytes of a slot of that class: a multiple of [`UNIT_BYTES`].
+#[inline]
+pub fn slot_bytes(class: usize) -> u64 {
+    SLOT_BYTES[class].into()
+}
+
 const _: () = {
-    assert!(slot_bytes(0) == 128 && slot_bytes(CLASSES - 1) == SLAB_BYTES);
+    assert!(slot_bytes_of(0) == 128 && slot_bytes_of(CLASSES - 1) == SLAB_BYTES);
     let mut class = 1;
     while class < CLASSES {
-        assert!(slot_bytes(class) > slot_bytes(class - 1));
+        assert!(slot_bytes_of(class) > slot_bytes_of(class - 1));
         class += 1;
     }
     assert!(SLOTS[0] as usize <= BITMAP_WORDS * 64);
 };
 
-/// The smallest class whose slots hold that many bytes (at most [`SLAB_BYTES`]).
+/// Power of two by power of two: the first class whose slots are longer than half of it.
+static FIRST_CLASS: [u8; 17] = {
+    let mut first = [0; 17];
+    let mut power = 1;
+    while power < first.len() {
+        let mut class = 0;
+        while slot_bytes_of(class) <= 1 << (power - 1) {
+            class += 1;
+        }
+        first[power] = class as u8;
+        power += 1;
+    }
+    first
+};
+
+/// The smallest class whose slots hold that many bytes (at least 1, at most [`SLAB_BYTES`]).
+#[inline]
 pub fn class_for(bytes: u64) -> usize {
-    let mut class = 0;
+    let power = u64::BITS - (bytes - 1).leading_zeros();
+    let mut class = usize::from(FIRST_CLASS[power as usize]);
     while slot_bytes(class) < bytes {
         class += 1;
     }
@@ -72,6 +104,7 @@ pub struct Layout {
 
 impl Layout {
     /// For a value of that length.
+    #[inline]
     pub fn of(value_bytes: u32) -> Self {
         if HEADER_BYTES + u64::from(value_bytes) <= SLAB_BYTES {
             return Layout { chunks: 0, rest: value_bytes };
@@ -83,6 +116,7 @@ impl Layout {
     }
 
     /// Bytes of the record in its slot.
+    #[inline]
     pub fn record_bytes(&self) -> u64 {
         HEADER_BYTES + 4 * u64::from(self.chunks) + u64::from(self.rest)
     }
@@ -335,10 +369,14 @@ pub fn decode_mark(from: &[u8; MARK_BYTES], nonce: &Nonce) -> u64 {
 
 #[inline]
 fn word(from: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]])
+    let mut bytes = [0; 4];
+    bytes.copy_from_slice(&from[at..at + 4]);
+    u32::from_le_bytes(bytes)
 }
 
 #[inline]
 fn long(from: &[u8], at: usize) -> u64 {
-    u64::from(word(from, at)) | u64::from(word(from, at + 4)) << 32
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&from[at..at + 8]);
+    u64::from_le_bytes(bytes)
 }

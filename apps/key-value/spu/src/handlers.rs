@@ -1,6 +1,6 @@
 //! The handlers: from a request's bytes to the engine and back, and SPU-OS as the engine's [`Bank`].
 
-use crate::bank::{Bank, Failure, Fault, Region};
+use crate::bank::{Bank, Failure, Fault, Record, Region, Word};
 use crate::format::PairId;
 use crate::lock::WAITERS_MAX;
 use crate::store::{Condition, ListFrom};
@@ -56,6 +56,8 @@ willow_sdk::app! {
     events: on_event,
 }
 
+#[cold]
+#[inline(never)]
 fn fault(error: Error) -> Fault {
     match error {
         Error::Full => Fault::Full,
@@ -70,7 +72,7 @@ struct Faults<F>(F);
 impl<F: Future<Output = Result<(), Error>>> Future for Faults<F> {
     type Output = Result<(), Fault>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: the operation is pinned with the whole.
         unsafe { self.map_unchecked_mut(|faults| &mut faults.0) }.poll(context).map(|ended| ended.map_err(fault))
@@ -119,6 +121,25 @@ impl Bank for Ports<'_> {
     #[inline]
     fn receive(&self, offset: u32, address: u64, bytes: u32) -> impl Future<Output = Result<(), Fault>> {
         Faults(self.request.dma(Body(PAYLOAD + offset), Nv(address), bytes))
+    }
+
+    #[inline]
+    fn store<'a>(&'a self, record: Record<'a>) -> impl Future<Output = Result<(), Fault>> {
+        let mut writes = self.request.batch();
+        if record.rest_bytes > 0 {
+            writes.dma(Body(PAYLOAD + record.rest_offset), Nv(record.rest_address), record.rest_bytes);
+        }
+        writes.dma(Local(record.header), Nv(record.address), record.header.len() as u32);
+        writes.dma(Local(&record.link.bytes), Nv(record.link.address), record.link.bytes.len() as u32);
+        Faults(writes)
+    }
+
+    fn write_words<'a>(&'a self, words: &'a [Word]) -> impl Future<Output = Result<(), Fault>> {
+        let mut writes = self.request.batch();
+        for word in words {
+            writes.dma(Local(&word.bytes), Nv(word.address), word.bytes.len() as u32);
+        }
+        Faults(writes)
     }
 
     #[inline]
@@ -184,6 +205,7 @@ fn arguments(request: &Request) -> Result<PairArguments, Response> {
     }
 }
 
+#[inline]
 fn pair(request: &Request) -> Result<(PairArguments, PairId), Response> {
     let arguments = arguments(request)?;
     let id = PairId::new(&arguments).ok_or(Response::failure(wire::STATUS_KEY_SIZE))?;
@@ -216,15 +238,22 @@ async fn put(request: Request, state: &State) -> Response {
         return Response::failure(wire::STATUS_MALFORMED);
     }
     let ports = Ports::new(&request);
-    let outcome = async {
-        let store = state.table.enter(&ports, arguments.nsid).await?;
-        store.put(&ports, &id, arguments.word, condition).await?;
-        if arguments.flags & wire::FLAG_FUA != 0 {
-            store.flush(&ports).await?;
-        }
-        Ok(0)
+    let store = match state.table.try_enter(arguments.nsid) {
+        Some(store) => store,
+        None => match state.table.enter(&ports, arguments.nsid).await {
+            Ok(store) => store,
+            Err(failure) => return response(Err(failure)),
+        },
     };
-    response(outcome.await)
+    if let Err(failure) = store.put(&ports, &id, arguments.word, condition).await {
+        return response(Err(failure));
+    }
+    if arguments.flags & wire::FLAG_FUA != 0
+        && let Err(failure) = store.flush(&ports).await
+    {
+        return response(Err(failure));
+    }
+    Response::default()
 }
 
 async fn get(request: Request, state: &State) -> Response {

@@ -126,7 +126,7 @@ impl Store {
 
     /// Takes a slot of the class' claim, where it has one; never waits.
     #[inline]
-    fn take_claimed(&self, class: usize) -> Option<Slot> {
+    pub(crate) fn take_claimed(&self, class: usize) -> Option<Slot> {
         let mut claim = self.claims[class].get();
         if claim.bits == 0 {
             return None;

@@ -11,19 +11,20 @@
 //!   `replaced` before the tombstone came, are wiped after the next flush, and only then does the tombstone follow them there.
 //! - A slot is used again only after a flush that began when it had been wiped.
 //!
-//! The lists go through the records' own `next` pointers in NV memory, so they need no local memory and have no bound but
-//! the heap's. Nobody reads a record there: it left its chain under its bucket's stripe.
+//! The lists go through the records' own `next` pointers in NV memory, so they have no bound but the heap's. Nobody reads a record
+//! there: it left its chain under its bucket's stripe. The latest replaced records are noted in local memory, and linked some
+//! at a time: a put seldom has to write for them.
 //!
 //! What always holds: `cooling` lists are what a flush covers; they move on only after it is done (`cooled`).
 
-use crate::bank::{Bank, Failure, Planted, planted};
+use crate::bank::{Bank, Failure, Planted, WORDS_MAX, Word, planted};
 use crate::format::{HEADER_BYTES, MARK_BYTES, NEXT_OFFSET, encode_mark};
 use crate::lock::Busy;
 use crate::store::Store;
 use core::cell::Cell;
 
-/// Sequence numbers between two durability marks: recovery reads at most about so many values.
-const MARK_EVERY: u64 = 1024;
+/// Sequence numbers between two durability marks: recovery reads at most about so many values. In tests of short histories, few.
+const MARK_EVERY: u64 = if cfg!(feature = "planted") { 4 } else { 1024 };
 /// Limbo slots that a flush moves on before it is answered; mutations do the rest.
 const DRAIN_PER_FLUSH: u32 = 4096;
 
@@ -39,14 +40,58 @@ impl Queue {
     const EMPTY: Queue = Queue { head: 0, tail: 0, count: 0 };
 }
 
+/// Replaced records that are noted in local memory, at most.
+const NOTES_MAX: usize = WORDS_MAX;
+
+/// Replaced records, noted in local memory.
+struct Notes {
+    pointers: [Cell<u32>; NOTES_MAX],
+    count: Cell<usize>,
+}
+
+impl Notes {
+    const fn new() -> Self {
+        Notes { pointers: [const { Cell::new(0) }; NOTES_MAX], count: Cell::new(0) }
+    }
+
+    /// False where there is no room.
+    #[inline]
+    fn push(&self, pointer: u32) -> bool {
+        let count = self.count.get();
+        let Some(place) = self.pointers.get(count) else { return false };
+        place.set(pointer);
+        self.count.set(count + 1);
+        true
+    }
+
+    fn last(&self) -> Option<u32> {
+        self.count.get().checked_sub(1).map(|last| self.pointers[last].get())
+    }
+
+    fn pop(&self) -> Option<u32> {
+        let last = self.last()?;
+        self.count.set(self.count.get() - 1);
+        Some(last)
+    }
+
+    fn take_from(&self, other: &Notes) {
+        while let Some(pointer) = other.pop() {
+            self.push(pointer);
+        }
+    }
+}
+
 /// The slots that wait.
 pub struct Limbo {
     tombstones: Cell<Queue>,
     replaced: Cell<Queue>,
+    /// Of `replaced`, the latest.
+    noted: Notes,
     wiped: Cell<Queue>,
     /// Tombstones that go to `replaced` as soon as the replaced records before them are wiped.
     cooling_tombstones: Cell<Queue>,
     cooling_replaced: Cell<Queue>,
+    cooling_noted: Notes,
     cooling_wiped: Cell<Queue>,
     /// The flush that the cooling lists wait for is done.
     cooled: Cell<bool>,
@@ -64,9 +109,11 @@ impl Limbo {
         Limbo {
             tombstones: Cell::new(Queue::EMPTY),
             replaced: Cell::new(Queue::EMPTY),
+            noted: Notes::new(),
             wiped: Cell::new(Queue::EMPTY),
             cooling_tombstones: Cell::new(Queue::EMPTY),
             cooling_replaced: Cell::new(Queue::EMPTY),
+            cooling_noted: Notes::new(),
             cooling_wiped: Cell::new(Queue::EMPTY),
             cooled: Cell::new(false),
             draining: Busy::new(),
@@ -79,11 +126,27 @@ impl Limbo {
 
     /// Slots that wait.
     pub fn slots(&self) -> u32 {
-        self.tombstones.get().count + self.replaced.get().count + self.wiped.get().count + self.cooling()
+        let linked = self.tombstones.get().count + self.replaced.get().count + self.wiped.get().count;
+        linked + self.noted.count.get() as u32 + self.cooling()
     }
 
     fn cooling(&self) -> u32 {
-        self.cooling_tombstones.get().count + self.cooling_replaced.get().count + self.cooling_wiped.get().count
+        let linked =
+            self.cooling_tombstones.get().count + self.cooling_replaced.get().count + self.cooling_wiped.get().count;
+        linked + self.cooling_noted.count.get() as u32
+    }
+
+    /// Whether slots can be moved on.
+    #[inline]
+    pub fn has_cooled(&self) -> bool {
+        self.cooled.get()
+    }
+
+    /// A record that another one has replaced, after that one's header is written. False where that cannot be noted without a
+    /// write ([`Store::push_replaced`]).
+    #[inline]
+    pub fn note_replaced(&self, pointer: u32) -> bool {
+        self.noted.push(pointer)
     }
 
     /// Forgets all: the lists are gone with the index that recovery throws away.
@@ -98,6 +161,8 @@ impl Limbo {
         ] {
             queue.set(Queue::EMPTY);
         }
+        self.noted.count.set(0);
+        self.cooling_noted.count.set(0);
         self.cooled.set(false);
         self.links_pending.set(0);
     }
@@ -116,7 +181,39 @@ impl Store {
             bank.write(self.geometry.get().address(pointer), &[0; 8]).await?;
             return self.release(bank, pointer).await.map(|_| ());
         }
-        self.append(bank, &self.limbo.replaced, Queue { head: pointer, tail: pointer, count: 1 }).await
+        while !self.limbo.note_replaced(pointer) {
+            self.link_noted(bank).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts the noted records into their list, with all links written at once.
+    async fn link_noted<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        let (limbo, geometry) = (&self.limbo, self.geometry.get());
+        let old = limbo.replaced.get();
+        let mut new = old;
+        let mut words = [Word::default(); NOTES_MAX];
+        let mut written = 0;
+        while let Some(pointer) = limbo.noted.pop() {
+            if new.count == 0 {
+                new.head = pointer;
+            } else {
+                words[written] =
+                    Word { address: geometry.address(new.tail) + NEXT_OFFSET, bytes: pointer.to_le_bytes() };
+                written += 1;
+            }
+            new = Queue { tail: pointer, count: new.count + 1, ..new };
+        }
+        limbo.replaced.set(new);
+        self.write_links(bank, &words[..written]).await
+    }
+
+    async fn write_links<B: Bank>(&self, bank: &B, words: &[Word]) -> Result<(), Failure> {
+        let pending = &self.limbo.links_pending;
+        pending.set(pending.get() + 1);
+        let written = bank.write_words(words).await;
+        pending.set(pending.get() - 1);
+        self.sound(written)
     }
 
     /// A record that has become a tombstone.
@@ -133,11 +230,8 @@ impl Store {
             return Ok(());
         }
         list.set(Queue { head: old.head, tail: more.tail, count: old.count + more.count });
-        let pending = &self.limbo.links_pending;
-        pending.set(pending.get() + 1);
-        let written = bank.write(self.geometry.get().address(old.tail) + NEXT_OFFSET, &more.head.to_le_bytes()).await;
-        pending.set(pending.get() - 1);
-        self.sound(written)
+        let address = self.geometry.get().address(old.tail) + NEXT_OFFSET;
+        self.write_links(bank, &[Word { address, bytes: more.head.to_le_bytes() }]).await
     }
 
     /// All that was answered before is durable afterwards. Handlers that come while a flush runs share the next one.
@@ -159,7 +253,7 @@ impl Store {
         let Some(held) = held else { return Ok(()) };
         let number = limbo.flushes_started.get() + 1;
         limbo.flushes_started.set(number);
-        let covered = self.sequence.get();
+        let covered = self.settled_sequence(bank);
         if limbo.cooling() == 0
             && limbo.links_pending.get() == 0
             && let Some(_held) = limbo.draining.try_hold(&self.waiters)
@@ -167,6 +261,7 @@ impl Store {
             limbo.cooled.set(false);
             limbo.cooling_tombstones.set(limbo.tombstones.replace(Queue::EMPTY));
             limbo.cooling_replaced.set(limbo.replaced.replace(Queue::EMPTY));
+            limbo.cooling_noted.take_from(&limbo.noted);
             limbo.cooling_wiped.set(limbo.wiped.replace(Queue::EMPTY));
         }
         bank.flush().await?;
@@ -218,11 +313,13 @@ impl Store {
             } else if replaced.count > 0 {
                 let address = self.geometry.get().address(replaced.head);
                 let next = self.read_word(bank, address + NEXT_OFFSET).await?;
-                let written = bank.write(address, &[0; 8]).await;
-                self.sound(written)?;
+                self.wipe_replaced(bank, replaced.head).await?;
                 limbo.cooling_replaced.set(Queue { head: next, count: replaced.count - 1, ..replaced });
-                let one = Queue { head: replaced.head, tail: replaced.head, count: 1 };
-                self.append(bank, &limbo.wiped, one).await?;
+                self.push_wiped(bank, replaced.head).await?;
+            } else if let Some(pointer) = limbo.cooling_noted.last() {
+                self.wipe_replaced(bank, pointer).await?;
+                limbo.cooling_noted.pop();
+                self.push_wiped(bank, pointer).await?;
             } else {
                 let tombstones = limbo.cooling_tombstones.replace(Queue::EMPTY);
                 limbo.cooled.set(false);
@@ -234,6 +331,15 @@ impl Store {
             bank.pause().await;
         }
         Ok(())
+    }
+
+    async fn wipe_replaced<B: Bank>(&self, bank: &B, pointer: u32) -> Result<(), Failure> {
+        let wiped = self.wipe(bank, pointer).await;
+        self.sound(wiped)
+    }
+
+    async fn push_wiped<B: Bank>(&self, bank: &B, pointer: u32) -> Result<(), Failure> {
+        self.append(bank, &self.limbo.wiped, Queue { head: pointer, tail: pointer, count: 1 }).await
     }
 
     /// Frees a wiped record's slot and chunks; returns the record behind it in its list.

@@ -150,27 +150,27 @@ impl Stripes {
         waiters.until(|| self.try_read(bucket, waiters)).await
     }
 
+    /// Has a bucket alone, where that can be at once.
+    #[inline]
+    pub fn try_write<'a>(&'a self, bucket: u32, waiters: &'a Waiters) -> Option<StripeGuard<'a>> {
+        let state = &self.state[bucket as usize % STRIPES];
+        if state.get() != 0 {
+            return None;
+        }
+        state.set(WRITER);
+        Some(StripeGuard { state, waiters })
+    }
+
     /// Has a bucket alone.
     pub async fn write<'a>(&'a self, bucket: u32, waiters: &'a Waiters) -> StripeGuard<'a> {
-        let index = bucket as usize % STRIPES;
-        let state = &self.state[index];
-        let take = || {
-            if state.get() != 0 {
-                return None;
-            }
-            state.set(WRITER);
-            Some(StripeGuard { state, waiters })
-        };
-        match take() {
-            Some(guard) => guard,
-            None => {
-                let waiting = &self.writers_waiting[index];
-                waiting.set(waiting.get() + 1);
-                let guard = waiters.until(take).await;
-                waiting.set(waiting.get() - 1);
-                guard
-            }
+        if let Some(guard) = self.try_write(bucket, waiters) {
+            return guard;
         }
+        let waiting = &self.writers_waiting[bucket as usize % STRIPES];
+        waiting.set(waiting.get() + 1);
+        let guard = waiters.until(|| self.try_write(bucket, waiters)).await;
+        waiting.set(waiting.get() - 1);
+        guard
     }
 }
 

@@ -99,6 +99,7 @@ impl Store {
         self.partial.iter().for_each(|head| head.set(NO_SLAB));
         self.claims.iter().for_each(|claim| claim.set(Claim::NONE));
         self.limbo.reset();
+        self.writing.reset();
     }
 
     async fn write_superblock<B: Bank>(&self, bank: &B, clean: bool) -> Result<(), Failure> {
@@ -234,7 +235,7 @@ impl Store {
         Ok(Header::verify(&bytes, &self.nonce.get(), Self::offset(pointer), generation, slot_bytes))
     }
 
-    async fn wipe<B: Bank>(&self, bank: &B, pointer: u32) -> Result<(), Failure> {
+    pub(crate) async fn wipe<B: Bank>(&self, bank: &B, pointer: u32) -> Result<(), Failure> {
         bank.write(self.geometry.get().address(pointer), &[0; 8]).await?;
         Ok(())
     }
@@ -301,15 +302,17 @@ impl Store {
     async fn link_recovered<B: Bank>(&self, bank: &B, pointer: u32, header: &Header) -> Result<(), Failure> {
         let geometry = self.geometry.get();
         let bucket = geometry.bucket(crate::wire::place_on_spu(header.id.hash, self.place.get().1));
-        let position = self.find(bank, bucket, &header.id).await?;
-        let next = match position.found {
+        let mut other = [0; HEADER_BYTES as usize];
+        let position = self.find(bank, bucket, &header.id, &mut other).await?;
+        let other = if position.found { Some(self.decoded(&other)?) } else { None };
+        let next = match &other {
             Some(other) if other.sequence > header.sequence => return self.wipe(bank, pointer).await,
             Some(other) => other.next,
             None => position.pointer,
         };
         bank.write(geometry.address(pointer) + NEXT_OFFSET, &next.to_le_bytes()).await?;
         bank.write(position.link, &pointer.to_le_bytes()).await?;
-        if position.found.is_some() {
+        if position.found {
             self.wipe(bank, position.pointer).await?;
         }
         Ok(())
@@ -377,9 +380,10 @@ impl Store {
     async fn unlink_tombstone<B: Bank>(&self, bank: &B, pointer: u32, tombstone: &Header) -> Result<(), Failure> {
         debug_assert_eq!(tombstone.kind, Kind::Tombstone);
         let bucket = self.geometry.get().bucket(crate::wire::place_on_spu(tombstone.id.hash, self.place.get().1));
-        let position = self.find(bank, bucket, &tombstone.id).await?;
-        if let Some(found) = position.found.filter(|_| position.pointer == pointer) {
-            bank.write(position.link, &found.next.to_le_bytes()).await?;
+        let mut found = [0; HEADER_BYTES as usize];
+        let position = self.find(bank, bucket, &tombstone.id, &mut found).await?;
+        if position.found && position.pointer == pointer {
+            bank.write(position.link, &self.decoded(&found)?.next.to_le_bytes()).await?;
         }
         self.wipe(bank, pointer).await
     }

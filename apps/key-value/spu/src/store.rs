@@ -5,22 +5,59 @@
 //! - A chain ascends strictly by (hash, key) and holds at most one record of a key.
 //! - Who walks a bucket's chain shares its stripe, who changes it has the stripe alone. A record leaves its chain only under
 //!   its own bucket's stripe; so no slot is freed under a reader.
-//! - Sequence numbers are given after a record's payload is written, and before its header is.
+//! - A sequence number is given before anything of its record's header is written; all of one record's writes go on together.
 //!
 //! Who may call it: handlers that the namespace table let in ([`crate::table`]).
 
+/// The walk of [`Store::find`], in place: what a get and a put go through has no state of its own to be gone through at each wait.
+macro_rules! walk {
+    ($store:expr, $bank:expr, $bucket:expr, $id:expr, $bytes:expr) => {{
+        let mut link = $store.geometry.get().bucket_address($bucket);
+        let mut pointer = [0; 4];
+        $bank.read(link, &mut pointer).await?;
+        let mut pointer = u32::from_le_bytes(pointer);
+        let mut before: Option<PairId> = None;
+        loop {
+            if pointer == 0 {
+                break Position { link, pointer, found: false };
+            }
+            let geometry = $store.geometry.get();
+            if !geometry.holds(pointer) {
+                return $store.sound(Err(Failure::Media));
+            }
+            $bank.read(geometry.address(pointer), $bytes).await?;
+            let header = HeaderView($bytes);
+            if !header.is_sound() {
+                return $store.sound(Err(Failure::Media));
+            }
+            if header.is_of($id) {
+                break Position { link, pointer, found: true };
+            }
+            // Not the first of its chain: from here on with all checks.
+            let Some(next) = $store.step($bytes, $id, &mut before)? else {
+                break Position { link, pointer, found: false };
+            };
+            link = $store.geometry.get().address(pointer) + NEXT_OFFSET;
+            pointer = next;
+            $bank.pause().await;
+        }
+    }};
+}
+
 mod get;
+mod put;
 
 use crate::bank::{Bank, Failure};
 use crate::format::{
-    CLASSES, Geometry, HEADER_BYTES, Header, Kind, Layout, NEXT_OFFSET, NO_SLAB, Nonce, PairId, SLAB_BYTES, class_for,
+    CLASSES, Geometry, HEADER_BYTES, Header, HeaderView, Kind, NEXT_OFFSET, NO_SLAB, Nonce, PairId, SLAB_BYTES,
 };
-use crate::heap::{Claim, Slot};
+use crate::heap::Claim;
 use crate::limbo::Limbo;
 use crate::lock::{Busy, Stripes, Waiters};
 use crate::wire::{self, KEY_BYTES_MAX, LIST_ENTRY_BYTES_MAX, LIST_ENTRY_HEADER_BYTES, LIST_MORE, list_entry_bytes};
 use core::cell::Cell;
 use core::cmp::Ordering;
+use put::Writing;
 
 /// Chunk pointers that are read at a time.
 pub(crate) const POINTERS_AT_ONCE: u32 = 16;
@@ -61,6 +98,7 @@ pub struct Store {
     pub(crate) epoch: Cell<u32>,
     pub(crate) revision: Cell<u64>,
     pub(crate) sequence: Cell<u64>,
+    pub(crate) writing: Writing,
     pub(crate) marked: Cell<u64>,
     /// Nothing was written since it was closed in order.
     pub(crate) clean: Cell<bool>,
@@ -81,13 +119,14 @@ pub struct Store {
 }
 
 /// Where the walk of a chain ended.
+#[derive(Clone, Copy)]
 pub(crate) struct Position {
     /// Bank address of the pointer that leads here.
     pub link: u64,
     /// The record there, or the one behind the place where it would be; 0: the chain's end.
     pub pointer: u32,
-    /// The record itself, where it is the one looked for.
-    pub found: Option<Header>,
+    /// Whether it is the one looked for.
+    pub found: bool,
 }
 
 impl Store {
@@ -102,6 +141,7 @@ impl Store {
             epoch: Cell::new(0),
             revision: Cell::new(0),
             sequence: Cell::new(0),
+            writing: Writing::new(),
             marked: Cell::new(0),
             clean: Cell::new(true),
             damaged: Cell::new(false),
@@ -144,6 +184,7 @@ impl Store {
         crate::format::UNIT_BYTES * u64::from(pointer)
     }
 
+    #[inline]
     fn bucket(&self, id: &PairId) -> u32 {
         self.geometry.get().bucket(wire::place_on_spu(id.hash, self.place.get().1))
     }
@@ -161,29 +202,40 @@ impl Store {
         }
     }
 
-    /// Walks a bucket's chain to a pair. Called with a share of the bucket's stripe.
-    pub(crate) async fn find<B: Bank>(&self, bank: &B, bucket: u32, id: &PairId) -> Result<Position, Failure> {
-        let geometry = self.geometry.get();
-        let mut link = geometry.bucket_address(bucket);
-        let mut pointer = self.read_word(bank, link).await?;
-        let mut before: Option<PairId> = None;
-        while pointer != 0 {
-            let header = self.read_header(bank, pointer).await?;
-            match header.id.order(id) {
-                Ordering::Equal => return Ok(Position { link, pointer, found: Some(header) }),
-                Ordering::Greater => break,
-                Ordering::Less => {}
-            }
-            // A chain that does not ascend is no chain: without this a damaged one could go round for ever.
-            if before.is_some_and(|before| before.order(&header.id) != Ordering::Less) {
-                return self.sound(Err(Failure::Media));
-            }
-            before = Some(header.id);
-            link = geometry.address(pointer) + NEXT_OFFSET;
-            pointer = header.next;
-            bank.pause().await;
+    /// Walks a bucket's chain to a pair, whose header is then in `bytes`. Called with a share of the bucket's stripe.
+    pub(crate) async fn find<B: Bank>(
+        &self,
+        bank: &B,
+        bucket: u32,
+        id: &PairId,
+        bytes: &mut [u8; HEADER_BYTES as usize],
+    ) -> Result<Position, Failure> {
+        Ok(walk!(self, bank, bucket, id, bytes))
+    }
+
+    /// The pointer behind a record that is not the one looked for; `None` where that would have come before it.
+    #[inline(never)]
+    fn step(
+        &self,
+        bytes: &[u8; HEADER_BYTES as usize],
+        id: &PairId,
+        before: &mut Option<PairId>,
+    ) -> Result<Option<u32>, Failure> {
+        let Some(header) = Header::decode(bytes) else { return self.sound(Err(Failure::Media)) };
+        if header.id.order(id) == Ordering::Greater {
+            return Ok(None);
         }
-        Ok(Position { link, pointer, found: None })
+        // A chain that does not ascend is no chain: without this a damaged one could go round for ever.
+        if before.is_some_and(|before| before.order(&header.id) != Ordering::Less) {
+            return self.sound(Err(Failure::Media));
+        }
+        *before = Some(header.id);
+        Ok(Some(header.next))
+    }
+
+    /// The header that [`Self::find`] has found.
+    pub(crate) fn decoded(&self, bytes: &[u8; HEADER_BYTES as usize]) -> Result<Header, Failure> {
+        self.sound(Header::decode(bytes).ok_or(Failure::Media))
     }
 
     /// Bank address of a record's chunk.
@@ -200,180 +252,21 @@ impl Store {
     pub async fn exists<B: Bank>(&self, bank: &B, id: &PairId) -> Result<u32, Failure> {
         let bucket = self.bucket(id);
         let _share = self.stripes.read(bucket, &self.waiters).await;
-        let position = self.find(bank, bucket, id).await?;
-        position.found.filter(Header::is_pair).map(|header| header.value_bytes).ok_or(Failure::NotFound)
-    }
-
-    /// Stores a value: the request's first `value_bytes` of payload.
-    pub async fn put<B: Bank>(
-        &self,
-        bank: &B,
-        id: &PairId,
-        value_bytes: u32,
-        condition: Condition,
-    ) -> Result<(), Failure> {
-        self.begin_mutation(bank).await?;
-        let bucket = self.bucket(id);
-        {
-            let _alone = self.stripes.write(bucket, &self.waiters).await;
-            let position = self.find(bank, bucket, id).await?;
-            match (condition, &position.found) {
-                (Condition::IfExists, None) => return Err(Failure::NotFound),
-                (Condition::IfAbsent, Some(_)) => return Err(Failure::Exists),
-                _ => {}
-            }
-            self.put_at(bank, id, value_bytes, position).await?;
+        let mut bytes = [0; HEADER_BYTES as usize];
+        if !self.find(bank, bucket, id, &mut bytes).await?.found {
+            return Err(Failure::NotFound);
         }
-        self.drain(bank, DRAIN_PER_MUTATION).await
-    }
-
-    async fn put_at<B: Bank>(
-        &self,
-        bank: &B,
-        id: &PairId,
-        value_bytes: u32,
-        position: Position,
-    ) -> Result<(), Failure> {
-        let layout = Layout::of(value_bytes);
-        let slot = self.allocate(bank, class_for(layout.record_bytes())).await?;
-        let written = self.write_payload(bank, &slot, layout, value_bytes).await;
-        let (value_check, chunks_check) = match written {
-            Ok(checks) => checks,
-            Err(failure) => {
-                // Its header was not written: the slot is as free as before.
-                self.free_unused(bank, slot.pointer).await?;
-                return Err(failure);
-            }
-        };
-        let next = position.found.map_or(position.pointer, |old| old.next);
-        let header = Header {
-            next,
-            id: *id,
-            sequence: self.next_sequence(),
-            value_bytes,
-            value_check,
-            kind: Kind::Pair,
-            chunks: layout.chunks as u16,
-            chunks_check,
-        };
-        let address = self.geometry.get().address(slot.pointer);
-        let bytes = header.encode(&self.nonce.get(), Self::offset(slot.pointer), slot.generation);
-        if let Err(fault) = bank.write(address, &bytes).await {
-            let mut tag = [0; 8];
-            let read = bank.read(address, &mut tag).await;
-            self.sound(read)?;
-            if tag == [0; 8] {
-                // It did not get there: the slot is as free as before.
-                self.free_chunks(bank, address + HEADER_BYTES, layout.chunks).await?;
-                self.free_unused(bank, slot.pointer).await?;
-            } else {
-                self.abandon(bank, slot.pointer).await?;
-            }
-            return Err(fault.into());
-        }
-        if let Err(fault) = bank.write(position.link, &slot.pointer.to_le_bytes()).await {
-            if self.sound(self.read_word(bank, position.link).await)? == slot.pointer {
-                return self.sound(Err(fault));
-            }
-            self.abandon(bank, slot.pointer).await?;
-            return Err(fault.into());
-        }
-        self.value_bytes.set(self.value_bytes.get() + u64::from(value_bytes));
-        match position.found {
-            Some(old) => {
-                self.value_bytes.set(self.value_bytes.get().wrapping_sub(u64::from(old.value_bytes)));
-                self.push_replaced(bank, position.pointer).await
-            }
-            None => {
-                self.pairs.set(self.pairs.get() + 1);
-                Ok(())
-            }
-        }
-    }
-
-    /// A record whose header may be on the media and that was never answered as stored: wipes it, and lets it go the way of
-    /// replaced records, so that it never overtakes what comes later.
-    async fn abandon<B: Bank>(&self, bank: &B, pointer: u32) -> Result<(), Failure> {
-        let wiped = bank.write(self.geometry.get().address(pointer), &[0; 8]).await;
-        self.sound(wiped)?;
-        self.push_replaced(bank, pointer).await
-    }
-
-    /// Moves the payload to the slot and to chunks of its own; returns the CRCs of value and chunk pointers. Where it fails,
-    /// the chunks are free again.
-    async fn write_payload<B: Bank>(
-        &self,
-        bank: &B,
-        slot: &Slot,
-        layout: Layout,
-        value_bytes: u32,
-    ) -> Result<(u32, u32), Failure> {
-        let pointers = self.geometry.get().address(slot.pointer) + HEADER_BYTES;
-        let mut taken = 0;
-        let written = self.write_chunks(bank, pointers, layout, value_bytes, &mut taken).await;
-        let written = match written {
-            Ok(chunks_check) => self.write_rest(bank, pointers, layout, value_bytes).await.map(|()| chunks_check),
-            Err(failure) => Err(failure),
-        };
-        let checked = match written {
-            Ok(chunks_check) => {
-                let value_check = if value_bytes == 0 { Ok(0) } else { bank.checksum_payload(value_bytes).await };
-                value_check.map(|value_check| (value_check, chunks_check)).map_err(Failure::from)
-            }
-            Err(failure) => Err(failure),
-        };
-        if checked.is_err() && taken > 0 {
-            self.free_chunks(bank, pointers, taken).await?;
-        }
-        checked
-    }
-
-    async fn write_chunks<B: Bank>(
-        &self,
-        bank: &B,
-        pointers: u64,
-        layout: Layout,
-        value_bytes: u32,
-        taken: &mut u32,
-    ) -> Result<u32, Failure> {
-        if layout.chunks == 0 {
-            return Ok(0);
-        }
-        for chunk in 0..layout.chunks {
-            let slab = self.allocate_chunk(bank).await?;
-            if let Err(fault) = bank.write(pointers + 4 * u64::from(chunk), &slab.to_le_bytes()).await {
-                self.free_chunk(bank, slab).await?;
-                return Err(fault.into());
-            }
-            *taken = chunk + 1;
-            let bytes = layout.chunk_bytes(chunk, value_bytes);
-            bank.receive(chunk * SLAB_BYTES as u32, self.geometry.get().slab_address(slab), bytes).await?;
-        }
-        Ok(bank.checksum(pointers, 4 * layout.chunks, 0).await?)
-    }
-
-    async fn write_rest<B: Bank>(
-        &self,
-        bank: &B,
-        pointers: u64,
-        layout: Layout,
-        value_bytes: u32,
-    ) -> Result<(), Failure> {
-        if layout.rest == 0 {
-            return Ok(());
-        }
-        let address = pointers + 4 * u64::from(layout.chunks);
-        bank.receive(value_bytes - layout.rest, address, layout.rest).await?;
-        Ok(())
+        HeaderView(&bytes).value().map(|(length, _)| length).ok_or(Failure::NotFound)
     }
 
     /// Removes a pair: its record becomes a tombstone, in place, and leaves the chain.
     pub async fn delete<B: Bank>(&self, bank: &B, id: &PairId) -> Result<(), Failure> {
         let bucket = self.bucket(id);
+        let mut bytes = [0; HEADER_BYTES as usize];
         {
             let share = self.stripes.read(bucket, &self.waiters).await;
             // Looks first, so that to delete what is not there writes nothing.
-            if self.find(bank, bucket, id).await?.found.is_none() {
+            if !self.find(bank, bucket, id, &mut bytes).await?.found {
                 return Err(Failure::NotFound);
             }
             drop(share);
@@ -381,14 +274,17 @@ impl Store {
         self.begin_mutation(bank).await?;
         {
             let _alone = self.stripes.write(bucket, &self.waiters).await;
-            let position = self.find(bank, bucket, id).await?;
-            let Some(old) = position.found else { return Err(Failure::NotFound) };
+            let position = self.find(bank, bucket, id, &mut bytes).await?;
+            if !position.found {
+                return Err(Failure::NotFound);
+            }
+            let old = self.decoded(&bytes)?;
             let Some((slab, _)) = self.geometry.get().slab_of(position.pointer) else {
                 return self.sound(Err(Failure::Media));
             };
             let generation = self.read_entry(bank, slab).await?.generation;
             let tombstone = Header { sequence: self.next_sequence(), kind: Kind::Tombstone, ..old };
-            let bytes = tombstone.encode(&self.nonce.get(), Self::offset(position.pointer), generation);
+            tombstone.encode(&self.nonce.get(), Self::offset(position.pointer), generation, &mut bytes);
             let buried = bank.write(self.geometry.get().address(position.pointer), &bytes).await;
             self.sound(buried)?;
             let unlinked = bank.write(position.link, &old.next.to_le_bytes()).await;

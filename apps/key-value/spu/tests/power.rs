@@ -255,3 +255,8 @@ fn planted_short_tombstone_is_caught() {
 fn planted_torn_values_are_caught() {
     assert!(caught(Planted::TornValues));
 }
+
+#[test]
+fn planted_mark_that_does_not_wait_is_caught() {
+    assert!(caught(Planted::MarkTooHigh));
+}

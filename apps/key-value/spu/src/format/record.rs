@@ -95,6 +95,7 @@ impl Header {
         self.kind == Kind::Pair
     }
 
+    #[inline]
     fn words(&self) -> [u64; 6] {
         let [first, second] = self.id.key_halves();
         let kind = match self.kind {
@@ -114,16 +115,16 @@ impl Header {
         ]
     }
 
-    /// Bytes of the header at that offset of its region, in a slab of that generation.
-    pub fn encode(&self, nonce: &Nonce, offset: u64, generation: u64) -> [u8; HEADER_BYTES as usize] {
+    /// Writes the bytes of the header at that offset of its region, in a slab of that generation.
+    #[inline]
+    pub fn encode(&self, nonce: &Nonce, offset: u64, generation: u64, out: &mut [u8; HEADER_BYTES as usize]) {
         let words = self.words();
-        let mut out = [0; HEADER_BYTES as usize];
-        out[0..8].copy_from_slice(&nonce.check(offset, generation, &words).to_le_bytes());
-        out[8..12].copy_from_slice(&self.next.to_le_bytes());
-        for (place, word) in out[16..].chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
+        let next = u64::from(self.next);
+        let [first, second, third, fourth, fifth, sixth] = words;
+        let all = [nonce.check(offset, generation, &words), next, first, second, third, fourth, fifth, sixth];
+        for (place, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(all) {
+            *place = word.to_le_bytes();
         }
-        out
     }
 
     /// Reads a header that the index points to; `None` where it makes no sense.
@@ -200,6 +201,12 @@ impl HeaderView<'_> {
         let [first, second] = id.key_halves();
         let differ = (self.hash() ^ id.hash) | (long(self.0, 24) ^ first) | (long(self.0, 32) ^ second);
         differ == 0 && self.0[56] == id.key_bytes
+    }
+
+    /// Length of the value.
+    #[inline]
+    pub fn value_bytes(&self) -> u32 {
+        word(self.0, 48)
     }
 
     /// Next record of the chain.

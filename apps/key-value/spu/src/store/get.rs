@@ -3,10 +3,9 @@
 //! What always holds: both ways walk the chain as [`Store::find`] does; what is unusual is left to the way with waits, and with it
 //! all repair.
 
-use super::Store;
+use super::{Position, Store};
 use crate::bank::{Bank, Failure, Planted, planted};
-use crate::format::{HEADER_BYTES, Header, HeaderView, Layout, PairId, SLAB_BYTES};
-use core::cmp::Ordering;
+use crate::format::{HEADER_BYTES, HeaderView, Layout, NEXT_OFFSET, PairId, SLAB_BYTES};
 
 /// Records of a chain that [`Store::get_now`] looks at.
 const RECORDS_AT_ONCE: u32 = 8;
@@ -83,8 +82,6 @@ impl Store {
     }
 
     /// Copies the value from byte `offset` on to the reply, at most `room` bytes; returns the value's length.
-    ///
-    /// The same walk as [`Self::find`], in one function that looks at headers where they are.
     #[inline]
     pub async fn get<B: Bank>(&self, bank: &B, id: &PairId, offset: u32, room: u32) -> Result<u32, Failure> {
         let bucket = self.bucket(id);
@@ -92,35 +89,16 @@ impl Store {
             Some(share) => share,
             None => self.stripes.read(bucket, &self.waiters).await,
         };
-        let mut pointer = [0; 4];
-        bank.read(self.geometry.get().bucket_address(bucket), &mut pointer).await?;
-        let mut pointer = u32::from_le_bytes(pointer);
         let mut bytes = [0; HEADER_BYTES as usize];
-        let mut before: Option<PairId> = None;
-        let (length, chunks) = loop {
-            if pointer == 0 {
-                return Err(Failure::NotFound);
-            }
-            let geometry = self.geometry.get();
-            if !geometry.holds(pointer) {
-                return self.sound(Err(Failure::Media));
-            }
-            bank.read(geometry.address(pointer), &mut bytes).await?;
-            let header = HeaderView(&bytes);
-            if !header.is_sound() {
-                return self.sound(Err(Failure::Media));
-            }
-            if header.is_of(id) {
-                break header.value().ok_or(Failure::NotFound)?;
-            }
-            // Not the first of its chain: from here on with all checks.
-            pointer = self.step(&bytes, id, &mut before)?;
-            bank.pause().await;
-        };
+        let position = walk!(self, bank, bucket, id, &mut bytes);
+        if !position.found {
+            return Err(Failure::NotFound);
+        }
+        let (length, chunks) = HeaderView(&bytes).value().ok_or(Failure::NotFound)?;
         let _share = Some(share).filter(|_| !planted(bank, Planted::ReaderUnprotected));
         let end = length.min(offset.saturating_add(room));
         if offset < end {
-            let address = self.geometry.get().address(pointer) + HEADER_BYTES;
+            let address = self.geometry.get().address(position.pointer) + HEADER_BYTES;
             if chunks == 0 {
                 bank.send(address + u64::from(offset), 0, end - offset).await?;
             } else {
@@ -128,26 +106,6 @@ impl Store {
             }
         }
         Ok(length)
-    }
-
-    /// The pointer behind a record that is not the one looked for; [`Failure::NotFound`] where that would have come before it.
-    #[inline(never)]
-    fn step(
-        &self,
-        bytes: &[u8; HEADER_BYTES as usize],
-        id: &PairId,
-        before: &mut Option<PairId>,
-    ) -> Result<u32, Failure> {
-        let Some(header) = Header::decode(bytes) else { return self.sound(Err(Failure::Media)) };
-        if header.id.order(id) == Ordering::Greater {
-            return Err(Failure::NotFound);
-        }
-        // A chain that does not ascend is no chain: without this a damaged one could go round for ever.
-        if before.is_some_and(|before| before.order(&header.id) != Ordering::Less) {
-            return self.sound(Err(Failure::Media));
-        }
-        *before = Some(header.id);
-        Ok(header.next)
     }
 
     async fn send_chunked<B: Bank>(

@@ -8,7 +8,7 @@
 
 pub mod history;
 
-use key_value_spu::bank::{Bank, Failure, Fault, Planted, Region};
+use key_value_spu::bank::{Bank, Failure, Fault, Planted, Record, Region, WORDS_MAX, Word};
 use key_value_spu::format::PairId;
 use key_value_spu::store::{Condition, ListFrom};
 use key_value_spu::table::Table;
@@ -21,6 +21,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use willow_sdk::join;
 
 pub const SECTOR: usize = 512;
 
@@ -178,6 +179,15 @@ async fn yield_once() {
     .await
 }
 
+async fn join3<T>(
+    first: impl Future<Output = T>,
+    second: impl Future<Output = T>,
+    third: impl Future<Output = T>,
+) -> [T; 3] {
+    let (first, (second, third)) = join(first, join(second, third)).await;
+    [first, second, third]
+}
+
 impl Request {
     async fn delay(&self) {
         self.world.operations.set(self.world.operations.get() + 1);
@@ -274,6 +284,34 @@ impl Bank for Request {
         self.world.media.borrow_mut().write(address as usize, from);
         self.after_write().await;
         Ok(())
+    }
+
+    async fn store<'a>(&'a self, record: Record<'a>) -> Result<(), Fault> {
+        let rest = async {
+            match record.rest_bytes {
+                0 => Ok(()),
+                bytes => self.receive(record.rest_offset, record.rest_address, bytes).await,
+            }
+        };
+        let header = self.write(record.address, record.header);
+        let link = self.write(record.link.address, &record.link.bytes);
+        // Also where nothing waits any of them may be the first.
+        let order = self.world.random.borrow_mut().below(3);
+        let outcomes: [Result<(), Fault>; 3] = match order {
+            0 => join3(rest, header, link).await,
+            1 => join3(header, link, rest).await,
+            _ => join3(link, rest, header).await,
+        };
+        outcomes.into_iter().collect()
+    }
+
+    async fn write_words<'a>(&'a self, words: &'a [Word]) -> Result<(), Fault> {
+        assert!(words.len() <= WORDS_MAX);
+        let mut first = Ok(());
+        for word in words {
+            first = first.and(self.write(word.address, &word.bytes).await);
+        }
+        first
     }
 
     async fn send(&self, address: u64, offset: u32, bytes: u32) -> Result<(), Fault> {
