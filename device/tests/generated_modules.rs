@@ -1,12 +1,14 @@
-//! Generated modules: twenty thousand WebAssembly modules that wasm-smith made up (`fuzz/modules`), compiled, installed by a user and
+//! Generated modules: a hundred thousand WebAssembly modules that wasm-smith made up (`fuzz/modules`), compiled, installed by a user and
 //! called on every SPU; more on request. The oracle holds the device to this:
 //! - nothing panics, and each call of the device returns: every request ends, at the latest when the app is replaced;
 //! - while the user's modules are installed, called and removed, no byte of NV memory that the user was not granted is read or written,
 //!   by whomever on the user's behalf: a store that watches tells;
 //! - the neighbour answers as ever, and others' bytes are what they were.
 //!
-//! The modules come from a program of their own, which `make test` builds and names in `WILLOW_MODULE_GENERATOR`; `WILLOW_MODULES` asks for
-//! another number (a hundred thousand take seven minutes of a processor: compiling them is what takes the time). What they do is
+//! The modules come from a program of their own, which `make test` builds and names in `WILLOW_MODULE_GENERATOR`. A module's number decides
+//! what it is, and each shard of a thousand begins with a device of its own, so that what happens is the same however many processors
+//! share the shards. `WILLOW_MODULES` asks for another number, `WILLOW_MODULES_FIRST` for others than the first (a module takes 3 ms of a
+//! processor: compiling it is what takes the time). What they do is
 //! random: few find the way to NV memory that may be touched, so that the deep part of this is `hostile_programs.rs`, and the wide
 //! part here.
 
@@ -14,14 +16,20 @@ mod common;
 use common::slow::Watch;
 use common::users::*;
 use common::*;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use willow_device::{DeviceConfig, HreId, RpcOutcome, control};
 
 /// Modules of the test.
-const MODULES: u64 = 20_000;
-/// Worlds, one a thread.
-const THREADS: u64 = 2;
+const MODULES: u64 = 100_000;
+/// Modules that meet one device.
+const SHARD: u64 = 1000;
+/// Most threads, one shard at a time each.
+const THREADS_MAX: usize = 16;
+/// Between two words on how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(15);
 /// What others' bytes are.
 const SECRET: u8 = 0xe7;
 /// Modules between two looks at what others have, and between two removals of the app and its regions.
@@ -73,11 +81,22 @@ struct Count {
     refused: u64,
     answered: u64,
     ended: u64,
-    /// DMAs, RPCs, permission misses, and DMAs of NV memory that were allowed.
+    /// DMAs, permission misses, and DMAs of NV memory that were allowed.
     dmas: u64,
-    rpcs: u64,
     misses: u64,
     seen: u64,
+}
+
+impl Count {
+    fn add(&mut self, other: &Count) {
+        self.installed += other.installed;
+        self.refused += other.refused;
+        self.answered += other.answered;
+        self.ended += other.ended;
+        self.dmas += other.dmas;
+        self.misses += other.misses;
+        self.seen += other.seen;
+    }
 }
 
 struct World {
@@ -169,7 +188,6 @@ impl World {
         let statistics = self.users.rig.device.statistics();
         self.count.misses = statistics.protection.misses;
         self.count.dmas = statistics.spus.iter().map(|spu| spu.dmas).sum();
-        self.count.rpcs += statistics.apps.iter().map(|app| app.counters.rpcs).sum::<u64>();
         let _ = self.control(self.mallory.hre, control::REMOVE, b"generated");
         let (kernel, mover) = (self.users.rig.hre, self.users.mover);
         for spu in 0..2 {
@@ -219,32 +237,69 @@ fn generator() -> Option<String> {
     found
 }
 
+/// A number that the environment may name.
+fn asked(name: &str, otherwise: u64) -> u64 {
+    let Ok(text) = std::env::var(name) else { return otherwise };
+    text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, must be a number"))
+}
+
+/// Modules that have been through, of how many; says so now and then.
+struct Progress {
+    began: Instant,
+    done: AtomicU64,
+    of: u64,
+    /// Words said.
+    said: AtomicU64,
+}
+
+impl Progress {
+    fn advance(&self, modules: u64) {
+        let done = self.done.fetch_add(modules, Ordering::Relaxed) + modules;
+        let due = self.began.elapsed().as_secs() / PROGRESS_EVERY.as_secs();
+        if self.said.fetch_max(due, Ordering::Relaxed) < due {
+            // Past the capture of a test's output, which would keep it to the end. Nobody listening is fine.
+            let _ = writeln!(std::io::stderr(), "generated modules: {done} of {}", self.of);
+        }
+    }
+}
+
 #[test]
 fn no_generated_module_reaches_what_is_not_its_users() {
     let Some(generator) = generator() else { return };
-    let modules = std::env::var("WILLOW_MODULES").ok().and_then(|text| text.parse().ok()).unwrap_or(MODULES);
-    let parts: Vec<_> = (0..THREADS)
-        .map(|thread| {
-            let generator = generator.clone();
-            std::thread::spawn(move || World::new().run(Modules::new(&generator, 1 + thread, modules / THREADS)))
-        })
-        .collect();
+    let (modules, first) = (asked("WILLOW_MODULES", MODULES), asked("WILLOW_MODULES_FIRST", 0));
+    let next = AtomicU64::new(0);
+    let progress = Progress { began: Instant::now(), done: AtomicU64::new(0), of: modules, said: AtomicU64::new(0) };
+    let shards = || {
+        let mut all = Count::default();
+        loop {
+            let begin = next.fetch_add(SHARD, Ordering::Relaxed);
+            if begin >= modules {
+                return all;
+            }
+            let (begin, count) = (first + begin, SHARD.min(modules - begin));
+            match World::new().run(Modules::new(&generator, begin, count)) {
+                Ok(found) => all.add(&found),
+                Err(error) => panic!("WILLOW_MODULES_FIRST={begin} WILLOW_MODULES={count}: {error}"),
+            }
+            progress.advance(count);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let mut all = Count::default();
-    for part in parts {
-        let count = part.join().expect("no panic").expect("the device keeps its word");
-        all.installed += count.installed;
-        all.answered += count.answered;
-        all.ended += count.ended;
-        all.dmas += count.dmas;
-        all.misses += count.misses;
-        all.seen += count.seen;
-    }
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(shards)).collect();
+        for thread in threads {
+            all.add(&thread.join().expect("the device keeps its word and does not panic"));
+        }
+    });
+    assert_eq!(all.installed + all.refused, modules, "{all:?}");
     // The ways are taken: modules are let in, answer, end, and move bytes.
     if modules >= 10_000 {
         assert!(all.installed > modules / 2, "{all:?}");
         let reached = [all.ended, all.answered, all.dmas, all.misses, all.seen * 10];
         assert!(reached.iter().all(|count| *count > modules / 50), "{all:?}");
     }
+    println!("{all:?}");
 }
 
 /// The watching store tells of what it is there for: a permission that the watch does not know of, used by an app.

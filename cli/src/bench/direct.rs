@@ -1,29 +1,67 @@
 //! `willow bench direct`: a file on a real ext4 on the device, read and written directly against the same file through the file system
-//! with O_DIRECT (loop device, FUSE), and a plain file of this machine beside them, by request size: Willow's figure 4. By turns in
-//! one run.
+//! with O_DIRECT (loop device, FUSE), and a plain file of this machine beside them, by system calls and by io_uring, by request size:
+//! Willow's figure 4. By turns in one run.
 //!
 //! Invariants: the file is written once as a whole before anything is measured; no turn counts of which an operation went another way
 //! than its name says; a failed or short operation ends the benchmark.
 
-use super::engine::Plan;
+use super::engine::{self, Driver, Ended, Operation, Plan, QUEUE_DEPTH_MAX, Random};
+use super::in_process::fill;
 use super::mount::{Buffer, kernel, measure};
 use super::report::{Report, Row};
+use super::uring::Ring;
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::size::Size;
 use crate::stage::Stage;
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
-use willow_host::direct_io::{File, LaneOptions, Session, SessionOptions};
+use willow_host::direct_io::{Done, File, LaneOptions, Queue, Request, Session, SessionOptions};
 use willow_sim::experiments::{Drawing, Plot, Series};
 
 /// Bytes of a write that fills.
 const FILL_BYTES: usize = 1 << 20;
 /// Longest look for a completion before sleeping, as `bench io` has it.
 const SPIN: Duration = Duration::from_millis(2);
-/// The ways, in the order of their turns.
-const WAYS: [&str; 3] = ["direct", "ext4", "plain file"];
+/// Longest wait for an end.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// A way to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By libwillow: threads that wait, or a queue.
+    Direct,
+    /// The same file through ext4, by system calls.
+    Ext4,
+    /// A plain file of this machine, by system calls.
+    Plain,
+    /// The same file through ext4, by io_uring.
+    Ext4Ring,
+    /// The plain file, by io_uring.
+    PlainRing,
+}
+
+/// In the order of their turns: for threads that have one request each, and for one thread with several.
+const BY_THREADS: &[Way] = &[Way::Direct, Way::Ext4, Way::Plain, Way::PlainRing];
+const BY_DEPTH: &[Way] = &[Way::Direct, Way::Ext4Ring, Way::PlainRing];
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Direct => "direct",
+            Way::Ext4 => "ext4",
+            Way::Plain => "plain file",
+            Way::Ext4Ring => "ext4 by io_uring",
+            Way::PlainRing => "io_uring",
+        }
+    }
+
+    fn is_plain(self) -> bool {
+        matches!(self, Way::Plain | Way::PlainRing)
+    }
+}
 
 /// Flags of `willow bench direct`.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,6 +75,9 @@ pub struct DirectBenchOptions {
     /// Threads that read or write, one request each
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
+    /// Requests under way by one thread: a queue of libwillow against rings of io_uring
+    #[arg(long, conflicts_with = "threads")]
+    pub depth: Option<usize>,
     /// Plain file to compare with: made for this and removed afterwards
     #[arg(long, default_value = "willow-bench-direct.tmp")]
     pub plain: PathBuf,
@@ -70,6 +111,9 @@ impl DirectBenchOptions {
         if !(1..=64).contains(&self.threads) || !(0.0..=3600.0).contains(&self.seconds) || self.turns == 0 {
             fail!("--threads must be 1 to 64, --seconds 0 to 3600, and --turns at least 1");
         }
+        if self.depth.is_some_and(|depth| !(1..=QUEUE_DEPTH_MAX).contains(&depth)) {
+            fail!("--depth must be 1 to {QUEUE_DEPTH_MAX}");
+        }
         if self.plain.exists() {
             fail!("{} exists: name another file with --plain, it is made and removed", self.plain.display());
         }
@@ -77,6 +121,10 @@ impl DirectBenchOptions {
             fail!("this makes a file system on a loop device: run it as root");
         }
         Ok(range)
+    }
+
+    fn ways(&self) -> &'static [Way] {
+        if self.depth.is_some() { BY_DEPTH } else { BY_THREADS }
     }
 }
 
@@ -120,24 +168,27 @@ pub fn run(options: &DirectBenchOptions) -> Outcome<Report> {
     session.lane = LaneOptions { spin: SPIN, ..session.lane };
     let session = Session::open(session).map_err(Failure::new)?;
     let device = stage.children.first().map(std::process::Child::id);
+    let ways = options.ways();
     let mut rows = Vec::new();
     for read in [false, true] {
         for size in &options.sizes {
-            for way in WAYS.iter().cycle().take(WAYS.len() * options.turns as usize) {
+            for way in ways.iter().cycle().take(ways.len() * options.turns as usize) {
                 let plan = Plan {
                     name: format!("random {} {size}", if read { "read" } else { "write" }),
-                    transport: way,
-                    queue_depth: options.threads,
+                    transport: way.name(),
+                    queue_depth: options.depth.unwrap_or(options.threads),
                     warm_up: Duration::ZERO,
                     duration: Duration::from_secs_f64(options.seconds),
-                    target_pid: if *way == "plain file" { None } else { device },
+                    target_pid: if way.is_plain() { None } else { device },
                 };
-                let row = match *way {
-                    "direct" => directly(&plan, &session, &path, (size.0, range), read)?,
-                    "ext4" => through(&plan, &path, (size.0, range), read)?,
-                    _ => through(&plan, &options.plain, (size.0, range), read)?,
-                };
-                rows.push(row);
+                let path = if way.is_plain() { &options.plain } else { &path };
+                let what = (size.0, range, read);
+                rows.push(match (way, options.depth) {
+                    (Way::Direct, None) => directly(&plan, &session, path, what)?,
+                    (Way::Direct, Some(_)) => queued(&plan, &session, path, what)?,
+                    (Way::Ext4 | Way::Plain, _) => through(&plan, path, what)?,
+                    (Way::Ext4Ring | Way::PlainRing, _) => ring(&plan, path, what)?,
+                });
             }
         }
     }
@@ -147,26 +198,19 @@ pub fn run(options: &DirectBenchOptions) -> Outcome<Report> {
     }
     Ok(Report {
         bench: "direct",
-        settings: serde_json::json!({ "range": range, "threads": options.threads, "turns": options.turns }),
+        settings: serde_json::json!({ "range": range, "threads": options.threads, "depth": options.depth, "turns": options.turns }),
         rows,
         figures,
     })
 }
 
-fn directly(
-    plan: &Plan,
-    session: &std::sync::Arc<Session>,
-    path: &Path,
-    (bs, range): (u64, u64),
-    read: bool,
-) -> Outcome<Row> {
-    let file = File::new(session, open(path)?).map_err(Failure::new)?;
-    file.take().map_err(Failure::new)?;
+/// Bytes of a request, bytes that they are spread over, and whether they are reads.
+type What = (u64, u64, bool);
+
+/// Fails where some of what `body` does goes through the kernel.
+fn without_kernel(session: &Session, body: impl FnOnce() -> Outcome<Row>) -> Outcome<Row> {
     let before = session.counts();
-    let row = measure(plan, bs, range, &|buffer, offset| {
-        let done = if read { file.pread(buffer, offset) } else { file.pwrite(buffer, offset) };
-        done.map_err(Failure::new)
-    })?;
+    let row = body()?;
     let after = session.counts();
     if after.kernel_reads != before.kernel_reads || after.kernel_writes != before.kernel_writes {
         fail!("some operations went through the kernel");
@@ -174,14 +218,94 @@ fn directly(
     Ok(row)
 }
 
-fn through(plan: &Plan, path: &Path, (bs, range): (u64, u64), read: bool) -> Outcome<Row> {
+fn taken(session: &Arc<Session>, path: &Path) -> Outcome<File> {
+    let file = File::new(session, open(path)?).map_err(Failure::new)?;
+    file.take().map_err(Failure::new)?;
+    Ok(file)
+}
+
+fn directly(plan: &Plan, session: &Arc<Session>, path: &Path, (bs, range, read): What) -> Outcome<Row> {
+    let file = taken(session, path)?;
+    without_kernel(session, || {
+        measure(plan, bs, range, &|buffer, offset| {
+            let done = if read { file.pread(buffer, offset) } else { file.pwrite(buffer, offset) };
+            done.map_err(Failure::new)
+        })
+    })
+}
+
+fn through(plan: &Plan, path: &Path, (bs, range, read): What) -> Outcome<Row> {
     let file = open(path)?;
     measure(plan, bs, range, &|buffer, offset| kernel(&file, read, buffer, offset))
 }
 
+/// Requests at random places.
+fn requests((bs, range, read): What) -> impl FnMut() -> Operation {
+    let mut random = Random(1);
+    move || {
+        let (offset, bytes) = (random.below(range / bs) * bs, bs as u32);
+        if read { Operation::Read { offset, bytes } } else { Operation::Write { offset, bytes } }
+    }
+}
+
+fn ring(plan: &Plan, path: &Path, what: What) -> Outcome<Row> {
+    let mut ring = Ring::new(open(path)?, plan.queue_depth, what.0 as usize)?;
+    engine::run(plan, &mut ring, requests(what))
+}
+
+fn queued(plan: &Plan, session: &Arc<Session>, path: &Path, what: What) -> Outcome<Row> {
+    let mut lane = QueueDriver {
+        file: Arc::new(taken(session, path)?),
+        queue: Queue::new(session, plan.queue_depth as u32).map_err(Failure::new)?,
+        buffers: (0..plan.queue_depth).map(|_| vec![0; what.0 as usize]).collect(),
+        done: Vec::new(),
+    };
+    (lane.buffers.iter_mut().zip(1..)).for_each(|(buffer, seed)| fill(buffer, seed));
+    without_kernel(session, || engine::run(plan, &mut lane, requests(what)))
+}
+
+/// A queue of libwillow. A slot's buffer is the queue's while its operation is under way.
+struct QueueDriver {
+    file: Arc<File>,
+    queue: Queue,
+    buffers: Vec<Vec<u8>>,
+    done: Vec<Done>,
+}
+
+impl Driver for QueueDriver {
+    fn buffer(&mut self, slot: usize) -> &mut [u8] {
+        &mut self.buffers[slot]
+    }
+
+    fn begin(&mut self, slot: usize, operation: Operation) -> Outcome<()> {
+        let buffer = std::mem::take(&mut self.buffers[slot]);
+        let request = match operation {
+            Operation::Read { offset, .. } => Request::Read { offset, buffer },
+            Operation::Write { offset, .. } => Request::Write { offset, buffer },
+            _ => fail!("{operation:?} is nothing that a file does"),
+        };
+        self.queue.submit(&self.file, slot as u64, request).map_err(Failure::new)
+    }
+
+    fn poll(&mut self, ended: &mut Vec<Ended>) -> Outcome<()> {
+        if self.queue.wait(&mut self.done, 1, WAIT_MAX) == 0 {
+            fail!("no operation has ended within {} s", WAIT_MAX.as_secs());
+        }
+        for Done { tag, result, buffer } in self.done.drain(..) {
+            let (slot, count) = (tag as usize, result.map_err(Failure::new)?);
+            if count != buffer.len() {
+                fail!("{count} bytes of {} moved", buffer.len());
+            }
+            self.buffers[slot] = buffer;
+            ended.push(Ended { slot, result: Some(count as u32) });
+        }
+        Ok(())
+    }
+}
+
 /// The median of a way's turns, operations a second.
-fn median(rows: &[Row], name: &str, way: &str) -> f64 {
-    let of_it = rows.iter().filter(|row| row.name == name && row.transport == way);
+fn median(rows: &[Row], name: &str, way: Way) -> f64 {
+    let of_it = rows.iter().filter(|row| row.name == name && row.transport == way.name());
     let mut all: Vec<f64> = of_it.map(|row| row.iops).collect();
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or(0.0)
@@ -195,10 +319,10 @@ fn figures(rows: &[Row], options: &DirectBenchOptions) -> serde_json::Map<String
     let mut figures = serde_json::Map::new();
     for kind in ["write", "read"] {
         for (_, name) in names(options, kind) {
-            let direct = median(rows, &name, WAYS[0]);
-            for way in &WAYS[1..] {
-                let ratio = (direct / median(rows, &name, way).max(1e-9) * 100.0).round() / 100.0;
-                figures.insert(format!("{name}: direct over {way}"), serde_json::json!(ratio));
+            let direct = median(rows, &name, Way::Direct);
+            for way in options.ways().iter().filter(|way| **way != Way::Direct) {
+                let ratio = (direct / median(rows, &name, *way).max(1e-9) * 100.0).round() / 100.0;
+                figures.insert(format!("{name}: direct over {}", way.name()), serde_json::json!(ratio));
             }
         }
     }
@@ -208,20 +332,23 @@ fn figures(rows: &[Row], options: &DirectBenchOptions) -> serde_json::Map<String
 fn plots(rows: &[Row], options: &DirectBenchOptions, folder: &Path) -> Outcome<()> {
     std::fs::create_dir_all(folder).context(|| format!("cannot make {}", folder.display()))?;
     for (kind, file) in [("write", "direct-write"), ("read", "direct-read")] {
-        let line = |way: &&str| Series {
-            name: (*way).to_owned(),
+        let line = |way: &Way| Series {
+            name: way.name().to_owned(),
             published: false,
             points: names(options, kind)
                 .into_iter()
-                .map(|(kib, name)| (kib, median(rows, &name, way) * kib / 1024.0))
+                .map(|(kib, name)| (kib, median(rows, &name, *way) * kib / 1024.0))
                 .collect(),
         };
         let plot = Plot {
             file,
-            title: format!("Random {kind}s, {} thread(s)", options.threads),
+            title: match options.depth {
+                Some(depth) => format!("Random {kind}s, {depth} under way"),
+                None => format!("Random {kind}s, {} thread(s)", options.threads),
+            },
             x: "request, KiB".to_owned(),
             y: "MiB/s".to_owned(),
-            drawing: Drawing::Lines { series: WAYS.iter().map(line).collect(), log_x: true, log_y: true },
+            drawing: Drawing::Lines { series: options.ways().iter().map(line).collect(), log_x: true, log_y: true },
         };
         willow_sim::plot::write(&plot, folder).map_err(Failure::new)?;
     }

@@ -14,6 +14,7 @@ pub mod sandbox;
 pub mod shm;
 pub mod simulation;
 pub mod tcp;
+pub mod uring;
 
 use crate::failure::{Outcome, fail};
 use crate::size::Size;

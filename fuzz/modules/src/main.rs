@@ -1,20 +1,22 @@
-//! `willow-module-generator FIRST COUNT`: WebAssembly modules of the seeds FIRST to FIRST + COUNT - 1 on standard output, each as its
+//! `willow-module-generator FIRST COUNT`: WebAssembly modules number FIRST to FIRST + COUNT - 1 on standard output, each as its
 //! length (u32, little-endian) and its bytes. They import what SPU-OS offers and nothing else, export what it calls, and hold a
 //! manifest; what their functions do is random (wasm-smith). Around the random `start` lies one that calls some imports with arguments of
 //! every kind, which random code seldom has the operands for, and answers what was left unanswered, so that a module goes on to its
 //! next request.
 //!
-//! Invariants: the same seed gives the same module; what is written is a valid module.
+//! Invariants: a module's number alone decides what it is, whichever were asked for with it; what is written is a valid module.
 
 use arbitrary::Unstructured;
 use std::convert::Infallible;
 use std::io::{BufWriter, Write};
 use wasm_encoder::reencode::{self, Reencode};
-use wasm_encoder::{BlockType, ExportKind, Function, Instruction, ValType};
+use wasm_encoder::{BlockType, ExportKind, Function, Instruction};
 use wasm_smith::{Config, Module};
 
 /// Bytes of randomness for a module: about as many as it uses.
 const SEED_BYTES_MAX: u64 = 2000;
+/// Seeds of a module, as a power of two: the first that makes one counts.
+const SEED_BITS: u32 = 16;
 const MANIFEST: &str = "abi=1\nname=generated\nversion=1\nhandler=1:one\nhandler=2:two\npublic=1\n";
 
 /// The imports of docs/abi.md.
@@ -108,17 +110,113 @@ fn leb(mut number: usize, into: &mut Vec<u8>) {
     into.push(number as u8);
 }
 
-/// Puts a `start` around the random one.
+/// Puts a `start` around the random one, and leaves out imports and types that nothing uses: the compiler would make a way out
+/// of the sandbox for each, which took most of a module's time.
 struct Wrap {
-    /// Place of `respond`, where it is imported; parameters of what is imported, and whether it has a result; all functions; types.
+    /// Place of `respond`, where it is imported; parameters of what is imported, and whether it has a result; all functions.
     respond: Option<u32>,
     imports: Vec<(Vec<wasmparser::ValType>, bool)>,
     functions: u32,
-    types: u32,
+    /// The type of each function.
+    shapes: Vec<u32>,
     /// The random `start`.
     start: u32,
     /// Imports to call, with their arguments: before the random `start`, and after it.
     calls: [Vec<(usize, Vec<Instruction<'static>>)>; 2],
+    used: Used,
+}
+
+/// Functions and types by their number: whether something uses them.
+#[derive(Default)]
+struct Used {
+    functions: Vec<bool>,
+    types: Vec<bool>,
+}
+
+/// Where number `at` is once those are gone that nothing uses.
+fn place(used: &[bool], at: u32) -> u32 {
+    used.iter().take(at as usize).filter(|used| **used).count() as u32
+}
+
+fn mark(used: &mut Vec<bool>, at: u32) {
+    let at = at as usize;
+    if used.len() <= at {
+        used.resize(at + 1, false);
+    }
+    used[at] = true;
+}
+
+impl Used {
+    fn operator(&mut self, operator: &wasmparser::Operator<'_>) {
+        use wasmparser::Operator::*;
+        match operator {
+            Call { function_index } | ReturnCall { function_index } | RefFunc { function_index } => {
+                mark(&mut self.functions, *function_index);
+            }
+            CallIndirect { type_index, .. } | ReturnCallIndirect { type_index, .. } => {
+                mark(&mut self.types, *type_index);
+            }
+            Block { blockty: wasmparser::BlockType::FuncType(of) }
+            | Loop { blockty: wasmparser::BlockType::FuncType(of) }
+            | If { blockty: wasmparser::BlockType::FuncType(of) } => mark(&mut self.types, *of),
+            _ => {}
+        }
+    }
+
+    fn expression(&mut self, expression: &wasmparser::ConstExpr<'_>) -> Result<(), wasmparser::BinaryReaderError> {
+        for operator in expression.get_operators_reader() {
+            self.operator(&operator?);
+        }
+        Ok(())
+    }
+
+    /// Notes what this part of a module uses.
+    fn payload(&mut self, payload: &wasmparser::Payload<'_>) -> Result<(), wasmparser::BinaryReaderError> {
+        match payload {
+            wasmparser::Payload::FunctionSection(functions) => {
+                for of in functions.clone() {
+                    mark(&mut self.types, of?);
+                }
+            }
+            wasmparser::Payload::GlobalSection(globals) => {
+                for global in globals.clone() {
+                    self.expression(&global?.init_expr)?;
+                }
+            }
+            wasmparser::Payload::ExportSection(exports) => {
+                for export in exports.clone() {
+                    let export = export?;
+                    if export.kind == wasmparser::ExternalKind::Func {
+                        mark(&mut self.functions, export.index);
+                    }
+                }
+            }
+            wasmparser::Payload::StartSection { func, .. } => mark(&mut self.functions, *func),
+            wasmparser::Payload::ElementSection(elements) => {
+                for element in elements.clone() {
+                    match element?.items {
+                        wasmparser::ElementItems::Functions(functions) => {
+                            for function in functions {
+                                mark(&mut self.functions, function?);
+                            }
+                        }
+                        wasmparser::ElementItems::Expressions(_, expressions) => {
+                            for expression in expressions {
+                                self.expression(&expression?)?;
+                            }
+                        }
+                    }
+                }
+            }
+            wasmparser::Payload::CodeSectionEntry(body) => {
+                for operator in body.get_operators_reader()? {
+                    self.operator(&operator?);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// An argument: what imports take, what they must not take, and anything.
@@ -140,14 +238,23 @@ fn argument(random: &mut Random, of: wasmparser::ValType) -> Instruction<'static
 impl Wrap {
     fn new(module: &[u8], random: &mut Random) -> Result<Wrap, wasmparser::BinaryReaderError> {
         let calls = [Vec::new(), Vec::new()];
-        let mut wrap = Wrap { respond: None, imports: Vec::new(), functions: 0, types: 0, start: 0, calls };
+        let mut wrap = Wrap {
+            respond: None,
+            imports: Vec::new(),
+            functions: 0,
+            shapes: Vec::new(),
+            start: 0,
+            calls,
+            used: Used::default(),
+        };
         let mut shapes = Vec::new();
         for payload in wasmparser::Parser::new(0).parse_all(module) {
-            match payload? {
+            let payload = payload?;
+            wrap.used.payload(&payload)?;
+            match payload {
                 wasmparser::Payload::TypeSection(types) => {
                     for group in types {
                         for of in group?.into_types() {
-                            wrap.types += 1;
                             shapes.push(match of.composite_type.inner {
                                 wasmparser::CompositeInnerType::Func(of) => {
                                     (of.params().to_vec(), !of.results().is_empty())
@@ -164,12 +271,16 @@ impl Wrap {
                             if import.name == "respond" {
                                 wrap.respond = Some(wrap.imports.len() as u32);
                             }
+                            wrap.shapes.push(shape);
                             wrap.imports.push(shapes.get(shape as usize).cloned().unwrap_or_default());
                         }
                     }
                 }
                 wasmparser::Payload::FunctionSection(functions) => {
                     wrap.functions = wrap.imports.len() as u32 + functions.count();
+                    for shape in functions {
+                        wrap.shapes.push(shape?);
+                    }
                 }
                 wasmparser::Payload::ExportSection(exports) => {
                     for export in exports {
@@ -190,9 +301,18 @@ impl Wrap {
                 if let (Some(first @ Instruction::I32Const(_)), 0..13) = (arguments.first_mut(), random.next() % 16) {
                     *first = Instruction::LocalGet(0);
                 }
+                mark(&mut wrap.used.functions, import as u32);
                 calls.push((import, arguments));
             }
         }
+        if let Some(respond) = wrap.respond {
+            mark(&mut wrap.used.functions, respond);
+        }
+        // What is not imported stays.
+        wrap.used.functions.resize(wrap.functions as usize, false);
+        wrap.used.functions[wrap.imports.len()..].fill(true);
+        let used = wrap.shapes.iter().zip(&wrap.used.functions).filter(|(_, used)| **used);
+        used.for_each(|(shape, _)| mark(&mut wrap.used.types, *shape));
         Ok(wrap)
     }
 
@@ -201,7 +321,7 @@ impl Wrap {
             for argument in arguments {
                 body.instruction(argument);
             }
-            body.instruction(&Instruction::Call(*import as u32));
+            body.instruction(&Instruction::Call(place(&self.used.functions, *import as u32)));
             if self.imports[*import].1 {
                 body.instruction(&Instruction::Drop);
             }
@@ -216,7 +336,7 @@ impl Wrap {
         self.call(&mut body, 0);
         body.instruction(&Instruction::LocalGet(0));
         body.instruction(&Instruction::LocalGet(1));
-        body.instruction(&Instruction::Call(self.start));
+        body.instruction(&Instruction::Call(place(&self.used.functions, self.start)));
         body.instruction(&Instruction::Drop);
         self.call(&mut body, 1);
         body.instruction(&Instruction::End);
@@ -224,7 +344,7 @@ impl Wrap {
             body.instruction(&Instruction::LocalGet(0));
             body.instruction(&Instruction::I32Const(0));
             body.instruction(&Instruction::I32Const(5));
-            body.instruction(&Instruction::Call(respond));
+            body.instruction(&Instruction::Call(place(&self.used.functions, respond)));
         }
         body.instruction(&Instruction::I32Const(0));
         body.instruction(&Instruction::End);
@@ -235,13 +355,39 @@ impl Wrap {
 impl Reencode for Wrap {
     type Error = Infallible;
 
+    fn function_index(&mut self, function: u32) -> Result<u32, reencode::Error> {
+        Ok(place(&self.used.functions, function))
+    }
+
+    fn type_index(&mut self, of: u32) -> Result<u32, reencode::Error> {
+        Ok(place(&self.used.types, of))
+    }
+
     fn parse_type_section(
         &mut self,
         types: &mut wasm_encoder::TypeSection,
         section: wasmparser::TypeSectionReader<'_>,
     ) -> Result<(), reencode::Error> {
-        reencode::utils::parse_type_section(self, types, section)?;
-        types.ty().function([ValType::I32, ValType::I32], [ValType::I32]);
+        for (group, at) in section.into_iter().zip(0..) {
+            // Without garbage collection a group is one type.
+            if self.used.types.get(at) == Some(&true) {
+                self.parse_recursive_type_group(types.ty(), group?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn parse_import_section(
+        &mut self,
+        imports: &mut wasm_encoder::ImportSection,
+        section: wasmparser::ImportSectionReader<'_>,
+    ) -> Result<(), reencode::Error> {
+        for (import, at) in section.into_imports().zip(0..) {
+            // Functions are all that there is to import.
+            if self.used.functions.get(at) == Some(&true) {
+                self.parse_import(imports, import?)?;
+            }
+        }
         Ok(())
     }
 
@@ -251,7 +397,8 @@ impl Reencode for Wrap {
         section: wasmparser::FunctionSectionReader<'_>,
     ) -> Result<(), reencode::Error> {
         reencode::utils::parse_function_section(self, functions, section)?;
-        functions.function(self.types);
+        // Of the random one's type.
+        functions.function(place(&self.used.types, self.shapes[self.start as usize]));
         Ok(())
     }
 
@@ -261,7 +408,7 @@ impl Reencode for Wrap {
         export: wasmparser::Export<'_>,
     ) -> Result<(), reencode::Error> {
         if export.name == "start" {
-            exports.export("start", ExportKind::Func, self.functions);
+            exports.export("start", ExportKind::Func, place(&self.used.functions, self.functions));
             return Ok(());
         }
         reencode::utils::parse_export(self, exports, export)
@@ -285,7 +432,7 @@ fn module(seed: u64, imports: &[u8], exports: &[u8]) -> Option<Vec<u8>> {
     let bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
     let mut made = Module::new(config, &mut Unstructured::new(&bytes)).ok()?;
     // Loops that end give the rest of a function its turn.
-    if !seed.is_multiple_of(8) {
+    if !random.next().is_multiple_of(8) {
         made.ensure_termination(200).ok()?;
     }
     let bytes = made.to_bytes();
@@ -310,11 +457,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let (imports, exports) = (wat::parse_str(IMPORTS)?, wat::parse_str(EXPORTS)?);
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let (mut written, mut seed) = (0, first << 32);
-    while written < count {
-        seed += 1;
-        let Some(bytes) = module(seed, &imports, &exports) else { continue };
-        written += 1;
+    for number in first..first.saturating_add(count) {
+        // Not all randomness makes a module.
+        let seeds = (0..1 << SEED_BITS).map(|attempt| number << SEED_BITS | attempt);
+        let bytes = seeds.into_iter().find_map(|seed| module(seed, &imports, &exports));
+        let bytes = bytes.ok_or_else(|| format!("no seed of number {number} makes a module"))?;
         // Whoever reads has had enough where this fails.
         if out.write_all(&(bytes.len() as u32).to_le_bytes()).and_then(|()| out.write_all(&bytes)).is_err() {
             return Ok(());
