@@ -43,8 +43,8 @@ pub trait Backend {
     fn front_descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// The descriptor was readable.
-    fn look_around(&mut self) {}
+    /// The descriptor was readable, at this time.
+    fn look_around(&mut self, _now_ns: u64) {}
     /// Whether the other front did something since the last call.
     fn front_was_active(&mut self) -> bool {
         false

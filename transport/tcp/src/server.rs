@@ -236,7 +236,7 @@ impl<B: Backend> Server<B> {
         for event in events {
             match event.data.u64() {
                 TOKEN_WAKE => self.shared.wake.drain(),
-                TOKEN_FRONT => self.subsystem.backend_mut().look_around(),
+                TOKEN_FRONT => self.subsystem.backend_mut().look_around(self.now_ns),
                 token if token >= TOKEN_LISTENER => self.accept((token - TOKEN_LISTENER) as usize),
                 token => {
                     let index = token as usize;

@@ -146,9 +146,10 @@ impl<B: Backend> Backend for Fronted<B> {
     fn front_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.front.as_ref().map(Front::descriptor)
     }
-    fn look_around(&mut self) {
+    fn look_around(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
         if let Some(front) = &mut self.front {
-            front.look_around(&mut self.device, self.now_ns);
+            front.look_around(&mut self.device, now_ns);
         }
     }
     #[inline]

@@ -30,5 +30,5 @@ mod service;
 pub mod testing;
 
 pub use backend::Fronted;
-pub use config::FrontConfig;
+pub use config::{FrontConfig, OPEN_LIMIT};
 pub use front::{Counters, Front, FrontError};

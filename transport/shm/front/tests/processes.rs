@@ -287,6 +287,17 @@ fn endpoints_connections_and_memory_are_bounded() {
     assert!(open().is_ok());
 }
 
+/// Longer than a process may take to ask for its endpoint: the time that the device slept is not counted against it.
+#[test]
+fn who_connects_after_a_long_silence_is_let_in() {
+    let running = serve();
+    let pause = willow_shm_front::OPEN_LIMIT + Duration::from_secs(1);
+    for _ in 0..2 {
+        std::thread::sleep(pause);
+        assert!(wait(BlockClient::open(endpoint(&running.path), 1)).is_ok());
+    }
+}
+
 #[test]
 fn a_device_that_ends_is_an_error_and_no_hang() {
     let running = serve();
