@@ -149,17 +149,14 @@ impl Bridge {
     }
 
     /// Takes a request in; call only after [`Bridge::admits`].
-    #[inline]
+    #[inline(always)]
     pub fn begin(&mut self, transfer: Transfer) -> u32 {
         let id = transfer.hre;
         self.accounts.begin(transfer.account);
         if let Some(hre) = self.hre(id) {
             hre.in_flight += 1;
         }
-        match self.transfers.insert(transfer) {
-            Ok(key) => key,
-            Err(_) => unreachable!("admits() has found room"),
-        }
+        self.transfers.put(transfer)
     }
 
     /// One RPC of a request has ended; the last one completes it.
@@ -174,9 +171,18 @@ impl Bridge {
         if transfer.outstanding > 0 {
             return;
         }
-        let Some(transfer) = self.transfers.remove(key) else { return };
-        let id = transfer.hre;
-        self.accounts.end(transfer.account);
+        let (id, account) = (transfer.hre, transfer.account);
+        let completion = HostCompletion {
+            hre: id,
+            tag: transfer.tag,
+            outcome: transfer.outcome,
+            result: transfer.result,
+            buffer: std::mem::take(&mut transfer.buffer),
+            reply_bytes: transfer.reply_high,
+            at_ns: self.now_ns,
+        };
+        self.transfers.discard(key);
+        self.accounts.end(account);
         let mut open = false;
         if let Some(hre) = self.hre(id) {
             hre.in_flight -= 1;
@@ -186,15 +192,7 @@ impl Bridge {
             }
         }
         if open {
-            self.completions.push_back(HostCompletion {
-                hre: id,
-                tag: transfer.tag,
-                outcome: transfer.outcome,
-                result: transfer.result,
-                buffer: transfer.buffer,
-                reply_bytes: transfer.reply_high,
-                at_ns: self.now_ns,
-            });
+            self.completions.push_back(completion);
         }
     }
 

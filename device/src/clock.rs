@@ -5,9 +5,10 @@
 //! Invariants: no step ends before it begins; calls for one resource come in the order of the times that they are handed, so that
 //! a queue is the time until which its resource is taken.
 
-use crate::event::EventQueue;
+use crate::event::{EventQueue, MODEL_PLACE};
 use crate::model::parameters::OperatorCosts;
 use crate::model::{ModelStatistics, TraceSink};
+use std::any::Any;
 
 /// One end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,18 +114,22 @@ impl Agenda<'_> {
     /// A streamed message needs no arrival: its number is free again.
     #[inline]
     pub fn release(&mut self, message: u32) {
-        self.0.take(message);
+        self.0.release(message);
     }
 
-    /// [`Timing::tick`] is called then with this word, below 2^20.
+    /// [`Timing::tick`] is called then with this word: the number of a message that is on its way and has no arrival yet, or
+    /// [`Agenda::OWN_TICK`]; the same word not twice at once.
     #[inline]
     pub fn tick(&mut self, at_ns: u64, word: u32) {
         self.0.schedule_tick(at_ns, word);
     }
+
+    /// A tick that no message is named by.
+    pub const OWN_TICK: u32 = MODEL_PLACE;
 }
 
 /// A model of time. All functions are handed the time at which the step begins, in nanoseconds of the device's clock.
-pub trait Timing {
+pub trait Timing: Any {
     /// Takes a message on its way at `at_ns` (not before now); it calls [`Agenda::arrive`] for it exactly once, now or in a tick.
     fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>);
 

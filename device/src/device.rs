@@ -14,11 +14,12 @@ use crate::bridge::{Bridge, Transfer};
 use crate::clock::{Endpoint, Timing, Work};
 use crate::config::{DeviceConfig, STRIPE_BYTES};
 use crate::control::CONTROL_APP;
-use crate::event::{EVENTS_MAX, Event, EventQueue};
+use crate::event::{Completion, EVENTS_MAX, Event, EventQueue};
 use crate::hre::HreId;
 use crate::media::controller::{MediaController, Pending};
 use crate::media::store::{Progress, Store, StoreCompletion, StoreError};
 use crate::metadata::{InstalledApp, METADATA_VERSION, Metadata, identity};
+use crate::model::chosen::ChosenModel;
 use crate::namespace::Namespace;
 use crate::protection::Protection;
 use crate::punctuality::Punctuality;
@@ -150,7 +151,7 @@ impl Device {
         let machine = Machine {
             now_ns: 0,
             host_now_ns: 0,
-            timing,
+            timing: timing.map(ChosenModel::new),
             deferred: Vec::new(),
             work: Work::default(),
             events: EventQueue::default(),
@@ -341,7 +342,7 @@ impl Device {
                         self.handle_control(token);
                     }
                     Event::Deliver { token } => self.deliver(token),
-                    Event::Complete(completion) => self.complete(completion),
+                    Event::Complete(Completion { of, memory }) => self.complete(&of, memory),
                     _ => unreachable!("only a model of time causes the other events"),
                 }
                 if self.run_cost == before {
@@ -505,7 +506,7 @@ impl Device {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn send_rpc(machine: &mut Machine, (hre, account): (HreId, u16), transfer: u32, rpc: Rpc) {
     if rpc.spu >= machine.config.spus {
         return machine.bridge.end_rpc(transfer, RpcOutcome::NoSpu, 0);

@@ -39,6 +39,14 @@ pub(crate) enum Event {
 /// The end of a wait.
 #[derive(Debug)]
 pub(crate) struct Completion {
+    pub of: Wait,
+    /// Bytes to put into the app's memory first, and where.
+    pub memory: Option<Box<(u64, Vec<u8>)>>,
+}
+
+/// Whose wait has ended, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
     pub spu: u16,
     pub app: u16,
     /// Whose work it is.
@@ -47,8 +55,6 @@ pub(crate) struct Completion {
     pub incarnation: u32,
     /// The wait and its result; `None`: only bytes for the app's memory.
     pub wake: Option<(u32, i64)>,
-    /// Bytes to put into the app's memory first, and where.
-    pub memory: Option<Box<(u64, Vec<u8>)>>,
     /// Activity whose DMA count goes down.
     pub token: Option<u32>,
 }
@@ -57,6 +63,8 @@ pub(crate) struct Completion {
 const PLACE_BITS: u32 = 21;
 /// Set in a word that is a tick.
 const TICK: u32 = 1 << (PLACE_BITS - 1);
+/// The place of the model's own tick: no event lies there.
+pub(crate) const MODEL_PLACE: u32 = 0;
 /// Most events held at once: activities, groups, messages and ticks, with room.
 pub(crate) const EVENTS_MAX: usize = TICK as usize - 1;
 
@@ -72,12 +80,18 @@ pub(crate) enum Due {
 }
 
 /// The queue.
-#[derive(Default)]
 pub(crate) struct EventQueue {
     ready: FairQueue<Event>,
     times: Wheel,
     held: Vec<Option<Event>>,
     free: Vec<u32>,
+}
+
+impl Default for EventQueue {
+    fn default() -> Self {
+        // What lies at MODEL_PLACE.
+        EventQueue { ready: FairQueue::default(), times: Wheel::default(), held: vec![None], free: Vec::new() }
+    }
 }
 
 impl EventQueue {
@@ -118,12 +132,20 @@ impl EventQueue {
     /// Keeps an event that has no time yet; [`EventQueue::schedule`] or [`EventQueue::take`] is to follow.
     #[inline(always)]
     pub fn hold(&mut self, event: Event) -> u32 {
-        if let Some(place) = self.free.pop() {
-            self.held[place as usize] = Some(event);
-            return place;
-        }
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => self.another_place(),
+        };
+        // It holds nothing, which the compiler cannot know: nothing to drop. (An event is made where it will lie; one that is made
+        // elsewhere and copied costs more than all else here.)
+        std::mem::forget(self.held[place as usize].replace(event));
+        place
+    }
+
+    #[cold]
+    fn another_place(&mut self) -> u32 {
         assert!(self.held.len() < EVENTS_MAX, "more events than the tables that cause them can hold");
-        self.held.push(Some(event));
+        self.held.push(None);
         self.held.len() as u32 - 1
     }
 
@@ -134,10 +156,10 @@ impl EventQueue {
         self.times.insert(at_ns, place);
     }
 
-    /// Schedules a word of the model of time.
+    /// Schedules a tick of the model of time: its own ([`MODEL_PLACE`]), or one for an event that is held and has no time yet.
     #[inline]
     pub fn schedule_tick(&mut self, at_ns: u64, word: u32) {
-        debug_assert!(word < TICK);
+        debug_assert!(word == MODEL_PLACE || self.held_at(word).is_some());
         self.times.insert(at_ns, TICK | word);
     }
 
@@ -148,13 +170,30 @@ impl EventQueue {
     }
 
     /// A held event.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, place: u32) -> Option<Event> {
         let event = self.held.get_mut(place as usize)?.take();
         if event.is_some() {
             self.free.push(place);
         }
         event
+    }
+
+    /// Forgets a held event that owns nothing.
+    #[inline(always)]
+    pub fn release(&mut self, place: u32) {
+        let Some(held) = self.held.get_mut(place as usize) else { return };
+        if let Some(event) = held.take() {
+            debug_assert!(!matches!(
+                event,
+                Event::Complete(Completion { memory: Some(_), .. })
+                    | Event::End { memory: Some(_), .. }
+                    | Event::Upcall(_)
+            ));
+            // Nothing to drop, which the compiler cannot know.
+            std::mem::forget(event);
+            self.free.push(place);
+        }
     }
 
     /// The first of those that are ready.
@@ -165,7 +204,7 @@ impl EventQueue {
 
     /// What is due next, at `now_ns` or at the latest at `until_ns`, and when: timed events that are due already first, since what
     /// became due by the passing of time was scheduled before what is ready was.
-    #[inline]
+    #[inline(always)]
     pub fn due(&mut self, now_ns: u64, until_ns: u64) -> Option<(u64, Due)> {
         let ready = !self.ready.is_empty();
         let until_ns = if ready { now_ns } else { until_ns.max(now_ns) };
@@ -199,7 +238,7 @@ impl EventQueue {
 
     /// Events that are held.
     pub fn held(&self) -> usize {
-        self.held.len() - self.free.len()
+        self.held.len() - 1 - self.free.len()
     }
 
     /// True where something is due now.
@@ -232,9 +271,10 @@ mod tests {
                 number += 1;
                 let at_ns = now_ns + random.below(50);
                 let tick = random.below(4) == 0;
+                let place = queue.hold(Event::Deliver { token: number });
                 match tick {
-                    true => queue.schedule_tick(at_ns, number),
-                    false => queue.push_at(at_ns, Event::Deliver { token: number }),
+                    true => queue.schedule_tick(at_ns, place),
+                    false => queue.schedule(at_ns, place),
                 }
                 model.insert((at_ns, number), tick);
             } else if let Some(next_ns) = queue.next_ns() {
@@ -243,7 +283,7 @@ mod tests {
                 let (at_ns, due) = queue.due(now_ns, next_ns + 7).unwrap();
                 now_ns = next_ns;
                 let found = match due {
-                    Due::Tick(word) => (word, true),
+                    Due::Tick(place) => (queue.take(place).map(token).unwrap(), true),
                     Due::Held(place) => (queue.take(place).map(token).unwrap(), false),
                     Due::Ready => unreachable!("nothing was"),
                 };
@@ -255,11 +295,12 @@ mod tests {
             let ((_, number), tick) = model.pop_first().unwrap();
             match event.1 {
                 Due::Held(place) => assert_eq!((queue.take(place).map(token), false), (Some(number), tick)),
-                other => assert_eq!((other, true), (Due::Tick(number), tick)),
+                Due::Tick(place) => assert_eq!((queue.take(place).map(token), true), (Some(number), tick)),
+                Due::Ready => unreachable!("nothing was"),
             }
         }
         assert!(model.is_empty());
-        assert_eq!(queue.free.len(), queue.held.len(), "nothing is held any more");
+        assert_eq!(queue.held(), 0, "nothing is held any more");
     }
 
     #[test]

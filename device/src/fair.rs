@@ -30,12 +30,14 @@ pub(crate) struct FairQueue<T> {
     current: u16,
     /// The least clock of those that have work.
     now: u64,
+    /// Pieces of work that wait, of all parties.
+    len: usize,
 }
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         let first = Party { waiting: VecDeque::new(), clock: 0, queued: false };
-        FairQueue { parties: vec![first], heap: BinaryHeap::new(), current: 0, now: 0 }
+        FairQueue { parties: vec![first], heap: BinaryHeap::new(), current: 0, now: 0, len: 0 }
     }
 }
 
@@ -57,6 +59,7 @@ impl<T> FairQueue<T> {
             of.clock = of.clock.max(self.now);
         }
         of.waiting.push_back(work);
+        self.len += 1;
         if party != self.current && !of.queued {
             of.queued = true;
             self.heap.push(Reverse((of.clock, party)));
@@ -93,6 +96,7 @@ impl<T> FairQueue<T> {
         }
         let current = &mut self.parties[usize::from(self.current)];
         let work = current.waiting.pop_front()?;
+        self.len -= 1;
         if self.heap.is_empty() {
             self.now = self.now.max(current.clock);
         }
@@ -144,7 +148,7 @@ impl<T> FairQueue<T> {
     /// True where nothing waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.heap.is_empty() && self.parties[usize::from(self.current)].waiting.is_empty()
+        self.len == 0
     }
 }
 

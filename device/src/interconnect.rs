@@ -16,17 +16,21 @@ pub const USERS_MESSAGES_PER_SPU_MAX: u32 = 128;
 
 impl Machine {
     /// Puts a request on the interconnect; false where the device holds as many as it can.
-    #[inline]
+    #[inline(always)]
     pub fn send(&mut self, activity: Activity, from: Endpoint) -> bool {
         if self.is_timed() {
             return self.send_timed(activity, from);
         }
+        if !self.activities.has_room() {
+            return false;
+        }
         let account = activity.account;
-        let Ok(token) = self.activities.insert(activity) else { return false };
+        let token = self.activities.put(activity);
         self.events.push(account, Event::Deliver { token });
         true
     }
 
+    #[inline(always)]
     fn send_timed(&mut self, activity: Activity, from: Endpoint) -> bool {
         let to = Endpoint::Spu(activity.spu);
         let arguments_bytes = activity.arguments.as_slice().len() as u64;
@@ -40,7 +44,10 @@ impl Machine {
             Origin::Spu(origin) => origin.body.len() as u64,
             Origin::Event { .. } => 0,
         };
-        let Ok(token) = self.activities.insert(activity) else { return false };
+        if !self.activities.has_room() {
+            return false;
+        }
+        let token = self.activities.put(activity);
         self.carry(Event::Deliver { token }, (from, to), arguments_bytes, payload_bytes);
         true
     }

@@ -29,20 +29,35 @@ impl<T> Slab<T> {
     /// Puts `value` in; gives it back where the table is full.
     #[inline]
     pub fn insert(&mut self, value: T) -> Result<u32, T> {
-        if let Some(place) = self.free.pop() {
-            let entry = &mut self.entries[place as usize];
-            debug_assert!(entry.value.is_none());
-            entry.value = Some(value);
-            self.len += 1;
-            return Ok(u32::from(entry.generation) << 16 | u32::from(place));
-        }
-        if self.entries.len() >= self.limit {
-            return Err(value);
-        }
-        let place = self.entries.len();
-        self.entries.push(Entry { generation: 1, value: Some(value) });
+        if self.has_room() { Ok(self.put(value)) } else { Err(value) }
+    }
+
+    /// True where one more fits.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.len < self.limit
+    }
+
+    /// Puts `value` in, where [`Slab::has_room`]. (Large values are made where they will lie: copying one that was just made costs more
+    /// than all else here.)
+    #[inline(always)]
+    pub fn put(&mut self, value: T) -> u32 {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => self.another_place(),
+        };
+        let entry = &mut self.entries[place as usize];
+        // A free entry holds nothing, which the compiler cannot know: nothing to drop.
+        std::mem::forget(entry.value.replace(value));
         self.len += 1;
-        Ok(1 << 16 | place as u32)
+        u32::from(entry.generation) << 16 | u32::from(place)
+    }
+
+    #[cold]
+    fn another_place(&mut self) -> u16 {
+        assert!(self.entries.len() < self.limit, "the table is full");
+        self.entries.push(Entry { generation: 1, value: None });
+        (self.entries.len() - 1) as u16
     }
 
     /// Number of entries.

@@ -3,17 +3,17 @@
 //! Invariants: words of the same time come out in the order in which they were put in; the wheel holds all words from its base on for
 //! [`SLOTS`] nanoseconds and the heap all others, so that a slot has words of one time alone; the base is the time of the last word
 //! that was taken, and never goes back. Putting in and taking out compare nothing with one another, so that what other events there are
-//! makes no difference; after the first ones, nothing is allocated.
+//! makes no difference; after the first ones, nothing is allocated: a word is linked at its own place, at which there is one word at a time.
 
 /// Nanoseconds that the wheel spans: a word of bits for each 64 of them, and one word over those.
 const SLOTS: usize = 4096;
 const WORD_BITS: usize = 64;
 /// Children of a node of the heap: four keys are one cache line.
 const ARITY: usize = 4;
-/// The end of a list.
-const END: u32 = u32::MAX;
-/// Bits of a word.
+/// Bits of a word; those below [`FLAG_BIT`] are its place.
 const VALUE_BITS: u32 = 21;
+const FLAG_BIT: u32 = VALUE_BITS - 1;
+const PLACE_MASK: u32 = (1 << FLAG_BIT) - 1;
 
 /// Time in the upper half; below it the order of putting in above [`VALUE_BITS`] bits of word: 2^43 words, months at the highest
 /// rates. One number, so that comparing takes no branch.
@@ -24,7 +24,7 @@ fn time_of(key: Key) -> u64 {
     (key >> 64) as u64
 }
 
-/// A word in a slot's list.
+/// A word in a slot's list, and the place of the next one's node.
 #[derive(Clone, Copy)]
 struct Node {
     value: u32,
@@ -37,10 +37,10 @@ pub(crate) struct Wheel {
     /// One bit a slot that has words, and one a word of those bits that is not zero.
     bits: [u64; SLOTS / WORD_BITS],
     summary: u64,
-    /// Last node of each slot's list, which the first one follows; only where its bit is set.
+    /// Place of the last word of each slot's list, which the first one follows; only where its bit is set.
     lists: Box<[u32; SLOTS]>,
+    /// By the word's place.
     nodes: Vec<Node>,
-    free: u32,
     far: Vec<Key>,
     order: u64,
 }
@@ -51,9 +51,8 @@ impl Default for Wheel {
             base_ns: 0,
             bits: [0; SLOTS / WORD_BITS],
             summary: 0,
-            lists: Box::new([END; SLOTS]),
+            lists: Box::new([0; SLOTS]),
             nodes: Vec::new(),
-            free: END,
             far: Vec::new(),
             order: 0,
         }
@@ -61,7 +60,8 @@ impl Default for Wheel {
 }
 
 impl Wheel {
-    /// Puts a word of at most [`VALUE_BITS`] bits in. A time before that of the last word that was taken counts as that.
+    /// Puts a word of at most [`VALUE_BITS`] bits in, of whose place no other word is in. A time before that of the last word that was
+    /// taken counts as that.
     #[inline]
     pub fn insert(&mut self, at_ns: u64, value: u32) {
         debug_assert!(value < 1 << VALUE_BITS);
@@ -69,6 +69,11 @@ impl Wheel {
         if at_ns - self.base_ns < SLOTS as u64 {
             return self.append(at_ns, value);
         }
+        self.insert_far(at_ns, value);
+    }
+
+    #[inline(never)]
+    fn insert_far(&mut self, at_ns: u64, value: u32) {
         self.order += 1;
         push(&mut self.far, Key::from(at_ns) << 64 | Key::from(self.order << VALUE_BITS | u64::from(value)));
     }
@@ -89,41 +94,44 @@ impl Wheel {
     }
 
     /// Takes the first word, where it is due until then; and its time.
-    #[inline]
+    #[inline(always)]
     pub fn take_until(&mut self, until_ns: u64) -> Option<(u64, u32)> {
         let slot = match self.first_slot() {
             Some(slot) => slot,
-            None => {
-                let first_ns = self.far.first().copied().map(time_of)?;
-                if first_ns > until_ns {
-                    return None;
-                }
-                self.base_ns = first_ns;
-                self.bring_near();
-                self.first_slot()?
-            }
+            None => self.first_far_slot(until_ns)?,
         };
         let at_ns = self.base_ns + self.after_base(slot);
         if at_ns > until_ns {
             return None;
         }
         self.base_ns = at_ns;
-        let last = self.lists[slot];
-        let first = self.nodes[last as usize].next;
-        let Node { value, next } = self.nodes[first as usize];
-        self.nodes[first as usize].next = self.free;
-        self.free = first;
+        let last = self.lists[slot] as usize;
+        let first = self.nodes[last].next as usize;
+        let Node { value, next } = self.nodes[first];
         if first == last {
             let word = slot / WORD_BITS;
-            self.bits[word] &= !(1 << (slot % WORD_BITS));
-            self.summary &= !(u64::from(self.bits[word] == 0) << word);
+            let left = self.bits[word] & !(1 << (slot % WORD_BITS));
+            self.bits[word] = left;
+            self.summary &= !(u64::from(left == 0) << word);
         } else {
-            self.nodes[last as usize].next = next;
+            self.nodes[last].next = next;
         }
         if self.far.first().is_some_and(|key| time_of(*key) - at_ns < SLOTS as u64) {
             self.bring_near();
         }
         Some((at_ns, value))
+    }
+
+    /// Where the wheel is empty: brings the first words of the heap into it, where they are due until then.
+    #[inline(never)]
+    fn first_far_slot(&mut self, until_ns: u64) -> Option<usize> {
+        let first_ns = self.far.first().copied().map(time_of)?;
+        if first_ns > until_ns {
+            return None;
+        }
+        self.base_ns = first_ns;
+        self.bring_near();
+        self.first_slot()
     }
 
     /// Nanoseconds from the base to a slot's time.
@@ -153,27 +161,27 @@ impl Wheel {
     /// Puts a word at the end of its slot's list.
     #[inline]
     fn append(&mut self, at_ns: u64, value: u32) {
-        let node = self.free;
-        if node == END {
+        let place = (value & PLACE_MASK) as usize;
+        if place >= self.nodes.len() {
             return self.append_new(at_ns, value);
         }
-        self.free = self.nodes[node as usize].next;
         let slot = at_ns as usize % SLOTS;
         let (word, bit) = (slot / WORD_BITS, 1 << (slot % WORD_BITS));
-        let last = std::mem::replace(&mut self.lists[slot], node);
-        let first = match self.bits[word] & bit {
-            0 => node,
-            _ => std::mem::replace(&mut self.nodes[last as usize].next, node),
+        let last = std::mem::replace(&mut self.lists[slot], place as u32);
+        let next = match self.bits[word] & bit {
+            0 => place as u32,
+            _ => std::mem::replace(&mut self.nodes[last as usize].next, place as u32),
         };
-        self.nodes[node as usize] = Node { value, next: first };
+        self.nodes[place] = Node { value, next };
         self.bits[word] |= bit;
         self.summary |= 1 << word;
     }
 
+    /// The same for a place that there has not been yet.
     #[cold]
+    #[inline(never)]
     fn append_new(&mut self, at_ns: u64, value: u32) {
-        self.free = self.nodes.len() as u32;
-        self.nodes.push(Node { value: 0, next: END });
+        self.nodes.resize((value & PLACE_MASK) as usize + 1, Node { value: 0, next: 0 });
         self.append(at_ns, value);
     }
 

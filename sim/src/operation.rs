@@ -109,7 +109,7 @@ pub fn key_of(number: u64) -> Key {
 }
 
 /// A read or write as a request; `data` is its buffer, as long as the range.
-#[inline]
+#[inline(always)]
 pub(crate) fn block_request(target: &BlockTarget, write: bool, offset: u64, data: Vec<u8>) -> HostRequest {
     let bytes = data.len() as u32;
     let mut first = None;

@@ -108,11 +108,18 @@ impl Simulation {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, now_ns: u64, (number, index): (u32, u32), hre: HreId, operation: Operation, buffer: Vec<u8>) {
         let request = match (operation, &self.block, &self.kv) {
             (Operation::Read { offset, .. } | Operation::Write { offset, .. }, Some(block), _) => {
-                Ok(operation::block_request(block, operation.is_write(), offset, buffer))
+                let request = operation::block_request(block, operation.is_write(), offset, buffer);
+                return match self.submit(now_ns, hre, request, Owner::Slot(number, index)) {
+                    Ok(()) => self.generators[number as usize].slots[index as usize].stage = Stage::Device,
+                    Err(request) => {
+                        self.generators[number as usize].slots[index as usize].buffer = request.buffer;
+                        self.refused(number, index);
+                    }
+                };
             }
             (Operation::Flush | Operation::Deallocate { .. }, Some(block), _) => {
                 Ok(operation::plain_request(block, operation, buffer))
@@ -149,6 +156,7 @@ impl Simulation {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn completed(&mut self, world: &mut World, number: u32, index: u32, mut completion: HostCompletion) {
         let generator = &mut self.generators[number as usize];
         let slot = &mut generator.slots[index as usize];

@@ -4,7 +4,7 @@
 //! SPUs.
 
 use super::{DMA_BYTES_A_COST, Device, RUN_COST};
-use crate::event::Completion;
+use crate::event::Wait;
 use crate::protection::may_request;
 use crate::request::{AppNumber, RpcOutcome};
 use crate::spu::os::Origin;
@@ -78,8 +78,7 @@ impl Device {
         if let Ok(Offered::Answered { status, result }) = taken {
             self.machine.borrow_mut().respond_to(token, status, result);
         }
-        self.account(number, spu, account, instructions);
-        self.charge(spu, metered.then_some(instructions), Some(token));
+        self.ran((number, spu, account), (instructions, metered), Some(token));
         match taken {
             Ok(Offered::Taken | Offered::Answered { .. }) => true,
             Ok(Offered::NoThread) => {
@@ -100,22 +99,35 @@ impl Device {
         }
     }
 
-    #[inline]
-    pub(super) fn account(&mut self, number: AppNumber, spu: u16, account: u16, instructions: u64) {
+    /// A handler has run: it is charged to its app, its SPU and the account whose work it was; under a model, its processor is taken for as
+    /// long as that says. `started`: the activity that it began with. True where requests wait for a thread of the app.
+    #[inline(always)]
+    fn ran(
+        &mut self,
+        (number, spu, account): (AppNumber, u16, u16),
+        (instructions, metered): (u64, bool),
+        started: Option<u32>,
+    ) -> bool {
         let machine = &mut *self.machine.borrow_mut();
         let dma_bytes = std::mem::take(&mut machine.run_dma_bytes);
         self.run_instructions += instructions;
         self.run_cost += RUN_COST + instructions + dma_bytes / DMA_BYTES_A_COST;
         machine.spus[spu as usize].instructions += instructions;
+        let mut waits = false;
         if let Some(app) = machine.apps[number as usize].as_mut() {
             app.counters.instructions += instructions;
             app.counters.dma_bytes += dma_bytes;
+            waits = !app.waiting[spu as usize].is_empty();
         }
         let units = machine.bridge.accounts.charge(account, instructions, dma_bytes);
-        match machine.timing {
-            None => machine.events.charge(account, units),
-            Some(_) => self.processors[spu as usize].queue.charge(account, units),
+        if !machine.is_timed() {
+            machine.events.charge(account, units);
+            return waits;
         }
+        let processor = &mut self.processors[spu as usize];
+        processor.queue.charge(account, units);
+        processor.ran(machine, spu, metered.then_some(instructions), started);
+        waits
     }
 
     /// Charges the account of the event that is handled for work that no handler did.
@@ -139,12 +151,13 @@ impl Device {
         machine.tell_app_ended(number, spu, why);
     }
 
-    pub(super) fn complete(&mut self, completion: Completion) {
-        let Completion { spu, app: number, account, incarnation, .. } = completion;
+    /// A wait has ended: bytes go into the app's memory, and its handler goes on.
+    pub(super) fn complete(&mut self, of: &Wait, memory: Option<Box<(u64, Vec<u8>)>>) {
+        let &Wait { spu, app: number, account, incarnation, wake, token } = of;
         {
             let mut machine = self.machine.borrow_mut();
             machine.running = account;
-            if let Some(token) = completion.token {
+            if let Some(token) = token {
                 machine.drained(token);
             }
             match machine.app(number) {
@@ -154,22 +167,21 @@ impl Device {
         }
         let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
         let Some(instance) = slot.and_then(Option::as_mut) else { return };
-        let mut ran = match &completion.memory {
+        let mut ran = match &memory {
             Some(memory) => instance.local(memory.0, memory.1.len()).map(|local| local.copy_from_slice(&memory.1)),
             None => Ok(()),
         };
-        if let (Ok(()), Some((wait, result))) = (&ran, completion.wake) {
+        if let (Ok(()), Some((wait, result))) = (&ran, wake) {
             ran = instance.complete(wait, result);
         }
         let (instructions, metered) = (instance.instructions(), instance.is_metered());
-        if completion.wake.is_some() {
-            self.account(number, spu, account, instructions);
-            self.charge(spu, metered.then_some(instructions), None);
-        }
+        let waits = wake.is_none() || self.ran((number, spu, account), (instructions, metered), None);
         if let Err(why) = ran {
             return self.trapped(number, spu, &why);
         }
-        self.offer_waiting(number, spu);
+        if waits {
+            self.offer_waiting(number, spu);
+        }
     }
 
     /// Offers again what found no free thread before.

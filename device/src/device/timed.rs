@@ -6,7 +6,7 @@
 //! depends on what hosts hand in and when, and on nothing that the machine does.
 
 use super::*;
-use crate::event::Due;
+use crate::event::{Due, Wait};
 use crate::fair::FairQueue;
 use crate::model::{ModelStatistics, TraceSink};
 
@@ -43,11 +43,11 @@ impl Machine {
                     return Hardware::Software(place);
                 }
                 Some(&Event::Response { transfer, outcome, result }) => {
-                    self.events.take(place);
+                    self.events.release(place);
                     self.bridge.end_rpc(transfer, outcome, result);
                 }
                 Some(&Event::DmaData(dma)) => {
-                    self.events.take(place);
+                    self.events.release(place);
                     self.dma_data(&dma);
                     continue;
                 }
@@ -67,6 +67,16 @@ impl Machine {
     }
 }
 
+/// What an event has a processor do.
+enum Next {
+    /// Begin with this activity.
+    Start(u32),
+    /// Go on after this wait.
+    Go(Wait),
+    /// What the event itself says.
+    Aside,
+}
+
 /// An SPU's processor.
 #[derive(Default)]
 pub(super) struct Processor {
@@ -74,6 +84,18 @@ pub(super) struct Processor {
     pub free_ns: u64,
     /// What waits for it; while something does, an [`Event::Processor`] is scheduled.
     pub queue: FairQueue<Event>,
+}
+
+impl Processor {
+    /// A handler has run: the processor is taken for as long as the model says, and what it asked for begins then.
+    #[inline(always)]
+    pub(super) fn ran(&mut self, machine: &mut Machine, spu: u16, instructions: Option<u64>, started: Option<u32>) {
+        let Some(timing) = machine.timing.as_mut() else { return };
+        let work = Work { instructions, dispatch: started.is_some(), id: started.unwrap_or(0), ..machine.work };
+        self.free_ns = timing.processor(machine.now_ns.max(self.free_ns), spu, &work);
+        machine.work = Work::default();
+        machine.begin_deferred(self.free_ns);
+    }
 }
 
 impl Device {
@@ -172,26 +194,41 @@ impl Device {
     /// What concerns handlers, processors or the control service.
     #[inline]
     fn handle(&mut self, place: u32) {
-        let (at, now_ns) = {
+        let (what, now_ns) = {
             let machine = &mut *self.machine.borrow_mut();
-            let at = match machine.events.held_at(place) {
-                Some(Event::Complete(completion)) => Some((completion.spu, completion.account)),
+            let what = match machine.events.held_at(place) {
+                Some(Event::Complete(Completion { of, memory: None })) => Some((of.spu, of.account, Next::Go(*of))),
+                Some(Event::Complete(Completion { of, .. })) => Some((of.spu, of.account, Next::Aside)),
                 Some(&Event::Deliver { token }) => {
                     let activity = machine.activities.get(token).filter(|activity| activity.app != CONTROL_APP);
-                    activity.map(|activity| (activity.spu, activity.account))
+                    activity.map(|activity| (activity.spu, activity.account, Next::Start(token)))
                 }
                 _ => None,
             };
-            (at, machine.now_ns)
+            (what, machine.now_ns)
         };
-        let Some((spu, account)) = at else { return self.handle_aside(place) };
+        let Some((spu, account, next)) = what else { return self.handle_aside(place) };
         // For a processor: now, where that is free and nothing came before it.
-        let Some(event) = self.machine.borrow_mut().events.take(place) else { return };
         let processor = &mut self.processors[spu as usize];
         let was_empty = processor.queue.is_empty();
         if was_empty && processor.free_ns <= now_ns {
-            return self.work_on(event);
+            // The usual ones own nothing and are not moved.
+            return match next {
+                Next::Start(token) => {
+                    self.machine.borrow_mut().events.release(place);
+                    self.deliver(token);
+                }
+                Next::Go(of) => {
+                    self.machine.borrow_mut().events.release(place);
+                    self.complete(&of, None);
+                }
+                Next::Aside => {
+                    let event = self.machine.borrow_mut().events.take(place);
+                    event.into_iter().for_each(|event| self.work_on(event));
+                }
+            };
         }
+        let Some(event) = self.machine.borrow_mut().events.take(place) else { return };
         processor.queue.push(account, event);
         if was_empty {
             self.await_processor(spu);
@@ -216,7 +253,7 @@ impl Device {
     #[inline]
     fn work_on(&mut self, event: Event) {
         match event {
-            Event::Complete(completion) => self.complete(completion),
+            Event::Complete(Completion { of, memory }) => self.complete(&of, memory),
             Event::Deliver { token } => self.deliver(token),
             _ => debug_assert!(false, "only these are for processors"),
         }
@@ -228,18 +265,5 @@ impl Device {
             let machine = &mut *self.machine.borrow_mut();
             machine.events.push_at(processor.free_ns.max(machine.now_ns), Event::Processor { spu });
         }
-    }
-
-    /// A handler has run: its processor is taken for as long as the model says, and what it asked for begins then. `started`: the
-    /// activity that it began with.
-    #[inline]
-    pub(super) fn charge(&mut self, spu: u16, instructions: Option<u64>, started: Option<u32>) {
-        let machine = &mut *self.machine.borrow_mut();
-        let Some(timing) = machine.timing.as_mut() else { return };
-        let processor = &mut self.processors[spu as usize];
-        let work = Work { instructions, dispatch: started.is_some(), id: started.unwrap_or(0), ..machine.work };
-        processor.free_ns = timing.processor(machine.now_ns.max(processor.free_ns), spu, &work);
-        machine.work = Work::default();
-        machine.begin_deferred(processor.free_ns);
     }
 }

@@ -13,7 +13,7 @@ use super::trace::{Lane, TraceSink, Tracer};
 use crate::clock::{Agenda, DmaStep, Endpoint, Message, Timing, Transfer, Work};
 
 /// Word of the tick at which the ring's token is free; all others are messages that reach the ring.
-const RING_FREE: u32 = (1 << 20) - 1;
+const RING_FREE: u32 = Agenda::OWN_TICK;
 /// Station of the bridge; SPUs follow it.
 const BRIDGE_STATION: u16 = 0;
 
@@ -34,6 +34,8 @@ pub struct HardwareModel {
     parameters: ModelParameters,
     host: HostLink,
     ring: Ring,
+    /// Time of a link packet's worth on the ring.
+    first_packet_ns: u64,
     /// True where a tick for the ring's token is on the agenda.
     ring_tick: bool,
     spus: Vec<SpuHardware>,
@@ -46,9 +48,12 @@ impl HardwareModel {
     /// Hardware at rest, with so many SPUs and media of `bank_bytes` behind each. The error names the parameter that is wrong.
     pub fn new(parameters: &ModelParameters, spus: u16, bank_bytes: u64) -> Result<Self, String> {
         parameters.validate()?;
+        let host = HostLink::new(&parameters.link, &parameters.bridge);
+        let ring = Ring::new(&parameters.ring, usize::from(spus) + 1);
         Ok(HardwareModel {
-            host: HostLink::new(&parameters.link, &parameters.bridge),
-            ring: Ring::new(&parameters.ring, usize::from(spus) + 1),
+            first_packet_ns: ring.transmission_ns(host.packet_bytes()),
+            host,
+            ring,
             ring_tick: false,
             spus: (0..spus).map(|spu| SpuHardware::new(parameters, spu, bank_bytes)).collect(),
             carried: Vec::new(),
@@ -69,7 +74,7 @@ impl HardwareModel {
         let from_ring = FromRing {
             arrival_ns: sent.arrival_ns,
             transmission_ns: sent.transmission_ns,
-            first_packet_ns: self.ring.transmission_ns(self.host.packet_bytes()),
+            first_packet_ns: self.first_packet_ns,
             payload_bytes: carried.payload_bytes,
             completes: !carried.streamed,
             id: sent.id,
@@ -82,6 +87,7 @@ impl HardwareModel {
     }
 
     /// Notes a message down until it has arrived.
+    #[inline(always)]
     fn note(&mut self, message: &Message, streamed: bool) {
         let station = |end: Endpoint| match end {
             Endpoint::Host | Endpoint::Bridge => BRIDGE_STATION,

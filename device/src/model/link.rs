@@ -4,7 +4,7 @@
 //! Invariants: messages of one direction keep their order; the two directions share nothing.
 
 use super::parameters::{BridgeParameters, LinkParameters};
-use super::resource::{Fifo, Rate};
+use super::resource::{Divisor, Fifo, Rate};
 use super::trace::{Lane, Tracer};
 
 /// Link and bridge.
@@ -12,6 +12,7 @@ use super::trace::{Lane, Tracer};
 pub struct HostLink {
     link: LinkParameters,
     bridge: BridgeParameters,
+    packet_payload: Divisor,
     in_rate: Rate,
     out_rate: Rate,
     /// Bytes of a command on the wire, and of a completion.
@@ -46,25 +47,23 @@ pub struct FromRing {
     pub id: u32,
 }
 
-/// Bytes on the wire for that many of payload.
+/// Bytes on the wire for that many of payload, in packets with so much each.
 #[inline]
-fn wire_bytes(link: &LinkParameters, payload_bytes: u64, overhead_bytes: u32) -> u64 {
-    let packets = match payload_bytes {
-        0 => 0,
-        bytes => bytes.div_ceil(u64::from(link.packet_payload_bytes)),
-    };
-    payload_bytes + packets * u64::from(overhead_bytes)
+fn wire_bytes(packet_payload: Divisor, payload_bytes: u64, overhead_bytes: u32) -> u64 {
+    payload_bytes + packet_payload.div_ceil(payload_bytes) * u64::from(overhead_bytes)
 }
 
 impl HostLink {
     /// At rest.
     pub fn new(link: &LinkParameters, bridge: &BridgeParameters) -> Self {
+        let packet_payload = Divisor::new(link.packet_payload_bytes.into());
         let [command_bytes, completion_bytes] = [
             (link.command_bytes, link.in_packet_overhead_bytes),
             (link.completion_bytes, link.out_packet_overhead_bytes),
         ]
-        .map(|(bytes, overhead)| wire_bytes(link, bytes.into(), overhead));
+        .map(|(bytes, overhead)| wire_bytes(packet_payload, bytes.into(), overhead));
         HostLink {
+            packet_payload,
             in_rate: Rate::per_s(link.in_bytes_per_s),
             out_rate: Rate::per_s(link.out_bytes_per_s),
             command_bytes,
@@ -88,7 +87,7 @@ impl HostLink {
     #[inline]
     pub fn inward(&mut self, at_ns: u64, payload_bytes: u64, id: u32, trace: &mut Tracer) -> u64 {
         let overhead = self.link.in_packet_overhead_bytes;
-        let wire = self.command_bytes + wire_bytes(&self.link, payload_bytes, overhead);
+        let wire = self.command_bytes + wire_bytes(self.packet_payload, payload_bytes, overhead);
         let (begin_ns, end_ns) = self.link_in.take(at_ns, self.in_rate.duration_ns(wire), wire);
         let command_ns = begin_ns + self.in_rate.duration_ns(self.command_bytes) + self.link.in_latency_ns;
         let (work_ns, worked_ns) = self.bridge_in.take(command_ns, self.bridge.in_message_ns, 0);
@@ -106,7 +105,7 @@ impl HostLink {
         let FromRing { arrival_ns, transmission_ns, first_packet_ns, payload_bytes, completes, id } = message;
         let overhead = self.link.out_packet_overhead_bytes;
         let completion_bytes = if completes { self.completion_bytes } else { 0 };
-        let wire = completion_bytes + wire_bytes(&self.link, payload_bytes, overhead);
+        let wire = completion_bytes + wire_bytes(self.packet_payload, payload_bytes, overhead);
         let first_ns = match self.bridge.cut_through {
             true => arrival_ns - transmission_ns + first_packet_ns.min(transmission_ns),
             false => arrival_ns,

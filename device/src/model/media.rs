@@ -5,7 +5,7 @@
 
 use super::parameters::{FixedLatencyParameters, MediaParameters};
 use super::pcm::{Access, Pcm};
-use super::resource::{Fifo, duration_ns};
+use super::resource::{Divisor, Fifo, Rate};
 use super::statistics::{MediaStatistics, ResourceStatistics};
 use super::trace::{Lane, Tracer};
 
@@ -110,6 +110,9 @@ pub struct FixedMedia {
     parameters: FixedLatencyParameters,
     spu: u16,
     units: Vec<u64>,
+    unit_count: Divisor,
+    interleave_shift: u32,
+    channel_rate: Rate,
     channel: Fifo,
     counters: MediaStatistics,
 }
@@ -120,6 +123,10 @@ impl FixedMedia {
             parameters: parameters.clone(),
             spu,
             units: vec![0; parameters.units as usize],
+            unit_count: Divisor::new(parameters.units.into()),
+            // A power of two: validated.
+            interleave_shift: parameters.interleave_bytes.trailing_zeros(),
+            channel_rate: Rate::per_s(parameters.channel_bytes_per_s),
             channel: Fifo::default(),
             counters: MediaStatistics::default(),
         }
@@ -135,7 +142,7 @@ impl FixedMedia {
     /// The time of a transfer on the channel, which begins then.
     #[inline]
     fn transfer(&mut self, at_ns: u64, bytes: u64) -> u64 {
-        self.channel.take(at_ns, duration_ns(bytes, self.parameters.channel_bytes_per_s), bytes).1
+        self.channel.take(at_ns, self.channel_rate.duration_ns(bytes), bytes).1
     }
 
     #[inline]
@@ -158,8 +165,9 @@ impl FixedMedia {
         let interleave = u64::from(self.parameters.interleave_bytes);
         let mut end_ns = at_ns;
         while left > 0 {
-            let bytes = left.min(interleave - address % interleave);
-            let unit = (address / interleave % self.units.len() as u64) as usize;
+            let bytes = left.min(interleave - (address & (interleave - 1)));
+            let piece = address >> self.interleave_shift;
+            let unit = (piece - self.unit_count.div(piece) * self.unit_count.get()) as usize;
             let begin_ns = at_ns.max(self.units[unit]);
             self.units[unit] = begin_ns + latency_ns;
             end_ns = end_ns.max(self.units[unit]);

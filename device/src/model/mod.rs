@@ -12,6 +12,7 @@
 //! One file a resource: `link` (host link and bridge), `ring`, `spu` (processors, DMA controllers, accelerators), `media` (phase-change
 //! memory, or media of fixed latency; flash takes the same seam), `start_gap` and `wear` for what phase-change memory needs.
 
+pub(crate) mod chosen;
 mod energy;
 mod hardware;
 mod link;

@@ -43,6 +43,50 @@ impl Rate {
     }
 }
 
+/// A number that is divided by, prepared so that no step divides.
+#[derive(Clone, Copy, Debug)]
+pub struct Divisor {
+    number: u64,
+    /// 2^64 over the number, rounded up; 0 for 1.
+    reciprocal: u64,
+    /// All bits where the number is 1.
+    one: u64,
+}
+
+/// Below this, quotients are exact by multiplication: the error of the reciprocal, less than 2^-64 of a quotient's unit for each unit that
+/// is divided, stays below what the smallest remainder leaves.
+const PREPARED_MAX: u64 = 1 << 32;
+
+impl Divisor {
+    /// Any number; 0 must not be divided by.
+    pub fn new(number: u64) -> Self {
+        let reciprocal = if number > 1 { u64::MAX / number + 1 } else { 0 };
+        Divisor { number, reciprocal, one: if number == 1 { !0 } else { 0 } }
+    }
+
+    /// The number.
+    #[inline]
+    pub fn get(self) -> u64 {
+        self.number
+    }
+
+    /// `dividend / number`, rounded down.
+    #[inline]
+    pub fn div(self, dividend: u64) -> u64 {
+        if (dividend | self.number) < PREPARED_MAX {
+            ((u128::from(dividend) * u128::from(self.reciprocal)) >> 64) as u64 + (dividend & self.one)
+        } else {
+            dividend / self.number
+        }
+    }
+
+    /// `dividend / number`, rounded up.
+    #[inline]
+    pub fn div_ceil(self, dividend: u64) -> u64 {
+        if dividend == 0 { 0 } else { self.div(dividend - 1) + 1 }
+    }
+}
+
 /// A server with one queue.
 #[derive(Clone, Debug, Default)]
 pub struct Fifo {
@@ -115,6 +159,21 @@ mod tests {
         assert_eq!(duration_ns(0, 1), 0);
         assert_eq!(duration_ns(1 << 40, 1 << 30), 1024 * SECOND_NS);
         assert_eq!(duration_ns(u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn prepared_quotients_are_exact() {
+        let mut random = Random::new(5);
+        let numbers = [1, 2, 3, 7, 16, 88, 256, 4095, 4096, 4097, (1 << 32) - 1, 1 << 32, u64::MAX];
+        for number in numbers.into_iter().chain((0..200).map(|_| random.below(1 << 32) + 1).collect::<Vec<_>>()) {
+            let divisor = Divisor::new(number);
+            let near = (0..20).map(|times| (number.wrapping_mul(random.below(1 << 20) + 1)).wrapping_add(times).wrapping_sub(10));
+            let dividends: Vec<u64> = near.chain([0, 1, (1 << 32) - 1, 1 << 32, u64::MAX]).collect();
+            for dividend in dividends.into_iter().chain((0..200).map(|_| random.below(1 << 33))) {
+                assert_eq!(divisor.div(dividend), dividend / number, "{dividend} / {number}");
+                assert_eq!(divisor.div_ceil(dividend), dividend.div_ceil(number), "{dividend} / {number}");
+            }
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! arrives in the order in which it was sent. On a ring at rest, who asks first is served first, when the token has come by.
 
 use super::parameters::RingParameters;
-use super::resource::{Fifo, Rate};
+use super::resource::{Divisor, Fifo, Rate};
 use super::statistics::ResourceStatistics;
 use std::collections::VecDeque;
 
@@ -39,9 +39,9 @@ pub struct Sent {
 /// The ring.
 #[derive(Debug)]
 pub struct Ring {
-    width_bytes: u64,
+    width_bytes: Divisor,
     cycles: Rate,
-    round_trip_ns: u64,
+    round_trip_ns: Divisor,
     /// Time over so many places.
     hops_ns: Vec<u64>,
     queues: Vec<VecDeque<Waiting>>,
@@ -57,9 +57,9 @@ impl Ring {
     pub fn new(parameters: &RingParameters, stations: usize) -> Self {
         assert!(stations > 0);
         Ring {
-            width_bytes: u64::from(parameters.width_bits / 8),
+            width_bytes: Divisor::new(u64::from(parameters.width_bits / 8)),
             cycles: Rate::per_s(parameters.clock_hz),
-            round_trip_ns: parameters.round_trip_ns,
+            round_trip_ns: Divisor::new(parameters.round_trip_ns),
             hops_ns: (0..=stations as u64).map(|hops| hops * parameters.round_trip_ns / stations as u64).collect(),
             queues: (0..stations).map(|_| VecDeque::new()).collect(),
             waiting: 0,
@@ -71,7 +71,7 @@ impl Ring {
     /// Time of `bytes` on the ring.
     #[inline]
     pub fn transmission_ns(&self, bytes: u64) -> u64 {
-        self.cycles.duration_ns(bytes.div_ceil(self.width_bytes))
+        self.cycles.duration_ns(self.width_bytes.div_ceil(bytes))
     }
 
     /// Places from one station to another, 1 to all of them (the own one).
@@ -88,21 +88,28 @@ impl Ring {
     pub fn offer(&mut self, now_ns: u64, from: u16, to: u16, bytes: u64, id: u32) -> Option<Sent> {
         let waiting = Waiting { since_ns: now_ns, to, bytes, id };
         if self.waiting > 0 || now_ns < self.carried.free_ns {
-            self.queues[from as usize].push_back(waiting);
-            self.waiting += 1;
+            self.enqueue(from, waiting);
             return None;
         }
         Some(self.send(now_ns, from as usize, waiting))
     }
 
+    #[inline(never)]
+    fn enqueue(&mut self, from: u16, waiting: Waiting) {
+        self.queues[from as usize].push_back(waiting);
+        self.waiting += 1;
+    }
+
     /// The token is free: the next message, if one waits.
+    #[inline(never)]
     pub fn next(&mut self, now_ns: u64) -> Option<Sent> {
         if self.waiting == 0 || now_ns < self.carried.free_ns {
             return None;
         }
         let places = self.queues.len();
-        for hops in 1..=places {
-            let station = (self.holder + hops) % places;
+        let mut station = self.holder;
+        for _ in 0..places {
+            station = if station + 1 >= places { 0 } else { station + 1 };
             if let Some(waiting) = self.queues[station].pop_front() {
                 self.waiting -= 1;
                 return Some(self.send(now_ns, station, waiting));
@@ -123,14 +130,14 @@ impl Ring {
         self.waiting
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, now_ns: u64, station: usize, message: Waiting) -> Sent {
         // The token travels on and on while nobody takes it: it passes the station once a round.
         let mut begin_ns = self.carried.free_ns + self.hops_ns[self.distance(self.holder, station)];
         if begin_ns < now_ns {
-            begin_ns = match self.round_trip_ns {
+            begin_ns = match self.round_trip_ns.get() {
                 0 => now_ns,
-                round_ns => begin_ns + (now_ns - begin_ns).div_ceil(round_ns) * round_ns,
+                round_ns => begin_ns + self.round_trip_ns.div_ceil(now_ns - begin_ns) * round_ns,
             };
         }
         let transmission_ns = self.transmission_ns(message.bytes);

@@ -24,12 +24,20 @@ pub struct SpuHardware {
     pub media: Media,
     dma_byte_fs: u64,
     cycles: Rate,
+    /// Cycles of a run of native code, without its overheads.
+    native_cycles: u64,
 }
 
 /// Time of an accelerator for so many bytes.
 fn accelerator_ns(parameters: &AcceleratorParameters, bytes: u64) -> u64 {
     let cycles = bytes.div_ceil(u64::from(parameters.bytes_per_cycle));
     parameters.set_up_ns + duration_ns(cycles, parameters.clock_hz)
+}
+
+/// Cycles of so many instructions.
+#[inline]
+fn cycles_of(parameters: &ModelParameters, instructions: u64) -> u64 {
+    (instructions as f64 * parameters.spu.cycles_per_instruction + 0.5) as u64
 }
 
 impl SpuHardware {
@@ -43,6 +51,7 @@ impl SpuHardware {
             media: Media::new(&parameters.media, number, bank_bytes),
             dma_byte_fs: byte_fs(parameters.dma.bytes_per_s),
             cycles: Rate::per_s(parameters.spu.clock_hz),
+            native_cycles: cycles_of(parameters, parameters.spu.native_run_instructions),
         }
     }
 
@@ -50,13 +59,16 @@ impl SpuHardware {
     #[inline]
     pub fn run(&mut self, parameters: &ModelParameters, at_ns: u64, work: &Work, trace: &mut Tracer) -> u64 {
         let spu = &parameters.spu;
-        let instructions = work.instructions.unwrap_or(spu.native_run_instructions);
+        let computing = match work.instructions {
+            Some(instructions) => cycles_of(parameters, instructions),
+            None => self.native_cycles,
+        };
         let overhead = if work.dispatch { spu.dispatch_cycles } else { spu.resume_cycles };
         let cycles = overhead
             + u64::from(work.sends) * spu.send_cycles
             + u64::from(work.dmas) * spu.dma_set_up_cycles
             + u64::from(work.permission_checks) * spu.permission_check_cycles
-            + (instructions as f64 * spu.cycles_per_instruction + 0.5) as u64;
+            + computing;
         let computing_ns = self.cycles.duration_ns(cycles);
         let mut waiting_ns = 0;
         if work.compared_bytes > 0 {

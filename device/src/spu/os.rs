@@ -11,10 +11,11 @@ use super::abi;
 use super::permission::Rights;
 use super::timed::Deferred;
 use crate::bridge::Bridge;
-use crate::clock::{Endpoint, Timing, Transfer, Work};
+use crate::clock::{Endpoint, Transfer, Work};
+use crate::model::chosen::ChosenModel;
 use crate::config::DeviceConfig;
 use crate::device::Continuation;
-use crate::event::{Completion, Event, EventQueue};
+use crate::event::{Wait, Completion, Event, EventQueue};
 use crate::hre::HreId;
 use crate::media::controller::MediaController;
 use crate::media::store::StoreError;
@@ -140,7 +141,7 @@ pub(crate) struct Machine {
     /// The clock of whoever drives the device: when what hosts hand in comes.
     pub host_now_ns: u64,
     pub config: DeviceConfig,
-    pub timing: Option<Box<dyn Timing>>,
+    pub timing: Option<ChosenModel>,
     /// Under a model: what begins when the run of a handler ends, and what the run has made the processor do.
     pub deferred: Vec<Deferred>,
     pub work: Work,
@@ -371,20 +372,20 @@ impl Machine {
         }
         if last || memory.is_some() {
             // Bytes for the app's memory travel with the completion; those of earlier operations of a group go ahead of it.
-            let completion = Completion {
+            let of = Wait {
                 spu: caller.spu,
                 app: caller.app,
                 account,
                 incarnation: caller.incarnation,
                 wake: last.then_some((wait, result)),
-                memory,
                 token: token.filter(|_| last),
             };
-            self.events.push(self.ready_account(account), Event::Complete(completion));
+            self.events.push(self.ready_account(account), Event::Complete(Completion { of, memory }));
         }
     }
 
     /// Under a model: ends a wait that took no store's time with `result` when a DMA that begins after this run has ended.
+    #[inline(always)]
     pub fn complete_after(
         &mut self,
         (transfer, streamed): (Transfer, bool),
@@ -396,16 +397,15 @@ impl Machine {
         if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
             activity.pending_dmas += 1;
         }
-        let completion = Completion {
+        let of = Wait {
             spu: caller.spu,
             app: caller.app,
             account: self.running,
             incarnation: caller.incarnation,
             wake: Some((wait, result)),
-            memory: None,
             token,
         };
-        self.dma_then(transfer, streamed, Event::Complete(completion));
+        self.dma_then(transfer, streamed, Event::Complete(Completion { of, memory: None }));
     }
 
     /// `respond`: ends a request, once its pending DMAs have drained.
@@ -443,21 +443,20 @@ impl Machine {
     #[inline]
     pub fn end_activity(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
         // The usual one goes without being moved.
-        if let Some(&Activity { origin: Origin::Host { transfer }, account, spu, placed, .. }) =
+        if let Some(&Activity { origin: Origin::Host { transfer }, account, spu, placed, replied_bytes, .. }) =
             self.activities.get(token)
-            && !self.is_timed()
         {
             self.activities.discard(token);
             self.host_request_ended(account, spu, placed);
-            return self.bridge.end_rpc(transfer, outcome, result);
+            if !self.is_timed() {
+                return self.bridge.end_rpc(transfer, outcome, result);
+            }
+            let ends = (Endpoint::Spu(spu), Endpoint::Host);
+            return self.carry(Event::Response { transfer, outcome, result }, ends, 0, replied_bytes);
         }
         let Some(activity) = self.activities.remove(token) else { return };
-        let ends = (Endpoint::Spu(activity.spu), Endpoint::Host);
         match activity.origin {
-            Origin::Host { transfer } => {
-                self.host_request_ended(activity.account, activity.spu, activity.placed);
-                self.carry(Event::Response { transfer, outcome, result }, ends, 0, activity.replied_bytes);
-            }
+            Origin::Host { .. } => {}
             Origin::Spu(origin) => {
                 let SpuOrigin { group, sender, users, reply, reply_pointer, .. } = *origin;
                 self.release_inbox(activity.spu, users);

@@ -7,7 +7,7 @@
 use super::abi::{self, DONE, PENDING};
 use super::os::{Caller, Machine};
 use crate::accounts::{EVENTS, KERNEL};
-use crate::event::{Completion, Event};
+use crate::event::{Completion, Event, Wait};
 use crate::request::AppNumber;
 
 /// What the DMAs of one run move before it makes way for others: it goes on by a completion.
@@ -48,18 +48,15 @@ impl Machine {
         let Some(activity) = self.activities.get_mut(token) else { return DONE };
         activity.pending_dmas += 1;
         let account = self.running;
-        self.events.push(
+        let of = Wait {
+            spu: caller.spu,
+            app: caller.app,
             account,
-            Event::Complete(Completion {
-                spu: caller.spu,
-                app: caller.app,
-                account,
-                incarnation: caller.incarnation,
-                wake: Some((wait, 0)),
-                memory: None,
-                token: Some(token),
-            }),
-        );
+            incarnation: caller.incarnation,
+            wake: Some((wait, 0)),
+            token: Some(token),
+        };
+        self.events.push(account, Event::Complete(Completion { of, memory: None }));
         PENDING
     }
 

@@ -5,9 +5,10 @@
 //! asked; an event that is held has exactly one way to its time, by a message or by a DMA.
 
 use super::os::Machine;
-use crate::clock::{Agenda, DmaStep, Endpoint, Message, Timing, Transfer, Work};
+use crate::clock::{Agenda, DmaStep, Endpoint, Message, Transfer, Work};
 use crate::event::{Event, EventQueue};
 use crate::interconnect::HEADER_BYTES;
+use crate::model::chosen::ChosenModel;
 
 /// A DMA and the event that follows it.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +22,8 @@ pub(crate) struct TimedDma {
 
 impl TimedDma {
     /// It begins and ends then.
-    fn ends(&self, (begin_ns, end_ns): (u64, u64), timing: &mut dyn Timing, events: &mut EventQueue) {
+    #[inline(always)]
+    fn ends(&self, (begin_ns, end_ns): (u64, u64), timing: &mut ChosenModel, events: &mut EventQueue) {
         events.schedule(end_ns, self.then);
         if self.streamed {
             let Transfer { spu, segment_bytes, segments, .. } = self.transfer;
@@ -38,10 +40,10 @@ impl TimedDma {
 }
 
 /// Something that begins when the handler's run has ended.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Deferred {
-    /// A DMA.
-    Dma(TimedDma),
+    /// A DMA: the place of its [`Event::DmaData`].
+    Dma(u32),
     /// A message; its number is the place of the event.
     Message(Message),
 }
@@ -54,6 +56,7 @@ impl Machine {
     }
 
     /// Sends a message whose arrival is `event`.
+    #[inline(always)]
     pub fn carry(&mut self, event: Event, (from, to): (Endpoint, Endpoint), arguments_bytes: u64, payload_bytes: u64) {
         let id = self.events.hold(event);
         let header_bytes = (HEADER_BYTES + arguments_bytes) as u32;
@@ -68,41 +71,55 @@ impl Machine {
     }
 
     /// Begins a DMA after this run, whose end is `event`; `streamed`: its data go to a host as they move.
+    #[inline(always)]
     pub fn dma_then(&mut self, transfer: Transfer, streamed: bool, event: Event) {
         let then = self.events.hold(event);
         self.work.dmas += 1;
-        self.deferred.push(Deferred::Dma(TimedDma { transfer, then, streamed }));
+        let place = self.events.hold(Event::DmaData(TimedDma { transfer, then, streamed }));
+        self.deferred.push(Deferred::Dma(place));
     }
 
     /// A run has ended at `at_ns` (or something outside of a run has happened): what was asked for begins.
-    #[inline]
+    #[inline(always)]
     pub fn begin_deferred(&mut self, at_ns: u64) {
-        if self.deferred.is_empty() {
-            return;
-        }
-        self.work = Work::default();
-        let Some(timing) = self.timing.as_mut() else { return };
-        for deferred in self.deferred.drain(..) {
-            match deferred {
-                Deferred::Message(message) => timing.send(at_ns, message, &mut Agenda(&mut self.events)),
-                Deferred::Dma(dma) => match timing.dma(at_ns, &dma.transfer) {
-                    DmaStep::Ends(end_ns) => dma.ends((at_ns, end_ns), &mut **timing, &mut self.events),
-                    DmaStep::Data(data_ns) => self.events.push_at(data_ns, Event::DmaData(dma)),
-                },
-            }
+        if !self.deferred.is_empty() {
+            self.begin_all_deferred(at_ns);
         }
     }
 
+    fn begin_all_deferred(&mut self, at_ns: u64) {
+        self.work = Work::default();
+        let Some(timing) = self.timing.as_mut() else { return };
+        for deferred in &self.deferred {
+            match deferred {
+                Deferred::Message(message) => timing.send(at_ns, *message, &mut Agenda(&mut self.events)),
+                Deferred::Dma(place) => {
+                    let Some(Event::DmaData(dma)) = self.events.held_at(*place) else { continue };
+                    match timing.dma(at_ns, &dma.transfer) {
+                        DmaStep::Data(data_ns) => self.events.schedule(data_ns, *place),
+                        DmaStep::Ends(end_ns) => {
+                            let dma = *dma;
+                            self.events.release(*place);
+                            dma.ends((at_ns, end_ns), timing, &mut self.events);
+                        }
+                    }
+                }
+            }
+        }
+        self.deferred.clear();
+    }
+
     /// The media have a DMA's data in their buffers.
+    #[inline]
     pub fn dma_data(&mut self, dma: &TimedDma) {
         let now_ns = self.now_ns;
         let Some(timing) = self.timing.as_mut() else { return };
         let end_ns = timing.dma_data(now_ns, &dma.transfer);
-        dma.ends((now_ns, end_ns), &mut **timing, &mut self.events);
+        dma.ends((now_ns, end_ns), timing, &mut self.events);
     }
 
     /// A word of the model's.
-    #[inline]
+    #[inline(always)]
     pub fn tick(&mut self, word: u32) {
         let now_ns = self.now_ns;
         if let Some(timing) = self.timing.as_mut() {

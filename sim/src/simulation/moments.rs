@@ -148,7 +148,7 @@ impl Simulation {
         Some(owner)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn submit(
         &mut self,
         now_ns: u64,
