@@ -150,10 +150,9 @@ impl Bridge {
 
     /// Takes a request in; call only after [`Bridge::admits`].
     #[inline(always)]
-    pub fn begin(&mut self, transfer: Transfer) -> u32 {
-        let id = transfer.hre;
-        self.accounts.begin(transfer.account);
-        if let Some(hre) = self.hre(id) {
+    pub fn begin(&mut self, (hre, account): (HreId, u16), transfer: impl FnOnce() -> Transfer) -> u32 {
+        self.accounts.begin(account);
+        if let Some(hre) = self.hre(hre) {
             hre.in_flight += 1;
         }
         self.transfers.put(transfer)
@@ -258,7 +257,7 @@ mod tests {
     fn a_request_completes_once_with_its_first_failure() {
         let mut bridge = bridge(4);
         let hre = bridge.open(None).unwrap();
-        let key = bridge.begin(transfer(hre, 3));
+        let key = bridge.begin((hre, KERNEL), || transfer(hre, 3));
         bridge.end_rpc(key, RpcOutcome::Answered { status: 0 }, 1);
         bridge.end_rpc(key, RpcOutcome::Answered { status: 9 }, 0);
         assert!(bridge.completions.is_empty());
@@ -274,7 +273,7 @@ mod tests {
         let mut bridge = bridge(1);
         let hre = bridge.open(None).unwrap();
         assert_eq!(bridge.admits(hre), Some(KERNEL));
-        let key = bridge.begin(transfer(hre, 1));
+        let key = bridge.begin((hre, KERNEL), || transfer(hre, 1));
         assert_eq!(bridge.admits(hre), None);
         bridge.close(hre);
         assert_ne!(bridge.open(None).unwrap(), hre);

@@ -211,7 +211,7 @@ impl Device {
             *machine.watches.entry(watch).or_default() += u32::from(spus);
         }
         for spu in 0..spus {
-            let activity = Activity {
+            let activity = || Activity {
                 app,
                 spu,
                 handler: abi::EVENT_HANDLER,
@@ -264,7 +264,7 @@ impl Device {
         if machine.is_timed() && machine.events.held() + count > EVENTS_MAX / 2 {
             return Err(request);
         }
-        let transfer = machine.bridge.begin(Transfer {
+        let transfer = machine.bridge.begin((hre, account), || Transfer {
             hre,
             account,
             tag: request.tag,
@@ -514,7 +514,7 @@ fn send_rpc(machine: &mut Machine, (hre, account): (HreId, u16), transfer: u32, 
     if rpc.handler == abi::EVENT_HANDLER {
         return machine.bridge.end_rpc(transfer, RpcOutcome::NoHandler, 0);
     }
-    let activity = Activity {
+    let activity = || Activity {
         app: rpc.app,
         spu: rpc.spu,
         handler: rpc.handler,

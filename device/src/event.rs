@@ -125,20 +125,21 @@ impl EventQueue {
     /// Schedules for a time.
     #[inline(always)]
     pub fn push_at(&mut self, at_ns: u64, event: Event) {
-        let place = self.hold(event);
+        let place = self.hold(|| event);
         self.schedule(at_ns, place);
     }
 
     /// Keeps an event that has no time yet; [`EventQueue::schedule`] or [`EventQueue::take`] is to follow.
     #[inline(always)]
-    pub fn hold(&mut self, event: Event) -> u32 {
+    pub fn hold(&mut self, event: impl FnOnce() -> Event) -> u32 {
         let place = match self.free.pop() {
             Some(place) => place,
             None => self.another_place(),
         };
-        // It holds nothing, which the compiler cannot know: nothing to drop. (An event is made where it will lie; one that is made
-        // elsewhere and copied costs more than all else here.)
-        std::mem::forget(self.held[place as usize].replace(event));
+        // It holds nothing, which the compiler cannot know: nothing to drop. (An event is made where it will lie: a copy of one that
+        // was just made waits for its parts to be written.)
+        let held = &mut self.held[place as usize];
+        std::mem::forget(held.replace(event()));
         place
     }
 
@@ -271,7 +272,7 @@ mod tests {
                 number += 1;
                 let at_ns = now_ns + random.below(50);
                 let tick = random.below(4) == 0;
-                let place = queue.hold(Event::Deliver { token: number });
+                let place = queue.hold(|| Event::Deliver { token: number });
                 match tick {
                     true => queue.schedule_tick(at_ns, place),
                     false => queue.schedule(at_ns, place),

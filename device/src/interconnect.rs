@@ -17,21 +17,23 @@ pub const USERS_MESSAGES_PER_SPU_MAX: u32 = 128;
 impl Machine {
     /// Puts a request on the interconnect; false where the device holds as many as it can.
     #[inline(always)]
-    pub fn send(&mut self, activity: Activity, from: Endpoint) -> bool {
-        if self.is_timed() {
-            return self.send_timed(activity, from);
-        }
+    pub fn send(&mut self, activity: impl FnOnce() -> Activity, from: Endpoint) -> bool {
         if !self.activities.has_room() {
             return false;
         }
-        let account = activity.account;
         let token = self.activities.put(activity);
-        self.events.push(account, Event::Deliver { token });
+        let Some(activity) = self.activities.get(token) else { return false };
+        if self.timing.is_none() {
+            self.events.push(activity.account, Event::Deliver { token });
+            return true;
+        }
+        self.send_timed(token, from);
         true
     }
 
     #[inline(always)]
-    fn send_timed(&mut self, activity: Activity, from: Endpoint) -> bool {
+    fn send_timed(&mut self, token: u32, from: Endpoint) {
+        let Some(activity) = self.activities.get(token) else { return };
         let to = Endpoint::Spu(activity.spu);
         let arguments_bytes = activity.arguments.as_slice().len() as u64;
         let payload_bytes = match &activity.origin {
@@ -44,12 +46,7 @@ impl Machine {
             Origin::Spu(origin) => origin.body.len() as u64,
             Origin::Event { .. } => 0,
         };
-        if !self.activities.has_room() {
-            return false;
-        }
-        let token = self.activities.put(activity);
-        self.carry(Event::Deliver { token }, (from, to), arguments_bytes, payload_bytes);
-        true
+        self.carry(|| Event::Deliver { token }, (from, to), arguments_bytes, payload_bytes);
     }
 
     /// Takes a place in an SPU's inbox, for a message of a user's app or another; false where there is none for it.

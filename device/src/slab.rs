@@ -29,7 +29,7 @@ impl<T> Slab<T> {
     /// Puts `value` in; gives it back where the table is full.
     #[inline]
     pub fn insert(&mut self, value: T) -> Result<u32, T> {
-        if self.has_room() { Ok(self.put(value)) } else { Err(value) }
+        if self.has_room() { Ok(self.put(|| value)) } else { Err(value) }
     }
 
     /// True where one more fits.
@@ -38,17 +38,17 @@ impl<T> Slab<T> {
         self.len < self.limit
     }
 
-    /// Puts `value` in, where [`Slab::has_room`]. (Large values are made where they will lie: copying one that was just made costs more
-    /// than all else here.)
+    /// Puts `value` in, where [`Slab::has_room`]. (It is made where it will lie: a copy of a large one that was just made waits for its
+    /// parts to be written.)
     #[inline(always)]
-    pub fn put(&mut self, value: T) -> u32 {
+    pub fn put(&mut self, value: impl FnOnce() -> T) -> u32 {
         let place = match self.free.pop() {
             Some(place) => place,
             None => self.another_place(),
         };
         let entry = &mut self.entries[place as usize];
         // A free entry holds nothing, which the compiler cannot know: nothing to drop.
-        std::mem::forget(entry.value.replace(value));
+        std::mem::forget(entry.value.replace(value()));
         self.len += 1;
         u32::from(entry.generation) << 16 | u32::from(place)
     }

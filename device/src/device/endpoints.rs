@@ -54,7 +54,7 @@ impl Device {
                 match machine.groups.get(group).map(|group| group.caller.spu) {
                     Some(spu) if machine.is_timed() => {
                         let ends = (Endpoint::Host, Endpoint::Spu(spu));
-                        machine.carry(Event::End { group, result, memory: None }, ends, 0, 0);
+                        machine.carry(|| Event::End { group, result, memory: None }, ends, 0, 0);
                     }
                     _ => machine.end_one(group, result, None),
                 }

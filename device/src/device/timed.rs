@@ -34,7 +34,7 @@ impl Machine {
                 }
                 Due::Held(place) => place,
                 Due::Ready => match self.events.pop_ready() {
-                    Some(event) => self.events.hold(event),
+                    Some(event) => self.events.hold(|| event),
                     None => continue,
                 },
             };
@@ -67,11 +67,11 @@ impl Machine {
     }
 }
 
-/// What an event has a processor do.
+/// What an event brings.
 enum Next {
-    /// Begin with this activity.
+    /// This activity begins.
     Start(u32),
-    /// Go on after this wait.
+    /// A handler goes on after this wait.
     Go(Wait),
     /// What the event itself says.
     Aside,
@@ -87,6 +87,13 @@ pub(super) struct Processor {
 }
 
 impl Processor {
+    /// Has the machine say when it is free for what waits for it.
+    fn wake(&self, machine: &mut Machine, spu: u16) {
+        if !self.queue.is_empty() {
+            machine.events.push_at(self.free_ns.max(machine.now_ns), Event::Processor { spu });
+        }
+    }
+
     /// A handler has run: the processor is taken for as long as the model says, and what it asked for begins then.
     #[inline(always)]
     pub(super) fn ran(&mut self, machine: &mut Machine, spu: u16, instructions: Option<u64>, started: Option<u32>) {
@@ -194,7 +201,7 @@ impl Device {
     /// What concerns handlers, processors or the control service.
     #[inline]
     fn handle(&mut self, place: u32) {
-        let (what, now_ns) = {
+        let next = {
             let machine = &mut *self.machine.borrow_mut();
             let what = match machine.events.held_at(place) {
                 Some(Event::Complete(Completion { of, memory: None })) => Some((of.spu, of.account, Next::Go(*of))),
@@ -205,33 +212,33 @@ impl Device {
                 }
                 _ => None,
             };
-            (what, machine.now_ns)
+            match what {
+                None => Next::Aside,
+                Some((spu, account, next)) => {
+                    // For a processor: now, where that is free and nothing came before it.
+                    let processor = &mut self.processors[spu as usize];
+                    let was_empty = processor.queue.is_empty();
+                    if !was_empty || processor.free_ns > machine.now_ns {
+                        if let Some(event) = machine.events.take(place) {
+                            processor.queue.push(account, event);
+                        }
+                        if was_empty {
+                            processor.wake(machine, spu);
+                        }
+                        return;
+                    }
+                    if !matches!(next, Next::Aside) {
+                        // The usual ones own nothing and are not moved.
+                        machine.events.release(place);
+                    }
+                    next
+                }
+            }
         };
-        let Some((spu, account, next)) = what else { return self.handle_aside(place) };
-        // For a processor: now, where that is free and nothing came before it.
-        let processor = &mut self.processors[spu as usize];
-        let was_empty = processor.queue.is_empty();
-        if was_empty && processor.free_ns <= now_ns {
-            // The usual ones own nothing and are not moved.
-            return match next {
-                Next::Start(token) => {
-                    self.machine.borrow_mut().events.release(place);
-                    self.deliver(token);
-                }
-                Next::Go(of) => {
-                    self.machine.borrow_mut().events.release(place);
-                    self.complete(&of, None);
-                }
-                Next::Aside => {
-                    let event = self.machine.borrow_mut().events.take(place);
-                    event.into_iter().for_each(|event| self.work_on(event));
-                }
-            };
-        }
-        let Some(event) = self.machine.borrow_mut().events.take(place) else { return };
-        processor.queue.push(account, event);
-        if was_empty {
-            self.await_processor(spu);
+        match next {
+            Next::Start(token) => self.deliver(token),
+            Next::Go(of) => self.complete(&of, None),
+            Next::Aside => self.handle_aside(place),
         }
     }
 
@@ -243,9 +250,10 @@ impl Device {
                 if let Some(event) = self.processors[spu as usize].queue.pop() {
                     self.work_on(event);
                 }
-                self.await_processor(spu);
+                self.processors[spu as usize].wake(&mut self.machine.borrow_mut(), spu);
             }
             Some(Event::Deliver { token }) if self.is_for_control(token) => self.handle_control(token),
+            Some(event @ Event::Complete(_)) => self.work_on(event),
             _ => {}
         }
     }
@@ -256,14 +264,6 @@ impl Device {
             Event::Complete(Completion { of, memory }) => self.complete(&of, memory),
             Event::Deliver { token } => self.deliver(token),
             _ => debug_assert!(false, "only these are for processors"),
-        }
-    }
-
-    fn await_processor(&mut self, spu: u16) {
-        let processor = &self.processors[spu as usize];
-        if !processor.queue.is_empty() {
-            let machine = &mut *self.machine.borrow_mut();
-            machine.events.push_at(processor.free_ns.max(machine.now_ns), Event::Processor { spu });
         }
     }
 }

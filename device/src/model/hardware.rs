@@ -146,6 +146,7 @@ impl Timing for HardwareModel {
         agenda.tick(from_ns.max(end_ns.saturating_sub(transmission_ns)), message.id);
     }
 
+    #[inline(always)]
     fn tick(&mut self, now_ns: u64, word: u32, agenda: &mut Agenda<'_>) {
         let sent = if word == RING_FREE {
             self.ring_tick = false;

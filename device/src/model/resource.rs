@@ -167,7 +167,8 @@ mod tests {
         let numbers = [1, 2, 3, 7, 16, 88, 256, 4095, 4096, 4097, (1 << 32) - 1, 1 << 32, u64::MAX];
         for number in numbers.into_iter().chain((0..200).map(|_| random.below(1 << 32) + 1).collect::<Vec<_>>()) {
             let divisor = Divisor::new(number);
-            let near = (0..20).map(|times| (number.wrapping_mul(random.below(1 << 20) + 1)).wrapping_add(times).wrapping_sub(10));
+            let near = (0..20)
+                .map(|times| (number.wrapping_mul(random.below(1 << 20) + 1)).wrapping_add(times).wrapping_sub(10));
             let dividends: Vec<u64> = near.chain([0, 1, (1 << 32) - 1, 1 << 32, u64::MAX]).collect();
             for dividend in dividends.into_iter().chain((0..200).map(|_| random.below(1 << 33))) {
                 assert_eq!(divisor.div(dividend), dividend / number, "{dividend} / {number}");

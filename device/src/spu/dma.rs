@@ -106,7 +106,7 @@ impl Machine {
                 // The model's end is one more operation of the group.
                 group.remaining += 1;
                 let (transfer, streamed) = self.transfer(caller, &dma);
-                self.dma_then(transfer, streamed, Event::End { group: key, result: 0, memory: None });
+                self.dma_then(transfer, streamed, || Event::End { group: key, result: 0, memory: None });
             }
             return Ok(self.settle_group(key, error));
         }

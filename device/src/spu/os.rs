@@ -12,13 +12,13 @@ use super::permission::Rights;
 use super::timed::Deferred;
 use crate::bridge::Bridge;
 use crate::clock::{Endpoint, Transfer, Work};
-use crate::model::chosen::ChosenModel;
 use crate::config::DeviceConfig;
 use crate::device::Continuation;
-use crate::event::{Wait, Completion, Event, EventQueue};
+use crate::event::{Completion, Event, EventQueue, Wait};
 use crate::hre::HreId;
 use crate::media::controller::MediaController;
 use crate::media::store::StoreError;
+use crate::model::chosen::ChosenModel;
 use crate::namespace::Namespace;
 use crate::protection::{Access, Calls, Protection};
 use crate::region::RegionTable;
@@ -405,7 +405,7 @@ impl Machine {
             wake: Some((wait, result)),
             token,
         };
-        self.dma_then(transfer, streamed, Event::Complete(Completion { of, memory: None }));
+        self.dma_then(transfer, streamed, || Event::Complete(Completion { of, memory: None }));
     }
 
     /// `respond`: ends a request, once its pending DMAs have drained.
@@ -452,7 +452,7 @@ impl Machine {
                 return self.bridge.end_rpc(transfer, outcome, result);
             }
             let ends = (Endpoint::Spu(spu), Endpoint::Host);
-            return self.carry(Event::Response { transfer, outcome, result }, ends, 0, replied_bytes);
+            return self.carry(|| Event::Response { transfer, outcome, result }, ends, 0, replied_bytes);
         }
         let Some(activity) = self.activities.remove(token) else { return };
         match activity.origin {
@@ -471,7 +471,7 @@ impl Machine {
                 if self.is_timed() {
                     let bytes = memory.as_ref().map_or(0, |memory| memory.1.len() as u64);
                     let ends = (Endpoint::Spu(activity.spu), Endpoint::Spu(sender.spu));
-                    return self.carry(Event::End { group, result, memory }, ends, 0, bytes);
+                    return self.carry(|| Event::End { group, result, memory }, ends, 0, bytes);
                 }
                 self.end_one(group, result, memory);
             }

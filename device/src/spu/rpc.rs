@@ -152,7 +152,7 @@ impl Machine {
                         stride: 0,
                         id: handle as u32,
                     };
-                    self.dma_then(transfer, false, Event::MessagePart { handle: handle as u32 });
+                    self.dma_then(transfer, false, || Event::MessagePart { handle: handle as u32 });
                 }
                 let Some(message) = self.messages.get_mut(handle as u32) else { return Ok(abi::ERROR_ARGUMENT) };
                 match progress {
@@ -264,7 +264,7 @@ impl Machine {
                 reply_pointer: message.reply_pointer,
             })),
         };
-        if !self.send(activity, Endpoint::Spu(message.caller.spu)) {
+        if !self.send(|| activity, Endpoint::Spu(message.caller.spu)) {
             self.release_inbox(spu, users);
             self.message_gone(sender);
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
@@ -285,7 +285,7 @@ impl Machine {
         if self.is_timed() {
             let ends = (Endpoint::Spu(message.caller.spu), Endpoint::Host);
             let bytes = posted.upcall.body.len() as u64;
-            return self.carry(Event::Upcall(Box::new(posted)), ends, 0, bytes);
+            return self.carry(|| Event::Upcall(Box::new(posted)), ends, 0, bytes);
         }
         self.upcall_arrived(posted);
     }

@@ -28,7 +28,7 @@ impl TimedDma {
         if self.streamed {
             let Transfer { spu, segment_bytes, segments, .. } = self.transfer;
             let message = Message {
-                id: events.hold(Event::Streamed),
+                id: events.hold(|| Event::Streamed),
                 from: Endpoint::Spu(spu),
                 to: Endpoint::Host,
                 header_bytes: HEADER_BYTES as u32,
@@ -57,7 +57,13 @@ impl Machine {
 
     /// Sends a message whose arrival is `event`.
     #[inline(always)]
-    pub fn carry(&mut self, event: Event, (from, to): (Endpoint, Endpoint), arguments_bytes: u64, payload_bytes: u64) {
+    pub fn carry(
+        &mut self,
+        event: impl FnOnce() -> Event,
+        (from, to): (Endpoint, Endpoint),
+        arguments_bytes: u64,
+        payload_bytes: u64,
+    ) {
         let id = self.events.hold(event);
         let header_bytes = (HEADER_BYTES + arguments_bytes) as u32;
         let message = Message { id, from, to, header_bytes, payload_bytes };
@@ -72,10 +78,10 @@ impl Machine {
 
     /// Begins a DMA after this run, whose end is `event`; `streamed`: its data go to a host as they move.
     #[inline(always)]
-    pub fn dma_then(&mut self, transfer: Transfer, streamed: bool, event: Event) {
+    pub fn dma_then(&mut self, transfer: Transfer, streamed: bool, event: impl FnOnce() -> Event) {
         let then = self.events.hold(event);
         self.work.dmas += 1;
-        let place = self.events.hold(Event::DmaData(TimedDma { transfer, then, streamed }));
+        let place = self.events.hold(|| Event::DmaData(TimedDma { transfer, then, streamed }));
         self.deferred.push(Deferred::Dma(place));
     }
 
