@@ -8,7 +8,7 @@
 use crate::accounts::{Accounts, KERNEL};
 use crate::hre::HreId;
 use crate::request::{HostCompletion, RpcOutcome, Upcall};
-use crate::shared::SharedWindow;
+use crate::shared::ReplyTo;
 use crate::slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,8 +27,8 @@ pub(crate) struct Transfer {
     pub account: u16,
     pub tag: u64,
     pub buffer: Vec<u8>,
-    /// Where the reply goes instead of into `buffer`.
-    pub window: Option<SharedWindow>,
+    /// Where the reply goes.
+    pub reply_to: ReplyTo,
     pub payload_bytes: u32,
     pub reply_bytes: u32,
     /// One past the last byte of the reply that was written.
@@ -243,7 +243,7 @@ mod tests {
             account: KERNEL,
             tag: 7,
             buffer: vec![],
-            window: None,
+            reply_to: ReplyTo::Buffer,
             payload_bytes: 0,
             reply_bytes: 0,
             reply_high: 0,

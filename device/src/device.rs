@@ -26,7 +26,7 @@ use crate::punctuality::Punctuality;
 use crate::region::RegionTable;
 use crate::request::{AppNumber, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, Upcall};
 use crate::service::Service;
-use crate::shared::SharedWindow;
+use crate::shared::{ReplyTo, SharedWindow};
 use crate::slab::Slab;
 use crate::spu::module::ModuleLimits;
 use crate::spu::os::{ACTIVITIES_MAX, Activity, AppState, Caller, Machine, Origin, error_of};
@@ -239,7 +239,7 @@ impl Device {
     /// makes no sense (no RPC, more payload than buffer).
     #[inline]
     pub fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest> {
-        self.submit_to(hre, request, None)
+        self.begin(hre, request, ReplyTo::Buffer)
     }
 
     /// The same with a window of shared memory, where there is one, that the reply goes into instead of into the buffer.
@@ -250,12 +250,28 @@ impl Device {
         request: HostRequest,
         window: Option<SharedWindow>,
     ) -> Result<(), HostRequest> {
+        self.begin(hre, request, window.map_or(ReplyTo::Buffer, ReplyTo::Window))
+    }
+
+    /// The same for a host that looks at the request's times and outcome alone (a simulated one): the reply is made and counted, but its
+    /// bytes go nowhere, and `buffer` need not have room for them.
+    #[inline]
+    pub fn submit_unread(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest> {
+        self.begin(hre, request, ReplyTo::Nowhere)
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, hre: HreId, request: HostRequest, reply_to: ReplyTo) -> Result<(), HostRequest> {
         let mut machine = self.machine.borrow_mut();
         let count = match &request.rpcs {
             RpcList::One(_) => 1,
             RpcList::Many(rpcs) => rpcs.len(),
         };
-        let room = window.as_ref().map_or(request.buffer.len(), SharedWindow::bytes);
+        let room = match &reply_to {
+            ReplyTo::Buffer => request.buffer.len(),
+            ReplyTo::Window(window) => window.bytes(),
+            ReplyTo::Nowhere => usize::MAX,
+        };
         let fits = request.payload_bytes as usize <= request.buffer.len() && request.reply_bytes as usize <= room;
         if !fits || count == 0 || machine.activities.len() + count > ACTIVITIES_MAX {
             return Err(request);
@@ -269,7 +285,7 @@ impl Device {
             account,
             tag: request.tag,
             buffer: request.buffer,
-            window,
+            reply_to,
             payload_bytes: request.payload_bytes,
             reply_bytes: request.reply_bytes,
             reply_high: 0,

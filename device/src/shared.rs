@@ -120,12 +120,24 @@ impl SharedSpan<'_> {
     }
 }
 
-/// Where bytes of a reply go: memory of this process, or memory shared with the one that asked.
+/// Where the reply to a host request goes.
+pub(crate) enum ReplyTo {
+    /// Into the request's buffer.
+    Buffer,
+    /// Into memory shared with the one that asked.
+    Window(SharedWindow),
+    /// Nowhere: whoever asked looks at its times alone.
+    Nowhere,
+}
+
+/// Where bytes of a reply go: memory of this process, memory shared with the one that asked, or nowhere.
 pub(crate) enum ReplySpan<'a> {
     /// Ours.
     Private(&'a mut [u8]),
     /// Shared.
     Shared(SharedSpan<'a>),
+    /// So many bytes that nobody looks at.
+    Nowhere(usize),
 }
 
 impl ReplySpan<'_> {
@@ -135,6 +147,7 @@ impl ReplySpan<'_> {
         match self {
             ReplySpan::Private(into) => into.copy_from_slice(from),
             ReplySpan::Shared(into) => into.copy_from(from),
+            ReplySpan::Nowhere(bytes) => assert_eq!(from.len(), *bytes, "a copy fills its span"),
         }
     }
 
@@ -144,6 +157,7 @@ impl ReplySpan<'_> {
         match self {
             ReplySpan::Private(into) => into.fill(0),
             ReplySpan::Shared(into) => into.clear(),
+            ReplySpan::Nowhere(_) => {}
         }
     }
 }

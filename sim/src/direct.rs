@@ -101,7 +101,9 @@ impl Simulation {
                 return;
             }
             let mut buffer = spare.pop().unwrap_or_default();
-            buffer.resize(range.bytes as usize, 0x5a);
+            if write {
+                buffer.resize(range.bytes as usize, 0x5a);
+            }
             match self.submit(now_ns, hre, request(app, write, spu, &range, buffer), Owner::Slot(number, index)) {
                 Ok(()) => sent += 1,
                 Err(request) => {

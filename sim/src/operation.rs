@@ -108,10 +108,14 @@ pub fn key_of(number: u64) -> Key {
     Key::new(&bytes).unwrap_or_else(|_| unreachable!())
 }
 
-/// A read or write as a request; `data` is its buffer, as long as the range.
+/// A read or write of a range as a request; `data` is its buffer, as long as the range where anybody looks at it.
 #[inline(always)]
-pub(crate) fn block_request(target: &BlockTarget, write: bool, offset: u64, data: Vec<u8>) -> HostRequest {
-    let bytes = data.len() as u32;
+pub(crate) fn block_request(
+    target: &BlockTarget,
+    write: bool,
+    (offset, bytes): (u64, u32),
+    data: Vec<u8>,
+) -> HostRequest {
     let mut first = None;
     let mut many = Vec::new();
     let of = if write { handler::WRITE } else { handler::READ };

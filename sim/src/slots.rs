@@ -95,7 +95,9 @@ impl Simulation {
         }
         if matches!(slot.stage, Stage::Submitting | Stage::Refused) {
             let mut buffer = std::mem::take(&mut slot.buffer);
-            buffer.resize(bytes as usize, 0x5a);
+            if write {
+                buffer.resize(bytes as usize, 0x5a);
+            }
             slot.sent_ns = world.now_ns;
             let (hre, operation) = (slot.hre, slot.operation);
             match (slot.direct.as_mut(), operation) {
@@ -112,7 +114,8 @@ impl Simulation {
     fn send(&mut self, now_ns: u64, (number, index): (u32, u32), hre: HreId, operation: Operation, buffer: Vec<u8>) {
         let request = match (operation, &self.block, &self.kv) {
             (Operation::Read { offset, .. } | Operation::Write { offset, .. }, Some(block), _) => {
-                let request = operation::block_request(block, operation.is_write(), offset, buffer);
+                let request =
+                    operation::block_request(block, operation.is_write(), (offset, operation.bytes()), buffer);
                 return match self.submit(now_ns, hre, request, Owner::Slot(number, index)) {
                     Ok(()) => self.generators[number as usize].slots[index as usize].stage = Stage::Device,
                     Err(request) => {

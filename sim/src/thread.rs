@@ -152,7 +152,7 @@ impl HostThread {
         let done = match path {
             Path::User => self.transfer_direct(&block, write, offset, data).await,
             _ => {
-                let request = crate::operation::block_request(&block, write, offset, data);
+                let request = crate::operation::block_request(&block, write, (offset, data.len() as u32), data);
                 crate::operation::block_result(self.endpoint.queue().request(request).await?)
             }
         };

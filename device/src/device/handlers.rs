@@ -7,18 +7,36 @@ use super::{DMA_BYTES_A_COST, Device, RUN_COST};
 use crate::event::Wait;
 use crate::protection::may_request;
 use crate::request::{AppNumber, RpcOutcome};
-use crate::spu::os::Origin;
+use crate::spu::os::{Activity, Origin};
 use crate::spu::{Offered, abi};
+
+/// A request that its app is about to be offered.
+struct Begun {
+    number: AppNumber,
+    spu: u16,
+    handler: u8,
+    account: u16,
+}
+
+impl Begun {
+    /// From now on it runs.
+    #[inline(always)]
+    fn new(running: &mut u16, activity: &mut Activity) -> Self {
+        activity.started = true;
+        *running = activity.account;
+        Begun { number: activity.app, spu: activity.spu, handler: activity.handler, account: activity.account }
+    }
+}
 
 impl Device {
     pub(super) fn deliver(&mut self, token: u32) {
-        let Some((number, spu, handler)) = self.admit(token) else { return };
-        self.start(token, number, spu, handler);
+        let Some(begun) = self.admit(token) else { return };
+        self.start(token, &begun);
     }
 
-    /// Where a request that has arrived goes, if it can go there now.
+    /// A request that has arrived begins, if it can now.
     #[inline]
-    pub(super) fn admit(&mut self, token: u32) -> Option<(AppNumber, u16, u8)> {
+    fn admit(&mut self, token: u32) -> Option<Begun> {
         let machine = &mut *self.machine.borrow_mut();
         let activity = machine.activities.get_mut(token)?;
         let (number, spu, handler) = (activity.app, activity.spu, activity.handler);
@@ -31,7 +49,7 @@ impl Device {
             return None;
         }
         if handler == abi::EVENT_HANDLER {
-            return Some((number, spu, handler));
+            return Some(Begun::new(&mut machine.running, activity));
         }
         let (originating, from_host) = (activity.originating, matches!(activity.origin, Origin::Host { .. }));
         if !originating.is_kernel() && from_host && !may_request(&machine.protection, app, handler, originating) {
@@ -56,18 +74,12 @@ impl Device {
             waiting.push_back(token);
             return None;
         }
-        Some((number, spu, handler))
+        Some(Begun::new(&mut machine.running, activity))
     }
 
     /// Offers a request to its app; false where no thread of it is free (the request waits then) or the app has ended.
-    pub(super) fn start(&mut self, token: u32, number: AppNumber, spu: u16, handler: u8) -> bool {
-        let account = {
-            let machine = &mut *self.machine.borrow_mut();
-            let Some(activity) = machine.activities.get_mut(token) else { return true };
-            activity.started = true;
-            machine.running = activity.account;
-            activity.account
-        };
+    fn start(&mut self, token: u32, begun: &Begun) -> bool {
+        let &Begun { number, spu, handler, account } = begun;
         let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
         let Some(instance) = slot.and_then(Option::as_mut) else {
             self.machine.borrow_mut().end_activity(token, RpcOutcome::AppEnded, 0);
@@ -187,17 +199,17 @@ impl Device {
     /// Offers again what found no free thread before.
     pub(super) fn offer_waiting(&mut self, number: AppNumber, spu: u16) {
         loop {
-            let (token, handler) = {
+            let (token, begun) = {
                 let machine = &mut *self.machine.borrow_mut();
                 if self.service.is_draining(number) {
                     return;
                 }
                 let Some(app) = machine.apps[number as usize].as_mut() else { return };
                 let Some(token) = app.waiting[spu as usize].pop_front() else { return };
-                let Some(activity) = machine.activities.get(token) else { continue };
-                (token, activity.handler)
+                let Some(activity) = machine.activities.get_mut(token) else { continue };
+                (token, Begun::new(&mut machine.running, activity))
             };
-            if !self.start(token, number, spu, handler) {
+            if !self.start(token, &begun) {
                 return;
             }
         }

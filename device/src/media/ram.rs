@@ -225,6 +225,11 @@ impl Store for RamStore {
     }
 
     #[inline]
+    fn skip(&mut self, bank: usize, address: u64, bytes: usize) -> Result<Progress, StoreError> {
+        self.locate(bank, address, bytes as u64).map(|_| Progress::Done)
+    }
+
+    #[inline]
     fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError> {
         let into = self.locate(bank, address, from.len() as u64)?;
         self.written[bank].mark(address, from.len() as u64);

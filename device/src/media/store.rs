@@ -73,6 +73,10 @@ pub trait Store {
         }
         Ok(progress)
     }
+    /// As [`Store::read`] of bytes that nobody looks at: by way of memory that is dropped, unless the store knows better.
+    fn skip(&mut self, bank: usize, address: u64, bytes: usize) -> Result<Progress, StoreError> {
+        self.read(bank, address, &mut vec![0; bytes])
+    }
     /// Writes, now or not at all.
     fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError>;
     /// Makes the range read as zeroes, giving its space back where whole units of the store are covered; now or not.

@@ -165,6 +165,7 @@ impl Machine {
                 match Self::reply_range(&mut self.bridge, activity, to, bytes) {
                     Some(ReplySpan::Private(into)) => self.media.store.read(bank, from, into),
                     Some(ReplySpan::Shared(mut into)) => self.media.store.read_shared(bank, from, &mut into),
+                    Some(ReplySpan::Nowhere(bytes)) => self.media.store.skip(bank, from, bytes),
                     None => return Ok(Err(abi::ERROR_RANGE)),
                 }
             }

@@ -23,7 +23,7 @@ use crate::namespace::Namespace;
 use crate::protection::{Access, Calls, Protection};
 use crate::region::RegionTable;
 use crate::request::{AppNumber, Arguments, RpcOutcome};
-use crate::shared::ReplySpan;
+use crate::shared::{ReplySpan, ReplyTo};
 use crate::slab::Slab;
 use crate::statistics::{AppCounters, SpuCounters};
 use std::collections::{BTreeMap, VecDeque};
@@ -318,9 +318,10 @@ impl Machine {
                     return None;
                 }
                 transfer.reply_high = transfer.reply_high.max(end as u32);
-                match &mut transfer.window {
-                    None => transfer.buffer.get_mut(begin..end).map(ReplySpan::Private),
-                    Some(window) => window.span(begin, end).map(ReplySpan::Shared),
+                match &mut transfer.reply_to {
+                    ReplyTo::Buffer => transfer.buffer.get_mut(begin..end).map(ReplySpan::Private),
+                    ReplyTo::Window(window) => window.span(begin, end).map(ReplySpan::Shared),
+                    ReplyTo::Nowhere => Some(ReplySpan::Nowhere(bytes)),
                 }
             }
             Origin::Spu(origin) => origin.reply.get_mut(begin..end).map(ReplySpan::Private),

@@ -159,7 +159,12 @@ impl Simulation {
         self.device.set_time(now_ns);
         request.tag = self.own(owner);
         let tag = request.tag;
-        match self.device.submit(hre, request) {
+        // A generator's operations are looked at for their times alone.
+        let sent = match owner {
+            Owner::Slot(..) => self.device.submit_unread(hre, request),
+            _ => self.device.submit(hre, request),
+        };
+        match sent {
             Ok(()) => {
                 // It has something to do at once.
                 self.device_ns = Some(0);
