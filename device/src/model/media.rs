@@ -20,6 +20,7 @@ pub enum ReadEnd {
 
 /// The media of one SPU.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one an SPU, and on the way of every DMA")]
 pub enum Media {
     /// Phase-change memory.
     Pcm(Box<Pcm>),
