@@ -1,42 +1,116 @@
-//! `willow agent`: lets processes of this machine reach their own files on a device directly.
+//! `willow agent`: lets processes of this host reach their own files on a device directly.
+//!
+//! What always holds: a device on a network that is lost is connected to anew, which is as if the agent had been started again: what it had
+//! granted is gone with the old connection, and what it had frozen thaws when the device has said so.
 
-use crate::failure::{Context, Failure, Outcome};
+use crate::client;
+use crate::failure::{Context, Failure, Outcome, fail};
 use crate::output;
+use crate::target::{Target, TargetOption};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use willow_host::agent::block::BlockDevice;
-use willow_host::agent::{Agent, AgentConfig};
+use willow_host::agent::network::{ENDPOINTS_DEFAULT, ENDPOINTS_PER_USER_DEFAULT, EndpointLimits};
+use willow_host::agent::{Agent, AgentConfig, DeviceAddress};
+
+/// Wait between two tries to reach a device that is gone.
+const AGAIN: Duration = Duration::from_millis(200);
+/// Most endpoints: what a device takes.
+const ENDPOINTS_MAX: u32 = 4096;
 
 /// Flags.
 #[derive(Debug, clap::Args)]
 pub struct AgentOptions {
-    /// The device's socket (willow serve --socket)
-    #[arg(long, value_name = "PATH")]
-    target: PathBuf,
+    #[command(flatten)]
+    target: TargetOption,
     /// Unix socket where processes reach the agent
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// A block device of this machine and the namespace that it is, such as /dev/loop0=1; may be repeated
-    #[arg(long = "block", value_name = "DEVICE=NSID", required = true)]
+    /// A block device of this host and the namespace that it is, such as /dev/loop0=1; may be repeated [default, over NVMe/TCP: all
+    /// namespaces of the device that the kernel has attached]
+    #[arg(long = "block", value_name = "DEVICE=NSID")]
     blocks: Vec<BlockDevice>,
     /// Where it notes what it keeps from changing, to undo that after a crash [default: the socket's path and .frozen]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Over NVMe/TCP: most endpoints of all processes at once
+    #[arg(long, value_name = "N", default_value_t = ENDPOINTS_DEFAULT)]
+    endpoints: u32,
+    /// Over NVMe/TCP: most endpoints of one user's processes; root has all
+    #[arg(long, value_name = "N", default_value_t = ENDPOINTS_PER_USER_DEFAULT)]
+    endpoints_per_user: u32,
+    /// Over NVMe/TCP: seconds that it goes on trying to reach a device that has gone; 0: it ends at once
+    #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
+    reconnect: f64,
+}
+
+/// What a signal stops.
+#[derive(Default)]
+struct Running {
+    agent: Mutex<Option<Arc<Agent>>>,
+    stopped: AtomicBool,
+}
+
+impl Running {
+    fn set(&self, agent: Option<Arc<Agent>>) {
+        *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = agent;
+        if self.is_stopped() {
+            self.stop();
+        }
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        if let Some(agent) = &*self.agent.lock().unwrap_or_else(PoisonError::into_inner) {
+            agent.stop();
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+}
+
+fn config(options: &AgentOptions) -> Outcome<AgentConfig> {
+    let (endpoints_max, per_user_max) = (options.endpoints, options.endpoints_per_user);
+    for (flag, value) in [("--endpoints", endpoints_max), ("--endpoints-per-user", per_user_max)] {
+        if value == 0 || value > ENDPOINTS_MAX {
+            fail!("{flag} is {value}, must be 1 to {ENDPOINTS_MAX}");
+        }
+    }
+    let device = match options.target.resolve()? {
+        Target::Socket(path) if options.blocks.is_empty() => {
+            fail!("a device's socket ({}) does not say which block device it is: --block DEVICE=NSID", path.display())
+        }
+        Target::Socket(path) => DeviceAddress::Socket(path),
+        Target::Address(address) => {
+            DeviceAddress::Network(Box::new(client::options(&client::runtime()?, &options.target, address)?))
+        }
+    };
+    let state = options.state.clone().unwrap_or_else(|| {
+        let mut path = options.socket.clone().into_os_string();
+        path.push(".frozen");
+        path.into()
+    });
+    let limits = EndpointLimits { endpoints_max, per_user_max };
+    Ok(AgentConfig { device, socket: options.socket.clone(), blocks: options.blocks.clone(), state, limits })
 }
 
 /// Runs it until SIGTERM or SIGINT.
 pub fn run(options: AgentOptions) -> Outcome<()> {
-    let AgentOptions { target, socket, blocks, state } = options;
-    let state = state.unwrap_or_else(|| {
-        let mut path = socket.clone().into_os_string();
-        path.push(".frozen");
-        path.into()
-    });
-    let (agent, listener) =
-        Agent::start(AgentConfig { device: target, socket: socket.clone(), blocks, state }).map_err(Failure::new)?;
+    if !(0.0..=86_400.0).contains(&options.reconnect) {
+        fail!("--reconnect is {}, must be 0 to 86400", options.reconnect);
+    }
+    let patience = Duration::from_secs_f64(options.reconnect);
+    let config = config(&options)?;
+    let is_remote = matches!(config.device, DeviceAddress::Network(_));
     let mut signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot watch for signals".to_owned())?;
-    let stopped = agent.clone();
+    let running = Arc::new(Running::default());
+    let stopped = running.clone();
     let wait = move || {
         if signals.forever().next().is_some() {
             stopped.stop();
@@ -44,6 +118,28 @@ pub fn run(options: AgentOptions) -> Outcome<()> {
     };
     let thread = std::thread::Builder::new().name("willow-signals".to_owned()).spawn(wait);
     thread.context(|| "cannot start a thread for signals".to_owned())?;
-    output::line(&format!("ready socket={}", socket.display()))?;
-    agent.serve(&listener).map_err(Failure::new)
+    let (mut agent, mut listener) = Agent::start(config.clone()).map_err(Failure::new)?;
+    output::line(&format!("ready socket={}", options.socket.display()))?;
+    loop {
+        running.set(Some(agent.clone()));
+        let ended = agent.serve(&listener).map_err(Failure::new);
+        running.set(None);
+        let Err(failure) = ended else { return Ok(()) };
+        if !is_remote || patience.is_zero() || running.is_stopped() {
+            return Err(failure);
+        }
+        tracing::warn!("{failure}; trying again");
+        // Who asks meanwhile is refused by the kernel, at once.
+        drop((agent, listener));
+        let begun = Instant::now();
+        (agent, listener) = loop {
+            match Agent::start(config.clone()) {
+                Ok(started) => break started,
+                Err(error) if running.is_stopped() || begun.elapsed() >= patience => return Err(Failure::new(error)),
+                Err(error) => tracing::debug!("not yet: {error}"),
+            }
+            std::thread::sleep(AGAIN);
+        };
+        tracing::warn!("the device is there again");
+    }
 }

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use willow_host::direct_io::{AgentClient, DirectFile};
+use willow_host::direct_io::{AgentClient, DirectFile, endpoint};
 use willow_host::{ControlClient, Hre, ShmHre, ShmOptions};
 use willow_shm::message::Kind;
 
@@ -15,9 +15,9 @@ const STEP_BYTES: usize = 1 << 20;
 /// Where the device and the agent are.
 #[derive(Debug, clap::Args)]
 pub struct Reach {
-    /// The device's socket (willow serve --socket)
+    /// The device's socket (willow serve --socket) [default: the agent says where the device is]
     #[arg(long, value_name = "PATH")]
-    target: PathBuf,
+    target: Option<PathBuf>,
     /// The agent's socket (willow agent --socket)
     #[arg(long, value_name = "PATH")]
     agent: PathBuf,
@@ -63,10 +63,15 @@ struct Opened {
 }
 
 fn open(reach: &Reach, file: &File) -> Outcome<Opened> {
-    let options = ShmOptions { kind: Kind::User, ..Default::default() };
-    let hre = ShmHre::open(&reach.target, options).map_err(Failure::new)?;
     let agent = AgentClient::connect(&reach.agent).map_err(Failure::new)?;
-    let (hre, runtime): (Arc<dyn Hre>, _) = (Arc::new(hre), crate::client::runtime()?);
+    let runtime = crate::client::runtime()?;
+    let hre: Arc<dyn Hre> = match &reach.target {
+        Some(path) => {
+            let options = ShmOptions { kind: Kind::User, ..Default::default() };
+            Arc::new(ShmHre::open(path, options).map_err(Failure::new)?)
+        }
+        None => runtime.block_on(endpoint(&agent)).map_err(Failure::new)?,
+    };
     let mut file = DirectFile::open(&agent, hre.clone(), file).map_err(Failure::new)?;
     if let Some(name) = &reach.app {
         let number = runtime.block_on(ControlClient::new(hre).find_app(name));

@@ -43,11 +43,12 @@ pub const GRANT: u8 = 12;
 pub const REVOKE: u8 = 13;
 /// Inline arguments: u32 offset, u32 process. Reply: JSON array of [`PermissionInfo`].
 pub const LIST_PERMISSIONS: u8 = 14;
-/// Payload: JSON [`ProcessRequest`]. Result: the process' number.
+/// Payload: JSON [`ProcessRequest`]. Result: the process' number. It ends with the endpoint that asked.
 pub const OPEN_PROCESS: u8 = 15;
 /// Payload: u32 process. Its endpoints are closed and its permissions gone when it is answered.
 pub const CLOSE_PROCESS: u8 = 16;
-/// This endpoint becomes the agent's: it is sent [`UPCALL_PERMISSION_MISS`] and [`UPCALL_APP_ENDED`] until it is closed.
+/// This endpoint becomes an agent's: it is sent [`UPCALL_PERMISSION_MISS`] and [`UPCALL_APP_ENDED`] until it is closed. Payload: u32 each,
+/// the block namespaces that it answers for, or nothing: all that have no agent of their own. A namespace has one agent at most.
 pub const REGISTER_AGENT: u8 = 17;
 /// Payload: JSON [`IntercallChange`]. Durable before it is answered.
 pub const CHANGE_INTERCALLS: u8 = 18;
@@ -58,6 +59,8 @@ pub const LIST_PROCESSES: u8 = 20;
 /// Payload: u32 user, u32 weight: the user's processes have that part of the processors beside others', until the device ends. With a
 /// third word, u32 process: that process alone.
 pub const SET_WEIGHT: u8 = 21;
+/// Result: SPUs in bits 15:0, the binary logarithm of the stripe of block namespaces in bytes in bits 31:16.
+pub const STRIPES: u8 = 22;
 
 /// Upcall of SPU-OS (app 0) to the agent: u32 originating HRE, u32 app, u64 first byte and u64 one past the last byte of the
 /// bank range that was missed, u64 rights wanted. To be answered: status 0, try again; else, fail what waits.

@@ -6,7 +6,7 @@
 //!   reaches its own regions alone and calls no other app;
 //! - an app calls its own handlers, those of its owner's other apps, those that their manifest makes public, and what a rule in
 //!   the intercall table names; a handler for the kernel alone is reached on behalf of kernel endpoints alone;
-//! - a process has permissions only while it is known to the device.
+//! - a process has permissions only while it is known to the device; one that a host's endpoint told of ends with that endpoint.
 
 use crate::accounts::Accounts;
 use crate::hre::HreId;
@@ -66,6 +66,8 @@ struct Process {
     identity: (u64, u64),
     /// Told of by [`crate::Device::open_process`]: known until it is closed, not only while it has endpoints.
     kept: bool,
+    /// The kernel endpoint that told of it.
+    opener: Option<HreId>,
 }
 
 /// State of protection.
@@ -95,8 +97,9 @@ impl Protection {
         }
     }
 
-    /// A new process of `user`; its number, with the account that `open` gives it. `None` where there are [`PROCESSES_MAX`].
-    pub fn open_process(&mut self, user: u32, open: impl FnOnce(u32) -> u16) -> Option<u32> {
+    /// A new process of `user`, which `opener` tells of; its number, with the account that `open` gives it. `None` where there are
+    /// [`PROCESSES_MAX`].
+    pub fn open_process(&mut self, user: u32, opener: Option<HreId>, open: impl FnOnce(u32) -> u16) -> Option<u32> {
         if self.processes.len() >= PROCESSES_MAX {
             return None;
         }
@@ -105,7 +108,7 @@ impl Protection {
             self.next_process = OPENED_FIRST | (self.next_process + 1) & (OPENED_FIRST - 1);
             let id = in_ids(self.next_process);
             if let Entry::Vacant(free) = self.processes.entry(id) {
-                free.insert(Process { user, account: open(id), hres: 0, identity: (0, 0), kept: true });
+                free.insert(Process { user, account: open(id), hres: 0, identity: (0, 0), kept: true, opener });
                 return Some(self.next_process);
             }
         }
@@ -123,7 +126,8 @@ impl Protection {
     /// An endpoint of a process was opened: the process' account, which `open` gives it where it is new.
     pub fn hre_opened(&mut self, process: u32, open: impl FnOnce(u32) -> u16) -> u16 {
         let id = in_ids(process);
-        let fresh = || Process { user: USER_NOBODY, account: open(id), hres: 0, identity: (0, 0), kept: false };
+        let fresh =
+            || Process { user: USER_NOBODY, account: open(id), hres: 0, identity: (0, 0), kept: false, opener: None };
         let process = self.processes.entry(id).or_insert_with(fresh);
         process.hres += 1;
         process.account
@@ -157,6 +161,15 @@ impl Protection {
     /// True where the device knows of this process.
     pub fn knows(&self, process: u32) -> bool {
         self.processes.contains_key(&in_ids(process))
+    }
+
+    /// Processes that a kernel endpoint told of.
+    pub fn opened_by(&self, hre: HreId) -> Vec<u32> {
+        if !hre.is_kernel() {
+            return Vec::new();
+        }
+        let of = self.processes.iter().filter(|(_, process)| process.opener == Some(hre));
+        of.map(|(id, _)| id & (PROCESS_USER - 1)).collect()
     }
 
     /// User of an endpoint; `None` for the kernel's.
@@ -218,9 +231,9 @@ pub(crate) enum Access {
 
 impl Machine {
     /// A process of a user; its number. `weight` 0: the user's.
-    pub fn open_process(&mut self, user: u32, weight: u16) -> Option<u32> {
+    pub fn open_process(&mut self, user: u32, weight: u16, opener: Option<HreId>) -> Option<u32> {
         let accounts = &mut self.bridge.accounts;
-        self.protection.open_process(user, |id| accounts.open(id, user, (weight > 0).then_some(weight)))
+        self.protection.open_process(user, opener, |id| accounts.open(id, user, (weight > 0).then_some(weight)))
     }
 
     /// Forgets a process, its permissions and its account.
@@ -308,16 +321,19 @@ impl Machine {
         wanted.and_then(|wanted| taken.checked_add(wanted)).is_some_and(|all| all <= self.config.user_region_bytes_max)
     }
 
-    /// Tells the agent that an app has ended; it tells the app's users.
+    /// Tells the agents that an app has ended; they tell the app's users.
     pub fn tell_app_ended(&mut self, number: AppNumber, spu: u16, why: &str) {
-        let Some(agent) = self.protection.misses.agent else { return };
         let name = self.apps.get(number as usize).and_then(Option::as_ref).map_or("", |app| &app.name);
         let mut body = u32::from(number).to_le_bytes().to_vec();
         body.extend_from_slice(format!("{name}\n{why}").as_bytes());
         let handler = crate::control::UPCALL_APP_ENDED;
-        let upcall = Upcall { id: 0, app: crate::control::CONTROL_APP, handler, spu, body };
-        if !self.bridge.push_upcall(agent, upcall) {
-            tracing::warn!("the agent could not be told that app {name} ended: it leaves too many upcalls unfetched");
+        for agent in &self.protection.misses.agents {
+            let upcall = Upcall { id: 0, app: crate::control::CONTROL_APP, handler, spu, body: body.clone() };
+            if !self.bridge.push_upcall(agent.hre, upcall) {
+                tracing::warn!(
+                    "an agent could not be told that app {name} ended: it leaves too many upcalls unfetched"
+                );
+            }
         }
     }
 
@@ -418,7 +434,7 @@ mod tests {
     #[test]
     fn processes_are_known_from_opening_to_closing() {
         let mut protection = Protection::new(2, 16, BTreeSet::new());
-        let process = protection.open_process(1000, |_| 2).unwrap();
+        let process = protection.open_process(1000, None, |_| 2).unwrap();
         let hre = HreId(in_ids(process) << 12);
         assert_eq!(protection.user(hre), Some(1000));
         let extent = Extent { start: 0, end: 10, rights: Rights::READ };
@@ -435,7 +451,7 @@ mod tests {
         protection.grant(77, 0, extent);
         assert_eq!(protection.hre_closed(HreId(in_ids(77) << 12)), Some(3));
         assert!(protection.tables[0].is_empty());
-        assert_ne!(protection.open_process(1, |_| 4), Some(process), "numbers come again late");
+        assert_ne!(protection.open_process(1, None, |_| 4), Some(process), "numbers come again late");
     }
 
     #[test]

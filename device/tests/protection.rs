@@ -416,3 +416,81 @@ fn under_pressure_the_table_evicts_and_misses_bring_back() {
         assert_eq!(users.completion().unwrap().result, 0, "{index}");
     }
 }
+
+/// A control request of another kernel endpoint: its status and result.
+fn ask(users: &mut Users, hre: willow_device::HreId, handler: u8, payload: &[u8]) -> (RpcOutcome, u32) {
+    let done = users.rig.call_on(hre, (control::CONTROL_APP, handler, 0), &[], payload, 0);
+    (done.outcome, done.result)
+}
+
+#[test]
+fn a_namespace_has_one_agent_which_is_told_of_it_alone() {
+    let mut users = Users::new(config(1));
+    let request = br#"{"csi":"nvm","size_bytes":4194304,"block_bytes":512}"#;
+    let (made, second) = users.control(control::CREATE_NAMESPACE, request);
+    assert_eq!(made, 0);
+    let first = users.rig.device.namespaces().iter().find(|it| it.base == users.base).expect("it is there").nsid;
+    let (one, other) = (users.rig.hre, users.rig.device.open_hre(None).expect("room"));
+    let alice = users.user(1000);
+    let status = |status: ControlStatus| RpcOutcome::Answered { status: status as u32 };
+    assert_eq!(users.control(control::REGISTER_AGENT, &first.to_le_bytes()).0, 0);
+    for (body, wanted) in [
+        (first.to_le_bytes().to_vec(), ControlStatus::Busy),
+        ([first.to_le_bytes(), second.to_le_bytes()].concat(), ControlStatus::Busy),
+        (77u32.to_le_bytes().to_vec(), ControlStatus::NotFound),
+        (vec![1, 2], ControlStatus::Malformed),
+    ] {
+        assert_eq!(ask(&mut users, other, control::REGISTER_AGENT, &body).0, status(wanted), "{body:?}");
+    }
+    assert_eq!(ask(&mut users, other, control::REGISTER_AGENT, &second.to_le_bytes()).0, ANSWERED);
+    // Each is told of what is missed in its own namespace, and the other cannot answer.
+    let upcall = miss(&mut users, &alice, PARKED_NV);
+    assert!(users.rig.device.upcall(other).is_none());
+    assert!(!users.rig.device.answer_upcall(other, upcall.id, 0, 0));
+    // The other's end is nothing to it; its own is.
+    users.rig.device.close_hre(other);
+    users.run();
+    assert!(users.completion().is_none());
+    users.rig.device.close_hre(one);
+    users.run();
+    assert_eq!(users.completion().expect("the read has ended").result, PERMISSION);
+    // Whoever comes next takes the place of who is gone, and may leave namespaces out for another.
+    let third = users.rig.device.open_hre(None).expect("room");
+    assert_eq!(ask(&mut users, third, control::REGISTER_AGENT, &[]).0, ANSWERED);
+    let fourth = users.rig.device.open_hre(None).expect("room");
+    assert_eq!(ask(&mut users, fourth, control::REGISTER_AGENT, &[]).0, status(ControlStatus::Busy));
+    assert_eq!(ask(&mut users, fourth, control::REGISTER_AGENT, &first.to_le_bytes()).0, ANSWERED);
+    users.rig.hre = fourth;
+    miss(&mut users, &alice, PARKED_NV);
+    assert!(users.rig.device.upcall(third).is_none());
+}
+
+#[test]
+fn processes_end_with_the_endpoint_that_told_of_them() {
+    let mut users = Users::new(config(1));
+    let (kernel, mover) = (users.rig.hre, users.mover);
+    let agent = users.rig.device.open_hre(None).expect("room");
+    let open = |users: &mut Users, hre, user: u32| {
+        let (outcome, process) = ask(users, hre, control::OPEN_PROCESS, format!(r#"{{"user":{user}}}"#).as_bytes());
+        assert_eq!(outcome, ANSWERED);
+        let hre = users.rig.device.open_hre(Some(process)).expect("room for an endpoint");
+        User { process, hre }
+    };
+    let (alice, bob) = (open(&mut users, agent, 1000), open(&mut users, kernel, 1001));
+    for user in [&alice, &bob] {
+        users.grant(user, READ, 0, 512);
+        assert_eq!(users.read(user.hre, mover, 0, 16).1, 0);
+    }
+    // One with a read under way: it drains, and nobody hears of it.
+    let arguments = users.arguments(0, 16, NV);
+    users.rig.begin(alice.hre, (mover, 1, 0), &arguments, &[], 16);
+    users.rig.device.close_hre(agent);
+    users.rig.settle();
+    assert!(users.completion().is_none());
+    let known = users.rig.device.statistics().protection;
+    assert_eq!((known.processes, known.permissions), (1, 1));
+    assert!(
+        users.rig.device.open_hre(Some(alice.process)).is_some_and(|hre| users.read(hre, mover, 0, 16).1 == PERMISSION)
+    );
+    assert_eq!(users.read(bob.hre, mover, 0, 16).1, 0);
+}

@@ -30,8 +30,8 @@ const char *willow_error(void);
 /* -- sessions: a process' connection with a device and its agent ------------------------------------------------- */
 typedef struct willow_session willow_session;
 
-/* `device`: the socket of `willow serve --socket`; `agent`: that of `willow agent --socket`.
- * ECONNREFUSED: the agent is not there. EIO: the device is not, or refuses. */
+/* `agent`: the socket of `willow agent --socket`; `device`: that of `willow serve --socket`, or NULL: the agent says how the
+ * device is reached, which may be by a network. ECONNREFUSED: the agent is not there. EIO: the device is not, or refuses. */
 willow_session *willow_session_open(const char *device, const char *agent);
 
 /* Its files and queues are closed before it. */

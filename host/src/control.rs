@@ -13,6 +13,8 @@ pub use willow_wire::control::{
 const REPLY_BYTES: u32 = 64 << 10;
 /// Longest reply that is put together.
 const REPLY_BYTES_MAX: usize = 16 << 20;
+/// Most bytes of permissions in one request.
+const PERMISSIONS_BYTES_MAX: u64 = 1 << 20;
 /// How often a reply that changes its length while it is read is read anew.
 const REPLY_TRIES_MAX: u32 = 8;
 
@@ -160,15 +162,23 @@ impl ControlClient {
 
     /// Adds permissions of a process.
     pub async fn grant(&self, process: u32, permissions: &[PermissionInfo]) -> Result<(), HreError> {
-        self.send(wire::GRANT, encode_permissions(process, permissions)).await.map(|_| ())
+        for some in permissions.chunks(self.permissions_a_request()) {
+            self.send(wire::GRANT, encode_permissions(process, some)).await?;
+        }
+        Ok(())
+    }
+
+    /// Permissions that one request carries.
+    fn permissions_a_request(&self) -> usize {
+        (self.hre.transfer_bytes_max().min(PERMISSIONS_BYTES_MAX) as usize).saturating_sub(8).max(24) / 24
     }
 
     /// Takes permissions of a process; when it returns, nothing that they allowed is under way any more.
     pub async fn revoke(&self, process: u32, permissions: &[PermissionInfo]) -> Result<(), HreError> {
-        if permissions.is_empty() {
-            return Ok(());
+        for some in permissions.chunks(self.permissions_a_request()) {
+            self.send(wire::REVOKE, encode_permissions(process, some)).await?;
         }
-        self.send(wire::REVOKE, encode_permissions(process, permissions)).await.map(|_| ())
+        Ok(())
     }
 
     /// Takes all permissions of a process.
@@ -204,9 +214,18 @@ impl ControlClient {
         self.json(wire::LIST_PROCESSES).await
     }
 
-    /// This endpoint becomes the agent's: upcalls about permission misses and about apps that end come to it.
-    pub async fn register_agent(&self) -> Result<(), HreError> {
-        self.send(wire::REGISTER_AGENT, Vec::new()).await.map(|_| ())
+    /// This endpoint becomes an agent's: upcalls about permission misses in these block namespaces (none named: in all that have no agent
+    /// of their own), and about apps that end, come to it.
+    pub async fn register_agent(&self, namespaces: &[u32]) -> Result<(), HreError> {
+        let payload = namespaces.iter().flat_map(|nsid| nsid.to_le_bytes()).collect();
+        self.send(wire::REGISTER_AGENT, payload).await.map(|_| ())
+    }
+
+    /// SPUs of the device, and the stripe of its block namespaces in bytes.
+    pub async fn stripes(&self) -> Result<(u16, u32), HreError> {
+        let result = self.send(wire::STRIPES, Vec::new()).await?;
+        let stripe_bytes = 1u32.checked_shl(result >> 16);
+        stripe_bytes.map(|bytes| (result as u16, bytes)).ok_or_else(|| HreError::Answer(format!("stripes {result:#x}")))
     }
 
     /// Changes the intercall table.

@@ -29,6 +29,48 @@ const SCRIPT_OUTPUT_BYTES_MAX: usize = 64 << 20;
 const IMAGE_UNAVAILABLE: i32 = 75;
 const QEMU: &str = "qemu-system-x86_64";
 
+/// Shell functions for every script of a guest.
+pub const FUNCTIONS: &str = r#"
+# eventually SECONDS COMMAND...: waits until the command succeeds.
+eventually() {
+    local deadline=$((SECONDS + $1)); shift
+    until "$@" > /dev/null 2>&1; do
+        if [ $SECONDS -ge $deadline ]; then echo "not within the time: $*"; "$@"; return 1; fi
+        sleep 0.1
+    done
+}
+controller() { basename "$(grep -l "^$NQN$" /sys/class/nvme/nvme*/subsysnqn | head -n 1 | xargs dirname)"; }
+# Linux numbers the devices of a subsystem in the order in which it finds its namespaces, which is any: nvme0n2 may be
+# namespace 1. block NSID and generic NSID print the path of a namespace's devices, or fail.
+block() {
+    local folder
+    for folder in /sys/block/nvme*; do
+        case ${folder##*/} in nvme*c*n*) continue ;; esac
+        if [ -b /dev/"$(basename "$folder")" ] && [ "$(cat "$folder"/nsid)" = "$1" ]; then
+            echo /dev/"$(basename "$folder")"
+            return
+        fi
+    done
+    return 1
+}
+generic() {
+    local path
+    for path in /dev/ng*; do
+        if [ -c "$path" ] && nvme get-ns-id "$path" | grep -q "namespace-id:$1$"; then
+            echo "$path"
+            return
+        fi
+    done
+    return 1
+}
+gone() { ! "$@"; }
+# Where the devices were found by an earlier step.
+[ ! -e /tmp/devices ] || . /tmp/devices
+live() { [ "$(cat /sys/class/nvme/"$(controller)"/state)" = live ]; }
+# Key "alpha" in CDW2-3, five bytes.
+ALPHA="--cdw2=0x68706c61 --cdw3=0x61"
+"#;
+
 /// Why there is no guest, or no answer from it.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
@@ -52,11 +94,13 @@ pub struct GuestOptions {
     pub memory_mib: u32,
     /// Where QEMU writes all packets of the guest's network interface, in pcap format.
     pub capture: Option<PathBuf>,
+    /// A folder whose files the guest has on a second disk, an ext4 to be mounted from /dev/vdb.
+    pub folder: Option<PathBuf>,
 }
 
 impl Default for GuestOptions {
     fn default() -> Self {
-        Self { processors: 2, memory_mib: 768, capture: None }
+        Self { processors: 2, memory_mib: 768, capture: None, folder: None }
     }
 }
 
@@ -120,6 +164,11 @@ impl Guest {
             .args(["-device", "virtio-rng-pci"])
             .arg("-serial")
             .arg(format!("file:{}", scratch.path().join("console").display()));
+        if let Some(folder) = &options.folder {
+            let disk = scratch.path().join("folder.ext4");
+            disk_of(folder, &disk)?;
+            command.arg("-drive").arg(format!("file={},format=raw,if=virtio,snapshot=on,cache=unsafe", disk.display()));
+        }
         if let Some(capture) = &options.capture {
             command.arg("-object").arg(format!("filter-dump,id=capture,netdev=network,file={}", capture.display()));
         }
@@ -261,6 +310,25 @@ pub fn skip(test: &str, reason: &str) {
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{test} cannot run here, and CI skips nothing: {reason}");
     // Not eprintln: the harness would keep that back for a test that passes.
     let _ = writeln!(io::stderr(), "SKIPPED {test}: {reason}");
+}
+
+/// Makes an ext4 with a folder's files, without root.
+fn disk_of(folder: &Path, disk: &Path) -> Result<(), GuestError> {
+    let mut bytes = 16 << 20;
+    for entry in fs::read_dir(folder).map_err(|error| GuestError::Io("the guest's folder", error))? {
+        let about = entry.and_then(|entry| entry.metadata());
+        bytes += about.map_err(|error| GuestError::Io("the guest's folder", error))?.len() * 11 / 10;
+    }
+    let mut command = Command::new("mke2fs");
+    // Where ordinary users' paths often do not lead.
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).args(["-q", "-t", "ext4", "-O", "^has_journal", "-d"]);
+    let made = command.arg(folder).arg(disk).arg(format!("{}k", bytes / 1024)).output();
+    match made {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(GuestError::Failed(format!("mke2fs: {}", String::from_utf8_lossy(&output.stderr).trim()))),
+        Err(error) => Err(GuestError::Unavailable(format!("mke2fs (e2fsprogs) does not run: {error}"))),
+    }
 }
 
 fn no_qemu() -> Option<String> {

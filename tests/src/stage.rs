@@ -1,5 +1,6 @@
-//! A device in memory, its block namespace by FUSE and a loop device, a real file system on it, and an agent: what tests of direct
-//! access to files stand on. All of it goes when the stage is dropped.
+//! A device, its block namespace by FUSE and a loop device, a real file system on it, and an agent: what tests of direct access to files
+//! stand on. The agent may be one of another host, as far as the device can tell: then it knows the device's NVMe/TCP address and a key
+//! alone. All of it goes when the stage is dropped.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -46,6 +47,11 @@ pub struct Stage {
     willow: PathBuf,
     children: Vec<Child>,
     block: Option<String>,
+    /// Of the device's listener, where the agent reaches it by that.
+    pub address: Option<String>,
+    serve: Vec<String>,
+    /// More flags of the agent.
+    pub agent_flags: Vec<String>,
     /// The agent, while it lives.
     pub agent: Option<Child>,
 }
@@ -80,6 +86,11 @@ fn end(child: &mut Child) {
 impl Stage {
     /// With the file system that this command makes, of this size; the error says why that cannot be tested here.
     pub fn new(make: &[&str], size: &str) -> Result<Stage, String> {
+        Stage::with(make, &["--ram", "--size", size], false)
+    }
+
+    /// With the file system that this command makes, on a device with these flags, reached by the agent over NVMe/TCP or not.
+    fn with(make: &[&str], flags: &[&str], is_remote: bool) -> Result<Stage, String> {
         if !fs::metadata("/proc/self").is_ok_and(|this| std::os::unix::fs::MetadataExt::uid(&this) == 0) {
             return Err("it is not run as root".to_owned());
         }
@@ -101,12 +112,30 @@ impl Stage {
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("its mode");
         let willow = folder.join("willow");
         fs::copy(crate::daemon::binary(), &willow).expect("a copy of the command");
-        let mut stage = Stage { folder, willow, children: Vec::new(), block: None, agent: None };
-        let (device, mount, files) = (stage.path("device"), stage.path("mount"), stage.path("files"));
-        let serve =
-            ["serve", "--ram", "--size", size, "--listen", "127.0.0.1:0", "--log", "error", "--socket", &device];
-        let served = stage.start(&serve).expect("a device");
-        let mounted = stage.start(&["mount", &mount, "--target", &device]).expect("a mount");
+        let mut stage = Stage {
+            folder,
+            willow,
+            children: Vec::new(),
+            block: None,
+            address: None,
+            serve: Vec::new(),
+            agent_flags: Vec::new(),
+            agent: None,
+        };
+        let (device, mount, files, key) =
+            (stage.path("device"), stage.path("mount"), stage.path("files"), stage.path("key"));
+        let media = stage.path("media");
+        let flags = flags.iter().map(|flag| if *flag == "MEDIA" { &media } else { *flag });
+        let mut serve: Vec<&str> = ["serve", "--log", "error", "--socket", &device].into_iter().chain(flags).collect();
+        if is_remote {
+            tool(&stage.willow.display().to_string(), &["key", "new", &key])?;
+            serve.extend(["--host-key", &key]);
+        }
+        stage.serve = serve.iter().map(ToString::to_string).collect();
+        let (served, ready) = stage.serve("127.0.0.1:0");
+        let address = ready.split_whitespace().find_map(|word| word.strip_prefix("listen="));
+        stage.address = address.filter(|_| is_remote).map(ToOwned::to_owned);
+        let (mounted, _) = stage.start(&["mount", &mount, "--target", &device]).expect("a mount");
         stage.children.extend([served, mounted]);
         let disk = format!("{mount}/disk");
         let block = tool("losetup", &["--direct-io=on", "--sector-size", "4096", "-f", "--show", &disk])?;
@@ -123,7 +152,12 @@ impl Stage {
         Stage::new(&["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], "128M")
     }
 
-    /// A path beside the file system: `device` and `agent` are the sockets.
+    /// With ext4, and an agent that reaches the device by NVMe/TCP. `MEDIA` in the device's flags is a folder of the stage.
+    pub fn remote(flags: &[&str]) -> Result<Stage, String> {
+        Stage::with(&["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], flags, true)
+    }
+
+    /// A path beside the file system: `device` and `agent` are the sockets, `key` is the host's key file.
     pub fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
@@ -148,7 +182,20 @@ impl Stage {
         self.children[0].id()
     }
 
-    fn start(&self, arguments: &[&str]) -> Result<Child, String> {
+    fn serve(&self, listen: &str) -> (Child, String) {
+        let flags = self.serve.iter().map(String::as_str);
+        self.start(&flags.chain(["--listen", listen]).collect::<Vec<_>>()).expect("a device")
+    }
+
+    /// Kills the device, and starts it again at the same address.
+    pub fn restart_device(&mut self) {
+        self.children[0].kill().expect("killed");
+        self.children[0].wait().expect("an end");
+        let address = self.address.clone().expect("it is reached by its address");
+        self.children[0] = self.serve(&address).0;
+    }
+
+    fn start(&self, arguments: &[&str]) -> Result<(Child, String), String> {
         // Another thread's child may still hold the copy open for writing, between its fork and its exec.
         let spawn = || Command::new(&self.willow).args(arguments).stdout(Stdio::piped()).spawn();
         let is_busy = |child: &std::io::Result<Child>| {
@@ -162,17 +209,22 @@ impl Stage {
             let _ = child.wait();
             return Err(format!("willow {} did not become ready", arguments[0]));
         }
-        Ok(child)
+        Ok((child, line))
     }
 
     /// Starts the agent.
     pub fn start_agent(&mut self) {
         let block = format!("{}=1", self.block());
-        let (device, agent) = (self.path("device"), self.path("agent"));
-        let arguments = ["agent", "--target", &device, "--socket", &agent, "--block", &block];
+        let (device, agent, key) = (self.path("device"), self.path("agent"), self.path("key"));
+        let target = self.address.as_deref().unwrap_or(&device);
+        let mut arguments = vec!["agent", "--target", target, "--socket", &agent, "--block", &block];
+        if self.address.is_some() {
+            arguments.extend(["--key", &key]);
+        }
+        arguments.extend(self.agent_flags.iter().map(String::as_str));
         // The file system may write its superblock while the agent looks at it.
         let started = (0..10).find_map(|_| self.start(&arguments).ok());
-        self.agent = Some(started.expect("an agent"));
+        self.agent = Some(started.expect("an agent").0);
     }
 
     /// Kills it.

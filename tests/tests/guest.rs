@@ -10,53 +10,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use willow_tests::daemon::{Daemon, binary};
-use willow_tests::guest::{Guest, GuestOptions, HOST_ADDRESS, skip};
+use willow_tests::guest::{FUNCTIONS, Guest, GuestOptions, HOST_ADDRESS, skip};
 use willow_tests::scratch::Scratch;
 
 /// One guest at a time: two would each be half as fast.
 static ONE_GUEST: Mutex<()> = Mutex::new(());
-
-/// Shell functions for every script of a guest.
-const FUNCTIONS: &str = r#"
-# eventually SECONDS COMMAND...: waits until the command succeeds.
-eventually() {
-    local deadline=$((SECONDS + $1)); shift
-    until "$@" > /dev/null 2>&1; do
-        if [ $SECONDS -ge $deadline ]; then echo "not within the time: $*"; "$@"; return 1; fi
-        sleep 0.1
-    done
-}
-controller() { basename "$(grep -l "^$NQN$" /sys/class/nvme/nvme*/subsysnqn | head -n 1 | xargs dirname)"; }
-# Linux numbers the devices of a subsystem in the order in which it finds its namespaces, which is any: nvme0n2 may be
-# namespace 1. block NSID and generic NSID print the path of a namespace's devices, or fail.
-block() {
-    local folder
-    for folder in /sys/block/nvme*; do
-        case ${folder##*/} in nvme*c*n*) continue ;; esac
-        if [ -b /dev/"$(basename "$folder")" ] && [ "$(cat "$folder"/nsid)" = "$1" ]; then
-            echo /dev/"$(basename "$folder")"
-            return
-        fi
-    done
-    return 1
-}
-generic() {
-    local path
-    for path in /dev/ng*; do
-        if [ -c "$path" ] && nvme get-ns-id "$path" | grep -q "namespace-id:$1$"; then
-            echo "$path"
-            return
-        fi
-    done
-    return 1
-}
-gone() { ! "$@"; }
-# Where the devices were found by an earlier step.
-[ ! -e /tmp/devices ] || . /tmp/devices
-live() { [ "$(cat /sys/class/nvme/"$(controller)"/state)" = live ]; }
-# Key "alpha" in CDW2-3, five bytes.
-ALPHA="--cdw2=0x68706c61 --cdw3=0x61"
-"#;
 
 struct Host {
     guest: Guest,

@@ -23,16 +23,18 @@ impl Device {
         if machine.hre_closed(hre) {
             machine.fail_parked(hre.process(), None);
         }
-        if machine.protection.misses.agent == Some(hre) {
-            machine.agent_gone();
-        }
+        machine.agent_gone(hre);
         let orphans: Vec<u64> = machine.upcalls.iter().filter(|(_, (of, _))| *of == hre).map(|(id, _)| *id).collect();
         for id in orphans {
             if let Some((_, group)) = machine.upcalls.remove(&id) {
                 machine.end_one(group, i64::from(abi::ERROR_ENDED), None);
             }
         }
+        let opened = machine.protection.opened_by(hre);
+        drop(machine);
         self.service.forget(hre);
+        // Where the trusted part of a host goes, nothing of what it let in stays.
+        opened.into_iter().for_each(|process| self.close_process(process));
     }
 
     /// The next upcall for an endpoint.

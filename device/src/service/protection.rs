@@ -9,8 +9,10 @@ use crate::control::{self, ControlStatus, IntercallChange, PermissionInfo, Proce
 use crate::device::Device;
 use crate::hre::HreId;
 use crate::media::store::StoreError;
+use crate::namespace::CommandSet;
 use crate::protection::{INTERCALLS_MAX, USER_NOBODY, in_ids, user_app_name};
 use crate::request::AppNumber;
+use crate::spu::miss::{AGENTS_MAX, Agent};
 use crate::spu::os::{AppState, Machine};
 use crate::spu::permission::{Extent, Rights};
 
@@ -85,7 +87,7 @@ impl Device {
     /// A new process of `user`, with a share of `weight` of the processors beside others' (0: the user's); its number, for
     /// [`Device::open_hre`]. It is known until [`Device::close_process`]. `None` where there are too many.
     pub fn open_process(&mut self, user: u32, weight: u16) -> Option<u32> {
-        self.machine.borrow_mut().open_process(user, weight)
+        self.machine.borrow_mut().open_process(user, weight, None)
     }
 
     /// Lets a process read, and write where `write` says so, bytes of an SPU's bank from `start` on. For who drives the device itself;
@@ -127,7 +129,7 @@ impl Device {
                 }
                 refused => refused,
             },
-            control::OPEN_PROCESS => self.open_process_request(body),
+            control::OPEN_PROCESS => self.open_process_request(hre, body),
             control::CLOSE_PROCESS => match word(body, 0) {
                 Some(process) if self.machine.borrow().protection.knows(process) => {
                     self.close_process(process);
@@ -137,7 +139,7 @@ impl Device {
                 Some(process) => refuse(ControlStatus::NotFound, format!("there is no process {process}")),
                 None => refuse(ControlStatus::Malformed, "a process is named by 4 bytes"),
             },
-            control::REGISTER_AGENT => self.register_agent(hre),
+            control::REGISTER_AGENT => self.register_agent(hre, body),
             control::SET_WEIGHT => self.set_weight(body),
             control::CHANGE_INTERCALLS => return self.change_intercalls(token, hre, body),
             control::LIST_PERMISSIONS | control::LIST_PROCESSES | control::LIST_INTERCALLS => {
@@ -230,14 +232,15 @@ impl Device {
         Ok(0)
     }
 
-    fn open_process_request(&mut self, body: &[u8]) -> Answer {
+    /// The process ends with the endpoint that asks.
+    fn open_process_request(&mut self, hre: HreId, body: &[u8]) -> Answer {
         let request: ProcessRequest = match serde_json::from_slice(body) {
             Ok(request) => request,
             Err(error) => {
                 return refuse(ControlStatus::Malformed, format!("the request for a process cannot be read: {error}"));
             }
         };
-        match self.open_process(request.user, request.weight) {
+        match self.machine.borrow_mut().open_process(request.user, request.weight, Some(hre)) {
             Some(process) => Ok(process),
             None => refuse(ControlStatus::NoRoom, "the device knows as many processes as it can"),
         }
@@ -267,15 +270,31 @@ impl Device {
         }
     }
 
-    fn register_agent(&mut self, hre: HreId) -> Answer {
-        let mut machine = self.machine.borrow_mut();
-        match machine.protection.misses.agent {
-            Some(other) if other != hre => refuse(ControlStatus::Busy, "another endpoint is the agent's: end it first"),
-            _ => {
-                machine.protection.misses.agent = Some(hre);
-                Ok(0)
-            }
+    /// The endpoint is an agent's from now on: of the block namespaces that the body numbers (u32 each), or of all that have none. It
+    /// takes the place of what the same endpoint registered before.
+    fn register_agent(&mut self, hre: HreId, body: &[u8]) -> Answer {
+        if !body.len().is_multiple_of(4) {
+            return refuse(ControlStatus::Malformed, "an agent's namespaces are numbered by 4 bytes each");
         }
+        let namespaces = self.namespaces();
+        let base = |nsid: u32| {
+            let found = namespaces.iter().find(|it| it.nsid == nsid && it.csi == CommandSet::Nvm);
+            found.map(|it| it.base).ok_or((ControlStatus::NotFound, format!("there is no block namespace {nsid}")))
+        };
+        let numbers = body.chunks_exact(4).filter_map(|bytes| word(bytes, 0));
+        let bases = numbers.map(base).collect::<Result<Vec<u64>, _>>()?;
+        let bases = (!bases.is_empty()).then_some(bases);
+        let agents = &mut self.machine.borrow_mut().protection.misses.agents;
+        let mut others = agents.iter().filter(|agent| agent.hre != hre);
+        if others.clone().any(|agent| agent.overlaps(bases.as_deref())) {
+            return refuse(ControlStatus::Busy, "another endpoint is the agent's: end it first");
+        }
+        if others.nth(AGENTS_MAX - 1).is_some() {
+            return refuse(ControlStatus::NoRoom, format!("the device has {AGENTS_MAX} agents, which is the most"));
+        }
+        agents.retain(|agent| agent.hre != hre);
+        agents.push(Agent { hre, bases });
+        Ok(0)
     }
 
     fn change_intercalls(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
@@ -307,6 +326,9 @@ impl Device {
     /// A block namespace is about to go: nobody has rights in its range any more.
     pub(super) fn revoke_region(&mut self, base: u64, bank_bytes: u64) {
         let mut machine = self.machine.borrow_mut();
+        for agent in &mut machine.protection.misses.agents {
+            agent.bases.iter_mut().for_each(|bases| bases.retain(|other| *other != base));
+        }
         let processes: Vec<u32> = machine.protection.numbers();
         let extent = Extent { start: base, end: base + bank_bytes, rights: Rights::READ_WRITE };
         for spu in 0..machine.config.spus {

@@ -53,6 +53,7 @@ impl Device {
                 }
                 self.reply(token, &arguments, &serde_json::to_vec(&value).unwrap_or_default())
             }
+            control::STRIPES => Ok(u32::from(self.spus()) | self.stripe_bytes().trailing_zeros() << 16),
             control::LOG => self.log(token, user, &arguments),
             control::ERROR_TEXT => {
                 let text = self.service.errors.get(&hre).cloned().unwrap_or_default();

@@ -1,11 +1,12 @@
-//! Permission misses: a DMA on behalf of a user endpoint found no permission. SPU-OS tells the agent (an upcall to its kernel
-//! endpoint), and the DMA either fails at once or is parked until the agent has answered, as the handler asked
+//! Permission misses: a DMA on behalf of a user endpoint found no permission. SPU-OS tells the agent of that namespace (an upcall to its
+//! kernel endpoint), and the DMA either fails at once or is parked until the agent has answered, as the handler asked
 //! (Willow, section 2.6).
 //!
 //! What always holds:
 //! - a miss that no grant could mend (no block namespace there) is no miss: it fails and nobody is told;
+//! - a block namespace has at most one agent, so that a device may be shared by hosts, each with namespaces and an agent of its own;
 //! - at most one upcall an SPU and process is out; what that process misses there meanwhile waits for the same answer;
-//! - a parked DMA ends: retried when the agent says so, at most [`RETRIES_MAX`] times, or failed with `ERROR_PERMISSION` when the
+//! - a parked DMA ends: retried when the agent says so, at most [`RETRIES_MAX`] times about what it misses itself, or failed with `ERROR_PERMISSION` when the
 //!   agent says no or is gone, when the range is revoked, or after [`MISS_NS_MAX`];
 //! - a retried DMA is checked anew, like any other; nothing of a parked one has moved before.
 
@@ -19,13 +20,15 @@ use crate::request::Upcall;
 use crate::slab::Slab;
 use std::collections::BTreeMap;
 
+/// Most agents at once.
+pub const AGENTS_MAX: usize = 64;
 /// Most DMAs parked in the whole device.
 pub const PARKED_MAX: usize = 4096;
 /// Most of one process.
 pub const PARKED_PER_PROCESS_MAX: usize = 512;
 /// Most bytes of the app's memory that one parked DMA keeps a copy of.
 pub const PARKED_BYTES_MAX: u64 = 1 << 20;
-/// How often a parked DMA is tried again.
+/// How often a parked DMA is tried again after an answer about a range that it missed, not about what another waited for.
 pub const RETRIES_MAX: u8 = 8;
 /// How long an upcall about a miss may stay unanswered.
 pub const MISS_NS_MAX: u64 = 2_000_000_000;
@@ -44,17 +47,35 @@ struct Parked {
     memory: Detached,
 }
 
+/// The trusted part of a host, which answers for block namespaces.
+pub(crate) struct Agent {
+    pub hre: HreId,
+    /// Where these begin in every bank; `None`: all that have no agent of their own.
+    pub bases: Option<Vec<u64>>,
+}
+
+impl Agent {
+    /// True where both answer for the same namespace.
+    pub fn overlaps(&self, bases: Option<&[u64]>) -> bool {
+        match (&self.bases, bases) {
+            (Some(own), Some(others)) => own.iter().any(|base| others.contains(base)),
+            (own, others) => own.is_none() && others.is_none(),
+        }
+    }
+}
+
 /// An upcall that is out.
 struct Told {
+    agent: HreId,
     id: u64,
+    missed: Extent,
     deadline_ns: u64,
     parked: Vec<u32>,
 }
 
 /// State of misses.
 pub(crate) struct Misses {
-    /// The agent's endpoint.
-    pub agent: Option<HreId>,
+    pub agents: Vec<Agent>,
     parked: Slab<Parked>,
     /// By process (as in ids) and SPU.
     told: BTreeMap<(u32, u16), Told>,
@@ -64,7 +85,7 @@ pub(crate) struct Misses {
 
 impl Default for Misses {
     fn default() -> Self {
-        Misses { agent: None, parked: Slab::new(PARKED_MAX), told: BTreeMap::new(), upcalls: 0 }
+        Misses { agents: Vec::new(), parked: Slab::new(PARKED_MAX), told: BTreeMap::new(), upcalls: 0 }
     }
 }
 
@@ -72,6 +93,12 @@ impl Misses {
     /// When the first unanswered upcall is given up.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.told.values().map(|told| told.deadline_ns).min()
+    }
+
+    /// The agent of the namespace that begins there.
+    fn agent_of(&self, base: u64) -> Option<HreId> {
+        let own = self.agents.iter().find(|agent| agent.bases.as_ref().is_some_and(|bases| bases.contains(&base)));
+        own.or_else(|| self.agents.iter().find(|agent| agent.bases.is_none())).map(|agent| agent.hre)
     }
 }
 
@@ -177,7 +204,9 @@ impl Machine {
         if self.protection.misses.told.contains_key(&(process, spu)) {
             return true;
         }
-        let Some(agent) = self.protection.misses.agent else { return false };
+        let region = self.regions.holding(missed.start, missed.end - missed.start);
+        let agent = region.and_then(|(_, region)| self.protection.misses.agent_of(region.base));
+        let Some(agent) = agent else { return false };
         let id = self.next_upcall;
         let words =
             [u64::from(originating.0) | u64::from(app) << 32, missed.start, missed.end, missed.rights.bits().into()];
@@ -189,17 +218,16 @@ impl Machine {
         }
         self.next_upcall += 1;
         self.protection.misses.upcalls += 1;
-        let told = Told { id, deadline_ns: self.now_ns.saturating_add(MISS_NS_MAX), parked: Vec::new() };
+        let deadline_ns = self.now_ns.saturating_add(MISS_NS_MAX);
+        let told = Told { agent, id, missed, deadline_ns, parked: Vec::new() };
         self.protection.misses.told.insert((process, spu), told);
         true
     }
 
     /// The agent's answer to an upcall about a miss; false where there is no such upcall.
     pub fn answer_miss(&mut self, agent: HreId, id: u64, resolved: bool) -> bool {
-        if self.protection.misses.agent != Some(agent) {
-            return false;
-        }
-        let key = self.protection.misses.told.iter().find(|(_, told)| told.id == id).map(|(key, _)| *key);
+        let mut told = self.protection.misses.told.iter();
+        let key = told.find(|(_, told)| told.id == id && told.agent == agent).map(|(key, _)| *key);
         let Some(key) = key else { return false };
         self.end_told(key, resolved);
         true
@@ -208,7 +236,9 @@ impl Machine {
     fn end_told(&mut self, key: (u32, u16), retry: bool) {
         let Some(told) = self.protection.misses.told.remove(&key) else { return };
         for parked in told.parked {
-            if let Some(parked) = self.protection.misses.parked.remove(parked) {
+            if let Some(mut parked) = self.protection.misses.parked.remove(parked) {
+                let is_own = parked.missed.start < told.missed.end && told.missed.start < parked.missed.end;
+                parked.retries += u8::from(is_own);
                 if retry { self.retry(parked) } else { self.fail(&parked) }
             }
         }
@@ -271,7 +301,6 @@ impl Machine {
     fn park_again(&mut self, mut parked: Parked) {
         let missed = self.missed(parked.caller, &parked.dma, parked.from, parked.to);
         let originating = self.activities.get(parked.dma.token).map(|activity| activity.originating);
-        parked.retries += 1;
         let key = parked.group;
         if let (Some(missed), Some(originating)) = (missed, originating)
             && parked.retries <= RETRIES_MAX
@@ -316,11 +345,12 @@ impl Machine {
         !late.is_empty()
     }
 
-    /// The agent's endpoint is gone, or another takes its place: what it was told is answered with no.
-    pub fn agent_gone(&mut self) {
-        self.protection.misses.agent = None;
-        let all: Vec<(u32, u16)> = self.protection.misses.told.keys().copied().collect();
-        for key in all {
+    /// An endpoint is gone: where it was an agent's, what that was told is answered with no.
+    pub fn agent_gone(&mut self, hre: HreId) {
+        self.protection.misses.agents.retain(|agent| agent.hre != hre);
+        let told = self.protection.misses.told.iter().filter(|(_, told)| told.agent == hre);
+        let keys: Vec<(u32, u16)> = told.map(|(key, _)| *key).collect();
+        for key in keys {
             self.end_told(key, false);
         }
     }

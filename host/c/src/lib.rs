@@ -133,10 +133,15 @@ pub extern "C" fn willow_error() -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn willow_session_open(device: *const c_char, agent: *const c_char) -> *mut willow_session {
     let opened = || -> Result<_, Failure> {
-        // SAFETY: the caller's strings.
-        let (device, agent) = unsafe { (text(device, "device's path")?, text(agent, "agent's path")?) };
+        // SAFETY: the caller's string.
+        let agent = unsafe { text(agent, "agent's path")? };
         let path = |text: &CStr| OsStr::from_bytes(text.to_bytes()).to_owned();
-        let session = Session::open(SessionOptions::new(path(device), path(agent)))?;
+        let options = match device.is_null() {
+            true => SessionOptions::by_agent(path(agent)),
+            // SAFETY: the caller's string.
+            false => SessionOptions::new(path(unsafe { CStr::from_ptr(device) }), path(agent)),
+        };
+        let session = Session::open(options)?;
         Ok(Box::into_raw(Box::new(willow_session(session))))
     };
     told(opened(), std::ptr::null_mut())

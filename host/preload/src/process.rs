@@ -64,7 +64,8 @@ pub struct Tracked {
 
 /// What the environment says.
 struct Settings {
-    device: PathBuf,
+    /// `None`: the agent knows.
+    device: Option<PathBuf>,
     agent: PathBuf,
     folders: Vec<PathBuf>,
     report: Option<PathBuf>,
@@ -80,7 +81,7 @@ impl Settings {
             path.canonicalize().unwrap_or_else(|_| path.to_owned())
         };
         let folders: Vec<PathBuf> = parts.map(whole).collect();
-        let (device, agent) = (path("WILLOW_DEVICE")?, path("WILLOW_AGENT")?);
+        let (device, agent) = (path("WILLOW_DEVICE"), path("WILLOW_AGENT")?);
         (!folders.is_empty()).then(|| Settings { device, agent, folders, report: path("WILLOW_DIRECT_REPORT") })
     }
 }
@@ -177,7 +178,8 @@ impl Process {
     pub fn session(&self) -> Option<&Arc<Session>> {
         let open = || {
             let settings = SETTINGS.get()?.as_ref()?;
-            let opened = Session::open(SessionOptions::new(&settings.device, &settings.agent));
+            let by_agent = SessionOptions::by_agent(&settings.agent);
+            let opened = Session::open(SessionOptions { device: settings.device.clone(), ..by_agent });
             opened.map_err(|error| eprintln!("libwillow_preload: no direct access: {error}")).ok()
         };
         self.session.get_or_init(open).as_ref()

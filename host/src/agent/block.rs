@@ -1,16 +1,119 @@
 //! Which block device of this machine is which block namespace of the Willow device.
 //!
-//! Invariant: that a block device is a namespace is not believed but compared: what both say of the first bytes must be the same.
+//! What always holds: that a block device is a namespace is not believed, and no name is. What the kernel's NVMe driver has attached
+//! says itself which it is (NGUID and the subsystem's NQN, in sysfs); of all else, a loop device say, the first bytes must be those of
+//! the namespace. Partitions count from where they begin; what is stacked on a block device (dm, md) is none.
 
 use super::AgentError;
 use crate::block::BlockClient;
 use crate::control::NamespaceInfo;
-use crate::shm::ShmHre;
+use crate::hre::Hre;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes compared.
 const COMPARED_BYTES: usize = 64 << 10;
+
+/// Where the kernel tells of devices.
+const SYSTEM: &str = "/sys";
+
+/// What a namespace that the kernel has attached says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Identity {
+    nguid: [u8; 16],
+    subsystem_nqn: String,
+    /// Where in it the block device begins: 0, or where the partition does.
+    offset: u64,
+}
+
+impl Identity {
+    /// Of a block device (whole or partition) by its number; `None` where it is nothing of NVMe.
+    fn of(system: &Path, device: u64) -> Option<Identity> {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let folder = std::fs::canonicalize(system.join(format!("dev/block/{major}:{minor}"))).ok()?;
+        let is_partition = folder.join("partition").exists();
+        let (disk, offset) = match is_partition {
+            true => (folder.parent()?, number(&folder.join("start")).checked_mul(512)?),
+            false => (folder.as_path(), 0),
+        };
+        Identity::of_disk(disk).map(|identity| Identity { offset, ..identity })
+    }
+
+    fn of_disk(disk: &Path) -> Option<Identity> {
+        let text = |name: &str| std::fs::read_to_string(disk.join(name)).ok();
+        let nguid = parse_nguid(text("nguid")?.trim())?;
+        Some(Identity { nguid, subsystem_nqn: text("device/subsysnqn")?.trim().to_owned(), offset: 0 })
+    }
+}
+
+/// 32 hexadecimal digits, however they are grouped.
+fn parse_nguid(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u32> = text.chars().filter(|it| *it != '-').map(|it| it.to_digit(16)).collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect();
+    let nguid: [u8; 16] = bytes.try_into().ok().filter(|_| digits.len() == 32)?;
+    // All zeroes: it has none.
+    (nguid != [0; 16]).then_some(nguid)
+}
+
+/// The block devices of this host that are namespaces of the device.
+pub struct Places {
+    named: Vec<BlockDevice>,
+    /// Namespaces, by NGUID, that the kernel may have attached under any name.
+    attached: BTreeMap<[u8; 16], u32>,
+    subsystem_nqn: String,
+    system: PathBuf,
+}
+
+impl Places {
+    /// Those that were named and checked.
+    pub fn named(named: Vec<BlockDevice>) -> Places {
+        Places { named, attached: BTreeMap::new(), subsystem_nqn: String::new(), system: PathBuf::from(SYSTEM) }
+    }
+
+    /// Those of `namespaces`, of the subsystem with this NQN, that this host's kernel has attached now. The error is a sentence.
+    pub fn attached(subsystem_nqn: &str, namespaces: &[NamespaceInfo]) -> Result<Places, AgentError> {
+        Places::attached_in(Path::new(SYSTEM), subsystem_nqn, namespaces)
+    }
+
+    fn attached_in(system: &Path, subsystem_nqn: &str, namespaces: &[NamespaceInfo]) -> Result<Places, AgentError> {
+        let folder = std::fs::read_dir(system.join("block"));
+        let folder = folder.map_err(|error| AgentError(format!("{}: {error}", system.join("block").display())))?;
+        let disks = folder.flatten().filter_map(|entry| Identity::of_disk(&entry.path()));
+        let here: Vec<[u8; 16]> =
+            disks.filter(|disk| disk.subsystem_nqn == subsystem_nqn).map(|disk| disk.nguid).collect();
+        let block = namespaces.iter().filter(|it| it.csi == crate::control::CommandSet::Nvm);
+        let attached: BTreeMap<_, _> =
+            block.filter(|it| here.contains(&it.nguid)).map(|it| (it.nguid, it.nsid)).collect();
+        if attached.is_empty() {
+            let why = format!(
+                "no block device of this host is a namespace of {subsystem_nqn}: attach it (nvme connect), or name one (--block)"
+            );
+            return Err(AgentError(why));
+        }
+        let subsystem_nqn = subsystem_nqn.to_owned();
+        Ok(Places { named: Vec::new(), attached, subsystem_nqn, system: system.to_owned() })
+    }
+
+    /// The namespaces that are in use here.
+    pub fn namespaces(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = self.named.iter().map(|it| it.nsid).chain(self.attached.values().copied()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Namespace of a file system's block device, and where in it that begins; `None`: it is none of them.
+    pub fn find(&self, of_file_system: u64) -> Option<(u32, u64)> {
+        let named = self.named.iter().find_map(|block| Some((block.nsid, block.offset_of(of_file_system)?)));
+        named.or_else(|| {
+            // Asked of the kernel each time: numbers and names may be another disk's by now.
+            let found = Identity::of(&self.system, of_file_system)?;
+            let nsid = self.attached.get(&found.nguid).filter(|_| found.subsystem_nqn == self.subsystem_nqn)?;
+            Some((*nsid, found.offset))
+        })
+    }
+}
 
 /// A block device of the host's kernel that is a namespace: by FUSE and a loop device, or by NVMe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,10 +171,16 @@ impl BlockDevice {
         (parent.trim() == own).then(|| loop_offset + number(&partition.join("start")) * 512)
     }
 
-    /// Checks that the block device's first bytes are the namespace's.
-    pub async fn check(&self, hre: Arc<ShmHre>, namespace: &NamespaceInfo) -> Result<(), AgentError> {
+    /// Checks that the block device is the namespace: by what it says of itself, or by its first bytes.
+    pub async fn check(&self, hre: Arc<dyn Hre>, namespace: &NamespaceInfo) -> Result<(), AgentError> {
         let failed = |what: &str| AgentError(format!("{}: {what}", self.path.display()));
         let own = self.number().map_err(|error| failed(&error.to_string()))?;
+        if let Some(identity) = Identity::of(Path::new(SYSTEM), own) {
+            if identity.nguid != namespace.nguid {
+                return Err(failed(&format!("its NGUID is not that of namespace {}: it is another device", self.nsid)));
+            }
+            return Ok(());
+        }
         let offset = self.offset_of(own).unwrap_or(0);
         let block = BlockClient::open(hre, self.nsid).await?;
         let left = namespace.size_bytes.saturating_sub(offset);
@@ -106,6 +215,62 @@ fn direct_read(path: &Path, bytes: usize) -> std::io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn info(nsid: u32, nguid: u8) -> NamespaceInfo {
+        let csi = crate::control::CommandSet::Nvm;
+        NamespaceInfo { nsid, csi, size_bytes: 1 << 20, block_bytes: 4096, base: 0, bank_bytes: 0, nguid: [nguid; 16] }
+    }
+
+    #[test]
+    fn a_disk_is_known_by_its_nguid_and_subsystem_and_by_no_name() {
+        let system = std::env::temp_dir().join(format!("willow-sys-{}", std::process::id()));
+        let nqn = "nqn.2025-01.org.example:device";
+        let disk = |name: &str, nguid: &str, nqn: &str| {
+            let disk = system.join("devices").join(name);
+            std::fs::create_dir_all(disk.join("device")).unwrap();
+            std::fs::write(disk.join("nguid"), format!("{nguid}\n")).unwrap();
+            std::fs::write(disk.join("device/subsysnqn"), format!("{nqn}\n")).unwrap();
+            std::fs::create_dir_all(system.join("block")).unwrap();
+            std::os::unix::fs::symlink(&disk, system.join("block").join(name)).unwrap();
+            disk
+        };
+        let number = |disk: &Path, minor: u32| {
+            std::fs::create_dir_all(system.join("dev/block")).unwrap();
+            std::os::unix::fs::symlink(disk, system.join(format!("dev/block/259:{minor}"))).unwrap();
+            rustix::fs::makedev(259, minor)
+        };
+        let own = disk("nvme0n1", "07070707-0707-0707-0707-070707070707", nqn);
+        // Another subsystem with the same NGUID, one without NGUID, and something stacked on a disk.
+        let others = disk("nvme1n1", "07070707-0707-0707-0707-070707070707", "nqn.2025-01.org.example:other");
+        let nameless = disk("nvme2n1", "00000000-0000-0000-0000-000000000000", nqn);
+        let stacked = system.join("devices/dm-0");
+        let partition = own.join("nvme0n1p2");
+        for folder in [&stacked, &partition] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::write(partition.join("partition"), "2\n").unwrap();
+        std::fs::write(partition.join("start"), "2048\n").unwrap();
+        let places = Places::attached_in(&system, nqn, &[info(3, 7), info(4, 8)]).unwrap();
+        assert_eq!(places.namespaces(), [3]);
+        assert_eq!(places.find(number(&own, 0)), Some((3, 0)));
+        assert_eq!(places.find(number(&partition, 1)), Some((3, 2048 * 512)));
+        for (minor, none) in [(2, &others), (3, &nameless), (4, &stacked)] {
+            assert_eq!(places.find(number(none, minor)), None, "{}", none.display());
+        }
+        assert_eq!(places.find(rustix::fs::makedev(259, 77)), None);
+        let refused = Places::attached_in(&system, nqn, &[info(1, 9)]).err().unwrap();
+        assert!(refused.to_string().contains("nvme connect"), "{refused}");
+        std::fs::remove_dir_all(&system).unwrap();
+    }
+
+    #[test]
+    fn ids_are_read_however_they_are_grouped() {
+        assert_eq!(parse_nguid("0102030405060708090a0b0c0d0e0f10").unwrap()[15], 0x10);
+        for wrong in ["", "01", "0102030405060708090a0b0c0d0e0f1", "0102030405060708090a0b0c0d0e0f1g", &"00".repeat(16)]
+        {
+            assert_eq!(parse_nguid(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn a_block_device_is_named_with_its_namespace() {

@@ -1,6 +1,9 @@
 //! What is said on the agent's socket: one JSON object a message. A file's descriptor comes with the message that opens it.
 
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use zeroize::Zeroizing;
 
 /// Version of these messages.
 pub const VERSION: u32 = 1;
@@ -11,6 +14,17 @@ pub const EXTENTS_A_MESSAGE: usize = 48;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
+    /// Where the device is, and for one that is reached by a network: endpoints of this process' own there. May be asked again for more.
+    Attach {
+        /// [`VERSION`].
+        version: u32,
+        /// How many endpoints; fewer may be given.
+        endpoints: u16,
+        /// What was given before has failed: the agent ends it all, with the files that are open, before it gives anew. When it has
+        /// answered, nothing of it is under way.
+        #[serde(default)]
+        lost: bool,
+    },
     /// Direct access to the file whose descriptor comes with the message, as far as the descriptor's access mode goes.
     Open {
         /// [`VERSION`].
@@ -34,10 +48,51 @@ pub enum Request {
     Acknowledge,
 }
 
+/// How a process reaches the device.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attachment {
+    /// By shared memory, at the device's socket on this machine.
+    Memory {
+        /// The socket.
+        device: PathBuf,
+    },
+    /// By NVMe/TCP, once, with a secret that is this process' alone.
+    Network {
+        /// The device's listener.
+        address: SocketAddr,
+        /// NQN of the subsystem there.
+        subsystem_nqn: String,
+        /// NQN to connect by.
+        host_nqn: String,
+        /// What to prove itself with (DHHC-1).
+        secret: Zeroizing<String>,
+        /// Most endpoints (I/O queues).
+        endpoints: u16,
+        /// The process' number in the device: the high-order bits of the endpoints' ids.
+        process: u32,
+    },
+}
+
+impl std::fmt::Debug for Attachment {
+    /// Without the secret.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Attachment::Memory { device } => formatter.debug_struct("Memory").field("device", device).finish(),
+            Attachment::Network { address, endpoints, process, .. } => {
+                let mut network = formatter.debug_struct("Network");
+                network.field("address", address).field("endpoints", endpoints).field("process", process).finish()
+            }
+        }
+    }
+}
+
 /// What the agent says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
+    /// Where the device is.
+    Attached(Attachment),
     /// The file is open; [`Response::Extents`] follow.
     Opened {
         /// To close it.
@@ -79,4 +134,31 @@ pub enum Response {
         /// Why.
         reason: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use willow_shm::message::{decode, encode};
+
+    #[test]
+    fn a_secret_is_told_and_never_shown() {
+        let attached = Response::Attached(Attachment::Network {
+            address: "127.0.0.1:4420".parse().unwrap(),
+            subsystem_nqn: "nqn.2025-01.org.example:device".to_owned(),
+            host_nqn: "nqn.2025-01.org.example:ticket".to_owned(),
+            secret: "DHHC-1:01:hidden:".to_owned().into(),
+            endpoints: 4,
+            process: 7,
+        });
+        assert_eq!(decode::<Response>(&encode(&attached)).unwrap(), attached);
+        assert!(!format!("{attached:?}").contains("hidden"));
+    }
+
+    #[test]
+    fn requests_are_as_documented() {
+        let attach: Request = decode(br#"{"attach":{"version":1,"endpoints":4}}"#).unwrap();
+        assert_eq!(attach, Request::Attach { version: 1, endpoints: 4, lost: false });
+        assert!(decode::<Request>(br#"{"attach":{"version":1,"endpoints":4,"user":0}}"#).is_err());
+    }
 }

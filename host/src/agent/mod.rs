@@ -5,29 +5,36 @@
 //!
 //! What always holds:
 //! - who a process is, and what a descriptor may do, comes from the host's kernel, never from a message;
+//! - a process that reaches the device by a network does so by endpoints that the agent had made for it alone ([`endpoints`]); they, and
+//!   its permissions, end with the process or its connection here, whichever is first, and with the agent;
 //! - a permission is installed only while the file is frozen ([`freeze`]): its extents are the file's for as long as it lasts;
 //! - a file thaws only after the device has answered the revocation of every permission in it;
 //! - what a process changes through the file system is taken back from all that have it, and comes back when they ask again;
 //! - files per process and processes are bounded; a message that breaks the rules ends its connection, and so its grants.
 
 pub mod block;
+mod endpoints;
 pub mod extents;
 pub mod freeze;
 pub mod message;
+pub mod network;
 mod serving;
 
-use crate::control::{ControlClient, PermissionInfo};
+use crate::control::{CommandSet, ControlClient, ControlStatus, NamespaceInfo, PermissionInfo};
 use crate::hre::{Hre, HreError};
+use crate::nvme_tcp::Options;
 use crate::shm::ShmHre;
 use base_io_host::Geometry;
-use block::BlockDevice;
+use block::{BlockDevice, Places};
 use direct_io_host::FileExtent;
 use freeze::Frozen;
+use network::{EndpointLimits, Network};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use willow_shm::socket::{Channel, Listener};
 
 /// Most processes at once.
@@ -37,15 +44,30 @@ pub const FILES_MAX: usize = 1024;
 /// Most extents of a file that is opened directly.
 pub const EXTENTS_MAX: usize = 65536;
 
+/// A number that the device gives to no process.
+const PROCESS_NONE: u32 = 0;
+
+/// Where the device is.
+#[derive(Clone, Debug)]
+pub enum DeviceAddress {
+    /// On this machine: its socket.
+    Socket(PathBuf),
+    /// Its NVMe/TCP listener; the options hold the key by which this host acts as kernel there.
+    Network(Box<Options>),
+}
+
 /// What an agent is started with.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// Socket of the device.
-    pub device: PathBuf,
+    /// The device.
+    pub device: DeviceAddress,
     /// Where processes reach the agent.
     pub socket: PathBuf,
-    /// Block devices of this machine that are block namespaces of the device.
+    /// Block devices of this machine that are block namespaces of the device; none, for a device on a network: all that the kernel's
+    /// NVMe driver has attached.
     pub blocks: Vec<BlockDevice>,
+    /// How many endpoints processes may have on a device on a network.
+    pub limits: EndpointLimits,
     /// Where the agent notes what it has frozen, so that it thaws it after a crash.
     pub state: PathBuf,
 }
@@ -76,6 +98,8 @@ struct Connected {
     user: u32,
     /// Number in the device, once it is known.
     process: Option<u32>,
+    /// Endpoints that it was handed tickets for.
+    endpoints: u32,
     files: BTreeMap<u32, OpenFile>,
     /// Number of its next file: none is used twice, since a file may be released without its knowing.
     next_file: u32,
@@ -91,10 +115,20 @@ struct State {
     connected: BTreeMap<u64, Connected>,
 }
 
+/// How processes reach the device.
+enum Way {
+    /// By its socket.
+    Memory(PathBuf),
+    /// By endpoints that the agent has made for them.
+    Network(Network),
+}
+
 /// A running agent.
 pub struct Agent {
-    config: AgentConfig,
-    hre: Arc<ShmHre>,
+    way: Way,
+    places: Places,
+    limits: EndpointLimits,
+    hre: Arc<dyn Hre>,
     control: ControlClient,
     geometries: BTreeMap<u32, Geometry>,
     direct_io: u16,
@@ -115,40 +149,91 @@ fn runtime() -> Result<tokio::runtime::Runtime, AgentError> {
         .map_err(|error| AgentError(format!("cannot start the I/O runtime: {error}")))
 }
 
+/// How long an agent that starts waits for the device to notice that the one before it is gone: on a network, longer than the time
+/// after which the device takes a silent host for gone.
+fn patience(way: &Way) -> Duration {
+    match way {
+        Way::Memory(_) => Duration::from_secs(2),
+        Way::Network(_) => Duration::from_secs(30),
+    }
+}
+
+/// Becomes the agent of these namespaces, when the one before it is gone.
+async fn register(control: &ControlClient, namespaces: &[u32], patience: Duration) -> Result<(), AgentError> {
+    let begun = std::time::Instant::now();
+    loop {
+        match control.register_agent(namespaces).await {
+            Err(HreError::Control { status, .. })
+                if status == ControlStatus::Busy as u32 && begun.elapsed() < patience =>
+            {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
+fn block_namespace<'a>(all: &'a [NamespaceInfo], block: &BlockDevice) -> Result<&'a NamespaceInfo, AgentError> {
+    let found = all.iter().find(|namespace| namespace.nsid == block.nsid && namespace.csi == CommandSet::Nvm);
+    found.ok_or_else(|| {
+        AgentError(format!(
+            "{} is said to be namespace {}, and the device has no such block namespace",
+            block.path.display(),
+            block.nsid
+        ))
+    })
+}
+
 impl Agent {
-    /// Attaches to the device, becomes its agent, and thaws what an earlier one left frozen.
+    /// Attaches to the device, becomes its agent for the namespaces of this host, and thaws what an earlier one left frozen.
     pub fn start(config: AgentConfig) -> Result<(Arc<Agent>, Listener), AgentError> {
-        let options = crate::shm::ShmOptions { kind: willow_shm::message::Kind::Kernel, ..Default::default() };
-        let hre = Arc::new(ShmHre::open(&config.device, options)?);
-        let control = ControlClient::new(hre.clone() as Arc<dyn Hre>);
+        let (hre, way): (Arc<dyn Hre>, Way) = match &config.device {
+            DeviceAddress::Socket(path) => {
+                let options = crate::shm::ShmOptions { kind: willow_shm::message::Kind::Kernel, ..Default::default() };
+                (Arc::new(ShmHre::open(path, options)?), Way::Memory(path.clone()))
+            }
+            DeviceAddress::Network(options) => {
+                let network = Network::connect(options)?;
+                (network.hre.clone(), Way::Network(network))
+            }
+        };
+        let control = ControlClient::new(hre.clone());
         let runtime = runtime()?;
-        let (spus, stripe_bytes) = runtime.block_on(hre.stripes())?;
-        let namespaces = runtime.block_on(control.namespaces())?;
-        let mut geometries = BTreeMap::new();
+        let (spus, stripe_bytes) = runtime.block_on(control.stripes())?;
+        let known = runtime.block_on(control.namespaces())?;
         for block in &config.blocks {
-            let found = namespaces.iter().find(|namespace| namespace.nsid == block.nsid);
-            let found = found.filter(|namespace| namespace.csi == crate::control::CommandSet::Nvm);
-            let Some(namespace) = found else {
-                return Err(AgentError(format!(
-                    "{} is said to be namespace {}, and the device has no such block namespace",
-                    block.path.display(),
-                    block.nsid
-                )));
-            };
-            runtime.block_on(block.check(hre.clone(), namespace))?;
-            geometries.insert(block.nsid, Geometry { spus, stripe_bytes, base: namespace.base });
+            runtime.block_on(block.check(hre.clone(), block_namespace(&known, block)?))?;
         }
+        let places = match &way {
+            Way::Network(network) if config.blocks.is_empty() => {
+                Places::attached(&network.controller.options().subsystem_nqn, &known)?
+            }
+            _ => Places::named(config.blocks),
+        };
+        let namespaces = places.namespaces();
+        let own: Vec<&NamespaceInfo> = known.iter().filter(|it| namespaces.contains(&it.nsid)).collect();
+        let geometry = |it: &&NamespaceInfo| (it.nsid, Geometry { spus, stripe_bytes, base: it.base });
+        let geometries = own.iter().map(geometry).collect();
         let direct_io = runtime.block_on(control.find_app(direct_io_host::APP_NAME))?;
-        runtime.block_on(control.register_agent())?;
+        runtime.block_on(register(&control, &namespaces, patience(&way)))?;
         // What an agent before this one granted ends before the files of that thaw.
-        for process in runtime.block_on(control.processes())? {
-            runtime.block_on(control.revoke_all(process.process))?;
+        let whole = |it: &&NamespaceInfo| {
+            let (start, bytes, rights) = (it.base, it.bank_bytes, serving::READ | serving::WRITE);
+            (0..spus).map(move |spu| PermissionInfo { spu, start, bytes, rights })
+        };
+        let everything: Vec<PermissionInfo> = own.iter().flat_map(whole).collect();
+        let processes = runtime.block_on(control.processes())?;
+        // And one that is nobody's, so that what ended processes had under way is waited for even where no others are left.
+        for process in processes.iter().map(|it| it.process).chain([PROCESS_NONE]) {
+            runtime.block_on(control.revoke(process, &everything))?;
         }
-        let frozen = Frozen::open(config.state.clone()).map_err(AgentError)?;
+        let frozen = Frozen::open(config.state).map_err(AgentError)?;
         let listener = Listener::bind(&config.socket, 0o666)
             .map_err(|error| AgentError(format!("cannot listen at {}: {error}", config.socket.display())))?;
         let agent = Agent {
-            config,
+            way,
+            places,
+            limits: config.limits,
             hre,
             control,
             geometries,

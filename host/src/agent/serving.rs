@@ -1,9 +1,9 @@
-//! The agent at work: a thread for each process that is connected, and one that answers the device's upcalls.
+//! The agent at work: a thread for each process that is connected, which watches it too, and one that answers the device's upcalls.
 
 use super::message::{EXTENTS_A_MESSAGE, Request, Response, VERSION};
-use super::{Agent, AgentError, CONNECTIONS_MAX, Connected, FILES_MAX, OpenFile, extents, freeze, lock, runtime};
-use crate::control::{PermissionInfo, ProcessRequest, UPCALL_APP_ENDED, UPCALL_PERMISSION_MISS};
-use crate::hre::{Hre, HreError, Upcall};
+use super::{Agent, AgentError, CONNECTIONS_MAX, Connected, FILES_MAX, OpenFile, Way, extents, freeze, lock, runtime};
+use crate::control::{PermissionInfo, UPCALL_APP_ENDED, UPCALL_PERMISSION_MISS};
+use crate::hre::Upcall;
 use direct_io_host::FileExtent;
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
@@ -12,14 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use willow_shm::message::{decode, encode};
 use willow_shm::socket::{Channel, Listener, ReceiveError};
+use zeroize::Zeroize;
 
 /// Longest wait of a thread before it looks whether the agent ends.
 const LOOK: Duration = Duration::from_millis(200);
 /// Longest wait for files that are being opened or closed.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
 /// Rights as the device has them.
-const READ: u32 = 1;
-const WRITE: u32 = 2;
+pub(super) const READ: u32 = 1;
+pub(super) const WRITE: u32 = 2;
+
+/// Permissions behind a missed one that are installed again with it: who reads on misses them next.
+const INSTALLED_BEHIND: usize = 15;
 
 /// What came of opening a file.
 struct Granted {
@@ -65,13 +69,21 @@ impl Agent {
             // A panic of it has been reported by it.
             let _ = thread.join();
         }
-        upcalls.join().unwrap_or_else(|_| Err(AgentError("the thread of the device's upcalls ended".to_owned())))
+        let ended = upcalls.join();
+        if let (Way::Network(network), Ok(Ok(()))) = (&self.way, &ended) {
+            // It goes by itself where the goodbye does not arrive.
+            let goodbye = async { tokio::time::timeout(LOOK * 10, network.controller.shut_down()).await };
+            let _ = runtime().map(|runtime| runtime.block_on(goodbye));
+        }
+        ended.unwrap_or_else(|_| Err(AgentError("the thread of the device's upcalls ended".to_owned())))
     }
 
     fn answer_upcalls(&self) -> Result<(), AgentError> {
         let runtime = runtime()?;
         while !self.stopping() {
-            match runtime.block_on(self.hre.receive_upcall(LOOK)) {
+            // Over a network each look is a command there and back.
+            let wait = if matches!(self.way, Way::Network(_)) { LOOK * 5 } else { LOOK };
+            match runtime.block_on(self.hre.receive_upcall(wait)) {
                 Ok(Some(upcall)) if upcall.app == 0 => runtime.block_on(self.upcall(upcall)),
                 Ok(_) => {}
                 Err(error) => {
@@ -96,19 +108,23 @@ impl Agent {
         }
     }
 
-    /// Installs again what a process' open files allow around the missed range; false where that does not hold it.
+    /// Installs again what a process' open files allow in the missed range, and some of what is behind it; false where that does not
+    /// hold it.
     async fn resolve(&self, upcall: &Upcall) -> bool {
         let long = |at: usize| upcall.body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
         let (Some(who), Some(start), Some(end), Some(rights)) = (long(0), long(8), long(16), long(24)) else {
             return false;
         };
         let process = who as u32 >> 12 & 0x7_ffff;
-        let again: Vec<PermissionInfo> = {
+        let mut again: Vec<PermissionInfo> = {
             let state = self.state();
             let of = state.connected.values().filter(|connected| connected.process == Some(process));
             let all = of.flat_map(|connected| connected.files.values()).flat_map(|file| &file.permissions);
-            all.filter(|it| it.spu == upcall.spu && it.start < end && start < it.start + it.bytes).copied().collect()
+            all.filter(|it| it.spu == upcall.spu && start < it.start + it.bytes).copied().collect()
         };
+        again.sort_unstable_by_key(|it| it.start);
+        let inside = again.partition_point(|it| it.start < end);
+        again.truncate(inside + INSTALLED_BEHIND);
         let wanted = rights as u32;
         let reaches = |at: u64| {
             let at_it = again.iter().filter(|it| it.start <= at && at < it.start + it.bytes);
@@ -147,15 +163,17 @@ impl Agent {
             let mut state = self.state();
             state.next += 1;
             let (key, files) = (state.next, BTreeMap::new());
-            let (user, process, next_file, changes, is_stale) = (peer.uid, None, 0, None, false);
+            let (user, process, endpoints, next_file, changes, is_stale) = (peer.uid, None, 0, 0, None, false);
             let channel = channel.clone();
-            let connected = Connected { channel, user, process, files, next_file, changes, is_stale };
+            let connected = Connected { channel, user, process, endpoints, files, next_file, changes, is_stale };
             state.connected.insert(key, connected);
             key
         };
         while !self.stopping() {
-            let message = match channel.receive_within(LOOK) {
+            let message = match channel.receive_from(&peer, LOOK) {
                 Ok(message) => message,
+                // A child of it may still hold the socket: that has no rights by this.
+                Err(ReceiveError::Nothing) if peer.has_ended() => break,
                 Err(ReceiveError::Nothing) => continue,
                 Err(ReceiveError::Closed) => break,
                 Err(error) => {
@@ -167,6 +185,15 @@ impl Agent {
                 Err(why) => {
                     let _ = channel.send(&encode(&Response::Refused { reason: why }), &[]);
                     break;
+                }
+                Ok(Request::Attach { version, endpoints, lost }) => {
+                    let attached = runtime.block_on(self.attach(key, peer.uid, (version, endpoints, lost)));
+                    let answer = attached.map_or_else(|reason| Response::Refused { reason }, Response::Attached);
+                    let mut bytes = encode(&answer);
+                    let sent = channel.send(&bytes, &[]).is_ok();
+                    // There is a secret in it.
+                    bytes.zeroize();
+                    sent
                 }
                 Ok(Request::Open { .. }) if self.state().connected.get(&key).is_some_and(|it| it.is_stale) => {
                     channel.send(&encode(&Response::Stale), &[]).is_ok()
@@ -233,12 +260,18 @@ impl Agent {
         sent
     }
 
-    /// Number of a process in the device, which the device's socket told it when the process connected there.
-    async fn process(&self, user: u32, identity: (u64, u64)) -> Result<u32, String> {
+    /// Number of a process in the device: which the device's socket told it when the process connected there, or by which the process was
+    /// let in.
+    async fn process(&self, key: u64, user: u32, identity: (u64, u64)) -> Result<u32, String> {
+        let Way::Memory(device) = &self.way else {
+            let known = self.state().connected.get(&key).and_then(|connected| connected.process);
+            return known
+                .ok_or_else(|| "the device knows nothing of this process: ask for an endpoint first".to_owned());
+        };
         let known = self.control.processes().await.map_err(|error| error.to_string())?;
         let found = known.iter().find(|info| info.identity == identity && info.user == user);
         found.map(|info| info.process).ok_or_else(|| {
-            format!("the device knows no endpoint of this process: open one at {} first", self.config.device.display())
+            format!("the device knows no endpoint of this process: open one at {} first", device.display())
         })
     }
 
@@ -255,7 +288,7 @@ impl Agent {
         let (Some(descriptor), true) = (descriptors.pop(), descriptors.is_empty()) else {
             return Err("one descriptor comes with the request to open a file".to_owned());
         };
-        let process = self.process(user, identity).await?;
+        let process = self.process(key, user, identity).await?;
         let file = {
             let mut state = self.state();
             let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
@@ -267,8 +300,8 @@ impl Agent {
             connected.next_file
         };
         let (rights, stat) = judge(&descriptor, user)?;
-        let place = self.config.blocks.iter().find_map(|block| Some((block.nsid, block.offset_of(stat.st_dev)?)));
-        let (nsid, offset) = place.ok_or("it is not on a block device that the agent was told of")?;
+        let place = self.places.find(stat.st_dev);
+        let (nsid, offset) = place.ok_or("it is not on a block device that is a namespace which the agent serves")?;
         let freeze_key = (stat.st_dev, stat.st_ino);
         {
             // Under the same lock as a release looks for who has it.
@@ -281,8 +314,10 @@ impl Agent {
         let granted = self.grant(process, &descriptor, (nsid, offset), rights).await;
         let (bytes, found, permissions) = match granted {
             Ok(granted) => granted,
-            Err(why) => {
-                lock(&self.frozen).thaw(descriptor.as_fd(), freeze_key);
+            Err((why, is_clean)) => {
+                if is_clean {
+                    lock(&self.frozen).thaw(descriptor.as_fd(), freeze_key);
+                }
                 return Err(why);
             }
         };
@@ -293,27 +328,24 @@ impl Agent {
         Ok(Granted { file, bytes, rights, nsid, extents: found })
     }
 
-    /// Settles a file that is frozen, and installs the permissions for what it has.
+    /// Settles a file that is frozen, and installs the permissions for what it has. With an error: whether nothing of it was installed.
     async fn grant(
         &self,
         process: u32,
         descriptor: &OwnedFd,
         (nsid, offset): (u32, u64),
         rights: u32,
-    ) -> Result<(u64, Vec<FileExtent>, Vec<PermissionInfo>), String> {
-        rustix::fs::fsync(descriptor).map_err(|error| format!("it cannot be synced ({error})"))?;
-        // What the page cache holds is on the device now; let nobody read it there when it is old.
-        let _ = rustix::fs::fadvise(descriptor, 0, None, rustix::fs::Advice::DontNeed);
-        let stat = rustix::fs::fstat(descriptor).map_err(|error| error.to_string())?;
-        let bytes = stat.st_size as u64;
-        let mut found = extents::of_file(descriptor.as_fd())?;
-        for extent in &mut found {
-            extent.namespace_offset += offset;
-        }
-        extents::cut(&mut found, bytes);
+    ) -> Result<(u64, Vec<FileExtent>, Vec<PermissionInfo>), (String, bool)> {
+        let (bytes, found) = settle(descriptor, offset).map_err(|why| (why, true))?;
         let permissions = self.permissions(nsid, &found, rights);
-        self.control.grant(process, &permissions).await.map_err(|error| error.to_string())?;
-        Ok((bytes, found, permissions))
+        match self.control.grant(process, &permissions).await {
+            Ok(()) => Ok((bytes, found, permissions)),
+            Err(error) => {
+                // Some of it may have been installed.
+                let taken_back = self.control.revoke(process, &permissions).await.is_ok();
+                Err((error.to_string(), taken_back))
+            }
+        }
     }
 
     async fn close(&self, key: u64, file: u32, unchanged: bool) -> Result<(), String> {
@@ -393,7 +425,7 @@ impl Agent {
     }
 
     /// Closes all files of a process.
-    async fn close_all(&self, key: u64) {
+    pub(super) async fn close_all(&self, key: u64) {
         let files: Vec<u32> = {
             let state = self.state();
             state.connected.get(&key).map_or_else(Vec::new, |connected| connected.files.keys().copied().collect())
@@ -406,7 +438,9 @@ impl Agent {
     }
 
     async fn disconnect(&self, key: u64) {
-        self.close_all(key).await;
+        if let Err(why) = self.let_go(key).await {
+            tracing::error!("a process that ended could not be told of to the device: {why}");
+        }
         self.state().connected.remove(&key);
     }
 
@@ -414,16 +448,25 @@ impl Agent {
     pub fn frozen(&self) -> usize {
         lock(&self.frozen).len()
     }
-
-    /// Makes a process known that has no endpoint in shared memory; for transports of other hosts.
-    pub async fn open_process(&self, user: u32) -> Result<u32, HreError> {
-        self.control.open_process(&ProcessRequest { user, weight: 0 }).await
-    }
 }
 
 fn answer_closed(channel: &Channel, done: Result<(), String>) -> bool {
     let answer = done.map_or_else(|reason| Response::Refused { reason }, |()| Response::Closed);
     channel.send(&encode(&answer), &[]).is_ok()
+}
+
+/// Settles a file: its length, and its extents in the namespace, of which its block device begins at `offset`.
+fn settle(descriptor: &OwnedFd, offset: u64) -> Result<(u64, Vec<FileExtent>), String> {
+    rustix::fs::fsync(descriptor).map_err(|error| format!("it cannot be synced ({error})"))?;
+    // What the page cache holds is on the device now; let nobody read it there when it is old.
+    let _ = rustix::fs::fadvise(descriptor, 0, None, rustix::fs::Advice::DontNeed);
+    let bytes = rustix::fs::fstat(descriptor).map_err(|error| error.to_string())?.st_size as u64;
+    let mut found = extents::of_file(descriptor.as_fd())?;
+    for extent in &mut found {
+        extent.namespace_offset += offset;
+    }
+    extents::cut(&mut found, bytes);
+    Ok((bytes, found))
 }
 
 /// What a descriptor allows, from the kernel: rights, and the file.

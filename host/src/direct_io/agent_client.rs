@@ -3,7 +3,7 @@
 //! What always holds: one question at a time, with its answer before the next; every wait has a bound.
 
 use super::mapped::Mapped;
-use crate::agent::message::{Request, Response, VERSION};
+use crate::agent::message::{Attachment, Request, Response, VERSION};
 use crate::hre::HreError;
 use base_io_host::Geometry;
 use direct_io_host::{FileExtent, wire};
@@ -45,6 +45,9 @@ pub enum DirectError {
     /// The endpoint failed.
     #[error(transparent)]
     Hre(#[from] HreError),
+    /// The way to the device is gone, over a network: what was under way may have been done or not.
+    #[error("the way to the device is gone: {0}")]
+    Lost(String),
     /// Files were taken back by the agent: nothing is opened until they are closed and [`AgentClient::acknowledge`] was called.
     #[error("the agent has taken files back from this process: close them, and acknowledge it")]
     Stale,
@@ -70,7 +73,7 @@ impl DirectError {
             DirectError::Stale => libc::ESTALE,
             DirectError::NoBlocks { .. } => libc::ENOSPC,
             DirectError::Device(wire::STATUS_FULL) => libc::ENOSPC,
-            DirectError::Device(_) | DirectError::Hre(_) => libc::EIO,
+            DirectError::Device(_) | DirectError::Hre(_) | DirectError::Lost(_) => libc::EIO,
         }
     }
 
@@ -93,14 +96,14 @@ impl From<DirectError> for std::io::Error {
     }
 }
 
-/// A connection with the agent: one a process.
+/// A connection with the agent: one a process, or one a session in it where the device is reached by a network.
 pub struct AgentClient {
     channel: Mutex<Channel>,
     notices: Mutex<Vec<(String, String)>>,
 }
 
 impl AgentClient {
-    /// Connects. The process must have an endpoint at the device before it opens a file.
+    /// Connects. The process must have an endpoint at the device before it opens a file: [`AgentClient::attach`] says where.
     pub fn connect(path: &Path) -> Result<Arc<AgentClient>, DirectError> {
         let channel =
             Channel::connect(path).map_err(|error| DirectError::Agent(format!("{}: {error}", path.display())))?;
@@ -131,6 +134,15 @@ impl AgentClient {
     /// The socket's descriptor.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner).as_fd().as_raw_fd()
+    }
+
+    /// Asks how this process reaches the device, by so many endpoints at most. `lost`: what was given before has failed, and ends first,
+    /// with all files that are open by this connection.
+    pub fn attach(&self, endpoints: u16, lost: bool) -> Result<Attachment, DirectError> {
+        match self.ask(&Request::Attach { version: VERSION, endpoints, lost }, None)? {
+            (Response::Attached(attachment), _) => Ok(attachment),
+            (other, _) => Err(DirectError::Agent(format!("it says {other:?} to the question where the device is"))),
+        }
     }
 
     /// Asks for direct access to an open file, as far as its descriptor goes. Waits for the agent.

@@ -11,7 +11,7 @@
 use super::agent_client::DirectError;
 use super::lane::{Action, Operation, Segments};
 use super::mapped::Mapped;
-use super::session::{Session, add};
+use super::session::{Session, Undone, add};
 use crate::agent::freeze;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -255,6 +255,24 @@ impl<F: AsFd> File<F> {
         }
     }
 
+    /// No lane could do an operation: its memory, where it can be done anew, since all that was under way has ended, else the error.
+    fn undone(&self, mapped: &Arc<Mapped>, undone: Undone) -> Result<Segments, DirectError> {
+        match (undone.error, undone.operation) {
+            (DirectError::Lost(why), Some(operation)) => {
+                tracing::debug!("the way to the device is gone: {why}");
+                self.session.lose(undone.way);
+                self.lost(mapped);
+                Ok(operation.memory)
+            }
+            // The agent is gone, or has no more endpoints: the file is asked for anew, or stays with the kernel.
+            (DirectError::Agent(_) | DirectError::Refused(_), Some(operation)) => {
+                self.lost(mapped);
+                Ok(operation.memory)
+            }
+            (error, _) => Err(error),
+        }
+    }
+
     /// Gives it back to the file system, if it is direct, and does something to it that the kernel has to do. Where the kernel refuses
     /// since other processes have it directly, it is taken back from them as well, and done once more.
     pub fn change<T>(&self, mut what: impl FnMut(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
@@ -308,7 +326,15 @@ impl<F: AsFd> File<F> {
             };
             self.note(&mapped, Action::Sync);
             let operation = Operation::new(mapped.clone(), Action::Sync, 0, Segments::Several(Vec::new()), 0, 0);
-            match self.session.run(operation)?.outcome() {
+            let mut operation = match self.session.run(operation) {
+                Ok(operation) => operation,
+                Err(undone) => {
+                    drop(state);
+                    self.undone(&mapped, *undone)?;
+                    continue;
+                }
+            };
+            match operation.outcome() {
                 Err(DirectError::Permission) => {
                     drop(state);
                     self.lost(&mapped);
@@ -425,11 +451,19 @@ impl<F: AsFd> File<F> {
             let mut operation = Operation::new(mapped.clone(), action, offset, memory, count, 0);
             self.note(&mapped, action);
             let used = mapped.used();
-            operation = match self.session.run(operation) {
-                Ok(operation) => operation,
-                Err(error) => return (Err(error), Segments::Several(Vec::new())),
-            };
+            let ran = self.session.run(operation);
             drop(used);
+            operation = match ran {
+                Ok(operation) => operation,
+                Err(undone) => {
+                    drop(state);
+                    match self.undone(&mapped, *undone) {
+                        Ok(same) => memory = same,
+                        Err(error) => return (Err(error), Segments::Several(Vec::new())),
+                    }
+                    continue;
+                }
+            };
             let outcome = operation.outcome();
             memory = operation.memory;
             match outcome {

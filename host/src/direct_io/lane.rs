@@ -1,28 +1,29 @@
-//! An endpoint that its thread polls, for reads and writes of files: no other thread between, no system call while the device
-//! looks at its ring.
+//! An endpoint that its thread polls, for reads and writes of files: no other thread between. What it is made of is its port: shared
+//! memory ([`memory`]), where nothing is a system call while the device looks at its ring, or a queue over NVMe/TCP ([`network`]).
 //!
 //! What always holds:
-//! - the data area is cut into slots of one size; a slot belongs to one RPC until its completion has come, so that a late reply
-//!   never lands in what is somebody else's by then;
+//! - a slot, with its part of the port's memory, belongs to one RPC until its completion has come, so that a late reply never lands in what
+//!   is somebody else's by then;
 //! - a caller's memory is touched only inside of calls of this lane, and never after its operation was taken off;
 //! - operations are sent in the order in which they were begun; each ends once, and all of them with an error when the device goes.
 
+mod memory;
+mod network;
+
 use super::agent_client::DirectError;
 use super::mapped::Mapped;
-use super::session::Registered;
 use crate::hre::HreError;
+use crate::nvme_tcp::polled::PolledQueue;
 use direct_io_host::wire::{Arguments, FLAG_DURABLE, handler};
 use direct_io_host::{Piece, Pieces};
+use memory::Memory;
+use network::Network;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use willow_shm::layout::{Call, Command, Completion, Operation as Wanted, Outcome};
-use willow_shm::memory::Mapping;
-use willow_shm::message::Kind;
-use willow_shm::ring::Endpoint;
+use willow_shm::layout::Call;
 
 /// Bytes of a slot: a stripe of the device, as it comes.
 const SLOT_BYTES: u32 = 8192;
@@ -36,7 +37,7 @@ const LOOKS: u32 = 64;
 /// What a lane is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneOptions {
-    /// RPCs of at most 8192 bytes that may be under way; each has its part of the shared memory.
+    /// RPCs of at most 8192 bytes that may be under way; each has its part of the endpoint's memory.
     pub slots: u32,
     /// How long to look for a completion before the thread sleeps.
     pub spin: Duration,
@@ -118,7 +119,7 @@ impl Segments {
     pub fn as_slices<T>(&mut self, each: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
         let (bytes, mut slices) = (self.len(), Vec::with_capacity(1));
         self.parts(0, bytes, |part, _, count| {
-            // SAFETY: as for `copy_to`; the slices are gone when this returns.
+            // SAFETY: as for `copy`; the slices are gone when this returns.
             let slice = unsafe { std::slice::from_raw_parts(part, count) };
             slices.push(IoSlice::new(slice));
         });
@@ -130,23 +131,21 @@ impl Segments {
         self.parts(at, bytes, |part, _, count| unsafe { part.write_bytes(0, count) });
     }
 
+    /// Calls `each` with slices to be read into, and how many bytes of the range are before each.
     #[inline]
-    fn fill_from(&mut self, at: usize, memory: &Mapping, from: usize, bytes: usize) {
+    fn fill(&mut self, at: usize, bytes: usize, mut each: impl FnMut(usize, &mut [u8])) {
         self.parts(at, bytes, |part, done, count| {
             // SAFETY: as for `zero`.
-            let into = unsafe { std::slice::from_raw_parts_mut(part, count) };
-            let inside = memory.read(from + done, into);
-            debug_assert!(inside, "slots are inside of the data area");
+            each(done, unsafe { std::slice::from_raw_parts_mut(part, count) });
         });
     }
 
+    /// The same, to be written from.
     #[inline]
-    fn copy_to(&mut self, at: usize, memory: &Mapping, to: usize, bytes: usize) {
+    fn copy(&mut self, at: usize, bytes: usize, mut each: impl FnMut(usize, &[u8])) {
         self.parts(at, bytes, |part, done, count| {
             // SAFETY: the parts are inside of what the caller lent.
-            let from = unsafe { std::slice::from_raw_parts(part, count) };
-            let inside = memory.write(to + done, from);
-            debug_assert!(inside, "slots are inside of the data area");
+            each(done, unsafe { std::slice::from_raw_parts(part, count) });
         });
     }
 }
@@ -189,11 +188,111 @@ struct Slot {
     call: Call,
 }
 
+/// What an RPC came to.
+enum Came {
+    /// The handler's status, and bytes of reply.
+    Answered { status: u32, reply_bytes: u32 },
+    /// The device had no room: it is to be sent again, as it is.
+    Refused,
+    /// No handler answered.
+    Failed(HreError),
+}
+
+/// What carries a lane's RPCs.
+// One a lane, and looked at for every RPC: not to be boxed for what one of them is larger.
+#[allow(clippy::large_enum_variant)]
+enum Port {
+    Memory(Memory),
+    Network(Network),
+}
+
+impl Port {
+    /// Room for one more RPC, a free slot apart.
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        match self {
+            Port::Memory(port) => port.has_room(),
+            Port::Network(port) => port.has_room(),
+        }
+    }
+
+    /// Puts what a slot's RPC writes into the slot's memory.
+    #[inline]
+    fn put(&mut self, slot: u16, from: &mut Segments, at: usize, bytes: usize) {
+        match self {
+            Port::Memory(port) => port.put(slot, from, at, bytes),
+            Port::Network(port) => port.put(slot, from, at, bytes),
+        }
+    }
+
+    /// Takes a slot's RPC; false where there is no room. It may go out only with [`Port::send`].
+    #[inline]
+    fn submit(&mut self, slot: u16, call: &Call, bytes: u32) -> bool {
+        match self {
+            Port::Memory(port) => port.submit(slot, call, bytes),
+            Port::Network(port) => port.submit(slot, call, bytes),
+        }
+    }
+
+    #[inline]
+    fn send(&mut self) {
+        match self {
+            Port::Memory(port) => port.send(),
+            Port::Network(port) => port.send(),
+        }
+    }
+
+    /// The next RPC that has ended: its slot, and what it came to. An error ends the lane.
+    #[inline]
+    fn completion(&mut self, slots: &[Slot]) -> Result<Option<(usize, Came)>, DirectError> {
+        let call = |slot: usize| slots.get(slot).map(|slot| slot.call);
+        match self {
+            Port::Memory(port) => port.completion(call),
+            Port::Network(port) => port.completion(call),
+        }
+    }
+
+    /// Takes what a slot's RPC has read.
+    #[inline]
+    fn take(&mut self, slot: u16, into: &mut Segments, at: usize, bytes: usize) {
+        match self {
+            Port::Memory(port) => port.take(slot, into, at, bytes),
+            Port::Network(port) => port.take(slot, into, at, bytes),
+        }
+    }
+
+    /// True where there is a completion to be taken, as far as is known without a system call.
+    #[inline]
+    fn is_ready(&self) -> bool {
+        match self {
+            Port::Memory(port) => port.is_ready(),
+            Port::Network(port) => port.is_ready(),
+        }
+    }
+
+    /// Looks whether something has come.
+    #[inline]
+    fn look(&mut self) -> Result<(), DirectError> {
+        match self {
+            Port::Memory(_) => Ok(()),
+            Port::Network(port) => port.look(),
+        }
+    }
+
+    /// Sleeps until something has come, for at most this long.
+    fn sleep(&mut self, most: Duration) -> Result<(), DirectError> {
+        match self {
+            Port::Memory(port) => port.sleep(most),
+            Port::Network(port) => port.sleep(most),
+        }
+    }
+}
+
 /// A lane.
 pub(crate) struct Lane {
-    endpoint: Endpoint,
-    memory: Arc<Mapping>,
-    data: usize,
+    port: Port,
+    /// Which of the session's ways to the device it is of.
+    way: u64,
     slots: Vec<Slot>,
     free: Vec<u16>,
     /// Slots whose RPC the device had no room for.
@@ -204,24 +303,28 @@ pub(crate) struct Lane {
     sending: VecDeque<u32>,
     ended: VecDeque<u32>,
     spin: Duration,
-    _registered: Registered,
 }
 
 impl Lane {
     /// Opens an endpoint of this process at a device's socket.
-    pub fn open(device: &Path, options: LaneOptions) -> Result<Lane, DirectError> {
-        let slots = options.slots.clamp(1, 4096);
-        let entries = (slots * 2).next_power_of_two().clamp(64, 8192);
-        let data_bytes = u64::from(slots) * u64::from(SLOT_BYTES);
-        let opened = Endpoint::open(device, Kind::User, entries, data_bytes);
-        let endpoint = opened.map_err(|error| DirectError::Hre(HreError::Argument(error.to_string())))?;
-        let slots = slots.min(endpoint.opened.depth).min((endpoint.opened.data_bytes / u64::from(SLOT_BYTES)) as u32);
+    pub fn open(device: &Path, options: LaneOptions, way: u64) -> Result<Lane, DirectError> {
+        let (port, slots) = Memory::open(device, options.slots.clamp(1, 4096))?;
+        Lane::over(Port::Memory(port), slots, options.spin, way)
+    }
+
+    /// Over a queue of NVMe/TCP, which is an endpoint of this process.
+    pub fn over_queue(queue: PolledQueue, options: LaneOptions, way: u64) -> Result<Lane, DirectError> {
+        let slots = (queue.depth() as u32).min(options.slots.max(1));
+        Lane::over(Port::Network(Network::new(queue, slots)), slots, options.spin, way)
+    }
+
+    fn over(port: Port, slots: u32, spin: Duration, way: u64) -> Result<Lane, DirectError> {
         let Some(call) = Call::new(0, 0, 0, &[]).filter(|_| slots > 0) else {
             return Err(DirectError::Hre(HreError::Argument("the device gives no shared memory".to_owned())));
         };
         Ok(Lane {
-            memory: endpoint.memory().clone(),
-            data: endpoint.layout().data(),
+            port,
+            way,
             slots: vec![Slot { operation: 0, buffer_offset: 0, bytes: 0, call }; slots as usize],
             free: (0..slots as u16).rev().collect(),
             again: Vec::new(),
@@ -229,10 +332,21 @@ impl Lane {
             idle: Vec::new(),
             sending: VecDeque::new(),
             ended: VecDeque::new(),
-            spin: options.spin,
-            _registered: Registered::new(endpoint.channel().as_fd().as_raw_fd()),
-            endpoint,
+            spin,
         })
+    }
+
+    /// Which of the session's ways to the device it is of.
+    pub fn way(&self) -> u64 {
+        self.way
+    }
+
+    /// Takes off what has not ended, of a lane that will be dropped: nothing of it is touched any more.
+    pub fn abandon(&mut self) -> impl Iterator<Item = Operation> + use<> {
+        (self.idle, self.again) = (Vec::new(), Vec::new());
+        self.sending.clear();
+        self.ended.clear();
+        std::mem::take(&mut self.operations).into_iter().flatten()
     }
 
     /// True where an operation of this grant is under way.
@@ -276,7 +390,7 @@ impl Lane {
             self.sending.pop_front();
         }
         if sent {
-            self.endpoint.ring();
+            self.port.send();
         }
     }
 
@@ -291,7 +405,7 @@ impl Lane {
             if operation.failed.is_some() {
                 break;
             }
-            if self.free.is_empty() || !self.endpoint.has_room(1) {
+            if self.free.is_empty() || !self.port.has_room() {
                 return (sent, false);
             }
             let geometry = operation.file.geometry();
@@ -322,8 +436,7 @@ impl Lane {
                 Action::Sync => handler::FLUSH,
             };
             if handler == handler::WRITE {
-                let place = self.data + usize::from(slot) * SLOT_BYTES as usize;
-                operation.memory.copy_to(buffer_offset, &self.memory, place, arguments.bytes as usize);
+                self.port.put(slot, &mut operation.memory, buffer_offset, arguments.bytes as usize);
             }
             let call = Call::new(operation.file.app(), handler, spu, &arguments.encode());
             let Some(call) = call else { unreachable!("16 bytes of arguments") };
@@ -344,29 +457,14 @@ impl Lane {
 
     fn submit(&mut self, slot: u16) -> bool {
         let Slot { bytes, call, .. } = self.slots[usize::from(slot)];
-        let offset = u32::from(slot) * SLOT_BYTES;
-        let (payload_bytes, reply_bytes) = match call.handler {
-            handler::WRITE => (bytes, 0),
-            handler::READ => (0, bytes),
-            _ => (0, 0),
-        };
-        let command = Command {
-            tag: u32::from(slot),
-            operation: Wanted::Rpc,
-            more: 0,
-            payload_offset: offset,
-            payload_bytes,
-            reply_offset: offset,
-            reply_bytes,
-            call,
-        };
-        self.endpoint.submit(&command, &[])
+        self.port.submit(slot, &call, bytes)
     }
 
     /// Takes the completions that are there, and sends what has room by them. An error ends the lane: drop it.
     pub fn poll(&mut self) -> Result<(), DirectError> {
-        while let Some(completion) = self.endpoint.completion().map_err(broken)? {
-            self.completed(&completion)?;
+        self.port.look()?;
+        while let Some((slot, came)) = self.port.completion(&self.slots)? {
+            self.completed(slot, came)?;
         }
         if !self.sending.is_empty() || !self.again.is_empty() {
             self.send();
@@ -374,36 +472,25 @@ impl Lane {
         Ok(())
     }
 
-    fn completed(&mut self, completion: &Completion) -> Result<(), DirectError> {
-        let slot = completion.tag as usize;
+    fn completed(&mut self, slot: usize, came: Came) -> Result<(), DirectError> {
         let of_slot = self.slots.get(slot).copied();
         let operation = of_slot.and_then(|it| Some((it, self.operations.get_mut(it.operation as usize)?.as_mut()?)));
         let Some((Slot { operation: number, buffer_offset, bytes, call }, operation)) = operation else {
             return Err(DirectError::Hre(HreError::Answer("a completion of what was not sent".to_owned())));
         };
-        let failure = match completion.outcome {
-            Outcome::Answered => DirectError::of_status(completion.status).err(),
-            Outcome::Refused => {
+        let (failure, reply_bytes) = match came {
+            Came::Answered { status, reply_bytes } => (DirectError::of_status(status).err(), reply_bytes),
+            Came::Refused => {
                 self.again.push(slot as u16);
                 return Ok(());
             }
-            Outcome::NoApp => Some(HreError::NoApp(call.app).into()),
-            Outcome::NoHandler => Some(HreError::NoHandler { app: call.app, handler: call.handler }.into()),
-            Outcome::NoSpu => Some(HreError::NoSpu(Some(call.spu)).into()),
-            Outcome::AppEnded => Some(HreError::AppEnded.into()),
-            Outcome::NotPermitted => Some(HreError::NotPermitted.into()),
-            Outcome::Aborted => Some(HreError::Aborted.into()),
-            Outcome::Invalid | Outcome::Nothing => {
-                Some(HreError::Answer("the device finds the command senseless".to_owned()).into())
-            }
+            Came::Failed(error) => (Some(error.into()), 0),
         };
         if failure.is_none() && call.handler == handler::READ {
-            if completion.reply_bytes == bytes {
-                let place = self.data + slot * SLOT_BYTES as usize;
-                operation.memory.fill_from(buffer_offset, &self.memory, place, bytes as usize);
+            if reply_bytes == bytes {
+                self.port.take(slot as u16, &mut operation.memory, buffer_offset, bytes as usize);
             } else {
-                let short = format!("{} bytes of {bytes}", completion.reply_bytes);
-                operation.failed = Some(HreError::Answer(short).into());
+                operation.failed = Some(HreError::Answer(format!("{reply_bytes} bytes of {bytes}")).into());
             }
         }
         if operation.failed.is_none() {
@@ -426,7 +513,7 @@ impl Lane {
 
     /// True where a look at the ring would bring something.
     pub fn is_ready(&self) -> bool {
-        self.endpoint.is_ready() || !self.ended.is_empty() || !self.again.is_empty()
+        self.port.is_ready() || !self.ended.is_empty() || !self.again.is_empty()
     }
 
     /// Waits until a look would bring something, for at most this long: looks for a time, then sleeps.
@@ -439,12 +526,16 @@ impl Lane {
             if !looks.is_multiple_of(LOOKS) {
                 continue;
             }
+            self.port.look()?;
+            if self.is_ready() {
+                break;
+            }
             let waited = begun.get_or_insert_with(Instant::now).elapsed();
             if waited >= most {
                 return Ok(());
             }
             if waited >= self.spin {
-                self.endpoint.sleep(SLEEP_MAX.min(most - waited)).map_err(broken)?;
+                self.port.sleep(SLEEP_MAX.min(most - waited))?;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! file      a file with POSIX semantics: directly where that goes, through the kernel where it does not   queue   the same, several at once
-//! session   the device and the agent of one process: its lanes, its files
+//! session   the device and the agent of one process: its lanes, its files         reach     by which way the device is reached
 //! lane      an endpoint that its thread polls            over_hre  the bare direct access over any endpoint, asynchronous
 //! mapped    what the agent granted of a file             agent_client  the agent's socket
 //! ```
@@ -21,6 +21,7 @@ mod lane;
 mod mapped;
 mod over_hre;
 mod queue;
+mod reach;
 mod session;
 
 pub use agent_client::{AgentClient, DirectError};
@@ -29,4 +30,5 @@ pub use lane::LaneOptions;
 pub use mapped::Mapped;
 pub use over_hre::DirectFile;
 pub use queue::{Done, Queue, Request};
+pub use reach::endpoint;
 pub use session::{Counts, Session, SessionOptions, forks, watch_forks};

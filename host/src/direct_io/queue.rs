@@ -61,10 +61,13 @@ struct Entry<F: AsFd> {
 /// A queue.
 pub struct Queue<F: AsFd = OwnedFd> {
     lane: Arc<Mutex<Lane>>,
+    slots: u32,
     depth: usize,
     next: u64,
     entries: HashMap<u64, Entry<F>>,
     ended: VecDeque<Done>,
+    /// The lane's way to the device is gone.
+    lost: bool,
     broken: bool,
 }
 
@@ -74,9 +77,10 @@ impl<F: AsFd> Queue<F> {
         if depth == 0 || depth > DEPTH_MAX {
             return Err(Errno::INVAL.into());
         }
-        let lane = session.queue_lane((depth * 2).clamp(64, 1024))?;
+        let slots = (depth * 2).clamp(64, 1024);
+        let lane = session.queue_lane(slots)?;
         let (entries, ended) = (HashMap::new(), VecDeque::new());
-        Ok(Queue { lane, depth: depth as usize, next: 0, entries, ended, broken: false })
+        Ok(Queue { lane, slots, depth: depth as usize, next: 0, entries, ended, lost: false, broken: false })
     }
 
     /// Operations that were submitted and not handed back.
@@ -120,12 +124,13 @@ impl<F: AsFd> Queue<F> {
         if self.broken {
             return Err(Errno::IO.into());
         }
+        self.mend(file.session());
         if self.under_way() >= self.depth {
             return Err(Errno::AGAIN.into());
         }
         file.session().check()?;
         let bytes = memory.len();
-        if file.allows(action, offset, bytes) {
+        if !self.lost && file.allows(action, offset, bytes) {
             // The file cannot be given back between the look and the sending.
             let (_state, mapped, bytes) = match action {
                 Action::Sync => {
@@ -171,9 +176,8 @@ impl<F: AsFd> Queue<F> {
                 break;
             }
             // Short, since another thread may have to drain the lane.
-            if lock(&self.lane).wait(left.min(Duration::from_millis(20))).is_err() {
-                self.fail();
-            }
+            let waited = lock(&self.lane).wait(left.min(Duration::from_millis(20)));
+            self.judge(waited);
         }
         self.poll(done)
     }
@@ -201,8 +205,39 @@ impl<F: AsFd> Queue<F> {
             };
             self.ended.push_back(Done { tag, result, buffer: owned(memory) });
         }
-        if polled.is_err() {
-            self.fail();
+        self.judge(polled);
+    }
+
+    /// What a lane's failure means.
+    fn judge(&mut self, done: Result<(), DirectError>) {
+        match done {
+            Err(DirectError::Lost(_)) => self.lose(),
+            Err(_) => self.fail(),
+            Ok(()) => {}
+        }
+    }
+
+    /// The way to the device is gone, over a network: what was under way is done here and now, whichever way it goes.
+    fn lose(&mut self) {
+        let (left, way): (Vec<Operation>, u64) = {
+            let mut lane = lock(&self.lane);
+            (lane.abandon().collect(), lane.way())
+        };
+        self.lost = true;
+        for operation in left {
+            let Some(Entry { file, tag, .. }) = self.entries.remove(&operation.tag) else { continue };
+            file.session().lose(way);
+            let (result, memory) = otherwise(&file, operation.action, operation.offset, operation.memory);
+            self.ended.push_back(Done { tag, result, buffer: owned(memory) });
+        }
+    }
+
+    /// A lane for one that is gone; without, operations are done as they are submitted.
+    fn mend(&mut self, session: &Session) {
+        if self.lost
+            && let Ok(lane) = session.queue_lane(self.slots)
+        {
+            (self.lane, self.lost) = (lane, false);
         }
     }
 

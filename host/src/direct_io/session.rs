@@ -4,6 +4,7 @@
 //! What always holds:
 //! - a lane serves one thread at a time, and there are at most [`SessionOptions::lanes_max`];
 //! - a lane that failed is dropped, and another is opened for the next operation: a device that comes back is found again;
+//! - where a network is the way to the device and fails, all that was granted ends, and the agent is asked anew ([`super::reach`]);
 //! - a session is its process' own: in a forked child it answers with ENXIO, its descriptors are closed there, and the child opens
 //!   one of its own.
 
@@ -11,6 +12,7 @@ use super::agent_client::{AgentClient, DirectError};
 use super::file::Inode;
 use super::lane::{Lane, LaneOptions, Operation};
 use super::mapped::Mapped;
+use super::reach::{Reach, Way};
 use crate::agent::freeze::is_immutable;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -18,27 +20,36 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// How a session is opened.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// The device's socket (willow serve --socket).
-    pub device: PathBuf,
+    /// The device's socket (willow serve --socket); `None`: the agent says how the device is reached.
+    pub device: Option<PathBuf>,
     /// The agent's socket (willow agent --socket).
     pub agent: PathBuf,
     /// Most lanes, and so most operations of blocking calls under way at once.
     pub lanes_max: usize,
     /// What each lane is like.
     pub lane: LaneOptions,
+    /// How long an operation waits for an agent that is gone to come back, where the device is reached by a network and therefore by
+    /// that agent alone. Past it, files go through the kernel.
+    pub patience: Duration,
 }
 
 impl SessionOptions {
     /// With all else as it usually is.
     pub fn new(device: impl Into<PathBuf>, agent: impl Into<PathBuf>) -> Self {
-        SessionOptions { device: device.into(), agent: agent.into(), lanes_max: 32, lane: LaneOptions::default() }
+        SessionOptions { device: Some(device.into()), ..SessionOptions::by_agent(agent) }
+    }
+
+    /// The agent says where the device is.
+    pub fn by_agent(agent: impl Into<PathBuf>) -> Self {
+        let (lanes_max, lane, patience) = (32, LaneOptions::default(), Duration::from_secs(10));
+        SessionOptions { device: None, agent: agent.into(), lanes_max, lane, patience }
     }
 }
 
@@ -153,6 +164,15 @@ struct Agent {
     _registered: Registered,
 }
 
+/// What became of an operation that no lane could do.
+pub(crate) struct Undone {
+    pub error: DirectError,
+    /// As it was handed over, where nobody uses its memory any more.
+    pub operation: Option<Operation>,
+    /// The way that it was tried by.
+    pub way: u64,
+}
+
 /// A session: one a process and device, since grants are the process'; what the agent takes back for the sake of one session of a process
 /// another would not notice in time.
 pub struct Session {
@@ -161,6 +181,13 @@ pub struct Session {
     lanes: Mutex<Lanes>,
     returned: Condvar,
     agent: Mutex<Option<Agent>>,
+    way: Mutex<Way>,
+    /// Number of the way now.
+    way_number: AtomicU64,
+    /// The device is reached by a network.
+    is_remote: AtomicBool,
+    /// An agent that is gone was waited for in vain.
+    has_waited: AtomicBool,
     inodes: Mutex<HashMap<(u64, u64), Weak<Inode>>>,
     /// Lanes of queues, to be drained when a file is given back.
     queues: Mutex<Vec<Weak<Mutex<Lane>>>>,
@@ -179,6 +206,10 @@ impl Session {
             lanes: Mutex::default(),
             returned: Condvar::new(),
             agent: Mutex::default(),
+            way: Mutex::default(),
+            way_number: AtomicU64::new(0),
+            is_remote: AtomicBool::new(false),
+            has_waited: AtomicBool::new(false),
             inodes: Mutex::default(),
             queues: Mutex::default(),
             insisting: Mutex::default(),
@@ -214,26 +245,88 @@ impl Session {
         if let Some(agent) = &*agent {
             return Ok(agent.client.clone());
         }
-        let client = AgentClient::connect(&self.options.agent)?;
+        let client = self.connect_agent()?;
         let registered = Registered::new(client.descriptor());
         *agent = Some(Agent { client: client.clone(), _registered: registered });
         Ok(client)
+    }
+
+    fn connect_agent(&self) -> Result<Arc<AgentClient>, DirectError> {
+        let begun = Instant::now();
+        loop {
+            let connected = AgentClient::connect(&self.options.agent);
+            let waits = self.is_remote.load(Ordering::Relaxed) && !self.has_waited.load(Ordering::Relaxed);
+            if connected.is_ok() || !waits || begun.elapsed() >= self.options.patience {
+                // Once: not for every operation.
+                self.has_waited.store(connected.is_err(), Ordering::Relaxed);
+                return connected;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The way to the device, found out where it is not known.
+    fn with_way<T>(&self, what: impl FnOnce(&mut Reach, u64) -> Result<T, DirectError>) -> Result<T, DirectError> {
+        let mut way = lock(&self.way);
+        let number = way.number;
+        let reach = way.find(self.options.device.as_ref(), || self.agent(), self.options.lane.slots)?;
+        self.is_remote.store(matches!(reach, Reach::Network { .. }), Ordering::Relaxed);
+        what(reach, number)
+    }
+
+    /// Opens a lane.
+    fn open_lane(&self, options: LaneOptions) -> Result<Lane, DirectError> {
+        self.with_way(|reach, number| reach.lane(|| self.agent(), options, number))
+    }
+
+    /// A way over a network has failed: nothing goes by it any more, and all that was granted ends. Once for each way.
+    pub(crate) fn lose(&self, number: u64) {
+        let mut granted = lock(&self.granted);
+        if self.leave_way(Some(number), true) {
+            self.end_all(&mut granted);
+        }
+    }
+
+    /// Gives a way over a network up, this one or whichever it is; true where it was one.
+    fn leave_way(&self, number: Option<u64>, lost: bool) -> bool {
+        let mut way = lock(&self.way);
+        let is_it = number.is_none_or(|number| number == way.number);
+        if !is_it || !self.is_remote.load(Ordering::Relaxed) {
+            return false;
+        }
+        (way.reach, way.lost) = (None, lost);
+        way.number += 1;
+        self.way_number.store(way.number, Ordering::Relaxed);
+        drop(way);
+        let mut lanes = lock(&self.lanes);
+        lanes.made -= lanes.idle.len();
+        lanes.idle.clear();
+        true
+    }
+
+    fn ask_for(&self, file: BorrowedFd<'_>) -> Result<Mapped, DirectError> {
+        // The agent grants nothing to a process that the device does not know.
+        self.with_way(|_, _| Ok(()))?;
+        self.agent()?.open(file)
     }
 
     /// Asks the agent for a file; once more where the agent had been started again since, or has taken files back.
     pub(crate) fn map(&self, file: impl AsFd) -> Result<Arc<Mapped>, DirectError> {
         // One at a time: nothing is granted while old grants end.
         let mut granted = lock(&self.granted);
-        let mut mapped = self.agent()?.open(&file);
+        let file = file.as_fd();
+        let mut mapped = self.ask_for(file);
         if matches!(mapped, Err(DirectError::Agent(_))) {
             *lock(&self.agent) = None;
+            // Over a network all that this process had went with that agent.
+            self.leave_way(None, false);
             self.end_all(&mut granted);
-            mapped = self.agent()?.open(&file);
+            mapped = self.ask_for(file);
         }
         if matches!(mapped, Err(DirectError::Stale)) {
             self.end_all(&mut granted);
             self.agent()?.acknowledge()?;
-            mapped = self.agent()?.open(&file);
+            mapped = self.ask_for(file);
         }
         let mapped = Arc::new(mapped?);
         granted.retain(|one| one.strong_count() > 0);
@@ -260,12 +353,16 @@ impl Session {
         let mut lanes = lock(&self.lanes);
         loop {
             if let Some(lane) = lanes.idle.pop() {
-                return Ok(lane);
+                if lane.way() == self.way_number.load(Ordering::Relaxed) {
+                    return Ok(lane);
+                }
+                lanes.made -= 1;
+                continue;
             }
             if lanes.made < self.options.lanes_max.max(1) {
                 lanes.made += 1;
                 drop(lanes);
-                match Lane::open(&self.options.device, self.options.lane) {
+                match self.open_lane(self.options.lane) {
                     Ok(lane) => return Ok(lane),
                     Err(error) => {
                         lanes = lock(&self.lanes);
@@ -297,14 +394,21 @@ impl Session {
     }
 
     /// Does one operation to its end.
-    pub(crate) fn run(&self, operation: Operation) -> Result<Operation, DirectError> {
-        let mut lane = self.take_lane()?;
+    pub(crate) fn run(&self, operation: Operation) -> Result<Operation, Box<Undone>> {
+        let mut lane = match self.take_lane() {
+            Ok(lane) => lane,
+            Err(error) => {
+                let way = self.way_number.load(Ordering::Relaxed);
+                return Err(Box::new(Undone { error, operation: Some(operation), way }));
+            }
+        };
         match lane.run(operation) {
             Ok(operation) => {
                 self.give_lane(lane);
                 Ok(operation)
             }
             Err(error) => {
+                let (operation, way) = (lane.abandon().next(), lane.way());
                 drop(lane);
                 // The others are no better, most likely; those that are in use find out by themselves.
                 let mut lanes = lock(&self.lanes);
@@ -312,7 +416,7 @@ impl Session {
                 lanes.idle.clear();
                 drop(lanes);
                 self.returned.notify_all();
-                Err(error)
+                Err(Box::new(Undone { error, operation, way }))
             }
         }
     }
@@ -320,7 +424,7 @@ impl Session {
     /// A lane of its own for a queue.
     pub(crate) fn queue_lane(&self, slots: u32) -> Result<Arc<Mutex<Lane>>, DirectError> {
         self.check()?;
-        let lane = Lane::open(&self.options.device, LaneOptions { slots, ..self.options.lane })?;
+        let lane = self.open_lane(LaneOptions { slots, ..self.options.lane })?;
         let lane = Arc::new(Mutex::new(lane));
         let mut queues = lock(&self.queues);
         queues.retain(|queue| queue.strong_count() > 0);

@@ -85,7 +85,7 @@ impl NvmeHre {
     }
 }
 
-fn rpc_error(call: (u16, u8, Option<u16>), error: NvmeError) -> HreError {
+pub(crate) fn rpc_error(call: (u16, u8, Option<u16>), error: NvmeError) -> HreError {
     let (app, handler, spu) = call;
     use tunnel::status as at;
     match error.status() {

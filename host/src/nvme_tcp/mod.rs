@@ -21,6 +21,7 @@ pub use bringup::Ready;
 pub use controller::{Controller, Via, discover};
 pub use error::NvmeError;
 pub use hre::NvmeHre;
+pub(crate) use hre::rpc_error;
 pub use identity::{ControllerIdentity, NamespaceIdentity, NamespaceKind};
 pub use options::{Options, QUEUES_MAX, RETRIES_MAX, Retry};
 pub use queue::{Completed, Transfer};

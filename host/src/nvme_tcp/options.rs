@@ -36,6 +36,8 @@ pub struct Options {
     /// How this host proves itself where the controller asks for it; with a secret of the controller, that has to, too. The name in it
     /// is `host_nqn`: see [`Options::with_credentials`].
     pub credentials: Option<Arc<Credentials>>,
+    /// A controller that does not ask this host to prove itself is refused: for hosts that rely on others' having to.
+    pub proof_required: bool,
     /// I/O queues wanted; the controller may give fewer.
     pub queues: u16,
     /// Commands in flight on each I/O queue, 1 to 1024; the controller may allow fewer.
@@ -87,6 +89,7 @@ impl Options {
             host_nqn: format!("nqn.2014-08.org.nvmexpress:uuid:{hex}"),
             host_id,
             credentials: None,
+            proof_required: false,
             queues: 1,
             depth: 128,
             header_digest: false,

@@ -8,10 +8,12 @@
 use super::bringup::{self, Port, Ready};
 use super::identity::NamespaceIdentity;
 use super::queue::{Completed, Queue, QueueConfig, QueueFull, SLICES_MAX, Transfer};
+use super::socket::send_vectored;
 use super::{NvmeError, Options};
 use std::future::Future;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -65,6 +67,11 @@ impl PolledQueue {
     pub fn depth(&self) -> usize {
         self.queue.depth()
     }
+    /// True where a command would be taken.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.failure.is_none() && self.queue.in_flight() < self.queue.depth()
+    }
     /// Commands in flight.
     pub fn in_flight(&self) -> usize {
         self.queue.in_flight()
@@ -105,6 +112,14 @@ impl PolledQueue {
             if start.elapsed() >= SPIN {
                 self.sleep_until(start + limit, "command", limit)?;
             }
+        }
+    }
+
+    /// Sleeps until the socket has something, or takes what is to be sent; for at most this long, which is no error.
+    pub fn sleep(&mut self, most: Duration) -> Result<(), NvmeError> {
+        match &self.failure {
+            Some(failure) => Err(failure.clone()),
+            None => self.wait_socket(most),
         }
     }
 
@@ -152,7 +167,7 @@ impl PolledQueue {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let count = self.queue.output(&mut slices);
             let outcome =
-                if count == 1 { self.stream.write(&slices[0]) } else { self.stream.write_vectored(&slices[..count]) };
+                if count == 1 { self.stream.write(&slices[0]) } else { send_vectored(&self.stream, &slices[..count]) };
             match outcome {
                 Ok(bytes) => self.queue.sent(bytes),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -165,11 +180,15 @@ impl PolledQueue {
 
     /// Sleeps until the socket is ready.
     fn sleep_until(&mut self, until: Instant, what: &'static str, limit: Duration) -> Result<(), NvmeError> {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(self.fail(NvmeError::TimedOut { what, after: limit }));
         }
+        self.wait_socket(left)
+    }
+
+    fn wait_socket(&mut self, left: Duration) -> Result<(), NvmeError> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut flags = PollFlags::IN;
         if self.queue.has_output() {
             flags |= PollFlags::OUT;
@@ -180,6 +199,13 @@ impl PolledQueue {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(self.lost(error.to_string())),
         }
+    }
+}
+
+impl AsFd for PolledQueue {
+    /// Its socket.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
@@ -272,6 +298,14 @@ impl PolledController {
     /// I/O queues that can be opened.
     pub fn queues(&self) -> u16 {
         self.queues
+    }
+    /// I/O queues that were opened.
+    pub fn opened(&self) -> u16 {
+        self.opened
+    }
+    /// The socket of its admin queue.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.admin.as_fd()
     }
 
     /// The active namespaces.

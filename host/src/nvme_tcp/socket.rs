@@ -14,3 +14,9 @@ pub fn tune(socket: &impl AsFd, loopback: bool) {
         }
     }
 }
+
+/// Sends slices. A peer that is gone is an error, never a signal: programs in C have not set that aside.
+pub fn send_vectored(socket: &impl AsFd, slices: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+    let mut nothing = rustix::net::SendAncillaryBuffer::default();
+    Ok(rustix::net::sendmsg(socket, slices, &mut nothing, rustix::net::SendFlags::NOSIGNAL)?)
+}

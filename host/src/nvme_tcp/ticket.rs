@@ -8,11 +8,11 @@ use willow_wire::spec::ticket;
 
 impl Controller {
     /// Asks for a ticket for a process that the device knows, to be used within `time`. Who has these credentials connects once, by
-    /// endpoints of that process. For controllers that act as kernel.
-    pub async fn issue_ticket(&self, process: u32, time: Duration) -> Result<Credentials, NvmeError> {
+    /// at most `queues_max` endpoints of that process (0: as many as the device gives). For controllers that act as kernel.
+    pub async fn issue_ticket(&self, process: u32, time: Duration, queues_max: u16) -> Result<Credentials, NvmeError> {
         let (what, milliseconds) = ("Issue Ticket", u32::try_from(time.as_millis()).unwrap_or(u32::MAX));
         let transfer = Transfer::FromController(vec![0; ticket::TICKET_BYTES]);
-        let entry = ticket::issue(process, milliseconds);
+        let entry = ticket::issue(process, milliseconds, queues_max);
         let mut done = self.command(Via::Admin, what, entry, transfer, false).await?;
         let made = ticket::from_bytes(&done.buffer).and_then(|(host_nqn, secret)| {
             let secret = secret.parse().ok()?;

@@ -363,7 +363,7 @@ impl<B: Backend> Subsystem<B> {
         }
         match (feature, select) {
             (fid::NUMBER_OF_QUEUES, Select::Current) => Ok(queues_value(controller.queues_granted).into()),
-            (fid::NUMBER_OF_QUEUES, Select::Default) => Ok(queues_value(IO_QUEUES_MAX).into()),
+            (fid::NUMBER_OF_QUEUES, Select::Default) => Ok(queues_value(controller.queues_max).into()),
             (fid::HOST_IDENTIFIER, Select::Current | Select::Default) => {
                 // EXHID: 128 bits, always so over fabrics.
                 if entry.cdw11() & 1 == 0 {
@@ -418,7 +418,7 @@ impl<B: Backend> Subsystem<B> {
             if controller.io.iter().any(Option::is_some) {
                 return Ok(Err(Failure::of(Status::COMMAND_SEQUENCE_ERROR)));
             }
-            controller.queues_granted = submission.min(completion).saturating_add(1).min(IO_QUEUES_MAX);
+            controller.queues_granted = submission.min(completion).saturating_add(1).min(controller.queues_max);
             return Ok(Ok(queues_value(controller.queues_granted)));
         }
         let outcome = controller.features.set(feature, entry.cdw11(), data, now_ns);

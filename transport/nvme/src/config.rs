@@ -31,9 +31,9 @@ pub const QUEUE_ENTRIES_MAX: u16 = 1024;
 /// Most I/O queues of a controller.
 pub const IO_QUEUES_MAX: u16 = 64;
 /// Most controllers, discovery controllers included.
-pub const CONTROLLERS_MAX: usize = 256;
+pub const CONTROLLERS_MAX: usize = 1536;
 /// Most transport connections with a queue or about to have one.
-pub const CONNECTIONS_MAX: usize = 1024;
+pub const CONNECTIONS_MAX: usize = 4096;
 /// Largest transfer of a command: MDTS 10 in units of 4 KiB (CAP.MPSMIN).
 pub const TRANSFER_BYTES_MAX: u32 = 4 << 20;
 /// MDTS.
@@ -42,8 +42,8 @@ pub const MDTS: u8 = 10;
 pub const VSL: u8 = 10;
 /// Largest Write Zeroes: WZSL, same unit; 32 MiB.
 pub const WZSL: u8 = 13;
-/// Most data in a command capsule (IOCCSZ).
-pub const IN_CAPSULE_BYTES_MAX: u32 = 8192;
+/// Most data in a command capsule (IOCCSZ): a stripe, and the arguments of the RPC that writes it.
+pub const IN_CAPSULE_BYTES_MAX: u32 = 8192 + 64;
 /// Most data in a command capsule of the admin queue and of fabrics commands (NVMe/TCP 3.3.2.2).
 pub const ADMIN_IN_CAPSULE_BYTES_MAX: u32 = 8192;
 /// Async Event Requests that a controller keeps (AERL + 1).

@@ -28,6 +28,8 @@ pub(crate) struct Controller {
     /// Connections of its I/O queues, by QID - 1.
     pub io: Vec<Option<u16>>,
     pub queues_granted: u16,
+    /// Most I/O queues that it may have.
+    pub queues_max: u16,
     pub configuration: Configuration,
     pub status: u32,
     pub features: Features,
@@ -81,6 +83,7 @@ impl Controller {
             admin,
             io: vec![None; usize::from(IO_QUEUES_MAX)],
             queues_granted: IO_QUEUES_MAX,
+            queues_max: IO_QUEUES_MAX,
             configuration: Configuration(0),
             status: 0,
             features,
@@ -137,7 +140,7 @@ impl Controller {
     pub fn reset(&mut self, volatile_write_cache: bool) {
         let keep_alive_ms = self.features.keep_alive_ms;
         self.features = Features::new(volatile_write_cache, keep_alive_ms);
-        self.queues_granted = IO_QUEUES_MAX;
+        self.queues_granted = self.queues_max;
         self.io.fill(None);
         self.changed.clear();
         self.changed_told = false;

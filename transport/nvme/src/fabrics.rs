@@ -81,6 +81,7 @@ impl<B: Backend> Subsystem<B> {
         }
         let controller = (fields.queue_id != 0).then_some(data.controller_id);
         let (credentials, process) = self.credentials(&data.host_nqn, discovery, controller)?;
+        let queues_max = process.and_then(|_| self.ticket_queues(&data.host_nqn));
         let cntlid = if fields.queue_id == 0 {
             self.connect_admin(index, &fields, data, discovery)?
         } else {
@@ -88,6 +89,9 @@ impl<B: Backend> Subsystem<B> {
         };
         if let (0, Some(controller)) = (fields.queue_id, self.controllers.get_mut(&cntlid)) {
             controller.process = process;
+            if let Some(queues_max) = queues_max {
+                (controller.queues_max, controller.queues_granted) = (queues_max, queues_max);
+            }
         }
         let flow_control = fields.attributes & wire::CONNECT_NO_FLOW_CONTROL == 0;
         let Some(hre) = self.backend.open_hre(process) else {

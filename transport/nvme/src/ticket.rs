@@ -4,7 +4,7 @@
 //! What always holds:
 //! - a ticket is good for one association: the first that proves to have its secret; for another, or after its time, it is not there;
 //! - a ticket and what came by it end when it is withdrawn, and with the controller that asked for it;
-//! - a controller that came by a ticket has every queue on endpoints of the ticket's process, asks for no tickets, and manages nothing.
+//! - a controller that came by a ticket has every queue on endpoints of the ticket's process, as many as the ticket says at most, asks for no tickets, and manages nothing.
 
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub(crate) struct Ticket {
     /// Controller that asked for it.
     issuer: u16,
     credentials: Arc<Credentials>,
+    /// Most I/O queues, each an endpoint.
+    queues_max: u16,
     /// Until when it has to be used.
     deadline_ns: u64,
     /// Controller of the association that used it.
@@ -55,6 +57,11 @@ impl<B: Backend> Subsystem<B> {
         if milliseconds == 0 || milliseconds > ticket::TICKET_MS_MAX {
             return Err(Failure::field(44));
         }
+        let queues_max = match u16::try_from(entry.cdw12()) {
+            Ok(0) => IO_QUEUES_MAX,
+            Ok(queues) if queues <= IO_QUEUES_MAX => queues,
+            _ => return Err(Failure::field(48)),
+        };
         if self.tickets.len() >= TICKETS_MAX {
             return Err(Failure::retryable(Status::OPERATION_DENIED));
         }
@@ -67,7 +74,8 @@ impl<B: Backend> Subsystem<B> {
         let told = ticket::to_bytes(&host_nqn, &secret.to_text());
         let credentials = Credentials { host_nqn: host_nqn.clone(), secret, controller_secret: None };
         let deadline_ns = self.now_ns.saturating_add(u64::from(milliseconds) * 1_000_000);
-        let ticket = Ticket { process, issuer: cntlid, credentials: Arc::new(credentials), deadline_ns, used_by: None };
+        let (issuer, credentials, used_by) = (cntlid, Arc::new(credentials), None);
+        let ticket = Ticket { process, issuer, credentials, queues_max, deadline_ns, used_by };
         self.tickets.insert(host_nqn, ticket);
         self.set_timer(deadline_ns);
         tracing::info!(controller = cntlid, process, "ticket issued");
@@ -118,6 +126,11 @@ impl<B: Backend> Subsystem<B> {
             Some(cntlid) => ticket.used_by == Some(cntlid),
         };
         good.then(|| (ticket.credentials.clone(), ticket.process))
+    }
+
+    /// Most I/O queues of who comes by a ticket.
+    pub(crate) fn ticket_queues(&self, host_nqn: &str) -> Option<u16> {
+        self.tickets.get(host_nqn).map(|ticket| ticket.queues_max)
     }
 
     /// A host has proved itself on an admin queue: where it came by a ticket that is used up now. False where that was gone.

@@ -215,6 +215,20 @@ impl Channel {
         }
     }
 
+    /// Waits for a message of this peer for at most this long, and no longer than its process lives, as far as the kernel can tell.
+    pub fn receive_from(&self, peer: &Peer, wait: Duration) -> Result<Message, ReceiveError> {
+        let Some(process) = &peer.process else { return self.receive_within(wait) };
+        match self.receive() {
+            Err(ReceiveError::Nothing) => {
+                let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+                let mut wanted = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(process, PollFlags::IN)];
+                let _ = poll(&mut wanted, Some(&timeout));
+                self.receive()
+            }
+            other => other,
+        }
+    }
+
     /// Waits until something has come, or the peer has closed; false where it did not within this time.
     pub fn wait(&self, wait: Duration) -> bool {
         is_readable(self.0.as_fd(), wait)

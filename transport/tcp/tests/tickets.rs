@@ -79,7 +79,7 @@ fn a_process_reaches_what_it_was_permitted_and_nothing_else() {
     run(async {
         let kernel = Kernel::new().await;
         let process = kernel.process(1000).await;
-        let ticket = kernel.controller.issue_ticket(process, TIME).await.unwrap();
+        let ticket = kernel.controller.issue_ticket(process, TIME, 0).await.unwrap();
         let user = kernel.connect(&ticket).await.unwrap();
         assert_eq!(user.queues().await.unwrap(), 2);
         for queue in 0..2 {
@@ -106,7 +106,7 @@ fn a_process_reaches_what_it_was_permitted_and_nothing_else() {
         }
         // Nothing is managed over its admin queue, and no ticket asked for.
         let is_denied = |error: NvmeError| error.status().is_some_and(|status| status.is(Status::OPERATION_DENIED));
-        assert!(is_denied(user.issue_ticket(process, TIME).await.unwrap_err()));
+        assert!(is_denied(user.issue_ticket(process, TIME, 0).await.unwrap_err()));
         assert!(is_denied(user.withdraw_tickets(process).await.unwrap_err()));
         let create = SubmissionEntry::new(opcode::admin::NAMESPACE_MANAGEMENT);
         let made = user.command(Via::Admin, "create", create, Transfer::ToController(vec![0; 4096]), false).await;
@@ -120,7 +120,7 @@ fn tickets_are_for_who_has_the_secret_and_for_once() {
     run(async {
         let kernel = Kernel::new().await;
         let process = kernel.process(1000).await;
-        let ticket = kernel.controller.issue_ticket(process, TIME).await.unwrap();
+        let ticket = kernel.controller.issue_ticket(process, TIME, 0).await.unwrap();
         // Names alone are of no use, and do not use the ticket up; nor are names that were never issued.
         let stolen = Credentials { secret: secret(), ..ticket.clone() };
         assert!(matches!(kernel.connect(&stolen).await, Err(NvmeError::Authentication { .. })));
@@ -131,20 +131,20 @@ fn tickets_are_for_who_has_the_secret_and_for_once() {
         first.shut_down().await.unwrap();
         assert!(is_unknown(kernel.connect(&ticket).await), "used and gone");
         // Another process' ticket is another secret.
-        let other = kernel.controller.issue_ticket(kernel.process(1001).await, TIME).await.unwrap();
+        let other = kernel.controller.issue_ticket(kernel.process(1001).await, TIME, 0).await.unwrap();
         let mixed = Credentials {
             secret: other.secret.clone(),
-            ..kernel.controller.issue_ticket(process, TIME).await.unwrap()
+            ..kernel.controller.issue_ticket(process, TIME, 0).await.unwrap()
         };
         assert!(matches!(kernel.connect(&mixed).await, Err(NvmeError::Authentication { .. })));
         // In time.
-        let late = kernel.controller.issue_ticket(process, Duration::from_millis(1)).await.unwrap();
+        let late = kernel.controller.issue_ticket(process, Duration::from_millis(1), 0).await.unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(is_unknown(kernel.connect(&late).await));
         for (process, time) in
             [(0, TIME), (1 << 19, TIME), (process, Duration::ZERO), (process, Duration::from_secs(601))]
         {
-            let error = kernel.controller.issue_ticket(process, time).await.unwrap_err();
+            let error = kernel.controller.issue_ticket(process, time, 0).await.unwrap_err();
             assert!(error.status().is_some_and(|status| status.is(Status::INVALID_FIELD)), "{error}");
         }
         kernel.controller.shut_down().await.unwrap();
@@ -167,9 +167,9 @@ fn what_came_by_a_ticket_ends_with_it() {
         };
         // Withdrawn, used and unused: those of this process alone.
         let (one, two) = (kernel.process(1000).await, kernel.process(1001).await);
-        let user = kernel.connect(&kernel.controller.issue_ticket(one, TIME).await.unwrap()).await.unwrap();
-        let unused = kernel.controller.issue_ticket(one, TIME).await.unwrap();
-        let neighbour = kernel.connect(&kernel.controller.issue_ticket(two, TIME).await.unwrap()).await.unwrap();
+        let user = kernel.connect(&kernel.controller.issue_ticket(one, TIME, 0).await.unwrap()).await.unwrap();
+        let unused = kernel.controller.issue_ticket(one, TIME, 0).await.unwrap();
+        let neighbour = kernel.connect(&kernel.controller.issue_ticket(two, TIME, 0).await.unwrap()).await.unwrap();
         assert_eq!(kernel.controller.withdraw_tickets(one).await.unwrap(), 2);
         gone(user).await;
         assert!(is_unknown(kernel.connect(&unused).await));
@@ -182,13 +182,43 @@ fn what_came_by_a_ticket_ends_with_it() {
 }
 
 #[test]
+fn a_ticket_says_how_many_endpoints_there_may_be_and_its_process_ends_with_who_told_of_it() {
+    run(async {
+        let kernel = Kernel::new().await;
+        let process = kernel.process(1000).await;
+        kernel.control.grant(process, &kernel.permission(READ)).await.unwrap();
+        let ticket = kernel.controller.issue_ticket(process, TIME, 3).await.unwrap();
+        let many = options(&kernel.running, &ticket);
+        let user = Controller::connect(Options { queues: 8, ..many }).await.unwrap();
+        assert_eq!(user.queues().await.unwrap(), 3, "no more than the ticket's");
+        let error = kernel.controller.issue_ticket(process, TIME, 65).await.unwrap_err();
+        assert!(error.status().is_some_and(|status| status.is(Status::INVALID_FIELD)), "{error}");
+        let known = |all: Vec<willow_host::control::ProcessInfo>| all.iter().any(|one| one.process == process);
+        assert!(known(kernel.control.processes().await.unwrap()));
+        // Another kernel endpoint sees it go with the one that told of it.
+        let credentials = kernel.controller.options().credentials.clone().unwrap();
+        let second = kernel.connect(&credentials).await.unwrap();
+        let control = ControlClient::new(Arc::new(NvmeHre::new(second, 0).await.unwrap()));
+        assert!(known(control.processes().await.unwrap()));
+        kernel.controller.shut_down().await.unwrap();
+        for _ in 0..2000 {
+            if !known(control.processes().await.unwrap()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the process is still known");
+    });
+}
+
+#[test]
 fn commands_for_tickets_are_checked_and_hosts_without_keys_may_use_them_too() {
     let open = serve();
     let (mut admin, _) = Peer::admin(open.address, false);
     let transport = willow_wire::spec::Sgl::transport;
-    let short = ticket::issue(5, 1000).with_cid(1).with_sgl(transport(511));
+    let short = ticket::issue(5, 1000, 0).with_cid(1).with_sgl(transport(511));
     assert!(admin.ask(&short, &[]).status.is(Status::DATA_SGL_LENGTH_INVALID));
-    let (completion, data) = admin.ask_data(&ticket::issue(5, 60_000).with_cid(1).with_sgl(transport(512)), &[]);
+    let (completion, data) = admin.ask_data(&ticket::issue(5, 60_000, 0).with_cid(1).with_sgl(transport(512)), &[]);
     assert!(completion.status.is_success());
     let (host_nqn, secret) = ticket::from_bytes(&data).unwrap();
     let credentials =

@@ -38,7 +38,7 @@ pub const LIST_PERMISSIONS: u8 = 14;
 pub const OPEN_PROCESS: u8 = 15;
 /// Payload: u32 process.
 pub const CLOSE_PROCESS: u8 = 16;
-/// This endpoint becomes the agent's.
+/// This endpoint becomes an agent's. Payload: u32 each, the block namespaces that it answers for, or nothing: all that have none.
 pub const REGISTER_AGENT: u8 = 17;
 /// Payload: JSON [`IntercallChange`].
 pub const CHANGE_INTERCALLS: u8 = 18;
@@ -48,6 +48,8 @@ pub const LIST_INTERCALLS: u8 = 19;
 pub const LIST_PROCESSES: u8 = 20;
 /// Payload: u32 user, u32 weight, and u32 process or none: the part of the processors that the user's processes, or that one, have.
 pub const SET_WEIGHT: u8 = 21;
+/// Result: SPUs in bits 15:0, the binary logarithm of the stripe of block namespaces in bytes in bits 31:16.
+pub const STRIPES: u8 = 22;
 
 /// Upcall of SPU-OS (app 0) to the agent: a permission was missed. Body: u32 originating HRE, u32 app, u64 first byte and u64 one
 /// past the last byte of the bank's range, u64 rights wanted.

@@ -4,7 +4,8 @@
 use crate::bytes::{c_string, put_c_string};
 use crate::spec::SubmissionEntry;
 
-/// Issue Ticket, data controller to host: CDW10 = process, CDW11 = milliseconds until it has to be used.
+/// Issue Ticket, data controller to host: CDW10 = process, CDW11 = milliseconds until it has to be used, CDW12 = most I/O
+/// queues of who comes by it (0: as many as the subsystem gives).
 pub const ISSUE: u8 = 0xc2;
 /// Withdraw Tickets, no data: CDW10 = process, whose tickets and connections end.
 pub const WITHDRAW: u8 = 0xc0;
@@ -17,8 +18,8 @@ const SECRET_AT: usize = 256;
 const SECRET_WIDTH: usize = 128;
 
 /// Issue Ticket as a command.
-pub fn issue(process: u32, milliseconds: u32) -> SubmissionEntry {
-    SubmissionEntry::new(ISSUE).with_cdw(10, process).with_cdw(11, milliseconds)
+pub fn issue(process: u32, milliseconds: u32, queues_max: u16) -> SubmissionEntry {
+    SubmissionEntry::new(ISSUE).with_cdw(10, process).with_cdw(11, milliseconds).with_cdw(12, queues_max.into())
 }
 
 /// Withdraw Tickets as a command.

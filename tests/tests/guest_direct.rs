@@ -1,0 +1,139 @@
+//! Files directly over NVMe/TCP on a host of its own: an unmodified Linux kernel attaches the device and has an ext4 on it, the agent
+//! runs there with the host's key, and an unprivileged user reads and writes his file past that kernel.
+//!
+//! Skipped, with the reason, where a guest cannot run; never under `CI=true`.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+use willow_tests::daemon::{Daemon, binary};
+use willow_tests::guest::{FUNCTIONS, Guest, GuestOptions, HOST_ADDRESS};
+use willow_tests::scratch::Scratch;
+
+const HOST_ID: &str = "0b9f6f3e-5f3d-4a0e-8e0b-6c3f5d1f7a42";
+
+#[test]
+fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
+    let test = "a_user_of_a_linux_host_reaches_his_file_past_its_kernel";
+    let folder = Scratch::new("guest-direct").expect("a temporary folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
+    let (program, key) = (folder.path().join("willow"), folder.path().join("key"));
+    // What debuggers want of it would take a minute to be read there.
+    let stripped = Command::new("strip").arg("-o").arg(&program).arg(binary()).status();
+    if !stripped.is_ok_and(|status| status.success()) {
+        fs::copy(binary(), &program).expect("a copy of the command");
+    }
+    let name = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
+    let made = Command::new(binary()).args(["key", "new", "--host", &name, "--both"]).arg(&key).status();
+    assert!(made.is_ok_and(|status| status.success()), "willow key new");
+    let text = fs::read_to_string(&key).expect("a key file");
+    let secret =
+        |at: usize| text.split('"').filter(|part| part.starts_with("DHHC-1:")).nth(at).expect("a secret").to_owned();
+    let key = key.display().to_string();
+    let mut daemon =
+        Daemon::start(&["--size", "300M", "--kv-size", "0", "--spus", "4", "--log", "info", "--host-key", &key]);
+    let options = GuestOptions { folder: Some(folder.path().to_owned()), ..GuestOptions::default() };
+    let Some(mut guest) = Guest::boot_or_skip(test, &options) else { return };
+    let port = daemon.address().port();
+    let prelude = format!(
+        "{FUNCTIONS}\nNQN={}\nTARGET='-t tcp -a {HOST_ADDRESS} -s {port}'\nHOST='--hostnqn={name} --hostid={HOST_ID}'
+         SECRETS='--dhchap-secret={} --dhchap-ctrl-secret={}'\n",
+        daemon.nqn(),
+        secret(0),
+        secret(1)
+    );
+    let mut step = |script: &str| {
+        let functions = "
+            as() { local user=$1; shift; setpriv --reuid $user --regid $user --clear-groups -- \"$@\"; }
+            direct() { local user=$1; shift; as $user /host/willow direct \"$@\" --agent /tmp/agent; }
+            thawed() { ! lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
+            frozen() { lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
+            agent() {
+                setsid /host/willow agent --target 10.0.2.2:PORT --key /tmp/key --socket /tmp/agent \"$@\" \\
+                    > /tmp/agent.out 2> /tmp/agent.log < /dev/null &
+                echo $! > /tmp/agent.pid
+                eventually 120 grep -q ready /tmp/agent.out
+            }
+            ";
+        guest.check_for(
+            Duration::from_secs(300),
+            &format!("{prelude}{}{script}", functions.replace("PORT", &port.to_string())),
+        )
+    };
+    step(
+        "mkdir -p /host && mount -o ro /dev/vdb /host
+         install -m 600 /host/key /tmp/key
+         # Before the kernel has attached anything there is nothing for an agent to do, and it says so.
+         ! /host/willow agent --target 10.0.2.2:${TARGET##* } --key /tmp/key --socket /tmp/agent 2> /tmp/refused
+         grep 'attach it (nvme connect)' /tmp/refused
+         nvme connect $TARGET -n $NQN $HOST $SECRETS --nr-io-queues=2
+         eventually 60 block 1
+         mkfs.ext4 -q -F $(block 1)
+         mount $(block 1) /mnt
+         head -c 3000001 /dev/urandom > /mnt/his; chown 1000:1000 /mnt/his; chmod 600 /mnt/his
+         head -c 50000 /dev/urandom > /mnt/others; chown 1001:1001 /mnt/others; chmod 666 /mnt/others
+         cp /mnt/his /tmp/model
+         agent",
+    );
+    // The kernel's view and the direct one are the same, both ways, once the file was closed.
+    step(
+        "direct 1000 read /mnt/his | cmp - /tmp/model
+         head -c 200000 /dev/urandom > /tmp/new
+         direct 1000 write /mnt/his --offset 12345 < /tmp/new
+         dd if=/tmp/new of=/tmp/model bs=1 seek=12345 conv=notrunc status=none
+         eventually 30 thawed /mnt/his
+         cmp /mnt/his /tmp/model
+         head -c 5000 /dev/urandom > /tmp/new
+         dd if=/tmp/new of=/mnt/his bs=5000 seek=100 conv=notrunc status=none
+         dd if=/tmp/new of=/tmp/model bs=5000 seek=100 conv=notrunc status=none
+         direct 1000 read /mnt/his | cmp - /tmp/model",
+    );
+    // What is not his, what was opened for reading only, and what is on no disk of the device.
+    step(
+        "! direct 1000 read /mnt/others > /tmp/got 2> /tmp/refused
+         grep 'belongs to another user' /tmp/refused
+         ! direct 1000 write /mnt/his --read-only < /tmp/new 2> /tmp/refused
+         grep 'no such permission' /tmp/refused
+         cmp /mnt/his /tmp/model
+         head -c 5000 /dev/urandom > /tmp/elsewhere; chown 1000 /tmp/elsewhere
+         ! direct 1000 read /tmp/elsewhere > /tmp/got 2> /tmp/refused
+         cat /tmp/refused",
+    );
+    // A process that is killed while it has the file, and an agent that is.
+    step(
+        "chown 1000:1000 /mnt/his
+         direct 1000 write /mnt/his < <(sleep 100) > /dev/null 2>&1 &
+         eventually 60 frozen /mnt/his
+         pkill -KILL -f 'direct write /mnt/his'
+         eventually 30 thawed /mnt/his
+         direct 1000 write /mnt/his < <(sleep 100) > /dev/null 2>&1 &
+         eventually 60 frozen /mnt/his
+         kill -KILL $(cat /tmp/agent.pid)
+         frozen /mnt/his
+         agent
+         thawed /mnt/his
+         pkill -KILL -f 'direct write /mnt/his'
+         direct 1000 read /mnt/his | cmp - /tmp/model",
+    );
+    step(
+        "kill $(cat /tmp/agent.pid)
+         gone_agent() { ! kill -0 $(cat /tmp/agent.pid); }
+         eventually 30 gone_agent
+         cat /tmp/agent.log
+         cmp /mnt/his /tmp/model
+         umount /mnt
+         e2fsck -fn $(block 1)
+         nvme disconnect -n $NQN",
+    );
+    let kernel = guest.console();
+    for bad in ["BUG:", "WARNING: CPU", "Oops", "blocked for more than", "Buffer I/O error", "EXT4-fs error"] {
+        assert!(!kernel.contains(bad), "the guest's kernel says {bad:?}:\n{kernel}");
+    }
+    let log = daemon.log();
+    for secret in [secret(0), secret(1)] {
+        assert!(!log.contains(&secret[10..30]), "a secret is in the log");
+    }
+    assert!(daemon.stop().success());
+}
