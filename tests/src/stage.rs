@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,6 +38,11 @@ pub fn within_seconds(what: &str, holds: impl Fn() -> bool) {
 pub fn is_frozen(path: &Path) -> bool {
     let said = tool("lsattr", &["-d", &path.display().to_string()]).expect("attributes");
     said.split(' ').next().is_some_and(|it| it.contains('i'))
+}
+
+/// Bytes of a file, the same for the same seed.
+pub fn contents(bytes: usize, seed: u32) -> Vec<u8> {
+    (0..bytes as u32).map(|at| (at ^ seed << 20).wrapping_mul(2_654_435_761).rotate_left(9) as u8).collect()
 }
 
 /// A stage.
@@ -165,6 +170,15 @@ impl Stage {
     /// A path on the file system.
     pub fn on_it(&self, name: &str) -> PathBuf {
         self.folder.join("files").join(name)
+    }
+
+    /// Makes a file of a user, which nobody else may open.
+    pub fn owned(&self, name: &str, owner: u32, data: &[u8]) -> PathBuf {
+        let path = self.on_it(name);
+        fs::write(&path, data).expect("written");
+        chown(&path, Some(owner), Some(owner)).expect("its owner");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
+        path
     }
 
     /// A copy of the command, where every user gets to.

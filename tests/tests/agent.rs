@@ -2,29 +2,17 @@
 //! die in the middle. Skipped, with a line that says why, as the stage says.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use willow_host::agent::FILES_MAX;
 use willow_host::direct_io::{AgentClient, File, Session, SessionOptions};
-use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 fn session(stage: &Stage) -> Arc<Session> {
     Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session")
-}
-
-fn contents(bytes: usize, seed: u32) -> Vec<u8> {
-    (0..bytes as u32).map(|at| (at ^ seed << 20).wrapping_mul(2_654_435_761).rotate_left(9) as u8).collect()
-}
-
-fn owned(stage: &Stage, name: &str, owner: u32, data: &[u8]) -> PathBuf {
-    let path = stage.on_it(name);
-    fs::write(&path, data).expect("written");
-    chown(&path, Some(owner), Some(owner)).expect("its owner");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
-    path
 }
 
 /// `willow direct` as a user.
@@ -49,7 +37,7 @@ fn several_users_at_once_have_their_own_files_and_no_others() {
     };
     let user = |number: u32| 54_100 + number;
     let files: Vec<PathBuf> =
-        (0..USERS).map(|it| owned(&stage, &format!("file-{it}"), user(it), &contents(900_001, it))).collect();
+        (0..USERS).map(|it| stage.owned(&format!("file-{it}"), user(it), &contents(900_001, it))).collect();
     for round in 0..3 {
         let started: Vec<(u32, Child, Child)> = (0..USERS)
             .map(|it| {
@@ -88,7 +76,7 @@ fn a_flood_of_files_has_an_end_and_harms_nobody_else() {
     };
     assert!(held.len() == FILES_MAX && refusal.contains("which is the most"), "{}: {refusal}", held.len());
     // Somebody else is served as ever, and so is this process when it has closed one.
-    let bobs = owned(&stage, "bobs", 54_201, &contents(50_000, 2));
+    let bobs = stage.owned("bobs", 54_201, &contents(50_000, 2));
     let output = direct(&stage, 54_201, "read", &bobs).output().expect("it runs");
     assert!(output.status.success() && output.stdout == contents(50_000, 2));
     held.pop().expect("one").close().expect("closed");
@@ -116,7 +104,7 @@ fn a_flood_of_files_has_an_end_and_harms_nobody_else() {
 #[test]
 fn an_agent_without_descriptors_goes_on_when_it_has_some() {
     let Some(stage) = or_skip("an_agent_without_descriptors_goes_on_when_it_has_some", Stage::ext4()) else { return };
-    let alices = owned(&stage, "alices", 54_301, &contents(50_000, 1));
+    let alices = stage.owned("alices", 54_301, &contents(50_000, 1));
     let _session = session(&stage);
     let pid = stage.agent.as_ref().expect("the agent").id();
     let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count();
@@ -180,7 +168,7 @@ fn a_file_in_many_pieces_is_read_and_written_whole() {
 fn clients_that_die_in_the_middle_leave_nothing_behind() {
     let Some(stage) = or_skip("clients_that_die_in_the_middle_leave_nothing_behind", Stage::ext4()) else { return };
     let data = contents(4_000_000, 1);
-    let files: Vec<PathBuf> = (0..4).map(|it| owned(&stage, &format!("file-{it}"), 54_400 + it, &data)).collect();
+    let files: Vec<PathBuf> = (0..4).map(|it| stage.owned(&format!("file-{it}"), 54_400 + it, &data)).collect();
     for round in 0..12u64 {
         let mut clients: Vec<Child> = (0..4u32)
             .map(|it| direct(&stage, 54_400 + it, "read", &files[it as usize]).spawn().expect("it runs"))

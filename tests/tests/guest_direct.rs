@@ -48,6 +48,9 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
         let functions = "
             as() { local user=$1; shift; setpriv --reuid $user --regid $user --clear-groups -- \"$@\"; }
             direct() { local user=$1; shift; as $user /host/willow direct \"$@\" --agent /tmp/agent; }
+            writer() {
+                exec setpriv --reuid 1000 --regid 1000 --clear-groups -- /host/willow direct write /mnt/his --agent /tmp/agent
+            }
             thawed() { ! lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
             frozen() { lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
             agent() {
@@ -82,7 +85,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
         "direct 1000 read /mnt/his | cmp - /tmp/model
          head -c 200000 /dev/urandom > /tmp/new
          direct 1000 write /mnt/his --offset 12345 < /tmp/new
-         dd if=/tmp/new of=/tmp/model bs=1 seek=12345 conv=notrunc status=none
+         dd if=/tmp/new of=/tmp/model bs=64k seek=12345 oflag=seek_bytes conv=notrunc status=none
          eventually 30 thawed /mnt/his
          cmp /mnt/his /tmp/model
          head -c 5000 /dev/urandom > /tmp/new
@@ -104,17 +107,18 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
     // A process that is killed while it has the file, and an agent that is.
     step(
         "chown 1000:1000 /mnt/his
-         direct 1000 write /mnt/his < <(sleep 100) > /dev/null 2>&1 &
+         writer < <(sleep 100) > /dev/null 2>&1 &
          eventually 60 frozen /mnt/his
-         pkill -KILL -f 'direct write /mnt/his'
+         kill -KILL $!
          eventually 30 thawed /mnt/his
-         direct 1000 write /mnt/his < <(sleep 100) > /dev/null 2>&1 &
+         writer < <(sleep 100) > /dev/null 2>&1 &
+         echo $! > /tmp/writer.pid
          eventually 60 frozen /mnt/his
          kill -KILL $(cat /tmp/agent.pid)
          frozen /mnt/his
+         kill -KILL $(cat /tmp/writer.pid)
          agent
          thawed /mnt/his
-         pkill -KILL -f 'direct write /mnt/his'
          direct 1000 read /mnt/his | cmp - /tmp/model",
     );
     step(

@@ -2,9 +2,9 @@
 //! device by tickets, and what becomes of both when either dies. Skipped, with a line that says why, as the stage says.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use willow_auth::{Credentials, Entropy, Secret};
 use willow_host::agent::message::Attachment;
 use willow_host::direct_io::{AgentClient, DirectError, File, Queue, Request, Session, SessionOptions, endpoint};
 use willow_host::{Controller, NvmeError, Options, RpcCall};
-use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_501;
 const BOB: u32 = 54_502;
@@ -24,18 +24,6 @@ fn stage(test: &str) -> Option<Stage> {
 
 fn session(stage: &Stage) -> Arc<Session> {
     Session::open(SessionOptions::by_agent(stage.path("agent"))).expect("a session")
-}
-
-fn contents(bytes: usize, seed: u32) -> Vec<u8> {
-    (0..bytes as u32).map(|at| (at ^ seed << 20).wrapping_mul(2_654_435_761).rotate_left(9) as u8).collect()
-}
-
-fn owned(stage: &Stage, name: &str, owner: u32, data: &[u8]) -> PathBuf {
-    let path = stage.on_it(name);
-    fs::write(&path, data).expect("written");
-    chown(&path, Some(owner), Some(owner)).expect("its owner");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
-    path
 }
 
 /// `willow direct` as a user, who knows of the agent alone.
@@ -79,8 +67,8 @@ fn settles(stage: &Stage, files: &[&Path]) {
 #[test]
 fn users_reach_their_own_files_over_the_network_and_no_others() {
     let Some(stage) = stage("users_reach_their_own_files_over_the_network_and_no_others") else { return };
-    let alices = owned(&stage, "alices", ALICE, &contents(700_001, 1));
-    let bobs = owned(&stage, "bobs", BOB, &contents(300_000, 2));
+    let alices = stage.owned("alices", ALICE, &contents(700_001, 1));
+    let bobs = stage.owned("bobs", BOB, &contents(300_000, 2));
     let read = direct(&stage, ALICE, "read", &alices).output().expect("it runs");
     assert!(read.status.success() && read.stdout == contents(700_001, 1), "{}", said(&read));
     // Written by the device, seen by the file system.
@@ -106,7 +94,7 @@ fn users_reach_their_own_files_over_the_network_and_no_others() {
 #[test]
 fn a_process_that_knows_where_anothers_bytes_lie_gets_none_of_them() {
     let Some(stage) = stage("a_process_that_knows_where_anothers_bytes_lie_gets_none_of_them") else { return };
-    let path = owned(&stage, "bobs", BOB, &contents(100_000, 2));
+    let path = stage.owned("bobs", BOB, &contents(100_000, 2));
     run(async {
         let (bob, alice) = (agent_of(&stage), agent_of(&stage));
         let (bobs, alices) = (endpoint(&bob).await.expect("an endpoint"), endpoint(&alice).await.expect("another"));
@@ -197,7 +185,7 @@ fn tickets_are_for_one_process_and_end_with_it() {
 fn a_process_that_dies_with_commands_under_way_leaves_nothing() {
     let Some(stage) = stage("a_process_that_dies_with_commands_under_way_leaves_nothing") else { return };
     let data = contents(6_000_000, 1);
-    let alices = owned(&stage, "alices", ALICE, &data);
+    let alices = stage.owned("alices", ALICE, &data);
     let device = stage.device_pid().to_string();
     for round in 0..8u64 {
         let mut client = direct(&stage, ALICE, "read", &alices).spawn().expect("it runs");
@@ -390,7 +378,7 @@ fn endpoints_are_bounded_and_their_want_is_told() {
     stage.start_agent();
     let path = stage.on_it("file");
     fs::write(&path, contents(400_000, 6)).expect("written");
-    let alices = owned(&stage, "alices", ALICE, &contents(1000, 7));
+    let alices = stage.owned("alices", ALICE, &contents(1000, 7));
     // A session does with what it gets, however many threads it has.
     let session = session(&stage);
     let held: Vec<_> = (0..2).map(|_| agent_of(&stage)).collect();

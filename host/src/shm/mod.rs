@@ -176,12 +176,6 @@ impl ShmHre {
         self.id
     }
 
-    /// SPUs of the device, and the stripe of its block namespaces in bytes.
-    pub async fn stripes(&self) -> Result<(u16, u32), HreError> {
-        let view = self.view().await?;
-        Ok((view.spus, view.stripe_bytes))
-    }
-
     /// Which namespace a number stands for: the same after the device was started again, another on another device.
     pub async fn identity(&self, nsid: u32) -> Result<[u8; 16], HreError> {
         let view = self.view().await?;

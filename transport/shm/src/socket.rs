@@ -360,6 +360,25 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_is_gone_with_its_process_though_its_socket_lives() {
+        // As where a child has inherited the socket: `other` stays open.
+        let (one, _other) = Channel::pair().unwrap();
+        let mut process = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = rustix::process::Pid::from_raw(process.id() as i32).unwrap();
+        let opened = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        let peer = Peer { pid: process.id() as i32, uid: 0, gid: 0, process: Some(opened) };
+        assert!(matches!(one.receive_from(&peer, Duration::ZERO), Err(ReceiveError::Nothing)));
+        assert!(!peer.has_ended());
+        process.kill().unwrap();
+        let begun = std::time::Instant::now();
+        while !peer.has_ended() {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+            assert!(matches!(one.receive_from(&peer, Duration::from_secs(1)), Err(ReceiveError::Nothing)));
+        }
+        process.wait().unwrap();
+    }
+
+    #[test]
     fn a_dead_socket_is_replaced_and_a_living_one_is_not() {
         let path = scratch("dead");
         let listener = Listener::bind(&path, 0o600).unwrap();
