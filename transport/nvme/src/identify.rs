@@ -228,7 +228,7 @@ mod tests {
         let data = controller(&view);
         assert_eq!(&data[4..8], b"S1  ");
         assert_eq!((data[78], data[77], data[76]), (7, 10, 2));
-        assert_eq!(u32::from_le_bytes(data[1792..1796].try_into().unwrap()), 516);
+        assert_eq!(u32::from_le_bytes(data[1792..1796].try_into().unwrap()), 520);
         assert_eq!(data[525], 0b111);
         assert_eq!(controller(&ControllerView { volatile_write_cache: false, ..view })[525] & 1, 0);
     }

@@ -106,7 +106,7 @@ fn a_connection_as_linux_makes_it() {
     assert_eq!(property_value(&mut peer, property::VS, false), 0x2_0000);
     let data = identify(&mut peer, cns::CONTROLLER, 0, 0).unwrap();
     assert_eq!(u16_at(&data, 78), cntlid);
-    assert!(u16_at(&data, 320) != 0 && u32_at(&data, 1792) == 516 && data[111] == 1);
+    assert!(u16_at(&data, 320) != 0 && u32_at(&data, 1792) == 520 && data[111] == 1);
     assert_eq!(data[525] & 1, 0, "memory has no cache that could be lost");
     let effects = log_page(&mut peer, log::COMMAND_EFFECTS, 0, 4096, false).unwrap();
     assert_eq!(u32_at(&effects, 1024 + 4) & 3, 3);
