@@ -109,6 +109,10 @@ pub struct Record<'a> {
 pub trait Bank {
     /// NV memory to local memory.
     async fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault>;
+    /// The same, compiled where it is called: for what most requests go through.
+    async fn read_in_place(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        self.read(address, into).await
+    }
     /// The same where it can be done at once; `None`: nothing was read, it would have to wait.
     #[inline]
     fn read_now(&self, _address: u64, _into: &mut [u8]) -> Option<Result<(), Fault>> {

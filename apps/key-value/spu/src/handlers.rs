@@ -66,15 +66,29 @@ fn fault(error: Error) -> Fault {
     }
 }
 
-/// A DMA whose errors are the engine's; without a state of its own, unlike an `async fn` around it.
-struct Faults<F>(F);
+/// A DMA whose errors are the engine's; without a state of its own, unlike an `async fn` around it. Compiled in place, for what most
+/// requests go through.
+struct InPlace<F>(F);
 
-impl<F: Future<Output = Result<(), Error>>> Future for Faults<F> {
+impl<F: Future<Output = Result<(), Error>>> Future for InPlace<F> {
     type Output = Result<(), Fault>;
 
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: the operation is pinned with the whole.
+        unsafe { self.map_unchecked_mut(|faults| &mut faults.0) }.poll(context).map(|ended| ended.map_err(fault))
+    }
+}
+
+/// The same, compiled once.
+struct Faults<F>(F);
+
+impl<F: Future<Output = Result<(), Error>>> Future for Faults<F> {
+    type Output = Result<(), Fault>;
+
+    #[inline(never)]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // SAFETY: as above.
         unsafe { self.map_unchecked_mut(|faults| &mut faults.0) }.poll(context).map(|ended| ended.map_err(fault))
     }
 }
@@ -100,6 +114,11 @@ impl Bank for Ports<'_> {
     #[inline]
     fn read(&self, address: u64, into: &mut [u8]) -> impl Future<Output = Result<(), Fault>> {
         Faults(self.request.read(address, into))
+    }
+
+    #[inline]
+    fn read_in_place(&self, address: u64, into: &mut [u8]) -> impl Future<Output = Result<(), Fault>> {
+        InPlace(self.request.read(address, into))
     }
 
     #[inline]
@@ -131,7 +150,7 @@ impl Bank for Ports<'_> {
         }
         writes.dma(Local(record.header), Nv(record.address), record.header.len() as u32);
         writes.dma(Local(&record.link.bytes), Nv(record.link.address), record.link.bytes.len() as u32);
-        Faults(writes)
+        InPlace(writes)
     }
 
     fn write_words<'a>(&'a self, words: &'a [Word]) -> impl Future<Output = Result<(), Fault>> {
@@ -144,7 +163,7 @@ impl Bank for Ports<'_> {
 
     #[inline]
     fn send(&self, address: u64, offset: u32, bytes: u32) -> impl Future<Output = Result<(), Fault>> {
-        Faults(self.request.dma(Nv(address), Reply(self.reply_offset + offset), bytes))
+        InPlace(self.request.dma(Nv(address), Reply(self.reply_offset + offset), bytes))
     }
 
     async fn reply(&self, from: &[u8], offset: u32) -> Result<(), Fault> {

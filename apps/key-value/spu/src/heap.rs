@@ -85,6 +85,15 @@ impl Store {
         self.allocate_slowly(bank, Need::Slot(class)).await
     }
 
+    /// A slot of that class, or a larger one, where there is one without a flush.
+    pub(crate) async fn allocate_now<B: Bank>(&self, bank: &B, class: usize) -> Result<Option<Slot>, Failure> {
+        if let Some(slot) = self.take_claimed(class) {
+            return Ok(Some(slot));
+        }
+        let _held = self.heap_busy.hold(&self.waiters).await;
+        self.search(bank, class).await
+    }
+
     /// A slab for a chunk; returns its number.
     pub(crate) async fn allocate_chunk<B: Bank>(&self, bank: &B) -> Result<u32, Failure> {
         Ok(self.allocate_slowly(bank, Need::Chunk).await?.pointer)

@@ -12,16 +12,19 @@
 //! - A slot is used again only after a flush that began when it had been wiped.
 //!
 //! The lists go through the records' own `next` pointers in NV memory, so they have no bound but the heap's. Nobody reads a record
-//! there: it left its chain under its bucket's stripe. The latest replaced records are noted in local memory, and linked some
-//! at a time: a put seldom has to write for them.
+//! there: it left its chain under its bucket's stripe. Replaced records are noted in local memory, and listed in [`pages`] some
+//! at a time, so that a put seldom has to write for them; where no slot is free for a page, they are linked as the others.
 //!
 //! What always holds: `cooling` lists are what a flush covers; they move on only after it is done (`cooled`).
+
+mod pages;
 
 use crate::bank::{Bank, Failure, Planted, WORDS_MAX, Word, planted};
 use crate::format::{HEADER_BYTES, MARK_BYTES, NEXT_OFFSET, encode_mark};
 use crate::lock::Busy;
 use crate::store::Store;
 use core::cell::Cell;
+use pages::Pages;
 
 /// Sequence numbers between two durability marks: recovery reads at most about so many values. In tests of short histories, few.
 const MARK_EVERY: u64 = if cfg!(feature = "planted") { 4 } else { 1024 };
@@ -40,8 +43,8 @@ impl Queue {
     const EMPTY: Queue = Queue { head: 0, tail: 0, count: 0 };
 }
 
-/// Replaced records that are noted in local memory, at most.
-const NOTES_MAX: usize = WORDS_MAX;
+/// Replaced records that are noted in local memory, at most. In tests of short histories, few.
+const NOTES_MAX: usize = if cfg!(feature = "planted") { 3 } else { WORDS_MAX };
 
 /// Replaced records, noted in local memory.
 struct Notes {
@@ -85,13 +88,15 @@ impl Notes {
 pub struct Limbo {
     tombstones: Cell<Queue>,
     replaced: Cell<Queue>,
-    /// Of `replaced`, the latest.
+    /// More replaced records: the latest, and those in pages.
     noted: Notes,
+    pages: Cell<Pages>,
     wiped: Cell<Queue>,
     /// Tombstones that go to `replaced` as soon as the replaced records before them are wiped.
     cooling_tombstones: Cell<Queue>,
     cooling_replaced: Cell<Queue>,
     cooling_noted: Notes,
+    cooling_pages: Cell<Pages>,
     cooling_wiped: Cell<Queue>,
     /// The flush that the cooling lists wait for is done.
     cooled: Cell<bool>,
@@ -110,10 +115,12 @@ impl Limbo {
             tombstones: Cell::new(Queue::EMPTY),
             replaced: Cell::new(Queue::EMPTY),
             noted: Notes::new(),
+            pages: Cell::new(Pages::EMPTY),
             wiped: Cell::new(Queue::EMPTY),
             cooling_tombstones: Cell::new(Queue::EMPTY),
             cooling_replaced: Cell::new(Queue::EMPTY),
             cooling_noted: Notes::new(),
+            cooling_pages: Cell::new(Pages::EMPTY),
             cooling_wiped: Cell::new(Queue::EMPTY),
             cooled: Cell::new(false),
             draining: Busy::new(),
@@ -127,13 +134,13 @@ impl Limbo {
     /// Slots that wait.
     pub fn slots(&self) -> u32 {
         let linked = self.tombstones.get().count + self.replaced.get().count + self.wiped.get().count;
-        linked + self.noted.count.get() as u32 + self.cooling()
+        linked + self.noted.count.get() as u32 + self.pages.get().slots() + self.cooling()
     }
 
     fn cooling(&self) -> u32 {
         let linked =
             self.cooling_tombstones.get().count + self.cooling_replaced.get().count + self.cooling_wiped.get().count;
-        linked + self.cooling_noted.count.get() as u32
+        linked + self.cooling_noted.count.get() as u32 + self.cooling_pages.get().slots()
     }
 
     /// Whether slots can be moved on.
@@ -163,6 +170,8 @@ impl Limbo {
         }
         self.noted.count.set(0);
         self.cooling_noted.count.set(0);
+        self.pages.set(Pages::EMPTY);
+        self.cooling_pages.set(Pages::EMPTY);
         self.cooled.set(false);
         self.links_pending.set(0);
     }
@@ -182,7 +191,9 @@ impl Store {
             return self.release(bank, pointer).await.map(|_| ());
         }
         while !self.limbo.note_replaced(pointer) {
-            self.link_noted(bank).await?;
+            if !self.list_noted(bank).await? {
+                self.link_noted(bank).await?;
+            }
         }
         Ok(())
     }
@@ -262,6 +273,7 @@ impl Store {
             limbo.cooling_tombstones.set(limbo.tombstones.replace(Queue::EMPTY));
             limbo.cooling_replaced.set(limbo.replaced.replace(Queue::EMPTY));
             limbo.cooling_noted.take_from(&limbo.noted);
+            limbo.cooling_pages.set(limbo.pages.replace(Pages::EMPTY));
             limbo.cooling_wiped.set(limbo.wiped.replace(Queue::EMPTY));
         }
         bank.flush().await?;
@@ -320,6 +332,8 @@ impl Store {
                 self.wipe_replaced(bank, pointer).await?;
                 limbo.cooling_noted.pop();
                 self.push_wiped(bank, pointer).await?;
+            } else if limbo.cooling_pages.get().slots() > 0 {
+                self.note_listed(bank).await?;
             } else {
                 let tombstones = limbo.cooling_tombstones.replace(Queue::EMPTY);
                 limbo.cooled.set(false);

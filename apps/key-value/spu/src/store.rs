@@ -11,10 +11,10 @@
 
 /// The walk of [`Store::find`], in place: what a get and a put go through has no state of its own to be gone through at each wait.
 macro_rules! walk {
-    ($store:expr, $bank:expr, $bucket:expr, $id:expr, $bytes:expr) => {{
+    ($store:expr, $bank:ident.$read:ident, $bucket:expr, $id:expr, $bytes:expr) => {{
         let mut link = $store.geometry.get().bucket_address($bucket);
         let mut pointer = [0; 4];
-        $bank.read(link, &mut pointer).await?;
+        $bank.$read(link, &mut pointer).await?;
         let mut pointer = u32::from_le_bytes(pointer);
         let mut before: Option<PairId> = None;
         loop {
@@ -25,7 +25,7 @@ macro_rules! walk {
             if !geometry.holds(pointer) {
                 return $store.sound(Err(Failure::Media));
             }
-            $bank.read(geometry.address(pointer), $bytes).await?;
+            $bank.$read(geometry.address(pointer), $bytes).await?;
             let header = HeaderView($bytes);
             if !header.is_sound() {
                 return $store.sound(Err(Failure::Media));
@@ -210,7 +210,7 @@ impl Store {
         id: &PairId,
         bytes: &mut [u8; HEADER_BYTES as usize],
     ) -> Result<Position, Failure> {
-        Ok(walk!(self, bank, bucket, id, bytes))
+        Ok(walk!(self, bank.read, bucket, id, bytes))
     }
 
     /// The pointer behind a record that is not the one looked for; `None` where that would have come before it.

@@ -90,7 +90,7 @@ impl Store {
             None => self.stripes.read(bucket, &self.waiters).await,
         };
         let mut bytes = [0; HEADER_BYTES as usize];
-        let position = walk!(self, bank, bucket, id, &mut bytes);
+        let position = walk!(self, bank.read_in_place, bucket, id, &mut bytes);
         if !position.found {
             return Err(Failure::NotFound);
         }

@@ -80,7 +80,7 @@ impl Store {
         };
         // The header of the record there, then the new one.
         let mut header = [0; HEADER_BYTES as usize];
-        let position = walk!(self, bank, bucket, id, &mut header);
+        let position = walk!(self, bank.read_in_place, bucket, id, &mut header);
         match condition {
             Condition::IfExists if !position.found => return Err(Failure::NotFound),
             Condition::IfAbsent if position.found => return Err(Failure::Exists),
