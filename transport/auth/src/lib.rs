@@ -1,5 +1,5 @@
 //! DH-HMAC-CHAP, NVMe's in-band authentication (NVMe Base 8.13.5): what is computed, and the two ends of an exchange. The messages'
-//! bytes are in `willow_wire::spec::authentication`.
+//! bytes are in `willow_wire::spec::authentication`. Beside it, the keys of TLS on NVMe/TCP (`psk.rs`).
 //!
 //! ```text
 //! Secret (DHHC-1 text) ── transformed by NQN ──> key ──┐
@@ -13,13 +13,15 @@
 //! - an exchange that failed stays so; a response proves the secret for its challenge, sequence number, transaction and
 //!   names alone.
 //!
-//! Who may call it: the subsystem ([`ControllerExchange`]), the initiator ([`HostExchange`]), and who keeps keys ([`Secret`]).
+//! Who may call it: the subsystem ([`ControllerExchange`]), the initiator ([`HostExchange`]), and who keeps keys ([`Secret`],
+//! [`PresharedKey`], [`HostKey`]).
 
 mod controller;
 mod entropy;
 mod group;
 mod hash;
 mod host;
+mod psk;
 mod respond;
 mod secret;
 
@@ -28,6 +30,7 @@ pub use entropy::{Entropy, NoEntropy};
 pub use group::{Group, GroupError, KeyPair};
 pub use hash::Hash;
 pub use host::{HostExchange, HostFailure};
+pub use psk::{Derivation, Identity, PSK_IDENTITY_BYTES_MAX, PSK_TEXT_BYTES_MAX, PresharedKey, PskError, TlsKey};
 pub use secret::{SECRET_TEXT_BYTES_MAX, Secret, SecretError};
 
 use std::sync::Arc;
@@ -41,6 +44,23 @@ pub struct Credentials {
     pub secret: Secret,
     /// Secret by which the controller proves itself to this host; a controller without it cannot.
     pub controller_secret: Option<Secret>,
+}
+
+/// What proves one host to a device: a key file, read. At least one of both is there.
+#[derive(Clone, Debug)]
+pub struct HostKey {
+    /// NQN of the host.
+    pub host_nqn: String,
+    /// For DH-HMAC-CHAP.
+    pub credentials: Option<Credentials>,
+    /// For TLS.
+    pub psk: Option<PresharedKey>,
+}
+
+impl From<Credentials> for HostKey {
+    fn from(credentials: Credentials) -> Self {
+        HostKey { host_nqn: credentials.host_nqn.clone(), credentials: Some(credentials), psk: None }
+    }
 }
 
 /// Names of both ends, as Connect had them.

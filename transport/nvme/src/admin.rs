@@ -315,7 +315,12 @@ impl<B: Backend> Subsystem<B> {
         let page = match (wanted.page, controller.discovery) {
             (log::SUPPORTED_PAGES, discovery) => log_page::supported(discovery),
             (log::ERROR, _) => controller.error_log.page(),
-            (log::DISCOVERY, true) => log_page::discovery(&self.config.nqn, &self.config.addresses, local),
+            (log::DISCOVERY, true) => {
+                // What is true for this host: another may connect in the clear.
+                let authentication = self.config.authentication.as_ref();
+                let tls = authentication.is_some_and(|known| known.requires_tls(&controller.host_nqn));
+                log_page::discovery(&self.config.nqn, &self.config.addresses, local, tls)
+            }
             (_, true) => return Err(Failure::at(Status::INVALID_LOG_PAGE, 40)),
             (log::SMART, _) => {
                 // Of the controller alone: LPA bit 0 is 0.

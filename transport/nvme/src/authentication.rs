@@ -10,7 +10,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use willow_auth::{Computation, Computed, ControllerExchange, Credentials, Ends, Entropy, Policy, Sent};
+use willow_auth::{
+    Computation, Computed, ControllerExchange, Credentials, Ends, Entropy, HostKey, Policy, PresharedKey, Sent,
+};
 use willow_wire::spec::authentication::{
     AuthenticationCommand, MESSAGE_BYTES_MAX, SECURITY_PROTOCOL, SECURITY_PROTOCOL_SPECIFIC,
 };
@@ -26,24 +28,44 @@ use crate::subsystem::{ConnectionId, Next, Subsystem};
 /// The hosts that may connect, and how they prove themselves.
 #[derive(Clone, Debug, Default)]
 pub struct HostAuthentication {
-    hosts: BTreeMap<String, Arc<Credentials>>,
+    hosts: BTreeMap<String, KnownHost>,
+    /// Every connection has to be TLS. Otherwise those of hosts that have a key for it have to be.
+    pub tls_required: bool,
     /// Hashes and groups that are agreed to.
     pub policy: Policy,
     /// Random bytes for challenges and exponents.
     pub entropy: Entropy,
 }
 
+/// What one host proves itself by: one of both, or both.
+#[derive(Clone, Debug)]
+struct KnownHost {
+    credentials: Option<Arc<Credentials>>,
+    psk: Option<PresharedKey>,
+}
+
 impl HostAuthentication {
     /// Hosts that may act as kernel: each proves itself with its own secret. The error names a host that is there twice.
-    pub fn new(hosts: impl IntoIterator<Item = Credentials>) -> Result<Self, String> {
+    pub fn new(hosts: impl IntoIterator<Item = impl Into<HostKey>>) -> Result<Self, String> {
         let mut authentication = HostAuthentication::default();
-        for credentials in hosts {
-            let nqn = credentials.host_nqn.clone();
-            if authentication.hosts.insert(nqn.clone(), Arc::new(credentials)).is_some() {
+        for host in hosts {
+            let HostKey { host_nqn: nqn, credentials, psk } = host.into();
+            let known = KnownHost { credentials: credentials.map(Arc::new), psk };
+            if authentication.hosts.insert(nqn.clone(), known).is_some() {
                 return Err(format!("host {nqn} has more than one key"));
             }
         }
         Ok(authentication)
+    }
+
+    /// Whether a host of this name has to come by TLS.
+    pub fn requires_tls(&self, host_nqn: &str) -> bool {
+        self.tls_required || self.hosts.get(host_nqn).is_some_and(|host| host.psk.is_some())
+    }
+
+    /// Keys for TLS, by host NQN.
+    pub fn preshared_keys(&self) -> BTreeMap<String, PresharedKey> {
+        self.hosts.iter().filter_map(|(nqn, host)| Some((nqn.clone(), host.psk.clone()?))).collect()
     }
 
     /// Number of hosts.
@@ -61,6 +83,14 @@ impl HostAuthentication {
         }
         if self.policy.hashes.is_empty() || self.policy.groups.is_empty() {
             return Err("authentication needs at least one hash and one group".to_owned());
+        }
+        if let Some((nqn, _)) = self.hosts.iter().find(|(_, host)| host.credentials.is_none() && host.psk.is_none()) {
+            return Err(format!("host {nqn} has neither a secret nor a key for TLS"));
+        }
+        if self.tls_required
+            && let Some((nqn, _)) = self.hosts.iter().find(|(_, host)| host.psk.is_none())
+        {
+            return Err(format!("TLS is required, and host {nqn} has no key for it: it could never connect"));
         }
         Ok(())
     }
@@ -117,13 +147,40 @@ impl<B: Backend> Subsystem<B> {
             Some(authentication) => authentication.hosts.get(host_nqn).filter(|_| !of_ticket),
         };
         match hosts {
-            Some(credentials) => Ok((Some(credentials.clone()), None)),
+            Some(known) => Ok((known.credentials.clone(), None)),
             None => {
                 tracing::warn!(host = host_nqn, "a host without a key is refused");
                 let offset = willow_wire::spec::fabrics::connect_offset::HOSTNQN;
                 Err(Failure::at(Status::CONNECT_INVALID_HOST, offset))
             }
         }
+    }
+
+    /// The connection is TLS: its handshake proved who the host is, and which subsystem it means. To be told before its Connect.
+    pub fn secured(&mut self, connection: ConnectionId, host_nqn: &str, subsystem_nqn: &str) {
+        if self.queue(connection).is_some()
+            && let Some(queue) = self.queues[connection.index()].as_mut()
+        {
+            queue.secured = Some(Box::new((host_nqn.to_owned(), subsystem_nqn.to_owned())));
+        }
+    }
+
+    /// Connect's names have to be those that TLS proved; a host that has a key for TLS has to come by it.
+    pub(crate) fn check_secured(&self, index: u16, host_nqn: &str, subsystem_nqn: &str) -> Result<(), Failure> {
+        let secured = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.secured.as_deref());
+        let reason = match secured {
+            Some((host, subsystem)) if host == host_nqn && subsystem == subsystem_nqn => return Ok(()),
+            Some(_) => "it proved another name by TLS",
+            None => {
+                let required = self.config.authentication.as_ref().is_some_and(|known| known.requires_tls(host_nqn));
+                if subsystem_nqn == NQN_DISCOVERY || !required {
+                    return Ok(());
+                }
+                "it has a key for TLS, and came without"
+            }
+        };
+        tracing::warn!(host = host_nqn, reason, "a host is refused");
+        Err(Failure::at(Status::CONNECT_INVALID_HOST, willow_wire::spec::fabrics::connect_offset::HOSTNQN))
     }
 
     /// How hosts prove themselves: as configured, or by default where only tickets are proved.

@@ -79,6 +79,7 @@ impl<B: Backend> Subsystem<B> {
         if !discovery && data.subsystem_nqn != self.config.nqn {
             return Err(invalid(connect_offset::SUBNQN, true));
         }
+        self.check_secured(index, &data.host_nqn, &data.subsystem_nqn)?;
         let controller = (fields.queue_id != 0).then_some(data.controller_id);
         let (credentials, process) = self.credentials(&data.host_nqn, discovery, controller)?;
         let queues_max = process.and_then(|_| self.ticket_queues(&data.host_nqn));

@@ -226,7 +226,7 @@ pub fn effects(set: CommandSet) -> Vec<u8> {
 
 /// LID 70h, Discovery (NVMe Base 5.16.1.23): an entry for the subsystem at each address that is listened on, and the
 /// discovery subsystem itself. `local` stands in for an address that means "any".
-pub fn discovery(nqn: &str, addresses: &[SocketAddr], local: Option<IpAddr>) -> Vec<u8> {
+pub fn discovery(nqn: &str, addresses: &[SocketAddr], local: Option<IpAddr>, tls: bool) -> Vec<u8> {
     let mut out = vec![0; 1024];
     let mut records = 0u64;
     for (subtype, name) in [(2u8, nqn), (3, NQN_DISCOVERY)] {
@@ -236,8 +236,10 @@ pub fn discovery(nqn: &str, addresses: &[SocketAddr], local: Option<IpAddr>) -> 
             entry[0] = 3;
             entry[1] = if ip.is_ipv4() { 1 } else { 2 };
             entry[2] = subtype;
-            // TREQ: a secure channel is not required; SQ flow control can be disabled.
-            entry[3] = 1 << 2 | 2;
+            // TREQ: whether a secure channel is required; SQ flow control can be disabled.
+            entry[3] = 1 << 2 | if tls { 1 } else { 2 };
+            // TSAS, SECTYPE: TLS 1.3 (NVMe/TCP 3.6.1.6).
+            entry[768] = if tls { 2 } else { 0 };
             entry.put16(4, port as u16 + 1);
             entry.put16(6, 0xffff);
             entry.put16(8, 128);
@@ -283,10 +285,13 @@ mod tests {
     #[test]
     fn discovery_names_what_a_host_can_reach() {
         let addresses = ["0.0.0.0:4420".parse().unwrap(), "[::1]:9".parse().unwrap()];
-        let page = discovery("nqn.x", &addresses, Some("10.0.2.2".parse().unwrap()));
+        let page = discovery("nqn.x", &addresses, Some("10.0.2.2".parse().unwrap()), true);
         assert_eq!((page.len(), page[8]), (5 * 1024, 4));
         assert_eq!((&page[1024..1027], &page[1024 + 32..1024 + 37]), (&[3, 1, 2][..], &b"4420\0"[..]));
         assert_eq!(&page[1024 + 512..1024 + 521], b"10.0.2.2\0");
+        assert_eq!((page[1024 + 3], page[1024 + 768]), (5, 2));
+        let plain = discovery("nqn.x", &addresses, None, false);
+        assert_eq!((plain[1024 + 3], plain[1024 + 768]), (6, 0));
         assert_eq!(&page[2048 + 512..2048 + 516], b"::1\0");
         assert_eq!(page[3 * 1024 + 2], 3);
     }

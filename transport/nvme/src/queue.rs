@@ -78,6 +78,8 @@ pub(crate) struct Queue {
     pub generation: u16,
     /// Address that the host reached.
     pub local: Option<IpAddr>,
+    /// NQNs of host and subsystem that TLS proved, where the connection is TLS.
+    pub secured: Option<Box<(String, String)>>,
     /// Set by Connect.
     pub association: Option<Association>,
     /// How its host proves itself, where it has to.
@@ -124,6 +126,7 @@ impl Queue {
         Queue {
             generation,
             local,
+            secured: None,
             association: None,
             authentication: None,
             slots: Vec::new(),
