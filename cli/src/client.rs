@@ -27,8 +27,8 @@ pub const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Options for connecting to the subsystem at an address; its name is asked for at the discovery service there.
 pub fn options(runtime: &Runtime, target: &TargetOption, address: SocketAddr) -> Outcome<Options> {
     let mut options = Options::new(address, DISCOVERY_NQN);
-    if let Some(credentials) = target.credentials()? {
-        options = options.with_credentials(Arc::new(credentials));
+    if let Some(key) = target.host_key()? {
+        options = options.with_host_key(key);
     }
     options.connect_timeout = CONNECT_TIMEOUT;
     options.command_timeout = REQUEST_TIMEOUT;
@@ -74,7 +74,7 @@ pub fn attach_over_tcp(
     reconnect: Duration,
 ) -> Outcome<(Controller, Arc<dyn Hre>)> {
     let mut options = options(runtime, target, address)?;
-    let anonymous = options.credentials.is_none();
+    let anonymous = options.credentials.is_none() && options.psk.is_none();
     options.reconnect_for = reconnect;
     let (controller, hre) = runtime
         .block_on(async {

@@ -53,6 +53,10 @@ pub struct ServeOptions {
     /// Key file of a host that may connect over NVMe/TCP (willow key new); may be repeated. With one, hosts have to prove themselves
     #[arg(long, value_name = "FILE")]
     pub host_key: Vec<PathBuf>,
+    /// TLS: permitted (hosts whose key file has a psk have to come by it, others may not) or required of every connection
+    /// [default: permitted]
+    #[arg(long, value_name = "permitted|required")]
+    pub tls: Option<String>,
     /// Unix socket where processes of this machine get endpoints in shared memory [default: none]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -182,6 +186,7 @@ impl ServeOptions {
             socket: self.socket.or(other.socket),
             endpoints: self.endpoints.or(other.endpoints),
             weight: if self.weight.is_empty() { other.weight } else { self.weight },
+            tls: self.tls.or(other.tls),
             host_key: if self.host_key.is_empty() { other.host_key } else { self.host_key },
             native: if self.native.is_empty() { other.native } else { self.native },
         }
@@ -225,11 +230,22 @@ impl ServeOptions {
                 preset.name
             ),
         };
+        let tls_required = match self.tls.as_deref() {
+            None | Some("permitted") => false,
+            Some("required") => true,
+            Some(other) => fail!("\"{other}\" is no way of TLS: use permitted or required"),
+        };
         let authentication = match self.host_key.is_empty() {
+            true if tls_required => {
+                fail!("--tls required needs hosts with keys for it: --host-key FILE (willow key new --tls)")
+            }
             true => None,
             false => {
                 let hosts = self.host_key.iter().map(|path| key::load(path)).collect::<Outcome<Vec<_>>>()?;
-                Some(HostAuthentication::new(hosts).map_err(Failure::new)?)
+                let mut known = HostAuthentication::new(hosts).map_err(Failure::new)?;
+                known.tls_required = tls_required;
+                known.validate().map_err(Failure::new)?;
+                Some(known)
             }
         };
         Ok(ServeConfig {

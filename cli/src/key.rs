@@ -4,6 +4,7 @@
 //! host = "nqn.2014-08.org.nvmexpress:uuid:..."
 //! secret = "DHHC-1:01:...:"
 //! controller_secret = "DHHC-1:01:...:"    # where the device proves itself, too
+//! psk = "NVMeTLSkey-1:01:...:"            # for TLS; then secret may be left out
 //! ```
 //!
 //! Invariants: a file that others than its owner can read is refused; secrets are printed nowhere, and are wiped from memory after use.
@@ -14,7 +15,7 @@ use serde::Deserialize;
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use willow_auth::{Credentials, Entropy, Hash, Secret};
+use willow_auth::{Credentials, Derivation, Entropy, Hash, HostKey, PresharedKey, Secret};
 use willow_nvme::config::is_nqn;
 use zeroize::Zeroizing;
 
@@ -28,6 +29,18 @@ const FILE_BYTES_MAX: u64 = 4096;
 pub enum Key {
     /// Make a key for a host, in a file that only its owner can read
     New(NewKey),
+    /// Check a key file, and say what is in it; keys are not shown
+    Check(CheckKey),
+}
+
+/// Flags of `willow key check`.
+#[derive(Debug, clap::Args)]
+pub struct CheckKey {
+    /// The file
+    file: PathBuf,
+    /// Show the TLS identity by which the host is known to the subsystem of this name, too
+    #[arg(long, value_name = "NQN")]
+    subsystem: Option<String>,
 }
 
 /// Flags of `willow key new`.
@@ -44,13 +57,20 @@ pub struct NewKey {
     /// The device proves itself to this host, too
     #[arg(long)]
     both: bool,
+    /// A key for TLS, too: the host's connections are encrypted
+    #[arg(long)]
+    tls: bool,
+    /// A key for TLS alone, which proves both ends to each other
+    #[arg(long, conflicts_with_all = ["both", "tls"])]
+    tls_only: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyFile {
     host: String,
-    secret: Zeroizing<String>,
+    secret: Option<Zeroizing<String>>,
+    psk: Option<Zeroizing<String>>,
     controller_secret: Option<Zeroizing<String>>,
 }
 
@@ -58,6 +78,7 @@ struct KeyFile {
 pub fn run(key: Key) -> Outcome<()> {
     match key {
         Key::New(new) => make(new),
+        Key::Check(check) => show(&check),
     }
 }
 
@@ -77,13 +98,21 @@ fn make(new: NewKey) -> Outcome<()> {
     check_nqn(&host)?;
     let secret = || Secret::generate(transform, &entropy).map_err(Failure::new);
     let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX as usize));
-    text.push_str(&format!("host = \"{host}\"\nsecret = \""));
-    text.push_str(&secret()?.to_text());
-    text.push_str("\"\n");
+    text.push_str(&format!("host = \"{host}\"\n"));
+    let mut put = |name: &str, value: &str| {
+        for part in [name, " = \"", value, "\"\n"] {
+            text.push_str(part);
+        }
+    };
+    if !new.tls_only {
+        put("secret", &secret()?.to_text());
+    }
     if new.both {
-        text.push_str("controller_secret = \"");
-        text.push_str(&secret()?.to_text());
-        text.push_str("\"\n");
+        put("controller_secret", &secret()?.to_text());
+    }
+    if new.tls || new.tls_only {
+        let hash = if matches!(transform, None | Some(Hash::Sha256)) { Hash::Sha256 } else { Hash::Sha384 };
+        put("psk", &PresharedKey::generate(hash, &entropy).map_err(Failure::new)?.to_text());
     }
     let file = new.file.display();
     let mut opened = std::fs::OpenOptions::new()
@@ -94,6 +123,25 @@ fn make(new: NewKey) -> Outcome<()> {
         .context(|| format!("cannot make {file}"))?;
     opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all()).context(|| format!("cannot write {file}"))?;
     output::line(&format!("host {host}"))
+}
+
+fn show(check: &CheckKey) -> Outcome<()> {
+    let key = load(&check.file)?;
+    output::line(&format!("host {}", key.host_nqn))?;
+    if let Some(credentials) = &key.credentials {
+        let both = if credentials.controller_secret.is_some() { ", and the device proves itself" } else { "" };
+        output::line(&format!("secret for DH-HMAC-CHAP{both}"))?;
+    }
+    if let Some(psk) = &key.psk {
+        let suite = if psk.hash() == Hash::Sha256 { "TLS_AES_128_GCM_SHA256" } else { "TLS_AES_256_GCM_SHA384" };
+        output::line(&format!("key for TLS, {suite}"))?;
+        if let Some(subsystem) = &check.subsystem {
+            check_nqn(subsystem)?;
+            let named = psk.tls_key(&key.host_nqn, subsystem, 1, Derivation::Standard);
+            output::line(&format!("identity {}", named.identity))?;
+        }
+    }
+    Ok(())
 }
 
 fn fresh_nqn(entropy: &Entropy) -> Outcome<String> {
@@ -121,7 +169,7 @@ fn check_nqn(host: &str) -> Outcome<()> {
 }
 
 /// Reads a key file; one that is open to others is refused.
-pub fn load(path: &Path) -> Outcome<Credentials> {
+pub fn load(path: &Path) -> Outcome<HostKey> {
     let file = path.display();
     let circumstance = || format!("cannot read the key file {file}");
     let mut opened = std::fs::File::open(path).context(circumstance)?;
@@ -136,15 +184,21 @@ pub fn load(path: &Path) -> Outcome<Credentials> {
     (&mut opened).take(FILE_BYTES_MAX).read_to_string(&mut text).context(circumstance)?;
     // What is wrong with it is not repeated: it may be a secret.
     let Ok(key) = toml::from_str::<KeyFile>(&text) else {
-        fail!("{file} is no key file, with host, secret and perhaps controller_secret: make one by willow key new");
+        fail!(
+            "{file} is no key file, with host and secret or psk, and perhaps controller_secret: make one by willow key new"
+        );
     };
     check_nqn(&key.host).context(|| file.to_string())?;
     let secret = |text: &str, name: &str| text.parse::<Secret>().context(|| format!("{name} in {file}"));
-    Ok(Credentials {
-        secret: secret(&key.secret, "secret")?,
-        controller_secret: key.controller_secret.map(|text| secret(&text, "controller_secret")).transpose()?,
-        host_nqn: key.host,
-    })
+    let psk = key.psk.map(|text| text.parse::<PresharedKey>().context(|| format!("psk in {file}"))).transpose()?;
+    let controller_secret = key.controller_secret.map(|text| secret(&text, "controller_secret")).transpose()?;
+    let credentials = match key.secret.map(|text| secret(&text, "secret")).transpose()? {
+        Some(secret) => Some(Credentials { host_nqn: key.host.clone(), secret, controller_secret }),
+        None if controller_secret.is_some() => fail!("{file} has a controller_secret, and no secret of the host"),
+        None if psk.is_none() => fail!("{file} has neither a secret nor a psk: make one by willow key new"),
+        None => None,
+    };
+    Ok(HostKey { host_nqn: key.host, credentials, psk })
 }
 
 #[cfg(test)]
@@ -160,6 +214,8 @@ mod tests {
             host: Some(host.to_owned()),
             hash: hash.to_owned(),
             both: true,
+            tls: hash == "sha384",
+            tls_only: false,
         };
         assert!(make(new("nqn.2025-01.org.example:\"", "sha256")).is_err());
         assert!(make(new("someone", "sha256")).is_err_and(|failure| failure.to_string().contains("host NQN")));
@@ -167,7 +223,11 @@ mod tests {
         make(new("nqn.2025-01.org.example:a", "sha384")).unwrap();
         assert!(make(new("nqn.2025-01.org.example:a", "sha384")).is_err(), "it is not written over");
         let read = load(&path).unwrap();
-        assert!(read.host_nqn.ends_with(":a") && read.controller_secret.is_some());
+        assert!(
+            read.host_nqn.ends_with(":a")
+                && read.credentials.as_ref().is_some_and(|read| read.controller_secret.is_some())
+        );
+        assert_eq!(read.psk.as_ref().map(PresharedKey::hash), Some(Hash::Sha384));
         assert!(format!("{read:?}").contains("48 bytes"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         assert!(load(&path).unwrap_err().to_string().contains("chmod 600"));
@@ -175,6 +235,11 @@ mod tests {
         std::fs::write(&path, "host = \"nqn.2025-01.org.example:a\"\nsecret = \"DHHC-1:00:hidden:\"").unwrap();
         let error = load(&path).unwrap_err().to_string();
         assert!(error.contains("base64") && !error.contains("hidden"), "{error}");
+        std::fs::write(&path, "host = \"nqn.2025-01.org.example:a\"\npsk = \"NVMeTLSkey-1:01:hidden:\"").unwrap();
+        let error = load(&path).unwrap_err().to_string();
+        assert!(error.contains("psk") && error.contains("base64") && !error.contains("hidden"), "{error}");
+        std::fs::write(&path, "host = \"nqn.2025-01.org.example:a\"").unwrap();
+        assert!(load(&path).unwrap_err().to_string().contains("neither"));
         std::fs::write(&path, "secret = hidden").unwrap();
         assert!(!load(&path).unwrap_err().to_string().contains("hidden"));
         std::fs::remove_file(&path).unwrap();

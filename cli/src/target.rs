@@ -4,7 +4,7 @@ use crate::failure::{Outcome, fail};
 use crate::key;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
-use willow_auth::Credentials;
+use willow_auth::HostKey;
 
 /// `--target`.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,7 +39,7 @@ impl TargetOption {
     }
 
     /// Whose host this is, where a key was given.
-    pub fn credentials(&self) -> Outcome<Option<Credentials>> {
+    pub fn host_key(&self) -> Outcome<Option<HostKey>> {
         let named = std::env::var_os(key::KEY_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
         self.key.clone().or(named).map(|path| key::load(&path)).transpose()
     }

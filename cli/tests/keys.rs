@@ -51,3 +51,51 @@ fn key_files_are_checked() {
     assert!(fails(&["ns", "list", "--key", &key, "--target", "/run/none.sock"]).contains("leave --key out"));
     assert!(fails(&["ns", "list", "--key", &folder.path("none")]).contains("cannot read the key file"));
 }
+
+#[test]
+fn hosts_with_a_key_for_tls_are_served_by_it_alone() {
+    let folder = Folder::new();
+    let (key, stolen, secret) = (folder.path("key"), folder.path("stolen"), folder.path("secret"));
+    let make = |file: &str, flags: &[&str]| {
+        assert!(willow().args(["key", "new", file, "--host", HOST]).args(flags).status().unwrap().success());
+    };
+    make(&key, &["--tls", "--hash", "sha384"]);
+    make(&stolen, &["--tls-only"]);
+    let text = std::fs::read_to_string(&key).unwrap();
+    let without: String =
+        text.lines().filter(|line| !line.starts_with("psk")).map(|line| format!("{line}\n")).collect();
+    std::fs::write(&secret, without).unwrap();
+    std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+
+    let checked = willow().args(["key", "check", &key, "--subsystem", "nqn.2025-01.org.example:x"]).output().unwrap();
+    let checked = String::from_utf8(checked.stdout).unwrap();
+    let identity = format!("identity NVMe1R02 {HOST} nqn.2025-01.org.example:x ");
+    for part in [&format!("host {HOST}\n"), "DH-HMAC-CHAP", "TLS_AES_256_GCM_SHA384", &identity] {
+        assert!(checked.contains(part), "{checked}");
+    }
+    assert!(fails(&["key", "check", &folder.file("bad", b"psk = 1")]).contains("chmod 600"));
+
+    for flags in [&[][..], &["--tls", "required"]] {
+        let arguments = [&["--ram", "--size", "64M", "--kv-size", "64M", "--host-key", &key][..], flags].concat();
+        let device = Served::start(&arguments);
+        assert!(device.ok(&["ns", "list", "--key", &key]).contains("kv"));
+        assert!(device.run_with(&["kv", "put", "alpha", "-", "--key", &key], &[7; 100_000]).status.success());
+        assert_eq!(device.run(&["kv", "get", "alpha", "--key", &key]).stdout, [7; 100_000]);
+        let bench =
+            ["bench", "io", "--range", "1M", "--seconds", "0.05", "--warm-up", "0", "--depths", "1,32", "--key", &key];
+        let output = device.run(&bench);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let error = device.fails(&["ns", "list", "--key", &stolen]);
+        assert!(error.contains("TLS"), "{error}");
+        let psk = std::fs::read_to_string(&stolen).unwrap();
+        let psk = psk.split('"').find(|part| part.starts_with("NVMeTLSkey-1:")).unwrap();
+        assert!(!error.contains(&psk[16..30]));
+        let error = device.fails(&["ns", "list", "--key", &secret]);
+        let refused = if flags.is_empty() { "Connect Invalid Host" } else { "no device answers" };
+        assert!(error.contains(refused), "{error}");
+        device.end();
+    }
+    assert!(fails(&["serve", "--ram", "--tls", "required"]).contains("--host-key"));
+    assert!(fails(&["serve", "--ram", "--tls", "required", "--host-key", &secret]).contains("no key for it"));
+    assert!(fails(&["serve", "--ram", "--tls", "maybe"]).contains("permitted or required"));
+}

@@ -58,6 +58,7 @@ fn a_linux_host_uses_the_drive() {
          [ ! -e $PAIRS ]",
     );
     proves_itself(&mut host);
+    encrypts(&mut host);
     let kernel = host.guest.console();
     for bad in
         ["BUG:", "WARNING: CPU", "Oops", "blocked for more than", "Buffer I/O error", "EXT4-fs error", "Corruption"]
@@ -341,6 +342,72 @@ fn proves_itself(host: &mut Host) {
         assert!(!log.contains(&secret[10..30]), "a secret is in the log");
     }
     assert!(daemon.stop().success());
+    host.prelude = prelude;
+}
+
+/// Another device, to which one host comes by TLS alone: the kernel's TLS, with keys that nvme-cli derives and tlshd's handshake.
+fn encrypts(host: &mut Host) {
+    const HOST_ID: &str = "6b1f3b2c-0f6e-4f0b-9a51-2d8f5f2f7c11";
+    let folder = Scratch::new("keys").expect("a temporary folder");
+    let name = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
+    let make = |file: &str, flags: &[&str]| {
+        let path = folder.path().join(file);
+        let made = Command::new(binary()).args(["key", "new", "--host", &name]).args(flags).arg(&path).status();
+        assert!(made.is_ok_and(|status| status.success()), "willow key new");
+        let text = std::fs::read_to_string(&path).expect("a key file");
+        let psk = text.split('"').find(|part| part.starts_with("NVMeTLSkey-1:")).expect("a key for TLS").to_owned();
+        (path.display().to_string(), psk)
+    };
+    let (_, stolen) = make("stolen", &["--tls-only"]);
+    let prelude = std::mem::take(&mut host.prelude);
+    // The daemon that makes the kernel's handshakes, with the keyring where the kernel looks for keys.
+    host.step(
+        "modprobe tls
+         printf '[debug]\\nloglevel=1\\ntls=1\\n[authenticate]\\nkeyrings=.nvme\\n' > /tmp/tlshd.conf
+         (tlshd -s -c /tmp/tlshd.conf > /tmp/tlshd.log 2>&1 < /dev/null &)",
+    );
+    for (hash, identity) in [("sha256", 1), ("sha256", 0), ("sha384", 1)] {
+        let (file, psk) = make(&format!("{hash}-{identity}"), &["--tls-only", "--hash", hash]);
+        let arguments = ["--size", "64M", "--kv-size", "0", "--spus", "2", "--tls", "required", "--host-key", &file];
+        let mut daemon = Daemon::start(&arguments);
+        host.prelude = format!(
+            "{prelude}\nNQN={}\nTARGET='-t tcp -a {HOST_ADDRESS} -s {}'\nHOST='--hostnqn={name} --hostid={HOST_ID}'\n\
+             insert() {{ nvme check-tls-key --insert --identity={identity} --hostnqn={name} --subsysnqn=$NQN --keydata=$1; }}\n",
+            daemon.nqn(),
+            daemon.address().port()
+        );
+        host.step(&format!(
+            "gone nvme connect $TARGET -n $NQN $HOST
+             gone nvme discover $TARGET
+             # Without a key of the right name, and with another one of it.
+             gone nvme connect $TARGET -n $NQN $HOST --tls
+             insert {stolen}
+             gone nvme connect $TARGET -n $NQN $HOST --tls
+             gone block 1
+             keyctl clear %:.nvme
+             insert {psk}
+             nvme connect $TARGET -n $NQN $HOST --tls --nr-io-queues=2 || {{ cat /tmp/tlshd.log; dmesg | tail; exit 1; }}
+             eventually 60 block 1
+             BLOCK=$(block 1)
+             mkfs.ext4 -q $BLOCK
+             mount $BLOCK /mnt
+             fio --name=verify --directory=/mnt --size=8M --rw=randwrite --bsrange=512-128k --iodepth=8 --ioengine=libaio \
+                 --direct=1 --verify=crc32c --verify_fatal=1 --do_verify=1 --minimal > /dev/null
+             umount /mnt
+             # The handshake anew for all queues.
+             nvme reset /dev/$(controller)
+             eventually 60 live
+             e2fsck -fn $BLOCK
+             nvme disconnect -n $NQN
+             keyctl clear %:.nvme"
+        ));
+        let log = daemon.log();
+        assert!(log.contains("does not begin with TLS") && log.contains("connection refused"), "{log}");
+        for key in [&psk, &stolen] {
+            assert!(!log.contains(&key[20..40]), "a key is in the log");
+        }
+        assert!(daemon.stop().success());
+    }
     host.prelude = prelude;
 }
 

@@ -107,7 +107,7 @@ pub async fn connect<P: Port>(
         {
             return incompatible("does not authenticate, and cannot be known to be the one that the key is for");
         }
-        (_, false) if options.proof_required && options.subsystem_nqn != DISCOVERY_NQN => {
+        (_, false) if options.proof_required && options.psk.is_none() && options.subsystem_nqn != DISCOVERY_NQN => {
             return incompatible(
                 "lets any host in without a proof: start it with the keys of its hosts (serve --host-key)",
             );

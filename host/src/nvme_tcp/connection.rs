@@ -7,6 +7,7 @@
 //! - no timer runs while nothing is in flight.
 
 use super::queue::{Completed, Queue, QueueConfig, QueueError, SLICES_MAX, Transfer};
+use super::wire::Wire;
 use super::{NvmeError, Options};
 use std::future::poll_fn;
 use std::io::IoSlice;
@@ -164,6 +165,7 @@ impl Connection {
                 .await
                 .map_err(|source| NvmeError::Connect { address, source: Arc::new(source) })?;
             super::socket::tune(&stream, address.ip().is_loopback());
+            let wire = Wire::open(stream, &options).await?;
             let queue = Queue::new(config);
             let depth = queue.depth();
             let shared = Arc::new(Shared {
@@ -186,7 +188,7 @@ impl Connection {
                 expired,
             });
             let connection = Connection { shared };
-            tokio::spawn(drive(connection.shared.clone(), stream));
+            tokio::spawn(drive(connection.shared.clone(), wire));
             let opened = Closing(Some(connection));
             poll_fn(|context| {
                 let Some(connection) = &opened.0 else { return Poll::Pending };
@@ -376,12 +378,12 @@ struct Round {
 }
 
 /// The task that moves bytes until the connection fails or is closed.
-async fn drive(shared: Arc<Shared>, stream: TcpStream) {
+async fn drive(shared: Arc<Shared>, mut wire: Wire) {
     let mut wakers = Vec::new();
     let mut rounds = 0;
     let mut check_at: Option<Instant> = None;
     loop {
-        let round = match step(&shared, &stream, &mut wakers) {
+        let round = match step(&shared, &mut wire, &mut wakers) {
             Ok(round) => round,
             Err(error) => {
                 tracing::debug!(queue = shared.queue_id, %error, "connection ended");
@@ -420,15 +422,15 @@ async fn drive(shared: Arc<Shared>, stream: TcpStream) {
         tokio::select! {
             biased;
             () = shared.work.notified() => {}
-            _ = stream.readable() => {}
-            _ = stream.writable(), if round.output_left => {}
+            _ = wire.stream.readable() => {}
+            _ = wire.stream.writable(), if round.output_left => {}
             () = timer => {}
         }
     }
 }
 
 /// Reads and writes what can be at once.
-fn step(shared: &Shared, stream: &TcpStream, wakers: &mut Vec<Waker>) -> Result<Round, NvmeError> {
+fn step(shared: &Shared, wire: &mut Wire, wakers: &mut Vec<Waker>) -> Result<Round, NvmeError> {
     let mut guard = shared.state();
     let state = &mut *guard;
     if state.failure.is_some() {
@@ -437,12 +439,12 @@ fn step(shared: &Shared, stream: &TcpStream, wakers: &mut Vec<Waker>) -> Result<
     let mut progress = false;
     let blocked = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
     let lost = |error: std::io::Error| shared.lost(error.to_string());
-    if write(state, stream).map_err(lost)? {
+    if write(state, wire).map_err(lost)? {
         progress = true;
     }
-    let [first, second] = state.queue.input();
-    let room = first.len() + second.len();
-    match stream.try_read_vectored(&mut [first, second]) {
+    let mut input = state.queue.input();
+    let room = input[0].len() + input[1].len();
+    match wire.try_read(&mut input) {
         Ok(0) => return Err(shared.lost("closed by the controller")),
         Ok(bytes) => {
             let was_initialized = state.queue.is_initialized();
@@ -450,7 +452,7 @@ fn step(shared: &Shared, stream: &TcpStream, wakers: &mut Vec<Waker>) -> Result<
             shared.collect(state, wakers);
             if let Err(error) = outcome {
                 // The termination request goes out as far as it can; the connection ends whether it did or not.
-                let _ = write(state, stream);
+                let _ = write(state, wire);
                 drop(guard);
                 wakers.drain(..).for_each(Waker::wake);
                 return Err(shared.protocol(error));
@@ -474,12 +476,12 @@ fn step(shared: &Shared, stream: &TcpStream, wakers: &mut Vec<Waker>) -> Result<
 }
 
 /// Writes as much as goes; true where something went.
-fn write(state: &mut State, stream: &TcpStream) -> std::io::Result<bool> {
+fn write(state: &mut State, wire: &mut Wire) -> std::io::Result<bool> {
     let mut progress = false;
     while state.queue.has_output() {
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let count = state.queue.output(&mut slices);
-        match stream.try_write_vectored(&slices[..count]) {
+        match wire.try_write(&slices[..count]) {
             Ok(bytes) => {
                 state.queue.sent(bytes);
                 progress = true;

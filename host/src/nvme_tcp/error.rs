@@ -71,6 +71,14 @@ pub enum NvmeError {
         /// What went wrong.
         source: willow_auth::HostFailure,
     },
+    /// There is no TLS with the controller.
+    #[error("controller at {address}: TLS: {source}")]
+    Secure {
+        /// Target.
+        address: SocketAddr,
+        /// What went wrong.
+        source: willow_tls::TlsError,
+    },
     /// The command asks for what cannot be.
     #[error("{0}")]
     Argument(String),

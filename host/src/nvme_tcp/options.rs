@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use willow_auth::Credentials;
+use willow_auth::{Credentials, HostKey, PresharedKey};
 use willow_wire::spec::fabrics::NQN_BYTES_MAX;
 
 /// What to do with commands that were in flight when the connection died.
@@ -38,6 +38,8 @@ pub struct Options {
     pub credentials: Option<Arc<Credentials>>,
     /// A controller that does not ask this host to prove itself is refused: for hosts that rely on others' having to.
     pub proof_required: bool,
+    /// The key for TLS: with it every connection is TLS. It is of `host_nqn`: see [`Options::with_host_key`].
+    pub psk: Option<Arc<PresharedKey>>,
     /// I/O queues wanted; the controller may give fewer.
     pub queues: u16,
     /// Commands in flight on each I/O queue, 1 to 1024; the controller may allow fewer.
@@ -90,6 +92,7 @@ impl Options {
             host_id,
             credentials: None,
             proof_required: false,
+            psk: None,
             queues: 1,
             depth: 128,
             header_digest: false,
@@ -108,6 +111,12 @@ impl Options {
     /// The same for the host that these are of.
     pub fn with_credentials(self, credentials: Arc<Credentials>) -> Self {
         Options { host_nqn: credentials.host_nqn.clone(), credentials: Some(credentials), ..self }
+    }
+
+    /// The same for the host that this is of, with all that it has.
+    pub fn with_host_key(self, key: HostKey) -> Self {
+        let HostKey { host_nqn, credentials, psk } = key;
+        Options { host_nqn, credentials: credentials.map(Arc::new), psk: psk.map(Arc::new), ..self }
     }
 
     /// Checks the values; the error names the field.

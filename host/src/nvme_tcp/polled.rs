@@ -8,10 +8,10 @@
 use super::bringup::{self, Port, Ready};
 use super::identity::NamespaceIdentity;
 use super::queue::{Completed, Queue, QueueConfig, QueueFull, SLICES_MAX, Transfer};
-use super::socket::send_vectored;
+use super::wire::BlockingWire;
 use super::{NvmeError, Options};
 use std::future::Future;
-use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::io::{ErrorKind, IoSlice};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const SPIN_TRIES: u32 = 64;
 /// One queue pair on a socket that does not block.
 #[derive(Debug)]
 pub struct PolledQueue {
-    stream: TcpStream,
+    wire: BlockingWire,
     queue: Queue,
     address: std::net::SocketAddr,
     id: u16,
@@ -41,7 +41,8 @@ impl PolledQueue {
         let stream = TcpStream::connect_timeout(&address, options.connect_timeout).map_err(connect)?;
         super::socket::tune(&stream, address.ip().is_loopback());
         stream.set_nonblocking(true).map_err(connect)?;
-        let mut queue = PolledQueue { stream, queue: Queue::new(config), address, id, failure: None };
+        let wire = BlockingWire::open(stream, options)?;
+        let mut queue = PolledQueue { wire, queue: Queue::new(config), address, id, failure: None };
         let until = Instant::now() + options.connect_timeout;
         while !queue.queue.is_initialized() {
             queue.progress()?;
@@ -129,15 +130,9 @@ impl PolledQueue {
         }
         self.send()?;
         loop {
-            let [mut first, mut second] = self.queue.input();
-            let room = first.len() + second.len();
-            let outcome = if second.is_empty() {
-                self.stream.read(&mut first)
-            } else {
-                let slices = &mut [std::io::IoSliceMut::new(&mut first), std::io::IoSliceMut::new(&mut second)];
-                self.stream.read_vectored(slices)
-            };
-            match outcome {
+            let mut input = self.queue.input();
+            let room = input[0].len() + input[1].len();
+            match self.wire.read(&mut input) {
                 Ok(0) => return Err(self.lost("closed by the controller")),
                 Ok(bytes) => {
                     if let Err(source) = self.queue.received(bytes) {
@@ -166,9 +161,7 @@ impl PolledQueue {
         while self.queue.has_output() {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let count = self.queue.output(&mut slices);
-            let outcome =
-                if count == 1 { self.stream.write(&slices[0]) } else { send_vectored(&self.stream, &slices[..count]) };
-            match outcome {
+            match self.wire.write(&slices[..count]) {
                 Ok(bytes) => self.queue.sent(bytes),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -195,7 +188,7 @@ impl PolledQueue {
         }
         let timeout =
             Timespec { tv_sec: left.as_secs().min(i32::MAX as u64) as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        match poll(&mut [PollFd::new(&self.stream, flags)], Some(&timeout)) {
+        match poll(&mut [PollFd::new(&self.wire.stream, flags)], Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(self.lost(error.to_string())),
         }
@@ -205,7 +198,7 @@ impl PolledQueue {
 impl AsFd for PolledQueue {
     /// Its socket.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.wire.stream.as_fd()
     }
 }
 

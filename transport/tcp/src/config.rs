@@ -18,6 +18,8 @@ pub const HOST_DATA_BYTES_MAX: u32 = 1 << 20;
 pub const SEND_PIECES_MAX: usize = 128;
 /// Sockets that are polled directly while spinning; with more, the kernel is asked which have something.
 pub const HOT_CONNECTIONS_MAX: usize = 8;
+/// TLS handshakes at once; a connection that would begin one more is closed.
+pub const HANDSHAKES_MAX: usize = 128;
 /// Time between ICReq's connection and a Connect that succeeds.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Time without progress in the midst of a PDU, of a transfer that was asked for, or of sending.

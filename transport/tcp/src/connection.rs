@@ -5,7 +5,7 @@
 //! What always holds: bytes of an unfinished PDU are kept in `carry`, which never grows past one receive; data of a transfer are
 //! received into the command's buffer; at most one R2T a command is outstanding.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use willow_nvme::buffer::{HEADROOM_BYTES, TAILROOM_BYTES};
 use willow_nvme::config::IN_CAPSULE_BYTES_MAX;
@@ -17,8 +17,9 @@ use willow_wire::pdu::{
 };
 use willow_wire::spec::SubmissionEntry;
 
+use crate::channel::{self, Channel};
 use crate::config::*;
-use crate::output::Output;
+use crate::output::{Output, Sent};
 
 /// Data of a transfer that are received into the command's buffer without a copy.
 const DIRECT_BYTES_MIN: u32 = 4096;
@@ -53,6 +54,9 @@ struct Receiving {
 pub(crate) struct Connection {
     pub socket: OwnedFd,
     pub id: ConnectionId,
+    pub channel: Channel,
+    /// TLS has, or may have, plaintext that the socket tells nothing of.
+    pub more: bool,
     pub output: Output,
     /// When it was accepted, and when bytes last moved.
     pub accepted_ns: u64,
@@ -77,10 +81,12 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub fn new(socket: OwnedFd, id: ConnectionId, now_ns: u64) -> Self {
+    pub fn new(socket: OwnedFd, id: ConnectionId, channel: Channel, now_ns: u64) -> Self {
         Connection {
             socket,
             id,
+            channel,
+            more: false,
             output: Output::default(),
             accepted_ns: now_ns,
             progress_ns: now_ns,
@@ -121,6 +127,13 @@ impl Connection {
             }
             _ => None,
         };
+        if let Channel::Tls(session) = &mut self.channel {
+            let length = direct.as_ref().map_or(0, |direct| direct.len());
+            let room = length + rest.len();
+            let outcome = channel::receive(session, &self.socket, direct, rest);
+            self.more = outcome == Ok(room);
+            return (length, outcome);
+        }
         match direct {
             Some(direct) => {
                 let length = direct.len();
@@ -130,6 +143,27 @@ impl Connection {
             None => {
                 (0, rustix::net::recv(&self.socket, rest, rustix::net::RecvFlags::DONTWAIT).map(|(_, count)| count))
             }
+        }
+    }
+
+    /// Sends what goes now; buffers whose last byte has gone are handed to `give`.
+    #[inline]
+    pub fn send(&mut self, give: impl FnMut(Vec<u8>)) -> rustix::io::Result<Sent> {
+        match &mut self.channel {
+            Channel::Plain => self.output.send(self.socket.as_fd(), give),
+            Channel::Tls(session) => self.output.send_sealed(session, self.socket.as_fd(), give),
+            // Nothing leaves that is not proved whom it is for.
+            Channel::Unknown | Channel::Handshake(_) | Channel::Failed => {
+                self.output.clear(give);
+                Ok(Sent::All)
+            }
+        }
+    }
+
+    /// Says that nothing more comes.
+    pub fn say_goodbye(&mut self) {
+        if let Channel::Tls(session) = &mut self.channel {
+            session.close(self.socket.as_fd());
         }
     }
 

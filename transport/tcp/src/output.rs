@@ -1,6 +1,8 @@
 //! What is to be sent on a connection: framing in contiguous bytes, data in the buffers that the device wrote, all of it handed
 //! to the kernel in as few calls as possible.
 //!
+//! Through TLS, small pieces are put together first, so that records are as large as they can be.
+//!
 //! What always holds: pieces leave in the order in which they were put; a data buffer is given back when its last byte has gone.
 
 use std::collections::VecDeque;
@@ -13,6 +15,9 @@ use crate::config::SEND_PIECES_MAX;
 
 /// Framing up to here is put behind the piece before it rather than into a piece of its own.
 const BYTES_A_PIECE: usize = 16 << 10;
+/// Through TLS: pieces from here on go from where they are, others by a buffer of [`SEALED_BYTES`].
+const SEALED_PIECE_BYTES_MIN: usize = 16 << 10;
+const SEALED_BYTES: usize = 64 << 10;
 
 enum Piece {
     Bytes(Vec<u8>),
@@ -36,6 +41,9 @@ pub struct Output {
     gone: usize,
     bytes: usize,
     spare: Option<Vec<u8>>,
+    /// Through TLS: bytes of pieces that are gone from the queue, and how many of them have gone.
+    staged: Vec<u8>,
+    staged_gone: usize,
 }
 
 /// How far sending got.
@@ -108,6 +116,62 @@ impl Output {
         Ok(Sent::All)
     }
 
+    /// The same through TLS. What TLS has sealed of a piece and could not send stays the first of what it is handed.
+    pub fn send_sealed(
+        &mut self,
+        session: &mut willow_tls::Session,
+        socket: BorrowedFd<'_>,
+        mut give: impl FnMut(Vec<u8>),
+    ) -> rustix::io::Result<Sent> {
+        while self.bytes > 0 {
+            self.stage(&mut give);
+            let staged = self.staged_gone < self.staged.len();
+            let bytes = match self.pieces.front() {
+                _ if staged => &self.staged[self.staged_gone..],
+                Some(piece) => &piece.as_slice()[self.gone..],
+                None => &[],
+            };
+            let length = bytes.len();
+            let sent = match session.write(socket, bytes) {
+                Ok(None) => return Ok(Sent::Blocked),
+                Ok(Some(sent)) => sent,
+                Err(error) => {
+                    tracing::debug!(%error, "TLS cannot send");
+                    return Err(rustix::io::Errno::CONNABORTED);
+                }
+            };
+            if staged {
+                self.staged_gone += sent;
+                self.bytes -= sent;
+            } else {
+                self.took(sent, &mut give);
+            }
+            if sent < length {
+                return Ok(Sent::Blocked);
+            }
+        }
+        Ok(Sent::All)
+    }
+
+    /// Puts small pieces together, as long as they fit and nothing of them has been handed to TLS.
+    fn stage(&mut self, give: &mut impl FnMut(Vec<u8>)) {
+        if self.staged_gone == self.staged.len() {
+            self.staged.clear();
+            self.staged_gone = 0;
+        }
+        while let Some(piece) = self.pieces.front() {
+            let left = piece.as_slice().len() - self.gone;
+            let large = left >= SEALED_PIECE_BYTES_MIN || self.gone > 0;
+            if (large && self.staged.is_empty()) || self.staged.len() + left > SEALED_BYTES {
+                return;
+            }
+            self.staged.extend_from_slice(&piece.as_slice()[self.gone..]);
+            // Its bytes are still to be sent.
+            self.bytes += left;
+            self.took(left, give);
+        }
+    }
+
     fn took(&mut self, sent: usize, give: &mut impl FnMut(Vec<u8>)) {
         self.bytes -= sent;
         self.gone += sent;
@@ -134,6 +198,8 @@ impl Output {
         }
         self.bytes = 0;
         self.gone = 0;
+        self.staged.clear();
+        self.staged_gone = 0;
     }
 }
 

@@ -7,12 +7,13 @@
 //! run on a thread of their own.
 
 mod accept;
+mod stop;
 
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -20,6 +21,7 @@ use rustix::net::{self};
 use willow_nvme::{Backend, ConnectionId, Subsystem};
 use willow_wire::pdu::PduError;
 
+use crate::channel::{Channel, Tls};
 use crate::config::*;
 use crate::connection::{Connection, End};
 use crate::handle::{Errand, ErrandDone, ServeError, ServerHandle, Shared, start_worker, system};
@@ -40,6 +42,8 @@ const EVENTS_MAX: usize = 256;
 pub struct Server<B: Backend> {
     config: ServerConfig,
     subsystem: Subsystem<B>,
+    /// Where connections can be TLS.
+    tls: Option<Tls>,
     shared: Arc<Shared>,
     listeners: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
@@ -51,6 +55,8 @@ pub struct Server<B: Backend> {
     dirty: Vec<usize>,
     /// Connections that were active lately: index, and how often they were polled since without anything coming.
     hot: Vec<(usize, u32)>,
+    /// Connections whose TLS may have plaintext that no socket tells of.
+    unread: Vec<usize>,
     waiting: usize,
     receive: Vec<u8>,
     started: Instant,
@@ -65,6 +71,7 @@ impl<B: Backend> Server<B> {
     /// Listens; hosts can connect from now on, and are answered once [`Server::run`] runs.
     pub fn bind(mut config: ServerConfig, mut backend: B) -> Result<Self, ServeError> {
         config.validate().map_err(ServeError::Config)?;
+        let tls = Tls::new(&config).map_err(|error| ServeError::Config(error.to_string()))?;
         let wake = Wake::new().map_err(system("cannot make an eventfd"))?;
         let shared = Arc::new(Shared { wake, stop: AtomicBool::new(false), statistics: Mutex::new(Vec::new()) });
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot make an epoll"))?;
@@ -95,6 +102,7 @@ impl<B: Backend> Server<B> {
         Ok(Server {
             config,
             subsystem,
+            tls,
             shared,
             listeners,
             addresses,
@@ -103,6 +111,7 @@ impl<B: Backend> Server<B> {
             open: 0,
             dirty: Vec::new(),
             hot: Vec::new(),
+            unread: Vec::new(),
             waiting: 0,
             receive: vec![0; RECEIVE_BYTES],
             started: Instant::now(),
@@ -166,6 +175,11 @@ impl<B: Backend> Server<B> {
             for (index, _) in self.hot.iter().take(HOT_CONNECTIONS_MAX) {
                 if !readable.contains(index) {
                     readable.push(*index);
+                }
+            }
+            for index in self.unread.drain(..) {
+                if !readable.contains(&index) {
+                    readable.push(index);
                 }
             }
             self.tick();
@@ -263,6 +277,18 @@ impl<B: Backend> Server<B> {
         }
     }
 
+    /// Has it read from again where TLS may have more of what was received.
+    #[inline]
+    fn mark_unread(&mut self, index: usize) {
+        if let Some(Some(connection)) = self.connections.get(index)
+            && connection.more
+            && connection.may_read()
+            && !self.unread.contains(&index)
+        {
+            self.unread.push(index);
+        }
+    }
+
     fn mark_dirty(&mut self, index: usize) {
         if let Some(Some(connection)) = self.connections.get_mut(index)
             && !connection.dirty
@@ -278,6 +304,10 @@ impl<B: Backend> Server<B> {
         if !connection.may_read() {
             return false;
         }
+        if !matches!(connection.channel, Channel::Plain | Channel::Tls(_)) && !self.open_channel(index) {
+            return false;
+        }
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return false };
         let carried = connection.carry().len();
         // A PDU that is not whole yet lies in front of what comes.
         self.receive[..carried].copy_from_slice(connection.carry());
@@ -316,6 +346,8 @@ impl<B: Backend> Server<B> {
         }
         if !may_read {
             self.update_interest(index);
+        } else {
+            self.mark_unread(index);
         }
         self.mark_hot(index);
         true
@@ -378,7 +410,7 @@ impl<B: Backend> Server<B> {
             worked = true;
             let before = connection.output.bytes();
             let subsystem = &mut self.subsystem;
-            match connection.output.send(connection.socket.as_fd(), |buffer| subsystem.give_buffer(buffer)) {
+            match connection.send(|buffer| subsystem.give_buffer(buffer)) {
                 Ok(sent) => {
                     if connection.output.bytes() < before {
                         connection.sent_ns = self.now_ns;
@@ -386,6 +418,7 @@ impl<B: Backend> Server<B> {
                     connection.blocked = sent == Sent::Blocked;
                     if connection.terminating_ns.is_some() && sent == Sent::All {
                         // The termination request was the last of it; the host is to close now.
+                        connection.say_goodbye();
                         let _ = net::shutdown(&connection.socket, net::Shutdown::Write);
                     }
                     self.update_interest(index);
@@ -413,6 +446,8 @@ impl<B: Backend> Server<B> {
         if connection.blocked {
             wanted |= EventFlags::OUT;
         }
+        self.mark_unread(index);
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         if wanted != connection.interest {
             connection.interest = wanted;
             if let Err(error) = epoll::modify(&self.poll, &connection.socket, EventData::new_u64(index as u64), wanted)
@@ -455,7 +490,7 @@ impl<B: Backend> Server<B> {
         }
         if !connection.output.is_empty() && !connection.blocked {
             let subsystem = &mut self.subsystem;
-            let _ = connection.output.send(connection.socket.as_fd(), |buffer| subsystem.give_buffer(buffer));
+            let _ = connection.send(|buffer| subsystem.give_buffer(buffer));
         }
         self.close(index, "its controller is gone or reset");
     }
@@ -463,6 +498,7 @@ impl<B: Backend> Server<B> {
     fn close(&mut self, index: usize, reason: &'static str) {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
         self.waiting -= usize::from(connection.waiting);
+        connection.say_goodbye();
         connection.clear(&mut self.subsystem);
         self.subsystem.close_connection(connection.id);
         self.open -= 1;
@@ -506,7 +542,7 @@ impl<B: Backend> Server<B> {
                     tracing::warn!(connection = index, reason, "connection ended");
                     connection.terminate(&PduError::sequence(0, reason), &[], now_ns);
                     let subsystem = &mut self.subsystem;
-                    let _ = connection.output.send(connection.socket.as_fd(), |buffer| subsystem.give_buffer(buffer));
+                    let _ = connection.send(|buffer| subsystem.give_buffer(buffer));
                     self.close(index, reason);
                 }
             }
@@ -529,41 +565,6 @@ impl<B: Backend> Server<B> {
             asked.into_iter().for_each(|sender| {
                 let _ = sender.try_send(statistics.clone());
             });
-        }
-    }
-
-    /// Stops: no new connections or commands, what is under way ends, the device shuts down.
-    fn wind_down(&mut self) -> Result<(), ServeError> {
-        tracing::info!(connections = self.open, "stopping");
-        self.listeners.clear();
-        let begun = Instant::now();
-        while begun.elapsed() < DRAIN_LIMIT && self.subsystem.in_device() > 0 {
-            self.turn();
-        }
-        self.work();
-        for index in 0..self.connections.len() {
-            self.close(index, "the server stops");
-        }
-        self.subsystem.backend_mut().shutdown();
-        let begun = Instant::now();
-        while !self.subsystem.backend().is_shut_down() {
-            if begun.elapsed() > SHUTDOWN_LIMIT {
-                return Err(ServeError::Shutdown);
-            }
-            self.turn();
-        }
-        Ok(())
-    }
-
-    /// A turn without receiving, for winding down.
-    fn turn(&mut self) {
-        self.tick();
-        if self.shared.wake.take() {
-            self.answer_others();
-        }
-        let (worked, _) = self.work();
-        if !worked {
-            std::thread::sleep(Duration::from_micros(100));
         }
     }
 }

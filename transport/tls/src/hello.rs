@@ -56,7 +56,9 @@ impl<'a> Offers<'a> {
         // Type and length, version, random.
         hello.take(4 + 2 + 32)?;
         // Session, cipher suites, compression.
-        (hello.short()?, hello.long()?, hello.short()?);
+        hello.short()?;
+        hello.long()?;
+        hello.short()?;
         let mut extensions = Reader(hello.long()?);
         if !hello.0.is_empty() {
             return None;

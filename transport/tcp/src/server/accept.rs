@@ -1,8 +1,9 @@
-//! Takes connections in.
+//! Takes connections in, and lets them begin.
 //!
 //! What always holds: there are never more than the configuration allows; a machine without descriptors pauses accepting, and no more.
 
 use super::{Server, TOKEN_LISTENER};
+use crate::channel::{Channel, Opened, Refused};
 use crate::config::*;
 use crate::connection::Connection;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -38,6 +39,35 @@ impl<B: Backend> Server<B> {
         }
     }
 
+    /// Goes on with a connection that may be TLS; true once it can be read from.
+    #[cold]
+    pub(super) fn open_channel(&mut self, index: usize) -> bool {
+        let handshakes = self.connections.iter().flatten().filter(|one| one.channel.in_handshake()).count();
+        let (Some(Some(connection)), Some(tls)) = (self.connections.get_mut(index), &self.tls) else { return false };
+        match connection.channel.open(&connection.socket, tls, handshakes < HANDSHAKES_MAX) {
+            Ok(Opened::Ready) => true,
+            Ok(Opened::Proven(host_nqn, subsystem_nqn)) => {
+                tracing::debug!(connection = index, host = %host_nqn, "TLS agreed on");
+                let id = connection.id;
+                self.subsystem.secured(id, &host_nqn, &subsystem_nqn);
+                true
+            }
+            Ok(Opened::NotYet) => false,
+            Err(Refused::Closed) => {
+                self.close(index, "closed by the host");
+                false
+            }
+            Err(Refused::Because(reason)) => {
+                let peer = net::getpeername(&connection.socket).ok().flatten();
+                let peer = peer.and_then(|address| SocketAddr::try_from(address).ok());
+                let peer = peer.map_or_else(|| "unknown".to_owned(), |address| address.to_string());
+                tracing::warn!(connection = index, peer, reason, "connection refused");
+                self.close(index, "refused");
+                false
+            }
+        }
+    }
+
     pub(super) fn listen_for(&self, flags: EventFlags) {
         for (place, listener) in self.listeners.iter().enumerate() {
             if let Err(error) =
@@ -58,7 +88,8 @@ impl<B: Backend> Server<B> {
             return;
         };
         let index = id.index();
-        let mut connection = Connection::new(socket, id, self.now_ns);
+        let channel = if self.tls.is_some() { Channel::Unknown } else { Channel::Plain };
+        let mut connection = Connection::new(socket, id, channel, self.now_ns);
         connection.interest = EventFlags::IN | EventFlags::RDHUP;
         if let Err(error) =
             epoll::add(&self.poll, &connection.socket, EventData::new_u64(index as u64), connection.interest)
