@@ -44,6 +44,10 @@ impl KnownHosts {
             if meant.is_empty() {
                 continue;
             }
+            let (length, wanted) = (offer.binder.len(), identity.hash.bytes());
+            if length != wanted {
+                return Err(format!("it proves its key by another hash than the key's: {length} bytes, not {wanted}"));
+            }
             let proven =
                 Proven { host_nqn: identity.host_nqn.to_owned(), subsystem_nqn: identity.subsystem_nqn.to_owned() };
             return Ok((meant.swap_remove(proved), proven));

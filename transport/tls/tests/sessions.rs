@@ -5,8 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use base64ct::{Base64, Encoding};
 use willow_auth::{Derivation, Entropy, Hash, PresharedKey, TlsKey};
 use willow_tls::{Acceptor, KnownHosts, Proven, Received, Session, TlsError};
 
@@ -199,26 +201,56 @@ impl Drop for Running {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// The key as OpenSSL takes keys of any hash: as a session with nothing in it but a suite and the key (its ASN.1, by hand).
+fn session_file(key: &TlsKey, suite: u8) -> std::path::PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let length = key.secret.len() as u8;
+    let fields: [&[u8]; 5] = [&[2, 1, 1, 2, 2, 3, 4], &[4, 2, 0x13, suite], &[4, 0], &[4, length], &key.secret];
+    let fields = fields.concat();
+    let der = [&[0x30, fields.len() as u8][..], &fields].concat();
+    let name = format!("session-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let label = "SSL SESSION PARAMETERS";
+    let text = format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", Base64::encode_string(&der));
+    std::fs::write(&path, text).unwrap();
+    path
 }
 
 fn openssl(arguments: &[&str], key: &TlsKey) -> Running {
-    let suite = if key.hash == Hash::Sha256 { "TLS_AES_128_GCM_SHA256" } else { "TLS_AES_256_GCM_SHA384" };
+    let (name, suite) = match key.hash {
+        Hash::Sha256 => ("TLS_AES_128_GCM_SHA256", 1),
+        _ => ("TLS_AES_256_GCM_SHA384", 2),
+    };
     let mut command = Command::new("openssl");
-    command.args(arguments).args(["-tls1_3", "-ciphersuites", suite, "-quiet", "-psk", &hex(&key.secret)]);
+    command.args(arguments).args(["-tls1_3", "-ciphersuites", name, "-quiet"]);
+    if arguments.contains(&"X25519:P-256") {
+        // With the key as a session its client loses count after a HelloRetryRequest; as a key it is one of SHA-256.
+        let hex: String = key.secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        command.args(["-psk", &hex]);
+    } else {
+        command.arg("-psk_session").arg(session_file(key, suite));
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     Running(command.spawn().expect("openssl is needed: scripts/bootstrap --tests"))
 }
 
-// The command line of OpenSSL ties the keys that it is given to SHA-256.
 #[test]
 fn openssl_as_client_is_understood() {
-    let key = key(Hash::Sha256);
+    // The last has the device ask for another key exchange.
+    for (hash, groups) in
+        [(Hash::Sha256, "P-256"), (Hash::Sha384, "P-256"), (Hash::Sha384, "P-384"), (Hash::Sha256, "X25519:P-256")]
+    {
+        openssl_as_client(hash, groups);
+    }
+}
+
+fn openssl_as_client(hash: Hash, groups: &str) {
+    let key = key(hash);
     let meant = key.tls_key(HOST, SUBSYSTEM, 1, Derivation::Standard);
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let mut client = openssl(&["s_client", "-connect", &address, "-psk_identity", &meant.identity], &meant);
+    let mut client =
+        openssl(&["s_client", "-groups", groups, "-connect", &address, "-psk_identity", &meant.identity], &meant);
     let (far, _) = listener.accept().unwrap();
     far.set_nonblocking(true).unwrap();
     let mut server = acceptor(&key).accept().unwrap();
@@ -239,7 +271,11 @@ fn openssl_as_client_is_understood() {
 
 #[test]
 fn openssl_as_server_is_understood() {
-    let key = key(Hash::Sha256);
+    [Hash::Sha256, Hash::Sha384].into_iter().for_each(openssl_as_server);
+}
+
+fn openssl_as_server(hash: Hash) {
+    let key = key(hash);
     let meant = key.tls_key(HOST, SUBSYSTEM, 1, Derivation::Standard);
     // It takes any identity by this key; another key is refused by it.
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port().to_string();
