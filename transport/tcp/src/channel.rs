@@ -78,7 +78,11 @@ impl Channel {
                 (false, false) => Channel::Plain,
             };
         }
-        let Channel::Handshake(session) = self else { return Ok(Opened::Ready) };
+        let session = match self {
+            Channel::Handshake(session) => session,
+            Channel::Plain | Channel::Tls(_) => return Ok(Opened::Ready),
+            Channel::Unknown | Channel::Failed => return Err(Refused::Closed),
+        };
         match session.handshake(socket.as_fd()) {
             Ok(false) => Ok(Opened::NotYet),
             Ok(true) => {

@@ -131,7 +131,7 @@ impl Connection {
             let length = direct.as_ref().map_or(0, |direct| direct.len());
             let room = length + rest.len();
             let outcome = channel::receive(session, &self.socket, direct, rest);
-            self.more = outcome == Ok(room);
+            self.more = outcome == Ok(room) || (outcome.is_ok() && session.is_over());
             return (length, outcome);
         }
         match direct {

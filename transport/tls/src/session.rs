@@ -201,6 +201,11 @@ impl Session {
         self.proven.as_ref()
     }
 
+    /// True where the other end has said goodbye or something went wrong: reading tells it once all that came before was read.
+    pub fn is_over(&self) -> bool {
+        self.closed || self.failure.is_some()
+    }
+
     fn attach(&mut self, socket: BorrowedFd<'_>) -> Result<(), TlsError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
