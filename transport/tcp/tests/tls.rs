@@ -15,6 +15,7 @@ use willow_host::nvme_tcp::{Transfer, Via, discover};
 use willow_host::{Controller, NvmeError, Options};
 use willow_nvme::HostAuthentication;
 use willow_nvme::config::NQN_DEFAULT;
+use willow_tcp::config::HANDSHAKES_MAX;
 use willow_tls::{Received, Session};
 use willow_wire::pdu::Encoder;
 use willow_wire::spec::fabrics::DISCOVERY_NQN;
@@ -36,12 +37,16 @@ fn host(host_nqn: &str, psk: Option<PresharedKey>, both: bool) -> HostKey {
 }
 
 fn serve_for(hosts: &[&HostKey], required: bool) -> Running {
+    serve_within(hosts, required, Duration::from_secs(2))
+}
+
+fn serve_within(hosts: &[&HostKey], required: bool, connect_limit: Duration) -> Running {
     let mut known = HostAuthentication::new(hosts.iter().map(|host| (*host).clone())).unwrap();
     known.tls_required = required;
     serve_with(
         move |config| {
             config.subsystem.authentication = Some(known);
-            config.connect_limit = Duration::from_secs(2);
+            config.connect_limit = connect_limit;
         },
         4096,
     )
@@ -314,4 +319,29 @@ fn many_connect_at_once_and_come_again() {
         queue.poll(&mut Vec::new()).unwrap();
     }
     running.settles(true);
+}
+
+#[test]
+fn handshakes_that_do_not_go_on_are_bounded_and_keep_nobody_out_for_long() {
+    const MORE: usize = 8;
+    let known = host(HOST, Some(psk(Hash::Sha256)), false);
+    let running = serve_within(&[&known], true, PATIENCE);
+    let begun: Vec<TcpStream> = (0..HANDSHAKES_MAX + MORE)
+        .map(|_| {
+            let mut stream = TcpStream::connect(running.address).unwrap();
+            stream.write_all(&[0x16, 3, 1, 0, 200]).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream
+        })
+        .collect();
+    // Those for whom there is no room are closed; the others have their time.
+    let closed = |stream: &&TcpStream| match (&**stream).read(&mut [0]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    };
+    patiently(|| (begun.iter().filter(closed).count() >= MORE).then_some(()));
+    assert_eq!(begun.iter().filter(closed).count(), MORE);
+    drop(begun);
+    running.settles(true);
+    runtime().block_on(async { transfers(&Controller::connect(options(&running, &known)).await.unwrap()).await });
 }
