@@ -170,6 +170,16 @@ impl Client {
         Ok(Answer { status: reply.status, result: reply.result, reply: reply.data })
     }
 
+    /// Users' weights.
+    pub fn weights(&mut self) -> Outcome<Vec<(u32, u16)>> {
+        self.wait("cannot list the weights", self.control.weights())
+    }
+
+    /// Gives a user a weight; 0 takes it away.
+    pub fn set_weight(&mut self, user: u32, weight: u16) -> Outcome<()> {
+        self.wait("the weight was not set", self.control.set_weight(user, None, weight))
+    }
+
     /// The device's statistics as it sends them.
     pub fn statistics_document(&mut self) -> Outcome<serde_json::Value> {
         self.wait("cannot read the statistics", self.control.statistics())

@@ -11,6 +11,7 @@ mod client;
 mod config;
 mod cpu;
 mod demo;
+mod descriptors;
 mod direct;
 mod failure;
 mod hardware;
@@ -31,6 +32,7 @@ mod stat;
 mod statistics;
 mod table;
 mod target;
+mod weight;
 
 use clap::{Parser, Subcommand};
 use failure::Outcome;
@@ -61,6 +63,9 @@ enum Command {
     /// Namespaces: create, list, delete
     #[command(subcommand)]
     Ns(ns::Ns),
+    /// Users' shares of the processors: list, set, remove
+    #[command(subcommand)]
+    Weight(weight::Weight),
     /// Key-value pairs: put, get, delete, exists, list
     #[command(subcommand)]
     Kv(kv::Kv),
@@ -87,6 +92,9 @@ enum Command {
 }
 
 fn run(command: Command) -> Outcome<()> {
+    if matches!(command, Command::Serve(_) | Command::Agent(_)) {
+        descriptors::raise();
+    }
     match command {
         // `serve` starts its own log: its configuration file may say what to log.
         Command::Serve(arguments) => return serve::run(*arguments),
@@ -101,6 +109,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Rpc(options) => rpc::run(options),
         Command::Key(key) => key::run(key),
         Command::Ns(ns) => ns::run(ns),
+        Command::Weight(weight) => weight::run(weight),
         Command::Kv(kv) => kv::run(kv),
         Command::Agent(options) => agent::run(options),
         Command::Direct(direct) => direct::run(direct),

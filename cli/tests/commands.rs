@@ -172,3 +172,32 @@ fn benchmarks_print_one_object() {
     assert_eq!(line.lines().count(), 1);
     assert_eq!(json(&line)["report"]["bench"], "io");
 }
+
+#[test]
+fn weights_last_over_restarts() {
+    let folder = Folder::new();
+    let media = folder.path("media");
+    let start = |more: &[&str]| {
+        let flags = ["--media", &media, "--size", "16M", "--kv-size", "0", "--spus", "2"];
+        Served::start(&[&flags[..], more].concat())
+    };
+    let listed = |device: &Served| json(&device.ok(&["weight", "list", "--json"]))["weights"].clone();
+    let device = start(&[]);
+    assert_eq!(listed(&device), serde_json::json!([]));
+    for (user, weight) in [("1000", "5"), ("1001", "7"), ("1002", "9")] {
+        assert_eq!(device.ok(&["weight", "set", user, weight]), "");
+    }
+    assert_eq!(device.ok(&["weight", "remove", "1001"]), "");
+    assert!(device.fails(&["weight", "set", "1000", "0"]).contains("willow weight remove"));
+    assert!(device.fails(&["weight", "set", "1000", "1001"]).contains("to 1000"));
+    device.end();
+    // What it is started with stands before that, for as long as it runs.
+    let device = start(&["--weight", "1000=2"]);
+    let both = |one: u32| serde_json::json!([{"user": 1000, "weight": one}, {"user": 1002, "weight": 9}]);
+    assert_eq!(listed(&device), both(2));
+    device.end();
+    let device = start(&[]);
+    assert_eq!(listed(&device), both(5));
+    assert!(device.ok(&["weight", "list"]).contains("1002"));
+    device.end();
+}

@@ -16,6 +16,8 @@ pub(crate) const KERNEL: u16 = 0;
 pub(crate) const EVENTS: u16 = 1;
 /// Most accounts.
 const ACCOUNTS_MAX: usize = 8192;
+/// Most users whose weights are kept.
+pub const WEIGHTS_MAX: usize = 4096;
 /// Largest weight.
 pub const WEIGHT_MAX: u16 = 1000;
 /// Units of the queue for each of cost at weight 1.
@@ -95,7 +97,10 @@ pub(crate) struct Accounts {
     all: Vec<Account>,
     free: VecDeque<u16>,
     users: Vec<User>,
+    /// Users' weights now.
     weights: BTreeMap<u32, u16>,
+    /// Those that were set while a device of these media ran, and last.
+    kept: BTreeMap<u32, u16>,
     requests_max: u32,
     begun_max: u16,
     spus: usize,
@@ -113,7 +118,8 @@ pub(crate) struct AccountLimits {
 }
 
 impl Accounts {
-    pub fn new(limits: AccountLimits, kernel_weight: u16, weights: &[(u32, u16)]) -> Self {
+    /// `kept`: users' weights as they were set before; `given`: as this device is started with, which stand before those.
+    pub fn new(limits: AccountLimits, kernel_weight: u16, kept: &[(u32, u16)], given: &[(u32, u16)]) -> Self {
         let own = |weight| {
             let mut account = Account::default();
             account.weigh(weight);
@@ -123,7 +129,8 @@ impl Accounts {
             all: vec![own(kernel_weight), own(1)],
             free: VecDeque::new(),
             users: Vec::new(),
-            weights: weights.iter().copied().collect(),
+            weights: kept.iter().chain(given).copied().collect(),
+            kept: kept.iter().copied().collect(),
             requests_max: limits.requests_max as u32,
             begun_max: limits.begun_max,
             spus: limits.spus.into(),
@@ -190,14 +197,34 @@ impl Accounts {
         entry.busy += u32::from(of.under_way > 0);
     }
 
-    /// Gives a user's processes a weight, those to come as well.
-    pub fn set_weight(&mut self, user: u32, weight: u16) {
-        self.weights.insert(user, weight);
+    /// Gives a user's processes a weight, those to come as well; without, 1 as for any user. False where there are too many.
+    pub fn set_weight(&mut self, user: u32, weight: Option<u16>) -> bool {
+        if weight.is_some() && self.kept.len() >= WEIGHTS_MAX && !self.kept.contains_key(&user) {
+            return false;
+        }
+        for map in [&mut self.weights, &mut self.kept] {
+            match weight {
+                Some(weight) => map.insert(user, weight),
+                None => map.remove(&user),
+            };
+        }
+        let weight = weight.unwrap_or(1);
         for of in &mut self.all {
             if of.user.is_some_and(|place| self.users[usize::from(place)].user == user) {
                 of.weigh(weight);
             }
         }
+        true
+    }
+
+    /// Users' weights now, where they are not 1 by default.
+    pub fn weights(&self) -> Vec<(u32, u16)> {
+        self.weights.iter().map(|(user, weight)| (*user, *weight)).collect()
+    }
+
+    /// Those that last.
+    pub fn kept_weights(&self) -> Vec<(u32, u16)> {
+        self.kept.iter().map(|(user, weight)| (*user, *weight)).collect()
     }
 
     /// Gives one process a weight.
@@ -337,7 +364,7 @@ mod tests {
     use super::*;
 
     fn accounts(requests_max: usize, begun_max: u16) -> Accounts {
-        Accounts::new(AccountLimits { requests_max, begun_max, spus: 2 }, 8, &[(7, 3)])
+        Accounts::new(AccountLimits { requests_max, begun_max, spus: 2 }, 8, &[], &[(7, 3)])
     }
 
     #[test]
@@ -386,7 +413,7 @@ mod tests {
         assert_eq!((accounts.charge(one, 2700, 0), accounts.charge(heavy, 2700, 0)), (6000, 999));
         accounts.end(two);
         assert_eq!(accounts.charge(one, 2700, 2400), 3300);
-        accounts.set_weight(1000, 10);
+        assert!(accounts.set_weight(1000, Some(10)));
         assert_eq!(accounts.charge(one, 700, 0), 99);
         assert_eq!(accounts.weight(accounts.users.len() as u16), 10);
     }

@@ -234,7 +234,7 @@ mod tests {
 
     fn bridge(in_flight_max: usize) -> Bridge {
         let limits = AccountLimits { requests_max: 1, begun_max: 1, spus: 1 };
-        Bridge::new(in_flight_max, Accounts::new(limits, 1, &[]))
+        Bridge::new(in_flight_max, Accounts::new(limits, 1, &[], &[]))
     }
 
     fn transfer(hre: HreId, outstanding: u32) -> Transfer {

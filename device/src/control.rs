@@ -56,11 +56,14 @@ pub const CHANGE_INTERCALLS: u8 = 18;
 pub const LIST_INTERCALLS: u8 = 19;
 /// Reply: JSON array of [`crate::ProcessInfo`].
 pub const LIST_PROCESSES: u8 = 20;
-/// Payload: u32 user, u32 weight: the user's processes have that part of the processors beside others', until the device ends. With a
-/// third word, u32 process: that process alone.
+/// Payload: u32 user, u32 weight: the user's processes have that part of the processors beside others', also when the device was started
+/// again; 0: as a user of whom nothing was said. Durable before it is answered. With a third word, u32 process: that process alone, while
+/// it lasts.
 pub const SET_WEIGHT: u8 = 21;
 /// Result: SPUs in bits 15:0, the binary logarithm of the stripe of block namespaces in bytes in bits 31:16.
 pub const STRIPES: u8 = 22;
+/// Reply: JSON array of (user, weight).
+pub const LIST_WEIGHTS: u8 = 23;
 
 /// Upcall of SPU-OS (app 0) to the agent: u32 originating HRE, u32 app, u64 first byte and u64 one past the last byte of the
 /// bank range that was missed, u64 rights wanted. To be answered: status 0, try again; else, fail what waits.

@@ -131,6 +131,7 @@ impl Device {
                 namespaces: vec![],
                 apps: vec![],
                 intercalls: vec![],
+                weights: vec![],
             },
         };
         if metadata.spus != config.spus || metadata.stripe_bytes != STRIPE_BYTES {
@@ -146,7 +147,7 @@ impl Device {
             begun_max: config.handlers_per_process_max,
             spus: config.spus,
         };
-        let accounts = Accounts::new(limits, config.kernel_weight, &config.user_weights);
+        let accounts = Accounts::new(limits, config.kernel_weight, &metadata.weights, &config.user_weights);
         let operator_costs = timing.as_ref().and_then(|timing| timing.operator_costs());
         let machine = Machine {
             now_ns: 0,

@@ -46,6 +46,9 @@ pub struct Metadata {
     /// The intercall table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub intercalls: Vec<crate::protection::Intercall>,
+    /// Weights of users that were set while the device ran: (user, weight).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<(u32, u16)>,
 }
 
 impl Metadata {

@@ -347,6 +347,7 @@ impl Device {
             namespaces: machine.namespaces.to_vec(),
             apps: apps.collect(),
             intercalls: machine.protection.intercalls.iter().cloned().collect(),
+            weights: machine.bridge.accounts.kept_weights(),
         }
     }
 

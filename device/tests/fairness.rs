@@ -144,8 +144,16 @@ fn shares_are_as_weights_say() {
     assert_eq!(world.account(1000).weight, 1);
     let of_bob = [&1001u32.to_le_bytes()[..], &7u32.to_le_bytes(), &bob.process.to_le_bytes()].concat();
     assert_eq!((world.users.control(control::SET_WEIGHT, &of_bob).0, world.account(1001).weight), (0, 7));
-    let refused = [1000u32.to_le_bytes(), 0u32.to_le_bytes()].concat();
-    assert_ne!(world.users.control(control::SET_WEIGHT, &refused).0, 0);
+    for refused in
+        [[1000u32, 1001].map(u32::to_le_bytes).concat(), [1001u32, 0, bob.process].map(u32::to_le_bytes).concat()]
+    {
+        assert_ne!(world.users.control(control::SET_WEIGHT, &refused).0, 0);
+    }
+    // None: as any user.
+    let none = [1000u32, 0].map(u32::to_le_bytes).concat();
+    world.users.control(control::SET_WEIGHT, &[1000u32, 9].map(u32::to_le_bytes).concat());
+    assert_eq!(world.account(1000).weight, 9);
+    assert_eq!((world.users.control(control::SET_WEIGHT, &none).0, world.account(1000).weight), (0, 1));
     let by_a_user = world.users.rig.call_on(alice.hre, (control::CONTROL_APP, control::SET_WEIGHT, 0), &[], &body, 0);
     assert_eq!(by_a_user.outcome, RpcOutcome::NotPermitted);
 }

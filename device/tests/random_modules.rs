@@ -89,6 +89,7 @@ fn metadata() -> Metadata {
         }],
         apps: vec![InstalledApp { number: 1, name: "base-io".into(), built_in: true, owner: None }],
         intercalls: vec![],
+        weights: vec![],
     }
 }
 

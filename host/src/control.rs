@@ -203,10 +203,16 @@ impl ControlClient {
         self.send(wire::CLOSE_PROCESS, process.to_le_bytes().to_vec()).await.map(|_| ())
     }
 
-    /// Gives a user's processes their part of the processors beside others', until the device ends; with `process`, that one alone.
+    /// Gives a user's processes their part of the processors beside others', for good (0: as if nothing had been said); with `process`, that
+    /// one alone, while it lasts.
     pub async fn set_weight(&self, user: u32, process: Option<u32>, weight: u16) -> Result<(), HreError> {
         let words = [user, weight.into()].into_iter().chain(process);
         self.send(wire::SET_WEIGHT, words.flat_map(u32::to_le_bytes).collect()).await.map(|_| ())
+    }
+
+    /// Users' weights: (user, weight).
+    pub async fn weights(&self) -> Result<Vec<(u32, u16)>, HreError> {
+        self.json(wire::LIST_WEIGHTS).await
     }
 
     /// The processes that the device knows.

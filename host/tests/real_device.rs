@@ -203,6 +203,8 @@ fn both_sides_of_the_control_service_have_the_same_numbers() {
         (u32::from(wire::LIST_INTERCALLS), u32::from(device::LIST_INTERCALLS)),
         (u32::from(wire::LIST_PROCESSES), u32::from(device::LIST_PROCESSES)),
         (u32::from(wire::SET_WEIGHT), u32::from(device::SET_WEIGHT)),
+        (u32::from(wire::STRIPES), u32::from(device::STRIPES)),
+        (u32::from(wire::LIST_WEIGHTS), u32::from(device::LIST_WEIGHTS)),
         (u32::from(wire::UPCALL_PERMISSION_MISS), u32::from(device::UPCALL_PERMISSION_MISS)),
         (u32::from(wire::UPCALL_APP_ENDED), u32::from(device::UPCALL_APP_ENDED)),
         (wire::ControlStatus::Busy as u32, device::ControlStatus::Busy as u32),

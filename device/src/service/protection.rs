@@ -4,7 +4,7 @@
 //! Invariant: a revocation is answered when nothing that the permission allowed is under way any more.
 
 use super::{Answer, refuse};
-use crate::accounts::WEIGHT_MAX;
+use crate::accounts::{WEIGHT_MAX, WEIGHTS_MAX};
 use crate::control::{self, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
 use crate::device::Device;
 use crate::hre::HreId;
@@ -140,9 +140,10 @@ impl Device {
                 None => refuse(ControlStatus::Malformed, "a process is named by 4 bytes"),
             },
             control::REGISTER_AGENT => self.register_agent(hre, body),
-            control::SET_WEIGHT => self.set_weight(body),
+            control::SET_WEIGHT if body.len() == 8 => return self.set_weight(token, hre, body),
+            control::SET_WEIGHT => self.set_process_weight(body),
             control::CHANGE_INTERCALLS => return self.change_intercalls(token, hre, body),
-            control::LIST_PERMISSIONS | control::LIST_PROCESSES | control::LIST_INTERCALLS => {
+            control::LIST_PERMISSIONS | control::LIST_PROCESSES | control::LIST_INTERCALLS | control::LIST_WEIGHTS => {
                 let list = self.protection_list(handler, body);
                 self.reply(token, body, &list)
             }
@@ -157,6 +158,7 @@ impl Device {
         let list = match handler {
             control::LIST_PROCESSES => serde_json::to_vec(&machine.protection.processes(&machine.bridge.accounts)),
             control::LIST_INTERCALLS => serde_json::to_vec(&machine.protection.intercalls),
+            control::LIST_WEIGHTS => serde_json::to_vec(&machine.bridge.accounts.weights()),
             _ => {
                 let process = in_ids(word(arguments, 4).unwrap_or(0));
                 let tables = machine.protection.tables.iter().enumerate();
@@ -246,15 +248,30 @@ impl Device {
         }
     }
 
-    fn set_weight(&mut self, body: &[u8]) -> Answer {
-        match (word(body, 0), word(body, 4).and_then(|weight| u16::try_from(weight).ok())) {
-            (Some(user), Some(weight @ 1..=WEIGHT_MAX)) if body.len() == 8 => {
-                self.machine.borrow_mut().bridge.accounts.set_weight(user, weight);
-                Ok(0)
+    /// A user's weight, which lasts.
+    fn set_weight(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
+        let refused = match (word(body, 0), word(body, 4).and_then(|weight| u16::try_from(weight).ok())) {
+            (Some(user), Some(weight @ 0..=WEIGHT_MAX)) => {
+                let weight = (weight > 0).then_some(weight);
+                if self.machine.borrow_mut().bridge.accounts.set_weight(user, weight) {
+                    self.save_and_answer(token, hre, "the weights are");
+                    return Some(());
+                }
+                refuse(ControlStatus::NoRoom, format!("{WEIGHTS_MAX} users have weights, which is the most"))
             }
-            (Some(_), Some(weight @ 1..=WEIGHT_MAX)) if body.len() == 12 => {
+            _ => {
+                refuse(ControlStatus::Malformed, format!("a weight is u32 user, u32 weight, 0 (none) to {WEIGHT_MAX}"))
+            }
+        };
+        self.answer(token, hre, refused);
+        Some(())
+    }
+
+    /// A process' own weight.
+    fn set_process_weight(&mut self, body: &[u8]) -> Answer {
+        match (word(body, 4).and_then(|weight| u16::try_from(weight).ok()), word(body, 8)) {
+            (Some(weight @ 1..=WEIGHT_MAX), Some(process)) if body.len() == 12 => {
                 let machine = &mut *self.machine.borrow_mut();
-                let process = word(body, 8).unwrap_or(0);
                 match machine.protection.account(process) {
                     Some(account) => {
                         machine.bridge.accounts.set_process_weight(account, weight);
@@ -265,7 +282,7 @@ impl Device {
             }
             _ => refuse(
                 ControlStatus::Malformed,
-                format!("a weight is u32 user, u32 weight, 1 to {WEIGHT_MAX}, and u32 process or none"),
+                format!("a process' weight is u32 user, u32 weight, 1 to {WEIGHT_MAX}, u32 process"),
             ),
         }
     }
@@ -316,11 +333,16 @@ impl Device {
                 table.pop_last();
             }
         }
+        self.save_and_answer(token, hre, "the intercall table is");
+        Some(())
+    }
+
+    /// Answers when what has changed is durable.
+    fn save_and_answer(&mut self, token: u32, hre: HreId, what: &'static str) {
         self.save(Box::new(move |device, saved| {
-            let failed = |error| (ControlStatus::MediaFailed, format!("the intercall table is not saved: {error}"));
+            let failed = |error| (ControlStatus::MediaFailed, format!("{what} not saved: {error}"));
             device.answer(token, hre, saved.map(|()| 0).map_err(failed));
         }));
-        Some(())
     }
 
     /// A block namespace is about to go: nobody has rights in its range any more.

@@ -19,6 +19,7 @@ use crate::{Controller, Hre, HreError};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use willow_auth::Credentials;
 
 /// Endpoints that are asked for at first; twice as many each time that they are not enough.
@@ -59,8 +60,15 @@ fn options(attachment: Attachment) -> Result<Options, DirectError> {
     let secret = secret.parse().map_err(|_| DirectError::Agent("it gave a secret that is none".to_owned()))?;
     let credentials = Credentials { host_nqn, secret, controller_secret: None };
     let options = Options::new(address, subsystem_nqn).with_credentials(Arc::new(credentials));
-    // Any host could stand in for a device that asks for no proof.
-    Ok(Options { queues: endpoints.max(1), proof_required: true, reconnect_for: std::time::Duration::ZERO, ..options })
+    Ok(Options {
+        queues: endpoints.max(1),
+        // Any host could stand in for a device that asks for no proof.
+        proof_required: true,
+        reconnect_for: Duration::ZERO,
+        // The agent watches this process, and the device that agent: a thread that does something else is not taken for dead.
+        keep_alive: Duration::ZERO,
+        ..options
+    })
 }
 
 impl Association {

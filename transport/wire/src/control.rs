@@ -46,10 +46,12 @@ pub const CHANGE_INTERCALLS: u8 = 18;
 pub const LIST_INTERCALLS: u8 = 19;
 /// Reply: JSON array of [`ProcessInfo`].
 pub const LIST_PROCESSES: u8 = 20;
-/// Payload: u32 user, u32 weight, and u32 process or none: the part of the processors that the user's processes, or that one, have.
+/// Payload: u32 user, u32 weight (0: none), and u32 process or none: the part of the processors that the user's processes, or that one, have.
 pub const SET_WEIGHT: u8 = 21;
 /// Result: SPUs in bits 15:0, the binary logarithm of the stripe of block namespaces in bytes in bits 31:16.
 pub const STRIPES: u8 = 22;
+/// Reply: JSON array of (user, weight).
+pub const LIST_WEIGHTS: u8 = 23;
 
 /// Upcall of SPU-OS (app 0) to the agent: a permission was missed. Body: u32 originating HRE, u32 app, u64 first byte and u64 one
 /// past the last byte of the bank's range, u64 rights wanted.
