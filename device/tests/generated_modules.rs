@@ -8,9 +8,8 @@
 //! The modules come from a program of their own, which `make test` builds and names in `WILLOW_MODULE_GENERATOR`. A module's number decides
 //! what it is, and each shard of a thousand begins with a device of its own, so that what happens is the same however many processors
 //! share the shards. `WILLOW_MODULES` asks for another number, `WILLOW_MODULES_FIRST` for others than the first (a module takes 3 ms of a
-//! processor: compiling it is what takes the time). What they do is
-//! random: few find the way to NV memory that may be touched, so that the deep part of this is `hostile_programs.rs`, and the wide
-//! part here.
+//! processor: compiling it is what takes the time). What they do is random: few find the way to NV memory that may be touched, so that the
+//! deep part of this is `hostile_programs.rs`, and the wide part here.
 
 mod common;
 use common::slow::Watch;
