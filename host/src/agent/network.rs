@@ -67,7 +67,7 @@ pub struct Network {
 impl Network {
     /// Connects.
     pub fn connect(options: &Options) -> Result<Network, AgentError> {
-        if options.credentials.is_none() {
+        if options.credentials.is_none() && options.psk.is_none() {
             let why = "an agent over NVMe/TCP needs a key of this host (--key; the device: serve --host-key): without, anybody who \
                        reaches the device acts as a kernel";
             return Err(AgentError(why.to_owned()));
