@@ -24,6 +24,7 @@ mod host;
 mod psk;
 mod respond;
 mod secret;
+mod text;
 
 pub use controller::{Computation, Computed, ControllerExchange, OutOfOrder, Policy, Sent, SequenceNumbers};
 pub use entropy::{Entropy, NoEntropy};

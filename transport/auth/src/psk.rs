@@ -12,6 +12,7 @@
 //!
 //! What always holds: keys and what follows from them are wiped when dropped, and printed by [`PresharedKey::to_text`] alone.
 
+use crate::text::{self, Parsed, TextError};
 use crate::{Entropy, Hash, NoEntropy};
 use base64ct::{Base64, Encoding};
 use std::fmt;
@@ -127,11 +128,7 @@ impl PresharedKey {
 
     /// Its text form, as `nvme gen-tls-key` writes it.
     pub fn to_text(&self) -> Zeroizing<String> {
-        let mut checked = Zeroizing::new(Vec::with_capacity(self.bytes.len() + 4));
-        checked.extend_from_slice(&self.bytes);
-        checked.extend_from_slice(&crc32fast::hash(&self.bytes).to_le_bytes());
-        let encoded = Zeroizing::new(Base64::encode_string(&checked));
-        Zeroizing::new(format!("{PREFIX}{:02x}:{}:", self.transform.map_or(0, Hash::id), *encoded))
+        text::write(PREFIX, self.transform, &self.bytes)
     }
 
     /// Hash of the cipher suite that it is for.
@@ -213,33 +210,29 @@ impl FromStr for PresharedKey {
     type Err = PskError;
 
     fn from_str(text: &str) -> Result<Self, PskError> {
-        let rest = text.strip_prefix(PREFIX).ok_or(PskError::Form)?;
-        let (transform, rest) = rest.split_once(':').ok_or(PskError::Form)?;
-        let encoded = rest.strip_suffix(':').ok_or(PskError::Form)?;
-        let transform = match transform {
-            "00" => None,
-            "01" => Some(Hash::Sha256),
-            "02" => Some(Hash::Sha384),
-            _ => return Err(PskError::Hash),
+        let check = |transform: Option<Hash>, length| match (transform, length) {
+            (Some(Hash::Sha512), _) => Err(TextError::Hash),
+            (None, 32 | 48) => Ok(()),
+            (Some(hash), _) if length == hash.bytes() => Ok(()),
+            _ => Err(TextError::Length(length)),
         };
-        if text.len() > PSK_TEXT_BYTES_MAX {
-            return Err(PskError::Form);
-        }
-        let mut bytes = Zeroizing::new(Base64::decode_vec(encoded).map_err(|_| PskError::Base64)?);
-        let length = bytes.len().saturating_sub(4);
-        let fits = transform.map_or(matches!(length, 32 | 48), |hash| length == hash.bytes());
-        if !fits {
-            return Err(PskError::Length(length));
-        }
-        let checksum: [u8; 4] = bytes[length..].try_into().map_err(|_| PskError::Form)?;
-        bytes.truncate(length);
-        if crc32fast::hash(&bytes) != u32::from_le_bytes(checksum) {
-            return Err(PskError::Checksum);
-        }
+        let Parsed { transform, bytes } = text::parse(text, PREFIX, PSK_TEXT_BYTES_MAX, check)?;
         if bytes.iter().all(|byte| *byte == 0) {
             return Err(PskError::Zero);
         }
         Ok(PresharedKey { transform, bytes })
+    }
+}
+
+impl From<TextError> for PskError {
+    fn from(error: TextError) -> Self {
+        match error {
+            TextError::Form => PskError::Form,
+            TextError::Hash => PskError::Hash,
+            TextError::Base64 => PskError::Base64,
+            TextError::Length(bytes) => PskError::Length(bytes),
+            TextError::Checksum => PskError::Checksum,
+        }
     }
 }
 

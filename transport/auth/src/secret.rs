@@ -1,8 +1,8 @@
 //! Secrets in their text form (NVMe Base 8.13.5.8.2): `DHHC-1:hh:base64:`, where hh says which hash transforms the secret into the key of
 //! one NQN (00: none), and the base64 holds 32, 48 or 64 bytes and their CRC-32, little-endian.
 
+use crate::text::{self, Parsed, TextError};
 use crate::{Entropy, Hash, NoEntropy};
-use base64ct::{Base64, Encoding};
 use std::fmt;
 use std::str::FromStr;
 use zeroize::Zeroizing;
@@ -48,11 +48,7 @@ impl Secret {
 
     /// Its text form.
     pub fn to_text(&self) -> Zeroizing<String> {
-        let mut checked = Zeroizing::new(Vec::with_capacity(self.bytes.len() + 4));
-        checked.extend_from_slice(&self.bytes);
-        checked.extend_from_slice(&crc32fast::hash(&self.bytes).to_le_bytes());
-        let encoded = Zeroizing::new(Base64::encode_string(&checked));
-        Zeroizing::new(format!("{PREFIX}{:02x}:{}:", self.transform.map_or(0, Hash::id), *encoded))
+        text::write(PREFIX, self.transform, &self.bytes)
     }
 
     /// The key for one NQN (8.13.5.7): the secret itself, or its HMAC over the NQN and `NVMe-over-Fabrics`.
@@ -68,30 +64,24 @@ impl FromStr for Secret {
     type Err = SecretError;
 
     fn from_str(text: &str) -> Result<Self, SecretError> {
-        let rest = text.strip_prefix(PREFIX).ok_or(SecretError::Form)?;
-        let (transform, rest) = rest.split_once(':').ok_or(SecretError::Form)?;
-        let encoded = rest.strip_suffix(':').ok_or(SecretError::Form)?;
-        let transform = match transform {
-            "00" => None,
-            "01" => Some(Hash::Sha256),
-            "02" => Some(Hash::Sha384),
-            "03" => Some(Hash::Sha512),
-            _ => return Err(SecretError::Hash),
+        let check = |_, length| match length {
+            32 | 48 | 64 => Ok(()),
+            _ => Err(TextError::Length(length)),
         };
-        if text.len() > SECRET_TEXT_BYTES_MAX {
-            return Err(SecretError::Form);
-        }
-        let mut bytes = Zeroizing::new(Base64::decode_vec(encoded).map_err(|_| SecretError::Base64)?);
-        let length = bytes.len().saturating_sub(4);
-        if !matches!(length, 32 | 48 | 64) {
-            return Err(SecretError::Length(length));
-        }
-        let checksum: [u8; 4] = bytes[length..].try_into().map_err(|_| SecretError::Form)?;
-        bytes.truncate(length);
-        if crc32fast::hash(&bytes) != u32::from_le_bytes(checksum) {
-            return Err(SecretError::Checksum);
-        }
+        let Parsed { transform, bytes } = text::parse(text, PREFIX, SECRET_TEXT_BYTES_MAX, check)?;
         Ok(Secret { transform, bytes })
+    }
+}
+
+impl From<TextError> for SecretError {
+    fn from(error: TextError) -> Self {
+        match error {
+            TextError::Form => SecretError::Form,
+            TextError::Hash => SecretError::Hash,
+            TextError::Base64 => SecretError::Base64,
+            TextError::Length(bytes) => SecretError::Length(bytes),
+            TextError::Checksum => SecretError::Checksum,
+        }
     }
 }
 
