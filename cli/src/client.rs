@@ -27,8 +27,10 @@ pub const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Options for connecting to the subsystem at an address; its name is asked for at the discovery service there.
 pub fn options(runtime: &Runtime, target: &TargetOption, address: SocketAddr) -> Outcome<Options> {
     let mut options = Options::new(address, DISCOVERY_NQN);
+    let mut hint = "start one with willow serve, use --target, or --key where it demands TLS";
     if let Some(key) = target.host_key()? {
         options = options.with_host_key(key);
+        hint = "start one with willow serve, or use --target";
     }
     options.connect_timeout = CONNECT_TIMEOUT;
     options.command_timeout = REQUEST_TIMEOUT;
@@ -36,8 +38,7 @@ pub fn options(runtime: &Runtime, target: &TargetOption, address: SocketAddr) ->
     // Nothing runs between two requests of a command that could feed the timer.
     options.keep_alive = Duration::ZERO;
     let found = runtime.block_on(willow_host::nvme_tcp::discover(&options));
-    let found =
-        found.context(|| format!("no device answers at {address} (start one with willow serve, or use --target)"))?;
+    let found = found.context(|| format!("no device answers at {address} ({hint})"))?;
     match found.into_iter().find(|entry| entry.subsystem_nqn != DISCOVERY_NQN) {
         Some(entry) => options.subsystem_nqn = entry.subsystem_nqn,
         None => fail!("the discovery service at {address} knows no subsystem: is it a Willow device?"),
