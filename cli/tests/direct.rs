@@ -76,7 +76,8 @@ impl World {
         fs::create_dir_all(folder.join("files")).map_err(say)?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).map_err(say)?;
         let willow = folder.join("willow");
-        fs::copy(env!("CARGO_BIN_EXE_willow"), &willow).map_err(say)?;
+        // By a process of its own: what is open for writing, be it in a child of another thread, cannot be run.
+        command("cp", &[env!("CARGO_BIN_EXE_willow"), &willow.display().to_string()])?;
         let image = folder.join("image").display().to_string();
         File::create(&image).and_then(|file| file.set_len(IMAGE_BYTES as u64)).map_err(say)?;
         command(

@@ -116,7 +116,10 @@ impl Stage {
         }
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("its mode");
         let willow = folder.join("willow");
-        fs::copy(crate::daemon::binary(), &willow).expect("a copy of the command");
+        // By a process of its own: a child that another test's thread makes meanwhile would inherit the file, open for writing, and a file
+        // that is open for writing cannot be run.
+        let binary = crate::daemon::binary();
+        tool("cp", &[&binary.display().to_string(), &willow.display().to_string()]).expect("a copy of the command");
         let mut stage = Stage {
             folder,
             willow,
