@@ -148,14 +148,14 @@ impl Bridge {
         (admits && self.transfers.len() < most && self.accounts.admits(account)).then_some(account)
     }
 
-    /// Takes a request in; call only after [`Bridge::admits`].
+    /// Takes a request in; call only after [`Bridge::admits`]. Its key, and where it goes, which is empty and to be filled at once.
     #[inline(always)]
-    pub fn begin(&mut self, (hre, account): (HreId, u16), transfer: impl FnOnce() -> Transfer) -> u32 {
+    pub fn begin(&mut self, hre: HreId, account: u16) -> (u32, &mut Option<Transfer>) {
         self.accounts.begin(account);
         if let Some(hre) = self.hre(hre) {
             hre.in_flight += 1;
         }
-        self.transfers.put(transfer)
+        self.transfers.reserve()
     }
 
     /// One RPC of a request has ended; the last one completes it.
@@ -237,8 +237,9 @@ mod tests {
         Bridge::new(in_flight_max, Accounts::new(limits, 1, &[], &[]))
     }
 
-    fn transfer(hre: HreId, outstanding: u32) -> Transfer {
-        Transfer {
+    fn begin(bridge: &mut Bridge, hre: HreId, outstanding: u32) -> u32 {
+        let (key, place) = bridge.begin(hre, KERNEL);
+        *place = Some(Transfer {
             hre,
             account: KERNEL,
             tag: 7,
@@ -250,14 +251,15 @@ mod tests {
             outstanding,
             outcome: RpcOutcome::Answered { status: 0 },
             result: 0,
-        }
+        });
+        key
     }
 
     #[test]
     fn a_request_completes_once_with_its_first_failure() {
         let mut bridge = bridge(4);
         let hre = bridge.open(None).unwrap();
-        let key = bridge.begin((hre, KERNEL), || transfer(hre, 3));
+        let key = begin(&mut bridge, hre, 3);
         bridge.end_rpc(key, RpcOutcome::Answered { status: 0 }, 1);
         bridge.end_rpc(key, RpcOutcome::Answered { status: 9 }, 0);
         assert!(bridge.completions.is_empty());
@@ -273,7 +275,7 @@ mod tests {
         let mut bridge = bridge(1);
         let hre = bridge.open(None).unwrap();
         assert_eq!(bridge.admits(hre), Some(KERNEL));
-        let key = bridge.begin((hre, KERNEL), || transfer(hre, 1));
+        let key = begin(&mut bridge, hre, 1);
         assert_eq!(bridge.admits(hre), None);
         bridge.close(hre);
         assert_ne!(bridge.open(None).unwrap(), hre);

@@ -227,7 +227,7 @@ impl Device {
                 replied_bytes: 0,
                 origin: Origin::Event { watch: watch.unwrap_or(0) },
             };
-            if !machine.send(activity, Endpoint::Bridge)
+            if !machine.send(account, activity, Endpoint::Bridge)
                 && let Some(watch) = watch
                 && let Some(left) = machine.watches.get_mut(&watch)
             {
@@ -281,7 +281,9 @@ impl Device {
         if machine.is_timed() && machine.events.held() + count > EVENTS_MAX / 2 {
             return Err(request);
         }
-        let transfer = machine.bridge.begin((hre, account), || Transfer {
+        let (transfer, place) = machine.bridge.begin(hre, account);
+        // It is empty: nothing to drop.
+        std::mem::forget(place.replace(Transfer {
             hre,
             account,
             tag: request.tag,
@@ -293,7 +295,7 @@ impl Device {
             outstanding: count as u32,
             outcome: RpcOutcome::Answered { status: 0 },
             result: 0,
-        });
+        }));
         match request.rpcs {
             RpcList::One(rpc) => send_rpc(&mut machine, (hre, account), transfer, rpc),
             RpcList::Many(rpcs) => {
@@ -546,7 +548,7 @@ fn send_rpc(machine: &mut Machine, (hre, account): (HreId, u16), transfer: u32, 
         replied_bytes: 0,
         origin: Origin::Host { transfer },
     };
-    if !machine.send(activity, Endpoint::Host) {
+    if !machine.send(account, activity, Endpoint::Host) {
         machine.bridge.end_rpc(transfer, RpcOutcome::Refused, 0);
     }
 }

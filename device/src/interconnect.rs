@@ -15,23 +15,22 @@ pub const MESSAGES_PER_SPU_MAX: u32 = 256;
 pub const USERS_MESSAGES_PER_SPU_MAX: u32 = 128;
 
 impl Machine {
-    /// Puts a request on the interconnect; false where the device holds as many as it can.
+    /// Puts a request on the interconnect, as work of its account; false where the device holds as many as it can.
     #[inline(always)]
-    pub fn send(&mut self, activity: impl FnOnce() -> Activity, from: Endpoint) -> bool {
+    pub fn send(&mut self, account: u16, activity: impl FnOnce() -> Activity, from: Endpoint) -> bool {
         if !self.activities.has_room() {
             return false;
         }
         let token = self.activities.put(activity);
-        let Some(activity) = self.activities.get(token) else { return false };
         if self.timing.is_none() {
-            self.events.push(activity.account, Event::Deliver { token });
+            self.events.push(account, Event::Deliver { token });
             return true;
         }
         self.send_timed(token, from);
         true
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn send_timed(&mut self, token: u32, from: Endpoint) {
         let Some(activity) = self.activities.get(token) else { return };
         let to = Endpoint::Spu(activity.spu);

@@ -42,15 +42,22 @@ impl<T> Slab<T> {
     /// parts to be written.)
     #[inline(always)]
     pub fn put(&mut self, value: impl FnOnce() -> T) -> u32 {
+        let (key, place) = self.reserve();
+        // It holds nothing, which the compiler cannot know: nothing to drop.
+        std::mem::forget(place.replace(value()));
+        key
+    }
+
+    /// Takes a place, where [`Slab::has_room`], that is empty and to be filled at once; and its key.
+    #[inline(always)]
+    pub fn reserve(&mut self) -> (u32, &mut Option<T>) {
         let place = match self.free.pop() {
             Some(place) => place,
             None => self.another_place(),
         };
         let entry = &mut self.entries[place as usize];
-        // A free entry holds nothing, which the compiler cannot know: nothing to drop.
-        std::mem::forget(entry.value.replace(value()));
         self.len += 1;
-        u32::from(entry.generation) << 16 | u32::from(place)
+        (u32::from(entry.generation) << 16 | u32::from(place), &mut entry.value)
     }
 
     #[cold]

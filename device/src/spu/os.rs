@@ -386,7 +386,7 @@ impl Machine {
     }
 
     /// Under a model: ends a wait that took no store's time with `result` when a DMA that begins after this run has ended.
-    #[inline(always)]
+    #[inline(never)]
     pub fn complete_after(
         &mut self,
         (transfer, streamed): (Transfer, bool),
@@ -440,6 +440,13 @@ impl Machine {
         }
     }
 
+    /// Under a model: a host's request is answered, with what of its reply has not gone ahead.
+    #[inline(never)]
+    fn answer_timed(&mut self, spu: u16, (transfer, outcome, result): (u32, RpcOutcome, u32), replied_bytes: u64) {
+        let ends = (Endpoint::Spu(spu), Endpoint::Host);
+        self.carry(|| Event::Response { transfer, outcome, result }, ends, 0, replied_bytes);
+    }
+
     /// Ends an activity and tells whoever asked.
     #[inline]
     pub fn end_activity(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
@@ -452,8 +459,7 @@ impl Machine {
             if !self.is_timed() {
                 return self.bridge.end_rpc(transfer, outcome, result);
             }
-            let ends = (Endpoint::Spu(spu), Endpoint::Host);
-            return self.carry(|| Event::Response { transfer, outcome, result }, ends, 0, replied_bytes);
+            return self.answer_timed(spu, (transfer, outcome, result), replied_bytes);
         }
         let Some(activity) = self.activities.remove(token) else { return };
         match activity.origin {

@@ -264,7 +264,7 @@ impl Machine {
                 reply_pointer: message.reply_pointer,
             })),
         };
-        if !self.send(|| activity, Endpoint::Spu(message.caller.spu)) {
+        if !self.send(activity.account, || activity, Endpoint::Spu(message.caller.spu)) {
             self.release_inbox(spu, users);
             self.message_gone(sender);
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
