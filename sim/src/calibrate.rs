@@ -79,8 +79,7 @@ impl Fitter<'_> {
         let wanted = figure.value;
         let before = self.preset.parameter(parameter).ok_or_else(|| other(format!("no parameter {parameter}")))?;
         let mut best = (before, self.model(parameter, before, id, metric)?);
-        // As a ratio: twice as much is as wrong as half as much.
-        let error = |modelled: f64| (modelled / wanted).ln().abs();
+        let error = |modelled: f64| (modelled / wanted - 1.0).abs();
         // Threads come whole.
         let whole = parameter.ends_with("_threads");
         let (mut low, mut high) = if whole { (1.0, 64.0) } else { (0.0, (before * 8.0).max(1.0)) };
