@@ -4,11 +4,14 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+/// Bytes of a piece of a file in pieces: a block of the file system.
+const PIECE_BYTES: usize = 4096;
 
 /// Runs a program; what it printed, or what it said was wrong.
 pub fn tool(program: &str, arguments: &[&str]) -> Result<String, String> {
@@ -182,6 +185,19 @@ impl Stage {
         chown(&path, Some(owner), Some(owner)).expect("its owner");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
         path
+    }
+
+    /// Makes a file of so many pieces of 4 KiB, with a hole of as much behind each, so that each is an extent of its own; with what it
+    /// holds.
+    pub fn in_pieces(&self, name: &str, pieces: usize) -> (fs::File, Vec<u8>) {
+        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(self.on_it(name)).expect("made");
+        let mut model = vec![0; pieces * 2 * PIECE_BYTES];
+        for (piece, both) in model.chunks_mut(2 * PIECE_BYTES).enumerate() {
+            both[..PIECE_BYTES].copy_from_slice(&contents(PIECE_BYTES, piece as u32));
+            file.write_all_at(&both[..PIECE_BYTES], (piece * 2 * PIECE_BYTES) as u64).expect("written");
+        }
+        file.set_len(model.len() as u64).expect("its length");
+        (file, model)
     }
 
     /// A copy of the command, where every user gets to.

@@ -2,7 +2,6 @@
 //! die in the middle. Skipped, with a line that says why, as the stage says.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -131,23 +130,15 @@ fn an_agent_without_descriptors_goes_on_when_it_has_some() {
 
 #[test]
 fn a_file_in_many_pieces_is_read_and_written_whole() {
-    const PIECES: u64 = 3000;
+    const PIECES: usize = 3000;
     let Some(stage) = or_skip("a_file_in_many_pieces_is_read_and_written_whole", Stage::ext4()) else { return };
     let session = session(&stage);
     let path = stage.on_it("pieces");
-    let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("made");
-    let mut model = vec![0; (PIECES * 8192) as usize];
-    for piece in 0..PIECES {
-        // Every other block: what is between is a hole.
-        let data = contents(4096, piece as u32);
-        file.write_all_at(&data, piece * 8192).expect("written");
-        model[(piece * 8192) as usize..][..4096].copy_from_slice(&data);
-    }
-    file.set_len(PIECES * 8192).expect("its length");
+    let (file, mut model) = stage.in_pieces("pieces", PIECES);
     file.sync_all().expect("synced");
     let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
     let mapped = agent.open(&file).expect("directly");
-    assert_eq!(mapped.extents().len() as u64, PIECES);
+    assert_eq!(mapped.extents().len(), PIECES);
     assert!(mapped.can_write(8192, 4096) && !mapped.can_write(8192, 4097));
     mapped.close().expect("closed");
     let direct = File::new(&session, file).expect("a file");
@@ -156,8 +147,9 @@ fn a_file_in_many_pieces_is_read_and_written_whole() {
     assert_eq!(direct.pread(&mut got, 0).expect("read"), model.len());
     assert!(got[..model.len()] == model);
     for piece in (0..PIECES).rev().step_by(7) {
-        assert_eq!(direct.pwrite(&contents(4000, 9), piece * 8192 + 50).expect("written"), 4000);
-        model[(piece * 8192 + 50) as usize..][..4000].copy_from_slice(&contents(4000, 9));
+        let at = piece * 8192 + 50;
+        assert_eq!(direct.pwrite(&contents(4000, 9), at as u64).expect("written"), 4000);
+        model[at..][..4000].copy_from_slice(&contents(4000, 9));
     }
     assert!(direct.is_direct() && session.counts().kernel_writes == 0, "{:?}", session.counts());
     direct.close();

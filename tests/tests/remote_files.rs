@@ -2,7 +2,6 @@
 //! device by tickets, and what becomes of both when either dies. Skipped, with a line that says why, as the stage says.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -342,19 +341,11 @@ fn an_agent_that_is_silent_is_gone_for_the_device_and_finds_that_out() {
 
 #[test]
 fn what_a_small_table_loses_the_agent_installs_again_over_the_network() {
-    const PIECES: u64 = 8000;
     let test = "what_a_small_table_loses_the_agent_installs_again_over_the_network";
     let flags = ["--preset", "bee3", "--clock", "free", "--ram", "--size", "128M"];
     let Some(stage) = or_skip(test, Stage::remote(&flags)) else { return };
     let path = stage.on_it("pieces");
-    let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("made");
-    let mut model = vec![0; (PIECES * 8192) as usize];
-    for piece in 0..PIECES {
-        let data = contents(4096, piece as u32);
-        file.write_all_at(&data, piece * 8192).expect("written");
-        model[(piece * 8192) as usize..][..4096].copy_from_slice(&data);
-    }
-    file.set_len(PIECES * 8192).expect("its length");
+    let (file, model) = stage.in_pieces("pieces", 8000);
     let session = session(&stage);
     let file = File::new(&session, file).expect("a file");
     file.take().expect("directly");
