@@ -6,8 +6,8 @@
 //! - a miss that no grant could mend (no block namespace there) is no miss: it fails and nobody is told;
 //! - a block namespace has at most one agent, so that a device may be shared by hosts, each with namespaces and an agent of its own;
 //! - at most one upcall an SPU and process is out; what that process misses there meanwhile waits for the same answer;
-//! - a parked DMA ends: retried when the agent says so, at most [`RETRIES_MAX`] times about what it misses itself, or failed with `ERROR_PERMISSION` when the
-//!   agent says no or is gone, when the range is revoked, or after [`MISS_NS_MAX`];
+//! - a parked DMA ends: retried when the agent says so, at most [`RETRIES_MAX`] times about what it misses itself, or failed with
+//!   `ERROR_PERMISSION` when the agent says no or is gone, when the range is revoked, or after [`MISS_NS_MAX`];
 //! - a retried DMA is checked anew, like any other; nothing of a parked one has moved before.
 
 use super::abi;

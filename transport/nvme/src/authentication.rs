@@ -183,18 +183,15 @@ impl<B: Backend> Subsystem<B> {
         Err(Failure::at(Status::CONNECT_INVALID_HOST, willow_wire::spec::fabrics::connect_offset::HOSTNQN))
     }
 
-    /// How hosts prove themselves: as configured, or by default where only tickets are proved.
-    pub(crate) fn host_authentication(&self) -> HostAuthentication {
+    /// What is agreed to, and where random bytes come from: as configured, or by default where only tickets are proved.
+    pub(crate) fn policy_and_entropy(&self) -> (Policy, Entropy) {
         let configured = self.config.authentication.as_ref();
-        configured.map_or_else(HostAuthentication::default, |configured| HostAuthentication {
-            hosts: BTreeMap::new(),
-            ..configured.clone()
-        })
+        configured.map(|configured| (configured.policy.clone(), configured.entropy.clone())).unwrap_or_default()
     }
 
     /// From here on the queue's host has to prove itself.
     pub(crate) fn expect_authentication(&mut self, index: u16, credentials: Arc<Credentials>) {
-        let HostAuthentication { policy, entropy, .. } = self.host_authentication();
+        let (policy, entropy) = self.policy_and_entropy();
         let deadline_ns = self.now_ns.saturating_add(AUTHENTICATION_LIMIT.as_nanos() as u64);
         let ends = Ends { credentials, subsystem_nqn: self.config.nqn.clone() };
         let exchange = ControllerExchange::new(ends, policy, entropy);

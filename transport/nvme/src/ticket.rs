@@ -4,7 +4,8 @@
 //! What always holds:
 //! - a ticket is good for one association: the first that proves to have its secret; for another, or after its time, it is not there;
 //! - a ticket and what came by it end when it is withdrawn, and with the controller that asked for it;
-//! - a controller that came by a ticket has every queue on endpoints of the ticket's process, as many as the ticket says at most, asks for no tickets, and manages nothing.
+//! - a controller that came by a ticket has every queue on endpoints of the ticket's process, as many as the ticket says at most, asks
+//!   for no tickets, and manages nothing.
 
 use std::sync::Arc;
 
@@ -65,7 +66,7 @@ impl<B: Backend> Subsystem<B> {
         if self.tickets.len() >= TICKETS_MAX {
             return Err(Failure::retryable(Status::OPERATION_DENIED));
         }
-        let entropy = self.host_authentication().entropy;
+        let (_, entropy) = self.policy_and_entropy();
         let mut id = [0; 16];
         let made = entropy.fill(&mut id).and_then(|()| Secret::generate(Some(Hash::Sha256), &entropy));
         let secret = made.map_err(|_| Failure::retryable(Status::INTERNAL_ERROR))?;

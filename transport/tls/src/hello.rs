@@ -103,30 +103,23 @@ mod tests {
         message
     }
 
-    const EXTENSIONS: &[u8] = &[
-        0, 43, 0, 3, 2, 3, 4, // versions
-        0, 41, 0, 20, // pre-shared keys
-        0, 13, 0, 2, b'm', b'e', 0, 0, 0, 0, 0, 1, b'y', 0, 0, 0, 0, // identities
-        0, 3, 2, 8, 9, // binders
-    ];
+    /// Versions, then pre-shared keys: one identity and its binder.
+    const ONE: &[u8] = &[0, 43, 0, 3, 2, 3, 4, 0, 41, 0, 15, 0, 8, 0, 2, b'm', b'e', 0, 0, 0, 0, 0, 3, 2, 8, 9];
+    /// Pre-shared keys: two identities, and a binder for the first alone.
+    const TWO: &[u8] = &[0, 41, 0, 22, 0, 15, 0, 2, b'm', b'e', 0, 0, 0, 0, 0, 1, b'y', 0, 0, 0, 0, 0, 3, 2, 8, 9];
 
     #[test]
     fn offers_are_found_with_what_they_prove() {
-        // Two identities, and a binder for one of them alone.
-        let mut both = EXTENSIONS.to_vec();
-        both[10] = 23 - 1;
-        assert_eq!(Offers::parse(&hello(&both)), None);
-        let whole = [&EXTENSIONS[..11], &[0, 8, 0, 2, b'm', b'e', 0, 0, 0, 0, 0, 3, 2, 8, 9]].concat();
-        let mut whole = whole;
-        whole[10] = 15;
-        let message = hello(&whole);
+        let message = hello(ONE);
         let offers = Offers::parse(&message).unwrap();
         assert_eq!(offers.offers, [Offer { identity: b"me", binder: &[8, 9] }]);
+        // All before the binders and their length.
         assert_eq!(offers.proved.len(), message.len() - 5);
         for length in 0..message.len() {
             assert_eq!(Offers::parse(&message[..length]), None, "cut at {length}");
         }
-        assert_eq!(Offers::parse(&hello(&[0, 43, 0, 3, 2, 3, 4])), None);
+        assert_eq!(Offers::parse(&hello(TWO)), None, "an identity without a proof");
+        assert_eq!(Offers::parse(&hello(&ONE[..7])), None, "no pre-shared key");
     }
 
     proptest! {
@@ -134,7 +127,7 @@ mod tests {
         fn any_bytes_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..600), at in 0usize..64, byte: u8) {
             let _ = Offers::parse(&bytes);
             let _ = Offers::parse(&hello(&bytes));
-            let mut message = hello(EXTENSIONS);
+            let mut message = hello(ONE);
             let place = message.len() - 1 - at % message.len();
             message[place] = byte;
             if let Some(offers) = Offers::parse(&message) {
