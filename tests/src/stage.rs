@@ -48,6 +48,17 @@ pub fn contents(bytes: usize, seed: u32) -> Vec<u8> {
     (0..bytes as u32).map(|at| (at ^ seed << 20).wrapping_mul(2_654_435_761).rotate_left(9) as u8).collect()
 }
 
+/// How the agent reaches the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// By its socket.
+    Memory,
+    /// By NVMe/TCP, in the clear.
+    Network,
+    /// By NVMe/TCP over TLS, which the device demands.
+    Tls,
+}
+
 /// A stage.
 pub struct Stage {
     /// Of all of it.
@@ -94,11 +105,11 @@ fn end(child: &mut Child) {
 impl Stage {
     /// With the file system that this command makes, of this size; the error says why that cannot be tested here.
     pub fn new(make: &[&str], size: &str) -> Result<Stage, String> {
-        Stage::with(make, &["--ram", "--size", size], false)
+        Stage::with(make, &["--ram", "--size", size], By::Memory)
     }
 
-    /// With the file system that this command makes, on a device with these flags, reached by the agent over NVMe/TCP or not.
-    fn with(make: &[&str], flags: &[&str], is_remote: bool) -> Result<Stage, String> {
+    /// With the file system that this command makes, on a device with these flags.
+    fn with(make: &[&str], flags: &[&str], by: By) -> Result<Stage, String> {
         if !fs::metadata("/proc/self").is_ok_and(|this| std::os::unix::fs::MetadataExt::uid(&this) == 0) {
             return Err("it is not run as root".to_owned());
         }
@@ -138,14 +149,19 @@ impl Stage {
         let media = stage.path("media");
         let flags = flags.iter().map(|flag| if *flag == "MEDIA" { &media } else { *flag });
         let mut serve: Vec<&str> = ["serve", "--log", "error", "--socket", &device].into_iter().chain(flags).collect();
-        if is_remote {
-            tool(&stage.willow.display().to_string(), &["key", "new", &key])?;
-            serve.extend(["--host-key", &key]);
+        let (new_key, demand): (&[&str], &[&str]) = match by {
+            By::Memory => (&[], &[]),
+            By::Network => (&["key", "new", &key], &["--host-key", &key]),
+            By::Tls => (&["key", "new", "--tls", &key], &["--host-key", &key, "--tls", "required"]),
+        };
+        if by != By::Memory {
+            tool(&stage.willow.display().to_string(), new_key)?;
         }
+        serve.extend(demand);
         stage.serve = serve.iter().map(ToString::to_string).collect();
         let (served, ready) = stage.serve("127.0.0.1:0");
         let address = ready.split_whitespace().find_map(|word| word.strip_prefix("listen="));
-        stage.address = address.filter(|_| is_remote).map(ToOwned::to_owned);
+        stage.address = address.filter(|_| by != By::Memory).map(ToOwned::to_owned);
         let (mounted, _) = stage.start(&["mount", &mount, "--target", &device]).expect("a mount");
         stage.children.extend([served, mounted]);
         let disk = format!("{mount}/disk");
@@ -163,9 +179,9 @@ impl Stage {
         Stage::new(&["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], "128M")
     }
 
-    /// With ext4, and an agent that reaches the device by NVMe/TCP. `MEDIA` in the device's flags is a folder of the stage.
-    pub fn remote(flags: &[&str]) -> Result<Stage, String> {
-        Stage::with(&["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], flags, true)
+    /// With ext4, and an agent that reaches the device by a network. `MEDIA` in the device's flags is a folder of the stage.
+    pub fn remote(flags: &[&str], by: By) -> Result<Stage, String> {
+        Stage::with(&["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], flags, by)
     }
 
     /// A path beside the file system: `device` and `agent` are the sockets, `key` is the host's key file.

@@ -8,17 +8,21 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use willow_auth::{Credentials, Entropy, Secret};
+use willow_auth::{Credentials, Entropy, HostKey, Secret};
 use willow_host::agent::message::Attachment;
 use willow_host::direct_io::{AgentClient, DirectError, File, Queue, Request, Session, SessionOptions, endpoint};
 use willow_host::{Controller, NvmeError, Options, RpcCall};
-use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_501;
 const BOB: u32 = 54_502;
 
 fn stage(test: &str) -> Option<Stage> {
-    or_skip(test, Stage::remote(&["--ram", "--size", "128M"]))
+    stage_by(test, By::Network)
+}
+
+fn stage_by(test: &str, by: By) -> Option<Stage> {
+    or_skip(test, Stage::remote(&["--ram", "--size", "128M"], by))
 }
 
 fn session(stage: &Stage) -> Arc<Session> {
@@ -65,7 +69,16 @@ fn settles(stage: &Stage, files: &[&Path]) {
 
 #[test]
 fn users_reach_their_own_files_over_the_network_and_no_others() {
-    let Some(stage) = stage("users_reach_their_own_files_over_the_network_and_no_others") else { return };
+    own_files_and_no_others("users_reach_their_own_files_over_the_network_and_no_others", By::Network);
+}
+
+#[test]
+fn users_reach_their_own_files_over_the_network_and_no_others_by_tls() {
+    own_files_and_no_others("users_reach_their_own_files_over_the_network_and_no_others_by_tls", By::Tls);
+}
+
+fn own_files_and_no_others(test: &str, by: By) {
+    let Some(stage) = stage_by(test, by) else { return };
     let alices = stage.owned("alices", ALICE, &contents(700_001, 1));
     let bobs = stage.owned("bobs", BOB, &contents(300_000, 2));
     let read = direct(&stage, ALICE, "read", &alices).output().expect("it runs");
@@ -133,13 +146,24 @@ fn a_process_that_knows_where_anothers_bytes_lie_gets_none_of_them() {
 
 #[test]
 fn tickets_are_for_one_process_and_end_with_it() {
-    let Some(stage) = stage("tickets_are_for_one_process_and_end_with_it") else { return };
+    tickets_of_one_process("tickets_are_for_one_process_and_end_with_it", By::Network);
+}
+
+#[test]
+fn tickets_are_for_one_process_and_end_with_it_by_tls() {
+    tickets_of_one_process("tickets_are_for_one_process_and_end_with_it_by_tls", By::Tls);
+}
+
+fn tickets_of_one_process(test: &str, by: By) {
+    let Some(stage) = stage_by(test, by) else { return };
     let ticket = |agent: &AgentClient| match agent.attach(2, false).expect("a ticket") {
-        Attachment::Network { address, subsystem_nqn, host_nqn, secret, endpoints, process } => {
+        Attachment::Network { address, subsystem_nqn, host_nqn, secret, psk, endpoints, process } => {
             assert!(endpoints == 2 && process > 0);
+            assert_eq!(psk.is_some(), by == By::Tls);
             let secret = secret.parse().expect("a secret");
-            let credentials = Credentials { host_nqn, secret, controller_secret: None };
-            let options = Options::new(address, subsystem_nqn).with_credentials(Arc::new(credentials));
+            let psk = psk.map(|psk| psk.parse().expect("a key"));
+            let credentials = Some(Credentials { host_nqn: host_nqn.clone(), secret, controller_secret: None });
+            let options = Options::new(address, subsystem_nqn).with_host_key(HostKey { host_nqn, credentials, psk });
             Options { reconnect_for: Duration::ZERO, queues: 8, ..options }
         }
         Attachment::Memory { .. } => panic!("it is on a network"),
@@ -160,8 +184,16 @@ fn tickets_are_for_one_process_and_end_with_it() {
             assert!(matches!(error, NvmeError::Authentication { .. }), "{error}");
         }
         let named = Credentials { host_nqn: format!("{}0", of(&first).host_nqn), ..of(&first) };
+        let unknown = if by == By::Tls { "TLS" } else { "Invalid Host" };
         let error = status(Controller::connect(with(&first, named)).await.expect_err("refused"));
-        assert!(error.contains("Invalid Host"), "{error}");
+        assert!(error.contains(unknown), "{error}");
+        if by == By::Tls {
+            let keys = [None, second.psk.clone()];
+            for psk in keys {
+                let error = Controller::connect(Options { psk, ..first.clone() }).await.expect_err("refused");
+                assert!(error.is_connection() || matches!(error, NvmeError::Secure { .. }), "{error}");
+            }
+        }
         // Its own, once, and no more endpoints than were handed out.
         let user = Controller::connect(first.clone()).await.expect("let in");
         assert_eq!(user.queues().await.expect("queues"), 2);
@@ -182,7 +214,16 @@ fn tickets_are_for_one_process_and_end_with_it() {
 
 #[test]
 fn a_process_that_dies_with_commands_under_way_leaves_nothing() {
-    let Some(stage) = stage("a_process_that_dies_with_commands_under_way_leaves_nothing") else { return };
+    deaths_with_commands_under_way("a_process_that_dies_with_commands_under_way_leaves_nothing", By::Network);
+}
+
+#[test]
+fn a_process_that_dies_with_commands_under_way_leaves_nothing_by_tls() {
+    deaths_with_commands_under_way("a_process_that_dies_with_commands_under_way_leaves_nothing_by_tls", By::Tls);
+}
+
+fn deaths_with_commands_under_way(test: &str, by: By) {
+    let Some(stage) = stage_by(test, by) else { return };
     let data = contents(6_000_000, 1);
     let alices = stage.owned("alices", ALICE, &data);
     let device = stage.device_pid().to_string();
@@ -286,8 +327,22 @@ fn programs_go_on_when_the_agent_is_killed_and_started_again() {
 
 #[test]
 fn agent_and_programs_go_on_when_the_device_was_killed_and_started_again() {
-    let test = "agent_and_programs_go_on_when_the_device_was_killed_and_started_again";
-    let Some(mut stage) = or_skip(test, Stage::remote(&["--media", "MEDIA", "--size", "128M"])) else { return };
+    device_killed_and_started_again(
+        "agent_and_programs_go_on_when_the_device_was_killed_and_started_again",
+        By::Network,
+    );
+}
+
+#[test]
+fn agent_and_programs_go_on_when_the_device_was_killed_and_started_again_by_tls() {
+    device_killed_and_started_again(
+        "agent_and_programs_go_on_when_the_device_was_killed_and_started_again_by_tls",
+        By::Tls,
+    );
+}
+
+fn device_killed_and_started_again(test: &str, by: By) {
+    let Some(mut stage) = or_skip(test, Stage::remote(&["--media", "MEDIA", "--size", "128M"], by)) else { return };
     let path = stage.on_it("file");
     fs::write(&path, contents(300_000, 4)).expect("written");
     let session = session(&stage);
@@ -343,7 +398,7 @@ fn an_agent_that_is_silent_is_gone_for_the_device_and_finds_that_out() {
 fn what_a_small_table_loses_the_agent_installs_again_over_the_network() {
     let test = "what_a_small_table_loses_the_agent_installs_again_over_the_network";
     let flags = ["--preset", "bee3", "--clock", "free", "--ram", "--size", "128M"];
-    let Some(stage) = or_skip(test, Stage::remote(&flags)) else { return };
+    let Some(stage) = or_skip(test, Stage::remote(&flags, By::Network)) else { return };
     let path = stage.on_it("pieces");
     let (file, model) = stage.in_pieces("pieces", 8000);
     let session = session(&stage);

@@ -65,12 +65,14 @@ impl Agent {
             connected.endpoints -= u32::from(endpoints);
         }
         let (process, ticket) = made?;
+        let credentials = ticket.credentials.ok_or("the device gave a ticket without a secret")?;
         let options = network.controller.options();
         Ok(Attachment::Network {
             address: options.address,
             subsystem_nqn: options.subsystem_nqn.clone(),
             host_nqn: ticket.host_nqn,
-            secret: ticket.secret.to_text(),
+            secret: credentials.secret.to_text(),
+            psk: ticket.psk.map(|psk| psk.to_text()),
             endpoints,
             process,
         })

@@ -67,6 +67,9 @@ pub enum Attachment {
         host_nqn: String,
         /// What to prove itself with (DHHC-1).
         secret: Zeroizing<String>,
+        /// Key for TLS (NVMeTLSkey-1), where the connection has to be that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        psk: Option<Zeroizing<String>>,
         /// Most endpoints (I/O queues).
         endpoints: u16,
         /// The process' number in the device: the high-order bits of the endpoints' ids.
@@ -75,7 +78,7 @@ pub enum Attachment {
 }
 
 impl std::fmt::Debug for Attachment {
-    /// Without the secret.
+    /// Without secret and key.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Attachment::Memory { device } => formatter.debug_struct("Memory").field("device", device).finish(),
@@ -148,6 +151,7 @@ mod tests {
             subsystem_nqn: "nqn.2025-01.org.example:device".to_owned(),
             host_nqn: "nqn.2025-01.org.example:ticket".to_owned(),
             secret: "DHHC-1:01:hidden:".to_owned().into(),
+            psk: Some("NVMeTLSkey-1:01:hidden:".to_owned().into()),
             endpoints: 4,
             process: 7,
         });

@@ -20,7 +20,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use willow_auth::Credentials;
+use willow_auth::{Credentials, HostKey};
 
 /// Endpoints that are asked for at first; twice as many each time that they are not enough.
 const ENDPOINTS_FIRST: u16 = 4;
@@ -53,13 +53,16 @@ fn lost(error: NvmeError) -> DirectError {
 
 /// What to connect with, of what the agent said.
 fn options(attachment: Attachment) -> Result<Options, DirectError> {
-    let Attachment::Network { address, subsystem_nqn, host_nqn, secret, endpoints, .. } = attachment else {
+    let Attachment::Network { address, subsystem_nqn, host_nqn, secret, psk, endpoints, .. } = attachment else {
         return Err(DirectError::Agent("it has changed its mind about where the device is".to_owned()));
     };
     // What is wrong with it is not repeated: it is a secret.
     let secret = secret.parse().map_err(|_| DirectError::Agent("it gave a secret that is none".to_owned()))?;
-    let credentials = Credentials { host_nqn, secret, controller_secret: None };
-    let options = Options::new(address, subsystem_nqn).with_credentials(Arc::new(credentials));
+    let psk = psk.map(|psk| psk.parse()).transpose();
+    let psk = psk.map_err(|_| DirectError::Agent("it gave a key for TLS that is none".to_owned()))?;
+    let credentials = Credentials { host_nqn: host_nqn.clone(), secret, controller_secret: None };
+    let key = HostKey { host_nqn, credentials: Some(credentials), psk };
+    let options = Options::new(address, subsystem_nqn).with_host_key(key);
     Ok(Options {
         queues: endpoints.max(1),
         // Any host could stand in for a device that asks for no proof.

@@ -14,7 +14,7 @@
 //!   names alone.
 //!
 //! Who may call it: the subsystem ([`ControllerExchange`]), the initiator ([`HostExchange`]), and who keeps keys ([`Secret`],
-//! [`PresharedKey`], [`HostKey`]).
+//! [`PresharedKey`], [`HostKey`], [`KeyRing`]).
 
 mod controller;
 mod entropy;
@@ -23,6 +23,7 @@ mod hash;
 mod host;
 mod psk;
 mod respond;
+mod ring;
 mod secret;
 mod text;
 
@@ -32,6 +33,7 @@ pub use group::{Group, GroupError, KeyPair};
 pub use hash::Hash;
 pub use host::{HostExchange, HostFailure};
 pub use psk::{Derivation, Identity, PSK_IDENTITY_BYTES_MAX, PSK_TEXT_BYTES_MAX, PresharedKey, PskError, TlsKey};
+pub use ring::{KeyRing, LentKey};
 pub use secret::{SECRET_TEXT_BYTES_MAX, Secret, SecretError};
 
 use std::sync::Arc;

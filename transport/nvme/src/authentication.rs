@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use willow_auth::{
-    Computation, Computed, ControllerExchange, Credentials, Ends, Entropy, HostKey, Policy, PresharedKey, Sent,
+    Computation, Computed, ControllerExchange, Credentials, Ends, Entropy, HostKey, KeyRing, Policy, PresharedKey, Sent,
 };
 use willow_wire::spec::authentication::{
     AuthenticationCommand, MESSAGE_BYTES_MAX, SECURITY_PROTOCOL, SECURITY_PROTOCOL_SPECIFIC,
@@ -58,14 +58,14 @@ impl HostAuthentication {
         Ok(authentication)
     }
 
-    /// Whether a host of this name has to come by TLS.
+    /// Whether a host of this name has to come by TLS. (Tickets know it of themselves.)
     pub fn requires_tls(&self, host_nqn: &str) -> bool {
         self.tls_required || self.hosts.get(host_nqn).is_some_and(|host| host.psk.is_some())
     }
 
-    /// Keys for TLS, by host NQN.
-    pub fn preshared_keys(&self) -> BTreeMap<String, PresharedKey> {
-        self.hosts.iter().filter_map(|(nqn, host)| Some((nqn.clone(), host.psk.clone()?))).collect()
+    /// Keys for TLS, on a ring of their own.
+    pub(crate) fn keys(&self) -> KeyRing {
+        KeyRing::new(self.hosts.iter().filter_map(|(nqn, host)| Some((nqn.clone(), host.psk.clone()?))).collect())
     }
 
     /// Number of hosts.
@@ -127,6 +127,11 @@ impl AuthenticationJob {
 }
 
 impl<B: Backend> Subsystem<B> {
+    /// Keys for TLS: those of the hosts that are configured, and those of tickets as long as they are there.
+    pub fn keys(&self) -> &KeyRing {
+        &self.keys
+    }
+
     /// What a host that connects has to prove (`None`: nothing), and the process of a user whose endpoints it gets (`None`: the
     /// kernel's). A host that is not known is refused. `controller`: of an I/O queue.
     pub(crate) fn credentials(
@@ -172,7 +177,9 @@ impl<B: Backend> Subsystem<B> {
             Some((host, subsystem)) if host == host_nqn && subsystem == subsystem_nqn => return Ok(()),
             Some(_) => "it proved another name by TLS",
             None => {
-                let required = self.config.authentication.as_ref().is_some_and(|known| known.requires_tls(host_nqn));
+                let configured = self.config.authentication.as_ref();
+                let required =
+                    configured.is_some_and(|known| known.requires_tls(host_nqn)) || self.has_tls_ticket(host_nqn);
                 if subsystem_nqn == NQN_DISCOVERY || !required {
                     return Ok(());
                 }

@@ -19,12 +19,12 @@ use std::sync::Arc;
 
 use base_io_host::Geometry;
 use key_value_host::Placement;
-use willow_auth::SequenceNumbers;
+use willow_auth::{KeyRing, SequenceNumbers};
 use willow_device::{AppNumber, CommandSet, Namespace};
 
 use willow_wire::spec::{CompletionEntry, Status, SubmissionEntry, opcode};
 
-use crate::authentication::AuthenticationJob;
+use crate::authentication::{AuthenticationJob, HostAuthentication};
 use crate::backend::Backend;
 use crate::buffer::{BufferPool, HEADROOM_BYTES};
 use crate::command::{self, NamespaceView};
@@ -144,6 +144,7 @@ pub struct Subsystem<B> {
     pub(crate) authentication_jobs: VecDeque<AuthenticationJob>,
     /// By the host name that uses them.
     pub(crate) tickets: BTreeMap<String, Ticket>,
+    pub(crate) keys: KeyRing,
     /// What the control service's statistics tell of hosts: made anew when they are asked for.
     pub(crate) front: Rc<RefCell<serde_json::Value>>,
 }
@@ -154,6 +155,7 @@ impl<B: Backend> Subsystem<B> {
         config.validate()?;
         let pool = BufferPool::new(config.buffer_budget_bytes);
         let timed = backend.is_timed();
+        let keys = config.authentication.as_ref().map(HostAuthentication::keys).unwrap_or_default();
         let mut subsystem = Subsystem {
             backend,
             config,
@@ -183,6 +185,7 @@ impl<B: Backend> Subsystem<B> {
             sequence_numbers: SequenceNumbers::default(),
             authentication_jobs: VecDeque::new(),
             tickets: BTreeMap::new(),
+            keys,
             front: Rc::default(),
         };
         let front = subsystem.front.clone();

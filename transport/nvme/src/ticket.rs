@@ -4,12 +4,13 @@
 //! What always holds:
 //! - a ticket is good for one association: the first that proves to have its secret; for another, or after its time, it is not there;
 //! - a ticket and what came by it end when it is withdrawn, and with the controller that asked for it;
+//! - a ticket that was asked for over TLS has a key for TLS, and is good over TLS alone;
 //! - a controller that came by a ticket has every queue on endpoints of the ticket's process, as many as the ticket says at most, asks
 //!   for no tickets, and manages nothing.
 
 use std::sync::Arc;
 
-use willow_auth::{Credentials, Hash, Secret};
+use willow_auth::{Credentials, Hash, LentKey, PresharedKey, Secret};
 use willow_wire::spec::opcode::admin;
 use willow_wire::spec::{Status, SubmissionEntry, ticket};
 
@@ -25,6 +26,8 @@ pub(crate) struct Ticket {
     /// Controller that asked for it.
     issuer: u16,
     credentials: Arc<Credentials>,
+    /// Of those that are asked for over TLS: their key is known as long as they are.
+    tls: Option<LentKey>,
     /// Most I/O queues, each an endpoint.
     queues_max: u16,
     /// Until when it has to be used.
@@ -72,11 +75,19 @@ impl<B: Backend> Subsystem<B> {
         let secret = made.map_err(|_| Failure::retryable(Status::INTERNAL_ERROR))?;
         let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         let host_nqn = format!("{TICKET_NQN_PREFIX}{id}");
-        let told = ticket::to_bytes(&host_nqn, &secret.to_text());
+        let issuer = self.controllers.get(&cntlid).map(|controller| controller.host_nqn.as_str()).unwrap_or_default();
+        // A host that has a key for TLS has come by it.
+        let psk = match self.keys.get(issuer).map(|key| PresharedKey::generate(key.hash(), &entropy)).transpose() {
+            Ok(psk) => psk,
+            Err(_) => return Err(Failure::retryable(Status::INTERNAL_ERROR)),
+        };
+        let texts = (secret.to_text(), psk.as_ref().map(PresharedKey::to_text));
+        let told = ticket::to_bytes(&host_nqn, &texts.0, texts.1.as_ref().map_or("", |text| text.as_str()));
+        let tls = psk.and_then(|psk| self.keys.lend(&host_nqn, psk));
         let credentials = Credentials { host_nqn: host_nqn.clone(), secret, controller_secret: None };
         let deadline_ns = self.now_ns.saturating_add(u64::from(milliseconds) * 1_000_000);
         let (issuer, credentials, used_by) = (cntlid, Arc::new(credentials), None);
-        let ticket = Ticket { process, issuer, credentials, queues_max, deadline_ns, used_by };
+        let ticket = Ticket { process, issuer, credentials, tls, queues_max, deadline_ns, used_by };
         self.tickets.insert(host_nqn, ticket);
         self.set_timer(deadline_ns);
         tracing::info!(controller = cntlid, process, "ticket issued");
@@ -127,6 +138,11 @@ impl<B: Backend> Subsystem<B> {
             Some(cntlid) => ticket.used_by == Some(cntlid),
         };
         good.then(|| (ticket.credentials.clone(), ticket.process))
+    }
+
+    /// True where this is a ticket's name and the ticket good over TLS alone.
+    pub(crate) fn has_tls_ticket(&self, host_nqn: &str) -> bool {
+        self.tickets.get(host_nqn).is_some_and(|ticket| ticket.tls.is_some())
     }
 
     /// Most I/O queues of who comes by a ticket.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use willow_tls::{Acceptor, FIRST_BYTE, KnownHosts, Received, Session, TlsError};
+use willow_tls::{Acceptor, FIRST_BYTE, KeyRing, KnownHosts, Received, Session, TlsError};
 
 use crate::config::ServerConfig;
 
@@ -42,15 +42,15 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// What the configuration wants; `None`: all connections are plain.
-    pub fn new(config: &ServerConfig) -> Result<Option<Self>, TlsError> {
-        let Some(authentication) = &config.subsystem.authentication else { return Ok(None) };
-        let (keys, required) = (authentication.preshared_keys(), authentication.tls_required);
+    /// What the configuration wants, with these keys; `None`: all connections are plain.
+    pub fn new(config: &ServerConfig, keys: &KeyRing) -> Result<Option<Self>, TlsError> {
+        let required = config.subsystem.authentication.as_ref().is_some_and(|known| known.tls_required);
+        // Keys come later only by hosts that have one.
         if keys.is_empty() && !required {
             return Ok(None);
         }
         let names = vec![config.subsystem.nqn.clone(), willow_nvme::config::NQN_DISCOVERY.to_owned()];
-        Ok(Some(Tls { acceptor: Acceptor::new(KnownHosts::new(keys, names))?, required }))
+        Ok(Some(Tls { acceptor: Acceptor::new(KnownHosts::new(keys.clone(), names))?, required }))
     }
 }
 

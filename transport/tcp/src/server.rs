@@ -71,7 +71,6 @@ impl<B: Backend> Server<B> {
     /// Listens; hosts can connect from now on, and are answered once [`Server::run`] runs.
     pub fn bind(mut config: ServerConfig, mut backend: B) -> Result<Self, ServeError> {
         config.validate().map_err(ServeError::Config)?;
-        let tls = Tls::new(&config).map_err(|error| ServeError::Config(error.to_string()))?;
         let wake = Wake::new().map_err(system("cannot make an eventfd"))?;
         let shared = Arc::new(Shared { wake, stop: AtomicBool::new(false), statistics: Mutex::new(Vec::new()) });
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot make an epoll"))?;
@@ -98,6 +97,7 @@ impl<B: Backend> Server<B> {
         backend.set_waker(Arc::new(move || waker.wake.wake()));
         config.subsystem.addresses = addresses.clone();
         let subsystem = Subsystem::new(config.subsystem.clone(), backend, 0).map_err(ServeError::Config)?;
+        let tls = Tls::new(&config, subsystem.keys()).map_err(|error| ServeError::Config(error.to_string()))?;
         let (jobs, jobs_done) = start_worker(shared.clone())?;
         Ok(Server {
             config,

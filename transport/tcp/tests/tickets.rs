@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use std::sync::Arc;
 use std::time::Duration;
-use willow_auth::{Credentials, Entropy, Secret};
+use willow_auth::{Credentials, Entropy, Hash, HostKey, PresharedKey, Secret};
 use willow_host::control::{CommandSet, NamespaceRequest, PermissionInfo, ProcessRequest};
 use willow_host::nvme_tcp::{Transfer, Via};
 use willow_host::{BlockClient, ControlClient, Controller, HreError, NvmeError, NvmeHre, Options};
@@ -23,6 +23,16 @@ fn secret() -> Secret {
     Secret::generate(None, &Entropy::system()).unwrap()
 }
 
+/// How the kernel comes to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Clear,
+    /// Over TLS, where others may come in the clear.
+    Tls,
+    /// Over TLS, which the device demands.
+    TlsAlone,
+}
+
 /// A host that acts as kernel, and the device that knows it by its key.
 struct Kernel {
     running: Running,
@@ -32,15 +42,15 @@ struct Kernel {
 }
 
 impl Kernel {
-    async fn new() -> Self {
-        let credentials = Credentials {
-            host_nqn: "nqn.2025-01.org.example:kernel".to_owned(),
-            secret: secret(),
-            controller_secret: None,
-        };
-        let authentication = HostAuthentication::new([credentials.clone()]).unwrap();
+    async fn new(by: By) -> Self {
+        let host_nqn = "nqn.2025-01.org.example:kernel".to_owned();
+        let credentials = Credentials { host_nqn: host_nqn.clone(), secret: secret(), controller_secret: None };
+        let key =
+            HostKey { host_nqn, credentials: Some(credentials), psk: (by != By::Clear).then(|| psk(Hash::Sha384)) };
+        let mut authentication = HostAuthentication::new([key.clone()]).unwrap();
+        authentication.tls_required = by == By::TlsAlone;
         let running = serve_with(move |config| config.subsystem.authentication = Some(authentication), 4096);
-        let controller = Controller::connect(options(&running, &credentials)).await.unwrap();
+        let controller = Controller::connect(options(&running, &key)).await.unwrap();
         let control = ControlClient::new(Arc::new(NvmeHre::new(controller.clone(), 0).await.unwrap()));
         let base = control.namespaces().await.unwrap().iter().find(|one| one.nsid == 1).unwrap().base;
         Kernel { running, controller, control, base }
@@ -55,29 +65,52 @@ impl Kernel {
         [PermissionInfo { spu: 0, start: self.base, bytes: STRIPE_BYTES, rights }]
     }
 
-    async fn connect(&self, credentials: &Credentials) -> Result<Controller, NvmeError> {
-        Controller::connect(options(&self.running, credentials)).await
+    async fn connect(&self, key: &HostKey) -> Result<Controller, NvmeError> {
+        Controller::connect(options(&self.running, key)).await
     }
 }
 
-fn options(running: &Running, credentials: &Credentials) -> Options {
-    let options = running.options().with_credentials(Arc::new(credentials.clone()));
+fn options(running: &Running, key: &HostKey) -> Options {
+    let options = running.options().with_host_key(key.clone());
     Options { reconnect_for: Duration::ZERO, queues: 2, ..options }
+}
+
+fn psk(hash: Hash) -> PresharedKey {
+    PresharedKey::generate(hash, &Entropy::system()).unwrap()
+}
+
+/// The key with another secret.
+fn with_secret(key: &HostKey, secret: Secret) -> HostKey {
+    let credentials = Credentials { secret, ..key.credentials.clone().unwrap() };
+    HostKey { credentials: Some(credentials), ..key.clone() }
+}
+
+/// The key by another name.
+fn named(key: &HostKey, host_nqn: String) -> HostKey {
+    let credentials = Credentials { host_nqn: host_nqn.clone(), ..key.credentials.clone().unwrap() };
+    HostKey { host_nqn, credentials: Some(credentials), ..key.clone() }
 }
 
 fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
 }
 
-/// True where the error is that there is no such host.
+fn run_by_all(test: impl AsyncFn(By)) {
+    [By::Clear, By::Tls, By::TlsAlone].into_iter().for_each(|by| run(test(by)));
+}
+
+/// True where the error is that there is no such host: by TLS the handshake says so.
 fn is_unknown(outcome: Result<Controller, NvmeError>) -> bool {
-    outcome.is_err_and(|error| error.status().is_some_and(|status| status.is(Status::CONNECT_INVALID_HOST)))
+    outcome.is_err_and(|error| {
+        matches!(error, NvmeError::Secure { .. })
+            || error.status().is_some_and(|status| status.is(Status::CONNECT_INVALID_HOST))
+    })
 }
 
 #[test]
 fn a_process_reaches_what_it_was_permitted_and_nothing_else() {
-    run(async {
-        let kernel = Kernel::new().await;
+    run_by_all(async |by| {
+        let kernel = Kernel::new(by).await;
         let process = kernel.process(1000).await;
         let ticket = kernel.controller.issue_ticket(process, TIME, 0).await.unwrap();
         let user = kernel.connect(&ticket).await.unwrap();
@@ -117,25 +150,37 @@ fn a_process_reaches_what_it_was_permitted_and_nothing_else() {
 
 #[test]
 fn tickets_are_for_who_has_the_secret_and_for_once() {
-    run(async {
-        let kernel = Kernel::new().await;
+    run_by_all(async |by| {
+        let kernel = Kernel::new(by).await;
         let process = kernel.process(1000).await;
         let ticket = kernel.controller.issue_ticket(process, TIME, 0).await.unwrap();
         // Names alone are of no use, and do not use the ticket up; nor are names that were never issued.
-        let stolen = Credentials { secret: secret(), ..ticket.clone() };
+        let stolen = with_secret(&ticket, secret());
         assert!(matches!(kernel.connect(&stolen).await, Err(NvmeError::Authentication { .. })));
-        let forged = Credentials { host_nqn: format!("{TICKET_NQN_PREFIX}{}", "0".repeat(32)), ..ticket.clone() };
+        let forged = named(&ticket, format!("{TICKET_NQN_PREFIX}{}", "0".repeat(32)));
         assert!(is_unknown(kernel.connect(&forged).await));
+        // What was asked for by TLS is good by TLS alone, with its own key; and what was asked for in the clear, in the clear.
+        let (none, other) =
+            (HostKey { psk: None, ..ticket.clone() }, HostKey { psk: Some(psk(Hash::Sha384)), ..ticket.clone() });
+        assert_eq!(
+            ticket.psk.as_ref().map(PresharedKey::hash),
+            other.psk.as_ref().map(PresharedKey::hash).filter(|_| by != By::Clear)
+        );
+        let by_another_key = kernel.connect(&other).await.unwrap_err();
+        assert!(matches!(by_another_key, NvmeError::Secure { .. }), "{by:?}: {by_another_key}");
+        match by {
+            By::Clear => {}
+            By::Tls => assert!(is_unknown(kernel.connect(&none).await)),
+            By::TlsAlone => assert!(kernel.connect(&none).await.unwrap_err().is_connection()),
+        }
         let first = kernel.connect(&ticket).await.unwrap();
         assert!(is_unknown(kernel.connect(&ticket).await), "used while the first association lives");
         first.shut_down().await.unwrap();
         assert!(is_unknown(kernel.connect(&ticket).await), "used and gone");
         // Another process' ticket is another secret.
         let other = kernel.controller.issue_ticket(kernel.process(1001).await, TIME, 0).await.unwrap();
-        let mixed = Credentials {
-            secret: other.secret.clone(),
-            ..kernel.controller.issue_ticket(process, TIME, 0).await.unwrap()
-        };
+        let fresh = kernel.controller.issue_ticket(process, TIME, 0).await.unwrap();
+        let mixed = with_secret(&fresh, other.credentials.clone().unwrap().secret);
         assert!(matches!(kernel.connect(&mixed).await, Err(NvmeError::Authentication { .. })));
         // In time.
         let late = kernel.controller.issue_ticket(process, Duration::from_millis(1), 0).await.unwrap();
@@ -153,8 +198,8 @@ fn tickets_are_for_who_has_the_secret_and_for_once() {
 
 #[test]
 fn what_came_by_a_ticket_ends_with_it() {
-    run(async {
-        let kernel = Kernel::new().await;
+    run_by_all(async |by| {
+        let kernel = Kernel::new(by).await;
         let gone = |user: Controller| async move {
             let read = SubmissionEntry::new(opcode::nvm::FLUSH).with_nsid(1);
             for _ in 0..2000 {
@@ -183,8 +228,8 @@ fn what_came_by_a_ticket_ends_with_it() {
 
 #[test]
 fn a_ticket_says_how_many_endpoints_there_may_be_and_its_process_ends_with_who_told_of_it() {
-    run(async {
-        let kernel = Kernel::new().await;
+    run_by_all(async |by| {
+        let kernel = Kernel::new(by).await;
         let process = kernel.process(1000).await;
         kernel.control.grant(process, &kernel.permission(READ)).await.unwrap();
         let ticket = kernel.controller.issue_ticket(process, TIME, 3).await.unwrap();
@@ -196,8 +241,8 @@ fn a_ticket_says_how_many_endpoints_there_may_be_and_its_process_ends_with_who_t
         let known = |all: Vec<willow_host::control::ProcessInfo>| all.iter().any(|one| one.process == process);
         assert!(known(kernel.control.processes().await.unwrap()));
         // Another kernel endpoint sees it go with the one that told of it.
-        let credentials = kernel.controller.options().credentials.clone().unwrap();
-        let second = kernel.connect(&credentials).await.unwrap();
+        let own = Options { reconnect_for: Duration::ZERO, ..kernel.controller.options().clone() };
+        let second = Controller::connect(own).await.unwrap();
         let control = ControlClient::new(Arc::new(NvmeHre::new(second, 0).await.unwrap()));
         assert!(known(control.processes().await.unwrap()));
         kernel.controller.shut_down().await.unwrap();
@@ -220,14 +265,17 @@ fn commands_for_tickets_are_checked_and_hosts_without_keys_may_use_them_too() {
     assert!(admin.ask(&short, &[]).status.is(Status::DATA_SGL_LENGTH_INVALID));
     let (completion, data) = admin.ask_data(&ticket::issue(5, 60_000, 0).with_cid(1).with_sgl(transport(512)), &[]);
     assert!(completion.status.is_success());
-    let (host_nqn, secret) = ticket::from_bytes(&data).unwrap();
+    let (host_nqn, secret, psk) = ticket::from_bytes(&data).unwrap();
+    assert_eq!(psk, None, "who asked had no TLS");
+    let host_nqn = host_nqn.to_owned();
     let credentials =
-        Credentials { host_nqn: host_nqn.to_owned(), secret: secret.parse().unwrap(), controller_secret: None };
+        Credentials { host_nqn: host_nqn.clone(), secret: secret.parse().unwrap(), controller_secret: None };
+    let key = HostKey { host_nqn, credentials: Some(credentials), psk: None };
     run(async {
-        let user = Controller::connect(options(&open, &credentials)).await.unwrap();
+        let user = Controller::connect(options(&open, &key)).await.unwrap();
         let blocks = BlockClient::open(Arc::new(NvmeHre::new(user, 0).await.unwrap()), 1).await.unwrap();
         assert!(blocks.read(0, 4096).await.is_err(), "nobody vouched for the process");
-        let forged = Credentials { host_nqn: format!("{TICKET_NQN_PREFIX}1"), ..credentials };
+        let forged = named(&key, format!("{TICKET_NQN_PREFIX}1"));
         assert!(is_unknown(Controller::connect(options(&open, &forged)).await));
     });
 }

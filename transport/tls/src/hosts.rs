@@ -3,9 +3,7 @@
 //! What always holds: a key is chosen by the identity that the host sent, for that host's name and one of the target's own; where an
 //! identity can mean two keys, the binder says which. What was chosen is proved by the handshake that follows, not here.
 
-use std::collections::BTreeMap;
-
-use willow_auth::{Identity, PresharedKey, TlsKey};
+use willow_auth::{Identity, KeyRing, TlsKey};
 
 use crate::hello::Offers;
 
@@ -21,13 +19,13 @@ pub struct Proven {
 /// Hosts and their keys.
 #[derive(Clone, Debug, Default)]
 pub struct KnownHosts {
-    hosts: BTreeMap<String, PresharedKey>,
+    hosts: KeyRing,
     subsystem_nqns: Vec<String>,
 }
 
 impl KnownHosts {
-    /// Keys by host NQN, and the names of the subsystems here.
-    pub fn new(hosts: BTreeMap<String, PresharedKey>, subsystem_nqns: Vec<String>) -> Self {
+    /// Their keys, and the names of the subsystems here.
+    pub fn new(hosts: KeyRing, subsystem_nqns: Vec<String>) -> Self {
         KnownHosts { hosts, subsystem_nqns }
     }
 

@@ -22,6 +22,8 @@ mod session;
 pub use hello::{OFFERS_MAX, Offer, Offers};
 pub use hosts::{KnownHosts, Proven};
 pub use session::{Acceptor, Received, SEND_BYTES, Session, TlsError};
+/// Keys by host; they may come and go while sessions are made.
+pub use willow_auth::KeyRing;
 
 /// First byte of a TLS connection: a handshake record (RFC 8446, 5.1). That of NVMe/TCP is 00h, an ICReq.
 pub const FIRST_BYTE: u8 = 0x16;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use base64ct::{Base64, Encoding};
-use willow_auth::{Derivation, Entropy, Hash, PresharedKey, TlsKey};
+use willow_auth::{Derivation, Entropy, Hash, KeyRing, PresharedKey, TlsKey};
 use willow_tls::{Acceptor, KnownHosts, Proven, Received, Session, TlsError};
 
 const HOST: &str = "nqn.2014-08.org.example:host";
@@ -21,7 +21,7 @@ fn key(hash: Hash) -> PresharedKey {
 
 fn acceptor(key: &PresharedKey) -> Acceptor {
     let hosts = BTreeMap::from([(HOST.to_owned(), key.clone())]);
-    Acceptor::new(KnownHosts::new(hosts, vec![SUBSYSTEM.to_owned()])).unwrap()
+    Acceptor::new(KnownHosts::new(KeyRing::new(hosts), vec![SUBSYSTEM.to_owned()])).unwrap()
 }
 
 fn pair() -> (TcpStream, TcpStream) {
