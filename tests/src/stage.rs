@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+/// Makes ext4, at once.
+const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
 /// Bytes of a piece of a file in pieces: a block of the file system.
 const PIECE_BYTES: usize = 4096;
 
@@ -43,13 +45,25 @@ pub fn is_frozen(path: &Path) -> bool {
     said.split(' ').next().is_some_and(|it| it.contains('i'))
 }
 
+/// Writes a table with one partition: from this byte to the end, in blocks of 4096 bytes (the format of DOS, which every kernel knows).
+fn partition(disk: &Path, at: u64) -> std::io::Result<()> {
+    let file = fs::OpenOptions::new().write(true).open(disk)?;
+    let blocks = |bytes: u64| ((bytes / 4096) as u32).to_le_bytes();
+    let mut table = [0; 4096];
+    table[446 + 4] = 0x83;
+    table[446 + 8..446 + 12].copy_from_slice(&blocks(at));
+    table[446 + 12..446 + 16].copy_from_slice(&blocks(file.metadata()?.len() - at));
+    table[510..512].copy_from_slice(&[0x55, 0xaa]);
+    file.write_all_at(&table, 0)
+}
+
 /// Bytes of a file, the same for the same seed.
 pub fn contents(bytes: usize, seed: u32) -> Vec<u8> {
     (0..bytes as u32).map(|at| (at ^ seed << 20).wrapping_mul(2_654_435_761).rotate_left(9) as u8).collect()
 }
 
 /// How the agent reaches the device.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// By its socket.
     Memory,
@@ -105,11 +119,12 @@ fn end(child: &mut Child) {
 impl Stage {
     /// With the file system that this command makes, of this size; the error says why that cannot be tested here.
     pub fn new(make: &[&str], size: &str) -> Result<Stage, String> {
-        Stage::with(make, &["--ram", "--size", size], By::Memory)
+        Stage::with(make, &["--ram", "--size", size], By::Memory, None)
     }
 
-    /// With the file system that this command makes, on a device with these flags.
-    fn with(make: &[&str], flags: &[&str], by: By) -> Result<Stage, String> {
+    /// With the file system that this command makes, on a device with these flags; on a partition that begins at this byte, or on all of
+    /// it.
+    fn with(make: &[&str], flags: &[&str], by: By, partition_at: Option<u64>) -> Result<Stage, String> {
         if !fs::metadata("/proc/self").is_ok_and(|this| std::os::unix::fs::MetadataExt::uid(&this) == 0) {
             return Err("it is not run as root".to_owned());
         }
@@ -165,23 +180,36 @@ impl Stage {
         let (mounted, _) = stage.start(&["mount", &mount, "--target", &device]).expect("a mount");
         stage.children.extend([served, mounted]);
         let disk = format!("{mount}/disk");
-        let block = tool("losetup", &["--direct-io=on", "--sector-size", "4096", "-f", "--show", &disk])?;
+        if let Some(at) = partition_at {
+            partition(Path::new(&disk), at).map_err(|error| format!("{disk}: {error}"))?;
+        }
+        let block = tool("losetup", &["--direct-io=on", "--sector-size", "4096", "-P", "-f", "--show", &disk])?;
         stage.block = Some(block.clone());
-        tool(make[0], &[&make[1..], &[&block]].concat())?;
+        let place = if partition_at.is_some() { format!("{block}p1") } else { block.clone() };
+        if !Path::new(&place).exists() {
+            // A kernel that reads no tables is told.
+            tool("partx", &["--add", &block])?;
+        }
+        tool(make[0], &[&make[1..], &[&place]].concat())?;
         // A kernel without this file system.
-        tool("mount", &["-o", "noatime", &block, &files])?;
+        tool("mount", &["-o", "noatime", &place, &files])?;
         stage.start_agent();
         Ok(stage)
     }
 
     /// With ext4.
     pub fn ext4() -> Result<Stage, String> {
-        Stage::new(&["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], "128M")
+        Stage::new(EXT4, "128M")
+    }
+
+    /// With ext4 on a partition.
+    pub fn partition() -> Result<Stage, String> {
+        Stage::with(EXT4, &["--ram", "--size", "128M"], By::Memory, Some(5 << 20))
     }
 
     /// With ext4, and an agent that reaches the device by a network. `MEDIA` in the device's flags is a folder of the stage.
     pub fn remote(flags: &[&str], by: By) -> Result<Stage, String> {
-        Stage::with(&["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], flags, by)
+        Stage::with(EXT4, flags, by, None)
     }
 
     /// A path beside the file system: `device` and `agent` are the sockets, `key` is the host's key file.

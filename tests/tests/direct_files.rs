@@ -391,6 +391,18 @@ fn a_direct_file_is_a_file_on_xfs_as_well() {
 }
 
 #[test]
+fn files_on_a_partition_are_reached_where_they_lie() {
+    let test = "files_on_a_partition_are_reached_where_they_lie";
+    let Some(stage) = or_skip(test, Stage::partition()) else { return };
+    let session = session(&stage);
+    for seed in 41..=42 {
+        one_way(seed, &session, &stage.on_it("file"), &stage.folder.join("plain"), 120);
+    }
+    let counts = session.counts();
+    assert!(counts.direct_reads > 20 && counts.direct_writes > 20, "{counts:?}");
+}
+
+#[test]
 fn where_blocks_can_be_shared_files_are_read_directly_and_written_by_the_kernel() {
     let test = "where_blocks_can_be_shared_files_are_read_directly_and_written_by_the_kernel";
     let made = Stage::new(&["mkfs.xfs", "-q", "-f", "-m", "reflink=1"], "400M");

@@ -128,7 +128,37 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
          cat /tmp/agent.log
          cmp /mnt/his /tmp/model
          umount /mnt
-         e2fsck -fn $(block 1)
+         e2fsck -fn $(block 1)",
+    );
+    // The same on a partition, which begins elsewhere in the namespace.
+    step(
+        "number() {
+             printf \"$(printf '\\\\x%02x' $(($1 & 255)) $(($1 >> 8 & 255)) $(($1 >> 16 & 255)) $(($1 >> 24 & 255)))\"
+         }
+         unit=$(blockdev --getss $(block 1)); begin=$(((5 << 20) / unit))
+         {
+             head -c 446 /dev/zero; printf '\\0\\0\\0\\0\\x83\\0\\0\\0'
+             number $begin; number $(($(blockdev --getsize64 $(block 1)) / unit - begin))
+             head -c 48 /dev/zero; printf '\\x55\\xaa'
+         } > /tmp/table
+         dd if=/tmp/table of=$(block 1) conv=notrunc,fsync status=none
+         blockdev --rereadpt $(block 1)
+         eventually 30 test -b $(block 1)p1
+         mkfs.ext4 -q -F $(block 1)p1
+         mount $(block 1)p1 /mnt
+         cp /tmp/model /mnt/his; chown 1000:1000 /mnt/his; chmod 600 /mnt/his
+         agent
+         direct 1000 read /mnt/his | cmp - /tmp/model
+         head -c 70000 /dev/urandom > /tmp/new
+         direct 1000 write /mnt/his --offset 4321 < /tmp/new
+         dd if=/tmp/new of=/tmp/model bs=64k seek=4321 oflag=seek_bytes conv=notrunc status=none
+         eventually 30 thawed /mnt/his
+         cmp /mnt/his /tmp/model
+         kill $(cat /tmp/agent.pid)
+         gone_agent() { ! kill -0 $(cat /tmp/agent.pid); }
+         eventually 30 gone_agent
+         umount /mnt
+         e2fsck -fn $(block 1)p1
          nvme disconnect -n $NQN",
     );
     let kernel = guest.console();

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use willow_tests::stage::{Stage, has, is_frozen, or_skip, skip, tool};
+use willow_tests::stage::{By, Stage, has, is_frozen, or_skip, skip, tool};
 
 fn own(path: &str) -> String {
     format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))
@@ -69,6 +69,21 @@ fn c_programs_read_and_write_directly() {
         .expect("it runs");
     let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(said, "900000 directly\n", "{error}");
+}
+
+#[test]
+fn c_programs_reach_a_device_on_a_network() {
+    let test = "c_programs_reach_a_device_on_a_network";
+    let Some(compiler) = compilers().first().copied() else { return skip(test, "there is no C compiler") };
+    for by in [By::Network, By::Tls] {
+        let Some(stage) = or_skip(test, Stage::remote(&["--ram", "--size", "128M"], by)) else { return };
+        let (program, file) = (stage.folder.join("program"), stage.on_it("file"));
+        compile(compiler, "tests/program.c", &program, false);
+        let arguments = ["-".to_owned(), stage.path("agent"), file.display().to_string()];
+        let output = Command::new(&program).args(arguments).output().expect("it runs");
+        assert!(output.status.success(), "{by:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(!is_frozen(&file));
+    }
 }
 
 #[test]

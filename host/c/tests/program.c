@@ -88,7 +88,8 @@ int main(int count, char **arguments) {
     unsigned char *got = malloc(BYTES + 100);
     CHECK(willow_session_open("/nowhere/device", arguments[2]) == NULL && errno == EIO && *willow_error());
     CHECK(willow_session_open(NULL, NULL) == NULL && errno == EINVAL);
-    willow_session *session = willow_session_open(arguments[1], arguments[2]);
+    const char *device = strcmp(arguments[1], "-") ? arguments[1] : NULL;
+    willow_session *session = willow_session_open(device, arguments[2]);
     CHECK(session != NULL);
     CHECK(willow_open(session, "/nowhere/file", O_RDWR, 0) == NULL && errno == ENOENT);
 
@@ -129,7 +130,7 @@ int main(int count, char **arguments) {
     if (child == 0) {
         if (willow_pread(file, got, 10, 0) != -1 || errno != ENXIO) _exit(2);
         willow_close(file);
-        willow_session *own = willow_session_open(arguments[1], arguments[2]);
+        willow_session *own = willow_session_open(device, arguments[2]);
         willow_file *again = own ? willow_open(own, arguments[3], O_RDONLY, 0) : NULL;
         _exit(again && willow_is_direct(again) && willow_pread(again, got, 100, 0) == 100 && !memcmp(got, model, 100) ? 0 : 3);
     }

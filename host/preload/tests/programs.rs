@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use willow_tests::stage::{Stage, has, is_frozen, or_skip, skip, tool};
+use willow_tests::stage::{By, Stage, has, is_frozen, or_skip, skip, tool};
 
 /// Where cargo puts the library.
 fn library() -> PathBuf {
@@ -15,12 +15,20 @@ fn library() -> PathBuf {
     library
 }
 
-/// A program with the library, for the files of the stage.
+/// A stage whose agent reaches the device in this way.
+fn stage(test: &str, by: By) -> Option<Stage> {
+    let made = if by == By::Memory { Stage::ext4() } else { Stage::remote(&["--ram", "--size", "128M"], by) };
+    or_skip(test, made)
+}
+
+/// A program with the library, for the files of the stage. Where the device is on a network the agent says so.
 fn with(stage: &Stage, program: &str) -> Command {
     let mut command = Command::new(program);
+    if stage.address.is_none() {
+        command.env("WILLOW_DEVICE", stage.path("device"));
+    }
     command
         .env("LD_PRELOAD", library())
-        .env("WILLOW_DEVICE", stage.path("device"))
         .env("WILLOW_AGENT", stage.path("agent"))
         .env("WILLOW_DIRECT", stage.path("files"))
         .env("WILLOW_DIRECT_REPORT", stage.path("report"))
@@ -52,7 +60,16 @@ fn contents(bytes: usize, seed: u32) -> Vec<u8> {
 
 #[test]
 fn cp_copies_from_and_to_direct_files() {
-    let Some(stage) = or_skip("cp_copies_from_and_to_direct_files", Stage::ext4()) else { return };
+    copies("cp_copies_from_and_to_direct_files", By::Memory);
+}
+
+#[test]
+fn cp_copies_over_the_network() {
+    copies("cp_copies_over_the_network", By::Network);
+}
+
+fn copies(test: &str, by: By) {
+    let Some(stage) = stage(test, by) else { return };
     let data = contents(3_000_001, 1);
     fs::write(stage.on_it("from"), &data).expect("written");
     succeeded("cp", &with(&stage, "cp").args(["from", "to"]).output().expect("it runs"));
@@ -79,11 +96,19 @@ fn cp_copies_from_and_to_direct_files() {
 
 #[test]
 fn fio_verifies_what_it_wrote_directly() {
-    let test = "fio_verifies_what_it_wrote_directly";
+    fio("fio_verifies_what_it_wrote_directly", By::Memory);
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_by_tls() {
+    fio("fio_verifies_what_it_wrote_by_tls", By::Tls);
+}
+
+fn fio(test: &str, by: By) {
     if !has("fio") {
         return skip(test, "fio is not installed");
     }
-    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let Some(stage) = stage(test, by) else { return };
     let run = |more: &[&str]| {
         let common = ["--name=job", "--filename=file", "--size=8M", "--verify_fatal=1", "--randseed=7"];
         let output = with(&stage, "fio").args(common).args(more).output().expect("it runs");
@@ -177,11 +202,19 @@ fn sqlite_keeps_its_promises() {
 
 #[test]
 fn every_call_does_what_it_does_without() {
-    let test = "every_call_does_what_it_does_without";
+    calls("every_call_does_what_it_does_without", By::Memory);
+}
+
+#[test]
+fn every_call_does_so_over_the_network() {
+    calls("every_call_does_so_over_the_network", By::Network);
+}
+
+fn calls(test: &str, by: By) {
     let Some(compiler) = ["gcc", "clang"].into_iter().find(|it| has(it)) else {
         return skip(test, "there is no C compiler");
     };
-    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let Some(stage) = stage(test, by) else { return };
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/calls.c");
     for (name, flags) in [("plain", &["-O0"][..]), ("checked", &["-O2", "-D_FORTIFY_SOURCE=2"][..])] {
         let program = stage.folder.join(name);
