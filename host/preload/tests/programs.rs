@@ -127,7 +127,9 @@ fn fio(test: &str, by: By) {
         let jobs = ["--numjobs=3", "--offset_increment=2M", "--size=2M", "--bsrange=512-9k", "--bs_unaligned=1"];
         run(&[&jobs[..], &["--rw=randrw", "--verify=md5", "--ioengine=psync", "--overwrite=1", kind]].concat());
         let counts = counted(&stage, &["direct_writes", "direct_reads"]);
-        assert!(counts[0] > 300 && counts[1] > 300, "{kind}: {counts:?}");
+        // On a network processes come one after the other, and whoever is not there yet has the others go through the kernel meanwhile.
+        let least = if by == By::Memory { 300 } else { 0 };
+        assert!(counts[0] > least && counts[1] > least, "{kind}: {counts:?}");
     }
     // Engines that go past the C library, or map the file, are the kernel's, and right.
     for engine in ["mmap", "libaio"] {

@@ -57,7 +57,7 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
             .to_owned(),
     );
     findings.notes.push(
-        "The host's 1.67 GB/s here and the 78 % of 2 GB/s that Willow's Base-IO reaches on the same link (1.56 GB/s) were both printed; the          link's overhead is fitted to the latter."
+        "The host's 1.67 GB/s here and the 78 % of 2 GB/s that Willow's Base-IO reaches on the same link (1.56 GB/s) were both printed; the link's overhead is fitted to the latter."
             .to_owned(),
     );
     Ok(findings)
