@@ -249,7 +249,7 @@ impl Accounts {
     }
 
     /// A request was taken.
-    #[inline]
+    #[inline(always)]
     pub fn begin(&mut self, account: u16) {
         let of = &mut self.all[usize::from(account)];
         of.counters.requests += 1;
@@ -275,7 +275,7 @@ impl Accounts {
 
     /// Takes a place for a host's request on an SPU; false where the account has as many as it may: then the request is kept, and
     /// comes out of [`Accounts::next`].
-    #[inline]
+    #[inline(always)]
     pub fn begins(&mut self, account: u16, spu: u16, token: u32) -> bool {
         if account <= EVENTS {
             return true;
@@ -318,7 +318,7 @@ impl Accounts {
     }
 
     /// Charges a run: what the queue is to be told.
-    #[inline]
+    #[inline(always)]
     pub fn charge(&mut self, account: u16, instructions: u64, dma_bytes: u64) -> u64 {
         let of = &mut self.all[usize::from(account)];
         of.counters.instructions += instructions;
@@ -327,7 +327,7 @@ impl Accounts {
     }
 
     /// What a cost is to the queue.
-    #[inline]
+    #[inline(always)]
     fn units(&self, account: u16, cost: u64) -> u64 {
         let of = &self.all[usize::from(account)];
         let busy = match of.user {

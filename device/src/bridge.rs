@@ -76,7 +76,7 @@ impl Bridge {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn hre(&mut self, id: HreId) -> Option<&mut Hre> {
         if id.is_kernel() { self.kernel.get_mut((id.0 as usize).checked_sub(1)?) } else { self.users.get_mut(&id.0) }
     }
@@ -139,7 +139,7 @@ impl Bridge {
     }
 
     /// Whether the queue takes one more request, and on whose account.
-    #[inline]
+    #[inline(always)]
     pub fn admits(&mut self, id: HreId) -> Option<u16> {
         let limit = self.in_flight_max;
         let hre = self.hre(id)?;
@@ -159,7 +159,7 @@ impl Bridge {
     }
 
     /// One RPC of a request has ended; the last one completes it.
-    #[inline]
+    #[inline(always)]
     pub fn end_rpc(&mut self, key: u32, outcome: RpcOutcome, result: u32) {
         let Some(transfer) = self.transfers.get_mut(key) else { return };
         if matches!(transfer.outcome, RpcOutcome::Answered { status: 0 }) {

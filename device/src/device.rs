@@ -360,8 +360,8 @@ impl Device {
                         self.charge_unmetered(CONTROL_COST);
                         self.handle_control(token);
                     }
-                    Event::Deliver { token } => self.deliver(token),
-                    Event::Complete(Completion { of, memory }) => self.complete(&of, memory),
+                    Event::Deliver { token } => self.deliver_apart(token),
+                    Event::Complete(Completion { of, memory }) => self.complete_apart(&of, memory),
                     _ => unreachable!("only a model of time causes the other events"),
                 }
                 if self.run_cost == before {

@@ -130,7 +130,7 @@ impl<T> FairQueue<T> {
     }
 
     /// A party had this much: units over its weight.
-    #[inline]
+    #[inline(always)]
     pub fn charge(&mut self, party: u16, units: u64) {
         if usize::from(party) >= self.parties.len() {
             self.grow(party);

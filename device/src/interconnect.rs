@@ -37,11 +37,11 @@ impl Machine {
         let arguments_bytes = activity.arguments.as_slice().len() as u64;
         let payload_bytes = match &activity.origin {
             // Each of a request's RPCs brings its share of the payload.
-            Origin::Host { transfer } => self
-                .bridge
-                .transfers
-                .get(*transfer)
-                .map_or(0, |transfer| u64::from(transfer.payload_bytes) / u64::from(transfer.outstanding.max(1))),
+            Origin::Host { transfer } => {
+                let share = |bytes: u32, rpcs: u32| if rpcs > 1 { bytes / rpcs } else { bytes };
+                let transfer = self.bridge.transfers.get(*transfer);
+                transfer.map_or(0, |transfer| share(transfer.payload_bytes, transfer.outstanding).into())
+            }
             Origin::Spu(origin) => origin.body.len() as u64,
             Origin::Event { .. } => 0,
         };

@@ -106,7 +106,7 @@ impl<T> Slab<T> {
     }
 
     /// Ends the entry of a key, where it lies.
-    #[inline]
+    #[inline(always)]
     pub fn discard(&mut self, key: u32) {
         let place = (key & 0xffff) as usize;
         let Some(entry) = self.entries.get_mut(place) else { return };

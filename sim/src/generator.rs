@@ -7,7 +7,9 @@
 use crate::direct::DirectSlot;
 use crate::host::Path;
 use crate::operation::{KINDS, Operation};
+use crate::workload::BlockSource;
 use hdrhistogram::Histogram;
+use std::any::Any;
 use willow_device::HreId;
 
 /// Longest latency that is told apart, nanoseconds.
@@ -29,10 +31,36 @@ pub enum Next {
 }
 
 /// Where a generator's operations come from.
-pub trait Source {
+pub trait Source: Any {
     /// The next operation for thread `thread` of the generator; `now_ns` is the time since the beginning of the run. After
     /// [`Next::End`] it is asked again for each operation that was under way, and for other threads.
     fn next(&mut self, now_ns: u64, thread: usize) -> Next;
+}
+
+/// The source that a generator was given: that of block workloads is called directly, any other by its table of functions.
+pub(crate) enum ChosenSource {
+    Block(Box<BlockSource>),
+    Other(Box<dyn Source>),
+}
+
+impl ChosenSource {
+    /// Finds out which it is.
+    pub fn new(source: Box<dyn Source>) -> Self {
+        if !(&*source as &dyn Any).is::<BlockSource>() {
+            return ChosenSource::Other(source);
+        }
+        let any: Box<dyn Any> = source;
+        any.downcast().map_or_else(|_| unreachable!("it is one"), ChosenSource::Block)
+    }
+
+    /// [`Source::next`].
+    #[inline(always)]
+    pub fn next(&mut self, now_ns: u64, thread: usize) -> Next {
+        match self {
+            ChosenSource::Block(source) => source.next(now_ns, thread),
+            ChosenSource::Other(source) => source.next(now_ns, thread),
+        }
+    }
 }
 
 /// What a generator is made of.
@@ -103,7 +131,7 @@ pub(crate) struct Measured {
 pub(crate) struct Generator {
     pub name: String,
     pub path: Path,
-    pub source: Box<dyn Source>,
+    pub source: ChosenSource,
     pub slots: Vec<Slot>,
     pub threads: usize,
     pub queue_depth: usize,

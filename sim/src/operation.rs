@@ -116,25 +116,19 @@ pub(crate) fn block_request(
     (offset, bytes): (u64, u32),
     data: Vec<u8>,
 ) -> HostRequest {
-    let mut first = None;
-    let mut many = Vec::new();
     let of = if write { handler::WRITE } else { handler::READ };
-    target.geometry.range(of, offset, u64::from(bytes), 0, 0, |request| {
+    let rpc = |request: base_io_host::SpuRequest| {
         // 32 bytes of arguments fit.
         let arguments = Arguments::new(&request.arguments.encode()).unwrap_or(Arguments::EMPTY);
-        let rpc = Rpc { app: target.base_io, handler: request.handler, spu: request.spu, arguments };
-        match first {
-            None => first = Some(rpc),
-            Some(_) => many.push(rpc),
-        }
-    });
-    let rpcs = match (first, many.is_empty()) {
-        (Some(rpc), true) => RpcList::One(rpc),
-        (Some(rpc), false) => {
-            many.insert(0, rpc);
+        Rpc { app: target.base_io, handler: request.handler, spu: request.spu, arguments }
+    };
+    let rpcs = match target.geometry.in_one_stripe(of, offset, u64::from(bytes), 0, 0) {
+        Some(request) => RpcList::One(rpc(request)),
+        None => {
+            let mut many = Vec::new();
+            target.geometry.range(of, offset, u64::from(bytes), 0, 0, |request| many.push(rpc(request)));
             RpcList::Many(many)
         }
-        (None, _) => RpcList::Many(many),
     };
     let (payload_bytes, reply_bytes) = if write { (bytes, 0) } else { (0, bytes) };
     HostRequest { tag: 0, rpcs, buffer: data, payload_bytes, reply_bytes }

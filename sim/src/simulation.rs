@@ -11,7 +11,7 @@ mod moments;
 
 use crate::direct::DirectSlot;
 use crate::executor::{Ready, Task, TaskWaker};
-use crate::generator::{Generator, GeneratorOptions, SLOTS_MAX, Slot, Source, Stage};
+use crate::generator::{ChosenSource, Generator, GeneratorOptions, SLOTS_MAX, Slot, Source, Stage};
 use crate::hardware;
 use crate::host::{HostParameters, Path};
 use crate::operation::{KINDS, KvTarget, Operation};
@@ -383,7 +383,7 @@ impl Simulation {
         self.generators.push(Generator {
             name: options.name,
             path: options.path,
-            source,
+            source: ChosenSource::new(source),
             active: slots.len(),
             slots,
             threads: options.threads,

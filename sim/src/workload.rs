@@ -65,7 +65,8 @@ fn share(operations: Option<u64>, threads: usize, thread: usize) -> u64 {
     if all == u64::MAX { all } else { all / threads + u64::from(thread < all % threads) }
 }
 
-struct BlockSource {
+/// The source of a [`BlockWorkload`].
+pub(crate) struct BlockSource {
     bytes: u32,
     read_percent: u64,
     places: u64,
@@ -80,7 +81,7 @@ struct ThreadState {
 }
 
 impl Source for BlockSource {
-    #[inline]
+    #[inline(always)]
     fn next(&mut self, _now_ns: u64, thread: usize) -> Next {
         let of = &mut self.threads[thread];
         if of.left == 0 {

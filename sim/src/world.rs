@@ -193,7 +193,7 @@ impl World {
     }
 
     /// Goes forward in time; what is due then is in `fired`.
-    #[inline]
+    #[inline(always)]
     pub fn advance(&mut self, to_ns: u64) {
         debug_assert!(to_ns >= self.now_ns);
         self.now_ns = to_ns;

@@ -29,13 +29,21 @@ impl Begun {
 }
 
 impl Device {
+    /// A request has arrived at its SPU.
+    #[inline(always)]
     pub(super) fn deliver(&mut self, token: u32) {
         let Some(begun) = self.admit(token) else { return };
         self.start(token, &begun);
     }
 
+    /// The same, as a call: the loops of both clocks have their own way through it.
+    #[inline(never)]
+    pub(super) fn deliver_apart(&mut self, token: u32) {
+        self.deliver(token);
+    }
+
     /// A request that has arrived begins, if it can now.
-    #[inline]
+    #[inline(always)]
     fn admit(&mut self, token: u32) -> Option<Begun> {
         let machine = &mut *self.machine.borrow_mut();
         let activity = machine.activities.get_mut(token)?;
@@ -78,6 +86,7 @@ impl Device {
     }
 
     /// Offers a request to its app; false where no thread of it is free (the request waits then) or the app has ended.
+    #[inline(always)]
     fn start(&mut self, token: u32, begun: &Begun) -> bool {
         let &Begun { number, spu, handler, account } = begun;
         let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
@@ -164,6 +173,7 @@ impl Device {
     }
 
     /// A wait has ended: bytes go into the app's memory, and its handler goes on.
+    #[inline(always)]
     pub(super) fn complete(&mut self, of: &Wait, memory: Option<Box<(u64, Vec<u8>)>>) {
         let &Wait { spu, app: number, account, incarnation, wake, token } = of;
         {
@@ -196,7 +206,14 @@ impl Device {
         }
     }
 
+    /// The same, as a call.
+    #[inline(never)]
+    pub(super) fn complete_apart(&mut self, of: &Wait, memory: Option<Box<(u64, Vec<u8>)>>) {
+        self.complete(of, memory);
+    }
+
     /// Offers again what found no free thread before.
+    #[cold]
     pub(super) fn offer_waiting(&mut self, number: AppNumber, spu: u16) {
         loop {
             let (token, begun) = {

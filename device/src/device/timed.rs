@@ -73,8 +73,8 @@ enum Next {
     Start(u32),
     /// A handler goes on after this wait.
     Go(Wait),
-    /// What the event itself says.
-    Aside,
+    /// What the event at this place says.
+    Aside(u32),
 }
 
 /// An SPU's processor.
@@ -82,8 +82,8 @@ enum Next {
 pub(super) struct Processor {
     /// Until when it runs what it has begun.
     pub free_ns: u64,
-    /// What waits for it; while something does, an [`Event::Processor`] is scheduled.
-    pub queue: FairQueue<Event>,
+    /// Places of events that wait for it; while one does, an [`Event::Processor`] is scheduled.
+    pub queue: FairQueue<u32>,
 }
 
 impl Processor {
@@ -98,9 +98,10 @@ impl Processor {
     #[inline(always)]
     pub(super) fn ran(&mut self, machine: &mut Machine, spu: u16, instructions: Option<u64>, started: Option<u32>) {
         let Some(timing) = machine.timing.as_mut() else { return };
-        let work = Work { instructions, dispatch: started.is_some(), id: started.unwrap_or(0), ..machine.work };
-        self.free_ns = timing.processor(machine.now_ns.max(self.free_ns), spu, &work);
-        machine.work = Work::default();
+        let work = &mut machine.work;
+        (work.instructions, work.dispatch, work.id) = (instructions, started.is_some(), started.unwrap_or(0));
+        self.free_ns = timing.processor(machine.now_ns.max(self.free_ns), spu, work);
+        *work = Work::default();
         machine.begin_deferred(self.free_ns);
     }
 }
@@ -199,13 +200,22 @@ impl Device {
     }
 
     /// What concerns handlers, processors or the control service.
-    #[inline]
+    #[inline(always)]
     fn handle(&mut self, place: u32) {
-        let next = {
+        let (next, woken) = {
             let machine = &mut *self.machine.borrow_mut();
+            let (place, woken) = match machine.events.held_at(place) {
+                // A processor is free: the next that waits for it.
+                Some(&Event::Processor { spu }) => {
+                    machine.events.release(place);
+                    let Some(place) = self.processors[spu as usize].queue.pop() else { return };
+                    (place, Some(spu))
+                }
+                _ => (place, None),
+            };
             let what = match machine.events.held_at(place) {
                 Some(Event::Complete(Completion { of, memory: None })) => Some((of.spu, of.account, Next::Go(*of))),
-                Some(Event::Complete(Completion { of, .. })) => Some((of.spu, of.account, Next::Aside)),
+                Some(Event::Complete(Completion { of, .. })) => Some((of.spu, of.account, Next::Aside(place))),
                 Some(&Event::Deliver { token }) => {
                     let activity = machine.activities.get(token).filter(|activity| activity.app != CONTROL_APP);
                     activity.map(|activity| (activity.spu, activity.account, Next::Start(token)))
@@ -213,57 +223,44 @@ impl Device {
                 _ => None,
             };
             match what {
-                None => Next::Aside,
+                None => (Next::Aside(place), woken),
                 Some((spu, account, next)) => {
                     // For a processor: now, where that is free and nothing came before it.
                     let processor = &mut self.processors[spu as usize];
                     let was_empty = processor.queue.is_empty();
-                    if !was_empty || processor.free_ns > machine.now_ns {
-                        if let Some(event) = machine.events.take(place) {
-                            processor.queue.push(account, event);
-                        }
+                    if woken.is_none() && (!was_empty || processor.free_ns > machine.now_ns) {
+                        processor.queue.push(account, place);
                         if was_empty {
                             processor.wake(machine, spu);
                         }
                         return;
                     }
-                    if !matches!(next, Next::Aside) {
+                    if !matches!(next, Next::Aside(_)) {
                         // The usual ones own nothing and are not moved.
                         machine.events.release(place);
                     }
-                    next
+                    (next, woken)
                 }
             }
         };
         match next {
             Next::Start(token) => self.deliver(token),
             Next::Go(of) => self.complete(&of, None),
-            Next::Aside => self.handle_aside(place),
+            Next::Aside(place) => self.handle_aside(place),
+        }
+        if let Some(spu) = woken {
+            self.processors[spu as usize].wake(&mut self.machine.borrow_mut(), spu);
         }
     }
 
-    /// What no processor is to be free for.
+    /// What is for the control service, or has something for an app's memory.
+    #[cold]
     fn handle_aside(&mut self, place: u32) {
         let event = self.machine.borrow_mut().events.take(place);
         match event {
-            Some(Event::Processor { spu }) => {
-                if let Some(event) = self.processors[spu as usize].queue.pop() {
-                    self.work_on(event);
-                }
-                self.processors[spu as usize].wake(&mut self.machine.borrow_mut(), spu);
-            }
             Some(Event::Deliver { token }) if self.is_for_control(token) => self.handle_control(token),
-            Some(event @ Event::Complete(_)) => self.work_on(event),
+            Some(Event::Complete(Completion { of, memory })) => self.complete_apart(&of, memory),
             _ => {}
-        }
-    }
-
-    #[inline]
-    fn work_on(&mut self, event: Event) {
-        match event {
-            Event::Complete(Completion { of, memory }) => self.complete(&of, memory),
-            Event::Deliver { token } => self.deliver(token),
-            _ => debug_assert!(false, "only these are for processors"),
         }
     }
 }

@@ -40,13 +40,13 @@ macro_rules! of_either {
 
 impl ChosenModel {
     /// [`Timing::send`].
-    #[inline]
+    #[inline(always)]
     pub fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>) {
         of_either!(self, model => model.send(at_ns, message, agenda));
     }
 
     /// [`Timing::stream`].
-    #[inline]
+    #[inline(always)]
     pub fn stream(&mut self, times_ns: (u64, u64), message: Message, agenda: &mut Agenda<'_>) {
         of_either!(self, model => model.stream(times_ns, message, agenda));
     }
@@ -58,19 +58,19 @@ impl ChosenModel {
     }
 
     /// [`Timing::dma`].
-    #[inline]
+    #[inline(always)]
     pub fn dma(&mut self, at_ns: u64, transfer: &Transfer) -> DmaStep {
         of_either!(self, model => model.dma(at_ns, transfer))
     }
 
     /// [`Timing::dma_data`].
-    #[inline]
+    #[inline(always)]
     pub fn dma_data(&mut self, at_ns: u64, transfer: &Transfer) -> u64 {
         of_either!(self, model => model.dma_data(at_ns, transfer))
     }
 
     /// [`Timing::processor`].
-    #[inline]
+    #[inline(always)]
     pub fn processor(&mut self, at_ns: u64, spu: u16, work: &Work) -> u64 {
         of_either!(self, model => model.processor(at_ns, spu, work))
     }

@@ -49,7 +49,7 @@ impl HardwareModel {
     pub fn new(parameters: &ModelParameters, spus: u16, bank_bytes: u64) -> Result<Self, String> {
         parameters.validate()?;
         let host = HostLink::new(&parameters.link, &parameters.bridge);
-        let ring = Ring::new(&parameters.ring, usize::from(spus) + 1);
+        let mut ring = Ring::new(&parameters.ring, usize::from(spus) + 1);
         Ok(HardwareModel {
             first_packet_ns: ring.transmission_ns(host.packet_bytes()),
             host,
@@ -63,7 +63,7 @@ impl HardwareModel {
     }
 
     /// The token is a message's: it is known when it arrives.
-    #[inline]
+    #[inline(always)]
     fn sent(&mut self, sent: Sent, agenda: &mut Agenda<'_>) {
         let carried = self.carried[sent.id as usize];
         self.trace.span(Lane::Ring, "message", (sent.begin_ns, sent.end_ns), sent.id.into(), carried.ring_bytes);
@@ -107,6 +107,7 @@ impl HardwareModel {
         };
     }
 
+    #[inline(always)]
     fn await_token(&mut self, agenda: &mut Agenda<'_>) {
         if !self.ring_tick && self.ring.waiting() > 0 {
             self.ring_tick = true;
@@ -129,6 +130,7 @@ impl HardwareModel {
 }
 
 impl Timing for HardwareModel {
+    #[inline(always)]
     fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>) {
         self.note(&message, false);
         let Message { id, from, payload_bytes, .. } = message;
@@ -139,6 +141,7 @@ impl Timing for HardwareModel {
         agenda.tick(ready_ns, id);
     }
 
+    #[inline(always)]
     fn stream(&mut self, (from_ns, end_ns): (u64, u64), message: Message, agenda: &mut Agenda<'_>) {
         self.note(&message, true);
         // It takes the ring so late that its last byte leaves with the DMA's.
@@ -161,16 +164,19 @@ impl Timing for HardwareModel {
         self.await_token(agenda);
     }
 
+    #[inline(always)]
     fn dma(&mut self, at_ns: u64, transfer: &Transfer) -> DmaStep {
         let set_up_ns = self.parameters.dma.set_up_ns;
         self.spus[transfer.spu as usize].begin_dma(set_up_ns, at_ns, transfer, &mut self.trace)
     }
 
+    #[inline(always)]
     fn dma_data(&mut self, at_ns: u64, transfer: &Transfer) -> u64 {
         let set_up_ns = self.parameters.dma.set_up_ns;
         self.spus[transfer.spu as usize].dma_data(set_up_ns, at_ns, transfer, &mut self.trace)
     }
 
+    #[inline(always)]
     fn processor(&mut self, at_ns: u64, spu: u16, work: &Work) -> u64 {
         self.spus[spu as usize].run(&self.parameters, at_ns, work, &mut self.trace)
     }

@@ -4,7 +4,7 @@
 //! Invariants: messages of one direction keep their order; the two directions share nothing.
 
 use super::parameters::{BridgeParameters, LinkParameters};
-use super::resource::{Divisor, Fifo, Rate};
+use super::resource::{BySize, Divisor, Fifo, Rate};
 use super::trace::{Lane, Tracer};
 
 /// Link and bridge.
@@ -15,9 +15,14 @@ pub struct HostLink {
     packet_payload: Divisor,
     in_rate: Rate,
     out_rate: Rate,
-    /// Bytes of a command on the wire, and of a completion.
+    /// Bytes of a command on the wire, and of a completion; the time of a command.
     command_bytes: u64,
     completion_bytes: u64,
+    command_ns: u64,
+    /// Of a message to the ring with so much data: bytes on the wire and their time.
+    inward: BySize<(u64, u64)>,
+    /// Of data to the host: bytes on the wire, their time without a completion and with one, that of their last packet.
+    outward: BySize<Outward>,
     /// Host to device.
     pub link_in: Fifo,
     /// Device to host.
@@ -28,6 +33,14 @@ pub struct HostLink {
     pub bridge_out: Fifo,
     /// When the last message to the ring was ready.
     ready_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Outward {
+    wire: u64,
+    data_ns: u64,
+    completed_ns: u64,
+    packet_ns: u64,
 }
 
 /// A message as it comes off the ring.
@@ -48,7 +61,7 @@ pub struct FromRing {
 }
 
 /// Bytes on the wire for that many of payload, in packets with so much each.
-#[inline]
+#[inline(always)]
 fn wire_bytes(packet_payload: Divisor, payload_bytes: u64, overhead_bytes: u32) -> u64 {
     payload_bytes + packet_payload.div_ceil(payload_bytes) * u64::from(overhead_bytes)
 }
@@ -62,9 +75,13 @@ impl HostLink {
             (link.completion_bytes, link.out_packet_overhead_bytes),
         ]
         .map(|(bytes, overhead)| wire_bytes(packet_payload, bytes.into(), overhead));
+        let in_rate = Rate::per_s(link.in_bytes_per_s);
         HostLink {
             packet_payload,
-            in_rate: Rate::per_s(link.in_bytes_per_s),
+            in_rate,
+            command_ns: in_rate.duration_ns(command_bytes),
+            inward: BySize::new(),
+            outward: BySize::new(),
             out_rate: Rate::per_s(link.out_bytes_per_s),
             command_bytes,
             completion_bytes,
@@ -84,12 +101,15 @@ impl HostLink {
     }
 
     /// A host sends a message with so much data: when the bridge has it ready for the ring.
-    #[inline]
+    #[inline(always)]
     pub fn inward(&mut self, at_ns: u64, payload_bytes: u64, id: u32, trace: &mut Tracer) -> u64 {
-        let overhead = self.link.in_packet_overhead_bytes;
-        let wire = self.command_bytes + wire_bytes(self.packet_payload, payload_bytes, overhead);
-        let (begin_ns, end_ns) = self.link_in.take(at_ns, self.in_rate.duration_ns(wire), wire);
-        let command_ns = begin_ns + self.in_rate.duration_ns(self.command_bytes) + self.link.in_latency_ns;
+        let (wire, wire_ns) = self.inward.of(payload_bytes, |bytes| {
+            let overhead = self.link.in_packet_overhead_bytes;
+            let wire = self.command_bytes + wire_bytes(self.packet_payload, bytes, overhead);
+            (wire, self.in_rate.duration_ns(wire))
+        });
+        let (begin_ns, end_ns) = self.link_in.take(at_ns, wire_ns, wire);
+        let command_ns = begin_ns + self.command_ns + self.link.in_latency_ns;
         let (work_ns, worked_ns) = self.bridge_in.take(command_ns, self.bridge.in_message_ns, 0);
         trace.span(Lane::LinkIn, "message", (begin_ns, end_ns), id.into(), wire);
         trace.span(Lane::BridgeIn, "message", (work_ns, worked_ns), id.into(), 0);
@@ -100,21 +120,31 @@ impl HostLink {
     }
 
     /// A message comes off the ring: when the host has it. To be called in the order of arrival.
-    #[inline]
+    #[inline(always)]
     pub fn outward(&mut self, message: FromRing, trace: &mut Tracer) -> u64 {
         let FromRing { arrival_ns, transmission_ns, first_packet_ns, payload_bytes, completes, id } = message;
-        let overhead = self.link.out_packet_overhead_bytes;
-        let completion_bytes = if completes { self.completion_bytes } else { 0 };
-        let wire = completion_bytes + wire_bytes(self.packet_payload, payload_bytes, overhead);
+        let of = self.outward.of(payload_bytes, |bytes| {
+            let overhead = self.link.out_packet_overhead_bytes;
+            let wire = wire_bytes(self.packet_payload, bytes, overhead);
+            // The last packet leaves after the message's last bit has come.
+            let packet = u64::from(self.link.packet_payload_bytes).min(bytes) + u64::from(overhead);
+            Outward {
+                wire,
+                data_ns: self.out_rate.duration_ns(wire),
+                completed_ns: self.out_rate.duration_ns(self.completion_bytes + wire),
+                packet_ns: self.out_rate.duration_ns(packet),
+            }
+        });
+        let (wire, wire_ns) = match completes {
+            true => (self.completion_bytes + of.wire, of.completed_ns),
+            false => (of.wire, of.data_ns),
+        };
         let first_ns = match self.bridge.cut_through {
             true => arrival_ns - transmission_ns + first_packet_ns.min(transmission_ns),
             false => arrival_ns,
         };
         let (work_ns, worked_ns) = self.bridge_out.take(first_ns, self.bridge.out_message_ns, 0);
-        // The last packet leaves after the message's last bit has come.
-        let packet = self.packet_bytes().min(payload_bytes) + u64::from(overhead);
-        let last_ns = arrival_ns + self.out_rate.duration_ns(packet);
-        let (begin_ns, end_ns) = self.link_out.take_until(worked_ns, self.out_rate.duration_ns(wire), last_ns, wire);
+        let (begin_ns, end_ns) = self.link_out.take_until(worked_ns, wire_ns, arrival_ns + of.packet_ns, wire);
         trace.span(Lane::BridgeOut, "message", (work_ns, worked_ns), id.into(), 0);
         trace.span(Lane::LinkOut, "message", (begin_ns, end_ns), id.into(), wire);
         end_ns + self.link.out_latency_ns

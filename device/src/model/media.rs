@@ -154,6 +154,7 @@ impl FixedMedia {
     }
 
     /// Every piece of a range takes its unit for the latency: when the last one is done.
+    #[inline(always)]
     fn work(
         &mut self,
         at_ns: u64,

@@ -87,6 +87,34 @@ impl Divisor {
     }
 }
 
+/// What follows from a number of bytes alone, for the numbers that came last: messages and transfers come in few sizes.
+#[derive(Clone, Debug)]
+pub struct BySize<T> {
+    places: [(u64, T); BySize::<()>::PLACES],
+}
+
+impl BySize<()> {
+    const PLACES: usize = 4;
+}
+
+impl<T: Copy + Default> BySize<T> {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        // No size is that large.
+        BySize { places: [(u64::MAX, T::default()); BySize::PLACES] }
+    }
+
+    /// What `compute` makes of that many bytes: always the same.
+    #[inline(always)]
+    pub fn of(&mut self, bytes: u64, compute: impl FnOnce(u64) -> T) -> T {
+        let place = &mut self.places[(bytes >> 4 ^ bytes >> 12) as usize % BySize::PLACES];
+        if place.0 != bytes {
+            *place = (bytes, compute(bytes));
+        }
+        place.1
+    }
+}
+
 /// A server with one queue.
 #[derive(Clone, Debug, Default)]
 pub struct Fifo {
@@ -145,6 +173,21 @@ impl Fifo {
 mod tests {
     use super::*;
     use crate::media::fault::Random;
+
+    #[test]
+    fn what_is_remembered_is_what_was_computed() {
+        let (mut random, mut by_size, mut computed) = (Random::new(8), BySize::new(), 0);
+        let rate = Rate::per_s(3_210_000_000);
+        for _ in 0..10_000 {
+            let bytes = random.below(3) << (4 + random.below(14));
+            let found = by_size.of(bytes, |bytes| {
+                computed += 1;
+                rate.duration_ns(bytes)
+            });
+            assert_eq!(found, rate.duration_ns(bytes), "{bytes} bytes");
+        }
+        assert!(computed < 9_000, "{computed}: nothing is remembered");
+    }
 
     /// A number from the exponential distribution of mean `mean_ns`.
     fn exponential_ns(random: &mut Random, mean_ns: f64) -> f64 {

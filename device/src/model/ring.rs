@@ -6,7 +6,7 @@
 //! arrives in the order in which it was sent. On a ring at rest, who asks first is served first, when the token has come by.
 
 use super::parameters::RingParameters;
-use super::resource::{Divisor, Fifo, Rate};
+use super::resource::{BySize, Divisor, Fifo, Rate};
 use super::statistics::ResourceStatistics;
 use std::collections::VecDeque;
 
@@ -41,6 +41,7 @@ pub struct Sent {
 pub struct Ring {
     width_bytes: Divisor,
     cycles: Rate,
+    transmissions_ns: BySize<u64>,
     round_trip_ns: Divisor,
     /// Time over so many places.
     hops_ns: Vec<u64>,
@@ -59,6 +60,7 @@ impl Ring {
         Ring {
             width_bytes: Divisor::new(u64::from(parameters.width_bits / 8)),
             cycles: Rate::per_s(parameters.clock_hz),
+            transmissions_ns: BySize::new(),
             round_trip_ns: Divisor::new(parameters.round_trip_ns),
             hops_ns: (0..=stations as u64).map(|hops| hops * parameters.round_trip_ns / stations as u64).collect(),
             queues: (0..stations).map(|_| VecDeque::new()).collect(),
@@ -69,9 +71,9 @@ impl Ring {
     }
 
     /// Time of `bytes` on the ring.
-    #[inline]
-    pub fn transmission_ns(&self, bytes: u64) -> u64 {
-        self.cycles.duration_ns(self.width_bytes.div_ceil(bytes))
+    #[inline(always)]
+    pub fn transmission_ns(&mut self, bytes: u64) -> u64 {
+        self.transmissions_ns.of(bytes, |bytes| self.cycles.duration_ns(self.width_bytes.div_ceil(bytes)))
     }
 
     /// Places from one station to another, 1 to all of them (the own one).

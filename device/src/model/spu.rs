@@ -56,7 +56,7 @@ impl SpuHardware {
     }
 
     /// A run of a handler: when the processor is free again.
-    #[inline]
+    #[inline(always)]
     pub fn run(&mut self, parameters: &ModelParameters, at_ns: u64, work: &Work, trace: &mut Tracer) -> u64 {
         let spu = &parameters.spu;
         let computing = match work.instructions {
@@ -99,7 +99,7 @@ impl SpuHardware {
     }
 
     /// A DMA is asked for.
-    #[inline]
+    #[inline(always)]
     pub fn begin_dma(&mut self, set_up_ns: u64, at_ns: u64, transfer: &Transfer, trace: &mut Tracer) -> DmaStep {
         let bytes = transfer.segment_bytes * u64::from(transfer.segments);
         let (byte_fs, id) = (self.dma_byte_fs, transfer.id);
@@ -132,7 +132,7 @@ impl SpuHardware {
     }
 
     /// The media have a DMA's data in their buffers: when it ends.
-    #[inline]
+    #[inline(always)]
     pub fn dma_data(&mut self, set_up_ns: u64, at_ns: u64, transfer: &Transfer, trace: &mut Tracer) -> u64 {
         let bytes = transfer.segment_bytes * u64::from(transfer.segments);
         let begin_ns = at_ns.max(self.dma.free_ns) + set_up_ns;

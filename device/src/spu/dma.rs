@@ -56,7 +56,7 @@ impl From<Result<Progress, crate::StoreError>> for Moved {
 
 impl Machine {
     /// Carries a DMA out, or as much of it as the store can do now.
-    #[inline]
+    #[inline(always)]
     pub fn dma<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, mut dma: Dma) -> Result<i32, WildPointer> {
         if dma.source.port & abi::PORT_NOW != 0 {
             dma.source.port &= !abi::PORT_NOW;
@@ -149,7 +149,7 @@ impl Machine {
     }
 
     /// Reads NV memory into the reply or local memory, where the store has it at once; else an error of the ABI.
-    #[inline]
+    #[inline(always)]
     fn read_at_once<M: LocalMemory>(
         &mut self,
         caller: Caller,
@@ -183,6 +183,7 @@ impl Machine {
 
     /// A DMA as the model of time sees it, and whether its data go to a host as they move: what it streams, the response
     /// need not bring.
+    #[inline(always)]
     fn transfer(&mut self, caller: Caller, dma: &Dma) -> (Transfer, bool) {
         let kind = match (dma.source.port, dma.destination.port) {
             (abi::PORT_NV, abi::PORT_NV) => DmaKind::NvCopy { to: dma.destination.address },
@@ -259,7 +260,7 @@ impl Machine {
         *group
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn segment<M: LocalMemory>(
         &mut self,
         caller: Caller,
@@ -311,7 +312,7 @@ impl Machine {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn segment_from_nv<M: LocalMemory>(
         &mut self,
         caller: Caller,

@@ -245,7 +245,7 @@ impl Machine {
     }
 
     /// The caller's activity of a token.
-    #[inline]
+    #[inline(always)]
     pub fn activity(&mut self, caller: Caller, token: u32) -> Option<&mut Activity> {
         let activity = self.activities.get_mut(token)?;
         (activity.app == caller.app && activity.spu == caller.spu && activity.response.is_none()).then_some(activity)
@@ -410,7 +410,7 @@ impl Machine {
     }
 
     /// `respond`: ends a request, once its pending DMAs have drained.
-    #[inline]
+    #[inline(always)]
     pub fn respond(&mut self, caller: Caller, token: u32, status: u32, result: u32) {
         if self.activity(caller, token).is_some() {
             self.respond_to(token, status, result);
@@ -418,7 +418,7 @@ impl Machine {
     }
 
     /// Ends a request that is its app's for sure.
-    #[inline]
+    #[inline(always)]
     pub fn respond_to(&mut self, token: u32, status: u32, result: u32) {
         let Some(activity) = self.activities.get_mut(token) else { return };
         if activity.pending_dmas > 0 {
@@ -430,6 +430,7 @@ impl Machine {
     }
 
     /// A pending DMA of an activity has drained.
+    #[inline(always)]
     pub fn drained(&mut self, token: u32) {
         let Some(activity) = self.activities.get_mut(token) else { return };
         activity.pending_dmas = activity.pending_dmas.saturating_sub(1);
@@ -448,7 +449,7 @@ impl Machine {
     }
 
     /// Ends an activity and tells whoever asked.
-    #[inline]
+    #[inline(always)]
     pub fn end_activity(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
         // The usual one goes without being moved.
         if let Some(&Activity { origin: Origin::Host { transfer }, account, spu, placed, replied_bytes, .. }) =
@@ -461,6 +462,12 @@ impl Machine {
             }
             return self.answer_timed(spu, (transfer, outcome, result), replied_bytes);
         }
+        self.end_message(token, outcome, result);
+    }
+
+    /// Ends an activity that no host asked for.
+    #[cold]
+    fn end_message(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
         let Some(activity) = self.activities.remove(token) else { return };
         match activity.origin {
             Origin::Host { .. } => {}

@@ -107,7 +107,7 @@ impl Machine {
     }
 
     /// A host's request has ended at an SPU, with a place there or before it had one: another that waits may be delivered.
-    #[inline]
+    #[inline(always)]
     pub fn host_request_ended(&mut self, account: u16, spu: u16, placed: bool) {
         if account <= EVENTS {
             return;

@@ -240,6 +240,7 @@ pub const fn largest(bytes: &[usize]) -> usize {
 ///
 /// # Safety
 /// `slot` holds a live `F`, which this call ends where it returns `Ready`.
+#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
 unsafe fn poll_slot<F: Future<Output: Into<Response>>>(slot: *mut u8, context: &mut Context<'_>) -> Poll<Response> {
     let future = slot.cast::<F>();
     // SAFETY: live by contract, and slots are never moved.

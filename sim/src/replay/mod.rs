@@ -264,7 +264,7 @@ impl<R: BufRead> Replay<R> {
     }
 }
 
-impl<R: BufRead> Source for Replay<R> {
+impl<R: BufRead + 'static> Source for Replay<R> {
     fn next(&mut self, _now_ns: u64, _thread: usize) -> Next {
         let record = match self.records.next() {
             None => return Next::End,

@@ -23,7 +23,7 @@ pub fn check_trace(bytes: &[u8]) {
         }
         for wrap in [false, true] {
             let options = ReplayOptions { namespace_bytes: 1 << 20, block_bytes: 512, wrap, timed: true };
-            let mut replay = Replay::new(Records::new(bytes, format), options);
+            let mut replay = Replay::new(Records::new(std::io::Cursor::new(bytes.to_vec()), format), options);
             loop {
                 match replay.next(0, 0) {
                     Next::At(_, Operation::Read { offset, bytes } | Operation::Write { offset, bytes })

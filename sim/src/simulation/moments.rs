@@ -125,6 +125,7 @@ impl Simulation {
         }
     }
 
+    #[inline(always)]
     pub(super) fn own(&mut self, owner: Owner) -> u64 {
         match self.free_owner {
             NO_OWNER => {
@@ -141,6 +142,7 @@ impl Simulation {
         }
     }
 
+    #[inline(always)]
     pub(super) fn disown(&mut self, tag: u64) -> Option<Owner> {
         let place = self.owners.get_mut(tag as usize)?;
         let owner = std::mem::replace(place, Owner::Free(self.free_owner));
@@ -226,7 +228,7 @@ impl Simulation {
     }
 
     /// Hands out what the device has for the host; true where there was something.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_news(&mut self, world: &mut World) -> bool {
         let mut news = false;
         while let Some(completion) = self.device.completion() {

@@ -41,10 +41,47 @@ pub struct SpuRequest {
 }
 
 impl Geometry {
+    /// The RPC for a range that lies in one stripe; `None`: it lies in several, or has no bytes. Arguments as of [`Geometry::range`].
+    #[inline(always)]
+    pub fn in_one_stripe(
+        &self,
+        handler: u8,
+        start: u64,
+        bytes: u64,
+        buffer_offset: u32,
+        flags: u32,
+    ) -> Option<SpuRequest> {
+        let stripe = u64::from(self.stripe_bytes);
+        let spus = u64::from(self.spus);
+        let within = start & (stripe - 1);
+        let first = start >> self.stripe_bytes.trailing_zeros();
+        if bytes == 0 || within + bytes > stripe {
+            return None;
+        }
+        // Most devices have a number of SPUs that needs no division.
+        let (row, spu) = match spus & (spus - 1) {
+            0 => (first >> spus.trailing_zeros(), first & (spus - 1)),
+            _ => (first / spus, first % spus),
+        };
+        Some(SpuRequest {
+            spu: spu as u16,
+            handler,
+            arguments: RangeArguments {
+                nv_address: self.base + row * stripe + within,
+                bytes: bytes as u32,
+                buffer_offset,
+                first_bytes: bytes as u32,
+                stripe_bytes: self.stripe_bytes,
+                stride: self.stripe_bytes.wrapping_mul(u32::from(self.spus)),
+                flags,
+            },
+        })
+    }
+
     /// Calls `each` with the RPCs for `bytes` bytes from byte `start` of the namespace on. `buffer_offset` is where the range's
     /// first byte lies in the host's buffer. `handler` is one of [`wire::handler`], `flags` the `FLAG_*` in [`wire`].
     /// The caller has checked that the range lies within the namespace; a range of 0 bytes makes no RPC.
-    #[inline]
+    #[inline(always)]
     pub fn range(
         &self,
         handler: u8,
@@ -62,21 +99,9 @@ impl Geometry {
         let spus = u64::from(self.spus);
         let within = start & (stripe - 1);
         let first = start >> self.stripe_bytes.trailing_zeros();
-        // The common case: all in one stripe, one RPC.
-        if within + bytes <= stripe {
-            return each(SpuRequest {
-                spu: (first % spus) as u16,
-                handler,
-                arguments: RangeArguments {
-                    nv_address: self.base + first / spus * stripe + within,
-                    bytes: bytes as u32,
-                    buffer_offset,
-                    first_bytes: bytes as u32,
-                    stripe_bytes: self.stripe_bytes,
-                    stride: self.stripe_bytes.wrapping_mul(u32::from(self.spus)),
-                    flags,
-                },
-            });
+        // The common case.
+        if let Some(request) = self.in_one_stripe(handler, start, bytes, buffer_offset, flags) {
+            return each(request);
         }
         let end = start + bytes;
         let last = (end - 1) / stripe;
