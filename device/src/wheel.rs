@@ -24,11 +24,11 @@ fn time_of(key: Key) -> u64 {
     (key >> 64) as u64
 }
 
-/// A word in a slot's list, and the place of the next one's node.
+/// A slot's list: its first word, so that taking a word that is alone looks nowhere else, and the place of its last.
 #[derive(Clone, Copy)]
-struct Node {
-    value: u32,
-    next: u32,
+struct List {
+    first: u32,
+    last: u32,
 }
 
 /// The words.
@@ -37,10 +37,10 @@ pub(crate) struct Wheel {
     /// One bit a slot that has words, and one a word of those bits that is not zero.
     bits: [u64; SLOTS / WORD_BITS],
     summary: u64,
-    /// Place of the last word of each slot's list, which the first one follows; only where its bit is set.
-    lists: Box<[u32; SLOTS]>,
-    /// By the word's place.
-    nodes: Vec<Node>,
+    /// By slot; only where its bit is set.
+    lists: Box<[List; SLOTS]>,
+    /// By a word's place: the word that follows it in its list.
+    next: Vec<u32>,
     far: Vec<Key>,
     order: u64,
 }
@@ -51,8 +51,8 @@ impl Default for Wheel {
             base_ns: 0,
             bits: [0; SLOTS / WORD_BITS],
             summary: 0,
-            lists: Box::new([0; SLOTS]),
-            nodes: Vec::new(),
+            lists: Box::new([List { first: 0, last: 0 }; SLOTS]),
+            next: Vec::new(),
             far: Vec::new(),
             order: 0,
         }
@@ -105,21 +105,20 @@ impl Wheel {
             return None;
         }
         self.base_ns = at_ns;
-        let last = self.lists[slot] as usize;
-        let first = self.nodes[last].next as usize;
-        let Node { value, next } = self.nodes[first];
-        if first == last {
+        let List { first, last } = self.lists[slot];
+        let place = first & PLACE_MASK;
+        if place == last {
             let word = slot / WORD_BITS;
             let left = self.bits[word] & !(1 << (slot % WORD_BITS));
             self.bits[word] = left;
             self.summary &= !(u64::from(left == 0) << word);
         } else {
-            self.nodes[last].next = next;
+            self.lists[slot].first = self.next[place as usize];
         }
         if self.far.first().is_some_and(|key| time_of(*key) - at_ns < SLOTS as u64) {
             self.bring_near();
         }
-        Some((at_ns, value))
+        Some((at_ns, first))
     }
 
     /// Where the wheel is empty: brings the first words of the heap into it, where they are due until then.
@@ -144,45 +143,49 @@ impl Wheel {
     /// the base's own again.
     #[inline]
     fn first_slot(&self) -> Option<usize> {
-        let base = self.base_ns as usize % SLOTS;
-        let mut word = base / WORD_BITS;
-        let mut bits = self.bits[word] & (!0 << (base % WORD_BITS));
-        if bits == 0 {
-            if self.summary == 0 {
-                return None;
-            }
-            let next = (word + 1) % WORD_BITS;
-            word = (next + self.summary.rotate_right(next as u32).trailing_zeros() as usize) % WORD_BITS;
-            bits = self.bits[word];
+        if self.summary == 0 {
+            return None;
         }
+        let base = self.base_ns as usize % SLOTS;
+        let own = base / WORD_BITS;
+        let own_bits = self.bits[own] & (!0 << (base % WORD_BITS));
+        let next = (own + 1) % WORD_BITS;
+        let other = (next + self.summary.rotate_right(next as u32).trailing_zeros() as usize) % WORD_BITS;
+        // Which of them it is nobody can guess.
+        let (word, bits) = std::hint::select_unpredictable(own_bits != 0, (own, own_bits), (other, self.bits[other]));
         Some(word * WORD_BITS + bits.trailing_zeros() as usize)
     }
 
     /// Puts a word at the end of its slot's list.
     #[inline]
     fn append(&mut self, at_ns: u64, value: u32) {
-        let place = (value & PLACE_MASK) as usize;
-        if place >= self.nodes.len() {
-            return self.append_new(at_ns, value);
-        }
+        let place = value & PLACE_MASK;
         let slot = at_ns as usize % SLOTS;
         let (word, bit) = (slot / WORD_BITS, 1 << (slot % WORD_BITS));
-        let last = std::mem::replace(&mut self.lists[slot], place as u32);
-        let next = match self.bits[word] & bit {
-            0 => place as u32,
-            _ => std::mem::replace(&mut self.nodes[last as usize].next, place as u32),
-        };
-        self.nodes[place] = Node { value, next };
+        if self.bits[word] & bit != 0 {
+            let last = std::mem::replace(&mut self.lists[slot].last, place);
+            return self.follow(last, value);
+        }
+        self.lists[slot] = List { first: value, last: place };
         self.bits[word] |= bit;
         self.summary |= 1 << word;
+    }
+
+    /// A word follows that at a place.
+    #[inline]
+    fn follow(&mut self, place: u32, value: u32) {
+        match self.next.get_mut(place as usize) {
+            Some(next) => *next = value,
+            None => self.follow_new(place, value),
+        }
     }
 
     /// The same for a place that there has not been yet.
     #[cold]
     #[inline(never)]
-    fn append_new(&mut self, at_ns: u64, value: u32) {
-        self.nodes.resize((value & PLACE_MASK) as usize + 1, Node { value: 0, next: 0 });
-        self.append(at_ns, value);
+    fn follow_new(&mut self, place: u32, value: u32) {
+        self.next.resize(place as usize + 1, 0);
+        self.next[place as usize] = value;
     }
 
     /// Moves what the base has come near to into the wheel: before anything else can be put in for those times.
