@@ -32,19 +32,27 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
     let secret =
         |at: usize| text.split('"').filter(|part| part.starts_with("DHHC-1:")).nth(at).expect("a secret").to_owned();
     let key = key.display().to_string();
+    let tls_key = folder.path().join("tls-key");
+    let made = Command::new(binary()).args(["key", "new", "--host", &name, "--tls"]).arg(&tls_key).status();
+    assert!(made.is_ok_and(|status| status.success()), "willow key new --tls");
+    let tls_text = fs::read_to_string(&tls_key).expect("a key file");
+    let of_tls = |start: &str| tls_text.split('"').find(|part| part.starts_with(start)).expect("a key").to_owned();
+    let (tls_secret, psk) = (of_tls("DHHC-1:"), of_tls("NVMeTLSkey-1:"));
+    let tls_key = tls_key.display().to_string();
     let mut daemon =
         Daemon::start(&["--size", "300M", "--kv-size", "0", "--spus", "4", "--log", "info", "--host-key", &key]);
     let options = GuestOptions { folder: Some(folder.path().to_owned()), ..GuestOptions::default() };
     let Some(mut guest) = Guest::boot_or_skip(test, &options) else { return };
-    let port = daemon.address().port();
-    let prelude = format!(
-        "{FUNCTIONS}\nNQN={}\nTARGET='-t tcp -a {HOST_ADDRESS} -s {port}'\nHOST='--hostnqn={name} --hostid={HOST_ID}'
-         SECRETS='--dhchap-secret={} --dhchap-ctrl-secret={}'\n",
-        daemon.nqn(),
-        secret(0),
-        secret(1)
-    );
-    let mut step = |script: &str| {
+    let prelude = |daemon: &Daemon, key: &str, secrets: &str| {
+        let (nqn, port) = (daemon.nqn(), daemon.address().port());
+        format!(
+            "{FUNCTIONS}\nNQN={nqn}\nTARGET='-t tcp -a {HOST_ADDRESS} -s {port}'\nHOST='--hostnqn={name} --hostid={HOST_ID}'
+             AGENT='--target {HOST_ADDRESS}:{port} --key {key}'\nSECRETS='{secrets}'\n"
+        )
+    };
+    let secrets = format!("--dhchap-secret={} --dhchap-ctrl-secret={}", secret(0), secret(1));
+    let mut prelude_now = prelude(&daemon, "/tmp/key", &secrets);
+    let mut step = |prelude: &str, script: &str| {
         let functions = "
             as() { local user=$1; shift; setpriv --reuid $user --regid $user --clear-groups -- \"$@\"; }
             direct() { local user=$1; shift; as $user /host/willow direct \"$@\" --agent /tmp/agent; }
@@ -54,22 +62,20 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
             thawed() { ! lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
             frozen() { lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
             agent() {
-                setsid /host/willow agent --target 10.0.2.2:PORT --key /tmp/key --socket /tmp/agent \"$@\" \\
+                setsid /host/willow agent $AGENT --socket /tmp/agent \"$@\" \\
                     > /tmp/agent.out 2> /tmp/agent.log < /dev/null &
                 echo $! > /tmp/agent.pid
                 eventually 120 grep -q ready /tmp/agent.out
             }
             ";
-        guest.check_for(
-            Duration::from_secs(300),
-            &format!("{prelude}{}{script}", functions.replace("PORT", &port.to_string())),
-        )
+        guest.check_for(Duration::from_secs(300), &format!("{prelude}{functions}{script}"))
     };
     step(
+        &prelude_now,
         "mkdir -p /host && mount -o ro /dev/vdb /host
          install -m 600 /host/key /tmp/key
          # Before the kernel has attached anything there is nothing for an agent to do, and it says so.
-         ! /host/willow agent --target 10.0.2.2:${TARGET##* } --key /tmp/key --socket /tmp/agent 2> /tmp/refused
+         ! /host/willow agent $AGENT --socket /tmp/agent 2> /tmp/refused
          grep 'attach it (nvme connect)' /tmp/refused
          nvme connect $TARGET -n $NQN $HOST $SECRETS --nr-io-queues=2
          eventually 60 block 1
@@ -82,6 +88,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
     );
     // The kernel's view and the direct one are the same, both ways, once the file was closed.
     step(
+        &prelude_now,
         "direct 1000 read /mnt/his | cmp - /tmp/model
          head -c 200000 /dev/urandom > /tmp/new
          direct 1000 write /mnt/his --offset 12345 < /tmp/new
@@ -95,6 +102,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
     );
     // What is not his, what was opened for reading only, and what is on no disk of the device.
     step(
+        &prelude_now,
         "! direct 1000 read /mnt/others > /tmp/got 2> /tmp/refused
          grep 'belongs to another user' /tmp/refused
          ! direct 1000 write /mnt/his --read-only < /tmp/new 2> /tmp/refused
@@ -106,6 +114,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
     );
     // A process that is killed while it has the file, and an agent that is.
     step(
+        &prelude_now,
         "chown 1000:1000 /mnt/his
          writer < <(sleep 100) > /dev/null 2>&1 &
          eventually 60 frozen /mnt/his
@@ -122,6 +131,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
          direct 1000 read /mnt/his | cmp - /tmp/model",
     );
     step(
+        &prelude_now,
         "kill $(cat /tmp/agent.pid)
          gone_agent() { ! kill -0 $(cat /tmp/agent.pid); }
          eventually 30 gone_agent
@@ -132,6 +142,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
     );
     // The same on a partition, which begins elsewhere in the namespace.
     step(
+        &prelude_now,
         "number() {
              printf \"$(printf '\\\\x%02x' $(($1 & 255)) $(($1 >> 8 & 255)) $(($1 >> 16 & 255)) $(($1 >> 24 & 255)))\"
          }
@@ -161,6 +172,38 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
          e2fsck -fn $(block 1)p1
          nvme disconnect -n $NQN",
     );
+    // A device that demands TLS: the kernel comes by it, the agent, and the user's process by a key that came with its ticket.
+    let arguments = ["--size", "64M", "--kv-size", "0", "--spus", "2", "--log", "info", "--tls", "required"];
+    let mut tls_daemon = Daemon::start(&[&arguments[..], &["--host-key", &tls_key]].concat());
+    prelude_now = prelude(&tls_daemon, "/tmp/tls-key", &format!("--dhchap-secret={tls_secret}"));
+    step(
+        &prelude_now,
+        &format!(
+            "install -m 600 /host/tls-key /tmp/tls-key
+             modprobe tls
+             printf '[debug]\\nloglevel=1\\ntls=1\\n[authenticate]\\nkeyrings=.nvme\\n' > /tmp/tlshd.conf
+             (tlshd -s -c /tmp/tlshd.conf > /tmp/tlshd.log 2>&1 < /dev/null &)
+             nvme check-tls-key --insert --identity=1 --hostnqn={name} --subsysnqn=$NQN --keydata={psk}
+             nvme connect $TARGET -n $NQN $HOST $SECRETS --tls --nr-io-queues=2 || {{ cat /tmp/tlshd.log; dmesg | tail; exit 1; }}
+             eventually 60 block 1
+             mkfs.ext4 -q -F $(block 1)
+             mount $(block 1) /mnt
+             head -c 1000001 /dev/urandom > /mnt/his; chown 1000:1000 /mnt/his; chmod 600 /mnt/his
+             cp /mnt/his /tmp/model
+             agent
+             direct 1000 read /mnt/his | cmp - /tmp/model
+             head -c 70000 /dev/urandom > /tmp/new
+             direct 1000 write /mnt/his --offset 4321 < /tmp/new
+             dd if=/tmp/new of=/tmp/model bs=64k seek=4321 oflag=seek_bytes conv=notrunc status=none
+             eventually 30 thawed /mnt/his
+             cmp /mnt/his /tmp/model
+             kill $(cat /tmp/agent.pid)
+             gone_agent() {{ ! kill -0 $(cat /tmp/agent.pid); }}
+             eventually 30 gone_agent
+             umount /mnt
+             nvme disconnect -n $NQN"
+        ),
+    );
     let kernel = guest.console();
     for bad in ["BUG:", "WARNING: CPU", "Oops", "blocked for more than", "Buffer I/O error", "EXT4-fs error"] {
         assert!(!kernel.contains(bad), "the guest's kernel says {bad:?}:\n{kernel}");
@@ -169,5 +212,11 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
     for secret in [secret(0), secret(1)] {
         assert!(!log.contains(&secret[10..30]), "a secret is in the log");
     }
+    let log = tls_daemon.log();
+    assert!(log.contains("ticket issued"), "{log}");
+    for secret in [&tls_secret, &psk] {
+        assert!(!log.contains(&secret[20..40]), "a secret is in the log");
+    }
+    assert!(tls_daemon.stop().success());
     assert!(daemon.stop().success());
 }
