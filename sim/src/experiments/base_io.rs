@@ -26,16 +26,12 @@ fn xdd_threads(laboratory: &Laboratory) -> Result<usize, ExperimentError> {
 }
 
 /// Bytes a second and operations a second.
-fn measure(laboratory: &Laboratory, path: Path, write: bool, bytes: u32) -> Result<(f64, f64), ExperimentError> {
-    measure_threads(laboratory, path, write, bytes, xdd_threads(laboratory)?)
-}
-
-fn measure_threads(
+fn measure(
     laboratory: &Laboratory,
+    threads: usize,
     path: Path,
     write: bool,
     bytes: u32,
-    threads: usize,
 ) -> Result<(f64, f64), ExperimentError> {
     let workload = BlockWorkload {
         name: "XDD".to_owned(),
@@ -67,19 +63,16 @@ fn of_use(laboratory: &Laboratory, bytes: u32) -> bool {
     }
 }
 
-/// What it means that threads come whole: the number beside the fitted one, its reads, and its ratio of writes.
-fn note_of_threads(laboratory: &Laboratory) -> Result<String, ExperimentError> {
-    let bytes = SIZES[0];
-    let figures = |threads| -> Result<_, ExperimentError> {
-        let (_, reads) = measure_threads(laboratory, Path::File, false, bytes, threads)?;
-        let (direct, _) = measure_threads(laboratory, Path::User, true, bytes, threads)?;
-        let (base, _) = measure_threads(laboratory, Path::File, true, bytes, threads)?;
-        Ok((reads, direct / base))
-    };
-    let threads = xdd_threads(laboratory)?;
-    let (reads, ratio) = figures(threads)?;
-    let other = if reads < READS_PER_S { threads + 1 } else { threads.saturating_sub(1).max(1) };
-    let (other_reads, other_ratio) = figures(other)?;
+/// What it means that threads come whole: reads of the smallest size a second and the ratio of writes, and both with the number beside.
+fn note_of_threads(
+    laboratory: &Laboratory,
+    threads: usize,
+    (reads, ratio): (f64, f64),
+) -> Result<String, ExperimentError> {
+    let other = if reads < READS_PER_S || threads == 1 { threads + 1 } else { threads - 1 };
+    let smallest = |path, write| measure(laboratory, other, path, write, SIZES[0]);
+    let (_, other_reads) = smallest(Path::File, false)?;
+    let other_ratio = smallest(Path::User, true)?.0 / smallest(Path::File, true)?.0;
     Ok(format!(
         "The number of XDD's threads was not printed; it is fitted to the {READS_PER_S:.0} reads a second (use: calibrate), and comes \
          whole: {threads} threads do {reads:.0}, {other} would do {other_reads:.0}. The ratio of writes goes with that number, since \
@@ -89,6 +82,9 @@ fn note_of_threads(laboratory: &Laboratory) -> Result<String, ExperimentError> {
 
 fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
     let mut findings = Findings::default();
+    let threads = xdd_threads(laboratory)?;
+    // Of the smallest size: reads by Base-IO a second, and how many times as fast Direct-IO writes.
+    let (mut smallest_reads, mut smallest_ratio) = (0.0, 0.0);
     for write in [false, true] {
         if !wanted(laboratory, write) {
             continue;
@@ -99,7 +95,7 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
         let mut best: f64 = 0.0;
         for bytes in SIZES.into_iter().filter(|bytes| of_use(laboratory, *bytes)) {
             let kb = f64::from(bytes) / 1024.0;
-            let (base_rate, iops) = measure(laboratory, Path::File, write, bytes)?;
+            let (base_rate, iops) = measure(laboratory, threads, Path::File, write, bytes)?;
             if laboratory.only.is_some() {
                 base.push((kb, base_rate / 1e9));
                 if bytes == SIZES[0] && !write {
@@ -107,12 +103,17 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
                 }
                 continue;
             }
-            let (direct_rate, _) = measure(laboratory, Path::User, write, bytes)?;
+            let (direct_rate, _) = measure(laboratory, threads, Path::User, write, bytes)?;
             best = best.max(direct_rate / base_rate);
             base.push((kb, base_rate / 1e9));
             direct.push((kb, direct_rate / 1e9));
-            if bytes == SIZES[0] && !write {
-                findings.find("willow-baseio-iops", "value", iops);
+            match (bytes == SIZES[0], write) {
+                (true, false) => {
+                    smallest_reads = iops;
+                    findings.find("willow-baseio-iops", "value", iops);
+                }
+                (true, true) => smallest_ratio = direct_rate / base_rate,
+                _ => {}
             }
         }
         let largest = base.last().map_or(0.0, |(_, rate)| rate * 1e9 / LINK_BYTES_PER_S);
@@ -145,7 +146,7 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
             .to_owned(),
     );
     if laboratory.only.is_none() {
-        findings.notes.push(note_of_threads(laboratory)?);
+        findings.notes.push(note_of_threads(laboratory, threads, (smallest_reads, smallest_ratio))?);
     }
     Ok(findings)
 }
