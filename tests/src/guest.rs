@@ -40,6 +40,12 @@ eventually() {
     done
 }
 controller() { basename "$(grep -l "^$NQN$" /sys/class/nvme/nvme*/subsysnqn | head -n 1 | xargs dirname)"; }
+# The daemon that makes the kernel's TLS handshakes, with the keyring where the kernel looks for keys.
+serve_handshakes() {
+    modprobe tls
+    printf '[debug]\nloglevel=1\ntls=1\n[authenticate]\nkeyrings=.nvme\n' > /tmp/tlshd.conf
+    (tlshd -s -c /tmp/tlshd.conf > /tmp/tlshd.log 2>&1 < /dev/null &)
+}
 # Linux numbers the devices of a subsystem in the order in which it finds its namespaces, which is any: nvme0n2 may be
 # namespace 1. block NSID and generic NSID print the path of a namespace's devices, or fail.
 block() {

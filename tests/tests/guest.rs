@@ -359,14 +359,9 @@ fn encrypts(host: &mut Host) {
         (path.display().to_string(), psk)
     };
     let (_, stolen) = make("stolen", &["--tls-only"]);
+    host.step("serve_handshakes");
     let prelude = std::mem::take(&mut host.prelude);
     // Keys of 32 bytes: the GnuTLS that tlshd uses here proves external keys by SHA-256 alone.
-    // The daemon that makes the kernel's handshakes, with the keyring where the kernel looks for keys.
-    host.step(
-        "modprobe tls
-         printf '[debug]\\nloglevel=1\\ntls=1\\n[authenticate]\\nkeyrings=.nvme\\n' > /tmp/tlshd.conf
-         (tlshd -s -c /tmp/tlshd.conf > /tmp/tlshd.log 2>&1 < /dev/null &)",
-    );
     for (hash, identity) in [("sha256", 1), ("sha256", 0)] {
         let (file, psk) = make(&format!("{hash}-{identity}"), &["--tls-only", "--hash", hash]);
         let arguments = ["--size", "64M", "--kv-size", "0", "--spus", "2", "--tls", "required", "--host-key", &file];

@@ -67,6 +67,19 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
                 echo $! > /tmp/agent.pid
                 eventually 120 grep -q ready /tmp/agent.out
             }
+            gone_agent() { ! kill -0 $(cat /tmp/agent.pid); }
+            # The user's file, of which /tmp/model is a copy, is read and written past the kernel, which sees it afterwards.
+            goes_directly() {
+                agent
+                direct 1000 read /mnt/his | cmp - /tmp/model
+                head -c 70000 /dev/urandom > /tmp/new
+                direct 1000 write /mnt/his --offset 4321 < /tmp/new
+                dd if=/tmp/new of=/tmp/model bs=64k seek=4321 oflag=seek_bytes conv=notrunc status=none
+                eventually 30 thawed /mnt/his
+                cmp /mnt/his /tmp/model
+                kill $(cat /tmp/agent.pid)
+                eventually 30 gone_agent
+            }
             ";
         guest.check_for(Duration::from_secs(300), &format!("{prelude}{functions}{script}"))
     };
@@ -133,7 +146,6 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
     step(
         &prelude_now,
         "kill $(cat /tmp/agent.pid)
-         gone_agent() { ! kill -0 $(cat /tmp/agent.pid); }
          eventually 30 gone_agent
          cat /tmp/agent.log
          cmp /mnt/his /tmp/model
@@ -158,16 +170,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
          mkfs.ext4 -q -F $(block 1)p1
          mount $(block 1)p1 /mnt
          cp /tmp/model /mnt/his; chown 1000:1000 /mnt/his; chmod 600 /mnt/his
-         agent
-         direct 1000 read /mnt/his | cmp - /tmp/model
-         head -c 70000 /dev/urandom > /tmp/new
-         direct 1000 write /mnt/his --offset 4321 < /tmp/new
-         dd if=/tmp/new of=/tmp/model bs=64k seek=4321 oflag=seek_bytes conv=notrunc status=none
-         eventually 30 thawed /mnt/his
-         cmp /mnt/his /tmp/model
-         kill $(cat /tmp/agent.pid)
-         gone_agent() { ! kill -0 $(cat /tmp/agent.pid); }
-         eventually 30 gone_agent
+         goes_directly
          umount /mnt
          e2fsck -fn $(block 1)p1
          nvme disconnect -n $NQN",
@@ -180,9 +183,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
         &prelude_now,
         &format!(
             "install -m 600 /host/tls-key /tmp/tls-key
-             modprobe tls
-             printf '[debug]\\nloglevel=1\\ntls=1\\n[authenticate]\\nkeyrings=.nvme\\n' > /tmp/tlshd.conf
-             (tlshd -s -c /tmp/tlshd.conf > /tmp/tlshd.log 2>&1 < /dev/null &)
+             serve_handshakes
              nvme check-tls-key --insert --identity=1 --hostnqn={name} --subsysnqn=$NQN --keydata={psk}
              nvme connect $TARGET -n $NQN $HOST $SECRETS --tls --nr-io-queues=2 || {{ cat /tmp/tlshd.log; dmesg | tail; exit 1; }}
              eventually 60 block 1
@@ -190,16 +191,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
              mount $(block 1) /mnt
              head -c 1000001 /dev/urandom > /mnt/his; chown 1000:1000 /mnt/his; chmod 600 /mnt/his
              cp /mnt/his /tmp/model
-             agent
-             direct 1000 read /mnt/his | cmp - /tmp/model
-             head -c 70000 /dev/urandom > /tmp/new
-             direct 1000 write /mnt/his --offset 4321 < /tmp/new
-             dd if=/tmp/new of=/tmp/model bs=64k seek=4321 oflag=seek_bytes conv=notrunc status=none
-             eventually 30 thawed /mnt/his
-             cmp /mnt/his /tmp/model
-             kill $(cat /tmp/agent.pid)
-             gone_agent() {{ ! kill -0 $(cat /tmp/agent.pid); }}
-             eventually 30 gone_agent
+             goes_directly
              umount /mnt
              nvme disconnect -n $NQN"
         ),

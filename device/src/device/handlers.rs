@@ -36,7 +36,7 @@ impl Device {
         self.start(token, &begun);
     }
 
-    /// The same, as a call: the loops of both clocks have their own way through it.
+    /// The same, as a call: for the free clock's loop, where it would only be in the way of what is done more often.
     #[inline(never)]
     pub(super) fn deliver_apart(&mut self, token: u32) {
         self.deliver(token);

@@ -1,4 +1,5 @@
-/* Each form of libwillow's calls, checked against what the same calls of the kernel give. Arguments: device, agent, file. */
+/* Each form of libwillow's calls, checked against what the same calls of the kernel give. Arguments: device
+ * (-: the agent says how it is reached), agent, file. */
 #include "libwillow.h"
 
 #include <errno.h>

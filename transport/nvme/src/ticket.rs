@@ -77,12 +77,10 @@ impl<B: Backend> Subsystem<B> {
         let host_nqn = format!("{TICKET_NQN_PREFIX}{id}");
         let issuer = self.controllers.get(&cntlid).map(|controller| controller.host_nqn.as_str()).unwrap_or_default();
         // A host that has a key for TLS has come by it.
-        let psk = match self.keys.get(issuer).map(|key| PresharedKey::generate(key.hash(), &entropy)).transpose() {
-            Ok(psk) => psk,
-            Err(_) => return Err(Failure::retryable(Status::INTERNAL_ERROR)),
-        };
-        let texts = (secret.to_text(), psk.as_ref().map(PresharedKey::to_text));
-        let told = ticket::to_bytes(&host_nqn, &texts.0, texts.1.as_ref().map_or("", |text| text.as_str()));
+        let made = self.keys.get(issuer).map(|key| PresharedKey::generate(key.hash(), &entropy)).transpose();
+        let psk = made.map_err(|_| Failure::retryable(Status::INTERNAL_ERROR))?;
+        let psk_text = psk.as_ref().map(PresharedKey::to_text).unwrap_or_default();
+        let told = ticket::to_bytes(&host_nqn, &secret.to_text(), &psk_text);
         let tls = psk.and_then(|psk| self.keys.lend(&host_nqn, psk));
         let credentials = Credentials { host_nqn: host_nqn.clone(), secret, controller_secret: None };
         let deadline_ns = self.now_ns.saturating_add(u64::from(milliseconds) * 1_000_000);
