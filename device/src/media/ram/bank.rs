@@ -11,7 +11,8 @@
 //! settled    all is at home
 //! ```
 //! A large write into a fresh chunk settles it at once, since a copy costs about as much as what it would wait for, and asks for the next
-//! chunk's home where writes come in order.
+//! chunk's home where writes come in order. So does a small one that comes in order while the maker is behind: a fill goes at the speed of
+//! the maker instead of leaving all of it to be brought home later.
 //!
 //! What always holds:
 //! - a page of a scattered chunk is absent, in a frame or at home, and never at two places;
@@ -40,6 +41,8 @@ const HOME_PAGES_MIN: usize = 8;
 const MOVED_FRAMES_MAX: usize = 8;
 /// From this length on a write settles a fresh chunk.
 const LARGE_BYTES_MIN: usize = 64 * 1024;
+/// From so many homes that are not ready on, whoever writes in order, and faster than memory can be made, waits for it.
+const HOMES_BACKLOG_MIN: usize = 32;
 
 /// Where a page of a scattered chunk is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -124,9 +127,15 @@ impl Chunks {
         for (chunk, part) in parts(address, from.len() as u64, CHUNK_BYTES) {
             let bytes = &from[done..done + part.len()];
             done += part.len();
-            if self.state(chunk) == State::Fresh && bytes.len() >= LARGE_BYTES_MIN {
-                self.states[chunk] = State::Settled as u8;
-                self.ask_for_the_next(mapping, ahead, chunk);
+            if self.state(chunk) == State::Fresh {
+                let in_order = part.start == 0 && chunk > 0 && self.state(chunk - 1) != State::Fresh;
+                let large = bytes.len() >= LARGE_BYTES_MIN;
+                if large || (in_order && ahead.maker.homes_waiting() >= HOMES_BACKLOG_MIN) {
+                    self.states[chunk] = State::Settled as u8;
+                }
+                if large && in_order {
+                    self.ask_for(mapping, ahead, chunk + 1);
+                }
             }
             if self.state(chunk) == State::Settled {
                 // SAFETY: the part lies in the bank, and a settled chunk's memory is its home, which is the store's; `bytes` is a
@@ -145,15 +154,13 @@ impl Chunks {
         true
     }
 
-    /// Where writes come in order, the chunk behind one that was settled at once is made ready meanwhile.
-    fn ask_for_the_next(&mut self, mapping: &Mapping, ahead: &ReadyAhead, chunk: usize) {
-        let in_order = chunk > 0 && self.state(chunk - 1) != State::Fresh;
-        let next = chunk + 1;
-        if in_order && is_whole(mapping, next) && self.state(next) == State::Fresh {
+    /// Has a fresh chunk made ready before it is written to.
+    fn ask_for(&mut self, mapping: &Mapping, ahead: &ReadyAhead, chunk: usize) {
+        if is_whole(mapping, chunk) && self.state(chunk) == State::Fresh {
             let mut scattered = Scattered::new();
-            if ask_for_home(mapping, ahead, next, &mut scattered) {
-                self.scattered.insert(next, scattered);
-                self.states[next] = State::Scattered as u8;
+            if ask_for_home(mapping, ahead, chunk, &mut scattered) {
+                self.scattered.insert(chunk, scattered);
+                self.states[chunk] = State::Scattered as u8;
             }
         }
     }

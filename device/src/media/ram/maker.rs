@@ -11,7 +11,7 @@
 use super::memory::{Mapping, Pages};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -48,6 +48,8 @@ struct Work {
 struct Desk {
     work: Mutex<Work>,
     changed: Condvar,
+    /// Homes that wait or are being made.
+    homes: AtomicUsize,
 }
 
 impl Desk {
@@ -105,9 +107,16 @@ impl Maker {
         }
         let ready = Arc::new(AtomicBool::new(false));
         work.homes.push_back(Home { base, ready: ready.clone() });
+        self.desk.homes.fetch_add(1, Ordering::Relaxed);
         drop(work);
         self.desk.changed.notify_one();
         Some(ready)
+    }
+
+    /// Homes that were asked for and are not ready.
+    #[inline]
+    pub fn homes_waiting(&self) -> usize {
+        self.desk.homes.load(Ordering::Relaxed)
     }
 
     /// Waits until nothing is left to do.
@@ -115,7 +124,7 @@ impl Maker {
     pub fn settle(&self) {
         for _ in 0..10_000 {
             let work = self.desk.work();
-            if work.homes.is_empty() && work.ready.len() >= work.target && work.spent.is_empty() {
+            if self.homes_waiting() == 0 && work.ready.len() >= work.target && work.spent.is_empty() {
                 return;
             }
             drop(work);
@@ -162,6 +171,7 @@ fn run(desk: &Desk) {
             drop(work);
             touch(home.base);
             home.ready.store(true, Ordering::Release);
+            desk.homes.fetch_sub(1, Ordering::Relaxed);
             work = desk.work();
         } else {
             work = desk.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
