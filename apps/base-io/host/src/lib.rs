@@ -15,8 +15,9 @@ pub use base_io_spu::wire;
 
 /// Name that Base-IO is installed under.
 pub const APP_NAME: &str = "base-io";
-/// Most bytes of one bank that one RPC covers: longer ranges (Dataset Management) are cut.
-pub const RANGE_BYTES_MAX: u64 = 1 << 30;
+/// Most bytes of one bank that one RPC covers: longer ranges (Dataset Management) are cut. Others wait for one piece at most, and it is less
+/// than a DMA may move (256 MiB).
+pub const RANGE_BYTES_MAX: u64 = 16 << 20;
 
 /// Where a block namespace lies in the banks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
