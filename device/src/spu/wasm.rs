@@ -275,6 +275,10 @@ impl Instance for WasmInstance {
     fn memory_bytes(&self) -> u64 {
         self.memory.data_size(&self.store) as u64
     }
+
+    fn enter(&mut self, caller: Caller) {
+        self.store.data_mut().caller = caller;
+    }
 }
 
 /// Bytes that `namespace` writes, if there is that namespace.

@@ -154,6 +154,9 @@ impl Store for SlowStore {
     fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.load_blob(name)
     }
+    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
+        self.inner.list_blobs()
+    }
     fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
         self.inner.save_blob(ticket, name, bytes)
     }

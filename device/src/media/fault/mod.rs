@@ -37,7 +37,7 @@ pub use folder::FaultFolder;
 pub use random::{Choices, Random};
 
 use super::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
-use state::{Change, State, Task};
+use state::{Change, FailingSaves, State, Task};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -174,12 +174,38 @@ impl FaultMedia {
         self.state().failing_flushes = flushes;
     }
 
+    /// Has saves of metadata and saves and removals of blobs fail: after `skipped` good ones the next `count`. Where `happens`, each
+    /// has happened all the same, as when a disk fails after it has written.
+    pub fn fail_saves(&self, skipped: u64, count: u64, happens: bool) {
+        self.state().failing_saves = FailingSaves { skipped, count, happens };
+    }
+
+    /// Has a blob be lost, or hold other bytes, as after damage to the disk.
+    pub fn damage_blob(&self, name: &str, bytes: Option<Vec<u8>>) {
+        let blobs = &mut self.state().records.blobs;
+        match bytes {
+            Some(bytes) => blobs.insert(name.to_owned(), bytes),
+            None => blobs.remove(name),
+        };
+    }
+
+    /// Names of the blobs.
+    pub fn blobs(&self) -> Vec<String> {
+        self.state().records.blobs.keys().cloned().collect()
+    }
+
+    /// The metadata.
+    pub fn metadata(&self) -> Option<Vec<u8>> {
+        self.state().records.metadata.clone()
+    }
+
     /// Ends all injected errors.
     pub fn heal(&self) {
         let mut state = self.state();
         state.bad_reads.clear();
         state.bad_writes.clear();
         state.failing_flushes = 0;
+        state.failing_saves = FailingSaves::default();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -317,6 +343,12 @@ impl Store for FaultStore {
         let state = self.media.state();
         state.refuse_if_cut()?;
         Ok(state.records.blobs.get(name).cloned())
+    }
+
+    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
+        let state = self.media.state();
+        state.refuse_if_cut()?;
+        Ok(state.records.blobs.keys().cloned().collect())
     }
 
     fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
