@@ -34,6 +34,11 @@ pub(crate) struct Version {
     instances: Instances,
 }
 
+/// The name under which a module is installed for that owner.
+fn installed_name(manifest: &Manifest, owner: Option<u32>) -> String {
+    owner.map_or_else(|| manifest.name.clone(), |user| user_app_name(user, &manifest.name))
+}
+
 impl Device {
     pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>) -> Result<(), OpenError> {
         let limits = self.module_limits();
@@ -101,6 +106,9 @@ impl Device {
             return Err("its module is damaged: it is not the one that was installed".to_owned());
         }
         let compiled = compile(&self.runtime.engine(), bytes, limits)?;
+        if installed_name(&compiled.manifest, app.owner) != app.name {
+            return Err(format!("its module is that of app {}", compiled.manifest.name));
+        }
         self.make_version(compiled, app.name.clone(), app.owner)
     }
 
@@ -145,7 +153,7 @@ impl Device {
     ) -> Result<Version, String> {
         let program = Program::Wasm(self.runtime.prepare(&compiled)?);
         let CompiledModule { manifest, bytes, .. } = compiled;
-        debug_assert_eq!(name, owner.map_or_else(|| manifest.name.clone(), |user| user_app_name(user, &manifest.name)));
+        debug_assert_eq!(name, installed_name(&manifest, owner));
         let mut state = AppState::new(&name, &manifest.version, manifest.handlers, bytes.len() as u64, 0, self.spus());
         (state.owner, state.calls) = (owner, manifest.calls);
         self.make_ready(program, state)

@@ -303,6 +303,9 @@ impl Machine {
 
     /// `flush`: this SPU's bank becomes durable.
     pub fn flush_bank(&mut self, caller: Caller, wait: u32) -> i32 {
+        if self.app(caller.app).is_none() {
+            return abi::ERROR_REFUSED;
+        }
         let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
         match self.media.flush(Some(caller.spu as usize), Pending::Group { group }) {
             Ok(Progress::WouldBlock) => {
