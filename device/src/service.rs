@@ -72,7 +72,7 @@ pub(crate) struct Service {
 }
 
 /// How far the clean end of the device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Shutdown {
     No,
     /// Transactions that had begun end.

@@ -3,51 +3,11 @@
 
 mod common;
 use common::drive::*;
+use common::keeper::{begin, keeper};
 use common::slow::{SlowStore, Valve};
 use common::*;
 use willow_device::media::fault::{Choices, FaultMedia, FaultOptions};
 use willow_device::{Arguments, Rpc, RpcOutcome, Store, control};
-
-/// Answers handler 1 with `version`; handler 2 writes the first 8 payload bytes into region 1, handler 3 reads them back; handler 4
-/// counts in memory. `extra` is more functions, `started` what it does when it is told that it is up.
-fn keeper(version: u32, started: &str, extra: &str) -> Vec<u8> {
-    module(
-        "keeper",
-        &format!(
-            r#"
-    (func $start (param i32 i32) (result i32) (local i64)
-        (if (i32.eqz (local.get 1)) (then
-            (drop (call $receive_bytes (local.get 0) (i32.const 64) (i32.const 4)))
-            (if (i32.eq (i32.load (i32.const 64)) (i32.const 4)) (then {started}))
-            (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (return (i32.const 0))))
-        (if (i32.eq (local.get 1) (i32.const 1))
-            (then (call $respond (local.get 0) (i32.const 0) (i32.const {version})) (return (i32.const 0))))
-        (if (i32.eq (local.get 1) (i32.const 4)) (then
-            (i32.store (i32.const 128) (i32.add (i32.load (i32.const 128)) (i32.const 1)))
-            (call $respond (local.get 0) (i32.const 0) (i32.load (i32.const 128))) (return (i32.const 0))))
-        (i32.store (i32.const 0) (local.get 0))
-        (i32.store (i32.const 4) (local.get 1))
-        (i32.store (i32.const 8) (i32.const 0))
-        (local.set 2 (call $region (i32.const 1) (i64.const 65536) (i32.const 3)))
-        (if (i64.ne (local.get 2) (i64.const -1)) (then (call $go (local.get 2))))
-        (i32.const 0))
-    (func $go (param i64) (local i32)
-        (if (i64.lt_s (local.get 0) (i64.const 0))
-            (then (call $respond (i32.load (i32.const 0)) (i32.const 9) (i32.wrap_i64 (local.get 0))) (return)))
-        (i32.store (i32.const 8) (i32.const 1))
-        (if (i32.eq (i32.load (i32.const 4)) (i32.const 2))
-            (then (local.set 1 (call $dma (i32.load (i32.const 0)) (i32.const 2) (i64.const 0) (i32.const 1) (local.get 0) (i32.const 8) (i32.const 0))))
-            (else (local.set 1 (call $dma (i32.load (i32.const 0)) (i32.const 1) (local.get 0) (i32.const 2) (i64.const 0) (i32.const 8) (i32.const 0)))))
-        (if (i32.ne (local.get 1) (i32.const 1)) (then (call $finish (local.get 1)))))
-    (func $finish (param i32)
-        (call $respond (i32.load (i32.const 0)) (i32.const 0) (local.get 0)))
-    (func $complete (param i32 i64)
-        (if (i32.eqz (i32.load (i32.const 8))) (then (call $go (local.get 1)) (return)))
-        (call $finish (i32.wrap_i64 (local.get 1))))
-    {extra}"#
-        ),
-    )
-}
 
 const INITIALIZE_TRAPS: &str = "(func (export \"_initialize\") unreachable)";
 const INITIALIZE_CALLS: &str = "(func (export \"_initialize\") (drop (call $app_number (i32.const 0) (i32.const 1))))";
@@ -142,158 +102,6 @@ fn media_of_version_1_are_read_and_their_broken_apps_listed() {
     drive.shut_down();
     let mut drive = Drive::open(&media).unwrap();
     assert_eq!(drive.call(1, 1, &[]).1, 9);
-}
-
-#[test]
-fn a_version_that_does_not_start_makes_way_for_the_one_before() {
-    let traps = "unreachable";
-    let silent = "(return (i32.const 0))";
-    let loops = "(loop (br 0))";
-    for (started, why) in [(traps, "unreachable"), (silent, "has not answered STARTED"), (loops, "instructions")] {
-        let media = media();
-        let mut drive = Drive::open(&media).unwrap();
-        let number = drive.install(&keeper(1, "", "")).unwrap();
-        drive.call(number, 2, b"precious");
-        let before = drive.state();
-        let refused = drive.install(&keeper(2, started, "")).unwrap_err();
-        assert!(refused.contains("refused") && refused.contains(why), "{refused}");
-        assert_eq!((drive.call(number, 1, &[]).1, drive.read(number)), (1, *b"precious"), "{why}");
-        assert_eq!((drive.state(), media.blobs().len()), (before.clone(), 1), "{why}");
-        assert!(drive.log("keeper").contains("version 1 goes on"), "{}", drive.log("keeper"));
-        drive.shut_down();
-        assert_eq!(Drive::open(&media).unwrap().state(), before);
-    }
-}
-
-/// Handler 2 asks its host; when that has answered it asks SPU 1's handler 3, and answers with what comes back. Handler 1: `version`.
-fn nested(version: u32) -> Vec<u8> {
-    module(
-        "nested",
-        &format!(
-            r#"
-    (func $start (param $token i32) (param $handler i32) (result i32) (local $slot i32)
-        (if (i32.lt_u (local.get $handler) (i32.const 2))
-            (then (call $respond (local.get $token) (i32.const 0) (i32.const {version})) (return (i32.const 0))))
-        (if (i32.eq (local.get $handler) (i32.const 3))
-            (then (call $respond (local.get $token) (i32.const 0) (i32.const {version}00)) (return (i32.const 0))))
-        (i32.store (i32.const 0) (i32.add (i32.load (i32.const 0)) (i32.const 8)))
-        (local.set $slot (i32.load (i32.const 0)))
-        (i32.store (local.get $slot) (local.get $token))
-        (call $ask (local.get $slot) (i32.const -1))
-        (i32.const 0))
-    (func $ask (param $slot i32) (param $whom i32) (local $handle i32)
-        (local.set $handle (call $rpc_start (i32.load (local.get $slot)) (local.get $whom) (i32.const -1) (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 0)))
-        (if (i32.ne (call $rpc_finish (local.get $handle) (local.get $slot)) (i32.const 1)) (then (unreachable))))
-    (func $complete (param $slot i32) (param $result i64)
-        (if (i32.eqz (i32.load offset=4 (local.get $slot))) (then
-            (i32.store offset=4 (local.get $slot) (i32.const 1))
-            (call $ask (local.get $slot) (i32.const 1))
-            (return)))
-        (call $respond (i32.load (local.get $slot)) (i32.const 0) (i32.wrap_i64 (local.get $result))))"#
-        ),
-    )
-}
-
-/// Requests at work that wait for their host, the more of them than an endpoint's upcalls.
-const AT_WORK: usize = 56;
-
-fn begin(rig: &mut Rig, app: u16, handler: u8, count: usize) {
-    for _ in 0..count {
-        rig.begin(rig.hre, (app, handler, 0), &[], &[], 0);
-    }
-}
-
-fn begin_install(rig: &mut Rig, module: &[u8]) {
-    let install = Rpc { app: control::CONTROL_APP, handler: control::INSTALL, spu: 0, arguments: Arguments::EMPTY };
-    let request = rig.request(install, module, 0);
-    rig.device.submit(rig.hre, request).unwrap();
-    rig.device.run(rig.now_ns);
-    let job = rig.device.job().expect("compiling is work for outside");
-    let done = job.run();
-    rig.device.job_done(done);
-    for _ in 0..100 {
-        rig.device.run(rig.now_ns);
-    }
-}
-
-fn answer_upcalls(rig: &mut Rig) -> usize {
-    let mut count = 0;
-    while let Some(upcall) = rig.device.upcall(rig.hre) {
-        assert!(rig.device.answer_upcall(rig.hre, upcall.id, 0, 1));
-        count += 1;
-        for _ in 0..10 {
-            rig.device.run(rig.now_ns);
-        }
-    }
-    count
-}
-
-#[test]
-fn an_upgrade_ends_no_request_that_waits_for_nested_rpcs() {
-    let mut rig = Rig::new(2);
-    let app = rig.install(&nested(1)).unwrap();
-    begin(&mut rig, app, 2, AT_WORK);
-    rig.device.run(0);
-    begin_install(&mut rig, &nested(2));
-    begin(&mut rig, app, 1, 10);
-    for _ in 0..100 {
-        rig.device.run(rig.now_ns);
-    }
-    assert!(rig.device.completion().is_none(), "the old version has work, and new requests wait");
-    assert_eq!(answer_upcalls(&mut rig), AT_WORK);
-    rig.settle();
-    let mut results = Vec::new();
-    while let Some(done) = rig.device.completion() {
-        assert_eq!(done.outcome, RpcOutcome::Answered { status: 0 });
-        results.push(done.result);
-    }
-    let count = |wanted: u32| results.iter().filter(|result| **result == wanted).count();
-    // The install's own result is the app's number.
-    assert_eq!((count(100), count(2), count(u32::from(app))), (AT_WORK, 10, 1), "{results:?}");
-    assert_eq!(rig.now_ns, 0, "nobody waited for a deadline");
-}
-
-#[test]
-fn past_the_deadline_the_upgrade_is_refused_and_not_the_requests() {
-    let mut rig = Rig::new(2);
-    let app = rig.install(&nested(1)).unwrap();
-    begin(&mut rig, app, 2, AT_WORK);
-    rig.device.run(0);
-    begin_install(&mut rig, &nested(2));
-    begin(&mut rig, app, 1, 10);
-    rig.settle();
-    assert!(rig.now_ns >= 5_000_000_000);
-    let mut outcomes = Vec::new();
-    while let Some(done) = rig.device.completion() {
-        outcomes.push((done.outcome, done.result));
-    }
-    let refused = outcomes.iter().filter(|(outcome, _)| *outcome != RpcOutcome::Answered { status: 0 });
-    assert_eq!(refused.count(), 1, "the install alone: {outcomes:?}");
-    assert_eq!(outcomes.iter().filter(|(_, result)| *result == 1).count(), 10, "the old version goes on");
-    assert_eq!(answer_upcalls(&mut rig), AT_WORK);
-    rig.settle();
-    for _ in 0..AT_WORK {
-        let done = rig.device.completion().expect("none is lost");
-        assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 0 }, 100));
-    }
-    assert!(rig.error_text().contains("have not ended within 5 s"));
-    assert_eq!(rig.install(&nested(2)), Ok(app));
-    assert_eq!(rig.call(app, 1, 0, &[], &[], 0).result, 2);
-}
-
-#[test]
-fn an_upgrade_whose_version_does_not_start_loses_no_request_either() {
-    let mut rig = Rig::new(2);
-    let app = rig.install(&keeper(1, "", "")).unwrap();
-    begin_install(&mut rig, &keeper(2, "(return (i32.const 0))", ""));
-    begin(&mut rig, app, 1, 20);
-    rig.settle();
-    let mut results = Vec::new();
-    while let Some(done) = rig.device.completion() {
-        results.push((done.outcome, done.result));
-    }
-    let served = results.iter().filter(|it| **it == (RpcOutcome::Answered { status: 0 }, 1)).count();
-    assert_eq!((served, results.len()), (20, 21), "{results:?}");
 }
 
 /// A save that fails leaves the region table, the apps and their data as they were.
@@ -654,4 +462,17 @@ fn rules_past_the_bound_are_refused_and_none_is_lost() {
     assert!(!drive.control(control::CHANGE_INTERCALLS, change(5000..5001).as_bytes()));
     assert!(drive.error_text().contains("at most 4096"), "{}", drive.error_text());
     assert_eq!(drive.state(), before);
+}
+
+#[test]
+fn a_namespace_is_deleted_also_where_its_app_does_not_answer() {
+    let media = media();
+    let mut drive = Drive::open(&media).unwrap();
+    // It answers nothing that SPU-OS tells it.
+    let silent = r#"(func $start (param i32 i32) (result i32)
+        (if (local.get 1) (then (call $respond (local.get 0) (i32.const 0) (i32.const 1)))) (i32.const 0))"#;
+    drive.install(&module("base-io", silent)).unwrap();
+    assert!(Step::CreateNamespace.run(&mut drive));
+    assert!(Step::DeleteNamespace.run(&mut drive));
+    assert!(drive.device.namespaces().is_empty() && drive.device.statistics().regions.is_empty());
 }

@@ -62,6 +62,11 @@ impl Device {
             self.enter_version(number, version, Admission::Open);
             self.send_event(number, &[abi::EVENT_STARTED], None);
         }
+        // What came with another program and not with this one has no place.
+        let machine = self.machine.clone();
+        let is_there =
+            |app: &InstalledApp| machine.borrow().apps.get(usize::from(app.number)).is_some_and(Option::is_some);
+        self.service.commits.durable.apps.retain(|app| !app.built_in || is_there(app));
         let installed: Vec<InstalledApp> =
             self.service.commits.durable.apps.iter().filter(|app| !app.built_in).cloned().collect();
         for app in &installed {

@@ -52,16 +52,17 @@ impl Device {
             machine.end_activity(token, RpcOutcome::NoApp, 0);
             return None;
         };
+        if app.admission != Admission::Open && activity.is_held(app.admission) {
+            // Also where this version has ended: another one follows.
+            app.held.push(token);
+            return None;
+        }
         if app.ended.is_some() {
             machine.end_activity(token, RpcOutcome::AppEnded, 0);
             return None;
         }
         if handler == abi::EVENT_HANDLER {
             return Some(Begun::new(&mut machine.running, activity));
-        }
-        if app.admission != Admission::Open && activity.is_held(app.admission) {
-            app.held.push(token);
-            return None;
         }
         let (originating, from_host) = (activity.originating, matches!(activity.origin, Origin::Host { .. }));
         if !originating.is_kernel() && from_host && !may_request(&machine.protection, app, handler, originating) {

@@ -126,15 +126,17 @@ impl Transaction {
 impl Device {
     /// Begins a transaction; `None` where it was refused, which its asker has been told.
     pub(super) fn transact(&mut self, asker: Asker, change: Change, work: Work) -> Option<u32> {
-        let is_last = self.service.shutdown != Shutdown::No;
-        let is_full = match asker {
-            Asker::Request { .. } => self.service.transactions.len() >= TRANSACTIONS_MAX,
+        let shutdown = self.service.shutdown;
+        let (is_last, is_full) = match asker {
+            Asker::Request { .. } => (shutdown != Shutdown::No, self.service.transactions.len() >= TRANSACTIONS_MAX),
+            // Apps go on until their state is clean.
             Asker::Import { app, .. } => {
-                self.service.imports.get(&app).is_some_and(|count| *count >= REGION_CALLS_PER_APP_MAX)
+                let count = self.service.imports.get(&app).copied().unwrap_or(0);
+                (shutdown > Shutdown::Draining, count >= REGION_CALLS_PER_APP_MAX)
             }
-            Asker::Service => false,
+            Asker::Service => (false, false),
         };
-        if !matches!(asker, Asker::Service) && (is_last || is_full) {
+        if is_last || is_full {
             let (status, error) = (ControlStatus::Busy, abi::ERROR_REFUSED);
             let text =
                 if is_last { "the device is shutting down" } else { "too many changes are under way: try again" };
@@ -341,6 +343,7 @@ impl Device {
             Ok(made) => {
                 {
                     let machine = &mut *self.machine.borrow_mut();
+                    machine.hold_requests(number, Admission::Open);
                     machine.end_app(number, "removed", RpcOutcome::AppEnded);
                     machine.end_held(number, RpcOutcome::AppEnded);
                     machine.apps[number as usize] = None;

@@ -27,7 +27,7 @@ use crate::request::{AppNumber, Arguments, RpcOutcome};
 use crate::shared::{ReplySpan, ReplyTo};
 use crate::slab::Slab;
 use crate::statistics::{AppCounters, SpuCounters};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Most activities in the whole device.
@@ -117,7 +117,7 @@ impl Activity {
             (_, Admission::Open) | (Origin::Event { .. }, _) => false,
             (Origin::Host { .. }, _) => !self.started,
             (Origin::Spu(_), Admission::Begun) => false,
-            (Origin::Spu(origin), Admission::Own) => origin.sender.app != self.app,
+            (Origin::Spu(origin), Admission::Own) => !self.started && origin.sender.app != self.app,
         }
     }
 
@@ -576,19 +576,24 @@ impl Machine {
         }
     }
 
-    /// Ends an app: all its requests but those that are held are answered with `outcome`, what it waits for is forgotten.
+    /// Ends an app: all its requests are answered with `outcome`, what it waits for is forgotten. Where another version is about to
+    /// follow, requests that it has not begun wait for that.
     pub fn end_app(&mut self, number: AppNumber, reason: &str, outcome: RpcOutcome) {
         let Some(app) = self.app(number) else { return };
+        let is_changing = app.admission != Admission::Open;
         app.ended = Some(reason.to_owned());
         app.incarnation = app.incarnation.wrapping_add(1);
-        for waiting in &mut app.waiting {
-            waiting.clear();
+        if is_changing {
+            self.hold_requests(number, Admission::Own);
         }
-        let held: BTreeSet<u32> = app.held.iter().copied().collect();
         for token in self.activities.keys() {
-            if self.activities.get(token).is_some_and(|activity| activity.app == number) && !held.contains(&token) {
+            let Some(activity) = self.activities.get(token).filter(|activity| activity.app == number) else { continue };
+            if !is_changing || !activity.is_held(Admission::Own) {
                 self.end_activity(token, outcome, 0);
             }
+        }
+        if let Some(app) = self.app(number) {
+            app.waiting.iter_mut().for_each(VecDeque::clear);
         }
         for handle in self.messages.keys() {
             if self.messages.get(handle).is_some_and(|message| message.caller.app == number) {
@@ -604,7 +609,7 @@ impl Machine {
         app.incarnation = app.incarnation.wrapping_add(1);
         for token in self.activities.keys() {
             let Some(activity) = self.activities.get(token).filter(|activity| activity.app == number) else { continue };
-            if activity.started || !activity.is_held(Admission::Own) {
+            if !activity.is_held(Admission::Own) {
                 self.end_activity(token, RpcOutcome::AppEnded, 0);
             }
         }
