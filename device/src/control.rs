@@ -125,6 +125,9 @@ pub struct NamespaceRequest {
     /// 512 or 4096 for NVM, left out for KV.
     #[serde(default)]
     pub block_bytes: Option<u32>,
+    /// NQNs of the hosts that it is attached to, from the moment at which it is there; left out: every host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<String>>,
 }
 
 /// Hosts that a namespace is attached to from now on, in place of those before.

@@ -261,7 +261,9 @@ impl Step {
             Step::MakeRegion => drive.call(regions, 2, &[]).0 == RpcOutcome::Answered { status: 0 },
             Step::FreeRegion => drive.call(regions, 3, &[]).0 == RpcOutcome::Answered { status: 0 },
             Step::Remove => drive.control(control::REMOVE, b"keeper"),
-            Step::CreateNamespace => drive.control(control::CREATE_NAMESPACE, br#"{"csi":"nvm","size_bytes":1048576}"#),
+            Step::CreateNamespace => {
+                drive.control(control::CREATE_NAMESPACE, br#"{"csi":"nvm","size_bytes":1048576,"hosts":["nqn.first"]}"#)
+            }
             Step::DeleteNamespace => drive.control(control::DELETE_NAMESPACE, &1u32.to_le_bytes()),
             Step::Intercall => {
                 drive.control(control::CHANGE_INTERCALLS, br#"{"add":[{"caller":"a","callee":"b","handler":1}]}"#)
@@ -475,4 +477,35 @@ fn a_namespace_is_deleted_also_where_its_app_does_not_answer() {
     assert!(Step::CreateNamespace.run(&mut drive));
     assert!(Step::DeleteNamespace.run(&mut drive));
     assert!(drive.device.namespaces().is_empty() && drive.device.statistics().regions.is_empty());
+}
+
+#[test]
+fn attachments_are_bounded_and_go_with_their_namespace() {
+    let media = media();
+    let mut drive = Drive::open(&media).unwrap();
+    drive.install(&well_behaved("base-io", "")).unwrap();
+    assert!(Step::CreateNamespace.run(&mut drive));
+    let attached = |drive: &Drive| drive.device.attachments().iter().map(|it| it.hosts.clone()).collect::<Vec<_>>();
+    assert_eq!(attached(&drive), [["nqn.first"]]);
+    let hosts = |count: usize, bytes: usize| {
+        let hosts = (0..count).map(|_| format!("{:?}", "n".repeat(bytes))).collect::<Vec<_>>().join(",");
+        format!(r#"{{"nsid":1,"hosts":[{hosts}]}}"#).into_bytes()
+    };
+    for (wrong, why) in [(hosts(65, 10), "at most 64"), (hosts(1, 224), "1 to 223"), (hosts(1, 0), "1 to 223")] {
+        assert!(!drive.control(control::ATTACH, &wrong));
+        assert!(drive.error_text().contains(why), "{}", drive.error_text());
+        assert_eq!(attached(&drive), [["nqn.first"]]);
+    }
+    assert!(!drive.control(control::ATTACH, br#"{"nsid":2,"hosts":[]}"#));
+    assert!(drive.control(control::ATTACH, &hosts(64, 223)));
+    assert_eq!(attached(&drive)[0].len(), 64);
+    assert!(drive.control(control::ATTACH, br#"{"nsid":1}"#), "attached to all hosts again");
+    assert!(attached(&drive).is_empty());
+    assert!(drive.control(control::ATTACH, br#"{"nsid":1,"hosts":[]}"#));
+    assert_eq!(attached(&drive), [Vec::<String>::new()], "attached to none");
+    drive.shut_down();
+    let mut drive = Drive::open(&media).unwrap();
+    assert_eq!(attached(&drive).len(), 1);
+    assert!(Step::DeleteNamespace.run(&mut drive));
+    assert!(attached(&drive).is_empty());
 }

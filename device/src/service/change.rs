@@ -225,6 +225,7 @@ impl Draft {
         let Some(nsid) = (1..=NAMESPACES_MAX as u32 * 2).find(|nsid| !taken.contains(nsid)) else {
             return refuse(ControlStatus::NoRoom, "no namespace id is free");
         };
+        let attachment = attachment(nsid, request.hosts.as_deref())?;
         let shared = request.csi == CommandSet::Nvm;
         let region = match self.regions.create(app, nsid, share, shared) {
             Ok(region) => region.clone(),
@@ -253,6 +254,7 @@ impl Draft {
             nguid,
         });
         self.metadata.namespaces.sort_by_key(|namespace| namespace.nsid);
+        self.set_attachment(nsid, attachment);
         Ok(Made::Namespace(nsid))
     }
 
@@ -296,23 +298,28 @@ impl Draft {
         if !self.metadata.namespaces.iter().any(|namespace| namespace.nsid == nsid) {
             return refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"));
         }
-        let attachment = match hosts {
-            Some(hosts) if hosts.len() > ATTACHED_HOSTS_MAX => {
-                let text =
-                    format!("a namespace is attached to at most {ATTACHED_HOSTS_MAX} hosts, not {}", hosts.len());
-                return refuse(ControlStatus::NoRoom, text);
-            }
-            Some(hosts) if hosts.iter().any(|host| host.is_empty() || host.len() > NQN_BYTES_MAX) => {
-                let text = format!("a host's NQN has 1 to {NQN_BYTES_MAX} bytes");
-                return refuse(ControlStatus::Malformed, text);
-            }
-            Some(hosts) => Some(Attachment { nsid, hosts: hosts.to_vec() }),
-            None => None,
-        };
+        let attachment = attachment(nsid, hosts)?;
+        self.set_attachment(nsid, attachment);
+        Ok(Made::Nothing)
+    }
+
+    fn set_attachment(&mut self, nsid: u32, attachment: Option<Attachment>) {
         let attachments = &mut self.metadata.attachments;
         attachments.retain(|attachment| attachment.nsid != nsid);
         attachments.extend(attachment);
         attachments.sort_by_key(|attachment| attachment.nsid);
-        Ok(Made::Nothing)
     }
+}
+
+/// Which hosts a namespace is to be attached to; `None`: all.
+fn attachment(nsid: u32, hosts: Option<&[String]>) -> Result<Option<Attachment>, Refusal> {
+    let Some(hosts) = hosts else { return Ok(None) };
+    if hosts.len() > ATTACHED_HOSTS_MAX {
+        let text = format!("a namespace is attached to at most {ATTACHED_HOSTS_MAX} hosts, not {}", hosts.len());
+        return refuse(ControlStatus::NoRoom, text);
+    }
+    if hosts.iter().any(|host| host.is_empty() || host.len() > NQN_BYTES_MAX) {
+        return refuse(ControlStatus::Malformed, format!("a host's NQN has 1 to {NQN_BYTES_MAX} bytes"));
+    }
+    Ok(Some(Attachment { nsid, hosts: hosts.to_vec() }))
 }
