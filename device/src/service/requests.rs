@@ -213,7 +213,7 @@ impl Device {
         let found = self.namespaces().iter().find(|namespace| namespace.nsid == nsid).map(|namespace| namespace.csi);
         match found {
             Some(csi) => {
-                let work = Work::Deletion { csi, told: None };
+                let work = Work::Deletion { csi, range: None };
                 self.transact(Asker::Request { token, hre }, Change::DeleteNamespace { nsid }, work);
             }
             None => self.answer(token, hre, refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"))),

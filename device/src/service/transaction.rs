@@ -13,6 +13,7 @@ use super::{DRAIN_NS_MAX, Device, Shutdown};
 use crate::control::ControlStatus;
 use crate::hre::HreId;
 use crate::media::store::StoreError;
+use crate::namespace::CommandSet;
 use crate::request::{AppNumber, RpcOutcome};
 use crate::spu::abi;
 use crate::spu::os::{Admission, RegionCall};
@@ -43,8 +44,8 @@ pub(super) enum Work {
     Install(Box<Install>),
     /// An app is removed.
     Removal(Removal),
-    /// A namespace is deleted: its app is told, then its range is erased.
-    Deletion { csi: crate::CommandSet, told: Option<Erasure> },
+    /// A namespace is deleted: its app is told, then its range, once that is known, is erased.
+    Deletion { csi: CommandSet, range: Option<(u64, u64)> },
     /// A region is given up, and then erased.
     GivingUp,
     /// A region's range is made free.
@@ -274,7 +275,11 @@ impl Device {
     /// Goes on with what waits for an app; true where something was done.
     pub(super) fn poll_transactions(&mut self, now_ns: u64) -> bool {
         let polled: Vec<u32> = self.service.polled.iter().copied().collect();
-        polled.into_iter().fold(false, |busy, key| self.poll(key, now_ns) || busy)
+        let mut busy = false;
+        for key in polled {
+            busy |= self.poll(key, now_ns);
+        }
+        busy
     }
 
     fn poll(&mut self, key: u32, now_ns: u64) -> bool {
@@ -369,7 +374,7 @@ impl Device {
         }
     }
 
-    fn deletion_committed(&mut self, key: u32, csi: crate::CommandSet, result: Result<Made, Refusal>) {
+    fn deletion_committed(&mut self, key: u32, csi: CommandSet, result: Result<Made, Refusal>) {
         let range = match result {
             Ok(Made::GivenUp(ranges)) if !ranges.is_empty() => ranges[0],
             result => return self.finish(key, result.map(|_| 0)),
@@ -377,9 +382,11 @@ impl Device {
         self.revoke_region(range.0, range.1);
         let nsid = match self.service.transactions.get_mut(&key) {
             Some(Transaction {
-                work: Work::Deletion { told, .. }, change: Change::DeleteNamespace { nsid }, ..
+                work: Work::Deletion { range: of, .. },
+                change: Change::DeleteNamespace { nsid },
+                ..
             }) => {
-                *told = Some(Erasure::new(range));
+                *of = Some(range);
                 *nsid
             }
             _ => return,
@@ -398,8 +405,8 @@ impl Device {
     /// The app of a deleted namespace knows, or had its time.
     fn deletion_told(&mut self, key: u32) {
         let Some(transaction) = self.service.transactions.get(&key) else { return };
-        if let Work::Deletion { told: Some(erasure), .. } = &transaction.work {
-            let range = erasure.range();
+        if let Work::Deletion { range: Some(range), .. } = &transaction.work {
+            let range = *range;
             self.begin_erasure(key, range);
         }
     }

@@ -19,6 +19,7 @@
 //!   called for as long as anything is under way, so a driver that obeys it never hangs.
 //! - **Bad sectors.** Reads or writes that touch a given range fail; a failed write leaves each unit old or new.
 //! - **Failing flushes.** Nothing becomes durable by them.
+//! - **Failing saves** of metadata and blobs, which may have happened all the same; blobs that are lost or damaged.
 //! - **Full.** Past a number of used bytes, writes that need more fail and change nothing. Zeroing gives bytes back.
 //!
 //! What always holds: same options, same calls, same results. Bits do not rot and writes do not go astray here; that is
@@ -174,10 +175,10 @@ impl FaultMedia {
         self.state().failing_flushes = flushes;
     }
 
-    /// Has saves of metadata and saves and removals of blobs fail: after `skipped` good ones the next `count`. Where `happens`, each
-    /// has happened all the same, as when a disk fails after it has written.
-    pub fn fail_saves(&self, skipped: u64, count: u64, happens: bool) {
-        self.state().failing_saves = FailingSaves { skipped, count, happens };
+    /// Has saves of metadata and saves and removals of blobs fail: after `skipped` good ones the next `count`. The first `happening` of
+    /// these have happened all the same, as when a disk fails after it has written.
+    pub fn fail_saves(&self, skipped: u64, count: u64, happening: u64) {
+        self.state().failing_saves = FailingSaves { skipped, count, happening };
     }
 
     /// Has a blob be lost, or hold other bytes, as after damage to the disk.

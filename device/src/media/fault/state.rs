@@ -41,8 +41,8 @@ pub struct FailingSaves {
     pub skipped: u64,
     /// Bad ones then.
     pub count: u64,
-    /// They have happened all the same.
-    pub happens: bool,
+    /// The first of these have happened all the same.
+    pub happening: u64,
 }
 
 /// Metadata and blobs.
@@ -417,8 +417,9 @@ impl State {
         self.statistics.saves += 1;
         let failing = &mut self.failing_saves;
         let fails = failing.skipped == 0 && failing.count > 0;
-        let happens = !fails || failing.happens;
+        let happens = !fails || failing.happening > 0;
         failing.count -= u64::from(fails);
+        failing.happening = failing.happening.saturating_sub(u64::from(fails));
         failing.skipped = failing.skipped.saturating_sub(1);
         if happens {
             self.records.apply(change);
