@@ -123,7 +123,11 @@ fn render(statistics: &Statistics) -> String {
             grouped(app.counters.rpcs),
             app.messages.to_string(),
             own.join(" "),
-            app.ended.clone().unwrap_or_else(|| "running".to_owned()),
+            match &app.ended {
+                None => "running".to_owned(),
+                Some(why) if app.failed => format!("failed: {why}"),
+                Some(why) => why.clone(),
+            },
         ]);
     }
     text.push('\n');

@@ -222,11 +222,6 @@ impl Accounts {
         self.weights.iter().map(|(user, weight)| (*user, *weight)).collect()
     }
 
-    /// Those that last.
-    pub fn kept_weights(&self) -> Vec<(u32, u16)> {
-        self.kept.iter().map(|(user, weight)| (*user, *weight)).collect()
-    }
-
     /// Gives one process a weight.
     pub fn set_process_weight(&mut self, account: u16, weight: u16) {
         if account > EVENTS {

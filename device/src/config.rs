@@ -141,7 +141,12 @@ impl DeviceConfig {
 
     /// Bytes a bank that a namespace of `size_bytes` needs: whole stripes, rounded up to the regions' alignment.
     pub fn bank_share_bytes(&self, size_bytes: u64) -> Option<u64> {
-        let share = size_bytes.div_ceil(u64::from(self.spus)).checked_next_multiple_of(u64::from(STRIPE_BYTES))?;
-        share.checked_next_multiple_of(REGION_ALIGNMENT_BYTES)
+        bank_share_bytes(size_bytes, self.spus)
     }
+}
+
+/// The same with that many banks.
+pub(crate) fn bank_share_bytes(size_bytes: u64, spus: u16) -> Option<u64> {
+    let share = size_bytes.div_ceil(u64::from(spus.max(1))).checked_next_multiple_of(u64::from(STRIPE_BYTES))?;
+    share.checked_next_multiple_of(REGION_ALIGNMENT_BYTES)
 }

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 /// The control service's app number.
 pub const CONTROL_APP: u16 = 0;
-/// Payload: a module. Result: the app's number. Replaces an app of the same name once its requests have drained.
+/// Payload: a module. Result: the app's number. Takes the place of an app of the same name once its requests have drained and the
+/// new version has started; where that does not come about, the old version goes on.
 pub const INSTALL: u8 = 1;
 /// Payload: the app's name.
 pub const REMOVE: u8 = 2;
@@ -64,6 +65,10 @@ pub const SET_WEIGHT: u8 = 21;
 pub const STRIPES: u8 = 22;
 /// Reply: JSON array of (user, weight).
 pub const LIST_WEIGHTS: u8 = 23;
+/// Payload: JSON [`AttachRequest`]. Durable before it is answered; a namespace's attachments go with it.
+pub const ATTACH: u8 = 24;
+/// Reply: JSON array of [`crate::metadata::Attachment`].
+pub const LIST_ATTACHMENTS: u8 = 25;
 
 /// Upcall of SPU-OS (app 0) to the agent: u32 originating HRE, u32 app, u64 first byte and u64 one past the last byte of the
 /// bank range that was missed, u64 rights wanted. To be answered: status 0, try again; else, fail what waits.
@@ -106,7 +111,7 @@ pub struct AppInfo {
     pub memory_bytes: u64,
     /// (number, name) of its handlers.
     pub handlers: Vec<(u8, String)>,
-    /// `running`, or why it ended.
+    /// `running`; `ended: ` and why; or, for an app of the media that did not come up with the device, `failed: ` and why.
     pub state: String,
 }
 
@@ -120,6 +125,19 @@ pub struct NamespaceRequest {
     /// 512 or 4096 for NVM, left out for KV.
     #[serde(default)]
     pub block_bytes: Option<u32>,
+    /// NQNs of the hosts that it is attached to, from the moment at which it is there; left out: every host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<String>>,
+}
+
+/// Hosts that a namespace is attached to from now on, in place of those before.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AttachRequest {
+    /// The namespace.
+    pub nsid: u32,
+    /// NQNs of the hosts; left out: every host.
+    #[serde(default)]
+    pub hosts: Option<Vec<String>>,
 }
 
 /// A process to open.

@@ -18,7 +18,7 @@ use crate::event::{Completion, EVENTS_MAX, Event, EventQueue};
 use crate::hre::HreId;
 use crate::media::controller::{MediaController, Pending};
 use crate::media::store::{Progress, Store, StoreCompletion, StoreError};
-use crate::metadata::{InstalledApp, METADATA_VERSION, Metadata, identity};
+use crate::metadata::{Attachment, METADATA_VERSION, Metadata, identity};
 use crate::model::chosen::ChosenModel;
 use crate::namespace::Namespace;
 use crate::protection::Protection;
@@ -39,8 +39,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What the control service does next, when the store has done what it waited for.
-pub(crate) type Continuation = Box<dyn FnOnce(&mut Device, Result<(), StoreError>)>;
+pub(crate) use crate::service::Continuation;
+pub(crate) use apps::{Program, Version};
 
 /// Work that the driver of the device does outside of it: on a thread of its own, or in place.
 pub struct Job(pub(crate) Box<dyn FnOnce() -> JobDone + Send>);
@@ -85,6 +85,8 @@ pub struct Device {
     pub(crate) runtime: Runtime,
     /// By app number, then SPU.
     pub(crate) instances: Vec<Vec<Option<Box<dyn Instance>>>>,
+    /// By app number: what its instances are made from.
+    pub(crate) programs: Vec<Option<Program>>,
     pub(crate) service: Service,
     pub(crate) jobs: VecDeque<Job>,
     uuid: [u8; 16],
@@ -132,6 +134,7 @@ impl Device {
                 apps: vec![],
                 intercalls: vec![],
                 weights: vec![],
+                attachments: vec![],
             },
         };
         if metadata.spus != config.spus || metadata.stripe_bytes != STRIPE_BYTES {
@@ -173,6 +176,8 @@ impl Device {
                 metadata.intercalls.iter().cloned().collect(),
             ),
             namespaces: Arc::new(metadata.namespaces.clone()),
+            attachments: Arc::new(metadata.attachments.clone()),
+            staging: None,
             apps: (0..config.apps_max).map(|_| None).collect(),
             spus: vec![SpuCounters::default(); spus],
             watches: BTreeMap::new(),
@@ -183,18 +188,20 @@ impl Device {
         };
         let mut device = Device {
             instances: (0..machine.config.apps_max).map(|_| Vec::new()).collect(),
+            programs: (0..machine.config.apps_max).map(|_| None).collect(),
             machine: Rc::new(RefCell::new(machine)),
             runtime: Runtime::new(operator_costs).map_err(OpenError)?,
-            service: Service::new(metadata.identities),
-            jobs: VecDeque::new(),
             uuid: metadata.uuid,
+            service: Service::new(metadata),
+            jobs: VecDeque::new(),
             processors: (0..spus).map(|_| timed::Processor::default()).collect(),
             punctuality: Punctuality::default(),
             run_instructions: 0,
             run_cost: 0,
             shared_runs: 0,
         };
-        device.load_apps(built_in, &metadata.apps)?;
+        device.load_apps(built_in)?;
+        device.open_blobs().map_err(|error| OpenError(format!("the media's modules cannot be listed: {error}")))?;
         device.resume_deletions();
         if stored.is_none() {
             device.make_fresh()?;
@@ -229,9 +236,8 @@ impl Device {
             };
             if !machine.send(account, activity, Endpoint::Bridge)
                 && let Some(watch) = watch
-                && let Some(left) = machine.watches.get_mut(&watch)
             {
-                *left -= 1;
+                machine.watched(watch);
             }
         }
     }
@@ -402,7 +408,7 @@ impl Device {
             let mut machine = self.machine.borrow_mut();
             if let Some(then) = machine.media.passed_fence() {
                 drop(machine);
-                then(self, Ok(()));
+                self.proceed(then, Ok(()));
                 continue;
             }
             let Some(StoreCompletion { ticket, result }) = machine.media.store.completed() else { return };
@@ -434,8 +440,12 @@ impl Device {
                     let result = result.as_deref().map_err(|error| error_of(*error));
                     machine.message_read(handle, offset, result);
                 }
-                // A permission was revoked meanwhile: what was read is not written any more.
-                Pending::ToNv { group, .. } if fenced && machine.group_is_users(group) => {
+                // Somebody waits for what was under way when a permission or a region went: what was read is written only where
+                // that is still allowed.
+                Pending::ToNv { group, address, .. }
+                    if fenced
+                        && result.as_ref().is_ok_and(|bytes| !machine.may_still_write(group, address, bytes.len())) =>
+                {
                     machine.end_one(group, abi::ERROR_PERMISSION.into(), None);
                 }
                 Pending::ToNv { group, bank, address } => match result {
@@ -463,9 +473,9 @@ impl Device {
                     machine.end_one(group, code, None);
                 }
                 Pending::Group { group } => machine.end_one(group, code, None),
-                Pending::Control(continuation) => {
+                Pending::Control(then) => {
                     drop(machine);
-                    continuation(self, result.map(|_| ()));
+                    self.proceed(then, result.map(|_| ()));
                 }
             }
         }
@@ -480,6 +490,11 @@ impl Device {
     /// The namespaces, in order of NSID; a new `Arc` each time the table changes.
     pub fn namespaces(&self) -> Arc<Vec<Namespace>> {
         self.machine.borrow().namespaces.clone()
+    }
+
+    /// Which hosts namespaces are attached to; one that is not listed is open to all hosts. A new `Arc` each time that changes.
+    pub fn attachments(&self) -> Arc<Vec<Attachment>> {
+        self.machine.borrow().attachments.clone()
     }
 
     /// Number of an installed app.

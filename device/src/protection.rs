@@ -304,21 +304,13 @@ impl Machine {
         counters
     }
 
-    /// True where a wait is on behalf of a user's endpoint.
-    pub fn group_is_users(&self, group: u32) -> bool {
-        let token = self.groups.get(group).and_then(|group| group.token);
-        token.and_then(|token| self.activities.get(token)).is_some_and(|activity| !activity.originating.is_kernel())
-    }
-
-    /// True where a new region of an app is within its user's share.
-    pub fn region_fits_user(&self, app: AppNumber, bank_bytes: u64) -> bool {
-        let Some(owner) = self.apps.get(app as usize).and_then(Option::as_ref).and_then(|app| app.owner) else {
-            return true;
-        };
-        let prefix = user_app_name(owner, "");
-        let taken: u64 = self.regions.all().iter().filter(|r| r.app.starts_with(&prefix)).map(|r| r.bank_bytes).sum();
-        let wanted = bank_bytes.checked_next_multiple_of(crate::region::REGION_ALIGNMENT_BYTES);
-        wanted.and_then(|wanted| taken.checked_add(wanted)).is_some_and(|all| all <= self.config.user_region_bytes_max)
+    /// Whether the copy that a wait is for may still write there. Not where the request has ended with its app.
+    pub fn may_still_write(&mut self, group: u32, address: u64, bytes: usize) -> bool {
+        let Some(group) = self.groups.get(group) else { return false };
+        let caller = group.caller;
+        let Some(activity) = group.token.and_then(|token| self.activities.get(token)) else { return false };
+        let originating = activity.originating;
+        self.permitted(caller, originating, address, bytes as u64, Rights::WRITE)
     }
 
     /// Tells the agents that an app has ended; they tell the app's users.

@@ -61,6 +61,9 @@ pub struct AppStatistics {
     pub user: Vec<i64>,
     /// Why it ended, where it has.
     pub ended: Option<String>,
+    /// True where it did not come up with the device; `ended` says why.
+    #[serde(default)]
+    pub failed: bool,
 }
 
 /// Counters of protection since the device started.

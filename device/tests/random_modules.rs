@@ -87,9 +87,10 @@ fn metadata() -> Metadata {
             bank_bytes: 65536,
             nguid: [1; 16],
         }],
-        apps: vec![InstalledApp { number: 1, name: "base-io".into(), built_in: true, owner: None }],
+        apps: vec![InstalledApp { number: 1, name: "base-io".into(), built_in: true, module: None, owner: None }],
         intercalls: vec![],
         weights: vec![],
+        attachments: vec![],
     }
 }
 
@@ -151,6 +152,6 @@ proptest! {
 #[test]
 fn apps_past_the_limit_are_named() {
     let mut odd = metadata();
-    odd.apps = vec![InstalledApp { number: 9999, name: "lost".into(), built_in: false, owner: None }];
+    odd.apps = vec![InstalledApp { number: 9999, name: "lost".into(), built_in: false, module: None, owner: None }];
     check_metadata(&odd.encode());
 }

@@ -1,63 +1,120 @@
-//! Puts apps on the SPUs: those of the metadata at the start, and one that is installed or replaced later.
+//! Puts versions of apps on the SPUs: those of the metadata at the start, and those that are installed later.
+//!
+//! What always holds:
+//! - A version is made ready (instances on all SPUs, initialised) before it has a place; until it has one, its imports find nothing.
+//! - An app of the media that does not come up is listed as failed, with the reason, and keeps its number, regions and owner; the
+//!   device starts.
 
 use super::*;
+use crate::metadata::{InstalledApp, MODULE_NAME_BYTES, module_name};
 use crate::protection::user_app_name;
+use crate::spu::module::{Manifest, parse_manifest};
+use crate::spu::native::NativeInstance;
+use crate::spu::os::{Admission, UNPLACED};
+use crate::spu::wasm::Guest;
+use wasmtime::InstancePre;
+use willow_sdk::native::NativeApp;
+
+/// What an app's instances are made from.
+#[derive(Clone)]
+pub(crate) enum Program {
+    /// A compiled module, its imports resolved.
+    Wasm(InstancePre<Guest>),
+    /// A native build, trusted.
+    Native(&'static dyn NativeApp),
+}
+
+/// Instances of an app, by SPU.
+type Instances = Vec<Option<Box<dyn Instance>>>;
+
+/// A version of an app that has no place: ready to get one, or what was there before.
+pub(crate) struct Version {
+    state: AppState,
+    program: Option<Program>,
+    instances: Instances,
+}
+
+/// The name under which a module is installed for that owner.
+fn installed_name(manifest: &Manifest, owner: Option<u32>) -> String {
+    owner.map_or_else(|| manifest.name.clone(), |user| user_app_name(user, &manifest.name))
+}
 
 impl Device {
-    pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>, installed: &[InstalledApp]) -> Result<(), OpenError> {
+    pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>) -> Result<(), OpenError> {
         let limits = self.module_limits();
         for app in built_in {
-            match app {
+            let refused = |why| OpenError(format!("a built-in app is refused: {why}"));
+            let (manifest, compiled, native) = match app {
                 BuiltInApp::Wasm(bytes) => {
-                    let compiled = compile(&self.runtime.engine(), bytes.to_vec(), limits)
-                        .map_err(|why| OpenError(format!("a built-in app is refused: {why}")))?;
-                    let name = compiled.manifest.name.clone();
-                    let known = installed.iter().find(|app| app.name == name);
-                    if known.is_some_and(|app| !app.built_in) {
-                        continue;
-                    }
-                    let number = known.map(|app| app.number).or_else(|| self.unclaimed_number(installed));
-                    self.add_app(compiled, number, true, None)
-                        .map_err(|why| OpenError(format!("app {name}: {why}")))?;
+                    let compiled = compile(&self.runtime.engine(), bytes.to_vec(), limits).map_err(refused)?;
+                    (compiled.manifest.clone(), Some(compiled), None)
                 }
-                BuiltInApp::Native(native) => {
-                    let manifest = crate::spu::module::parse_manifest(native.manifest()).map_err(OpenError)?;
-                    let known = installed.iter().find(|app| app.name == manifest.name);
-                    let number = known.map(|app| app.number).or_else(|| self.unclaimed_number(installed));
-                    self.add_native(native, manifest, number).map_err(OpenError)?;
-                }
-            }
+                BuiltInApp::Native(native) => (parse_manifest(native.manifest()).map_err(refused)?, None, Some(native)),
+            };
+            let name = manifest.name.clone();
+            let Some(number) = self.built_in_number(&name)? else { continue };
+            let version = match (compiled, native) {
+                (Some(compiled), _) => self.make_version(compiled, name.clone(), None),
+                (None, Some(native)) => self.make_native(native, manifest),
+                (None, None) => continue,
+            };
+            let version = version.map_err(|why| OpenError(format!("app {name}: {why}")))?;
+            self.enter_version(number, version, Admission::Open);
+            self.send_event(number, &[abi::EVENT_STARTED], None);
         }
-        for app in installed.iter().filter(|app| !app.built_in) {
+        // What came with another program and not with this one has no place.
+        let machine = self.machine.clone();
+        let is_there =
+            |app: &InstalledApp| machine.borrow().apps.get(usize::from(app.number)).is_some_and(Option::is_some);
+        self.service.commits.durable.apps.retain(|app| !app.built_in || is_there(app));
+        let installed: Vec<InstalledApp> =
+            self.service.commits.durable.apps.iter().filter(|app| !app.built_in).cloned().collect();
+        for app in &installed {
             self.check_number(app)?;
-            let blob = self.machine.borrow_mut().media.store.load_blob(&app.name);
-            let bytes = blob.map_err(|error| OpenError(format!("app {} cannot be read: {error}", app.name)))?;
-            let bytes =
-                bytes.ok_or_else(|| OpenError(format!("the module of app {} is gone from the media", app.name)))?;
-            let added = compile(&self.runtime.engine(), bytes, limits)
-                .and_then(|compiled| self.add_app(compiled, Some(app.number), false, app.owner));
-            if let Err(why) = added {
-                // The device serves without it; its regions stay. The statistics and the log say so.
-                tracing::error!("app {} does not run: {why}", app.name);
-                let mut machine = self.machine.borrow_mut();
-                let spus = machine.config.spus;
-                let mut state = AppState::new(&app.name, "?", vec![], 0, 0, spus);
-                state.ended = Some(why);
-                state.owner = app.owner;
-                machine.apps[app.number as usize] = Some(state);
-                drop(machine);
-                self.service.built_in.remove(&app.number);
+            match self.load_app(app, limits) {
+                Ok(version) => {
+                    self.enter_version(app.number, version, Admission::Open);
+                    self.send_event(app.number, &[abi::EVENT_STARTED], None);
+                }
+                Err(why) => {
+                    tracing::error!("app {} does not come up: {why}", app.name);
+                    let machine = &mut *self.machine.borrow_mut();
+                    let mut state = AppState::new(&app.name, "?", vec![], 0, 0, machine.config.spus);
+                    (state.ended, state.failed, state.owner) = (Some(why), true, app.owner);
+                    machine.apps[app.number as usize] = Some(state);
+                }
             }
         }
         Ok(())
     }
 
-    /// A number for a new built-in app that no installed app has.
-    fn unclaimed_number(&self, installed: &[InstalledApp]) -> Option<AppNumber> {
-        let machine = self.machine.borrow();
-        let claimed = |place: usize| installed.iter().any(|app| usize::from(app.number) == place);
-        let place = (1..machine.apps.len()).find(|place| machine.apps[*place].is_none() && !claimed(*place));
-        place.map(|place| place as AppNumber)
+    /// Number of a built-in app, which it has from now on; `None` where another version of it was installed.
+    fn built_in_number(&mut self, name: &str) -> Result<Option<AppNumber>, OpenError> {
+        let known = self.service.commits.durable.apps.iter().find(|app| app.name == name).cloned();
+        if let Some(app) = known {
+            self.check_number(&app)?;
+            return Ok(app.built_in.then_some(app.number));
+        }
+        let number = self.free_number().map_err(|why| OpenError(format!("app {name}: {why}")))?;
+        let app = InstalledApp { number, name: name.to_owned(), built_in: true, module: None, owner: None };
+        self.service.commits.durable.apps.push(app);
+        Ok(Some(number))
+    }
+
+    /// An app of the media, made ready; the error says what is wrong with it.
+    fn load_app(&mut self, app: &InstalledApp, limits: ModuleLimits) -> Result<Version, String> {
+        let blob = app.module.as_ref().ok_or("the metadata name no module of it")?;
+        let loaded = self.machine.borrow_mut().media.store.load_blob(blob);
+        let bytes = loaded.map_err(|error| format!("its module cannot be read: {error}"))?;
+        let bytes = bytes.ok_or("its module is gone from the media")?;
+        if blob.len() == MODULE_NAME_BYTES && module_name(&bytes) != *blob {
+            return Err("its module is damaged: it is not the one that was installed".to_owned());
+        }
+        let compiled = compile(&self.runtime.engine(), bytes, limits)?;
+        if installed_name(&compiled.manifest, app.owner) != app.name {
+            return Err(format!("its module is that of app {}", compiled.manifest.name));
+        }
+        self.make_version(compiled, app.name.clone(), app.owner)
     }
 
     /// Checks the number that the metadata give an app.
@@ -67,8 +124,8 @@ impl Device {
         let wrong = match machine.apps.get(usize::from(number)) {
             _ if number == 0 => "is the control service's".to_owned(),
             None => format!("is past apps_max, {apps_max}: start the device with more"),
-            Some(Some(other)) if other.name != *name => format!("is also that of app {}", other.name),
-            Some(_) => return Ok(()),
+            Some(Some(other)) => format!("is also that of app {}", other.name),
+            Some(None) => return Ok(()),
         };
         Err(OpenError(format!("the device's metadata give app {name} the number {number}, which {wrong}")))
     }
@@ -81,104 +138,142 @@ impl Device {
         }
     }
 
-    /// A free app number, or the one asked for.
-    fn place_for_app(&self, number: Option<AppNumber>) -> Result<AppNumber, String> {
+    /// A number that no app has, and none is about to get.
+    pub(crate) fn free_number(&self) -> Result<AppNumber, String> {
         let machine = self.machine.borrow();
-        let place = match number {
-            Some(number) if (number as usize) < machine.apps.len() => Some(number as usize),
-            Some(number) => return Err(format!("its number {number} is past apps_max, {}", machine.apps.len())),
-            None => (1..machine.apps.len()).find(|place| machine.apps[*place].is_none()),
+        let claimed = |number: AppNumber| {
+            self.service.commits.durable.apps.iter().any(|app| app.number == number) || self.is_reserved(number)
         };
-        place
-            .map(|place| place as AppNumber)
-            .ok_or_else(|| format!("there is room for {} apps", machine.apps.len() - 1))
+        let mut places = (1..machine.apps.len()).map(|place| place as AppNumber);
+        let free = places.find(|place| machine.apps[*place as usize].is_none() && !claimed(*place));
+        free.ok_or_else(|| format!("there is room for {} apps", machine.apps.len() - 1))
     }
 
-    /// Puts a compiled app on all SPUs, in place of an earlier incarnation where there is one.
-    pub(crate) fn add_app(
+    /// Makes a version of an app ready on all SPUs.
+    pub(crate) fn make_version(
         &mut self,
         compiled: CompiledModule,
-        number: Option<AppNumber>,
-        built_in: bool,
+        name: String,
         owner: Option<u32>,
-    ) -> Result<AppNumber, String> {
-        let number = self.place_for_app(number)?;
-        let pre = self.runtime.prepare(&compiled)?;
-        let manifest = &compiled.manifest;
-        let name = owner.map_or_else(|| manifest.name.clone(), |user| user_app_name(user, &manifest.name));
-        let handlers = manifest.handlers.clone();
-        let mut state = AppState::new(&name, &manifest.version, handlers, compiled.bytes.len() as u64, 1, self.spus());
+    ) -> Result<Version, String> {
+        let program = Program::Wasm(self.runtime.prepare(&compiled)?);
+        let CompiledModule { manifest, bytes, .. } = compiled;
+        debug_assert_eq!(name, installed_name(&manifest, owner));
+        let mut state = AppState::new(&name, &manifest.version, manifest.handlers, bytes.len() as u64, 0, self.spus());
         (state.owner, state.calls) = (owner, manifest.calls);
-        let (spus, data_bytes_max, budget, incarnation) = self.replace_state(number, state);
-        let mut instances: Vec<Option<Box<dyn Instance>>> = Vec::new();
-        for spu in 0..spus {
-            let caller = Caller { app: number, spu, incarnation };
+        self.make_ready(program, state)
+    }
+
+    fn make_native(&mut self, native: &'static dyn NativeApp, manifest: Manifest) -> Result<Version, String> {
+        let mut state = AppState::new(&manifest.name, &manifest.version, manifest.handlers, 0, 0, self.spus());
+        state.calls = manifest.calls;
+        self.make_ready(Program::Native(native), state)
+    }
+
+    fn make_ready(&mut self, program: Program, mut state: AppState) -> Result<Version, String> {
+        let (data_bytes_max, budget) = {
+            let config = &self.machine.borrow().config;
+            let users = state.owner.is_some();
+            state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };
+            let budget = if users { config.user_instruction_budget } else { config.instruction_budget };
+            (config.app_data_bytes_max, budget)
+        };
+        self.machine.borrow_mut().staging = Some(Box::new(state));
+        let mut made = Ok(Vec::new());
+        for spu in 0..self.spus() {
+            let Ok(instances) = &mut made else { break };
+            let caller = Caller { app: UNPLACED, spu, incarnation: 0 };
             let machine = self.machine.clone();
-            let made = WasmInstance::new(&self.runtime.engine(), &pre, machine, caller, data_bytes_max, budget);
-            match made {
-                Ok(instance) => instances.push(Some(Box::new(instance))),
-                Err(why) => {
-                    self.machine.borrow_mut().end_app(number, &why, RpcOutcome::AppEnded);
-                    return Err(why);
+            let instance: Result<Box<dyn Instance>, String> = match &program {
+                Program::Wasm(pre) => {
+                    WasmInstance::new(&self.runtime.engine(), pre, machine, caller, data_bytes_max, budget)
+                        .map(|instance| Box::new(instance) as Box<dyn Instance>)
                 }
+                Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, machine, caller))),
+            };
+            match instance {
+                Ok(instance) => instances.push(Some(instance)),
+                Err(why) => made = Err(why),
             }
         }
-        self.instances[number as usize] = instances;
-        self.after_adding(number, built_in);
-        Ok(number)
+        let state = self.machine.borrow_mut().staging.take();
+        let state = state.ok_or("the version that was being made is gone")?;
+        Ok(Version { state: *state, program: Some(program), instances: made? })
     }
 
-    fn add_native(
+    /// Puts a version in its place. What was there before comes back, without its instances; what waits for the app waits on, as
+    /// `admission` says.
+    pub(crate) fn enter_version(
         &mut self,
-        native: &'static dyn willow_sdk::native::NativeApp,
-        manifest: crate::spu::module::Manifest,
-        number: Option<AppNumber>,
-    ) -> Result<(), String> {
-        let number = self.place_for_app(number)?;
-        let mut state = AppState::new(&manifest.name, &manifest.version, manifest.handlers, 0, 1, self.spus());
-        state.calls = manifest.calls;
-        let (spus, .., incarnation) = self.replace_state(number, state);
-        self.instances[number as usize] = (0..spus)
-            .map(|spu| {
-                let caller = Caller { app: number, spu, incarnation };
-                let instance = crate::spu::native::NativeInstance::new(native, self.machine.clone(), caller);
-                Some(Box::new(instance) as Box<dyn Instance>)
-            })
-            .collect();
-        self.after_adding(number, true);
-        Ok(())
+        number: AppNumber,
+        version: Version,
+        admission: Admission,
+    ) -> Option<Version> {
+        let Version { mut state, program, mut instances } = version;
+        let old = {
+            let machine = &mut *self.machine.borrow_mut();
+            machine.end_version(number);
+            let mut old = machine.apps[number as usize].take();
+            if let Some(old) = &mut old {
+                state.incarnation = old.incarnation.wrapping_add(1);
+                state.held = std::mem::take(&mut old.held);
+                state.log_bytes += std::mem::take(&mut old.log_bytes);
+                let fresh = std::mem::replace(&mut state.log, std::mem::take(&mut old.log));
+                state.log.extend(fresh);
+                state.trim_log();
+            } else {
+                state.incarnation = state.incarnation.wrapping_add(1);
+            }
+            state.admission = admission;
+            for (spu, instance) in instances.iter_mut().enumerate() {
+                if let Some(instance) = instance {
+                    instance.enter(Caller { app: number, spu: spu as u16, incarnation: state.incarnation });
+                }
+            }
+            machine.apps[number as usize] = Some(state);
+            old
+        };
+        self.instances[number as usize] = instances;
+        let program = std::mem::replace(&mut self.programs[number as usize], program);
+        old.map(|state| Version { state, program, instances: Vec::new() })
     }
 
-    /// Enters an app's new state; returns (SPUs, data limit, budget, incarnation).
-    fn replace_state(&mut self, number: AppNumber, mut state: AppState) -> (u16, u64, u64, u32) {
-        let mut machine = self.machine.borrow_mut();
-        if let Some(old) = machine.apps[number as usize].take() {
-            state.incarnation = old.incarnation.wrapping_add(1);
-            state.log = old.log;
-            state.log_bytes = old.log_bytes;
-            state.waiting = old.waiting;
+    /// Puts the version before back, started anew, since the one that took its place has not come up.
+    pub(crate) fn return_version(&mut self, number: AppNumber, old: Version, why: &str) {
+        let Version { mut state, program, .. } = old;
+        state.push_line(format!(
+            "0: [SPU-OS] the version that was to follow did not come up ({why}): version {} goes on",
+            state.version
+        ));
+        let ended = state.ended.clone();
+        let ready = match (ended, &program) {
+            (None, Some(program)) => self.make_ready(program.clone(), state),
+            // It had ended before.
+            _ => Ok(Version { state, program, instances: Vec::new() }),
+        };
+        match ready {
+            Ok(version) => {
+                let runs = version.state.ended.is_none();
+                self.enter_version(number, version, Admission::Open);
+                if runs {
+                    self.send_event(number, &[abi::EVENT_STARTED], None);
+                }
+            }
+            Err(why) => {
+                tracing::error!("the version before of app {number} does not start again: {why}");
+                self.trapped(number, 0, &why);
+            }
         }
-        let incarnation = state.incarnation;
-        let users = state.owner.is_some();
-        let config = &machine.config;
-        state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };
-        machine.apps[number as usize] = Some(state);
-        let config = &machine.config;
-        let budget = if users { config.user_instruction_budget } else { config.instruction_budget };
-        (config.spus, config.app_data_bytes_max, budget, incarnation)
+        self.release_requests(number);
     }
 
-    fn after_adding(&mut self, number: AppNumber, built_in: bool) {
-        if built_in {
-            self.service.built_in.insert(number);
-        } else {
-            self.service.built_in.remove(&number);
-        }
-        self.send_event(number, &[abi::EVENT_STARTED], None);
-        let mut machine = self.machine.borrow_mut();
+    /// All requests reach the app again; those that waited go first.
+    pub(crate) fn release_requests(&mut self, number: AppNumber) {
+        let machine = &mut *self.machine.borrow_mut();
         let Some(app) = machine.app(number) else { return };
-        let waiting: Vec<u32> = app.waiting.iter_mut().flat_map(|queue| queue.drain(..)).collect();
-        for token in waiting {
+        app.admission = Admission::Open;
+        let held = std::mem::take(&mut app.held);
+        for token in held {
             let Some(account) = machine.activities.get(token).map(|activity| activity.account) else { continue };
             let account = machine.ready_account(account);
             machine.events.push(account, Event::Deliver { token });

@@ -7,7 +7,7 @@ use super::{DMA_BYTES_A_COST, Device, RUN_COST};
 use crate::event::Wait;
 use crate::protection::may_request;
 use crate::request::{AppNumber, RpcOutcome};
-use crate::spu::os::{Activity, Origin};
+use crate::spu::os::{Activity, Admission, Origin};
 use crate::spu::{Offered, abi};
 
 /// A request that its app is about to be offered.
@@ -52,6 +52,11 @@ impl Device {
             machine.end_activity(token, RpcOutcome::NoApp, 0);
             return None;
         };
+        if app.admission != Admission::Open && activity.is_held(app.admission) {
+            // Also where this version has ended: another one follows.
+            app.held.push(token);
+            return None;
+        }
         if app.ended.is_some() {
             machine.end_activity(token, RpcOutcome::AppEnded, 0);
             return None;
@@ -77,7 +82,7 @@ impl Device {
         app.counters.requests += 1;
         machine.spus[spu as usize].requests += 1;
         let waiting = &mut app.waiting[spu as usize];
-        if !waiting.is_empty() || self.service.is_draining(number) {
+        if !waiting.is_empty() {
             machine.spus[spu as usize].thread_waits += 1;
             waiting.push_back(token);
             return None;
@@ -168,8 +173,12 @@ impl Device {
             app.counters.traps += 1;
             app.push_line(format!("{spu}: [SPU-OS] ended: {why}"));
         }
+        let is_changing = machine.app(number).is_some_and(|app| app.admission == Admission::Own);
         machine.end_app(number, why, RpcOutcome::AppEnded);
-        machine.tell_app_ended(number, spu, why);
+        if !is_changing {
+            // Else another version is about to be there.
+            machine.tell_app_ended(number, spu, why);
+        }
     }
 
     /// A wait has ended: bytes go into the app's memory, and its handler goes on.
@@ -218,9 +227,6 @@ impl Device {
         loop {
             let (token, begun) = {
                 let machine = &mut *self.machine.borrow_mut();
-                if self.service.is_draining(number) {
-                    return;
-                }
                 let Some(app) = machine.apps[number as usize].as_mut() else { return };
                 let Some(token) = app.waiting[spu as usize].pop_front() else { return };
                 let Some(activity) = machine.activities.get_mut(token) else { continue };

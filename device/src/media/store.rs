@@ -105,6 +105,8 @@ pub trait Store {
     fn save_metadata(&mut self, ticket: Ticket, bytes: Vec<u8>) -> Result<Progress, StoreError>;
     /// A named blob (an app's module), or `None`.
     fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError>;
+    /// Names of the blobs that there are, in order; also of some whose save or removal did not end well.
+    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError>;
     /// Stores a blob durably under a name of `[a-z0-9-]`, replacing atomically what was there.
     fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError>;
     /// Removes a blob (no error if there is none).

@@ -3,14 +3,15 @@
 //!
 //! Invariant: a revocation is answered when nothing that the permission allowed is under way any more.
 
-use super::{Answer, refuse};
-use crate::accounts::{WEIGHT_MAX, WEIGHTS_MAX};
-use crate::control::{self, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
+use super::change::Change;
+use super::transaction::{Asker, Work};
+use super::{Answer, Continuation, refuse};
+use crate::accounts::WEIGHT_MAX;
+use crate::control::{self, AttachRequest, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
 use crate::device::Device;
 use crate::hre::HreId;
-use crate::media::store::StoreError;
 use crate::namespace::CommandSet;
-use crate::protection::{INTERCALLS_MAX, USER_NOBODY, in_ids, user_app_name};
+use crate::protection::{USER_NOBODY, in_ids, user_app_name};
 use crate::request::AppNumber;
 use crate::spu::miss::{AGENTS_MAX, Agent};
 use crate::spu::os::{AppState, Machine};
@@ -143,7 +144,12 @@ impl Device {
             control::SET_WEIGHT if body.len() == 8 => return self.set_weight(token, hre, body),
             control::SET_WEIGHT => self.set_process_weight(body),
             control::CHANGE_INTERCALLS => return self.change_intercalls(token, hre, body),
-            control::LIST_PERMISSIONS | control::LIST_PROCESSES | control::LIST_INTERCALLS | control::LIST_WEIGHTS => {
+            control::ATTACH => return self.attach(token, hre, body),
+            control::LIST_PERMISSIONS
+            | control::LIST_PROCESSES
+            | control::LIST_INTERCALLS
+            | control::LIST_WEIGHTS
+            | control::LIST_ATTACHMENTS => {
                 let list = self.protection_list(handler, body);
                 self.reply(token, body, &list)
             }
@@ -159,6 +165,7 @@ impl Device {
             control::LIST_PROCESSES => serde_json::to_vec(&machine.protection.processes(&machine.bridge.accounts)),
             control::LIST_INTERCALLS => serde_json::to_vec(&machine.protection.intercalls),
             control::LIST_WEIGHTS => serde_json::to_vec(&machine.bridge.accounts.weights()),
+            control::LIST_ATTACHMENTS => serde_json::to_vec(&*machine.attachments),
             _ => {
                 let process = in_ids(word(arguments, 4).unwrap_or(0));
                 let tables = machine.protection.tables.iter().enumerate();
@@ -182,9 +189,7 @@ impl Device {
         if self.machine.borrow().media.in_flight() == 0 {
             return self.answer(token, hre, Ok(0));
         }
-        self.machine.borrow_mut().media.fence(Box::new(move |device, _: Result<(), StoreError>| {
-            device.answer(token, hre, Ok(0));
-        }));
+        self.machine.borrow_mut().media.fence(Continuation::Answer { token, hre });
     }
 
     fn extents(&self, body: &[u8]) -> Result<Extents, (ControlStatus, String)> {
@@ -250,20 +255,16 @@ impl Device {
 
     /// A user's weight, which lasts.
     fn set_weight(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
-        let refused = match (word(body, 0), word(body, 4).and_then(|weight| u16::try_from(weight).ok())) {
+        match (word(body, 0), word(body, 4).and_then(|weight| u16::try_from(weight).ok())) {
             (Some(user), Some(weight @ 0..=WEIGHT_MAX)) => {
                 let weight = (weight > 0).then_some(weight);
-                if self.machine.borrow_mut().bridge.accounts.set_weight(user, weight) {
-                    self.save_and_answer(token, hre, "the weights are");
-                    return Some(());
-                }
-                refuse(ControlStatus::NoRoom, format!("{WEIGHTS_MAX} users have weights, which is the most"))
+                self.transact(Asker::Request { token, hre }, Change::Weight { user, weight }, Work::Change);
             }
             _ => {
-                refuse(ControlStatus::Malformed, format!("a weight is u32 user, u32 weight, 0 (none) to {WEIGHT_MAX}"))
+                let text = format!("a weight is u32 user, u32 weight, 0 (none) to {WEIGHT_MAX}");
+                self.answer(token, hre, refuse(ControlStatus::Malformed, text));
             }
-        };
-        self.answer(token, hre, refused);
+        }
         Some(())
     }
 
@@ -315,37 +316,33 @@ impl Device {
     }
 
     fn change_intercalls(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
-        let change: IntercallChange = match serde_json::from_slice(body) {
-            Ok(change) => change,
+        match serde_json::from_slice::<IntercallChange>(body) {
+            Ok(change) => {
+                self.transact(Asker::Request { token, hre }, Change::Intercalls(change), Work::Change);
+            }
             Err(error) => {
                 let text = format!("the change of the intercall table cannot be read: {error}");
                 self.answer(token, hre, refuse(ControlStatus::Malformed, text));
-                return Some(());
-            }
-        };
-        {
-            let table = &mut self.machine.borrow_mut().protection.intercalls;
-            for rule in &change.remove {
-                table.remove(rule);
-            }
-            table.extend(change.add);
-            while table.len() > INTERCALLS_MAX {
-                table.pop_last();
             }
         }
-        self.save_and_answer(token, hre, "the intercall table is");
         Some(())
     }
 
-    /// Answers when what has changed is durable.
-    fn save_and_answer(&mut self, token: u32, hre: HreId, what: &'static str) {
-        self.save(Box::new(move |device, saved| {
-            let failed = |error| (ControlStatus::MediaFailed, format!("{what} not saved: {error}"));
-            device.answer(token, hre, saved.map(|()| 0).map_err(failed));
-        }));
+    /// Which hosts a namespace is attached to, which lasts.
+    fn attach(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
+        match serde_json::from_slice::<AttachRequest>(body) {
+            Ok(AttachRequest { nsid, hosts }) => {
+                self.transact(Asker::Request { token, hre }, Change::Attach { nsid, hosts }, Work::Change);
+            }
+            Err(error) => {
+                let text = format!("the request for attachments cannot be read: {error}");
+                self.answer(token, hre, refuse(ControlStatus::Malformed, text));
+            }
+        }
+        Some(())
     }
 
-    /// A block namespace is about to go: nobody has rights in its range any more.
+    /// A namespace has gone: nobody has rights in its range any more.
     pub(super) fn revoke_region(&mut self, base: u64, bank_bytes: u64) {
         let mut machine = self.machine.borrow_mut();
         for agent in &mut machine.protection.misses.agents {

@@ -1,21 +1,25 @@
 //! Requests to the control service, one function each (see [`crate::control`]).
 
+use super::change::Change;
 use super::protection::{is_for_users, is_seen};
-use super::{Answer, CompileDone, ERROR_TEXTS_MAX, WatchDone, refuse, serving_app};
+use super::transaction::{Asker, Work};
+use super::{Answer, ERROR_TEXTS_MAX, refuse, serving_app};
 use crate::control::{self, AppInfo, ControlStatus, NamespaceRequest};
-use crate::device::{Continuation, Device, Job, JobDone};
+use crate::device::Device;
 use crate::hre::HreId;
-use crate::media::store::StoreError;
-use crate::protection::{USER_NOBODY, user_app_name};
-use crate::request::{AppNumber, RpcOutcome};
-use crate::spu::abi;
+use crate::protection::user_app_name;
+use crate::request::RpcOutcome;
 use crate::spu::os::{Machine, Origin};
-use crate::spu::wasm::{CompiledModule, compile};
 
 /// Requests to the control service.
 impl Device {
-    /// Carries out a control request.
+    /// Carries out a control request, as far as it can be now.
     pub(crate) fn handle_control(&mut self, token: u32) {
+        self.begin_control(token);
+        self.proceed_ready();
+    }
+
+    fn begin_control(&mut self, token: u32) {
         let (hre, handler, arguments, payload) = {
             let machine = self.machine.borrow();
             let Some(activity) = machine.activities.get(token) else { return };
@@ -165,86 +169,14 @@ impl Device {
                 module_bytes: app.module_bytes,
                 memory_bytes: first.map_or(0, |instance| instance.memory_bytes()),
                 handlers: app.handlers.clone(),
-                state: app.ended.clone().map_or_else(|| "running".to_owned(), |why| format!("ended: {why}")),
+                state: match &app.ended {
+                    None => "running".to_owned(),
+                    Some(why) if app.failed => format!("failed: {why}"),
+                    Some(why) => format!("ended: {why}"),
+                },
             })
         });
         apps.collect()
-    }
-
-    fn install(&mut self, token: u32, hre: HreId, module: Vec<u8>) {
-        let owner = self.machine.borrow().protection.user(hre);
-        if owner == Some(USER_NOBODY) || owner.is_some_and(|user| !self.service.compiling.insert(user)) {
-            let text = "apps are installed by users that the agent vouches for, one at a time";
-            return self.answer(token, hre, refuse(ControlStatus::Busy, text));
-        }
-        let key = self.service.key();
-        let limits = self.module_limits();
-        let engine = self.runtime.engine();
-        self.jobs.push_back(Job(Box::new(move || JobDone(key, Box::new(compile(&engine, module, limits))))));
-        let then: CompileDone = Box::new(move |device, compiled| {
-            if let Some(user) = owner {
-                device.service.compiling.remove(&user);
-            }
-            match compiled {
-                Err(why) => {
-                    let text = format!("the module is refused: {why}");
-                    device.answer(token, hre, refuse(ControlStatus::ModuleRefused, text))
-                }
-                Ok(compiled) => device.install_compiled(token, hre, compiled, owner),
-            }
-        });
-        self.service.compiles.insert(key, then);
-    }
-
-    fn install_compiled(&mut self, token: u32, hre: HreId, compiled: CompiledModule, owner: Option<u32>) {
-        let name = match self.app_name_for(owner, &compiled.manifest.name) {
-            Ok(name) => name,
-            Err(refused) => return self.answer(token, hre, Err(refused)),
-        };
-        let old = self.machine.borrow().find_app(name.as_bytes());
-        if old.is_none() {
-            return self.finish_install(token, hre, (compiled, name, owner), None);
-        }
-        if let Some(number) = old {
-            if self.service.is_draining(number) {
-                let text = format!("app {name} is being replaced or removed at this moment: try again");
-                return self.answer(token, hre, refuse(ControlStatus::Busy, text));
-            }
-            self.drain(
-                number,
-                Box::new(move |device| {
-                    device.machine.borrow_mut().end_app_for_upgrade(number);
-                    device.finish_install(token, hre, (compiled, name, owner), Some(number));
-                }),
-            );
-        }
-    }
-
-    fn finish_install(
-        &mut self,
-        token: u32,
-        hre: HreId,
-        (compiled, name, owner): (CompiledModule, String, Option<u32>),
-        number: Option<AppNumber>,
-    ) {
-        let bytes = compiled.bytes.clone();
-        match self.add_app(compiled, number, false, owner) {
-            Err(why) => {
-                self.answer(token, hre, refuse(ControlStatus::ModuleRefused, format!("the module is refused: {why}")))
-            }
-            Ok(number) => {
-                let saved = move |device: &mut Device, result: Result<(), StoreError>| {
-                    let failed =
-                        |error| (ControlStatus::MediaFailed, format!("the app runs but is not saved: {error}"));
-                    device.answer(token, hre, result.map(|()| u32::from(number)).map_err(failed));
-                };
-                let blob_saved: Continuation = Box::new(move |device, result| match result {
-                    Err(error) => saved(device, Err(error)),
-                    Ok(()) => device.save(Box::new(saved)),
-                });
-                self.store_step(blob_saved, |store, ticket| store.save_blob(ticket, &name, bytes));
-            }
-        }
     }
 
     fn remove(&mut self, token: u32, hre: HreId, name: &[u8]) {
@@ -257,113 +189,34 @@ impl Device {
             return self.answer(token, hre, refuse(ControlStatus::NotFound, format!("no app {name} is installed")));
         };
         let serves = self.namespaces().iter().any(|namespace| serving_app(namespace.csi) == name);
-        if serves || self.service.is_draining(number) {
+        if serves || self.is_changing(&name) {
             let text = format!("app {name} serves namespaces, or is being replaced: delete them first");
             return self.answer(token, hre, refuse(ControlStatus::Busy, text));
         }
-        self.drain(
-            number,
-            Box::new(move |device| {
-                let ranges: Vec<(u64, u64)> = {
-                    let machine = &mut *device.machine.borrow_mut();
-                    machine.end_app(number, "removed", RpcOutcome::AppEnded);
-                    machine.apps[number as usize] = None;
-                    let ids: Vec<u32> = machine.regions.all().iter().filter(|r| r.app == name).map(|r| r.id).collect();
-                    ids.into_iter().filter_map(|id| machine.regions.begin_delete(&name, id)).collect()
-                };
-                device.instances[number as usize].clear();
-                device.service.built_in.remove(&number);
-                device.save(Box::new(move |device, saved| {
-                    for (base, bank_bytes) in ranges {
-                        device.zero_region(base, bank_bytes, 0, Box::new(|_, _| {}));
-                    }
-                    let failed = |error| {
-                        (ControlStatus::MediaFailed, format!("the app is removed but that is not saved: {error}"))
-                    };
-                    let answer = saved.map(|()| 0).map_err(failed);
-                    let ended: Continuation = Box::new(move |device, _| device.answer(token, hre, answer));
-                    device.store_step(ended, |store, ticket| store.delete_blob(ticket, &name));
-                }));
-            }),
-        );
+        self.begin_removal(Asker::Request { token, hre }, number, name);
     }
 
     fn create_namespace(&mut self, token: u32, hre: HreId, body: &[u8]) {
-        let request: NamespaceRequest = match serde_json::from_slice(body) {
-            Ok(request) => request,
+        match serde_json::from_slice::<NamespaceRequest>(body) {
+            Ok(request) => {
+                self.transact(Asker::Request { token, hre }, Change::MakeNamespace(request), Work::Change);
+            }
             Err(error) => {
                 let text = format!("the request for a namespace cannot be read: {error}");
-                return self.answer(token, hre, refuse(ControlStatus::Malformed, text));
+                self.answer(token, hre, refuse(ControlStatus::Malformed, text));
             }
-        };
-        let app = serving_app(request.csi);
-        let Some(number) = self.app_number(app) else {
-            let text = format!("app {app}, which serves such namespaces, is not installed");
-            return self.answer(token, hre, refuse(ControlStatus::NotFound, text));
-        };
-        let namespace = match self.add_namespace(&request) {
-            Ok(namespace) => namespace,
-            Err(error) => return self.answer(token, hre, Err(error)),
-        };
-        let nsid = namespace.nsid;
-        self.save(Box::new(move |device, saved| match saved {
-            Ok(()) => {
-                device.send_event(number, &[abi::EVENT_NAMESPACE_CREATED, nsid], None);
-                device.answer(token, hre, Ok(nsid));
-            }
-            Err(error) => {
-                device.remove_namespace_entry(nsid);
-                {
-                    let mut machine = device.machine.borrow_mut();
-                    machine.regions.begin_delete(app, nsid);
-                    machine.regions.end_delete(namespace.base);
-                    machine.regions_changed();
-                }
-                let text = format!("the namespace cannot be saved: {error}");
-                device.answer(token, hre, refuse(ControlStatus::MediaFailed, text));
-            }
-        }));
+        }
     }
 
     fn delete_namespace(&mut self, token: u32, hre: HreId, body: &[u8]) {
         let nsid = body.try_into().map(u32::from_le_bytes).unwrap_or(0);
-        let found = self.namespaces().iter().find(|namespace| namespace.nsid == nsid).cloned();
-        let Some(namespace) = found else {
-            return self.answer(token, hre, refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}")));
-        };
-        let app = serving_app(namespace.csi);
-        self.remove_namespace_entry(nsid);
-        self.revoke_region(namespace.base, namespace.bank_bytes);
-        let base_and_bytes = {
-            let mut machine = self.machine.borrow_mut();
-            let range = machine.regions.begin_delete(app, nsid);
-            machine.regions_changed();
-            range
-        };
-        let watch = self.service.key();
-        let goes_on: WatchDone = Box::new(move |device| {
-            device.save(Box::new(move |device, saved| {
-                let end: Continuation = Box::new(move |device, result| {
-                    let failed = |error| (ControlStatus::MediaFailed, format!("the deletion is not complete: {error}"));
-                    device.answer(token, hre, result.map(|()| 0).map_err(failed));
-                });
-                match (saved, base_and_bytes) {
-                    (Ok(()), Some((base, bank_bytes))) => device.zero_region(base, bank_bytes, 0, end),
-                    (result, _) => end(device, result),
-                }
-            }));
-        });
-        let running = {
-            let machine = self.machine.borrow();
-            let number = machine.find_app(app.as_bytes());
-            number.filter(|number| machine.apps[*number as usize].as_ref().is_some_and(|app| app.ended.is_none()))
-        };
-        match running {
-            Some(number) => {
-                self.service.watches.insert(watch, goes_on);
-                self.send_event(number, &[abi::EVENT_NAMESPACE_DELETED, nsid], Some(watch));
+        let found = self.namespaces().iter().find(|namespace| namespace.nsid == nsid).map(|namespace| namespace.csi);
+        match found {
+            Some(csi) => {
+                let work = Work::Deletion { csi, range: None };
+                self.transact(Asker::Request { token, hre }, Change::DeleteNamespace { nsid }, work);
             }
-            None => goes_on(self),
+            None => self.answer(token, hre, refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"))),
         }
     }
 }

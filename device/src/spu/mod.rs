@@ -41,4 +41,6 @@ pub(crate) trait Instance {
     }
     /// Bytes of linear memory.
     fn memory_bytes(&self) -> u64;
+    /// From now on it is in this place: imports are in its name.
+    fn enter(&mut self, caller: os::Caller);
 }

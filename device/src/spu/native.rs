@@ -87,6 +87,10 @@ impl Instance for NativeInstance {
     fn memory_bytes(&self) -> u64 {
         0
     }
+
+    fn enter(&mut self, caller: Caller) {
+        self.imports.caller = caller;
+    }
 }
 
 /// A handler's own pointer cannot be wild: it is trusted.

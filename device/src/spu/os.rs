@@ -18,6 +18,7 @@ use crate::event::{Completion, Event, EventQueue, Wait};
 use crate::hre::HreId;
 use crate::media::controller::MediaController;
 use crate::media::store::StoreError;
+use crate::metadata::Attachment;
 use crate::model::chosen::ChosenModel;
 use crate::namespace::Namespace;
 use crate::protection::{Access, Calls, Protection};
@@ -40,6 +41,20 @@ pub(crate) struct Caller {
     pub app: AppNumber,
     pub spu: u16,
     pub incarnation: u32,
+}
+
+/// The app number of an instance that is made ready and has no place yet: its imports find nothing.
+pub(crate) const UNPLACED: AppNumber = AppNumber::MAX;
+
+/// Which requests reach an app; the others wait in [`AppState::held`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// All.
+    Open,
+    /// Messages of SPUs, which belong to requests that have begun; no new ones of hosts.
+    Begun,
+    /// What the app asks itself: it starts, or leaves its state clean.
+    Own,
 }
 
 /// A pointer outside of the app's memory: the call traps.
@@ -94,6 +109,24 @@ pub(crate) struct Activity {
     pub origin: Origin,
 }
 
+impl Activity {
+    /// True for a request that does not reach its app under this admission.
+    #[inline]
+    pub fn is_held(&self, admission: Admission) -> bool {
+        match (&self.origin, admission) {
+            (_, Admission::Open) | (Origin::Event { .. }, _) => false,
+            (Origin::Host { .. }, _) => !self.started,
+            (Origin::Spu(_), Admission::Begun) => false,
+            (Origin::Spu(origin), Admission::Own) => !self.started && origin.sender.app != self.app,
+        }
+    }
+
+    /// True for what an app has begun, or has to do on behalf of what was begun.
+    pub fn is_begun_of(&self, app: AppNumber) -> bool {
+        self.app == app && (self.started || !matches!(self.origin, Origin::Host { .. }))
+    }
+}
+
 /// One wait of a handler, of one or more operations.
 pub(crate) struct Group {
     pub caller: Caller,
@@ -119,6 +152,12 @@ pub(crate) struct AppState {
     pub calls: Calls,
     /// Why it ended; `None` while it runs.
     pub ended: Option<String>,
+    /// It did not come up with the device: `ended` says why.
+    pub failed: bool,
+    /// What reaches it.
+    pub admission: Admission,
+    /// Requests that do not, in the order in which they came.
+    pub held: Vec<u32>,
     pub counters: AppCounters,
     pub user_counters: [i64; abi::COUNTERS],
     pub log: VecDeque<String>,
@@ -162,6 +201,10 @@ pub(crate) struct Machine {
     pub regions: RegionTable,
     pub protection: Protection,
     pub namespaces: Arc<Vec<Namespace>>,
+    /// Which hosts namespaces are attached to, where not to all.
+    pub attachments: Arc<Vec<Attachment>>,
+    /// The version of an app that is being made ready.
+    pub staging: Option<Box<AppState>>,
     pub apps: Vec<Option<AppState>>,
     pub spus: Vec<SpuCounters>,
     /// Events to apps that somebody waits for: how many are left.
@@ -214,6 +257,9 @@ impl AppState {
             owner: None,
             calls: Calls::default(),
             ended: None,
+            failed: false,
+            admission: Admission::Open,
+            held: Vec::new(),
             counters: AppCounters::default(),
             user_counters: [0; abi::COUNTERS],
             log: VecDeque::new(),
@@ -230,6 +276,11 @@ impl AppState {
     pub fn push_line(&mut self, line: String) {
         self.log_bytes += line.len() + 1;
         self.log.push_back(line);
+        self.trim_log();
+    }
+
+    /// Forgets the oldest lines where there are too many.
+    pub fn trim_log(&mut self) {
         while self.log_bytes > LOG_BYTES_MAX {
             let Some(oldest) = self.log.pop_front() else { break };
             self.log_bytes -= oldest.len() + 1;
@@ -489,30 +540,60 @@ impl Machine {
                 }
                 self.end_one(group, result, memory);
             }
-            Origin::Event { watch } => {
-                if let Some(left) = self.watches.get_mut(&watch) {
-                    *left -= 1;
-                    if *left == 0 {
-                        self.watches.remove(&watch);
-                        self.finished_watches.push(watch);
-                    }
+            Origin::Event { watch } => self.watched(watch),
+        }
+    }
+
+    /// One SPU's answer to an event has come, or will not.
+    pub fn watched(&mut self, watch: u32) {
+        let Some(left) = self.watches.get_mut(&watch) else { return };
+        *left -= 1;
+        if *left == 0 {
+            self.watches.remove(&watch);
+            self.finished_watches.push(watch);
+        }
+    }
+
+    /// Has requests for an app wait, as `admission` says; those that found no free thread as well.
+    pub fn hold_requests(&mut self, number: AppNumber, admission: Admission) {
+        let Some(app) = self.apps.get_mut(number as usize).and_then(Option::as_mut) else { return };
+        app.admission = admission;
+        for waiting in &mut app.waiting {
+            for token in std::mem::take(waiting) {
+                match self.activities.get(token) {
+                    Some(activity) if activity.is_held(admission) => app.held.push(token),
+                    _ => waiting.push_back(token),
                 }
             }
         }
     }
 
-    /// Ends an app: all its requests are answered with `outcome`, what it waits for is forgotten.
+    /// Ends the requests that wait for an app.
+    pub fn end_held(&mut self, number: AppNumber, outcome: RpcOutcome) {
+        let held = self.app(number).map(|app| std::mem::take(&mut app.held)).unwrap_or_default();
+        for token in held {
+            self.end_activity(token, outcome, 0);
+        }
+    }
+
+    /// Ends an app: all its requests are answered with `outcome`, what it waits for is forgotten. Where another version is about to
+    /// follow, requests that it has not begun wait for that.
     pub fn end_app(&mut self, number: AppNumber, reason: &str, outcome: RpcOutcome) {
         let Some(app) = self.app(number) else { return };
+        let is_changing = app.admission != Admission::Open;
         app.ended = Some(reason.to_owned());
         app.incarnation = app.incarnation.wrapping_add(1);
-        for waiting in &mut app.waiting {
-            waiting.clear();
+        if is_changing {
+            self.hold_requests(number, Admission::Own);
         }
         for token in self.activities.keys() {
-            if self.activities.get(token).is_some_and(|activity| activity.app == number) {
+            let Some(activity) = self.activities.get(token).filter(|activity| activity.app == number) else { continue };
+            if !is_changing || !activity.is_held(Admission::Own) {
                 self.end_activity(token, outcome, 0);
             }
+        }
+        if let Some(app) = self.app(number) {
+            app.waiting.iter_mut().for_each(VecDeque::clear);
         }
         for handle in self.messages.keys() {
             if self.messages.get(handle).is_some_and(|message| message.caller.app == number) {
@@ -521,25 +602,32 @@ impl Machine {
         }
     }
 
-    /// An app is about to be replaced: what it still has at work is told that it ended, what waits is kept for the next.
-    pub fn end_app_for_upgrade(&mut self, number: AppNumber) {
+    /// A version of an app is about to give way: what it still has at work, or has asked itself, is told that it ended; what waits
+    /// for the app is kept for the next.
+    pub fn end_version(&mut self, number: AppNumber) {
         let Some(app) = self.app(number) else { return };
-        let waiting = std::mem::take(&mut app.waiting);
+        app.incarnation = app.incarnation.wrapping_add(1);
         for token in self.activities.keys() {
-            let of_it = |activity: &Activity| activity.app == number && activity.started;
-            if self.activities.get(token).is_some_and(of_it) {
+            let Some(activity) = self.activities.get(token).filter(|activity| activity.app == number) else { continue };
+            if !activity.is_held(Admission::Own) {
                 self.end_activity(token, RpcOutcome::AppEnded, 0);
             }
         }
+        for handle in self.messages.keys() {
+            if self.messages.get(handle).is_some_and(|message| message.caller.app == number) {
+                self.remove_message(handle);
+            }
+        }
+        self.hold_requests(number, Admission::Own);
         if let Some(app) = self.app(number) {
-            app.waiting = waiting;
-            app.incarnation = app.incarnation.wrapping_add(1);
+            app.waiting.iter_mut().for_each(VecDeque::clear);
         }
     }
 
     /// `print`: to the virtual serial port, a line at a time.
     pub fn print(&mut self, caller: Caller, text: &[u8]) {
-        let Some(app) = self.app(caller.app) else { return };
+        let staging = self.staging.as_deref_mut().filter(|_| caller.app == UNPLACED);
+        let Some(app) = staging.or(self.apps.get_mut(caller.app as usize).and_then(Option::as_mut)) else { return };
         let partial = app.partial_lines.entry(caller.spu).or_default();
         let mut lines = Vec::new();
         for byte in text {

@@ -4,7 +4,9 @@
 //! originating HRE of a message is that of the request on whose behalf it is sent.
 
 use super::abi::{self, DONE, PENDING};
-use super::os::{Activity, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, WildPointer, error_of};
+use super::os::{
+    Activity, Admission, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, WildPointer, error_of,
+};
 use super::permission::Rights;
 use crate::clock::{DmaKind, Endpoint, Transfer};
 use crate::event::Event;
@@ -232,7 +234,11 @@ impl Machine {
         }
         let spu = message.destination as u16;
         let running = self.apps.get(message.app as usize).and_then(Option::as_ref);
-        let takes = running.is_some_and(|app| app.ended.is_none() && app.has_handler[message.handler as usize]);
+        let takes = running.is_some_and(|app| {
+            // What reaches an app that is being replaced is seen when it is delivered.
+            let is_changing = app.admission != Admission::Open;
+            is_changing || app.ended.is_none() && app.has_handler[message.handler as usize]
+        });
         if takes && !self.may_call(message.caller.app, message.app, message.handler, message.originating) {
             self.message_gone(sender);
             return self.end_one(group, i64::from(abi::ERROR_PERMISSION), None);
@@ -303,6 +309,9 @@ impl Machine {
 
     /// `flush`: this SPU's bank becomes durable.
     pub fn flush_bank(&mut self, caller: Caller, wait: u32) -> i32 {
+        if self.app(caller.app).is_none() {
+            return abi::ERROR_REFUSED;
+        }
         let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
         match self.media.flush(Some(caller.spu as usize), Pending::Group { group }) {
             Ok(Progress::WouldBlock) => {

@@ -7,7 +7,7 @@
 use super::abi;
 use super::dma::{Dma, End};
 use super::module::{self, Manifest, ModuleLimits};
-use super::os::{Caller, LocalMemory, Machine, WildPointer};
+use super::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer};
 use super::request::{RECORD_BYTES, record_answered, record_response};
 use super::{Instance, Offered};
 use crate::model::parameters::OperatorCosts;
@@ -88,9 +88,21 @@ impl From<WildPointer> for wasmtime::Error {
     }
 }
 
-/// Runs `body` with the guest's memory and SPU-OS.
+/// Runs `body` with the guest's memory and SPU-OS, once the instance has a place: `_initialize` may use memory and print alone.
 #[inline]
 fn with<R>(
+    guest: GuestCaller<'_, Guest>,
+    body: impl FnOnce(Caller, &mut GuestMemory<'_>, &mut Machine) -> Result<R, WildPointer>,
+) -> wasmtime::Result<R> {
+    if guest.data().caller.app == UNPLACED {
+        return Err(wasmtime::Error::msg("only memory and print may be used before the app has started"));
+    }
+    with_any(guest, body)
+}
+
+/// The same also before.
+#[inline]
+fn with_any<R>(
     mut guest: GuestCaller<'_, Guest>,
     body: impl FnOnce(Caller, &mut GuestMemory<'_>, &mut Machine) -> Result<R, WildPointer>,
 ) -> wasmtime::Result<R> {
@@ -275,6 +287,10 @@ impl Instance for WasmInstance {
     fn memory_bytes(&self) -> u64 {
         self.memory.data_size(&self.store) as u64
     }
+
+    fn enter(&mut self, caller: Caller) {
+        self.store.data_mut().caller = caller;
+    }
 }
 
 /// Bytes that `namespace` writes, if there is that namespace.
@@ -428,7 +444,7 @@ fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     l.func_wrap("willow", "spu_count", |g: GuestCaller<'_, Guest>| g.data().machine.borrow().spus.len() as u32)?;
     l.func_wrap("willow", "time_ns", |g: GuestCaller<'_, Guest>| g.data().machine.borrow().now_ns)?;
     l.func_wrap("willow", "print", |g: GuestCaller<'_, Guest>, pointer: u32, bytes: u32| {
-        with(g, |caller, memory, machine| {
+        with_any(g, |caller, memory, machine| {
             let text = memory.slice(pointer.into(), bytes.min(abi::PRINT_BYTES_MAX) as usize)?;
             machine.print(caller, text);
             Ok(())

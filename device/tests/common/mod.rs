@@ -1,6 +1,8 @@
 //! A device on RAM with a kernel endpoint, and apps written in WebAssembly text: what the core's tests drive.
 #![allow(dead_code)]
 
+pub mod drive;
+pub mod keeper;
 pub mod slow;
 pub mod users;
 

@@ -18,6 +18,8 @@ enum Waiting {
 pub struct Valve {
     /// Operations wait while this is true.
     pub closed: Rc<Cell<bool>>,
+    /// Of these only reads.
+    pub reads_alone: Rc<Cell<bool>>,
     waiting: Rc<RefCell<VecDeque<Waiting>>>,
     /// While there is a watch.
     pub watch: Rc<RefCell<Option<Watch>>>,
@@ -87,6 +89,10 @@ impl SlowStore {
     fn waits(&self) -> bool {
         self.valve.closed.get()
     }
+
+    fn changes_wait(&self) -> bool {
+        self.waits() && !self.valve.reads_alone.get()
+    }
 }
 
 impl Store for SlowStore {
@@ -105,11 +111,11 @@ impl Store for SlowStore {
     }
     fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError> {
         self.valve.touch(bank, true, address, from.len());
-        if self.waits() { Ok(Progress::WouldBlock) } else { self.inner.write(bank, address, from) }
+        if self.changes_wait() { Ok(Progress::WouldBlock) } else { self.inner.write(bank, address, from) }
     }
     fn zero(&mut self, bank: usize, address: u64, bytes: u64) -> Result<Progress, StoreError> {
         self.valve.touch(bank, true, address, bytes as usize);
-        if self.waits() { Ok(Progress::WouldBlock) } else { self.inner.zero(bank, address, bytes) }
+        if self.changes_wait() { Ok(Progress::WouldBlock) } else { self.inner.zero(bank, address, bytes) }
     }
     fn begin_read(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: usize) {
         self.valve.waiting.borrow_mut().push_back(Waiting::Read(ticket, bank, address, bytes));
@@ -153,6 +159,9 @@ impl Store for SlowStore {
     }
     fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.load_blob(name)
+    }
+    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
+        self.inner.list_blobs()
     }
     fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
         self.inner.save_blob(ticket, name, bytes)

@@ -19,6 +19,7 @@
 //!   called for as long as anything is under way, so a driver that obeys it never hangs.
 //! - **Bad sectors.** Reads or writes that touch a given range fail; a failed write leaves each unit old or new.
 //! - **Failing flushes.** Nothing becomes durable by them.
+//! - **Failing saves** of metadata and blobs, which may have happened all the same; blobs that are lost or damaged.
 //! - **Full.** Past a number of used bytes, writes that need more fail and change nothing. Zeroing gives bytes back.
 //!
 //! What always holds: same options, same calls, same results. Bits do not rot and writes do not go astray here; that is
@@ -37,7 +38,7 @@ pub use folder::FaultFolder;
 pub use random::{Choices, Random};
 
 use super::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
-use state::{Change, State, Task};
+use state::{Change, FailingSaves, State, Task};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -174,12 +175,38 @@ impl FaultMedia {
         self.state().failing_flushes = flushes;
     }
 
+    /// Has saves of metadata and saves and removals of blobs fail: after `skipped` good ones the next `count`. The first `happening` of
+    /// these have happened all the same, as when a disk fails after it has written.
+    pub fn fail_saves(&self, skipped: u64, count: u64, happening: u64) {
+        self.state().failing_saves = FailingSaves { skipped, count, happening };
+    }
+
+    /// Has a blob be lost, or hold other bytes, as after damage to the disk.
+    pub fn damage_blob(&self, name: &str, bytes: Option<Vec<u8>>) {
+        let blobs = &mut self.state().records.blobs;
+        match bytes {
+            Some(bytes) => blobs.insert(name.to_owned(), bytes),
+            None => blobs.remove(name),
+        };
+    }
+
+    /// Names of the blobs.
+    pub fn blobs(&self) -> Vec<String> {
+        self.state().records.blobs.keys().cloned().collect()
+    }
+
+    /// The metadata.
+    pub fn metadata(&self) -> Option<Vec<u8>> {
+        self.state().records.metadata.clone()
+    }
+
     /// Ends all injected errors.
     pub fn heal(&self) {
         let mut state = self.state();
         state.bad_reads.clear();
         state.bad_writes.clear();
         state.failing_flushes = 0;
+        state.failing_saves = FailingSaves::default();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -317,6 +344,12 @@ impl Store for FaultStore {
         let state = self.media.state();
         state.refuse_if_cut()?;
         Ok(state.records.blobs.get(name).cloned())
+    }
+
+    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
+        let state = self.media.state();
+        state.refuse_if_cut()?;
+        Ok(state.records.blobs.keys().cloned().collect())
     }
 
     fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {

@@ -34,6 +34,17 @@ impl Unit {
     }
 }
 
+/// Which saves fail.
+#[derive(Clone, Copy, Default)]
+pub struct FailingSaves {
+    /// Good ones before.
+    pub skipped: u64,
+    /// Bad ones then.
+    pub count: u64,
+    /// The first of these have happened all the same.
+    pub happening: u64,
+}
+
 /// Metadata and blobs.
 #[derive(Clone, Default)]
 pub struct Records {
@@ -118,6 +129,7 @@ pub struct State {
     pub bad_reads: Vec<(usize, Range<u64>)>,
     pub bad_writes: Vec<(usize, Range<u64>)>,
     pub failing_flushes: u64,
+    pub failing_saves: FailingSaves,
 }
 
 impl State {
@@ -143,6 +155,7 @@ impl State {
             bad_reads: Vec::new(),
             bad_writes: Vec::new(),
             failing_flushes: 0,
+            failing_saves: FailingSaves::default(),
             options,
         }
     }
@@ -394,10 +407,24 @@ impl State {
             self.saves.push_back((ticket, due_poll, change));
             return Ok(Progress::WouldBlock);
         }
+        self.finish_change(&change)?;
+        Ok(Progress::Done)
+    }
+
+    /// A change of the records takes effect, unless it is to fail.
+    fn finish_change(&mut self, change: &Change) -> Result<(), StoreError> {
         self.count()?;
         self.statistics.saves += 1;
-        self.records.apply(&change);
-        Ok(Progress::Done)
+        let failing = &mut self.failing_saves;
+        let fails = failing.skipped == 0 && failing.count > 0;
+        let happens = !fails || failing.happening > 0;
+        failing.count -= u64::from(fails);
+        failing.happening = failing.happening.saturating_sub(u64::from(fails));
+        failing.skipped = failing.skipped.saturating_sub(1);
+        if happens {
+            self.records.apply(change);
+        }
+        if fails { Err(StoreError::Failed(BAD_SECTOR_ERROR)) } else { Ok(()) }
     }
 
     /// True while something is under way.
@@ -430,13 +457,11 @@ impl State {
 
     fn finish_save(&mut self) -> Option<StoreCompletion> {
         let (ticket, _, change) = self.saves.pop_front()?;
-        if let Err(error) = self.count() {
+        let result = self.finish_change(&change);
+        if self.is_cut {
             self.caught_saves.push(change);
-            return Some(StoreCompletion { ticket, result: Err(error) });
         }
-        self.statistics.saves += 1;
-        self.records.apply(&change);
-        Some(StoreCompletion { ticket, result: Ok(Vec::new()) })
+        Some(StoreCompletion { ticket, result: result.map(|()| Vec::new()) })
     }
 
     fn finish(&mut self, kind: UnderWayKind) -> Result<Vec<u8>, StoreError> {

@@ -425,6 +425,10 @@ impl Store for FileStore {
         self.keeper().load_blob(name)
     }
 
+    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
+        Ok(self.blobs.iter().cloned().collect())
+    }
+
     fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
         if !blob_name_is_valid(name) {
             return Err(StoreError::Range);

@@ -364,6 +364,10 @@ impl Store for RamStore {
         Ok(self.blobs.get(name).cloned())
     }
 
+    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
+        Ok(self.blobs.keys().cloned().collect())
+    }
+
     fn save_blob(&mut self, _ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
         if !blob_name_is_valid(name) {
             return Err(StoreError::Range);

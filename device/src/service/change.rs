@@ -1,0 +1,325 @@
+//! Changes of the device's metadata as values, and the draft that they are made on: what the device will be when the draft has
+//! been saved.
+//!
+//! Invariants: a change applies whole or not at all; nothing here touches what the device works by, which follows when the
+//! draft is durable ([`super::commit`]).
+
+use crate::accounts::WEIGHTS_MAX;
+use crate::control::{ControlStatus, IntercallChange, NamespaceRequest};
+use crate::metadata::{Attachment, InstalledApp, Metadata, identity};
+use crate::namespace::{CommandSet, Namespace};
+use crate::protection::INTERCALLS_MAX;
+use crate::region::{REGION_ALIGNMENT_BYTES, RegionError, RegionTable};
+use crate::spu::abi;
+use std::collections::BTreeSet;
+
+/// Most namespaces.
+pub const NAMESPACES_MAX: usize = 1024;
+/// Least bytes of a namespace.
+const NAMESPACE_BYTES_MIN: u64 = 1 << 20;
+/// Most hosts that a namespace is attached to.
+pub const ATTACHED_HOSTS_MAX: usize = 64;
+/// Most bytes of a host's NQN (NVM Express Base Specification, section 4.7).
+pub const NQN_BYTES_MAX: usize = 223;
+
+/// What may change.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// Nothing: what is there is saved again.
+    Nothing,
+    /// An app is installed, or takes the place of the one with its number.
+    Install(InstalledApp),
+    /// An app goes, and its regions with it.
+    RemoveApp { name: String },
+    /// An app gets a region, unless it has one of that number. `share`: the prefix of its user's apps, and the most bytes a bank
+    /// that they may have together.
+    MakeRegion { app: String, id: u32, bank_bytes: u64, share: Option<(String, u64)> },
+    /// A region is given up: nobody reaches it any more, and its range is to be zeroed.
+    FreeRegion { app: String, id: u32 },
+    /// A region that was given up is zeroed: its range is free.
+    ForgetRegion { base: u64 },
+    /// A namespace and its region.
+    MakeNamespace(NamespaceRequest),
+    /// A namespace goes, and its region is given up.
+    DeleteNamespace { nsid: u32 },
+    /// Rules of the intercall table.
+    Intercalls(IntercallChange),
+    /// A user's weight; `None`: the default.
+    Weight { user: u32, weight: Option<u16> },
+    /// Which hosts a namespace is attached to; `None`: all.
+    Attach { nsid: u32, hosts: Option<Vec<String>> },
+}
+
+/// What a change has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    Nothing,
+    /// A region begins here, in every bank.
+    Region(u64),
+    /// A namespace of this number.
+    Namespace(u32),
+    /// Ranges of regions that were given up: first byte and bytes, the same in every bank.
+    GivenUp(Vec<(u64, u64)>),
+}
+
+/// Why a change is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub status: ControlStatus,
+    pub text: String,
+    /// What an import tells its app.
+    pub error: i32,
+}
+
+fn refuse<T>(status: ControlStatus, text: impl Into<String>) -> Result<T, Refusal> {
+    let error = match status {
+        ControlStatus::NotFound => abi::ERROR_NOT_FOUND,
+        ControlStatus::NoRoom => abi::ERROR_FULL,
+        ControlStatus::Busy => abi::ERROR_PERMISSION,
+        ControlStatus::MediaFailed => abi::ERROR_MEDIA,
+        _ => abi::ERROR_ARGUMENT,
+    };
+    Err(Refusal { status, text: text.into(), error })
+}
+
+/// The metadata as they shall be.
+pub(crate) struct Draft {
+    metadata: Metadata,
+    regions: RegionTable,
+    bank_bytes: u64,
+    /// Something differs from what is saved.
+    pub changed: bool,
+}
+
+impl Draft {
+    /// Of the metadata as they are; the error says which region cannot be.
+    pub fn new(metadata: Metadata, bank_bytes: u64) -> Result<Draft, String> {
+        let regions = RegionTable::new(bank_bytes, metadata.regions.clone())?;
+        Ok(Draft { metadata, regions, bank_bytes, changed: false })
+    }
+
+    /// The new metadata and their region table.
+    pub fn into_parts(mut self) -> (Metadata, RegionTable) {
+        self.metadata.regions = self.regions.all().to_vec();
+        (self.metadata, self.regions)
+    }
+
+    /// The bytes to be saved.
+    pub fn encode(&mut self) -> Vec<u8> {
+        self.metadata.regions = self.regions.all().to_vec();
+        self.metadata.encode()
+    }
+
+    /// Makes a change; one that is refused has changed nothing.
+    pub fn apply(&mut self, change: &Change) -> Result<Made, Refusal> {
+        let made = match change {
+            Change::Nothing => return Ok(Made::Nothing),
+            Change::Install(app) => self.install(app),
+            Change::RemoveApp { name } => self.remove_app(name)?,
+            Change::MakeRegion { app, id, bank_bytes, share } => {
+                // Another SPU's instance may have asked before: the region is there then.
+                if let Some(region) = self.regions.find(app, *id) {
+                    return Ok(Made::Region(region.base));
+                }
+                self.make_region(app, *id, *bank_bytes, share.as_ref())?
+            }
+            Change::FreeRegion { app, id } => self.free_region(app, *id)?,
+            Change::ForgetRegion { base } => {
+                self.regions.end_delete(*base);
+                Made::Nothing
+            }
+            Change::MakeNamespace(request) => self.make_namespace(request)?,
+            Change::DeleteNamespace { nsid } => self.delete_namespace(*nsid)?,
+            Change::Intercalls(change) => self.intercalls(change)?,
+            Change::Weight { user, weight } => self.weight(*user, *weight)?,
+            Change::Attach { nsid, hosts } => self.attach(*nsid, hosts.as_deref())?,
+        };
+        self.changed = true;
+        Ok(made)
+    }
+
+    fn install(&mut self, app: &InstalledApp) -> Made {
+        self.metadata.apps.retain(|other| other.number != app.number && other.name != app.name);
+        self.metadata.apps.push(app.clone());
+        self.metadata.apps.sort_by_key(|app| app.number);
+        Made::Nothing
+    }
+
+    fn remove_app(&mut self, name: &str) -> Result<Made, Refusal> {
+        if !self.metadata.apps.iter().any(|app| app.name == name) {
+            return refuse(ControlStatus::NotFound, format!("no app {name} is installed"));
+        }
+        if self.metadata.namespaces.iter().any(|namespace| super::serving_app(namespace.csi) == name) {
+            return refuse(ControlStatus::Busy, format!("app {name} serves namespaces: delete them first"));
+        }
+        self.metadata.apps.retain(|app| app.name != name);
+        let ids: Vec<u32> = self.regions.all().iter().filter(|region| region.app == name).map(|r| r.id).collect();
+        let given_up = ids.into_iter().filter_map(|id| self.regions.begin_delete(name, id)).collect();
+        Ok(Made::GivenUp(given_up))
+    }
+
+    fn make_region(
+        &mut self,
+        app: &str,
+        id: u32,
+        bank_bytes: u64,
+        share: Option<&(String, u64)>,
+    ) -> Result<Made, Refusal> {
+        if !self.metadata.apps.iter().any(|installed| installed.name == app) {
+            return refuse(ControlStatus::NotFound, format!("app {app} was removed"));
+        }
+        if let Some((prefix, bank_bytes_max)) = share {
+            let of_user = self.regions.all().iter().filter(|region| region.app.starts_with(prefix));
+            let taken: u64 = of_user.map(|region| region.bank_bytes).sum();
+            let wanted = bank_bytes.checked_next_multiple_of(REGION_ALIGNMENT_BYTES);
+            let fits = wanted.and_then(|wanted| wanted.checked_add(taken)).is_some_and(|all| all <= *bank_bytes_max);
+            if !fits {
+                let text = format!("the regions of this user's apps have {taken} bytes a bank of {bank_bytes_max}");
+                return refuse(ControlStatus::NoRoom, text);
+            }
+        }
+        match self.regions.create(app, id, bank_bytes, false) {
+            Ok(region) => Ok(Made::Region(region.base)),
+            Err(RegionError::Full) => refuse(ControlStatus::NoRoom, "no gap in the banks is long enough"),
+            Err(RegionError::Size) => refuse(ControlStatus::Malformed, "the size makes no sense"),
+        }
+    }
+
+    fn free_region(&mut self, app: &str, id: u32) -> Result<Made, Refusal> {
+        let Some(region) = self.regions.find(app, id) else {
+            return refuse(ControlStatus::NotFound, format!("app {app} has no region {id}"));
+        };
+        if self.metadata.namespaces.iter().any(|namespace| namespace.base == region.base) {
+            return refuse(ControlStatus::Busy, format!("region {id} of app {app} is a namespace"));
+        }
+        Ok(Made::GivenUp(self.regions.begin_delete(app, id).into_iter().collect()))
+    }
+
+    fn make_namespace(&mut self, request: &NamespaceRequest) -> Result<Made, Refusal> {
+        let app = super::serving_app(request.csi);
+        if !self.metadata.apps.iter().any(|installed| installed.name == app) {
+            let text = format!("app {app}, which serves such namespaces, is not installed");
+            return refuse(ControlStatus::NotFound, text);
+        }
+        let block_bytes = match (request.csi, request.block_bytes) {
+            (CommandSet::Kv, None) => 1,
+            (CommandSet::Nvm, None) => 4096,
+            (CommandSet::Nvm, Some(bytes @ (512 | 4096))) => bytes,
+            (_, Some(bytes)) => {
+                let text = format!("block_bytes {bytes} is not possible: 512 or 4096 for nvm, none for kv");
+                return refuse(ControlStatus::Malformed, text);
+            }
+        };
+        if self.metadata.namespaces.len() >= NAMESPACES_MAX {
+            return refuse(ControlStatus::NoRoom, format!("there are {NAMESPACES_MAX} namespaces already"));
+        }
+        if request.size_bytes < NAMESPACE_BYTES_MIN {
+            return refuse(ControlStatus::Malformed, "a namespace has at least 1 MiB");
+        }
+        let banks = u64::from(self.metadata.spus);
+        let share = crate::config::bank_share_bytes(request.size_bytes, self.metadata.spus);
+        let Some(share) = share else { return refuse(ControlStatus::Malformed, "the size is too large") };
+        let taken = self.metadata.namespaces.iter().map(|namespace| namespace.nsid);
+        let given_up = self.regions.all().iter().filter(|region| region.deleting).map(|region| region.id);
+        let taken: BTreeSet<u32> = taken.chain(given_up).collect();
+        let Some(nsid) = (1..=NAMESPACES_MAX as u32 * 2).find(|nsid| !taken.contains(nsid)) else {
+            return refuse(ControlStatus::NoRoom, "no namespace id is free");
+        };
+        let attachment = attachment(nsid, request.hosts.as_deref())?;
+        let shared = request.csi == CommandSet::Nvm;
+        let region = match self.regions.create(app, nsid, share, shared) {
+            Ok(region) => region.clone(),
+            Err(RegionError::Size) => return refuse(ControlStatus::Malformed, "the size makes no sense"),
+            Err(RegionError::Full) => {
+                let left = self.bank_bytes.saturating_sub(self.regions.used_bank_bytes()).saturating_mul(banks);
+                let size_bytes = request.size_bytes;
+                let text = format!("a namespace of {size_bytes} bytes does not fit, {left} are left in the media");
+                return refuse(ControlStatus::NoRoom, text);
+            }
+        };
+        let size_bytes = match request.csi {
+            CommandSet::Nvm => request.size_bytes.next_multiple_of(u64::from(block_bytes)),
+            CommandSet::Kv => request.size_bytes,
+        };
+        let seed = u64::from_le_bytes(*self.metadata.uuid.first_chunk().unwrap_or(&[0; 8]));
+        let nguid = identity(seed, self.metadata.identities);
+        self.metadata.identities += 1;
+        self.metadata.namespaces.push(Namespace {
+            nsid,
+            csi: request.csi,
+            size_bytes,
+            block_bytes,
+            base: region.base,
+            bank_bytes: region.bank_bytes,
+            nguid,
+        });
+        self.metadata.namespaces.sort_by_key(|namespace| namespace.nsid);
+        self.set_attachment(nsid, attachment);
+        Ok(Made::Namespace(nsid))
+    }
+
+    fn delete_namespace(&mut self, nsid: u32) -> Result<Made, Refusal> {
+        let Some(at) = self.metadata.namespaces.iter().position(|namespace| namespace.nsid == nsid) else {
+            return refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"));
+        };
+        let namespace = self.metadata.namespaces.remove(at);
+        self.metadata.attachments.retain(|attachment| attachment.nsid != nsid);
+        let range = self.regions.begin_delete(super::serving_app(namespace.csi), nsid);
+        Ok(Made::GivenUp(range.into_iter().collect()))
+    }
+
+    fn intercalls(&mut self, change: &IntercallChange) -> Result<Made, Refusal> {
+        let mut table: BTreeSet<_> = self.metadata.intercalls.iter().cloned().collect();
+        for rule in &change.remove {
+            table.remove(rule);
+        }
+        table.extend(change.add.iter().cloned());
+        if table.len() > INTERCALLS_MAX {
+            let text = format!("the intercall table would have {} rules, at most {INTERCALLS_MAX} fit", table.len());
+            return refuse(ControlStatus::NoRoom, text);
+        }
+        self.metadata.intercalls = table.into_iter().collect();
+        Ok(Made::Nothing)
+    }
+
+    fn weight(&mut self, user: u32, weight: Option<u16>) -> Result<Made, Refusal> {
+        let weights = &mut self.metadata.weights;
+        let others = weights.iter().filter(|(of, _)| *of != user).count();
+        if weight.is_some() && others >= WEIGHTS_MAX {
+            return refuse(ControlStatus::NoRoom, format!("{WEIGHTS_MAX} users have weights, which is the most"));
+        }
+        weights.retain(|(of, _)| *of != user);
+        weights.extend(weight.map(|weight| (user, weight)));
+        weights.sort_unstable();
+        Ok(Made::Nothing)
+    }
+
+    fn attach(&mut self, nsid: u32, hosts: Option<&[String]>) -> Result<Made, Refusal> {
+        if !self.metadata.namespaces.iter().any(|namespace| namespace.nsid == nsid) {
+            return refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"));
+        }
+        let attachment = attachment(nsid, hosts)?;
+        self.set_attachment(nsid, attachment);
+        Ok(Made::Nothing)
+    }
+
+    fn set_attachment(&mut self, nsid: u32, attachment: Option<Attachment>) {
+        let attachments = &mut self.metadata.attachments;
+        attachments.retain(|attachment| attachment.nsid != nsid);
+        attachments.extend(attachment);
+        attachments.sort_by_key(|attachment| attachment.nsid);
+    }
+}
+
+/// Which hosts a namespace is to be attached to; `None`: all.
+fn attachment(nsid: u32, hosts: Option<&[String]>) -> Result<Option<Attachment>, Refusal> {
+    let Some(hosts) = hosts else { return Ok(None) };
+    if hosts.len() > ATTACHED_HOSTS_MAX {
+        let text = format!("a namespace is attached to at most {ATTACHED_HOSTS_MAX} hosts, not {}", hosts.len());
+        return refuse(ControlStatus::NoRoom, text);
+    }
+    if hosts.iter().any(|host| host.is_empty() || host.len() > NQN_BYTES_MAX) {
+        return refuse(ControlStatus::Malformed, format!("a host's NQN has 1 to {NQN_BYTES_MAX} bytes"));
+    }
+    Ok(Some(Attachment { nsid, hosts: hosts.to_vec() }))
+}

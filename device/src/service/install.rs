@@ -1,0 +1,277 @@
+//! Installations: a module becomes an app, or takes the place of an app's version that runs.
+//!
+//! What always holds:
+//! - A new version is checked, compiled and made ready on all SPUs beside the old one. Until it starts, nothing of the old one has
+//!   changed; where it does not start, or cannot be saved, the old one is started again, as after a start of the device.
+//! - While the old one ends what it has begun, messages on behalf of that still reach it; new requests of hosts wait, and are
+//!   delivered to whichever version is there in the end. What does not end in time refuses the installation, not the requests.
+//! - An installation that is refused leaves nothing: no app, no number, no module.
+
+use super::change::{Change, Made, Refusal};
+use super::transaction::{Asker, Transaction, Work};
+use super::{Continuation, DRAIN_NS_MAX, Device, START_NS_MAX};
+use crate::control::ControlStatus;
+use crate::device::{Job, JobDone, Version};
+use crate::hre::HreId;
+use crate::media::store::StoreError;
+use crate::metadata::{InstalledApp, module_name};
+use crate::protection::USER_NOBODY;
+use crate::request::AppNumber;
+use crate::spu::abi;
+use crate::spu::os::{Admission, error_of};
+use crate::spu::wasm::{CompiledModule, compile};
+
+/// How far an installation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InstallState {
+    /// The module is being checked and compiled, on another thread.
+    Compiling,
+    /// The version is ready on all SPUs; its module is being stored.
+    Storing,
+    /// The old version ends what it has begun.
+    Draining,
+    /// The old version leaves its persistent state clean.
+    ShuttingDown,
+    /// The new version is on all SPUs and starts.
+    Starting,
+    /// The metadata that name it are being saved.
+    Committing,
+}
+
+/// An installation.
+pub(super) struct Install {
+    pub owner: Option<u32>,
+    pub state: InstallState,
+    /// From when the module is compiled on.
+    pub name: Option<String>,
+    pub number: Option<AppNumber>,
+    /// Blob of its module.
+    pub module: Option<String>,
+    /// The new version, until it is in its place.
+    staged: Option<Version>,
+    /// What was in its place, from then on.
+    old: Option<Version>,
+}
+
+fn refused(status: ControlStatus, text: impl Into<String>) -> Refusal {
+    Refusal { status, text: text.into(), error: abi::ERROR_REFUSED }
+}
+
+impl Device {
+    /// Begins to install a module.
+    pub(super) fn install(&mut self, token: u32, hre: HreId, module: Vec<u8>) {
+        let owner = self.machine.borrow().protection.user(hre);
+        let of_owner = |transaction: &Transaction| match &transaction.work {
+            Work::Install(install) => install.owner == owner,
+            _ => false,
+        };
+        if owner == Some(USER_NOBODY) || owner.is_some() && self.service.transactions.values().any(of_owner) {
+            let text = "apps are installed by users that the agent vouches for, one at a time";
+            return self.answer(token, hre, super::refuse(ControlStatus::Busy, text));
+        }
+        let install = Install {
+            owner,
+            state: InstallState::Compiling,
+            name: None,
+            number: None,
+            module: None,
+            staged: None,
+            old: None,
+        };
+        let asker = Asker::Request { token, hre };
+        let Some(key) = self.transact(asker, Change::Nothing, Work::Install(Box::new(install))) else { return };
+        let limits = self.module_limits();
+        let engine = self.runtime.engine();
+        self.jobs.push_back(Job(Box::new(move || JobDone(key, Box::new(compile(&engine, module, limits))))));
+    }
+
+    /// The device ends: nobody waits for a compiler any more.
+    pub(super) fn give_up_compiling(&mut self) {
+        let compiling = |transaction: &Transaction| match &transaction.work {
+            Work::Install(install) => install.state == InstallState::Compiling,
+            _ => false,
+        };
+        let keys = self.service.transactions.iter().filter(|(_, transaction)| compiling(transaction));
+        let keys: Vec<u32> = keys.map(|(key, _)| *key).collect();
+        for key in keys {
+            self.finish(key, Err(refused(ControlStatus::Busy, "the device is shutting down")));
+        }
+    }
+
+    fn install_of(&mut self, key: u32) -> Option<&mut Install> {
+        match self.service.transactions.get_mut(&key) {
+            Some(Transaction { work: Work::Install(install), .. }) => Some(install),
+            _ => None,
+        }
+    }
+
+    /// The compiler is done.
+    pub(super) fn compiled(&mut self, key: u32, compiled: Result<CompiledModule, String>) {
+        let Some(install) = self.install_of(key) else { return };
+        let owner = install.owner;
+        match compiled {
+            Ok(compiled) => {
+                if let Err(refusal) = self.stage(key, owner, compiled) {
+                    self.finish(key, Err(refusal));
+                }
+            }
+            Err(why) => {
+                let text = format!("the module is refused: {why}");
+                self.finish(key, Err(refused(ControlStatus::ModuleRefused, text)));
+            }
+        }
+    }
+
+    /// Makes the new version ready beside what there is, and has its module stored.
+    fn stage(&mut self, key: u32, owner: Option<u32>, compiled: CompiledModule) -> Result<(), Refusal> {
+        let named = self.app_name_for(owner, &compiled.manifest.name);
+        let name = named.map_err(|(status, text)| refused(status, text))?;
+        if self.is_changing(&name) {
+            let text = format!("app {name} is being installed, replaced or removed at this moment: try again");
+            return Err(refused(ControlStatus::Busy, text));
+        }
+        let old = self.machine.borrow().find_app(name.as_bytes());
+        let number = match old {
+            Some(number) => number,
+            None => self.free_number().map_err(|text| refused(ControlStatus::NoRoom, text))?,
+        };
+        let bytes = compiled.bytes.clone();
+        let staged = self.make_version(compiled, name.clone(), owner);
+        let staged = staged.map_err(|why| {
+            let text = format!("the module is refused: {why}");
+            refused(ControlStatus::ModuleRefused, text)
+        })?;
+        let module = module_name(&bytes);
+        let change = InstalledApp { number, name: name.clone(), built_in: false, module: Some(module.clone()), owner };
+        if let Some(transaction) = self.service.transactions.get_mut(&key) {
+            transaction.change = Change::Install(change);
+        }
+        let Some(install) = self.install_of(key) else { return Ok(()) };
+        (install.name, install.number, install.module) = (Some(name), Some(number), Some(module.clone()));
+        install.staged = Some(staged);
+        install.state = InstallState::Storing;
+        self.service.blobs.insert(module.clone());
+        self.store_step(Continuation::Transaction(key), |store, ticket| store.save_blob(ticket, &module, bytes));
+        Ok(())
+    }
+
+    /// The module is stored, or could not be.
+    pub(super) fn module_stored(&mut self, key: u32, result: Result<(), StoreError>) {
+        let Some(install) = self.install_of(key) else { return };
+        let Some(number) = install.number else { return };
+        if let Err(error) = result {
+            let text = format!("the module could not be stored: {error}");
+            let refusal = Refusal { status: ControlStatus::MediaFailed, text, error: error_of(error) };
+            return self.end_install(key, Err(refusal));
+        }
+        let is_new = self.machine.borrow().apps[number as usize].is_none();
+        if is_new {
+            self.set_install_state(key, InstallState::Committing);
+            return self.commit(key);
+        }
+        self.set_install_state(key, InstallState::Draining);
+        self.begin_drain(key, number);
+    }
+
+    fn set_install_state(&mut self, key: u32, state: InstallState) {
+        if let Some(install) = self.install_of(key) {
+            tracing::debug!("app {}: {:?}, then {state:?}", install.name.as_deref().unwrap_or(""), install.state);
+            install.state = state;
+        }
+    }
+
+    /// Looks at an installation that waits for an app; true where it went on.
+    pub(super) fn poll_install(
+        &mut self,
+        key: u32,
+        state: InstallState,
+        number: Option<AppNumber>,
+        (is_told, is_late): (bool, bool),
+    ) -> bool {
+        let Some(number) = number else { return false };
+        let is_alive = self.machine.borrow().apps[number as usize].as_ref().is_some_and(|app| app.ended.is_none());
+        match state {
+            InstallState::Draining if !is_alive => self.begin_start(key, number),
+            InstallState::Draining if !self.is_at_work(number) => {
+                self.set_install_state(key, InstallState::ShuttingDown);
+                self.send_shutdown(key, number);
+            }
+            InstallState::Draining if is_late => {
+                self.release_requests(number);
+                let seconds = DRAIN_NS_MAX / 1_000_000_000;
+                let text = format!(
+                    "the app has requests at work that have not ended within {seconds} s: nothing has changed, try again"
+                );
+                self.end_install(key, Err(refused(ControlStatus::Busy, text)));
+            }
+            InstallState::ShuttingDown if is_told || is_late => self.begin_start(key, number),
+            InstallState::Starting if !is_alive => {
+                let ended = self.machine.borrow().apps[number as usize].as_ref().and_then(|app| app.ended.clone());
+                let why = ended.unwrap_or_default();
+                self.come_back(key, number, &why);
+                let text = format!("the module is refused: it did not start: {why}");
+                self.end_install(key, Err(refused(ControlStatus::ModuleRefused, text)));
+            }
+            InstallState::Starting if is_told => {
+                self.set_install_state(key, InstallState::Committing);
+                self.service.polled.remove(&key);
+                self.commit(key);
+            }
+            InstallState::Starting if is_late => {
+                let why = format!("it has not answered STARTED within {} s", START_NS_MAX / 1_000_000_000);
+                self.come_back(key, number, &why);
+                let text = format!("the module is refused: {why}");
+                self.end_install(key, Err(refused(ControlStatus::ModuleRefused, text)));
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// The new version takes the old one's place, and starts.
+    fn begin_start(&mut self, key: u32, number: AppNumber) {
+        let Some(staged) = self.install_of(key).and_then(|install| install.staged.take()) else { return };
+        let old = self.enter_version(number, staged, Admission::Own);
+        if let Some(install) = self.install_of(key) {
+            install.old = old;
+        }
+        self.set_install_state(key, InstallState::Starting);
+        self.tell_app(key, number, &[abi::EVENT_STARTED], START_NS_MAX);
+    }
+
+    /// The version before is there again.
+    fn come_back(&mut self, key: u32, number: AppNumber, why: &str) {
+        let Some(old) = self.install_of(key).and_then(|install| install.old.take()) else { return };
+        self.return_version(number, old, why);
+    }
+
+    /// The metadata name the new version, or could not be saved.
+    pub(super) fn install_committed(&mut self, key: u32, result: Result<Made, Refusal>) {
+        let Some(install) = self.install_of(key) else { return };
+        let Some(number) = install.number else { return };
+        let staged = install.staged.take();
+        let result = match (result, staged) {
+            (Ok(_), Some(new)) => {
+                self.enter_version(number, new, Admission::Open);
+                self.send_event(number, &[abi::EVENT_STARTED], None);
+                Ok(u64::from(number))
+            }
+            (Ok(_), None) => {
+                self.release_requests(number);
+                Ok(u64::from(number))
+            }
+            (Err(refusal), None) => {
+                self.come_back(key, number, &refusal.text);
+                Err(refusal)
+            }
+            (Err(refusal), Some(_)) => Err(refusal),
+        };
+        self.end_install(key, result);
+    }
+
+    /// An installation has ended: what nobody names of it goes.
+    fn end_install(&mut self, key: u32, result: Result<u64, Refusal>) {
+        self.finish(key, result);
+        self.collect_garbage();
+    }
+}

@@ -1,0 +1,477 @@
+//! Transactions: each change of the device from its request to its answer, as a value with a state.
+//!
+//! What always holds:
+//! - A transaction is in the table from its beginning to its answer, and is answered once.
+//! - Its steps follow from what ended: a save ([`Device::committed`]), an operation of the store ([`Device::step_ended`]), answers
+//!   of an app or a deadline ([`Device::poll_transactions`]).
+//! - An app is in one transaction at a time.
+
+use super::change::{Change, Made, Refusal};
+use super::erase::Erasure;
+use super::install::Install;
+use super::{DRAIN_NS_MAX, Device, Shutdown};
+use crate::control::ControlStatus;
+use crate::hre::HreId;
+use crate::media::store::StoreError;
+use crate::namespace::CommandSet;
+use crate::request::{AppNumber, RpcOutcome};
+use crate::spu::abi;
+use crate::spu::os::{Admission, RegionCall};
+
+/// Most transactions at once, but for apps' calls for regions and what the service itself has begun.
+pub const TRANSACTIONS_MAX: usize = 4096;
+/// Most calls of one app for regions that are under way.
+pub const REGION_CALLS_PER_APP_MAX: u32 = 128;
+
+/// Who is answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asker {
+    /// A control request.
+    Request { token: u32, hre: HreId },
+    /// An import of an app: the group of its wait.
+    Import { group: u32, app: AppNumber },
+    /// Nobody: the service itself began it.
+    Service,
+}
+
+/// What a transaction does, and how far it is.
+pub(super) enum Work {
+    /// Its change is all.
+    Change,
+    /// The device's last save.
+    LastSave,
+    /// An app is installed or replaced.
+    Install(Box<Install>),
+    /// An app is removed.
+    Removal(Removal),
+    /// A namespace is deleted: its app is told, then its range, once that is known, is erased.
+    Deletion { csi: CommandSet, range: Option<(u64, u64)> },
+    /// A region is given up, and then erased.
+    GivingUp,
+    /// A region's range is made free.
+    Erasure(Erasure),
+    /// An app ends its requests and leaves its state clean, since the device ends.
+    Retirement { number: AppNumber, state: Retiring },
+}
+
+/// A removal.
+pub(super) struct Removal {
+    pub number: AppNumber,
+    pub name: String,
+    pub state: Removing,
+}
+
+/// How far a removal is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Removing {
+    /// Requests that the app has begun end; new ones of hosts wait.
+    Draining,
+    /// The metadata without it are being saved.
+    Committing,
+}
+
+/// How far an app's retirement is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retiring {
+    /// Requests that it has begun end; new ones wait.
+    Draining,
+    /// It leaves its state clean.
+    ShuttingDown,
+}
+
+/// One change of the device.
+pub(super) struct Transaction {
+    pub asker: Asker,
+    /// What is saved at its commit.
+    pub change: Change,
+    pub work: Work,
+    /// While it waits for an app (it is in `polled` then): until when.
+    pub deadline_ns: u64,
+    /// The event whose answers it waits for; `None`: all have come.
+    pub watch: Option<u32>,
+}
+
+impl Transaction {
+    /// The app that it installs, replaces or removes.
+    pub fn app_name(&self) -> Option<&str> {
+        match &self.work {
+            Work::Install(install) => install.name.as_deref(),
+            Work::Removal(removal) => Some(&removal.name),
+            _ => None,
+        }
+    }
+
+    /// Its number.
+    pub fn app_number(&self) -> Option<AppNumber> {
+        match &self.work {
+            Work::Install(install) => install.number,
+            Work::Removal(removal) => Some(removal.number),
+            _ => None,
+        }
+    }
+
+    /// The module that it is about to name.
+    pub fn module(&self) -> Option<&String> {
+        match &self.work {
+            Work::Install(install) => install.module.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// True for what waits until media that failed work again.
+    pub fn is_stalled(&self) -> bool {
+        matches!(&self.work, Work::Erasure(erasure) if erasure.is_stalled())
+    }
+}
+
+impl Device {
+    /// Begins a transaction; `None` where it was refused, which its asker has been told.
+    pub(super) fn transact(&mut self, asker: Asker, change: Change, work: Work) -> Option<u32> {
+        let shutdown = self.service.shutdown;
+        let (is_last, is_full) = match asker {
+            Asker::Request { .. } => (shutdown != Shutdown::No, self.service.transactions.len() >= TRANSACTIONS_MAX),
+            // Apps go on until their state is clean.
+            Asker::Import { app, .. } => {
+                let count = self.service.imports.get(&app).copied().unwrap_or(0);
+                (shutdown > Shutdown::Draining, count >= REGION_CALLS_PER_APP_MAX)
+            }
+            Asker::Service => (false, false),
+        };
+        if is_last || is_full {
+            let (status, error) = (ControlStatus::Busy, abi::ERROR_REFUSED);
+            let text =
+                if is_last { "the device is shutting down" } else { "too many changes are under way: try again" };
+            self.tell(asker, Err(Refusal { status, text: text.to_owned(), error }));
+            return None;
+        }
+        if let Asker::Import { app, .. } = asker {
+            *self.service.imports.entry(app).or_default() += 1;
+        }
+        let key = self.service.key();
+        let begins = matches!(work, Work::Change | Work::LastSave | Work::GivingUp | Work::Deletion { .. });
+        let transaction = Transaction { asker, change, work, deadline_ns: 0, watch: None };
+        self.service.transactions.insert(key, transaction);
+        if begins {
+            self.commit(key);
+        }
+        Some(key)
+    }
+
+    /// A transaction has ended: its asker is told.
+    pub(super) fn finish(&mut self, key: u32, result: Result<u64, Refusal>) {
+        self.service.polled.remove(&key);
+        let Some(transaction) = self.service.transactions.remove(&key) else { return };
+        if let Asker::Import { app, .. } = transaction.asker
+            && let Some(count) = self.service.imports.get_mut(&app)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.service.imports.remove(&app);
+            }
+        }
+        self.tell(transaction.asker, result);
+    }
+
+    fn tell(&mut self, asker: Asker, result: Result<u64, Refusal>) {
+        match asker {
+            Asker::Request { token, hre } => {
+                let answer = result.map(|result| result as u32).map_err(|refusal| (refusal.status, refusal.text));
+                self.answer(token, hre, answer);
+            }
+            Asker::Import { group, .. } => {
+                let result = result.map_or_else(|refusal| i64::from(refusal.error), |result| result as i64);
+                self.machine.borrow_mut().end_one(group, result, None);
+            }
+            Asker::Service => {
+                if let Err(refusal) = result {
+                    tracing::warn!("{}", refusal.text);
+                }
+            }
+        }
+    }
+
+    /// Has a transaction wait for answers to `watch`, and looked at in any case.
+    pub(super) fn wait_for_app(&mut self, key: u32, watch: Option<u32>, within_ns: u64) {
+        let deadline_ns = self.machine.borrow().now_ns + within_ns;
+        if let Some(transaction) = self.service.transactions.get_mut(&key) {
+            (transaction.deadline_ns, transaction.watch) = (deadline_ns, watch);
+            self.service.polled.insert(key);
+        }
+    }
+
+    /// Sends an event to an app, whose answers a transaction waits for.
+    pub(super) fn tell_app(&mut self, key: u32, number: AppNumber, words: &[u32], within_ns: u64) {
+        let watch = self.service.key();
+        self.wait_for_app(key, Some(watch), within_ns);
+        self.send_event(number, words, Some(watch));
+    }
+
+    /// A transaction's change is durable and published, or it was refused or could not be saved.
+    pub(super) fn committed(&mut self, key: u32, result: Result<Made, Refusal>) {
+        let Some(transaction) = self.service.transactions.get(&key) else { return };
+        match &transaction.work {
+            Work::Change => {
+                let change = transaction.change.clone();
+                if result.is_ok() {
+                    self.change_made(&change, &result);
+                }
+                let made = result.map(|made| match made {
+                    Made::Region(base) => base,
+                    Made::Namespace(nsid) => u64::from(nsid),
+                    Made::Nothing | Made::GivenUp(_) => 0,
+                });
+                self.finish(key, made);
+            }
+            Work::LastSave => {
+                self.service.shutdown = Shutdown::Done;
+                self.finish(key, result.map(|_| 0));
+            }
+            Work::Install(_) => self.install_committed(key, result),
+            Work::Removal(removal) => {
+                let (number, name) = (removal.number, removal.name.clone());
+                self.removal_committed(key, number, &name, result);
+            }
+            Work::Deletion { csi, .. } => {
+                let csi = *csi;
+                self.deletion_committed(key, csi, result);
+            }
+            Work::GivingUp => match result {
+                Ok(Made::GivenUp(ranges)) if !ranges.is_empty() => {
+                    let range = ranges[0];
+                    self.begin_erasure(key, range);
+                }
+                result => self.finish(key, result.map(|_| 0)),
+            },
+            Work::Erasure(_) => self.erasure_committed(key, result),
+            Work::Retirement { .. } => {}
+        }
+    }
+
+    /// What else follows from a change that is durable.
+    fn change_made(&mut self, change: &Change, made: &Result<Made, Refusal>) {
+        match (change, made) {
+            (Change::Weight { user, weight }, _) => {
+                self.machine.borrow_mut().bridge.accounts.set_weight(*user, *weight);
+            }
+            (Change::MakeNamespace(request), Ok(Made::Namespace(nsid))) => {
+                if let Some(number) = self.app_number(super::serving_app(request.csi)) {
+                    self.send_event(number, &[abi::EVENT_NAMESPACE_CREATED, *nsid], None);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An operation of the store that a transaction has begun has ended, or the fence that it set is passed.
+    pub(super) fn step_ended(&mut self, key: u32, result: Result<(), StoreError>) {
+        let Some(transaction) = self.service.transactions.get(&key) else { return };
+        match &transaction.work {
+            Work::Install(_) => self.module_stored(key, result),
+            Work::Erasure(_) => self.erasure_step(key, result),
+            _ => debug_assert!(false, "only these have steps of the store"),
+        }
+    }
+
+    /// Goes on with what waits for an app; true where something was done.
+    pub(super) fn poll_transactions(&mut self, now_ns: u64) -> bool {
+        let polled: Vec<u32> = self.service.polled.iter().copied().collect();
+        let mut busy = false;
+        for key in polled {
+            busy |= self.poll(key, now_ns);
+        }
+        busy
+    }
+
+    fn poll(&mut self, key: u32, now_ns: u64) -> bool {
+        let Some(transaction) = self.service.transactions.get(&key) else {
+            return self.service.polled.remove(&key);
+        };
+        let is_late = now_ns >= transaction.deadline_ns;
+        let is_told = transaction.watch.is_none();
+        match &transaction.work {
+            Work::Install(install) => {
+                let (state, number) = (install.state, install.number);
+                self.poll_install(key, state, number, (is_told, is_late))
+            }
+            Work::Removal(removal) if removal.state == Removing::Draining => {
+                let number = removal.number;
+                if self.is_at_work(number) && !is_late {
+                    return false;
+                }
+                self.service.polled.remove(&key);
+                if let Some(Transaction { work: Work::Removal(removal), .. }) = self.service.transactions.get_mut(&key)
+                {
+                    removal.state = Removing::Committing;
+                }
+                self.commit(key);
+                true
+            }
+            Work::Deletion { .. } if is_told || is_late => {
+                self.service.polled.remove(&key);
+                self.deletion_told(key);
+                true
+            }
+            Work::Retirement { number, state } => {
+                let (number, state) = (*number, *state);
+                self.poll_retirement(key, number, state, (is_told, is_late))
+            }
+            _ => false,
+        }
+    }
+
+    /// True while an app has begun something that has not ended: requests, and messages on behalf of such.
+    pub(super) fn is_at_work(&self, number: AppNumber) -> bool {
+        let machine = self.machine.borrow();
+        if machine.apps[number as usize].as_ref().is_none_or(|app| app.ended.is_some()) {
+            return false;
+        }
+        let mut tokens = machine.activities.keys().into_iter();
+        tokens.any(|token| machine.activities.get(token).is_some_and(|activity| activity.is_begun_of(number)))
+    }
+
+    /// An app takes no new requests of hosts from now on; they wait.
+    pub(super) fn begin_drain(&mut self, key: u32, number: AppNumber) {
+        self.machine.borrow_mut().hold_requests(number, Admission::Begun);
+        self.wait_for_app(key, None, DRAIN_NS_MAX);
+    }
+
+    /// Begins to remove an app.
+    pub(super) fn begin_removal(&mut self, asker: Asker, number: AppNumber, name: String) {
+        let removal = Removal { number, name: name.clone(), state: Removing::Draining };
+        if let Some(key) = self.transact(asker, Change::RemoveApp { name }, Work::Removal(removal)) {
+            self.begin_drain(key, number);
+        }
+    }
+
+    fn removal_committed(&mut self, key: u32, number: AppNumber, name: &str, result: Result<Made, Refusal>) {
+        match result {
+            Ok(made) => {
+                {
+                    let machine = &mut *self.machine.borrow_mut();
+                    machine.hold_requests(number, Admission::Open);
+                    machine.end_app(number, "removed", RpcOutcome::AppEnded);
+                    machine.end_held(number, RpcOutcome::AppEnded);
+                    machine.apps[number as usize] = None;
+                }
+                tracing::info!("app {name} is removed");
+                self.instances[number as usize].clear();
+                self.programs[number as usize] = None;
+                if let Made::GivenUp(ranges) = made {
+                    for range in ranges {
+                        if let Some(key) =
+                            self.transact(Asker::Service, Change::Nothing, Work::Erasure(Erasure::new(range)))
+                        {
+                            self.begin_erasure(key, range);
+                        }
+                    }
+                }
+                self.finish(key, Ok(0));
+            }
+            Err(refusal) => {
+                self.release_requests(number);
+                self.finish(key, Err(refusal));
+            }
+        }
+    }
+
+    fn deletion_committed(&mut self, key: u32, csi: CommandSet, result: Result<Made, Refusal>) {
+        let range = match result {
+            Ok(Made::GivenUp(ranges)) if !ranges.is_empty() => ranges[0],
+            result => return self.finish(key, result.map(|_| 0)),
+        };
+        self.revoke_region(range.0, range.1);
+        let nsid = match self.service.transactions.get_mut(&key) {
+            Some(Transaction {
+                work: Work::Deletion { range: of, .. },
+                change: Change::DeleteNamespace { nsid },
+                ..
+            }) => {
+                *of = Some(range);
+                *nsid
+            }
+            _ => return,
+        };
+        let running = {
+            let machine = self.machine.borrow();
+            let number = machine.find_app(super::serving_app(csi).as_bytes());
+            number.filter(|number| machine.apps[*number as usize].as_ref().is_some_and(|app| app.ended.is_none()))
+        };
+        match running {
+            Some(number) => self.tell_app(key, number, &[abi::EVENT_NAMESPACE_DELETED, nsid], DRAIN_NS_MAX),
+            None => self.deletion_told(key),
+        }
+    }
+
+    /// The app of a deleted namespace knows, or had its time.
+    fn deletion_told(&mut self, key: u32) {
+        let Some(transaction) = self.service.transactions.get(&key) else { return };
+        if let Work::Deletion { range: Some(range), .. } = &transaction.work {
+            let range = *range;
+            self.begin_erasure(key, range);
+        }
+    }
+
+    /// Retires all apps, since the device ends.
+    pub(super) fn retire_all(&mut self) {
+        let running: Vec<AppNumber> = {
+            let machine = self.machine.borrow();
+            let apps = machine.apps.iter().enumerate();
+            apps.filter(|(_, app)| app.as_ref().is_some_and(|app| app.ended.is_none())).map(|(n, _)| n as u16).collect()
+        };
+        for number in running {
+            let work = Work::Retirement { number, state: Retiring::Draining };
+            if let Some(key) = self.transact(Asker::Service, Change::Nothing, work) {
+                self.begin_drain(key, number);
+            }
+        }
+    }
+
+    fn poll_retirement(
+        &mut self,
+        key: u32,
+        number: AppNumber,
+        state: Retiring,
+        (is_told, is_late): (bool, bool),
+    ) -> bool {
+        match state {
+            Retiring::Draining if !self.is_at_work(number) || is_late => {
+                if let Some(Transaction { work: Work::Retirement { state, .. }, .. }) =
+                    self.service.transactions.get_mut(&key)
+                {
+                    *state = Retiring::ShuttingDown;
+                }
+                self.send_shutdown(key, number);
+                true
+            }
+            Retiring::ShuttingDown if is_told || is_late => {
+                self.finish(key, Ok(0));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Has an app leave its persistent state clean; only what it asks itself reaches it meanwhile.
+    pub(super) fn send_shutdown(&mut self, key: u32, number: AppNumber) {
+        self.machine.borrow_mut().hold_requests(number, Admission::Own);
+        self.tell_app(key, number, &[abi::EVENT_SHUTDOWN], DRAIN_NS_MAX);
+    }
+
+    /// An app's call that changes the region table.
+    pub(super) fn region_call(&mut self, call: RegionCall) {
+        let RegionCall { group, app, id, bank_bytes } = call;
+        let asker = Asker::Import { group, app };
+        let (name, share) = {
+            let machine = self.machine.borrow();
+            let Some(state) = machine.apps.get(app as usize).and_then(Option::as_ref) else { return };
+            let most = machine.config.user_region_bytes_max;
+            (state.name.clone(), state.owner.map(|owner| (crate::protection::user_app_name(owner, ""), most)))
+        };
+        match bank_bytes {
+            None => self.transact(asker, Change::FreeRegion { app: name, id }, Work::GivingUp),
+            Some(bank_bytes) => {
+                self.transact(asker, Change::MakeRegion { app: name, id, bank_bytes, share }, Work::Change)
+            }
+        };
+    }
+}
