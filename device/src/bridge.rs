@@ -16,8 +16,10 @@ use std::collections::{BTreeMap, VecDeque};
 pub const KERNEL_HRES_MAX: usize = 16384;
 /// Most requests in flight in the whole device.
 pub const TRANSFERS_MAX: usize = 32768;
-/// Of them from endpoints of users' processes.
+/// Of them from endpoints of users' processes, all together.
 pub const USERS_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
+/// Of them from endpoints of the host kernel, all together.
+pub const KERNEL_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
 /// Most upcalls that wait for one endpoint to fetch them.
 pub const UPCALLS_PER_HRE_MAX: usize = 64;
 
@@ -144,8 +146,7 @@ impl Bridge {
         let limit = self.in_flight_max;
         let hre = self.hre(id)?;
         let (account, admits) = (hre.account, hre.open && hre.in_flight < limit);
-        let most = if account == KERNEL { TRANSFERS_MAX } else { USERS_TRANSFERS_MAX };
-        (admits && self.transfers.len() < most && self.accounts.admits(account)).then_some(account)
+        (admits && self.transfers.len() < TRANSFERS_MAX && self.accounts.admits(account)).then_some(account)
     }
 
     /// Takes a request in; call only after [`Bridge::admits`]. Its key, and where it goes, which is empty and to be filled at once.

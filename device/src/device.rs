@@ -16,11 +16,13 @@ use crate::config::{DeviceConfig, STRIPE_BYTES};
 use crate::control::CONTROL_APP;
 use crate::event::{Completion, EVENTS_MAX, Event, EventQueue};
 use crate::hre::HreId;
+use crate::interconnect::users_inbox;
 use crate::media::controller::{MediaController, Pending};
 use crate::media::store::{Progress, Store, StoreCompletion, StoreError};
 use crate::metadata::{InstalledApp, METADATA_VERSION, Metadata, identity};
 use crate::model::chosen::ChosenModel;
 use crate::namespace::Namespace;
+use crate::places::Places;
 use crate::protection::Protection;
 use crate::punctuality::Punctuality;
 use crate::region::RegionTable;
@@ -28,9 +30,12 @@ use crate::request::{AppNumber, HostCompletion, HostRequest, Rpc, RpcList, RpcOu
 use crate::service::Service;
 use crate::shared::{ReplyTo, SharedWindow};
 use crate::slab::Slab;
+use crate::spu::meter::Meter;
 use crate::spu::module::ModuleLimits;
-use crate::spu::os::{ACTIVITIES_MAX, Activity, AppState, Caller, Machine, Origin, error_of};
-use crate::spu::rpc::MESSAGES_MAX;
+use crate::spu::os::{
+    ACTIVITIES_MAX, Activity, AppState, Caller, Machine, Origin, USERS_WAITS_MAX, WAITS_MAX, error_of,
+};
+use crate::spu::rpc::{MESSAGES_MAX, USERS_MESSAGES_MAX};
 use crate::spu::wasm::{CompiledModule, Runtime, WasmInstance, compile};
 use crate::spu::{Instance, abi};
 use crate::statistics::SpuCounters;
@@ -158,12 +163,16 @@ impl Device {
             events: EventQueue::default(),
             bridge: Bridge::new(config.requests_per_hre_max, accounts),
             activities: Slab::new(ACTIVITIES_MAX),
-            groups: Slab::new(ACTIVITIES_MAX),
+            groups: Slab::new(WAITS_MAX),
+            waits: Places::new(USERS_WAITS_MAX as u64, config.apps_max),
+            drafts: Places::new(USERS_MESSAGES_MAX as u64, config.apps_max),
             messages: Slab::new(MESSAGES_MAX),
-            messages_to_spu: vec![(0, 0); spus],
+            inboxes: (0..spus).map(|_| (0, users_inbox(config.apps_max))).collect(),
             running: crate::accounts::KERNEL,
             run_dma_bytes: 0,
+            meter: Meter::default(),
             upcalls: BTreeMap::new(),
+            upcalls_at: BTreeMap::new(),
             next_upcall: 1,
             media: MediaController::new(store),
             regions,
@@ -229,9 +238,8 @@ impl Device {
             };
             if !machine.send(account, activity, Endpoint::Bridge)
                 && let Some(watch) = watch
-                && let Some(left) = machine.watches.get_mut(&watch)
             {
-                *left -= 1;
+                machine.watched(watch);
             }
         }
     }
@@ -274,10 +282,13 @@ impl Device {
             ReplyTo::Nowhere => usize::MAX,
         };
         let fits = request.payload_bytes as usize <= request.buffer.len() && request.reply_bytes as usize <= room;
-        if !fits || count == 0 || machine.activities.len() + count > ACTIVITIES_MAX {
+        if !fits || count == 0 {
             return Err(request);
         }
         let Some(account) = machine.bridge.admits(hre) else { return Err(request) };
+        if machine.activities.len() + count > machine.host_activities_max(account) {
+            return Err(request);
+        }
         if machine.is_timed() && machine.events.held() + count > EVENTS_MAX / 2 {
             return Err(request);
         }

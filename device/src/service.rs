@@ -168,6 +168,7 @@ impl Device {
                 memory_bytes: instances.map(|instance| instance.memory_bytes()).sum(),
                 nv_bytes: regions.map(|region| region.bank_bytes).sum::<u64>() * machine.spus.len() as u64,
                 messages: app.messages,
+                waits: machine.waits.of(number as u16),
                 user: app.user_counters.to_vec(),
                 ended: app.ended.clone(),
             })
@@ -422,9 +423,9 @@ impl Device {
 
     fn region_call(&mut self, call: RegionCall) {
         let RegionCall { group, app, id, bank_bytes } = call;
-        let name = self.machine.borrow_mut().app(app).map(|app| app.name.clone());
-        let Some(name) = name else { return };
         let end = move |device: &mut Device, result: i64| device.machine.borrow_mut().end_one(group, result, None);
+        let name = self.machine.borrow_mut().app(app).map(|app| app.name.clone());
+        let Some(name) = name else { return end(self, abi::ERROR_ENDED.into()) };
         match bank_bytes {
             None => {
                 let range = self.machine.borrow_mut().regions.begin_delete(&name, id);

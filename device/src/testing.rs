@@ -225,6 +225,50 @@ impl ModuleOracle {
     }
 }
 
+/// The imports that SPU-OS offers: name, parameters and result (`i`: i32, `I`: i64).
+pub fn imports() -> &'static [(&'static str, &'static str, &'static str)] {
+    crate::spu::module::IMPORTS
+}
+
+/// Most ends of operations that users' apps may be promised, all together.
+pub const USERS_WAITS_MAX: usize = crate::spu::os::USERS_WAITS_MAX;
+
+/// How full the tables of SPU-OS are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tables {
+    /// Requests of hosts.
+    pub transfers: usize,
+    /// Requests at SPUs.
+    pub activities: usize,
+    /// Operations that handlers wait for.
+    pub groups: usize,
+    /// Messages that are put together.
+    pub messages: usize,
+    /// Upcalls that are not answered.
+    pub upcalls: usize,
+    /// Operations of the store.
+    pub operations: usize,
+    /// DMAs that are parked.
+    pub parked: usize,
+    /// Events that are to come, under a model of time.
+    pub events: usize,
+}
+
+/// How full a device's tables are.
+pub fn tables(device: &Device) -> Tables {
+    let machine = device.machine.borrow();
+    Tables {
+        transfers: machine.bridge.transfers.len(),
+        activities: machine.activities.len(),
+        groups: machine.groups.len(),
+        messages: machine.messages.len(),
+        upcalls: machine.upcalls.len(),
+        operations: machine.media.in_flight(),
+        parked: machine.parked(),
+        events: machine.events.held(),
+    }
+}
+
 /// Damages `module` as `seed` says: bytes changed, ranges removed, repeated or swapped for another place's.
 pub fn mutate(module: &[u8], seed: u64) -> Vec<u8> {
     let mut state = seed;

@@ -54,7 +54,12 @@ impl Machine {
                 _ => match self.events.take(place) {
                     Some(Event::End { group, result, memory }) => self.end_one(group, result, memory),
                     Some(Event::Upcall(posted)) => self.upcall_arrived(*posted),
-                    Some(Event::MessagePart { handle }) => self.message_read(handle, 0, Ok(&[])),
+                    Some(Event::MessagePart { handle, users }) => {
+                        if let Some(app) = users {
+                            self.waits.release(app, 1);
+                        }
+                        self.message_read(handle, 0, Ok(&[]));
+                    }
                     _ => continue,
                 },
             }

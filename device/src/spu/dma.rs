@@ -5,6 +5,7 @@
 //! and NV memory is copied once, never through the app's memory.
 
 use super::abi::{self, DONE, PENDING};
+use super::meter::{Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer, error_of};
 use super::permission::Rights;
 use crate::clock::{DmaKind, Transfer};
@@ -57,7 +58,7 @@ impl From<Result<Progress, crate::StoreError>> for Moved {
 impl Machine {
     /// Carries a DMA out, or as much of it as the store can do now.
     #[inline(always)]
-    pub fn dma<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, mut dma: Dma) -> Result<i32, WildPointer> {
+    pub fn dma<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, mut dma: Dma) -> Result<i32, Fault> {
         if dma.source.port & abi::PORT_NOW != 0 {
             dma.source.port &= !abi::PORT_NOW;
             return self.dma_now(caller, memory, &dma);
@@ -65,12 +66,21 @@ impl Machine {
         let park = (dma.source.port | dma.destination.port) & abi::PORT_PARK != 0;
         dma.source.port &= !abi::PORT_PARK;
         dma.destination.port &= !abi::PORT_PARK;
+        if dma.segment_bytes == 0 {
+            // Segments without bytes are all the same nothing.
+            dma.segments = dma.segments.min(1);
+        }
         let total = u64::from(dma.segment_bytes) * u64::from(dma.segments);
         if self.activity(caller, dma.token).is_none() {
             return Ok(abi::ERROR_ARGUMENT);
         }
-        if let Some(error) = self.too_much(caller, total, abi::DMA_BYTES_MAX) {
+        if let Some(error) = self.too_much(caller, total, abi::DMA_BYTES_MAX)? {
             return Ok(error);
+        }
+        self.meter.charge(u64::from(dma.segments) * SEGMENT_WORK)?;
+        if self.timing.is_some() && !self.may_wait(caller) {
+            // Under a model every DMA is waited for.
+            return Ok(abi::ERROR_REFUSED);
         }
         let mut group = None;
         let mut error = 0;
@@ -115,14 +125,14 @@ impl Machine {
         }
         if self.timing.is_some() {
             let transfer = self.transfer(caller, &dma);
-            self.complete_after(transfer, caller, Some(dma.token), dma.wait, 0);
-            return Ok(PENDING);
+            return Ok(self.complete_after(transfer, caller, Some(dma.token), dma.wait, 0));
         }
         Ok(self.done_or_yields(caller, dma.token, dma.wait))
     }
 
     /// A read of NV memory that is done at once or not at all.
-    fn dma_now<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, dma: &Dma) -> Result<i32, WildPointer> {
+    fn dma_now<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, dma: &Dma) -> Result<i32, Fault> {
+        self.meter.charge(SEGMENT_WORK)?;
         let (from, bytes) = (dma.source.address, u64::from(dma.segment_bytes));
         let Some(activity) = self.activity(caller, dma.token) else { return Ok(abi::ERROR_ARGUMENT) };
         let originating = activity.originating;
@@ -233,8 +243,7 @@ impl Machine {
             stride: 0,
             id: token,
         };
-        self.complete_after((transfer, false), caller, Some(token), wait, result);
-        PENDING
+        self.complete_after((transfer, false), caller, Some(token), wait, result)
     }
 
     /// A group whose operations have all been begun: pending, or, where none was, gone again.
@@ -245,8 +254,11 @@ impl Machine {
             group.result = i64::from(error);
             return PENDING;
         }
-        let token = group.token;
+        let (token, placed, app) = (group.token, group.placed, group.caller.app);
         self.groups.remove(key);
+        if placed {
+            self.waits.release(app, 1);
+        }
         if let Some(token) = token {
             self.drained(token);
         }
@@ -469,35 +481,39 @@ impl Machine {
         body_offset: u64,
         bytes: u32,
         wait: u32,
-    ) -> i32 {
-        let Some(activity) = self.activity(caller, token) else { return abi::ERROR_ARGUMENT };
+    ) -> Result<i32, Fault> {
+        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
         let originating = activity.originating;
-        if let Some(error) = self.too_much(caller, bytes.into(), abi::BOUNCE_BYTES_MAX as u64) {
-            return error;
+        if let Some(error) = self.too_much(caller, bytes.into(), abi::BOUNCE_BYTES_MAX as u64)? {
+            return Ok(error);
         }
+        self.meter.charge(SEGMENT_WORK)?;
         if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
-            return abi::ERROR_PERMISSION;
+            return Ok(abi::ERROR_PERMISSION);
         }
         let mut nv = vec![0; bytes as usize];
         let bank = caller.spu as usize;
         self.spus[bank].nv_read_bytes += u64::from(bytes);
-        match self.media.store.read(bank, address, &mut nv) {
+        Ok(match self.media.store.read(bank, address, &mut nv) {
             Ok(Progress::Done) if self.timing.is_some() => {
                 let result = self.compare_with_body(token, body_offset, &nv);
                 self.after_reading(caller, token, (address, bytes), wait, result)
             }
             Ok(Progress::Done) => match self.compare_with_body(token, body_offset, &nv) {
+                result @ (0 | 1) if self.makes_way(caller) => {
+                    self.yields(caller, token, (wait, result), self.is_users_app(caller.app))
+                }
                 0 => DONE,
                 1 => abi::DIFFERS,
                 error => error as i32,
             },
             Ok(Progress::WouldBlock) => {
-                let Some(group) = self.group(caller, Some(token), wait) else { return abi::ERROR_REFUSED };
+                let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
                 let pending = Pending::Compare { group, token, body_offset };
                 self.begin_single(group, bank, address, bytes as usize, pending)
             }
             Err(error) => error_of(error),
-        }
+        })
     }
 
     /// 0 equal, 1 different, or an error.
@@ -531,39 +547,50 @@ impl Machine {
         }
     }
 
+    /// A sum that is known: told now, or, where the run has moved a lot, when it is its turn again.
+    fn summed(&mut self, caller: Caller, token: u32, wait: u32, sum: u32) -> i32 {
+        // Under a model what is in local memory or in the body is summed at once, and takes the processor's time.
+        if self.timing.is_none() && self.makes_way(caller) {
+            return self.yields(caller, token, (wait, sum.into()), self.is_users_app(caller.app));
+        }
+        self.checksum_value = sum;
+        DONE
+    }
+
     /// `checksum`: CRC-32C of bytes at a port; done at once, the value is in `checksum_value`.
     pub fn checksum<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &M,
         (token, port, address, bytes, seed, wait): (u32, u32, u64, u32, u32, u32),
-    ) -> Result<i32, WildPointer> {
+    ) -> Result<i32, Fault> {
         let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
         let originating = activity.originating;
-        if let Some(error) = self.too_much(caller, bytes.into(), abi::BOUNCE_BYTES_MAX as u64) {
+        if let Some(error) = self.too_much(caller, bytes.into(), abi::BOUNCE_BYTES_MAX as u64)? {
             return Ok(error);
         }
+        self.meter.charge(SEGMENT_WORK)?;
         if port != abi::PORT_NV {
             self.work.summed_bytes += u64::from(bytes);
         }
         // Sums do not park.
         match port & !abi::PORT_PARK {
             abi::PORT_LOCAL => {
-                self.checksum_value = crc32c::crc32c_append(seed, memory.slice(address, bytes as usize)?);
-                Ok(DONE)
+                let sum = crc32c::crc32c_append(seed, memory.slice(address, bytes as usize)?);
+                Ok(self.summed(caller, token, wait, sum))
             }
             abi::PORT_NETWORK => {
                 let Some(activity) = self.activities.get(token) else { return Ok(abi::ERROR_ARGUMENT) };
                 if let Some(range) = Self::payload_range(&self.bridge, activity, address, bytes as usize) {
-                    self.checksum_value = crc32c::crc32c_append(seed, range);
-                    return Ok(DONE);
+                    let sum = crc32c::crc32c_append(seed, range);
+                    return Ok(self.summed(caller, token, wait, sum));
                 }
                 let mut body = vec![0; bytes as usize];
                 if self.copy_body(token, address, &mut body).is_none() {
                     return Ok(abi::ERROR_RANGE);
                 }
-                self.checksum_value = crc32c::crc32c_append(seed, &body);
-                Ok(DONE)
+                let sum = crc32c::crc32c_append(seed, &body);
+                Ok(self.summed(caller, token, wait, sum))
             }
             abi::PORT_NV => {
                 if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
@@ -578,8 +605,8 @@ impl Machine {
                         Ok(self.after_reading(caller, token, (address, bytes), wait, sum))
                     }
                     Ok(Progress::Done) => {
-                        self.checksum_value = crc32c::crc32c_append(seed, &nv);
-                        Ok(DONE)
+                        let sum = crc32c::crc32c_append(seed, &nv);
+                        Ok(self.summed(caller, token, wait, sum))
                     }
                     Ok(Progress::WouldBlock) => {
                         let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };

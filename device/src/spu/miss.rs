@@ -12,6 +12,7 @@
 
 use super::abi;
 use super::dma::{Dma, Moved};
+use super::meter::Fault;
 use super::os::{Caller, LocalMemory, Machine, WildPointer};
 use super::permission::{Extent, Rights};
 use crate::hre::HreId;
@@ -152,7 +153,7 @@ impl Machine {
         (dma, park): (&Dma, bool),
         (from, to, left): (u64, u64, u32),
         group: &mut Option<u32>,
-    ) -> Result<i32, WildPointer> {
+    ) -> Result<i32, Fault> {
         let Some(missed) = self.missed(caller, dma, from, to) else { return Ok(abi::ERROR_PERMISSION) };
         let Some(activity) = self.activities.get(dma.token) else { return Ok(abi::ERROR_PERMISSION) };
         let (originating, app) = (activity.originating, caller.app);
@@ -164,6 +165,7 @@ impl Machine {
             if u64::from(dma.segment_bytes) * u64::from(left) > PARKED_BYTES_MAX {
                 return Ok(abi::ERROR_PERMISSION);
             }
+            self.meter.charge_bytes(u64::from(dma.segment_bytes) * u64::from(left))?;
             let mut at = from;
             for _ in 0..left {
                 copies.read.push((at, memory.slice(at, dma.segment_bytes as usize)?.to_vec()));

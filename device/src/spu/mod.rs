@@ -3,6 +3,8 @@
 pub mod abi;
 mod costs;
 pub(crate) mod dma;
+mod limits;
+pub mod meter;
 pub(crate) mod miss;
 pub(crate) mod module;
 pub(crate) mod native;

@@ -8,6 +8,7 @@
 //! - A group's completion goes to the incarnation of the app that began it, or nowhere.
 
 use super::abi;
+use super::meter::{BYTES_A_WORK, LINE_WORK, Meter, OverBudget};
 use super::permission::Rights;
 use super::timed::Deferred;
 use crate::bridge::Bridge;
@@ -20,6 +21,7 @@ use crate::media::controller::MediaController;
 use crate::media::store::StoreError;
 use crate::model::chosen::ChosenModel;
 use crate::namespace::Namespace;
+use crate::places::Places;
 use crate::protection::{Access, Calls, Protection};
 use crate::region::RegionTable;
 use crate::request::{AppNumber, Arguments, RpcOutcome};
@@ -31,6 +33,12 @@ use std::sync::Arc;
 
 /// Most activities in the whole device.
 pub const ACTIVITIES_MAX: usize = 1 << 16;
+/// Of them kept for what SPU-OS itself asks of apps.
+pub const EVENT_ACTIVITIES: usize = 1 << 13;
+/// Most operations that handlers wait for, in the whole device.
+pub const WAITS_MAX: usize = 1 << 16;
+/// Of them of users' apps, all together.
+pub const USERS_WAITS_MAX: usize = WAITS_MAX / 2;
 /// Most bytes kept of an app's virtual serial port.
 pub const LOG_BYTES_MAX: usize = 65536;
 
@@ -103,6 +111,8 @@ pub(crate) struct Group {
     pub wait: u32,
     pub remaining: u32,
     pub result: i64,
+    /// It has one of its app's places.
+    pub placed: bool,
 }
 
 /// An installed app, as far as SPU-OS knows it.
@@ -149,14 +159,22 @@ pub(crate) struct Machine {
     pub bridge: Bridge,
     pub activities: Slab<Activity>,
     pub groups: Slab<Group>,
+    /// Places of users' apps among what is waited for, by app: from the import that promises a `complete` to that.
+    pub waits: Places,
+    /// Places of users' apps among messages that are put together, by app.
+    pub drafts: Places,
     pub messages: Slab<super::rpc::Message>,
-    /// Messages in inboxes: all, and of users' apps.
-    pub messages_to_spu: Vec<(u32, u32)>,
+    /// Messages in inboxes: all, and the places of users' apps there.
+    pub inboxes: Vec<(u32, Places)>,
     /// Whose work runs now.
     pub running: u16,
     /// What DMAs of this run have moved.
     pub run_dma_bytes: u64,
+    /// What SPU-OS did for the app in this run.
+    pub meter: Meter,
     pub upcalls: BTreeMap<u64, (HreId, u32)>,
+    /// How many of them an app has at the endpoints of a process, by app and process.
+    pub upcalls_at: BTreeMap<(AppNumber, u32), u32>,
     pub next_upcall: u64,
     pub media: MediaController<Continuation>,
     pub regions: RegionTable,
@@ -351,7 +369,11 @@ impl Machine {
     /// A new wait of a handler.
     pub fn group(&mut self, caller: Caller, token: Option<u32>, wait: u32) -> Option<u32> {
         let account = self.running;
-        let key = self.groups.insert(Group { caller, account, token, wait, remaining: 0, result: 0 }).ok()?;
+        if !self.groups.has_room() {
+            return None;
+        }
+        let placed = self.place_for_wait(caller)?;
+        let key = self.groups.put(|| Group { caller, account, token, wait, remaining: 0, result: 0, placed });
         if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
             activity.pending_dmas += 1;
         }
@@ -368,6 +390,7 @@ impl Machine {
         let last = group.remaining == 0;
         let (caller, account, wait, token, result) =
             (group.caller, group.account, group.wait, group.token, group.result);
+        let placed = group.placed && last;
         if last {
             self.groups.remove(key);
         }
@@ -380,6 +403,7 @@ impl Machine {
                 incarnation: caller.incarnation,
                 wake: last.then_some((wait, result)),
                 token: token.filter(|_| last),
+                placed,
             };
             self.events.push(self.ready_account(account), Event::Complete(Completion { of, memory }));
         }
@@ -394,7 +418,8 @@ impl Machine {
         token: Option<u32>,
         wait: u32,
         result: i64,
-    ) {
+    ) -> i32 {
+        let Some(placed) = self.place_for_wait(caller) else { return abi::ERROR_REFUSED };
         if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
             activity.pending_dmas += 1;
         }
@@ -405,8 +430,10 @@ impl Machine {
             incarnation: caller.incarnation,
             wake: Some((wait, result)),
             token,
+            placed,
         };
         self.dma_then(transfer, streamed, || Event::Complete(Completion { of, memory: None }));
+        abi::PENDING
     }
 
     /// `respond`: ends a request, once its pending DMAs have drained.
@@ -473,7 +500,7 @@ impl Machine {
             Origin::Host { .. } => {}
             Origin::Spu(origin) => {
                 let SpuOrigin { group, sender, users, reply, reply_pointer, .. } = *origin;
-                self.release_inbox(activity.spu, users);
+                self.release_inbox(activity.spu, (sender.app, users));
                 self.message_gone(sender);
                 let result = match outcome {
                     RpcOutcome::Answered { status } => (u64::from(status) << 32 | u64::from(result)) as i64,
@@ -489,14 +516,17 @@ impl Machine {
                 }
                 self.end_one(group, result, memory);
             }
-            Origin::Event { watch } => {
-                if let Some(left) = self.watches.get_mut(&watch) {
-                    *left -= 1;
-                    if *left == 0 {
-                        self.watches.remove(&watch);
-                        self.finished_watches.push(watch);
-                    }
-                }
+            Origin::Event { watch } => self.watched(watch),
+        }
+    }
+
+    /// One of the events that somebody waits for has been answered, or had no place.
+    pub fn watched(&mut self, watch: u32) {
+        if let Some(left) = self.watches.get_mut(&watch) {
+            *left -= 1;
+            if *left == 0 {
+                self.watches.remove(&watch);
+                self.finished_watches.push(watch);
             }
         }
     }
@@ -514,6 +544,12 @@ impl Machine {
                 self.end_activity(token, outcome, 0);
             }
         }
+        self.end_messages(number);
+        self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
+    }
+
+    /// What an app has put together or has finished, but not sent yet, goes.
+    fn end_messages(&mut self, number: AppNumber) {
         for handle in self.messages.keys() {
             if self.messages.get(handle).is_some_and(|message| message.caller.app == number) {
                 self.remove_message(handle);
@@ -531,6 +567,8 @@ impl Machine {
                 self.end_activity(token, RpcOutcome::AppEnded, 0);
             }
         }
+        self.end_messages(number);
+        self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
         if let Some(app) = self.app(number) {
             app.waiting = waiting;
             app.incarnation = app.incarnation.wrapping_add(1);
@@ -538,22 +576,31 @@ impl Machine {
     }
 
     /// `print`: to the virtual serial port, a line at a time.
-    pub fn print(&mut self, caller: Caller, text: &[u8]) {
-        let Some(app) = self.app(caller.app) else { return };
-        let partial = app.partial_lines.entry(caller.spu).or_default();
-        let mut lines = Vec::new();
-        for byte in text {
-            if *byte == b'\n' || partial.len() >= abi::PRINT_BYTES_MAX as usize {
-                lines.push(String::from_utf8_lossy(partial).into_owned());
-                partial.clear();
+    pub fn print(&mut self, caller: Caller, text: &[u8]) -> Result<(), OverBudget> {
+        // Looked at for its lines, copied, and checked for its characters.
+        self.meter.charge(text.len() as u64 * 3 / BYTES_A_WORK)?;
+        let pieces = text.split(|byte| *byte == b'\n').count() as u64;
+        self.meter.charge(pieces * LINE_WORK)?;
+        let Some(app) = self.app(caller.app) else { return Ok(()) };
+        let mut partial = app.partial_lines.remove(&caller.spu).unwrap_or_default();
+        let mut end_line = |partial: &mut Vec<u8>| {
+            app.push_line(format!("{}: {}", caller.spu, String::from_utf8_lossy(partial)));
+            partial.clear();
+        };
+        for (number, piece) in text.split(|byte| *byte == b'\n').enumerate() {
+            if number > 0 {
+                end_line(&mut partial);
             }
-            if *byte != b'\n' {
-                partial.push(*byte);
+            let room = abi::PRINT_BYTES_MAX as usize - partial.len();
+            let (fits, rest) = piece.split_at(piece.len().min(room));
+            partial.extend_from_slice(fits);
+            if !rest.is_empty() {
+                end_line(&mut partial);
+                partial.extend_from_slice(rest);
             }
         }
-        for line in lines {
-            app.push_line(format!("{}: {line}", caller.spu));
-        }
+        app.partial_lines.insert(caller.spu, partial);
+        Ok(())
     }
 
     /// `count`: adds to one of the app's own counters.
