@@ -19,7 +19,7 @@ pub(crate) const KERNEL: u16 = 0;
 /// The account of what SPU-OS itself asks of users' apps, and of processes that no account was left for.
 pub(crate) const EVENTS: u16 = 1;
 /// Most accounts.
-const ACCOUNTS_MAX: usize = 8192;
+pub(crate) const ACCOUNTS_MAX: usize = 8192;
 /// The party that has the places of requests whose process has ended or has no account of its own.
 const NO_USER: u16 = PROCESSES_MAX as u16;
 /// Most users whose weights are kept.

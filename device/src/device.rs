@@ -35,6 +35,7 @@ use crate::spu::module::ModuleLimits;
 use crate::spu::os::{
     ACTIVITIES_MAX, Activity, AppState, Caller, Machine, Origin, USERS_WAITS_MAX, WAITS_MAX, error_of,
 };
+use crate::spu::rest::Line;
 use crate::spu::rpc::{MESSAGES_MAX, USERS_MESSAGES_MAX};
 use crate::spu::wasm::{CompiledModule, Runtime, WasmInstance, compile};
 use crate::spu::{Instance, abi};
@@ -170,6 +171,7 @@ impl Device {
             inboxes: (0..spus).map(|_| (0, users_inbox(config.apps_max))).collect(),
             running: crate::accounts::KERNEL,
             run_dma_bytes: 0,
+            line: Line::default(),
             meter: Meter::default(),
             upcalls: BTreeMap::new(),
             upcalls_at: BTreeMap::new(),
@@ -384,7 +386,7 @@ impl Device {
             if events >= EVENTS_A_RUN_MAX || self.run_cost >= self.cost_max() {
                 return Some(now_ns);
             }
-            if !more && !self.machine.borrow().events.has_ready() {
+            if !more && self.machine.borrow().is_at_rest() {
                 break;
             }
         }
@@ -416,9 +418,17 @@ impl Device {
                 then(self, Ok(()));
                 continue;
             }
-            let Some(StoreCompletion { ticket, result }) = machine.media.store.completed() else { return };
+            let Some(StoreCompletion { ticket, result }) = machine.media.store.completed() else {
+                if machine.line.ready {
+                    machine.serve_line();
+                }
+                return;
+            };
             let fenced = machine.media.reaches_fence(ticket);
             let Some(pending) = machine.media.take(ticket) else { continue };
+            if let Some(account) = machine.account_of_operation(&pending) {
+                machine.operation_ended(account);
+            }
             let code = result.as_ref().err().map_or(0, |error| i64::from(error_of(*error)));
             match pending {
                 Pending::ToReply { group, token, offset } => {
@@ -441,7 +451,7 @@ impl Device {
                 Pending::ToLocal { group, pointer } => {
                     machine.end_one(group, code, result.ok().map(|bytes| Box::new((pointer, bytes))));
                 }
-                Pending::ToMessage { handle, offset } => {
+                Pending::ToMessage { handle, offset, .. } => {
                     let result = result.as_deref().map_err(|error| error_of(*error));
                     machine.message_read(handle, offset, result);
                 }
@@ -453,8 +463,13 @@ impl Device {
                     Ok(bytes) => {
                         let written = match machine.media.store.write(bank, address, &bytes) {
                             Ok(Progress::WouldBlock) => {
+                                // It goes on in the place of the read.
+                                let account = machine.account_of(Some(group));
                                 match machine.media.begin_write(bank, address, bytes, Pending::Group { group }) {
-                                    Ok(()) => continue,
+                                    Ok(()) => {
+                                        machine.put_operation(account);
+                                        continue;
+                                    }
                                     Err(error) => i64::from(error_of(error)),
                                 }
                             }

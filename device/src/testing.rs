@@ -250,6 +250,8 @@ pub struct Tables {
     pub operations: usize,
     /// DMAs that are parked.
     pub parked: usize,
+    /// DMAs that wait for a place among the operations of the store.
+    pub in_line: usize,
     /// Events that are to come, under a model of time.
     pub events: usize,
 }
@@ -265,6 +267,7 @@ pub fn tables(device: &Device) -> Tables {
         upcalls: machine.upcalls.len(),
         operations: machine.media.in_flight(),
         parked: machine.parked(),
+        in_line: machine.line.len(),
         events: machine.events.held(),
     }
 }

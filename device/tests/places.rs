@@ -248,3 +248,113 @@ fn a_user_who_keeps_all_his_requests_leaves_others_places() {
     let (outcome, code, _) = users.read(kernel, mover, 0, 64);
     assert_eq!((outcome, code), (RpcOutcome::Answered { status: 0 }, 0));
 }
+
+/// Moves `segments` pieces of `bytes` between the request's buffer and NV memory, side by side there and here: inline arguments u64
+/// address, u32 bytes, u32 segments. Handler 1 reads, handler 2 writes; the result is what the DMA came to. Handler 3 writes one byte of
+/// local memory as often as `segments` says, to one place.
+const STRIDED: &str = r#"
+    (func $start (param i32 i32) (result i32) (local $code i32)
+        (if (i32.eqz (local.get 1)) (then (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (return (i32.const 0))))
+        (drop (call $receive_bytes (local.get 0) (i32.const 0) (i32.const 16)))
+        (if (i32.eq (local.get 1) (i32.const 1)) (then (local.set $code
+            (call $dma_strided (local.get 0) (i32.const 1) (i64.load (i32.const 0)) (i64.load32_u (i32.const 8)) (i32.const 2) (i64.const 0)
+                (i64.load32_u (i32.const 8)) (i32.load (i32.const 8)) (i32.load (i32.const 12)) (local.get 0)))))
+        (if (i32.eq (local.get 1) (i32.const 2)) (then (local.set $code
+            (call $dma_strided (local.get 0) (i32.const 2) (i64.const 16) (i64.load32_u (i32.const 8)) (i32.const 1) (i64.load (i32.const 0))
+                (i64.load32_u (i32.const 8)) (i32.load (i32.const 8)) (i32.load (i32.const 12)) (local.get 0)))))
+        (if (i32.eq (local.get 1) (i32.const 3)) (then (local.set $code
+            (call $dma_strided (local.get 0) (i32.const 0) (i64.const 8) (i64.const 0) (i32.const 1) (i64.load (i32.const 0))
+                (i64.const 0) (i32.const 1) (i32.load (i32.const 12)) (local.get 0)))))
+        (if (i32.eq (local.get $code) (i32.const 1)) (then (return (i32.const 0))))
+        (call $complete (local.get 0) (i64.extend_i32_s (local.get $code)))
+        (i32.const 0))
+    (func $complete (param i32 i64) (call $respond (local.get 0) (i32.const 0) (i32.wrap_i64 (local.get 1))))"#;
+
+fn strided_arguments(users: &Users, start: u64, bytes: u32, segments: u32) -> Vec<u8> {
+    [&(users.base + start).to_le_bytes()[..], &bytes.to_le_bytes(), &segments.to_le_bytes()].concat()
+}
+
+/// Runs the device until nothing is left to do, with what its store does in its own time.
+fn completions(users: &mut Users, count: usize) -> Vec<willow_device::HostCompletion> {
+    users.rig.settle();
+    let all: Vec<_> = std::iter::from_fn(|| users.completion()).collect();
+    assert_eq!(all.len(), count);
+    all
+}
+
+#[test]
+fn cold_reads_of_more_pieces_than_the_store_has_places_wait_and_none_fails() {
+    let mut users = Users::new(config(1));
+    let strided = users.rig.install(&app("strided", STRIDED, "public=*\\n")).expect("an app");
+    let kernel = users.rig.hre;
+    let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 512 * 31 + at) as u8).collect();
+    let arguments = strided_arguments(&users, 0, 512, 2048);
+    let done = users.rig.call_on(kernel, (strided, 2, 0), &arguments, &data, 0);
+    assert_eq!(done.result, 0);
+    users.valve.closed.set(true);
+    for _ in 0..40 {
+        users.rig.begin(kernel, (strided, 1, 0), &arguments, &[], 1 << 20);
+    }
+    for _ in 0..50 {
+        users.run();
+    }
+    // 81,920 pieces: the store has 32,768 places, of which a part is others'. Who comes now finds one.
+    let tables = willow_device::testing::tables(&users.rig.device);
+    assert!(tables.operations < 20_000 && tables.in_line > 20, "{tables:?}");
+    let alice = users.user(1000);
+    users.valve.closed.set(false);
+    users.grant(&alice, READ | WRITE, 0, 1 << 20);
+    users.valve.closed.set(true);
+    let arguments = users.arguments(512, 512, NV);
+    users.rig.begin(alice.hre, (users.mover, 1, 0), &arguments, &[], 512);
+    users.run();
+    users.valve.closed.set(false);
+    for done in completions(&mut users, 41) {
+        assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 0 }, 0));
+        let bytes = done.reply_bytes as usize;
+        let from = if bytes == 512 { 512 } else { 0 };
+        assert!(done.buffer[..bytes] == data[from..from + bytes], "the bytes are what was written");
+    }
+    let tables = willow_device::testing::tables(&users.rig.device);
+    assert_eq!((tables.operations, tables.in_line, tables.groups), (0, 0, 0));
+}
+
+#[test]
+fn an_app_that_breaks_its_dmas_into_bytes_takes_its_own_places_alone() {
+    let mut users = Users::new(DeviceConfig { user_instruction_budget: 400_000, ..config(1) });
+    let (mallory, alice) = (users.user(6666), users.user(1000));
+    for user in [&mallory, &alice] {
+        users.grant(user, READ | WRITE, 0, 1 << 20);
+    }
+    let strided = users.install_for(mallory.hre, &app("strided", STRIDED, "")).expect("an app");
+    // 30,000 pieces are more than one run may ask for: the app has ended.
+    let arguments = strided_arguments(&users, 0, 1, 30_000);
+    let done = users.rig.call_on(mallory.hre, (strided, 3, 0), &arguments, &[], 0);
+    assert_eq!(done.outcome, RpcOutcome::AppEnded);
+    let strided = users.install_for(mallory.hre, &app("strided", STRIDED, "")).expect("an app");
+    users.valve.closed.set(true);
+    let arguments = strided_arguments(&users, 0, 1, 2000);
+    for _ in 0..20 {
+        users.rig.begin(mallory.hre, (strided, 3, 0), &arguments, &[], 0);
+    }
+    for _ in 0..20 {
+        users.run();
+    }
+    let of_mallory = willow_device::testing::tables(&users.rig.device).operations;
+    assert!(of_mallory <= 1024, "{of_mallory} operations of one process");
+    // Another's request is in the store at once, on the range beside.
+    let arguments = users.arguments(4096, 512, NV);
+    users.rig.begin(alice.hre, (users.mover, 2, 0), &arguments, &[9; 512], 0);
+    users.run();
+    assert_eq!(willow_device::testing::tables(&users.rig.device).operations, of_mallory + 1);
+    // His process ends while most of it waits in line: it is checked anew, and fails.
+    users.revoke_later(&mallory);
+    users.valve.closed.set(false);
+    let ended = completions(&mut users, 22);
+    let failed = ended.iter().filter(|done| done.hre == mallory.hre && done.result == PERMISSION).count();
+    assert!(failed >= 18, "{failed}");
+    assert!(ended.iter().any(|done| done.hre == alice.hre && done.result == 0));
+    let tables = willow_device::testing::tables(&users.rig.device);
+    assert_eq!((tables.operations, tables.in_line, tables.groups), (0, 0, 0));
+    assert_eq!(app_of(&users.rig.device, "u6666-strided").waits, 0);
+}

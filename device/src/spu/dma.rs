@@ -42,6 +42,8 @@ const FETCH_AHEAD_BYTES: u64 = 1024;
 pub(crate) enum Moved {
     Done,
     Pending,
+    /// Nothing has happened: there is no place for it among the operations of the store.
+    Full,
     Error(i32),
 }
 
@@ -96,6 +98,11 @@ impl Machine {
                 Moved::Error(abi::ERROR_PERMISSION) => {
                     let left = (from, to, dma.segments - segment);
                     error = self.permission_missed(caller, memory, (&dma, park), left, &mut group)?;
+                    break;
+                }
+                Moved::Full => {
+                    let left = (from, to, dma.segments - segment);
+                    error = self.wait_in_line(caller, memory, (&dma, park), left, &mut group)?;
                     break;
                 }
                 Moved::Error(number) => {
@@ -353,11 +360,15 @@ impl Machine {
                 let Some(group) = self.group_for(caller, dma, group) else {
                     return Ok(Moved::Error(abi::ERROR_REFUSED));
                 };
+                if !self.place_for_operation(Some(group)) {
+                    self.spus[bank].nv_read_bytes -= bytes as u64;
+                    return Ok(Moved::Full);
+                }
                 let pending = match port {
                     abi::PORT_NETWORK => Pending::ToReply { group, token, offset: to },
                     _ => Pending::ToLocal { group, pointer: to },
                 };
-                Ok(self.begin_read(bank, from, bytes, pending))
+                Ok(self.begin_read(bank, from, bytes, pending, group))
             }
             abi::PORT_NV => {
                 if bytes > abi::BOUNCE_BYTES_MAX {
@@ -366,33 +377,54 @@ impl Machine {
                 if !self.permitted(caller, originating, to, bytes as u64, Rights::WRITE) {
                     return Ok(Moved::Error(abi::ERROR_PERMISSION));
                 }
-                self.spus[bank].nv_write_bytes += bytes as u64;
                 let mut bounce = vec![0; bytes];
-                match self.media.store.read(bank, from, &mut bounce) {
-                    Ok(Progress::Done) => Ok(self.write_nv(caller, dma, to, &bounce, group)),
+                let moved = match self.media.store.read(bank, from, &mut bounce) {
+                    Ok(Progress::Done) => self.write_nv(caller, dma, to, &bounce, group),
                     Ok(Progress::WouldBlock) => {
                         let Some(group) = self.group_for(caller, dma, group) else {
                             return Ok(Moved::Error(abi::ERROR_REFUSED));
                         };
-                        Ok(self.begin_read(bank, from, bytes, Pending::ToNv { group, bank, address: to }))
+                        match self.place_for_operation(Some(group)) {
+                            true => {
+                                self.begin_read(bank, from, bytes, Pending::ToNv { group, bank, address: to }, group)
+                            }
+                            false => Moved::Full,
+                        }
                     }
-                    Err(error) => Ok(Moved::Error(error_of(error))),
+                    Err(error) => Moved::Error(error_of(error)),
+                };
+                match moved {
+                    Moved::Full => self.spus[bank].nv_read_bytes -= bytes as u64,
+                    _ => self.spus[bank].nv_write_bytes += bytes as u64,
                 }
+                Ok(moved)
             }
             _ => Ok(Moved::Error(abi::ERROR_ARGUMENT)),
         }
     }
 
+    /// Begins a read that has a place among the store's operations.
     fn begin_read(
         &mut self,
         bank: usize,
         address: u64,
         bytes: usize,
         pending: Pending<crate::device::Continuation>,
+        group: u32,
     ) -> Moved {
-        match self.media.begin_read(bank, address, bytes, pending) {
+        let begun = self.media.begin_read(bank, address, bytes, pending);
+        self.begun(begun, group)
+    }
+
+    /// An operation of a group was begun, or its place is free again.
+    fn begun(&mut self, begun: Result<(), crate::StoreError>, group: u32) -> Moved {
+        match begun {
             Ok(()) => Moved::Pending,
-            Err(error) => Moved::Error(error_of(error)),
+            Err(error) => {
+                let account = self.account_of(Some(group));
+                self.operation_ended(account);
+                Moved::Error(error_of(error))
+            }
         }
     }
 
@@ -406,10 +438,11 @@ impl Machine {
 
     fn begin_write(&mut self, caller: Caller, dma: &Dma, to: u64, from: Vec<u8>, group: &mut Option<u32>) -> Moved {
         let Some(group) = self.group_for(caller, dma, group) else { return Moved::Error(abi::ERROR_REFUSED) };
-        match self.media.begin_write(caller.spu as usize, to, from, Pending::Group { group }) {
-            Ok(()) => Moved::Pending,
-            Err(error) => Moved::Error(error_of(error)),
+        if !self.place_for_operation(Some(group)) {
+            return Moved::Full;
         }
+        let begun = self.media.begin_write(caller.spu as usize, to, from, Pending::Group { group });
+        self.begun(begun, group)
     }
 
     #[inline]
@@ -422,6 +455,22 @@ impl Machine {
         to: u64,
         group: &mut Option<u32>,
     ) -> Result<Moved, WildPointer> {
+        let moved = self.move_to_nv(caller, memory, dma, (from, to), group)?;
+        if !matches!(moved, Moved::Full | Moved::Error(abi::ERROR_PERMISSION)) {
+            self.spus[caller.spu as usize].nv_write_bytes += u64::from(dma.segment_bytes);
+        }
+        Ok(moved)
+    }
+
+    #[inline(always)]
+    fn move_to_nv<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &mut M,
+        dma: &Dma,
+        (from, to): (u64, u64),
+        group: &mut Option<u32>,
+    ) -> Result<Moved, WildPointer> {
         let bytes = dma.segment_bytes as usize;
         let bank = caller.spu as usize;
         let Some(activity) = self.activities.get(dma.token) else { return Ok(Moved::Error(abi::ERROR_ARGUMENT)) };
@@ -429,7 +478,6 @@ impl Machine {
         if !self.permitted(caller, originating, to, bytes as u64, Rights::WRITE) {
             return Ok(Moved::Error(abi::ERROR_PERMISSION));
         }
-        self.spus[bank].nv_write_bytes += bytes as u64;
         match dma.source.port {
             abi::PORT_NETWORK => {
                 let Some(activity) = self.activities.get(dma.token) else {
@@ -463,10 +511,11 @@ impl Machine {
                 let Some(group) = self.group_for(caller, dma, group) else {
                     return Ok(Moved::Error(abi::ERROR_REFUSED));
                 };
-                match self.media.begin_zero(bank, to, bytes as u64, Pending::Group { group }) {
-                    Ok(()) => Ok(Moved::Pending),
-                    Err(error) => Ok(Moved::Error(error_of(error))),
+                if !self.place_for_operation(Some(group)) {
+                    return Ok(Moved::Full);
                 }
+                let begun = self.media.begin_zero(bank, to, bytes as u64, Pending::Group { group });
+                Ok(self.begun(begun, group))
             }
             _ => Ok(Moved::Error(abi::ERROR_ARGUMENT)),
         }
@@ -533,10 +582,15 @@ impl Machine {
         bytes: usize,
         pending: Pending<crate::device::Continuation>,
     ) -> i32 {
+        let account = self.account_of(Some(group));
+        let Some(caller) = self.groups.get(group).map(|group| group.caller) else { return abi::ERROR_ARGUMENT };
+        if !self.place_for_single(caller, account) {
+            return self.settle_group(group, abi::ERROR_REFUSED);
+        }
         if let Some(group) = self.groups.get_mut(group) {
             group.remaining += 1;
         }
-        match self.begin_read(bank, address, bytes, pending) {
+        match self.begin_read(bank, address, bytes, pending, group) {
             Moved::Error(error) => {
                 if let Some(group) = self.groups.get_mut(group) {
                     group.remaining -= 1;

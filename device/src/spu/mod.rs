@@ -11,6 +11,7 @@ pub(crate) mod native;
 pub(crate) mod os;
 pub mod permission;
 pub(crate) mod request;
+pub(crate) mod rest;
 pub(crate) mod rpc;
 pub(crate) mod share;
 pub(crate) mod timed;

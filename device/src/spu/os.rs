@@ -10,6 +10,7 @@
 use super::abi;
 use super::meter::{BYTES_A_WORK, LINE_WORK, Meter, OverBudget};
 use super::permission::Rights;
+use super::rest::Line;
 use super::timed::Deferred;
 use crate::bridge::Bridge;
 use crate::clock::{Endpoint, Transfer, Work};
@@ -170,6 +171,8 @@ pub(crate) struct Machine {
     pub running: u16,
     /// What DMAs of this run have moved.
     pub run_dma_bytes: u64,
+    /// DMAs that wait for a place among the store's operations, and who has which places there.
+    pub line: Line,
     /// What SPU-OS did for the app in this run.
     pub meter: Meter,
     pub upcalls: BTreeMap<u64, (HreId, u32)>,

@@ -171,10 +171,16 @@ impl Machine {
                     Ok(Progress::Done) => Ok(abi::DONE),
                     Ok(Progress::WouldBlock) => {
                         message.pending += 1;
-                        let pending = Pending::ToMessage { handle: handle as u32, offset };
+                        let account = message.account;
+                        let pending = Pending::ToMessage { handle: handle as u32, offset, account };
+                        if !self.place_for_single(caller, account) {
+                            // The message goes with the error.
+                            return Ok(abi::ERROR_REFUSED);
+                        }
                         match self.media.begin_read(bank, address, bytes as usize, pending) {
                             Ok(()) => Ok(abi::DONE),
                             Err(error) => {
+                                self.operation_ended(account);
                                 if let Some(message) = self.messages.get_mut(handle as u32) {
                                     message.pending -= 1;
                                 }
@@ -326,16 +332,19 @@ impl Machine {
     /// `flush`: this SPU's bank becomes durable.
     pub fn flush_bank(&mut self, caller: Caller, wait: u32) -> i32 {
         let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
-        match self.media.flush(Some(caller.spu as usize), Pending::Group { group }) {
-            Ok(Progress::WouldBlock) => {
-                if let Some(group) = self.groups.get_mut(group) {
-                    group.remaining = 1;
-                }
-                PENDING
-            }
-            Ok(Progress::Done) => self.settle_group(group, DONE),
-            Err(error) => self.settle_group(group, error_of(error)),
+        let account = self.running;
+        if !self.place_for_single(caller, account) {
+            return self.settle_group(group, abi::ERROR_REFUSED);
         }
+        let flushed = self.media.flush(Some(caller.spu as usize), Pending::Group { group });
+        if let Ok(Progress::WouldBlock) = flushed {
+            if let Some(group) = self.groups.get_mut(group) {
+                group.remaining = 1;
+            }
+            return PENDING;
+        }
+        self.operation_ended(account);
+        self.settle_group(group, flushed.map_or_else(error_of, |_| DONE))
     }
 
     /// `region`, for one that exists: its base, or `None` where the control service has to make it.

@@ -102,6 +102,14 @@ impl Machine {
         PENDING
     }
 
+    /// Charges an account for work that is none of a run's: where accounts meet before the processors.
+    pub fn charge_account(&mut self, account: u16, cost: u64) {
+        if self.timing.is_none() {
+            let units = self.bridge.accounts.charge_unmetered(account, cost);
+            self.events.charge(account, units);
+        }
+    }
+
     /// The account under which what is ready is ordered: under a model accounts meet at the processors, not before.
     #[inline]
     pub fn ready_account(&self, account: u16) -> u16 {

@@ -169,7 +169,10 @@ impl WasmInstance {
         };
         let record = Self::find_record(&instance, &mut store, memory)?;
         if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
-            initialize.call(&mut store, ()).map_err(|error| format!("its _initialize failed: {error:#}"))?;
+            let initialized = initialize.call(&mut store, ());
+            // It is nobody's run.
+            store.data().machine.borrow_mut().meter.take();
+            initialized.map_err(|error| format!("its _initialize failed: {error:#}"))?;
         }
         Ok(WasmInstance { store, memory, start, complete, record, budget, instructions: 0 })
     }

@@ -121,6 +121,14 @@ impl Users {
         assert_eq!(self.control(control::REVOKE, &body).0, 0);
     }
 
+    /// Asks for the revocation of all that a user has in the namespace, on SPU 0, and does not wait for the answer.
+    pub fn revoke_later(&mut self, user: &User) {
+        let (kernel, bytes) = (self.rig.hre, self.bank_bytes);
+        let body = Self::extents(user.process, &[(0, READ | WRITE, self.base, bytes)]);
+        self.rig.begin(kernel, (control::CONTROL_APP, control::REVOKE, 0), &[], &body, 0);
+        self.run();
+    }
+
     pub fn arguments(&self, start: u64, bytes: u32, port: u32) -> Vec<u8> {
         [&(self.base.wrapping_add(start)).to_le_bytes()[..], &bytes.to_le_bytes(), &port.to_le_bytes()].concat()
     }
