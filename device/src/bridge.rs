@@ -35,7 +35,8 @@ pub(crate) struct Transfer {
     pub reply_bytes: u32,
     /// One past the last byte of the reply that was written.
     pub reply_high: u32,
-    /// RPCs not ended yet.
+    /// Its RPCs, and those not ended yet.
+    pub rpcs: u32,
     pub outstanding: u32,
     pub outcome: RpcOutcome,
     pub result: u32,
@@ -249,6 +250,7 @@ mod tests {
             payload_bytes: 0,
             reply_bytes: 0,
             reply_high: 0,
+            rpcs: outstanding,
             outstanding,
             outcome: RpcOutcome::Answered { status: 0 },
             result: 0,

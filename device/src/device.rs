@@ -305,6 +305,7 @@ impl Device {
             payload_bytes: request.payload_bytes,
             reply_bytes: request.reply_bytes,
             reply_high: 0,
+            rpcs: count as u32,
             outstanding: count as u32,
             outcome: RpcOutcome::Answered { status: 0 },
             result: 0,
@@ -327,7 +328,10 @@ impl Device {
         let tokens: Vec<u32> = (machine.activities.keys().into_iter())
             .filter(|token| machine.activities.get(*token).is_some_and(of_it))
             .collect();
-        if tokens.iter().any(|token| machine.activities.get(*token).is_some_and(|activity| activity.started)) {
+        // One that is not there any more has been answered, though the answer may be under way yet.
+        let rpcs = machine.bridge.transfers.get(transfer).map_or(0, |transfer| transfer.rpcs);
+        let begun = |token: &u32| machine.activities.get(*token).is_none_or(|activity| activity.started);
+        if tokens.len() != rpcs as usize || tokens.iter().any(begun) {
             return false;
         }
         for token in tokens {

@@ -32,8 +32,10 @@ impl Device {
     /// A request has arrived at its SPU.
     #[inline(always)]
     pub(super) fn deliver(&mut self, token: u32) {
-        let Some(begun) = self.admit(token) else { return };
-        self.start(token, &begun);
+        let offered = self.admit(token);
+        if !offered.is_some_and(|begun| self.start(token, &begun)) {
+            self.machine.borrow_mut().break_jam(token);
+        }
     }
 
     /// The same, as a call: for the free clock's loop, where it would only be in the way of what is done more often.

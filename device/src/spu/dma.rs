@@ -540,6 +540,7 @@ impl Machine {
         if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
             return Ok(abi::ERROR_PERMISSION);
         }
+        self.work.compared_bytes += u64::from(bytes);
         let mut nv = vec![0; bytes as usize];
         let bank = caller.spu as usize;
         self.spus[bank].nv_read_bytes += u64::from(bytes);

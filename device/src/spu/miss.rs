@@ -111,7 +111,7 @@ impl Machine {
         let ends = [(dma.source.port, from, Rights::READ), (dma.destination.port, to, Rights::WRITE)];
         for (port, address, rights) in ends {
             if port == abi::PORT_NV {
-                match self.access(caller, originating, address, bytes, rights) {
+                match self.access_again(caller, originating, (address, bytes), rights) {
                     Access::Permitted => {}
                     Access::Forbidden => return None,
                     Access::Missing => return Some(Extent { start: address, end: address + bytes, rights }),

@@ -3,6 +3,7 @@
 pub mod abi;
 mod costs;
 pub(crate) mod dma;
+mod jam;
 mod limits;
 pub mod meter;
 pub(crate) mod miss;

@@ -74,6 +74,8 @@ pub(crate) enum Origin {
 /// The sender of an RPC that came from an SPU, and what goes with it.
 pub(crate) struct SpuOrigin {
     pub group: u32,
+    /// The request on whose behalf it was sent.
+    pub asked_by: u32,
     /// Who asked, and whether that is a user's app.
     pub sender: Caller,
     pub users: bool,

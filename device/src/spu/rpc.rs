@@ -26,6 +26,8 @@ pub const REGION_CALLS_PER_USER_APP_MAX: usize = 8;
 /// A message being put together.
 pub(crate) struct Message {
     pub caller: Caller,
+    /// The request on whose behalf it is.
+    token: u32,
     /// Of a user's app: it has one of that app's places.
     pub users: bool,
     originating: HreId,
@@ -79,6 +81,7 @@ impl Machine {
         let account = self.running;
         let message = || Message {
             caller,
+            token,
             users,
             originating,
             account,
@@ -279,6 +282,7 @@ impl Machine {
             replied_bytes: 0,
             origin: Origin::Spu(Box::new(SpuOrigin {
                 group,
+                asked_by: message.token,
                 sender,
                 users,
                 body: message.body,

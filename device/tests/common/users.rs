@@ -67,9 +67,14 @@ impl Users {
     }
 
     pub fn with_namespace(config: DeviceConfig, namespace_bytes: u64) -> Users {
+        Users::under(None, config, namespace_bytes)
+    }
+
+    /// The same under a model of time.
+    pub fn under(timing: Option<Box<dyn Timing>>, config: DeviceConfig, namespace_bytes: u64) -> Users {
         let valve = Valve::default();
         let store = SlowStore::new(config.spus as usize, 1 << 26, valve.clone());
-        let mut rig = Rig::over(config, Box::new(store));
+        let mut rig = Rig::on(config, Box::new(store), timing);
         let mover = rig.install(&app("base-io", MOVER, "public=*\\n")).expect("an app");
         let request = format!(r#"{{"csi":"nvm","size_bytes":{namespace_bytes},"block_bytes":512}}"#);
         let made = rig.call(control::CONTROL_APP, control::CREATE_NAMESPACE, 0, &[], request.as_bytes(), 0);
