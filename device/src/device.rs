@@ -190,6 +190,8 @@ impl Device {
             finished_watches: Vec::new(),
             region_calls: VecDeque::new(),
             checksum_value: 0,
+            #[cfg(feature = "testing")]
+            hole: None,
             config,
         };
         let mut device = Device {

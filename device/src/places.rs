@@ -78,6 +78,12 @@ impl Places {
         self.of[usize::from(party)] = has + places;
     }
 
+    /// What all have.
+    #[cfg(feature = "testing")]
+    pub fn taken(&self) -> u64 {
+        self.of.iter().sum()
+    }
+
     /// What a party has.
     #[inline]
     pub fn of(&self, party: u16) -> u64 {

@@ -7,6 +7,10 @@
 //!   when the app is removed, which always works;
 //! - the control service and a neighbour app answer as ever, before and after.
 
+mod hostile;
+
+pub use hostile::{Aims, hostile_module};
+
 use crate::clock::Timing;
 use crate::control::{self, AppInfo, ControlStatus};
 use crate::media::file::record::{Kind, Record};
@@ -225,6 +229,26 @@ impl ModuleOracle {
     }
 }
 
+/// A weakness that somebody planted, which tests of the whole must notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hole {
+    /// Imports are charged to nobody.
+    SkipsMeter,
+    /// NV memory is everybody's.
+    SkipsPermission,
+    /// The end of an RPC is told to nobody.
+    ForgetsWake,
+    /// Hosts' requests are answered twice.
+    AnswersTwice,
+    /// What an app that ends had under way keeps its places.
+    KeepsPlaces,
+}
+
+/// Plants a weakness into a device, for good.
+pub fn plant(device: &Device, hole: Hole) {
+    device.machine.borrow_mut().hole = Some(hole);
+}
+
 /// The imports that SPU-OS offers: name, parameters and result (`i`: i32, `I`: i64).
 pub fn imports() -> &'static [(&'static str, &'static str, &'static str)] {
     crate::spu::module::IMPORTS
@@ -242,6 +266,8 @@ pub struct Tables {
     pub activities: usize,
     /// Operations that handlers wait for.
     pub groups: usize,
+    /// Ends of operations that users' apps have been promised.
+    pub waits: u64,
     /// Messages that are put together.
     pub messages: usize,
     /// Upcalls that are not answered.
@@ -263,6 +289,7 @@ pub fn tables(device: &Device) -> Tables {
         transfers: machine.bridge.transfers.len(),
         activities: machine.activities.len(),
         groups: machine.groups.len(),
+        waits: machine.waits.taken(),
         messages: machine.messages.len(),
         upcalls: machine.upcalls.len(),
         operations: machine.media.in_flight(),

@@ -1,8 +1,10 @@
 //! An SPU from inside: SPU-OS (requests, DMA, RPCs, regions) and the runtime of the apps on it.
 
 pub mod abi;
+pub(crate) mod accelerate;
 mod costs;
 pub(crate) mod dma;
+pub(crate) mod group;
 mod jam;
 mod limits;
 pub mod meter;

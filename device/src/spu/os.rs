@@ -13,10 +13,10 @@ use super::permission::Rights;
 use super::rest::Line;
 use super::timed::Deferred;
 use crate::bridge::Bridge;
-use crate::clock::{Endpoint, Transfer, Work};
+use crate::clock::{Endpoint, Work};
 use crate::config::DeviceConfig;
 use crate::device::Continuation;
-use crate::event::{Completion, Event, EventQueue, Wait};
+use crate::event::{Event, EventQueue};
 use crate::hre::HreId;
 use crate::media::controller::MediaController;
 use crate::media::store::StoreError;
@@ -31,6 +31,21 @@ use crate::slab::Slab;
 use crate::statistics::{AppCounters, SpuCounters};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+/// True where a test has planted that weakness: never but in builds for tests.
+#[cfg(feature = "testing")]
+macro_rules! planted {
+    ($machine:expr, $hole:ident) => {
+        $machine.hole == Some(crate::testing::Hole::$hole)
+    };
+}
+#[cfg(not(feature = "testing"))]
+macro_rules! planted {
+    ($machine:expr, $hole:ident) => {
+        false
+    };
+}
+pub(crate) use planted;
 
 /// Most activities in the whole device.
 pub const ACTIVITIES_MAX: usize = 1 << 16;
@@ -105,19 +120,6 @@ pub(crate) struct Activity {
     pub origin: Origin,
 }
 
-/// One wait of a handler, of one or more operations.
-pub(crate) struct Group {
-    pub caller: Caller,
-    /// Whose work it is.
-    pub account: u16,
-    pub token: Option<u32>,
-    pub wait: u32,
-    pub remaining: u32,
-    pub result: i64,
-    /// It has one of its app's places.
-    pub placed: bool,
-}
-
 /// An installed app, as far as SPU-OS knows it.
 pub(crate) struct AppState {
     pub name: String,
@@ -161,7 +163,7 @@ pub(crate) struct Machine {
     pub events: EventQueue,
     pub bridge: Bridge,
     pub activities: Slab<Activity>,
-    pub groups: Slab<Group>,
+    pub groups: Slab<super::group::Group>,
     /// Places of users' apps among what is waited for, by app: from the import that promises a `complete` to that.
     pub waits: Places,
     /// Places of users' apps among messages that are put together, by app.
@@ -192,8 +194,11 @@ pub(crate) struct Machine {
     pub finished_watches: Vec<u32>,
     /// `region` and `region_free` calls of apps, for the control service to carry out.
     pub region_calls: VecDeque<RegionCall>,
-    /// Set where groups or activities have ended outside of the event loop.
+    /// What `checksum_value` gives.
     pub checksum_value: u32,
+    /// A weakness that a test has planted.
+    #[cfg(feature = "testing")]
+    pub hole: Option<crate::testing::Hole>,
 }
 
 /// An app's call that changes the region table.
@@ -356,6 +361,9 @@ impl Machine {
     #[inline]
     pub fn permitted(&mut self, caller: Caller, originating: HreId, address: u64, bytes: u64, rights: Rights) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
+        if planted!(self, SkipsPermission) {
+            return true;
+        }
         let Some(state) = self.apps.get(caller.app as usize).and_then(Option::as_ref) else { return false };
         let (base, limit, all) = state.permitted;
         if address >= base && end <= limit && (all || originating.is_kernel()) {
@@ -369,76 +377,6 @@ impl Machine {
         for app in self.apps.iter_mut().flatten() {
             app.permitted = (0, 0, false);
         }
-    }
-
-    /// A new wait of a handler.
-    pub fn group(&mut self, caller: Caller, token: Option<u32>, wait: u32) -> Option<u32> {
-        let account = self.running;
-        if !self.groups.has_room() {
-            return None;
-        }
-        let placed = self.place_for_wait(caller)?;
-        let key = self.groups.put(|| Group { caller, account, token, wait, remaining: 0, result: 0, placed });
-        if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
-            activity.pending_dmas += 1;
-        }
-        Some(key)
-    }
-
-    /// One operation of a group has ended; the last one wakes the handler.
-    pub fn end_one(&mut self, key: u32, result: i64, memory: Option<Box<(u64, Vec<u8>)>>) {
-        let Some(group) = self.groups.get_mut(key) else { return };
-        if result < 0 && group.result >= 0 || group.result == 0 {
-            group.result = result;
-        }
-        group.remaining -= 1;
-        let last = group.remaining == 0;
-        let (caller, account, wait, token, result) =
-            (group.caller, group.account, group.wait, group.token, group.result);
-        let placed = group.placed && last;
-        if last {
-            self.groups.remove(key);
-        }
-        if last || memory.is_some() {
-            // Bytes for the app's memory travel with the completion; those of earlier operations of a group go ahead of it.
-            let of = Wait {
-                spu: caller.spu,
-                app: caller.app,
-                account,
-                incarnation: caller.incarnation,
-                wake: last.then_some((wait, result)),
-                token: token.filter(|_| last),
-                placed,
-            };
-            self.events.push(self.ready_account(account), Event::Complete(Completion { of, memory }));
-        }
-    }
-
-    /// Under a model: ends a wait that took no store's time with `result` when a DMA that begins after this run has ended.
-    #[inline(never)]
-    pub fn complete_after(
-        &mut self,
-        (transfer, streamed): (Transfer, bool),
-        caller: Caller,
-        token: Option<u32>,
-        wait: u32,
-        result: i64,
-    ) -> i32 {
-        let Some(placed) = self.place_for_wait(caller) else { return abi::ERROR_REFUSED };
-        if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
-            activity.pending_dmas += 1;
-        }
-        let of = Wait {
-            spu: caller.spu,
-            app: caller.app,
-            account: self.running,
-            incarnation: caller.incarnation,
-            wake: Some((wait, result)),
-            token,
-            placed,
-        };
-        self.dma_then(transfer, streamed, || Event::Complete(Completion { of, memory: None }));
-        abi::PENDING
     }
 
     /// `respond`: ends a request, once its pending DMAs have drained.
@@ -489,6 +427,9 @@ impl Machine {
         {
             self.activities.discard(token);
             self.host_request_ended(account, spu, placed);
+            if planted!(self, AnswersTwice) {
+                self.bridge.answer_twice(transfer);
+            }
             if !self.is_timed() {
                 return self.bridge.end_rpc(transfer, outcome, result);
             }
@@ -548,6 +489,9 @@ impl Machine {
             if self.activities.get(token).is_some_and(|activity| activity.app == number) {
                 self.end_activity(token, outcome, 0);
             }
+        }
+        if planted!(self, KeepsPlaces) {
+            return;
         }
         self.end_messages(number);
         self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);

@@ -5,8 +5,9 @@
 //! when it is refused, given up or answered, an upcall's as well; that of a wait when the app has been told of its end, or has ended.
 
 use super::abi::{self, DONE, PENDING};
+use super::group::Group;
 use super::meter::OverBudget;
-use super::os::{Caller, Group, Machine};
+use super::os::{Caller, Machine};
 use super::rpc::Message;
 use crate::accounts::{EVENTS, KERNEL};
 use crate::event::{Completion, Event, Wait};
