@@ -197,8 +197,7 @@ impl Bridge {
         }
     }
 
-    /// A weakness for tests: completes a request that goes on.
-    #[cfg(feature = "testing")]
+    /// A weakness for tests ([`crate::spu::os`], `planted`): completes a request that goes on.
     pub fn answer_twice(&mut self, key: u32) {
         let Some(transfer) = self.transfers.get(key) else { return };
         self.completions.push_back(HostCompletion {

@@ -30,6 +30,8 @@ const VICTIMS: (u64, u64) = (65536, 4096);
 const PAGE_BYTES: u32 = 512;
 /// Most that may be done between the victim's request and its end: a run of each of the app's events on the two SPUs would be too much.
 const WORK_MAX: u64 = 8 * BUDGET;
+/// The same for DMAs: a run may move its budget in one.
+const MOVED_MAX: u64 = (64 << 20) / 8;
 
 /// Most that one call of the device may do before its driver has its say: what its turn is, and the run that goes past it.
 const STEP_WORK_MAX: u64 = (1 << 18) + 2 * BUDGET;
@@ -155,8 +157,8 @@ impl World {
         Ok(wake)
     }
 
-    /// A page of the victim's on an SPU, while the other is at work: how much was done until it came.
-    fn victim_reads(&mut self, spu: u16) -> Result<u64, String> {
+    /// A page of the victim's on an SPU, while the other is at work.
+    fn victim_reads(&mut self, spu: u16) -> Result<(), String> {
         let before = self.work();
         let arguments = self.users.arguments(VICTIMS.0, PAGE_BYTES, NV);
         let tag = self.begin(true, (self.users.mover, 1, spu), &arguments, &[], PAGE_BYTES);
@@ -169,17 +171,17 @@ impl World {
             }
         }
         let (after, before) = (self.work(), before);
-        let work = after.0 - before.0 + after.1 - before.1;
+        let (work, moved) = (after.0 - before.0, after.1 - before.1);
         let place = self.ended.iter().position(|done| done.tag == tag).expect("it has ended");
         let done = self.ended.remove(place);
         let right = (0..PAGE_BYTES as usize).all(|at| done.buffer.get(at) == Some(&(at as u8)));
         if done.outcome != (RpcOutcome::Answered { status: 0 }) || done.result != 0 || !right {
             return Err(format!("the victim's read came to {:?}, {}, right: {right}", done.outcome, done.result));
         }
-        if work > WORK_MAX && !self.timed {
-            return Err(format!("the victim's read came after {work} units of work"));
+        if (work > WORK_MAX || moved > MOVED_MAX) && !self.timed {
+            return Err(format!("the victim's read came after {work} units of work, and {moved} of DMAs"));
         }
-        Ok(work)
+        Ok(())
     }
 
     fn call_control(&mut self, handler: u8, payload: &[u8]) -> Result<RpcOutcome, String> {
