@@ -463,7 +463,10 @@ impl Device {
         let asker = Asker::Import { group, app };
         let (name, share) = {
             let machine = self.machine.borrow();
-            let Some(state) = machine.apps.get(app as usize).and_then(Option::as_ref) else { return };
+            let Some(state) = machine.apps.get(app as usize).and_then(Option::as_ref) else {
+                drop(machine);
+                return self.machine.borrow_mut().end_one(group, crate::spu::abi::ERROR_ENDED.into(), None);
+            };
             let most = machine.config.user_region_bytes_max;
             (state.name.clone(), state.owner.map(|owner| (crate::protection::user_app_name(owner, ""), most)))
         };

@@ -1,0 +1,97 @@
+//! How apps and versions of apps end, and how requests wait for the version that follows.
+//!
+//! Invariants: whatever an app had at work is answered when it ends; what waits for a version that follows is in `held`, and stays there
+//! until it is let go or ended; an app that has ended has nothing in messages and upcalls.
+
+use super::abi;
+use super::os::{Admission, Machine, planted};
+use crate::request::{AppNumber, RpcOutcome};
+use std::collections::VecDeque;
+
+impl Machine {
+    /// One of the events that somebody waits for has been answered, or had no place.
+    pub fn watched(&mut self, watch: u32) {
+        let Some(left) = self.watches.get_mut(&watch) else { return };
+        *left -= 1;
+        if *left == 0 {
+            self.watches.remove(&watch);
+            self.finished_watches.push(watch);
+        }
+    }
+
+    /// Has requests for an app wait, as `admission` says; those that found no free thread as well.
+    pub fn hold_requests(&mut self, number: AppNumber, admission: Admission) {
+        let Some(app) = self.apps.get_mut(number as usize).and_then(Option::as_mut) else { return };
+        app.admission = admission;
+        for waiting in &mut app.waiting {
+            for token in std::mem::take(waiting) {
+                match self.activities.get(token) {
+                    Some(activity) if activity.is_held(admission) => app.held.push(token),
+                    _ => waiting.push_back(token),
+                }
+            }
+        }
+    }
+
+    /// Ends the requests that wait for an app.
+    pub fn end_held(&mut self, number: AppNumber, outcome: RpcOutcome) {
+        let held = self.app(number).map(|app| std::mem::take(&mut app.held)).unwrap_or_default();
+        for token in held {
+            self.end_activity(token, outcome, 0);
+        }
+    }
+
+    /// Ends an app: all its requests are answered with `outcome`, what it waits for is forgotten. Where another version is about to
+    /// follow, requests that it has not begun wait for that.
+    pub fn end_app(&mut self, number: AppNumber, reason: &str, outcome: RpcOutcome) {
+        let Some(app) = self.app(number) else { return };
+        let is_changing = app.admission != Admission::Open;
+        app.ended = Some(reason.to_owned());
+        app.incarnation = app.incarnation.wrapping_add(1);
+        if is_changing {
+            self.hold_requests(number, Admission::Own);
+        }
+        for token in self.activities.keys() {
+            let Some(activity) = self.activities.get(token).filter(|activity| activity.app == number) else { continue };
+            if !is_changing || !activity.is_held(Admission::Own) {
+                self.end_activity(token, outcome, 0);
+            }
+        }
+        if let Some(app) = self.app(number) {
+            app.waiting.iter_mut().for_each(VecDeque::clear);
+        }
+        if planted!(self, KeepsPlaces) {
+            return;
+        }
+        self.end_messages(number);
+        self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
+    }
+
+    /// What an app has put together or has finished, but not sent yet, goes.
+    fn end_messages(&mut self, number: AppNumber) {
+        for handle in self.messages.keys() {
+            if self.messages.get(handle).is_some_and(|message| message.caller.app == number) {
+                self.remove_message(handle);
+            }
+        }
+    }
+
+    /// A version of an app is about to give way: what it still has at work, or has asked itself, is told that it ended; what waits
+    /// for the app is kept for the next.
+    pub fn end_version(&mut self, number: AppNumber) {
+        let Some(app) = self.app(number) else { return };
+        app.incarnation = app.incarnation.wrapping_add(1);
+        for token in self.activities.keys() {
+            let Some(activity) = self.activities.get(token).filter(|activity| activity.app == number) else { continue };
+            if !activity.is_held(Admission::Own) {
+                self.end_activity(token, RpcOutcome::AppEnded, 0);
+            }
+        }
+        self.end_messages(number);
+        self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
+        self.hold_requests(number, Admission::Own);
+        if let Some(app) = self.app(number) {
+            app.waiting.iter_mut().for_each(VecDeque::clear);
+        }
+    }
+}
