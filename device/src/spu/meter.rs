@@ -85,6 +85,12 @@ impl Meter {
         self.charge(bytes / BYTES_A_WORK)
     }
 
+    /// Charged since the run began.
+    #[inline]
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
     /// The run has ended: what it was charged.
     #[inline]
     pub fn take(&mut self) -> u64 {
