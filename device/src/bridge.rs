@@ -7,6 +7,7 @@
 
 use crate::accounts::{Accounts, KERNEL};
 use crate::hre::HreId;
+use crate::protection::PROCESSES_MAX;
 use crate::request::{HostCompletion, RpcOutcome, Upcall};
 use crate::shared::ReplyTo;
 use crate::slab::Slab;
@@ -22,6 +23,8 @@ pub const USERS_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
 pub const KERNEL_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
 /// Most upcalls that wait for one endpoint to fetch them.
 pub const UPCALLS_PER_HRE_MAX: usize = 64;
+/// The same where SPU-OS tells an agent of misses: a few for each process that there can be, so that none keeps those of others out.
+pub const MISSES_PER_AGENT_MAX: usize = 4 * PROCESSES_MAX;
 
 /// A host request on its way through the device.
 pub(crate) struct Transfer {
@@ -223,10 +226,10 @@ impl Bridge {
         !self.completions.is_empty() || self.upcalls > 0
     }
 
-    /// Queues an upcall; false where the endpoint is gone or has too many.
-    pub fn push_upcall(&mut self, id: HreId, upcall: Upcall) -> bool {
+    /// Queues an upcall; false where the endpoint is gone or has `most`.
+    pub fn push_upcall(&mut self, id: HreId, upcall: Upcall, most: usize) -> bool {
         match self.hre(id) {
-            Some(hre) if hre.open && hre.upcalls.len() < UPCALLS_PER_HRE_MAX => {
+            Some(hre) if hre.open && hre.upcalls.len() < most => {
                 hre.upcalls.push_back(upcall);
                 self.upcalls += 1;
                 true

@@ -9,6 +9,7 @@
 //! - a process has permissions only while it is known to the device; one that a host's endpoint told of ends with that endpoint.
 
 use crate::accounts::Accounts;
+use crate::bridge::MISSES_PER_AGENT_MAX;
 use crate::hre::HreId;
 use crate::request::{AppNumber, Upcall};
 use crate::spu::miss::Misses;
@@ -345,7 +346,7 @@ impl Machine {
         let handler = crate::control::UPCALL_APP_ENDED;
         for agent in &self.protection.misses.agents {
             let upcall = Upcall { id: 0, app: crate::control::CONTROL_APP, handler, spu, body: body.clone() };
-            if !self.bridge.push_upcall(agent.hre, upcall) {
+            if !self.bridge.push_upcall(agent.hre, upcall, MISSES_PER_AGENT_MAX) {
                 tracing::warn!(
                     "an agent could not be told that app {name} ended: it leaves too many upcalls unfetched"
                 );

@@ -4,7 +4,9 @@
 mod common;
 use common::users::*;
 use common::*;
-use willow_device::spu::meter::{ENTRY_WORK, IMPORT_WORK, LINE_WORK, MESSAGE_WORK, SEGMENT_WORK, STORE_WORK};
+use willow_device::spu::meter::{
+    ENTRY_WORK, IMPORT_WORK, LINE_WORK, MESSAGE_WORK, PRINTED_BYTE_WORK, SEGMENT_WORK, STORE_WORK,
+};
 use willow_device::statistics::AppStatistics;
 use willow_device::{DeviceConfig, RpcOutcome};
 
@@ -117,9 +119,9 @@ fn a_loop_of_any_import_ends_within_the_budget_of_a_run() {
         ("(drop (call $spu_count))", 0),
         ("(drop (call $time_ns))", 0),
         // 4096 lines.
-        ("(call $print (i32.const 0) (i32.const 4096))", 4096 * LINE_WORK),
+        ("(call $print (i32.const 0) (i32.const 4096))", 4096 * (LINE_WORK + PRINTED_BYTE_WORK)),
         // 4096 bytes without an end.
-        ("(call $print (i32.const 4096) (i32.const 4096))", 4096 * 3 / 8),
+        ("(call $print (i32.const 4096) (i32.const 4096))", 4096 * PRINTED_BYTE_WORK),
         ("(call $count (i32.const 1) (i64.const 1))", 0),
     ];
     let named = |name: &str| {

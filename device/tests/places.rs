@@ -358,3 +358,29 @@ fn an_app_that_breaks_its_dmas_into_bytes_takes_its_own_places_alone() {
     assert_eq!((tables.operations, tables.in_line, tables.groups), (0, 0, 0));
     assert_eq!(app_of(&users.rig.device, "u6666-strided").waits, 0);
 }
+
+#[test]
+fn many_processes_that_miss_do_not_keep_anothers_miss_from_the_agent() {
+    let mut users = Users::new(config(1));
+    assert_eq!(users.control(willow_device::control::REGISTER_AGENT, &[]).0, 0);
+    let arguments = users.arguments(0, 64, PARKED_NV);
+    let begin = |users: &mut Users, user: &User| {
+        users.rig.begin(user.hre, (users.mover, 1, 0), &arguments, &[], 64);
+        users.run();
+    };
+    let crowd: Vec<User> = (0..100).map(|_| users.user(6666)).collect();
+    crowd.iter().for_each(|user| begin(&mut users, user));
+    let alice = users.user(1000);
+    begin(&mut users, &alice);
+    // Nobody has failed, though the agent has fetched nothing yet; and it is told of the last as well.
+    assert!(users.completion().is_none());
+    assert_eq!(willow_device::testing::tables(&users.rig.device).parked, 101);
+    users.grant(&alice, READ, 0, 64);
+    let kernel = users.rig.hre;
+    let told: Vec<u64> = std::iter::from_fn(|| users.rig.device.upcall(kernel)).map(|upcall| upcall.id).collect();
+    assert_eq!(told.len(), 101);
+    assert!(users.rig.device.answer_upcall(kernel, told[100], 0, 0));
+    users.run();
+    let done = users.completion().expect("it goes on");
+    assert_eq!((done.hre, done.outcome, done.result), (alice.hre, RpcOutcome::Answered { status: 0 }, 0));
+}

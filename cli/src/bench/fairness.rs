@@ -46,10 +46,10 @@ const HOSTILE: &[(&str, &str, u32)] = &[
     (
         "empty_segments",
         "(drop (call $dma_strided (local.get 0) (i32.const 3) (i64.const 0) (i64.const 1) (i32.const 0) (i64.const 64) (i64.const 1) (i32.const 0) (i32.const -1) (i32.const 0)))",
-        1900,
+        1500,
     ),
-    ("receive", "(drop (call $receive_bytes_at (local.get 0) (i32.const 0) (i32.const 64) (i32.const 4)))", 11_000),
-    ("print", "(call $print (i32.const 64) (i32.const 4096))", 190),
+    ("receive", "(drop (call $receive_bytes_at (local.get 0) (i32.const 0) (i32.const 64) (i32.const 4)))", 5000),
+    ("print", "(call $print (i32.const 64) (i32.const 4096))", 30),
     (
         "upcalls",
         "(drop (call $rpc_finish (call $rpc_start (local.get 0) (i32.const -1) (i32.const -1) (i32.const 9) (i32.const 0) (i32.const 0) (i32.const 0)) (i32.const 1)))",
@@ -59,7 +59,7 @@ const HOSTILE: &[(&str, &str, u32)] = &[
     (
         "dmas_unawaited",
         "(drop (call $dma (local.get 0) (i32.const 3) (i64.const 0) (i32.const 0) (i64.const 64) (i32.const 64) (i32.const 1)))",
-        1900,
+        1500,
     ),
 ];
 

@@ -17,6 +17,7 @@ use super::os::{Caller, LocalMemory, Machine};
 use super::permission::{Extent, Rights};
 use super::rest::{Rest, Stop};
 use crate::accounts::ACCOUNTS_MAX;
+use crate::bridge::MISSES_PER_AGENT_MAX;
 use crate::hre::HreId;
 use crate::places::Places;
 use crate::protection::{Access, in_ids};
@@ -193,7 +194,7 @@ impl Machine {
         let body = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let handler = crate::control::UPCALL_PERMISSION_MISS;
         let upcall = Upcall { id, app: crate::control::CONTROL_APP, handler, spu, body };
-        if !self.bridge.push_upcall(agent, upcall) {
+        if !self.bridge.push_upcall(agent, upcall, MISSES_PER_AGENT_MAX) {
             return false;
         }
         self.next_upcall += 1;

@@ -8,7 +8,7 @@
 //! - A group's completion goes to the incarnation of the app that began it, or nowhere.
 
 use super::abi;
-use super::meter::{BYTES_A_WORK, LINE_WORK, Meter, OverBudget};
+use super::meter::{LINE_WORK, Meter, OverBudget, PRINTED_BYTE_WORK};
 use super::permission::Rights;
 use super::rest::Line;
 use super::timed::Deferred;
@@ -519,8 +519,7 @@ impl Machine {
 
     /// `print`: to the virtual serial port, a line at a time.
     pub fn print(&mut self, caller: Caller, text: &[u8]) -> Result<(), OverBudget> {
-        // Looked at for its lines, copied, and checked for its characters.
-        self.meter.charge(text.len() as u64 * 3 / BYTES_A_WORK)?;
+        self.meter.charge(text.len() as u64 * PRINTED_BYTE_WORK)?;
         let pieces = text.split(|byte| *byte == b'\n').count() as u64;
         self.meter.charge(pieces * LINE_WORK)?;
         let staging = self.staging.as_deref_mut().filter(|_| caller.app == UNPLACED);

@@ -7,6 +7,7 @@ use super::abi::{self, DONE, PENDING};
 use super::meter::{ENTRY_WORK, Fault, MESSAGE_WORK, OverBudget, SEGMENT_WORK, STORE_WORK};
 use super::os::{Activity, Admission, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, error_of};
 use super::permission::Rights;
+use crate::bridge::UPCALLS_PER_HRE_MAX;
 use crate::clock::{DmaKind, Endpoint, Transfer};
 use crate::event::Event;
 use crate::hre::HreId;
@@ -332,7 +333,7 @@ impl Machine {
         let id = upcall.id;
         // Where its sender has ended meanwhile nobody waits for an answer.
         let wanted = self.upcalls.get(&id).is_some_and(|(_, of)| *of == group);
-        if wanted && !self.bridge.push_upcall(hre, upcall) && self.take_upcall(id).is_some() {
+        if wanted && !self.bridge.push_upcall(hre, upcall, UPCALLS_PER_HRE_MAX) && self.take_upcall(id).is_some() {
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
     }

@@ -17,6 +17,9 @@ use crate::request::AppNumber;
 /// What the DMAs of one run move before it makes way for others: it goes on by a completion.
 pub const DMA_SLICE_BYTES: u64 = 1 << 20;
 
+/// What SPU-OS does for one run before its next DMA makes way in the same manner: long lists of short DMAs as well.
+pub const WORK_SLICE: u64 = 50_000;
+
 impl Machine {
     /// Counts bytes that an import is to move; the error where they are more than one may move, or than the run may. What a run moves on
     /// top of its slice without having made way is host work as well.
@@ -43,7 +46,7 @@ impl Machine {
     /// Whether a run may move these bytes as well before others have their turn.
     #[inline]
     pub fn in_slice(&self, bytes: u64) -> bool {
-        self.run_dma_bytes + bytes < DMA_SLICE_BYTES
+        self.run_dma_bytes + bytes < DMA_SLICE_BYTES && self.meter.done() < WORK_SLICE
     }
 
     #[cold]
@@ -54,7 +57,7 @@ impl Machine {
     /// A DMA that is done: a run that has moved a lot is told so by a completion, behind what others have to do.
     #[inline]
     pub fn done_or_yields(&mut self, caller: Caller, token: u32, wait: u32) -> i32 {
-        if self.run_dma_bytes < DMA_SLICE_BYTES {
+        if self.in_slice(0) {
             return DONE;
         }
         match self.place_for_wait(caller) {
