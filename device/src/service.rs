@@ -259,8 +259,7 @@ impl Device {
     ) {
         let mut machine = self.machine.borrow_mut();
         let Ok(ticket) = machine.media.ticket(Pending::Control(then)) else {
-            let refused = StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error());
-            return self.service.ready.push_back((then, Err(refused)));
+            return self.service.ready.push_back((then, Err(StoreError::Busy)));
         };
         let result = match begin(&mut *machine.media.store, ticket) {
             Ok(Progress::WouldBlock) => return,

@@ -69,6 +69,7 @@ pub(crate) fn block_error(status: u32) -> HreError {
         base_io::STATUS_FULL => HreError::Full,
         base_io::STATUS_RANGE => HreError::OutOfRange,
         base_io::STATUS_PERMISSION => HreError::NotPermitted,
+        base_io::STATUS_BUSY => HreError::Refused,
         other => HreError::Answer(format!("Base-IO answered with status {other}")),
     }
 }

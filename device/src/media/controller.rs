@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 /// Most operations that the store may have under way.
 pub const PENDING_MAX: usize = 1 << 15;
 
-const TOO_MANY: StoreError = StoreError::Failed(rustix::io::Errno::AGAIN.raw_os_error());
+// The media are well: never told as a failure of theirs.
+const TOO_MANY: StoreError = StoreError::Busy;
 
 /// What shall happen when an operation of the store has ended.
 pub(crate) enum Pending<C> {

@@ -36,6 +36,9 @@ pub enum StoreError {
     /// Past the end of the bank.
     #[error("address past the end of the bank")]
     Range,
+    /// As many operations are under way as there may be. Nothing has happened; works when some have ended.
+    #[error("too many operations of the media are under way: try again")]
+    Busy,
 }
 
 /// What ended in the background.

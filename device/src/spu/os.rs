@@ -259,6 +259,7 @@ pub(crate) fn error_of(error: StoreError) -> i32 {
         StoreError::Full => abi::ERROR_FULL,
         StoreError::Failed(_) => abi::ERROR_MEDIA,
         StoreError::Range => abi::ERROR_RANGE,
+        StoreError::Busy => abi::ERROR_REFUSED,
     }
 }
 

@@ -534,6 +534,8 @@ fn block_status(outcome: RpcOutcome, opcode: u8) -> Status {
         }
         block_wire::STATUS_MEDIA_ERROR => Status::WRITE_FAULT,
         block_wire::STATUS_FULL => Status::CAPACITY_EXCEEDED,
+        // Without "do not retry": a host sends it again.
+        block_wire::STATUS_BUSY => return Status::COMMAND_INTERRUPTED,
         block_wire::STATUS_RANGE => Status::LBA_OUT_OF_RANGE,
         block_wire::STATUS_PERMISSION => Status::ACCESS_DENIED,
         _ => Status::INTERNAL_ERROR,

@@ -28,6 +28,8 @@ pub const STATUS_RANGE: u32 = 4;
 pub const STATUS_PERMISSION: u32 = 5;
 /// Status: arguments that make no sense.
 pub const STATUS_MALFORMED: u32 = 6;
+/// Status: too much is under way, nothing was done, and it works when some of that has ended.
+pub const STATUS_BUSY: u32 = 7;
 
 /// Flag: force unit access.
 pub const FLAG_FUA: u32 = 1;
