@@ -97,9 +97,9 @@ impl Agent {
             self.holds.release(&hold);
             return Err(why.into());
         }
-        let stage = Stage::Prepared(Instant::now());
+        let (stage, descriptor, file) = (Stage::Prepared(Instant::now()), hold.descriptor(), hold.key());
         let (rights, permissions) = (judged.rights, Vec::new());
-        let file = {
+        let number = {
             let mut state = self.state();
             let Some(connected) = state.connected.get_mut(&key) else {
                 drop(state);
@@ -108,11 +108,14 @@ impl Agent {
             };
             connected.next_file = connected.next_file.wrapping_add(1);
             connected.files.insert(connected.next_file, OpenFile { hold, rights, place, stage, permissions });
+            if let Some(descriptor) = descriptor {
+                connected.know(file, rights, descriptor);
+            }
             connected.next_file
         };
         match ready {
-            true => self.confirm(key, file).await.map(Asked::Granted),
-            false => Ok(Asked::Prepared(file)),
+            true => self.confirm(key, number).await.map(Asked::Granted),
+            false => Ok(Asked::Prepared(number)),
         }
     }
 
@@ -146,9 +149,6 @@ impl Agent {
                 if let Some(connected) = of_it {
                     if let Some(found) = connected.files.get_mut(&file) {
                         (found.stage, found.permissions) = (Stage::Granted, permissions);
-                    }
-                    if let Some(descriptor) = hold.descriptor() {
-                        connected.know(hold.key(), rights, descriptor);
                     }
                 }
                 Ok(Granted { file, bytes, rights, nsid, extents })

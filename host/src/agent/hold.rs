@@ -173,9 +173,7 @@ impl Holds {
                 let file = kept.descriptor.as_fd();
                 // Once more: what the flags say now stays so.
                 if !freeze::check(file)? && !self.faults.has(Fault::NoFlag) {
-                    return Err(
-                        "somebody has taken the attribute from it that keeps it as it is (chattr -i)".into()
-                    );
+                    return Err("somebody has taken the attribute from it that keeps it as it is (chattr -i)".into());
                 }
                 if self.faults.has(Fault::NoLease) {
                     return Ok(());

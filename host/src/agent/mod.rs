@@ -16,6 +16,7 @@
 pub mod block;
 mod endpoints;
 pub mod extents;
+#[cfg_attr(not(feature = "testing"), allow(dead_code))]
 pub(crate) mod fault;
 mod files;
 pub mod freeze;
@@ -310,6 +311,12 @@ impl Agent {
             stop: AtomicBool::new(false),
         };
         Ok((Arc::new(agent), listener))
+    }
+
+    /// Makes it forget something, for tests that have to notice.
+    #[cfg(feature = "testing")]
+    pub fn plant(&self, fault: fault::Fault) {
+        self.faults.plant(fault);
     }
 
     /// Ends [`Agent::serve`] soon; what is granted is taken back.

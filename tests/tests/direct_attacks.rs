@@ -1,0 +1,252 @@
+//! A process that has a file directly, and all that could move the file's blocks, on ext4 and on xfs: what the device permits is the
+//! file's own, whatever is tried. Agents that forget a part of the proof are caught by the same.
+//! Skipped, with a line that says why, as the stage says.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use willow_host::agent::network::EndpointLimits;
+use willow_host::agent::{Agent, AgentConfig, DeviceAddress};
+use willow_host::testing::AgentFault;
+use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
+
+const ALICE: u32 = 54_501;
+const BOB: u32 = 54_502;
+const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-m", "reflink=0"];
+const SECRET: &[u8] = b"what Bob alone may read ";
+
+fn ext4(test: &str) -> Option<Stage> {
+    or_skip(test, Stage::ext4())
+}
+
+fn xfs(test: &str) -> Option<Stage> {
+    or_skip(test, Stage::new(XFS, "400M"))
+}
+
+/// A folder of a user's own on the file system.
+fn folder(stage: &Stage, name: &str, user: u32) -> PathBuf {
+    let folder = stage.on_it(name);
+    fs::create_dir_all(&folder).expect("a folder");
+    std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("its owner");
+    folder
+}
+
+/// The attacker, where every user gets to.
+fn attacker(stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
+    let program = stage.path("attacker");
+    if !Path::new(&program).exists() {
+        // By a process of its own, as the stage has it.
+        tool("cp", &[env!("CARGO_BIN_EXE_willow-attacker"), &program]).expect("a copy");
+    }
+    let mut command = Command::new(program);
+    command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), what]);
+    command.uid(user).gid(user).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+/// What came of each way: its name, what the kernel said, and the verdict.
+fn attacks(stage: &Stage, user: u32) -> Vec<(String, String, String)> {
+    let file = folder(stage, &format!("of-{user}"), user).join("file");
+    let output = attacker(stage, user, &file, "attacks").stderr(Stdio::inherit()).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "the attacker ended early:\n{text}");
+    let line = |line: &str| {
+        let mut parts = line.split('\t').map(ToOwned::to_owned);
+        let mut next = || parts.next().expect("a part");
+        (next(), next(), next())
+    };
+    text.lines().map(line).collect()
+}
+
+/// Every way has to be there, and none may leave the device with a permission for what is another's.
+fn all_hold(stage: &Stage, system: &str) {
+    for user in [ALICE, 0] {
+        let found = attacks(stage, user);
+        for (name, said, verdict) in &found {
+            println!("{system}, user {user}: {name}: {said}: {verdict}");
+        }
+        let count = |kind: &str| found.iter().filter(|(_, _, verdict)| verdict == kind).count();
+        // Ten things that are kept, for reading and writing; 38 ways by two descriptors, and 11 by path.
+        assert_eq!((found.len(), count("VIOLATION")), (20 + 2 * 38 + 11, 0), "{system}, user {user}: {found:#?}");
+        assert_eq!(count("refused"), 20, "{system}, user {user}: {found:#?}");
+        assert_eq!(count("same") + count("revoked"), 2 * 38 + 11, "{system}, user {user}: {found:#?}");
+        // What the kernel says is that the file cannot be changed.
+        for name in
+            ["open for writing", "truncate", "unlink", "rename away", "link", "ftruncate to less, opened before"]
+        {
+            let (_, said, verdict) = found.iter().find(|(found, ..)| found == name).expect("it was tried");
+            assert!(said != "done" && verdict == "same", "{system}, user {user}: {name}: {said}");
+        }
+    }
+}
+
+#[test]
+fn no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_ext4() {
+    let test = "no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_ext4";
+    let Some(stage) = ext4(test) else { return };
+    all_hold(&stage, "ext4");
+}
+
+#[test]
+fn no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_xfs() {
+    let test = "no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_xfs";
+    let Some(stage) = xfs(test) else { return };
+    all_hold(&stage, "xfs");
+}
+
+/// An agent in this process that forgets something; it ends with this.
+struct Planted {
+    agent: Arc<Agent>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Planted {
+    /// In the place of the stage's own.
+    fn start(stage: &mut Stage, fault: AgentFault) -> Planted {
+        if stage.agent.is_some() {
+            stage.kill_agent();
+        }
+        let config = AgentConfig {
+            device: DeviceAddress::Socket(stage.path("device").into()),
+            socket: stage.path("agent").into(),
+            blocks: vec![format!("{}=1", stage.block()).parse().expect("a block device")],
+            limits: EndpointLimits::default(),
+            state: stage.path("agent.frozen").into(),
+        };
+        let started = (0..10).find_map(|_| Agent::start(config.clone()).ok());
+        let (agent, listener) = started.expect("an agent");
+        agent.plant(fault);
+        let served = agent.clone();
+        let thread = std::thread::spawn(move || served.serve(&listener).expect("it serves"));
+        Planted { agent, thread: Some(thread) }
+    }
+}
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        self.agent.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A child with its output line by line.
+struct Talking {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talking {
+    fn new(command: &mut Command) -> Talking {
+        let mut child = command.spawn().expect("it runs");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        Talking { input: child.stdin.take(), output, child }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        line
+    }
+
+    fn go_on(&mut self) {
+        self.input.take().expect("its input").write_all(b"\n").expect("it listens");
+    }
+}
+
+impl Drop for Talking {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Alice gives her file's blocks away while she has it directly, Bob writes private files into all that is free: what Alice says when she
+/// takes the file, what she reads past the kernel, and whether all of Bob's bytes are there still.
+fn blocks_given_away(stage: &Stage, bytes: usize) -> (String, Option<String>, bool) {
+    // One folder, so that the file system puts their files beside each other.
+    let shared = stage.on_it("shared");
+    fs::create_dir_all(&shared).expect("a folder");
+    tool("chmod", &["1777", &shared.display().to_string()]).expect("its mode");
+    // Their names are there before, so that the folder itself takes nothing of what becomes free.
+    let private = |number: usize| {
+        let path = shared.join(format!("bobs-{number}"));
+        let mut options = fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).expect("a file");
+        std::os::unix::fs::chown(&path, Some(BOB), Some(BOB)).expect("its owner");
+        (path, file)
+    };
+    let private: Vec<(PathBuf, fs::File)> = (0..900).map(private).collect();
+    tool("sync", &[]).expect("synced");
+    let mut alice = Talking::new(&mut attacker(stage, ALICE, &shared.join("alices"), "victim"));
+    let first = alice.line();
+    if first.starts_with("refused") {
+        return (first, None, true);
+    }
+    // Deletions are done, and what they freed can be had, when the journal has been written.
+    tool("sync", &[]).expect("synced");
+    let data: Vec<u8> = SECRET.iter().copied().cycle().take(bytes).collect();
+    let filled = private.iter().take_while(|(_, file)| file.write_all_at(&data, 0).is_ok());
+    let files: Vec<PathBuf> = filled.map(|(path, _)| path.clone()).collect();
+    tool("sync", &[]).expect("synced");
+    alice.go_on();
+    let read = alice.line();
+    alice.line();
+    drop(alice);
+    fs::write("/proc/sys/vm/drop_caches", "3").expect("root");
+    let intact = files.iter().all(|file| fs::read(file).is_ok_and(|found| found == data));
+    (first, Some(read), intact)
+}
+
+#[test]
+fn blocks_that_a_user_gives_away_are_read_and_changed_by_nobody_but_who_has_them_then() {
+    let test = "blocks_that_a_user_gives_away_are_read_and_changed_by_nobody_but_who_has_them_then";
+    // So long are Bob's files that the file system puts one where the blocks are.
+    for (system, stage, bytes) in [("ext4", ext4(test), 160 << 10), ("xfs", xfs(test), 64 << 10)] {
+        let Some(mut stage) = stage else { return };
+        let (said, read, intact) = blocks_given_away(&stage, bytes);
+        assert!(said.contains("open for writing somewhere"), "{system}: {said}");
+        assert!(read.is_none() && intact, "{system}: {read:?}");
+        // As it is without the proof: Alice reads Bob's private bytes, and changes them.
+        let planted = Planted::start(&mut stage, AgentFault::NoLease);
+        let (said, read, intact) = blocks_given_away(&stage, bytes);
+        let has_read = read.as_ref().is_some_and(|read| read.contains("Bob alone may read"));
+        assert!(has_read && !intact, "{system}: the attack is none: {} {read:?} {intact}", said.trim());
+        drop(planted);
+    }
+}
+
+#[test]
+fn an_agent_that_forgets_a_part_of_the_proof_is_caught() {
+    let test = "an_agent_that_forgets_a_part_of_the_proof_is_caught";
+    let Some(mut stage) = ext4(test) else { return };
+    let planted = Planted::start(&mut stage, AgentFault::NoLease);
+    let found = attacks(&stage, ALICE);
+    assert!(found.iter().any(|(_, _, verdict)| verdict == "VIOLATION"), "without a lease: {found:#?}");
+    drop(planted);
+    let planted = Planted::start(&mut stage, AgentFault::NoFlag);
+    let file = folder(&stage, "alices", ALICE).join("file");
+    let mut writer = Talking::new(&mut attacker(&stage, ALICE, &file, "writer"));
+    assert!(writer.line().starts_with("written"));
+    assert!(!is_frozen(&file), "without the attribute a file is not immutable");
+    // Who opens it for writing gets it, when the agent has taken it back.
+    let opened = fs::OpenOptions::new().write(true).open(&file);
+    assert!(opened.is_ok(), "{opened:?}");
+    within_seconds("it is taken back", || planted.agent.frozen() == 0);
+    drop(opened);
+    drop(writer);
+    drop(planted);
+    // With all of it the same is refused, and nothing is taken back.
+    stage.start_agent();
+    let mut writer = Talking::new(&mut attacker(&stage, ALICE, &file, "writer"));
+    assert!(writer.line().starts_with("written") && is_frozen(&file));
+    let refused = fs::OpenOptions::new().write(true).open(&file).expect_err("it is immutable");
+    assert_eq!(refused.raw_os_error(), Some(1));
+    assert!(writer.line().starts_with("written"));
+}
