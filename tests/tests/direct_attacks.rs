@@ -8,10 +8,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
-use willow_host::agent::network::EndpointLimits;
-use willow_host::agent::{Agent, AgentConfig, DeviceAddress};
 use willow_host::testing::AgentFault;
+use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_501;
@@ -96,43 +94,6 @@ fn no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_xfs() {
     let test = "no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_xfs";
     let Some(stage) = xfs(test) else { return };
     all_hold(&stage, "xfs");
-}
-
-/// An agent in this process that forgets something; it ends with this.
-struct Planted {
-    agent: Arc<Agent>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Planted {
-    /// In the place of the stage's own.
-    fn start(stage: &mut Stage, fault: AgentFault) -> Planted {
-        if stage.agent.is_some() {
-            stage.kill_agent();
-        }
-        let config = AgentConfig {
-            device: DeviceAddress::Socket(stage.path("device").into()),
-            socket: stage.path("agent").into(),
-            blocks: vec![format!("{}=1", stage.block()).parse().expect("a block device")],
-            limits: EndpointLimits::default(),
-            state: stage.path("agent.frozen").into(),
-        };
-        let started = (0..10).find_map(|_| Agent::start(config.clone()).ok());
-        let (agent, listener) = started.expect("an agent");
-        agent.plant(fault);
-        let served = agent.clone();
-        let thread = std::thread::spawn(move || served.serve(&listener).expect("it serves"));
-        Planted { agent, thread: Some(thread) }
-    }
-}
-
-impl Drop for Planted {
-    fn drop(&mut self) {
-        self.agent.stop();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
 }
 
 /// A child with its output line by line.

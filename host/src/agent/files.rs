@@ -10,8 +10,9 @@
 
 use super::fault::Fault;
 use super::freeze::is_immutable;
+use super::freezes::{UnderWay, Watch};
 use super::hold::Hold;
-use super::judge::{against_mount, judge};
+use super::judge::{against_mount, judge, places};
 use super::message::{PREPARED_MAX, VERSION};
 use super::serving::{READ, WRITE};
 use super::{Agent, CONTENDED_MAX, Connected, FILES_MAX, Known, OpenFile, Refusal, Stage, Way, extents};
@@ -27,6 +28,9 @@ const RELEASE_MAX: Duration = Duration::from_secs(10);
 /// Wait between two looks at one.
 const RELEASE_LOOK: Duration = Duration::from_millis(1);
 
+/// How late a planted fault is.
+const FAULT_LATE: Duration = Duration::from_millis(500);
+
 /// What came of opening a file.
 pub(super) struct Granted {
     pub file: u32,
@@ -41,6 +45,9 @@ pub(super) enum Asked {
     Prepared(u32),
     Granted(Granted),
 }
+
+/// A file that is being closed: the process in the device, the hold, what was permitted, whether to write, and what a freeze waits for.
+type Closing = (Option<u32>, Arc<Hold>, Vec<PermissionInfo>, bool, Option<UnderWay>);
 
 impl Agent {
     /// Number of a process in the device: which the device's socket told it when the process connected there, or by which the process was
@@ -90,13 +97,16 @@ impl Agent {
             }
             self.holds.reserve(judged.key)
         };
-        let prepared = self.prepare(&hold, &descriptors);
+        let prepared = self.prepare(&hold, &descriptors, judged.rights);
         // Whatever of them could be written by is the agent's no longer.
         drop(descriptors);
-        if let Err(why) = prepared {
-            self.holds.release(&hold);
-            return Err(why.into());
-        }
+        let watch = match prepared {
+            Ok(watch) => watch,
+            Err(why) => {
+                self.holds.release(&hold);
+                return Err(why);
+            }
+        };
         let (stage, descriptor, file) = (Stage::Prepared(Instant::now()), hold.descriptor(), hold.key());
         let (rights, permissions) = (judged.rights, Vec::new());
         let number = {
@@ -107,7 +117,7 @@ impl Agent {
                 return Err("the connection has ended".into());
             };
             connected.next_file = connected.next_file.wrapping_add(1);
-            connected.files.insert(connected.next_file, OpenFile { hold, rights, place, stage, permissions });
+            connected.files.insert(connected.next_file, OpenFile { hold, rights, place, stage, permissions, watch });
             if let Some(descriptor) = descriptor {
                 connected.know(file, rights, descriptor);
             }
@@ -119,14 +129,21 @@ impl Agent {
         }
     }
 
-    fn prepare(&self, hold: &Hold, descriptors: &[OwnedFd]) -> Result<(), String> {
+    fn prepare(&self, hold: &Hold, descriptors: &[OwnedFd], rights: u32) -> Result<Option<Arc<Watch>>, Refusal> {
+        let device = hold.key().0;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo");
         let mounts = mounts.map_err(|error| format!("how it is mounted cannot be found out ({error})"))?;
-        if let Some(why) = against_mount(hold.key().0, &mounts) {
-            return Err(why.to_owned());
+        if let Some(why) = against_mount(device, &mounts) {
+            return Err(why.into());
         }
+        if self.freezes.is_frozen(device) {
+            return Err(Refusal::Frozen);
+        }
+        let writes = rights & WRITE != 0;
+        let watch = writes.then(|| self.freezes.watch(device, &places(device, &mounts))).transpose()?;
         let first = descriptors.first().ok_or("it has no descriptor")?;
-        self.holds.freeze(hold, first.as_fd())
+        self.holds.freeze(hold, first.as_fd())?;
+        Ok(watch)
     }
 
     /// Grants a file that was prepared, if nobody has it open for writing. Where it fails the file is closed.
@@ -138,10 +155,14 @@ impl Agent {
             let found = connected.files.get_mut(&file).filter(|found| matches!(found.stage, Stage::Prepared(_)));
             let found = found.ok_or("it was taken back meanwhile")?;
             found.stage = Stage::Busy;
-            (process, found.hold.clone(), found.place, found.rights)
+            (process, found.hold.clone(), found.place, found.rights, found.watch.clone())
         };
-        let (process, hold, (nsid, offset), rights) = found;
-        let granted = self.grant(process, &hold, (nsid, offset), rights).await;
+        let (process, hold, (nsid, offset), rights, watch) = found;
+        // Until the permissions are on the list, or taken back.
+        let (granted, _under_way) = match watch.as_ref().map(|watch| watch.begin()).transpose() {
+            Ok(under_way) => (self.grant(process, &hold, (nsid, offset), rights).await, under_way),
+            Err(why) => (Err((why, Vec::new())), None),
+        };
         let mut state = self.state();
         let of_it = state.connected.get_mut(&key);
         match granted {
@@ -207,7 +228,7 @@ impl Agent {
                 None => tokio::time::sleep(RELEASE_LOOK).await,
             }
         };
-        let Some((process, hold, permissions, writable)) = taken else {
+        let Some((process, hold, permissions, writable, under_way)) = taken else {
             return Ok(());
         };
         let whole: Vec<PermissionInfo> =
@@ -222,10 +243,15 @@ impl Agent {
             }
             self.restore_kept(process, hold.key(), (key, file)).await;
         }
+        drop(under_way);
         if writable && !unchanged {
             hold.note_write();
         }
-        self.holds.release(&hold);
+        match self.freezes.is_frozen(hold.key().0) {
+            // It would wait for the file system.
+            true => self.holds.defer(&hold),
+            false => self.holds.release(&hold),
+        }
         if let Some(connected) = self.state().connected.get_mut(&key) {
             connected.files.remove(&file);
             if forget && !connected.files.values().any(|other| other.hold.key() == hold.key()) {
@@ -236,12 +262,7 @@ impl Agent {
     }
 
     /// Takes a file's permissions off the list, and leaves it to the caller. `None`: another thread has it; nothing inside: it is gone.
-    #[allow(clippy::type_complexity)]
-    async fn take_for_closing(
-        &self,
-        key: u64,
-        file: u32,
-    ) -> Result<Option<Option<(Option<u32>, Arc<Hold>, Vec<PermissionInfo>, bool)>>, String> {
+    async fn take_for_closing(&self, key: u64, file: u32) -> Result<Option<Option<Closing>>, String> {
         let _turn = self.order.lock().await;
         let mut state = self.state();
         let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
@@ -252,7 +273,8 @@ impl Agent {
         }
         found.stage = Stage::Busy;
         let permissions = std::mem::take(&mut found.permissions);
-        Ok(Some(Some((process, found.hold.clone(), permissions, found.rights & WRITE != 0))))
+        let under_way = found.watch.as_ref().map(|watch| watch.begin_revoking());
+        Ok(Some(Some((process, found.hold.clone(), permissions, found.rights & WRITE != 0, under_way))))
     }
 
     /// Installs again what other open files of a process allow in the same file.
@@ -313,8 +335,49 @@ impl Agent {
             if !self.holds.contains(released) {
                 return Ok(());
             }
+            if self.freezes.is_frozen(released.0) {
+                return Err(Refusal::Frozen);
+            }
             if begun.elapsed() > RELEASE_MAX {
                 return Err("another process is opening or closing it, and does not come to an end".into());
+            }
+            tokio::time::sleep(RELEASE_LOOK).await;
+        }
+    }
+
+    /// A file system is being frozen: nothing can be written past it when this returns, and it goes on being frozen. Calls no file system.
+    pub(super) async fn let_freeze(&self, device: u64) {
+        if self.faults.has(Fault::HolderFirst) {
+            self.freezes.let_go(device);
+            tokio::time::sleep(FAULT_LATE).await;
+        }
+        let mut taken: Vec<(u32, Vec<PermissionInfo>)> = Vec::new();
+        while !self.stopping() {
+            {
+                let _turn = self.order.lock().await;
+                let mut state = self.state();
+                for connected in state.connected.values_mut() {
+                    let on_it = connected.files.values_mut().filter(|file| file.hold.key().0 == device);
+                    let written = on_it.filter(|file| file.rights & WRITE != 0 && !file.permissions.is_empty());
+                    for file in written {
+                        connected.is_stale = true;
+                        let permissions = std::mem::take(&mut file.permissions);
+                        taken.extend(connected.process.map(|process| (process, permissions)));
+                        file.hold.note_write();
+                    }
+                }
+            }
+            let mut left = Vec::new();
+            for (process, permissions) in taken {
+                let whole = permissions.iter().map(|it| PermissionInfo { rights: READ | WRITE, ..*it });
+                if let Err(error) = self.control.revoke(process, &whole.collect::<Vec<_>>()).await {
+                    tracing::error!("a frozen file system waits for a revocation: {error}");
+                    left.push((process, permissions));
+                }
+            }
+            taken = left;
+            if taken.is_empty() && !self.freezes.is_busy(device) {
+                return self.freezes.let_go(device);
             }
             tokio::time::sleep(RELEASE_LOOK).await;
         }

@@ -216,10 +216,15 @@ impl Holds {
         }
     }
 
-    /// Tries again to thaw what could not be thawed.
-    pub fn retry(&self) {
-        let stuck = std::mem::take(&mut *lock(&self.stuck));
-        stuck.iter().for_each(|hold| self.release(hold));
+    /// Releases a file later: [`Holds::retry`].
+    pub fn defer(&self, hold: &Arc<Hold>) {
+        lock(&self.stuck).push(hold.clone());
+    }
+
+    /// Releases what could not be thawed before, of these.
+    pub fn retry(&self, which: impl Fn(Key) -> bool) {
+        let now: Vec<Arc<Hold>> = lock(&self.stuck).extract_if(.., |hold| which(hold.key)).collect();
+        now.iter().for_each(|hold| self.release(hold));
     }
 
     fn thaw(&self, hold: &Hold, kept: &Kept) -> std::io::Result<()> {

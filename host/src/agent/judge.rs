@@ -78,6 +78,22 @@ pub(super) fn against_mount(device: u64, mounts: &str) -> Option<&'static str> {
     (has("dax") || has("dax=always")).then_some("it is in directly accessed memory (DAX)")
 }
 
+/// Where a file system is mounted, by its device.
+pub(super) fn places(device: u64, mounts: &str) -> Vec<String> {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let of_it = mounts.lines().filter(|line| line.split(' ').nth(2) == Some(&number));
+    // Blanks and the like are written as octal numbers.
+    let plain = |text: &str| {
+        let mut parts = text.split('\\');
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |all, part| match part.get(..3).and_then(|it| u8::from_str_radix(it, 8).ok()) {
+            Some(byte) => all + &char::from(byte).to_string() + &part[3..],
+            None => all + "\\" + part,
+        })
+    };
+    of_it.filter_map(|line| line.split(' ').nth(4)).map(plain).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +105,7 @@ mod tests {
                       38 35 7:3 / /mnt/c rw - xfs /dev/loop3 rw,dax=always,noquota\n";
         let against = |minor| against_mount(rustix::fs::makedev(7, minor), mounts).is_some();
         assert_eq!([1, 2, 3, 4].map(against), [true, false, true, false]);
+        let mounts = "36 35 7:1 / /mnt/a\\040b rw - ext4 /dev/loop1 rw\n37 35 7:1 / /c rw - ext4 /dev/loop1 rw\n";
+        assert_eq!(places(rustix::fs::makedev(7, 1), mounts), ["/mnt/a b", "/c"]);
     }
 }

@@ -20,6 +20,7 @@ pub mod extents;
 pub(crate) mod fault;
 mod files;
 pub mod freeze;
+mod freezes;
 mod hold;
 mod journal;
 mod judge;
@@ -36,6 +37,7 @@ use base_io_host::Geometry;
 use block::{BlockDevice, Places};
 use direct_io_host::FileExtent;
 use fault::Faults;
+use freezes::{Freezes, Watch};
 use hold::{Hold, Holds};
 use network::{EndpointLimits, Network};
 use std::collections::{BTreeMap, VecDeque};
@@ -136,6 +138,8 @@ struct OpenFile {
     stage: Stage,
     /// What may be installed in the device.
     permissions: Vec<PermissionInfo>,
+    /// Where it may be written: a freeze of its file system waits until it cannot be any more.
+    watch: Option<Arc<Watch>>,
 }
 
 /// A file that a process has proved to have rights to.
@@ -194,6 +198,7 @@ pub struct Agent {
     geometries: BTreeMap<u32, Geometry>,
     direct_io: u16,
     holds: Holds,
+    freezes: Freezes,
     state: Mutex<State>,
     /// Whose turn it is to install permissions that are on the list, or to take them off it.
     order: tokio::sync::Mutex<()>,
@@ -305,6 +310,7 @@ impl Agent {
             geometries,
             direct_io,
             holds,
+            freezes: Freezes::default(),
             state: Mutex::default(),
             order: tokio::sync::Mutex::default(),
             faults,

@@ -18,12 +18,23 @@ use zeroize::Zeroize;
 const LOOK: Duration = Duration::from_millis(200);
 /// How often leases are looked at.
 const WATCH: Duration = Duration::from_millis(50);
+/// How often it is looked whether somebody freezes a file system.
+const FREEZE_WATCH: Duration = Duration::from_millis(10);
 /// Rights as the device has them.
 pub(super) const READ: u32 = 1;
 pub(super) const WRITE: u32 = 2;
 
 /// Permissions behind a missed one that are installed again with it: who reads on misses them next.
 const INSTALLED_BEHIND: usize = 15;
+
+/// Without a thread that watches, however it came to its end, nothing may be granted.
+struct Ends(Arc<Agent>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
 
 impl Agent {
     /// Serves until [`Agent::stop`], or until the device is gone.
@@ -34,14 +45,22 @@ impl Agent {
             std::thread::Builder::new().name("willow-agent-upcalls".to_owned()).spawn(move || agent.answer_upcalls())
         };
         let upcalls = upcalls.map_err(|error| AgentError(format!("no thread for the device's upcalls: {error}")))?;
-        let watch = {
+        let watches: [(&str, fn(&Arc<Self>)); 3] = [
+            ("willow-agent-watch", |agent| agent.watch()),
+            ("willow-agent-mend", |agent| agent.mend()),
+            ("willow-agent-freezes", |agent| agent.watch_freezes()),
+        ];
+        let mut watching = Vec::new();
+        for (name, what) in watches {
             let agent = self.clone();
-            std::thread::Builder::new().name("willow-agent-watch".to_owned()).spawn(move || agent.watch())
-        };
-        let watch = watch.map_err(|error| {
-            self.stop();
-            AgentError(format!("no thread to watch leases: {error}"))
-        })?;
+            match std::thread::Builder::new().name(name.to_owned()).spawn(move || what(&Ends(agent).0)) {
+                Ok(thread) => watching.push(thread),
+                Err(error) => {
+                    self.stop();
+                    return Err(AgentError(format!("no thread to watch files: {error}")));
+                }
+            }
+        }
         while !self.stopping() {
             threads.retain(|thread| !thread.is_finished());
             match listener.accept() {
@@ -68,8 +87,10 @@ impl Agent {
             // A panic of it has been reported by it.
             let _ = thread.join();
         }
-        // It reports its panic itself, and leaves nothing undone: without it nothing is granted any more, since the agent stops.
-        let _ = watch.join();
+        for thread in watching {
+            // A panic of it has been reported by it.
+            let _ = thread.join();
+        }
         let ended = upcalls.join();
         if let (Way::Network(network), Ok(Ok(()))) = (&self.way, &ended) {
             // It goes by itself where the goodbye does not arrive.
@@ -97,29 +118,54 @@ impl Agent {
     }
 
     /// Looks at leases, and does once more what failed.
-    fn watch(&self) {
-        let runtime = match runtime() {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                tracing::error!("{error}");
-                return self.stop();
-            }
-        };
+    fn watch(self: &Arc<Self>) {
+        let mut taking: Vec<((u64, u64), std::thread::JoinHandle<()>)> = Vec::new();
         while !self.stopping() {
             std::thread::sleep(WATCH);
+            taking.retain(|(_, thread)| !thread.is_finished());
             for file in self.holds.broken() {
-                tracing::info!("a file is being opened for writing, and is taken back: {file:?}");
-                if let Err(why) = runtime.block_on(self.take_back(file, None)) {
-                    tracing::error!("{why:?}");
+                if taking.iter().any(|(taken, _)| *taken == file) {
+                    continue;
                 }
+                tracing::info!("a file is being opened for writing, and is taken back: {file:?}");
+                // Its file system may wait for something: others' files do not.
+                let agent = self.clone();
+                let take = move || match runtime().map(|runtime| runtime.block_on(agent.take_back(file, None))) {
+                    Ok(Ok(())) => {}
+                    failed => tracing::error!("it is not taken back yet: {failed:?}"),
+                };
+                let thread = std::thread::Builder::new().name("willow-agent-take".to_owned()).spawn(take);
+                taking.extend(thread.ok().map(|thread| (file, thread)));
             }
-            self.holds.retry();
+        }
+        // They are bounded in time, and report themselves.
+        taking.into_iter().for_each(|(_, thread)| drop(thread.join()));
+    }
+
+    /// Does once more what failed, and what had to wait for a file system.
+    fn mend(&self) {
+        let Ok(runtime) = runtime() else { return self.stop() };
+        while !self.stopping() {
+            std::thread::sleep(WATCH);
+            self.holds.retry(|(device, _)| !self.freezes.is_frozen(device));
             let gone: Vec<u64> = {
                 let state = self.state();
                 state.connected.iter().filter(|(_, connected)| connected.is_gone).map(|(key, _)| *key).collect()
             };
             for key in gone {
                 runtime.block_on(self.disconnect(key));
+            }
+        }
+    }
+
+    /// Lets file systems be frozen.
+    fn watch_freezes(&self) {
+        let Ok(runtime) = runtime() else { return self.stop() };
+        while !self.stopping() {
+            std::thread::sleep(if self.freezes.is_empty() { WATCH } else { FREEZE_WATCH });
+            for device in self.freezes.noticed() {
+                tracing::info!("a file system is being frozen: {device:#x}");
+                runtime.block_on(self.let_freeze(device));
             }
         }
     }
