@@ -100,6 +100,55 @@ fn a_flood_of_files_has_an_end_and_harms_nobody_else() {
     assert!(!is_frozen(&path));
 }
 
+/// The attacker, where every user gets to.
+fn attacker(stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
+    let program = stage.path("attacker");
+    if !Path::new(&program).exists() {
+        tool("cp", &[env!("CARGO_BIN_EXE_willow-attacker"), &program]).expect("a copy");
+    }
+    let mut command = Command::new(program);
+    command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), what]);
+    command.uid(user).gid(user).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_users_idle_connections_keep_nobody_else_out() {
+    let Some(stage) = or_skip("a_users_idle_connections_keep_nobody_else_out", Stage::ext4()) else { return };
+    let bobs = stage.owned("bobs", 54_702, &contents(50_000, 2));
+    let mut crowds: Vec<Child> = (0..2)
+        .map(|user| {
+            let mut crowd = attacker(&stage, 54_710 + user, &bobs, "crowd").spawn().expect("it runs");
+            let mut line = String::new();
+            let output = crowd.stdout.as_mut().expect("its output");
+            std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
+            assert!(line.starts_with("there"), "{line}");
+            crowd
+        })
+        .collect();
+    let output = direct(&stage, 54_702, "read", &bobs).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && output.stdout == contents(50_000, 2), "{said}");
+    // Who asks for nothing does not stay.
+    let pid = stage.agent.as_ref().expect("the agent").id();
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).expect("its threads").count();
+    within_seconds("the idle ones go", || threads() < 40);
+    for crowd in &mut crowds {
+        crowd.kill().expect("killed");
+        crowd.wait().expect("an end");
+    }
+}
+
+#[test]
+fn a_process_that_changes_its_user_is_asked_to_connect_again() {
+    let test = "a_process_that_changes_its_user_is_asked_to_connect_again";
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let roots = stage.owned("roots", 0, &contents(50_000, 2));
+    let output = attacker(&stage, 0, &roots, "turncoat").output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.starts_with("refused") && said.contains("is user 54802's now"), "{said}");
+}
+
 #[test]
 fn an_agent_without_descriptors_goes_on_when_it_has_some() {
     let Some(stage) = or_skip("an_agent_without_descriptors_goes_on_when_it_has_some", Stage::ext4()) else { return };

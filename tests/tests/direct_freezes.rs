@@ -183,6 +183,71 @@ fn a_program_goes_on_over_a_freeze_and_has_written_what_it_wrote() {
 }
 
 #[test]
+fn what_an_administrator_does_leaves_the_device_with_the_files_own_blocks() {
+    for (system, stage) in stages("what_an_administrator_does_leaves_the_device_with_the_files_own_blocks") {
+        let writer = Writer::start(&stage);
+        let reader = fs::File::open(&writer.file).expect("open");
+        let extents = || extents::of_file(reader.as_fd()).expect("its extents");
+        let (before, place) = (extents(), writer.place());
+        let (files, block) = (stage.path("files"), stage.block().to_owned());
+        let goes_on = |what: &str| {
+            let number = on_device(&stage, place);
+            within_seconds(&format!("{system}: {what}: it is written on"), || on_device(&stage, place) != number);
+            assert_eq!(extents(), before, "{system}: {what}");
+        };
+        goes_on("at the beginning");
+        let grow: &[&str] = if system == "ext4" { &["resize2fs", &block] } else { &["xfs_growfs", "-d", &files] };
+        let defragment: &[&str] = if system == "ext4" { &["e4defrag", &files] } else { &["xfs_fsr", "-v", &files] };
+        // What has to fail: somebody writes there.
+        let ways: [(&str, &[&str], bool); 8] = [
+            ("mounted read-only", &["mount", "-o", "remount,ro", &files], true),
+            ("taken away", &["umount", &files], true),
+            ("quota", &["mount", "-o", "remount,usrquota", &files], false),
+            ("trimmed", &["fstrim", &files], false),
+            ("resized", grow, false),
+            ("defragmented", defragment, false),
+            ("detached", &["losetup", "-d", &block], false),
+            ("taken away lazily", &["umount", "-l", &files], false),
+        ];
+        for (what, command, fails) in ways {
+            let done = tool(command[0], &command[1..]);
+            println!("{system}: {what}: {done:?}");
+            assert!(!(fails && done.is_ok()), "{system}: {what}: {done:?}");
+            goes_on(what);
+        }
+        // Nobody has it any more, and so it goes.
+        drop((reader, writer));
+        within_seconds("the block device is free", || {
+            !tool("losetup", &["-n", "-O", "BACK-FILE", &block]).is_ok_and(|file| file.contains(&stage.path("mount")))
+        });
+    }
+}
+
+#[test]
+fn a_file_system_that_is_shut_down_gives_no_block_away() {
+    for (system, mut stage) in stages("a_file_system_that_is_shut_down_gives_no_block_away") {
+        let writer = Writer::start(&stage);
+        let place = writer.place();
+        if let Err(why) = tool("xfs_io", &["-x", "-c", "shutdown", &stage.path("files")]) {
+            willow_tests::stage::skip("a_file_system_that_is_shut_down_gives_no_block_away", &why);
+            return;
+        }
+        // It allocates nothing any more, so that what is permitted stays the file's.
+        assert!(fs::write(stage.on_it("other"), b"x").is_err(), "{system}");
+        let number = on_device(&stage, place);
+        within_seconds(&format!("{system}: it is written on"), || on_device(&stage, place) != number);
+        // The attribute cannot be taken off: the agent keeps the file, and says so at its end.
+        drop(writer);
+        let mut agent = stage.agent.take().expect("the agent");
+        tool("kill", &["-TERM", &agent.id().to_string()]).expect("told to end");
+        within_seconds("the agent ends", || !Path::new(&format!("/proc/{}/fd/0", agent.id())).exists());
+        assert!(agent.wait().expect("an end").success(), "{system}");
+        let journal = fs::read_to_string(stage.path("agent.frozen")).expect("the list");
+        assert!(journal.contains("alices/file"), "{system}: {journal}");
+    }
+}
+
+#[test]
 fn an_agent_that_lets_a_file_system_freeze_too_early_is_caught() {
     let test = "an_agent_that_lets_a_file_system_freeze_too_early_is_caught";
     let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };

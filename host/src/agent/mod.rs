@@ -11,8 +11,10 @@
 //!   ([`lease`]): its extents are the file's for as long as it lasts;
 //! - a file thaws only after the device has answered the revocation of every permission in it;
 //! - what a process changes through the file system is taken back from all that have it, and comes back when they ask again;
+//! - places for connections are bounded, for each user as well ([`admission`]);
 //! - files per process and processes are bounded; a message that breaks the rules ends its connection, and so its grants.
 
+mod admission;
 pub mod block;
 mod endpoints;
 pub mod extents;
@@ -33,6 +35,7 @@ use crate::control::{CommandSet, ControlClient, ControlStatus, NamespaceInfo, Pe
 use crate::hre::{Hre, HreError};
 use crate::nvme_tcp::Options;
 use crate::shm::ShmHre;
+use admission::Admission;
 use base_io_host::Geometry;
 use block::{BlockDevice, Places};
 use direct_io_host::FileExtent;
@@ -199,6 +202,7 @@ pub struct Agent {
     direct_io: u16,
     holds: Holds,
     freezes: Freezes,
+    admission: Admission,
     state: Mutex<State>,
     /// Whose turn it is to install permissions that are on the list, or to take them off it.
     order: tokio::sync::Mutex<()>,
@@ -311,6 +315,7 @@ impl Agent {
             direct_io,
             holds,
             freezes: Freezes::default(),
+            admission: Admission::default(),
             state: Mutex::default(),
             order: tokio::sync::Mutex::default(),
             faults,

@@ -1,21 +1,24 @@
 //! The agent at work: a thread for each process that is connected, which watches it too, and one that answers the device's upcalls.
 
+use super::admission::check_user;
 use super::files::{Asked, Granted};
 use super::message::{EXTENTS_A_MESSAGE, Request, Response};
-use super::{Agent, AgentError, CONNECTIONS_MAX, Connected, Refusal, Way, runtime};
+use super::{Agent, AgentError, Connected, Refusal, Way, runtime};
 use crate::control::{PermissionInfo, UPCALL_APP_ENDED, UPCALL_PERMISSION_MISS};
 use crate::hre::Upcall;
 use direct_io_host::FileExtent;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use willow_shm::message::{decode, encode};
-use willow_shm::socket::{Channel, Listener, ReceiveError};
+use willow_shm::socket::{Channel, Listener, Peer, ReceiveError};
 use zeroize::Zeroize;
 
 /// Longest wait of a thread before it looks whether the agent ends.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long a connection may ask for nothing at all: it is made anew when something is to be asked.
+const IDLE_MAX: Duration = Duration::from_secs(10);
 /// How often leases are looked at.
 const WATCH: Duration = Duration::from_millis(50);
 /// How often it is looked whether somebody freezes a file system.
@@ -64,16 +67,22 @@ impl Agent {
         while !self.stopping() {
             threads.retain(|thread| !thread.is_finished());
             match listener.accept() {
-                Ok(channel) if threads.len() < CONNECTIONS_MAX => {
-                    let agent = self.clone();
-                    let thread = std::thread::Builder::new()
-                        .name("willow-agent".to_owned())
-                        .spawn(move || agent.connection(&Arc::new(channel)));
-                    threads.extend(thread);
-                }
                 Ok(channel) => {
-                    let reason = format!("the agent serves {CONNECTIONS_MAX} processes already");
-                    let _ = channel.send(&encode(&Response::Refused { reason }), &[]);
+                    // Who it is, as it was when it connected, before anything is asked.
+                    let Ok(peer) = channel.peer() else { continue };
+                    match self.admission.admit(peer.uid) {
+                        Ok(place) => {
+                            let agent = self.clone();
+                            let serve = move || {
+                                agent.connection(&Arc::new(channel), &peer);
+                                drop(place);
+                            };
+                            threads.extend(std::thread::Builder::new().name("willow-agent".to_owned()).spawn(serve));
+                        }
+                        Err(reason) => {
+                            let _ = channel.send(&encode(&Response::Refused { reason }), &[]);
+                        }
+                    }
                 }
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => wait_for(listener),
                 Err(error) => {
@@ -232,8 +241,10 @@ impl Agent {
     }
 
     /// Serves one process until it goes.
-    fn connection(&self, channel: &Arc<Channel>) {
-        let (Ok(peer), Ok(runtime)) = (channel.peer(), runtime()) else { return };
+    fn connection(&self, channel: &Arc<Channel>, peer: &Peer) {
+        let Ok(runtime) = runtime() else { return };
+        // Until it has asked for something.
+        let mut idle_since = Some(Instant::now());
         let identity = peer.identity();
         let key = {
             let mut state = self.state();
@@ -257,10 +268,14 @@ impl Agent {
             key
         };
         while !self.stopping() {
-            let message = match channel.receive_from(&peer, LOOK) {
+            let message = match channel.receive_from(peer, LOOK) {
                 Ok(message) => message,
                 // A child of it may still hold the socket: that has no rights by this.
                 Err(ReceiveError::Nothing) if peer.has_ended() => break,
+                Err(ReceiveError::Nothing) if idle_since.is_some_and(|since| since.elapsed() >= IDLE_MAX) => {
+                    tracing::debug!("process {} of user {} asks for nothing", peer.pid, peer.uid);
+                    break;
+                }
                 Err(ReceiveError::Nothing) => {
                     runtime.block_on(self.expire(key));
                     continue;
@@ -271,7 +286,15 @@ impl Agent {
                     break;
                 }
             };
-            let answered = match decode::<Request>(&message.bytes) {
+            let request = decode::<Request>(&message.bytes);
+            if matches!(request, Ok(Request::Attach { .. } | Request::Open { .. })) {
+                idle_since = None;
+            }
+            if let Err(reason) = check_user(peer) {
+                let _ = channel.send(&encode(&Response::Refused { reason }), &[]);
+                break;
+            }
+            let answered = match request {
                 Err(why) => {
                     let _ = channel.send(&encode(&Response::Refused { reason: why }), &[]);
                     break;

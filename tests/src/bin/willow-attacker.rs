@@ -6,7 +6,8 @@
 //!
 //! `willow-attacker DEVICE AGENT FILE victim` keeps a second writable descriptor, takes the file directly, moves its blocks to
 //! another file that it cuts, waits for a line on its input while somebody else writes, and prints what it then reads past the kernel.
-//! `writer` writes past the kernel without end, and says so.
+//! `writer` writes past the kernel without end, and says so; `crowd` connects to the agent as often as that goes; `turncoat` changes its
+//! user.
 
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
@@ -484,9 +485,34 @@ fn writer(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// Connects as often as that goes, and stays.
+fn crowd(agent: &Path) -> Result<()> {
+    let many = rustix::process::Rlimit { current: Some(4096), maximum: Some(4096) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, many)?;
+    let all: Vec<_> = (0..1100).map_while(|_| willow_shm::socket::Channel::connect(agent).ok()).collect();
+    println!("there\t{}", all.len());
+    std::io::stdin().lock().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+/// Becomes another user, and asks as the one that it was.
+fn turncoat(world: &World, user: u32) -> Result<()> {
+    let file = File::open(&world.path)?;
+    // SAFETY: a call without memory.
+    check(i64::from(unsafe { libc::setresuid(user, user, user) }))?;
+    match world.take(file) {
+        Ok(_) => println!("taken\t"),
+        Err(error) => println!("refused\t{error}"),
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, device, agent, file, what] = &arguments[..] else { panic!("DEVICE AGENT FILE WHAT") };
+    if what == "crowd" {
+        return crowd(Path::new(agent));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let options = ShmOptions { kind: willow_shm::message::Kind::User, ..ShmOptions::default() };
     let hre: Arc<dyn Hre> = Arc::new(ShmHre::open(Path::new(device), options).map_err(Error::other)?);
@@ -496,6 +522,7 @@ fn main() -> Result<()> {
         "attacks" => attacks(&world),
         "victim" => victim(&world),
         "writer" => writer(&world),
+        "turncoat" => turncoat(&world, 54_802),
         _ => panic!("there is no {what}"),
     }
 }
