@@ -47,9 +47,9 @@ fn attacker(stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
 }
 
 /// What came of each way: its name, what the kernel said, and the verdict.
-fn attacks(stage: &Stage, user: u32) -> Vec<(String, String, String)> {
+fn attacks(stage: &Stage, user: u32, what: &str) -> Vec<(String, String, String)> {
     let file = folder(stage, &format!("of-{user}"), user).join("file");
-    let output = attacker(stage, user, &file, "attacks").stderr(Stdio::inherit()).output().expect("it runs");
+    let output = attacker(stage, user, &file, what).stderr(Stdio::inherit()).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "the attacker ended early:\n{text}");
     let line = |line: &str| {
@@ -61,9 +61,9 @@ fn attacks(stage: &Stage, user: u32) -> Vec<(String, String, String)> {
 }
 
 /// Every way has to be there, and none may leave the device with a permission for what is another's.
-fn all_hold(stage: &Stage, system: &str) {
+fn all_hold(stage: &Stage, system: &str, what: &str) {
     for user in [ALICE, 0] {
-        let found = attacks(stage, user);
+        let found = attacks(stage, user, what);
         for (name, said, verdict) in &found {
             println!("{system}, user {user}: {name}: {said}: {verdict}");
         }
@@ -71,7 +71,11 @@ fn all_hold(stage: &Stage, system: &str) {
         // Ten things that are kept, for reading and writing; 38 ways by two descriptors, and 11 by path.
         assert_eq!((found.len(), count("VIOLATION")), (20 + 2 * 38 + 11, 0), "{system}, user {user}: {found:#?}");
         assert_eq!(count("refused"), 20, "{system}, user {user}: {found:#?}");
-        assert_eq!(count("same") + count("revoked"), 2 * 38 + 11, "{system}, user {user}: {found:#?}");
+        assert_eq!(
+            count("same") + count("revoked") + count("shared"),
+            2 * 38 + 11,
+            "{system}, user {user}: {found:#?}"
+        );
         // What the kernel says is that the file cannot be changed.
         for name in
             ["open for writing", "truncate", "unlink", "rename away", "link", "ftruncate to less, opened before"]
@@ -86,14 +90,15 @@ fn all_hold(stage: &Stage, system: &str) {
 fn no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_ext4() {
     let test = "no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_ext4";
     let Some(stage) = ext4(test) else { return };
-    all_hold(&stage, "ext4");
+    all_hold(&stage, "ext4", "attacks");
+    all_hold(&stage, "ext4", "attacks of a reader");
 }
 
 #[test]
 fn no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_xfs() {
     let test = "no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_xfs";
     let Some(stage) = xfs(test) else { return };
-    all_hold(&stage, "xfs");
+    all_hold(&stage, "xfs", "attacks");
 }
 
 /// A child with its output line by line.
@@ -166,6 +171,14 @@ fn blocks_given_away(stage: &Stage, bytes: usize) -> (String, Option<String>, bo
 }
 
 #[test]
+fn no_way_to_move_extents_gives_a_reader_anothers_blocks_on_xfs_with_reflink() {
+    let test = "no_way_to_move_extents_gives_a_reader_anothers_blocks_on_xfs_with_reflink";
+    let made = Stage::new(&["mkfs.xfs", "-q", "-f", "-m", "reflink=1"], "400M");
+    let Some(stage) = or_skip(test, made) else { return };
+    all_hold(&stage, "xfs with reflink", "attacks of a reader");
+}
+
+#[test]
 fn blocks_that_a_user_gives_away_are_read_and_changed_by_nobody_but_who_has_them_then() {
     let test = "blocks_that_a_user_gives_away_are_read_and_changed_by_nobody_but_who_has_them_then";
     // So long are Bob's files that the file system puts one where the blocks are.
@@ -188,7 +201,7 @@ fn an_agent_that_forgets_a_part_of_the_proof_is_caught() {
     let test = "an_agent_that_forgets_a_part_of_the_proof_is_caught";
     let Some(mut stage) = ext4(test) else { return };
     let planted = Planted::start(&mut stage, AgentFault::NoLease);
-    let found = attacks(&stage, ALICE);
+    let found = attacks(&stage, ALICE, "attacks");
     assert!(found.iter().any(|(_, _, verdict)| verdict == "VIOLATION"), "without a lease: {found:#?}");
     drop(planted);
     let planted = Planted::start(&mut stage, AgentFault::NoFlag);

@@ -42,6 +42,8 @@ pub(super) struct Hold {
     phase: Mutex<Phase>,
     /// It was written past the file system, which knows nothing of that.
     written: AtomicBool,
+    /// It could not be thawed, which has been said.
+    is_stuck: AtomicBool,
 }
 
 impl Hold {
@@ -110,8 +112,9 @@ impl Holds {
     pub fn reserve(&self, key: Key) -> Arc<Hold> {
         let mut all = lock(&self.all);
         let entry = all.entry(key).or_insert_with(|| {
-            let (phase, written) = (Mutex::new(Phase::Thawed), AtomicBool::new(false));
-            Entry { hold: Arc::new(Hold { key, phase, written }), users: 0 }
+            let (phase, written, is_stuck) =
+                (Mutex::new(Phase::Thawed), AtomicBool::new(false), AtomicBool::new(false));
+            Entry { hold: Arc::new(Hold { key, phase, written, is_stuck }), users: 0 }
         });
         entry.users += 1;
         entry.hold.clone()
@@ -201,11 +204,14 @@ impl Holds {
         let is_last = lock(&self.all).get(&hold.key).is_some_and(|entry| entry.users == 1);
         if is_last && let Phase::Frozen(kept) = &*phase {
             if let Err(error) = self.thaw(hold, kept) {
-                tracing::error!("a file is still immutable, it is tried again (chattr -i): {error}");
+                if !hold.is_stuck.swap(true, Ordering::Relaxed) {
+                    tracing::error!("a file is still immutable, it is tried again (chattr -i): {error}");
+                }
                 lock(&self.stuck).push(hold.clone());
                 return;
             }
             *phase = Phase::Thawed;
+            hold.is_stuck.store(false, Ordering::Relaxed);
         }
         let mut all = lock(&self.all);
         if let Some(entry) = all.get_mut(&hold.key) {

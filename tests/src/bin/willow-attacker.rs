@@ -78,6 +78,8 @@ impl World {
         }
         match willow_host::agent::extents::of_file(reader.as_fd()) {
             Ok(now) if now == direct.extents() => "same",
+            // Read alone, they are the file's as well as the clone's.
+            Err(why) if why.contains("shares blocks") && direct.rights() == 1 => "shared",
             _ => "VIOLATION",
         }
     }
@@ -377,12 +379,14 @@ fn renew(world: &World) -> Result<()> {
     file.sync_all()
 }
 
-fn attacks(world: &World) -> Result<()> {
+/// Of a file that is taken to be read alone, or to be written too.
+fn attacks(world: &World, reads: bool) -> Result<()> {
+    let open = || if reads { File::open(&world.path) } else { writable(&world.path) };
     for name in KEPT {
         renew(world)?;
         let (kept, attack) = keep(world, name)?;
         let named = format!("kept: {name}");
-        match world.take(writable(&world.path)?) {
+        match world.take(open()?) {
             Err(DirectError::Contended { .. }) => told(&named, &Ok(()), "refused"),
             Err(error) => told(&named, &Err(Error::other(error)), "refused otherwise"),
             Ok(direct) => {
@@ -405,7 +409,7 @@ fn attacks(world: &World) -> Result<()> {
     let before = File::open(&world.path)?;
     let begun = std::time::Instant::now();
     let mut direct = loop {
-        match world.take(writable(&world.path)?) {
+        match world.take(open()?) {
             // The ring and the child go in the background.
             Err(DirectError::Contended { .. }) if begun.elapsed() < Duration::from_secs(20) => {}
             taken => break Some(taken.map_err(Error::other)?),
@@ -419,7 +423,7 @@ fn attacks(world: &World) -> Result<()> {
             // The next way begins anew.
             drop(direct.take());
             renew(world)?;
-            direct = Some(world.take(writable(&world.path)?).map_err(Error::other)?);
+            direct = Some(world.take(open()?).map_err(Error::other)?);
         }
         Ok(())
     };
@@ -519,7 +523,8 @@ fn main() -> Result<()> {
     let agent = AgentClient::connect(Path::new(agent)).map_err(Error::other)?;
     let world = World { agent, hre, runtime, path: PathBuf::from(file) };
     match what.as_str() {
-        "attacks" => attacks(&world),
+        "attacks" => attacks(&world, false),
+        "attacks of a reader" => attacks(&world, true),
         "victim" => victim(&world),
         "writer" => writer(&world),
         "turncoat" => turncoat(&world, 54_802),
