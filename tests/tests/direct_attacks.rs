@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use willow_host::testing::AgentFault;
 use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
@@ -194,6 +195,41 @@ fn blocks_that_a_user_gives_away_are_read_and_changed_by_nobody_but_who_has_them
         assert!(has_read && !intact, "{system}: the attack is none: {} {read:?} {intact}", said.trim());
         drop(planted);
     }
+}
+
+/// Whether the device permits anything at any moment while a process asks in vain.
+fn is_ever_permitted(stage: &Stage) -> bool {
+    let file = folder(stage, "alices", ALICE).join("file");
+    let mut asks = attacker(stage, ALICE, &file, "insistent").spawn().expect("it runs");
+    let device = willow_host::ShmHre::open(Path::new(&stage.path("device")), willow_host::ShmOptions::default());
+    let control = willow_host::ControlClient::new(Arc::new(device.expect("an endpoint")));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut permitted = false;
+    while matches!(asks.try_wait(), Ok(None)) {
+        permitted |= runtime.block_on(async {
+            for process in control.processes().await.expect("processes") {
+                // One that has ended since has none.
+                let own = control.permissions(process.process).await;
+                if process.user == ALICE && own.is_ok_and(|own| !own.is_empty()) {
+                    return true;
+                }
+            }
+            false
+        });
+    }
+    let output = asks.wait_with_output().expect("an end");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.lines().count() == 40 && said.lines().all(|line| line.starts_with("refused")), "{said}");
+    permitted
+}
+
+#[test]
+fn nothing_is_permitted_before_the_proof() {
+    let Some(mut stage) = ext4("nothing_is_permitted_before_the_proof") else { return };
+    assert!(!is_ever_permitted(&stage));
+    let planted = Planted::start(&mut stage, AgentFault::GrantFirst);
+    assert!(is_ever_permitted(&stage), "what an agent permits before the proof is not seen");
+    drop(planted);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //!
 //! `willow-attacker DEVICE AGENT FILE victim` keeps a second writable descriptor, takes the file directly, moves its blocks to
 //! another file that it cuts, waits for a line on its input while somebody else writes, and prints what it then reads past the kernel.
-//! `writer` writes past the kernel without end, and says so; `crowd` connects to the agent as often as that goes; `turncoat` changes its
+//! `writer` writes past the kernel without end, and says so; `insistent` keeps a descriptor and asks again and again; `crowd` connects to the agent as often as that goes; `turncoat` changes its
 //! user.
 
 use rustix::fs::FallocateFlags;
@@ -489,6 +489,19 @@ fn writer(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// Asks for the file again and again while it keeps a descriptor by which it writes, a line for each answer.
+fn insistent(world: &World) -> Result<()> {
+    renew(world)?;
+    let _kept = writable(&world.path)?;
+    for _ in 0..40 {
+        match world.take(writable(&world.path)?) {
+            Ok(_) => println!("taken\t"),
+            Err(error) => println!("refused\t{error}"),
+        }
+    }
+    Ok(())
+}
+
 /// Connects as often as that goes, and stays.
 fn crowd(agent: &Path) -> Result<()> {
     let many = rustix::process::Rlimit { current: Some(4096), maximum: Some(4096) };
@@ -527,6 +540,7 @@ fn main() -> Result<()> {
         "attacks of a reader" => attacks(&world, true),
         "victim" => victim(&world),
         "writer" => writer(&world),
+        "insistent" => insistent(&world),
         "turncoat" => turncoat(&world, 54_802),
         _ => panic!("there is no {what}"),
     }
