@@ -163,26 +163,17 @@ impl Agent {
             Ok(under_way) => (self.grant(process, &hold, (nsid, offset), rights).await, under_way),
             Err(why) => (Err((why, Vec::new())), None),
         };
-        let mut state = self.state();
-        let of_it = state.connected.get_mut(&key);
-        match granted {
-            Ok((bytes, extents, permissions)) => {
-                if let Some(connected) = of_it {
-                    if let Some(found) = connected.files.get_mut(&file) {
-                        (found.stage, found.permissions) = (Stage::Granted, permissions);
-                    }
-                }
-                Ok(Granted { file, bytes, rights, nsid, extents })
-            }
-            Err((why, permissions)) => {
-                if let Some(found) = of_it.and_then(|connected| connected.files.get_mut(&file)) {
-                    (found.stage, found.permissions) = (Stage::Granted, permissions);
-                }
-                drop(state);
-                self.close(key, file, true, false).await?;
-                Err(why)
-            }
+        let (done, permissions) = match granted {
+            Ok((bytes, extents, permissions)) => (Ok(Granted { file, bytes, rights, nsid, extents }), permissions),
+            Err((why, permissions)) => (Err(why), permissions),
+        };
+        if let Some(found) = self.state().connected.get_mut(&key).and_then(|it| it.files.get_mut(&file)) {
+            (found.stage, found.permissions) = (Stage::Granted, permissions);
         }
+        if done.is_err() {
+            self.close(key, file, true, false).await?;
+        }
+        done
     }
 
     /// Proves a file, settles it, and installs the permissions for what it has. With an error: what may have been installed.
@@ -429,6 +420,17 @@ impl Agent {
         }
         let mut others = state.connected.iter().filter(|(other, _)| **other != key);
         others.any(|(_, other)| other.contended.contains(&file) || other.known.contains_key(&file))
+    }
+
+    /// Forgets what a process showed of a file that it does not have open.
+    pub(super) fn forget(&self, key: u64, descriptors: &[OwnedFd]) {
+        let Some(Ok(stat)) = descriptors.first().map(rustix::fs::fstat) else { return };
+        let file = (stat.st_dev, stat.st_ino);
+        if let Some(connected) = self.state().connected.get_mut(&key)
+            && !connected.files.values().any(|open| open.hold.key() == file)
+        {
+            connected.known.remove(&file);
+        }
     }
 
     /// Closes what a process prepared and did not confirm in time.

@@ -101,10 +101,13 @@ impl Watch {
     }
 }
 
+/// One of them: by whoever needs it, and by its threads.
+type Watched = (Weak<Watch>, Arc<Inner>);
+
 /// All file systems that are watched, by device.
 #[derive(Default)]
 pub(super) struct Freezes {
-    all: Mutex<BTreeMap<u64, (Weak<Watch>, Arc<Inner>)>>,
+    all: Mutex<BTreeMap<u64, Watched>>,
 }
 
 impl Freezes {

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 /// How long a file may still be open for writing when its lease is asked for: another process of the same program may be replacing its
 /// descriptors just now.
 const PROOF_PATIENCE: Duration = Duration::from_millis(20);
+/// How long an agent that begins waits for what the one before it left.
+const THAW_MAX: Duration = Duration::from_secs(10);
 /// Wait between two looks.
 const PROOF_LOOK: Duration = Duration::from_millis(1);
 
@@ -88,24 +90,44 @@ struct Entry {
 /// All of them.
 pub(super) struct Holds {
     all: Mutex<BTreeMap<Key, Entry>>,
-    journal: Mutex<Journal>,
+    journal: Arc<Mutex<Journal>>,
     stuck: Mutex<Vec<Arc<Hold>>>,
+    /// What an agent before this one left, by device.
+    thawing: Mutex<Vec<(u64, std::thread::JoinHandle<()>)>>,
     faults: Arc<Faults>,
 }
 
 impl Holds {
     /// Begins with nothing held: thaws what the journal lists.
     pub fn open(state: PathBuf, faults: Arc<Faults>) -> Result<Self, String> {
-        let mut journal = Journal::open(state)?;
-        for (key, path) in journal.frozen().clone() {
-            match thaw_path(&path, key) {
-                Ok(()) => journal.thaw(key).map_err(|error| format!("the list of frozen files: {error}"))?,
-                // The file system may not be mounted now.
-                Err(error) => tracing::warn!("{} may still be immutable (chattr -i): {error}", path.display()),
-            }
+        let journal = Arc::new(Mutex::new(Journal::open(state)?));
+        let mut left: BTreeMap<u64, Vec<(Key, PathBuf)>> = BTreeMap::new();
+        for (key, path) in lock(&journal).frozen() {
+            left.entry(key.0).or_default().push((*key, path.clone()));
         }
-        let (all, stuck) = (Mutex::default(), Mutex::default());
-        Ok(Holds { all, journal: Mutex::new(journal), stuck, faults })
+        // One that is frozen now waits; others do not wait for it.
+        let thawing: Vec<(u64, std::thread::JoinHandle<()>)> = left
+            .into_iter()
+            .map(|(device, files)| {
+                let journal = journal.clone();
+                let thread = std::thread::Builder::new().name("willow-agent-thaw".to_owned());
+                let thread = thread.spawn(move || thaw_all(&journal, &files));
+                thread.map(|thread| (device, thread)).map_err(|error| format!("no thread to thaw files: {error}"))
+            })
+            .collect::<Result<_, _>>()?;
+        let begun = Instant::now();
+        while thawing.iter().any(|(_, thread)| !thread.is_finished()) && begun.elapsed() < THAW_MAX {
+            std::thread::sleep(PROOF_LOOK);
+        }
+        let (all, stuck, thawing) = (Mutex::default(), Mutex::default(), Mutex::new(thawing));
+        Ok(Holds { all, journal, stuck, thawing, faults })
+    }
+
+    /// True while files of an agent before this one are being thawed on a file system.
+    fn is_thawing(&self, device: u64) -> bool {
+        let mut thawing = lock(&self.thawing);
+        thawing.retain(|(_, thread)| !thread.is_finished());
+        thawing.iter().any(|(other, _)| *other == device)
     }
 
     /// Counts a user of a file, before anything is done to it. [`Holds::release`] ends it.
@@ -125,6 +147,9 @@ impl Holds {
         let mut phase = lock(&hold.phase);
         if matches!(&*phase, Phase::Frozen(_)) {
             return Ok(());
+        }
+        if self.is_thawing(hold.key.0) {
+            return Err("what an agent before this one left on its file system is not thawed yet".to_owned());
         }
         let is_immutable = freeze::check(file)?;
         let named = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -273,6 +298,17 @@ impl Holds {
     /// Number of files that somebody has.
     pub fn count(&self) -> usize {
         lock(&self.all).len()
+    }
+}
+
+/// Thaws files of an agent before this one.
+fn thaw_all(journal: &Mutex<Journal>, files: &[(Key, PathBuf)]) {
+    for (key, path) in files {
+        let thawed = thaw_path(path, *key).and_then(|()| lock(journal).thaw(*key));
+        if let Err(error) = thawed {
+            // The file system may not be mounted now.
+            tracing::warn!("{} may still be immutable (chattr -i): {error}", path.display());
+        }
     }
 }
 

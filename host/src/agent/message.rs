@@ -70,6 +70,9 @@ pub enum Request {
         #[serde(default)]
         forget: bool,
     },
+    /// The process has no descriptor any more of the file whose last one comes with the message: nothing is asked for by what it showed
+    /// of it before.
+    Forget,
     /// The file whose descriptor comes with the message (any, O_PATH too) is to be changed through the file system: all direct
     /// access to it is taken back, whoever has it, and refused until [`Request::Resume`]. For its owner.
     Release,

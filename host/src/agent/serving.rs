@@ -30,6 +30,9 @@ pub(super) const WRITE: u32 = 2;
 /// Permissions behind a missed one that are installed again with it: who reads on misses them next.
 const INSTALLED_BEHIND: usize = 15;
 
+/// What a thread that watches does.
+type Watches = fn(&Arc<Agent>);
+
 /// Without a thread that watches, however it came to its end, nothing may be granted.
 struct Ends(Arc<Agent>);
 
@@ -48,7 +51,7 @@ impl Agent {
             std::thread::Builder::new().name("willow-agent-upcalls".to_owned()).spawn(move || agent.answer_upcalls())
         };
         let upcalls = upcalls.map_err(|error| AgentError(format!("no thread for the device's upcalls: {error}")))?;
-        let watches: [(&str, fn(&Arc<Self>)); 3] = [
+        let watches: [(&str, Watches); 3] = [
             ("willow-agent-watch", |agent| agent.watch()),
             ("willow-agent-mend", |agent| agent.mend()),
             ("willow-agent-freezes", |agent| agent.watch_freezes()),
@@ -342,6 +345,10 @@ impl Agent {
                 Ok(Request::Close { file, unchanged, forget }) => {
                     let closed = runtime.block_on(self.close(key, file, unchanged, forget));
                     answer_closed(channel, closed)
+                }
+                Ok(Request::Forget) => {
+                    self.forget(key, &message.descriptors);
+                    answer_closed(channel, Ok(()))
                 }
                 Ok(Request::Release) => {
                     let released = runtime.block_on(self.release(key, peer.uid, message.descriptors));

@@ -233,6 +233,11 @@ impl AgentClient {
         }
     }
 
+    /// The process closes its last descriptor of a file.
+    pub(crate) fn forget(&self, file: BorrowedFd<'_>) -> Result<(), DirectError> {
+        self.ask(&Request::Forget, &[file]).map(|_| ())
+    }
+
     /// Has a file taken back from all that have it directly, until [`AgentClient::resume`]. Any descriptor of it will do. While its file
     /// system is frozen this waits, as a write would.
     pub(crate) fn release(&self, file: impl AsFd) -> Result<(), DirectError> {

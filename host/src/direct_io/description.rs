@@ -102,7 +102,8 @@ impl Description {
     /// Opens the file anew by this access mode, with the flags that it has.
     fn opened(&self, mode: OFlags) -> Result<OwnedFd, Errno> {
         let path = format!("/proc/self/fd/{}", self.number());
-        let kept = self.flags & KEPT - if mode == OFlags::RDONLY { OFlags::APPEND } else { OFlags::empty() };
+        let without = if mode == OFlags::RDONLY { OFlags::APPEND } else { OFlags::empty() };
+        let kept = self.flags & (KEPT - without);
         high(rustix::fs::open(path, mode | kept | OFlags::CLOEXEC, Mode::empty())?)
     }
 
@@ -181,7 +182,7 @@ impl Descriptions {
         let changed = OFlags::APPEND | OFlags::NONBLOCK | OFlags::DIRECT | OFlags::NOATIME;
         let shown = if one.is_placeholder { flags - OFlags::APPEND } else { flags };
         rustix::fs::fcntl_setfl(one.descriptor(), shown)?;
-        one.flags = one.flags - changed | flags & changed;
+        one.flags = (one.flags - changed) | (flags & changed);
         Ok(())
     }
 

@@ -95,7 +95,7 @@ impl<F: AsFd> File<F> {
         if self.session.check().is_err() || self.is_forgotten.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.inode.write().remove(&self.session, self.number(), self.writes);
+        self.inode.write().remove(&self.session, self.descriptor.as_fd(), self.writes);
     }
 
     /// The flags of its descriptor, as `fcntl(F_GETFL)` has them when the file is not direct.

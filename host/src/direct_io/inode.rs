@@ -12,7 +12,7 @@ use super::mapped::Mapped;
 use super::session::{Session, add};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub is_pinned: bool,
     /// Another process has it open for writing as well.
     is_contended: bool,
+    /// The agent has seen what the process may do with it.
+    is_shown: bool,
     pub files: usize,
     pub writers: usize,
     /// Why it was not taken, the last time.
@@ -65,10 +67,14 @@ impl State {
     }
 
     /// Takes a descriptor off. The rights of a process are those of the files that it has open.
-    pub fn remove(&mut self, session: &Session, number: RawFd, writes: bool) {
-        self.descriptions.remove(number);
+    pub fn remove(&mut self, session: &Session, descriptor: BorrowedFd<'_>, writes: bool) {
+        self.descriptions.remove(descriptor.as_raw_fd());
         self.files -= 1;
         self.writers -= usize::from(writes);
+        if self.files == 0 && self.is_shown && !self.is_direct() {
+            self.is_shown = false;
+            session.forget(descriptor);
+        }
         let writes_no_more = self.writers == 0 && self.way(true).is_some();
         if let Some(mapped) = self.mapped.as_ref().filter(|_| self.files == 0 || writes_no_more) {
             mapped.forget();
@@ -147,6 +153,7 @@ impl State {
         }
         let descriptions = &mut self.descriptions;
         let mut give_up = || Ok(descriptions.give_up(&placeholders)?);
+        self.is_shown = true;
         let mapped = session.map(&proofs, again, (!placeholders.is_empty()).then_some(&mut give_up));
         drop(placeholders);
         match mapped {

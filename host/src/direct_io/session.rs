@@ -354,6 +354,13 @@ impl Session {
         Ok(mapped)
     }
 
+    /// The last descriptor of a file that the agent knows is about to be closed.
+    pub(crate) fn forget(&self, descriptor: BorrowedFd<'_>) {
+        let agent = lock(&self.agent).as_ref().map(|agent| agent.client.clone());
+        // An agent that is gone knows nothing of it.
+        let _ = agent.map(|agent| agent.forget(descriptor));
+    }
+
     /// A descriptor with these flags, where the process may not open the file so any more and the agent knows that it might.
     pub(crate) fn reopen(&self, descriptor: BorrowedFd<'_>, flags: OFlags) -> Result<std::os::fd::OwnedFd, Errno> {
         let agent = self.agent().map_err(|_| Errno::ACCESS)?;

@@ -532,8 +532,12 @@ fn main() -> Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let options = ShmOptions { kind: willow_shm::message::Kind::User, ..ShmOptions::default() };
-    let hre: Arc<dyn Hre> = Arc::new(ShmHre::open(Path::new(device), options).map_err(Error::other)?);
     let agent = AgentClient::connect(Path::new(agent)).map_err(Error::other)?;
+    let hre: Arc<dyn Hre> = match device.as_str() {
+        // Wherever the agent says.
+        "-" => runtime.block_on(willow_host::direct_io::endpoint(&agent)).map_err(Error::other)?,
+        device => Arc::new(ShmHre::open(Path::new(device), options).map_err(Error::other)?),
+    };
     let world = World { agent, hre, runtime, path: PathBuf::from(file) };
     match what.as_str() {
         "attacks" => attacks(&world, false),
