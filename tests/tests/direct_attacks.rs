@@ -197,6 +197,18 @@ fn blocks_that_a_user_gives_away_are_read_and_changed_by_nobody_but_who_has_them
     }
 }
 
+#[test]
+fn a_file_whose_mode_has_changed_is_written_on_by_who_has_it_open() {
+    let test = "a_file_whose_mode_has_changed_is_written_on_by_who_has_it_open";
+    let Some(stage) = ext4(test) else { return };
+    let file = folder(&stage, "alices", ALICE).join("file");
+    let output = attacker(&stage, ALICE, &file, "goes on").stderr(Stdio::inherit()).output().expect("it runs");
+    assert!(output.status.success() && output.stdout.starts_with(b"went on"));
+    within_seconds("it thaws", || !is_frozen(&file));
+    let all = fs::read(&file).expect("read");
+    assert!(all.len() == 4 * (64 << 10) && all[..8] == *b"directly" && all[64 << 10..].iter().all(|byte| *byte == 2));
+}
+
 /// Whether the device permits anything at any moment while a process asks in vain.
 fn is_ever_permitted(stage: &Stage) -> bool {
     let file = folder(stage, "alices", ALICE).join("file");

@@ -381,6 +381,27 @@ fn processes_share_a_file_and_change_it_under_each_other() {
 }
 
 #[test]
+fn a_file_that_was_closed_keeps_no_file_system_from_being_taken_away() {
+    let test = "a_file_that_was_closed_keeps_no_file_system_from_being_taken_away";
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let session = session(&stage);
+    let path = stage.on_it("file");
+    fs::write(&path, vec![5; 10_000]).expect("written");
+    for ends_directly in [true, false] {
+        let file = direct(&session, &path);
+        file.take().expect("directly");
+        file.pwrite(&[1; 100], 0).expect("written");
+        if !ends_directly {
+            file.set_bytes(20_000).expect("longer");
+        }
+        file.close_shared();
+    }
+    // The session is there still; what watches the file system goes in the background.
+    within_seconds("it is taken away", || tool("umount", &[&stage.path("files")]).is_ok());
+    drop(session);
+}
+
+#[test]
 fn a_direct_file_is_a_file_on_xfs_as_well() {
     let test = "a_direct_file_is_a_file_on_xfs_as_well";
     let made = Stage::new(&["mkfs.xfs", "-q", "-f", "-m", "reflink=0"], "400M");

@@ -165,7 +165,8 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
          eventually 60 frozen /mnt/his
          kill -KILL $(cat /tmp/agent.pid)
          frozen /mnt/his
-         kill -KILL $(cat /tmp/writer.pid)
+         # It may have ended by itself, where the agent had not answered yet.
+         kill -KILL $(cat /tmp/writer.pid) || true
          agent
          thawed /mnt/his
          direct 1000 read /mnt/his | cmp - /tmp/model",

@@ -6,7 +6,7 @@
 //!
 //! `willow-attacker DEVICE AGENT FILE victim` keeps a second writable descriptor, takes the file directly, moves its blocks to
 //! another file that it cuts, waits for a line on its input while somebody else writes, and prints what it then reads past the kernel.
-//! `writer` writes past the kernel without end, and says so; `insistent` keeps a descriptor and asks again and again; `crowd` connects to the agent as often as that goes; `turncoat` changes its
+//! `writer` writes past the kernel without end, and says so; `goes on` writes on when its file's mode forbids to open it; `insistent` keeps a descriptor and asks again and again; `crowd` connects to the agent as often as that goes; `turncoat` changes its
 //! user.
 
 use rustix::fs::FallocateFlags;
@@ -502,6 +502,29 @@ fn insistent(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// A file whose mode forbids to open it so any more is written on by who has it open.
+fn goes_on(device: &str, agent: &str, path: &Path) -> Result<()> {
+    use rustix::fs::Mode;
+    use willow_host::direct_io::{File as DirectlyOpen, Session, SessionOptions};
+    let session = Session::open(SessionOptions::new(device, agent)).map_err(Error::other)?;
+    let mut made = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    made.write_all(&[1; BYTES])?;
+    let file = DirectlyOpen::new(&session, made).map_err(Error::other)?;
+    file.change(|descriptor| rustix::fs::fchmod(descriptor, Mode::RUSR))?;
+    assert_eq!(writable(path).map(|_| ()).map_err(|error| error.raw_os_error()), Err(Some(libc::EACCES)));
+    for round in 1..4u64 {
+        file.take().map_err(Error::other)?;
+        assert_eq!(file.pwrite(b"directly", 0).map_err(Error::other)?, 8);
+        assert!(file.is_direct());
+        // It grows, which the kernel does.
+        let end = BYTES as u64 * round;
+        assert_eq!(file.pwrite(&[2; BYTES], end).map_err(Error::other)?, BYTES);
+        assert_eq!(file.bytes().map_err(Error::other)?, end + BYTES as u64);
+    }
+    println!("went on\t");
+    Ok(())
+}
+
 /// Connects as often as that goes, and stays.
 fn crowd(agent: &Path) -> Result<()> {
     let many = rustix::process::Rlimit { current: Some(4096), maximum: Some(4096) };
@@ -529,6 +552,9 @@ fn main() -> Result<()> {
     let [_, device, agent, file, what] = &arguments[..] else { panic!("DEVICE AGENT FILE WHAT") };
     if what == "crowd" {
         return crowd(Path::new(agent));
+    }
+    if what == "goes on" {
+        return goes_on(device, agent, Path::new(file));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let options = ShmOptions { kind: willow_shm::message::Kind::User, ..ShmOptions::default() };
