@@ -62,7 +62,7 @@ struct Opened {
     runtime: tokio::runtime::Runtime,
 }
 
-fn open(reach: &Reach, file: &File) -> Outcome<Opened> {
+fn open(reach: &Reach, file: File) -> Outcome<Opened> {
     let agent = AgentClient::connect(&reach.agent).map_err(Failure::new)?;
     let runtime = crate::client::runtime()?;
     let hre: Arc<dyn Hre> = match &reach.target {
@@ -85,7 +85,7 @@ pub fn run(direct: Direct) -> Outcome<()> {
     match direct {
         Direct::Read { file, offset, bytes, reach } => {
             let named = File::open(&file).context(|| format!("cannot open {}", file.display()))?;
-            let Opened { file, runtime } = open(&reach, &named)?;
+            let Opened { file, runtime } = open(&reach, named)?;
             let end = bytes.map_or(file.bytes(), |bytes| offset.saturating_add(bytes).min(file.bytes()));
             let mut at = offset;
             let mut buffer = vec![0; STEP_BYTES];
@@ -101,7 +101,7 @@ pub fn run(direct: Direct) -> Outcome<()> {
         Direct::Write { file, offset, read_only, reach } => {
             let named = OpenOptions::new().read(true).write(!read_only).open(&file);
             let named = named.context(|| format!("cannot open {}", file.display()))?;
-            let Opened { file, runtime } = open(&reach, &named)?;
+            let Opened { file, runtime } = open(&reach, named)?;
             let mut data = Vec::new();
             let room = file.bytes().saturating_sub(offset);
             let read = std::io::stdin().take(room + 1).read_to_end(&mut data);

@@ -466,6 +466,36 @@ fn a_namespace_has_one_agent_which_is_told_of_it_alone() {
 }
 
 #[test]
+fn what_was_permitted_in_a_namespace_ends_with_its_agent() {
+    let mut users = Users::new(config(1));
+    let (kernel, mover) = (users.rig.hre, users.mover);
+    let request = br#"{"csi":"nvm","size_bytes":4194304,"block_bytes":512}"#;
+    let (made, second) = users.control(control::CREATE_NAMESPACE, request);
+    assert_eq!(made, 0);
+    let first = users.rig.device.namespaces().iter().find(|it| it.base == users.base).expect("it is there").nsid;
+    let (one, other) = (users.rig.device.open_hre(None).expect("room"), users.rig.device.open_hre(None).expect("room"));
+    assert_eq!(ask(&mut users, one, control::REGISTER_AGENT, &first.to_le_bytes()).0, ANSWERED);
+    assert_eq!(ask(&mut users, other, control::REGISTER_AGENT, &second.to_le_bytes()).0, ANSWERED);
+    // A process that the device's own transport let in, not an agent.
+    let alice = users.user(1000);
+    let apart =
+        users.rig.device.namespaces().iter().find(|it| it.nsid == second).expect("it is there").base - users.base;
+    for at in [0, apart] {
+        users.grant(&alice, READ, at, 512);
+        assert_eq!(users.read(alice.hre, mover, at, 16).1, 0);
+    }
+    users.rig.device.close_hre(one);
+    users.run();
+    assert_eq!(users.read(alice.hre, mover, 0, 16).1, PERMISSION);
+    // The other agent's is as it was, and ends with that.
+    assert_eq!(users.read(alice.hre, mover, apart, 16).1, 0);
+    users.rig.device.close_hre(other);
+    users.run();
+    assert_eq!(users.read(alice.hre, mover, apart, 16).1, PERMISSION);
+    assert_eq!(users.rig.hre, kernel);
+}
+
+#[test]
 fn processes_end_with_the_endpoint_that_told_of_them() {
     let mut users = Users::new(config(1));
     let (kernel, mover) = (users.rig.hre, users.mover);

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Grows when something here changes in a way that programs notice. */
-#define LIBWILLOW_VERSION 1
+#define LIBWILLOW_VERSION 2
 uint32_t willow_version(void);
 
 /* What the last call of this thread that failed says was wrong: until the thread's next failure. Never NULL. */
@@ -56,7 +56,9 @@ int willow_is_direct(willow_file *file);
 /* Takes it directly now. -1 and EOPNOTSUPP where it cannot be, willow_error() says why. */
 int willow_take(willow_file *file);
 
-/* The descriptor, for whatever else is done with it; what changes the file there fails while it is direct (EPERM). */
+/* The descriptor, for whatever else is done with it. While the file is direct it only reads, whatever it was opened for:
+ * write(2) fails with EBADF, ftruncate(2) with EINVAL. A program that takes record locks on a file (fcntl, flock) keeps it
+ * out of here: closing and exchanging descriptors drops locks. */
 int willow_descriptor(const willow_file *file);
 
 /* As pread(2), pwrite(2), preadv(2), pwritev(2): any offset and length, short reads at the end of the file alone.

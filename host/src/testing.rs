@@ -4,6 +4,8 @@
 
 mod peer;
 
+pub use crate::agent::fault::Fault as AgentFault;
+
 use peer::Peer;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

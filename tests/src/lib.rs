@@ -5,5 +5,6 @@
 
 pub mod daemon;
 pub mod guest;
+pub mod planted;
 pub mod scratch;
 pub mod stage;

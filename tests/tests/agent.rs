@@ -63,11 +63,11 @@ fn a_flood_of_files_has_an_end_and_harms_nobody_else() {
     let session = session(&stage);
     let path = stage.on_it("flooded");
     fs::write(&path, contents(20_000, 1)).expect("written");
-    let file = fs::File::open(&path).expect("open");
+    let file = || fs::File::open(&path).expect("open");
     let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
     let mut held = Vec::new();
     let refusal = loop {
-        match agent.open(&file) {
+        match agent.open(file()) {
             Ok(mapped) => held.push(mapped),
             Err(error) => break error.to_string(),
         }
@@ -79,7 +79,7 @@ fn a_flood_of_files_has_an_end_and_harms_nobody_else() {
     let output = direct(&stage, 54_201, "read", &bobs).output().expect("it runs");
     assert!(output.status.success() && output.stdout == contents(50_000, 2));
     held.pop().expect("one").close().expect("closed");
-    held.push(agent.open(&file).expect("once more"));
+    held.push(agent.open(file()).expect("once more"));
     drop(held);
     assert!(!is_frozen(&path));
     // Opened and closed by many threads at once: what is left is nothing.
@@ -100,6 +100,55 @@ fn a_flood_of_files_has_an_end_and_harms_nobody_else() {
     assert!(!is_frozen(&path));
 }
 
+/// The attacker, where every user gets to.
+fn attacker(stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
+    let program = stage.path("attacker");
+    if !Path::new(&program).exists() {
+        tool("cp", &[env!("CARGO_BIN_EXE_willow-attacker"), &program]).expect("a copy");
+    }
+    let mut command = Command::new(program);
+    command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), what]);
+    command.uid(user).gid(user).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_users_idle_connections_keep_nobody_else_out() {
+    let Some(stage) = or_skip("a_users_idle_connections_keep_nobody_else_out", Stage::ext4()) else { return };
+    let bobs = stage.owned("bobs", 54_702, &contents(50_000, 2));
+    let mut crowds: Vec<Child> = (0..2)
+        .map(|user| {
+            let mut crowd = attacker(&stage, 54_710 + user, &bobs, "crowd").spawn().expect("it runs");
+            let mut line = String::new();
+            let output = crowd.stdout.as_mut().expect("its output");
+            std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
+            assert!(line.starts_with("there"), "{line}");
+            crowd
+        })
+        .collect();
+    let output = direct(&stage, 54_702, "read", &bobs).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && output.stdout == contents(50_000, 2), "{said}");
+    // Who asks for nothing does not stay.
+    let pid = stage.agent.as_ref().expect("the agent").id();
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).expect("its threads").count();
+    within_seconds("the idle ones go", || threads() < 40);
+    for crowd in &mut crowds {
+        crowd.kill().expect("killed");
+        crowd.wait().expect("an end");
+    }
+}
+
+#[test]
+fn a_process_that_changes_its_user_is_asked_to_connect_again() {
+    let test = "a_process_that_changes_its_user_is_asked_to_connect_again";
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let roots = stage.owned("roots", 0, &contents(50_000, 2));
+    let output = attacker(&stage, 0, &roots, "turncoat").output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.starts_with("refused") && said.contains("is user 54802's now"), "{said}");
+}
+
 #[test]
 fn an_agent_without_descriptors_goes_on_when_it_has_some() {
     let Some(stage) = or_skip("an_agent_without_descriptors_goes_on_when_it_has_some", Stage::ext4()) else { return };
@@ -108,20 +157,19 @@ fn an_agent_without_descriptors_goes_on_when_it_has_some() {
     let pid = stage.agent.as_ref().expect("the agent").id();
     let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count();
     tool("prlimit", &["--pid", &pid.to_string(), &format!("--nofile={}:4096", open + 6)]).expect("a limit");
-    let path = stage.on_it("many");
-    fs::write(&path, contents(20_000, 1)).expect("written");
-    let file = fs::File::open(&path).expect("open");
+    let files: Vec<PathBuf> = (0..50).map(|it| stage.on_it(&format!("many-{it}"))).collect();
+    files.iter().for_each(|path| fs::write(path, contents(20_000, 1)).expect("written"));
     let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
     let mut held = Vec::new();
-    while let Ok(mapped) = agent.open(&file) {
+    while let Ok(mapped) = agent.open(fs::File::open(&files[held.len()]).expect("open")) {
         held.push(mapped);
-        assert!(held.len() < 50, "the limit is none");
+        assert!(held.len() < files.len(), "the limit is none");
     }
     // Whatever it could not do, nothing is left of it.
     drop(held);
     drop(agent);
     tool("prlimit", &["--pid", &pid.to_string(), "--nofile=4096:4096"]).expect("a limit");
-    thawed(&path);
+    files.iter().for_each(|path| thawed(path));
     let read = || direct(&stage, 54_301, "read", &alices).output().expect("it runs");
     let good = |output: &Output| output.status.success() && output.stdout == contents(50_000, 1);
     within_seconds("the agent serves again", || good(&read()));
@@ -137,11 +185,13 @@ fn a_file_in_many_pieces_is_read_and_written_whole() {
     let (file, mut model) = stage.in_pieces("pieces", PIECES);
     file.sync_all().expect("synced");
     let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
-    let mapped = agent.open(&file).expect("directly");
+    drop(file);
+    let open = || fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
+    let mapped = agent.open(open()).expect("directly");
     assert_eq!(mapped.extents().len(), PIECES);
     assert!(mapped.can_write(8192, 4096) && !mapped.can_write(8192, 4097));
     mapped.close().expect("closed");
-    let direct = File::new(&session, file).expect("a file");
+    let direct = File::new(&session, open()).expect("a file");
     direct.take().expect("directly");
     let mut got = vec![1; model.len() + 10];
     assert_eq!(direct.pread(&mut got, 0).expect("read"), model.len());

@@ -352,6 +352,9 @@ fn processes_share_a_file_and_change_it_under_each_other() {
     let path = stage.on_it("file");
     fs::write(&path, vec![1; 50_000]).expect("written");
     let (first, second) = (direct(&one, &path), direct(&other, &path));
+    // Each could move the other's blocks by its own descriptor, until it has none while nothing is done by it.
+    assert!(matches!(first.take(), Err(DirectError::Contended { shared: false })));
+    assert!(matches!(second.take(), Err(DirectError::Contended { shared: true })));
     first.take().expect("directly");
     second.take().expect("directly as well");
     first.pwrite(&[2; 1000], 100).expect("written");
@@ -375,6 +378,27 @@ fn processes_share_a_file_and_change_it_under_each_other() {
     second.close_shared();
     assert!(!is_frozen(&path));
     assert_eq!(fs::metadata(&path).expect("its length").len(), 110_000);
+}
+
+#[test]
+fn a_file_that_was_closed_keeps_no_file_system_from_being_taken_away() {
+    let test = "a_file_that_was_closed_keeps_no_file_system_from_being_taken_away";
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let session = session(&stage);
+    let path = stage.on_it("file");
+    fs::write(&path, vec![5; 10_000]).expect("written");
+    for ends_directly in [true, false] {
+        let file = direct(&session, &path);
+        file.take().expect("directly");
+        file.pwrite(&[1; 100], 0).expect("written");
+        if !ends_directly {
+            file.set_bytes(20_000).expect("longer");
+        }
+        file.close_shared();
+    }
+    // The session is there still; what watches the file system goes in the background.
+    within_seconds("it is taken away", || tool("umount", &[&stage.path("files")]).is_ok());
+    drop(session);
 }
 
 #[test]

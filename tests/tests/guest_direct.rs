@@ -25,6 +25,11 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
     if !stripped.is_ok_and(|status| status.success()) {
         fs::copy(binary(), &program).expect("a copy of the command");
     }
+    let attacker = folder.path().join("attacker");
+    let stripped = Command::new("strip").arg("-o").arg(&attacker).arg(env!("CARGO_BIN_EXE_willow-attacker")).status();
+    if !stripped.is_ok_and(|status| status.success()) {
+        fs::copy(env!("CARGO_BIN_EXE_willow-attacker"), &attacker).expect("a copy of the attacker");
+    }
     let name = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
     let made = Command::new(binary()).args(["key", "new", "--host", &name, "--both"]).arg(&key).status();
     assert!(made.is_ok_and(|status| status.success()), "willow key new");
@@ -66,6 +71,28 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
                     > /tmp/agent.out 2> /tmp/agent.log < /dev/null &
                 echo $! > /tmp/agent.pid
                 eventually 120 grep -q ready /tmp/agent.out
+            }
+            # All that could move a file's blocks, on this kernel, as the tests of direct_attacks.rs have it; and a freeze.
+            attacks() {
+                mkdir /mnt/of-$1; chown $1:$1 /mnt/of-$1
+                as $1 /host/attacker - /tmp/agent /mnt/of-$1/file attacks > /tmp/attacks 2> /tmp/attacks.log || cat /tmp/attacks.log
+                cat /tmp/attacks
+                ! grep VIOLATION /tmp/attacks
+                test $(grep -c 'refused$' /tmp/attacks) = 20
+                test $(grep -cE '(same|revoked)$' /tmp/attacks) = 87
+            }
+            endless() {
+                exec setpriv --reuid 1000 --regid 1000 --clear-groups -- \\
+                    /host/attacker - /tmp/agent /mnt/of-1000/file writer
+            }
+            freezes() {
+                endless < <(sleep 100) > /tmp/writer 2>&1 &
+                eventually 60 grep -q written /tmp/writer
+                fsfreeze -f /mnt
+                eventually 30 grep 'no such permission' /tmp/writer
+                fsfreeze -u /mnt
+                kill $!
+                eventually 30 thawed /mnt/of-1000/file
             }
             gone_agent() { ! kill -0 $(cat /tmp/agent.pid); }
             # The user's file, of which /tmp/model is a copy, is read and written past the kernel, which sees it afterwards.
@@ -138,11 +165,13 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
          eventually 60 frozen /mnt/his
          kill -KILL $(cat /tmp/agent.pid)
          frozen /mnt/his
-         kill -KILL $(cat /tmp/writer.pid)
+         # It may have ended by itself, where the agent had not answered yet.
+         kill -KILL $(cat /tmp/writer.pid) || true
          agent
          thawed /mnt/his
          direct 1000 read /mnt/his | cmp - /tmp/model",
     );
+    step(&prelude_now, "attacks 1000; attacks 0; freezes");
     step(
         &prelude_now,
         "kill $(cat /tmp/agent.pid)
@@ -151,6 +180,16 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
          cmp /mnt/his /tmp/model
          umount /mnt
          e2fsck -fn $(block 1)",
+    );
+    step(
+        &prelude_now,
+        "mkfs.xfs -q -f -m reflink=0 $(block 1)
+         mount $(block 1) /mnt
+         agent
+         attacks 1000; attacks 0; freezes
+         kill $(cat /tmp/agent.pid)
+         eventually 30 gone_agent
+         umount /mnt",
     );
     // The same on a partition, which begins elsewhere in the namespace.
     step(

@@ -17,8 +17,8 @@ use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
-use willow_host::direct_io::{Done, File, LaneOptions, Queue, Request, Session, SessionOptions};
+use std::time::{Duration, Instant};
+use willow_host::direct_io::{DirectError, Done, File, LaneOptions, Queue, Request, Session, SessionOptions};
 use willow_sim::experiments::{Drawing, Plot, Series};
 
 /// Bytes of a write that fills.
@@ -218,9 +218,21 @@ fn without_kernel(session: &Session, body: impl FnOnce() -> Outcome<Row>) -> Out
     Ok(row)
 }
 
+/// How long what was measured last may keep the file open for writing.
+const CONTENDED_MAX: Duration = Duration::from_secs(5);
+
 fn taken(session: &Arc<Session>, path: &Path) -> Outcome<File> {
     let file = File::new(session, open(path)?).map_err(Failure::new)?;
-    file.take().map_err(Failure::new)?;
+    let begun = Instant::now();
+    loop {
+        match file.take() {
+            // What was measured before may not have let go of it yet: a ring ends in the background.
+            Err(DirectError::Contended { .. }) if begun.elapsed() < CONTENDED_MAX => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            taken => break taken.map_err(Failure::new)?,
+        }
+    }
     Ok(file)
 }
 

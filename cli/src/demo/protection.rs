@@ -160,7 +160,27 @@ fn tell(stage: &mut Stage) -> Outcome<()> {
     let create = stage.as_user(BOB, &["ns", "create", "--csi", "nvm", "--size", "1M", "--target", &device], b"")?;
     let said = refused("a namespace", &create, "not permitted")?;
     stage.say(&format!("Bob makes a namespace: {said}"))?;
+    gives_away(stage, &alices)?;
     frozen(stage, &alices)
+}
+
+/// Who keeps a descriptor that writes could move the file's blocks to another file by it, free them, and read what others write there.
+fn gives_away(stage: &mut Stage, file: &Path) -> Outcome<()> {
+    let kept = fs::OpenOptions::new().write(true).open(file).context(|| "cannot open the file".to_owned())?;
+    let (path, target, agent) = (file.display().to_string(), stage.path("device"), stage.path("agent"));
+    let output = Command::new(&stage.program)
+        .args(["direct", "read", &path, "--target", &target, "--agent", &agent])
+        .uid(ALICE)
+        .gid(ALICE)
+        .current_dir("/")
+        // The process has it as its standard output.
+        .stdout(Stdio::from(kept))
+        .output()
+        .context(|| "cannot start a process of another user".to_owned())?;
+    let said = refused("a file that can still be moved", &output, "open for writing somewhere")?;
+    stage.say(&format!(
+        "Alice keeps a descriptor, to move her blocks to another file and free them while she has them: {said}"
+    ))
 }
 
 /// While a file is open directly its blocks stay where they are; then they are the file system's again.

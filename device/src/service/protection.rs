@@ -297,11 +297,12 @@ impl Device {
         let namespaces = self.namespaces();
         let base = |nsid: u32| {
             let found = namespaces.iter().find(|it| it.nsid == nsid && it.csi == CommandSet::Nvm);
-            found.map(|it| it.base).ok_or((ControlStatus::NotFound, format!("there is no block namespace {nsid}")))
+            let region = found.map(|it| (it.base, it.base + it.bank_bytes));
+            region.ok_or((ControlStatus::NotFound, format!("there is no block namespace {nsid}")))
         };
         let numbers = body.chunks_exact(4).filter_map(|bytes| word(bytes, 0));
-        let bases = numbers.map(base).collect::<Result<Vec<u64>, _>>()?;
-        let bases = (!bases.is_empty()).then_some(bases);
+        let regions = numbers.map(base).collect::<Result<Vec<(u64, u64)>, _>>()?;
+        let bases = (!regions.is_empty()).then(|| regions.iter().map(|(base, _)| *base).collect::<Vec<u64>>());
         let agents = &mut self.machine.borrow_mut().protection.misses.agents;
         let mut others = agents.iter().filter(|agent| agent.hre != hre);
         if others.clone().any(|agent| agent.overlaps(bases.as_deref())) {
@@ -311,7 +312,7 @@ impl Device {
             return refuse(ControlStatus::NoRoom, format!("the device has {AGENTS_MAX} agents, which is the most"));
         }
         agents.retain(|agent| agent.hre != hre);
-        agents.push(Agent { hre, bases });
+        agents.push(Agent { hre, bases, regions });
         Ok(0)
     }
 

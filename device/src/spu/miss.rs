@@ -48,6 +48,8 @@ pub(crate) struct Agent {
     pub hre: HreId,
     /// Where these begin in every bank; `None`: all that have no agent of their own.
     pub bases: Option<Vec<u64>>,
+    /// Where these lie in every bank, to their ends.
+    pub regions: Vec<(u64, u64)>,
 }
 
 impl Agent {
@@ -289,9 +291,22 @@ impl Machine {
         !late.is_empty()
     }
 
-    /// An endpoint is gone: where it was an agent's, what that was told is answered with no.
+    /// An endpoint is gone: where it was an agent's, nothing is permitted in its namespaces any more, whoever let the processes in, since
+    /// nobody watches their files; and what it was told is answered with no.
     pub fn agent_gone(&mut self, hre: HreId) {
-        self.protection.misses.agents.retain(|agent| agent.hre != hre);
+        let agents = &mut self.protection.misses.agents;
+        let ended: Vec<(u64, u64)> =
+            agents.extract_if(.., |agent| agent.hre == hre).flat_map(|it| it.regions).collect();
+        let processes = if ended.is_empty() { Vec::new() } else { self.protection.numbers() };
+        for (start, end) in ended {
+            let extent = Extent { start, end, rights: Rights::READ_WRITE };
+            for spu in 0..self.config.spus {
+                for process in &processes {
+                    self.protection.revoke(*process, spu, extent);
+                    self.fail_parked(*process, Some((spu, extent)));
+                }
+            }
+        }
         let told = self.protection.misses.told.iter().filter(|(_, told)| told.agent == hre);
         let keys: Vec<(u32, u16)> = told.map(|(key, _)| *key).collect();
         for key in keys {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use willow_host::direct_io::{DirectError, File, Session, SessionOptions};
 
 /// As in the header.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Most elements of a vector, as in Linux (IOV_MAX).
 const VECTOR_MAX: c_int = 1024;
 

@@ -122,11 +122,13 @@ int main(int count, char **arguments) {
     CHECK(willow_is_direct(file) == 1);
 
     /* While it is direct the kernel lets nobody change it; the library grows and cuts it all the same. */
-    CHECK(ftruncate(willow_descriptor(file), 10) == -1 && errno == EPERM);
+    CHECK(ftruncate(willow_descriptor(file), 10) == -1 && errno == EINVAL);
+    CHECK(write(willow_descriptor(file), "x", 1) == -1 && errno == EBADF);
     CHECK(willow_ftruncate(file, BYTES + 5000) == 0 && willow_size(file) == BYTES + 5000);
     CHECK(willow_ftruncate(file, BYTES) == 0 && willow_pread(file, got, 10, BYTES) == 0);
 
-    /* A child has nothing of its parent's session. */
+    /* A child has nothing of its parent's session. It has the file directly where its parent cannot write it by the kernel. */
+    CHECK(willow_take(file) == 0);
     pid_t child = fork();
     if (child == 0) {
         if (willow_pread(file, got, 10, 0) != -1 || errno != ENXIO) _exit(2);

@@ -82,8 +82,10 @@ impl Agent {
     pub(super) async fn let_go(&self, key: u64) -> Result<(), String> {
         let process = self.state().connected.get(&key).and_then(|connected| connected.process);
         let (Way::Network(network), Some(process)) = (&self.way, process) else {
-            self.close_all(key).await;
-            return Ok(());
+            return match self.close_all(key).await {
+                0 => Ok(()),
+                left => Err(format!("{left} of its files stay immutable for now")),
+            };
         };
         let withdrawn = network.controller.withdraw_tickets(process).await;
         self.close_all(key).await;
@@ -94,6 +96,10 @@ impl Agent {
             // It has given back what it knew of files: it says so by asking anew.
             connected.is_stale = false;
         }
-        Ok(())
+        // What could not be revoked before ended with the process.
+        match self.close_all(key).await {
+            0 => Ok(()),
+            left => Err(format!("{left} of its files stay immutable for now")),
+        }
     }
 }

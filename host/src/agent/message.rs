@@ -1,12 +1,24 @@
-//! What is said on the agent's socket: one JSON object a message. A file's descriptor comes with the message that opens it.
+//! What is said on the agent's socket: one JSON object a message. A file's descriptors come with the message that opens it.
+//!
+//! ```text
+//! process                                   agent
+//! Open, with its descriptors         ->     judges them, makes the file immutable, closes them
+//!                                    <-     Prepared
+//! replaces its writable descriptors
+//! by read-only ones; Confirm         ->     the lease: nobody has the file open for writing; permissions
+//!                                    <-     Opened, Extents
+//! ```
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// Version of these messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// How long a process may take to replace its descriptors.
+pub const PREPARED_MAX: Duration = Duration::from_secs(10);
 /// Extents in one message.
 pub const EXTENTS_A_MESSAGE: usize = 48;
 
@@ -25,10 +37,27 @@ pub enum Request {
         #[serde(default)]
         lost: bool,
     },
-    /// Direct access to the file whose descriptor comes with the message, as far as the descriptor's access mode goes.
+    /// Direct access to the file whose descriptors come with the message (one or two), as far as their access modes go together.
     Open {
         /// [`VERSION`].
         version: u32,
+        /// And as far as the descriptors went that this connection has opened the file with before.
+        #[serde(default)]
+        again: bool,
+        /// The process keeps no descriptor by which the file could be written: it is opened without [`Request::Confirm`].
+        #[serde(default)]
+        ready: bool,
+    },
+    /// The process has no descriptor any more by which the file that was prepared could be written.
+    Confirm {
+        /// As in [`Response::Prepared`].
+        file: u32,
+    },
+    /// A descriptor like one that this connection has opened the file with before, of the file whose descriptor comes with the
+    /// message: where the file's mode does not let the process open it so any more.
+    Reopen {
+        /// Access mode and flags, as of `open`; what is neither is left out.
+        flags: u32,
     },
     /// The end of it.
     Close {
@@ -37,7 +66,13 @@ pub enum Request {
         /// Nothing was written to it: its modification time stays.
         #[serde(default)]
         unchanged: bool,
+        /// The process will not ask for the file by [`Request::Reopen`] or with `again`.
+        #[serde(default)]
+        forget: bool,
     },
+    /// The process has no descriptor any more of the file whose last one comes with the message: nothing is asked for by what it showed
+    /// of it before.
+    Forget,
     /// The file whose descriptor comes with the message (any, O_PATH too) is to be changed through the file system: all direct
     /// access to it is taken back, whoever has it, and refused until [`Request::Resume`]. For its owner.
     Release,
@@ -96,6 +131,21 @@ impl std::fmt::Debug for Attachment {
 pub enum Response {
     /// Where the device is.
     Attached(Attachment),
+    /// The file is immutable now, and the agent has closed the descriptors: [`Request::Confirm`] or [`Request::Close`] follows,
+    /// within [`PREPARED_MAX`].
+    Prepared {
+        /// Its number.
+        file: u32,
+    },
+    /// The descriptor that comes with the message.
+    Reopened,
+    /// The file system is being frozen, or is: not now.
+    Frozen,
+    /// The file is open for writing somewhere, so that its blocks could be moved.
+    Contended {
+        /// Another process has asked for it directly as well.
+        shared: bool,
+    },
     /// The file is open; [`Response::Extents`] follow.
     Opened {
         /// To close it.
@@ -161,8 +211,8 @@ mod tests {
 
     #[test]
     fn requests_are_as_documented() {
-        let attach: Request = decode(br#"{"attach":{"version":1,"endpoints":4}}"#).unwrap();
-        assert_eq!(attach, Request::Attach { version: 1, endpoints: 4, lost: false });
-        assert!(decode::<Request>(br#"{"attach":{"version":1,"endpoints":4,"user":0}}"#).is_err());
+        let attach: Request = decode(br#"{"attach":{"version":2,"endpoints":4}}"#).unwrap();
+        assert_eq!(attach, Request::Attach { version: 2, endpoints: 4, lost: false });
+        assert!(decode::<Request>(br#"{"attach":{"version":2,"endpoints":4,"user":0}}"#).is_err());
     }
 }

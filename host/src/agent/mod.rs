@@ -7,15 +7,26 @@
 //! - who a process is, and what a descriptor may do, comes from the host's kernel, never from a message;
 //! - a process that reaches the device by a network does so by endpoints that the agent had made for it alone ([`endpoints`]); they, and
 //!   its permissions, end with the process or its connection here, whichever is first, and with the agent;
-//! - a permission is installed only while the file is frozen ([`freeze`]): its extents are the file's for as long as it lasts;
+//! - a permission is installed only while the file is immutable ([`freeze`]) and a lease proves that it is open for writing nowhere
+//!   ([`lease`]): its extents are the file's for as long as it lasts;
 //! - a file thaws only after the device has answered the revocation of every permission in it;
 //! - what a process changes through the file system is taken back from all that have it, and comes back when they ask again;
+//! - places for connections are bounded, for each user as well ([`admission`]);
 //! - files per process and processes are bounded; a message that breaks the rules ends its connection, and so its grants.
 
+mod admission;
 pub mod block;
 mod endpoints;
 pub mod extents;
+#[cfg_attr(not(feature = "testing"), allow(dead_code))]
+pub(crate) mod fault;
+mod files;
 pub mod freeze;
+mod freezes;
+mod hold;
+mod journal;
+mod judge;
+mod lease;
 pub mod message;
 pub mod network;
 mod serving;
@@ -24,23 +35,28 @@ use crate::control::{CommandSet, ControlClient, ControlStatus, NamespaceInfo, Pe
 use crate::hre::{Hre, HreError};
 use crate::nvme_tcp::Options;
 use crate::shm::ShmHre;
+use admission::Admission;
 use base_io_host::Geometry;
 use block::{BlockDevice, Places};
 use direct_io_host::FileExtent;
-use freeze::Frozen;
+use fault::Faults;
+use freezes::{Freezes, Watch};
+use hold::{Hold, Holds};
 use network::{EndpointLimits, Network};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use willow_shm::socket::{Channel, Listener};
 
 /// Most processes at once.
 pub const CONNECTIONS_MAX: usize = 1024;
 /// Most files that one process has open by the agent.
 pub const FILES_MAX: usize = 1024;
+/// Most files of which it is remembered that a process did not get them.
+const CONTENDED_MAX: usize = 64;
 /// Most extents of a file that is opened directly.
 pub const EXTENTS_MAX: usize = 65536;
 
@@ -83,13 +99,58 @@ impl From<HreError> for AgentError {
     }
 }
 
+/// How far a file is.
+#[derive(Clone, Copy)]
+enum Stage {
+    /// Since then: the process replaces its descriptors.
+    Prepared(Instant),
+    /// One thread opens or closes it.
+    Busy,
+    Granted,
+}
+
+/// Why something is not done for a process.
+#[derive(Debug)]
+enum Refusal {
+    /// One sentence.
+    Said(String),
+    /// The file, by device and inode, is open for writing somewhere.
+    OpenForWriting((u64, u64)),
+    /// Its file system is being frozen, or is.
+    Frozen,
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Refusal::Said(why)
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(why: &str) -> Self {
+        Refusal::Said(why.to_owned())
+    }
+}
+
 /// A file that a process has open.
 struct OpenFile {
-    /// Keeps the file system mounted and the file there.
-    descriptor: OwnedFd,
-    key: (u64, u64),
+    hold: Arc<Hold>,
+    rights: u32,
+    /// Namespace, and where in it the file system's device begins.
+    place: (u32, u64),
+    stage: Stage,
+    /// What may be installed in the device.
     permissions: Vec<PermissionInfo>,
-    writable: bool,
+    /// Where it may be written: a freeze of its file system waits until it cannot be any more.
+    watch: Option<Arc<Watch>>,
+}
+
+/// A file that a process has proved to have rights to.
+struct Known {
+    rights: u32,
+    /// While it is open the file's number is no other file's.
+    descriptor: Arc<OwnedFd>,
+    since: u64,
 }
 
 /// A process that is connected.
@@ -101,6 +162,13 @@ struct Connected {
     /// Endpoints that it was handed tickets for.
     endpoints: u32,
     files: BTreeMap<u32, OpenFile>,
+    /// At most [`FILES_MAX`].
+    known: BTreeMap<(u64, u64), Known>,
+    next_known: u64,
+    /// Files that it did not get, since they were open for writing: the latest [`CONTENDED_MAX`].
+    contended: VecDeque<(u64, u64)>,
+    /// The process has ended, and the device did not take its permissions back yet.
+    is_gone: bool,
     /// Number of its next file: none is used twice, since a file may be released without its knowing.
     next_file: u32,
     /// The file that it changes through the file system now, which nobody opens directly meanwhile.
@@ -132,8 +200,13 @@ pub struct Agent {
     control: ControlClient,
     geometries: BTreeMap<u32, Geometry>,
     direct_io: u16,
-    frozen: Mutex<Frozen>,
+    holds: Holds,
+    freezes: Freezes,
+    admission: Admission,
     state: Mutex<State>,
+    /// Whose turn it is to install permissions that are on the list, or to take them off it.
+    order: tokio::sync::Mutex<()>,
+    faults: Arc<Faults>,
     stop: AtomicBool,
 }
 
@@ -227,7 +300,9 @@ impl Agent {
         for process in processes.iter().map(|it| it.process).chain([PROCESS_NONE]) {
             runtime.block_on(control.revoke(process, &everything))?;
         }
-        let frozen = Frozen::open(config.state).map_err(AgentError)?;
+        lease::ignore_signals();
+        let faults = Arc::<Faults>::default();
+        let holds = Holds::open(config.state, faults.clone()).map_err(AgentError)?;
         let listener = Listener::bind(&config.socket, 0o666)
             .map_err(|error| AgentError(format!("cannot listen at {}: {error}", config.socket.display())))?;
         let agent = Agent {
@@ -238,11 +313,21 @@ impl Agent {
             control,
             geometries,
             direct_io,
-            frozen: Mutex::new(frozen),
+            holds,
+            freezes: Freezes::default(),
+            admission: Admission::default(),
             state: Mutex::default(),
+            order: tokio::sync::Mutex::default(),
+            faults,
             stop: AtomicBool::new(false),
         };
         Ok((Arc::new(agent), listener))
+    }
+
+    /// Makes it forget something, for tests that have to notice.
+    #[cfg(feature = "testing")]
+    pub fn plant(&self, fault: fault::Fault) {
+        self.faults.plant(fault);
     }
 
     /// Ends [`Agent::serve`] soon; what is granted is taken back.

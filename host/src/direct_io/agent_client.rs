@@ -7,7 +7,7 @@ use crate::agent::message::{Attachment, Request, Response, VERSION};
 use crate::hre::HreError;
 use base_io_host::Geometry;
 use direct_io_host::{FileExtent, wire};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,6 +16,8 @@ use willow_shm::socket::{Channel, ReceiveError};
 
 /// Longest wait for an answer of the agent: it may have to sync a large file.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// Wait between two questions whether a file system is frozen still.
+const FROZEN_LOOK: Duration = Duration::from_millis(20);
 
 /// Why a file cannot be accessed directly.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +25,18 @@ pub enum DirectError {
     /// The agent refuses, and says why.
     #[error("the file cannot be accessed directly: {0}")]
     Refused(String),
+    /// It is open for writing somewhere, so that its blocks could be moved; `shared`: another process has asked for it as well.
+    #[error(
+        "the file cannot be accessed directly: it is open for writing somewhere (another process, a mapping into memory, a \
+         descriptor that the library does not know), by which its blocks could be moved"
+    )]
+    Contended {
+        /// Another process of the agent's.
+        shared: bool,
+    },
+    /// Its file system is being frozen, or is (fsfreeze, a snapshot).
+    #[error("the file cannot be accessed directly: its file system is frozen")]
+    Frozen,
     /// The connection with the agent failed.
     #[error("the agent does not answer: {0}")]
     Agent(String),
@@ -67,7 +81,7 @@ impl DirectError {
     pub fn errno(&self) -> i32 {
         match self {
             DirectError::System(error) => error.raw_os_error(),
-            DirectError::Refused(_) => libc::EOPNOTSUPP,
+            DirectError::Refused(_) | DirectError::Contended { .. } | DirectError::Frozen => libc::EOPNOTSUPP,
             DirectError::Agent(_) => libc::ECONNREFUSED,
             DirectError::Permission => libc::EACCES,
             DirectError::Stale => libc::ESTALE,
@@ -96,6 +110,13 @@ impl From<DirectError> for std::io::Error {
     }
 }
 
+/// What the agent has answered.
+struct Answer {
+    response: Response,
+    descriptors: Vec<OwnedFd>,
+    extents: Vec<FileExtent>,
+}
+
 /// A connection with the agent: one a process, or one a session in it where the device is reached by a network.
 pub struct AgentClient {
     channel: Mutex<Channel>,
@@ -110,7 +131,7 @@ impl AgentClient {
         Ok(Arc::new(AgentClient { channel: Mutex::new(channel), notices: Mutex::default() }))
     }
 
-    fn receive(&self, channel: &Channel) -> Result<Response, DirectError> {
+    fn receive(&self, channel: &Channel) -> Result<(Response, Vec<OwnedFd>), DirectError> {
         loop {
             let message = match channel.receive_within(ANSWER_MAX) {
                 Ok(message) => message,
@@ -126,7 +147,7 @@ impl AgentClient {
                     }
                     notices.push((name, reason));
                 }
-                answer => return Ok(answer),
+                answer => return Ok((answer, message.descriptors)),
             }
         }
     }
@@ -139,45 +160,103 @@ impl AgentClient {
     /// Asks how this process reaches the device, by so many endpoints at most. `lost`: what was given before has failed, and ends first,
     /// with all files that are open by this connection.
     pub fn attach(&self, endpoints: u16, lost: bool) -> Result<Attachment, DirectError> {
-        match self.ask(&Request::Attach { version: VERSION, endpoints, lost }, None)? {
-            (Response::Attached(attachment), _) => Ok(attachment),
-            (other, _) => Err(DirectError::Agent(format!("it says {other:?} to the question where the device is"))),
+        match self.ask(&Request::Attach { version: VERSION, endpoints, lost }, &[])?.response {
+            Response::Attached(attachment) => Ok(attachment),
+            other => Err(DirectError::Agent(format!("it says {other:?} to the question where the device is"))),
         }
     }
 
-    /// Asks for direct access to an open file, as far as its descriptor goes. Waits for the agent.
-    pub fn open(self: &Arc<Self>, file: impl AsFd) -> Result<Mapped, DirectError> {
-        match self.ask(&Request::Open { version: VERSION }, Some(file.as_fd()))? {
-            (Response::Opened { file, bytes, rights, app, spus, stripe_bytes, base }, extents) => {
+    /// Asks for direct access to an open file, as far as its descriptor goes, and closes that: the agent keeps the file. Waits for the
+    /// agent. Refused where this process, or another, has it open for writing by any other descriptor.
+    pub fn open(self: &Arc<Self>, file: impl Into<OwnedFd>) -> Result<Mapped, DirectError> {
+        let file = file.into();
+        let request = Request::Open { version: VERSION, again: false, ready: false };
+        let asked = self.ask(&request, &[file.as_fd()]);
+        drop(file);
+        let mapped = self.granted(asked?, || Ok(()))?;
+        // Nobody asks for it anew.
+        mapped.forget();
+        Ok(mapped)
+    }
+
+    /// The same by descriptors of the caller's, which replaces those that write when the agent has closed its own (`give_up`; `None`:
+    /// there are none). `again`: with the rights that were proved before as well.
+    pub(crate) fn open_for(
+        self: &Arc<Self>,
+        descriptors: &[BorrowedFd<'_>],
+        again: bool,
+        give_up: Option<impl FnOnce() -> Result<(), DirectError>>,
+    ) -> Result<Mapped, DirectError> {
+        let ready = give_up.is_none();
+        let asked = self.ask(&Request::Open { version: VERSION, again, ready }, descriptors)?;
+        self.granted(asked, || give_up.map_or(Ok(()), |give_up| give_up()))
+    }
+
+    /// Goes on with what the agent said to the opening of a file.
+    fn granted(
+        self: &Arc<Self>,
+        mut answer: Answer,
+        give_up: impl FnOnce() -> Result<(), DirectError>,
+    ) -> Result<Mapped, DirectError> {
+        if let Response::Prepared { file } = answer.response {
+            if let Err(error) = give_up() {
+                let _ = self.close(file, true, true);
+                return Err(error);
+            }
+            answer = self.ask(&Request::Confirm { file }, &[])?;
+        }
+        match answer.response {
+            Response::Opened { file, bytes, rights, app, spus, stripe_bytes, base } => {
                 if spus == 0 || !stripe_bytes.is_power_of_two() {
                     return Err(DirectError::Agent(format!("{spus} SPUs with stripes of {stripe_bytes} bytes")));
                 }
                 let geometry = Geometry { spus, stripe_bytes, base };
-                Ok(Mapped::new(self.clone(), file, (bytes, rights, app), geometry, extents))
+                Ok(Mapped::new(self.clone(), file, (bytes, rights, app), geometry, answer.extents))
             }
-            (Response::Stale, _) => Err(DirectError::Stale),
-            (other, _) => Err(DirectError::Agent(format!("it says {other:?} to the opening of a file"))),
+            Response::Stale => Err(DirectError::Stale),
+            other => Err(DirectError::Agent(format!("it says {other:?} to the opening of a file"))),
         }
     }
 
-    /// Gives a file back: when this returns it is the file system's own again. `unchanged`: nothing was written to it.
-    pub(crate) fn close(&self, file: u32, unchanged: bool) -> Result<(), DirectError> {
-        self.ask(&Request::Close { file, unchanged }, None).map(|_| ())
+    /// Gives a file back: when this returns it is the file system's own again. `unchanged`: nothing was written to it; `forget`: it is
+    /// not asked for again by what was proved.
+    pub(crate) fn close(&self, file: u32, unchanged: bool, forget: bool) -> Result<(), DirectError> {
+        self.ask(&Request::Close { file, unchanged, forget }, &[]).map(|_| ())
     }
 
-    /// Has a file taken back from all that have it directly, until [`AgentClient::resume`]. Any descriptor of it will do.
+    /// A descriptor like one that this connection has opened the file with before.
+    pub(crate) fn reopen(&self, file: BorrowedFd<'_>, flags: u32) -> Result<OwnedFd, DirectError> {
+        let mut answer = self.ask(&Request::Reopen { flags }, &[file])?;
+        match (answer.response, answer.descriptors.pop()) {
+            (Response::Reopened, Some(descriptor)) => Ok(descriptor),
+            (other, _) => Err(DirectError::Agent(format!("it says {other:?} to the opening of a file anew"))),
+        }
+    }
+
+    /// The process closes its last descriptor of a file.
+    pub(crate) fn forget(&self, file: BorrowedFd<'_>) -> Result<(), DirectError> {
+        self.ask(&Request::Forget, &[file]).map(|_| ())
+    }
+
+    /// Has a file taken back from all that have it directly, until [`AgentClient::resume`]. Any descriptor of it will do. While its file
+    /// system is frozen this waits, as a write would.
     pub(crate) fn release(&self, file: impl AsFd) -> Result<(), DirectError> {
-        self.ask(&Request::Release, Some(file.as_fd())).map(|_| ())
+        loop {
+            match self.ask(&Request::Release, &[file.as_fd()]) {
+                Err(DirectError::Frozen) => std::thread::sleep(FROZEN_LOOK),
+                done => return done.map(|_| ()),
+            }
+        }
     }
 
     /// Nothing is done any more by what was opened before: all of it is closed.
     pub fn acknowledge(&self) -> Result<(), DirectError> {
-        self.ask(&Request::Acknowledge, None).map(|_| ())
+        self.ask(&Request::Acknowledge, &[]).map(|_| ())
     }
 
     /// It has been changed.
     pub(crate) fn resume(&self) -> Result<(), DirectError> {
-        self.ask(&Request::Resume, None).map(|_| ())
+        self.ask(&Request::Resume, &[]).map(|_| ())
     }
 
     /// Apps that have ended, with the reasons, as far as the agent told by now.
@@ -185,33 +264,25 @@ impl AgentClient {
         std::mem::take(&mut self.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn ask(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<(Response, Vec<FileExtent>), DirectError> {
+    fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<Answer, DirectError> {
         let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        let descriptors: Vec<BorrowedFd<'_>> = file.into_iter().collect();
-        channel.send(&encode(request), &descriptors).map_err(|error| DirectError::Agent(error.to_string()))?;
-        let answer = self.receive(&channel)?;
+        channel.send(&encode(request), descriptors).map_err(|error| DirectError::Agent(error.to_string()))?;
+        let (response, descriptors) = self.receive(&channel)?;
         let mut extents = Vec::new();
-        if matches!(answer, Response::Opened { .. }) {
-            loop {
-                match self.receive(&channel)? {
-                    Response::Extents { list, more } => {
-                        let extent = |(file_offset, namespace_offset, bytes)| FileExtent {
-                            file_offset,
-                            namespace_offset,
-                            bytes,
-                        };
-                        extents.extend(list.into_iter().map(extent));
-                        if !more {
-                            break;
-                        }
-                    }
-                    other => return Err(DirectError::Agent(format!("it says {other:?} where extents should be"))),
-                }
-            }
+        let mut more = matches!(response, Response::Opened { .. });
+        while more {
+            let Response::Extents { list, more: others } = self.receive(&channel)?.0 else {
+                return Err(DirectError::Agent("it says something else where extents should be".to_owned()));
+            };
+            let extent = |(file_offset, namespace_offset, bytes)| FileExtent { file_offset, namespace_offset, bytes };
+            extents.extend(list.into_iter().map(extent));
+            more = others;
         }
-        match answer {
+        match response {
             Response::Refused { reason } => Err(DirectError::Refused(reason)),
-            answer => Ok((answer, extents)),
+            Response::Contended { shared } => Err(DirectError::Contended { shared }),
+            Response::Frozen => Err(DirectError::Frozen),
+            response => Ok(Answer { response, descriptors, extents }),
         }
     }
 }

@@ -9,6 +9,7 @@
 //!   that appending does not go back and forth with every call.
 
 use super::agent_client::DirectError;
+use super::inode::{Inode, State};
 use super::lane::{Action, Operation, Segments};
 use super::mapped::Mapped;
 use super::session::{Session, Undone, add};
@@ -17,104 +18,16 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLockReadGuard};
 
-/// Fewest and most operations that a file stays with the kernel after it was given back, or refused.
-const KERNEL_OPERATIONS_MIN: u32 = 16;
-const KERNEL_OPERATIONS_MAX: u32 = 4096;
 /// How often an operation begins anew since the agent has taken the file back meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// The ways to a file now.
-#[derive(Default)]
-pub(crate) struct State {
-    /// By which it is read and written directly; one grant may be both.
-    read: Option<Arc<Mapped>>,
-    write: Option<Arc<Mapped>>,
-    /// It stays with the kernel (it is mapped into memory, say).
-    is_pinned: bool,
-    files: usize,
-    writers: usize,
-    /// Why it was not taken, the last time.
-    refusal: Option<String>,
-}
-
-impl State {
-    fn way(&self, writes: bool) -> Option<&Arc<Mapped>> {
-        if writes { self.write.as_ref() } else { self.read.as_ref() }
-    }
-
-    fn is_direct(&self) -> bool {
-        self.read.is_some() || self.write.is_some()
-    }
-
-    /// Gives all of it back to the file system.
-    fn give_back(&mut self, session: &Session) -> Result<(), DirectError> {
-        let (read, write) = (self.read.take(), self.write.take());
-        let mut done = Ok(());
-        for mapped in [read, write].into_iter().flatten() {
-            mapped.end();
-            session.drain(&mapped);
-            done = done.and(mapped.give_back());
-        }
-        done
-    }
-}
-
-/// What a session knows of a file, however often it is open.
-#[derive(Default)]
-pub(crate) struct Inode {
-    state: RwLock<State>,
-    /// Operations through the kernel until direct access is tried again.
-    kernel_left: AtomicU32,
-    /// How many it will be the next time.
-    kernel_next: AtomicU32,
-    /// Operations since it was taken directly.
-    direct: AtomicU32,
-}
-
-impl Inode {
-    fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// From now on the kernel, for a time.
-    fn stay_with_kernel(&self) {
-        let next = self.kernel_next.load(Ordering::Relaxed).max(KERNEL_OPERATIONS_MIN);
-        let worth_it = self.direct.swap(0, Ordering::Relaxed) >= next.saturating_mul(4);
-        let now = if worth_it { KERNEL_OPERATIONS_MIN } else { next };
-        self.kernel_left.store(now, Ordering::Relaxed);
-        self.kernel_next.store((now * 2).min(KERNEL_OPERATIONS_MAX), Ordering::Relaxed);
-    }
-
-    /// True where this operation is to go through the kernel.
-    fn is_kernels_turn(&self) -> bool {
-        let less = |left: u32| left.checked_sub(1);
-        self.kernel_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
-    }
-
-    /// Gives the file back, where it is direct, and does something to it while nothing else is under way.
-    pub(crate) fn change<T>(&self, session: &Session, pin: bool, what: impl FnOnce() -> T) -> T {
-        let mut state = self.write();
-        state.is_pinned |= pin;
-        if state.is_direct() {
-            add(&session.counters.given_back);
-            if let Err(error) = state.give_back(session) {
-                tracing::warn!("a file could not be given back to the file system: {error}");
-            }
-            self.stay_with_kernel();
-        }
-        what()
-    }
-}
-
-/// A file that is open.
+/// A file that is open. Its descriptor is its own: until [`File::forget`] or the end of this nothing else is opened under its number, and
+/// while the file is direct it only reads. A process that takes record locks on the file (fcntl, flock) has it stay with the kernel first
+/// ([`File::pin`]): the exchange of descriptors drops locks.
 pub struct File<F: AsFd = OwnedFd> {
     session: Arc<Session>,
     inode: Arc<Inode>,
@@ -123,20 +36,13 @@ pub struct File<F: AsFd = OwnedFd> {
     writes: bool,
     appends: bool,
     durable: bool,
+    /// Its descriptor's number is not used any more.
+    is_forgotten: AtomicBool,
 }
 
 impl<F: AsFd> Drop for File<F> {
     fn drop(&mut self) {
-        if self.session.check().is_err() {
-            return;
-        }
-        let mut state = self.inode.write();
-        state.files -= 1;
-        state.writers -= usize::from(self.writes);
-        // The rights of a process are those of the files that it has open.
-        if state.files == 0 || (state.writers == 0 && state.write.is_some()) {
-            let _ = state.give_back(&self.session);
-        }
+        self.forget();
     }
 }
 
@@ -154,20 +60,20 @@ impl<F: AsFd> File<F> {
     /// Of an open descriptor of a regular file. It is taken directly when it is first used, or by [`File::take`].
     pub fn new(session: &Arc<Session>, descriptor: F) -> Result<Self, DirectError> {
         session.check()?;
-        let flags = rustix::fs::fcntl_getfl(&descriptor)?;
         let stat = rustix::fs::fstat(&descriptor)?;
         if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
             return Err(Errno::INVAL.into());
         }
-        let mode = flags & OFlags::RWMODE;
-        let is_path = flags.contains(OFlags::PATH);
         let inode = session.inode((stat.st_dev, stat.st_ino));
-        let writes = !is_path && mode != OFlags::RDONLY;
-        {
+        let (flags, writes) = {
             let mut state = inode.write();
+            let flags = state.add(descriptor.as_fd())?;
+            let writes = !flags.contains(OFlags::PATH) && flags & OFlags::RWMODE != OFlags::RDONLY;
             state.files += 1;
             state.writers += usize::from(writes);
-        }
+            (flags, writes)
+        };
+        let (mode, is_path) = (flags & OFlags::RWMODE, flags.contains(OFlags::PATH));
         Ok(File {
             session: session.clone(),
             inode,
@@ -176,7 +82,36 @@ impl<F: AsFd> File<F> {
             writes,
             appends: flags.contains(OFlags::APPEND),
             durable: flags.contains(OFlags::DSYNC),
+            is_forgotten: AtomicBool::new(false),
         })
+    }
+
+    fn number(&self) -> RawFd {
+        self.descriptor.as_fd().as_raw_fd()
+    }
+
+    /// Its descriptor is about to be closed, or to be another file's: nothing is done by it any more. Waits for what is under way.
+    pub fn forget(&self) {
+        if self.session.check().is_err() || self.is_forgotten.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.inode.write().remove(&self.session, self.descriptor.as_fd(), self.writes);
+    }
+
+    /// The flags of its descriptor, as `fcntl(F_GETFL)` has them when the file is not direct.
+    pub fn flags(&self) -> Result<OFlags, Errno> {
+        let known = self.inode.write().flags(self.number());
+        known.map_or_else(|| rustix::fs::fcntl_getfl(&self.descriptor), Ok)
+    }
+
+    /// Changes them as `fcntl(F_SETFL)` does. A file that begins or ceases to append by that is made anew of its descriptor.
+    pub fn set_flags(&self, flags: OFlags) -> Result<(), Errno> {
+        self.inode.write().set_flags(self.number(), flags)
+    }
+
+    /// Gives it back to the file system now: all descriptors of it are what they were opened as. It is taken again later.
+    pub fn give_back(&self) -> Result<(), Errno> {
+        self.inode.change(&self.session, false, || Ok(()))
     }
 
     /// The session that it is open in.
@@ -207,7 +142,7 @@ impl<F: AsFd> File<F> {
     /// Takes it directly now, as far as the descriptor goes; an error says why not, and it goes through the kernel.
     pub fn take(&self) -> Result<(), DirectError> {
         self.session.check()?;
-        self.inode.kernel_left.store(0, Ordering::Relaxed);
+        self.inode.end_kernels_turn();
         if self.appends && self.writes {
             return Err(DirectError::Refused("it is open for appending".to_owned()));
         }
@@ -222,22 +157,16 @@ impl<F: AsFd> File<F> {
         if state.is_pinned {
             return Err(DirectError::Refused("it is used through the kernel, by a mapping into memory say".to_owned()));
         }
-        match self.session.map(&self.descriptor) {
-            Ok(mapped) => {
-                if self.writes {
-                    state.write = Some(mapped.clone());
-                }
-                if self.reads && (state.read.is_none() || self.writes) {
-                    state.read = Some(mapped);
-                }
+        match state.take(&self.session) {
+            Ok(()) => {
                 state.refusal = None;
                 add(&self.session.counters.opened);
-                self.inode.direct.store(0, Ordering::Relaxed);
-                Ok(())
+                self.inode.begin_direct();
+                let refused =
+                    || DirectError::Refused("the agent does not know any more that it may be written".to_owned());
+                state.way(writes).map(|_| ()).ok_or_else(refused)
             }
             Err(error) => {
-                // All of it one way.
-                let _ = state.give_back(&self.session);
                 state.refusal = Some(error.to_string());
                 add(&self.session.counters.refused);
                 self.inode.stay_with_kernel();
@@ -249,8 +178,7 @@ impl<F: AsFd> File<F> {
     /// The agent has taken a grant back: so do we.
     fn lost(&self, mapped: &Arc<Mapped>) {
         let mut state = self.inode.write();
-        let is_it = |way: &Option<Arc<Mapped>>| way.as_ref().is_some_and(|it| Arc::ptr_eq(it, mapped));
-        if is_it(&state.read) || is_it(&state.write) {
+        if state.grant().is_some_and(|it| Arc::ptr_eq(it, mapped)) {
             let _ = state.give_back(&self.session);
         }
     }
@@ -348,7 +276,7 @@ impl<F: AsFd> File<F> {
     /// By which grant it is synced; `None`: by the kernel.
     pub(crate) fn sync_way(&self) -> (RwLockReadGuard<'_, State>, Option<Arc<Mapped>>) {
         let state = self.inode.read();
-        let mapped = state.write.as_ref().or(state.read.as_ref()).cloned();
+        let mapped = state.grant().cloned();
         (state, mapped)
     }
 
@@ -405,7 +333,7 @@ impl<F: AsFd> File<F> {
                 return (state, way);
             }
             if writes && self.appends {
-                let way = if state.is_direct() { Way::Change } else { Way::Kernel };
+                let way = if state.is_direct() || state.has_placeholders() { Way::Change } else { Way::Kernel };
                 return (state, way);
             }
             let is_inside = |bytes_of_file: u64| offset < bytes_of_file && offset + bytes as u64 <= bytes_of_file;
@@ -415,7 +343,8 @@ impl<F: AsFd> File<F> {
             // What another process has directly is read as that process writes it.
             let is_others = || freeze::is_immutable(self.descriptor.as_fd()) && !state.is_direct();
             if state.is_pinned || !is_worth || (self.inode.is_kernels_turn() && !is_others()) {
-                let way = if writes && state.is_direct() { Way::Change } else { Way::Kernel };
+                let changes = writes && (state.is_direct() || state.has_placeholders());
+                let way = if changes { Way::Change } else { Way::Kernel };
                 return (state, way);
             }
             drop(state);
@@ -444,7 +373,7 @@ impl<F: AsFd> File<F> {
                 Way::Change => {
                     drop(state);
                     let once = || self.through_kernel(action, offset, &mut memory);
-                    let done = self.inode.change(&self.session, false, once);
+                    let done: Result<usize, DirectError> = self.inode.change(&self.session, false, once);
                     return (done, memory);
                 }
             };
@@ -489,7 +418,7 @@ impl<F: AsFd> File<F> {
                 add(&counters.direct_writes);
             }
         }
-        add_one(&self.inode.direct);
+        self.inode.count_direct();
     }
 
     fn through_kernel(&self, action: Action, offset: u64, memory: &mut Segments) -> Result<usize, DirectError> {
@@ -510,13 +439,6 @@ impl<F: AsFd> File<F> {
                 self.session.insist(descriptor, write)?
             }
         })
-    }
-}
-
-/// Counts up to where it says enough.
-fn add_one(counter: &AtomicU32) {
-    if counter.load(Ordering::Relaxed) < u32::MAX / 2 {
-        counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 

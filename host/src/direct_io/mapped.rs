@@ -23,6 +23,8 @@ pub struct Mapped {
     is_closed: AtomicBool,
     /// Something was written by it.
     written: AtomicBool,
+    /// The file is not asked for by its rights again.
+    forgets: AtomicBool,
     /// Nothing more may begin: it is about to be given back.
     ended: AtomicBool,
     /// Operations of blocking calls that are under way by it.
@@ -64,6 +66,7 @@ impl Mapped {
             forks: forks(),
             is_closed: AtomicBool::new(false),
             written,
+            forgets: AtomicBool::new(false),
             ended,
             users: AtomicU32::new(0),
         }
@@ -75,7 +78,12 @@ impl Mapped {
         if self.forks != forks() || self.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        self.agent.close(self.number, !self.written.load(Ordering::Acquire))
+        self.agent.close(self.number, !self.written.load(Ordering::Acquire), self.forgets.load(Ordering::Relaxed))
+    }
+
+    /// The file is not asked for by its rights once more when this has been given back.
+    pub(crate) fn forget(&self) {
+        self.forgets.store(true, Ordering::Relaxed);
     }
 
     /// Gives it back: when this returns, the file is the file system's own again.

@@ -13,7 +13,7 @@ use base_io_host::Geometry;
 use direct_io_host::wire::{Arguments, handler};
 use direct_io_host::{FileExtent, Piece};
 use std::future::Future;
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -25,9 +25,14 @@ pub struct DirectFile {
 }
 
 impl DirectFile {
-    /// Opens directly what the process has open as `file`: for reading, writing or both, as the descriptor is. `hre` is an endpoint
-    /// of this process. Waits for the agent.
-    pub fn open(agent: &Arc<AgentClient>, hre: Arc<dyn Hre>, file: impl AsFd) -> Result<DirectFile, DirectError> {
+    /// Opens directly what the process has open as `file`: for reading, writing or both, as the descriptor is, which is closed. Refused
+    /// where the process has other descriptors by which the file can be written. `hre` is an endpoint of this process. Waits for the
+    /// agent.
+    pub fn open(
+        agent: &Arc<AgentClient>,
+        hre: Arc<dyn Hre>,
+        file: impl Into<OwnedFd>,
+    ) -> Result<DirectFile, DirectError> {
         Ok(DirectFile { hre, mapped: agent.open(file)? })
     }
 

@@ -9,7 +9,7 @@
 //!   one of its own.
 
 use super::agent_client::{AgentClient, DirectError};
-use super::file::Inode;
+use super::inode::Inode;
 use super::lane::{Lane, LaneOptions, Operation};
 use super::mapped::Mapped;
 use super::reach::{Reach, Way};
@@ -173,6 +173,9 @@ pub(crate) struct Undone {
     pub way: u64,
 }
 
+/// What replaces descriptors.
+pub(crate) type GiveUp<'a> = &'a mut dyn FnMut() -> Result<(), DirectError>;
+
 /// A session: one a process and device, since grants are the process'; what the agent takes back for the sake of one session of a process
 /// another would not notice in time.
 pub struct Session {
@@ -304,34 +307,67 @@ impl Session {
         true
     }
 
-    fn ask_for(&self, file: BorrowedFd<'_>) -> Result<Mapped, DirectError> {
-        // The agent grants nothing to a process that the device does not know.
-        self.with_way(|_, _| Ok(()))?;
-        self.agent()?.open(file)
-    }
-
-    /// Asks the agent for a file; once more where the agent had been started again since, or has taken files back.
-    pub(crate) fn map(&self, file: impl AsFd) -> Result<Arc<Mapped>, DirectError> {
+    /// Asks the agent for a file, by descriptors that show what the process may do with it; `again`, and by what was shown before. `give_up`
+    /// replaces the descriptors that write, where there are any. Once more where the agent had been started again since, or has taken
+    /// files back.
+    pub(crate) fn map(
+        &self,
+        descriptors: &[BorrowedFd<'_>],
+        again: bool,
+        mut give_up: Option<GiveUp<'_>>,
+    ) -> Result<Arc<Mapped>, DirectError> {
         // One at a time: nothing is granted while old grants end.
         let mut granted = lock(&self.granted);
-        let file = file.as_fd();
-        let mut mapped = self.ask_for(file);
+        // What has been given up shows nothing any more.
+        let mut is_given_up = false;
+        let mut ask = |is_given_up: &mut bool| {
+            // The agent grants nothing to a process that the device does not know.
+            self.with_way(|_, _| Ok(()))?;
+            let give_up = give_up.as_mut().map(|give_up| {
+                || {
+                    *is_given_up = true;
+                    give_up()
+                }
+            });
+            self.agent()?.open_for(descriptors, again, give_up)
+        };
+        let mut mapped = ask(&mut is_given_up);
         if matches!(mapped, Err(DirectError::Agent(_))) {
             *lock(&self.agent) = None;
             // Over a network all that this process had went with that agent.
             self.leave_way(None, false);
             self.end_all(&mut granted);
-            mapped = self.ask_for(file);
+            if !is_given_up {
+                mapped = ask(&mut is_given_up);
+            }
         }
         if matches!(mapped, Err(DirectError::Stale)) {
             self.end_all(&mut granted);
             self.agent()?.acknowledge()?;
-            mapped = self.ask_for(file);
+            if !is_given_up {
+                mapped = ask(&mut is_given_up);
+            }
         }
         let mapped = Arc::new(mapped?);
         granted.retain(|one| one.strong_count() > 0);
         granted.push(Arc::downgrade(&mapped));
         Ok(mapped)
+    }
+
+    /// The last descriptor of a file that the agent knows is about to be closed.
+    pub(crate) fn forget(&self, descriptor: BorrowedFd<'_>) {
+        let agent = lock(&self.agent).as_ref().map(|agent| agent.client.clone());
+        // An agent that is gone knows nothing of it.
+        let _ = agent.map(|agent| agent.forget(descriptor));
+    }
+
+    /// A descriptor with these flags, where the process may not open the file so any more and the agent knows that it might.
+    pub(crate) fn reopen(&self, descriptor: BorrowedFd<'_>, flags: OFlags) -> Result<std::os::fd::OwnedFd, Errno> {
+        let agent = self.agent().map_err(|_| Errno::ACCESS)?;
+        agent.reopen(descriptor, flags.bits()).map_err(|error| {
+            tracing::debug!("a file is not opened anew: {error}");
+            Errno::ACCESS
+        })
     }
 
     /// Ends all grants, since what they say may be old: waits until nothing is done by them any more. Files notice and ask again.

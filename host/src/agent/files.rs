@@ -1,0 +1,504 @@
+//! Files of processes: prepared, opened, released and closed.
+//!
+//! What always holds:
+//! - a file is granted in this order: it is made immutable; the process replaces its descriptors; the lease proves that it is open for
+//!   writing nowhere; its extents are asked for; permissions are installed; the lease still stands;
+//! - a file that is being opened or closed by one thread is left to it by all others;
+//! - a permission is taken from the list before it is revoked, and nothing installs it again in between: who installs and who takes off
+//!   the list do so by turns (`order`);
+//! - nothing here keeps a lock of the agent's while it calls a file system.
+
+use super::fault::Fault;
+use super::freeze::is_immutable;
+use super::freezes::{UnderWay, Watch};
+use super::hold::Hold;
+use super::judge::{against_mount, judge, places};
+use super::message::{PREPARED_MAX, VERSION};
+use super::serving::{READ, WRITE};
+use super::{Agent, CONTENDED_MAX, Connected, FILES_MAX, Known, OpenFile, Refusal, Stage, Way, extents};
+use crate::control::PermissionInfo;
+use direct_io_host::FileExtent;
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longest wait for files that are being opened or closed.
+const RELEASE_MAX: Duration = Duration::from_secs(10);
+/// Wait between two looks at one.
+const RELEASE_LOOK: Duration = Duration::from_millis(1);
+
+/// How late a planted fault is.
+const FAULT_LATE: Duration = Duration::from_millis(500);
+
+/// What came of opening a file.
+pub(super) struct Granted {
+    pub file: u32,
+    pub bytes: u64,
+    pub rights: u32,
+    pub nsid: u32,
+    pub extents: Vec<FileExtent>,
+}
+
+/// What came of asking for one.
+pub(super) enum Asked {
+    Prepared(u32),
+    Granted(Granted),
+}
+
+/// A file that is being closed: the process in the device, the hold, what was permitted, whether to write, and what a freeze waits for.
+type Closing = (Option<u32>, Arc<Hold>, Vec<PermissionInfo>, bool, Option<UnderWay>);
+
+impl Agent {
+    /// Number of a process in the device: which the device's socket told it when the process connected there, or by which the process was
+    /// let in.
+    async fn process(&self, key: u64, user: u32, identity: (u64, u64)) -> Result<u32, String> {
+        let Way::Memory(device) = &self.way else {
+            let known = self.state().connected.get(&key).and_then(|connected| connected.process);
+            return known
+                .ok_or_else(|| "the device knows nothing of this process: ask for an endpoint first".to_owned());
+        };
+        let known = self.control.processes().await.map_err(|error| error.to_string())?;
+        let found = known.iter().find(|info| info.identity == identity && info.user == user);
+        found.map(|info| info.process).ok_or_else(|| {
+            format!("the device knows no endpoint of this process: open one at {} first", device.display())
+        })
+    }
+
+    /// Opens a file, or prepares it where the process has to give descriptors up first.
+    pub(super) async fn open(
+        &self,
+        key: u64,
+        (user, identity): (u32, (u64, u64)),
+        (version, again, ready): (u32, bool, bool),
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Asked, Refusal> {
+        if version != VERSION {
+            return Err(format!("the agent speaks version {VERSION}, not {version}").into());
+        }
+        let known = |file| match again {
+            true => self.state().connected.get(&key).map_or(0, |connected| connected.known_rights(file)),
+            false => 0,
+        };
+        let judged = judge(&descriptors, user, known)?;
+        let place = self.places.find(judged.key.0);
+        let place = place.ok_or("it is not on a block device that is a namespace which the agent serves")?;
+        let process = self.process(key, user, identity).await?;
+        let hold = {
+            // Under the same lock as a release looks for who has it.
+            let mut state = self.state();
+            if state.connected.values().any(|other| other.changes == Some(judged.key)) {
+                return Err("a process is changing it through the file system".into());
+            }
+            let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
+            connected.process = Some(process);
+            if connected.files.len() >= FILES_MAX {
+                return Err(format!("this process has {FILES_MAX} files open directly, which is the most").into());
+            }
+            self.holds.reserve(judged.key)
+        };
+        let prepared = self.prepare(&hold, &descriptors, judged.rights);
+        // Whatever of them could be written by is the agent's no longer.
+        drop(descriptors);
+        let watch = match prepared {
+            Ok(watch) => watch,
+            Err(why) => {
+                self.holds.release(&hold);
+                return Err(why);
+            }
+        };
+        let (stage, descriptor, file) = (Stage::Prepared(Instant::now()), hold.descriptor(), hold.key());
+        let (rights, permissions) = (judged.rights, Vec::new());
+        let number = {
+            let mut state = self.state();
+            let Some(connected) = state.connected.get_mut(&key) else {
+                drop(state);
+                self.holds.release(&hold);
+                return Err("the connection has ended".into());
+            };
+            connected.next_file = connected.next_file.wrapping_add(1);
+            connected.files.insert(connected.next_file, OpenFile { hold, rights, place, stage, permissions, watch });
+            if let Some(descriptor) = descriptor {
+                connected.know(file, rights, descriptor);
+            }
+            connected.next_file
+        };
+        match ready {
+            true => self.confirm(key, number).await.map(Asked::Granted),
+            false => Ok(Asked::Prepared(number)),
+        }
+    }
+
+    fn prepare(&self, hold: &Hold, descriptors: &[OwnedFd], rights: u32) -> Result<Option<Arc<Watch>>, Refusal> {
+        let device = hold.key().0;
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo");
+        let mounts = mounts.map_err(|error| format!("how it is mounted cannot be found out ({error})"))?;
+        if let Some(why) = against_mount(device, &mounts) {
+            return Err(why.into());
+        }
+        if self.freezes.is_frozen(device) {
+            return Err(Refusal::Frozen);
+        }
+        let writes = rights & WRITE != 0;
+        let watch = writes.then(|| self.freezes.watch(device, &places(device, &mounts))).transpose()?;
+        let first = descriptors.first().ok_or("it has no descriptor")?;
+        self.holds.freeze(hold, first.as_fd())?;
+        Ok(watch)
+    }
+
+    /// Grants a file that was prepared, if nobody has it open for writing. Where it fails the file is closed.
+    pub(super) async fn confirm(&self, key: u64, file: u32) -> Result<Granted, Refusal> {
+        let found = {
+            let mut state = self.state();
+            let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
+            let process = connected.process.ok_or("the device does not know this process")?;
+            let found = connected.files.get_mut(&file).filter(|found| matches!(found.stage, Stage::Prepared(_)));
+            let found = found.ok_or("it was taken back meanwhile")?;
+            found.stage = Stage::Busy;
+            (process, found.hold.clone(), found.place, found.rights, found.watch.clone())
+        };
+        let (process, hold, (nsid, offset), rights, watch) = found;
+        // Until the permissions are on the list, or taken back.
+        let (granted, _under_way) = match watch.as_ref().map(|watch| watch.begin()).transpose() {
+            Ok(under_way) => (self.grant(process, &hold, (nsid, offset), rights).await, under_way),
+            Err(why) => (Err((why, Vec::new())), None),
+        };
+        let (done, permissions) = match granted {
+            Ok((bytes, extents, permissions)) => (Ok(Granted { file, bytes, rights, nsid, extents }), permissions),
+            Err((why, permissions)) => (Err(why), permissions),
+        };
+        if let Some(found) = self.state().connected.get_mut(&key).and_then(|it| it.files.get_mut(&file)) {
+            (found.stage, found.permissions) = (Stage::Granted, permissions);
+        }
+        if done.is_err() {
+            self.close(key, file, true, false).await?;
+        }
+        done
+    }
+
+    /// Proves a file, settles it, and installs the permissions for what it has. With an error: what may have been installed.
+    async fn grant(
+        &self,
+        process: u32,
+        hold: &Hold,
+        (nsid, offset): (u32, u64),
+        rights: u32,
+    ) -> Result<(u64, Vec<FileExtent>, Vec<PermissionInfo>), (Refusal, Vec<PermissionInfo>)> {
+        let nothing = |why: Refusal| (why, Vec::new());
+        let late = self.faults.has(Fault::GrantFirst);
+        if !late {
+            self.holds.prove(hold).map_err(nothing)?;
+        }
+        let descriptor = hold.descriptor().ok_or_else(|| nothing("it was taken back meanwhile".into()))?;
+        let (bytes, found) = settle(&descriptor, offset).map_err(|why| nothing(why.into()))?;
+        let permissions = self.permissions(nsid, &found, rights);
+        if let Err(error) = self.control.grant(process, &permissions).await {
+            // Some of it may have been installed.
+            return Err((error.to_string().into(), permissions));
+        }
+        if late && let Err(why) = self.holds.prove(hold) {
+            return Err((why, permissions));
+        }
+        // Whoever began to open it for writing before it was immutable is seen by now, or waits until the lease is given up.
+        if !hold.is_whole() && !self.faults.has(Fault::NoLease) {
+            return Err((Refusal::OpenForWriting(hold.key()), permissions));
+        }
+        Ok((bytes, found, permissions))
+    }
+
+    /// Closes a file; one that is closed already is closed. Where the device does not revoke, it stays as it is, and this may be tried
+    /// again.
+    pub(super) async fn close(&self, key: u64, file: u32, unchanged: bool, forget: bool) -> Result<(), Refusal> {
+        let begun = Instant::now();
+        let taken = loop {
+            match self.take_for_closing(key, file).await? {
+                Some(taken) => break taken,
+                None if begun.elapsed() >= RELEASE_MAX => {
+                    return Err("it is being opened or closed, and that does not come to an end".into());
+                }
+                None => tokio::time::sleep(RELEASE_LOOK).await,
+            }
+        };
+        let Some((process, hold, permissions, writable, under_way)) = taken else {
+            return Ok(());
+        };
+        let whole: Vec<PermissionInfo> =
+            permissions.iter().map(|it| PermissionInfo { rights: READ | WRITE, ..*it }).collect();
+        if let Some(process) = process {
+            // Where the process is gone, its permissions are: this waits for what was under way all the same.
+            if let Err(error) = self.control.revoke(process, &whole).await {
+                if let Some(found) = self.state().connected.get_mut(&key).and_then(|it| it.files.get_mut(&file)) {
+                    (found.stage, found.permissions) = (Stage::Granted, permissions);
+                }
+                return Err(format!("its permissions could not be taken back, and it stays immutable: {error}").into());
+            }
+            self.restore_kept(process, hold.key(), (key, file)).await;
+        }
+        drop(under_way);
+        if writable && !unchanged {
+            hold.note_write();
+        }
+        match self.freezes.is_frozen(hold.key().0) {
+            // It would wait for the file system.
+            true => self.holds.defer(&hold),
+            false => self.holds.release(&hold),
+        }
+        if let Some(connected) = self.state().connected.get_mut(&key) {
+            connected.files.remove(&file);
+            if forget && !connected.files.values().any(|other| other.hold.key() == hold.key()) {
+                connected.known.remove(&hold.key());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a file's permissions off the list, and leaves it to the caller. `None`: another thread has it; nothing inside: it is gone.
+    async fn take_for_closing(&self, key: u64, file: u32) -> Result<Option<Option<Closing>>, String> {
+        let _turn = self.order.lock().await;
+        let mut state = self.state();
+        let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
+        let process = connected.process;
+        let Some(found) = connected.files.get_mut(&file) else { return Ok(Some(None)) };
+        if matches!(found.stage, Stage::Busy) {
+            return Ok(None);
+        }
+        found.stage = Stage::Busy;
+        let permissions = std::mem::take(&mut found.permissions);
+        let under_way = found.watch.as_ref().map(|watch| watch.begin_revoking());
+        Ok(Some(Some((process, found.hold.clone(), permissions, found.rights & WRITE != 0, under_way))))
+    }
+
+    /// Installs again what other open files of a process allow in the same file.
+    async fn restore_kept(&self, process: u32, file: (u64, u64), but: (u64, u32)) {
+        let _turn = self.order.lock().await;
+        let kept: Vec<PermissionInfo> = {
+            let state = self.state();
+            let of = state.connected.iter().filter(|(_, other)| other.process == Some(process));
+            let all = of.flat_map(|(key, other)| other.files.iter().map(|(number, file)| ((*key, *number), file)));
+            let same = all.filter(|(which, other)| *which != but && other.hold.key() == file);
+            same.flat_map(|(_, other)| &other.permissions).copied().collect()
+        };
+        if !kept.is_empty() {
+            // What is missing then is missed, and asked for.
+            let _ = self.control.grant(process, &kept).await;
+        }
+    }
+
+    /// Takes a file back from all that have it, for a process that is going to change it through the file system.
+    /// Its own it closes as well: it asks when it has given back what it knew of it.
+    pub(super) async fn release(&self, key: u64, user: u32, mut descriptors: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let (Some(descriptor), true) = (descriptors.pop(), descriptors.is_empty()) else {
+            return Err("one descriptor comes with the request to release a file".into());
+        };
+        let stat = rustix::fs::fstat(&descriptor).map_err(|error| error.to_string())?;
+        if user != 0 && stat.st_uid != user {
+            return Err("it belongs to another user: only its owner may have it released".into());
+        }
+        self.take_back((stat.st_dev, stat.st_ino), Some(key)).await
+    }
+
+    /// Takes a file back from all that have it. `by`: who is going to change it, and may until it says that it has.
+    pub(super) async fn take_back(&self, released: (u64, u64), by: Option<u64>) -> Result<(), Refusal> {
+        let begun = Instant::now();
+        loop {
+            let found: Vec<(u64, u32)> = {
+                let mut state = self.state();
+                if let Some(connected) = by.and_then(|by| state.connected.get_mut(&by)) {
+                    connected.changes = Some(released);
+                }
+                let of = |(key, connected): (&u64, &Connected)| {
+                    let (key, files) = (*key, connected.files.iter());
+                    let those = files.filter(|(_, file)| file.hold.key() == released).map(|(number, _)| (key, *number));
+                    those.collect::<Vec<_>>()
+                };
+                state.connected.iter().flat_map(of).collect()
+            };
+            for (holder, file) in found {
+                if let Some(connected) = self.state().connected.get_mut(&holder).filter(|_| Some(holder) != by) {
+                    connected.is_stale = true;
+                }
+                // Closed by its holder meanwhile is as good.
+                if let Err(why) = self.close(holder, file, false, false).await {
+                    tracing::warn!("a file is not taken back yet: {why:?}");
+                }
+            }
+            // One that was being opened is found the next time.
+            if !self.holds.contains(released) {
+                return Ok(());
+            }
+            if self.freezes.is_frozen(released.0) {
+                return Err(Refusal::Frozen);
+            }
+            if begun.elapsed() > RELEASE_MAX {
+                return Err("another process is opening or closing it, and does not come to an end".into());
+            }
+            tokio::time::sleep(RELEASE_LOOK).await;
+        }
+    }
+
+    /// A file system is being frozen: nothing can be written past it when this returns, and it goes on being frozen. Calls no file system.
+    pub(super) async fn let_freeze(&self, device: u64) {
+        if self.faults.has(Fault::HolderFirst) {
+            self.freezes.let_go(device);
+            tokio::time::sleep(FAULT_LATE).await;
+        }
+        let mut taken: Vec<(u32, Vec<PermissionInfo>)> = Vec::new();
+        while !self.stopping() {
+            {
+                let _turn = self.order.lock().await;
+                let mut state = self.state();
+                for connected in state.connected.values_mut() {
+                    let on_it = connected.files.values_mut().filter(|file| file.hold.key().0 == device);
+                    let written = on_it.filter(|file| file.rights & WRITE != 0 && !file.permissions.is_empty());
+                    for file in written {
+                        connected.is_stale = true;
+                        let permissions = std::mem::take(&mut file.permissions);
+                        taken.extend(connected.process.map(|process| (process, permissions)));
+                        file.hold.note_write();
+                    }
+                }
+            }
+            let mut left = Vec::new();
+            for (process, permissions) in taken {
+                let whole = permissions.iter().map(|it| PermissionInfo { rights: READ | WRITE, ..*it });
+                if let Err(error) = self.control.revoke(process, &whole.collect::<Vec<_>>()).await {
+                    tracing::error!("a frozen file system waits for a revocation: {error}");
+                    left.push((process, permissions));
+                }
+            }
+            taken = left;
+            if taken.is_empty() && !self.freezes.is_busy(device) {
+                return self.freezes.let_go(device);
+            }
+            tokio::time::sleep(RELEASE_LOOK).await;
+        }
+    }
+
+    /// A descriptor by which the process may write the file, where it proved before that it may, and the file's mode has changed since.
+    pub(super) fn reopen(&self, key: u64, flags: u32, descriptors: &[OwnedFd]) -> Result<OwnedFd, String> {
+        let [descriptor] = descriptors else {
+            return Err("one descriptor comes with the request to open a file anew".to_owned());
+        };
+        let stat = rustix::fs::fstat(descriptor).map_err(|error| error.to_string())?;
+        let known = {
+            let state = self.state();
+            let connected = state.connected.get(&key).ok_or("the connection has ended")?;
+            connected.known.get(&(stat.st_dev, stat.st_ino)).map(|known| (known.rights, known.descriptor.clone()))
+        };
+        let (rights, descriptor) = known.ok_or("this connection has not opened that file")?;
+        let kept = OFlags::RWMODE | OFlags::APPEND | OFlags::DIRECT | OFlags::NOATIME | OFlags::SYNC | OFlags::DSYNC;
+        let flags = OFlags::from_bits_retain(flags) & kept;
+        let wanted = match flags & OFlags::RWMODE {
+            OFlags::RDONLY => READ,
+            OFlags::WRONLY => WRITE,
+            _ => READ | WRITE,
+        };
+        if rights & wanted != wanted {
+            return Err("this connection has not opened that file so".to_owned());
+        }
+        if is_immutable(descriptor.as_fd()) {
+            return Err("it is open directly".to_owned());
+        }
+        let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        // Never waits for a lease; which the process' own descriptor may do.
+        let opened = rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
+        let opened = opened.map_err(|error| error.to_string())?;
+        rustix::fs::fcntl_setfl(&opened, flags - OFlags::RWMODE).map_err(|error| error.to_string())?;
+        Ok(opened)
+    }
+
+    /// Notes that a process did not get a file since it is open for writing; true where another process asks for it as well.
+    pub(super) fn note_contended(&self, key: u64, file: (u64, u64)) -> bool {
+        let mut state = self.state();
+        if let Some(connected) = state.connected.get_mut(&key)
+            && !connected.contended.contains(&file)
+        {
+            connected.contended.push_back(file);
+            if connected.contended.len() > CONTENDED_MAX {
+                connected.contended.pop_front();
+            }
+        }
+        let mut others = state.connected.iter().filter(|(other, _)| **other != key);
+        others.any(|(_, other)| other.contended.contains(&file) || other.known.contains_key(&file))
+    }
+
+    /// Forgets what a process showed of a file that it does not have open.
+    pub(super) fn forget(&self, key: u64, descriptors: &[OwnedFd]) {
+        let Some(Ok(stat)) = descriptors.first().map(rustix::fs::fstat) else { return };
+        let file = (stat.st_dev, stat.st_ino);
+        if let Some(connected) = self.state().connected.get_mut(&key)
+            && !connected.files.values().any(|open| open.hold.key() == file)
+        {
+            connected.known.remove(&file);
+        }
+    }
+
+    /// Closes what a process prepared and did not confirm in time.
+    pub(super) async fn expire(&self, key: u64) {
+        let expired: Vec<u32> = {
+            let state = self.state();
+            let Some(connected) = state.connected.get(&key) else { return };
+            let is_old = |file: &OpenFile| matches!(file.stage, Stage::Prepared(at) if at.elapsed() >= PREPARED_MAX);
+            connected.files.iter().filter(|(_, file)| is_old(file)).map(|(number, _)| *number).collect()
+        };
+        for file in expired {
+            let _ = self.close(key, file, true, false).await;
+        }
+    }
+
+    /// Closes all files of a process; how many could not be closed.
+    pub(super) async fn close_all(&self, key: u64) -> usize {
+        let files: Vec<u32> = {
+            let state = self.state();
+            state.connected.get(&key).map_or_else(Vec::new, |connected| connected.files.keys().copied().collect())
+        };
+        let mut left = 0;
+        for file in files {
+            if let Err(why) = self.close(key, file, false, false).await {
+                tracing::error!("the permissions of a process that ended could not be taken back: {why:?}");
+                left += 1;
+            }
+        }
+        left
+    }
+
+    /// Files that are frozen now.
+    pub fn frozen(&self) -> usize {
+        self.holds.count()
+    }
+}
+
+impl Connected {
+    fn known_rights(&self, file: (u64, u64)) -> u32 {
+        self.known.get(&file).map_or(0, |known| known.rights)
+    }
+
+    /// Notes that the process has proved to have these rights; of too many files that it does not have open, the oldest are forgotten.
+    fn know(&mut self, file: (u64, u64), rights: u32, descriptor: Arc<OwnedFd>) {
+        self.next_known += 1;
+        let known = self.known.entry(file).or_insert(Known { rights: 0, descriptor: descriptor.clone(), since: 0 });
+        known.rights |= rights;
+        (known.descriptor, known.since) = (descriptor, self.next_known);
+        if self.known.len() > FILES_MAX {
+            let is_open = |file: &(u64, u64)| self.files.values().any(|open| open.hold.key() == *file);
+            let oldest = self.known.iter().filter(|(file, _)| !is_open(file)).min_by_key(|(_, known)| known.since);
+            if let Some(oldest) = oldest.map(|(file, _)| *file) {
+                self.known.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// Settles a file: its length, and its extents in the namespace, of which its block device begins at `offset`.
+fn settle(descriptor: &OwnedFd, offset: u64) -> Result<(u64, Vec<FileExtent>), String> {
+    rustix::fs::fsync(descriptor).map_err(|error| format!("it cannot be synced ({error})"))?;
+    // What the page cache holds is on the device now; let nobody read it there when it is old.
+    let _ = rustix::fs::fadvise(descriptor, 0, None, rustix::fs::Advice::DontNeed);
+    let bytes = rustix::fs::fstat(descriptor).map_err(|error| error.to_string())?.st_size as u64;
+    let mut found = extents::of_file(descriptor.as_fd())?;
+    for extent in &mut found {
+        extent.namespace_offset += offset;
+    }
+    extents::cut(&mut found, bytes);
+    Ok((bytes, found))
+}

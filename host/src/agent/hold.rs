@@ -1,0 +1,323 @@
+//! Files that are kept as they are: immutable, and open for writing nowhere, which a lease proves.
+//!
+//! What always holds:
+//! - a file is in the journal before it is made immutable, and until it is no longer;
+//! - a permission is installed only for a file that [`Holds::prove`] has proved, and the file thaws only when its last user says that
+//!   the device has answered the revocation;
+//! - a file that cannot be thawed stays immutable and listed; it is tried again ([`Holds::retry`]);
+//! - calls on a file wait for nobody but who is busy with the same file: a file system that blocks keeps others' files from nobody.
+
+use super::fault::{Fault, Faults};
+use super::journal::{Journal, Key};
+use super::{Refusal, freeze, lease, lock};
+use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a file may still be open for writing when its lease is asked for: another process of the same program may be replacing its
+/// descriptors just now.
+const PROOF_PATIENCE: Duration = Duration::from_millis(20);
+/// How long an agent that begins waits for what the one before it left.
+const THAW_MAX: Duration = Duration::from_secs(10);
+/// Wait between two looks.
+const PROOF_LOOK: Duration = Duration::from_millis(1);
+
+enum Phase {
+    Thawed,
+    Frozen(Kept),
+}
+
+struct Kept {
+    /// Open for reading alone. It keeps the file system mounted and the file there, and holds the lease.
+    descriptor: Arc<OwnedFd>,
+    was_immutable: bool,
+    is_proved: bool,
+}
+
+/// A file that somebody has open directly, or is about to.
+pub(super) struct Hold {
+    key: Key,
+    phase: Mutex<Phase>,
+    /// It was written past the file system, which knows nothing of that.
+    written: AtomicBool,
+    /// It could not be thawed, which has been said.
+    is_stuck: AtomicBool,
+}
+
+impl Hold {
+    /// Device and inode.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Its descriptor, while it is frozen.
+    pub fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        match &*lock(&self.phase) {
+            Phase::Frozen(kept) => Some(kept.descriptor.clone()),
+            Phase::Thawed => None,
+        }
+    }
+
+    /// Its modification time is to be set.
+    pub fn note_write(&self) {
+        self.written.store(true, Ordering::Relaxed);
+    }
+
+    /// True where it is known that somebody waits to open the file for writing; false as well while another thread is busy with it.
+    fn is_broken(&self) -> bool {
+        let Ok(phase) = self.phase.try_lock() else { return false };
+        matches!(&*phase, Phase::Frozen(kept) if kept.is_proved && !lease::is_whole(kept.descriptor.as_fd()))
+    }
+
+    /// True while nobody has it open for writing, or is about to.
+    pub fn is_whole(&self) -> bool {
+        match &*lock(&self.phase) {
+            Phase::Frozen(kept) => kept.is_proved && lease::is_whole(kept.descriptor.as_fd()),
+            Phase::Thawed => false,
+        }
+    }
+}
+
+struct Entry {
+    hold: Arc<Hold>,
+    users: usize,
+}
+
+/// All of them.
+pub(super) struct Holds {
+    all: Mutex<BTreeMap<Key, Entry>>,
+    journal: Arc<Mutex<Journal>>,
+    stuck: Mutex<Vec<Arc<Hold>>>,
+    /// What an agent before this one left, by device.
+    thawing: Mutex<Vec<(u64, std::thread::JoinHandle<()>)>>,
+    faults: Arc<Faults>,
+}
+
+impl Holds {
+    /// Begins with nothing held: thaws what the journal lists.
+    pub fn open(state: PathBuf, faults: Arc<Faults>) -> Result<Self, String> {
+        let journal = Arc::new(Mutex::new(Journal::open(state)?));
+        let mut left: BTreeMap<u64, Vec<(Key, PathBuf)>> = BTreeMap::new();
+        for (key, path) in lock(&journal).frozen() {
+            left.entry(key.0).or_default().push((*key, path.clone()));
+        }
+        // One that is frozen now waits; others do not wait for it.
+        let thawing: Vec<(u64, std::thread::JoinHandle<()>)> = left
+            .into_iter()
+            .map(|(device, files)| {
+                let journal = journal.clone();
+                let thread = std::thread::Builder::new().name("willow-agent-thaw".to_owned());
+                let thread = thread.spawn(move || thaw_all(&journal, &files));
+                thread.map(|thread| (device, thread)).map_err(|error| format!("no thread to thaw files: {error}"))
+            })
+            .collect::<Result<_, _>>()?;
+        let begun = Instant::now();
+        while thawing.iter().any(|(_, thread)| !thread.is_finished()) && begun.elapsed() < THAW_MAX {
+            std::thread::sleep(PROOF_LOOK);
+        }
+        let (all, stuck, thawing) = (Mutex::default(), Mutex::default(), Mutex::new(thawing));
+        Ok(Holds { all, journal, stuck, thawing, faults })
+    }
+
+    /// True while files of an agent before this one are being thawed on a file system.
+    fn is_thawing(&self, device: u64) -> bool {
+        let mut thawing = lock(&self.thawing);
+        thawing.retain(|(_, thread)| !thread.is_finished());
+        thawing.iter().any(|(other, _)| *other == device)
+    }
+
+    /// Counts a user of a file, before anything is done to it. [`Holds::release`] ends it.
+    pub fn reserve(&self, key: Key) -> Arc<Hold> {
+        let mut all = lock(&self.all);
+        let entry = all.entry(key).or_insert_with(|| {
+            let (phase, written, is_stuck) =
+                (Mutex::new(Phase::Thawed), AtomicBool::new(false), AtomicBool::new(false));
+            Entry { hold: Arc::new(Hold { key, phase, written, is_stuck }), users: 0 }
+        });
+        entry.users += 1;
+        entry.hold.clone()
+    }
+
+    /// Makes a file immutable, where it is not yet. The error is a sentence about it.
+    pub fn freeze(&self, hold: &Hold, file: BorrowedFd<'_>) -> Result<(), String> {
+        let mut phase = lock(&hold.phase);
+        if matches!(&*phase, Phase::Frozen(_)) {
+            return Ok(());
+        }
+        if self.is_thawing(hold.key.0) {
+            return Err("what an agent before this one left on its file system is not thawed yet".to_owned());
+        }
+        let is_immutable = freeze::check(file)?;
+        let named = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let path = std::fs::read_link(&named).map_err(|error| format!("its path cannot be found out ({error})"))?;
+        let listed = |error| format!("it cannot be put on the list of frozen files ({error})");
+        let was_immutable = {
+            let mut journal = lock(&self.journal);
+            // One of an agent before this one, that could not be thawed when this one began.
+            let was_immutable = is_immutable && !journal.frozen().contains_key(&hold.key);
+            if !was_immutable {
+                journal.freeze(hold.key, &path).map_err(listed)?;
+            }
+            was_immutable
+        };
+        let frozen = (|| {
+            if !self.faults.has(Fault::NoFlag) {
+                freeze::set_immutable(file, true)
+                    .map_err(|error| format!("it cannot be kept as it is while it is accessed directly ({error})"))?;
+            }
+            // Never waits: for another's lease, say.
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let opened = rustix::fs::open(&named, flags, Mode::empty());
+            opened.map_err(|error| format!("the agent cannot open it for reading ({error})"))
+        })();
+        match frozen {
+            Ok(descriptor) => {
+                *phase = Phase::Frozen(Kept { descriptor: Arc::new(descriptor), was_immutable, is_proved: false });
+                Ok(())
+            }
+            Err(why) => {
+                if !was_immutable {
+                    match freeze::set_immutable(file, false) {
+                        Ok(()) => self.forget(hold.key),
+                        Err(error) => tracing::error!("{} is still immutable (chattr -i): {error}", path.display()),
+                    }
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// Proves that a file which is frozen has nobody who could move its blocks.
+    pub fn prove(&self, hold: &Hold) -> Result<(), Refusal> {
+        let begun = Instant::now();
+        loop {
+            {
+                let mut phase = lock(&hold.phase);
+                let Phase::Frozen(kept) = &mut *phase else { return Err("it was taken back meanwhile".into()) };
+                let file = kept.descriptor.as_fd();
+                // Once more: what the flags say now stays so.
+                if !freeze::check(file)? && !self.faults.has(Fault::NoFlag) {
+                    return Err("somebody has taken the attribute from it that keeps it as it is (chattr -i)".into());
+                }
+                if self.faults.has(Fault::NoLease) {
+                    return Ok(());
+                }
+                if kept.is_proved {
+                    return lease::is_whole(file).then_some(()).ok_or(Refusal::OpenForWriting(hold.key));
+                }
+                let taken = lease::take(file);
+                if taken.map_err(|error| format!("the agent gets no lease of it ({error})"))? {
+                    kept.is_proved = true;
+                    return Ok(());
+                }
+            }
+            if begun.elapsed() >= PROOF_PATIENCE {
+                return Err(Refusal::OpenForWriting(hold.key));
+            }
+            std::thread::sleep(PROOF_LOOK);
+        }
+    }
+
+    /// A user has done with a file: with the last one it thaws. Nothing that was permitted is under way.
+    pub fn release(&self, hold: &Arc<Hold>) {
+        let mut phase = lock(&hold.phase);
+        // Nobody else's count falls meanwhile to be the last: that takes the phase's lock.
+        let is_last = lock(&self.all).get(&hold.key).is_some_and(|entry| entry.users == 1);
+        if is_last && let Phase::Frozen(kept) = &*phase {
+            if let Err(error) = self.thaw(hold, kept) {
+                if !hold.is_stuck.swap(true, Ordering::Relaxed) {
+                    tracing::error!("a file is still immutable, it is tried again (chattr -i): {error}");
+                }
+                lock(&self.stuck).push(hold.clone());
+                return;
+            }
+            *phase = Phase::Thawed;
+            hold.is_stuck.store(false, Ordering::Relaxed);
+        }
+        let mut all = lock(&self.all);
+        if let Some(entry) = all.get_mut(&hold.key) {
+            entry.users -= 1;
+            if entry.users == 0 {
+                all.remove(&hold.key);
+            }
+        }
+    }
+
+    /// Releases a file later: [`Holds::retry`].
+    pub fn defer(&self, hold: &Arc<Hold>) {
+        lock(&self.stuck).push(hold.clone());
+    }
+
+    /// Releases what could not be thawed before, of these.
+    pub fn retry(&self, which: impl Fn(Key) -> bool) {
+        let now: Vec<Arc<Hold>> = lock(&self.stuck).extract_if(.., |hold| which(hold.key)).collect();
+        now.iter().for_each(|hold| self.release(hold));
+    }
+
+    fn thaw(&self, hold: &Hold, kept: &Kept) -> std::io::Result<()> {
+        let file = kept.descriptor.as_fd();
+        // What the page cache holds is old by now.
+        let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+        if !kept.was_immutable {
+            freeze::set_immutable(file, false)?;
+        }
+        if hold.written.swap(false, Ordering::Relaxed) {
+            // Direct writes have not told the file system of themselves.
+            let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+            let then = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+            let _ = rustix::fs::futimens(file, &rustix::fs::Timestamps { last_access: then, last_modification: now });
+        }
+        lease::give_up(file);
+        if !kept.was_immutable {
+            self.forget(hold.key);
+        }
+        Ok(())
+    }
+
+    fn forget(&self, key: Key) {
+        if let Err(error) = lock(&self.journal).thaw(key) {
+            tracing::error!("the list of frozen files: {error}");
+        }
+    }
+
+    /// Files that somebody waits to open for writing.
+    pub fn broken(&self) -> Vec<Key> {
+        let all: Vec<Arc<Hold>> = lock(&self.all).values().map(|entry| entry.hold.clone()).collect();
+        all.iter().filter(|hold| hold.is_broken()).map(|hold| hold.key).collect()
+    }
+
+    /// True where somebody has this file, or is about to.
+    pub fn contains(&self, key: Key) -> bool {
+        lock(&self.all).contains_key(&key)
+    }
+
+    /// Number of files that somebody has.
+    pub fn count(&self) -> usize {
+        lock(&self.all).len()
+    }
+}
+
+/// Thaws files of an agent before this one.
+fn thaw_all(journal: &Mutex<Journal>, files: &[(Key, PathBuf)]) {
+    for (key, path) in files {
+        let thawed = thaw_path(path, *key).and_then(|()| lock(journal).thaw(*key));
+        if let Err(error) = thawed {
+            // The file system may not be mounted now.
+            tracing::warn!("{} may still be immutable (chattr -i): {error}", path.display());
+        }
+    }
+}
+
+fn thaw_path(path: &Path, key: Key) -> std::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    if (stat.st_dev, stat.st_ino) != key {
+        return Err(std::io::Error::other("another file is there now"));
+    }
+    freeze::set_immutable(file.as_fd(), false)
+}

@@ -1,0 +1,111 @@
+//! What descriptors allow, and whether the file behind them can be opened directly at all: from the host's kernel.
+
+use super::freeze::{self, EXT4, XFS};
+use super::serving::{READ, WRITE};
+use rustix::fs::{FileType, OFlags};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// A file that can be opened directly, as far as its descriptors tell.
+pub(super) struct Judged {
+    /// Rights that the descriptors have together.
+    pub rights: u32,
+    /// Device and inode.
+    pub key: (u64, u64),
+}
+
+/// Of the descriptors of one file, which a process of this user has sent; `known`: the rights that it proved to have before. The error
+/// is a sentence about the file.
+pub(super) fn judge(
+    descriptors: &[OwnedFd],
+    user: u32,
+    known: impl FnOnce((u64, u64)) -> u32,
+) -> Result<Judged, String> {
+    let Some(first) = descriptors.first() else {
+        return Err("a descriptor comes with the request to open a file".to_owned());
+    };
+    let stat = rustix::fs::fstat(first).map_err(|error| error.to_string())?;
+    let key = (stat.st_dev, stat.st_ino);
+    let mut rights = 0;
+    for descriptor in descriptors {
+        let flags = rustix::fs::fcntl_getfl(descriptor).map_err(|error| error.to_string())?;
+        rights |= match flags & OFlags::RWMODE {
+            _ if flags.contains(OFlags::PATH) => return Err("its descriptor is a mere path (O_PATH)".to_owned()),
+            OFlags::RDONLY => READ,
+            _ if flags.contains(OFlags::APPEND) => {
+                return Err("it is open for appending, and direct writes do not append".to_owned());
+            }
+            OFlags::WRONLY => WRITE,
+            OFlags::RDWR => READ | WRITE,
+            _ => return Err("its descriptor has no access mode".to_owned()),
+        };
+        let other = rustix::fs::fstat(descriptor).map_err(|error| error.to_string())?;
+        if (other.st_dev, other.st_ino) != key {
+            return Err("its descriptors are those of several files".to_owned());
+        }
+    }
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err("it is no regular file".to_owned());
+    }
+    if user != 0 && stat.st_uid != user {
+        let why =
+            "it belongs to another user, for whom it would be frozen meanwhile: only its owner may open it directly";
+        return Err(why.to_owned());
+    }
+    let system = rustix::fs::fstatfs(first).map_err(|error| error.to_string())?.f_type as u64;
+    if !matches!(system, EXT4 | XFS) {
+        return Err(format!(
+            "its file system (type {system:#x}) is neither ext4 nor xfs: for others nobody has shown that a block stays the file's"
+        ));
+    }
+    rights |= known(key);
+    if rights & WRITE != 0 && freeze::can_share_blocks(first.as_fd(), system) {
+        let why = "its file system can share its blocks with clones (xfs: mkfs -m reflink=0), which writes would reach";
+        return Err(why.to_owned());
+    }
+    Ok(Judged { rights, key })
+}
+
+/// What there is to be said against a file system by how it is mounted; by its device.
+pub(super) fn against_mount(device: u64, mounts: &str) -> Option<&'static str> {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    // proc(5): id, parent, device, ..., " - ", type, source, options of the file system.
+    let of_it = mounts.lines().filter(|line| line.split(' ').nth(2) == Some(&number));
+    let options = of_it.filter_map(|line| line.split_once(" - ")?.1.split(' ').nth(2));
+    let has = |name: &str| options.clone().any(|all| all.split(',').any(|option| option == name));
+    if has("data=journal") {
+        return Some("its file system writes data by way of its journal (data=journal)");
+    }
+    (has("dax") || has("dax=always")).then_some("it is in directly accessed memory (DAX)")
+}
+
+/// Where a file system is mounted, by its device.
+pub(super) fn places(device: u64, mounts: &str) -> Vec<String> {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let of_it = mounts.lines().filter(|line| line.split(' ').nth(2) == Some(&number));
+    // Blanks and the like are written as octal numbers.
+    let plain = |text: &str| {
+        let mut parts = text.split('\\');
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |all, part| match part.get(..3).and_then(|it| u8::from_str_radix(it, 8).ok()) {
+            Some(byte) => all + &char::from(byte).to_string() + &part[3..],
+            None => all + "\\" + part,
+        })
+    };
+    of_it.filter_map(|line| line.split(' ').nth(4)).map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_judged_by_the_options_of_its_own_file_system() {
+        let mounts = "36 35 7:1 / /mnt/a rw,noatime shared:1 - ext4 /dev/loop1 rw,data=journal\n\
+                      37 35 7:2 / /mnt/data=journal rw - ext4 /dev/loop2 rw,errors=remount-ro\n\
+                      38 35 7:3 / /mnt/c rw - xfs /dev/loop3 rw,dax=always,noquota\n";
+        let against = |minor| against_mount(rustix::fs::makedev(7, minor), mounts).is_some();
+        assert_eq!([1, 2, 3, 4].map(against), [true, false, true, false]);
+        let mounts = "36 35 7:1 / /mnt/a\\040b rw - ext4 /dev/loop1 rw\n37 35 7:1 / /c rw - ext4 /dev/loop1 rw\n";
+        assert_eq!(places(rustix::fs::makedev(7, 1), mounts), ["/mnt/a b", "/c"]);
+    }
+}

@@ -1,0 +1,259 @@
+//! Open files of this process ("file descriptions": what descriptors that were duplicated share), and read-only placeholders for them.
+//!
+//! What always holds:
+//! - while a file is direct, none of its descriptors that the library knows can write: each is open for reading alone, under the number,
+//!   with the position and the close-on-exec flag that it had; descriptors that shared a position share it again;
+//! - a descriptor is exchanged under its number at once (`dup3`): nobody finds the number closed;
+//! - descriptors of a file are exchanged while nothing else is done by them.
+
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::io::{Errno, FdFlags};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// Flags that an open file keeps, apart from its access mode.
+const KEPT: OFlags = OFlags::APPEND
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::DIRECT)
+    .union(OFlags::NOATIME)
+    .union(OFlags::SYNC)
+    .union(OFlags::DSYNC);
+/// `KCMP_FILE` of kcmp(2).
+const KCMP_FILE: libc::c_int = 0;
+
+/// True where two descriptors of this process share one open file.
+fn is_same(one: RawFd, other: RawFd) -> bool {
+    let process = std::process::id();
+    // SAFETY: a call without memory; an error (a kernel without it, no such descriptor) is no zero.
+    let compared = unsafe { libc::syscall(libc::SYS_kcmp, process, process, KCMP_FILE, one, other) };
+    compared == 0
+}
+
+/// An open file.
+pub(crate) struct Description {
+    /// As it was opened: access mode, and what can be changed.
+    flags: OFlags,
+    numbers: Vec<RawFd>,
+    is_placeholder: bool,
+}
+
+/// A number that is registered.
+fn borrowed(number: &RawFd) -> BorrowedFd<'_> {
+    // SAFETY: a number is taken off before whoever registered it closes it.
+    unsafe { BorrowedFd::borrow_raw(*number) }
+}
+
+/// Puts an open file under all of these numbers.
+fn put(file: BorrowedFd<'_>, numbers: &[RawFd]) -> Result<(), Errno> {
+    for number in numbers {
+        let closes = rustix::io::fcntl_getfd(borrowed(number))?.contains(FdFlags::CLOEXEC);
+        let flags = if closes { libc::O_CLOEXEC } else { 0 };
+        // By a system call: what stands before the C library's calls is not to see it.
+        // SAFETY: both are open; what was under the number is what this replaces.
+        if unsafe { libc::syscall(libc::SYS_dup3, file.as_raw_fd(), *number, flags) } < 0 {
+            return Err(std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error));
+        }
+    }
+    Ok(())
+}
+
+/// A number above those that programs count on: 0 to 2 stay free where a program has closed them.
+fn high(file: OwnedFd) -> Result<OwnedFd, Errno> {
+    match file.as_raw_fd() {
+        0..=2 => rustix::io::fcntl_dupfd_cloexec(&file, 3),
+        _ => Ok(file),
+    }
+}
+
+impl Description {
+    fn new(number: RawFd, flags: OFlags) -> Self {
+        Description { flags, numbers: vec![number], is_placeholder: false }
+    }
+
+    /// Access mode and flags as the program has them.
+    pub fn flags(&self) -> OFlags {
+        self.flags
+    }
+
+    /// True where it is open for writing, as far as the program knows.
+    pub fn writes(&self) -> bool {
+        self.flags & OFlags::RWMODE != OFlags::RDONLY
+    }
+
+    /// True while it is a placeholder.
+    pub fn is_placeholder(&self) -> bool {
+        self.is_placeholder
+    }
+
+    fn number(&self) -> RawFd {
+        self.numbers[0]
+    }
+
+    /// One of its descriptors.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        borrowed(&self.numbers[0])
+    }
+
+    /// The same, for as long as the number is registered and the state of its file locked.
+    pub fn lent(&self) -> BorrowedFd<'static> {
+        // SAFETY: as for `borrowed`; callers use it while they hold that lock.
+        unsafe { BorrowedFd::borrow_raw(self.number()) }
+    }
+
+    /// Opens the file anew by this access mode, with the flags that it has.
+    fn opened(&self, mode: OFlags) -> Result<OwnedFd, Errno> {
+        let path = format!("/proc/self/fd/{}", self.number());
+        let without = if mode == OFlags::RDONLY { OFlags::APPEND } else { OFlags::empty() };
+        let kept = self.flags & (KEPT - without);
+        high(rustix::fs::open(path, mode | kept | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// A file to stand in for it: the process may read it, and nothing else by it.
+    pub fn placeholder(&self) -> Result<OwnedFd, Errno> {
+        self.opened(OFlags::RDONLY)
+    }
+
+    /// The file as it was: refused where the process may not open it so any more, and while the file is direct somewhere.
+    pub fn real(&self) -> Result<OwnedFd, Errno> {
+        self.opened(self.flags & OFlags::RWMODE)
+    }
+
+    /// Exchanges it: the position stays.
+    fn exchange(&mut self, with: &OwnedFd, is_placeholder: bool) -> Result<(), Errno> {
+        let at = rustix::fs::tell(self.descriptor())?;
+        rustix::fs::seek(with, SeekFrom::Start(at))?;
+        self.is_placeholder = is_placeholder;
+        put(with.as_fd(), &self.numbers)
+    }
+
+    /// Puts a placeholder in its place.
+    pub fn give_up(&mut self, placeholder: &OwnedFd) -> Result<(), Errno> {
+        self.exchange(placeholder, true)
+    }
+
+    /// Puts it back.
+    pub fn restore(&mut self, real: &OwnedFd) -> Result<(), Errno> {
+        // Its flags, which the program may have changed meanwhile.
+        rustix::fs::fcntl_setfl(real, self.flags & KEPT)?;
+        self.exchange(real, false)
+    }
+}
+
+/// All of a file that the library knows.
+#[derive(Default)]
+pub(crate) struct Descriptions(Vec<Description>);
+
+impl Descriptions {
+    /// Takes a number in; the flags of its open file, as the program has them.
+    pub fn add(&mut self, descriptor: BorrowedFd<'_>) -> Result<OFlags, Errno> {
+        let number = descriptor.as_raw_fd();
+        if let Some(same) = self.0.iter_mut().find(|one| one.numbers.contains(&number) || is_same(one.number(), number))
+        {
+            same.numbers.push(number);
+            return Ok(same.flags);
+        }
+        let flags = rustix::fs::fcntl_getfl(descriptor)?;
+        if !flags.contains(OFlags::PATH) {
+            self.0.push(Description::new(number, flags));
+        }
+        Ok(flags)
+    }
+
+    /// Takes a number off, once.
+    pub fn remove(&mut self, number: RawFd) {
+        let Some(index) = self.0.iter().position(|one| one.numbers.contains(&number)) else { return };
+        let numbers = &mut self.0[index].numbers;
+        if let Some(place) = numbers.iter().position(|one| *one == number) {
+            numbers.swap_remove(place);
+        }
+        if numbers.is_empty() {
+            self.0.swap_remove(index);
+        }
+    }
+
+    /// The open file of a number.
+    pub fn of(&mut self, number: RawFd) -> Option<&mut Description> {
+        self.0.iter_mut().find(|one| one.numbers.contains(&number))
+    }
+
+    /// Changes what the program's `fcntl(F_SETFL)` changes.
+    pub fn set_flags(&mut self, number: RawFd, flags: OFlags) -> Result<(), Errno> {
+        let Some(one) = self.of(number) else { return Err(Errno::BADF) };
+        // O_SYNC and O_DSYNC are not changed by that.
+        let changed = OFlags::APPEND | OFlags::NONBLOCK | OFlags::DIRECT | OFlags::NOATIME;
+        let shown = if one.is_placeholder { flags - OFlags::APPEND } else { flags };
+        rustix::fs::fcntl_setfl(one.descriptor(), shown)?;
+        one.flags = (one.flags - changed) | (flags & changed);
+        Ok(())
+    }
+
+    /// All of them.
+    pub fn all(&mut self) -> impl Iterator<Item = &mut Description> {
+        self.0.iter_mut()
+    }
+
+    /// True where one of them is a placeholder.
+    pub fn are_placeholders(&self) -> bool {
+        self.0.iter().any(Description::is_placeholder)
+    }
+
+    /// Those that write, and are no placeholders: with a placeholder for each. EACCES: the process may not read the file.
+    pub fn placeholders(&self) -> Result<Vec<(usize, OwnedFd)>, Errno> {
+        let those = self.0.iter().enumerate().filter(|(_, one)| one.writes() && !one.is_placeholder);
+        those.map(|(index, one)| Ok((index, one.placeholder()?))).collect()
+    }
+
+    /// Puts those in.
+    pub fn give_up(&mut self, placeholders: &[(usize, OwnedFd)]) -> Result<(), Errno> {
+        placeholders.iter().try_for_each(|(index, placeholder)| self.0[*index].give_up(placeholder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn placeholders_keep_numbers_positions_and_what_is_shared() {
+        let path = std::env::temp_dir().join(format!("willow-description-{}", std::process::id()));
+        std::fs::write(&path, b"0123456789").unwrap();
+        let open = || std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut one = open();
+        // Shares its open file with the first, and is not closed on exec.
+        let mut twin = std::fs::File::from(rustix::io::dup(&one).unwrap());
+        let mut other = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        let reader = std::fs::File::open(&path).unwrap();
+        let mut all = Descriptions::default();
+        for file in [&one, &twin, &other, &reader] {
+            all.add(file.as_fd()).unwrap();
+        }
+        assert_eq!(all.0.len(), 3);
+        one.read_exact(&mut [0; 3]).unwrap();
+        let placeholders = all.placeholders().unwrap();
+        assert_eq!(placeholders.len(), 2);
+        all.give_up(&placeholders).unwrap();
+        drop(placeholders);
+        assert!(all.are_placeholders());
+        assert_eq!(rustix::io::write(&one, b"x"), Err(Errno::BADF));
+        assert_eq!(rustix::io::write(&other, b"x"), Err(Errno::BADF));
+        // One moves, the other has moved.
+        one.read_exact(&mut [0; 2]).unwrap();
+        assert_eq!(rustix::fs::tell(&twin).unwrap(), 5);
+        assert!(!rustix::io::fcntl_getfd(&twin).unwrap().contains(FdFlags::CLOEXEC));
+        assert!(rustix::io::fcntl_getfd(&one).unwrap().contains(FdFlags::CLOEXEC));
+        for description in all.all().filter(|it| it.is_placeholder()) {
+            let real = description.real().unwrap();
+            description.restore(&real).unwrap();
+        }
+        assert!(!all.are_placeholders());
+        twin.write_all(b"ab").unwrap();
+        one.write_all(b"c").unwrap();
+        other.write_all(b"end").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"01234abc89end");
+        all.remove(one.as_raw_fd());
+        assert_eq!(all.0.len(), 3);
+        all.remove(twin.as_raw_fd());
+        assert_eq!(all.0.len(), 2);
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,265 @@
+//! What a session knows of a file, however often it is open: the way to it now, and its open files.
+//!
+//! What always holds:
+//! - while there is a grant, or another process has the file directly, all open files that write are placeholders;
+//! - before the kernel does something that needs a descriptor which writes, placeholders are what they stand for again;
+//! - a file of which another process and this one both keep descriptors that write would never be direct for either: it is kept by
+//!   placeholders here while the kernel does nothing with it (`is_contended`).
+
+use super::agent_client::DirectError;
+use super::description::Descriptions;
+use super::mapped::Mapped;
+use super::session::{Session, add};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Fewest and most operations that a file stays with the kernel after it was given back, or refused.
+const KERNEL_OPERATIONS_MIN: u32 = 16;
+const KERNEL_OPERATIONS_MAX: u32 = 4096;
+/// Rights of a grant.
+const READ: u32 = 1;
+const WRITE: u32 = 2;
+
+/// The way to a file now.
+#[derive(Default)]
+pub(crate) struct State {
+    /// By which it is read and written directly.
+    mapped: Option<Arc<Mapped>>,
+    descriptions: Descriptions,
+    /// It stays with the kernel (it is mapped into memory, say).
+    pub is_pinned: bool,
+    /// Another process has it open for writing as well.
+    is_contended: bool,
+    /// The agent has seen what the process may do with it.
+    is_shown: bool,
+    pub files: usize,
+    pub writers: usize,
+    /// Why it was not taken, the last time.
+    pub refusal: Option<String>,
+}
+
+impl State {
+    pub fn way(&self, writes: bool) -> Option<&Arc<Mapped>> {
+        let right = if writes { WRITE } else { READ };
+        self.mapped.as_ref().filter(|mapped| mapped.rights() & right != 0)
+    }
+
+    pub fn is_direct(&self) -> bool {
+        self.mapped.is_some()
+    }
+
+    /// The grant, whatever it allows.
+    pub fn grant(&self) -> Option<&Arc<Mapped>> {
+        self.mapped.as_ref()
+    }
+
+    /// True where the kernel writes nothing by the descriptors as they are.
+    pub fn has_placeholders(&self) -> bool {
+        self.descriptions.are_placeholders()
+    }
+
+    /// Takes a descriptor in; its flags, as the program has them.
+    pub fn add(&mut self, descriptor: BorrowedFd<'_>) -> Result<OFlags, Errno> {
+        self.descriptions.add(descriptor)
+    }
+
+    /// Takes a descriptor off. The rights of a process are those of the files that it has open.
+    pub fn remove(&mut self, session: &Session, descriptor: BorrowedFd<'_>, writes: bool) {
+        self.descriptions.remove(descriptor.as_raw_fd());
+        self.files -= 1;
+        self.writers -= usize::from(writes);
+        if self.files == 0 && self.is_shown && !self.is_direct() {
+            self.is_shown = false;
+            session.forget(descriptor);
+        }
+        let writes_no_more = self.writers == 0 && self.way(true).is_some();
+        if let Some(mapped) = self.mapped.as_ref().filter(|_| self.files == 0 || writes_no_more) {
+            mapped.forget();
+            let _ = self.give_back(session);
+        }
+    }
+
+    /// The flags of a descriptor, as the program has them.
+    pub fn flags(&mut self, number: RawFd) -> Option<OFlags> {
+        self.descriptions.of(number).map(|one| one.flags())
+    }
+
+    /// Changes them as `fcntl(F_SETFL)` does.
+    pub fn set_flags(&mut self, number: RawFd, flags: OFlags) -> Result<(), Errno> {
+        self.descriptions.set_flags(number, flags)
+    }
+
+    /// Gives all of it back to the file system. Its placeholders stay.
+    pub fn give_back(&mut self, session: &Session) -> Result<(), DirectError> {
+        let Some(mapped) = self.mapped.take() else { return Ok(()) };
+        mapped.end();
+        session.drain(&mapped);
+        mapped.give_back()
+    }
+
+    /// Makes placeholders what they stand for. EPERM: the file is direct somewhere.
+    pub fn restore(&mut self, session: &Session) -> Result<(), Errno> {
+        for one in self.descriptions.all().filter(|one| one.is_placeholder()) {
+            let real = match one.real() {
+                // Its mode is another by now; or it is immutable, which the agent says then.
+                Err(Errno::ACCESS | Errno::PERM) if !crate::agent::freeze::is_immutable(one.descriptor()) => {
+                    session.reopen(one.descriptor(), one.flags())
+                }
+                real => real,
+            };
+            one.restore(&real?)?;
+        }
+        Ok(())
+    }
+
+    /// The descriptors that show what the process may do with the file: one for all, or one for reading and one for writing.
+    fn proofs(&mut self) -> Vec<BorrowedFd<'static>> {
+        let (mut reads, mut writes) = (None, None);
+        for one in self.descriptions.all() {
+            let flags = one.flags();
+            let descriptor = one.lent();
+            let shows_writing = one.writes() && !flags.contains(OFlags::APPEND) && !one.is_placeholder();
+            match flags & OFlags::RWMODE {
+                OFlags::RDWR if shows_writing => return vec![descriptor],
+                OFlags::WRONLY if shows_writing => writes = Some(descriptor),
+                OFlags::WRONLY => {}
+                _ if one.writes() && !one.is_placeholder() => {}
+                _ => reads = Some(descriptor),
+            }
+        }
+        reads.into_iter().chain(writes).collect()
+    }
+
+    /// Asks the agent for it, by all that the process may do.
+    pub fn take(&mut self, session: &Session) -> Result<(), DirectError> {
+        let _ = self.give_back(session);
+        // Where that goes they show what they may themselves; else the agent knows it, or does not.
+        let again = self.has_placeholders() && self.restore(session).is_err();
+        let placeholders = self.descriptions.placeholders();
+        let refused = |error: Errno| {
+            DirectError::Refused(format!("a descriptor that only reads cannot take its place ({error})"))
+        };
+        let placeholders = placeholders.map_err(refused)?;
+        let mut proofs = self.proofs();
+        if proofs.is_empty() {
+            // All of them are placeholders of what only wrote.
+            proofs.extend(self.descriptions.all().find(|one| one.is_placeholder()).map(|one| one.lent()));
+        }
+        if proofs.is_empty() {
+            return Err(DirectError::Refused("it is open for appending".to_owned()));
+        }
+        let descriptions = &mut self.descriptions;
+        let mut give_up = || Ok(descriptions.give_up(&placeholders)?);
+        self.is_shown = true;
+        let mapped = session.map(&proofs, again, (!placeholders.is_empty()).then_some(&mut give_up));
+        drop(placeholders);
+        match mapped {
+            Ok(mapped) => {
+                self.mapped = Some(mapped);
+                self.is_contended = false;
+                Ok(())
+            }
+            Err(error) => {
+                self.is_contended = matches!(error, DirectError::Contended { shared: true });
+                if !self.is_contended {
+                    // Another process may have it directly: then they stay until something is done by them.
+                    let _ = self.restore(session);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Where another process waits for it: nothing here can write it while nothing is done.
+    fn give_way(&mut self) {
+        if self.is_contended
+            && !self.is_pinned
+            && let Ok(placeholders) = self.descriptions.placeholders()
+        {
+            let _ = self.descriptions.give_up(&placeholders);
+        }
+    }
+}
+
+/// A file.
+#[derive(Default)]
+pub(crate) struct Inode {
+    state: RwLock<State>,
+    /// Operations through the kernel until direct access is tried again.
+    kernel_left: AtomicU32,
+    /// How many it will be the next time.
+    kernel_next: AtomicU32,
+    /// Operations since it was taken directly.
+    direct: AtomicU32,
+}
+
+impl Inode {
+    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the kernel, for a time.
+    pub fn stay_with_kernel(&self) {
+        let next = self.kernel_next.load(Ordering::Relaxed).max(KERNEL_OPERATIONS_MIN);
+        let worth_it = self.direct.swap(0, Ordering::Relaxed) >= next.saturating_mul(4);
+        let now = if worth_it { KERNEL_OPERATIONS_MIN } else { next };
+        self.kernel_left.store(now, Ordering::Relaxed);
+        self.kernel_next.store((now * 2).min(KERNEL_OPERATIONS_MAX), Ordering::Relaxed);
+    }
+
+    /// True where this operation is to go through the kernel.
+    pub fn is_kernels_turn(&self) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        self.kernel_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    /// Direct access is tried with the next operation.
+    pub fn end_kernels_turn(&self) {
+        self.kernel_left.store(0, Ordering::Relaxed);
+    }
+
+    /// It was taken directly.
+    pub fn begin_direct(&self) {
+        self.direct.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts an operation that goes directly, up to where it says enough.
+    pub fn count_direct(&self) {
+        if self.direct.load(Ordering::Relaxed) < u32::MAX / 2 {
+            self.direct.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives the file back, where it is direct, and does something to it while nothing else is under way, by descriptors that are what the
+    /// program opened.
+    pub fn change<T, E: From<Errno>>(
+        &self,
+        session: &Session,
+        pin: bool,
+        what: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut state = self.write();
+        state.is_pinned |= pin;
+        if state.is_direct() {
+            add(&session.counters.given_back);
+            if let Err(error) = state.give_back(session) {
+                tracing::warn!("a file could not be given back to the file system: {error}");
+            }
+            self.stay_with_kernel();
+        }
+        let placeholder = state.descriptions.all().find(|one| one.is_placeholder()).map(|one| one.lent());
+        if let Some(placeholder) = placeholder {
+            session.insist(placeholder, || state.restore(session))?;
+        }
+        let done = what();
+        state.give_way();
+        done
+    }
+}

@@ -1,0 +1,45 @@
+//! An agent that forgets something, in the place of a stage's own.
+
+use crate::stage::Stage;
+use std::sync::Arc;
+use willow_host::agent::network::EndpointLimits;
+use willow_host::agent::{Agent, AgentConfig, DeviceAddress};
+use willow_host::testing::AgentFault;
+
+/// An agent in this process that forgets something; it ends with this.
+pub struct Planted {
+    /// The agent.
+    pub agent: Arc<Agent>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Planted {
+    /// In the place of the stage's own.
+    pub fn start(stage: &mut Stage, fault: AgentFault) -> Planted {
+        if stage.agent.is_some() {
+            stage.kill_agent();
+        }
+        let config = AgentConfig {
+            device: DeviceAddress::Socket(stage.path("device").into()),
+            socket: stage.path("agent").into(),
+            blocks: vec![format!("{}=1", stage.block()).parse().expect("a block device")],
+            limits: EndpointLimits::default(),
+            state: stage.path("agent.frozen").into(),
+        };
+        let started = (0..10).find_map(|_| Agent::start(config.clone()).ok());
+        let (agent, listener) = started.expect("an agent");
+        agent.plant(fault);
+        let served = agent.clone();
+        let thread = std::thread::spawn(move || served.serve(&listener).expect("it serves"));
+        Planted { agent, thread: Some(thread) }
+    }
+}
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        self.agent.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A process that has a file directly, and all that could move the file's blocks, on ext4 and on xfs: what the device permits is the
+//! file's own, whatever is tried. Agents that forget a part of the proof are caught by the same.
+//! Skipped, with a line that says why, as the stage says.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use willow_host::testing::AgentFault;
+use willow_tests::planted::Planted;
+use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
+
+const ALICE: u32 = 54_501;
+const BOB: u32 = 54_502;
+const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-m", "reflink=0"];
+const SECRET: &[u8] = b"what Bob alone may read ";
+
+fn ext4(test: &str) -> Option<Stage> {
+    or_skip(test, Stage::ext4())
+}
+
+fn xfs(test: &str) -> Option<Stage> {
+    or_skip(test, Stage::new(XFS, "400M"))
+}
+
+/// A folder of a user's own on the file system.
+fn folder(stage: &Stage, name: &str, user: u32) -> PathBuf {
+    let folder = stage.on_it(name);
+    fs::create_dir_all(&folder).expect("a folder");
+    std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("its owner");
+    folder
+}
+
+/// The attacker, where every user gets to.
+fn attacker(stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
+    let program = stage.path("attacker");
+    if !Path::new(&program).exists() {
+        // By a process of its own, as the stage has it.
+        tool("cp", &[env!("CARGO_BIN_EXE_willow-attacker"), &program]).expect("a copy");
+    }
+    let mut command = Command::new(program);
+    command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), what]);
+    command.uid(user).gid(user).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+/// What came of each way: its name, what the kernel said, and the verdict.
+fn attacks(stage: &Stage, user: u32, what: &str) -> Vec<(String, String, String)> {
+    let file = folder(stage, &format!("of-{user}"), user).join("file");
+    let output = attacker(stage, user, &file, what).stderr(Stdio::inherit()).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "the attacker ended early:\n{text}");
+    let line = |line: &str| {
+        let mut parts = line.split('\t').map(ToOwned::to_owned);
+        let mut next = || parts.next().expect("a part");
+        (next(), next(), next())
+    };
+    text.lines().map(line).collect()
+}
+
+/// Every way has to be there, and none may leave the device with a permission for what is another's.
+fn all_hold(stage: &Stage, system: &str, what: &str) {
+    for user in [ALICE, 0] {
+        let found = attacks(stage, user, what);
+        for (name, said, verdict) in &found {
+            println!("{system}, user {user}: {name}: {said}: {verdict}");
+        }
+        let count = |kind: &str| found.iter().filter(|(_, _, verdict)| verdict == kind).count();
+        // Ten things that are kept, for reading and writing; 38 ways by two descriptors, and 11 by path.
+        assert_eq!((found.len(), count("VIOLATION")), (20 + 2 * 38 + 11, 0), "{system}, user {user}: {found:#?}");
+        assert_eq!(count("refused"), 20, "{system}, user {user}: {found:#?}");
+        assert_eq!(
+            count("same") + count("revoked") + count("shared"),
+            2 * 38 + 11,
+            "{system}, user {user}: {found:#?}"
+        );
+        // What the kernel says is that the file cannot be changed.
+        for name in
+            ["open for writing", "truncate", "unlink", "rename away", "link", "ftruncate to less, opened before"]
+        {
+            let (_, said, verdict) = found.iter().find(|(found, ..)| found == name).expect("it was tried");
+            assert!(said != "done" && verdict == "same", "{system}, user {user}: {name}: {said}");
+        }
+    }
+}
+
+#[test]
+fn no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_ext4() {
+    let test = "no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_ext4";
+    let Some(stage) = ext4(test) else { return };
+    all_hold(&stage, "ext4", "attacks");
+    all_hold(&stage, "ext4", "attacks of a reader");
+}
+
+#[test]
+fn no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_xfs() {
+    let test = "no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_xfs";
+    let Some(stage) = xfs(test) else { return };
+    all_hold(&stage, "xfs", "attacks");
+}
+
+/// A child with its output line by line.
+struct Talking {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talking {
+    fn new(command: &mut Command) -> Talking {
+        let mut child = command.spawn().expect("it runs");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        Talking { input: child.stdin.take(), output, child }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        line
+    }
+
+    fn go_on(&mut self) {
+        self.input.take().expect("its input").write_all(b"\n").expect("it listens");
+    }
+}
+
+impl Drop for Talking {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Alice gives her file's blocks away while she has it directly, Bob writes private files into all that is free: what Alice says when she
+/// takes the file, what she reads past the kernel, and whether all of Bob's bytes are there still.
+fn blocks_given_away(stage: &Stage, bytes: usize) -> (String, Option<String>, bool) {
+    // One folder, so that the file system puts their files beside each other.
+    let shared = stage.on_it("shared");
+    fs::create_dir_all(&shared).expect("a folder");
+    tool("chmod", &["1777", &shared.display().to_string()]).expect("its mode");
+    // Their names are there before, so that the folder itself takes nothing of what becomes free.
+    let private = |number: usize| {
+        let path = shared.join(format!("bobs-{number}"));
+        let mut options = fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).expect("a file");
+        std::os::unix::fs::chown(&path, Some(BOB), Some(BOB)).expect("its owner");
+        (path, file)
+    };
+    let private: Vec<(PathBuf, fs::File)> = (0..900).map(private).collect();
+    tool("sync", &[]).expect("synced");
+    let mut alice = Talking::new(&mut attacker(stage, ALICE, &shared.join("alices"), "victim"));
+    let first = alice.line();
+    if first.starts_with("refused") {
+        return (first, None, true);
+    }
+    // Deletions are done, and what they freed can be had, when the journal has been written.
+    tool("sync", &[]).expect("synced");
+    let data: Vec<u8> = SECRET.iter().copied().cycle().take(bytes).collect();
+    let filled = private.iter().take_while(|(_, file)| file.write_all_at(&data, 0).is_ok());
+    let files: Vec<PathBuf> = filled.map(|(path, _)| path.clone()).collect();
+    tool("sync", &[]).expect("synced");
+    alice.go_on();
+    let read = alice.line();
+    alice.line();
+    drop(alice);
+    fs::write("/proc/sys/vm/drop_caches", "3").expect("root");
+    let intact = files.iter().all(|file| fs::read(file).is_ok_and(|found| found == data));
+    (first, Some(read), intact)
+}
+
+#[test]
+fn no_way_to_move_extents_gives_a_reader_anothers_blocks_on_xfs_with_reflink() {
+    let test = "no_way_to_move_extents_gives_a_reader_anothers_blocks_on_xfs_with_reflink";
+    let made = Stage::new(&["mkfs.xfs", "-q", "-f", "-m", "reflink=1"], "400M");
+    let Some(stage) = or_skip(test, made) else { return };
+    all_hold(&stage, "xfs with reflink", "attacks of a reader");
+}
+
+#[test]
+fn blocks_that_a_user_gives_away_are_read_and_changed_by_nobody_but_who_has_them_then() {
+    let test = "blocks_that_a_user_gives_away_are_read_and_changed_by_nobody_but_who_has_them_then";
+    // So long are Bob's files that the file system puts one where the blocks are.
+    for (system, stage, bytes) in [("ext4", ext4(test), 160 << 10), ("xfs", xfs(test), 64 << 10)] {
+        let Some(mut stage) = stage else { return };
+        let (said, read, intact) = blocks_given_away(&stage, bytes);
+        assert!(said.contains("open for writing somewhere"), "{system}: {said}");
+        assert!(read.is_none() && intact, "{system}: {read:?}");
+        // As it is without the proof: Alice reads Bob's private bytes, and changes them.
+        let planted = Planted::start(&mut stage, AgentFault::NoLease);
+        let (said, read, intact) = blocks_given_away(&stage, bytes);
+        let has_read = read.as_ref().is_some_and(|read| read.contains("Bob alone may read"));
+        assert!(has_read && !intact, "{system}: the attack is none: {} {read:?} {intact}", said.trim());
+        drop(planted);
+    }
+}
+
+#[test]
+fn a_file_whose_mode_has_changed_is_written_on_by_who_has_it_open() {
+    let test = "a_file_whose_mode_has_changed_is_written_on_by_who_has_it_open";
+    let Some(stage) = ext4(test) else { return };
+    let file = folder(&stage, "alices", ALICE).join("file");
+    let output = attacker(&stage, ALICE, &file, "goes on").stderr(Stdio::inherit()).output().expect("it runs");
+    assert!(output.status.success() && output.stdout.starts_with(b"went on"));
+    within_seconds("it thaws", || !is_frozen(&file));
+    let all = fs::read(&file).expect("read");
+    assert!(all.len() == 4 * (64 << 10) && all[..8] == *b"directly" && all[64 << 10..].iter().all(|byte| *byte == 2));
+}
+
+/// Whether the device permits anything at any moment while a process asks in vain.
+fn is_ever_permitted(stage: &Stage) -> bool {
+    let file = folder(stage, "alices", ALICE).join("file");
+    let mut asks = attacker(stage, ALICE, &file, "insistent").spawn().expect("it runs");
+    let device = willow_host::ShmHre::open(Path::new(&stage.path("device")), willow_host::ShmOptions::default());
+    let control = willow_host::ControlClient::new(Arc::new(device.expect("an endpoint")));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut permitted = false;
+    while matches!(asks.try_wait(), Ok(None)) {
+        permitted |= runtime.block_on(async {
+            for process in control.processes().await.expect("processes") {
+                // One that has ended since has none.
+                let own = control.permissions(process.process).await;
+                if process.user == ALICE && own.is_ok_and(|own| !own.is_empty()) {
+                    return true;
+                }
+            }
+            false
+        });
+    }
+    let output = asks.wait_with_output().expect("an end");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.lines().count() == 40 && said.lines().all(|line| line.starts_with("refused")), "{said}");
+    permitted
+}
+
+#[test]
+fn nothing_is_permitted_before_the_proof() {
+    let Some(mut stage) = ext4("nothing_is_permitted_before_the_proof") else { return };
+    assert!(!is_ever_permitted(&stage));
+    let planted = Planted::start(&mut stage, AgentFault::GrantFirst);
+    assert!(is_ever_permitted(&stage), "what an agent permits before the proof is not seen");
+    drop(planted);
+}
+
+#[test]
+fn an_agent_that_forgets_a_part_of_the_proof_is_caught() {
+    let test = "an_agent_that_forgets_a_part_of_the_proof_is_caught";
+    let Some(mut stage) = ext4(test) else { return };
+    let planted = Planted::start(&mut stage, AgentFault::NoLease);
+    let found = attacks(&stage, ALICE, "attacks");
+    assert!(found.iter().any(|(_, _, verdict)| verdict == "VIOLATION"), "without a lease: {found:#?}");
+    drop(planted);
+    let planted = Planted::start(&mut stage, AgentFault::NoFlag);
+    let file = folder(&stage, "alices", ALICE).join("file");
+    let mut writer = Talking::new(&mut attacker(&stage, ALICE, &file, "writer"));
+    assert!(writer.line().starts_with("written"));
+    assert!(!is_frozen(&file), "without the attribute a file is not immutable");
+    // Who opens it for writing gets it, when the agent has taken it back.
+    let opened = fs::OpenOptions::new().write(true).open(&file);
+    assert!(opened.is_ok(), "{opened:?}");
+    within_seconds("it is taken back", || planted.agent.frozen() == 0);
+    drop(opened);
+    drop(writer);
+    drop(planted);
+    // With all of it the same is refused, and nothing is taken back.
+    stage.start_agent();
+    let mut writer = Talking::new(&mut attacker(&stage, ALICE, &file, "writer"));
+    assert!(writer.line().starts_with("written") && is_frozen(&file));
+    let refused = fs::OpenOptions::new().write(true).open(&file).expect_err("it is immutable");
+    assert_eq!(refused.raw_os_error(), Some(1));
+    assert!(writer.line().starts_with("written"));
+}

@@ -1,0 +1,261 @@
+//! Direct access and what an administrator does to a file system: freezing it (fsfreeze, snapshots), mounting it read-only, taking it
+//! away. Skipped, with a line that says why, as the stage says.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+use willow_host::agent::extents;
+use willow_host::direct_io::{File, Session, SessionOptions};
+use willow_host::testing::AgentFault;
+use willow_tests::planted::Planted;
+use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
+
+const ALICE: u32 = 54_601;
+const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-m", "reflink=0"];
+
+fn stages(test: &str) -> Vec<(&'static str, Stage)> {
+    let made = [("ext4", Stage::ext4()), ("xfs", Stage::new(XFS, "400M"))];
+    made.into_iter().filter_map(|(system, made)| Some((system, or_skip(test, made)?))).collect()
+}
+
+fn session(stage: &Stage) -> Arc<Session> {
+    Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session")
+}
+
+/// A process that writes its file past the kernel without end.
+struct Writer {
+    child: Child,
+    // It ends when this does.
+    _input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    file: PathBuf,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Writer {
+    fn start(stage: &Stage) -> Writer {
+        let folder = stage.on_it("alices");
+        fs::create_dir_all(&folder).expect("a folder");
+        std::os::unix::fs::chown(&folder, Some(ALICE), Some(ALICE)).expect("its owner");
+        let (program, file) = (stage.path("attacker"), folder.join("file"));
+        if !Path::new(&program).exists() {
+            tool("cp", &[env!("CARGO_BIN_EXE_willow-attacker"), &program]).expect("a copy");
+        }
+        let mut command = Command::new(program);
+        command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), "writer"]);
+        command.uid(ALICE).gid(ALICE).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        let (send, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+        let writer = Writer { _input: child.stdin.take(), child, lines, file };
+        assert!(writer.line().starts_with("written"));
+        writer
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(Duration::from_secs(60)).expect("a line")
+    }
+
+    /// What it says when it cannot write any more.
+    fn last_line(&self) -> String {
+        std::iter::repeat_with(|| self.line()).find(|line| !line.starts_with("written")).expect("an end")
+    }
+
+    /// Where the number that it writes lies on the device.
+    fn place(&self) -> u64 {
+        let file = fs::File::open(&self.file).expect("open");
+        extents::of_file(file.as_fd()).expect("its extents")[0].namespace_offset
+    }
+}
+
+/// What the device has there, past every cache.
+fn on_device(stage: &Stage, place: u64) -> Vec<u8> {
+    const O_DIRECT: i32 = 0o40000;
+    let disk = Path::new(&stage.path("mount")).join("disk");
+    let disk = fs::OpenOptions::new().read(true).custom_flags(O_DIRECT).open(disk).expect("the namespace");
+    let mut buffer = vec![0; 8192];
+    let skip = buffer.as_ptr().align_offset(4096);
+    disk.read_exact_at(&mut buffer[skip..skip + 4096], place).expect("read");
+    buffer[skip..skip + 8].to_vec()
+}
+
+fn freeze(stage: &Stage) {
+    tool("timeout", &["30", "fsfreeze", "--freeze", &stage.path("files")]).expect("frozen");
+}
+
+fn thaw(stage: &Stage) {
+    tool("fsfreeze", &["--unfreeze", &stage.path("files")]).expect("thawed");
+}
+
+/// What the writer's number on the device is when the file system has just been frozen, and some time later.
+fn while_frozen(stage: &Stage, writer: &Writer) -> (Vec<u8>, Vec<u8>) {
+    let place = writer.place();
+    freeze(stage);
+    let first = on_device(stage, place);
+    std::thread::sleep(Duration::from_millis(700));
+    (first, on_device(stage, place))
+}
+
+#[test]
+fn nothing_is_written_past_a_file_system_that_is_frozen() {
+    for (system, stage) in stages("nothing_is_written_past_a_file_system_that_is_frozen") {
+        for round in 0..3 {
+            let writer = Writer::start(&stage);
+            let (first, later) = while_frozen(&stage, &writer);
+            assert_eq!(first, later, "{system}, round {round}");
+            assert!(writer.last_line().contains("no such permission"), "{system}");
+            // Who asks now is told, at once.
+            let other = stage.folder.join("files/alices/file");
+            let mut asked = Command::new("timeout");
+            asked.arg("20").arg(stage.willow()).args(["direct", "read"]).arg(&other);
+            asked.args(["--target", &stage.path("device"), "--agent", &stage.path("agent")]);
+            let asked = asked.uid(ALICE).gid(ALICE).output().expect("it runs");
+            let said = String::from_utf8_lossy(&asked.stderr).into_owned();
+            assert!(said.contains("file system is frozen"), "{system}: {said}");
+            thaw(&stage);
+            drop(writer);
+            within_seconds("it thaws", || !is_frozen(&other));
+        }
+        // Nothing keeps the file system from being mounted read-only, or taken away, when nobody has a file.
+        tool("mount", &["-o", "remount,ro", &stage.path("files")]).expect("read-only");
+        tool("umount", &[&stage.path("files")]).expect("taken away");
+    }
+}
+
+#[test]
+fn a_program_goes_on_over_a_freeze_and_has_written_what_it_wrote() {
+    for (system, stage) in stages("a_program_goes_on_over_a_freeze_and_has_written_what_it_wrote") {
+        let session = session(&stage);
+        let path = stage.on_it("file");
+        fs::write(&path, vec![0; 100_000]).expect("written");
+        let file = fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
+        let file = File::new(&session, file).expect("a file");
+        file.take().expect("directly");
+        let (ends, frozen) = (AtomicBool::new(false), AtomicBool::new(false));
+        let count = std::thread::scope(|scope| {
+            let writes = scope.spawn(|| {
+                let mut number = 0u64;
+                while !ends.load(Ordering::SeqCst) {
+                    number += 1;
+                    assert_eq!(file.pwrite(&number.to_le_bytes(), number % 10_000 * 8).expect("written"), 8);
+                    // One that was begun before may end in it.
+                    let mut read = [0; 8];
+                    file.pread(&mut read, number % 10_000 * 8).expect("read");
+                    assert_eq!(read, number.to_le_bytes());
+                }
+                number
+            });
+            for _ in 0..3 {
+                std::thread::sleep(Duration::from_millis(200));
+                freeze(&stage);
+                frozen.store(true, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(200));
+                thaw(&stage);
+            }
+            std::thread::sleep(Duration::from_millis(500));
+            ends.store(true, Ordering::SeqCst);
+            writes.join().expect("it ends")
+        });
+        drop(file);
+        let all = fs::read(&path).expect("read");
+        let last = |place: u64| (0..=count).rev().take(10_000).find(|number| number % 10_000 == place).unwrap_or(0);
+        for place in 0..10_000u64 {
+            let found = u64::from_le_bytes(all[place as usize * 8..][..8].try_into().expect("8 bytes"));
+            assert_eq!(found, last(place), "{system}: number {place} of {count}");
+        }
+        assert!(session.counts().direct_writes > 100, "{system}: {:?}", session.counts());
+    }
+}
+
+#[test]
+fn what_an_administrator_does_leaves_the_device_with_the_files_own_blocks() {
+    for (system, stage) in stages("what_an_administrator_does_leaves_the_device_with_the_files_own_blocks") {
+        let writer = Writer::start(&stage);
+        let reader = fs::File::open(&writer.file).expect("open");
+        let extents = || extents::of_file(reader.as_fd()).expect("its extents");
+        let (before, place) = (extents(), writer.place());
+        let (files, block) = (stage.path("files"), stage.block().to_owned());
+        let goes_on = |what: &str| {
+            let number = on_device(&stage, place);
+            within_seconds(&format!("{system}: {what}: it is written on"), || on_device(&stage, place) != number);
+            assert_eq!(extents(), before, "{system}: {what}");
+        };
+        goes_on("at the beginning");
+        let grow: &[&str] = if system == "ext4" { &["resize2fs", &block] } else { &["xfs_growfs", "-d", &files] };
+        let defragment: &[&str] = if system == "ext4" { &["e4defrag", &files] } else { &["xfs_fsr", "-v", &files] };
+        // What has to fail: somebody writes there.
+        let ways: [(&str, &[&str], bool); 8] = [
+            ("mounted read-only", &["mount", "-o", "remount,ro", &files], true),
+            ("taken away", &["umount", &files], true),
+            ("quota", &["mount", "-o", "remount,usrquota", &files], false),
+            ("trimmed", &["fstrim", &files], false),
+            ("resized", grow, false),
+            ("defragmented", defragment, false),
+            ("detached", &["losetup", "-d", &block], false),
+            ("taken away lazily", &["umount", "-l", &files], false),
+        ];
+        for (what, command, fails) in ways {
+            let done = tool(command[0], &command[1..]);
+            println!("{system}: {what}: {done:?}");
+            assert!(!(fails && done.is_ok()), "{system}: {what}: {done:?}");
+            goes_on(what);
+        }
+        // Nobody has it any more, and so it goes.
+        drop((reader, writer));
+        within_seconds("the block device is free", || {
+            !tool("losetup", &["-n", "-O", "BACK-FILE", &block]).is_ok_and(|file| file.contains(&stage.path("mount")))
+        });
+    }
+}
+
+#[test]
+fn a_file_system_that_is_shut_down_gives_no_block_away() {
+    for (system, mut stage) in stages("a_file_system_that_is_shut_down_gives_no_block_away") {
+        let writer = Writer::start(&stage);
+        let place = writer.place();
+        if let Err(why) = tool("xfs_io", &["-x", "-c", "shutdown", &stage.path("files")]) {
+            willow_tests::stage::skip("a_file_system_that_is_shut_down_gives_no_block_away", &why);
+            return;
+        }
+        // It allocates nothing any more, so that what is permitted stays the file's.
+        assert!(fs::write(stage.on_it("other"), b"x").is_err(), "{system}");
+        let number = on_device(&stage, place);
+        within_seconds(&format!("{system}: it is written on"), || on_device(&stage, place) != number);
+        // The attribute cannot be taken off: the agent keeps the file, and says so at its end.
+        drop(writer);
+        let mut agent = stage.agent.take().expect("the agent");
+        tool("kill", &["-TERM", &agent.id().to_string()]).expect("told to end");
+        within_seconds("the agent ends", || !Path::new(&format!("/proc/{}/fd/0", agent.id())).exists());
+        assert!(agent.wait().expect("an end").success(), "{system}");
+        let journal = fs::read_to_string(stage.path("agent.frozen")).expect("the list");
+        assert!(journal.contains("alices/file"), "{system}: {journal}");
+    }
+}
+
+#[test]
+fn an_agent_that_lets_a_file_system_freeze_too_early_is_caught() {
+    let test = "an_agent_that_lets_a_file_system_freeze_too_early_is_caught";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    let planted = Planted::start(&mut stage, AgentFault::HolderFirst);
+    let writer = Writer::start(&stage);
+    let (first, later) = while_frozen(&stage, &writer);
+    thaw(&stage);
+    assert_ne!(first, later, "what is written while it is frozen is not seen");
+    drop(writer);
+    drop(planted);
+}
