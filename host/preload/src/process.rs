@@ -19,10 +19,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 use willow_host::direct_io::{File, Hold, Session, SessionOptions, forks, watch_forks};
 
 /// Descriptors below this are tracked; a program with more of them open has the others through the kernel.
 pub const DESCRIPTORS_MAX: usize = 4096;
+/// Longest wait for an agent that is gone, and between two looks.
+const AGENT_WAIT_MAX: Duration = Duration::from_secs(10);
+const AGENT_LOOK: Duration = Duration::from_millis(10);
 /// Most files whose mappings are remembered one by one; past it, everything stays with the kernel.
 const MAPPED_MAX: usize = 4096;
 
@@ -90,7 +94,23 @@ pub struct Tracked {
 impl Tracked {
     /// Leaves it to the kernel until it is closed.
     pub fn keep(&self) {
-        self.description.kept.get_or_init(|| self.file.hold());
+        self.description.kept.get_or_init(|| self.hold_for_others());
+    }
+
+    /// The same while what this returns lives, for somebody else who is about to have its descriptors: they have to be what the program
+    /// opened. Where the agent is gone this waits for it to come back, once.
+    pub fn hold_for_others(&self) -> Hold {
+        static IN_VAIN: AtomicBool = AtomicBool::new(false);
+        let (hold, begun) = (self.file.hold(), Instant::now());
+        while self.file.give_back().is_err() {
+            if IN_VAIN.load(Ordering::Relaxed) || begun.elapsed() > AGENT_WAIT_MAX {
+                IN_VAIN.store(true, Ordering::Relaxed);
+                return hold;
+            }
+            std::thread::sleep(AGENT_LOOK);
+        }
+        IN_VAIN.store(false, Ordering::Relaxed);
+        hold
     }
 
     /// Leaves it to the kernel while what this returns lives.

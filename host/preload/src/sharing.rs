@@ -90,7 +90,8 @@ impl Starting {
         let (_inside, process) = enter()?;
         process.sharing.begin();
         let files: Vec<_> = process.all().collect();
-        let holds = files.iter().filter_map(|(_, tracked)| tracked.hold()).collect();
+        let not_kept = files.iter().filter(|(_, tracked)| !tracked.description.is_kept());
+        let holds = not_kept.map(|(_, tracked)| tracked.hold_for_others()).collect();
         Some(Starting { process, files, holds })
     }
 
