@@ -1,24 +1,18 @@
-//! What changes a file otherwise than by writing to it, or uses it past this library: done by the kernel, when the file has been given
+//! What changes a file otherwise than by writing to it, or moves its bytes in the kernel: done by the kernel, when the file has been given
 //! back; and mappings, with which a file stays with the kernel.
 //!
 //! What always holds: what the kernel refuses since the file is open directly, here or in another process, is done once more when
 //! nobody has it so.
 
 use crate::descriptors::insisting;
-use crate::process::{enter, tracked};
+use crate::memory;
+use crate::process::{by_kernel, enter};
 use crate::real;
 use crate::real::{result, returned};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, gid_t, mode_t, off_t, uid_t};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use willow_host::agent::freeze::is_immutable;
-
-fn on(descriptor: c_int, mut real: impl FnMut() -> c_int) -> c_int {
-    match tracked(descriptor) {
-        Some((_inside, file)) => returned(file.file.change(|_| result(real()))),
-        None => real(),
-    }
-}
 
 macro_rules! by_descriptor {
     ($($name:ident ($first:ident $(, $argument:ident : $kind:ty)*);)*) => {$(
@@ -28,7 +22,7 @@ macro_rules! by_descriptor {
         pub unsafe extern "C" fn $name($first: c_int $(, $argument: $kind)*) -> c_int {
             let real = real!($name: (c_int $(, $kind)*) -> c_int);
             // SAFETY: the caller's arguments.
-            on($first, || unsafe { real($first $(, $argument)*) })
+            by_kernel(&[$first], || unsafe { real($first $(, $argument)*) })
         }
     )*};
 }
@@ -55,16 +49,14 @@ macro_rules! allocates {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(descriptor: c_int, at: off_t, bytes: off_t) -> c_int {
             let real = real!($name: (c_int, off_t, off_t) -> c_int);
-            let Some((_inside, file)) = tracked(descriptor) else {
+            let mut said = 0;
+            by_kernel(&[descriptor], || {
                 // SAFETY: the caller's arguments.
-                return unsafe { real(descriptor, at, bytes) };
-            };
-            // SAFETY: the caller's arguments.
-            let done = file.file.change(|_| match unsafe { real(descriptor, at, bytes) } {
-                0 => Ok(()),
-                error => Err(Errno::from_raw_os_error(error)),
+                said = unsafe { real(descriptor, at, bytes) };
+                crate::real::set_errno(said);
+                if said == 0 { 0 } else { -1 }
             });
-            done.map_or_else(Errno::raw_os_error, |()| 0)
+            said
         }
     )*};
 }
@@ -73,13 +65,16 @@ allocates!(posix_fallocate, posix_fallocate64);
 
 /// Requests that share, move or attribute a file's blocks.
 const CHANGING: [c_ulong; 6] = [
-    0x4004_9409, // FICLONE
-    0x4020_940d, // FICLONERANGE
+    FICLONE,
+    FICLONERANGE,
     0xc018_9436, // FIDEDUPERANGE
     0x4008_6602, // FS_IOC_SETFLAGS
     0x401c_5820, // FS_IOC_FSSETXATTR
-    0xc028_660f, // EXT4_IOC_MOVE_EXT
+    EXT4_IOC_MOVE_EXT,
 ];
+const FICLONE: c_ulong = 0x4004_9409;
+const FICLONERANGE: c_ulong = 0x4020_940d;
+const EXT4_IOC_MOVE_EXT: c_ulong = 0xc028_660f;
 
 /// # Safety
 /// As for the C library's.
@@ -88,16 +83,41 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: c_
     let real = real!(ioctl: (c_int, c_ulong, c_ulong) -> c_int);
     // SAFETY: the caller's; an argument that it did not give is not looked at.
     let real = || unsafe { real(descriptor, request, argument) };
-    if CHANGING.contains(&request) { on(descriptor, real) } else { real() }
+    if !CHANGING.contains(&request) {
+        return real();
+    }
+    // Of two files the other one is in the argument.
+    let other = match request {
+        FICLONE => argument as c_int,
+        // SAFETY: what the request's argument is, first of all a number.
+        FICLONERANGE if argument != 0 => unsafe { *(argument as *const i64) as c_int },
+        // SAFETY: the same; the second of its numbers.
+        EXT4_IOC_MOVE_EXT if argument != 0 => unsafe { *(argument as *const c_uint).add(1) as c_int },
+        _ => -1,
+    };
+    by_kernel(&[descriptor, other], real)
 }
 
 fn mapping(descriptor: c_int, protection: c_int, flags: c_int, mut map: impl FnMut() -> *mut c_void) -> *mut c_void {
-    let is_of_file = flags & libc::MAP_ANONYMOUS == 0;
-    let Some((_inside, file)) = tracked(descriptor).filter(|_| is_of_file) else { return map() };
+    if flags & libc::MAP_FIXED != 0 {
+        let mapped = map_of(descriptor, protection, flags, map);
+        memory::forget();
+        return mapped;
+    }
+    map_of(descriptor, protection, flags, &mut map)
+}
+
+fn map_of(descriptor: c_int, protection: c_int, flags: c_int, mut map: impl FnMut() -> *mut c_void) -> *mut c_void {
+    if flags & libc::MAP_ANONYMOUS != 0 {
+        return map();
+    }
+    let Some((_inside, process)) = enter() else { return map() };
+    let Some(file) = process.get(descriptor) else { return map() };
+    process.keep_mapped(&file);
     let writes = protection & libc::PROT_WRITE != 0 && flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
-    let mapped = file.file.pin(|descriptor| {
+    let mapped = file.file.insist(|| {
         // Nobody may have it directly while it is written through a mapping.
-        if writes && is_immutable(descriptor) {
+        if writes && is_immutable(file.file.descriptor()) {
             return Err(Errno::PERM);
         }
         let mapped = map();
@@ -132,98 +152,114 @@ macro_rules! maps {
 
 maps!(mmap, mmap64);
 
-/// Programs copy by themselves where this says that it cannot (EXDEV), and then it goes directly.
-///
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn copy_file_range(
-    from: c_int,
-    from_at: *mut off_t,
-    to: c_int,
-    to_at: *mut off_t,
-    bytes: usize,
-    flags: c_uint,
-) -> isize {
-    if tracked(from).or_else(|| tracked(to)).is_some() {
-        return returned(Err(Errno::XDEV));
-    }
-    let real = real!(copy_file_range: (c_int, *mut off_t, c_int, *mut off_t, usize, c_uint) -> isize);
-    // SAFETY: the caller's arguments.
-    unsafe { real(from, from_at, to, to_at, bytes, flags) }
-}
-
-macro_rules! sends {
-    ($($name:ident),*) => {$(
+macro_rules! unmaps {
+    ($($name:ident ($($argument:ident : $kind:ty),*) -> $result:ty;)*) => {$(
         /// # Safety
         /// As for the C library's.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(to: c_int, from: c_int, at: *mut off_t, bytes: usize) -> isize {
-            let real = real!($name: (c_int, c_int, *mut off_t, usize) -> isize);
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
             // SAFETY: the caller's arguments.
-            let send = || unsafe { real(to, from, at, bytes) };
-            match tracked(from).or_else(|| tracked(to)) {
-                Some((_inside, file)) => returned(file.file.change(|_| result(send()))),
-                None => send(),
-            }
+            let done = unsafe { real!($name: ($($kind),*) -> $result)($($argument),*) };
+            memory::forget();
+            done
         }
     )*};
 }
 
-sends!(sendfile, sendfile64);
+unmaps! {
+    munmap(at: *mut c_void, bytes: usize) -> c_int;
+    mprotect(at: *mut c_void, bytes: usize, protection: c_int) -> c_int;
+    pkey_mprotect(at: *mut c_void, bytes: usize, protection: c_int, key: c_int) -> c_int;
+    mremap(at: *mut c_void, bytes: usize, new: usize, flags: c_int, to: *mut c_void) -> *mut c_void;
+    shmdt(at: *const c_void) -> c_int;
+}
+
+macro_rules! between {
+    ($($name:ident ($($argument:ident : $kind:ty),*) of $from:ident, $to:ident;)*) => {$(
+        /// # Safety
+        /// As for the C library's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> isize {
+            let real = real!($name: ($($kind),*) -> isize);
+            // SAFETY: the caller's arguments.
+            by_kernel(&[$from, $to], || unsafe { real($($argument),*) })
+        }
+    )*};
+}
+
+type At = *mut off_t;
+
+between! {
+    sendfile(to: c_int, from: c_int, at: At, bytes: usize) of from, to;
+    sendfile64(to: c_int, from: c_int, at: At, bytes: usize) of from, to;
+    splice(from: c_int, from_at: At, to: c_int, to_at: At, bytes: usize, flags: c_uint) of from, to;
+    copy_file_range(from: c_int, from_at: At, to: c_int, to_at: At, bytes: usize, flags: c_uint) of from, to;
+}
 
 /// Does something by a path; where the kernel refuses, once more when the files of these paths were given back.
 ///
 /// # Safety
 /// The paths are the caller's strings.
-unsafe fn at_paths(paths: &[(c_int, *const c_char)], mut real: impl FnMut() -> c_int) -> c_int {
-    let Some((_inside, process)) = enter() else { return real() };
+unsafe fn at_paths(paths: &[(c_int, *const c_char, bool)], mut real: impl FnMut() -> c_int) -> c_int {
     let mut done = result(real());
-    for (folder, path) in paths {
+    for (folder, path, follows) in paths {
         if done != Err(Errno::PERM) || path.is_null() {
             break;
         }
         // SAFETY: as above.
         let path = unsafe { CStr::from_ptr(*path) };
-        done = insisting(process, *folder, path, || result(real()));
+        done = insisting(*folder, path, *follows, || result(real()));
     }
     returned(done)
 }
 
 macro_rules! by_path {
-    ($($name:ident ($($argument:ident : $kind:ty),*) at $(($folder:expr, $path:ident))+;)*) => {$(
+    ($($name:ident ($($argument:ident : $kind:ty),*) at $(($folder:expr, $path:ident, $follows:expr))+;)*) => {$(
         /// # Safety
         /// As for the C library's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             let real = real!($name: ($($kind),*) -> c_int);
             // SAFETY: the caller's arguments.
-            unsafe { at_paths(&[$(($folder, $path)),+], || real($($argument),*)) }
+            unsafe { at_paths(&[$(($folder, $path, $follows)),+], || real($($argument),*)) }
         }
     )*};
 }
 
 type Path = *const c_char;
+type Times = *const libc::timeval;
+type Bytes = *const c_void;
 const HERE: c_int = libc::AT_FDCWD;
 
+/// True where these flags of a call say to follow links.
+fn follows(flags: c_int) -> bool {
+    flags & libc::AT_SYMLINK_NOFOLLOW == 0
+}
+
 by_path! {
-    truncate(path: Path, bytes: off_t) at (HERE, path);
-    truncate64(path: Path, bytes: off_t) at (HERE, path);
-    unlink(path: Path) at (HERE, path);
-    unlinkat(folder: c_int, path: Path, flags: c_int) at (folder, path);
-    remove(path: Path) at (HERE, path);
-    rename(old: Path, new: Path) at (HERE, old) (HERE, new);
-    renameat(from: c_int, old: Path, to: c_int, new: Path) at (from, old) (to, new);
-    renameat2(from: c_int, old: Path, to: c_int, new: Path, flags: c_uint) at (from, old) (to, new);
-    link(old: Path, new: Path) at (HERE, old);
-    linkat(from: c_int, old: Path, to: c_int, new: Path, flags: c_int) at (from, old);
-    chmod(path: Path, mode: mode_t) at (HERE, path);
-    fchmodat(folder: c_int, path: Path, mode: mode_t, flags: c_int) at (folder, path);
-    chown(path: Path, owner: uid_t, group: gid_t) at (HERE, path);
-    lchown(path: Path, owner: uid_t, group: gid_t) at (HERE, path);
-    fchownat(folder: c_int, path: Path, owner: uid_t, group: gid_t, flags: c_int) at (folder, path);
-    utimensat(folder: c_int, path: Path, times: *const libc::timespec, flags: c_int) at (folder, path);
-    utimes(path: Path, times: *const libc::timeval) at (HERE, path);
-    setxattr(path: Path, name: Path, value: *const c_void, bytes: usize, flags: c_int) at (HERE, path);
-    removexattr(path: Path, name: Path) at (HERE, path);
+    truncate(path: Path, bytes: off_t) at (HERE, path, true);
+    truncate64(path: Path, bytes: off_t) at (HERE, path, true);
+    unlink(path: Path) at (HERE, path, false);
+    unlinkat(folder: c_int, path: Path, flags: c_int) at (folder, path, false);
+    remove(path: Path) at (HERE, path, false);
+    rename(old: Path, new: Path) at (HERE, old, false) (HERE, new, false);
+    renameat(from: c_int, old: Path, to: c_int, new: Path) at (from, old, false) (to, new, false);
+    renameat2(from: c_int, old: Path, to: c_int, new: Path, flags: c_uint) at (from, old, false) (to, new, false);
+    link(old: Path, new: Path) at (HERE, old, false);
+    linkat(from: c_int, old: Path, to: c_int, new: Path, flags: c_int)
+        at (from, old, flags & libc::AT_SYMLINK_FOLLOW != 0);
+    chmod(path: Path, mode: mode_t) at (HERE, path, true);
+    fchmodat(folder: c_int, path: Path, mode: mode_t, flags: c_int) at (folder, path, follows(flags));
+    chown(path: Path, owner: uid_t, group: gid_t) at (HERE, path, true);
+    lchown(path: Path, owner: uid_t, group: gid_t) at (HERE, path, false);
+    fchownat(folder: c_int, path: Path, owner: uid_t, group: gid_t, flags: c_int) at (folder, path, follows(flags));
+    utimensat(folder: c_int, path: Path, times: *const libc::timespec, flags: c_int) at (folder, path, follows(flags));
+    utimes(path: Path, times: Times) at (HERE, path, true);
+    lutimes(path: Path, times: Times) at (HERE, path, false);
+    futimesat(folder: c_int, path: Path, times: Times) at (folder, path, true);
+    utime(path: Path, times: *const libc::utimbuf) at (HERE, path, true);
+    setxattr(path: Path, name: Path, value: Bytes, bytes: usize, flags: c_int) at (HERE, path, true);
+    lsetxattr(path: Path, name: Path, value: Bytes, bytes: usize, flags: c_int) at (HERE, path, false);
+    removexattr(path: Path, name: Path) at (HERE, path, true);
+    lremovexattr(path: Path, name: Path) at (HERE, path, false);
 }

@@ -2,56 +2,79 @@
 //!
 //! What always holds: what the kernel does comes first when something is opened or duplicated, and last when it is closed.
 
-use crate::process::{Process, enter};
+use crate::process::{Raw, enter, tracked};
 use crate::real;
 use crate::real::{result, returned};
-use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t};
+use libc::{c_char, c_int, c_long, c_uint, mode_t};
+use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 /// Opens by `open`; one more time where a file has to be given back first.
 ///
 /// # Safety
 /// `path` is the caller's string.
-unsafe fn opening(folder: c_int, path: *const c_char, mut open: impl FnMut() -> c_int) -> c_int {
-    let Some((_inside, process)) = enter() else { return open() };
+pub unsafe fn opening(folder: c_int, path: *const c_char, mut open: impl FnMut() -> c_int) -> c_int {
+    let Some((inside, process)) = enter() else { return open() };
+    let since = process.sharing.since();
+    // It may wait for whoever opens the other end.
+    drop(inside);
     let mut opened = result(open());
     if opened == Err(Errno::PERM) && !path.is_null() {
         // SAFETY: as above.
         let path = unsafe { CStr::from_ptr(path) };
-        opened = insisting(process, folder, path, || result(open()));
+        opened = insisting(folder, path, true, || result(open()));
     }
-    if let Ok(descriptor) = opened {
-        process.opened(descriptor);
+    if let (Ok(descriptor), Some((_inside, process))) = (opened, enter()) {
+        process.opened(descriptor, since);
     }
     returned(opened)
 }
 
+/// The name that a path has, links in it followed or not: as it can be opened without following any.
+fn name_of(folder: c_int, path: &CStr, follows: bool) -> Option<PathBuf> {
+    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
+    let whole = if path.is_absolute() || folder == libc::AT_FDCWD {
+        path.to_owned()
+    } else {
+        std::fs::read_link(format!("/proc/self/fd/{folder}")).ok()?.join(path)
+    };
+    if follows {
+        return whole.canonicalize().ok();
+    }
+    let parent = whole.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(std::path::Path::new(".")).canonicalize().ok()?;
+    Some(parent.join(whole.file_name()?))
+}
+
 /// Does something to a file by its path that the kernel refused, since it may be open directly here or elsewhere.
 pub fn insisting<T>(
-    process: &Process,
     folder: c_int,
     path: &CStr,
-    what: impl FnMut() -> Result<T, Errno>,
+    follows: bool,
+    mut what: impl FnMut() -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    let text = path.to_str().unwrap_or_default();
-    let chosen = || {
-        let path = if Path::new(text).is_absolute() || folder == libc::AT_FDCWD {
-            Path::new(text).to_owned()
-        } else {
-            std::fs::read_link(format!("/proc/self/fd/{folder}")).unwrap_or_default().join(text)
-        };
-        path.canonicalize().is_ok_and(|path| process.is_chosen(&path))
-    };
-    if process.known_session().is_none() && !chosen() {
+    let Some((_inside, process)) = enter().filter(|_| folder != -1) else { return Err(Errno::PERM) };
+    // SAFETY: lent by the caller for this call; AT_FDCWD stands for the working folder.
+    let place = unsafe { BorrowedFd::borrow_raw(folder) };
+    let flags = if follows { AtFlags::EMPTY_PATH } else { AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW };
+    let stat = rustix::fs::statat(place, path, flags).map_err(|_| Errno::PERM)?;
+    // By a descriptor of it, whatever its name is, or was.
+    if let Some(file) = process.with_identity((stat.st_dev, stat.st_ino)) {
+        let _hold = file.hold();
+        return file.file.insist(what);
+    }
+    let Some(name) = name_of(folder, path, follows) else { return Err(Errno::PERM) };
+    if process.known_session().is_none() && !process.is_chosen(&name) {
         return Err(Errno::PERM);
     }
-    let Some(session) = process.session() else { return Err(Errno::PERM) };
-    // SAFETY: lent by the caller for this call; AT_FDCWD stands for the working folder.
-    let folder = unsafe { BorrowedFd::borrow_raw(folder) };
-    session.change(path, folder, what)
+    let (Some(session), Ok(name)) = (process.session(), CString::new(name.into_os_string().as_bytes())) else {
+        return Err(Errno::PERM);
+    };
+    session.change(&name, rustix::fs::CWD, &mut what)
 }
 
 macro_rules! opens {
@@ -116,49 +139,41 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
     unsafe { real!(closefrom: (c_int) -> ())(first) }
 }
 
-/// A stream goes past this library, and closes its descriptor itself.
-///
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdopen(descriptor: c_int, mode: *const c_char) -> *mut c_void {
-    if let Some((_inside, process)) = enter() {
-        process.forget(descriptor);
-    }
-    // SAFETY: the caller's.
-    unsafe { real!(fdopen: (c_int, *const c_char) -> *mut c_void)(descriptor, mode) }
-}
-
 /// # Safety
 /// As for the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(from: c_int) -> c_int {
     // SAFETY: the caller's descriptor.
-    let to = unsafe { real!(dup: (c_int) -> c_int)(from) };
-    note_duplicate(from, to);
+    duplicating(from, || unsafe { real!(dup: (c_int) -> c_int)(from) })
+}
+
+/// Duplicates a descriptor. Its file is given back meanwhile, so that the duplicate is of what the program opened.
+fn duplicating(from: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    let Some((_inside, process)) = enter() else { return real() };
+    let Some(file) = process.get(from) else {
+        let to = real();
+        // Whatever was under that number is not there any more.
+        process.forget(to);
+        return to;
+    };
+    let _hold = file.hold();
+    let to = real();
+    if to >= 0 {
+        process.duplicated(from, to);
+    }
     to
 }
 
-fn note_duplicate(from: c_int, to: c_int) {
-    if to >= 0
-        && let Some((_inside, process)) = enter()
-    {
-        process.duplicated(from, to);
-    }
-}
-
-/// Replaces a descriptor: what it was is forgotten first.
+/// The same onto a number, of which what it was is forgotten first.
 fn replacing(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
-    if from != to
-        && let Some((_inside, process)) = enter()
-    {
+    // Where it cannot be, what is under the other number stays there.
+    if from == to || from < 0 || rustix::io::fcntl_getfd(Raw(from)).is_err() {
+        return real();
+    }
+    if let Some((_inside, process)) = enter() {
         process.forget(to);
     }
-    let done = real();
-    if from != to {
-        note_duplicate(from, done);
-    }
-    done
+    duplicating(from, real)
 }
 
 /// # Safety
@@ -177,87 +192,85 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     replacing(from, to, || unsafe { real!(dup3: (c_int, c_int, c_int) -> c_int)(from, to, flags) })
 }
 
-fn after_fcntl(descriptor: c_int, command: c_int, done: c_int) -> c_int {
-    match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => note_duplicate(descriptor, done),
-        libc::F_SETFL => {
-            if let Some((_inside, process)) = enter() {
-                process.flags_changed(descriptor);
-            }
-        }
-        _ => {}
+/// What a program says of locks: they are the kernel's, which drops them when a descriptor of the file is closed or replaced.
+const LOCKING: [c_int; 8] = [
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_GETLK,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+    libc::F_OFD_GETLK,
+    libc::F_SETLEASE,
+    libc::F_NOTIFY,
+];
+
+/// Flags that `F_SETFL` changes.
+const CHANGED: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
+
+/// A lock is about to be taken on a file, or asked for: it stays with the kernel until it is closed.
+pub fn keep(descriptor: c_int) {
+    if let Some((_inside, process)) = enter() {
+        process.keep(descriptor);
     }
-    done
 }
 
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl(descriptor: c_int, command: c_int, argument: c_long) -> c_int {
-    // SAFETY: the caller's; an argument that it did not give is not looked at.
-    let done = unsafe { real!(fcntl: (c_int, c_int, c_long) -> c_int)(descriptor, command, argument) };
-    after_fcntl(descriptor, command, done)
+fn control(descriptor: c_int, command: c_int, argument: c_long, real: impl FnOnce() -> c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicating(descriptor, real),
+        libc::F_SETFL => {
+            let Some((_inside, process)) = enter() else { return real() };
+            let Some(file) = process.get(descriptor) else { return real() };
+            let done = file.file.set_flags(OFlags::from_bits_retain(argument as u32));
+            process.flags_changed(descriptor);
+            returned(done.map(|()| 0))
+        }
+        libc::F_GETFL => match tracked(descriptor) {
+            // What it was opened with: while the file is direct, the descriptor only reads. What can be changed may have been, by
+            // whoever has it too.
+            Some((_inside, file)) => match file.file.flags().map(|flags| flags.bits() as c_int) {
+                Ok(flags) if file.description.is_kept() => flags & !CHANGED | real() & CHANGED,
+                flags => returned(flags),
+            },
+            None => real(),
+        },
+        _ if LOCKING.contains(&command) => {
+            keep(descriptor);
+            real()
+        }
+        _ => real(),
+    }
 }
 
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(descriptor: c_int, command: c_int, argument: c_long) -> c_int {
-    // SAFETY: as for `fcntl`.
-    let done = unsafe { real!(fcntl64: (c_int, c_int, c_long) -> c_int)(descriptor, command, argument) };
-    after_fcntl(descriptor, command, done)
-}
-
-/// A child that shares this process' memory would change what is tracked here: it gets a copy instead.
-///
-/// # Safety
-/// As for the C library's `fork`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vfork() -> libc::pid_t {
-    // SAFETY: as above.
-    unsafe { libc::fork() }
-}
-
-macro_rules! executes {
-    ($($name:ident ($($argument:ident : $kind:ty),*);)*) => {$(
-        /// All is given back before another program takes this one's place: it finds what it inherits by itself.
-        ///
+macro_rules! controls {
+    ($($name:ident),*) => {$(
         /// # Safety
         /// As for the C library's.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            if let Some((_inside, process)) = enter() {
-                process.give_back();
-            }
-            // SAFETY: the caller's arguments.
-            unsafe { real!($name: ($($kind),*) -> c_int)($($argument),*) }
+        pub unsafe extern "C" fn $name(descriptor: c_int, command: c_int, argument: c_long) -> c_int {
+            let real = real!($name: (c_int, c_int, c_long) -> c_int);
+            // SAFETY: the caller's; an argument that it did not give is not looked at.
+            control(descriptor, command, argument, || unsafe { real(descriptor, command, argument) })
         }
     )*};
 }
 
-type Strings = *const *const c_char;
+controls!(fcntl, fcntl64);
 
-executes! {
-    execve(path: *const c_char, arguments: Strings, environment: Strings);
-    execv(path: *const c_char, arguments: Strings);
-    execvp(path: *const c_char, arguments: Strings);
-    execvpe(path: *const c_char, arguments: Strings, environment: Strings);
-    fexecve(descriptor: c_int, arguments: Strings, environment: Strings);
+macro_rules! locks {
+    ($($name:ident ($first:ident $(, $argument:ident : $kind:ty)*);)*) => {$(
+        /// # Safety
+        /// As for the C library's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($first: c_int $(, $argument: $kind)*) -> c_int {
+            keep($first);
+            // SAFETY: the caller's arguments.
+            unsafe { real!($name: (c_int $(, $kind)*) -> c_int)($first $(, $argument)*) }
+        }
+    )*};
 }
 
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    crate::process::end();
-    // SAFETY: ends the process.
-    unsafe { real!(_exit: (c_int) -> !)(status) }
-}
-
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: as above.
-    unsafe { _exit(status) }
+locks! {
+    flock(fd, operation: c_int);
+    lockf(fd, command: c_int, bytes: libc::off_t);
+    lockf64(fd, command: c_int, bytes: libc::off_t);
 }

@@ -3,22 +3,32 @@
 //! What always holds:
 //! - a descriptor is tracked from its opening, duplication or inheritance until its close, one entry each;
 //! - a forked child begins anew: what its parent had is left alone, and what it inherited is looked for among its descriptors;
+//! - a file of which anybody else has the same open file description stays with the kernel, here and there, until it is closed;
 //! - before another program takes the process' place, and before it ends, all is given back to the file system.
 
+use crate::real::{result, returned};
+use crate::sharing::{Sharing, Since};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::ffi::{CString, OsStr, c_int};
+use std::collections::HashMap;
+use std::ffi::{CString, OsStr, OsString, c_int};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use willow_host::direct_io::{File, Session, SessionOptions, forks, watch_forks};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+use willow_host::direct_io::{File, Hold, Session, SessionOptions, forks, watch_forks};
 
 /// Descriptors below this are tracked; a program with more of them open has the others through the kernel.
-const DESCRIPTORS_MAX: usize = 4096;
+pub const DESCRIPTORS_MAX: usize = 4096;
+/// Longest wait for an agent that is gone, and between two looks.
+const AGENT_WAIT_MAX: Duration = Duration::from_secs(10);
+const AGENT_LOOK: Duration = Duration::from_millis(10);
+/// Most files whose mappings are remembered one by one; past it, everything stays with the kernel.
+const MAPPED_MAX: usize = 4096;
 
 thread_local! {
     /// A call of this library is under way: what it calls itself passes through.
@@ -33,7 +43,8 @@ impl Inside {
     pub fn enter() -> Option<Inside> {
         // Where the thread is about to end, its calls pass through.
         let entered = INSIDE.try_with(|inside| !inside.replace(true)).unwrap_or(false);
-        entered.then_some(Inside(()))
+        // Made where it was entered alone: its end is the end of the call.
+        entered.then(|| Inside(()))
     }
 }
 
@@ -44,7 +55,7 @@ impl Drop for Inside {
 }
 
 /// A number of a descriptor that the program owns.
-pub struct Raw(RawFd);
+pub struct Raw(pub RawFd);
 
 impl AsFd for Raw {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -54,12 +65,58 @@ impl AsFd for Raw {
     }
 }
 
+/// An open file description: what `dup` and `fork` share.
+#[derive(Default)]
+pub struct Description {
+    /// Held while the position is read and moved.
+    pub position: Mutex<()>,
+    /// There from when others may use the same description past this library: another process, a stream, a lock. Nobody can tell when
+    /// that ends, so the file stays with the kernel until the description is closed.
+    kept: OnceLock<Hold>,
+}
+
+impl Description {
+    /// True where the kernel has it for good.
+    pub fn is_kept(&self) -> bool {
+        self.kept.get().is_some()
+    }
+}
+
 /// An entry.
 pub struct Tracked {
     pub file: File<Raw>,
-    /// Held while the position is read and moved; duplicates share it.
-    pub position: Arc<Mutex<()>>,
+    pub description: Arc<Description>,
     pub appends: bool,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl Tracked {
+    /// Leaves it to the kernel until it is closed.
+    pub fn keep(&self) {
+        self.description.kept.get_or_init(|| self.hold_for_others());
+    }
+
+    /// The same while what this returns lives, for somebody else who is about to have its descriptors: they have to be what the program
+    /// opened. Where the agent is gone this waits for it to come back, once.
+    pub fn hold_for_others(&self) -> Hold {
+        static IN_VAIN: AtomicBool = AtomicBool::new(false);
+        let (hold, begun) = (self.file.hold(), Instant::now());
+        while self.file.give_back().is_err() {
+            if IN_VAIN.load(Ordering::Relaxed) || begun.elapsed() > AGENT_WAIT_MAX {
+                IN_VAIN.store(true, Ordering::Relaxed);
+                return hold;
+            }
+            std::thread::sleep(AGENT_LOOK);
+        }
+        IN_VAIN.store(false, Ordering::Relaxed);
+        hold
+    }
+
+    /// Leaves it to the kernel while what this returns lives.
+    pub fn hold(&self) -> Option<Hold> {
+        (!self.description.is_kept()).then(|| self.file.hold())
+    }
 }
 
 /// What the environment says.
@@ -86,11 +143,18 @@ impl Settings {
     }
 }
 
+type Entry = RwLock<Option<Arc<Tracked>>>;
+
 /// The process.
 pub struct Process {
     forks: u32,
     session: OnceLock<Option<Arc<Session>>>,
-    entries: Vec<RwLock<Option<Arc<Tracked>>>>,
+    entries: Vec<Entry>,
+    pub sharing: Sharing,
+    /// Files that are mapped into memory, by device and inode: a mapping outlives its descriptors.
+    mapped: Mutex<HashMap<(u64, u64), Hold>>,
+    /// Everything goes through the kernel from now on.
+    is_off: AtomicBool,
 }
 
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
@@ -110,6 +174,8 @@ extern "C" fn begin() {
     let Some(_inside) = Inside::enter() else { return };
     if SETTINGS.get_or_init(Settings::read).is_some() {
         watch_forks();
+        crate::sharing::watch();
+        crate::limits::refresh();
         begin_process();
     }
 }
@@ -121,7 +187,9 @@ pub extern "C" fn end() {
     if process.forks != forks() {
         return;
     }
-    process.give_back();
+    let files: Vec<_> = process.all().collect();
+    let holds: Vec<_> = files.iter().filter_map(|(_, tracked)| tracked.hold()).collect();
+    drop(holds);
     let report = SETTINGS.get().and_then(|settings| settings.as_ref()?.report.clone());
     let (Some(path), Some(Some(session))) = (report, process.session.get()) else { return };
     let program = std::env::args_os().next().unwrap_or_default();
@@ -136,6 +204,11 @@ pub extern "C" fn end() {
     }
 }
 
+/// Every call passes through from now on, in this process' memory.
+pub fn leave() {
+    PROCESS.store(std::ptr::null_mut(), Ordering::Release);
+}
+
 fn present() -> Option<&'static Process> {
     // SAFETY: null, or leaked by `begin_process`.
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
@@ -143,7 +216,14 @@ fn present() -> Option<&'static Process> {
 
 fn begin_process() -> &'static Process {
     let entries = (0..DESCRIPTORS_MAX).map(|_| RwLock::default()).collect();
-    let process: &'static Process = Box::leak(Box::new(Process { forks: forks(), session: OnceLock::new(), entries }));
+    let process: &'static Process = Box::leak(Box::new(Process {
+        forks: forks(),
+        session: OnceLock::new(),
+        entries,
+        sharing: Sharing::default(),
+        mapped: Mutex::default(),
+        is_off: AtomicBool::new(false),
+    }));
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
     process.adopt();
     process
@@ -165,21 +245,25 @@ pub fn tracked(descriptor: c_int) -> Option<(Inside, Arc<Tracked>)> {
 }
 
 impl Process {
-    fn entry(&self, descriptor: c_int) -> Option<&RwLock<Option<Arc<Tracked>>>> {
+    fn entry(&self, descriptor: c_int) -> Option<&Entry> {
         self.entries.get(usize::try_from(descriptor).ok()?)
     }
 
     /// An entry.
     pub fn get(&self, descriptor: c_int) -> Option<Arc<Tracked>> {
-        self.entry(descriptor)?.read().unwrap_or_else(PoisonError::into_inner).clone()
+        read(self.entry(descriptor)?).clone()
     }
 
     /// The session, opened when it is first needed. Where that fails nothing goes directly.
     pub fn session(&self) -> Option<&Arc<Session>> {
         let open = || {
             let settings = SETTINGS.get()?.as_ref()?;
-            let by_agent = SessionOptions::by_agent(&settings.agent);
-            let opened = Session::open(SessionOptions { device: settings.device.clone(), ..by_agent });
+            let mut options =
+                SessionOptions { device: settings.device.clone(), ..SessionOptions::by_agent(&settings.agent) };
+            if crate::is_eager() {
+                options.kernel_operations_max = 0;
+            }
+            let opened = Session::open(options);
             opened.map_err(|error| eprintln!("libwillow_preload: no direct access: {error}")).ok()
         };
         self.session.get_or_init(open).as_ref()
@@ -196,56 +280,105 @@ impl Process {
         settings.is_some_and(|settings| settings.folders.iter().any(|folder| path.starts_with(folder)))
     }
 
-    /// A descriptor was opened: tracks it, if it is that of a chosen file.
-    pub fn opened(&self, descriptor: c_int) {
+    /// A descriptor was opened: tracks it, if it is that of a chosen file, or of one that is open by a chosen name as well.
+    pub fn opened(&self, descriptor: c_int, since: Since) {
         self.forget(descriptor);
         if self.entry(descriptor).is_none() {
             return;
         }
         let raw = Raw(descriptor);
-        let is_file =
-            rustix::fs::fstat(&raw).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
-        if !is_file {
+        let Ok(stat) = rustix::fs::fstat(&raw) else { return };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return;
         }
         let link = rustix::fs::readlink(format!("/proc/self/fd/{descriptor}"), Vec::new());
-        let path = link.map(|link| PathBuf::from(std::ffi::OsString::from_vec(link.into_bytes())));
-        if path.is_ok_and(|path| self.is_chosen(&path)) {
+        let path = link.map(|link| PathBuf::from(OsString::from_vec(link.into_bytes())));
+        if path.is_ok_and(|path| self.is_chosen(&path)) || self.with_identity((stat.st_dev, stat.st_ino)).is_some() {
             self.track(descriptor, Arc::default());
+            if self.sharing.has_happened(since) {
+                self.keep(descriptor);
+            }
         }
     }
 
-    fn track(&self, descriptor: c_int, position: Arc<Mutex<()>>) {
-        let (Some(entry), Some(session)) = (self.entry(descriptor), self.session()) else { return };
+    /// The same of one whose description others have too.
+    pub fn opened_shared(&self, descriptor: c_int) {
+        self.opened(descriptor, self.sharing.since());
+        self.keep(descriptor);
+    }
+
+    fn track(&self, descriptor: c_int, description: Arc<Description>) {
+        let (Some(entry), Ok(flags)) = (self.entry(descriptor), rustix::fs::fcntl_getfl(Raw(descriptor))) else {
+            return;
+        };
+        // What has no bytes to be read or written.
+        if flags.contains(OFlags::PATH) {
+            return;
+        }
+        let (Some(session), Ok(stat)) = (self.session(), rustix::fs::fstat(Raw(descriptor))) else { return };
         let Ok(file) = File::new(session, Raw(descriptor)) else { return };
-        let appends = rustix::fs::fcntl_getfl(Raw(descriptor)).is_ok_and(|flags| flags.contains(OFlags::APPEND));
-        let tracked = Some(Arc::new(Tracked { file, position, appends }));
-        let before = std::mem::replace(&mut *entry.write().unwrap_or_else(PoisonError::into_inner), tracked);
-        drop(before);
+        let appends = file.flags().unwrap_or(flags).contains(OFlags::APPEND);
+        let identity = (stat.st_dev, stat.st_ino);
+        let tracked = Arc::new(Tracked { file, description, appends, identity });
+        let before = write(entry).replace(tracked.clone());
+        if let Some(before) = before {
+            before.file.forget();
+        }
+        if self.is_off.load(Ordering::SeqCst) {
+            tracked.keep();
+        }
     }
 
     /// A descriptor is another's duplicate now.
     pub fn duplicated(&self, from: c_int, to: c_int) {
         self.forget(to);
         if let Some(tracked) = self.get(from) {
-            self.track(to, tracked.position.clone());
+            self.track(to, tracked.description.clone());
         }
     }
 
-    /// A descriptor's flags have changed.
+    /// The flags of a descriptor and its duplicates have changed.
     pub fn flags_changed(&self, descriptor: c_int) {
-        if let Some(tracked) = self.get(descriptor) {
-            self.track(descriptor, tracked.position.clone());
+        let Some(changed) = self.get(descriptor) else { return };
+        for (descriptor, tracked) in self.all() {
+            if Arc::ptr_eq(&tracked.description, &changed.description) {
+                self.track(descriptor, tracked.description.clone());
+            }
         }
     }
 
-    /// A descriptor is about to be closed, or to be used past this library.
+    /// Leaves a description to the kernel until it is closed.
+    pub fn keep(&self, descriptor: c_int) {
+        if let Some(tracked) = self.get(descriptor) {
+            tracked.keep();
+        }
+    }
+
+    /// A file is about to be mapped into memory: it stays with the kernel as long as the process lives.
+    pub fn keep_mapped(&self, tracked: &Tracked) {
+        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        if mapped.len() < MAPPED_MAX || mapped.contains_key(&tracked.identity) {
+            mapped.entry(tracked.identity).or_insert_with(|| tracked.file.hold());
+            return;
+        }
+        drop(mapped);
+        self.turn_off();
+    }
+
+    /// Leaves everything to the kernel, for good.
+    pub fn turn_off(&self) {
+        self.is_off.store(true, Ordering::SeqCst);
+        self.all().for_each(|(_, tracked)| tracked.keep());
+    }
+
+    /// A descriptor is about to be closed.
     pub fn forget(&self, descriptor: c_int) {
         let Some(entry) = self.entry(descriptor) else { return };
-        let is_there = entry.read().unwrap_or_else(PoisonError::into_inner).is_some();
-        if is_there {
-            let before = entry.write().unwrap_or_else(PoisonError::into_inner).take();
-            drop(before);
+        if read(entry).is_some() {
+            let before = write(entry).take();
+            if let Some(before) = before {
+                before.file.forget();
+            }
         }
     }
 
@@ -256,17 +389,17 @@ impl Process {
         }
     }
 
-    /// Gives all files back; they are taken again when they are used.
-    pub fn give_back(&self) {
-        for entry in &self.entries {
-            let tracked = entry.read().unwrap_or_else(PoisonError::into_inner).clone();
-            if let Some(tracked) = tracked {
-                let _ = tracked.file.change(|_| Ok::<_, Errno>(()));
-            }
-        }
+    /// All entries, with their descriptors.
+    pub fn all(&self) -> impl Iterator<Item = (c_int, Arc<Tracked>)> {
+        self.entries.iter().enumerate().filter_map(|(number, entry)| Some((number as c_int, read(entry).clone()?)))
     }
 
-    /// Tracks what was inherited.
+    /// An entry of this file, by device and inode.
+    pub fn with_identity(&self, identity: (u64, u64)) -> Option<Arc<Tracked>> {
+        self.all().map(|(_, tracked)| tracked).find(|tracked| tracked.identity == identity)
+    }
+
+    /// Tracks what was inherited: whoever opened it may use it still.
     fn adopt(&self) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Ok(folder) = rustix::fs::open("/proc/self/fd", flags, Mode::empty()) else { return };
@@ -274,7 +407,55 @@ impl Process {
         let number = |name: CString| name.to_str().ok()?.parse::<c_int>().ok();
         let numbers: Vec<c_int> = listed.flatten().filter_map(|entry| number(entry.file_name().to_owned())).collect();
         for descriptor in numbers {
-            self.opened(descriptor);
+            self.opened_shared(descriptor);
         }
     }
+}
+
+fn read(entry: &Entry) -> RwLockReadGuard<'_, Option<Arc<Tracked>>> {
+    entry.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(entry: &Entry) -> RwLockWriteGuard<'_, Option<Arc<Tracked>>> {
+    entry.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does a call of the C library through the kernel: the files of these descriptors are given back first, and stay so until it has
+/// returned. What the kernel refuses since other processes have a file directly is done once more when they do not.
+pub fn by_kernel<T: PartialOrd + Default + std::convert::From<i8>>(
+    descriptors: &[c_int],
+    mut real: impl FnMut() -> T,
+) -> T {
+    let Some((inside, process)) = enter() else { return real() };
+    let files: Vec<Arc<Tracked>> = descriptors.iter().filter_map(|descriptor| process.get(*descriptor)).collect();
+    if files.is_empty() {
+        drop(inside);
+        return real();
+    }
+    let files: Vec<&Tracked> = files.iter().map(|file| &**file).collect();
+    files_by_kernel(inside, &files, real)
+}
+
+/// The same of files that were looked up.
+pub fn files_by_kernel<T: PartialOrd + Default + std::convert::From<i8>>(
+    inside: Inside,
+    files: &[&Tracked],
+    mut real: impl FnMut() -> T,
+) -> T {
+    let holds: Vec<Option<Hold>> = files.iter().map(|file| file.hold()).collect();
+    files.iter().for_each(|file| file.file.refresh());
+    // It may wait long, and a signal's handler may come meanwhile whose calls are not this library's.
+    drop(inside);
+    let mut done = result(real());
+    let _inside = Inside::enter();
+    for file in files {
+        match done {
+            Err(Errno::PERM) => done = file.file.insist(|| result(real())),
+            // A descriptor that only reads still, since the agent is gone: or that was opened so.
+            Err(Errno::BADF) => done = file.file.give_back().and_then(|()| result(real())),
+            _ => {}
+        }
+    }
+    drop(holds);
+    returned(done)
 }

@@ -52,10 +52,15 @@ pub fn set_errno(errno: i32) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// errno as it is.
-pub fn errno() -> Errno {
+/// errno as it is; 0 where nothing has failed.
+pub fn code() -> i32 {
     // SAFETY: the thread's own.
-    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+    unsafe { *libc::__errno_location() }
+}
+
+/// errno of what has just failed.
+pub fn errno() -> Errno {
+    Errno::from_raw_os_error(code())
 }
 
 /// What a function of the C library returned, as a result.

@@ -9,7 +9,7 @@
 //!   that appending does not go back and forth with every call.
 
 use super::agent_client::DirectError;
-use super::inode::{Inode, State};
+use super::inode::{Hold, Inode, State};
 use super::lane::{Action, Operation, Segments};
 use super::mapped::Mapped;
 use super::session::{Session, Undone, add};
@@ -154,7 +154,7 @@ impl<F: AsFd> File<F> {
         if state.way(writes).is_some() {
             return Ok(());
         }
-        if state.is_pinned {
+        if state.is_pinned || self.inode.is_held() {
             return Err(DirectError::Refused("it is used through the kernel, by a mapping into memory say".to_owned()));
         }
         match state.take(&self.session) {
@@ -212,6 +212,25 @@ impl<F: AsFd> File<F> {
     pub fn pin<T>(&self, mut what: impl FnMut(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
         let descriptor = self.descriptor.as_fd();
         self.inode.change(&self.session, true, || self.session.insist(descriptor, || what(descriptor)))
+    }
+
+    /// Gives it back to the file system, if it is direct; all of it goes through the kernel while what this returns lives. Unlike
+    /// [`File::change`], it lets other threads use the file meanwhile, and so suits calls that may wait long. Where descriptors cannot be
+    /// what they were opened as, [`File::give_back`] says why.
+    pub fn hold(&self) -> Hold {
+        Hold::new(&self.inode, &self.session)
+    }
+
+    /// Does something that the kernel refuses while other processes have the file directly: the agent takes it back from them first.
+    pub fn insist<T>(&self, what: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+        self.session.insist(self.descriptor.as_fd(), what)
+    }
+
+    /// To be called before the kernel reads a file that is held: where another process may write it directly, the page cache may be old.
+    pub fn refresh(&self) {
+        if freeze::is_immutable(self.descriptor.as_fd()) {
+            let _ = rustix::fs::fadvise(self.descriptor.as_fd(), 0, None, rustix::fs::Advice::DontNeed);
+        }
     }
 
     /// `pread`: how many bytes were read, fewer only at the end of the file.
@@ -342,7 +361,7 @@ impl<F: AsFd> File<F> {
                 bytes > 0 && self.bytes().is_ok_and(|all| if writes { is_inside(all) } else { offset < all });
             // What another process has directly is read as that process writes it.
             let is_others = || freeze::is_immutable(self.descriptor.as_fd()) && !state.is_direct();
-            if state.is_pinned || !is_worth || (self.inode.is_kernels_turn() && !is_others()) {
+            if state.is_pinned || self.inode.is_held() || !is_worth || (self.inode.is_kernels_turn() && !is_others()) {
                 let changes = writes && (state.is_direct() || state.has_placeholders());
                 let way = if changes { Way::Change } else { Way::Kernel };
                 return (state, way);

@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Fewest and most operations that a file stays with the kernel after it was given back, or refused.
 const KERNEL_OPERATIONS_MIN: u32 = 16;
-const KERNEL_OPERATIONS_MAX: u32 = 4096;
+pub(crate) const KERNEL_OPERATIONS_MAX: u32 = 4096;
 /// Rights of a grant.
 const READ: u32 = 1;
 const WRITE: u32 = 2;
@@ -192,11 +192,47 @@ pub(crate) struct Inode {
     kernel_left: AtomicU32,
     /// How many it will be the next time.
     kernel_next: AtomicU32,
+    /// The most that it may be.
+    kernel_max: u32,
     /// Operations since it was taken directly.
     direct: AtomicU32,
+    /// While it is not zero, all of it goes through the kernel: it is raised before the file is given back, and read under the lock
+    /// by whoever takes it.
+    holds: AtomicU32,
+}
+
+/// While one lives, all of its file goes through the kernel in its session, by descriptors that are what the program opened: see
+/// [`super::File::hold`].
+pub struct Hold(Arc<Inode>);
+
+impl Hold {
+    pub(crate) fn new(inode: &Arc<Inode>, session: &Session) -> Hold {
+        inode.holds.fetch_add(1, Ordering::SeqCst);
+        let hold = Hold(inode.clone());
+        if let Err(error) = inode.change(session, false, || Ok::<_, Errno>(())) {
+            tracing::debug!("descriptors of a file only read for now: {error}");
+        }
+        hold
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.holds.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Inode {
+    /// It stays with the kernel for so many operations at most when it was given back.
+    pub fn new(kernel_max: u32) -> Inode {
+        Inode { kernel_max, ..Inode::default() }
+    }
+
+    /// True while it is to stay with the kernel.
+    pub fn is_held(&self) -> bool {
+        self.holds.load(Ordering::SeqCst) > 0
+    }
+
     pub fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -209,7 +245,7 @@ impl Inode {
     pub fn stay_with_kernel(&self) {
         let next = self.kernel_next.load(Ordering::Relaxed).max(KERNEL_OPERATIONS_MIN);
         let worth_it = self.direct.swap(0, Ordering::Relaxed) >= next.saturating_mul(4);
-        let now = if worth_it { KERNEL_OPERATIONS_MIN } else { next };
+        let now = if worth_it { KERNEL_OPERATIONS_MIN } else { next }.min(self.kernel_max);
         self.kernel_left.store(now, Ordering::Relaxed);
         self.kernel_next.store((now * 2).min(KERNEL_OPERATIONS_MAX), Ordering::Relaxed);
     }
@@ -259,7 +295,9 @@ impl Inode {
             session.insist(placeholder, || state.restore(session))?;
         }
         let done = what();
-        state.give_way();
+        if !self.is_held() {
+            state.give_way();
+        }
         done
     }
 }

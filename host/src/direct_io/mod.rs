@@ -30,6 +30,7 @@ mod session;
 
 pub use agent_client::{AgentClient, DirectError};
 pub use file::File;
+pub use inode::Hold;
 pub use lane::LaneOptions;
 pub use mapped::Mapped;
 pub use over_hre::DirectFile;

@@ -9,7 +9,7 @@
 //!   one of its own.
 
 use super::agent_client::{AgentClient, DirectError};
-use super::inode::Inode;
+use super::inode::{Inode, KERNEL_OPERATIONS_MAX};
 use super::lane::{Lane, LaneOptions, Operation};
 use super::mapped::Mapped;
 use super::reach::{Reach, Way};
@@ -35,6 +35,8 @@ pub struct SessionOptions {
     pub lanes_max: usize,
     /// What each lane is like.
     pub lane: LaneOptions,
+    /// Most operations that a file stays with the kernel after it was given back or refused. With 0 it is taken again at once.
+    pub kernel_operations_max: u32,
     /// How long an operation waits for an agent that is gone to come back, where the device is reached by a network and therefore by
     /// that agent alone. Past it, files go through the kernel.
     pub patience: Duration,
@@ -49,7 +51,8 @@ impl SessionOptions {
     /// The agent says where the device is.
     pub fn by_agent(agent: impl Into<PathBuf>) -> Self {
         let (lanes_max, lane, patience) = (32, LaneOptions::default(), Duration::from_secs(10));
-        SessionOptions { device: None, agent: agent.into(), lanes_max, lane, patience }
+        let kernel_operations_max = KERNEL_OPERATIONS_MAX;
+        SessionOptions { device: None, agent: agent.into(), lanes_max, lane, kernel_operations_max, patience }
     }
 }
 
@@ -493,7 +496,7 @@ impl Session {
         if inodes.len() >= 64 {
             inodes.retain(|_, inode| inode.strong_count() > 0);
         }
-        let inode = Arc::new(Inode::default());
+        let inode = Arc::new(Inode::new(self.options.kernel_operations_max));
         inodes.insert(key, Arc::downgrade(&inode));
         inode
     }
