@@ -67,8 +67,9 @@ fn pattern(seed: u8) -> Vec<u8> {
 
 impl World {
     fn new() -> Result<World, String> {
-        if !rustix::process::geteuid().is_root() {
-            return Err("it is not run as root".to_owned());
+        let needed = || willow_skip::programs(&["mkfs.ext4", "lsattr"]);
+        if let Some(why) = willow_skip::missing_for_loop_mounts().or_else(needed) {
+            return Err(why);
         }
         // Where other users get to, unlike this user's own folders.
         let folder = std::env::temp_dir().join(format!("willow-direct-{}", std::process::id()));
@@ -194,8 +195,7 @@ fn two_users_on_a_real_file_system() {
     let mut world = match World::new() {
         Ok(world) => world,
         Err(why) => {
-            eprintln!("skipped: {why}");
-            return;
+            return willow_skip::skip("two_users_on_a_real_file_system", &why);
         }
     };
     let contents = pattern(1);
@@ -273,9 +273,9 @@ fn two_users_on_a_real_file_system() {
 
 #[test]
 fn the_demo_of_protection_holds() {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: it is not run as root, or there is no FUSE");
-        return;
+    let needed = || willow_skip::programs(&["mkfs.ext4", "lsattr"]);
+    if let Some(why) = willow_skip::missing_for_fuse_mounts().or_else(needed) {
+        return willow_skip::skip("the_demo_of_protection_holds", &why);
     }
     let output = support::willow().args(["demo", "protection"]).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);

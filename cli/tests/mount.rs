@@ -9,20 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::{Folder, Served, willow};
+use willow_skip::{missing_for_fuse_mounts, programs, skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Why mounting cannot be tested here.
-fn missing() -> Option<String> {
-    let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
-    let has = |path: &str| Path::new(path).exists();
-    match () {
-        () if !is_root => Some("only root can mount and make loop devices".to_owned()),
-        () if !has("/dev/fuse") => Some("there is no /dev/fuse".to_owned()),
-        () if !has("/dev/loop-control") => Some("there are no loop devices".to_owned()),
-        () => tool("losetup").is_none().then(|| "losetup is not installed".to_owned()),
-    }
-}
 
 fn tool(name: &str) -> Option<PathBuf> {
     let folders = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
@@ -134,10 +123,8 @@ fn taken(media: &str) -> u64 {
 }
 
 fn a_file_system(make: &[&str], check: &[&str], size: &str, by_socket: bool) {
-    if let Some(reason) = missing().or_else(|| tool(make[0]).is_none().then(|| format!("{} is not installed", make[0])))
-    {
-        println!("skipped: {reason}");
-        return;
+    if let Some(why) = missing_for_fuse_mounts().or_else(|| programs(&[make[0], check[0]])) {
+        return skip(&format!("a file system by {}", make[0]), &why);
     }
     let folder = Folder::new();
     let (media, mnt, files) = (folder.path("media"), folder.path("mnt"), folder.path("files"));
@@ -205,9 +192,8 @@ fn ext4_lives_on_the_disk_over_the_network() {
 
 #[test]
 fn a_device_that_dies_is_an_error_and_no_hang() {
-    if let Some(reason) = missing() {
-        println!("skipped: {reason}");
-        return;
+    if let Some(why) = missing_for_fuse_mounts() {
+        return skip("a_device_that_dies_is_an_error_and_no_hang", &why);
     }
     let folder = Folder::new();
     let (mnt, files) = (folder.path("mnt"), folder.path("files"));
@@ -236,9 +222,8 @@ fn a_device_that_dies_is_an_error_and_no_hang() {
 
 #[test]
 fn a_device_that_comes_back_is_gone_on_with() {
-    if let Some(reason) = missing() {
-        println!("skipped: {reason}");
-        return;
+    if let Some(why) = missing_for_fuse_mounts() {
+        return skip("a_device_that_comes_back_is_gone_on_with", &why);
     }
     let folder = Folder::new();
     let (media, mnt, files) = (folder.path("media"), folder.path("mnt"), folder.path("files"));
@@ -292,9 +277,8 @@ fn a_device_that_comes_back_is_gone_on_with() {
 
 #[test]
 fn what_is_in_the_way_is_said() {
-    if let Some(reason) = missing() {
-        println!("skipped: {reason}");
-        return;
+    if let Some(why) = missing_for_fuse_mounts() {
+        return skip("what_is_in_the_way_is_said", &why);
     }
     let folder = Folder::new();
     let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "64M"]);

@@ -4,9 +4,13 @@
 //!
 //! What always holds:
 //! - a request is counted in its process' account from when it is taken until it completes; past its places it is handed back;
+//! - the places of all users' requests are shared by users ([`crate::places`]): one who never lets go of what he has leaves others theirs;
 //! - processes of one user that have requests under way share that user's part: opening more gives no more;
 //! - an account is given to another process only when nothing of the former one is under way.
 
+use crate::bridge::{KERNEL_TRANSFERS_MAX, USERS_TRANSFERS_MAX};
+use crate::places::Places;
+use crate::protection::PROCESSES_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +19,9 @@ pub(crate) const KERNEL: u16 = 0;
 /// The account of what SPU-OS itself asks of users' apps, and of processes that no account was left for.
 pub(crate) const EVENTS: u16 = 1;
 /// Most accounts.
-const ACCOUNTS_MAX: usize = 8192;
+pub(crate) const ACCOUNTS_MAX: usize = 8192;
+/// The party that has the places of requests whose process has ended or has no account of its own.
+const NO_USER: u16 = PROCESSES_MAX as u16;
 /// Most users whose weights are kept.
 pub const WEIGHTS_MAX: usize = 4096;
 /// Largest weight.
@@ -39,6 +45,9 @@ pub struct AccountCounters {
     pub stalls: u64,
     /// Instructions of apps on its behalf.
     pub instructions: u64,
+    /// What SPU-OS did for these apps, in the same unit.
+    #[serde(default)]
+    pub host_work: u64,
     /// Bytes of DMAs on its behalf.
     pub dma_bytes: u64,
 }
@@ -102,8 +111,11 @@ pub(crate) struct Accounts {
     /// Those that were set while a device of these media ran, and last.
     kept: BTreeMap<u32, u16>,
     requests_max: u32,
+    kernel_max: u32,
     begun_max: u16,
     spus: usize,
+    /// Requests of users' processes, by place of the user.
+    places: Places,
 }
 
 /// Bounds of each process.
@@ -132,6 +144,8 @@ impl Accounts {
             weights: kept.iter().chain(given).copied().collect(),
             kept: kept.iter().copied().collect(),
             requests_max: limits.requests_max as u32,
+            kernel_max: KERNEL_TRANSFERS_MAX as u32,
+            places: Places::new(USERS_TRANSFERS_MAX as u64, PROCESSES_MAX as u16 + 1),
             begun_max: limits.begun_max,
             spus: limits.spus.into(),
         }
@@ -168,11 +182,13 @@ impl Accounts {
 
     fn leave_user(&mut self, account: u16) {
         let of = &mut self.all[usize::from(account)];
-        let (busy, user) = (of.under_way > 0, of.user.take());
-        if let Some(user) = user {
-            let user = &mut self.users[usize::from(user)];
+        let under_way = of.under_way;
+        let (busy, user) = (under_way > 0, of.user.take());
+        if let Some(place) = user {
+            let user = &mut self.users[usize::from(place)];
             user.processes -= 1;
             user.busy -= u32::from(busy);
+            self.places.pass(place, NO_USER, under_way.into());
         }
     }
 
@@ -190,6 +206,7 @@ impl Accounts {
         });
         let of = &mut self.all[usize::from(account)];
         of.user = Some(place as u16);
+        self.places.pass(NO_USER, place as u16, of.under_way.into());
         of.weigh(self.weights.get(&user).copied().unwrap_or(1));
         let entry = &mut self.users[place];
         entry.user = user;
@@ -238,7 +255,10 @@ impl Accounts {
     #[inline]
     pub fn admits(&mut self, account: u16) -> bool {
         let of = &mut self.all[usize::from(account)];
-        let admits = account == KERNEL || of.under_way < self.requests_max;
+        let admits = match account {
+            KERNEL => of.under_way < self.kernel_max,
+            _ => of.under_way < self.requests_max && self.places.admits(of.user.unwrap_or(NO_USER), 1),
+        };
         of.counters.refused += u64::from(!admits);
         admits
     }
@@ -249,6 +269,9 @@ impl Accounts {
         let of = &mut self.all[usize::from(account)];
         of.counters.requests += 1;
         of.under_way += 1;
+        if account != KERNEL {
+            self.places.put(of.user.unwrap_or(NO_USER), 1);
+        }
         if of.under_way == 1
             && let Some(user) = of.user
         {
@@ -261,6 +284,9 @@ impl Accounts {
     pub fn end(&mut self, account: u16) {
         let of = &mut self.all[usize::from(account)];
         of.under_way -= 1;
+        if account != KERNEL {
+            self.places.release(of.user.unwrap_or(NO_USER), 1);
+        }
         if of.under_way == 0
             && let Some(user) = of.user
         {
@@ -314,11 +340,12 @@ impl Accounts {
 
     /// Charges a run: what the queue is to be told.
     #[inline(always)]
-    pub fn charge(&mut self, account: u16, instructions: u64, dma_bytes: u64) -> u64 {
+    pub fn charge(&mut self, account: u16, (instructions, host_work): (u64, u64), dma_bytes: u64) -> u64 {
         let of = &mut self.all[usize::from(account)];
         of.counters.instructions += instructions;
+        of.counters.host_work += host_work;
         of.counters.dma_bytes += dma_bytes;
-        self.units(account, RUN_COST + instructions + dma_bytes / DMA_BYTES_A_COST)
+        self.units(account, RUN_COST + instructions + host_work + dma_bytes / DMA_BYTES_A_COST)
     }
 
     /// What a cost is to the queue.
@@ -400,16 +427,16 @@ mod tests {
     fn weights_are_the_users_and_processes_of_one_user_share_its_part() {
         let mut accounts = accounts(100, 8);
         let (one, two, heavy) = (accounts.open(5, 1000, None), accounts.open(6, 1000, None), accounts.open(8, 7, None));
-        let cost = accounts.charge(one, 2700, 0);
+        let cost = accounts.charge(one, (2700, 0), 0);
         assert_eq!(cost, 3000);
-        assert_eq!(accounts.charge(heavy, 2700, 0), 999, "rounded, over 3");
+        assert_eq!(accounts.charge(heavy, (2700, 0), 0), 999, "rounded, over 3");
         accounts.begin(one);
         accounts.begin(two);
-        assert_eq!((accounts.charge(one, 2700, 0), accounts.charge(heavy, 2700, 0)), (6000, 999));
+        assert_eq!((accounts.charge(one, (2700, 0), 0), accounts.charge(heavy, (2700, 0), 0)), (6000, 999));
         accounts.end(two);
-        assert_eq!(accounts.charge(one, 2700, 2400), 3300);
+        assert_eq!(accounts.charge(one, (2000, 700), 2400), 3300);
         assert!(accounts.set_weight(1000, Some(10)));
-        assert_eq!(accounts.charge(one, 700, 0), 99);
+        assert_eq!(accounts.charge(one, (700, 0), 0), 99);
         assert_eq!(accounts.weight(accounts.users.len() as u16), 10);
     }
 

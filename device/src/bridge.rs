@@ -16,8 +16,10 @@ use std::collections::{BTreeMap, VecDeque};
 pub const KERNEL_HRES_MAX: usize = 16384;
 /// Most requests in flight in the whole device.
 pub const TRANSFERS_MAX: usize = 32768;
-/// Of them from endpoints of users' processes.
+/// Of them from endpoints of users' processes, all together.
 pub const USERS_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
+/// Of them from endpoints of the host kernel, all together.
+pub const KERNEL_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
 /// Most upcalls that wait for one endpoint to fetch them.
 pub const UPCALLS_PER_HRE_MAX: usize = 64;
 
@@ -33,7 +35,8 @@ pub(crate) struct Transfer {
     pub reply_bytes: u32,
     /// One past the last byte of the reply that was written.
     pub reply_high: u32,
-    /// RPCs not ended yet.
+    /// Its RPCs, and those not ended yet.
+    pub rpcs: u32,
     pub outstanding: u32,
     pub outcome: RpcOutcome,
     pub result: u32,
@@ -144,8 +147,7 @@ impl Bridge {
         let limit = self.in_flight_max;
         let hre = self.hre(id)?;
         let (account, admits) = (hre.account, hre.open && hre.in_flight < limit);
-        let most = if account == KERNEL { TRANSFERS_MAX } else { USERS_TRANSFERS_MAX };
-        (admits && self.transfers.len() < most && self.accounts.admits(account)).then_some(account)
+        (admits && self.transfers.len() < TRANSFERS_MAX && self.accounts.admits(account)).then_some(account)
     }
 
     /// Takes a request in; call only after [`Bridge::admits`]. Its key, and where it goes, which is empty and to be filled at once.
@@ -193,6 +195,20 @@ impl Bridge {
         if open {
             self.completions.push_back(completion);
         }
+    }
+
+    /// A weakness for tests ([`crate::spu::os`], `planted`): completes a request that goes on.
+    pub fn answer_twice(&mut self, key: u32) {
+        let Some(transfer) = self.transfers.get(key) else { return };
+        self.completions.push_back(HostCompletion {
+            hre: transfer.hre,
+            tag: transfer.tag,
+            outcome: transfer.outcome,
+            result: 0,
+            buffer: Vec::new(),
+            reply_bytes: 0,
+            at_ns: self.now_ns,
+        });
     }
 
     /// The request of an endpoint with this tag.
@@ -248,6 +264,7 @@ mod tests {
             payload_bytes: 0,
             reply_bytes: 0,
             reply_high: 0,
+            rpcs: outstanding,
             outstanding,
             outcome: RpcOutcome::Answered { status: 0 },
             result: 0,

@@ -75,7 +75,7 @@ impl Default for DeviceConfig {
             permission_entries: 65536,
             apps_per_user_max: 8,
             user_region_bytes_max: 64 << 20,
-            user_instruction_budget: 2_000_000,
+            user_instruction_budget: 400_000,
             requests_per_process_max: 4096,
             handlers_per_process_max: 32,
             dma_budget_bytes: 1 << 30,

@@ -16,11 +16,13 @@ use crate::config::{DeviceConfig, STRIPE_BYTES};
 use crate::control::CONTROL_APP;
 use crate::event::{Completion, EVENTS_MAX, Event, EventQueue};
 use crate::hre::HreId;
+use crate::interconnect::users_inbox;
 use crate::media::controller::{MediaController, Pending};
 use crate::media::store::{Progress, Store, StoreCompletion, StoreError};
 use crate::metadata::{Attachment, METADATA_VERSION, Metadata, identity};
 use crate::model::chosen::ChosenModel;
 use crate::namespace::Namespace;
+use crate::places::Places;
 use crate::protection::Protection;
 use crate::punctuality::Punctuality;
 use crate::region::RegionTable;
@@ -28,9 +30,13 @@ use crate::request::{AppNumber, HostCompletion, HostRequest, Rpc, RpcList, RpcOu
 use crate::service::Service;
 use crate::shared::{ReplyTo, SharedWindow};
 use crate::slab::Slab;
+use crate::spu::meter::Meter;
 use crate::spu::module::ModuleLimits;
-use crate::spu::os::{ACTIVITIES_MAX, Activity, AppState, Caller, Machine, Origin, error_of};
-use crate::spu::rpc::MESSAGES_MAX;
+use crate::spu::os::{
+    ACTIVITIES_MAX, Activity, AppState, Caller, Machine, Origin, USERS_WAITS_MAX, WAITS_MAX, error_of,
+};
+use crate::spu::rest::Line;
+use crate::spu::rpc::{MESSAGES_MAX, USERS_MESSAGES_MAX};
 use crate::spu::wasm::{CompiledModule, Runtime, WasmInstance, compile};
 use crate::spu::{Instance, abi};
 use crate::statistics::SpuCounters;
@@ -161,12 +167,17 @@ impl Device {
             events: EventQueue::default(),
             bridge: Bridge::new(config.requests_per_hre_max, accounts),
             activities: Slab::new(ACTIVITIES_MAX),
-            groups: Slab::new(ACTIVITIES_MAX),
+            groups: Slab::new(WAITS_MAX),
+            waits: Places::new(USERS_WAITS_MAX as u64, config.apps_max),
+            drafts: Places::new(USERS_MESSAGES_MAX as u64, config.apps_max),
             messages: Slab::new(MESSAGES_MAX),
-            messages_to_spu: vec![(0, 0); spus],
+            inboxes: (0..spus).map(|_| (0, users_inbox(config.apps_max))).collect(),
             running: crate::accounts::KERNEL,
             run_dma_bytes: 0,
+            line: Line::default(),
+            meter: Meter::default(),
             upcalls: BTreeMap::new(),
+            upcalls_at: BTreeMap::new(),
             next_upcall: 1,
             media: MediaController::new(store),
             regions,
@@ -184,6 +195,8 @@ impl Device {
             finished_watches: Vec::new(),
             region_calls: VecDeque::new(),
             checksum_value: 0,
+            #[cfg(feature = "testing")]
+            hole: None,
             config,
         };
         let mut device = Device {
@@ -280,10 +293,13 @@ impl Device {
             ReplyTo::Nowhere => usize::MAX,
         };
         let fits = request.payload_bytes as usize <= request.buffer.len() && request.reply_bytes as usize <= room;
-        if !fits || count == 0 || machine.activities.len() + count > ACTIVITIES_MAX {
+        if !fits || count == 0 {
             return Err(request);
         }
         let Some(account) = machine.bridge.admits(hre) else { return Err(request) };
+        if machine.activities.len() + count > machine.host_activities_max(account) {
+            return Err(request);
+        }
         if machine.is_timed() && machine.events.held() + count > EVENTS_MAX / 2 {
             return Err(request);
         }
@@ -298,6 +314,7 @@ impl Device {
             payload_bytes: request.payload_bytes,
             reply_bytes: request.reply_bytes,
             reply_high: 0,
+            rpcs: count as u32,
             outstanding: count as u32,
             outcome: RpcOutcome::Answered { status: 0 },
             result: 0,
@@ -320,7 +337,10 @@ impl Device {
         let tokens: Vec<u32> = (machine.activities.keys().into_iter())
             .filter(|token| machine.activities.get(*token).is_some_and(of_it))
             .collect();
-        if tokens.iter().any(|token| machine.activities.get(*token).is_some_and(|activity| activity.started)) {
+        // One that is not there any more has been answered, though the answer may be under way yet.
+        let rpcs = machine.bridge.transfers.get(transfer).map_or(0, |transfer| transfer.rpcs);
+        let begun = |token: &u32| machine.activities.get(*token).is_none_or(|activity| activity.started);
+        if tokens.len() != rpcs as usize || tokens.iter().any(begun) {
             return false;
         }
         for token in tokens {
@@ -379,7 +399,7 @@ impl Device {
             if events >= EVENTS_A_RUN_MAX || self.run_cost >= self.cost_max() {
                 return Some(now_ns);
             }
-            if !more && !self.machine.borrow().events.has_ready() {
+            if !more && self.machine.borrow().is_at_rest() {
                 break;
             }
         }
@@ -411,9 +431,17 @@ impl Device {
                 self.proceed(then, Ok(()));
                 continue;
             }
-            let Some(StoreCompletion { ticket, result }) = machine.media.store.completed() else { return };
+            let Some(StoreCompletion { ticket, result }) = machine.media.store.completed() else {
+                if machine.line.ready {
+                    machine.serve_line();
+                }
+                return;
+            };
             let fenced = machine.media.reaches_fence(ticket);
             let Some(pending) = machine.media.take(ticket) else { continue };
+            if let Some(account) = machine.account_of_operation(&pending) {
+                machine.operation_ended(account);
+            }
             let code = result.as_ref().err().map_or(0, |error| i64::from(error_of(*error)));
             match pending {
                 Pending::ToReply { group, token, offset } => {
@@ -436,7 +464,7 @@ impl Device {
                 Pending::ToLocal { group, pointer } => {
                     machine.end_one(group, code, result.ok().map(|bytes| Box::new((pointer, bytes))));
                 }
-                Pending::ToMessage { handle, offset } => {
+                Pending::ToMessage { handle, offset, .. } => {
                     let result = result.as_deref().map_err(|error| error_of(*error));
                     machine.message_read(handle, offset, result);
                 }
@@ -452,8 +480,13 @@ impl Device {
                     Ok(bytes) => {
                         let written = match machine.media.store.write(bank, address, &bytes) {
                             Ok(Progress::WouldBlock) => {
+                                // It goes on in the place of the read.
+                                let account = machine.account_of(Some(group));
                                 match machine.media.begin_write(bank, address, bytes, Pending::Group { group }) {
-                                    Ok(()) => continue,
+                                    Ok(()) => {
+                                        machine.put_operation(account);
+                                        continue;
+                                    }
                                     Err(error) => i64::from(error_of(error)),
                                 }
                             }

@@ -5,7 +5,7 @@
 //! allocated: words are put in order ([`crate::wheel`]), the events lie still in a table until they are due.
 
 use crate::fair::FairQueue;
-use crate::request::RpcOutcome;
+use crate::request::{AppNumber, RpcOutcome};
 use crate::spu::rpc::PostedUpcall;
 use crate::spu::timed::TimedDma;
 use crate::wheel::Wheel;
@@ -27,7 +27,11 @@ pub(crate) enum Event {
     /// An RPC from an SPU has arrived at its host.
     Upcall(Box<PostedUpcall>),
     /// A part of a message that a handler puts together has been read from NV memory.
-    MessagePart { handle: u32 },
+    MessagePart {
+        handle: u32,
+        /// The user's app that has one of its places for it.
+        users: Option<AppNumber>,
+    },
     /// The media have the data of a DMA.
     DmaData(TimedDma),
     /// Data that were streamed have arrived: nobody waits for them.
@@ -57,6 +61,8 @@ pub(crate) struct Wait {
     pub wake: Option<(u32, i64)>,
     /// Activity whose DMA count goes down.
     pub token: Option<u32>,
+    /// It has one of its app's places ([`crate::spu::os::Machine::waits`]): that of a user's app.
+    pub placed: bool,
 }
 
 /// Bits of a word that name a place in the table, or a word of the model.

@@ -275,16 +275,20 @@ mod tests {
             queue.pop();
             queue.charge(1, 100_000);
         }
-        // Another comes, and after it the first again: it waits for a turn, not for all that it had alone.
-        for _ in 0..100 {
+        // Another comes, with many times what the bound is, and after it the first again: it waits for a turn, not for all that it had alone.
+        const PIECE: u64 = 1000;
+        const PIECES: u64 = 1000;
+        let bound = 100_000 + GRAIN + PIECE;
+        assert!(PIECES * PIECE > 5 * bound, "a bound that can be passed");
+        for _ in 0..PIECES {
             queue.push(2, 2);
         }
         queue.push(1, 1);
         let mut before = 0;
         while queue.pop() == Some(2) {
-            queue.charge(2, 1000);
-            before += 1000;
+            queue.charge(2, PIECE);
+            before += PIECE;
         }
-        assert!(before <= 100_000 + GRAIN + 1000, "{before}");
+        assert!(before <= bound, "{before}");
     }
 }

@@ -23,6 +23,7 @@ pub mod media;
 pub mod metadata;
 pub mod model;
 pub mod namespace;
+pub(crate) mod places;
 pub mod protection;
 pub mod punctuality;
 pub mod region;

@@ -259,33 +259,57 @@ impl Machine {
 
     /// The whole rule, where the calling app's remembered range does not answer.
     pub fn access(&mut self, caller: Caller, originating: HreId, address: u64, bytes: u64, rights: Rights) -> Access {
-        let Some(end) = address.checked_add(bytes) else { return Access::Forbidden };
+        match self.rule(caller, originating, (address, bytes)) {
+            Ok(access) => access,
+            Err(process) => {
+                self.work.permission_checks += 1;
+                let permits = self.protection.tables[caller.spu as usize].permits(process, address, bytes, rights);
+                if permits { Access::Permitted } else { Access::Missing }
+            }
+        }
+    }
+
+    /// The same for a segment that was looked up and refused: what it lacked. That is no further look-up.
+    pub fn access_again(
+        &mut self,
+        caller: Caller,
+        originating: HreId,
+        (address, bytes): (u64, u64),
+        rights: Rights,
+    ) -> Access {
+        match self.rule(caller, originating, (address, bytes)) {
+            Ok(access) => access,
+            Err(process) => match self.protection.tables[caller.spu as usize].holds(process, address, bytes, rights) {
+                true => Access::Permitted,
+                false => Access::Missing,
+            },
+        }
+    }
+
+    /// What follows from the regions alone; or the process whose permissions decide.
+    fn rule(&mut self, caller: Caller, originating: HreId, (address, bytes): (u64, u64)) -> Result<Access, u32> {
+        let Some(end) = address.checked_add(bytes) else { return Ok(Access::Forbidden) };
         let Some(state) = self.apps.get_mut(caller.app as usize).and_then(Option::as_mut) else {
-            return Access::Forbidden;
+            return Ok(Access::Forbidden);
         };
         let (base, limit, all) = state.permitted;
         if all || address < base || end > limit {
-            let Some((_, region)) = self.regions.holding(address, bytes) else { return Access::Forbidden };
+            let Some((_, region)) = self.regions.holding(address, bytes) else { return Ok(Access::Forbidden) };
             if region.deleting || (!region.shared && region.app != state.name) {
-                return Access::Forbidden;
+                return Ok(Access::Forbidden);
             }
             if !region.shared || state.owner.is_none() {
                 state.permitted = (region.base, region.end(), !region.shared);
             }
             if !region.shared {
-                return Access::Permitted;
+                return Ok(Access::Permitted);
             }
             if originating.is_kernel() {
                 let trusted = state.owner.is_none();
-                return if trusted { Access::Permitted } else { Access::Forbidden };
+                return Ok(if trusted { Access::Permitted } else { Access::Forbidden });
             }
         }
-        self.work.permission_checks += 1;
-        let table = &mut self.protection.tables[caller.spu as usize];
-        match table.permits(originating.process(), address, bytes, rights) {
-            true => Access::Permitted,
-            false => Access::Missing,
-        }
+        Err(originating.process())
     }
 
     /// Counters of protection.

@@ -169,6 +169,7 @@ impl Device {
                 memory_bytes: instances.map(|instance| instance.memory_bytes()).sum(),
                 nv_bytes: regions.map(|region| region.bank_bytes).sum::<u64>() * machine.spus.len() as u64,
                 messages: app.messages,
+                waits: machine.waits.of(number as u16),
                 user: app.user_counters.to_vec(),
                 ended: app.ended.clone(),
                 failed: app.failed,

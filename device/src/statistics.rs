@@ -36,6 +36,9 @@ pub struct AppCounters {
     /// Bytes that its DMAs moved.
     #[serde(default)]
     pub dma_bytes: u64,
+    /// What SPU-OS did for it, as instructions: docs/abi.md.
+    #[serde(default)]
+    pub host_work: u64,
 }
 
 /// An app's line in the statistics.
@@ -48,15 +51,18 @@ pub struct AppStatistics {
     /// Counters of SPU-OS.
     #[serde(flatten)]
     pub counters: AppCounters,
-    /// Bytes of its linear memories, on all SPUs.
+    /// Bytes of its linear memories and tables, on all SPUs.
     #[serde(default)]
     pub memory_bytes: u64,
     /// Bytes of its regions of NV memory, in all banks.
     #[serde(default)]
     pub nv_bytes: u64,
-    /// Messages that it puts together, and RPCs of its to SPUs that are not answered.
+    /// Messages that it puts together, and RPCs of its that are not answered.
     #[serde(default)]
     pub messages: u32,
+    /// Ends of operations that it has been promised and not been told of; 0 for apps that no user installed.
+    #[serde(default)]
+    pub waits: u64,
     /// The app's own counters, 0..=15.
     pub user: Vec<i64>,
     /// Why it ended, where it has.

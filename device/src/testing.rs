@@ -7,6 +7,10 @@
 //!   when the app is removed, which always works;
 //! - the control service and a neighbour app answer as ever, before and after.
 
+mod hostile;
+
+pub use hostile::{Aims, hostile_module};
+
 use crate::clock::Timing;
 use crate::control::{self, AppInfo, ControlStatus};
 use crate::media::file::record::{Kind, Record};
@@ -222,6 +226,76 @@ impl ModuleOracle {
     fn apps(&mut self) -> Vec<AppInfo> {
         let done = self.call(control::CONTROL_APP, control::LIST_APPS, 0, &[]);
         serde_json::from_slice(&done.buffer[..done.reply_bytes as usize]).expect("the list of apps is JSON")
+    }
+}
+
+/// A weakness that somebody planted, which tests of the whole must notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hole {
+    /// Imports are charged to nobody.
+    SkipsMeter,
+    /// NV memory is everybody's.
+    SkipsPermission,
+    /// The end of an RPC is told to nobody.
+    ForgetsWake,
+    /// Hosts' requests are answered twice.
+    AnswersTwice,
+    /// What an app that ends had under way keeps its places.
+    KeepsPlaces,
+}
+
+/// Plants a weakness into a device, for good.
+pub fn plant(device: &Device, hole: Hole) {
+    device.machine.borrow_mut().hole = Some(hole);
+}
+
+/// The imports that SPU-OS offers: name, parameters and result (`i`: i32, `I`: i64).
+pub fn imports() -> &'static [(&'static str, &'static str, &'static str)] {
+    crate::spu::module::IMPORTS
+}
+
+/// Most ends of operations that users' apps may be promised, all together.
+pub const USERS_WAITS_MAX: usize = crate::spu::os::USERS_WAITS_MAX;
+
+/// How full the tables of SPU-OS are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tables {
+    /// Requests of hosts.
+    pub transfers: usize,
+    /// Requests at SPUs.
+    pub activities: usize,
+    /// Operations that handlers wait for.
+    pub groups: usize,
+    /// Ends of operations that users' apps have been promised.
+    pub waits: u64,
+    /// Messages that are put together.
+    pub messages: usize,
+    /// Upcalls that are not answered.
+    pub upcalls: usize,
+    /// Operations of the store.
+    pub operations: usize,
+    /// DMAs that are parked.
+    pub parked: usize,
+    /// DMAs that wait for a place among the operations of the store.
+    pub in_line: usize,
+    /// Events that are to come, under a model of time.
+    pub events: usize,
+}
+
+/// How full a device's tables are.
+pub fn tables(device: &Device) -> Tables {
+    let machine = device.machine.borrow();
+    Tables {
+        transfers: machine.bridge.transfers.len(),
+        activities: machine.activities.len(),
+        groups: machine.groups.len(),
+        waits: machine.waits.taken(),
+        messages: machine.messages.len(),
+        upcalls: machine.upcalls.len(),
+        operations: machine.media.in_flight(),
+        parked: machine.parked(),
+        in_line: machine.line.len(),
+        events: machine.events.held(),
     }
 }
 

@@ -1,5 +1,5 @@
 //! The initiator against somebody else's target: `WILLOW_FOREIGN_TARGET=ADDRESS,NQN` names it, and a block namespace 1 on
-//! which anything may be overwritten. Skipped, with a line that says so, where the variable is not set.
+//! which anything may be overwritten. Runs where it is asked for: `cargo test --test foreign_target -- --ignored`.
 
 use std::sync::Arc;
 use willow_host::nvme_tcp::polled::PolledController;
@@ -7,13 +7,10 @@ use willow_host::nvme_tcp::{Transfer, discover};
 use willow_host::{BlockClient, Controller, NvmeHre, Options};
 use willow_wire::spec::{SubmissionEntry, opcode};
 
-fn target() -> Option<Options> {
-    let named = std::env::var("WILLOW_FOREIGN_TARGET").ok();
-    let Some((address, nqn)) = named.as_deref().and_then(|named| named.split_once(',')) else {
-        eprintln!("skipped: WILLOW_FOREIGN_TARGET=ADDRESS,NQN names no target");
-        return None;
-    };
-    Some(Options::new(address.parse().expect("an address with its port"), nqn))
+fn target() -> Options {
+    let named = std::env::var("WILLOW_FOREIGN_TARGET").expect("WILLOW_FOREIGN_TARGET=ADDRESS,NQN names a target");
+    let (address, nqn) = named.split_once(',').expect("WILLOW_FOREIGN_TARGET is an address, a comma and a name");
+    Options::new(address.parse().expect("an address with its port"), nqn)
 }
 
 fn pattern(bytes: usize, seed: u32) -> Vec<u8> {
@@ -21,8 +18,9 @@ fn pattern(bytes: usize, seed: u32) -> Vec<u8> {
 }
 
 #[test]
+#[ignore = "WILLOW_FOREIGN_TARGET names the target"]
 fn block_commands() {
-    let Some(options) = target() else { return };
+    let options = target();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for (header_digest, data_digest) in [(false, false), (true, false), (false, true), (true, true)] {
         let options = Options { header_digest, data_digest, queues: 2, ..options.clone() };
@@ -47,8 +45,9 @@ fn block_commands() {
 }
 
 #[test]
+#[ignore = "WILLOW_FOREIGN_TARGET names the target"]
 fn polled_queue() {
-    let Some(options) = target() else { return };
+    let options = target();
     let mut controller = PolledController::connect(&Options { depth: 64, ..options }).expect("connects");
     let mut queue = controller.open_queue().expect("a queue");
     let depth = queue.depth() as u64;

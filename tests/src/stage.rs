@@ -3,12 +3,15 @@
 //! alone. All of it goes when the stage is dropped.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+pub use willow_skip::{has, skip};
+use willow_skip::{missing_for_fuse_mounts, programs};
 
 /// Makes ext4, at once.
 const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
@@ -22,12 +25,6 @@ pub fn tool(program: &str, arguments: &[&str]) -> Result<String, String> {
         true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
         false => Err(format!("{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr).trim())),
     }
-}
-
-/// True where a program is installed.
-pub fn has(program: &str) -> bool {
-    let folders = std::env::var("PATH").unwrap_or_default();
-    folders.split(':').chain(["/usr/sbin", "/sbin"]).any(|folder| Path::new(folder).join(program).exists())
 }
 
 /// Waits until something holds, for half a minute at most.
@@ -125,16 +122,8 @@ impl Stage {
     /// With the file system that this command makes, on a device with these flags; on a partition that begins at this byte, or on all of
     /// it.
     fn with(make: &[&str], flags: &[&str], by: By, partition_at: Option<u64>) -> Result<Stage, String> {
-        if !fs::metadata("/proc/self").is_ok_and(|this| std::os::unix::fs::MetadataExt::uid(&this) == 0) {
-            return Err("it is not run as root".to_owned());
-        }
-        for file in ["/dev/fuse", "/dev/loop-control"] {
-            if !Path::new(file).exists() {
-                return Err(format!("there is no {file}"));
-            }
-        }
-        if let Some(missing) = [make[0], "losetup", "lsattr"].into_iter().find(|program| !has(program)) {
-            return Err(format!("{missing} is not installed"));
+        if let Some(missing) = missing_for_fuse_mounts().or_else(|| programs(&[make[0], "lsattr"])) {
+            return Err(missing);
         }
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("willow-stage-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -312,7 +301,7 @@ impl Stage {
     }
 }
 
-/// The stage, or a line that says why the test is skipped. With `CI=true` nothing may be skipped.
+/// The stage, or a line that says why the test is skipped; in continuous integration a failure.
 pub fn or_skip(test: &str, stage: Result<Stage, String>) -> Option<Stage> {
     match stage {
         Ok(stage) => Some(stage),
@@ -321,11 +310,4 @@ pub fn or_skip(test: &str, stage: Result<Stage, String>) -> Option<Stage> {
             None
         }
     }
-}
-
-/// Says why a test is skipped.
-pub fn skip(test: &str, why: &str) {
-    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{test}: {why}");
-    // Past the harness, which shows nothing of tests that pass.
-    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
 }

@@ -1,5 +1,6 @@
-//! `willow bench fairness`: what a process' 4 KiB reads take alone, and beside another process' flood of reads, loops of an app, and
-//! large transfers; and how two floods of different weight share the device. By turns in one run, so that ratios compare.
+//! `willow bench fairness`: what a process' 4 KiB reads take alone, and beside another process' flood of reads, loops of an app, large
+//! transfers, and an app that is hostile in each of several ways; and how two floods of different weight share the device. By turns in one
+//! run, so that ratios compare.
 
 use super::TurnOptions;
 use super::engine::{LATENCY_NS_MAX, Plan};
@@ -34,13 +35,73 @@ const LOOPER: &str = r#"(module
     (func (export "complete") (param i32 i64))
     (@custom "willow.app" "abi=1\nname=looper\nversion=1\nhandler=1:loop\n"))"#;
 
+/// What a hostile app does in each of its handlers, and how often in a run: as much as the budget of a user's app covers, since what is past
+/// that ends the app.
+const HOSTILE: &[(&str, &str, u32)] = &[
+    (
+        "strided",
+        "(drop (call $dma_strided (local.get 0) (i32.const 3) (i64.const 0) (i64.const 1) (i32.const 0) (i64.const 64) (i64.const 1) (i32.const 1) (i32.const 2000) (i32.const 0)))",
+        1,
+    ),
+    (
+        "empty_segments",
+        "(drop (call $dma_strided (local.get 0) (i32.const 3) (i64.const 0) (i64.const 1) (i32.const 0) (i64.const 64) (i64.const 1) (i32.const 0) (i32.const -1) (i32.const 0)))",
+        1900,
+    ),
+    ("receive", "(drop (call $receive_bytes_at (local.get 0) (i32.const 0) (i32.const 64) (i32.const 4)))", 11_000),
+    ("print", "(call $print (i32.const 64) (i32.const 4096))", 190),
+    (
+        "upcalls",
+        "(drop (call $rpc_finish (call $rpc_start (local.get 0) (i32.const -1) (i32.const -1) (i32.const 9) (i32.const 0) (i32.const 0) (i32.const 0)) (i32.const 1)))",
+        300,
+    ),
+    ("tables", "(drop (table.grow $table (ref.null func) (i32.const 100)))", 3000),
+    (
+        "dmas_unawaited",
+        "(drop (call $dma (local.get 0) (i32.const 3) (i64.const 0) (i32.const 0) (i64.const 64) (i32.const 64) (i32.const 1)))",
+        1900,
+    ),
+];
+
+/// The hostile app: handler N does the Nth of [`HOSTILE`], so often as its argument says.
+fn hostile_module() -> Outcome<Vec<u8>> {
+    let (mut cases, mut handlers) = (String::new(), String::new());
+    for ((name, body, _), number) in HOSTILE.iter().zip(1..) {
+        cases += &format!(
+            "(if (i32.eq (local.get 1) (i32.const {number})) (then (loop $again {body}
+                (br_if $again (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))))\n"
+        );
+        handlers += &format!("handler={number}:{}\\n", name.replace('_', "-"));
+    }
+    let text = format!(
+        r#"(module
+        (import "willow" "receive_bytes_at" (func $receive_bytes_at (param i32 i32 i32 i32) (result i32)))
+        (import "willow" "respond" (func $respond (param i32 i32 i32)))
+        (import "willow" "dma" (func $dma (param i32 i32 i64 i32 i64 i32 i32) (result i32)))
+        (import "willow" "dma_strided" (func $dma_strided (param i32 i32 i64 i64 i32 i64 i64 i32 i32 i32) (result i32)))
+        (import "willow" "rpc_start" (func $rpc_start (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
+        (import "willow" "rpc_finish" (func $rpc_finish (param i32 i32) (result i32)))
+        (import "willow" "print" (func $print (param i32 i32)))
+        (memory (export "memory") 1) (table $table 1 funcref)
+        (func (export "start") (param i32 i32) (result i32) (local $left i32)
+            (drop (call $receive_bytes_at (local.get 0) (i32.const 0) (i32.const 0) (i32.const 4)))
+            (local.set $left (i32.load (i32.const 0)))
+            {cases}
+            (call $respond (local.get 0) (i32.const 0) (i32.const 0))
+            (i32.const 0))
+        (func (export "complete") (param i32 i64))
+        (@custom "willow.app" "abi=1\nname=hostile\nversion=1\n{handlers}"))"#
+    );
+    wat::parse_str(text).context(|| "the hostile app".to_owned())
+}
+
 /// Flags of `willow bench fairness`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FairnessOptions {
     #[command(flatten)]
     pub turns: TurnOptions,
     /// Instructions of a loop: less than the budget of users' apps, which ends them
-    #[arg(long, default_value_t = 1_900_000)]
+    #[arg(long, default_value_t = 380_000)]
     pub loop_instructions: u64,
     /// Bytes of a large transfer
     #[arg(long, default_value = "1M")]
@@ -82,7 +143,8 @@ pub fn run(options: &FairnessOptions) -> Outcome<Report> {
     let loops = Work::Calls { app, handler: 1, argument: (options.loop_instructions / LOOP_INSTRUCTIONS) as u32 };
     let transfers = Work::Transfers { bytes: options.transfer.0 as u32 };
     let mut victim = stage.party(Work::Reads, 1, 1)?;
-    let mut others = [
+    let hostile = stage.install(hostile_module()?)?;
+    let mut others = vec![
         ("alone".to_owned(), None),
         (format!("beside a flood of {FLOOD_DEPTH} reads"), Some(stage.party(Work::Reads, FLOOD_DEPTH, 2)?)),
         (
@@ -94,6 +156,11 @@ pub fn run(options: &FairnessOptions) -> Outcome<Report> {
             Some(stage.party(transfers, TRANSFERS_DEPTH, 4)?),
         ),
     ];
+    for ((name, _, rounds), number) in HOSTILE.iter().zip(1..) {
+        let work = Work::Calls { app: hostile, handler: number, argument: *rounds };
+        let party = stage.party(work, LOOPS_DEPTH, 10 + u64::from(number))?;
+        others.push((format!("beside an app that is hostile by {name}"), Some(party)));
+    }
     let mut seen = Vec::new();
     for (name, _) in &others {
         seen.push(Seen::new(name)?);
@@ -111,6 +178,13 @@ pub fn run(options: &FairnessOptions) -> Outcome<Report> {
         shares.push(share(&mut floods, duration)?);
     }
     drop((victim, others, floods));
+    // An app that has ended was no neighbour: its rows would say nothing.
+    let statistics = stage.control(async |control| control.statistics().await)?;
+    let apps = statistics["apps"].as_array().into_iter().flatten();
+    let mut ended = apps.filter_map(|app| app["ended"].as_str().map(|why| format!("{}: {why}", app["name"])));
+    if let Some(why) = ended.next() {
+        fail!("an app ended meanwhile, {why}");
+    }
     stage.finish()?;
     Ok(report(options, &seen, shares))
 }
@@ -196,7 +270,8 @@ fn median(mut of: Vec<f64>) -> serde_json::Value {
 fn report(options: &FairnessOptions, seen: &[Seen], shares: Vec<f64>) -> Report {
     let mut figures = serde_json::Map::new();
     let alone = &seen[0].turns;
-    for (of, name) in seen[1..].iter().zip(["flood", "loops", "transfers"]) {
+    let names = ["flood", "loops", "transfers"].into_iter().chain(HOSTILE.iter().map(|(name, ..)| *name));
+    for (of, name) in seen[1..].iter().zip(names) {
         let ratios = |of_turn: fn(&(u64, u64)) -> u64| {
             let pairs = of.turns.iter().zip(alone);
             median(pairs.map(|(beside, alone)| of_turn(beside) as f64 / of_turn(alone).max(1) as f64).collect())

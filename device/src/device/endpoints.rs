@@ -24,12 +24,7 @@ impl Device {
             machine.fail_parked(hre.process(), None);
         }
         machine.agent_gone(hre);
-        let orphans: Vec<u64> = machine.upcalls.iter().filter(|(_, (of, _))| *of == hre).map(|(id, _)| *id).collect();
-        for id in orphans {
-            if let Some((_, group)) = machine.upcalls.remove(&id) {
-                machine.end_one(group, i64::from(abi::ERROR_ENDED), None);
-            }
-        }
+        machine.end_upcalls(|of, _| of == hre, abi::ERROR_ENDED);
         let opened = machine.protection.opened_by(hre);
         drop(machine);
         self.service.forget(hre);
@@ -49,9 +44,8 @@ impl Device {
             return true;
         }
         match machine.upcalls.get(&id) {
-            Some((of, group)) if *of == hre => {
-                let group = *group;
-                machine.upcalls.remove(&id);
+            Some((of, _)) if *of == hre => {
+                let Some(group) = machine.take_upcall(id) else { return false };
                 let result = (u64::from(status & 0x7fff_ffff) << 32 | u64::from(result)) as i64;
                 match machine.groups.get(group).map(|group| group.caller.spu) {
                     Some(spu) if machine.is_timed() => {

@@ -32,8 +32,10 @@ impl Device {
     /// A request has arrived at its SPU.
     #[inline(always)]
     pub(super) fn deliver(&mut self, token: u32) {
-        let Some(begun) = self.admit(token) else { return };
-        self.start(token, &begun);
+        let offered = self.admit(token);
+        if !offered.is_some_and(|begun| self.start(token, &begun)) {
+            self.machine.borrow_mut().break_jam(token);
+        }
     }
 
     /// The same, as a call: for the free clock's loop, where it would only be in the way of what is done more often.
@@ -135,17 +137,20 @@ impl Device {
         started: Option<u32>,
     ) -> bool {
         let machine = &mut *self.machine.borrow_mut();
-        let dma_bytes = std::mem::take(&mut machine.run_dma_bytes);
-        self.run_instructions += instructions;
-        self.run_cost += RUN_COST + instructions + dma_bytes / DMA_BYTES_A_COST;
+        let (dma_bytes, work) = (std::mem::take(&mut machine.run_dma_bytes), machine.meter.take());
+        self.run_instructions += instructions + work;
+        self.run_cost += RUN_COST + instructions + work + dma_bytes / DMA_BYTES_A_COST;
         machine.spus[spu as usize].instructions += instructions;
         let mut waits = false;
         if let Some(app) = machine.apps[number as usize].as_mut() {
             app.counters.instructions += instructions;
+            app.counters.host_work += work;
             app.counters.dma_bytes += dma_bytes;
             waits = !app.waiting[spu as usize].is_empty();
         }
-        let units = machine.bridge.accounts.charge(account, instructions, dma_bytes);
+        // Under a model a processor's time is what the model says, and what SPU-OS does takes none of it.
+        let counted = if machine.is_timed() { 0 } else { work };
+        let units = machine.bridge.accounts.charge(account, (instructions, counted), dma_bytes);
         if !machine.is_timed() {
             machine.events.charge(account, units);
             return waits;
@@ -184,9 +189,12 @@ impl Device {
     /// A wait has ended: bytes go into the app's memory, and its handler goes on.
     #[inline(always)]
     pub(super) fn complete(&mut self, of: &Wait, memory: Option<Box<(u64, Vec<u8>)>>) {
-        let &Wait { spu, app: number, account, incarnation, wake, token } = of;
+        let &Wait { spu, app: number, account, incarnation, wake, token, placed } = of;
         {
             let mut machine = self.machine.borrow_mut();
+            if placed {
+                machine.waits.release(number, 1);
+            }
             machine.running = account;
             if let Some(token) = token {
                 machine.drained(token);

@@ -54,7 +54,12 @@ impl Machine {
                 _ => match self.events.take(place) {
                     Some(Event::End { group, result, memory }) => self.end_one(group, result, memory),
                     Some(Event::Upcall(posted)) => self.upcall_arrived(*posted),
-                    Some(Event::MessagePart { handle }) => self.message_read(handle, 0, Ok(&[])),
+                    Some(Event::MessagePart { handle, users }) => {
+                        if let Some(app) = users {
+                            self.waits.release(app, 1);
+                        }
+                        self.message_read(handle, 0, Ok(&[]));
+                    }
                     _ => continue,
                 },
             }
@@ -190,13 +195,14 @@ impl Device {
             events += usize::from(more);
             let machine = &mut *self.machine.borrow_mut();
             machine.begin_deferred(now_ns);
-            let due = machine.events.has_ready() || machine.events.next_ns().is_some_and(|at_ns| at_ns <= until_ns);
+            let due = !machine.is_at_rest() || machine.events.next_ns().is_some_and(|at_ns| at_ns <= until_ns);
             if !more && !due {
                 break;
             }
         }
         let machine = self.machine.borrow();
-        [machine.events.next_ns(), self.service.deadline_ns()].into_iter().flatten().min()
+        let misses = machine.protection.misses.deadline_ns();
+        [machine.events.next_ns(), self.service.deadline_ns(), misses].into_iter().flatten().min()
     }
 
     /// What concerns handlers, processors or the control service.

@@ -19,7 +19,7 @@ pub(crate) enum Pending<C> {
     /// A read for an app's memory.
     ToLocal { group: u32, pointer: u64 },
     /// A read for the body of a message.
-    ToMessage { handle: u32, offset: usize },
+    ToMessage { handle: u32, offset: usize, account: u16 },
     /// A read that goes on as a write.
     ToNv { group: u32, bank: usize, address: u64 },
     /// A read to be compared with an activity's body.

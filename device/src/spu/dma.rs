@@ -4,7 +4,8 @@
 //! originating HRE or the app may access; a refused DMA moves nothing of the refused segment; payload between host
 //! and NV memory is copied once, never through the app's memory.
 
-use super::abi::{self, DONE, PENDING};
+use super::abi::{self, DONE};
+use super::meter::{Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer, error_of};
 use super::permission::Rights;
 use crate::clock::{DmaKind, Transfer};
@@ -41,6 +42,8 @@ const FETCH_AHEAD_BYTES: u64 = 1024;
 pub(crate) enum Moved {
     Done,
     Pending,
+    /// Nothing has happened: there is no place for it among the operations of the store.
+    Full,
     Error(i32),
 }
 
@@ -57,7 +60,7 @@ impl From<Result<Progress, crate::StoreError>> for Moved {
 impl Machine {
     /// Carries a DMA out, or as much of it as the store can do now.
     #[inline(always)]
-    pub fn dma<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, mut dma: Dma) -> Result<i32, WildPointer> {
+    pub fn dma<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, mut dma: Dma) -> Result<i32, Fault> {
         if dma.source.port & abi::PORT_NOW != 0 {
             dma.source.port &= !abi::PORT_NOW;
             return self.dma_now(caller, memory, &dma);
@@ -65,12 +68,21 @@ impl Machine {
         let park = (dma.source.port | dma.destination.port) & abi::PORT_PARK != 0;
         dma.source.port &= !abi::PORT_PARK;
         dma.destination.port &= !abi::PORT_PARK;
+        if dma.segment_bytes == 0 {
+            // Segments without bytes are all the same nothing.
+            dma.segments = dma.segments.min(1);
+        }
         let total = u64::from(dma.segment_bytes) * u64::from(dma.segments);
         if self.activity(caller, dma.token).is_none() {
             return Ok(abi::ERROR_ARGUMENT);
         }
-        if let Some(error) = self.too_much(caller, total, abi::DMA_BYTES_MAX) {
+        if let Some(error) = self.too_much(caller, total, abi::DMA_BYTES_MAX)? {
             return Ok(error);
+        }
+        self.meter.charge(u64::from(dma.segments) * SEGMENT_WORK)?;
+        if self.timing.is_some() && !self.may_wait(caller) {
+            // Under a model every DMA is waited for.
+            return Ok(abi::ERROR_REFUSED);
         }
         let mut group = None;
         let mut error = 0;
@@ -86,6 +98,11 @@ impl Machine {
                 Moved::Error(abi::ERROR_PERMISSION) => {
                     let left = (from, to, dma.segments - segment);
                     error = self.permission_missed(caller, memory, (&dma, park), left, &mut group)?;
+                    break;
+                }
+                Moved::Full => {
+                    let left = (from, to, dma.segments - segment);
+                    error = self.wait_in_line(caller, memory, (&dma, park), left, &mut group)?;
                     break;
                 }
                 Moved::Error(number) => {
@@ -115,14 +132,14 @@ impl Machine {
         }
         if self.timing.is_some() {
             let transfer = self.transfer(caller, &dma);
-            self.complete_after(transfer, caller, Some(dma.token), dma.wait, 0);
-            return Ok(PENDING);
+            return Ok(self.complete_after(transfer, caller, Some(dma.token), dma.wait, 0));
         }
         Ok(self.done_or_yields(caller, dma.token, dma.wait))
     }
 
     /// A read of NV memory that is done at once or not at all.
-    fn dma_now<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, dma: &Dma) -> Result<i32, WildPointer> {
+    fn dma_now<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, dma: &Dma) -> Result<i32, Fault> {
+        self.meter.charge(SEGMENT_WORK)?;
         let (from, bytes) = (dma.source.address, u64::from(dma.segment_bytes));
         let Some(activity) = self.activity(caller, dma.token) else { return Ok(abi::ERROR_ARGUMENT) };
         let originating = activity.originating;
@@ -215,51 +232,6 @@ impl Machine {
         (transfer, streamed)
     }
 
-    /// Under a model: ends an operation over bytes of NV memory, whose result is known, when they could have been read.
-    fn after_reading(
-        &mut self,
-        caller: Caller,
-        token: u32,
-        (address, bytes): (u64, u32),
-        wait: u32,
-        result: i64,
-    ) -> i32 {
-        let transfer = Transfer {
-            spu: caller.spu,
-            kind: DmaKind::NvRead,
-            address,
-            segment_bytes: bytes.into(),
-            segments: 1,
-            stride: 0,
-            id: token,
-        };
-        self.complete_after((transfer, false), caller, Some(token), wait, result);
-        PENDING
-    }
-
-    /// A group whose operations have all been begun: pending, or, where none was, gone again.
-    pub fn settle_group(&mut self, key: u32, error: i32) -> i32 {
-        let Some(group) = self.groups.get_mut(key) else { return abi::ERROR_ARGUMENT };
-        if group.remaining > 0 {
-            // The error is told when all that had begun has ended.
-            group.result = i64::from(error);
-            return PENDING;
-        }
-        let token = group.token;
-        self.groups.remove(key);
-        if let Some(token) = token {
-            self.drained(token);
-        }
-        error
-    }
-
-    pub fn group_for(&mut self, caller: Caller, dma: &Dma, group: &mut Option<u32>) -> Option<u32> {
-        if group.is_none() {
-            *group = self.group(caller, Some(dma.token), dma.wait);
-        }
-        *group
-    }
-
     #[inline(always)]
     pub fn segment<M: LocalMemory>(
         &mut self,
@@ -341,11 +313,15 @@ impl Machine {
                 let Some(group) = self.group_for(caller, dma, group) else {
                     return Ok(Moved::Error(abi::ERROR_REFUSED));
                 };
+                if !self.place_for_operation(Some(group)) {
+                    self.spus[bank].nv_read_bytes -= bytes as u64;
+                    return Ok(Moved::Full);
+                }
                 let pending = match port {
                     abi::PORT_NETWORK => Pending::ToReply { group, token, offset: to },
                     _ => Pending::ToLocal { group, pointer: to },
                 };
-                Ok(self.begin_read(bank, from, bytes, pending))
+                Ok(self.begin_read(bank, from, bytes, pending, group))
             }
             abi::PORT_NV => {
                 if bytes > abi::BOUNCE_BYTES_MAX {
@@ -354,33 +330,54 @@ impl Machine {
                 if !self.permitted(caller, originating, to, bytes as u64, Rights::WRITE) {
                     return Ok(Moved::Error(abi::ERROR_PERMISSION));
                 }
-                self.spus[bank].nv_write_bytes += bytes as u64;
                 let mut bounce = vec![0; bytes];
-                match self.media.store.read(bank, from, &mut bounce) {
-                    Ok(Progress::Done) => Ok(self.write_nv(caller, dma, to, &bounce, group)),
+                let moved = match self.media.store.read(bank, from, &mut bounce) {
+                    Ok(Progress::Done) => self.write_nv(caller, dma, to, &bounce, group),
                     Ok(Progress::WouldBlock) => {
                         let Some(group) = self.group_for(caller, dma, group) else {
                             return Ok(Moved::Error(abi::ERROR_REFUSED));
                         };
-                        Ok(self.begin_read(bank, from, bytes, Pending::ToNv { group, bank, address: to }))
+                        match self.place_for_operation(Some(group)) {
+                            true => {
+                                self.begin_read(bank, from, bytes, Pending::ToNv { group, bank, address: to }, group)
+                            }
+                            false => Moved::Full,
+                        }
                     }
-                    Err(error) => Ok(Moved::Error(error_of(error))),
+                    Err(error) => Moved::Error(error_of(error)),
+                };
+                match moved {
+                    Moved::Full => self.spus[bank].nv_read_bytes -= bytes as u64,
+                    _ => self.spus[bank].nv_write_bytes += bytes as u64,
                 }
+                Ok(moved)
             }
             _ => Ok(Moved::Error(abi::ERROR_ARGUMENT)),
         }
     }
 
-    fn begin_read(
+    /// Begins a read that has a place among the store's operations.
+    pub fn begin_read(
         &mut self,
         bank: usize,
         address: u64,
         bytes: usize,
         pending: Pending<crate::device::Continuation>,
+        group: u32,
     ) -> Moved {
-        match self.media.begin_read(bank, address, bytes, pending) {
+        let begun = self.media.begin_read(bank, address, bytes, pending);
+        self.begun(begun, group)
+    }
+
+    /// An operation of a group was begun, or its place is free again.
+    fn begun(&mut self, begun: Result<(), crate::StoreError>, group: u32) -> Moved {
+        match begun {
             Ok(()) => Moved::Pending,
-            Err(error) => Moved::Error(error_of(error)),
+            Err(error) => {
+                let account = self.account_of(Some(group));
+                self.operation_ended(account);
+                Moved::Error(error_of(error))
+            }
         }
     }
 
@@ -394,10 +391,11 @@ impl Machine {
 
     fn begin_write(&mut self, caller: Caller, dma: &Dma, to: u64, from: Vec<u8>, group: &mut Option<u32>) -> Moved {
         let Some(group) = self.group_for(caller, dma, group) else { return Moved::Error(abi::ERROR_REFUSED) };
-        match self.media.begin_write(caller.spu as usize, to, from, Pending::Group { group }) {
-            Ok(()) => Moved::Pending,
-            Err(error) => Moved::Error(error_of(error)),
+        if !self.place_for_operation(Some(group)) {
+            return Moved::Full;
         }
+        let begun = self.media.begin_write(caller.spu as usize, to, from, Pending::Group { group });
+        self.begun(begun, group)
     }
 
     #[inline]
@@ -410,6 +408,22 @@ impl Machine {
         to: u64,
         group: &mut Option<u32>,
     ) -> Result<Moved, WildPointer> {
+        let moved = self.move_to_nv(caller, memory, dma, (from, to), group)?;
+        if !matches!(moved, Moved::Full | Moved::Error(abi::ERROR_PERMISSION)) {
+            self.spus[caller.spu as usize].nv_write_bytes += u64::from(dma.segment_bytes);
+        }
+        Ok(moved)
+    }
+
+    #[inline(always)]
+    fn move_to_nv<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &mut M,
+        dma: &Dma,
+        (from, to): (u64, u64),
+        group: &mut Option<u32>,
+    ) -> Result<Moved, WildPointer> {
         let bytes = dma.segment_bytes as usize;
         let bank = caller.spu as usize;
         let Some(activity) = self.activities.get(dma.token) else { return Ok(Moved::Error(abi::ERROR_ARGUMENT)) };
@@ -417,7 +431,6 @@ impl Machine {
         if !self.permitted(caller, originating, to, bytes as u64, Rights::WRITE) {
             return Ok(Moved::Error(abi::ERROR_PERMISSION));
         }
-        self.spus[bank].nv_write_bytes += bytes as u64;
         match dma.source.port {
             abi::PORT_NETWORK => {
                 let Some(activity) = self.activities.get(dma.token) else {
@@ -451,144 +464,13 @@ impl Machine {
                 let Some(group) = self.group_for(caller, dma, group) else {
                     return Ok(Moved::Error(abi::ERROR_REFUSED));
                 };
-                match self.media.begin_zero(bank, to, bytes as u64, Pending::Group { group }) {
-                    Ok(()) => Ok(Moved::Pending),
-                    Err(error) => Ok(Moved::Error(error_of(error))),
+                if !self.place_for_operation(Some(group)) {
+                    return Ok(Moved::Full);
                 }
+                let begun = self.media.begin_zero(bank, to, bytes as u64, Pending::Group { group });
+                Ok(self.begun(begun, group))
             }
             _ => Ok(Moved::Error(abi::ERROR_ARGUMENT)),
-        }
-    }
-
-    /// `compare`: NV memory with a range of the body.
-    pub fn compare(
-        &mut self,
-        caller: Caller,
-        token: u32,
-        address: u64,
-        body_offset: u64,
-        bytes: u32,
-        wait: u32,
-    ) -> i32 {
-        let Some(activity) = self.activity(caller, token) else { return abi::ERROR_ARGUMENT };
-        let originating = activity.originating;
-        if let Some(error) = self.too_much(caller, bytes.into(), abi::BOUNCE_BYTES_MAX as u64) {
-            return error;
-        }
-        if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
-            return abi::ERROR_PERMISSION;
-        }
-        let mut nv = vec![0; bytes as usize];
-        let bank = caller.spu as usize;
-        self.spus[bank].nv_read_bytes += u64::from(bytes);
-        match self.media.store.read(bank, address, &mut nv) {
-            Ok(Progress::Done) if self.timing.is_some() => {
-                let result = self.compare_with_body(token, body_offset, &nv);
-                self.after_reading(caller, token, (address, bytes), wait, result)
-            }
-            Ok(Progress::Done) => match self.compare_with_body(token, body_offset, &nv) {
-                0 => DONE,
-                1 => abi::DIFFERS,
-                error => error as i32,
-            },
-            Ok(Progress::WouldBlock) => {
-                let Some(group) = self.group(caller, Some(token), wait) else { return abi::ERROR_REFUSED };
-                let pending = Pending::Compare { group, token, body_offset };
-                self.begin_single(group, bank, address, bytes as usize, pending)
-            }
-            Err(error) => error_of(error),
-        }
-    }
-
-    /// 0 equal, 1 different, or an error.
-    pub fn compare_with_body(&self, token: u32, body_offset: u64, nv: &[u8]) -> i64 {
-        let mut body = vec![0; nv.len()];
-        match self.copy_body(token, body_offset, &mut body) {
-            None => i64::from(abi::ERROR_RANGE),
-            Some(()) => i64::from(body != nv),
-        }
-    }
-
-    fn begin_single(
-        &mut self,
-        group: u32,
-        bank: usize,
-        address: u64,
-        bytes: usize,
-        pending: Pending<crate::device::Continuation>,
-    ) -> i32 {
-        if let Some(group) = self.groups.get_mut(group) {
-            group.remaining += 1;
-        }
-        match self.begin_read(bank, address, bytes, pending) {
-            Moved::Error(error) => {
-                if let Some(group) = self.groups.get_mut(group) {
-                    group.remaining -= 1;
-                }
-                self.settle_group(group, error)
-            }
-            _ => PENDING,
-        }
-    }
-
-    /// `checksum`: CRC-32C of bytes at a port; done at once, the value is in `checksum_value`.
-    pub fn checksum<M: LocalMemory>(
-        &mut self,
-        caller: Caller,
-        memory: &M,
-        (token, port, address, bytes, seed, wait): (u32, u32, u64, u32, u32, u32),
-    ) -> Result<i32, WildPointer> {
-        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
-        let originating = activity.originating;
-        if let Some(error) = self.too_much(caller, bytes.into(), abi::BOUNCE_BYTES_MAX as u64) {
-            return Ok(error);
-        }
-        if port != abi::PORT_NV {
-            self.work.summed_bytes += u64::from(bytes);
-        }
-        // Sums do not park.
-        match port & !abi::PORT_PARK {
-            abi::PORT_LOCAL => {
-                self.checksum_value = crc32c::crc32c_append(seed, memory.slice(address, bytes as usize)?);
-                Ok(DONE)
-            }
-            abi::PORT_NETWORK => {
-                let Some(activity) = self.activities.get(token) else { return Ok(abi::ERROR_ARGUMENT) };
-                if let Some(range) = Self::payload_range(&self.bridge, activity, address, bytes as usize) {
-                    self.checksum_value = crc32c::crc32c_append(seed, range);
-                    return Ok(DONE);
-                }
-                let mut body = vec![0; bytes as usize];
-                if self.copy_body(token, address, &mut body).is_none() {
-                    return Ok(abi::ERROR_RANGE);
-                }
-                self.checksum_value = crc32c::crc32c_append(seed, &body);
-                Ok(DONE)
-            }
-            abi::PORT_NV => {
-                if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
-                    return Ok(abi::ERROR_PERMISSION);
-                }
-                let bank = caller.spu as usize;
-                self.spus[bank].nv_read_bytes += u64::from(bytes);
-                let mut nv = vec![0; bytes as usize];
-                match self.media.store.read(bank, address, &mut nv) {
-                    Ok(Progress::Done) if self.timing.is_some() => {
-                        let sum = i64::from(crc32c::crc32c_append(seed, &nv));
-                        Ok(self.after_reading(caller, token, (address, bytes), wait, sum))
-                    }
-                    Ok(Progress::Done) => {
-                        self.checksum_value = crc32c::crc32c_append(seed, &nv);
-                        Ok(DONE)
-                    }
-                    Ok(Progress::WouldBlock) => {
-                        let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
-                        Ok(self.begin_single(group, bank, address, bytes as usize, Pending::Checksum { group, seed }))
-                    }
-                    Err(error) => Ok(error_of(error)),
-                }
-            }
-            _ => Ok(abi::ERROR_ARGUMENT),
         }
     }
 }

@@ -11,10 +11,14 @@
 //! - a retried DMA is checked anew, like any other; nothing of a parked one has moved before.
 
 use super::abi;
-use super::dma::{Dma, Moved};
-use super::os::{Caller, LocalMemory, Machine, WildPointer};
+use super::dma::Dma;
+use super::meter::Fault;
+use super::os::{Caller, LocalMemory, Machine};
 use super::permission::{Extent, Rights};
+use super::rest::{Rest, Stop};
+use crate::accounts::ACCOUNTS_MAX;
 use crate::hre::HreId;
+use crate::places::Places;
 use crate::protection::{Access, in_ids};
 use crate::request::Upcall;
 use crate::slab::Slab;
@@ -26,8 +30,6 @@ pub const AGENTS_MAX: usize = 64;
 pub const PARKED_MAX: usize = 4096;
 /// Most of one process.
 pub const PARKED_PER_PROCESS_MAX: usize = 512;
-/// Most bytes of the app's memory that one parked DMA keeps a copy of.
-pub const PARKED_BYTES_MAX: u64 = 1 << 20;
 /// How often a parked DMA is tried again after an answer about a range that it missed, not about what another waited for.
 pub const RETRIES_MAX: u8 = 8;
 /// How long an upcall about a miss may stay unanswered.
@@ -35,16 +37,9 @@ pub const MISS_NS_MAX: u64 = 2_000_000_000;
 
 /// A DMA that waits for a permission.
 struct Parked {
-    caller: Caller,
-    dma: Dma,
-    /// The next segment's addresses, and how many are left.
-    from: u64,
-    to: u64,
-    left: u32,
-    group: u32,
+    rest: Rest,
     retries: u8,
     missed: Extent,
-    memory: Detached,
 }
 
 /// The trusted part of a host, which answers for block namespaces.
@@ -77,6 +72,8 @@ struct Told {
 pub(crate) struct Misses {
     pub agents: Vec<Agent>,
     parked: Slab<Parked>,
+    /// Places among them, by account.
+    places: Places,
     /// By process (as in ids) and SPU.
     told: BTreeMap<(u32, u16), Told>,
     /// Since the device started.
@@ -85,7 +82,8 @@ pub(crate) struct Misses {
 
 impl Default for Misses {
     fn default() -> Self {
-        Misses { agents: Vec::new(), parked: Slab::new(PARKED_MAX), told: BTreeMap::new(), upcalls: 0 }
+        let places = Places::new(PARKED_MAX as u64, ACCOUNTS_MAX as u16);
+        Misses { agents: Vec::new(), parked: Slab::new(PARKED_MAX), places, told: BTreeMap::new(), upcalls: 0 }
     }
 }
 
@@ -102,25 +100,6 @@ impl Misses {
     }
 }
 
-/// The app's memory as a parked DMA knows it: copies of what it reads, and what it wrote.
-#[derive(Default)]
-struct Detached {
-    read: Vec<(u64, Vec<u8>)>,
-    written: Vec<(u64, Vec<u8>)>,
-}
-
-impl LocalMemory for Detached {
-    fn slice(&self, pointer: u64, bytes: usize) -> Result<&[u8], WildPointer> {
-        let found = self.read.iter().find(|(at, copy)| *at == pointer && copy.len() == bytes);
-        found.map(|(_, copy)| copy.as_slice()).ok_or(WildPointer { pointer, bytes: bytes as u64 })
-    }
-
-    fn slice_mut(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], WildPointer> {
-        self.written.push((pointer, vec![0; bytes]));
-        self.written.last_mut().map(|(_, into)| into.as_mut_slice()).ok_or(WildPointer { pointer, bytes: bytes as u64 })
-    }
-}
-
 impl Machine {
     /// What a segment lacked; `None` where no grant would help.
     fn missed(&mut self, caller: Caller, dma: &Dma, from: u64, to: u64) -> Option<Extent> {
@@ -132,7 +111,7 @@ impl Machine {
         let ends = [(dma.source.port, from, Rights::READ), (dma.destination.port, to, Rights::WRITE)];
         for (port, address, rights) in ends {
             if port == abi::PORT_NV {
-                match self.access(caller, originating, address, bytes, rights) {
+                match self.access_again(caller, originating, (address, bytes), rights) {
                     Access::Permitted => {}
                     Access::Forbidden => return None,
                     Access::Missing => return Some(Extent { start: address, end: address + bytes, rights }),
@@ -152,50 +131,51 @@ impl Machine {
         (dma, park): (&Dma, bool),
         (from, to, left): (u64, u64, u32),
         group: &mut Option<u32>,
-    ) -> Result<i32, WildPointer> {
+    ) -> Result<i32, Fault> {
         let Some(missed) = self.missed(caller, dma, from, to) else { return Ok(abi::ERROR_PERMISSION) };
         let Some(activity) = self.activities.get(dma.token) else { return Ok(abi::ERROR_PERMISSION) };
         let (originating, app) = (activity.originating, caller.app);
         if !self.tell(originating, caller.spu, app, missed) || !park {
             return Ok(abi::ERROR_PERMISSION);
         }
-        let mut copies = Detached::default();
-        if dma.source.port == abi::PORT_LOCAL {
-            if u64::from(dma.segment_bytes) * u64::from(left) > PARKED_BYTES_MAX {
-                return Ok(abi::ERROR_PERMISSION);
-            }
-            let mut at = from;
-            for _ in 0..left {
-                copies.read.push((at, memory.slice(at, dma.segment_bytes as usize)?.to_vec()));
-                at = at.wrapping_add_signed(dma.source.stride);
-            }
-        }
-        let Some(key) = self.group_for(caller, dma, group) else { return Ok(abi::ERROR_REFUSED) };
-        let parked = Parked { caller, dma: *dma, from, to, left, group: key, retries: 0, missed, memory: copies };
-        if !self.park(originating.process(), parked) {
+        let Some(rest) = self.rest_of(caller, memory, (dma, true), (from, to, left), group)? else {
             return Ok(abi::ERROR_PERMISSION);
+        };
+        let key = rest.group;
+        match self.park(originating.process(), Parked { rest, retries: 0, missed }) {
+            Ok(()) => {
+                if let Some(group) = self.groups.get_mut(key) {
+                    group.remaining += 1;
+                }
+                Ok(0)
+            }
+            Err(parked) => {
+                self.drop_rest(parked.rest);
+                Ok(abi::ERROR_PERMISSION)
+            }
         }
-        if let Some(group) = self.groups.get_mut(key) {
-            group.remaining += 1;
-        }
-        Ok(0)
     }
 
-    fn park(&mut self, process: u32, parked: Parked) -> bool {
-        let spu = parked.caller.spu;
+    /// Parks a DMA; gives it back where there is no place for it.
+    fn park(&mut self, process: u32, parked: Parked) -> Result<(), Parked> {
+        let (spu, account) = (parked.rest.caller.spu, parked.rest.account());
         let misses = &mut self.protection.misses;
         let own = misses.told.range((process, 0)..=(process, u16::MAX)).map(|(_, told)| told.parked.len());
-        if own.sum::<usize>() >= PARKED_PER_PROCESS_MAX {
-            return false;
+        let own = own.sum::<usize>();
+        let Some(told) = misses.told.get_mut(&(process, spu)) else { return Err(parked) };
+        if own >= PARKED_PER_PROCESS_MAX || !misses.parked.has_room() || !misses.places.take(account, 1) {
+            return Err(parked);
         }
-        let Some(told) = misses.told.get_mut(&(process, spu)) else { return false };
-        match misses.parked.insert(parked) {
-            Ok(key) => {
-                told.parked.push(key);
-                true
-            }
-            Err(_) => false,
-        }
+        told.parked.push(misses.parked.put(|| parked));
+        Ok(())
+    }
+
+    /// Takes a DMA out that was parked.
+    fn unpark(&mut self, key: u32) -> Option<Parked> {
+        let misses = &mut self.protection.misses;
+        let parked = misses.parked.remove(key)?;
+        misses.places.release(parked.rest.account(), 1);
+        Some(parked)
     }
 
     /// Sends the upcall, unless one for that process and SPU is out; false where nobody can be told.
@@ -236,82 +216,45 @@ impl Machine {
     fn end_told(&mut self, key: (u32, u16), retry: bool) {
         let Some(told) = self.protection.misses.told.remove(&key) else { return };
         for parked in told.parked {
-            if let Some(mut parked) = self.protection.misses.parked.remove(parked) {
+            if let Some(mut parked) = self.unpark(parked) {
                 let is_own = parked.missed.start < told.missed.end && told.missed.start < parked.missed.end;
                 parked.retries += u8::from(is_own);
-                if retry { self.retry(parked) } else { self.fail(&parked) }
+                if retry { self.retry(parked) } else { self.fail(parked) }
             }
         }
     }
 
-    fn fail(&mut self, parked: &Parked) {
-        self.end_one(parked.group, abi::ERROR_PERMISSION.into(), None);
+    fn fail(&mut self, parked: Parked) {
+        self.end_rest(parked.rest, abi::ERROR_PERMISSION);
     }
 
     /// Goes on with a DMA that was parked.
-    fn retry(&mut self, mut parked: Parked) {
-        let (caller, dma, key) = (parked.caller, parked.dma, parked.group);
-        let mut group = Some(key);
-        let mut error = 0;
-        while parked.left > 0 {
-            let written = parked.memory.written.len();
-            let moved = self.segment(caller, &mut parked.memory, &dma, parked.from, parked.to, &mut group);
-            match moved {
-                Ok(Moved::Done) => {}
-                Ok(Moved::Pending) => {
-                    // The bytes come with the store's completion.
-                    parked.memory.written.truncate(written);
-                    if let Some(group) = self.groups.get_mut(key) {
-                        group.remaining += 1;
-                    }
-                }
-                Ok(Moved::Error(abi::ERROR_PERMISSION)) => {
-                    parked.memory.written.truncate(written);
-                    self.deliver_written(key, &mut parked.memory);
-                    return self.park_again(parked);
-                }
-                Ok(Moved::Error(number)) => {
-                    parked.memory.written.truncate(written);
-                    error = number;
-                    break;
-                }
-                Err(_) => {
-                    error = abi::ERROR_ARGUMENT;
-                    break;
-                }
-            }
-            parked.from = parked.from.wrapping_add_signed(dma.source.stride);
-            parked.to = parked.to.wrapping_add_signed(dma.destination.stride);
-            parked.left -= 1;
-        }
-        self.deliver_written(key, &mut parked.memory);
-        self.end_one(key, error.into(), None);
-    }
-
-    /// Sends on its way what a retried DMA wrote to the app's memory.
-    fn deliver_written(&mut self, group: u32, memory: &mut Detached) {
-        for (pointer, bytes) in memory.written.drain(..) {
-            if let Some(group) = self.groups.get_mut(group) {
-                group.remaining += 1;
-            }
-            self.end_one(group, 0, Some(Box::new((pointer, bytes))));
+    fn retry(&mut self, parked: Parked) {
+        match self.go_on(parked.rest) {
+            None => {}
+            Some((rest, Stop::Full)) => self.line_up(rest),
+            Some((rest, Stop::Missed)) => self.park_again(rest, parked.retries),
         }
     }
 
-    fn park_again(&mut self, mut parked: Parked) {
-        let missed = self.missed(parked.caller, &parked.dma, parked.from, parked.to);
-        let originating = self.activities.get(parked.dma.token).map(|activity| activity.originating);
-        let key = parked.group;
+    /// A DMA that waited in line misses a permission.
+    pub fn miss_again(&mut self, rest: Rest) {
+        self.park_again(rest, 0);
+    }
+
+    fn park_again(&mut self, rest: Rest, retries: u8) {
+        let missed = self.missed(rest.caller, &rest.dma, rest.from, rest.to);
+        let originating = self.activities.get(rest.dma.token).map(|activity| activity.originating);
         if let (Some(missed), Some(originating)) = (missed, originating)
-            && parked.retries <= RETRIES_MAX
-            && self.tell(originating, parked.caller.spu, parked.caller.app, missed)
+            && retries <= RETRIES_MAX
+            && self.tell(originating, rest.caller.spu, rest.caller.app, missed)
         {
-            parked.missed = missed;
-            if self.park(originating.process(), parked) {
-                return;
+            if let Err(parked) = self.park(originating.process(), Parked { rest, retries, missed }) {
+                self.fail(parked);
             }
+            return;
         }
-        self.end_one(key, abi::ERROR_PERMISSION.into(), None);
+        self.end_rest(rest, abi::ERROR_PERMISSION);
     }
 
     /// Fails what is parked for a process, in a range of an SPU or wherever it is.
@@ -328,8 +271,8 @@ impl Machine {
             told.parked = stay;
             let gone: Vec<u32> = gone;
             for key in gone {
-                if let Some(parked) = self.protection.misses.parked.remove(key) {
-                    self.fail(&parked);
+                if let Some(parked) = self.unpark(key) {
+                    self.fail(parked);
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! has no start function, and fits the preset's limits.
 
 use super::abi::ABI_VERSION;
+use super::limits::TABLE_ELEMENT_BYTES;
 use crate::protection::{Calls, Handlers};
 use wasmparser::{CompositeInnerType, ExternalKind, Parser, Payload, TypeRef, ValType};
 
@@ -143,7 +144,7 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
     let broken = |error: wasmparser::BinaryReaderError| format!("it is not a WebAssembly module: {error}");
     let mut signatures: Vec<Option<(String, String)>> = Vec::new();
     let mut functions: Vec<u32> = Vec::new();
-    let (mut manifest, mut memory, mut exports_memory) = (None, None, false);
+    let (mut manifest, mut memory, mut tables, mut exports_memory) = (None, None, 0u64, false);
     let (mut start, mut complete) = (None, None);
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.map_err(broken)? {
@@ -201,6 +202,12 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
                     memory = Some(found.initial.saturating_mul(page_bytes));
                 }
             }
+            Payload::TableSection(reader) => {
+                for table in reader {
+                    let initial = table.map_err(broken)?.ty.initial;
+                    tables = initial.saturating_mul(TABLE_ELEMENT_BYTES).saturating_add(tables);
+                }
+            }
             Payload::StartSection { .. } => {
                 return Err("it has a start function: move it to the export _initialize".to_owned());
             }
@@ -234,9 +241,11 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
     let Some(memory) = memory.filter(|_| exports_memory) else {
         return Err("it does not export a memory named memory".to_owned());
     };
-    if memory > limits.data_bytes_max {
+    let needed = memory.saturating_add(tables);
+    if needed > limits.data_bytes_max {
+        let of_tables = if tables > 0 { format!(", {tables} of them for its tables,") } else { String::new() };
         return Err(format!(
-            "it needs {memory} bytes of memory on each SPU, the preset's limit app_data_bytes_max is {}",
+            "it needs {needed} bytes of memory{of_tables} on each SPU, the preset's limit app_data_bytes_max is {}",
             limits.data_bytes_max
         ));
     }

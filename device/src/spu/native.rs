@@ -6,6 +6,7 @@
 
 use super::abi;
 use super::dma::{Dma, End};
+use super::meter::Fault;
 use super::os::{Caller, LocalMemory, Machine, WildPointer};
 use super::{Instance, Offered};
 use std::cell::RefCell;
@@ -56,6 +57,7 @@ impl NativeInstance {
 impl Instance for NativeInstance {
     #[inline]
     fn start(&mut self, token: u32, handler: u8) -> Result<Offered, String> {
+        self.imports.machine.borrow_mut().meter.allow(u64::MAX);
         match self.instance.start(&mut self.imports, token, handler.into()) {
             Ok(0) => Ok(Offered::Taken),
             Ok(_) => Ok(Offered::NoThread),
@@ -65,6 +67,7 @@ impl Instance for NativeInstance {
 
     #[inline]
     fn complete(&mut self, wait: u32, result: i64) -> Result<(), String> {
+        self.imports.machine.borrow_mut().meter.allow(u64::MAX);
         self.instance.complete(&mut self.imports, wait, result).map_err(|trap| trap.0)
     }
 
@@ -94,8 +97,8 @@ impl Instance for NativeInstance {
 }
 
 /// A handler's own pointer cannot be wild: it is trusted.
-fn trusted(result: Result<i32, WildPointer>) -> i32 {
-    result.unwrap_or(abi::ERROR_ARGUMENT)
+fn trusted<T: From<i32>>(result: Result<T, impl Into<Fault>>) -> T {
+    result.unwrap_or_else(|_| abi::ERROR_ARGUMENT.into())
 }
 
 impl Host for Imports {
@@ -155,7 +158,7 @@ impl Host for Imports {
     }
 
     fn compare(&mut self, token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32 {
-        self.machine.borrow_mut().compare(self.caller, token, nv_address, body_offset, bytes, wait)
+        trusted(self.machine.borrow_mut().compare(self.caller, token, nv_address, body_offset, bytes, wait))
     }
 
     unsafe fn checksum(&mut self, token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32 {
@@ -187,7 +190,7 @@ impl Host for Imports {
     }
 
     unsafe fn rpc_finish(&mut self, handle: i32, wait: u32) -> i32 {
-        self.machine.borrow_mut().rpc_finish(self.caller, handle, wait)
+        trusted(self.machine.borrow_mut().rpc_finish(self.caller, handle, wait))
     }
 
     fn app_number(&mut self, name: &str) -> i32 {
@@ -195,7 +198,7 @@ impl Host for Imports {
     }
 
     fn region(&mut self, id: u32, bytes: u64, wait: u32) -> i64 {
-        self.machine.borrow_mut().region(self.caller, id, bytes, wait)
+        trusted(self.machine.borrow_mut().region(self.caller, id, bytes, wait))
     }
 
     fn region_bytes(&mut self, id: u32) -> i64 {
@@ -203,7 +206,7 @@ impl Host for Imports {
     }
 
     fn region_free(&mut self, id: u32, wait: u32) -> i32 {
-        self.machine.borrow_mut().region_free(self.caller, id, wait)
+        trusted(self.machine.borrow_mut().region_free(self.caller, id, wait))
     }
 
     fn namespace(&mut self, nsid: u32) -> Option<Namespace> {
@@ -235,7 +238,8 @@ impl Host for Imports {
     }
 
     fn print(&mut self, text: &[u8]) {
-        self.machine.borrow_mut().print(self.caller, text);
+        // Nothing is past the budget of a native app.
+        let _ = self.machine.borrow_mut().print(self.caller, text);
     }
 
     fn count(&mut self, counter: u32, delta: i64) {

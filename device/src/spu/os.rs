@@ -8,19 +8,22 @@
 //! - A group's completion goes to the incarnation of the app that began it, or nowhere.
 
 use super::abi;
+use super::meter::{BYTES_A_WORK, LINE_WORK, Meter, OverBudget};
 use super::permission::Rights;
+use super::rest::Line;
 use super::timed::Deferred;
 use crate::bridge::Bridge;
-use crate::clock::{Endpoint, Transfer, Work};
+use crate::clock::{Endpoint, Work};
 use crate::config::DeviceConfig;
 use crate::device::Continuation;
-use crate::event::{Completion, Event, EventQueue, Wait};
+use crate::event::{Event, EventQueue};
 use crate::hre::HreId;
 use crate::media::controller::MediaController;
 use crate::media::store::StoreError;
 use crate::metadata::Attachment;
 use crate::model::chosen::ChosenModel;
 use crate::namespace::Namespace;
+use crate::places::Places;
 use crate::protection::{Access, Calls, Protection};
 use crate::region::RegionTable;
 use crate::request::{AppNumber, Arguments, RpcOutcome};
@@ -30,8 +33,29 @@ use crate::statistics::{AppCounters, SpuCounters};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+/// True where a test has planted that weakness: never but in builds for tests.
+#[cfg(feature = "testing")]
+macro_rules! planted {
+    ($machine:expr, $hole:ident) => {
+        $machine.hole == Some(crate::testing::Hole::$hole)
+    };
+}
+#[cfg(not(feature = "testing"))]
+macro_rules! planted {
+    ($machine:expr, $hole:ident) => {
+        false
+    };
+}
+pub(crate) use planted;
+
 /// Most activities in the whole device.
 pub const ACTIVITIES_MAX: usize = 1 << 16;
+/// Of them kept for what SPU-OS itself asks of apps.
+pub const EVENT_ACTIVITIES: usize = 1 << 13;
+/// Most operations that handlers wait for, in the whole device.
+pub const WAITS_MAX: usize = 1 << 16;
+/// Of them of users' apps, all together.
+pub const USERS_WAITS_MAX: usize = WAITS_MAX / 2;
 /// Most bytes kept of an app's virtual serial port.
 pub const LOG_BYTES_MAX: usize = 65536;
 
@@ -80,6 +104,8 @@ pub(crate) enum Origin {
 /// The sender of an RPC that came from an SPU, and what goes with it.
 pub(crate) struct SpuOrigin {
     pub group: u32,
+    /// The request on whose behalf it was sent.
+    pub asked_by: u32,
     /// Who asked, and whether that is a user's app.
     pub sender: Caller,
     pub users: bool,
@@ -120,22 +146,6 @@ impl Activity {
             (Origin::Spu(origin), Admission::Own) => !self.started && origin.sender.app != self.app,
         }
     }
-
-    /// True for what an app has begun, or has to do on behalf of what was begun.
-    pub fn is_begun_of(&self, app: AppNumber) -> bool {
-        self.app == app && (self.started || !matches!(self.origin, Origin::Host { .. }))
-    }
-}
-
-/// One wait of a handler, of one or more operations.
-pub(crate) struct Group {
-    pub caller: Caller,
-    /// Whose work it is.
-    pub account: u16,
-    pub token: Option<u32>,
-    pub wait: u32,
-    pub remaining: u32,
-    pub result: i64,
 }
 
 /// An installed app, as far as SPU-OS knows it.
@@ -187,15 +197,25 @@ pub(crate) struct Machine {
     pub events: EventQueue,
     pub bridge: Bridge,
     pub activities: Slab<Activity>,
-    pub groups: Slab<Group>,
+    pub groups: Slab<super::group::Group>,
+    /// Places of users' apps among what is waited for, by app: from the import that promises a `complete` to that.
+    pub waits: Places,
+    /// Places of users' apps among messages that are put together, by app.
+    pub drafts: Places,
     pub messages: Slab<super::rpc::Message>,
-    /// Messages in inboxes: all, and of users' apps.
-    pub messages_to_spu: Vec<(u32, u32)>,
+    /// Messages in inboxes: all, and the places of users' apps there.
+    pub inboxes: Vec<(u32, Places)>,
     /// Whose work runs now.
     pub running: u16,
     /// What DMAs of this run have moved.
     pub run_dma_bytes: u64,
+    /// DMAs that wait for a place among the store's operations, and who has which places there.
+    pub line: Line,
+    /// What SPU-OS did for the app in this run.
+    pub meter: Meter,
     pub upcalls: BTreeMap<u64, (HreId, u32)>,
+    /// How many of them an app has at the endpoints of a process, by app and process.
+    pub upcalls_at: BTreeMap<(AppNumber, u32), u32>,
     pub next_upcall: u64,
     pub media: MediaController<Continuation>,
     pub regions: RegionTable,
@@ -212,8 +232,11 @@ pub(crate) struct Machine {
     pub finished_watches: Vec<u32>,
     /// `region` and `region_free` calls of apps, for the control service to carry out.
     pub region_calls: VecDeque<RegionCall>,
-    /// Set where groups or activities have ended outside of the event loop.
+    /// What `checksum_value` gives.
     pub checksum_value: u32,
+    /// A weakness that a test has planted.
+    #[cfg(feature = "testing")]
+    pub hole: Option<crate::testing::Hole>,
 }
 
 /// An app's call that changes the region table.
@@ -384,6 +407,9 @@ impl Machine {
     #[inline]
     pub fn permitted(&mut self, caller: Caller, originating: HreId, address: u64, bytes: u64, rights: Rights) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
+        if planted!(self, SkipsPermission) {
+            return true;
+        }
         let Some(state) = self.apps.get(caller.app as usize).and_then(Option::as_ref) else { return false };
         let (base, limit, all) = state.permitted;
         if address >= base && end <= limit && (all || originating.is_kernel()) {
@@ -397,67 +423,6 @@ impl Machine {
         for app in self.apps.iter_mut().flatten() {
             app.permitted = (0, 0, false);
         }
-    }
-
-    /// A new wait of a handler.
-    pub fn group(&mut self, caller: Caller, token: Option<u32>, wait: u32) -> Option<u32> {
-        let account = self.running;
-        let key = self.groups.insert(Group { caller, account, token, wait, remaining: 0, result: 0 }).ok()?;
-        if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
-            activity.pending_dmas += 1;
-        }
-        Some(key)
-    }
-
-    /// One operation of a group has ended; the last one wakes the handler.
-    pub fn end_one(&mut self, key: u32, result: i64, memory: Option<Box<(u64, Vec<u8>)>>) {
-        let Some(group) = self.groups.get_mut(key) else { return };
-        if result < 0 && group.result >= 0 || group.result == 0 {
-            group.result = result;
-        }
-        group.remaining -= 1;
-        let last = group.remaining == 0;
-        let (caller, account, wait, token, result) =
-            (group.caller, group.account, group.wait, group.token, group.result);
-        if last {
-            self.groups.remove(key);
-        }
-        if last || memory.is_some() {
-            // Bytes for the app's memory travel with the completion; those of earlier operations of a group go ahead of it.
-            let of = Wait {
-                spu: caller.spu,
-                app: caller.app,
-                account,
-                incarnation: caller.incarnation,
-                wake: last.then_some((wait, result)),
-                token: token.filter(|_| last),
-            };
-            self.events.push(self.ready_account(account), Event::Complete(Completion { of, memory }));
-        }
-    }
-
-    /// Under a model: ends a wait that took no store's time with `result` when a DMA that begins after this run has ended.
-    #[inline(never)]
-    pub fn complete_after(
-        &mut self,
-        (transfer, streamed): (Transfer, bool),
-        caller: Caller,
-        token: Option<u32>,
-        wait: u32,
-        result: i64,
-    ) {
-        if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
-            activity.pending_dmas += 1;
-        }
-        let of = Wait {
-            spu: caller.spu,
-            app: caller.app,
-            account: self.running,
-            incarnation: caller.incarnation,
-            wake: Some((wait, result)),
-            token,
-        };
-        self.dma_then(transfer, streamed, || Event::Complete(Completion { of, memory: None }));
     }
 
     /// `respond`: ends a request, once its pending DMAs have drained.
@@ -508,6 +473,9 @@ impl Machine {
         {
             self.activities.discard(token);
             self.host_request_ended(account, spu, placed);
+            if planted!(self, AnswersTwice) {
+                self.bridge.answer_twice(transfer);
+            }
             if !self.is_timed() {
                 return self.bridge.end_rpc(transfer, outcome, result);
             }
@@ -524,7 +492,7 @@ impl Machine {
             Origin::Host { .. } => {}
             Origin::Spu(origin) => {
                 let SpuOrigin { group, sender, users, reply, reply_pointer, .. } = *origin;
-                self.release_inbox(activity.spu, users);
+                self.release_inbox(activity.spu, (sender.app, users));
                 self.message_gone(sender);
                 let result = match outcome {
                     RpcOutcome::Answered { status } => (u64::from(status) << 32 | u64::from(result)) as i64,
@@ -551,6 +519,16 @@ impl Machine {
         if *left == 0 {
             self.watches.remove(&watch);
             self.finished_watches.push(watch);
+        }
+    }
+
+    /// True for what was begun and is waited for: requests of hosts that have begun, events, and messages while who asked is there. What an
+    /// app does in the background holds nobody up.
+    pub fn is_begun(&self, activity: &Activity) -> bool {
+        match &activity.origin {
+            Origin::Host { .. } => activity.started,
+            Origin::Event { .. } => true,
+            Origin::Spu(origin) => self.activities.get(origin.asked_by).is_some(),
         }
     }
 
@@ -595,6 +573,15 @@ impl Machine {
         if let Some(app) = self.app(number) {
             app.waiting.iter_mut().for_each(VecDeque::clear);
         }
+        if planted!(self, KeepsPlaces) {
+            return;
+        }
+        self.end_messages(number);
+        self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
+    }
+
+    /// What an app has put together or has finished, but not sent yet, goes.
+    fn end_messages(&mut self, number: AppNumber) {
         for handle in self.messages.keys() {
             if self.messages.get(handle).is_some_and(|message| message.caller.app == number) {
                 self.remove_message(handle);
@@ -613,11 +600,8 @@ impl Machine {
                 self.end_activity(token, RpcOutcome::AppEnded, 0);
             }
         }
-        for handle in self.messages.keys() {
-            if self.messages.get(handle).is_some_and(|message| message.caller.app == number) {
-                self.remove_message(handle);
-            }
-        }
+        self.end_messages(number);
+        self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
         self.hold_requests(number, Admission::Own);
         if let Some(app) = self.app(number) {
             app.waiting.iter_mut().for_each(VecDeque::clear);
@@ -625,23 +609,34 @@ impl Machine {
     }
 
     /// `print`: to the virtual serial port, a line at a time.
-    pub fn print(&mut self, caller: Caller, text: &[u8]) {
+    pub fn print(&mut self, caller: Caller, text: &[u8]) -> Result<(), OverBudget> {
+        // Looked at for its lines, copied, and checked for its characters.
+        self.meter.charge(text.len() as u64 * 3 / BYTES_A_WORK)?;
+        let pieces = text.split(|byte| *byte == b'\n').count() as u64;
+        self.meter.charge(pieces * LINE_WORK)?;
         let staging = self.staging.as_deref_mut().filter(|_| caller.app == UNPLACED);
-        let Some(app) = staging.or(self.apps.get_mut(caller.app as usize).and_then(Option::as_mut)) else { return };
-        let partial = app.partial_lines.entry(caller.spu).or_default();
-        let mut lines = Vec::new();
-        for byte in text {
-            if *byte == b'\n' || partial.len() >= abi::PRINT_BYTES_MAX as usize {
-                lines.push(String::from_utf8_lossy(partial).into_owned());
-                partial.clear();
+        let Some(app) = staging.or(self.apps.get_mut(caller.app as usize).and_then(Option::as_mut)) else {
+            return Ok(());
+        };
+        let mut partial = app.partial_lines.remove(&caller.spu).unwrap_or_default();
+        let mut end_line = |partial: &mut Vec<u8>| {
+            app.push_line(format!("{}: {}", caller.spu, String::from_utf8_lossy(partial)));
+            partial.clear();
+        };
+        for (number, piece) in text.split(|byte| *byte == b'\n').enumerate() {
+            if number > 0 {
+                end_line(&mut partial);
             }
-            if *byte != b'\n' {
-                partial.push(*byte);
+            let room = abi::PRINT_BYTES_MAX as usize - partial.len();
+            let (fits, rest) = piece.split_at(piece.len().min(room));
+            partial.extend_from_slice(fits);
+            if !rest.is_empty() {
+                end_line(&mut partial);
+                partial.extend_from_slice(rest);
             }
         }
-        for line in lines {
-            app.push_line(format!("{}: {line}", caller.spu));
-        }
+        app.partial_lines.insert(caller.spu, partial);
+        Ok(())
     }
 
     /// `count`: adds to one of the app's own counters.

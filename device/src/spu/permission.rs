@@ -317,13 +317,18 @@ impl PermissionTable {
     /// May the process access all of this range so? An empty range needs no permission.
     #[inline]
     pub fn permits(&mut self, process: u32, start: u64, bytes: u64, rights: Rights) -> bool {
-        let Some(end) = start.checked_add(bytes) else { return false };
-        let permitted = match self.place(process) {
-            Some(place) => self.processes[place].permits(start, end, rights),
-            None => bytes == 0,
-        };
+        let permitted = self.holds(process, start, bytes, rights);
         self.counters.misses += u64::from(!permitted);
         permitted
+    }
+
+    /// The same for a look-up that was made before, and is not counted again.
+    pub fn holds(&mut self, process: u32, start: u64, bytes: u64, rights: Rights) -> bool {
+        let Some(end) = start.checked_add(bytes) else { return false };
+        match self.place(process) {
+            Some(place) => self.processes[place].permits(start, end, rights),
+            None => bytes == 0,
+        }
     }
 
     /// Adds rights to a range. Extents may be evicted, never the one just granted while there is another.

@@ -3,7 +3,8 @@
 //! Invariant: an app sees its own requests alone, and of them what docs/abi.md says.
 
 use super::abi;
-use super::os::{Activity, Caller, LocalMemory, Machine, Origin, WildPointer};
+use super::meter::Fault;
+use super::os::{Activity, Caller, LocalMemory, Machine, Origin};
 
 /// Bytes of the request record (docs/abi.md): info, room for the response, inline arguments.
 pub(crate) const RECORD_BYTES: usize = 96;
@@ -62,7 +63,7 @@ impl Machine {
         memory: &mut M,
         token: u32,
         into: (u64, u32),
-    ) -> Result<i32, WildPointer> {
+    ) -> Result<i32, Fault> {
         let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
         let cursor = activity.cursor;
         let received = self.receive_bytes_at(caller, memory, token, cursor, into)?;
@@ -81,17 +82,18 @@ impl Machine {
         token: u32,
         offset: u32,
         (pointer, bytes): (u64, u32),
-    ) -> Result<i32, WildPointer> {
+    ) -> Result<i32, Fault> {
         let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
         let begin = offset as usize;
         if let Some(range) = activity.arguments.as_slice().get(begin..begin + bytes as usize) {
-            // The common case: all of it lies in the arguments.
+            // The common case: all of it lies in the arguments, which are short.
             memory.slice_mut(pointer, range.len())?.copy_from_slice(range);
             return Ok(bytes as i32);
         }
         let Some(activity) = self.activities.get(token) else { return Ok(abi::ERROR_ARGUMENT) };
         let left = self.body_bytes(activity).saturating_sub(offset.into());
         let count = u64::from(bytes).min(left) as usize;
+        self.meter.charge_bytes(count as u64)?;
         let into = memory.slice_mut(pointer, count)?;
         if self.copy_body(token, offset.into(), into).is_none() {
             return Ok(abi::ERROR_RANGE);

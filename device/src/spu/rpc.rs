@@ -4,25 +4,32 @@
 //! originating HRE of a message is that of the request on whose behalf it is sent.
 
 use super::abi::{self, DONE, PENDING};
-use super::os::{
-    Activity, Admission, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, WildPointer, error_of,
-};
+use super::meter::{ENTRY_WORK, Fault, MESSAGE_WORK, OverBudget, SEGMENT_WORK, STORE_WORK};
+use super::os::{Activity, Admission, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, error_of};
 use super::permission::Rights;
 use crate::clock::{DmaKind, Endpoint, Transfer};
 use crate::event::Event;
 use crate::hre::HreId;
 use crate::media::controller::Pending;
 use crate::media::store::Progress;
-use crate::request::{Arguments, Upcall};
+use crate::request::{AppNumber, Arguments, Upcall};
 
 /// Most messages being put together in the whole device.
 pub const MESSAGES_MAX: usize = 4096;
+/// Of them of users' apps, which share these places.
+pub const USERS_MESSAGES_MAX: usize = MESSAGES_MAX / 2;
 /// Most calls for regions that wait.
 pub const REGION_CALLS_MAX: usize = 256;
+/// Of one user's app; of all users' apps half.
+pub const REGION_CALLS_PER_USER_APP_MAX: usize = 8;
 
 /// A message being put together.
 pub(crate) struct Message {
     pub caller: Caller,
+    /// The request on whose behalf it is.
+    token: u32,
+    /// Of a user's app: it has one of that app's places.
+    pub users: bool,
     originating: HreId,
     account: u16,
     destination: i32,
@@ -36,7 +43,7 @@ pub(crate) struct Message {
     pending: u32,
     error: i32,
     /// `rpc_finish` was called; the group to wake.
-    finished: Option<u32>,
+    pub finished: Option<u32>,
 }
 
 /// An upcall on its way to a host.
@@ -56,7 +63,7 @@ impl Machine {
         token: u32,
         (destination, app, handler, body_bytes): (i32, i32, u32, u32),
         (reply_pointer, reply_bytes): (u64, u32),
-    ) -> Result<i32, WildPointer> {
+    ) -> Result<i32, Fault> {
         let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
         let originating = activity.originating;
         if body_bytes > abi::MESSAGE_BYTES_MAX || reply_bytes > abi::MESSAGE_BYTES_MAX || !(1..=255).contains(&handler)
@@ -67,14 +74,17 @@ impl Machine {
             return Ok(abi::ERROR_REFUSED);
         }
         memory.slice(reply_pointer, reply_bytes as usize)?;
+        self.meter.charge(MESSAGE_WORK)?;
+        self.meter.charge_bytes(u64::from(body_bytes) + u64::from(reply_bytes))?;
         let app = if app == -1 { caller.app } else { app as u16 };
-        if !self.takes_message(caller.app) {
-            return Ok(abi::ERROR_REFUSED);
-        }
-        let message = Message {
+        let Some(users) = self.place_for_message(caller.app) else { return Ok(abi::ERROR_REFUSED) };
+        let account = self.running;
+        let message = || Message {
             caller,
+            token,
+            users,
             originating,
-            account: self.running,
+            account,
             destination,
             app,
             handler: handler as u8,
@@ -86,9 +96,7 @@ impl Machine {
             error: 0,
             finished: None,
         };
-        let Ok(key) = self.messages.insert(message) else { return Ok(abi::ERROR_REFUSED) };
-        self.message_made(caller.app);
-        Ok(key as i32)
+        Ok(self.messages.put(message) as i32)
     }
 
     fn message(&mut self, caller: Caller, handle: i32) -> Option<&mut Message> {
@@ -105,7 +113,7 @@ impl Machine {
         port: u32,
         address: u64,
         bytes: u32,
-    ) -> Result<i32, WildPointer> {
+    ) -> Result<i32, Fault> {
         let appended = self.append(caller, memory, handle, port, address, bytes)?;
         if appended < 0 && self.message(caller, handle).is_some() {
             self.remove_message(handle as u32);
@@ -121,17 +129,21 @@ impl Machine {
         port: u32,
         address: u64,
         bytes: u32,
-    ) -> Result<i32, WildPointer> {
+    ) -> Result<i32, Fault> {
         let Some(message) = self.message(caller, handle) else { return Ok(abi::ERROR_ARGUMENT) };
         let originating = message.originating;
         if message.body.len() + bytes as usize > message.body_bytes {
             return Ok(abi::ERROR_ARGUMENT);
         }
+        self.meter.charge(SEGMENT_WORK)?;
+        self.meter.charge_bytes(bytes.into())?;
+        let Some(message) = self.messages.get_mut(handle as u32) else { return Ok(abi::ERROR_ARGUMENT) };
         match port {
             abi::PORT_LOCAL => {
                 message.body.extend_from_slice(memory.slice(address, bytes as usize)?);
                 Ok(abi::DONE)
             }
+            abi::PORT_NV if self.timing.is_some() && !self.may_wait(caller) => Ok(abi::ERROR_REFUSED),
             abi::PORT_NV => {
                 if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
                     return Ok(abi::ERROR_PERMISSION);
@@ -145,6 +157,7 @@ impl Machine {
                 message.body.extend_from_slice(&read);
                 if self.timing.is_some() {
                     message.pending += 1;
+                    let users = self.place_for_wait(caller).filter(|placed| *placed).map(|_| caller.app);
                     let transfer = Transfer {
                         spu: caller.spu,
                         kind: DmaKind::NvRead,
@@ -154,17 +167,23 @@ impl Machine {
                         stride: 0,
                         id: handle as u32,
                     };
-                    self.dma_then(transfer, false, || Event::MessagePart { handle: handle as u32 });
+                    self.dma_then(transfer, false, || Event::MessagePart { handle: handle as u32, users });
                 }
                 let Some(message) = self.messages.get_mut(handle as u32) else { return Ok(abi::ERROR_ARGUMENT) };
                 match progress {
                     Ok(Progress::Done) => Ok(abi::DONE),
                     Ok(Progress::WouldBlock) => {
                         message.pending += 1;
-                        let pending = Pending::ToMessage { handle: handle as u32, offset };
+                        let account = message.account;
+                        let pending = Pending::ToMessage { handle: handle as u32, offset, account };
+                        if !self.place_for_single(caller, account) {
+                            // The message goes with the error.
+                            return Ok(abi::ERROR_REFUSED);
+                        }
                         match self.media.begin_read(bank, address, bytes as usize, pending) {
                             Ok(()) => Ok(abi::DONE),
                             Err(error) => {
+                                self.operation_ended(account);
                                 if let Some(message) = self.messages.get_mut(handle as u32) {
                                     message.pending -= 1;
                                 }
@@ -195,7 +214,12 @@ impl Machine {
     }
 
     /// `rpc_finish`.
-    pub fn rpc_finish(&mut self, caller: Caller, handle: i32, wait: u32) -> i32 {
+    pub fn rpc_finish(&mut self, caller: Caller, handle: i32, wait: u32) -> Result<i32, OverBudget> {
+        self.meter.charge(MESSAGE_WORK)?;
+        Ok(self.finish(caller, handle, wait))
+    }
+
+    fn finish(&mut self, caller: Caller, handle: i32, wait: u32) -> i32 {
         let Some(message) = self.message(caller, handle) else { return abi::ERROR_ARGUMENT };
         if message.body.len() != message.body_bytes {
             self.remove_message(handle as u32);
@@ -222,14 +246,13 @@ impl Machine {
     /// Sends a message that is complete.
     fn post(&mut self, handle: u32, group: u32) {
         // Its place among the app's messages goes with its answer.
-        let Some(message) = self.messages.remove(handle) else { return };
+        let Some(message) = self.take_message(handle) else { return };
         let sender = message.caller;
         if message.error != 0 {
             self.message_gone(sender);
             return self.end_one(group, i64::from(message.error), None);
         }
         if message.destination == -1 {
-            self.message_gone(sender);
             return self.post_upcall(message, group);
         }
         let spu = message.destination as u16;
@@ -243,8 +266,8 @@ impl Machine {
             self.message_gone(sender);
             return self.end_one(group, i64::from(abi::ERROR_PERMISSION), None);
         }
-        let users = self.is_users_app(sender.app);
-        if !takes || !self.reserve_inbox(spu, users) {
+        let users = message.users;
+        if !takes || !self.reserve_inbox(spu, (sender.app, users)) {
             self.message_gone(sender);
             return self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
@@ -263,6 +286,7 @@ impl Machine {
             replied_bytes: 0,
             origin: Origin::Spu(Box::new(SpuOrigin {
                 group,
+                asked_by: message.token,
                 sender,
                 users,
                 body: message.body,
@@ -271,13 +295,18 @@ impl Machine {
             })),
         };
         if !self.send(activity.account, || activity, Endpoint::Spu(message.caller.spu)) {
-            self.release_inbox(spu, users);
+            self.release_inbox(spu, (sender.app, users));
             self.message_gone(sender);
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
     }
 
     fn post_upcall(&mut self, message: Message, group: u32) {
+        let (sender, hre) = (message.caller, message.originating);
+        if !self.place_for_upcall(sender, hre) {
+            self.message_gone(sender);
+            return self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
+        }
         let id = self.next_upcall;
         self.next_upcall += 1;
         let upcall = Upcall {
@@ -287,7 +316,8 @@ impl Machine {
             spu: message.caller.spu,
             body: message.body,
         };
-        let posted = PostedUpcall { hre: message.originating, upcall, group };
+        let posted = PostedUpcall { hre, upcall, group };
+        self.upcalls.insert(id, (hre, group));
         if self.is_timed() {
             let ends = (Endpoint::Spu(message.caller.spu), Endpoint::Host);
             let bytes = posted.upcall.body.len() as u64;
@@ -300,9 +330,9 @@ impl Machine {
     pub fn upcall_arrived(&mut self, posted: PostedUpcall) {
         let PostedUpcall { hre, upcall, group } = posted;
         let id = upcall.id;
-        if self.bridge.push_upcall(hre, upcall) {
-            self.upcalls.insert(id, (hre, group));
-        } else {
+        // Where its sender has ended meanwhile nobody waits for an answer.
+        let wanted = self.upcalls.get(&id).is_some_and(|(_, of)| *of == group);
+        if wanted && !self.bridge.push_upcall(hre, upcall) && self.take_upcall(id).is_some() {
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
     }
@@ -313,56 +343,76 @@ impl Machine {
             return abi::ERROR_REFUSED;
         }
         let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
-        match self.media.flush(Some(caller.spu as usize), Pending::Group { group }) {
-            Ok(Progress::WouldBlock) => {
-                if let Some(group) = self.groups.get_mut(group) {
-                    group.remaining = 1;
-                }
-                PENDING
-            }
-            Ok(Progress::Done) => self.settle_group(group, DONE),
-            Err(error) => self.settle_group(group, error_of(error)),
+        let account = self.running;
+        if !self.place_for_single(caller, account) {
+            return self.settle_group(group, abi::ERROR_REFUSED);
         }
+        let flushed = self.media.flush(Some(caller.spu as usize), Pending::Group { group });
+        if let Ok(Progress::WouldBlock) = flushed {
+            if let Some(group) = self.groups.get_mut(group) {
+                group.remaining = 1;
+            }
+            return PENDING;
+        }
+        self.operation_ended(account);
+        self.settle_group(group, flushed.map_or_else(error_of, |_| DONE))
     }
 
     /// `region`, for one that exists: its base, or `None` where the control service has to make it.
-    pub fn region(&mut self, caller: Caller, id: u32, bytes: u64, wait: u32) -> i64 {
+    pub fn region(&mut self, caller: Caller, id: u32, bytes: u64, wait: u32) -> Result<i64, OverBudget> {
+        self.charge_region_search()?;
         let Some(name) = self.app(caller.app).map(|app| app.name.clone()) else {
-            return i64::from(abi::ERROR_NOT_FOUND);
+            return Ok(i64::from(abi::ERROR_NOT_FOUND));
         };
         if let Some(region) = self.regions.find(&name, id) {
-            return region.base as i64;
+            return Ok(region.base as i64);
         }
         if bytes == 0 {
-            return i64::from(abi::ERROR_NOT_FOUND);
+            return Ok(i64::from(abi::ERROR_NOT_FOUND));
         }
-        match self.region_call(caller, id, Some(bytes), wait) {
+        Ok(match self.region_call(caller, id, Some(bytes), wait)? {
             PENDING => abi::REGION_PENDING,
             error => i64::from(error),
-        }
+        })
+    }
+
+    /// Charges the search for a region of the calling app.
+    pub fn charge_region_search(&mut self) -> Result<(), OverBudget> {
+        self.meter.charge(self.regions.all().len() as u64 * ENTRY_WORK)
     }
 
     /// `region_free`.
-    pub fn region_free(&mut self, caller: Caller, id: u32, wait: u32) -> i32 {
+    pub fn region_free(&mut self, caller: Caller, id: u32, wait: u32) -> Result<i32, OverBudget> {
+        self.charge_region_search()?;
         let name = self.app(caller.app).map(|app| app.name.clone()).unwrap_or_default();
         match self.regions.find(&name, id) {
-            None => abi::ERROR_NOT_FOUND,
+            None => Ok(abi::ERROR_NOT_FOUND),
             Some(region) if self.namespaces.iter().any(|namespace| namespace.base == region.base) => {
-                abi::ERROR_PERMISSION
+                Ok(abi::ERROR_PERMISSION)
             }
             Some(_) => self.region_call(caller, id, None, wait),
         }
     }
 
-    fn region_call(&mut self, caller: Caller, id: u32, bank_bytes: Option<u64>, wait: u32) -> i32 {
-        if self.region_calls.len() >= REGION_CALLS_MAX {
-            return abi::ERROR_REFUSED;
+    /// True where a user's app may have one more call for regions: the service carries them out between runs.
+    fn takes_region_call(&self, app: AppNumber) -> bool {
+        let own = self.region_calls.iter().filter(|call| call.app == app).count();
+        let of_users = self.region_calls.iter().filter(|call| self.is_users_app(call.app)).count();
+        of_users < REGION_CALLS_MAX / 2 && own < REGION_CALLS_PER_USER_APP_MAX
+    }
+
+    fn region_call(&mut self, caller: Caller, id: u32, bank_bytes: Option<u64>, wait: u32) -> Result<i32, OverBudget> {
+        self.meter.charge(STORE_WORK)?;
+        if self.region_calls.len() >= REGION_CALLS_MAX
+            || self.is_users_app(caller.app) && !self.takes_region_call(caller.app)
+        {
+            return Ok(abi::ERROR_REFUSED);
         }
-        let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
+        let Some(group) = self.group(caller, None, wait) else { return Ok(abi::ERROR_REFUSED) };
         if let Some(group) = self.groups.get_mut(group) {
             group.remaining = 1;
         }
         self.region_calls.push_back(RegionCall { group, app: caller.app, id, bank_bytes });
-        PENDING
+        Ok(PENDING)
     }
 }

@@ -2,30 +2,42 @@
 //! under way, how many handlers a process may have begun on an SPU ([`crate::accounts`]).
 //!
 //! Invariants: what is past a budget is refused, and the next run has a budget of its own; a message's place is given back once,
-//! when it is refused, given up or answered.
+//! when it is refused, given up or answered, an upcall's as well; that of a wait when the app has been told of its end, or has ended.
 
 use super::abi::{self, DONE, PENDING};
+use super::group::Group;
+use super::meter::OverBudget;
 use super::os::{Caller, Machine};
+use super::rpc::Message;
 use crate::accounts::{EVENTS, KERNEL};
 use crate::event::{Completion, Event, Wait};
+use crate::hre::HreId;
 use crate::request::AppNumber;
 
 /// What the DMAs of one run move before it makes way for others: it goes on by a completion.
 pub const DMA_SLICE_BYTES: u64 = 1 << 20;
 
 impl Machine {
-    /// Counts bytes that an import is to move; the error where they are more than one may move, or than the run may.
+    /// Counts bytes that an import is to move; the error where they are more than one may move, or than the run may. What a run moves on
+    /// top of its slice without having made way is host work as well.
     #[inline]
-    pub fn too_much(&mut self, caller: Caller, bytes: u64, most: u64) -> Option<i32> {
+    pub fn too_much(&mut self, caller: Caller, bytes: u64, most: u64) -> Result<Option<i32>, OverBudget> {
         if bytes > most {
-            return Some(abi::ERROR_ARGUMENT);
+            return Ok(Some(abi::ERROR_ARGUMENT));
         }
-        let moved = self.run_dma_bytes + bytes;
-        if moved > DMA_SLICE_BYTES && moved > self.dma_budget_bytes(caller.app) {
-            return Some(abi::ERROR_REFUSED);
+        let before = self.run_dma_bytes;
+        let moved = before + bytes;
+        if moved > DMA_SLICE_BYTES {
+            if moved > self.dma_budget_bytes(caller.app) {
+                return Ok(Some(abi::ERROR_REFUSED));
+            }
+            if before >= DMA_SLICE_BYTES {
+                // It was told to make way for others, by a completion that it did not wait for.
+                self.meter.charge_bytes(bytes)?;
+            }
         }
         self.run_dma_bytes = moved;
-        None
+        Ok(None)
     }
 
     /// Whether a run may move these bytes as well before others have their turn.
@@ -45,19 +57,58 @@ impl Machine {
         if self.run_dma_bytes < DMA_SLICE_BYTES {
             return DONE;
         }
-        let Some(activity) = self.activities.get_mut(token) else { return DONE };
-        activity.pending_dmas += 1;
+        match self.place_for_wait(caller) {
+            Some(placed) => self.yields(caller, token, (wait, 0), placed),
+            None => DONE,
+        }
+    }
+
+    /// Takes a place for one more operation whose end the app is to be told of; `None` where it has as many as it may. Apps that no user
+    /// installed need none: what they do is bounded by the requests that they serve.
+    #[inline]
+    pub fn place_for_wait(&mut self, caller: Caller) -> Option<bool> {
+        if !self.is_users_app(caller.app) {
+            return Some(false);
+        }
+        self.waits.take(caller.app, 1).then_some(true)
+    }
+
+    /// Takes a place for telling a run later of what is done already, where it has moved as much as it may before others have their turn.
+    pub fn makes_way(&mut self, caller: Caller) -> bool {
+        !self.in_slice(0) && self.place_for_wait(caller).is_some()
+    }
+
+    /// True where an app may wait for one more operation.
+    #[inline]
+    pub fn may_wait(&self, caller: Caller) -> bool {
+        !self.is_users_app(caller.app) || self.waits.admits(caller.app, 1)
+    }
+
+    /// Tells a run of the end of what it asked for, with `result`, when it is its turn again.
+    pub fn yields(&mut self, caller: Caller, token: u32, (wait, result): (u32, i64), placed: bool) -> i32 {
+        if let Some(activity) = self.activities.get_mut(token) {
+            activity.pending_dmas += 1;
+        }
         let account = self.running;
         let of = Wait {
             spu: caller.spu,
             app: caller.app,
             account,
             incarnation: caller.incarnation,
-            wake: Some((wait, 0)),
+            wake: Some((wait, result)),
             token: Some(token),
+            placed,
         };
         self.events.push(account, Event::Complete(Completion { of, memory: None }));
         PENDING
+    }
+
+    /// Charges an account for work that is none of a run's: where accounts meet before the processors.
+    pub fn charge_account(&mut self, account: u16, cost: u64) {
+        if self.timing.is_none() {
+            let units = self.bridge.accounts.charge_unmetered(account, cost);
+            self.events.charge(account, units);
+        }
     }
 
     /// The account under which what is ready is ordered: under a model accounts meet at the processors, not before.
@@ -76,20 +127,16 @@ impl Machine {
         self.apps.get(app as usize).and_then(Option::as_ref).is_some_and(|app| app.owner.is_some())
     }
 
-    /// True where an app may have one more message.
-    pub fn takes_message(&self, app: AppNumber) -> bool {
+    /// Takes a place for one more message of an app; whether it is a user's, or `None` where there is none for it.
+    pub fn place_for_message(&mut self, app: AppNumber) -> Option<bool> {
         let most = self.config.messages_per_user_app_max;
-        self.apps
-            .get(app as usize)
-            .and_then(Option::as_ref)
-            .is_some_and(|app| app.owner.is_none() || app.messages < most)
-    }
-
-    /// An app has one more.
-    pub fn message_made(&mut self, app: AppNumber) {
-        if let Some(app) = self.app(app) {
-            app.messages += 1;
+        let of = self.apps.get_mut(app as usize)?.as_mut()?;
+        let users = of.owner.is_some();
+        if !self.messages.has_room() || users && (of.messages >= most || !self.drafts.take(app, 1)) {
+            return None;
         }
+        of.messages += 1;
+        Some(users)
     }
 
     /// One of an app's has been answered, or is gone.
@@ -101,8 +148,69 @@ impl Machine {
 
     /// Gives up a message that is being put together.
     pub fn remove_message(&mut self, handle: u32) {
-        if let Some(message) = self.messages.remove(handle) {
-            self.message_gone(message.caller);
+        let Some(message) = self.take_message(handle) else { return };
+        self.message_gone(message.caller);
+        if let Some(group) = message.finished {
+            // Its sender waits, or has ended.
+            self.end_one(group, abi::ERROR_ENDED.into(), None);
+        }
+    }
+
+    /// Takes a message out that was being put together.
+    pub fn take_message(&mut self, handle: u32) -> Option<Message> {
+        let message = self.messages.remove(handle)?;
+        if message.users {
+            self.drafts.release(message.caller.app, 1);
+        }
+        Some(message)
+    }
+
+    /// Takes a place for an upcall to a process; false where the process leaves as many of the app's unanswered as are left for others.
+    pub fn place_for_upcall(&mut self, sender: Caller, hre: HreId) -> bool {
+        let key = (sender.app, hre.process());
+        let at = self.upcalls_at.get(&key).copied().unwrap_or(0);
+        let most = self.config.messages_per_user_app_max;
+        let left = self.app(sender.app).map_or(0, |app| match app.owner {
+            Some(_) => most.saturating_sub(app.messages),
+            None => u32::MAX,
+        });
+        if at > left {
+            return false;
+        }
+        *self.upcalls_at.entry(key).or_default() += 1;
+        true
+    }
+
+    /// Ends an upcall whose answer has come, or never will: its places are free. Its group is to be ended.
+    pub fn take_upcall(&mut self, id: u64) -> Option<u32> {
+        let (hre, group) = self.upcalls.remove(&id)?;
+        if let Some(sender) = self.groups.get(group).map(|group| group.caller) {
+            self.upcall_gone(sender, hre);
+        }
+        Some(group)
+    }
+
+    /// Gives the places of an upcall back.
+    pub fn upcall_gone(&mut self, sender: Caller, hre: HreId) {
+        self.message_gone(sender);
+        let key = (sender.app, hre.process());
+        if let Some(at) = self.upcalls_at.get_mut(&key) {
+            *at -= 1;
+            if *at == 0 {
+                self.upcalls_at.remove(&key);
+            }
+        }
+    }
+
+    /// Ends the upcalls, on their way to a host or there, that `of_it` says.
+    pub fn end_upcalls(&mut self, of_it: impl Fn(HreId, &Group) -> bool, error: i32) {
+        let concerned =
+            |(_, (hre, group)): &(&u64, &(HreId, u32))| self.groups.get(*group).is_none_or(|group| of_it(*hre, group));
+        let ids: Vec<u64> = self.upcalls.iter().filter(concerned).map(|(id, _)| *id).collect();
+        for id in ids {
+            if let Some(group) = self.take_upcall(id) {
+                self.end_one(group, error.into(), None);
+            }
         }
     }
 

@@ -6,16 +6,17 @@
 
 use super::abi;
 use super::dma::{Dma, End};
+use super::limits::MemoryLimits;
+use super::meter::{ENTRY_WORK, Fault, IMPORT_WORK, STORE_WORK};
 use super::module::{self, Manifest, ModuleLimits};
-use super::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer};
+use super::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer, planted};
 use super::request::{RECORD_BYTES, record_answered, record_response};
 use super::{Instance, Offered};
 use crate::model::parameters::OperatorCosts;
 use std::cell::RefCell;
 use std::rc::Rc;
 use wasmtime::{
-    Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, Store, StoreLimits,
-    StoreLimitsBuilder, TypedFunc, Val,
+    Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, Store, TypedFunc, Val,
 };
 
 /// Native stack that a guest may use.
@@ -33,7 +34,7 @@ pub(crate) struct Guest {
     machine: Rc<RefCell<Machine>>,
     caller: Caller,
     memory: Option<Memory>,
-    limits: StoreLimits,
+    limits: MemoryLimits,
 }
 
 /// The compiler and what all modules share.
@@ -79,20 +80,25 @@ impl LocalMemory for GuestMemory<'_> {
     }
 }
 
-impl From<WildPointer> for wasmtime::Error {
-    fn from(wild: WildPointer) -> Self {
-        wasmtime::Error::msg(format!(
-            "an import was handed {} bytes at {:#x}, outside of the app's memory",
-            wild.bytes, wild.pointer
-        ))
+impl From<Fault> for wasmtime::Error {
+    fn from(fault: Fault) -> Self {
+        wasmtime::Error::msg(match fault {
+            Fault::Wild(WildPointer { pointer, bytes }) => {
+                format!("an import was handed {bytes} bytes at {pointer:#x}, outside of the app's memory")
+            }
+            Fault::OverBudget => "it had SPU-OS do more for it without waiting than its budget covers \
+                                  (instruction_budget; docs/abi.md says what imports cost)"
+                .to_owned(),
+        })
     }
 }
 
 /// Runs `body` with the guest's memory and SPU-OS, once the instance has a place: `_initialize` may use memory and print alone.
+/// Every import comes this way, and is charged here.
 #[inline]
 fn with<R>(
     guest: GuestCaller<'_, Guest>,
-    body: impl FnOnce(Caller, &mut GuestMemory<'_>, &mut Machine) -> Result<R, WildPointer>,
+    body: impl FnOnce(Caller, &mut GuestMemory<'_>, &mut Machine) -> Result<R, Fault>,
 ) -> wasmtime::Result<R> {
     if guest.data().caller.app == UNPLACED {
         return Err(wasmtime::Error::msg("only memory and print may be used before the app has started"));
@@ -104,11 +110,15 @@ fn with<R>(
 #[inline]
 fn with_any<R>(
     mut guest: GuestCaller<'_, Guest>,
-    body: impl FnOnce(Caller, &mut GuestMemory<'_>, &mut Machine) -> Result<R, WildPointer>,
+    body: impl FnOnce(Caller, &mut GuestMemory<'_>, &mut Machine) -> Result<R, Fault>,
 ) -> wasmtime::Result<R> {
     let memory = guest.data().memory.ok_or_else(|| wasmtime::Error::msg("an import was called before its time"))?;
+    let left = guest.get_fuel()?;
     let (bytes, state) = memory.data_and_store_mut(&mut guest);
     let mut machine = state.machine.borrow_mut();
+    let left = if planted!(machine, SkipsMeter) { u64::MAX } else { left };
+    machine.meter.allow(left);
+    machine.meter.charge(IMPORT_WORK).map_err(Fault::from)?;
     Ok(body(state.caller, &mut GuestMemory(bytes), &mut machine)?)
 }
 
@@ -158,7 +168,7 @@ impl WasmInstance {
         data_bytes_max: u64,
         budget: u64,
     ) -> Result<Self, String> {
-        let limits = StoreLimitsBuilder::new().memory_size(data_bytes_max as usize).instances(1).memories(1).build();
+        let limits = MemoryLimits::new(data_bytes_max);
         let mut store = Store::new(engine, Guest { machine, caller, memory: None, limits });
         store.limiter(|guest| &mut guest.limits);
         let wrong = |error: wasmtime::Error| format!("it cannot be instantiated: {error:#}");
@@ -173,7 +183,10 @@ impl WasmInstance {
         };
         let record = Self::find_record(&instance, &mut store, memory)?;
         if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
-            initialize.call(&mut store, ()).map_err(|error| format!("its _initialize failed: {error:#}"))?;
+            let initialized = initialize.call(&mut store, ());
+            // It is nobody's run.
+            store.data().machine.borrow_mut().meter.take();
+            initialized.map_err(|error| format!("its _initialize failed: {error:#}"))?;
         }
         Ok(WasmInstance { store, memory, start, complete, record, budget, instructions: 0 })
     }
@@ -285,7 +298,7 @@ impl Instance for WasmInstance {
     }
 
     fn memory_bytes(&self) -> u64 {
-        self.memory.data_size(&self.store) as u64
+        self.store.data().limits.bytes()
     }
 
     fn enter(&mut self, caller: Caller) {
@@ -329,8 +342,10 @@ fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         },
     )?;
     l.func_wrap("willow", "respond", |g: GuestCaller<'_, Guest>, token: u32, status: u32, result: u32| {
-        let guest = g.data();
-        guest.machine.borrow_mut().respond(guest.caller, token, status, result);
+        with(g, |caller, _, machine| {
+            machine.respond(caller, token, status, result);
+            Ok(())
+        })
     })?;
     l.func_wrap(
         "willow",
@@ -368,8 +383,7 @@ fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         "willow",
         "compare",
         |g: GuestCaller<'_, Guest>, token: u32, nv: u64, body: u64, bytes: u32, wait: u32| {
-            let guest = g.data();
-            guest.machine.borrow_mut().compare(guest.caller, token, nv, body, bytes, wait)
+            with(g, |caller, _, machine| machine.compare(caller, token, nv, body, bytes, wait))
         },
     )?;
     l.func_wrap(
@@ -381,7 +395,9 @@ fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
             })
         },
     )?;
-    l.func_wrap("willow", "checksum_value", |g: GuestCaller<'_, Guest>| g.data().machine.borrow().checksum_value)?;
+    l.func_wrap("willow", "checksum_value", |g: GuestCaller<'_, Guest>| {
+        with(g, |_, _, machine| Ok(machine.checksum_value))
+    })?;
     l.func_wrap(
         "willow",
         "rpc_start",
@@ -407,52 +423,59 @@ fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         },
     )?;
     l.func_wrap("willow", "rpc_finish", |g: GuestCaller<'_, Guest>, handle: i32, wait: u32| {
-        let guest = g.data();
-        guest.machine.borrow_mut().rpc_finish(guest.caller, handle, wait)
+        with(g, |caller, _, machine| Ok(machine.rpc_finish(caller, handle, wait)?))
     })?;
     l.func_wrap("willow", "app_number", |g: GuestCaller<'_, Guest>, pointer: u32, bytes: u32| {
         with(g, |caller, memory, machine| {
+            machine.meter.charge_bytes(bytes.into())?;
+            machine.meter.charge(machine.apps.len() as u64 * ENTRY_WORK)?;
             let name = memory.slice(pointer.into(), bytes as usize)?;
             let owner = machine.app(caller.app).and_then(|app| app.owner);
             Ok(machine.find_app_for(owner, name).map_or(abi::ERROR_NOT_FOUND, i32::from))
         })
     })?;
     l.func_wrap("willow", "region", |g: GuestCaller<'_, Guest>, id: u32, bytes: u64, wait: u32| {
-        let guest = g.data();
-        guest.machine.borrow_mut().region(guest.caller, id, bytes, wait)
+        with(g, |caller, _, machine| Ok(machine.region(caller, id, bytes, wait)?))
     })?;
     l.func_wrap("willow", "region_bytes", |g: GuestCaller<'_, Guest>, id: u32| {
-        let guest = g.data();
-        guest.machine.borrow().region_bytes(guest.caller, id)
+        with(g, |caller, _, machine| {
+            machine.charge_region_search()?;
+            Ok(machine.region_bytes(caller, id))
+        })
     })?;
     l.func_wrap("willow", "region_free", |g: GuestCaller<'_, Guest>, id: u32, wait: u32| {
-        let guest = g.data();
-        guest.machine.borrow_mut().region_free(guest.caller, id, wait)
+        with(g, |caller, _, machine| Ok(machine.region_free(caller, id, wait)?))
     })?;
     l.func_wrap("willow", "namespace", |g: GuestCaller<'_, Guest>, nsid: u32, pointer: u32| {
         with(g, |_, memory, machine| {
+            machine.meter.charge(machine.namespaces.len() as u64 * ENTRY_WORK)?;
             let Some(info) = namespace_info(machine, nsid) else { return Ok(abi::ERROR_NOT_FOUND) };
             memory.slice_mut(pointer.into(), 32)?.copy_from_slice(&info);
             Ok(abi::DONE)
         })
     })?;
     l.func_wrap("willow", "flush", |g: GuestCaller<'_, Guest>, wait: u32| {
-        let guest = g.data();
-        guest.machine.borrow_mut().flush_bank(guest.caller, wait)
+        with(g, |caller, _, machine| {
+            machine.meter.charge(STORE_WORK)?;
+            Ok(machine.flush_bank(caller, wait))
+        })
     })?;
-    l.func_wrap("willow", "spu_id", |g: GuestCaller<'_, Guest>| u32::from(g.data().caller.spu))?;
-    l.func_wrap("willow", "spu_count", |g: GuestCaller<'_, Guest>| g.data().machine.borrow().spus.len() as u32)?;
-    l.func_wrap("willow", "time_ns", |g: GuestCaller<'_, Guest>| g.data().machine.borrow().now_ns)?;
+    l.func_wrap("willow", "spu_id", |g: GuestCaller<'_, Guest>| with(g, |caller, _, _| Ok(u32::from(caller.spu))))?;
+    l.func_wrap("willow", "spu_count", |g: GuestCaller<'_, Guest>| {
+        with(g, |_, _, machine| Ok(machine.spus.len() as u32))
+    })?;
+    l.func_wrap("willow", "time_ns", |g: GuestCaller<'_, Guest>| with(g, |_, _, machine| Ok(machine.now_ns)))?;
     l.func_wrap("willow", "print", |g: GuestCaller<'_, Guest>, pointer: u32, bytes: u32| {
         with_any(g, |caller, memory, machine| {
             let text = memory.slice(pointer.into(), bytes.min(abi::PRINT_BYTES_MAX) as usize)?;
-            machine.print(caller, text);
-            Ok(())
+            Ok(machine.print(caller, text)?)
         })
     })?;
     l.func_wrap("willow", "count", |g: GuestCaller<'_, Guest>, counter: u32, delta: i64| {
-        let guest = g.data();
-        guest.machine.borrow_mut().count(guest.caller, counter, delta);
+        with(g, |caller, _, machine| {
+            machine.count(caller, counter, delta);
+            Ok(())
+        })
     })?;
     Ok(linker)
 }

@@ -45,7 +45,7 @@ impl Rig {
         Rig::on(config, store, None)
     }
 
-    fn on(config: DeviceConfig, store: Box<dyn Store>, timing: Option<Box<dyn Timing>>) -> Rig {
+    pub fn on(config: DeviceConfig, store: Box<dyn Store>, timing: Option<Box<dyn Timing>>) -> Rig {
         let mut device = Device::open(config, store, timing, vec![]).expect("the device opens");
         let hre = device.open_hre(None).expect("an endpoint");
         Rig::around(device, hre)
@@ -79,6 +79,11 @@ impl Rig {
         let mut buffer = payload.to_vec();
         buffer.resize(payload.len().max(reply_bytes as usize), 0);
         HostRequest { tag: self.tag, rpcs: RpcList::One(rpc), buffer, payload_bytes: payload.len() as u32, reply_bytes }
+    }
+
+    /// The tag of the last request.
+    pub fn last_tag(&self) -> u64 {
+        self.tag
     }
 
     /// Sends one RPC and waits for its end.

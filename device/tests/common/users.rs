@@ -67,9 +67,14 @@ impl Users {
     }
 
     pub fn with_namespace(config: DeviceConfig, namespace_bytes: u64) -> Users {
+        Users::under(None, config, namespace_bytes)
+    }
+
+    /// The same under a model of time.
+    pub fn under(timing: Option<Box<dyn Timing>>, config: DeviceConfig, namespace_bytes: u64) -> Users {
         let valve = Valve::default();
         let store = SlowStore::new(config.spus as usize, 1 << 26, valve.clone());
-        let mut rig = Rig::over(config, Box::new(store));
+        let mut rig = Rig::on(config, Box::new(store), timing);
         let mover = rig.install(&app("base-io", MOVER, "public=*\\n")).expect("an app");
         let request = format!(r#"{{"csi":"nvm","size_bytes":{namespace_bytes},"block_bytes":512}}"#);
         let made = rig.call(control::CONTROL_APP, control::CREATE_NAMESPACE, 0, &[], request.as_bytes(), 0);
@@ -119,6 +124,14 @@ impl Users {
     pub fn revoke(&mut self, user: &User, rights: u32, start: u64, bytes: u64) {
         let body = Self::extents(user.process, &[(0, rights, self.base + start, bytes)]);
         assert_eq!(self.control(control::REVOKE, &body).0, 0);
+    }
+
+    /// Asks for the revocation of all that a user has in the namespace, on SPU 0, and does not wait for the answer.
+    pub fn revoke_later(&mut self, user: &User) {
+        let (kernel, bytes) = (self.rig.hre, self.bank_bytes);
+        let body = Self::extents(user.process, &[(0, READ | WRITE, self.base, bytes)]);
+        self.rig.begin(kernel, (control::CONTROL_APP, control::REVOKE, 0), &[], &body, 0);
+        self.run();
     }
 
     pub fn arguments(&self, start: u64, bytes: u32, port: u32) -> Vec<u8> {

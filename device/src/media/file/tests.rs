@@ -174,8 +174,8 @@ fn a_read_that_misses_the_cache_would_block_and_a_hole_does_not() {
     assert_eq!(store.read(0, 1 << 20, &mut bytes), Ok(Progress::Done));
     drop_cache(&folder.data().join("bank-000"));
     if store.read(0, 1 << 20, &mut bytes) == Ok(Progress::Done) {
-        eprintln!("skipped: the temporary folder is on a file system whose page cache cannot be dropped");
-        return;
+        let why = "the temporary folder is on a file system whose page cache cannot be dropped";
+        return willow_skip::skip("a_read_that_misses_the_cache_would_block_and_a_hole_does_not", why);
     }
     // A part of a page that is not cached would have to be read first.
     assert_eq!(store.write(0, (1 << 20) + 8192 + 100, &[1; 8]), Ok(Progress::WouldBlock));
@@ -455,19 +455,19 @@ fn a_limit_of_file_lengths_means_full() {
 struct SmallDisk(TestFolder);
 
 impl SmallDisk {
-    fn new(bytes: u64) -> Option<SmallDisk> {
+    fn new(bytes: u64) -> SmallDisk {
         let folder = TestFolder::new();
         let image = folder.0.join("image");
         let mount_point = folder.0.join("mounted");
         std::fs::create_dir(&mount_point).unwrap();
         File::create(&image).unwrap().set_len(bytes).unwrap();
         let run = |program: &str, arguments: &[&std::ffi::OsStr]| {
-            let output = Command::new(program).args(arguments).output();
-            output.is_ok_and(|output| output.status.success())
+            let output = Command::new(program).args(arguments).output().unwrap();
+            assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
         };
-        let made = run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), "-m0".as_ref(), image.as_ref()]);
-        let mounted = made && run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_ref(), mount_point.as_ref()]);
-        mounted.then_some(SmallDisk(folder))
+        run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), "-m0".as_ref(), image.as_ref()]);
+        run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_ref(), mount_point.as_ref()]);
+        SmallDisk(folder)
     }
 
     fn data(&self) -> PathBuf {
@@ -483,10 +483,11 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_full_disk_is_an_error_and_works_again_with_room() {
-    let Some(disk) = SmallDisk::new(24 << 20) else {
-        eprintln!("skipped: making and mounting a small file system needs root and loop devices");
-        return;
-    };
+    let needed = || willow_skip::programs(&["mkfs.ext4"]);
+    if let Some(why) = willow_skip::missing_for_loop_mounts().or_else(needed) {
+        return willow_skip::skip("a_full_disk_is_an_error_and_works_again_with_room", &why);
+    }
+    let disk = SmallDisk::new(24 << 20);
     let shape = FileShape { banks: 1, bank_bytes: 256 << 20 };
     let mut store = FileStore::create(&disk.data(), shape).unwrap();
     wait_for(&mut store, |store| store.save_metadata(1, b"first".to_vec())).unwrap();

@@ -421,8 +421,8 @@ fn child_of_another_user() {
 #[test]
 fn another_user_gets_an_endpoint_of_his_own_and_no_more() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can run a process as another user");
-        return;
+        let why = "only root can run a process as another user";
+        return willow_skip::skip("another_user_gets_an_endpoint_of_his_own_and_no_more", why);
     }
     let running = serve();
     let hre = endpoint(&running.path);

@@ -1,0 +1,124 @@
+//! Groups: what a handler waits for, one operation or several, under a number of its own choosing.
+//!
+//! Invariants: a group ends once, with the first failure among its operations where there was one, and when the last of them has ended; its
+//! completion goes to the incarnation of the app that began it, or nowhere.
+
+use super::abi::{self, PENDING};
+use super::dma::Dma;
+use super::os::{Caller, Machine, planted};
+use crate::clock::Transfer;
+use crate::event::{Completion, Event, Wait};
+
+/// One wait of a handler, of one or more operations.
+pub(crate) struct Group {
+    pub caller: Caller,
+    /// Whose work it is.
+    pub account: u16,
+    pub token: Option<u32>,
+    pub wait: u32,
+    pub remaining: u32,
+    pub result: i64,
+    /// It has one of its app's places.
+    pub placed: bool,
+}
+
+impl Machine {
+    /// A new wait of a handler.
+    pub fn group(&mut self, caller: Caller, token: Option<u32>, wait: u32) -> Option<u32> {
+        let account = self.running;
+        if !self.groups.has_room() {
+            return None;
+        }
+        let placed = self.place_for_wait(caller)?;
+        let key = self.groups.put(|| Group { caller, account, token, wait, remaining: 0, result: 0, placed });
+        if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
+            activity.pending_dmas += 1;
+        }
+        Some(key)
+    }
+
+    /// One operation of a group has ended; the last one wakes the handler.
+    pub fn end_one(&mut self, key: u32, result: i64, memory: Option<Box<(u64, Vec<u8>)>>) {
+        let Some(group) = self.groups.get_mut(key) else { return };
+        if result < 0 && group.result >= 0 || group.result == 0 {
+            group.result = result;
+        }
+        group.remaining -= 1;
+        let last = group.remaining == 0;
+        let (caller, account, wait, token, result) =
+            (group.caller, group.account, group.wait, group.token, group.result);
+        let placed = group.placed && last;
+        if last {
+            self.groups.remove(key);
+        }
+        if planted!(self, ForgetsWake) && token.is_none() {
+            return;
+        }
+        if last || memory.is_some() {
+            // Bytes for the app's memory travel with the completion; those of earlier operations of a group go ahead of it.
+            let of = Wait {
+                spu: caller.spu,
+                app: caller.app,
+                account,
+                incarnation: caller.incarnation,
+                wake: last.then_some((wait, result)),
+                token: token.filter(|_| last),
+                placed,
+            };
+            self.events.push(self.ready_account(account), Event::Complete(Completion { of, memory }));
+        }
+    }
+
+    /// Under a model: ends a wait that took no store's time with `result` when a DMA that begins after this run has ended.
+    #[inline(never)]
+    pub fn complete_after(
+        &mut self,
+        (transfer, streamed): (Transfer, bool),
+        caller: Caller,
+        token: Option<u32>,
+        wait: u32,
+        result: i64,
+    ) -> i32 {
+        let Some(placed) = self.place_for_wait(caller) else { return abi::ERROR_REFUSED };
+        if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
+            activity.pending_dmas += 1;
+        }
+        let of = Wait {
+            spu: caller.spu,
+            app: caller.app,
+            account: self.running,
+            incarnation: caller.incarnation,
+            wake: Some((wait, result)),
+            token,
+            placed,
+        };
+        self.dma_then(transfer, streamed, || Event::Complete(Completion { of, memory: None }));
+        PENDING
+    }
+
+    /// A group whose operations have all been begun: pending, or, where none was, gone again.
+    pub fn settle_group(&mut self, key: u32, error: i32) -> i32 {
+        let Some(group) = self.groups.get_mut(key) else { return abi::ERROR_ARGUMENT };
+        if group.remaining > 0 {
+            // The error is told when all that had begun has ended.
+            group.result = i64::from(error);
+            return PENDING;
+        }
+        let (token, placed, app) = (group.token, group.placed, group.caller.app);
+        self.groups.remove(key);
+        if placed {
+            self.waits.release(app, 1);
+        }
+        if let Some(token) = token {
+            self.drained(token);
+        }
+        error
+    }
+
+    pub fn group_for(&mut self, caller: Caller, dma: &Dma, group: &mut Option<u32>) -> Option<u32> {
+        if group.is_none() {
+            *group = self.group(caller, Some(dma.token), dma.wait);
+        }
+        *group
+    }
+}

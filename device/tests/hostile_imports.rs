@@ -1,0 +1,321 @@
+//! Modules that aim at imports (`willow_device::testing::hostile_module`): a user installs one after the other and calls them, over media
+//! that are at once or slow and, each fourth time, under a model of time, while another user reads. The oracle holds the device to this:
+//! - the other's requests end well, after a bounded amount of what was done for anybody, and with the right bytes;
+//! - what the app does counts: no run goes past its budget; its memory and the tables of all stay bounded;
+//! - no byte that the user was not granted is read or written: a store that watches tells;
+//! - every request ends once, at the latest when the app is removed; then nothing of it is left in any table, and nobody waits for it.
+//!
+//! Planted weaknesses must be caught by the same oracle, by generated modules, not by any that was written for them. The module's number is
+//! all that is needed to see a failure again; `WILLOW_HOSTILE_MODULES` asks for another number of modules.
+
+mod common;
+use common::slow::Watch;
+use common::users::*;
+use common::*;
+use std::collections::BTreeMap;
+use willow_device::clock::{Agenda, DmaStep, Message, Timing, Transfer, Work};
+use willow_device::testing::{Aims, Hole, Tables, hostile_module, plant, tables};
+use willow_device::{DeviceConfig, HostCompletion, RpcOutcome, control};
+
+/// Modules of the test.
+const MODULES: u64 = 1500;
+/// Modules that meet one device.
+const A_DEVICE: u64 = 25;
+const BUDGET: u64 = 50_000;
+const DATA_BYTES_MAX: u64 = 256 << 10;
+/// What users may have in the namespace, and what is nobody's, from its first byte on.
+const OWN: (u64, u64) = (0, 16384);
+const VICTIMS: (u64, u64) = (65536, 4096);
+/// Bytes of a page of the victim's.
+const PAGE_BYTES: u32 = 512;
+/// Most that may be done between the victim's request and its end: a run of each of the app's events on the two SPUs would be too much.
+const WORK_MAX: u64 = 8 * BUDGET;
+/// The same for DMAs: a run may move its budget in one.
+const MOVED_MAX: u64 = (64 << 20) / 8;
+
+/// Most that one call of the device may do before its driver has its say: what its turn is, and the run that goes past it.
+const STEP_WORK_MAX: u64 = (1 << 18) + 2 * BUDGET;
+
+/// Everything takes a while.
+struct Even;
+
+impl Timing for Even {
+    fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>) {
+        agenda.arrive(at_ns + 100 + message.payload_bytes / 4, message.id);
+    }
+    fn dma(&mut self, at_ns: u64, transfer: &Transfer) -> DmaStep {
+        DmaStep::Ends(at_ns + 50 + transfer.segment_bytes * u64::from(transfer.segments) / 4)
+    }
+    fn processor(&mut self, at_ns: u64, _spu: u16, work: &Work) -> u64 {
+        at_ns + 100 + work.instructions.unwrap_or(0) / 4
+    }
+}
+
+struct World {
+    users: Users,
+    mallory: User,
+    alice: User,
+    timed: bool,
+    /// Requests under way: tag, and whose.
+    under_way: BTreeMap<u64, bool>,
+    ended: Vec<HostCompletion>,
+    aims: Aims,
+    /// How often each end was seen: answered, ended with the app.
+    seen: (u64, u64),
+}
+
+impl World {
+    fn new(timed: bool, hole: Option<Hole>) -> World {
+        let config = DeviceConfig {
+            user_instruction_budget: BUDGET,
+            app_data_bytes_max: DATA_BYTES_MAX,
+            user_region_bytes_max: 1 << 20,
+            ..config(2)
+        };
+        let timing = timed.then(|| Box::new(Even) as Box<dyn Timing>);
+        let mut users = Users::under(timing, config, 1 << 20);
+        let (mallory, alice) = (users.user(6666), users.user(1000));
+        let kernel = users.rig.hre;
+        let page: Vec<u8> = (0..VICTIMS.1).map(|at| at as u8).collect();
+        for (user, (start, bytes)) in [(&mallory, OWN), (&alice, VICTIMS)] {
+            for spu in 0..2 {
+                let body = Users::extents(user.process, &[(spu, READ | WRITE, users.base + start, bytes)]);
+                let done = users.rig.call(control::CONTROL_APP, control::GRANT, 0, &[], &body, 0);
+                assert_eq!(done.outcome, RpcOutcome::Answered { status: 0 });
+            }
+        }
+        for spu in 0..2 {
+            let arguments = users.arguments(VICTIMS.0, page.len() as u32, NV);
+            assert_eq!(users.rig.call_on(kernel, (users.mover, 2, spu), &arguments, &page, 0).result, 0);
+        }
+        let base = users.base;
+        let addresses = [OWN.0, OWN.0 + 4096, OWN.1 - 512, OWN.1, VICTIMS.0, VICTIMS.0 + 512, 1 << 18];
+        let mut addresses: Vec<u64> = addresses.iter().map(|address| base + address).collect();
+        // Its own region comes after the namespace.
+        addresses.extend([base + users.bank_bytes, base + users.bank_bytes + 65536]);
+        let aims = Aims { addresses, apps: vec![0, users.mover, users.mover + 1, 63, 999], spus: 2 };
+        *users.valve.watch.borrow_mut() = Some(Watch {
+            guarded: vec![(base, base + users.bank_bytes)],
+            // The victim's reads go through the same store.
+            allowed: (0..2)
+                .flat_map(|bank| {
+                    [(true, OWN), (false, OWN), (false, VICTIMS)]
+                        .map(|(writes, (start, bytes))| (bank, writes, base + start, base + start + bytes))
+                })
+                .collect(),
+            ..Watch::default()
+        });
+        if let Some(hole) = hole {
+            plant(&users.rig.device, hole);
+        }
+        let (under_way, ended) = (BTreeMap::new(), Vec::new());
+        World { users, mallory, alice, timed, under_way, ended, aims, seen: (0, 0) }
+    }
+
+    /// What was done for anybody's apps so far: instructions and what SPU-OS did, and DMAs.
+    fn work(&self) -> (u64, u64) {
+        let apps = self.users.rig.device.statistics().apps;
+        let work = apps.iter().map(|app| app.counters.instructions + app.counters.host_work).sum();
+        (work, apps.iter().map(|app| app.counters.dma_bytes / 8).sum())
+    }
+
+    fn begin(&mut self, is_alices: bool, to: (u16, u8, u16), arguments: &[u8], payload: &[u8], reply: u32) -> u64 {
+        let hre = if is_alices { self.alice.hre } else { self.mallory.hre };
+        self.users.rig.device.set_time(self.users.rig.now_ns);
+        self.users.rig.begin(hre, to, arguments, payload, reply);
+        let tag = self.users.rig.last_tag();
+        self.under_way.insert(tag, is_alices);
+        tag
+    }
+
+    fn collect(&mut self) -> Result<(), String> {
+        while let Some(done) = self.users.completion() {
+            if self.under_way.remove(&done.tag).is_none() {
+                return Err(format!("request {} ended twice", done.tag));
+            }
+            self.ended.push(done);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<Option<u64>, String> {
+        let now_ns = self.users.rig.now_ns;
+        let before = self.work().0;
+        let wake = self.users.rig.device.run(now_ns);
+        let work = self.work().0.saturating_sub(before);
+        if work > STEP_WORK_MAX && !self.timed {
+            return Err(format!("one call of the device did {work} units of work"));
+        }
+        while let Some(job) = self.users.rig.device.job() {
+            let done = job.run();
+            self.users.rig.device.job_done(done);
+        }
+        if let Some(wake) = wake {
+            self.users.rig.now_ns = now_ns.max(wake);
+        }
+        self.collect()?;
+        Ok(wake)
+    }
+
+    /// A page of the victim's on an SPU, while the other is at work.
+    fn victim_reads(&mut self, spu: u16) -> Result<(), String> {
+        let before = self.work();
+        let arguments = self.users.arguments(VICTIMS.0, PAGE_BYTES, NV);
+        let tag = self.begin(true, (self.users.mover, 1, spu), &arguments, &[], PAGE_BYTES);
+        let mut steps = 0;
+        while self.under_way.contains_key(&tag) {
+            self.step()?;
+            steps += 1;
+            if steps > 20_000 {
+                return Err("the victim's read does not end".to_owned());
+            }
+        }
+        let (after, before) = (self.work(), before);
+        let (work, moved) = (after.0 - before.0, after.1 - before.1);
+        let place = self.ended.iter().position(|done| done.tag == tag).expect("it has ended");
+        let done = self.ended.remove(place);
+        let right = (0..PAGE_BYTES as usize).all(|at| done.buffer.get(at) == Some(&(at as u8)));
+        if done.outcome != (RpcOutcome::Answered { status: 0 }) || done.result != 0 || !right {
+            return Err(format!("the victim's read came to {:?}, {}, right: {right}", done.outcome, done.result));
+        }
+        if (work > WORK_MAX || moved > MOVED_MAX) && !self.timed {
+            return Err(format!("the victim's read came after {work} units of work, and {moved} of DMAs"));
+        }
+        Ok(())
+    }
+
+    fn call_control(&mut self, handler: u8, payload: &[u8]) -> Result<RpcOutcome, String> {
+        let tag = self.begin(false, (control::CONTROL_APP, handler, 0), &[], payload, 0);
+        for _ in 0..20_000 {
+            self.step()?;
+            if let Some(place) = self.ended.iter().position(|done| done.tag == tag) {
+                return Ok(self.ended.remove(place).outcome);
+            }
+        }
+        Err(format!("request {handler} of the control service does not end"))
+    }
+
+    /// A module from its installation to its removal.
+    fn meet(&mut self, seed: u64) -> Result<(), String> {
+        let module = hostile_module("hog", seed, &self.aims);
+        let installed = self.call_control(control::INSTALL, &module)?;
+        if installed != (RpcOutcome::Answered { status: 0 }) {
+            return Err(format!("it is refused: {installed:?}"));
+        }
+        let hog = self.users.rig.device.app_number("u6666-hog").ok_or("it is not there")?;
+        self.users.valve.closed.set(seed % 3 == 0);
+        for number in 0..8u64 {
+            let handler = 1 + (number % 4) as u8;
+            self.begin(false, (hog, handler, (number % 2) as u16), &[7; 16], &[5; 3000], 3000);
+            if number % 2 == 0 {
+                self.step()?;
+            }
+        }
+        self.users.valve.closed.set(false);
+        self.victim_reads(0)?;
+        self.users.valve.closed.set(seed % 3 == 1);
+        for _ in 0..20 {
+            self.step()?;
+        }
+        self.users.valve.closed.set(false);
+        self.victim_reads(1)?;
+        let app =
+            self.users.rig.device.statistics().apps.into_iter().find(|app| app.number == hog).ok_or("it is gone")?;
+        if app.memory_bytes > 2 * DATA_BYTES_MAX {
+            return Err(format!("it has {} bytes of memory", app.memory_bytes));
+        }
+        let bounded =
+            |of: Tables| of.groups < 33_000 && of.events < 100_000 && of.messages <= 256 && of.operations < 3000;
+        if !bounded(tables(&self.users.rig.device)) {
+            return Err(format!("{:?}", tables(&self.users.rig.device)));
+        }
+        // Upcalls: one in two is answered.
+        let mut number = 0;
+        while let Some(upcall) = self.users.rig.device.upcall(self.mallory.hre) {
+            number += 1;
+            if number % 2 == 0 {
+                self.users.rig.device.answer_upcall(self.mallory.hre, upcall.id, 0, 9);
+            }
+        }
+        for _ in 0..50 {
+            self.step()?;
+        }
+        let removed = self.call_control(control::REMOVE, b"hog")?;
+        if removed != (RpcOutcome::Answered { status: 0 }) {
+            return Err(format!("it is not removed: {removed:?}"));
+        }
+        for _ in 0..20_000 {
+            if self.step()?.is_none() {
+                break;
+            }
+        }
+        while self.users.rig.device.upcall(self.mallory.hre).is_some() {}
+        if !self.under_way.is_empty() {
+            return Err(format!("{:?} do not end", self.under_way));
+        }
+        for done in std::mem::take(&mut self.ended) {
+            match done.outcome {
+                RpcOutcome::Answered { .. } => self.seen.0 += 1,
+                _ => self.seen.1 += 1,
+            }
+        }
+        if let Some(breach) = self.users.valve.watch.borrow().as_ref().and_then(|watch| watch.breach.clone()) {
+            return Err(breach);
+        }
+        let left = tables(&self.users.rig.device);
+        let nothing = Tables {
+            transfers: 0,
+            activities: 0,
+            groups: 0,
+            waits: 0,
+            messages: 0,
+            upcalls: 0,
+            operations: 0,
+            parked: 0,
+            in_line: 0,
+            events: 0,
+        };
+        if left != nothing {
+            return Err(format!("what is left: {left:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// The first module that the oracle does not pass, and why; and how many answers and ends there were.
+fn first_failure(first: u64, count: u64, hole: Option<Hole>) -> (Option<(u64, String)>, (u64, u64)) {
+    let mut seen = (0, 0);
+    let mut world = None;
+    for seed in first..first + count {
+        if seed % A_DEVICE == 0 || world.is_none() {
+            world = Some(World::new(seed / A_DEVICE % 4 == 3, hole));
+        }
+        let of = world.as_mut().expect("a world");
+        let met = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| of.meet(seed)));
+        let met = met.unwrap_or_else(|_| Err("the device panicked".to_owned()));
+        seen = (seen.0 + std::mem::take(&mut of.seen.0), seen.1 + std::mem::take(&mut of.seen.1));
+        if let Err(why) = met {
+            return (Some((seed, why)), seen);
+        }
+    }
+    (None, seen)
+}
+
+#[test]
+fn no_module_that_aims_at_imports_does_others_harm() {
+    let count = std::env::var("WILLOW_HOSTILE_MODULES").ok().and_then(|count| count.parse().ok()).unwrap_or(MODULES);
+    let first = std::env::var("WILLOW_HOSTILE_FIRST").ok().and_then(|first| first.parse().ok()).unwrap_or(0);
+    let (failure, (answered, ended)) = first_failure(first, count, None);
+    assert!(failure.is_none(), "module {failure:?}");
+    // Both ends of a module's requests were reached often.
+    assert!(answered > count && ended > count / 4, "{answered} answered, {ended} ended");
+}
+
+#[test]
+fn planted_weaknesses_are_caught_by_generated_modules() {
+    for hole in [Hole::SkipsMeter, Hole::SkipsPermission, Hole::ForgetsWake, Hole::AnswersTwice, Hole::KeepsPlaces] {
+        let (failure, _) = first_failure(0, 300, Some(hole));
+        let (seed, why) = failure.unwrap_or_else(|| panic!("{hole:?} is not noticed"));
+        println!("{hole:?} is caught by module {seed}: {why}");
+    }
+}
