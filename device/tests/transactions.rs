@@ -527,3 +527,26 @@ fn a_range_that_could_not_be_erased_is_free_after_the_next_change() {
     drive.shut_down();
     assert!(Drive::open(&media).unwrap().device.statistics().regions.is_empty());
 }
+
+/// A save that failed and has happened all the same is the worst of both: until the media say for certain what there is, they must hold
+/// all that the old and the new state name.
+#[test]
+fn every_change_is_whole_or_not_at_all_when_a_save_fails_that_has_happened_and_then_the_power_goes() {
+    for step in [Step::Install, Step::Upgrade, Step::Remove, Step::FreeRegion, Step::DeleteNamespace] {
+        let (_, before, after) = step.media(&options(0));
+        for skipped in 0..2 {
+            for cuts in 1..6 {
+                let (media, ..) = step.media(&options(0));
+                let mut drive = Drive::open(&media).unwrap();
+                drive.settle();
+                media.fail_saves(skipped, 1, 1);
+                media.cut_after(media.operations() + cuts);
+                let made = step.run(&mut drive);
+                drop(drive);
+                let left = media.power_cut(&mut Choices::exhaustive());
+                let what = format!("{step:?}, the save after {skipped} fails and happens, cut after {cuts}");
+                check(step, &left, (&before, &after), Some(made), &what);
+            }
+        }
+    }
+}
