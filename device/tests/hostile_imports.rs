@@ -203,7 +203,7 @@ impl World {
             return Err(format!("it is refused: {installed:?}"));
         }
         let hog = self.users.rig.device.app_number("u6666-hog").ok_or("it is not there")?;
-        self.users.valve.closed.set(seed % 3 == 0);
+        self.users.valve.closed.set(seed.is_multiple_of(3));
         for number in 0..8u64 {
             let handler = 1 + (number % 4) as u8;
             self.begin(false, (hog, handler, (number % 2) as u16), &[7; 16], &[5; 3000], 3000);
@@ -287,7 +287,7 @@ fn first_failure(first: u64, count: u64, hole: Option<Hole>) -> (Option<(u64, St
     let mut seen = (0, 0);
     let mut world = None;
     for seed in first..first + count {
-        if seed % A_DEVICE == 0 || world.is_none() {
+        if seed.is_multiple_of(A_DEVICE) || world.is_none() {
             world = Some(World::new(seed / A_DEVICE % 4 == 3, hole));
         }
         let of = world.as_mut().expect("a world");

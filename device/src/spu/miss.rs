@@ -71,7 +71,7 @@ struct Told {
 /// State of misses.
 pub(crate) struct Misses {
     pub agents: Vec<Agent>,
-    parked: Slab<Parked>,
+    parked: Slab<Box<Parked>>,
     /// Places among them, by account.
     places: Places,
     /// By process (as in ids) and SPU.
@@ -142,7 +142,7 @@ impl Machine {
             return Ok(abi::ERROR_PERMISSION);
         };
         let key = rest.group;
-        match self.park(originating.process(), Parked { rest, retries: 0, missed }) {
+        match self.park(originating.process(), Box::new(Parked { rest, retries: 0, missed })) {
             Ok(()) => {
                 if let Some(group) = self.groups.get_mut(key) {
                     group.remaining += 1;
@@ -157,7 +157,7 @@ impl Machine {
     }
 
     /// Parks a DMA; gives it back where there is no place for it.
-    fn park(&mut self, process: u32, parked: Parked) -> Result<(), Parked> {
+    fn park(&mut self, process: u32, parked: Box<Parked>) -> Result<(), Box<Parked>> {
         let (spu, account) = (parked.rest.caller.spu, parked.rest.account());
         let misses = &mut self.protection.misses;
         let own = misses.told.range((process, 0)..=(process, u16::MAX)).map(|(_, told)| told.parked.len());
@@ -171,7 +171,7 @@ impl Machine {
     }
 
     /// Takes a DMA out that was parked.
-    fn unpark(&mut self, key: u32) -> Option<Parked> {
+    fn unpark(&mut self, key: u32) -> Option<Box<Parked>> {
         let misses = &mut self.protection.misses;
         let parked = misses.parked.remove(key)?;
         misses.places.release(parked.rest.account(), 1);
@@ -219,7 +219,7 @@ impl Machine {
             if let Some(mut parked) = self.unpark(parked) {
                 let is_own = parked.missed.start < told.missed.end && told.missed.start < parked.missed.end;
                 parked.retries += u8::from(is_own);
-                if retry { self.retry(parked) } else { self.fail(parked) }
+                if retry { self.retry(*parked) } else { self.fail(*parked) }
             }
         }
     }
@@ -249,8 +249,8 @@ impl Machine {
             && retries <= RETRIES_MAX
             && self.tell(originating, rest.caller.spu, rest.caller.app, missed)
         {
-            if let Err(parked) = self.park(originating.process(), Parked { rest, retries, missed }) {
-                self.fail(parked);
+            if let Err(parked) = self.park(originating.process(), Box::new(Parked { rest, retries, missed })) {
+                self.fail(*parked);
             }
             return;
         }
@@ -272,7 +272,7 @@ impl Machine {
             let gone: Vec<u32> = gone;
             for key in gone {
                 if let Some(parked) = self.unpark(key) {
-                    self.fail(parked);
+                    self.fail(*parked);
                 }
             }
         }
