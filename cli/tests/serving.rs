@@ -3,7 +3,10 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::sync::Arc;
 use support::{Folder, Served, fails};
+use willow_host::{BlockClient, Controller, NvmeHre, Options};
+use willow_sim::random::Random;
 
 #[test]
 fn the_ready_line_names_subsystem_and_address() {
@@ -149,8 +152,54 @@ fn prometheus_can_scrape() {
     device.end();
 }
 
+/// Random reads and writes of namespace 1, of a part of a block's stripe up to many stripes, against a model; all of it is read in the end.
+fn blocks_are_as_in(device: &Served, model: &mut [u8], seed: u64, writes: bool) {
+    const BLOCK: usize = 4096;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let nqn = device.ready.split_whitespace().find_map(|word| word.strip_prefix("nqn=")).unwrap();
+        let options = Options::new(device.address.parse().unwrap(), nqn);
+        let controller = Controller::connect(options).await.unwrap();
+        let hre = Arc::new(NvmeHre::new(controller.clone(), 1).await.unwrap());
+        let client = BlockClient::open(hre, 1).await.unwrap();
+        assert_eq!(client.block_bytes() as usize, BLOCK);
+        let mut random = Random(seed);
+        let blocks = model.len() / BLOCK;
+        for _ in 0..if writes { 300 } else { 0 } {
+            let most = [1, 2, 40][random.below(3) as usize];
+            let count = 1 + random.below(most) as usize;
+            let at = random.below((blocks - count + 1) as u64) as usize * BLOCK;
+            let range = at..at + count * BLOCK;
+            if random.below(3) > 0 {
+                let data: Vec<u8> = (0..count * BLOCK).map(|_| random.below(256) as u8).collect();
+                model[range].copy_from_slice(&data);
+                client.write(at as u64, data, random.below(4) == 0).await.unwrap();
+            } else {
+                assert!(client.read(at as u64, count * BLOCK).await.unwrap() == model[range], "{count} blocks at {at}");
+            }
+        }
+        for (piece, wanted) in model.chunks(64 * BLOCK).enumerate() {
+            let found = client.read((piece * 64 * BLOCK) as u64, wanted.len()).await.unwrap();
+            assert!(found == wanted, "the 64 blocks from {} on", piece * 64);
+        }
+        controller.shut_down().await.unwrap();
+    });
+}
+
+/// The same operations on the same folder, by the sandboxed app and by the native one in turn: each reads what the other wrote.
 #[test]
 fn a_native_app_serves_the_same_blocks() {
+    let folder = Folder::new();
+    let media = folder.path("media");
+    let arguments = ["--media", media.as_str(), "--size", "4M", "--kv-size", "0", "--spus", "3"];
+    let native = [&arguments[..], &["--native", "base-io"]].concat();
+    let mut model = vec![0; 4 << 20];
+    for (seed, arguments) in [&arguments[..], &native, &arguments].into_iter().enumerate() {
+        let device = Served::start(arguments);
+        blocks_are_as_in(&device, &mut model, 0, false);
+        blocks_are_as_in(&device, &mut model, seed as u64 + 1, true);
+        device.end();
+    }
     let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "0", "--native", "base-io"]);
     let arguments = ["bench", "io", "--range", "1M", "--seconds", "0.05", "--warm-up", "0", "--depths", "4"];
     assert!(device.ok(&arguments).contains("random write 4 KiB"));

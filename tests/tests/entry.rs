@@ -35,6 +35,8 @@ impl Machine {
         machine.program("id", &format!("echo {uid}"));
         machine.program("cargo", "echo cargo \"$@\" >> \"$CALLS\"");
         machine.program("rustfmt", "exit 0");
+        fs::create_dir_all(machine.path("target/release")).expect("a folder");
+        fs::write(machine.path("target/release/willow"), "a release build that is there").expect("written");
         let channel = fs::read_to_string(repository().join("rust-toolchain.toml")).expect("the toolchain's file");
         let channel =
             channel.lines().find_map(|line| line.strip_prefix("channel = ")).expect("a channel").trim_matches('"');
@@ -107,6 +109,7 @@ fn what_tests_need_is_installed_by_sudo_or_by_root() {
         }
         assert_eq!(calls.contains("sudo env"), sudo, "{calls}");
         assert!(calls.contains("cargo test --workspace --no-fail-fast"), "{calls}");
+        assert!(calls.contains("cargo test --workspace --test kills"), "{calls}");
     }
 }
 
@@ -131,4 +134,8 @@ fn what_is_skipped_is_counted_also_where_tests_run_one_by_one() {
     let output = text(&machine.test(None));
     assert!(output.contains(" 2 skipped, "), "{output}");
     assert!(output.contains("\nSKIPPED here: no FUSE\n"), "{output}");
+    // Kills of what is shipped need a release build, which is not made for them.
+    fs::remove_dir_all(machine.path("target/release")).expect("removed");
+    let output = text(&machine.test(None));
+    assert!(output.contains(" 3 skipped, ") && output.contains("\nSKIPPED kills of the release build"), "{output}");
 }

@@ -3,6 +3,8 @@
 pub mod direct;
 pub mod engine;
 pub mod fairness;
+pub mod fresh;
+pub mod gate;
 pub mod in_process;
 pub mod io;
 pub mod kv;
@@ -28,6 +30,10 @@ use std::time::Duration;
 pub enum Bench {
     /// What a process' reads take beside others' floods, loops and large transfers, and how two weights share
     Fairness(fairness::FairnessOptions),
+    /// Small writes to memory that was never written beside writes to the same places once they were, by turns
+    Fresh(fresh::FreshOptions),
+    /// This build against an earlier one, by turns: every figure as a ratio, and failure where one is worse
+    Gate(gate::GateOptions),
     /// What a look-up of a permission takes, and reads that are checked
     Permission(permission::PermissionOptions),
     /// A process of a benchmark: connects, hands its connection over and waits
@@ -148,6 +154,8 @@ impl TurnOptions {
 pub fn run(bench: Bench) -> Outcome<()> {
     let (report, json, record) = match bench {
         Bench::Fairness(options) => (fairness::run(&options)?, options.turns.json, options.turns.record),
+        Bench::Fresh(options) => (fresh::run(&options)?, options.json, options.record),
+        Bench::Gate(options) => return gate::run(&options),
         Bench::Permission(options) => (permission::run(&options)?, options.turns.json, options.turns.record),
         Bench::Process { socket } => return party::be_a_child(&socket),
         Bench::Io(options) => (io::run(&options)?, options.common.json, options.common.record),

@@ -40,6 +40,7 @@ pub fn ram_store(config: &DeviceConfig, capacity: Option<Size>) -> Outcome<Box<d
         RamStore::new(usize::from(config.spus), bank).context(|| "cannot keep contents in memory".to_owned())?;
     if namespaces <= memory_bytes() / 2 {
         store.prefer_huge_pages();
+        store.make_ready_ahead().context(|| "cannot start the thread that makes memory ready".to_owned())?;
     }
     Ok(Box::new(store))
 }

@@ -3,12 +3,13 @@
 //! What always holds:
 //! - Operations that overlap, one of them not a read, are never under way together: the later one stays in the queue
 //!   until the earlier one has been finished. Operations that do not overlap never wait for each other.
-//! - Entries are kept in the order of their ids, which is the order in which they were begun.
+//! - Ids rise in the order in which operations were begun; what waits for an operation has a higher id.
+//! - An operation looks at those of its own bank alone, and there at those near it: what others have under way elsewhere costs it nothing.
 //! - The number of entries is bounded by the caller: one for each operation that it has begun and that has not ended.
 //!
 //! Stores call it; nobody else does.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Where an operation works and whether it only reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +23,12 @@ pub(crate) struct Span {
 impl Span {
     /// True where the two may not be under way together. Empty spans touch nothing.
     fn conflicts(&self, other: &Span) -> bool {
-        self.bank == other.bank && self.start < other.end && other.start < self.end && !(self.reads && other.reads)
+        let (start, end) = (self.start.max(other.start), self.end.min(other.end));
+        self.bank == other.bank && start < end && !(self.reads && other.reads)
     }
 }
 
 struct Entry<T> {
-    id: u64,
     span: Span,
     /// Earlier entries that this one has to wait for.
     blockers: usize,
@@ -35,33 +36,98 @@ struct Entry<T> {
     operation: Option<T>,
 }
 
+/// The spans under way in a bank, by where they begin. Spans of like lengths are together, so that what may reach into a range begins at
+/// most one length before it.
+#[derive(Default)]
+struct BankIndex {
+    /// By the number of bits of their length: where they begin, and their ids.
+    by_length: BTreeMap<u32, BTreeSet<(u64, u64)>>,
+}
+
+impl BankIndex {
+    fn class(span: &Span) -> u32 {
+        u64::BITS - (span.end - span.start).leading_zeros()
+    }
+
+    fn insert(&mut self, span: &Span, id: u64) {
+        self.by_length.entry(BankIndex::class(span)).or_default().insert((span.start, id));
+    }
+
+    fn remove(&mut self, span: &Span, id: u64) {
+        let class = BankIndex::class(span);
+        if let Some(of_class) = self.by_length.get_mut(&class) {
+            of_class.remove(&(span.start, id));
+            if of_class.is_empty() {
+                self.by_length.remove(&class);
+            }
+        }
+    }
+
+    /// The ids of all that may overlap a span.
+    fn near(&self, span: &Span) -> impl Iterator<Item = u64> {
+        self.by_length.iter().flat_map(move |(class, of_class)| {
+            // Those of the class are shorter than this.
+            let length = 1_u64.checked_shl(*class).unwrap_or(u64::MAX);
+            of_class.range((span.start.saturating_sub(length), 0)..(span.end, 0)).map(|(_, id)| *id)
+        })
+    }
+}
+
 /// The queue.
 pub(crate) struct Ordering<T> {
-    entries: VecDeque<Entry<T>>,
+    entries: BTreeMap<u64, Entry<T>>,
+    banks: Vec<BankIndex>,
     ready: VecDeque<u64>,
     next_id: u64,
+    /// Entries that were looked at: what ordering has cost.
+    #[cfg(test)]
+    pub looked_at: std::cell::Cell<u64>,
 }
 
 impl<T> Ordering<T> {
     pub fn new() -> Self {
-        Ordering { entries: VecDeque::new(), ready: VecDeque::new(), next_id: 0 }
+        Ordering {
+            entries: BTreeMap::new(),
+            banks: Vec::new(),
+            ready: VecDeque::new(),
+            next_id: 0,
+            #[cfg(test)]
+            looked_at: std::cell::Cell::new(0),
+        }
     }
 
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
+    /// The ids of entries that may not be under way together with a span.
+    fn conflicting(&self, span: &Span) -> impl Iterator<Item = u64> {
+        let near = self.banks.get(span.bank).into_iter().flat_map(move |bank| bank.near(span));
+        near.filter(move |id| {
+            #[cfg(test)]
+            self.looked_at.set(self.looked_at.get() + 1);
+            self.entries.get(id).is_some_and(|entry| entry.span.conflicts(span))
+        })
+    }
+
     /// True where an operation on this span has to queue.
     pub fn conflicts(&self, span: &Span) -> bool {
-        self.entries.iter().any(|entry| entry.span.conflicts(span))
+        self.conflicting(span).next().is_some()
     }
 
     /// Queues an operation.
     pub fn push(&mut self, span: Span, operation: T) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        let blockers = self.entries.iter().filter(|entry| entry.span.conflicts(&span)).count();
-        self.entries.push_back(Entry { id, span, blockers, operation: Some(operation) });
+        let blockers = self.conflicting(&span).count();
+        if span.bank >= self.banks.len() {
+            self.banks.resize_with(span.bank + 1, BankIndex::default);
+        }
+        // An empty span touches nothing, and nothing waits for it.
+        if span.start < span.end {
+            self.banks[span.bank].insert(&span, id);
+        }
+        self.entries.insert(id, Entry { span, blockers, operation: Some(operation) });
         if blockers == 0 {
             self.ready.push_back(id);
         }
@@ -71,8 +137,7 @@ impl<T> Ordering<T> {
     /// The next operation that may start; it stays an obstacle to later ones until [`Ordering::finish`].
     pub fn take_ready(&mut self) -> Option<(u64, Span, T)> {
         let id = self.ready.pop_front()?;
-        let index = self.index(id);
-        let entry = &mut self.entries[index];
+        let entry = self.entries.get_mut(&id).expect("an operation that is ready is in the queue");
         debug_assert_eq!(entry.blockers, 0);
         let operation = entry.operation.take().expect("an operation is made ready once");
         Some((id, entry.span, operation))
@@ -80,22 +145,22 @@ impl<T> Ordering<T> {
 
     /// Ends an operation that was taken; returns where it worked.
     pub fn finish(&mut self, id: u64) -> Span {
-        let index = self.index(id);
-        let done = self.entries.remove(index).expect("the index was just found");
+        let done = self.entries.remove(&id).expect("the operation is in the queue");
         debug_assert!(done.operation.is_none(), "finished before it was taken");
-        for entry in self.entries.range_mut(index..) {
-            if entry.span.conflicts(&done.span) {
-                entry.blockers -= 1;
-                if entry.blockers == 0 {
-                    self.ready.push_back(entry.id);
-                }
+        if done.span.start < done.span.end {
+            self.banks[done.span.bank].remove(&done.span, id);
+        }
+        let mut waiting: Vec<u64> = self.conflicting(&done.span).filter(|later| *later > id).collect();
+        // In the order in which they were begun, whatever their lengths.
+        waiting.sort_unstable();
+        for id in waiting {
+            let entry = self.entries.get_mut(&id).expect("it was just found");
+            entry.blockers -= 1;
+            if entry.blockers == 0 {
+                self.ready.push_back(id);
             }
         }
         done.span
-    }
-
-    fn index(&self, id: u64) -> usize {
-        self.entries.binary_search_by_key(&id, |entry| entry.id).expect("the operation is in the queue")
     }
 }
 
@@ -136,5 +201,65 @@ mod tests {
         order.push(span(0, 10, false), ());
         assert!(!order.conflicts(&Span { bank: 1, start: 0, end: 10, reads: false }));
         assert!(!order.conflicts(&span(10, 10, false)));
+    }
+
+    /// As simple as it can be: all entries in a list, each looked at by each.
+    struct Plain(Vec<(u64, Span, bool)>);
+
+    impl Plain {
+        fn is_ready(&self, id: u64) -> bool {
+            let place = self.0.iter().position(|(other, ..)| *other == id).unwrap();
+            !self.0[..place].iter().any(|(_, earlier, _)| earlier.conflicts(&self.0[place].1))
+        }
+    }
+
+    #[test]
+    fn same_as_a_plain_list() {
+        let mut random = crate::media::fault::Random::new(7);
+        for _ in 0..40 {
+            let (mut order, mut plain) = (Ordering::new(), Plain(Vec::new()));
+            for _ in 0..400 {
+                let start = random.below(300);
+                let length = [0, 1, 2, random.below(20), random.below(300)][random.below(5) as usize];
+                let (bank, reads) = (random.below(3) as usize, random.below(2) == 0);
+                let of = Span { bank, start, end: start + length, reads };
+                let all = plain.0.iter().any(|(_, other, _)| other.conflicts(&of));
+                assert_eq!(order.conflicts(&of), all);
+                if random.below(3) > 0 {
+                    let id = order.push(of, ());
+                    plain.0.push((id, of, false));
+                }
+                while let Some((id, span, ())) = order.take_ready() {
+                    assert!(plain.is_ready(id));
+                    let entry = plain.0.iter_mut().find(|(other, ..)| *other == id).unwrap();
+                    assert_eq!((entry.1, entry.2), (span, false));
+                    entry.2 = true;
+                }
+                assert!(plain.0.iter().all(|(id, _, taken)| *taken == plain.is_ready(*id)), "nothing waits in vain");
+                if random.below(2) == 0 && !plain.0.is_empty() {
+                    let taken: Vec<u64> = plain.0.iter().filter(|(.., taken)| *taken).map(|(id, ..)| *id).collect();
+                    let id = taken[random.below(taken.len() as u64) as usize];
+                    order.finish(id);
+                    plain.0.retain(|(other, ..)| *other != id);
+                }
+            }
+        }
+    }
+
+    /// One app has tens of thousands of small writes under way; another's operations, elsewhere in the bank and in other banks, look at
+    /// none of them, nor do these at each other.
+    #[test]
+    fn what_is_elsewhere_costs_nothing() {
+        let mut order = Ordering::new();
+        let ids: Vec<u64> = (0..30_000).map(|at| order.push(span(at * 4096, at * 4096 + 1, false), ())).collect();
+        order.push(span(1 << 40, (1 << 40) + (256 << 20), false), ());
+        assert!(order.looked_at.get() < 100, "{} were looked at", order.looked_at.get());
+        assert!(!order.conflicts(&Span { bank: 1, start: 0, end: 1 << 30, reads: false }));
+        assert!(!order.conflicts(&span((1 << 40) - 4096, 1 << 40, false)));
+        while order.take_ready().is_some() {}
+        for id in ids {
+            order.finish(id);
+        }
+        assert!(order.looked_at.get() < 30_200, "{} were looked at", order.looked_at.get());
     }
 }

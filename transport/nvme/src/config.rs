@@ -66,6 +66,8 @@ pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 1;
 pub const BUFFER_BUDGET_BYTES: usize = 512 << 20;
 /// RPCs of one step of a command that is done in steps (Dataset Management).
 pub const STEP_RPCS_MAX: usize = 64;
+/// Bytes of one SPU's bank that such a step covers.
+pub const STEP_BANK_BYTES: u64 = 8 << 20;
 
 /// What is told to hosts about the subsystem.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use crate::config::*;
 use crate::queue::{Association, State};
 use crate::status::{self, Failure};
 use crate::subsystem::{Fetch, Next, Payload, Subsystem};
-use crate::work::Work;
+use crate::work::{Deallocation, Work};
 
 /// A status that may be gone when the command is sent again: its app is not there (yet).
 const NOT_READY: Status = Status::NAMESPACE_NOT_READY;
@@ -195,17 +195,11 @@ impl<B: Backend> Subsystem<B> {
                 match command::dataset_ranges(data, ranges, &view) {
                     Err(failure) => self.give_up(index, place, failure.status, buffer),
                     Ok(list) => {
-                        let mut rpcs = Vec::new();
-                        for blocks in list.iter().filter(|_| deallocate) {
-                            let flags = block_wire::FLAG_DEALLOCATE;
-                            geometry.range(handler::ZERO, blocks.start, blocks.bytes, 0, flags, |request| {
-                                rpcs.push(rpc(app, request));
-                            });
-                        }
                         self.pool.give(buffer);
                         // Steps are taken from the end.
-                        rpcs.reverse();
-                        self.block_step(index, place, rpcs);
+                        let left = list.iter().rev().filter(|_| deallocate);
+                        let ranges = left.map(|blocks| (blocks.start, blocks.bytes)).collect();
+                        self.deallocate(index, place, Box::new(Deallocation { nsid, geometry, ranges }));
                     }
                 }
             }
@@ -278,13 +272,23 @@ impl<B: Backend> Subsystem<B> {
         self.complete(index, place, status, 0, None);
     }
 
-    /// The next RPCs of a command that is done in steps.
-    fn block_step(&mut self, index: u16, place: u16, mut rpcs: Vec<Rpc>) {
-        if rpcs.is_empty() {
+    /// The next step of Dataset Management.
+    fn deallocate(&mut self, index: u16, place: u16, mut left: Box<Deallocation>) {
+        if left.ranges.is_empty() {
             return self.complete(index, place, Status::SUCCESS, 0, None);
         }
-        let now = rpcs.split_off(rpcs.len().saturating_sub(STEP_RPCS_MAX));
-        self.submit(index, place, RpcList::Many(now), Vec::new(), 0, 0, Work::BlockSteps(rpcs));
+        // The namespace may have gone since the last step, and its place may be another's.
+        let found = self.find(left.nsid).map(|found| self.namespaces[found].geometry);
+        if found != Some(left.geometry) {
+            return self.complete(index, place, Status::INVALID_FIELD.with_do_not_retry(), 0, None);
+        }
+        let Some(app) = self.base_io() else { return self.complete(index, place, NOT_READY, 0, None) };
+        let (mut rpcs, geometry) = (Vec::new(), left.geometry);
+        left.step(|start, bytes| {
+            let flags = block_wire::FLAG_DEALLOCATE;
+            geometry.range(handler::ZERO, start, bytes, 0, flags, |request| rpcs.push(rpc(app, request)));
+        });
+        self.submit(index, place, RpcList::Many(rpcs), Vec::new(), 0, 0, Work::Deallocate(left));
     }
 
     fn list_step(&mut self, index: u16, place: u16, scan: ListScan, step: ListStep, mut buffer: Vec<u8>, bytes: u32) {
@@ -365,10 +369,10 @@ impl<B: Backend> Subsystem<B> {
                 }
                 self.give_up(index, place, status, completion.buffer);
             }
-            Work::BlockSteps(rest) => {
+            Work::Deallocate(left) => {
                 let status = block_status(completion.outcome, opcode);
                 if status.is_success() {
-                    self.block_step(index, place, rest)
+                    self.deallocate(index, place, left)
                 } else {
                     self.complete(index, place, status, 0, None)
                 }

@@ -1,8 +1,40 @@
 //! What is to be made of the device's answer to a request: one variant for each kind of command, held in the command's slot
 //! while the device works on it.
 
+use base_io_host::Geometry;
 use key_value_host::ListScan;
-use willow_device::Rpc;
+
+use crate::config::{STEP_BANK_BYTES, STEP_RPCS_MAX};
+
+/// Dataset Management on its way. A command can name 256 ranges of any length, so that its RPCs are made step by step.
+#[derive(Debug)]
+pub(crate) struct Deallocation {
+    /// The namespace.
+    pub nsid: u32,
+    /// Where it lay when the command began: one that was deleted meanwhile, and made anew, is another.
+    pub geometry: Geometry,
+    /// What is left: first byte and bytes, the next range last.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+impl Deallocation {
+    /// Takes what the next step covers; calls `each` with its parts.
+    pub fn step(&mut self, mut each: impl FnMut(u64, u64)) {
+        let spus = usize::from(self.geometry.spus);
+        let step_bytes = STEP_BANK_BYTES * u64::from(self.geometry.spus);
+        let (mut left, mut rpcs) = (step_bytes, 0);
+        while left > 0 && rpcs + spus <= STEP_RPCS_MAX.max(spus) {
+            let Some((start, bytes)) = self.ranges.pop() else { return };
+            let now = bytes.min(left);
+            each(start, now);
+            left -= now;
+            rpcs += spus;
+            if now < bytes {
+                self.ranges.push((start + now, bytes - now));
+            }
+        }
+    }
+}
 
 /// What a request was for.
 #[derive(Debug)]
@@ -11,8 +43,8 @@ pub(crate) enum Work {
     Nothing,
     /// Base-IO; data that it read goes to the host.
     Block,
-    /// Base-IO: the RPCs that are still to be sent, a step after the other.
-    BlockSteps(Vec<Rpc>),
+    /// Base-IO: ranges that are still to be deallocated, a step after the other.
+    Deallocate(Box<Deallocation>),
     /// Key-Value: only the status matters.
     Pair,
     /// Key-Value: the value goes to the host, its length is the result.

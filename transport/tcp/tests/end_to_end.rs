@@ -3,6 +3,8 @@
 mod common;
 
 use common::*;
+use willow_device::media::ram::RamStore;
+use willow_device::{BuiltInApp, Device, DeviceConfig};
 use willow_host::nvme_tcp::polled::{PolledController, PolledQueue};
 use willow_host::nvme_tcp::{Completed, Transfer};
 use willow_wire::spec::{Sgl, Status, SubmissionEntry, opcode::nvm};
@@ -106,6 +108,114 @@ fn zeroes_ranges_flush_and_verify() {
     wanted[3 * 4096..13 * 4096].fill(0);
     wanted[20 * 4096..22 * 4096].fill(0);
     assert!(back.buffer == wanted);
+}
+
+/// A device of so many SPUs with 6 GiB of blocks of 4 KiB.
+fn large_device(spus: u16) -> Device {
+    let config = DeviceConfig { spus, namespace_bytes: 6 << 30, kv_namespace_bytes: 0, ..DeviceConfig::default() };
+    let store = RamStore::new(spus.into(), (9 << 30) / u64::from(spus) / 65536 * 65536).unwrap();
+    Device::open(config, Box::new(store), None, vec![BuiltInApp::Native(base_io_spu::native())]).unwrap()
+}
+
+/// Ranges as long as the namespace, as `blkdiscard` sends them, and the other commands at the limits that the controller tells.
+#[test]
+fn any_valid_range_works() {
+    for spus in [1, 3, 8] {
+        let server = serve_device(|_| {}, move || large_device(spus));
+        let mut controller = PolledController::connect(&server.options()).unwrap();
+        let mut queue = controller.open_queue().unwrap();
+        let command = |opcode| SubmissionEntry::new(opcode).with_nsid(1);
+        let blocks: u64 = (6 << 30) / 4096;
+        let places = [0, 1, 262_143, 262_144, blocks / 2 + 1, blocks - 1];
+        for lba in places {
+            let data = pattern(lba, 4096);
+            assert!(
+                one(&mut queue, write(0, lba, 1, Sgl::transport(0)), Transfer::ToController(data))
+                    .entry
+                    .status
+                    .is_success()
+            );
+        }
+        let mut deallocate = |list: &[(u64, u64)]| {
+            let mut ranges = vec![0; 16 * list.len()];
+            for (range, (lba, count)) in ranges.chunks_mut(16).zip(list) {
+                range[4..8].copy_from_slice(&(*count as u32).to_le_bytes());
+                range[8..16].copy_from_slice(&lba.to_le_bytes());
+            }
+            let entry =
+                command(nvm::DATASET_MANAGEMENT).with_cdw(10, list.len() as u32 - 1).with_cdw(11, nvm::DSM_DEALLOCATE);
+            let status = one(&mut queue, entry, Transfer::ToController(ranges)).entry.status;
+            assert!(status.is_success(), "{spus} SPUs, {} ranges: {status}", list.len());
+            let mut is_zero = |lba| {
+                let back = one(&mut queue, read(0, lba, 1, 4096), Transfer::FromController(vec![1; 4096]));
+                assert!(back.entry.status.is_success());
+                let zero = back.buffer.iter().all(|byte| *byte == 0);
+                assert!(zero || back.buffer == pattern(lba, 4096), "block {lba} is neither");
+                zero
+            };
+            places.map(&mut is_zero)
+        };
+        // All but the first and the last block, then all of it, in as many ranges as a command can have.
+        assert_eq!(deallocate(&[(1, blocks - 2)]), [false, true, true, true, true, false]);
+        let share = blocks / 256;
+        let all: Vec<_> =
+            (0..256).map(|it| (it * share, if it == 255 { blocks - it * share } else { share })).collect();
+        assert_eq!(deallocate(&all), [true; 6]);
+
+        let data = pattern(9, 4 << 20);
+        let wrote = one(&mut queue, write(0, 5, 1024, Sgl::transport(0)), Transfer::ToController(data.clone()));
+        assert!(wrote.entry.status.is_success());
+        let at_limit = [
+            (command(nvm::COMPARE).with_lba(5).with_cdw(12, 1023), Transfer::ToController(data)),
+            (command(nvm::VERIFY).with_lba(7).with_cdw(12, 1023), Transfer::None),
+            (command(nvm::WRITE_ZEROES).with_lba(3).with_cdw(12, 8191), Transfer::None),
+            (command(nvm::WRITE_ZEROES).with_lba(3).with_cdw(12, 8191 | nvm::CDW12_DEALLOCATE), Transfer::None),
+        ];
+        for (entry, transfer) in at_limit {
+            let done = one(&mut queue, entry, transfer);
+            assert!(done.entry.status.is_success(), "{spus} SPUs, {entry:?}: {}", done.entry.status);
+        }
+        drop(queue);
+        controller.shut_down().unwrap();
+        server.stop();
+    }
+}
+
+/// A range of terabytes is done in pieces: others' reads go on meanwhile, and a namespace that is deleted ends it.
+#[test]
+fn a_long_deallocation_holds_up_nobody() {
+    const BYTES: u64 = 17 << 40;
+    let device = || {
+        let config = DeviceConfig { spus: 4, namespace_bytes: BYTES, kv_namespace_bytes: 0, ..DeviceConfig::default() };
+        let store = RamStore::new(4, BYTES / 2).unwrap();
+        Device::open(config, Box::new(store), None, vec![BuiltInApp::Native(base_io_spu::native())]).unwrap()
+    };
+    let server = serve_device(|_| {}, device);
+    let mut options = server.options();
+    options.queues = 2;
+    let mut controller = PolledController::connect(&options).unwrap();
+    let (mut long, mut short) = (controller.open_queue().unwrap(), controller.open_queue().unwrap());
+    // As many ranges of 16 TiB as a command can have: millions of pieces.
+    let mut ranges = vec![0; 16 * 256];
+    ranges.chunks_mut(16).for_each(|range| range[4..8].copy_from_slice(&u32::MAX.to_le_bytes()));
+    let entry = SubmissionEntry::new(nvm::DATASET_MANAGEMENT).with_nsid(1);
+    let entry = entry.with_cdw(10, 255).with_cdw(11, nvm::DSM_DEALLOCATE);
+    long.submit(1, entry, Transfer::ToController(ranges)).unwrap();
+    let mut done = Vec::new();
+    for lba in 0..200 {
+        let data = pattern(lba, 4096);
+        let place = BYTES / 4096 - 1 - lba;
+        assert!(
+            one(&mut short, write(0, place, 1, Sgl::transport(0)), Transfer::ToController(data.clone()))
+                .entry
+                .status
+                .is_success()
+        );
+        let back = one(&mut short, read(0, place, 1, 4096), Transfer::FromController(vec![1; 4096]));
+        assert!(back.buffer == data);
+    }
+    long.poll(&mut done).unwrap();
+    assert!(done.is_empty(), "it is over already, and nothing was beside it");
 }
 
 #[test]

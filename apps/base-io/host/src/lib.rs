@@ -15,8 +15,9 @@ pub use base_io_spu::wire;
 
 /// Name that Base-IO is installed under.
 pub const APP_NAME: &str = "base-io";
-/// Most bytes of one bank that one RPC covers: longer ranges (Dataset Management) are cut.
-pub const RANGE_BYTES_MAX: u64 = 1 << 30;
+/// Most bytes of one bank that one RPC covers: longer ranges (Dataset Management) are cut. Others wait for one piece at most, and it is less
+/// than a DMA may move (256 MiB).
+pub const RANGE_BYTES_MAX: u64 = 16 << 20;
 
 /// Where a block namespace lies in the banks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,12 +213,13 @@ mod tests {
     fn long_ranges_are_cut_and_an_empty_one_is_nothing() {
         let geometry = Geometry { spus: 2, stripe_bytes: 8192, base: 65536 };
         let (mut total, mut count) = (0u64, 0);
+        let share = (5 << 30) / 2;
         geometry.range(handler::ZERO, 4096, (5 << 30) - 4096, 0, 0, |request| {
             assert!(u64::from(request.arguments.bytes) <= RANGE_BYTES_MAX);
             total += u64::from(request.arguments.bytes);
             count += 1;
         });
-        assert_eq!((total, count), ((5 << 30) - 4096, 6));
+        assert_eq!((total, count), ((5 << 30) - 4096, 2 * share / RANGE_BYTES_MAX));
         geometry.range(handler::READ, 0, 0, 0, 0, |_| panic!("no bytes, no request"));
         let mut flushed = 0;
         geometry.flush(|request| flushed += usize::from(request.spu) + 1);

@@ -35,10 +35,37 @@ pub(super) enum SyncEnd {
 
 /// What a worker has done.
 pub(super) enum Finished {
-    Operation { id: u64, ticket: Ticket, failures: u64, kind: Finishing, result: Result<Vec<u8>, StoreError> },
-    Synced { bank: usize, pages: u64, end: SyncEnd },
-    WrittenOut { bank: usize, pages: u64, result: Result<(), Errno> },
-    Recorded { ticket: Ticket, result: Result<(), StoreError> },
+    Operation {
+        id: u64,
+        ticket: Ticket,
+        failures: u64,
+        kind: Finishing,
+        result: Result<Vec<u8>, StoreError>,
+    },
+    Synced {
+        bank: usize,
+        pages: u64,
+        end: SyncEnd,
+    },
+    WrittenOut {
+        bank: usize,
+        pages: u64,
+        result: Result<(), Errno>,
+    },
+    Recorded {
+        ticket: Ticket,
+        result: Result<(), StoreError>,
+    },
+    /// A worker has done the writes that it was given.
+    WriteJob,
+}
+
+/// A write that may start, and waits for a worker.
+pub(super) struct Write {
+    id: u64,
+    ticket: Ticket,
+    address: u64,
+    from: Vec<u8>,
 }
 
 /// What kind of operation has been done.
@@ -65,8 +92,12 @@ impl Mailbox {
     }
 
     fn put(&self, finished: Finished) {
+        self.put_all([finished]);
+    }
+
+    fn put_all(&self, finished: impl IntoIterator<Item = Finished>) {
         let mut queue = self.finished.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        queue.push_back(finished);
+        queue.extend(finished);
         self.waiting.store(queue.len() as u64, Atomic::Release);
         drop(queue);
         self.wake();
@@ -136,10 +167,10 @@ impl FileStore {
                     mailbox.put(Finished::Operation { id, ticket, failures, kind: Finishing::Read, result });
                 }));
             }
-            Operation::Write { ticket, from } => self.writes.give(Box::new(move || {
-                let result = file.write(span.start, &from).map(|()| Vec::new());
-                mailbox.put(Finished::Operation { id, ticket, failures, kind: Finishing::Write, result });
-            })),
+            Operation::Write { ticket, from } => {
+                bank.writes.push_back(Write { id, ticket, address: span.start, from });
+                self.hand_over_writes();
+            }
             Operation::Zero { ticket } => {
                 let pages = pages_touched(span.start, span.end);
                 let head_has_data = !pages.is_empty() && bank.present.contains(pages.start);
@@ -150,6 +181,39 @@ impl FileStore {
                     mailbox.put(Finished::Operation { id, ticket, failures, kind: Finishing::Zero, result });
                 }));
             }
+        }
+    }
+
+    /// Gives writes to workers, many at a time: a small one costs a system call, and neither a thread's waking nor the device's. Banks
+    /// have turns, so that whoever has many under way in one holds up no write to another.
+    fn hand_over_writes(&mut self) {
+        while self.write_jobs < WRITE_THREADS_MAX {
+            let banks = self.banks.len();
+            let next =
+                (0..banks).map(|it| (self.write_turn + it) % banks).find(|it| !self.banks[*it].writes.is_empty());
+            let Some(index) = next else { return };
+            self.write_turn = (index + 1) % banks;
+            let bank = &mut self.banks[index];
+            let (mut bytes, mut count) = (0, 0);
+            for write in bank.writes.iter().take(WRITE_JOB_OPERATIONS_MAX) {
+                bytes += write.from.len();
+                count += 1;
+                if bytes >= WRITE_JOB_BYTES {
+                    break;
+                }
+            }
+            let writes: Vec<Write> = bank.writes.drain(..count).collect();
+            let (file, mailbox, failures) = (bank.file.clone(), self.mailbox.clone(), bank.failures);
+            self.write_jobs += 1;
+            self.writes.give(Box::new(move || {
+                let mut finished = Vec::with_capacity(writes.len() + 1);
+                for Write { id, ticket, address, from } in writes {
+                    let result = file.write(address, &from).map(|()| Vec::new());
+                    finished.push(Finished::Operation { id, ticket, failures, kind: Finishing::Write, result });
+                }
+                finished.push(Finished::WriteJob);
+                mailbox.put_all(finished);
+            }));
         }
     }
 
@@ -178,12 +242,14 @@ impl FileStore {
                     }
                     state.forget_reported_failure();
                 }
+                Finished::WriteJob => self.write_jobs -= 1,
                 Finished::Recorded { ticket, result } => {
                     self.ended.push_back(StoreCompletion { ticket, result: result.map(|()| Vec::new()) });
                 }
             }
         }
         self.dispatch();
+        self.hand_over_writes();
     }
 
     fn operation_done(&mut self, span: Span, failures: u64, kind: Finishing, is_good: bool) {

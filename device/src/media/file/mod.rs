@@ -41,7 +41,7 @@ pub use record::Uuid;
 use super::ordering::{Ordering, Span};
 use super::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
 use super::{BLOB_BYTES_MAX, BLOBS_MAX, METADATA_BYTES_MAX, blob_name_is_valid};
-use background::{Finished, Mailbox, Operation, Waiters};
+use background::{Finished, Mailbox, Operation, Waiters, Write};
 use bank::{BankFile, DATA_OFFSET_BYTES};
 use keeper::Keeper;
 use pages::{PAGE_BYTES, PageSet, pages_covered, pages_touched};
@@ -67,6 +67,9 @@ pub const WRITE_OUT_FRACTION: u64 = 4;
 pub const READ_THREADS_MAX: usize = 16;
 /// Threads for writes and zeroing that may wait.
 pub const WRITE_THREADS_MAX: usize = 4;
+/// Most writes that a worker is given at once, and bytes from which on it gets no more.
+const WRITE_JOB_OPERATIONS_MAX: usize = 256;
+const WRITE_JOB_BYTES: usize = 1 << 20;
 /// Threads for syncs and writing out.
 pub const SYNC_THREADS_MAX: usize = 4;
 /// Banks that are written out (without a flush) at once.
@@ -98,6 +101,8 @@ struct Bank {
     /// Flushes that the sync under way answers, and those that need the next one.
     waiting_now: Vec<Ticket>,
     waiting_next: Vec<Ticket>,
+    /// Writes that may start and wait for a worker.
+    writes: VecDeque<Write>,
 }
 
 /// Banks in files.
@@ -114,6 +119,9 @@ pub struct FileStore {
     order: Ordering<Operation>,
     /// Writes that may start as far as order goes, and wait for dirty pages to be written out.
     held: VecDeque<(u64, Span, Operation)>,
+    /// Workers that have writes, and the bank whose turn is next.
+    write_jobs: usize,
+    write_turn: usize,
     flushes: BTreeMap<Ticket, Waiters>,
     ended: VecDeque<StoreCompletion>,
     mailbox: Arc<Mailbox>,
@@ -194,6 +202,7 @@ impl FileStore {
                 failures: 0,
                 waiting_now: Vec::new(),
                 waiting_next: Vec::new(),
+                writes: VecDeque::new(),
             });
         }
         let dirty_pages_max = dirty_bytes_max() / PAGE_BYTES;
@@ -207,6 +216,8 @@ impl FileStore {
             write_outs: 0,
             order: Ordering::new(),
             held: VecDeque::new(),
+            write_jobs: 0,
+            write_turn: 0,
             flushes: BTreeMap::new(),
             ended: VecDeque::new(),
             mailbox: Arc::new(Mailbox::default()),

@@ -531,3 +531,46 @@ fn a_full_disk_is_an_error_and_works_again_with_room() {
     assert_eq!(read(&mut store, 0, full, 1 << 20), Ok(vec![byte; 1 << 20]));
     assert_eq!(store.load_metadata(), Ok(Some(b"second".to_vec())));
 }
+
+/// One who has tens of thousands of small writes under way in a bank that is being flushed: writes to another bank pass them, and they cost
+/// as many wake-ups as there are jobs, not one each.
+#[test]
+fn many_small_writes_hold_up_no_other_bank_and_wake_seldom() {
+    const WRITES: u64 = 30_000;
+    let folder = TestFolder::new();
+    let mut store = create(&folder, FileShape { banks: 2, bank_bytes: 256 << 20 });
+    // Memory-like file systems sync at once; a sync under way is what makes writes wait.
+    write(&mut store, 0, 0, &vec![1; 8 << 20]).unwrap();
+    let wakes = Arc::new(AtomicU64::new(0));
+    let counted = wakes.clone();
+    store.set_waker(Arc::new(move || {
+        counted.fetch_add(1, Atomic::Relaxed);
+    }));
+    for index in 0..WRITES {
+        store.begin_write(index, 0, index * 257, vec![index as u8; 1]);
+    }
+    store.begin_write(WRITES, 1, 0, vec![9; 4096]);
+    let (mut done, mut before_the_other) = (0, None);
+    let begin = std::time::Instant::now();
+    while done <= WRITES {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "{done} are done");
+        let Some(completion) = store.completed() else {
+            std::thread::yield_now();
+            continue;
+        };
+        completion.result.unwrap();
+        done += 1;
+        if completion.ticket == WRITES {
+            before_the_other = Some(done);
+        }
+    }
+    // A turn of each worker before it, and what they had when it came.
+    let before = before_the_other.unwrap();
+    assert!(before < WRITES / 2, "{before} of {WRITES} were done before the other bank's");
+    let wakes = wakes.load(Atomic::Relaxed);
+    assert!(wakes < WRITES / 4, "{wakes} wake-ups for {WRITES} writes");
+    store.set_waker(Arc::new(|| ()));
+    for index in [0, 1, 4095, WRITES - 1] {
+        assert_eq!(read(&mut store, 0, index * 257, 1), Ok(vec![index as u8]));
+    }
+}

@@ -58,7 +58,9 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.handle.stop();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            let ended = thread.join();
+            // A panic of the server is a failure of its own, whatever the test looked at.
+            assert!(ended.is_ok() || std::thread::panicking(), "the server's thread panicked");
         }
     }
 }
@@ -78,12 +80,20 @@ pub fn device(block_bytes: u32) -> Device {
 }
 
 pub fn serve_with(configure: impl FnOnce(&mut ServerConfig) + Send + 'static, block_bytes: u32) -> Running {
+    serve_device(configure, move || device(block_bytes))
+}
+
+/// Serves a device that the server's thread makes.
+pub fn serve_device(
+    configure: impl FnOnce(&mut ServerConfig) + Send + 'static,
+    device: impl FnOnce() -> Device + Send + 'static,
+) -> Running {
     let (sender, receiver) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let mut config =
             ServerConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..ServerConfig::default() };
         configure(&mut config);
-        let mut server = Server::bind(config, device(block_bytes))?;
+        let mut server = Server::bind(config, device())?;
         sender.send((server.local_addr(), server.handle())).unwrap();
         server.run()
     });

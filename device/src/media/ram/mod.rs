@@ -3,17 +3,26 @@
 //! What always holds:
 //! - Each operation is done before the call returns: nothing ever blocks, and nothing completes later.
 //! - A bank is one anonymous private mapping without reserved memory; a page costs memory from its first write until it
-//!   is zeroed as a whole. The bound on memory is banks x bank bytes, plus [`METADATA_BYTES_MAX`] and the blobs.
+//!   is zeroed as a whole, in huge pages 2 MiB at a time. The bound on memory is banks x bank bytes, plus [`METADATA_BYTES_MAX`], the
+//!   blobs, and, where memory is made ready ahead, the frames (`frames.rs`).
 //! - There is no power cut that it survives, so there is no volatile cache to declare either.
 //!
-//! The media controller calls it, from one thread.
+//! The media controller calls it, from one thread. [`RamStore::make_ready_ahead`] starts another, which never sees contents.
+
+mod bank;
+mod frames;
+mod maker;
+mod memory;
 
 use super::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
 use super::{BANKS_MAX, BLOB_BYTES_MAX, BLOBS_MAX, METADATA_BYTES_MAX, blob_name_is_valid};
 use crate::shared::SharedSpan;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use bank::{CHUNK_BYTES, Chunks, ReadyAhead, parts};
+use frames::{Frames, PIECES_READY_MIN};
+use maker::Maker;
+use memory::{Mapping, Pages};
+use rustix::mm::Advice;
 use std::collections::{BTreeMap, VecDeque};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Unit of memory that is given back by zeroing.
@@ -46,23 +55,6 @@ pub enum RamError {
     },
 }
 
-/// One bank's memory.
-struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: the mapping is owned by this value alone; all access goes through `&mut RamStore`.
-unsafe impl Send for Mapping {}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: `base` and `bytes` are those of a mapping that this value made and that nothing else refers to.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok());
-    }
-}
-
 /// Which pages of a bank may have been written; all others read as zeroes, which takes no look at memory that was never touched. Grows
 /// with what is written, and is not taken back by zeroing.
 struct Written(Vec<Option<Box<[u64; (BLOCK_PAGES / 64) as usize]>>>);
@@ -71,6 +63,10 @@ impl Written {
     fn new(bank_bytes: u64) -> Written {
         let blocks = bank_bytes.div_ceil(PAGE_BYTES * BLOCK_PAGES);
         Written((0..blocks).map(|_| None).collect())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
     }
 
     /// True where any page of a range may have been written.
@@ -95,6 +91,10 @@ impl Written {
 
 /// Banks in memory.
 pub struct RamStore {
+    // Before the banks: its thread must have ended when they go.
+    ahead: Option<ReadyAhead>,
+    /// Of each bank, where memory is made ready ahead; else none.
+    chunks: Vec<Chunks>,
     banks: Vec<Mapping>,
     written: Vec<Written>,
     bank_bytes: u64,
@@ -116,20 +116,13 @@ impl RamStore {
         let bytes = usize::try_from(bank_bytes).map_err(|_| RamError::BankBytes(bank_bytes))?;
         let mut mappings = Vec::with_capacity(banks);
         for _ in 0..banks {
-            // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
-            let base = unsafe {
-                rustix::mm::mmap_anonymous(
-                    std::ptr::null_mut(),
-                    bytes,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::PRIVATE | MapFlags::NORESERVE,
-                )
-            }
-            .map_err(|error| RamError::Map { bytes: bank_bytes, error: error.into() })?;
-            let base = NonNull::new(base.cast::<u8>()).expect("a successful mapping is not at address zero");
-            mappings.push(Mapping { base, bytes });
+            let mapping =
+                Mapping::new(bytes, Pages::Any).map_err(|error| RamError::Map { bytes: bank_bytes, error })?;
+            mappings.push(mapping);
         }
         Ok(RamStore {
+            ahead: None,
+            chunks: Vec::new(),
             written: mappings.iter().map(|_| Written::new(bank_bytes)).collect(),
             banks: mappings,
             bank_bytes,
@@ -143,14 +136,18 @@ impl RamStore {
     /// Asks the operating system for huge pages: fewer faults and faster access, at up to 2 MiB of memory for the first byte
     /// written in each 2 MiB. For stores that fit in this machine's memory; where there are none to be had, nothing changes.
     pub fn prefer_huge_pages(&mut self) {
-        for mapping in &self.banks {
-            // SAFETY: the range is the mapping's own; the advice changes no contents.
-            let advised =
-                unsafe { rustix::mm::madvise(mapping.base.as_ptr().cast(), mapping.bytes, Advice::LinuxHugepage) };
-            if let Err(error) = advised {
-                tracing::debug!("no huge pages for contents in memory: {error}");
-            }
-        }
+        self.banks.iter().for_each(Mapping::prefer_huge_pages);
+    }
+
+    /// Has a thread of its own make memory ready, so that no operation waits for huge pages to be made: the first small writes of a place
+    /// go to pages that lie ready (32 MiB from now on, up to 256 MiB while they are not enough), and come home when the place is ready.
+    /// For stores with huge pages that nothing was written to yet.
+    pub fn make_ready_ahead(&mut self) -> std::io::Result<()> {
+        assert!(self.written.iter().all(Written::is_empty), "nothing was written yet");
+        let maker = Maker::start(PIECES_READY_MIN)?;
+        self.ahead = Some(ReadyAhead { maker, frames: Frames::new() });
+        self.chunks = self.banks.iter().map(|_| Chunks::new(self.bank_bytes)).collect();
+        Ok(())
     }
 
     fn wake(&self) {
@@ -164,11 +161,50 @@ impl RamStore {
     fn locate(&self, bank: usize, address: u64, bytes: u64) -> Result<*mut u8, StoreError> {
         let mapping = self.banks.get(bank).ok_or(StoreError::Range)?;
         let end = address.checked_add(bytes).ok_or(StoreError::Range)?;
-        if end > mapping.bytes as u64 {
+        if end > mapping.bytes() as u64 {
             return Err(StoreError::Range);
         }
         // SAFETY: `address` is at most the length of the mapping.
-        Ok(unsafe { mapping.base.as_ptr().add(address as usize) })
+        Ok(unsafe { mapping.base().as_ptr().add(address as usize) })
+    }
+
+    /// True where a range, which lies in its bank, is at its place in the mapping.
+    #[inline(always)]
+    fn is_settled(&self, bank: usize, address: u64, bytes: u64) -> bool {
+        // Without chunks, or where they are: one look at a table that stays in the processor's cache.
+        self.chunks.get(bank).is_none_or(|chunks| chunks.is_settled(address, bytes))
+    }
+
+    /// What a range that is not all at its place holds.
+    #[cold]
+    fn read_unsettled(&mut self, bank: usize, address: u64, into: &mut [u8]) {
+        let ahead = self.ahead.as_mut().expect("chunks are made with it");
+        self.chunks[bank].read(&self.banks[bank], ahead, address, into);
+    }
+
+    /// Makes a range of the mapping read as zeroes; true where its memory was given back.
+    fn zero_in_place(&mut self, bank: usize, address: u64, bytes: u64) -> Result<(), StoreError> {
+        let start = self.locate(bank, address, bytes)?;
+        let pages_start = address.next_multiple_of(PAGE_BYTES);
+        let pages_end = (address + bytes) / PAGE_BYTES * PAGE_BYTES;
+        if bytes >= RELEASE_BYTES_MIN && pages_start < pages_end {
+            let head = (pages_start - address) as usize;
+            let tail = (address + bytes - pages_end) as usize;
+            let pages = (pages_end - pages_start) as usize;
+            // SAFETY: head, pages and tail are the parts of the range that `locate` checked, in order; the pages are
+            // whole ones of a private anonymous mapping, which read as zeroes after `DONTNEED`.
+            unsafe {
+                std::ptr::write_bytes(start, 0, head);
+                if rustix::mm::madvise(start.add(head).cast(), pages, Advice::LinuxDontNeed).is_err() {
+                    std::ptr::write_bytes(start.add(head), 0, pages);
+                }
+                std::ptr::write_bytes(start.add(head + pages), 0, tail);
+            }
+        } else {
+            // SAFETY: `locate` checked that the range lies in the mapping.
+            unsafe { std::ptr::write_bytes(start, 0, bytes as usize) };
+        }
+        Ok(())
     }
 }
 
@@ -190,6 +226,10 @@ impl Store for RamStore {
         let from = self.locate(bank, address, into.len() as u64)?;
         if !self.written[bank].any(address, into.len() as u64) {
             into.fill(0);
+            return Ok(Progress::Done);
+        }
+        if !self.is_settled(bank, address, into.len() as u64) {
+            self.read_unsettled(bank, address, into);
             return Ok(Progress::Done);
         }
         // SAFETY: `locate` checked that the range lies in the mapping; `into` is a Rust slice and so not part of it.
@@ -219,6 +259,16 @@ impl Store for RamStore {
     #[inline]
     fn read_shared(&mut self, bank: usize, address: u64, into: &mut SharedSpan<'_>) -> Result<Progress, StoreError> {
         let from = self.locate(bank, address, into.len() as u64)?;
+        if !self.written[bank].any(address, into.len() as u64) {
+            into.clear();
+            return Ok(Progress::Done);
+        }
+        if !self.is_settled(bank, address, into.len() as u64) {
+            let mut bytes = vec![0; into.len()];
+            self.read_unsettled(bank, address, &mut bytes);
+            into.copy_from(&bytes);
+            return Ok(Progress::Done);
+        }
         // SAFETY: `locate` checked that the range lies in the mapping, which is private and so shared with nobody.
         unsafe { into.copy_from_raw(from) };
         Ok(Progress::Done)
@@ -233,31 +283,30 @@ impl Store for RamStore {
     fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError> {
         let into = self.locate(bank, address, from.len() as u64)?;
         self.written[bank].mark(address, from.len() as u64);
+        if !self.is_settled(bank, address, from.len() as u64) {
+            let ahead = self.ahead.as_mut().expect("chunks are made with it");
+            let written = self.chunks[bank].write(&self.banks[bank], ahead, address, from);
+            return if written { Ok(Progress::Done) } else { Err(StoreError::Full) };
+        }
         // SAFETY: `locate` checked that the range lies in the mapping; `from` is a Rust slice and so not part of it.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
         Ok(Progress::Done)
     }
 
     fn zero(&mut self, bank: usize, address: u64, bytes: u64) -> Result<Progress, StoreError> {
-        let start = self.locate(bank, address, bytes)?;
-        let pages_start = address.next_multiple_of(PAGE_BYTES);
-        let pages_end = (address + bytes) / PAGE_BYTES * PAGE_BYTES;
-        if bytes >= RELEASE_BYTES_MIN && pages_start < pages_end {
-            let head = (pages_start - address) as usize;
-            let tail = (address + bytes - pages_end) as usize;
-            let pages = (pages_end - pages_start) as usize;
-            // SAFETY: head, pages and tail are the parts of the range that `locate` checked, in order; the pages are
-            // whole ones of a private anonymous mapping, which read as zeroes after `DONTNEED`.
-            unsafe {
-                std::ptr::write_bytes(start, 0, head);
-                if rustix::mm::madvise(start.add(head).cast(), pages, Advice::LinuxDontNeed).is_err() {
-                    std::ptr::write_bytes(start.add(head), 0, pages);
-                }
-                std::ptr::write_bytes(start.add(head + pages), 0, tail);
+        self.locate(bank, address, bytes)?;
+        if self.chunks.is_empty() {
+            return self.zero_in_place(bank, address, bytes).map(|()| Progress::Done);
+        }
+        for (chunk, part) in parts(address, bytes, CHUNK_BYTES) {
+            let ahead = self.ahead.as_mut().expect("chunks are made with it");
+            if self.chunks[bank].zero(&self.banks[bank], ahead, chunk, part.clone()) {
+                continue;
             }
-        } else {
-            // SAFETY: `locate` checked that the range lies in the mapping.
-            unsafe { std::ptr::write_bytes(start, 0, bytes as usize) };
+            self.zero_in_place(bank, chunk as u64 * CHUNK_BYTES + part.start as u64, part.len() as u64)?;
+            if part.len() as u64 == CHUNK_BYTES {
+                self.chunks[bank].released(chunk);
+            }
         }
         Ok(Progress::Done)
     }
@@ -387,6 +436,81 @@ mod tests {
         assert_eq!(store.zero(0, edge - PAGE_BYTES, 2 * PAGE_BYTES), Ok(Progress::Done));
         assert_eq!(store.read(0, edge - PAGE_BYTES, &mut bytes), Ok(Progress::Done));
         assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+
+    fn ready_ahead(banks: usize, bank_bytes: u64) -> RamStore {
+        let mut store = RamStore::new(banks, bank_bytes).unwrap();
+        store.prefer_huge_pages();
+        store.make_ready_ahead().unwrap();
+        store
+    }
+
+    #[test]
+    fn contract_with_memory_made_ahead() {
+        check_contract(&mut ready_ahead(3, 1 << 20));
+        check_contract(&mut ready_ahead(2, 5 << 20));
+    }
+
+    /// Small writes, large ones, zeroing and reading over chunks of all kinds, with the maker at work meanwhile.
+    #[test]
+    fn same_as_the_model_with_memory_made_ahead() {
+        for seed in 0..6 {
+            let mut checked = Checked::fresh(ready_ahead(2, (7 << 20) + 4096 * seed));
+            checked.run(&mut Random::new(seed), 3000);
+            assert_eq!(checked.blocked, 0);
+        }
+    }
+
+    #[test]
+    fn what_was_scattered_comes_home_and_frames_are_given_back() {
+        let chunks = 40_u64;
+        let mut store = ready_ahead(1, chunks * CHUNK_BYTES);
+        let page = |chunk: u64, page: u64| chunk * CHUNK_BYTES + (page * 37 % 512) * PAGE_BYTES;
+        let bytes = |chunk: u64, page: u64| [(chunk * 7 + page) as u8 | 1; PAGE_BYTES as usize];
+        // Every page of every chunk, chunk after chunk: as scattered as can be.
+        for number in 0..400 {
+            for chunk in 0..chunks {
+                assert_eq!(store.write(0, page(chunk, number), &bytes(chunk, number)), Ok(Progress::Done));
+            }
+        }
+        store.ahead.as_ref().unwrap().maker.settle();
+        let mut read = [0; PAGE_BYTES as usize];
+        for number in 0..400 {
+            for chunk in 0..chunks {
+                assert_eq!(store.read(0, page(chunk, number), &mut read), Ok(Progress::Done));
+                assert!(read == bytes(chunk, number), "page {number} of chunk {chunk}");
+            }
+        }
+        assert_eq!(store.chunks[0].scattered(), 0, "reading brings home what is left");
+        let pieces = store.ahead.as_ref().unwrap().frames.pieces();
+        assert!(pieces <= 17, "{pieces} pieces are held for frames that nobody has");
+        // Zeroed as a whole it is fresh, and its memory is made ready anew.
+        assert_eq!(store.zero(0, 0, chunks * CHUNK_BYTES), Ok(Progress::Done));
+        assert_eq!(store.write(0, 5, &[3]), Ok(Progress::Done));
+        assert_eq!(store.chunks[0].scattered(), 1);
+        assert_eq!(store.read(0, 0, &mut read), Ok(Progress::Done));
+        assert_eq!((read[4], read[5], read[6]), (0, 3, 0));
+    }
+
+    /// A place whose memory is not ready costs what is written; the device does not wait for it, and an idle one does not grow.
+    #[test]
+    fn memory_grows_with_what_is_written() {
+        let mut store = ready_ahead(1, 4 << 30);
+        let resident = || {
+            let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+            status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * PAGE_BYTES
+        };
+        store.ahead.as_ref().unwrap().maker.settle();
+        let before = resident();
+        // One page in each of 2048 chunks: 8 MiB, where a huge page each would take 4 GiB.
+        for chunk in 0..2048 {
+            assert_eq!(store.write(0, chunk * CHUNK_BYTES + 8192, &[1; 4096]), Ok(Progress::Done));
+        }
+        store.ahead.as_ref().unwrap().maker.settle();
+        let grown = resident().saturating_sub(before);
+        // Other tests run in this process.
+        assert!(grown < 1 << 30, "{grown} bytes for 8 MiB");
+        assert_eq!(store.chunks[0].scattered(), 2048);
     }
 
     #[test]
