@@ -18,6 +18,7 @@ pub(crate) mod rest;
 pub(crate) mod rpc;
 pub(crate) mod share;
 pub(crate) mod timed;
+pub(crate) mod version;
 pub(crate) mod wasm;
 
 /// What an app did with a request that it was offered.

@@ -1,0 +1,97 @@
+//! Versions of apps as SPU-OS sees them: what reaches an app that is being replaced, and what ends with a version.
+//!
+//! What always holds: a request that is held is begun by the version that follows, or ended when none does; where one is about to
+//! follow, what a version has not begun does not end with it.
+
+use super::abi;
+use super::os::{Activity, Admission, Machine, Origin, planted};
+use crate::request::{AppNumber, RpcOutcome};
+use std::collections::VecDeque;
+
+impl Machine {
+    /// True for what was begun and is waited for: requests of hosts that have begun, events, and messages while who asked is there. What an
+    /// app does in the background holds nobody up.
+    pub fn is_begun(&self, activity: &Activity) -> bool {
+        match &activity.origin {
+            Origin::Host { .. } => activity.started,
+            Origin::Event { .. } => true,
+            Origin::Spu(origin) => self.activities.get(origin.asked_by).is_some(),
+        }
+    }
+
+    /// Has requests for an app wait, as `admission` says; those that found no free thread as well.
+    pub fn hold_requests(&mut self, number: AppNumber, admission: Admission) {
+        let Some(app) = self.apps.get_mut(number as usize).and_then(Option::as_mut) else { return };
+        app.admission = admission;
+        for waiting in &mut app.waiting {
+            for token in std::mem::take(waiting) {
+                match self.activities.get(token) {
+                    Some(activity) if activity.is_held(admission) => app.held.push(token),
+                    _ => waiting.push_back(token),
+                }
+            }
+        }
+    }
+
+    /// Ends the requests that wait for an app.
+    pub fn end_held(&mut self, number: AppNumber, outcome: RpcOutcome) {
+        let held = self.app(number).map(|app| std::mem::take(&mut app.held)).unwrap_or_default();
+        for token in held {
+            self.end_activity(token, outcome, 0);
+        }
+    }
+
+    /// Ends an app: all its requests are answered with `outcome`, what it waits for is forgotten. Where another version is about to
+    /// follow, requests that it has not begun wait for that.
+    pub fn end_app(&mut self, number: AppNumber, reason: &str, outcome: RpcOutcome) {
+        let Some(app) = self.app(number) else { return };
+        let is_changing = app.admission != Admission::Open;
+        app.ended = Some(reason.to_owned());
+        app.incarnation = app.incarnation.wrapping_add(1);
+        if is_changing {
+            self.hold_requests(number, Admission::Own);
+        }
+        for token in self.activities.keys() {
+            let Some(activity) = self.activities.get(token).filter(|activity| activity.app == number) else { continue };
+            if !is_changing || !activity.is_held(Admission::Own) {
+                self.end_activity(token, outcome, 0);
+            }
+        }
+        if let Some(app) = self.app(number) {
+            app.waiting.iter_mut().for_each(VecDeque::clear);
+        }
+        if planted!(self, KeepsPlaces) {
+            return;
+        }
+        self.end_messages(number);
+        self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
+    }
+
+    /// What an app has put together or has finished, but not sent yet, goes.
+    fn end_messages(&mut self, number: AppNumber) {
+        for handle in self.messages.keys() {
+            if self.messages.get(handle).is_some_and(|message| message.caller.app == number) {
+                self.remove_message(handle);
+            }
+        }
+    }
+
+    /// A version of an app is about to give way: what it still has at work, or has asked itself, is told that it ended; what waits
+    /// for the app is kept for the next.
+    pub fn end_version(&mut self, number: AppNumber) {
+        let Some(app) = self.app(number) else { return };
+        app.incarnation = app.incarnation.wrapping_add(1);
+        for token in self.activities.keys() {
+            let Some(activity) = self.activities.get(token).filter(|activity| activity.app == number) else { continue };
+            if !activity.is_held(Admission::Own) {
+                self.end_activity(token, RpcOutcome::AppEnded, 0);
+            }
+        }
+        self.end_messages(number);
+        self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
+        self.hold_requests(number, Admission::Own);
+        if let Some(app) = self.app(number) {
+            app.waiting.iter_mut().for_each(VecDeque::clear);
+        }
+    }
+}
