@@ -19,7 +19,7 @@ use crate::hre::HreId;
 use crate::interconnect::users_inbox;
 use crate::media::controller::{MediaController, Pending};
 use crate::media::store::{Progress, Store, StoreCompletion, StoreError};
-use crate::metadata::{Attachment, METADATA_VERSION, Metadata, identity};
+use crate::metadata::{METADATA_VERSION, Metadata, identity};
 use crate::model::chosen::ChosenModel;
 use crate::namespace::Namespace;
 use crate::places::Places;
@@ -523,11 +523,6 @@ impl Device {
     /// The namespaces, in order of NSID; a new `Arc` each time the table changes.
     pub fn namespaces(&self) -> Arc<Vec<Namespace>> {
         self.machine.borrow().namespaces.clone()
-    }
-
-    /// Which hosts namespaces are attached to; one that is not listed is open to all hosts. A new `Arc` each time that changes.
-    pub fn attachments(&self) -> Arc<Vec<Attachment>> {
-        self.machine.borrow().attachments.clone()
     }
 
     /// Number of an installed app.

@@ -22,13 +22,14 @@ use crate::device::{Device, JobDone};
 use crate::hre::HreId;
 use crate::media::controller::Pending;
 use crate::media::store::{Progress, StoreError};
-use crate::metadata::Metadata;
+use crate::metadata::{Attachment, Metadata};
 use crate::namespace::CommandSet;
 use crate::request::AppNumber;
 use crate::spu::wasm::CompiledModule;
 use crate::statistics::{AppStatistics, Statistics};
 use commit::Commits;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use transaction::{Asker, Transaction, Work};
 
 /// How long an app's requests may take to drain, and an app to leave its state clean.
@@ -130,6 +131,11 @@ impl Device {
     /// What the transports want to add to [`crate::control::STATISTICS`], under the key `transport`.
     pub fn set_front_statistics(&mut self, front: Box<dyn Fn() -> serde_json::Value>) {
         self.service.front = Some(front);
+    }
+
+    /// Which hosts namespaces are attached to; one that is not listed is open to all hosts. A new `Arc` each time that changes.
+    pub fn attachments(&self) -> Arc<Vec<Attachment>> {
+        self.machine.borrow().attachments.clone()
     }
 
     /// Takes back what came of a job.

@@ -191,6 +191,8 @@ impl Device {
                 }
                 Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, machine, caller))),
             };
+            // What it printed was within its own budget.
+            self.machine.borrow_mut().meter.take();
             match instance {
                 Ok(instance) => instances.push(Some(instance)),
                 Err(why) => made = Err(why),

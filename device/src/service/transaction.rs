@@ -16,7 +16,7 @@ use crate::media::store::StoreError;
 use crate::namespace::CommandSet;
 use crate::request::{AppNumber, RpcOutcome};
 use crate::spu::abi;
-use crate::spu::os::{Admission, RegionCall};
+use crate::spu::os::{Activity, Admission, RegionCall};
 
 /// Most transactions at once, but for apps' calls for regions and what the service itself has begun.
 pub const TRANSACTIONS_MAX: usize = 4096;
@@ -326,7 +326,8 @@ impl Device {
             return false;
         }
         let mut tokens = machine.activities.keys().into_iter();
-        tokens.any(|token| machine.activities.get(token).is_some_and(|activity| activity.is_begun_of(number)))
+        let is_begun = |activity: &Activity| activity.app == number && machine.is_begun(activity);
+        tokens.any(|token| machine.activities.get(token).is_some_and(is_begun))
     }
 
     /// An app takes no new requests of hosts from now on; they wait.
@@ -463,12 +464,12 @@ impl Device {
         let asker = Asker::Import { group, app };
         let (name, share) = {
             let machine = self.machine.borrow();
-            let Some(state) = machine.apps.get(app as usize).and_then(Option::as_ref) else {
-                drop(machine);
-                return self.machine.borrow_mut().end_one(group, crate::spu::abi::ERROR_ENDED.into(), None);
-            };
+            let state = machine.apps.get(app as usize).and_then(Option::as_ref);
             let most = machine.config.user_region_bytes_max;
-            (state.name.clone(), state.owner.map(|owner| (crate::protection::user_app_name(owner, ""), most)))
+            let share = state.and_then(|state| state.owner);
+            let share = share.map(|owner| (crate::protection::user_app_name(owner, ""), most));
+            // An app that is gone has no name that the metadata know.
+            (state.map(|state| state.name.clone()).unwrap_or_default(), share)
         };
         match bank_bytes {
             None => self.transact(asker, Change::FreeRegion { app: name, id }, Work::GivingUp),

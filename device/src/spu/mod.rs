@@ -4,7 +4,6 @@ pub mod abi;
 pub(crate) mod accelerate;
 mod costs;
 pub(crate) mod dma;
-mod ending;
 pub(crate) mod group;
 mod jam;
 mod limits;
@@ -19,6 +18,7 @@ pub(crate) mod rest;
 pub(crate) mod rpc;
 pub(crate) mod share;
 pub(crate) mod timed;
+pub(crate) mod version;
 pub(crate) mod wasm;
 
 /// What an app did with a request that it was offered.

@@ -146,11 +146,6 @@ impl Activity {
             (Origin::Spu(origin), Admission::Own) => !self.started && origin.sender.app != self.app,
         }
     }
-
-    /// True for what an app has begun, or has to do on behalf of what was begun.
-    pub fn is_begun_of(&self, app: AppNumber) -> bool {
-        self.app == app && (self.started || !matches!(self.origin, Origin::Host { .. }))
-    }
 }
 
 /// An installed app, as far as SPU-OS knows it.

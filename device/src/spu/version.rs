@@ -1,14 +1,24 @@
-//! How apps and versions of apps end, and how requests wait for the version that follows.
+//! Versions of apps as SPU-OS sees them: what reaches an app that is being replaced, and what ends with a version.
 //!
-//! Invariants: whatever an app had at work is answered when it ends; what waits for a version that follows is in `held`, and stays there
-//! until it is let go or ended; an app that has ended has nothing in messages and upcalls.
+//! What always holds: a request that is held is begun by the version that follows, or ended when none does; where one is about to
+//! follow, what a version has not begun does not end with it.
 
 use super::abi;
-use super::os::{Admission, Machine, planted};
+use super::os::{Activity, Admission, Machine, Origin, planted};
 use crate::request::{AppNumber, RpcOutcome};
 use std::collections::VecDeque;
 
 impl Machine {
+    /// True for what was begun and is waited for: requests of hosts that have begun, events, and messages while who asked is there. What an
+    /// app does in the background holds nobody up.
+    pub fn is_begun(&self, activity: &Activity) -> bool {
+        match &activity.origin {
+            Origin::Host { .. } => activity.started,
+            Origin::Event { .. } => true,
+            Origin::Spu(origin) => self.activities.get(origin.asked_by).is_some(),
+        }
+    }
+
     /// One of the events that somebody waits for has been answered, or had no place.
     pub fn watched(&mut self, watch: u32) {
         let Some(left) = self.watches.get_mut(&watch) else { return };
