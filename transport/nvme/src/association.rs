@@ -139,6 +139,13 @@ impl<B: Backend> Subsystem<B> {
         self.next_timer_ns
     }
 
+    /// The transport has handed in all that had come until then: whoever should have sent something by then may be ended for it, and
+    /// from now on nobody for what should have come later, until this is called again.
+    #[inline]
+    pub fn judge_by(&mut self, looked_ns: u64) {
+        self.judged_ns = Some(looked_ns);
+    }
+
     /// Sets the timer to go off by then.
     pub(crate) fn set_timer(&mut self, at_ns: u64) {
         self.next_timer_ns = self.next_timer_ns.min(at_ns);
@@ -146,7 +153,7 @@ impl<B: Backend> Subsystem<B> {
 
     /// Ends what has waited too long: associations without keep alive, parked Receives.
     pub(crate) fn expire(&mut self) {
-        let now_ns = self.now_ns;
+        let now_ns = self.judged_ns.unwrap_or(self.now_ns);
         let expired: Vec<u16> = self
             .controllers
             .values()

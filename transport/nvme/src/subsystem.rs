@@ -141,6 +141,8 @@ pub struct Subsystem<B> {
     /// Connections with parked Receives.
     pub(crate) receiving: Vec<u16>,
     pub(crate) next_timer_ns: u64,
+    /// Until when the transport has handed in all that had come; `None`: it always has.
+    pub(crate) judged_ns: Option<u64>,
     pub(crate) submitted: bool,
     pub(crate) started_ns: u64,
     /// True under a clock with a model, which is told the time before it is handed something.
@@ -187,6 +189,7 @@ impl<B: Backend> Subsystem<B> {
             next_spu: 0,
             receiving: Vec::new(),
             next_timer_ns: u64::MAX,
+            judged_ns: None,
             submitted: false,
             started_ns: now_ns,
             timed,
@@ -388,7 +391,7 @@ impl<B: Backend> Subsystem<B> {
         if !self.receiving.is_empty() {
             self.deliver_upcalls();
         }
-        if self.now_ns >= self.next_timer_ns {
+        if self.judged_ns.unwrap_or(self.now_ns) >= self.next_timer_ns {
             self.expire();
         }
         let retry_ns = self.ready_retry_ns();

@@ -203,8 +203,8 @@ impl<B: Backend> Server<B> {
             if self.now_ns >= self.judge_at_ns || self.now_ns >= self.subsystem.timer_ns() {
                 // Nobody is judged by what lies unread: after a pause of this process all of it is old.
                 self.read_all(&mut readable)?;
+                self.subsystem.judge_by(self.now_ns);
                 self.check_time_limits();
-                active = true;
             }
             let (worked, wake_ns) = self.work();
             active |= worked | self.subsystem.backend_mut().front_was_active();
@@ -221,11 +221,15 @@ impl<B: Backend> Server<B> {
                 std::hint::spin_loop();
                 continue;
             }
-            self.hot.clear();
             let wake_ns = wake_ns.map(|at_ns| at_ns - early_ns);
             if self.has_to_resume() {
                 continue;
             }
+            if self.read_all(&mut readable)? {
+                continue;
+            }
+            self.hot.clear();
+            self.subsystem.judge_by(self.now_ns);
             let judge_at_ns = self.check_time_limits();
             if self.has_to_resume() {
                 // Somebody was ended: there is room for others.
@@ -257,8 +261,8 @@ impl<B: Backend> Server<B> {
         self.now_ns
     }
 
-    /// Asks the kernel what is ready; accepts, and puts readable connections into `readable`.
-    fn poll(&mut self, sleep_ns: Option<u64>, readable: &mut Vec<usize>) -> Result<(), ServeError> {
+    /// Asks the kernel what is ready; accepts, and puts readable connections into `readable`. False where there was nothing.
+    fn poll(&mut self, sleep_ns: Option<u64>, readable: &mut Vec<usize>) -> Result<bool, ServeError> {
         let timeout = sleep_ns.map(|nanoseconds| rustix::event::Timespec {
             tv_sec: (nanoseconds / 1_000_000_000) as i64,
             tv_nsec: (nanoseconds % 1_000_000_000) as i64,
@@ -274,6 +278,7 @@ impl<B: Backend> Server<B> {
         if sleep_ns != Some(0) {
             self.tick();
         }
+        let came = !events.is_empty();
         for event in events {
             match event.data.u64() {
                 TOKEN_WAKE => self.shared.wake.drain(),
@@ -293,7 +298,7 @@ impl<B: Backend> Server<B> {
                 }
             }
         }
-        Ok(())
+        Ok(came)
     }
 
     #[inline]

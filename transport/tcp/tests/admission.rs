@@ -2,7 +2,10 @@
 
 mod common;
 
-use std::io::Write as _;
+use std::io::{BufRead as _, Read as _, Write as _};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -10,7 +13,7 @@ use willow_device::DeviceConfig;
 use willow_nvme::config::{CONTROLLERS_MAX, NQN_DISCOVERY};
 use willow_wire::pdu::{Data, Pdu};
 use willow_wire::spec::log::{self, GetLogPage};
-use willow_wire::spec::{Sgl, SubmissionEntry};
+use willow_wire::spec::{Sgl, SubmissionEntry, opcode};
 
 /// What a peer that proved nothing may make the target hold.
 const UNPROVED_BYTES: u64 = 1 << 20;
@@ -86,18 +89,15 @@ fn idle_discovery_controllers_lock_nobody_out() {
     server.settles(true);
 }
 
-/// Writes whose data never come, until every buffer that this host gets is taken; how many it asked for.
-fn hoard(io: &mut Peer) -> u16 {
-    let writes = [(1024, 8), (64, 40), (4, 40)];
-    let mut cid = 0;
-    for (blocks, count) in writes {
-        for _ in 0..count {
-            io.command(&write(cid, 0, blocks, Sgl::transport(blocks * 4096)), &[]);
-            cid += 1;
-        }
+/// Writes whose data never come, which together take a budget of [`BUDGET_BYTES`] to the last buffer where they are let.
+fn hoard(io: &mut Peer) {
+    let blocks = [1024, 1024, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2].into_iter().chain([1; 100]);
+    for (cid, blocks) in (0..).zip(blocks) {
+        io.command(&write(cid, 0, blocks, Sgl::transport(blocks * 4096)), &[]);
     }
     assert!(matches!(io.next().unwrap().pdu, Pdu::ReadyToTransfer(_)));
-    cid
+    // Until the target has read all of it, or as much as it reads.
+    std::thread::sleep(Duration::from_millis(100));
 }
 
 /// A write whose data are asked for, to its end.
@@ -240,4 +240,66 @@ fn time_limits_hold_while_others_keep_the_target_busy() {
     while silent.next().is_some() {}
     assert!(!busy.is_finished(), "it was ended after {:?}, by the end of the load", begun.elapsed());
     busy.join().unwrap();
+}
+
+/// Names the environment variable by which this program is told to serve, and do nothing else.
+const SERVE_VARIABLE: &str = "WILLOW_TEST_SERVES";
+
+/// No test by itself: the process that another test stops.
+#[test]
+fn a_process_that_serves() {
+    if std::env::var_os(SERVE_VARIABLE).is_some() {
+        let server = serve();
+        println!("\nserves at {}", server.address);
+        // Ends with whoever started it.
+        let _ = std::io::stdin().read(&mut [0]);
+    }
+}
+
+#[test]
+fn keep_alives_that_came_in_a_pause_count() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_process_that_serves", "--nocapture"])
+        .env(SERVE_VARIABLE, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    let address =
+        lines.by_ref().map_while(Result::ok).find_map(|line| Some(line.strip_prefix("serves at ")?.to_owned()));
+    let address: std::net::SocketAddr = address.expect("it serves").parse().unwrap();
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+    };
+    // Something else goes on all the time, so that the target does not ask the kernel who has something at each turn.
+    let (_other_admin, mut busy, _) = Peer::with_queue(address, false);
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = over.clone();
+    let load = std::thread::spawn(move || {
+        while !is_over.load(Ordering::Relaxed) {
+            assert!(busy.ask(&read(1, 0, 1, 4096), &[]).status.is_success());
+        }
+    });
+    let (mut admin, _) = Host { keep_alive_ms: 600, ..Host::default() }.admin(address);
+    for round in 0..8 {
+        signal("-STOP");
+        for _ in 0..6 {
+            std::thread::sleep(Duration::from_millis(200));
+            admin.command(&SubmissionEntry::new(opcode::admin::KEEP_ALIVE).with_cid(1), &[]);
+        }
+        signal("-CONT");
+        for _ in 0..6 {
+            let came = admin.next().unwrap_or_else(|| panic!("round {round}: the association ended"));
+            let Pdu::Response(completion) = came.pdu else { panic!("a response") };
+            assert!(completion.status.is_success(), "{completion:?}");
+        }
+    }
+    // It ends all the same where none come.
+    assert!(admin.next().is_none());
+    over.store(true, Ordering::Relaxed);
+    load.join().unwrap();
+    drop(child.stdin.take());
+    lines.map_while(Result::ok).for_each(drop);
+    assert!(child.wait().unwrap().success());
 }

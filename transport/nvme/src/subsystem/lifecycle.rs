@@ -78,14 +78,14 @@ impl<B: Backend> Subsystem<B> {
             && let Some(found) = self.find(nsid)
         {
             let counters = &mut self.namespaces[found].counters;
-            if status.is_success() {
+            if status.is_success() || status::is_answer(status) {
                 counters.record(direction, u64::from(bytes), elapsed_ns);
             } else {
                 counters.errors += 1;
                 counters.media_errors += u64::from(status::is_media_error(status));
             }
         }
-        if !status.is_success() {
+        if !status.is_success() && !status::is_answer(status) {
             let csi = u8::from(self.find(nsid).is_some_and(|found| self.namespaces[found].view.set == CommandSet::Kv));
             self.log_error(
                 index,

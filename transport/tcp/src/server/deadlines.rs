@@ -11,12 +11,14 @@ use willow_nvme::Backend;
 use willow_wire::pdu::PduError;
 
 impl<B: Backend> Server<B> {
-    /// Reads what lies in all sockets, as far as they may be read from and within a bound.
-    pub(super) fn read_all(&mut self, readable: &mut Vec<usize>) -> Result<(), super::ServeError> {
+    /// Reads what lies in all sockets, as far as they may be read from and within a bound; false where there was nothing.
+    pub(super) fn read_all(&mut self, readable: &mut Vec<usize>) -> Result<bool, super::ServeError> {
+        let mut came = false;
         for _ in 0..READ_ALL_ROUNDS_MAX {
             readable.clear();
-            self.poll(Some(0), readable)?;
-            if readable.is_empty() {
+            let some = self.poll(Some(0), readable)?;
+            came |= some;
+            if !some || readable.is_empty() {
                 break;
             }
             for index in readable.drain(..) {
@@ -30,7 +32,7 @@ impl<B: Backend> Server<B> {
                 self.subsystem.postpone_keep_alive(connection.id);
             }
         }
-        Ok(())
+        Ok(came)
     }
 
     /// The first time limit of a connection that is not its own to wait for: when, and what is said of it (`None`: it had its time
