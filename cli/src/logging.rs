@@ -219,4 +219,25 @@ mod tests {
         assert!((LINES_A_SECOND_MAX..=2 * LINES_A_SECOND_MAX + 1).contains(&said), "{said}");
         assert!(text.contains("something else") && text.contains(" were left out"), "{text}");
     }
+
+    #[test]
+    fn an_output_that_nobody_reads_is_not_waited_for() {
+        // A pipe, which blocks when it is full, as standard error may be.
+        let (mut read, write) = std::io::pipe().unwrap();
+        let lines = Lines::start(write).unwrap();
+        const LINES: usize = 5000;
+        let (done, written) = sync_channel(1);
+        std::thread::spawn(move || {
+            (0..LINES).for_each(|number| lines.put(format!("line {number} {}\n", "of the log ".repeat(20)).into()));
+            done.send(()).unwrap();
+        });
+        written.recv_timeout(Duration::from_secs(20)).expect("who logs does not wait");
+        // The other end is read from at last: what is missing is told.
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut read, &mut text).unwrap();
+        let written = text.lines().filter(|line| line.starts_with("line ")).count();
+        let told = |line: &str| line.split(" lines of the log were left out").next()?.parse::<usize>().ok();
+        assert!(written < LINES);
+        assert_eq!(written + text.lines().filter_map(told).sum::<usize>(), LINES);
+    }
 }
