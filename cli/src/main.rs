@@ -136,7 +136,9 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    match run(command_line.command) {
+    let outcome = run(command_line.command);
+    logging::finish();
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("willow: {failure}");

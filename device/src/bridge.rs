@@ -61,6 +61,8 @@ pub(crate) struct Bridge {
     pub transfers: Slab<Transfer>,
     pub accounts: Accounts,
     pub completions: VecDeque<HostCompletion>,
+    /// Ends of requests whose endpoint was closed meanwhile, where somebody wants to know of them.
+    pub drained: Option<VecDeque<HostCompletion>>,
     /// Upcalls in all queues.
     upcalls: usize,
     /// What completions are dated with.
@@ -76,6 +78,7 @@ impl Bridge {
             transfers: Slab::new(TRANSFERS_MAX),
             accounts,
             completions: VecDeque::new(),
+            drained: None,
             upcalls: 0,
             now_ns: 0,
             in_flight_max,
@@ -197,6 +200,8 @@ impl Bridge {
         }
         if open {
             self.completions.push_back(completion);
+        } else if let Some(drained) = &mut self.drained {
+            drained.push_back(completion);
         }
     }
 
@@ -223,7 +228,7 @@ impl Bridge {
     /// True where the host has something to fetch.
     #[inline]
     pub fn has_news(&self) -> bool {
-        !self.completions.is_empty() || self.upcalls > 0
+        !self.completions.is_empty() || self.upcalls > 0 || self.drained.as_ref().is_some_and(|ends| !ends.is_empty())
     }
 
     /// Queues an upcall; false where the endpoint is gone or has `most`.

@@ -96,6 +96,7 @@ fn stop_on(mut signals: Signals, handle: ServerHandle) -> Outcome<()> {
         }
         if arrived.next().is_some() {
             tracing::warn!("ended at once, as a second signal asked for");
+            logging::finish();
             std::process::exit(1);
         }
     };

@@ -13,6 +13,22 @@ impl Device {
         Some(hre)
     }
 
+    /// True where an endpoint is open.
+    pub fn is_open(&mut self, hre: HreId) -> bool {
+        self.machine.borrow_mut().bridge.is_open(hre)
+    }
+
+    /// From now on the ends of requests whose endpoint was closed meanwhile are kept for [`Device::drained`], so that who made
+    /// them knows when their buffers are free. To be fetched after each [`Device::run`].
+    pub fn keep_drained(&mut self) {
+        self.machine.borrow_mut().bridge.drained.get_or_insert_default();
+    }
+
+    /// The next end of a request whose endpoint was closed before it ended.
+    pub fn drained(&mut self) -> Option<HostCompletion> {
+        self.machine.borrow_mut().bridge.drained.as_mut()?.pop_front()
+    }
+
     /// Ends a queue: what it has in flight is drained and its completions are dropped.
     pub fn close_hre(&mut self, hre: HreId) {
         let mut machine = self.machine.borrow_mut();

@@ -8,6 +8,7 @@ use willow_wire::spec::log::GetLogPage;
 use willow_wire::spec::opcode::admin;
 use willow_wire::spec::{Status, SubmissionEntry, feature as fid, log};
 
+use crate::account::{UNPROVED, Use};
 use crate::backend::Backend;
 use crate::command::{self, Command, Data, NSID_ALL};
 use crate::config::*;
@@ -16,7 +17,7 @@ use crate::identify::{self, ControllerView, IDENTIFY_BYTES};
 use crate::log_page;
 use crate::queue::{Association, State};
 use crate::status::Failure;
-use crate::subsystem::{Fetch, Next, Subsystem};
+use crate::subsystem::{ConnectionId, Next, Subsystem};
 use crate::ticket::is_for_users;
 
 /// What an admin command that is done at once ends with.
@@ -49,9 +50,15 @@ impl<B: Backend> Subsystem<B> {
     ) -> Next {
         let cntlid = association.controller;
         let now_ns = self.now_ns;
+        // What goes to the host needs a buffer before anything is done (bits 1:0 of an opcode: the direction).
+        let answer_bytes = entry.sgl().length.min(self.answer_bytes_max(cntlid));
+        if entry.opcode() & 3 == 2 && !self.has_room(index, answer_bytes) {
+            return Next::Wait;
+        }
         let Some(controller) = self.controllers.get_mut(&cntlid) else {
             return Next::Violation("the controller is gone");
         };
+        controller.commanded_ns = now_ns;
         let discovery = controller.discovery;
         // Commands that do not end at once, or need the queue.
         let outcome = if !controller.is_ready() {
@@ -99,7 +106,7 @@ impl<B: Backend> Subsystem<B> {
         match outcome {
             Ok(answer) => {
                 if let Some(place) = self.begin(index, entry) {
-                    let payload = answer.data.map(|data| self.payload_of(&data));
+                    let payload = answer.data.map(|data| self.payload_of(index, &data));
                     self.complete(index, place, Status::SUCCESS, u64::from(answer.result), payload);
                 }
             }
@@ -121,32 +128,45 @@ impl<B: Backend> Subsystem<B> {
     /// Admin commands with data from the host take them from the capsule: it holds all that any of them has (NVMe/TCP 3.3.2.2).
     /// A host that wants to be asked for them instead is asked, and the command done when they are there.
     fn fetch_admin(&mut self, index: u16, entry: &SubmissionEntry, bytes: u32) -> Next {
-        let Some(buffer) = self.pool.take(bytes as usize + 64) else { return Next::Wait };
-        let Some(place) = self.begin(index, entry) else {
-            self.pool.give(buffer);
-            return Next::Taken;
-        };
-        let mut buffer = buffer;
-        // The entry waits in front of its data.
-        buffer[..64].copy_from_slice(&entry.0);
-        if let Some(queue) = self.queues[usize::from(index)].as_mut() {
-            let slot = &mut queue.slots[usize::from(place)];
-            slot.state = State::Fetching;
-            slot.command =
-                Some(Command { nsid: entry.nsid(), operation: command::Operation::Admin, data: Data::Fetch(bytes) });
+        let whole_bytes = bytes + ADMIN_ENTRY_BYTES as u32;
+        let is_unproved = self.queues[usize::from(index)].as_ref().is_some_and(|queue| queue.account == UNPROVED);
+        if is_unproved && !self.has_room(index, whole_bytes) {
+            return Next::Wait;
         }
-        Next::Fetch(Fetch { slot: place, cid: entry.cid(), buffer, start: 64, bytes })
+        let Some(place) = self.begin(index, entry) else { return Next::Taken };
+        let command = Command { nsid: entry.nsid(), operation: command::Operation::Admin, data: Data::Fetch(bytes) };
+        match self.take_buffer(index, whole_bytes, Use::Fetch) {
+            Some(buffer) => match self.start(index, place, entry.cid(), command, Some(*entry), buffer) {
+                Some(fetch) => Next::Fetch(fetch),
+                None => Next::Taken,
+            },
+            None => {
+                if let Some(queue) = self.queues[usize::from(index)].as_mut() {
+                    queue.slots[usize::from(place)].entry = Some(Box::new(*entry));
+                }
+                self.wait_for_buffer(index, place, command, Use::Fetch);
+                Next::Taken
+            }
+        }
+    }
+
+    /// Longest answer of an admin command of a controller.
+    fn answer_bytes_max(&self, cntlid: u16) -> u32 {
+        match self.controllers.get(&cntlid) {
+            Some(controller) if controller.discovery => 4096 << DISCOVERY_MDTS,
+            _ => TRANSFER_BYTES_MAX,
+        }
     }
 
     /// Does an admin command whose data have been fetched.
     pub(crate) fn execute_admin(&mut self, index: u16, place: u16, bytes: u32, buffer: Vec<u8>) {
         let mut raw = [0; 64];
-        raw.copy_from_slice(&buffer[..64]);
+        raw.copy_from_slice(&buffer[..ADMIN_ENTRY_BYTES]);
         let bytes = bytes as usize;
         // As if they had come in the capsule.
         let entry = SubmissionEntry(raw).with_sgl(willow_wire::spec::Sgl::in_capsule(0, bytes as u32));
-        let data = buffer[64..64 + bytes].to_vec();
-        self.pool.give(buffer);
+        let data = buffer[ADMIN_ENTRY_BYTES..ADMIN_ENTRY_BYTES + bytes].to_vec();
+        self.give(index, buffer);
         let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
         let Some(association) = queue.association else { return };
         // Its identifier and place go back; handing it in again takes them again, and does not move the head twice.
@@ -298,7 +318,7 @@ impl<B: Backend> Subsystem<B> {
 
     fn get_log_page(&mut self, index: u16, cntlid: u16, entry: &SubmissionEntry) -> Result<Vec<u8>, Failure> {
         let wanted = GetLogPage::from_entry(entry);
-        if wanted.bytes > u64::from(TRANSFER_BYTES_MAX) {
+        if wanted.bytes > u64::from(self.answer_bytes_max(cntlid)) {
             return Err(Failure::field(40));
         }
         command::data_to_host(entry, Some(wanted.bytes))?;
@@ -456,6 +476,14 @@ impl<B: Backend> Subsystem<B> {
             State::Device => {
                 let tag = self.tag(index, place);
                 u32::from(!self.backend.abort(association.hre, tag))
+            }
+            State::Waiting | State::Ready => {
+                let connection = ConnectionId { index, generation: queue.generation };
+                for ready in self.accounts.forget(queue.account, connection, Some(place)) {
+                    self.give(index, ready.request.buffer);
+                }
+                self.complete(index, place, Status::ABORT_REQUESTED, 0, None);
+                0
             }
             State::Parked => {
                 queue.parked.retain(|other| *other != place);

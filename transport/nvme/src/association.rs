@@ -7,9 +7,9 @@ use willow_wire::spec::Status;
 use willow_wire::spec::property::csts;
 
 use crate::backend::Backend;
-use crate::config::CONTROLLERS_MAX;
+use crate::config::*;
 use crate::controller::Controller;
-use crate::queue::{Queue, State};
+use crate::status::Failure;
 use crate::subsystem::{ConnectionId, Subsystem};
 
 impl<B: Backend> Subsystem<B> {
@@ -28,21 +28,58 @@ impl<B: Backend> Subsystem<B> {
         }
     }
 
+    /// Where there are as many controllers whose hosts proved nothing as may be, discovery controllers among them, the one that got no
+    /// command for longest makes way.
+    pub(crate) fn make_way_for_unproved(&mut self) {
+        let unproved = || self.controllers.values().filter(|one| !one.proved);
+        if unproved().count() < UNPROVED_CONTROLLERS_MAX {
+            return;
+        }
+        let oldest = unproved().min_by_key(|one| one.commanded_ns).map(|one| one.cntlid);
+        if let Some(cntlid) = oldest {
+            self.end_controller(
+                cntlid,
+                "idle for longest of too many discovery controllers and hosts that proved nothing",
+            );
+        }
+    }
+
+    /// Whether a host may have one more queue, and with an admin queue one more controller: as many as are left for others, so
+    /// that no host takes them all.
+    pub(crate) fn check_host_share(&self, index: u16, qid: u16, host_nqn: &str) -> Result<(), Failure> {
+        let busy = Err(Failure::retryable(Status::CONNECT_CONTROLLER_BUSY));
+        let account = self.accounts.find(host_nqn);
+        let is_counted = self.queues[usize::from(index)].as_ref().is_some_and(|queue| Some(queue.account) == account);
+        let own = account.map_or(0, |account| self.accounts.of(account).connections as usize);
+        let left = (CONNECTIONS_MAX - UNPROVED_CONNECTIONS_MAX).saturating_sub(self.accounts.host_connections());
+        if own >= left && !is_counted {
+            return busy;
+        }
+        if qid != 0 {
+            return Ok(());
+        }
+        let share = self.share_of(host_nqn);
+        let proved = || self.controllers.values().filter(|one| one.proved);
+        let left = (CONTROLLERS_MAX - UNPROVED_CONTROLLERS_MAX).saturating_sub(proved().count());
+        let own = proved().filter(|one| self.share_of(&one.host_nqn) == share).count();
+        if own >= left { busy } else { Ok(()) }
+    }
+
+    /// The host whose share a controller's host takes of: its own, or of a ticket that of the host which asked for it.
+    fn share_of<'a>(&'a self, host_nqn: &'a str) -> &'a str {
+        let issuer = self.tickets.get(host_nqn).and_then(|ticket| self.controllers.get(&ticket.issuer));
+        issuer.map_or(host_nqn, |issuer| &issuer.host_nqn)
+    }
+
     /// Ends a connection's queue, and with an admin queue its controller. The connection stays, without a queue.
     pub(crate) fn detach(&mut self, index: u16) {
+        let Some(queue) = self.queues[usize::from(index)].as_ref() else { return };
+        let (Some(association), generation) = (queue.association, queue.generation) else { return };
+        self.abandon(ConnectionId { index, generation });
         let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
-        let Some(association) = queue.association.take() else { return };
-        let mut in_device = 0;
-        for slot in &queue.slots {
-            if slot.state == State::Device {
-                in_device += u32::from(!matches!(slot.work, crate::work::Work::Nothing));
-                self.pool.lost(slot.buffer_bytes as usize);
-            }
-        }
-        *queue = Queue::new(queue.generation, queue.local);
+        *queue = queue.without_association();
         self.receiving.retain(|other| *other != index);
         self.backend.close_hre(association.hre);
-        self.count_out_of_device(in_device);
         self.submitted = true;
         // Completions of it that were not taken yet have nowhere to go; the transport gives their buffers back.
         let Some(controller) = self.controllers.get_mut(&association.controller) else { return };
@@ -85,6 +122,30 @@ impl<B: Backend> Subsystem<B> {
         }
     }
 
+    /// The transport may not read from a connection now: a keep alive may lie there, so that its timer starts again.
+    pub fn postpone_keep_alive(&mut self, connection: ConnectionId) {
+        let now_ns = self.now_ns;
+        let association = self.queue(connection).and_then(|queue| queue.association);
+        if let Some(association) = association.filter(|association| association.qid == 0)
+            && let Some(controller) = self.controllers.get_mut(&association.controller)
+        {
+            controller.keep_alive_ns = now_ns;
+        }
+    }
+
+    /// When something has waited too long next: what hosts sent until then is to be handed in before [`Subsystem::run`].
+    #[inline]
+    pub fn timer_ns(&self) -> u64 {
+        self.next_timer_ns
+    }
+
+    /// The transport has handed in all that had come until then: whoever should have sent something by then may be ended for it, and
+    /// from now on nobody for what should have come later, until this is called again.
+    #[inline]
+    pub fn judge_by(&mut self, looked_ns: u64) {
+        self.judged_ns = Some(looked_ns);
+    }
+
     /// Sets the timer to go off by then.
     pub(crate) fn set_timer(&mut self, at_ns: u64) {
         self.next_timer_ns = self.next_timer_ns.min(at_ns);
@@ -92,7 +153,7 @@ impl<B: Backend> Subsystem<B> {
 
     /// Ends what has waited too long: associations without keep alive, parked Receives.
     pub(crate) fn expire(&mut self) {
-        let now_ns = self.now_ns;
+        let now_ns = self.judged_ns.unwrap_or(self.now_ns);
         let expired: Vec<u16> = self
             .controllers
             .values()

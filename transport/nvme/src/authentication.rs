@@ -237,8 +237,12 @@ impl<B: Backend> Subsystem<B> {
         capsule: &[u8],
     ) -> Next {
         let now_ns = self.now_ns;
+        let is_receive = entry.fabrics_type() == opcode::fabrics::AUTHENTICATION_RECEIVE;
+        if is_receive && !self.has_room(index, entry.sgl().length.min(MESSAGE_BYTES_MAX as u32)) {
+            return Next::Wait;
+        }
         if let Some(controller) = self.controllers.get_mut(&association.controller) {
-            controller.keep_alive_ns = now_ns;
+            (controller.keep_alive_ns, controller.commanded_ns) = (now_ns, now_ns);
         }
         let outcome = match entry.fabrics_type() {
             opcode::fabrics::AUTHENTICATION_SEND => self.authentication_send(index, entry, capsule),
@@ -307,7 +311,7 @@ impl<B: Backend> Subsystem<B> {
         // As much as the host has room for: what is behind the message is zero.
         message.resize((fields.bytes as usize).min(MESSAGE_BYTES_MAX), 0);
         if let Some(place) = self.begin(index, entry) {
-            let payload = self.payload_of(&message);
+            let payload = self.payload_of(index, &message);
             self.complete(index, place, Status::SUCCESS, 0, Some(payload));
         }
         Ok(())
@@ -332,6 +336,19 @@ impl<B: Backend> Subsystem<B> {
                     let host = host.to_owned();
                     if queue_id == 0 && !self.redeem_ticket(controller, &host) {
                         return self.end_controller(controller, "its ticket was used by another");
+                    }
+                    if self.check_host_share(index, queue_id, &host).is_err() {
+                        tracing::warn!(
+                            controller,
+                            queue = queue_id,
+                            host,
+                            "its host has as many queues as are left for others"
+                        );
+                        return self.detach_and_close(index);
+                    }
+                    self.enter_account(index, &host);
+                    if let (0, Some(controller)) = (queue_id, self.controllers.get_mut(&controller)) {
+                        controller.proved = true;
                     }
                     return self.after_authentication(index);
                 }

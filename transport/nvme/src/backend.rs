@@ -16,6 +16,9 @@ pub trait Backend {
     fn vouch(&mut self, process: u32, user: u32, identity: (u64, u64));
     fn submit(&mut self, hre: HreId, request: HostRequest) -> Result<(), HostRequest>;
     fn submit_to(&mut self, hre: HreId, request: HostRequest, window: Option<SharedWindow>) -> Result<(), HostRequest>;
+    fn is_open(&mut self, hre: HreId) -> bool;
+    fn keep_drained(&mut self);
+    fn drained(&mut self) -> Option<HostCompletion>;
     fn abort(&mut self, hre: HreId, tag: u64) -> bool;
     fn run(&mut self, now_ns: u64) -> Option<u64>;
     fn is_timed(&self) -> bool;
@@ -80,6 +83,15 @@ impl Backend for Device {
     #[inline]
     fn submit_to(&mut self, hre: HreId, request: HostRequest, window: Option<SharedWindow>) -> Result<(), HostRequest> {
         Device::submit_to(self, hre, request, window)
+    }
+    fn is_open(&mut self, hre: HreId) -> bool {
+        Device::is_open(self, hre)
+    }
+    fn keep_drained(&mut self) {
+        Device::keep_drained(self)
+    }
+    fn drained(&mut self) -> Option<HostCompletion> {
+        Device::drained(self)
     }
     fn abort(&mut self, hre: HreId, tag: u64) -> bool {
         Device::abort(self, hre, tag)

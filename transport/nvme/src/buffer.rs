@@ -3,8 +3,7 @@
 //! What always holds:
 //! - a buffer has room for a transport's header in front of the data ([`HEADROOM_BYTES`]) and for a completion behind it
 //!   ([`TAILROOM_BYTES`]), so that data and its framing leave in one piece;
-//! - buffers handed out at any time take at most the budget given to [`BufferPool::new`]; past that `take` refuses, which makes
-//!   a transport stop reading until buffers come back;
+//! - who may have how many is not its affair: [`crate::account`] says so before one is taken;
 //! - a buffer's bytes are whatever a command before left there: who sends bytes of it to a host has written them first.
 
 /// Room in front of the data: the longest offset of data in a PDU (NVMe/TCP 3.6.2.1: HPDA is at most 128 bytes).
@@ -21,7 +20,6 @@ const IDLE_BYTES_A_CLASS_MAX: usize = 4 << 20;
 /// The pool.
 pub struct BufferPool {
     free: [Vec<Vec<u8>>; CLASSES],
-    budget_bytes: usize,
     taken_bytes: usize,
 }
 
@@ -33,53 +31,40 @@ fn class_bytes(class: usize) -> usize {
     (1 << (class as u32 + CLASS_MIN_BITS)) + HEADROOM_BYTES + TAILROOM_BYTES
 }
 
+#[allow(clippy::new_without_default)]
 impl BufferPool {
-    /// A pool that hands out at most `budget_bytes` at a time.
-    pub fn new(budget_bytes: usize) -> Self {
-        BufferPool { free: Default::default(), budget_bytes, taken_bytes: 0 }
+    /// An empty pool.
+    pub fn new() -> Self {
+        BufferPool { free: Default::default(), taken_bytes: 0 }
     }
 
-    /// A buffer for `data_bytes` of data at [`HEADROOM_BYTES`]; `None` where the budget is spent for now.
+    /// A buffer for `data_bytes` of data, at most 4 MiB, at [`HEADROOM_BYTES`].
     #[inline]
-    pub fn take(&mut self, data_bytes: usize) -> Option<Vec<u8>> {
+    pub fn take(&mut self, data_bytes: usize) -> Vec<u8> {
         let class = class_of(data_bytes);
-        if class >= CLASSES || self.taken_bytes + class_bytes(class) > self.budget_bytes {
-            return None;
-        }
-        self.taken_bytes += class_bytes(class);
-        Some(self.free[class].pop().unwrap_or_else(|| vec![0; class_bytes(class)]))
-    }
-
-    /// The same whatever the budget says, for the few answers that must not wait. `data_bytes` is at most 4 MiB.
-    pub fn take_always(&mut self, data_bytes: usize) -> Vec<u8> {
-        let class = class_of(data_bytes).min(CLASSES - 1);
+        assert!(class < CLASSES, "no command has {data_bytes} bytes of data");
         self.taken_bytes += class_bytes(class);
         self.free[class].pop().unwrap_or_else(|| vec![0; class_bytes(class)])
     }
 
-    /// Takes back a buffer that [`BufferPool::take`] gave.
+    /// Takes back a buffer that [`BufferPool::take`] gave; its whole length, 0 where it is empty, as commands without data have it.
     #[inline]
-    pub fn give(&mut self, buffer: Vec<u8>) {
+    pub fn give(&mut self, buffer: Vec<u8>) -> usize {
         let bytes = buffer.len();
         if bytes <= HEADROOM_BYTES + TAILROOM_BYTES {
-            return;
+            return 0;
         }
         let class = class_of(bytes - HEADROOM_BYTES - TAILROOM_BYTES);
         if class >= CLASSES || class_bytes(class) != bytes {
             debug_assert!(false, "a buffer of {bytes} bytes is none of the pool's");
-            return;
+            return 0;
         }
-        self.lost(bytes);
+        debug_assert!(self.taken_bytes >= bytes);
+        self.taken_bytes = self.taken_bytes.saturating_sub(bytes);
         if (self.free[class].len() + 1) * bytes <= IDLE_BYTES_A_CLASS_MAX || self.free[class].is_empty() {
             self.free[class].push(buffer);
         }
-    }
-
-    /// Takes note that a buffer of `bytes` in all will not come back: the device dropped it with its queue.
-    #[inline]
-    pub fn lost(&mut self, bytes: usize) {
-        debug_assert!(self.taken_bytes >= bytes);
-        self.taken_bytes = self.taken_bytes.saturating_sub(bytes);
+        bytes
     }
 
     /// Whole size of the buffer that [`BufferPool::take`] gives for `data_bytes`.
@@ -98,16 +83,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_come_back_and_the_budget_holds() {
-        let mut pool = BufferPool::new(3 * BufferPool::whole_bytes(4096));
-        let buffers: Vec<_> = (0..3).map(|_| pool.take(4096).unwrap()).collect();
-        assert!(pool.take(1).is_none(), "the budget is spent");
+    fn buffers_come_back_and_are_counted() {
+        let mut pool = BufferPool::new();
+        let buffers: Vec<_> = (0..3).map(|_| pool.take(4096)).collect();
+        assert_eq!(pool.taken_bytes(), 3 * BufferPool::whole_bytes(4096));
         let pointer = buffers[2].as_ptr();
-        buffers.into_iter().for_each(|buffer| pool.give(buffer));
-        assert_eq!(pool.taken_bytes(), 0);
-        let again = pool.take(4000).unwrap();
+        for buffer in buffers {
+            assert_eq!(pool.give(buffer), BufferPool::whole_bytes(4096));
+        }
+        assert_eq!((pool.give(Vec::new()), pool.taken_bytes()), (0, 0));
+        let again = pool.take(4000);
         assert_eq!(again.as_ptr(), pointer, "the hottest buffer is used first");
-        pool.lost(again.len());
-        assert!(pool.take((4 << 20) + 1).is_none(), "longer than any transfer");
     }
 }

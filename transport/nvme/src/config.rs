@@ -32,12 +32,38 @@ pub const QUEUE_ENTRIES_MAX: u16 = 1024;
 pub const IO_QUEUES_MAX: u16 = 64;
 /// Most controllers, discovery controllers included.
 pub const CONTROLLERS_MAX: usize = 1536;
+/// Of them discovery controllers, and those whose host has not proved itself yet: past it, the one that was idle longest makes way.
+pub const UNPROVED_CONTROLLERS_MAX: usize = 512;
 /// Most transport connections with a queue or about to have one.
 pub const CONNECTIONS_MAX: usize = 4096;
+/// Of them at most that have proved nothing, or are discovery controllers': past it, the one that was idle longest makes way.
+pub const UNPROVED_CONNECTIONS_MAX: usize = 1024;
+/// Most bytes that the target holds for a connection that has proved nothing: received, answered and not yet sent.
+pub const UNPROVED_CONNECTION_BYTES_MAX: usize = 192 << 10;
+/// Most bytes that it holds for all of these; one that holds nothing gets a small buffer beyond it.
+pub const UNPROVED_BYTES_MAX: usize = 32 << 20;
+/// Completions of a queue that has proved nothing, made and not yet taken by the transport.
+pub const UNPROVED_COMPLETIONS_MAX: u32 = 32;
+/// A buffer up to here, framing included, is small: who holds nothing gets it at once.
+pub const SMALL_BUFFER_BYTES: usize = 17 << 10;
+/// Data in capsules of a connection that are taken whatever its host holds: they move on without anything else from it.
+pub const CAPSULES_BYTES_MIN: usize = 64 << 10;
+/// Requests of all hosts in the device at once.
+pub const DEVICE_PLACES: u32 = 8192;
+/// Requests of one host that go into the device whatever others have there.
+pub const DEVICE_PLACES_MIN: u32 = 16;
+/// How soon a request that the device refused is tried again where nothing else of the host's ends meanwhile.
+pub const DEVICE_RETRY: Duration = Duration::from_millis(1);
+/// Longest wait of a request for a place in the device, below the 30 s after which hosts lose patience; past it, it is given back.
+pub const DEVICE_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Time without a command after which a discovery controller without keep alive ends (NVMe Base 3.1.3.3: two minutes).
+pub const DISCOVERY_IDLE_LIMIT: Duration = Duration::from_secs(120);
 /// Largest transfer of a command: MDTS 10 in units of 4 KiB (CAP.MPSMIN).
 pub const TRANSFER_BYTES_MAX: u32 = 4 << 20;
 /// MDTS.
 pub const MDTS: u8 = 10;
+/// MDTS of a discovery controller, whose longest answer is its log: 64 KiB.
+pub const DISCOVERY_MDTS: u8 = 4;
 /// Largest Verify: VSL, same unit.
 pub const VSL: u8 = 10;
 /// Largest Write Zeroes: WZSL, same unit; 32 MiB.
@@ -46,6 +72,8 @@ pub const WZSL: u8 = 13;
 pub const IN_CAPSULE_BYTES_MAX: u32 = 8192 + 64;
 /// Most data in a command capsule of the admin queue and of fabrics commands (NVMe/TCP 3.3.2.2).
 pub const ADMIN_IN_CAPSULE_BYTES_MAX: u32 = 8192;
+/// Bytes of a submission queue entry, which lies in front of data that are fetched for an admin command.
+pub const ADMIN_ENTRY_BYTES: usize = 64;
 /// Async Event Requests that a controller keeps (AERL + 1).
 pub const EVENT_REQUESTS_MAX: usize = 4;
 /// Aborts under way at once (ACL + 1). An abort ends at once here, so that it is never reached.

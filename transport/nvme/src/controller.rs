@@ -44,6 +44,10 @@ pub(crate) struct Controller {
     pub event_requests: VecDeque<u16>,
     /// When the keep alive timer was last restarted; it runs only where its timeout is not 0.
     pub keep_alive_ns: u64,
+    /// Its host has proved itself, or need not, and it is no discovery controller.
+    pub proved: bool,
+    /// When it last got a command.
+    pub commanded_ns: u64,
     /// For each namespace of the subsystem's table, whether it is active here.
     pub active: Vec<bool>,
 }
@@ -93,6 +97,8 @@ impl Controller {
             changed_pending: false,
             event_requests: VecDeque::new(),
             keep_alive_ns: now_ns,
+            proved: false,
+            commanded_ns: now_ns,
             active: Vec::new(),
         }
     }
@@ -151,7 +157,9 @@ impl Controller {
     /// When the keep alive timer runs out (NVMe Base 3.9): the timeout and one granule of grace.
     pub fn keep_alive_deadline_ns(&self) -> Option<u64> {
         if self.features.keep_alive_ms == 0 {
-            return None;
+            // An explicit connection to a discovery controller ends when nothing is asked of it (NVMe Base 3.1.3.3).
+            let idle_ns = DISCOVERY_IDLE_LIMIT.as_nanos() as u64;
+            return self.discovery.then(|| self.commanded_ns.saturating_add(idle_ns));
         }
         let granule_ms = u64::from(KEEP_ALIVE_GRANULARITY_100MS) * 100;
         Some(self.keep_alive_ns.saturating_add((u64::from(self.features.keep_alive_ms) + granule_ms) * 1_000_000))
@@ -236,5 +244,8 @@ mod tests {
         assert_eq!(one.keep_alive_deadline_ns(), Some(5_100_000_000));
         one.features.keep_alive_ms = 0;
         assert_eq!(one.keep_alive_deadline_ns(), None);
+        one.discovery = true;
+        one.commanded_ns = 7;
+        assert_eq!(one.keep_alive_deadline_ns(), Some(120_000_000_007));
     }
 }

@@ -83,13 +83,18 @@ impl<B: Backend> Subsystem<B> {
         let controller = (fields.queue_id != 0).then_some(data.controller_id);
         let (credentials, process) = self.credentials(&data.host_nqn, discovery, controller)?;
         let queues_max = process.and_then(|_| self.ticket_queues(&data.host_nqn));
+        let host_nqn = data.host_nqn.clone();
+        let proved = !discovery && credentials.is_none();
+        if proved {
+            self.check_host_share(index, fields.queue_id, &host_nqn)?;
+        }
         let cntlid = if fields.queue_id == 0 {
-            self.connect_admin(index, &fields, data, discovery)?
+            self.connect_admin(index, &fields, data, discovery, proved)?
         } else {
             self.connect_io(index, &fields, data, discovery)?
         };
         if let (0, Some(controller)) = (fields.queue_id, self.controllers.get_mut(&cntlid)) {
-            controller.process = process;
+            (controller.process, controller.proved) = (process, proved);
             if let Some(queues_max) = queues_max {
                 (controller.queues_max, controller.queues_granted) = (queues_max, queues_max);
             }
@@ -115,6 +120,9 @@ impl<B: Backend> Subsystem<B> {
             flow_control,
             authenticated: credentials.is_none(),
         });
+        if proved {
+            self.enter_account(index, &host_nqn);
+        }
         let mut result = u64::from(cntlid);
         if let Some(credentials) = credentials {
             result |= u64::from(CONNECT_AUTHENTICATION_REQUIRED);
@@ -134,10 +142,14 @@ impl<B: Backend> Subsystem<B> {
         fields: &ConnectCommand,
         data: ConnectData,
         discovery: bool,
+        proved: bool,
     ) -> Result<u16, Failure> {
         // The dynamic controller model (NVMe Base 6.3): no other value of CNTLID is there to be asked for.
         if data.controller_id != wire::CONTROLLER_DYNAMIC {
             return Err(invalid(connect_offset::CNTLID, true));
+        }
+        if !proved {
+            self.make_way_for_unproved();
         }
         let cntlid = self.allocate_cntlid().ok_or(Failure::retryable(Status::CONNECT_CONTROLLER_BUSY))?;
         let features = Features::new(self.backend.volatile_write_cache(), rounded_keep_alive_ms(fields.keep_alive_ms));

@@ -55,7 +55,7 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data.put_text(4, 20, view.serial);
     data.put_text(24, 40, MODEL);
     data.put_text(64, 8, env!("CARGO_PKG_VERSION"));
-    data[77] = MDTS;
+    data[77] = if view.discovery { DISCOVERY_MDTS } else { MDTS };
     data.put16(78, view.cntlid);
     data.put32(80, VERSION);
     // CTRATT: 128-bit host identifiers, those of Connect.

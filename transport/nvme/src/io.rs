@@ -8,13 +8,14 @@ use willow_device::{Arguments, HostCompletion, HostRequest, Rpc, RpcList, RpcOut
 use willow_wire::control::{self, CONTROL_APP};
 use willow_wire::spec::{Status, SubmissionEntry, opcode::nvm, tunnel};
 
+use crate::account::Use;
 use crate::backend::Backend;
 use crate::buffer::HEADROOM_BYTES;
 use crate::command::{self, Blocks, Command, Data, Durable, NSID_ALL, Operation, Target};
 use crate::config::*;
 use crate::queue::{Association, State};
 use crate::status::{self, Failure};
-use crate::subsystem::{Fetch, Next, Payload, Subsystem};
+use crate::subsystem::{Next, Payload, Subsystem};
 use crate::work::{Deallocation, Work};
 
 /// A status that may be gone when the command is sent again: its app is not there (yet).
@@ -22,7 +23,7 @@ const NOT_READY: Status = Status::NAMESPACE_NOT_READY;
 
 /// Where a command's data lie in its buffer: behind the headroom for blocks, whose RPCs say where; at the start for others,
 /// whose payload begins with the buffer.
-fn data_start(operation: &Operation) -> usize {
+pub(crate) fn data_start(operation: &Operation) -> usize {
     match operation {
         Operation::Read(_) | Operation::Write(..) | Operation::Compare(_) | Operation::DatasetManagement { .. } => {
             HEADROOM_BYTES
@@ -95,18 +96,17 @@ impl<B: Backend> Subsystem<B> {
                 return Next::Taken;
             }
         };
-        let buffer = match (command.operation, command.data) {
-            // A Receive waits without a buffer.
-            (Operation::Receive { .. }, _) | (_, Data::None) => Vec::new(),
-            (_, Data::Capsule(_, bytes) | Data::Fetch(bytes) | Data::ToHost(bytes)) => {
-                match self.pool.take(bytes as usize) {
-                    Some(buffer) => buffer,
-                    None => return Next::Wait,
-                }
+        // Data of a capsule have to lie somewhere before the next is read; all else waits in its slot.
+        let mut capsule_buffer = Vec::new();
+        let mut capsule_bytes = 0;
+        if let Data::Capsule(_, bytes) = command.data {
+            match self.take_capsule_buffer(index, bytes) {
+                Some(taken) => (capsule_buffer, capsule_bytes) = taken,
+                None => return Next::Wait,
             }
-        };
+        }
         let Some(place) = self.begin(index, entry) else {
-            self.pool.give(buffer);
+            self.give(index, capsule_buffer);
             return Next::Taken;
         };
         let start = data_start(&command.operation);
@@ -114,27 +114,43 @@ impl<B: Backend> Subsystem<B> {
         let slot = &mut queue.slots[usize::from(place)];
         slot.direction = command.operation.direction();
         slot.lba = command.operation.lba();
-        match command.data {
-            Data::Fetch(bytes) => {
+        let (used_for, bytes) = match (command.operation, command.data) {
+            (_, Data::Capsule(at, bytes)) => {
                 slot.bytes = bytes;
-                slot.state = State::Fetching;
-                slot.command = Some(command);
-                return Next::Fetch(Fetch { slot: place, cid: entry.cid(), buffer, start, bytes });
-            }
-            Data::Capsule(at, bytes) => {
-                slot.bytes = bytes;
+                slot.capsule_bytes = capsule_bytes;
+                queue.capsules_bytes += capsule_bytes;
                 let (at, bytes) = (at as usize, bytes as usize);
-                let mut buffer = buffer;
-                buffer[start..start + bytes].copy_from_slice(&capsule[at..at + bytes]);
-                self.execute(index, place, command, buffer);
+                capsule_buffer[start..start + bytes].copy_from_slice(&capsule[at..at + bytes]);
+                self.execute(index, place, command, capsule_buffer);
+                return Next::Taken;
             }
-            Data::ToHost(bytes) => {
+            // A Receive waits without a buffer.
+            (Operation::Receive { .. }, Data::ToHost(bytes)) => {
                 slot.bytes = bytes;
-                self.execute(index, place, command, buffer);
+                self.execute(index, place, command, Vec::new());
+                return Next::Taken;
             }
-            Data::None => self.execute(index, place, command, buffer),
+            (_, Data::None) => {
+                self.execute(index, place, command, Vec::new());
+                return Next::Taken;
+            }
+            (_, Data::Fetch(bytes)) => {
+                slot.bytes = bytes;
+                (Use::Fetch, bytes)
+            }
+            (_, Data::ToHost(bytes)) => {
+                slot.bytes = bytes;
+                (Use::Answer, bytes)
+            }
+        };
+        let Some(buffer) = self.take_buffer(index, bytes, used_for) else {
+            self.wait_for_buffer(index, place, command, used_for);
+            return Next::Taken;
+        };
+        match self.start(index, place, entry.cid(), command, None, buffer) {
+            Some(fetch) => Next::Fetch(fetch),
+            None => Next::Taken,
         }
-        Next::Taken
     }
 
     /// Does a command whose data are all there. `buffer` is empty for commands without data.
@@ -195,7 +211,7 @@ impl<B: Backend> Subsystem<B> {
                 match command::dataset_ranges(data, ranges, &view) {
                     Err(failure) => self.give_up(index, place, failure.status, buffer),
                     Ok(list) => {
-                        self.pool.give(buffer);
+                        self.give(index, buffer);
                         // Steps are taken from the end.
                         let left = list.iter().rev().filter(|_| deallocate);
                         let ranges = left.map(|blocks| (blocks.start, blocks.bytes)).collect();
@@ -254,21 +270,19 @@ impl<B: Backend> Subsystem<B> {
         work: Work,
     ) {
         let tag = self.tag(index, place);
-        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return self.pool.give(buffer) };
-        let Some(association) = queue.association else { return self.pool.give(buffer) };
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
+        let Some(association) = queue.association else { return self.give(index, buffer) };
         let slot = &mut queue.slots[usize::from(place)];
         slot.state = State::Device;
         slot.buffer_bytes = buffer.len() as u32;
         slot.work = work;
-        match self.backend.submit(association.hre, HostRequest { tag, rpcs, buffer, payload_bytes, reply_bytes }) {
-            Ok(()) => self.count_in_device(),
-            Err(request) => self.give_up(index, place, Status::COMMAND_INTERRUPTED, request.buffer),
-        }
+        let request = HostRequest { tag, rpcs, buffer, payload_bytes, reply_bytes };
+        self.enter_device(index, place, association.hre, request);
     }
 
     /// Ends a command without data.
     pub(crate) fn give_up(&mut self, index: u16, place: u16, status: Status, buffer: Vec<u8>) {
-        self.pool.give(buffer);
+        self.give(index, buffer);
         self.complete(index, place, status, 0, None);
     }
 
@@ -347,7 +361,7 @@ impl<B: Backend> Subsystem<B> {
     /// Takes the device's answer to a slot's request.
     #[inline]
     pub(crate) fn answered(&mut self, index: u16, place: u16, completion: HostCompletion) {
-        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return self.pool.give(completion.buffer) };
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
         let slot = &mut queue.slots[usize::from(place)];
         let (bytes, opcode) = (slot.bytes, slot.opcode);
         slot.buffer_bytes = 0;
@@ -392,7 +406,7 @@ impl<B: Backend> Subsystem<B> {
                     slot.bytes = sent as u32;
                 }
                 let payload = Payload { buffer: completion.buffer, start: HEADROOM_BYTES, bytes: sent };
-                let payload = self.or_nothing(payload);
+                let payload = self.or_nothing(index, payload);
                 self.complete(index, place, Status::SUCCESS, u64::from(completion.result), payload);
             }
             Work::List(mut scan) => {
@@ -410,7 +424,7 @@ impl<B: Backend> Subsystem<B> {
                 let result = tunnel::result(status, completion.result);
                 let sent = completion.reply_bytes.min(bytes) as usize;
                 let payload = if opcode == tunnel::CALL { sent } else { 0 };
-                let payload = self.or_nothing(Payload { buffer: completion.buffer, start: 0, bytes: payload });
+                let payload = self.or_nothing(index, Payload { buffer: completion.buffer, start: 0, bytes: payload });
                 self.complete(index, place, Status::SUCCESS, result, payload);
             }
             Work::NamespaceCreate | Work::NamespaceDelete => self.namespace_managed(index, place, work, completion),
@@ -423,11 +437,11 @@ impl<B: Backend> Subsystem<B> {
         self.queues[usize::from(index)].as_mut()?.slots.get_mut(usize::from(place))
     }
 
-    fn or_nothing(&mut self, payload: Payload) -> Option<Payload> {
+    fn or_nothing(&mut self, index: u16, payload: Payload) -> Option<Payload> {
         if payload.bytes > 0 {
             return Some(payload);
         }
-        self.pool.give(payload.buffer);
+        self.give(index, payload.buffer);
         None
     }
 
@@ -483,7 +497,7 @@ impl<B: Backend> Subsystem<B> {
         };
         let mut data = head.to_bytes().to_vec();
         data.extend_from_slice(&upcall.body);
-        let payload = self.payload_of(&data);
+        let payload = self.payload_of(index, &data);
         self.complete(index, place, Status::SUCCESS, whole as u64, Some(payload));
     }
 

@@ -7,7 +7,9 @@
 //!
 //! Who may call it: transports ([`Subsystem`] from one thread). It calls the device through [`Backend`].
 
+mod account;
 mod admin;
+mod admission;
 mod association;
 pub mod authentication;
 pub mod backend;

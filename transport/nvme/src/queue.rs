@@ -7,7 +7,9 @@
 use std::net::IpAddr;
 
 use willow_device::{HreId, Upcall};
+use willow_wire::spec::SubmissionEntry;
 
+use crate::account::UNPROVED;
 use crate::authentication::QueueAuthentication;
 use crate::command::Command;
 use crate::statistics::{Direction, Histogram};
@@ -18,8 +20,12 @@ use crate::work::Work;
 pub(crate) enum State {
     /// No command.
     Free,
+    /// It waits for a buffer.
+    Waiting,
     /// The transport fetches its data from the host.
     Fetching,
+    /// It waits for a place in the device.
+    Ready,
     /// The device works on it.
     Device,
     /// A Receive that waits for an upcall.
@@ -44,11 +50,17 @@ pub(crate) struct Slot {
     pub bytes: u32,
     /// Whole length of the data buffer that the device holds.
     pub buffer_bytes: u32,
+    /// The device has a request of it that has not been answered.
+    pub submitted: bool,
+    /// What it took of its connection's buffers for capsules.
+    pub capsule_bytes: u32,
     pub start_ns: u64,
     /// Parked: until when.
     pub deadline_ns: u64,
     /// What it is, while its data are fetched.
     pub command: Option<Command>,
+    /// Its submission queue entry, while an admin command waits for a buffer.
+    pub entry: Option<Box<SubmissionEntry>>,
     /// What is to be made of the device's answer.
     pub work: Work,
 }
@@ -65,9 +77,12 @@ impl Slot {
             lba: 0,
             bytes: 0,
             buffer_bytes: 0,
+            submitted: false,
+            capsule_bytes: 0,
             start_ns: 0,
             deadline_ns: 0,
             command: None,
+            entry: None,
             work: Work::Nothing,
         }
     }
@@ -78,6 +93,16 @@ pub(crate) struct Queue {
     pub generation: u16,
     /// Address that the host reached.
     pub local: Option<IpAddr>,
+    /// Whose account is charged for what it holds; it stays until the connection is closed.
+    pub account: u16,
+    /// Data buffers that it holds, whole.
+    pub charged_bytes: usize,
+    /// What the transport holds for it beside these.
+    pub transport_bytes: usize,
+    /// Buffers of data from capsules past its host's share.
+    pub capsules_bytes: u32,
+    /// Completions that were made and that the transport has not taken yet.
+    pub completions: u32,
     /// NQNs of host and subsystem that TLS proved, where the connection is TLS.
     pub secured: Option<Box<(String, String)>>,
     /// Set by Connect.
@@ -126,6 +151,11 @@ impl Queue {
         Queue {
             generation,
             local,
+            account: UNPROVED,
+            charged_bytes: 0,
+            transport_bytes: 0,
+            capsules_bytes: 0,
+            completions: 0,
             secured: None,
             association: None,
             authentication: None,
@@ -171,11 +201,30 @@ impl Queue {
         slot.state = State::Free;
         slot.work = Work::Nothing;
         slot.command = None;
+        slot.entry = None;
+        self.capsules_bytes -= slot.capsule_bytes;
+        slot.capsule_bytes = 0;
         if !slot.internal {
             self.identifiers[usize::from(slot.cid) / 64] &= !(1 << (slot.cid % 64));
             self.in_flight -= 1;
         }
         self.free.push(index);
+    }
+
+    /// Bytes that are held for the connection.
+    pub fn held_bytes(&self) -> usize {
+        self.charged_bytes + self.transport_bytes
+    }
+
+    /// The same connection without a queue: its association and the commands under way are gone, what it holds is not.
+    pub fn without_association(&self) -> Self {
+        Queue {
+            account: self.account,
+            charged_bytes: self.charged_bytes,
+            transport_bytes: self.transport_bytes,
+            completions: self.completions,
+            ..Queue::new(self.generation, self.local)
+        }
     }
 
     /// The slot of a command under way.

@@ -1,5 +1,6 @@
 //! What the subsystem tells of itself: SMART's numbers and the counters of namespaces and queues.
 
+use crate::account::UNPROVED;
 use crate::backend::Backend;
 use crate::log_page::SmartView;
 use crate::statistics::{NamespaceStatistics, QueueStatistics, Statistics};
@@ -61,6 +62,9 @@ impl<B: Backend> Subsystem<B> {
             nqn: self.config.nqn.clone(),
             controllers: self.controllers.len() as u32,
             buffer_bytes: self.pool.taken_bytes() as u64,
+            held_bytes: self.accounts.held_bytes() as u64,
+            unproved_bytes: self.accounts.of(UNPROVED).taken_bytes as u64,
+            unproved_connections: self.accounts.of(UNPROVED).connections,
             namespaces: namespaces.collect(),
             queues: queues.collect(),
         }

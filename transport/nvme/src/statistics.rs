@@ -110,6 +110,12 @@ pub struct Statistics {
     pub controllers: u32,
     /// Bytes of data buffers in use.
     pub buffer_bytes: u64,
+    /// Bytes held for hosts and connections in all: data buffers, what was received and not taken, output that was not sent.
+    pub held_bytes: u64,
+    /// Of them for connections that proved nothing, and those of discovery controllers.
+    pub unproved_bytes: u64,
+    /// Such connections.
+    pub unproved_connections: u32,
     /// One a namespace.
     pub namespaces: Vec<NamespaceStatistics>,
     /// One a queue.

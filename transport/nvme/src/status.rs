@@ -26,6 +26,12 @@ pub fn is_media_error(status: Status) -> bool {
         || status.is(Status::KV_UNRECOVERED_ERROR)
 }
 
+/// True where a command was done and this is what came of it: a key that is not there, or is there already, is no failure, is not logged
+/// and not counted as one.
+pub fn is_answer(status: Status) -> bool {
+    status.is(Status::KV_KEY_NOT_FOUND) || status.is(Status::KV_KEY_EXISTS)
+}
+
 /// Why a command fails before anything is done for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {

@@ -24,6 +24,8 @@ use willow_device::{AppNumber, CommandSet, Namespace};
 
 use willow_wire::spec::{CompletionEntry, Status, SubmissionEntry, opcode};
 
+use crate::account::{Accounts, UNPROVED};
+use crate::admission::Orphan;
 use crate::authentication::{AuthenticationJob, HostAuthentication};
 use crate::backend::Backend;
 use crate::buffer::{BufferPool, HEADROOM_BYTES};
@@ -56,7 +58,7 @@ pub enum Next {
     Taken,
     /// It was taken; the transport fetches its data from the host and hands them to [`Subsystem::data`].
     Fetch(Fetch),
-    /// Nothing was done, since no buffer is free: hand it in again when completions have been sent.
+    /// Nothing was done, since its connection holds as much as it may: hand it in again when [`Subsystem::releases`] has changed.
     Wait,
     /// The host broke a rule that no completion can tell of: end the connection.
     Violation(&'static str),
@@ -124,6 +126,13 @@ pub struct Subsystem<B> {
     pub(crate) queues: Vec<Option<Queue>>,
     generations: Vec<u16>,
     pub(crate) pool: BufferPool,
+    pub(crate) accounts: Accounts,
+    /// Value of [`Subsystem::releases`] when buffers were last given to commands that wait for them.
+    pub(crate) granted_at: u64,
+    /// What the device has for queues that are gone, by endpoint and tag.
+    pub(crate) orphans: BTreeMap<(u32, u64), Orphan>,
+    /// Commands that waited for a buffer and have it: the transport fetches their data.
+    pub(crate) fetches: VecDeque<(ConnectionId, Fetch)>,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) closing: VecDeque<ConnectionId>,
     base_io: Option<AppNumber>,
@@ -132,9 +141,10 @@ pub struct Subsystem<B> {
     /// Connections with parked Receives.
     pub(crate) receiving: Vec<u16>,
     pub(crate) next_timer_ns: u64,
+    /// Until when the transport has handed in all that had come; `None`: it always has.
+    pub(crate) judged_ns: Option<u64>,
     pub(crate) submitted: bool,
     pub(crate) started_ns: u64,
-    in_device: u32,
     /// True under a clock with a model, which is told the time before it is handed something.
     timed: bool,
     busy_since_ns: u64,
@@ -153,7 +163,7 @@ impl<B: Backend> Subsystem<B> {
     /// A subsystem in front of `backend`; the error says which value of `config` is wrong.
     pub fn new(config: SubsystemConfig, backend: B, now_ns: u64) -> Result<Self, String> {
         config.validate()?;
-        let pool = BufferPool::new(config.buffer_budget_bytes);
+        let accounts = Accounts::new(config.buffer_budget_bytes);
         let timed = backend.is_timed();
         let keys = config.authentication.as_ref().map(HostAuthentication::keys).unwrap_or_default();
         let mut subsystem = Subsystem {
@@ -167,7 +177,11 @@ impl<B: Backend> Subsystem<B> {
             next_cntlid: 1,
             queues: Vec::new(),
             generations: Vec::new(),
-            pool,
+            pool: BufferPool::new(),
+            accounts,
+            granted_at: 0,
+            orphans: BTreeMap::new(),
+            fetches: VecDeque::new(),
             completions: VecDeque::new(),
             closing: VecDeque::new(),
             base_io: None,
@@ -175,9 +189,9 @@ impl<B: Backend> Subsystem<B> {
             next_spu: 0,
             receiving: Vec::new(),
             next_timer_ns: u64::MAX,
+            judged_ns: None,
             submitted: false,
             started_ns: now_ns,
-            in_device: 0,
             timed,
             busy_since_ns: 0,
             busy_ns: 0,
@@ -188,6 +202,7 @@ impl<B: Backend> Subsystem<B> {
             keys,
             front: Rc::default(),
         };
+        subsystem.backend.keep_drained();
         let front = subsystem.front.clone();
         subsystem.backend.set_front_statistics(Box::new(move || front.borrow().clone()));
         subsystem.take_namespaces();
@@ -236,15 +251,18 @@ impl<B: Backend> Subsystem<B> {
         self.generations[index] = self.generations[index].wrapping_add(1);
         let generation = self.generations[index];
         self.queues[index] = Some(Queue::new(generation, local));
+        self.accounts.of_mut(UNPROVED).connections += 1;
         Some(ConnectionId { index: index as u16, generation })
     }
 
-    /// A connection is gone: so is its queue with all commands under way, and with an admin queue its controller.
+    /// A connection is gone: so is its queue with all commands under way, and with an admin queue its controller. The transport has
+    /// given back all buffers that it had for it.
     pub fn close_connection(&mut self, connection: ConnectionId) {
         if self.queue(connection).is_none() {
             return;
         }
         self.detach(connection.index);
+        self.leave_account(connection);
         self.queues[connection.index()] = None;
     }
 
@@ -261,13 +279,12 @@ impl<B: Backend> Subsystem<B> {
     /// The next end of a command.
     #[inline]
     pub fn completion(&mut self) -> Option<Completion> {
-        self.completions.pop_front()
-    }
-
-    /// Takes a payload's or a fetch's buffer back.
-    #[inline]
-    pub fn give_buffer(&mut self, buffer: Vec<u8>) {
-        self.pool.give(buffer);
+        let completion = self.completions.pop_front()?;
+        if let Some(queue) = self.queues[completion.connection.index()].as_mut() {
+            queue.completions = queue.completions.saturating_sub(1);
+            self.accounts.releases += 1;
+        }
+        Some(completion)
     }
 
     pub(crate) fn queue(&self, connection: ConnectionId) -> Option<&Queue> {
@@ -289,6 +306,11 @@ impl<B: Backend> Subsystem<B> {
         if queue.in_flight >= u32::from(association.entries) {
             return Next::Violation("more commands than the queue has entries");
         }
+        let is_unproved = queue.account == UNPROVED;
+        if queue.completions >= if is_unproved { UNPROVED_COMPLETIONS_MAX } else { association.entries.into() } {
+            // Its host sends without taking what was answered.
+            return Next::Wait;
+        }
         if !association.authenticated {
             return self.unauthenticated_command(index, association, entry, capsule);
         }
@@ -305,13 +327,13 @@ impl<B: Backend> Subsystem<B> {
     pub fn data(&mut self, connection: ConnectionId, slot: u16, buffer: Vec<u8>) {
         match self.fetched(connection, slot) {
             Some(command) => self.execute(connection.index, slot, command, buffer),
-            None => self.pool.give(buffer),
+            None => self.give(connection.index, buffer),
         }
     }
 
     /// Data could not be fetched intact (a digest is wrong): the command fails, and may be sent again.
     pub fn data_failed(&mut self, connection: ConnectionId, slot: u16, buffer: Vec<u8>) {
-        self.pool.give(buffer);
+        self.give(connection.index, buffer);
         if self.fetched(connection, slot).is_some() {
             self.complete(connection.index, slot, Status::TRANSIENT_TRANSPORT_ERROR, 0, None);
         }
@@ -357,6 +379,8 @@ impl<B: Backend> Subsystem<B> {
             while let Some(completion) = self.backend.completion() {
                 self.device_completed(completion);
             }
+            self.take_drained();
+            self.admit_ready();
             if !self.submitted {
                 break wake_ns;
             }
@@ -367,11 +391,12 @@ impl<B: Backend> Subsystem<B> {
         if !self.receiving.is_empty() {
             self.deliver_upcalls();
         }
-        if self.now_ns >= self.next_timer_ns {
+        if self.judged_ns.unwrap_or(self.now_ns) >= self.next_timer_ns {
             self.expire();
         }
+        let retry_ns = self.ready_retry_ns();
         let timer_ns = (self.next_timer_ns != u64::MAX).then_some(self.next_timer_ns);
-        [wake_ns, timer_ns].into_iter().flatten().min()
+        [wake_ns, timer_ns, retry_ns].into_iter().flatten().min()
     }
 
     /// Takes over the device's namespaces and tells hosts what changed.
@@ -489,14 +514,14 @@ impl<B: Backend> Subsystem<B> {
         u64::from(generation) << 32 | u64::from(index) << 16 | u64::from(place)
     }
 
-    /// Requests that the device has not answered yet.
+    /// Requests that the device has not answered yet, and those that wait for a place there.
     pub fn in_device(&self) -> u32 {
-        self.in_device
+        self.accounts.in_device() + self.accounts.held_requests() as u32
     }
 
-    /// A payload with a copy of `data`, for admin commands: never refused, since queues bound how many there are.
-    pub(crate) fn payload_of(&mut self, data: &[u8]) -> Payload {
-        let mut buffer = self.pool.take_always(data.len());
+    /// A payload with a copy of `data`. Who makes it has asked [`Subsystem::has_room`], or a queue bounds how many there are.
+    pub(crate) fn payload_of(&mut self, index: u16, data: &[u8]) -> Payload {
+        let mut buffer = self.take_buffer_always(index, data.len());
         buffer[HEADROOM_BYTES..HEADROOM_BYTES + data.len()].copy_from_slice(data);
         Payload { buffer, start: HEADROOM_BYTES, bytes: data.len() }
     }

@@ -240,7 +240,7 @@ impl Host {
             if let Some(payload) = completion.payload {
                 assert!(payload.start == 0 || payload.start == HEADROOM_BYTES);
                 data.extend_from_slice(&payload.buffer[payload.start..payload.start + payload.bytes]);
-                self.subsystem.give_buffer(payload.buffer);
+                self.subsystem.give_buffer(completion.connection, payload.buffer);
             }
             let of = |link: &Option<Link>| link.as_ref().is_some_and(|link| link.connection == completion.connection);
             let Some(place) = self.links.iter().position(of) else { continue };

@@ -24,7 +24,7 @@ use crate::subsystem::Subsystem;
 pub(crate) struct Ticket {
     process: u32,
     /// Controller that asked for it.
-    issuer: u16,
+    pub(crate) issuer: u16,
     credentials: Arc<Credentials>,
     /// Of those that are asked for over TLS: their key is known as long as they are.
     tls: Option<LentKey>,

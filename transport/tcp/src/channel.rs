@@ -60,9 +60,9 @@ impl Channel {
         matches!(self, Channel::Handshake(_))
     }
 
-    /// Goes on until bytes can be read. `room`: whether one more handshake may begin.
+    /// Goes on until bytes can be read.
     #[cold]
-    pub fn open(&mut self, socket: &OwnedFd, tls: &Tls, room: bool) -> Result<Opened, Refused> {
+    pub fn open(&mut self, socket: &OwnedFd, tls: &Tls) -> Result<Opened, Refused> {
         if let Channel::Unknown = self {
             let mut first = [0];
             match rustix::net::recv(socket, &mut first, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
@@ -72,7 +72,6 @@ impl Channel {
                 Err(_) => return Err(Refused::Closed),
             }
             *self = match (first[0] == FIRST_BYTE, tls.required) {
-                (true, _) if !room => return Err(Refused::Because("too many handshakes at once".into())),
                 (true, _) => Channel::Handshake(Box::new(tls.acceptor.accept().map_err(Refused::of)?)),
                 (false, true) => return Err(Refused::Because("it does not begin with TLS, which is required".into())),
                 (false, false) => Channel::Plain,

@@ -10,6 +10,14 @@ use willow_nvme::config::CONNECTIONS_MAX;
 pub const RECEIVE_BYTES: usize = 512 << 10;
 /// Most bytes of one receive that are not data of a transfer: what they bring is done and sent while it is in the cache.
 pub const RECEIVE_ONCE_BYTES: usize = 128 << 10;
+/// The same of a connection that has proved nothing, and of one that was told to wait.
+pub const RECEIVE_ONCE_SMALL_BYTES: usize = 16 << 10;
+/// Connections that were told to wait and try again, in one turn.
+pub const RETRIES_A_TURN_MAX: usize = 64;
+/// Framing of a connection that was not sent, responses above all, past which nothing more is read from it until some has gone.
+pub const FRAMING_BYTES_MAX: usize = 64 << 10;
+/// The same of a connection that has proved nothing.
+pub const UNPROVED_FRAMING_BYTES_MAX: usize = 8 << 10;
 /// Output of a connection past which nothing more is read from it until some has gone.
 pub const OUTPUT_BYTES_MAX: usize = 8 << 20;
 /// Most data in one H2CData PDU (MAXH2CDATA).
@@ -18,12 +26,27 @@ pub const HOST_DATA_BYTES_MAX: u32 = 1 << 20;
 pub const SEND_PIECES_MAX: usize = 128;
 /// Sockets that are polled directly while spinning; with more, the kernel is asked which have something.
 pub const HOT_CONNECTIONS_MAX: usize = 8;
-/// TLS handshakes at once; a connection that would begin one more is closed.
+/// The part of all connections that may have proved nothing, one over this: past it, the one that was idle longest makes way.
+pub const UNPROVED_CONNECTIONS_PART: usize = 4;
+/// The kernel asks hosts from which nothing came for this time whether they are still there (TCP keep alive),
+pub const PROBE_AFTER: Duration = Duration::from_secs(60);
+/// this often,
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// and ends the connection of one that does not answer so many times.
+pub const PROBES_MAX: u32 = 6;
+/// TLS handshakes at once; where there would be one more, the one that was idle longest makes way.
 pub const HANDSHAKES_MAX: usize = 128;
 /// Time between ICReq's connection and a Connect that succeeds.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// Time without progress in the midst of a PDU, of a transfer that was asked for, or of sending.
+/// Longest time from the first byte of a PDU to its last, and the time in which a transfer that was asked for, and output, have to move
+/// by [`PACE_BYTES_MIN`] or to be over.
 pub const STALL_LIMIT: Duration = Duration::from_secs(30);
+/// See [`STALL_LIMIT`].
+pub const PACE_BYTES_MIN: u64 = 1 << 20;
+/// How often time limits are looked at where the thread is never at rest.
+pub const JUDGE_INTERVAL: Duration = Duration::from_millis(100);
+/// How often all sockets are read from before somebody is judged by what did not come.
+pub const READ_ALL_ROUNDS_MAX: usize = 64;
 /// Time that a host has to close after a termination request (NVMe/TCP 3.5.1 allows 30 s).
 pub const TERMINATION_LIMIT: Duration = Duration::from_secs(2);
 /// Time that commands under way have to end when the server stops.

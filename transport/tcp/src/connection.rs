@@ -20,6 +20,7 @@ use willow_wire::spec::SubmissionEntry;
 use crate::channel::{self, Channel};
 use crate::config::*;
 use crate::output::{Output, Sent};
+use crate::pace::Pace;
 
 /// Data of a transfer that are received into the command's buffer without a copy.
 const DIRECT_BYTES_MIN: u32 = 4096;
@@ -54,18 +55,30 @@ struct Receiving {
 pub(crate) struct Connection {
     pub socket: OwnedFd,
     pub id: ConnectionId,
+    /// How many were accepted before it: tells which of two is older where both came at the same time.
+    pub number: u64,
+    /// Address of the host.
+    pub peer: Option<std::net::IpAddr>,
     pub channel: Channel,
     /// TLS has, or may have, plaintext that the socket tells nothing of.
     pub more: bool,
     pub output: Output,
-    /// When it was accepted, and when bytes last moved.
+    /// When it was accepted, and when bytes last came.
     pub accepted_ns: u64,
     pub progress_ns: u64,
-    pub sent_ns: u64,
+    /// When the first byte of the PDU came that is not whole yet.
+    pdu_ns: u64,
+    /// Data of transfers, and output that the kernel does not take.
+    data_pace: Pace,
+    output_pace: Pace,
     /// Set while the kernel takes no more output.
     pub blocked: bool,
-    /// A command waits for a buffer: nothing is read until it has one.
+    /// A command waits for room: nothing is read until it has some.
     pub waiting: bool,
+    /// It was told to wait, and all that was received then is not used up yet.
+    pub waited: bool,
+    /// See [`Connection::may_read`].
+    framing_bytes_max: usize,
     pub terminating_ns: Option<u64>,
     /// What the poll was last told to look for.
     pub interest: rustix::event::epoll::EventFlags,
@@ -85,14 +98,20 @@ impl Connection {
         Connection {
             socket,
             id,
+            number: 0,
+            peer: None,
             channel,
             more: false,
             output: Output::default(),
             accepted_ns: now_ns,
             progress_ns: now_ns,
-            sent_ns: now_ns,
+            pdu_ns: now_ns,
+            data_pace: Pace::default(),
+            output_pace: Pace::default(),
             blocked: false,
             waiting: false,
+            waited: false,
+            framing_bytes_max: UNPROVED_FRAMING_BYTES_MAX,
             terminating_ns: None,
             interest: rustix::event::epoll::EventFlags::empty(),
             dirty: false,
@@ -105,14 +124,39 @@ impl Connection {
         }
     }
 
-    /// True where more bytes of the host are owed: in the midst of a PDU, or of a transfer.
-    pub fn expects_more(&self) -> bool {
-        (!self.carry.is_empty() && !self.waiting) || self.receiving.is_some() || self.transfers_open > 0
+    /// Since when a PDU is not whole that the host has begun.
+    pub fn pdu_since_ns(&self) -> Option<u64> {
+        (!self.carry.is_empty() && !self.waiting && self.may_read()).then_some(self.pdu_ns)
+    }
+
+    /// When too little of the data that the host was asked for has come.
+    pub fn data_due_ns(&self, stall_ns: u64) -> Option<u64> {
+        self.data_pace.due_ns(stall_ns)
+    }
+
+    /// When the host has taken too little of what is sent.
+    pub fn output_due_ns(&self, stall_ns: u64) -> Option<u64> {
+        self.output_pace.due_ns(stall_ns)
+    }
+
+    /// Takes note of what moved.
+    pub fn keep_pace(&mut self, now_ns: u64) {
+        self.data_pace.keep(now_ns);
+        self.output_pace.keep(now_ns);
     }
 
     /// True where it may be read from.
+    #[inline]
     pub fn may_read(&self) -> bool {
-        !self.waiting && self.output.bytes() < OUTPUT_BYTES_MAX
+        !self.waiting && self.output.bytes() < OUTPUT_BYTES_MAX && self.output.framing_bytes() < self.framing_bytes_max
+    }
+
+    /// Tells the subsystem what it holds beside data buffers, and learns how much that may be.
+    #[inline]
+    pub fn tell_held<B: Backend>(&mut self, subsystem: &mut Subsystem<B>) {
+        subsystem.set_transport_bytes(self.id, self.carry.capacity() + self.output.framing_bytes());
+        let unproved = subsystem.is_unproved(self.id);
+        self.framing_bytes_max = if unproved { UNPROVED_FRAMING_BYTES_MAX } else { FRAMING_BYTES_MAX };
     }
 
     /// Receives once: into the command's buffer where data of one are on their way and enough to be worth it, and what is
@@ -148,7 +192,21 @@ impl Connection {
 
     /// Sends what goes now; buffers whose last byte has gone are handed to `give`.
     #[inline]
-    pub fn send(&mut self, give: impl FnMut(Vec<u8>)) -> rustix::io::Result<Sent> {
+    pub fn send(&mut self, now_ns: u64, give: impl FnMut(Vec<u8>)) -> rustix::io::Result<Sent> {
+        let before = self.output.bytes();
+        let sent = self.send_some(give);
+        match sent {
+            Ok(Sent::Blocked) => {
+                self.output_pace.begin(now_ns);
+                self.output_pace.moved(before.saturating_sub(self.output.bytes()));
+            }
+            _ => self.output_pace.end(),
+        }
+        sent
+    }
+
+    #[inline]
+    fn send_some(&mut self, give: impl FnMut(Vec<u8>)) -> rustix::io::Result<Sent> {
         match &mut self.channel {
             Channel::Plain => self.output.send(self.socket.as_fd(), give),
             Channel::Tls(session) => self.output.send_sealed(session, self.socket.as_fd(), give),
@@ -179,6 +237,7 @@ impl Connection {
 
     /// Takes what was received. `bytes` begins with what was in `carry`. An end is final: nothing more is to be read.
     pub fn received<B: Backend>(&mut self, bytes: &[u8], now_ns: u64, subsystem: &mut Subsystem<B>) -> Result<(), End> {
+        let begun_before = !self.carry.is_empty();
         self.carry.clear();
         if self.terminating_ns.is_some() {
             return Ok(());
@@ -192,6 +251,9 @@ impl Connection {
             match self.step(rest, now_ns, subsystem) {
                 Ok(Some(taken)) => at += taken,
                 Ok(None) => {
+                    if at > 0 || !begun_before {
+                        self.pdu_ns = now_ns;
+                    }
                     self.carry.extend_from_slice(rest);
                     break Ok(());
                 }
@@ -202,10 +264,20 @@ impl Connection {
                 }
             }
         };
-        if self.carry.is_empty() && self.carry.capacity() > 2 * IN_CAPSULE_BYTES_MAX as usize {
-            self.carry = Vec::new();
+        self.waited = self.waiting || (self.waited && at == 0);
+        if self.carry.len() <= IN_CAPSULE_BYTES_MAX as usize
+            && self.carry.capacity() > 2 * IN_CAPSULE_BYTES_MAX as usize
+        {
+            self.carry.shrink_to_fit();
         }
         outcome
+    }
+
+    /// Tries again what had to wait for room.
+    pub fn retry<B: Backend>(&mut self, now_ns: u64, subsystem: &mut Subsystem<B>) -> Result<(), End> {
+        self.waiting = false;
+        let bytes = std::mem::take(&mut self.carry);
+        self.received(&bytes, now_ns, subsystem)
     }
 
     /// Does what the first bytes of `rest` allow; returns how many were used up, `None`: more are needed (or a buffer).
@@ -224,7 +296,7 @@ impl Connection {
             Decoded::Head(head) => head,
         };
         match head.pdu {
-            Pdu::Command(entry) => self.command(&entry, &head, rest, subsystem),
+            Pdu::Command(entry) => self.command(&entry, &head, rest, now_ns, subsystem),
             Pdu::HostData(data) => {
                 if rest.len() < head.data_start {
                     return Ok(None);
@@ -278,6 +350,7 @@ impl Connection {
         entry: &SubmissionEntry,
         head: &Head,
         rest: &[u8],
+        now_ns: u64,
         subsystem: &mut Subsystem<B>,
     ) -> Result<Option<usize>, Failed> {
         if rest.len() < head.pdu_bytes {
@@ -293,7 +366,7 @@ impl Connection {
         };
         match next {
             Next::Taken => {}
-            Next::Fetch(fetch) => self.ask_for(fetch),
+            Next::Fetch(fetch) => self.ask_for(fetch, now_ns),
             Next::Wait => {
                 self.waiting = true;
                 return Ok(None);
@@ -304,7 +377,7 @@ impl Connection {
     }
 
     /// Sends the R2T for a command's data.
-    fn ask_for(&mut self, fetch: Fetch) {
+    pub fn ask_for(&mut self, fetch: Fetch, now_ns: u64) {
         let ready = ReadyToTransfer { cid: fetch.cid, transfer_tag: fetch.slot, offset: 0, bytes: fetch.bytes };
         let encoder = self.encoder;
         self.output.put(|bytes| encoder.ready_to_transfer(bytes, &ready));
@@ -314,6 +387,7 @@ impl Connection {
         }
         self.transfers[slot] = Some(Transfer { fetch, received: 0, damaged: false });
         self.transfers_open += 1;
+        self.data_pace.begin(now_ns);
     }
 
     /// Checks an H2CData PDU against the R2T that it answers (NVMe/TCP 3.6.2.8).
@@ -386,6 +460,7 @@ impl Connection {
             digest.update(&transfer.fetch.buffer[at..at + count as usize]);
         }
         transfer.received += count;
+        self.data_pace.moved(count as usize);
         receiving.left -= count;
         if receiving.left == 0 && receiving.digest.is_none() {
             self.receiving = None;
@@ -411,6 +486,9 @@ impl Connection {
     fn take_transfer(&mut self, slot: u16) -> Option<Transfer> {
         let transfer = self.transfers.get_mut(usize::from(slot))?.take()?;
         self.transfers_open -= 1;
+        if self.transfers_open == 0 {
+            self.data_pace.end();
+        }
         Some(transfer)
     }
 
@@ -419,7 +497,7 @@ impl Connection {
     pub fn complete<B: Backend>(&mut self, completion: Completion, subsystem: &mut Subsystem<B>) {
         if self.terminating_ns.is_some() {
             if let Some(payload) = completion.payload {
-                subsystem.give_buffer(payload.buffer);
+                subsystem.give_buffer(self.id, payload.buffer);
             }
             return;
         }
@@ -477,11 +555,12 @@ impl Connection {
 
     /// Gives back all buffers that it holds.
     pub fn clear<B: Backend>(&mut self, subsystem: &mut Subsystem<B>) {
-        self.output.clear(|buffer| subsystem.give_buffer(buffer));
+        self.output.clear(|buffer| subsystem.give_buffer(self.id, buffer));
         for transfer in self.transfers.drain(..).flatten() {
-            subsystem.give_buffer(transfer.fetch.buffer);
+            subsystem.give_buffer(self.id, transfer.fetch.buffer);
         }
         self.transfers_open = 0;
+        self.data_pace.end();
         self.receiving = None;
     }
 }

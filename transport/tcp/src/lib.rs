@@ -13,6 +13,7 @@ pub mod config;
 mod connection;
 mod handle;
 mod output;
+mod pace;
 mod server;
 mod wake;
 

@@ -40,6 +40,8 @@ pub struct Output {
     /// Bytes of the first piece that have gone.
     gone: usize,
     bytes: usize,
+    /// Bytes of pieces that are not data buffers, as long as the piece is there.
+    framing_bytes: usize,
     spare: Option<Vec<u8>>,
     /// Through TLS: bytes of pieces that are gone from the queue, and how many of them have gone.
     staged: Vec<u8>,
@@ -61,6 +63,12 @@ impl Output {
         self.bytes
     }
 
+    /// Bytes that it holds beside data buffers.
+    #[inline]
+    pub fn framing_bytes(&self) -> usize {
+        self.framing_bytes + self.staged.len()
+    }
+
     /// True where there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
@@ -79,6 +87,7 @@ impl Output {
             let before = bytes.len();
             write(bytes);
             self.bytes += bytes.len() - before;
+            self.framing_bytes += bytes.len() - before;
         }
     }
 
@@ -182,10 +191,14 @@ impl Output {
             }
             self.gone -= length;
             match self.pieces.pop_front() {
-                Some(Piece::Buffer { buffer, .. }) => give(buffer),
+                Some(Piece::Buffer { buffer, .. }) => {
+                    give(buffer);
+                    continue;
+                }
                 Some(Piece::Bytes(bytes)) if bytes.capacity() <= 2 * BYTES_A_PIECE => self.spare = Some(bytes),
                 Some(Piece::Bytes(_)) | None => {}
             }
+            self.framing_bytes -= length;
         }
     }
 
@@ -197,6 +210,7 @@ impl Output {
             }
         }
         self.bytes = 0;
+        self.framing_bytes = 0;
         self.gone = 0;
         self.staged.clear();
         self.staged_gone = 0;

@@ -7,8 +7,11 @@
 //! run on a thread of their own.
 
 mod accept;
+mod deadlines;
+mod resume;
 mod stop;
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +22,6 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self};
 use willow_nvme::{Backend, ConnectionId, Subsystem};
-use willow_wire::pdu::PduError;
 
 use crate::channel::{Channel, Tls};
 use crate::config::*;
@@ -57,11 +59,19 @@ pub struct Server<B: Backend> {
     hot: Vec<(usize, u32)>,
     /// Connections whose TLS may have plaintext that no socket tells of.
     unread: Vec<usize>,
-    waiting: usize,
+    /// Connections that were told to wait for room, in turn.
+    waiting: VecDeque<usize>,
+    /// Of them those that have not tried again since room was made, and the subsystem's count of releases then.
+    retries_due: usize,
+    releases_seen: u64,
     receive: Vec<u8>,
     started: Instant,
     now_ns: u64,
     accept_after_ns: u64,
+    /// Connections accepted so far.
+    accepted: u64,
+    /// When time limits are looked at next, however busy it is.
+    judge_at_ns: u64,
     jobs: mpsc::Sender<Errand>,
     jobs_done: mpsc::Receiver<ErrandDone>,
     jobs_out: usize,
@@ -112,11 +122,15 @@ impl<B: Backend> Server<B> {
             dirty: Vec::new(),
             hot: Vec::new(),
             unread: Vec::new(),
-            waiting: 0,
+            waiting: VecDeque::new(),
+            retries_due: 0,
+            releases_seen: 0,
             receive: vec![0; RECEIVE_BYTES],
             started: Instant::now(),
             now_ns: 0,
             accept_after_ns: 0,
+            accepted: 0,
+            judge_at_ns: 0,
             jobs,
             jobs_done,
             jobs_out: 0,
@@ -186,6 +200,12 @@ impl<B: Backend> Server<B> {
             for index in readable.drain(..) {
                 active |= self.receive(index);
             }
+            if self.now_ns >= self.judge_at_ns || self.now_ns >= self.subsystem.timer_ns() {
+                // Nobody is judged by what lies unread: after a pause of this process all of it is old.
+                self.read_all(&mut readable)?;
+                self.subsystem.judge_by(self.now_ns);
+                self.check_time_limits();
+            }
             let (worked, wake_ns) = self.work();
             active |= worked | self.subsystem.backend_mut().front_was_active();
             if active {
@@ -201,9 +221,21 @@ impl<B: Backend> Server<B> {
                 std::hint::spin_loop();
                 continue;
             }
-            self.hot.clear();
             let wake_ns = wake_ns.map(|at_ns| at_ns - early_ns);
-            let deadline_ns = [wake_ns, self.check_time_limits()].into_iter().flatten().min();
+            if self.has_to_resume() {
+                continue;
+            }
+            if self.read_all(&mut readable)? {
+                continue;
+            }
+            self.hot.clear();
+            self.subsystem.judge_by(self.now_ns);
+            let judge_at_ns = self.check_time_limits();
+            if self.has_to_resume() {
+                // Somebody was ended: there is room for others.
+                continue;
+            }
+            let deadline_ns = [wake_ns, judge_at_ns].into_iter().flatten().min();
             let sleep_ns = match deadline_ns {
                 Some(at_ns) if at_ns <= self.now_ns => continue,
                 Some(at_ns) => Some(at_ns - self.now_ns),
@@ -218,7 +250,6 @@ impl<B: Backend> Server<B> {
                 for index in readable.drain(..) {
                     self.receive(index);
                 }
-                self.work();
             }
         }
         self.wind_down()
@@ -230,8 +261,8 @@ impl<B: Backend> Server<B> {
         self.now_ns
     }
 
-    /// Asks the kernel what is ready; accepts, and puts readable connections into `readable`.
-    fn poll(&mut self, sleep_ns: Option<u64>, readable: &mut Vec<usize>) -> Result<(), ServeError> {
+    /// Asks the kernel what is ready; accepts, and puts readable connections into `readable`. False where there was nothing.
+    fn poll(&mut self, sleep_ns: Option<u64>, readable: &mut Vec<usize>) -> Result<bool, ServeError> {
         let timeout = sleep_ns.map(|nanoseconds| rustix::event::Timespec {
             tv_sec: (nanoseconds / 1_000_000_000) as i64,
             tv_nsec: (nanoseconds % 1_000_000_000) as i64,
@@ -247,6 +278,7 @@ impl<B: Backend> Server<B> {
         if sleep_ns != Some(0) {
             self.tick();
         }
+        let came = !events.is_empty();
         for event in events {
             match event.data.u64() {
                 TOKEN_WAKE => self.shared.wake.drain(),
@@ -266,7 +298,7 @@ impl<B: Backend> Server<B> {
                 }
             }
         }
-        Ok(())
+        Ok(came)
     }
 
     #[inline]
@@ -311,7 +343,10 @@ impl<B: Backend> Server<B> {
         let carried = connection.carry().len();
         // A PDU that is not whole yet lies in front of what comes.
         self.receive[..carried].copy_from_slice(connection.carry());
-        let end = RECEIVE_BYTES.min(carried + RECEIVE_ONCE_BYTES);
+        // Who proved nothing, or waits for room again and again, is read from in small pieces: what is received is held.
+        let is_small = connection.waited || self.subsystem.is_unproved(connection.id);
+        let once = if is_small { RECEIVE_ONCE_SMALL_BYTES } else { RECEIVE_ONCE_BYTES };
+        let end = RECEIVE_BYTES.min(carried + once);
         let rest = &mut self.receive[carried..end];
         let (direct_bytes, outcome) = connection.receive(rest);
         let count = match outcome {
@@ -334,7 +369,10 @@ impl<B: Backend> Server<B> {
         }
         let bytes = &self.receive[..carried + (count - direct)];
         let ended = connection.received(bytes, self.now_ns, &mut self.subsystem);
-        self.waiting += usize::from(connection.waiting);
+        connection.tell_held(&mut self.subsystem);
+        if connection.waiting {
+            self.waiting.push_back(index);
+        }
         let dirty = !connection.output.is_empty();
         if ended == Err(End::Host) {
             self.close(index, "ended by the host");
@@ -369,7 +407,7 @@ impl<B: Backend> Server<B> {
                 }
                 _ => {
                     if let Some(payload) = completion.payload {
-                        self.subsystem.give_buffer(payload.buffer);
+                        self.subsystem.give_buffer(completion.connection, payload.buffer);
                     }
                 }
             }
@@ -379,9 +417,7 @@ impl<B: Backend> Server<B> {
             worked = true;
             self.close_after_output(id);
         }
-        if self.waiting > 0 {
-            worked |= self.retry_waiting();
-        }
+        worked |= self.resume();
         loop {
             let errand = match self.subsystem.backend_mut().job() {
                 Some(job) => Errand::Device(job),
@@ -408,13 +444,10 @@ impl<B: Backend> Server<B> {
                 continue;
             }
             worked = true;
-            let before = connection.output.bytes();
-            let subsystem = &mut self.subsystem;
-            match connection.send(|buffer| subsystem.give_buffer(buffer)) {
+            let (subsystem, id) = (&mut self.subsystem, connection.id);
+            match connection.send(self.now_ns, |buffer| subsystem.give_buffer(id, buffer)) {
                 Ok(sent) => {
-                    if connection.output.bytes() < before {
-                        connection.sent_ns = self.now_ns;
-                    }
+                    connection.tell_held(&mut self.subsystem);
                     connection.blocked = sent == Sent::Blocked;
                     if connection.terminating_ns.is_some() && sent == Sent::All {
                         // The termination request was the last of it; the host is to close now.
@@ -457,30 +490,6 @@ impl<B: Backend> Server<B> {
         }
     }
 
-    /// Hands commands that waited for a buffer in again.
-    fn retry_waiting(&mut self) -> bool {
-        let mut worked = false;
-        for index in 0..self.connections.len() {
-            let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
-            if !connection.waiting {
-                continue;
-            }
-            connection.waiting = false;
-            self.waiting -= 1;
-            let bytes = std::mem::take(connection.carry());
-            let ended = connection.received(&bytes, self.now_ns, &mut self.subsystem);
-            worked |= !connection.waiting || connection.carry().len() < bytes.len();
-            self.waiting += usize::from(connection.waiting);
-            if ended == Err(End::Host) {
-                self.close(index, "ended by the host");
-                continue;
-            }
-            self.update_interest(index);
-            self.mark_dirty(index);
-        }
-        worked
-    }
-
     /// Closes a connection whose controller is gone, after what is to be sent has been tried once more.
     fn close_after_output(&mut self, id: ConnectionId) {
         let index = id.index();
@@ -490,64 +499,22 @@ impl<B: Backend> Server<B> {
         }
         if !connection.output.is_empty() && !connection.blocked {
             let subsystem = &mut self.subsystem;
-            let _ = connection.send(|buffer| subsystem.give_buffer(buffer));
+            let _ = connection.send(self.now_ns, |buffer| subsystem.give_buffer(id, buffer));
         }
         self.close(index, "its controller is gone or reset");
     }
 
     fn close(&mut self, index: usize, reason: &'static str) {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
-        self.waiting -= usize::from(connection.waiting);
+        if connection.waiting {
+            self.waiting.retain(|other| *other != index);
+        }
         connection.say_goodbye();
         connection.clear(&mut self.subsystem);
         self.subsystem.close_connection(connection.id);
         self.open -= 1;
         self.hot.retain(|(other, _)| *other != index);
         tracing::debug!(connection = index, reason, "connection closed");
-    }
-
-    /// Ends connections that do not move; returns when to look again.
-    fn check_time_limits(&mut self) -> Option<u64> {
-        let now_ns = self.now_ns;
-        let stall_ns = self.config.stall_limit.as_nanos() as u64;
-        let connect_ns = self.config.connect_limit.as_nanos() as u64;
-        let mut next_ns = u64::MAX;
-        if self.accept_after_ns != 0 {
-            if now_ns >= self.accept_after_ns {
-                self.accept_after_ns = 0;
-                self.listen_for(EventFlags::IN);
-            } else {
-                next_ns = self.accept_after_ns;
-            }
-        }
-        for index in 0..self.connections.len() {
-            let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
-            let limits = [
-                connection.terminating_ns.map(|since| (since + TERMINATION_LIMIT.as_nanos() as u64, None)),
-                (!self.subsystem.is_connected(connection.id) && connection.terminating_ns.is_none())
-                    .then_some((connection.accepted_ns + connect_ns, Some("no Connect in time"))),
-                (connection.expects_more() && connection.terminating_ns.is_none())
-                    .then_some((connection.progress_ns + stall_ns, Some("stalled in the midst of a PDU or transfer"))),
-                connection.blocked.then_some((connection.sent_ns + stall_ns, Some("the host takes no data"))),
-            ];
-            let Some((at_ns, reason)) = limits.into_iter().flatten().min_by_key(|(at_ns, _)| *at_ns) else { continue };
-            if at_ns > now_ns {
-                next_ns = next_ns.min(at_ns);
-                continue;
-            }
-            match reason {
-                // The host had its time to close.
-                None => self.close(index, "terminated"),
-                Some(reason) => {
-                    tracing::warn!(connection = index, reason, "connection ended");
-                    connection.terminate(&PduError::sequence(0, reason), &[], now_ns);
-                    let subsystem = &mut self.subsystem;
-                    let _ = connection.send(|buffer| subsystem.give_buffer(buffer));
-                    self.close(index, reason);
-                }
-            }
-        }
-        (next_ns != u64::MAX).then_some(next_ns)
     }
 
     /// Does what other threads asked for.

@@ -453,7 +453,7 @@ fn namespace_management_and_attachment() {
 #[test]
 fn the_key_value_command_set() {
     let server = serve();
-    let (_admin, mut io, _) = Peer::with_queue(server.address, false);
+    let (mut admin_queue, mut io, _) = Peer::with_queue(server.address, false);
     let command = |opcode, key: &[u8], bytes: u32, options: u32| {
         let mut entry = SubmissionEntry::new(opcode).with_cid(8).with_nsid(2).with_cdw(10, bytes).with_cdw(11, options);
         kv::Key::new(key).unwrap().put(&mut entry);
@@ -480,6 +480,8 @@ fn the_key_value_command_set() {
     assert_eq!(keys, [b"empty".to_vec(), b"one".to_vec()]);
     assert!(io.ask(&command(kv_opcode::DELETE, b"one", 0, 0), &[]).status.is_success());
     assert!(io.ask(&command(kv_opcode::DELETE, b"one", 0, 0), &[]).status.is(Status::KV_KEY_NOT_FOUND));
+    let page = log_page(&mut admin_queue, log::ERROR, 0, 64, false).unwrap();
+    assert_eq!(u64_at(&page, 0), 0, "a key that is not there, or is, is an answer and no failure");
     let mut long = command(kv_opcode::EXIST, b"k", 0, 0);
     long.set_cdw(11, 17);
     assert!(io.ask(&long, &[]).status.is(Status::KV_INVALID_KEY_SIZE));

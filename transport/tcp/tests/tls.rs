@@ -334,7 +334,7 @@ fn handshakes_that_do_not_go_on_are_bounded_and_keep_nobody_out_for_long() {
             stream
         })
         .collect();
-    // Those for whom there is no room are closed; the others have their time.
+    // The oldest make way for the newest; the others have their time.
     let closed = |stream: &&TcpStream| match (&**stream).read(&mut [0]) {
         Ok(count) => count == 0,
         Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,

@@ -31,11 +31,8 @@ impl<B: Backend> Subsystem<B> {
             }
             Err(bytes) => return self.fetch_admin(index, entry, bytes),
         };
-        let Some(mut buffer) = self.pool.take(request.len()) else { return Next::Wait };
-        let Some(place) = self.begin(index, entry) else {
-            self.pool.give(buffer);
-            return Next::Taken;
-        };
+        let Some(place) = self.begin(index, entry) else { return Next::Taken };
+        let mut buffer = self.take_buffer_always(index, request.len());
         buffer[..request.len()].copy_from_slice(&request);
         if let Some(queue) = self.queues[usize::from(index)].as_mut() {
             queue.slots[usize::from(place)].nsid = nsid;
@@ -87,7 +84,7 @@ impl<B: Backend> Subsystem<B> {
 
     /// The control service has answered.
     pub(crate) fn namespace_managed(&mut self, index: u16, place: u16, work: Work, completion: HostCompletion) {
-        self.pool.give(completion.buffer);
+        self.give(index, completion.buffer);
         let RpcOutcome::Answered { status } = completion.outcome else {
             return self.complete(index, place, crate::status::of_outcome(completion.outcome), 0, None);
         };

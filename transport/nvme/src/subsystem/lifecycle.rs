@@ -45,6 +45,7 @@ impl<B: Backend> Subsystem<B> {
         slot.lba = 0;
         slot.bytes = 0;
         slot.buffer_bytes = 0;
+        slot.submitted = false;
         slot.start_ns = now_ns;
         slot.direction = Direction::Other;
         // Whoever takes it on says what it is; until then it is the device's.
@@ -77,14 +78,14 @@ impl<B: Backend> Subsystem<B> {
             && let Some(found) = self.find(nsid)
         {
             let counters = &mut self.namespaces[found].counters;
-            if status.is_success() {
+            if status.is_success() || status::is_answer(status) {
                 counters.record(direction, u64::from(bytes), elapsed_ns);
             } else {
                 counters.errors += 1;
                 counters.media_errors += u64::from(status::is_media_error(status));
             }
         }
-        if !status.is_success() {
+        if !status.is_success() && !status::is_answer(status) {
             let csi = u8::from(self.find(nsid).is_some_and(|found| self.namespaces[found].view.set == CommandSet::Kv));
             self.log_error(
                 index,
@@ -152,7 +153,8 @@ impl<B: Backend> Subsystem<B> {
         result: u64,
         payload: Option<Payload>,
     ) {
-        let Some(queue) = self.queues[usize::from(index)].as_ref() else { return };
+        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
+        queue.completions += 1;
         let flow_control = queue.association.is_none_or(|association| association.flow_control);
         let head = queue.association.map_or(0, |association| association.head);
         self.completions.push_back(Completion {
@@ -163,38 +165,49 @@ impl<B: Backend> Subsystem<B> {
         });
     }
 
-    /// Counts a request that the device now has.
+    /// Counts a slot's request that the device now has.
     #[inline]
-    pub(crate) fn count_in_device(&mut self) {
-        if self.in_device == 0 {
+    pub(crate) fn count_in_device(&mut self, index: u16, place: u16, account: u16) {
+        if self.accounts.in_device() == 0 {
             self.busy_since_ns = self.now_ns;
         }
-        self.in_device += 1;
+        self.accounts.entered_device(account);
+        if let Some(queue) = self.queues[usize::from(index)].as_mut() {
+            let slot = &mut queue.slots[usize::from(place)];
+            (slot.state, slot.submitted) = (State::Device, true);
+        }
         self.submitted = true;
     }
 
-    pub(crate) fn count_out_of_device(&mut self, requests: u32) {
-        if self.in_device > 0 && self.in_device <= requests {
+    /// A request was taken out of its account: the device may be at rest now.
+    #[inline]
+    pub(crate) fn count_out_of_device(&mut self) {
+        if self.accounts.in_device() == 0 {
             self.busy_ns += self.now_ns.saturating_sub(self.busy_since_ns);
         }
-        self.in_device = self.in_device.saturating_sub(requests);
     }
 
     pub(super) fn device_completed(&mut self, completion: HostCompletion) {
         let (index, generation) = ((completion.tag >> 16) as u16, (completion.tag >> 32) as u16);
         let place = completion.tag as u16;
-        self.count_out_of_device(1);
         if self.timed {
             self.backend.delivered(self.now_ns, completion.at_ns);
         }
         let connection = ConnectionId { index, generation };
         let known = self.queue(connection).is_some_and(|queue| {
             queue.association.is_some_and(|association| association.hre == completion.hre)
-                && queue.slots.get(usize::from(place)).is_some_and(|slot| slot.state == State::Device)
+                && queue.slots.get(usize::from(place)).is_some_and(|slot| slot.submitted)
         });
         if !known {
-            // Of a queue that went since: its buffers were given up then.
+            // Of a queue that went since.
+            let (hre, tag) = (completion.hre, completion.tag);
+            self.orphan_ended(hre, tag, completion.buffer);
             return;
+        }
+        if let Some(queue) = self.queues[usize::from(index)].as_mut() {
+            queue.slots[usize::from(place)].submitted = false;
+            self.accounts.left_device(queue.account);
+            self.count_out_of_device();
         }
         self.answered(index, place, completion);
     }

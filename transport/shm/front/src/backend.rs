@@ -52,6 +52,15 @@ impl<B: Backend> Backend for Fronted<B> {
     fn submit_to(&mut self, hre: HreId, request: HostRequest, window: Option<SharedWindow>) -> Result<(), HostRequest> {
         self.device.submit_to(hre, request, window)
     }
+    fn is_open(&mut self, hre: HreId) -> bool {
+        self.device.is_open(hre)
+    }
+    fn keep_drained(&mut self) {
+        self.device.keep_drained()
+    }
+    fn drained(&mut self) -> Option<HostCompletion> {
+        self.device.drained()
+    }
     fn abort(&mut self, hre: HreId, tag: u64) -> bool {
         self.device.abort(hre, tag)
     }

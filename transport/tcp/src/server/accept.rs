@@ -9,9 +9,11 @@ use crate::connection::Connection;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags, sockopt};
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use willow_nvme::Backend;
+use willow_nvme::config::UNPROVED_CONNECTIONS_MAX;
 
 impl<B: Backend> Server<B> {
     pub(super) fn accept(&mut self, place: usize) {
@@ -31,6 +33,7 @@ impl<B: Backend> Server<B> {
                     return;
                 }
             };
+            self.make_way();
             if self.open >= self.config.connections_max {
                 tracing::warn!(limit = self.config.connections_max, "too many connections: one refused");
                 continue;
@@ -42,13 +45,18 @@ impl<B: Backend> Server<B> {
     /// Goes on with a connection that may be TLS; true once it can be read from.
     #[cold]
     pub(super) fn open_channel(&mut self, index: usize) -> bool {
-        let handshakes = self.connections.iter().flatten().filter(|one| one.channel.in_handshake()).count();
         let (Some(Some(connection)), Some(tls)) = (self.connections.get_mut(index), &self.tls) else { return false };
-        match connection.channel.open(&connection.socket, tls, handshakes < HANDSHAKES_MAX) {
+        let before = connection.channel.in_handshake();
+        let opened = connection.channel.open(&connection.socket, tls);
+        if !before && connection.channel.in_handshake() {
+            self.make_way_for_handshake(index);
+        }
+        match opened {
             Ok(Opened::Ready) => true,
             Ok(Opened::Proven(host_nqn, subsystem_nqn)) => {
                 tracing::debug!(connection = index, host = %host_nqn, "TLS agreed on");
-                let id = connection.id;
+                let Some(Some(Connection { id, .. })) = self.connections.get(index) else { return false };
+                let id = *id;
                 self.subsystem.secured(id, &host_nqn, &subsystem_nqn);
                 true
             }
@@ -58,14 +66,48 @@ impl<B: Backend> Server<B> {
                 false
             }
             Err(Refused::Because(reason)) => {
-                let peer = net::getpeername(&connection.socket).ok().flatten();
-                let peer = peer.and_then(|address| SocketAddr::try_from(address).ok());
+                let peer = self.connections.get(index).and_then(|one| one.as_ref()?.peer);
                 let peer = peer.map_or_else(|| "unknown".to_owned(), |address| address.to_string());
                 tracing::warn!(connection = index, peer, reason, "connection refused");
                 self.close(index, "refused");
                 false
             }
         }
+    }
+
+    /// One more handshake has begun: where there are too many, the one that was idle longest makes way.
+    #[cold]
+    fn make_way_for_handshake(&mut self, index: usize) {
+        if self.connections.iter().flatten().filter(|one| one.channel.in_handshake()).count() > HANDSHAKES_MAX {
+            let others = (0..self.connections.len()).filter(|other| *other != index);
+            let oldest = self.idle_for_longest(others, |one| one.channel.in_handshake());
+            oldest.into_iter().for_each(|oldest| self.close(oldest, "the oldest of too many handshakes"));
+        }
+    }
+
+    /// Where as many connections as may be have proved nothing, one of them makes way for another: of the address that has most of
+    /// them, the one from which nothing has come for longest.
+    fn make_way(&mut self) {
+        let share = (self.config.connections_max / UNPROVED_CONNECTIONS_PART).clamp(1, UNPROVED_CONNECTIONS_MAX);
+        if self.subsystem.unproved_connections() < share {
+            return;
+        }
+        let is_unproved = |one: &Connection| self.subsystem.is_unproved(one.id);
+        let mut crowds: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
+        for connection in self.connections.iter().flatten().filter(|one| is_unproved(one)) {
+            *crowds.entry(connection.peer).or_default() += 1;
+        }
+        let crowd = crowds.into_iter().max_by_key(|(_, count)| *count).map(|(peer, _)| peer);
+        let of_crowd = |one: &Connection| is_unproved(one) && crowd.is_none_or(|peer| one.peer == peer);
+        if let Some(index) = self.idle_for_longest(0..self.connections.len(), of_crowd) {
+            self.close(index, "idle for longest of too many that proved nothing");
+        }
+    }
+
+    /// The connection of these from which nothing has come for longest.
+    fn idle_for_longest(&self, of: impl Iterator<Item = usize>, which: impl Fn(&Connection) -> bool) -> Option<usize> {
+        let found = of.filter_map(|index| Some((index, self.connections.get(index)?.as_ref()?)));
+        found.filter(|(_, one)| which(one)).min_by_key(|(_, one)| (one.progress_ns, one.number)).map(|(index, _)| index)
     }
 
     pub(super) fn listen_for(&self, flags: EventFlags) {
@@ -82,6 +124,11 @@ impl<B: Backend> Server<B> {
         // Each of these only costs speed where the kernel refuses it.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let _ = sockopt::set_tcp_congestion(&socket, "cubic").or_else(|_| sockopt::set_tcp_congestion(&socket, "reno"));
+        // A host that vanished without a word, and asked for no keep alive, is found out.
+        let _ = sockopt::set_socket_keepalive(&socket, true)
+            .and_then(|()| sockopt::set_tcp_keepidle(&socket, PROBE_AFTER))
+            .and_then(|()| sockopt::set_tcp_keepintvl(&socket, PROBE_INTERVAL))
+            .and_then(|()| sockopt::set_tcp_keepcnt(&socket, PROBES_MAX));
         let local = net::getsockname(&socket).ok().and_then(|address| SocketAddr::try_from(address).ok());
         let Some(id) = self.subsystem.open_connection(local.map(|address| address.ip())) else {
             tracing::warn!("too many connections: one refused");
@@ -90,6 +137,10 @@ impl<B: Backend> Server<B> {
         let index = id.index();
         let channel = if self.tls.is_some() { Channel::Unknown } else { Channel::Plain };
         let mut connection = Connection::new(socket, id, channel, self.now_ns);
+        self.accepted += 1;
+        connection.number = self.accepted;
+        let peer = net::getpeername(&connection.socket).ok().flatten();
+        connection.peer = peer.and_then(|address| SocketAddr::try_from(address).ok()).map(|address| address.ip());
         connection.interest = EventFlags::IN | EventFlags::RDHUP;
         if let Err(error) =
             epoll::add(&self.poll, &connection.socket, EventData::new_u64(index as u64), connection.interest)

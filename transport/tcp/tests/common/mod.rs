@@ -67,13 +67,12 @@ impl Drop for Running {
 
 /// A small device: 4 SPUs, 64 MiB of blocks of 4 KiB, 32 MiB of pairs, the apps built natively.
 pub fn device(block_bytes: u32) -> Device {
-    let config = DeviceConfig {
-        spus: 4,
-        namespace_bytes: 64 << 20,
-        block_bytes,
-        kv_namespace_bytes: 32 << 20,
-        ..DeviceConfig::default()
-    };
+    device_with(DeviceConfig { block_bytes, ..DeviceConfig::default() })
+}
+
+/// The same with other settings beside its size.
+pub fn device_with(config: DeviceConfig) -> Device {
+    let config = DeviceConfig { spus: 4, namespace_bytes: 64 << 20, kv_namespace_bytes: 32 << 20, ..config };
     let store = RamStore::new(4, 256 << 20).unwrap();
     let apps = vec![BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(key_value_spu::native())];
     Device::open(config, Box::new(store), None, apps).unwrap()
@@ -238,17 +237,71 @@ impl Peer {
 }
 
 pub fn connect_command(queue_id: u16, controller_id: u16, nqn: &str) -> (SubmissionEntry, Box<[u8; 1024]>) {
-    let entry = ConnectCommand { record_format: 0, queue_id, queue_size: 31, attributes: 0, keep_alive_ms: 0 }
-        .to_entry()
-        .with_cid(7)
-        .with_sgl(Sgl::in_capsule(0, 1024));
-    let data = ConnectData {
-        host_id: [7; 16],
-        controller_id,
-        subsystem_nqn: nqn.to_owned(),
-        host_nqn: "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".to_owned(),
-    };
-    (entry, data.to_bytes())
+    Host::default().connect_command(queue_id, controller_id, nqn)
+}
+
+/// A host as it introduces itself.
+#[derive(Clone)]
+pub struct Host {
+    pub nqn: String,
+    /// Entries of each of its queues.
+    pub entries: u16,
+    pub keep_alive_ms: u32,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        let nqn = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".to_owned();
+        Host { nqn, entries: 32, keep_alive_ms: 0 }
+    }
+}
+
+impl Host {
+    /// A host of that name, with queues of so many entries.
+    pub fn named(name: &str, entries: u16) -> Self {
+        Host { nqn: format!("nqn.2025-01.org.example:{name}"), entries, ..Host::default() }
+    }
+
+    fn connect_command(&self, queue_id: u16, controller_id: u16, nqn: &str) -> (SubmissionEntry, Box<[u8; 1024]>) {
+        let (queue_size, keep_alive_ms) = (self.entries - 1, self.keep_alive_ms);
+        let entry = ConnectCommand { record_format: 0, queue_id, queue_size, attributes: 0, keep_alive_ms }
+            .to_entry()
+            .with_cid(7)
+            .with_sgl(Sgl::in_capsule(0, 1024));
+        let data =
+            ConnectData { host_id: [7; 16], controller_id, subsystem_nqn: nqn.to_owned(), host_nqn: self.nqn.clone() };
+        (entry, data.to_bytes())
+    }
+
+    /// Connects a queue, as far as that goes.
+    pub fn connect(&self, peer: &mut Peer, queue_id: u16, controller_id: u16, nqn: &str) -> CompletionEntry {
+        let (entry, data) = self.connect_command(queue_id, controller_id, nqn);
+        peer.ask(&entry, &data[..])
+    }
+
+    /// A controller of `nqn` that is ready, on its admin queue; its number.
+    pub fn admin_of(&self, address: SocketAddr, nqn: &str) -> (Peer, u16) {
+        let mut peer = Peer::initialized(address, false);
+        let connected = self.connect(&mut peer, 0, 0xffff, nqn);
+        assert!(connected.status.is_success(), "{connected:?}");
+        let sets = if nqn == NQN_DEFAULT { 0x46_0060 } else { 0x46_0000 };
+        peer.ask(&fabrics::property_set(property::CC, sets, false).with_cid(1), &[]);
+        peer.ask(&fabrics::property_set(property::CC, sets | 1, false).with_cid(1), &[]);
+        (peer, connected.result as u16)
+    }
+
+    /// The same of the subsystem that is served.
+    pub fn admin(&self, address: SocketAddr) -> (Peer, u16) {
+        self.admin_of(address, NQN_DEFAULT)
+    }
+
+    /// An I/O queue of a controller.
+    pub fn queue(&self, address: SocketAddr, queue_id: u16, controller_id: u16) -> Peer {
+        let mut peer = Peer::initialized(address, false);
+        let connected = self.connect(&mut peer, queue_id, controller_id, NQN_DEFAULT);
+        assert!(connected.status.is_success(), "{connected:?}");
+        peer
+    }
 }
 
 pub fn read(cid: u16, lba: u64, blocks: u32, bytes: u32) -> SubmissionEntry {

@@ -1,0 +1,305 @@
+//! Who may make the target hold how much, and for how long: floods, hosts that send or read nothing, and what others feel of it.
+
+mod common;
+
+use std::io::{BufRead as _, Read as _, Write as _};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::*;
+use willow_device::DeviceConfig;
+use willow_nvme::config::{CONTROLLERS_MAX, NQN_DISCOVERY};
+use willow_wire::pdu::{Data, Pdu};
+use willow_wire::spec::log::{self, GetLogPage};
+use willow_wire::spec::{Sgl, SubmissionEntry, opcode};
+
+/// What a peer that proved nothing may make the target hold.
+const UNPROVED_BYTES: u64 = 1 << 20;
+/// Budget of data buffers where a test fills it.
+const BUDGET_BYTES: usize = 16 << 20;
+
+fn log_page(cid: u16, bytes: u32) -> SubmissionEntry {
+    let (page, specific, retain_event, offset, csi) = (log::DISCOVERY, 0, true, 0, 0);
+    let request = GetLogPage { page, specific, retain_event, bytes: bytes.into(), offset, csi };
+    request.to_entry(0).with_cid(cid).with_sgl(Sgl::transport(bytes))
+}
+
+/// Most bytes that the target holds of data while `time` goes by.
+fn most_held(server: &Running, time: Duration) -> u64 {
+    let begun = Instant::now();
+    let mut most = 0;
+    while begun.elapsed() < time {
+        let statistics = server.handle.statistics(PATIENCE).expect("the server answers");
+        most = most.max(statistics.buffer_bytes).max(statistics.held_bytes);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    most
+}
+
+#[test]
+fn a_discovery_controller_cannot_fill_the_memory() {
+    let server = serve();
+    let host = Host::named("stranger", 1024);
+    // 64 KiB is the longest that such a controller gives (MDTS); past it, each command is refused, in little memory too.
+    for bytes in [4 << 20, 65536] {
+        let mut peers: Vec<Peer> = (0..4).map(|_| host.admin_of(server.address, NQN_DISCOVERY).0).collect();
+        for peer in &mut peers {
+            let mut flood = Vec::new();
+            (0..1000).for_each(|cid| peer.encoder.command(&mut flood, &log_page(cid, bytes), 0));
+            assert_eq!(flood.len(), 72_000);
+            // Who does not read is not read from: the rest stays with the sender.
+            peer.stream.set_nonblocking(true).unwrap();
+            let _ = peer.stream.write(&flood);
+            peer.stream.set_nonblocking(false).unwrap();
+        }
+        let held = most_held(&server, Duration::from_millis(300));
+        assert!(held <= peers.len() as u64 * UNPROVED_BYTES, "{held} bytes are held for {bytes}");
+        serves(server.address);
+        // All that was read is answered once they are.
+        let answered = peers[0].next().expect("an answer");
+        match (bytes, answered.pdu) {
+            (65536, Pdu::ControllerData(_)) => assert_eq!(answered.data.len(), 65536),
+            (_, Pdu::Response(completion)) => assert!(!completion.status.is_success()),
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+    server.settles(true);
+}
+
+#[test]
+fn idle_discovery_controllers_lock_nobody_out() {
+    let server = serve();
+    let stranger = Host::named("stranger", 32);
+    let idle: Vec<Peer> = (0..CONTROLLERS_MAX)
+        .map(|_| {
+            let mut peer = Peer::initialized(server.address, false);
+            assert!(
+                stranger.connect(&mut peer, 0, 0xffff, NQN_DISCOVERY).status.is_success(),
+                "the newest gets a place"
+            );
+            peer
+        })
+        .collect();
+    serves(server.address);
+    let statistics = server.handle.statistics(PATIENCE).unwrap();
+    assert!(statistics.controllers as usize <= CONTROLLERS_MAX / 3 + 2, "{statistics:?}");
+    drop(idle);
+    server.settles(true);
+}
+
+/// Writes whose data never come, which together take a budget of [`BUDGET_BYTES`] to the last buffer where they are let.
+fn hoard(io: &mut Peer) {
+    let blocks = [1024, 1024, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2].into_iter().chain([1; 100]);
+    for (cid, blocks) in (0..).zip(blocks) {
+        io.command(&write(cid, 0, blocks, Sgl::transport(blocks * 4096)), &[]);
+    }
+    assert!(matches!(io.next().unwrap().pdu, Pdu::ReadyToTransfer(_)));
+    // Until the target has read all of it, or as much as it reads.
+    std::thread::sleep(Duration::from_millis(100));
+}
+
+/// A write whose data are asked for, to its end.
+fn write_by_request(io: &mut Peer, cid: u16, blocks: u32) {
+    io.command(&write(cid, 0, blocks, Sgl::transport(blocks * 4096)), &[]);
+    let Pdu::ReadyToTransfer(ready) = io.next().unwrap().pdu else { panic!("an R2T") };
+    let bytes = blocks * 4096;
+    let (transfer_tag, offset, last, success) = (ready.transfer_tag, 0, true, false);
+    io.host_data(&Data { cid, transfer_tag, offset, bytes, last, success }, &vec![7; bytes as usize]);
+    let Pdu::Response(completion) = io.next().unwrap().pdu else { panic!("a response") };
+    assert!(completion.cid == cid && completion.status.is_success(), "{completion:?}");
+}
+
+#[test]
+fn a_host_that_sends_no_data_delays_no_other() {
+    let server = serve_with(|config| config.subsystem.buffer_budget_bytes = BUDGET_BYTES, 4096);
+    let (greedy, victim) = (Host::named("greedy", 256), Host::named("victim", 32));
+    let (_admin, cntlid) = greedy.admin(server.address);
+    let mut hoarding = greedy.queue(server.address, 1, cntlid);
+    hoard(&mut hoarding);
+    let (_other, cntlid) = victim.admin(server.address);
+    let mut io = victim.queue(server.address, 1, cntlid);
+    io.stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    for cid in 0..20 {
+        write_by_request(&mut io, cid, 1);
+        assert!(io.ask(&read(cid, 0, 1, 4096), &[]).status.is_success());
+    }
+    write_by_request(&mut io, 30, 256);
+    // A second queue of the greedy host's is read from as ever: what needs no buffer, or a small one, passes.
+    let mut second = greedy.queue(server.address, 2, cntlid - 1);
+    assert!(second.ask(&write(1, 0, 1, Sgl::in_capsule(0, 4096)), &[1; 4096]).status.is_success());
+    drop((hoarding, second));
+}
+
+#[test]
+fn who_waits_for_a_buffer_is_woken_by_the_end_of_a_connection() {
+    let server = serve_with(
+        |config| {
+            config.subsystem.buffer_budget_bytes = BUDGET_BYTES;
+            config.stall_limit = Duration::from_millis(500);
+        },
+        4096,
+    );
+    let greedy = Host::named("greedy", 256);
+    let (_admin, cntlid) = greedy.admin(server.address);
+    let mut hoarding = greedy.queue(server.address, 1, cntlid);
+    hoard(&mut hoarding);
+    // The same host's share is used up: this one waits until the stall limit ends the other connection, and nothing else happens.
+    let mut second = greedy.queue(server.address, 2, cntlid);
+    second.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    write_by_request(&mut second, 1, 256);
+    while hoarding.next().is_some() {}
+    server.settles(false);
+}
+
+#[test]
+fn a_device_without_a_place_makes_commands_wait() {
+    let config = || DeviceConfig { requests_per_hre_max: 16, ..DeviceConfig::default() };
+    let server = serve_device(|_| {}, move || device_with(config()));
+    let host = Host::named("deep", 1024);
+    let (_admin, cntlid) = host.admin(server.address);
+    let mut queues: Vec<Peer> = (1..5).map(|queue_id| host.queue(server.address, queue_id, cntlid)).collect();
+    for io in &mut queues {
+        let mut flood = Vec::new();
+        (0..1000).for_each(|cid| io.encoder.command(&mut flood, &read(cid, u64::from(cid), 1, 4096), 0));
+        io.send(&flood);
+    }
+    for io in &mut queues {
+        let mut ended = [false; 1000];
+        while !ended.iter().all(|ended| *ended) {
+            match io.next().expect("the connection stays").pdu {
+                Pdu::Response(completion) => {
+                    assert!(completion.status.is_success(), "{completion:?}");
+                    assert!(!std::mem::replace(&mut ended[usize::from(completion.cid)], true));
+                }
+                Pdu::ControllerData(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    server.settles(false);
+}
+
+#[test]
+fn who_sends_a_few_bytes_now_and_then_is_ended() {
+    let server = serve_with(|config| config.stall_limit = Duration::from_millis(400), 4096);
+    let trickle = |name: &str, first: &dyn Fn(&mut Peer) -> Vec<u8>| {
+        let host = Host::named(name, 32);
+        let (_admin, cntlid) = host.admin(server.address);
+        let mut io = host.queue(server.address, 1, cntlid);
+        let bytes = first(&mut io);
+        let begun = Instant::now();
+        for byte in bytes.chunks(1) {
+            if io.stream.write_all(byte).is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(begun.elapsed() < PATIENCE, "{name}: it is not ended");
+        }
+        panic!("{name}: all of it was taken");
+    };
+    trickle("capsule", &|io| {
+        let mut bytes = Vec::new();
+        io.encoder.command_with_data(&mut bytes, &write(1, 0, 1, Sgl::in_capsule(0, 4096)), &[0; 4096]);
+        bytes
+    });
+    trickle("transfer", &|io| {
+        io.command(&write(1, 0, 16, Sgl::transport(65536)), &[]);
+        let Pdu::ReadyToTransfer(ready) = io.next().unwrap().pdu else { panic!("an R2T") };
+        let (transfer_tag, offset, bytes, last, success) = (ready.transfer_tag, 0, 65536, true, false);
+        let mut out = Vec::new();
+        io.encoder.host_data(&mut out, &Data { cid: 1, transfer_tag, offset, bytes, last, success });
+        out.resize(out.len() + 65536, 0);
+        out
+    });
+    serves(server.address);
+}
+
+#[test]
+fn time_limits_hold_while_others_keep_the_target_busy() {
+    let server = serve_with(
+        |config| {
+            config.connect_limit = Duration::from_millis(300);
+            // Whoever has been active lately keeps the thread from ever coming to rest.
+            config.spin = Duration::from_millis(10);
+        },
+        4096,
+    );
+    let address = server.address;
+    let busy = std::thread::spawn(move || {
+        let (_admin, mut io, _) = Peer::with_queue(address, false);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(4) {
+            assert!(io.ask(&read(1, 0, 1, 4096), &[]).status.is_success());
+        }
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    let begun = Instant::now();
+    let mut silent = Peer::raw(address);
+    while silent.next().is_some() {}
+    assert!(!busy.is_finished(), "it was ended after {:?}, by the end of the load", begun.elapsed());
+    busy.join().unwrap();
+}
+
+/// Names the environment variable by which this program is told to serve, and do nothing else.
+const SERVE_VARIABLE: &str = "WILLOW_TEST_SERVES";
+
+/// No test by itself: the process that another test stops.
+#[test]
+fn a_process_that_serves() {
+    if std::env::var_os(SERVE_VARIABLE).is_some() {
+        let server = serve();
+        println!("\nserves at {}", server.address);
+        // Ends with whoever started it.
+        let _ = std::io::stdin().read(&mut [0]);
+    }
+}
+
+#[test]
+fn keep_alives_that_came_in_a_pause_count() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_process_that_serves", "--nocapture"])
+        .env(SERVE_VARIABLE, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    let address =
+        lines.by_ref().map_while(Result::ok).find_map(|line| Some(line.strip_prefix("serves at ")?.to_owned()));
+    let address: std::net::SocketAddr = address.expect("it serves").parse().unwrap();
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+    };
+    // Something else goes on all the time, so that the target does not ask the kernel who has something at each turn.
+    let (_other_admin, mut busy, _) = Peer::with_queue(address, false);
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = over.clone();
+    let load = std::thread::spawn(move || {
+        while !is_over.load(Ordering::Relaxed) {
+            assert!(busy.ask(&read(1, 0, 1, 4096), &[]).status.is_success());
+        }
+    });
+    let (mut admin, _) = Host { keep_alive_ms: 600, ..Host::default() }.admin(address);
+    for round in 0..8 {
+        signal("-STOP");
+        for _ in 0..6 {
+            std::thread::sleep(Duration::from_millis(200));
+            admin.command(&SubmissionEntry::new(opcode::admin::KEEP_ALIVE).with_cid(1), &[]);
+        }
+        signal("-CONT");
+        for _ in 0..6 {
+            let came = admin.next().unwrap_or_else(|| panic!("round {round}: the association ended"));
+            let Pdu::Response(completion) = came.pdu else { panic!("a response") };
+            assert!(completion.status.is_success(), "{completion:?}");
+        }
+    }
+    // It ends all the same where none come.
+    assert!(admin.next().is_none());
+    over.store(true, Ordering::Relaxed);
+    load.join().unwrap();
+    drop(child.stdin.take());
+    lines.map_while(Result::ok).for_each(drop);
+    assert!(child.wait().unwrap().success());
+}
