@@ -47,7 +47,7 @@ pub(super) enum Asked {
 }
 
 /// A file that is being closed: the process in the device, the hold, what was permitted, whether to write, and what a freeze waits for.
-type Closing = (Option<u32>, Arc<Hold>, Vec<PermissionInfo>, bool, Option<UnderWay>);
+type Closing = (Option<u32>, Arc<Hold>, Vec<PermissionInfo>, bool, UnderWay);
 
 impl Agent {
     /// Number of a process in the device: which the device's socket told it when the process connected there, or by which the process was
@@ -97,7 +97,7 @@ impl Agent {
             }
             self.holds.reserve(judged.key)
         };
-        let prepared = self.prepare(&hold, &descriptors, judged.rights);
+        let prepared = self.prepare(&hold, &descriptors);
         // Whatever of them could be written by is the agent's no longer.
         drop(descriptors);
         let watch = match prepared {
@@ -129,7 +129,7 @@ impl Agent {
         }
     }
 
-    fn prepare(&self, hold: &Hold, descriptors: &[OwnedFd], rights: u32) -> Result<Option<Arc<Watch>>, Refusal> {
+    fn prepare(&self, hold: &Hold, descriptors: &[OwnedFd]) -> Result<Arc<Watch>, Refusal> {
         let device = hold.key().0;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo");
         let mounts = mounts.map_err(|error| format!("how it is mounted cannot be found out ({error})"))?;
@@ -139,8 +139,8 @@ impl Agent {
         if self.freezes.is_frozen(device) {
             return Err(Refusal::Frozen);
         }
-        let writes = rights & WRITE != 0;
-        let watch = writes.then(|| self.freezes.watch(device, &places(device, &mounts))).transpose()?;
+        // Who only reads as well: the attribute cannot be set or taken off while a file system is frozen.
+        let watch = self.freezes.watch(device, &places(device, &mounts))?;
         let first = descriptors.first().ok_or("it has no descriptor")?;
         self.holds.freeze(hold, first.as_fd())?;
         Ok(watch)
@@ -159,8 +159,8 @@ impl Agent {
         };
         let (process, hold, (nsid, offset), rights, watch) = found;
         // Until the permissions are on the list, or taken back.
-        let (granted, _under_way) = match watch.as_ref().map(|watch| watch.begin()).transpose() {
-            Ok(under_way) => (self.grant(process, &hold, (nsid, offset), rights).await, under_way),
+        let (granted, _under_way) = match watch.begin() {
+            Ok(under_way) => (self.grant(process, &hold, (nsid, offset), rights).await, Some(under_way)),
             Err(why) => (Err((why, Vec::new())), None),
         };
         let (done, permissions) = match granted {
@@ -264,7 +264,7 @@ impl Agent {
         }
         found.stage = Stage::Busy;
         let permissions = std::mem::take(&mut found.permissions);
-        let under_way = found.watch.as_ref().map(|watch| watch.begin_revoking());
+        let under_way = found.watch.begin_revoking();
         Ok(Some(Some((process, found.hold.clone(), permissions, found.rights & WRITE != 0, under_way))))
     }
 
@@ -349,12 +349,13 @@ impl Agent {
                 let mut state = self.state();
                 for connected in state.connected.values_mut() {
                     let on_it = connected.files.values_mut().filter(|file| file.hold.key().0 == device);
-                    let written = on_it.filter(|file| file.rights & WRITE != 0 && !file.permissions.is_empty());
-                    for file in written {
+                    for file in on_it.filter(|file| !file.permissions.is_empty()) {
                         connected.is_stale = true;
                         let permissions = std::mem::take(&mut file.permissions);
                         taken.extend(connected.process.map(|process| (process, permissions)));
-                        file.hold.note_write();
+                        if file.rights & WRITE != 0 {
+                            file.hold.note_write();
+                        }
                     }
                 }
             }

@@ -141,8 +141,8 @@ struct OpenFile {
     stage: Stage,
     /// What may be installed in the device.
     permissions: Vec<PermissionInfo>,
-    /// Where it may be written: a freeze of its file system waits until it cannot be any more.
-    watch: Option<Arc<Watch>>,
+    /// A freeze of its file system waits until the device permits nothing in it any more.
+    watch: Arc<Watch>,
 }
 
 /// A file that a process has proved to have rights to.
