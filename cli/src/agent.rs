@@ -34,6 +34,10 @@ pub struct AgentOptions {
     /// namespaces of the device that the kernel has attached]
     #[arg(long = "block", value_name = "DEVICE=NSID")]
     blocks: Vec<BlockDevice>,
+    /// Lets files on xfs be opened directly: only where no user can mount overlayfs (no user namespaces), by which a user could free
+    /// blocks that the device still permits
+    #[arg(long)]
+    allow_xfs: bool,
     /// Where it notes what it keeps from changing, to undo that after a crash [default: the socket's path and .frozen]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
@@ -97,7 +101,8 @@ fn config(options: &AgentOptions) -> Outcome<AgentConfig> {
         path.into()
     });
     let limits = EndpointLimits { endpoints_max, per_user_max };
-    Ok(AgentConfig { device, socket: options.socket.clone(), blocks: options.blocks.clone(), state, limits })
+    let (socket, blocks, allow_xfs) = (options.socket.clone(), options.blocks.clone(), options.allow_xfs);
+    Ok(AgentConfig { device, socket, blocks, limits, allow_xfs, state })
 }
 
 /// Runs it until SIGTERM or SIGINT.

@@ -16,6 +16,15 @@ pub struct Planted {
 impl Planted {
     /// In the place of the stage's own.
     pub fn start(stage: &mut Stage, fault: AgentFault) -> Planted {
+        Planted::with(stage, Some(fault), true)
+    }
+
+    /// One that forgets nothing, as it is without flags: files on xfs are refused.
+    pub fn strict(stage: &mut Stage) -> Planted {
+        Planted::with(stage, None, false)
+    }
+
+    fn with(stage: &mut Stage, fault: Option<AgentFault>, allow_xfs: bool) -> Planted {
         if stage.agent.is_some() {
             stage.kill_agent();
         }
@@ -24,11 +33,12 @@ impl Planted {
             socket: stage.path("agent").into(),
             blocks: vec![format!("{}=1", stage.block()).parse().expect("a block device")],
             limits: EndpointLimits::default(),
+            allow_xfs,
             state: stage.path("agent.frozen").into(),
         };
         let started = (0..10).find_map(|_| Agent::start(config.clone()).ok());
         let (agent, listener) = started.expect("an agent");
-        agent.plant(fault);
+        fault.into_iter().for_each(|fault| agent.plant(fault));
         let served = agent.clone();
         let thread = std::thread::spawn(move || served.serve(&listener).expect("it serves"));
         Planted { agent, thread: Some(thread) }

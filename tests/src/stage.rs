@@ -283,7 +283,7 @@ impl Stage {
         let block = format!("{}=1", self.block());
         let (device, agent, key) = (self.path("device"), self.path("agent"), self.path("key"));
         let target = self.address.as_deref().unwrap_or(&device);
-        let mut arguments = vec!["agent", "--target", target, "--socket", &agent, "--block", &block];
+        let mut arguments = vec!["agent", "--target", target, "--socket", &agent, "--block", &block, "--allow-xfs"];
         if self.address.is_some() {
             arguments.extend(["--key", &key]);
         }

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use willow_host::direct_io::{File, Session, SessionOptions};
 use willow_host::testing::AgentFault;
 use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
@@ -169,6 +170,20 @@ fn blocks_given_away(stage: &Stage, bytes: usize) -> (String, Option<String>, bo
     fs::write("/proc/sys/vm/drop_caches", "3").expect("root");
     let intact = files.iter().all(|file| fs::read(file).is_ok_and(|found| found == data));
     (first, Some(read), intact)
+}
+
+/// On xfs a truncation that has passed the check by way of overlayfs goes on in spite of attribute and lease: so it is refused.
+#[test]
+fn files_on_xfs_are_refused_unless_the_agent_is_told_to_allow_them() {
+    let Some(mut stage) = xfs("files_on_xfs_are_refused_unless_the_agent_is_told_to_allow_them") else { return };
+    let _agent = Planted::strict(&mut stage);
+    let path = stage.on_it("file");
+    fs::write(&path, vec![1; 8192]).expect("written");
+    let session = Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session");
+    for file in [fs::File::open(&path), fs::OpenOptions::new().read(true).write(true).open(&path)] {
+        let why = File::new(&session, file.expect("open")).expect("a file").take().expect_err("on xfs").to_string();
+        assert!(why.contains("--allow-xfs"), "{why}");
+    }
 }
 
 #[test]

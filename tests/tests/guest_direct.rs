@@ -67,7 +67,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
             thawed() { ! lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
             frozen() { lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
             agent() {
-                setsid /host/willow agent $AGENT --socket /tmp/agent \"$@\" \\
+                setsid /host/willow agent $AGENT --socket /tmp/agent --allow-xfs \"$@\" \\
                     > /tmp/agent.out 2> /tmp/agent.log < /dev/null &
                 echo $! > /tmp/agent.pid
                 eventually 120 grep -q ready /tmp/agent.out

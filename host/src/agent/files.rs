@@ -15,7 +15,7 @@ use super::hold::Hold;
 use super::judge::{against_mount, judge, places};
 use super::message::{PREPARED_MAX, VERSION};
 use super::serving::{READ, WRITE};
-use super::{Agent, CONTENDED_MAX, Connected, FILES_MAX, Known, OpenFile, Refusal, Stage, Way, extents};
+use super::{Agent, CONTENDED_MAX, Connected, FILES_MAX, Known, OpenFile, Refusal, Stage, State, Way, extents};
 use crate::control::PermissionInfo;
 use direct_io_host::FileExtent;
 use rustix::fs::{Mode, OFlags};
@@ -80,7 +80,7 @@ impl Agent {
             true => self.state().connected.get(&key).map_or(0, |connected| connected.known_rights(file)),
             false => 0,
         };
-        let judged = judge(&descriptors, user, known)?;
+        let judged = judge(&descriptors, user, self.allow_xfs, known)?;
         let place = self.places.find(judged.key.0);
         let place = place.ok_or("it is not on a block device that is a namespace which the agent serves")?;
         let process = self.process(key, user, identity).await?;
@@ -90,8 +90,13 @@ impl Agent {
             if state.connected.values().any(|other| other.changes == Some(judged.key)) {
                 return Err("a process is changing it through the file system".into());
             }
+            let has_place = state.has_place_for_file(user, self.descriptors_max);
             let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
             connected.process = Some(process);
+            if user != 0 && !has_place {
+                let why = "as many files are open directly as leave room for other users'";
+                return Err(why.to_owned().into());
+            }
             if connected.files.len() >= FILES_MAX {
                 return Err(format!("this process has {FILES_MAX} files open directly, which is the most").into());
             }
@@ -344,6 +349,8 @@ impl Agent {
         }
         let mut taken: Vec<(u32, Vec<PermissionInfo>)> = Vec::new();
         while !self.stopping() {
+            // Looked at before the list is: what ends later has put its permissions on it by then, and nothing begins any more.
+            let is_settled = !self.freezes.is_busy(device);
             {
                 let _turn = self.order.lock().await;
                 let mut state = self.state();
@@ -368,7 +375,7 @@ impl Agent {
                 }
             }
             taken = left;
-            if taken.is_empty() && !self.freezes.is_busy(device) {
+            if taken.is_empty() && is_settled {
                 return self.freezes.let_go(device);
             }
             tokio::time::sleep(RELEASE_LOOK).await;
@@ -466,6 +473,16 @@ impl Agent {
     /// Files that are frozen now.
     pub fn frozen(&self) -> usize {
         self.holds.count()
+    }
+}
+
+impl State {
+    /// True where a user may have another file open: while that leaves as many descriptors free as the user has.
+    fn has_place_for_file(&self, user: u32, descriptors_max: usize) -> bool {
+        let of = |connected: &Connected| connected.files.len() + connected.known.len();
+        let all: usize = self.connected.values().map(of).sum();
+        let own: usize = self.connected.values().filter(|connected| connected.user == user).map(of).sum();
+        all.saturating_add(own) < descriptors_max
     }
 }
 

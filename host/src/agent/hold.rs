@@ -314,7 +314,9 @@ fn thaw_all(journal: &Mutex<Journal>, files: &[(Key, PathBuf)]) {
 
 fn thaw_path(path: &Path, key: Key) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    // A link in the path is not what was there: its owner may have put it there since.
+    let links = rustix::fs::ResolveFlags::NO_SYMLINKS;
+    let file = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), links)?;
     let stat = rustix::fs::fstat(&file)?;
     if (stat.st_dev, stat.st_ino) != key {
         return Err(std::io::Error::other("another file is there now"));

@@ -18,6 +18,7 @@ pub(super) struct Judged {
 pub(super) fn judge(
     descriptors: &[OwnedFd],
     user: u32,
+    allow_xfs: bool,
     known: impl FnOnce((u64, u64)) -> u32,
 ) -> Result<Judged, String> {
     let Some(first) = descriptors.first() else {
@@ -56,6 +57,11 @@ pub(super) fn judge(
         return Err(format!(
             "its file system (type {system:#x}) is neither ext4 nor xfs: for others nobody has shown that a block stays the file's"
         ));
+    }
+    if system == XFS && !allow_xfs {
+        let why = "it is on xfs, where a user who can mount overlayfs could free blocks that the device still permits: where users \
+                   cannot, start the agent with --allow-xfs";
+        return Err(why.to_owned());
     }
     rights |= known(key);
     if rights & WRITE != 0 && freeze::can_share_blocks(first.as_fd(), system) {

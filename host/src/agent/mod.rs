@@ -84,6 +84,8 @@ pub struct AgentConfig {
     pub blocks: Vec<BlockDevice>,
     /// How many endpoints processes may have on a device on a network.
     pub limits: EndpointLimits,
+    /// Files on xfs may be opened directly: only where no user can mount overlayfs (docs/protection.md).
+    pub allow_xfs: bool,
     /// Where the agent notes what it has frozen, so that it thaws it after a crash.
     pub state: PathBuf,
 }
@@ -203,11 +205,20 @@ pub struct Agent {
     holds: Holds,
     freezes: Freezes,
     admission: Admission,
+    allow_xfs: bool,
+    /// Most descriptors that files of all processes may take.
+    descriptors_max: usize,
     state: Mutex<State>,
     /// Whose turn it is to install permissions that are on the list, or to take them off it.
     order: tokio::sync::Mutex<()>,
     faults: Arc<Faults>,
     stop: AtomicBool,
+}
+
+/// What files may take of this process' descriptors; the rest is for connections and what opening needs.
+fn descriptors_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| limit as usize / 2)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -316,6 +327,8 @@ impl Agent {
             holds,
             freezes: Freezes::default(),
             admission: Admission::default(),
+            allow_xfs: config.allow_xfs,
+            descriptors_max: descriptors_max(),
             state: Mutex::default(),
             order: tokio::sync::Mutex::default(),
             faults,
