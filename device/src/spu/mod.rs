@@ -1,25 +1,23 @@
 //! An SPU from inside: SPU-OS (requests, DMA, RPCs, regions) and the runtime of the apps on it.
 
-pub mod abi;
 pub(crate) mod accelerate;
-mod costs;
 pub(crate) mod dma;
 pub(crate) mod group;
 mod jam;
-mod limits;
 pub mod meter;
 pub(crate) mod miss;
-pub(crate) mod module;
-pub(crate) mod native;
 pub(crate) mod os;
 pub mod permission;
 pub(crate) mod request;
 pub(crate) mod rest;
 pub(crate) mod rpc;
+pub mod runtime;
 pub(crate) mod share;
 pub(crate) mod timed;
 pub(crate) mod version;
-pub(crate) mod wasm;
+
+pub use runtime::abi;
+pub(crate) use runtime::{module, native, wasm};
 
 /// What an app did with a request that it was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
