@@ -128,9 +128,13 @@ pub struct NamespaceRequest {
     /// NQNs of the hosts that it is attached to, from the moment at which it is there; left out: every host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<Vec<String>>,
+    /// It is never attached to more than one host; `hosts` names one or none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub private: bool,
 }
 
-/// Hosts that a namespace is attached to from now on, in place of those before.
+/// Hosts that a namespace is attached to from now on: `hosts` in place of those before. Where `attach` or `detach` names any, these are
+/// added and taken out instead, and `hosts` is what the namespace counts as attached to where it was open to every host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AttachRequest {
     /// The namespace.
@@ -138,6 +142,12 @@ pub struct AttachRequest {
     /// NQNs of the hosts; left out: every host.
     #[serde(default)]
     pub hosts: Option<Vec<String>>,
+    /// NQNs of hosts to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attach: Vec<String>,
+    /// NQNs of hosts to take out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub detach: Vec<String>,
 }
 
 /// A process to open.

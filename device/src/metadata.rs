@@ -68,6 +68,9 @@ pub struct Attachment {
     pub nsid: u32,
     /// NQNs of the hosts that it is attached to; with none, no host is shown it.
     pub hosts: Vec<String>,
+    /// It is one host's alone: never attached to more (NVMe's NMIC bit 0 is clear).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub private: bool,
 }
 
 /// Name of the blob that holds a module: SHA-256 of its content, in hexadecimal.

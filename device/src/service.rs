@@ -138,6 +138,13 @@ impl Device {
         self.machine.borrow().attachments.clone()
     }
 
+    /// Whether these are the tables of namespaces and attachments that the device works by.
+    #[inline]
+    pub fn tables_are(&self, namespaces: &Arc<Vec<crate::Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
+        let machine = self.machine.borrow();
+        Arc::ptr_eq(namespaces, &machine.namespaces) && Arc::ptr_eq(attachments, &machine.attachments)
+    }
+
     /// Takes back what came of a job.
     pub fn job_done(&mut self, done: JobDone) {
         let JobDone(key, result) = done;

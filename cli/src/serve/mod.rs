@@ -4,6 +4,7 @@
 //! the second at once.
 
 mod assembly;
+mod disk;
 mod observed;
 
 pub use assembly::{native_app, ram_store};
@@ -63,7 +64,7 @@ fn serve(config: &ServeConfig) -> Outcome<()> {
         }
         None => {}
     }
-    let (observed, published) = Observed::new(device);
+    let (observed, published) = Observed::new(device, config.media.as_deref());
     let front = match &config.socket {
         Some(front) => {
             Some(Front::bind(FrontConfig { spin: server_config.spin, ..front.clone() }).map_err(Failure::new)?)

@@ -167,7 +167,8 @@ impl Device {
         let mut draft = self.draft().map_err(OpenError)?;
         for (csi, size_bytes, block_bytes) in wanted {
             if size_bytes > 0 && self.app_number(super::serving_app(csi)).is_some() {
-                let request = crate::control::NamespaceRequest { csi, size_bytes, block_bytes, hosts: None };
+                let request =
+                    crate::control::NamespaceRequest { csi, size_bytes, block_bytes, hosts: None, private: false };
                 draft.apply(&Change::MakeNamespace(request)).map_err(|refusal| OpenError(refusal.text))?;
             }
         }

@@ -332,8 +332,8 @@ impl Device {
     /// Which hosts a namespace is attached to, which lasts.
     fn attach(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
         match serde_json::from_slice::<AttachRequest>(body) {
-            Ok(AttachRequest { nsid, hosts }) => {
-                self.transact(Asker::Request { token, hre }, Change::Attach { nsid, hosts }, Work::Change);
+            Ok(request) => {
+                self.transact(Asker::Request { token, hre }, Change::Attach(request), Work::Change);
             }
             Err(error) => {
                 let text = format!("the request for attachments cannot be read: {error}");

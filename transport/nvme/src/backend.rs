@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use willow_device::metadata::Attachment;
 use willow_device::shared::SharedWindow;
 use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
 
@@ -28,6 +29,8 @@ pub trait Backend {
     fn upcall(&mut self, hre: HreId) -> Option<Upcall>;
     fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool;
     fn namespaces(&self) -> Arc<Vec<Namespace>>;
+    fn attachments(&self) -> Arc<Vec<Attachment>>;
+    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool;
     fn app_number(&self, name: &str) -> Option<AppNumber>;
     fn spus(&self) -> u16;
     fn stripe_bytes(&self) -> u32;
@@ -123,6 +126,13 @@ impl Backend for Device {
     }
     fn namespaces(&self) -> Arc<Vec<Namespace>> {
         Device::namespaces(self)
+    }
+    fn attachments(&self) -> Arc<Vec<Attachment>> {
+        Device::attachments(self)
+    }
+    #[inline]
+    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
+        Device::tables_are(self, namespaces, attachments)
     }
     fn app_number(&self, name: &str) -> Option<AppNumber> {
         Device::app_number(self, name)

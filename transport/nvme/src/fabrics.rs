@@ -128,7 +128,7 @@ impl<B: Backend> Subsystem<B> {
             result |= u64::from(CONNECT_AUTHENTICATION_REQUIRED);
             self.expect_authentication(index, credentials);
         }
-        self.refresh_active();
+        self.refresh_active_of(cntlid);
         tracing::debug!(controller = cntlid, queue = fields.queue_id, entries = fields.queue_size + 1, "connected");
         if let Some(place) = self.begin(index, entry) {
             self.complete(index, place, Status::SUCCESS, result, None);
@@ -280,7 +280,7 @@ impl<B: Backend> Subsystem<B> {
             ConfigurationChange::Reset => self.reset_controller(cntlid, admin),
             ConfigurationChange::Shutdown => self.shut_controller_down(cntlid, admin),
         }
-        self.refresh_active();
+        self.refresh_active_of(cntlid);
     }
 
     /// A controller level reset (NVMe Base 3.7.2): I/O queues and outstanding event requests go.
