@@ -1,3 +1,5 @@
+//! A delegating store beside the model of all stores, with FTLs that are plain arrays; and FTLs that end.
+
 use super::*;
 use crate::media::fault::Random;
 use crate::media::model::{Checked, check_contract};
