@@ -129,7 +129,7 @@ impl Agenda<'_> {
 }
 
 /// A model of time. All functions are handed the time at which the step begins, in nanoseconds of the device's clock.
-pub trait Timing: Any {
+pub trait Timing: Any + Send {
     /// Takes a message on its way at `at_ns` (not before now); it calls [`Agenda::arrive`] for it exactly once, now or in a tick.
     fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>);
 

@@ -40,9 +40,7 @@ use crate::spu::rpc::{MESSAGES_MAX, USERS_MESSAGES_MAX};
 use crate::spu::wasm::{CompiledModule, Runtime, WasmInstance, compile};
 use crate::spu::{Instance, abi};
 use crate::statistics::SpuCounters;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
 use std::sync::Arc;
 
 pub(crate) use crate::service::Continuation;
@@ -87,7 +85,7 @@ pub struct OpenError(pub String);
 
 /// The device.
 pub struct Device {
-    pub(crate) machine: Rc<RefCell<Machine>>,
+    pub(crate) machine: Box<Machine>,
     pub(crate) runtime: Runtime,
     /// By app number, then SPU.
     pub(crate) instances: Vec<Vec<Option<Box<dyn Instance>>>>,
@@ -202,7 +200,7 @@ impl Device {
         let mut device = Device {
             instances: (0..machine.config.apps_max).map(|_| Vec::new()).collect(),
             programs: (0..machine.config.apps_max).map(|_| None).collect(),
-            machine: Rc::new(RefCell::new(machine)),
+            machine: Box::new(machine),
             runtime: Runtime::new(operator_costs).map_err(OpenError)?,
             uuid: metadata.uuid,
             service: Service::new(metadata),
@@ -226,7 +224,7 @@ impl Device {
     pub(crate) fn send_event(&mut self, app: AppNumber, words: &[u32], watch: Option<u32>) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let Some(arguments) = crate::Arguments::new(&bytes) else { return };
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         let (spus, account) = (machine.config.spus, machine.account_of_events(app));
         if let Some(watch) = watch {
             *machine.watches.entry(watch).or_default() += u32::from(spus);
@@ -282,7 +280,7 @@ impl Device {
 
     #[inline(always)]
     fn begin(&mut self, hre: HreId, request: HostRequest, reply_to: ReplyTo) -> Result<(), HostRequest> {
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         let count = match &request.rpcs {
             RpcList::One(_) => 1,
             RpcList::Many(rpcs) => rpcs.len(),
@@ -320,9 +318,9 @@ impl Device {
             result: 0,
         }));
         match request.rpcs {
-            RpcList::One(rpc) => send_rpc(&mut machine, (hre, account), transfer, rpc),
+            RpcList::One(rpc) => send_rpc(machine, (hre, account), transfer, rpc),
             RpcList::Many(rpcs) => {
-                rpcs.into_iter().for_each(|rpc| send_rpc(&mut machine, (hre, account), transfer, rpc));
+                rpcs.into_iter().for_each(|rpc| send_rpc(machine, (hre, account), transfer, rpc));
             }
         }
         Ok(())
@@ -331,7 +329,7 @@ impl Device {
     /// Tries to take a request back: true where none of its RPCs has begun. Its completion still comes, with
     /// [`RpcOutcome::Aborted`] then.
     pub fn abort(&mut self, hre: HreId, tag: u64) -> bool {
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         let Some(transfer) = machine.bridge.find(hre, tag) else { return false };
         let of_it = |activity: &Activity| matches!(activity.origin, Origin::Host { transfer: of } if of == transfer);
         let tokens: Vec<u32> = (machine.activities.keys().into_iter())
@@ -353,9 +351,8 @@ impl Device {
     /// `now_ns` itself where more is to be done.
     pub fn run(&mut self, now_ns: u64) -> Option<u64> {
         {
-            let mut machine = self.machine.borrow_mut();
+            let machine = &mut *self.machine;
             if machine.is_timed() {
-                drop(machine);
                 return self.run_timed(now_ns, false);
             }
             (machine.now_ns, machine.host_now_ns, machine.bridge.now_ns) = (now_ns, now_ns, now_ns);
@@ -368,7 +365,7 @@ impl Device {
             while events < EVENTS_A_RUN_MAX
                 && self.run_cost < self.cost_max()
                 && let Some(event) = {
-                    let machine = &mut *self.machine.borrow_mut();
+                    let machine = &mut *self.machine;
                     if machine.events.turns() {
                         self.shared_runs = SHARED_RUNS;
                         if !machine.bridge.completions.is_empty() {
@@ -399,11 +396,11 @@ impl Device {
             if events >= EVENTS_A_RUN_MAX || self.run_cost >= self.cost_max() {
                 return Some(now_ns);
             }
-            if !more && self.machine.borrow().is_at_rest() {
+            if !more && self.machine.is_at_rest() {
                 break;
             }
         }
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         let misses = machine.protection.misses.deadline_ns();
         let deadline = [self.service.deadline_ns(), misses].into_iter().flatten().min();
         match (machine.events.next_ns(), deadline) {
@@ -420,14 +417,13 @@ impl Device {
 
     #[inline]
     fn is_for_control(&self, token: u32) -> bool {
-        self.machine.borrow().activities.get(token).is_some_and(|activity| activity.app == CONTROL_APP)
+        self.machine.activities.get(token).is_some_and(|activity| activity.app == CONTROL_APP)
     }
 
     fn collect_store(&mut self) {
         loop {
-            let mut machine = self.machine.borrow_mut();
+            let machine = &mut *self.machine;
             if let Some(then) = machine.media.passed_fence() {
-                drop(machine);
                 self.proceed(then, Ok(()));
                 continue;
             }
@@ -507,7 +503,6 @@ impl Device {
                 }
                 Pending::Group { group } => machine.end_one(group, code, None),
                 Pending::Control(then) => {
-                    drop(machine);
                     self.proceed(then, result.map(|_| ()));
                 }
             }
@@ -517,22 +512,22 @@ impl Device {
     /// The next completion.
     #[inline]
     pub fn completion(&mut self) -> Option<HostCompletion> {
-        self.machine.borrow_mut().bridge.completions.pop_front()
+        self.machine.bridge.completions.pop_front()
     }
 
     /// The namespaces, in order of NSID; a new `Arc` each time the table changes.
     pub fn namespaces(&self) -> Arc<Vec<Namespace>> {
-        self.machine.borrow().namespaces.clone()
+        self.machine.namespaces.clone()
     }
 
     /// Number of an installed app.
     pub fn app_number(&self, name: &str) -> Option<AppNumber> {
-        self.machine.borrow().find_app(name.as_bytes())
+        self.machine.find_app(name.as_bytes())
     }
 
     /// Number of SPUs.
     pub fn spus(&self) -> u16 {
-        self.machine.borrow().config.spus
+        self.machine.config.spus
     }
 
     /// Stripe of block namespaces over SPUs.
@@ -547,12 +542,12 @@ impl Device {
 
     /// True where a power cut can lose completed writes that were not flushed (NVMe: VWC).
     pub fn volatile_write_cache(&self) -> bool {
-        self.machine.borrow().media.store.volatile_write_cache()
+        self.machine.media.store.volatile_write_cache()
     }
 
     /// (used, total) bytes of the media; total is `None` where only the disk bounds it.
     pub fn capacity(&self) -> (u64, Option<u64>) {
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         let banks = machine.media.store.banks() as u64;
         (machine.regions.used_bank_bytes() * banks, machine.media.store.bank_bytes().checked_mul(banks))
     }
@@ -564,7 +559,7 @@ impl Device {
 
     /// To be called from any thread when the store has news: see [`Store::set_waker`].
     pub fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
-        self.machine.borrow_mut().media.store.set_waker(waker);
+        self.machine.media.store.set_waker(waker);
     }
 }
 

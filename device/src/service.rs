@@ -135,7 +135,7 @@ impl Device {
 
     /// Which hosts namespaces are attached to; one that is not listed is open to all hosts. A new `Arc` each time that changes.
     pub fn attachments(&self) -> Arc<Vec<Attachment>> {
-        self.machine.borrow().attachments.clone()
+        self.machine.attachments.clone()
     }
 
     /// Takes back what came of a job.
@@ -163,7 +163,7 @@ impl Device {
 
     /// All counters, at this moment.
     pub fn statistics(&self) -> Statistics {
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
             let app = app.as_ref()?;
             let instances = self.instances.get(number).into_iter().flatten().flatten();
@@ -202,7 +202,7 @@ impl Device {
     pub(crate) fn serve_control(&mut self, now_ns: u64) -> bool {
         let mut busy = !self.service.ready.is_empty();
         loop {
-            let finished = self.machine.borrow_mut().finished_watches.pop();
+            let finished = self.machine.finished_watches.pop();
             let Some(watch) = finished else { break };
             busy = true;
             for key in &self.service.polled {
@@ -213,13 +213,13 @@ impl Device {
             }
         }
         loop {
-            let call = self.machine.borrow_mut().region_calls.pop_front();
+            let call = self.machine.region_calls.pop_front();
             let Some(call) = call else { break };
             busy = true;
             self.region_call(call);
         }
-        if self.machine.borrow().protection.misses.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
-            busy |= self.machine.borrow_mut().expire_misses(now_ns);
+        if self.machine.protection.misses.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
+            busy |= self.machine.expire_misses(now_ns);
         }
         self.proceed_ready();
         if !self.service.polled.is_empty() {
@@ -263,7 +263,7 @@ impl Device {
         then: Continuation,
         begin: impl FnOnce(&mut dyn crate::Store, crate::Ticket) -> Result<Progress, StoreError>,
     ) {
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         let Ok(ticket) = machine.media.ticket(Pending::Control(then)) else {
             return self.service.ready.push_back((then, Err(StoreError::Busy)));
         };
@@ -316,7 +316,7 @@ impl Device {
 
     /// At the start: looks at what modules there are, and removes what no app has.
     pub(crate) fn open_blobs(&mut self) -> Result<(), StoreError> {
-        let names = self.machine.borrow_mut().media.store.list_blobs()?;
+        let names = self.machine.media.store.list_blobs()?;
         self.service.blobs.extend(names);
         self.collect_garbage();
         Ok(())

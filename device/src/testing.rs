@@ -245,8 +245,8 @@ pub enum Hole {
 }
 
 /// Plants a weakness into a device, for good.
-pub fn plant(device: &Device, hole: Hole) {
-    device.machine.borrow_mut().hole = Some(hole);
+pub fn plant(device: &mut Device, hole: Hole) {
+    device.machine.hole = Some(hole);
 }
 
 /// The imports that SPU-OS offers: name, parameters and result (`i`: i32, `I`: i64).
@@ -284,7 +284,7 @@ pub struct Tables {
 
 /// How full a device's tables are.
 pub fn tables(device: &Device) -> Tables {
-    let machine = device.machine.borrow();
+    let machine = &*device.machine;
     Tables {
         transfers: machine.bridge.transfers.len(),
         activities: machine.activities.len(),

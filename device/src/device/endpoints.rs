@@ -5,7 +5,7 @@ use super::*;
 impl Device {
     /// A new queue at the bridge. `process`: `None` for the host kernel (trusted), else a user process' number.
     pub fn open_hre(&mut self, process: Option<u32>) -> Option<HreId> {
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         let hre = machine.bridge.open(process)?;
         if let Some(process) = process {
             machine.hre_opened(hre, process);
@@ -15,23 +15,23 @@ impl Device {
 
     /// True where an endpoint is open.
     pub fn is_open(&mut self, hre: HreId) -> bool {
-        self.machine.borrow_mut().bridge.is_open(hre)
+        self.machine.bridge.is_open(hre)
     }
 
     /// From now on the ends of requests whose endpoint was closed meanwhile are kept for [`Device::drained`], so that who made
     /// them knows when their buffers are free. To be fetched after each [`Device::run`].
     pub fn keep_drained(&mut self) {
-        self.machine.borrow_mut().bridge.drained.get_or_insert_default();
+        self.machine.bridge.drained.get_or_insert_default();
     }
 
     /// The next end of a request whose endpoint was closed before it ended.
     pub fn drained(&mut self) -> Option<HostCompletion> {
-        self.machine.borrow_mut().bridge.drained.as_mut()?.pop_front()
+        self.machine.bridge.drained.as_mut()?.pop_front()
     }
 
     /// Ends a queue: what it has in flight is drained and its completions are dropped.
     pub fn close_hre(&mut self, hre: HreId) {
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         if !machine.bridge.is_open(hre) {
             return;
         }
@@ -42,7 +42,6 @@ impl Device {
         machine.agent_gone(hre);
         machine.end_upcalls(|of, _| of == hre, abi::ERROR_ENDED);
         let opened = machine.protection.opened_by(hre);
-        drop(machine);
         self.service.forget(hre);
         // Where the trusted part of a host goes, nothing of what it let in stays.
         opened.into_iter().for_each(|process| self.close_process(process));
@@ -50,12 +49,12 @@ impl Device {
 
     /// The next upcall for an endpoint.
     pub fn upcall(&mut self, hre: HreId) -> Option<Upcall> {
-        self.machine.borrow_mut().bridge.pop_upcall(hre)
+        self.machine.bridge.pop_upcall(hre)
     }
 
     /// Answers an upcall. False where there is no such upcall waiting for this endpoint.
     pub fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool {
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         if machine.answer_miss(hre, id, status == 0) {
             return true;
         }

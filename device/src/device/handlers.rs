@@ -34,7 +34,7 @@ impl Device {
     pub(super) fn deliver(&mut self, token: u32) {
         let offered = self.admit(token);
         if !offered.is_some_and(|begun| self.start(token, &begun)) {
-            self.machine.borrow_mut().break_jam(token);
+            self.machine.break_jam(token);
         }
     }
 
@@ -47,7 +47,7 @@ impl Device {
     /// A request that has arrived begins, if it can now.
     #[inline(always)]
     fn admit(&mut self, token: u32) -> Option<Begun> {
-        let machine = &mut *self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         let activity = machine.activities.get_mut(token)?;
         let (number, spu, handler) = (activity.app, activity.spu, activity.handler);
         let Some(app) = machine.apps.get_mut(number as usize).and_then(Option::as_mut) else {
@@ -98,19 +98,19 @@ impl Device {
         let &Begun { number, spu, handler, account } = begun;
         let slot = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
         let Some(instance) = slot.and_then(Option::as_mut) else {
-            self.machine.borrow_mut().end_activity(token, RpcOutcome::AppEnded, 0);
+            self.machine.end_activity(token, RpcOutcome::AppEnded, 0);
             return false;
         };
-        let taken = instance.start(token, handler);
+        let taken = instance.start(&mut self.machine, token, handler);
         let (instructions, metered) = (instance.instructions(), instance.is_metered());
         if let Ok(Offered::Answered { status, result }) = taken {
-            self.machine.borrow_mut().respond_to(token, status, result);
+            self.machine.respond_to(token, status, result);
         }
         self.ran((number, spu, account), (instructions, metered), Some(token));
         match taken {
             Ok(Offered::Taken | Offered::Answered { .. }) => true,
             Ok(Offered::NoThread) => {
-                let machine = &mut *self.machine.borrow_mut();
+                let machine = &mut *self.machine;
                 if let Some(activity) = machine.activities.get_mut(token) {
                     activity.started = false;
                     machine.spus[spu as usize].thread_waits += 1;
@@ -136,7 +136,7 @@ impl Device {
         (instructions, metered): (u64, bool),
         started: Option<u32>,
     ) -> bool {
-        let machine = &mut *self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         let (dma_bytes, work) = (std::mem::take(&mut machine.run_dma_bytes), machine.meter.take());
         self.run_instructions += instructions + work;
         self.run_cost += RUN_COST + instructions + work + dma_bytes / DMA_BYTES_A_COST;
@@ -164,7 +164,7 @@ impl Device {
     /// Charges the account of the event that is handled for work that no handler did.
     pub(super) fn charge_unmetered(&mut self, cost: u64) {
         self.run_cost += RUN_COST + cost;
-        let machine = &mut *self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         let account = machine.events.account();
         let units = machine.bridge.accounts.charge_unmetered(account, cost);
         machine.events.charge(account, units);
@@ -172,7 +172,7 @@ impl Device {
 
     pub(super) fn trapped(&mut self, number: AppNumber, spu: u16, why: &str) {
         self.instances[number as usize].clear();
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         if let Some(app) = machine.app(number) {
             tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);
             app.counters.traps += 1;
@@ -191,7 +191,7 @@ impl Device {
     pub(super) fn complete(&mut self, of: &Wait, memory: Option<Box<(u64, Vec<u8>)>>) {
         let &Wait { spu, app: number, account, incarnation, wake, token, placed } = of;
         {
-            let mut machine = self.machine.borrow_mut();
+            let machine = &mut *self.machine;
             if placed {
                 machine.waits.release(number, 1);
             }
@@ -211,7 +211,7 @@ impl Device {
             None => Ok(()),
         };
         if let (Ok(()), Some((wait, result))) = (&ran, wake) {
-            ran = instance.complete(wait, result);
+            ran = instance.complete(&mut self.machine, wait, result);
         }
         let (instructions, metered) = (instance.instructions(), instance.is_metered());
         let waits = wake.is_none() || self.ran((number, spu, account), (instructions, metered), None);
@@ -234,7 +234,7 @@ impl Device {
     pub(super) fn offer_waiting(&mut self, number: AppNumber, spu: u16) {
         loop {
             let (token, begun) = {
-                let machine = &mut *self.machine.borrow_mut();
+                let machine = &mut *self.machine;
                 let Some(app) = machine.apps[number as usize].as_mut() else { return };
                 let Some(token) = app.waiting[spu as usize].pop_front() else { return };
                 let Some(activity) = machine.activities.get_mut(token) else { continue };

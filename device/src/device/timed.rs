@@ -115,14 +115,14 @@ impl Device {
     /// The clock of whoever drives the device: requests handed in from now on come then. Without a model it has no effect.
     #[inline]
     pub fn set_time(&mut self, now_ns: u64) {
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         machine.host_now_ns = machine.host_now_ns.max(now_ns);
     }
 
     /// True where a model of time is there: whoever drives the device then calls [`Device::set_time`] before what it hands in, keeps
     /// wake-up times precisely, and tells of completions that it hands out ([`Device::delivered`]).
     pub fn is_timed(&self) -> bool {
-        self.machine.borrow().is_timed()
+        self.machine.is_timed()
     }
 
     /// For a real clock: a completion that was due at `at_ns` is handed to its host at `now_ns`.
@@ -136,7 +136,7 @@ impl Device {
     /// For a virtual clock: like [`Device::run`], but stops as soon as there is a completion or an upcall, whose time may be before
     /// `until_ns`, so that the host can act on it before anything later happens.
     pub fn run_to_completion(&mut self, until_ns: u64) -> Option<u64> {
-        if !self.machine.borrow().is_timed() {
+        if !self.machine.is_timed() {
             return self.run(until_ns);
         }
         self.run_timed(until_ns, true)
@@ -144,12 +144,12 @@ impl Device {
 
     /// What the model of time has counted until `now_ns`; `None` under the free clock.
     pub fn model_statistics(&self, now_ns: u64) -> Option<ModelStatistics> {
-        self.machine.borrow().timing.as_ref()?.statistics(now_ns)
+        self.machine.timing.as_ref()?.statistics(now_ns)
     }
 
     /// Where the model's spans go from now on; without a model there are none.
     pub fn set_trace(&mut self, sink: Option<Box<dyn TraceSink>>) {
-        if let Some(timing) = self.machine.borrow_mut().timing.as_mut() {
+        if let Some(timing) = self.machine.timing.as_mut() {
             timing.set_trace(sink);
         }
     }
@@ -158,20 +158,20 @@ impl Device {
         self.run_instructions = 0;
         let mut events = 0;
         {
-            let machine = &mut *self.machine.borrow_mut();
+            let machine = &mut *self.machine;
             let now_ns = machine.now_ns;
             // What came about between two runs (an aborted request) begins now.
             machine.begin_deferred(now_ns.max(machine.host_now_ns));
         }
         loop {
             while events < EVENTS_A_RUN_MAX && self.run_instructions < INSTRUCTIONS_A_RUN_MAX {
-                let next = self.machine.borrow_mut().run_hardware(until_ns, stop_at_completion, &mut events);
+                let next = self.machine.run_hardware(until_ns, stop_at_completion, &mut events);
                 match next {
                     Hardware::News(now_ns) => return Some(now_ns),
                     Hardware::AtRest => break,
                     Hardware::Software(place) => self.handle(place),
                 }
-                let machine = &mut *self.machine.borrow_mut();
+                let machine = &mut *self.machine;
                 let now_ns = machine.now_ns;
                 machine.begin_deferred(now_ns);
                 if stop_at_completion && machine.bridge.has_news() {
@@ -179,10 +179,10 @@ impl Device {
                 }
             }
             if events >= EVENTS_A_RUN_MAX || self.run_instructions >= INSTRUCTIONS_A_RUN_MAX {
-                return Some(until_ns.min(self.machine.borrow().events.next_ns().unwrap_or(until_ns)));
+                return Some(until_ns.min(self.machine.events.next_ns().unwrap_or(until_ns)));
             }
             {
-                let machine = &mut *self.machine.borrow_mut();
+                let machine = &mut *self.machine;
                 if !stop_at_completion {
                     machine.now_ns = machine.now_ns.max(until_ns);
                     machine.host_now_ns = machine.host_now_ns.max(until_ns);
@@ -190,17 +190,17 @@ impl Device {
                 }
             }
             self.collect_store();
-            let now_ns = self.machine.borrow().now_ns;
+            let now_ns = self.machine.now_ns;
             let more = self.serve_control(now_ns);
             events += usize::from(more);
-            let machine = &mut *self.machine.borrow_mut();
+            let machine = &mut *self.machine;
             machine.begin_deferred(now_ns);
             let due = !machine.is_at_rest() || machine.events.next_ns().is_some_and(|at_ns| at_ns <= until_ns);
             if !more && !due {
                 break;
             }
         }
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         let misses = machine.protection.misses.deadline_ns();
         [machine.events.next_ns(), self.service.deadline_ns(), misses].into_iter().flatten().min()
     }
@@ -209,7 +209,7 @@ impl Device {
     #[inline(always)]
     fn handle(&mut self, place: u32) {
         let (next, woken) = {
-            let machine = &mut *self.machine.borrow_mut();
+            let machine = &mut *self.machine;
             let (place, woken) = match machine.events.held_at(place) {
                 // A processor is free: the next that waits for it.
                 Some(&Event::Processor { spu }) => {
@@ -255,14 +255,14 @@ impl Device {
             Next::Aside(place) => self.handle_aside(place),
         }
         if let Some(spu) = woken {
-            self.processors[spu as usize].wake(&mut self.machine.borrow_mut(), spu);
+            self.processors[spu as usize].wake(&mut *self.machine, spu);
         }
     }
 
     /// What is for the control service, or has something for an app's memory.
     #[cold]
     fn handle_aside(&mut self, place: u32) {
-        let event = self.machine.borrow_mut().events.take(place);
+        let event = self.machine.events.take(place);
         match event {
             Some(Event::Deliver { token }) if self.is_for_control(token) => self.handle_control(token),
             Some(Event::Complete(Completion { of, memory })) => self.complete_apart(&of, memory),

@@ -62,7 +62,7 @@ impl Device {
     }
 
     fn draft(&self) -> Result<Draft, String> {
-        let bank_bytes = self.machine.borrow().media.store.bank_bytes();
+        let bank_bytes = self.machine.media.store.bank_bytes();
         Draft::new(self.service.commits.durable.clone(), bank_bytes)
     }
 
@@ -143,7 +143,7 @@ impl Device {
     fn publish(&mut self, metadata: Metadata, regions: RegionTable) {
         let before = std::mem::replace(&mut self.service.commits.durable, metadata);
         let now = &self.service.commits.durable;
-        let machine = &mut *self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         machine.regions = regions;
         machine.regions_changed();
         if now.namespaces != before.namespaces {
@@ -159,7 +159,7 @@ impl Device {
 
     /// Gives a fresh device its namespaces and saves it for the first time.
     pub(crate) fn make_fresh(&mut self) -> Result<(), OpenError> {
-        let config = self.machine.borrow().config.clone();
+        let config = self.machine.config.clone();
         let wanted = [
             (crate::CommandSet::Nvm, config.namespace_bytes, Some(config.block_bytes)),
             (crate::CommandSet::Kv, config.kv_namespace_bytes, None),

@@ -57,10 +57,10 @@ impl Device {
         let Some(transaction) = self.service.transactions.get_mut(&key) else { return };
         transaction.work = Work::Erasure(Erasure::new(range));
         transaction.change = Change::ForgetRegion { base: range.0 };
-        let in_flight = self.machine.borrow().media.in_flight();
+        let in_flight = self.machine.media.in_flight();
         match in_flight {
             0 => self.service.ready.push_back((Continuation::Transaction(key), Ok(()))),
-            _ => self.machine.borrow_mut().media.fence(Continuation::Transaction(key)),
+            _ => self.machine.media.fence(Continuation::Transaction(key)),
         }
     }
 
@@ -141,7 +141,7 @@ impl Device {
     /// Goes on with erasures that a stop interrupted.
     pub(crate) fn resume_deletions(&mut self) {
         let deleting: Vec<(u64, u64)> = {
-            let machine = self.machine.borrow();
+            let machine = &*self.machine;
             machine.regions.all().iter().filter(|region| region.deleting).map(|r| (r.base, r.bank_bytes)).collect()
         };
         for range in deleting {

@@ -60,7 +60,7 @@ fn refused(status: ControlStatus, text: impl Into<String>) -> Refusal {
 impl Device {
     /// Begins to install a module.
     pub(super) fn install(&mut self, token: u32, hre: HreId, module: Vec<u8>) {
-        let owner = self.machine.borrow().protection.user(hre);
+        let owner = self.machine.protection.user(hre);
         let of_owner = |transaction: &Transaction| match &transaction.work {
             Work::Install(install) => install.owner == owner,
             _ => false,
@@ -130,7 +130,7 @@ impl Device {
             let text = format!("app {name} is being installed, replaced or removed at this moment: try again");
             return Err(refused(ControlStatus::Busy, text));
         }
-        let old = self.machine.borrow().find_app(name.as_bytes());
+        let old = self.machine.find_app(name.as_bytes());
         let number = match old {
             Some(number) => number,
             None => self.free_number().map_err(|text| refused(ControlStatus::NoRoom, text))?,
@@ -164,7 +164,7 @@ impl Device {
             let refusal = Refusal { status: ControlStatus::MediaFailed, text, error: error_of(error) };
             return self.end_install(key, Err(refusal));
         }
-        let is_new = self.machine.borrow().apps[number as usize].is_none();
+        let is_new = self.machine.apps[number as usize].is_none();
         if is_new {
             self.set_install_state(key, InstallState::Committing);
             return self.commit(key);
@@ -189,7 +189,7 @@ impl Device {
         (is_told, is_late): (bool, bool),
     ) -> bool {
         let Some(number) = number else { return false };
-        let is_alive = self.machine.borrow().apps[number as usize].as_ref().is_some_and(|app| app.ended.is_none());
+        let is_alive = self.machine.apps[number as usize].as_ref().is_some_and(|app| app.ended.is_none());
         match state {
             InstallState::Draining if !is_alive => self.begin_start(key, number),
             InstallState::Draining if !self.is_at_work(number) => {
@@ -206,7 +206,7 @@ impl Device {
             }
             InstallState::ShuttingDown if is_told || is_late => self.begin_start(key, number),
             InstallState::Starting if !is_alive => {
-                let ended = self.machine.borrow().apps[number as usize].as_ref().and_then(|app| app.ended.clone());
+                let ended = self.machine.apps[number as usize].as_ref().and_then(|app| app.ended.clone());
                 let why = ended.unwrap_or_default();
                 self.come_back(key, number, &why);
                 let text = format!("the module is refused: it did not start: {why}");

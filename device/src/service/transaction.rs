@@ -180,7 +180,7 @@ impl Device {
             }
             Asker::Import { group, .. } => {
                 let result = result.map_or_else(|refusal| i64::from(refusal.error), |result| result as i64);
-                self.machine.borrow_mut().end_one(group, result, None);
+                self.machine.end_one(group, result, None);
             }
             Asker::Service => {
                 if let Err(refusal) = result {
@@ -192,7 +192,7 @@ impl Device {
 
     /// Has a transaction wait for answers to `watch`, and looked at in any case.
     pub(super) fn wait_for_app(&mut self, key: u32, watch: Option<u32>, within_ns: u64) {
-        let deadline_ns = self.machine.borrow().now_ns + within_ns;
+        let deadline_ns = self.machine.now_ns + within_ns;
         if let Some(transaction) = self.service.transactions.get_mut(&key) {
             (transaction.deadline_ns, transaction.watch) = (deadline_ns, watch);
             self.service.polled.insert(key);
@@ -251,7 +251,7 @@ impl Device {
     fn change_made(&mut self, change: &Change, made: &Result<Made, Refusal>) {
         match (change, made) {
             (Change::Weight { user, weight }, _) => {
-                self.machine.borrow_mut().bridge.accounts.set_weight(*user, *weight);
+                self.machine.bridge.accounts.set_weight(*user, *weight);
             }
             (Change::MakeNamespace(request), Ok(Made::Namespace(nsid))) => {
                 if let Some(number) = self.app_number(super::serving_app(request.csi)) {
@@ -321,7 +321,7 @@ impl Device {
 
     /// True while an app has begun something that has not ended: requests, and messages on behalf of such.
     pub(super) fn is_at_work(&self, number: AppNumber) -> bool {
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         if machine.apps[number as usize].as_ref().is_none_or(|app| app.ended.is_some()) {
             return false;
         }
@@ -332,7 +332,7 @@ impl Device {
 
     /// An app takes no new requests of hosts from now on; they wait.
     pub(super) fn begin_drain(&mut self, key: u32, number: AppNumber) {
-        self.machine.borrow_mut().hold_requests(number, Admission::Begun);
+        self.machine.hold_requests(number, Admission::Begun);
         self.wait_for_app(key, None, DRAIN_NS_MAX);
     }
 
@@ -348,7 +348,7 @@ impl Device {
         match result {
             Ok(made) => {
                 {
-                    let machine = &mut *self.machine.borrow_mut();
+                    let machine = &mut *self.machine;
                     machine.hold_requests(number, Admission::Open);
                     machine.end_app(number, "removed", RpcOutcome::AppEnded);
                     machine.end_held(number, RpcOutcome::AppEnded);
@@ -393,7 +393,7 @@ impl Device {
             _ => return,
         };
         let running = {
-            let machine = self.machine.borrow();
+            let machine = &*self.machine;
             let number = machine.find_app(super::serving_app(csi).as_bytes());
             number.filter(|number| machine.apps[*number as usize].as_ref().is_some_and(|app| app.ended.is_none()))
         };
@@ -415,7 +415,7 @@ impl Device {
     /// Retires all apps, since the device ends.
     pub(super) fn retire_all(&mut self) {
         let running: Vec<AppNumber> = {
-            let machine = self.machine.borrow();
+            let machine = &*self.machine;
             let apps = machine.apps.iter().enumerate();
             apps.filter(|(_, app)| app.as_ref().is_some_and(|app| app.ended.is_none())).map(|(n, _)| n as u16).collect()
         };
@@ -454,7 +454,7 @@ impl Device {
 
     /// Has an app leave its persistent state clean; only what it asks itself reaches it meanwhile.
     pub(super) fn send_shutdown(&mut self, key: u32, number: AppNumber) {
-        self.machine.borrow_mut().hold_requests(number, Admission::Own);
+        self.machine.hold_requests(number, Admission::Own);
         self.tell_app(key, number, &[abi::EVENT_SHUTDOWN], DRAIN_NS_MAX);
     }
 
@@ -463,7 +463,7 @@ impl Device {
         let RegionCall { group, app, id, bank_bytes } = call;
         let asker = Asker::Import { group, app };
         let (name, share) = {
-            let machine = self.machine.borrow();
+            let machine = &*self.machine;
             let state = machine.apps.get(app as usize).and_then(Option::as_ref);
             let most = machine.config.user_region_bytes_max;
             let share = state.and_then(|state| state.owner);

@@ -13,6 +13,7 @@ pub(crate) mod module;
 pub(crate) mod native;
 pub(crate) mod os;
 pub mod permission;
+pub(crate) mod reach;
 pub(crate) mod request;
 pub(crate) mod rest;
 pub(crate) mod rpc;
@@ -32,12 +33,13 @@ pub(crate) enum Offered {
     Answered { status: u32, result: u32 },
 }
 
-/// An instance of an app on one SPU. Every call runs to completion; an `Err` says why the app ends.
-pub(crate) trait Instance {
+/// An instance of an app on one SPU. Every call runs to completion; an `Err` says why the app ends. What the app imports reaches the SPU-OS
+/// that its call is handed.
+pub(crate) trait Instance: Send {
     /// Offers a request.
-    fn start(&mut self, token: u32, handler: u8) -> Result<Offered, String>;
+    fn start(&mut self, machine: &mut os::Machine, token: u32, handler: u8) -> Result<Offered, String>;
     /// What a handler waited for has happened.
-    fn complete(&mut self, wait: u32, result: i64) -> Result<(), String>;
+    fn complete(&mut self, machine: &mut os::Machine, wait: u32, result: i64) -> Result<(), String>;
     /// A range of the app's memory that a handler gave for a DMA which is pending.
     fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String>;
     /// Instructions that the last call ran.

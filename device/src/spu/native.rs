@@ -9,19 +9,18 @@ use super::dma::{Dma, End};
 use super::meter::Fault;
 use super::os::{Caller, LocalMemory, Machine, WildPointer};
 use super::{Instance, Offered};
-use std::cell::RefCell;
-use std::rc::Rc;
 use willow_sdk::native::{BoxedInstance, Host, NativeApp, Strided};
 use willow_sdk::{Namespace, RequestInfo};
 
 /// A native app's instance on one SPU.
 pub(crate) struct NativeInstance {
     instance: BoxedInstance,
-    imports: Imports,
+    caller: Caller,
 }
 
-struct Imports {
-    machine: Rc<RefCell<Machine>>,
+/// What a call into the app reaches.
+struct Imports<'a> {
+    machine: &'a mut Machine,
     caller: Caller,
 }
 
@@ -49,16 +48,16 @@ impl LocalMemory for NativeMemory {
 }
 
 impl NativeInstance {
-    pub fn new(app: &'static dyn NativeApp, machine: Rc<RefCell<Machine>>, caller: Caller) -> Self {
-        NativeInstance { instance: app.instantiate(), imports: Imports { machine, caller } }
+    pub fn new(app: &'static dyn NativeApp, caller: Caller) -> Self {
+        NativeInstance { instance: app.instantiate(), caller }
     }
 }
 
 impl Instance for NativeInstance {
     #[inline]
-    fn start(&mut self, token: u32, handler: u8) -> Result<Offered, String> {
-        self.imports.machine.borrow_mut().meter.allow(u64::MAX);
-        match self.instance.start(&mut self.imports, token, handler.into()) {
+    fn start(&mut self, machine: &mut Machine, token: u32, handler: u8) -> Result<Offered, String> {
+        machine.meter.allow(u64::MAX);
+        match self.instance.start(&mut Imports { machine, caller: self.caller }, token, handler.into()) {
             Ok(0) => Ok(Offered::Taken),
             Ok(_) => Ok(Offered::NoThread),
             Err(trap) => Err(trap.0),
@@ -66,9 +65,9 @@ impl Instance for NativeInstance {
     }
 
     #[inline]
-    fn complete(&mut self, wait: u32, result: i64) -> Result<(), String> {
-        self.imports.machine.borrow_mut().meter.allow(u64::MAX);
-        self.instance.complete(&mut self.imports, wait, result).map_err(|trap| trap.0)
+    fn complete(&mut self, machine: &mut Machine, wait: u32, result: i64) -> Result<(), String> {
+        machine.meter.allow(u64::MAX);
+        self.instance.complete(&mut Imports { machine, caller: self.caller }, wait, result).map_err(|trap| trap.0)
     }
 
     fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String> {
@@ -92,7 +91,7 @@ impl Instance for NativeInstance {
     }
 
     fn enter(&mut self, caller: Caller) {
-        self.imports.caller = caller;
+        self.caller = caller;
     }
 }
 
@@ -101,9 +100,9 @@ fn trusted<T: From<i32>>(result: Result<T, impl Into<Fault>>) -> T {
     result.unwrap_or_else(|_| abi::ERROR_ARGUMENT.into())
 }
 
-impl Host for Imports {
+impl Host for Imports<'_> {
     fn request_info(&mut self, token: u32) -> RequestInfo {
-        let info = self.machine.borrow_mut().request_info(self.caller, token);
+        let info = self.machine.request_info(self.caller, token);
         let word = |at: usize| u32::from_le_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
         RequestInfo {
             originating_hre: word(0),
@@ -118,13 +117,13 @@ impl Host for Imports {
     #[inline]
     fn receive_bytes_at(&mut self, token: u32, offset: u32, to: &mut [u8]) -> u32 {
         let (pointer, bytes) = (to.as_mut_ptr().expose_provenance() as u64, to.len() as u32);
-        let machine = &mut *self.machine.borrow_mut();
-        trusted(machine.receive_bytes_at(self.caller, &mut NativeMemory, token, offset, (pointer, bytes))).max(0) as u32
+        trusted(self.machine.receive_bytes_at(self.caller, &mut NativeMemory, token, offset, (pointer, bytes))).max(0)
+            as u32
     }
 
     #[inline]
     fn respond(&mut self, token: u32, status: u32, result: u32) {
-        self.machine.borrow_mut().respond(self.caller, token, status, result);
+        self.machine.respond(self.caller, token, status, result);
     }
 
     #[inline]
@@ -141,7 +140,7 @@ impl Host for Imports {
         let source = End { port: source_port, address: source_address, stride: 0 };
         let destination = End { port: destination_port, address: destination_address, stride: 0 };
         let dma = Dma { token, source, destination, segment_bytes: bytes, segments: 1, wait };
-        trusted(self.machine.borrow_mut().dma(self.caller, &mut NativeMemory, dma))
+        trusted(self.machine.dma(self.caller, &mut NativeMemory, dma))
     }
 
     #[inline]
@@ -154,20 +153,20 @@ impl Host for Imports {
         };
         let (segment_bytes, segments) = (strided.segment_bytes, strided.segments);
         let dma = Dma { token, source, destination, segment_bytes, segments, wait };
-        trusted(self.machine.borrow_mut().dma(self.caller, &mut NativeMemory, dma))
+        trusted(self.machine.dma(self.caller, &mut NativeMemory, dma))
     }
 
     fn compare(&mut self, token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32 {
-        trusted(self.machine.borrow_mut().compare(self.caller, token, nv_address, body_offset, bytes, wait))
+        trusted(self.machine.compare(self.caller, token, nv_address, body_offset, bytes, wait))
     }
 
     unsafe fn checksum(&mut self, token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32 {
         let request = (token, port, address, bytes, seed, wait);
-        trusted(self.machine.borrow_mut().checksum(self.caller, &NativeMemory, request))
+        trusted(self.machine.checksum(self.caller, &NativeMemory, request))
     }
 
     fn checksum_value(&mut self) -> u32 {
-        self.machine.borrow().checksum_value
+        self.machine.checksum_value
     }
 
     unsafe fn rpc_start(
@@ -182,36 +181,35 @@ impl Host for Imports {
     ) -> i32 {
         let reply = (reply.expose_provenance() as u64, reply_bytes);
         let message = (destination, app, handler, body_bytes);
-        trusted(self.machine.borrow_mut().rpc_start(self.caller, &NativeMemory, token, message, reply))
+        trusted(self.machine.rpc_start(self.caller, &NativeMemory, token, message, reply))
     }
 
     unsafe fn rpc_append(&mut self, handle: i32, port: u32, address: u64, bytes: u32) -> i32 {
-        trusted(self.machine.borrow_mut().rpc_append(self.caller, &NativeMemory, handle, port, address, bytes))
+        trusted(self.machine.rpc_append(self.caller, &NativeMemory, handle, port, address, bytes))
     }
 
     unsafe fn rpc_finish(&mut self, handle: i32, wait: u32) -> i32 {
-        trusted(self.machine.borrow_mut().rpc_finish(self.caller, handle, wait))
+        trusted(self.machine.rpc_finish(self.caller, handle, wait))
     }
 
     fn app_number(&mut self, name: &str) -> i32 {
-        self.machine.borrow().find_app(name.as_bytes()).map_or(abi::ERROR_NOT_FOUND, i32::from)
+        self.machine.find_app(name.as_bytes()).map_or(abi::ERROR_NOT_FOUND, i32::from)
     }
 
     fn region(&mut self, id: u32, bytes: u64, wait: u32) -> i64 {
-        trusted(self.machine.borrow_mut().region(self.caller, id, bytes, wait))
+        trusted(self.machine.region(self.caller, id, bytes, wait))
     }
 
     fn region_bytes(&mut self, id: u32) -> i64 {
-        self.machine.borrow().region_bytes(self.caller, id)
+        self.machine.region_bytes(self.caller, id)
     }
 
     fn region_free(&mut self, id: u32, wait: u32) -> i32 {
-        trusted(self.machine.borrow_mut().region_free(self.caller, id, wait))
+        trusted(self.machine.region_free(self.caller, id, wait))
     }
 
     fn namespace(&mut self, nsid: u32) -> Option<Namespace> {
-        let machine = self.machine.borrow();
-        let namespace = machine.namespaces.iter().find(|namespace| namespace.nsid == nsid)?;
+        let namespace = self.machine.namespaces.iter().find(|namespace| namespace.nsid == nsid)?;
         Some(Namespace {
             base: namespace.base,
             bank_bytes: namespace.bank_bytes,
@@ -222,7 +220,7 @@ impl Host for Imports {
     }
 
     fn flush(&mut self, wait: u32) -> i32 {
-        self.machine.borrow_mut().flush_bank(self.caller, wait)
+        self.machine.flush_bank(self.caller, wait)
     }
 
     fn spu_id(&mut self) -> u32 {
@@ -230,19 +228,19 @@ impl Host for Imports {
     }
 
     fn spu_count(&mut self) -> u32 {
-        self.machine.borrow().spus.len() as u32
+        self.machine.spus.len() as u32
     }
 
     fn time_ns(&mut self) -> u64 {
-        self.machine.borrow().now_ns
+        self.machine.now_ns
     }
 
     fn print(&mut self, text: &[u8]) {
         // Nothing is past the budget of a native app.
-        let _ = self.machine.borrow_mut().print(self.caller, text);
+        let _ = self.machine.print(self.caller, text);
     }
 
     fn count(&mut self, counter: u32, delta: i64) {
-        self.machine.borrow_mut().count(self.caller, counter, delta);
+        self.machine.count(self.caller, counter, delta);
     }
 }

@@ -563,3 +563,9 @@ impl Machine {
         self.regions.find(name, id).map_or(i64::from(abi::ERROR_NOT_FOUND), |region| region.bank_bytes as i64)
     }
 }
+
+// SPU-OS, with the apps' instances and the store, may move to another thread between two calls.
+const _: () = {
+    const fn moves_between_threads<T: Send>() {}
+    moves_between_threads::<Machine>();
+};
