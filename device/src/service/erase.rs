@@ -7,10 +7,11 @@
 //! - Where the media fail, the region stays marked; the erasure is taken up again after the next commit, and at the next start.
 
 use super::change::{Change, Made, Refusal};
+use super::core::Core;
 use super::transaction::{Asker, Transaction, Work};
-use super::{Continuation, Device};
-use crate::control::ControlStatus;
 use crate::media::store::{Progress, StoreError};
+use crate::service::control::ControlStatus;
+use crate::spu::continuation::Continuation;
 use crate::spu::os::error_of;
 
 /// How far an erasure is.
@@ -51,7 +52,7 @@ impl Erasure {
     }
 }
 
-impl Device {
+impl Core {
     /// A transaction goes on as the erasure of a range.
     pub(super) fn begin_erasure(&mut self, key: u32, range: (u64, u64)) {
         let Some(transaction) = self.service.transactions.get_mut(&key) else { return };

@@ -8,17 +8,19 @@
 //! - An installation that is refused leaves nothing: no app, no number, no module.
 
 use super::change::{Change, Made, Refusal};
+use super::core::{Core, Job, JobDone};
 use super::transaction::{Asker, Transaction, Work};
-use super::{Continuation, DRAIN_NS_MAX, Device, START_NS_MAX};
-use crate::control::ControlStatus;
-use crate::device::{Job, JobDone, Version};
+use super::versions::Version;
+use super::{DRAIN_NS_MAX, START_NS_MAX};
 use crate::hre::HreId;
 use crate::media::store::StoreError;
-use crate::metadata::{InstalledApp, module_name};
-use crate::protection::USER_NOBODY;
 use crate::request::AppNumber;
+use crate::service::control::ControlStatus;
+use crate::service::metadata::{InstalledApp, module_name};
 use crate::spu::abi;
+use crate::spu::continuation::Continuation;
 use crate::spu::os::{Admission, error_of};
+use crate::spu::protection::USER_NOBODY;
 use crate::spu::wasm::{CompiledModule, compile};
 
 /// How far an installation is.
@@ -57,7 +59,7 @@ fn refused(status: ControlStatus, text: impl Into<String>) -> Refusal {
     Refusal { status, text: text.into(), error: abi::ERROR_REFUSED }
 }
 
-impl Device {
+impl Core {
     /// Begins to install a module.
     pub(super) fn install(&mut self, token: u32, hre: HreId, module: Vec<u8>) {
         let owner = self.machine.protection.user(hre);
@@ -197,7 +199,7 @@ impl Device {
                 self.send_shutdown(key, number);
             }
             InstallState::Draining if is_late => {
-                self.release_requests(number);
+                self.machine.release_requests(number);
                 let seconds = DRAIN_NS_MAX / 1_000_000_000;
                 let text = format!(
                     "the app has requests at work that have not ended within {seconds} s: nothing has changed, try again"
@@ -253,11 +255,11 @@ impl Device {
         let result = match (result, staged) {
             (Ok(_), Some(new)) => {
                 self.enter_version(number, new, Admission::Open);
-                self.send_event(number, &[abi::EVENT_STARTED], None);
+                self.machine.send_event(number, &[abi::EVENT_STARTED], None);
                 Ok(u64::from(number))
             }
             (Ok(_), None) => {
-                self.release_requests(number);
+                self.machine.release_requests(number);
                 Ok(u64::from(number))
             }
             (Err(refusal), None) => {

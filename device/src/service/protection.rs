@@ -1,21 +1,20 @@
 //! The control service's part of protection: processes, permissions, the agent, the intercall table; and what users' endpoints
-//! may ask of the service (see [`crate::control`]).
+//! may ask of the service (see [`crate::service::control`]).
 //!
 //! Invariant: a revocation is answered when nothing that the permission allowed is under way any more.
 
 use super::change::Change;
+use super::core::Core;
 use super::transaction::{Asker, Work};
-use super::{Answer, Continuation, refuse};
-use crate::accounts::WEIGHT_MAX;
-use crate::control::{self, AttachRequest, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
-use crate::device::Device;
+use super::{Answer, refuse};
+use crate::config::WEIGHT_MAX;
 use crate::hre::HreId;
 use crate::namespace::CommandSet;
-use crate::protection::{USER_NOBODY, in_ids, user_app_name};
-use crate::request::AppNumber;
+use crate::service::control::{self, AttachRequest, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
+use crate::spu::continuation::Continuation;
 use crate::spu::miss::{AGENTS_MAX, Agent};
-use crate::spu::os::{AppState, Machine};
 use crate::spu::permission::{Extent, Rights};
+use crate::spu::protection::{in_ids, user_app_name};
 
 /// Bytes of an extent in a grant or revocation.
 pub const EXTENT_BYTES: usize = 24;
@@ -64,33 +63,7 @@ pub(super) fn is_for_users(handler: u8) -> bool {
     )
 }
 
-impl Machine {
-    /// The app that an endpoint or another app means by a name: a user's own before the kernel's.
-    pub fn find_app_for(&self, user: Option<u32>, name: &[u8]) -> Option<AppNumber> {
-        if let (Some(user), Ok(text)) = (user, std::str::from_utf8(name))
-            && let Some(own) = self.find_app(user_app_name(user, text).as_bytes())
-        {
-            return Some(own);
-        }
-        let number = self.find_app(name)?;
-        let seen = self.apps[number as usize].as_ref().is_some_and(|app| is_seen(app, user));
-        seen.then_some(number)
-    }
-}
-
-/// Whether an app is there for a user: it is the user's own, or has a public handler.
-pub(super) fn is_seen(app: &AppState, user: Option<u32>) -> bool {
-    let public = || app.handlers.iter().any(|(number, _)| app.calls.public.has(*number));
-    user.is_none() || (app.owner == user && user != Some(USER_NOBODY)) || public()
-}
-
-impl Device {
-    /// A new process of `user`, with a share of `weight` of the processors beside others' (0: the user's); its number, for
-    /// [`Device::open_hre`]. It is known until [`Device::close_process`]. `None` where there are too many.
-    pub fn open_process(&mut self, user: u32, weight: u16) -> Option<u32> {
-        self.machine.open_process(user, weight, None)
-    }
-
+impl Core {
     /// Lets a process read, and write where `write` says so, bytes of an SPU's bank from `start` on. For who drives the device itself;
     /// the host's agent asks the control service.
     pub fn permit(&mut self, process: u32, spu: u16, (start, bytes): (u64, u64), write: bool) {
@@ -165,7 +138,7 @@ impl Device {
             control::LIST_PROCESSES => serde_json::to_vec(&machine.protection.processes(&machine.bridge.accounts)),
             control::LIST_INTERCALLS => serde_json::to_vec(&machine.protection.intercalls),
             control::LIST_WEIGHTS => serde_json::to_vec(&machine.bridge.accounts.weights()),
-            control::LIST_ATTACHMENTS => serde_json::to_vec(&*machine.attachments),
+            control::LIST_ATTACHMENTS => serde_json::to_vec(&*self.attachments),
             _ => {
                 let process = in_ids(word(arguments, 4).unwrap_or(0));
                 let tables = machine.protection.tables.iter().enumerate();
@@ -363,7 +336,7 @@ impl Device {
     pub(super) fn app_name_for(&self, owner: Option<u32>, name: &str) -> Result<String, (ControlStatus, String)> {
         let machine = &*self.machine;
         let Some(user) = owner else {
-            if crate::protection::is_user_app_name(name) {
+            if crate::spu::protection::is_user_app_name(name) {
                 let text = format!("app names like {name} are those of users' apps: choose another");
                 return Err((ControlStatus::ModuleRefused, text));
             }

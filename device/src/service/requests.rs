@@ -1,18 +1,18 @@
-//! Requests to the control service, one function each (see [`crate::control`]).
+//! Requests to the control service, one function each (see [`crate::service::control`]).
 
 use super::change::Change;
-use super::protection::{is_for_users, is_seen};
+use super::core::Core;
+use super::protection::is_for_users;
 use super::transaction::{Asker, Work};
 use super::{Answer, ERROR_TEXTS_MAX, refuse, serving_app};
-use crate::control::{self, AppInfo, ControlStatus, NamespaceRequest};
-use crate::device::Device;
 use crate::hre::HreId;
-use crate::protection::user_app_name;
 use crate::request::RpcOutcome;
+use crate::service::control::{self, AppInfo, ControlStatus, NamespaceRequest};
 use crate::spu::os::{Machine, Origin};
+use crate::spu::protection::{is_seen, user_app_name};
 
 /// Requests to the control service.
-impl Device {
+impl Core {
     /// Carries out a control request, as far as it can be now.
     pub(crate) fn handle_control(&mut self, token: u32) {
         self.begin_control(token);
@@ -57,7 +57,7 @@ impl Device {
                 }
                 self.reply(token, &arguments, &serde_json::to_vec(&value).unwrap_or_default())
             }
-            control::STRIPES => Ok(u32::from(self.spus()) | self.stripe_bytes().trailing_zeros() << 16),
+            control::STRIPES => Ok(u32::from(self.spus()) | crate::STRIPE_BYTES.trailing_zeros() << 16),
             control::LOG => self.log(token, user, &arguments),
             control::ERROR_TEXT => {
                 let text = self.service.errors.get(&hre).cloned().unwrap_or_default();
@@ -79,7 +79,7 @@ impl Device {
                 match (word(0), word(4), word(8), word(12)) {
                     (Some(low), Some(high), Some(status), Some(result)) => {
                         let id = u64::from(low) | u64::from(high) << 32;
-                        match self.answer_upcall(hre, id, status, result) {
+                        match self.machine.answer_upcall(hre, id, status, result) {
                             true => Ok(0),
                             false => refuse(ControlStatus::NotFound, format!("no upcall {id} waits for this endpoint")),
                         }
@@ -161,7 +161,7 @@ impl Device {
         let machine = &*self.machine;
         let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
             let app = app.as_ref().filter(|app| is_seen(app, user))?;
-            let first = self.instances.get(number).and_then(|spus| spus.first()).and_then(Option::as_ref);
+            let first = self.machine.instances.get(number).and_then(|spus| spus.first()).and_then(Option::as_ref);
             Some(AppInfo {
                 number: number as u16,
                 name: app.name.clone(),

@@ -2,19 +2,20 @@
 //!
 //! What always holds:
 //! - A transaction is in the table from its beginning to its answer, and is answered once.
-//! - Its steps follow from what ended: a save ([`Device::committed`]), an operation of the store ([`Device::step_ended`]), answers
-//!   of an app or a deadline ([`Device::poll_transactions`]).
+//! - Its steps follow from what ended: a save ([`Core::committed`]), an operation of the store ([`Core::step_ended`]), answers
+//!   of an app or a deadline ([`Core::poll_transactions`]).
 //! - An app is in one transaction at a time.
 
 use super::change::{Change, Made, Refusal};
+use super::core::Core;
 use super::erase::Erasure;
 use super::install::Install;
-use super::{DRAIN_NS_MAX, Device, Shutdown};
-use crate::control::ControlStatus;
+use super::{DRAIN_NS_MAX, Shutdown};
 use crate::hre::HreId;
 use crate::media::store::StoreError;
 use crate::namespace::CommandSet;
 use crate::request::{AppNumber, RpcOutcome};
+use crate::service::control::ControlStatus;
 use crate::spu::abi;
 use crate::spu::os::{Activity, Admission, RegionCall};
 
@@ -124,7 +125,7 @@ impl Transaction {
     }
 }
 
-impl Device {
+impl Core {
     /// Begins a transaction; `None` where it was refused, which its asker has been told.
     pub(super) fn transact(&mut self, asker: Asker, change: Change, work: Work) -> Option<u32> {
         let shutdown = self.service.shutdown;
@@ -203,7 +204,7 @@ impl Device {
     pub(super) fn tell_app(&mut self, key: u32, number: AppNumber, words: &[u32], within_ns: u64) {
         let watch = self.service.key();
         self.wait_for_app(key, Some(watch), within_ns);
-        self.send_event(number, words, Some(watch));
+        self.machine.send_event(number, words, Some(watch));
     }
 
     /// A transaction's change is durable and published, or it was refused or could not be saved.
@@ -255,7 +256,7 @@ impl Device {
             }
             (Change::MakeNamespace(request), Ok(Made::Namespace(nsid))) => {
                 if let Some(number) = self.app_number(super::serving_app(request.csi)) {
-                    self.send_event(number, &[abi::EVENT_NAMESPACE_CREATED, *nsid], None);
+                    self.machine.send_event(number, &[abi::EVENT_NAMESPACE_CREATED, *nsid], None);
                 }
             }
             _ => {}
@@ -355,7 +356,7 @@ impl Device {
                     machine.apps[number as usize] = None;
                 }
                 tracing::info!("app {name} is removed");
-                self.instances[number as usize].clear();
+                self.machine.instances[number as usize].clear();
                 self.programs[number as usize] = None;
                 if let Made::GivenUp(ranges) = made {
                     for range in ranges {
@@ -369,7 +370,7 @@ impl Device {
                 self.finish(key, Ok(0));
             }
             Err(refusal) => {
-                self.release_requests(number);
+                self.machine.release_requests(number);
                 self.finish(key, Err(refusal));
             }
         }
@@ -467,7 +468,7 @@ impl Device {
             let state = machine.apps.get(app as usize).and_then(Option::as_ref);
             let most = machine.config.user_region_bytes_max;
             let share = state.and_then(|state| state.owner);
-            let share = share.map(|owner| (crate::protection::user_app_name(owner, ""), most));
+            let share = share.map(|owner| (crate::spu::protection::user_app_name(owner, ""), most));
             // An app that is gone has no name that the metadata know.
             (state.map(|state| state.name.clone()).unwrap_or_default(), share)
         };

@@ -2,9 +2,18 @@
 
 pub mod abi;
 pub(crate) mod accelerate;
+pub(crate) mod activity;
+pub(crate) mod app;
+pub(crate) mod continuation;
 mod costs;
+pub mod counters;
 pub(crate) mod dma;
+pub(crate) mod ended;
 pub(crate) mod group;
+pub(crate) mod handlers;
+#[cfg(feature = "testing")]
+pub mod hole;
+pub(crate) mod hosts;
 mod jam;
 mod limits;
 pub mod meter;
@@ -13,10 +22,12 @@ pub(crate) mod module;
 pub(crate) mod native;
 pub(crate) mod os;
 pub mod permission;
+pub mod protection;
 pub(crate) mod reach;
 pub(crate) mod request;
 pub(crate) mod rest;
 pub(crate) mod rpc;
+pub(crate) mod send;
 pub(crate) mod share;
 pub(crate) mod timed;
 pub(crate) mod version;

@@ -5,15 +5,27 @@
 //! - An app of the media that does not come up is listed as failed, with the reason, and keeps its number, regions and owner; the
 //!   device starts.
 
-use super::*;
-use crate::metadata::{InstalledApp, MODULE_NAME_BYTES, module_name};
-use crate::protection::user_app_name;
+use super::OpenError;
+use super::core::Core;
+use crate::request::AppNumber;
+use crate::service::metadata::{InstalledApp, MODULE_NAME_BYTES, module_name};
+use crate::spu::module::ModuleLimits;
 use crate::spu::module::{Manifest, parse_manifest};
 use crate::spu::native::NativeInstance;
-use crate::spu::os::{Admission, UNPLACED};
-use crate::spu::wasm::Guest;
+use crate::spu::os::{Admission, AppState, Caller, UNPLACED};
+use crate::spu::protection::user_app_name;
+use crate::spu::wasm::{CompiledModule, Guest, WasmInstance, compile};
+use crate::spu::{Instance, abi};
 use wasmtime::InstancePre;
 use willow_sdk::native::NativeApp;
+
+/// An app that comes with the program.
+pub enum BuiltInApp {
+    /// A module for the sandbox.
+    Wasm(&'static [u8]),
+    /// The same handlers built natively, trusted: to measure what the sandbox costs.
+    Native(&'static dyn NativeApp),
+}
 
 /// What an app's instances are made from.
 #[derive(Clone)]
@@ -39,7 +51,7 @@ fn installed_name(manifest: &Manifest, owner: Option<u32>) -> String {
     owner.map_or_else(|| manifest.name.clone(), |user| user_app_name(user, &manifest.name))
 }
 
-impl Device {
+impl Core {
     pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>) -> Result<(), OpenError> {
         let limits = self.module_limits();
         for app in built_in {
@@ -60,7 +72,7 @@ impl Device {
             };
             let version = version.map_err(|why| OpenError(format!("app {name}: {why}")))?;
             self.enter_version(number, version, Admission::Open);
-            self.send_event(number, &[abi::EVENT_STARTED], None);
+            self.machine.send_event(number, &[abi::EVENT_STARTED], None);
         }
         // What came with another program and not with this one has no place.
         let machine = &self.machine;
@@ -73,7 +85,7 @@ impl Device {
             match self.load_app(app, limits) {
                 Ok(version) => {
                     self.enter_version(app.number, version, Admission::Open);
-                    self.send_event(app.number, &[abi::EVENT_STARTED], None);
+                    self.machine.send_event(app.number, &[abi::EVENT_STARTED], None);
                 }
                 Err(why) => {
                     tracing::error!("app {} does not come up: {why}", app.name);
@@ -233,7 +245,7 @@ impl Device {
             machine.apps[number as usize] = Some(state);
             old
         };
-        self.instances[number as usize] = instances;
+        self.machine.instances[number as usize] = instances;
         let program = std::mem::replace(&mut self.programs[number as usize], program);
         old.map(|state| Version { state, program, instances: Vec::new() })
     }
@@ -256,27 +268,14 @@ impl Device {
                 let runs = version.state.ended.is_none();
                 self.enter_version(number, version, Admission::Open);
                 if runs {
-                    self.send_event(number, &[abi::EVENT_STARTED], None);
+                    self.machine.send_event(number, &[abi::EVENT_STARTED], None);
                 }
             }
             Err(why) => {
                 tracing::error!("the version before of app {number} does not start again: {why}");
-                self.trapped(number, 0, &why);
+                self.machine.trapped(number, 0, &why);
             }
         }
-        self.release_requests(number);
-    }
-
-    /// All requests reach the app again; those that waited go first.
-    pub(crate) fn release_requests(&mut self, number: AppNumber) {
-        let machine = &mut *self.machine;
-        let Some(app) = machine.app(number) else { return };
-        app.admission = Admission::Open;
-        let held = std::mem::take(&mut app.held);
-        for token in held {
-            let Some(account) = machine.activities.get(token).map(|activity| activity.account) else { continue };
-            let account = machine.ready_account(account);
-            machine.events.push(account, Event::Deliver { token });
-        }
+        self.machine.release_requests(number);
     }
 }
