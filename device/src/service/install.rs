@@ -82,7 +82,7 @@ impl Core {
         };
         let asker = Asker::Request { token, hre };
         let Some(key) = self.transact(asker, Change::Nothing, Work::Install(Box::new(install))) else { return };
-        let limits = self.module_limits();
+        let limits = self.module_limits(owner);
         let engine = self.runtime.engine();
         self.jobs.push_back(Job(Box::new(move || JobDone(key, Box::new(compile(&engine, module, limits))))));
     }

@@ -53,7 +53,7 @@ fn installed_name(manifest: &Manifest, owner: Option<u32>) -> String {
 
 impl Core {
     pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>) -> Result<(), OpenError> {
-        let limits = self.module_limits();
+        let limits = self.module_limits(None);
         for app in built_in {
             let refused = |why| OpenError(format!("a built-in app is refused: {why}"));
             let (manifest, compiled, native) = match app {
@@ -82,7 +82,7 @@ impl Core {
             self.service.commits.durable.apps.iter().filter(|app| !app.built_in).cloned().collect();
         for app in &installed {
             self.check_number(app)?;
-            match self.load_app(app, limits) {
+            match self.load_app(app) {
                 Ok(version) => {
                     self.enter_version(app.number, version, Admission::Open);
                     self.machine.send_event(app.number, &[abi::EVENT_STARTED], None);
@@ -113,7 +113,7 @@ impl Core {
     }
 
     /// An app of the media, made ready; the error says what is wrong with it.
-    fn load_app(&mut self, app: &InstalledApp, limits: ModuleLimits) -> Result<Version, String> {
+    fn load_app(&mut self, app: &InstalledApp) -> Result<Version, String> {
         let blob = app.module.as_ref().ok_or("the metadata name no module of it")?;
         let loaded = self.machine.media.store.load_blob(blob);
         let bytes = loaded.map_err(|error| format!("its module cannot be read: {error}"))?;
@@ -121,7 +121,7 @@ impl Core {
         if blob.len() == MODULE_NAME_BYTES && module_name(&bytes) != *blob {
             return Err("its module is damaged: it is not the one that was installed".to_owned());
         }
-        let compiled = compile(&self.runtime.engine(), bytes, limits)?;
+        let compiled = compile(&self.runtime.engine(), bytes, self.module_limits(app.owner))?;
         if installed_name(&compiled.manifest, app.owner) != app.name {
             return Err(format!("its module is that of app {}", compiled.manifest.name));
         }
@@ -141,11 +141,13 @@ impl Core {
         Err(OpenError(format!("the device's metadata give app {name} the number {number}, which {wrong}")))
     }
 
-    pub(crate) fn module_limits(&self) -> ModuleLimits {
+    /// What a module of that owner may be.
+    pub(crate) fn module_limits(&self, owner: Option<u32>) -> ModuleLimits {
         let machine = &*self.machine;
         ModuleLimits {
             data_bytes_max: machine.config.app_data_bytes_max,
             code_bytes_max: machine.config.app_code_bytes_max,
+            trusted: owner.is_none(),
         }
     }
 

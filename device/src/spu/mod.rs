@@ -1,11 +1,9 @@
 //! An SPU from inside: SPU-OS (requests, DMA, RPCs, regions) and the runtime of the apps on it.
 
-pub mod abi;
 pub(crate) mod accelerate;
 pub(crate) mod activity;
 pub(crate) mod app;
 pub(crate) mod continuation;
-mod costs;
 pub mod counters;
 pub(crate) mod dma;
 pub(crate) mod ended;
@@ -15,11 +13,8 @@ pub(crate) mod handlers;
 pub mod hole;
 pub(crate) mod hosts;
 mod jam;
-mod limits;
 pub mod meter;
 pub(crate) mod miss;
-pub(crate) mod module;
-pub(crate) mod native;
 pub(crate) mod os;
 pub mod permission;
 pub mod protection;
@@ -27,11 +22,14 @@ pub(crate) mod reach;
 pub(crate) mod request;
 pub(crate) mod rest;
 pub(crate) mod rpc;
+pub mod runtime;
 pub(crate) mod send;
 pub(crate) mod share;
 pub(crate) mod timed;
 pub(crate) mod version;
-pub(crate) mod wasm;
+
+pub use runtime::abi;
+pub(crate) use runtime::{module, native, wasm};
 
 /// What an app did with a request that it was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -235,10 +235,8 @@ pub fn plant(device: &mut Device, hole: Hole) {
     device.core.machine.hole = Some(hole);
 }
 
-/// The imports that SPU-OS offers: name, parameters and result (`i`: i32, `I`: i64).
-pub fn imports() -> &'static [(&'static str, &'static str, &'static str)] {
-    crate::spu::module::IMPORTS
-}
+/// The imports that SPU-OS offers.
+pub use crate::spu::runtime::table::IMPORTS;
 
 /// Most ends of operations that users' apps may be promised, all together.
 pub const USERS_WAITS_MAX: usize = crate::spu::os::USERS_WAITS_MAX;

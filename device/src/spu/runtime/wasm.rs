@@ -4,16 +4,16 @@
 //! Invariants: a trapped instance is never called again; the guest reaches nothing but its own memory and the imports of
 //! docs/abi.md; a call ends after the budget at the latest.
 
-use super::abi;
-use super::dma::{Dma, End};
+use super::calls::Call;
 use super::limits::MemoryLimits;
-use super::meter::{ENTRY_WORK, Fault, IMPORT_WORK, STORE_WORK};
 use super::module::{self, Manifest, ModuleLimits};
-use super::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer, planted};
-use super::reach::{Reach, Reaching, lend};
-use super::request::{RECORD_BYTES, record_answered, record_response};
-use super::{Instance, Offered};
+use super::table::{When, Work, imports};
 use crate::model::parameters::OperatorCosts;
+use crate::spu::meter::{Fault, IMPORT_WORK};
+use crate::spu::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer, planted};
+use crate::spu::reach::{Reach, Reaching, lend};
+use crate::spu::request::{RECORD_BYTES, record_answered, record_response};
+use crate::spu::{Instance, Offered};
 use wasmtime::{
     Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, Store, TypedFunc, Val,
 };
@@ -99,24 +99,17 @@ impl From<Fault> for wasmtime::Error {
     }
 }
 
-/// Runs `body` with the guest's memory and SPU-OS, once the instance has a place: `_initialize` may use memory and print alone.
+/// Runs an import with the guest's memory and SPU-OS. Every import comes this way, and is charged here. `_initialize` may use memory and
+/// `print` alone.
 #[inline]
 fn with<R>(
-    guest: GuestCaller<'_, Guest>,
-    body: impl FnOnce(Caller, &mut GuestMemory<'_>, &mut Machine) -> Result<R, Fault>,
+    mut guest: GuestCaller<'_, Guest>,
+    (when, work): (When, Work),
+    body: impl FnOnce(Call<'_, GuestMemory<'_>>) -> Result<R, Fault>,
 ) -> wasmtime::Result<R> {
-    if guest.data().caller.app == UNPLACED {
+    if when == When::Started && guest.data().caller.app == UNPLACED {
         return Err(wasmtime::Error::msg("only memory and print may be used before the app has started"));
     }
-    with_any(guest, body)
-}
-
-/// The same also before. Every import comes this way, and is charged here.
-#[inline]
-fn with_any<R>(
-    mut guest: GuestCaller<'_, Guest>,
-    body: impl FnOnce(Caller, &mut GuestMemory<'_>, &mut Machine) -> Result<R, Fault>,
-) -> wasmtime::Result<R> {
     let too_early = || wasmtime::Error::msg("an import was called before its time");
     let memory = guest.data().memory.ok_or_else(too_early)?;
     let left = guest.get_fuel()?;
@@ -126,7 +119,13 @@ fn with_any<R>(
     let left = if planted!(machine, SkipsMeter) { u64::MAX } else { left };
     machine.meter.allow(left);
     machine.meter.charge(IMPORT_WORK).map_err(Fault::from)?;
-    Ok(body(caller, &mut GuestMemory(bytes), machine)?)
+    let before = machine.meter.done();
+    let done = body(Call { caller, memory: &mut GuestMemory(bytes), machine: &mut *machine })?;
+    debug_assert!(
+        work != Work::Call || machine.meter.done() == before,
+        "the table says that it is charged as a call alone"
+    );
+    Ok(done)
 }
 
 impl Runtime {
@@ -315,176 +314,67 @@ impl Instance for WasmInstance {
     }
 }
 
-/// Bytes that `namespace` writes, if there is that namespace.
-pub(crate) fn namespace_info(machine: &Machine, nsid: u32) -> Option<[u8; 32]> {
-    let namespace = machine.namespaces.iter().find(|namespace| namespace.nsid == nsid)?;
-    let mut info = [0; 32];
-    info[0..8].copy_from_slice(&namespace.base.to_le_bytes());
-    info[8..16].copy_from_slice(&namespace.bank_bytes.to_le_bytes());
-    let csi: u32 = if namespace.csi == crate::CommandSet::Kv { 1 } else { 0 };
-    info[16..20].copy_from_slice(&csi.to_le_bytes());
-    info[20..24].copy_from_slice(&namespace.block_bytes.to_le_bytes());
-    info[24..32].copy_from_slice(&(namespace.size_bytes / u64::from(namespace.block_bytes.max(1))).to_le_bytes());
-    Some(info)
+/// A parameter's type in a module.
+macro_rules! sandboxed {
+    (u32) => {
+        u32
+    };
+    (i32) => {
+        i32
+    };
+    (u64) => {
+        u64
+    };
+    (i64) => {
+        i64
+    };
+    (read) => {
+        u32
+    };
+    (written) => {
+        u32
+    };
+    (address) => {
+        u64
+    };
+    () => {
+        ()
+    };
 }
 
-fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
-    let mut linker = Linker::new(engine);
-    let l = &mut linker;
-    l.func_wrap("willow", "request_info", |g: GuestCaller<'_, Guest>, token: u32, pointer: u32| {
-        with(g, |caller, memory, machine| {
-            let info = machine.request_info(caller, token);
-            memory.slice_mut(pointer.into(), 32)?.copy_from_slice(&info);
-            Ok(())
-        })
-    })?;
-    l.func_wrap("willow", "receive_bytes", |g: GuestCaller<'_, Guest>, token: u32, pointer: u32, bytes: u32| {
-        with(g, |caller, memory, machine| machine.receive_bytes(caller, memory, token, (pointer.into(), bytes)))
-    })?;
-    l.func_wrap(
-        "willow",
-        "receive_bytes_at",
-        |g: GuestCaller<'_, Guest>, token: u32, offset: u32, pointer: u32, bytes: u32| {
-            with(g, |caller, memory, machine| {
-                machine.receive_bytes_at(caller, memory, token, offset, (pointer.into(), bytes))
-            })
-        },
-    )?;
-    l.func_wrap("willow", "respond", |g: GuestCaller<'_, Guest>, token: u32, status: u32, result: u32| {
-        with(g, |caller, _, machine| {
-            machine.respond(caller, token, status, result);
-            Ok(())
-        })
-    })?;
-    l.func_wrap(
-        "willow",
-        "dma",
-        |g: GuestCaller<'_, Guest>, token: u32, sp: u32, sa: u64, dp: u32, da: u64, bytes: u32, wait: u32| {
-            with(g, |caller, memory, machine| {
-                let source = End { port: sp, address: sa, stride: 0 };
-                let destination = End { port: dp, address: da, stride: 0 };
-                machine.dma(caller, memory, Dma { token, source, destination, segment_bytes: bytes, segments: 1, wait })
-            })
-        },
-    )?;
-    l.func_wrap(
-        "willow",
-        "dma_strided",
-        |g: GuestCaller<'_, Guest>,
-         token: u32,
-         sp: u32,
-         sa: u64,
-         ss: i64,
-         dp: u32,
-         da: u64,
-         ds: i64,
-         segment_bytes: u32,
-         segments: u32,
-         wait: u32| {
-            with(g, |caller, memory, machine| {
-                let source = End { port: sp, address: sa, stride: ss };
-                let destination = End { port: dp, address: da, stride: ds };
-                machine.dma(caller, memory, Dma { token, source, destination, segment_bytes, segments, wait })
-            })
-        },
-    )?;
-    l.func_wrap(
-        "willow",
-        "compare",
-        |g: GuestCaller<'_, Guest>, token: u32, nv: u64, body: u64, bytes: u32, wait: u32| {
-            with(g, |caller, _, machine| machine.compare(caller, token, nv, body, bytes, wait))
-        },
-    )?;
-    l.func_wrap(
-        "willow",
-        "checksum",
-        |g: GuestCaller<'_, Guest>, token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32| {
-            with(g, |caller, memory, machine| {
-                machine.checksum(caller, memory, (token, port, address, bytes, seed, wait))
-            })
-        },
-    )?;
-    l.func_wrap("willow", "checksum_value", |g: GuestCaller<'_, Guest>| {
-        with(g, |_, _, machine| Ok(machine.checksum_value))
-    })?;
-    l.func_wrap(
-        "willow",
-        "rpc_start",
-        |g: GuestCaller<'_, Guest>,
-         token: u32,
-         destination: i32,
-         app: i32,
-         handler: u32,
-         body: u32,
-         reply: u32,
-         reply_bytes: u32| {
-            with(g, |caller, memory, machine| {
-                let message = (destination, app, handler, body);
-                machine.rpc_start(caller, memory, token, message, (reply.into(), reply_bytes))
-            })
-        },
-    )?;
-    l.func_wrap(
-        "willow",
-        "rpc_append",
-        |g: GuestCaller<'_, Guest>, handle: i32, port: u32, address: u64, bytes: u32| {
-            with(g, |caller, memory, machine| machine.rpc_append(caller, memory, handle, port, address, bytes))
-        },
-    )?;
-    l.func_wrap("willow", "rpc_finish", |g: GuestCaller<'_, Guest>, handle: i32, wait: u32| {
-        with(g, |caller, _, machine| Ok(machine.rpc_finish(caller, handle, wait)?))
-    })?;
-    l.func_wrap("willow", "app_number", |g: GuestCaller<'_, Guest>, pointer: u32, bytes: u32| {
-        with(g, |caller, memory, machine| {
-            machine.meter.charge_bytes(bytes.into())?;
-            machine.meter.charge(machine.apps.len() as u64 * ENTRY_WORK)?;
-            let name = memory.slice(pointer.into(), bytes as usize)?;
-            let owner = machine.app(caller.app).and_then(|app| app.owner);
-            Ok(machine.find_app_for(owner, name).map_or(abi::ERROR_NOT_FOUND, i32::from))
-        })
-    })?;
-    l.func_wrap("willow", "region", |g: GuestCaller<'_, Guest>, id: u32, bytes: u64, wait: u32| {
-        with(g, |caller, _, machine| Ok(machine.region(caller, id, bytes, wait)?))
-    })?;
-    l.func_wrap("willow", "region_bytes", |g: GuestCaller<'_, Guest>, id: u32| {
-        with(g, |caller, _, machine| {
-            machine.charge_region_search()?;
-            Ok(machine.region_bytes(caller, id))
-        })
-    })?;
-    l.func_wrap("willow", "region_free", |g: GuestCaller<'_, Guest>, id: u32, wait: u32| {
-        with(g, |caller, _, machine| Ok(machine.region_free(caller, id, wait)?))
-    })?;
-    l.func_wrap("willow", "namespace", |g: GuestCaller<'_, Guest>, nsid: u32, pointer: u32| {
-        with(g, |_, memory, machine| {
-            machine.meter.charge(machine.namespaces.len() as u64 * ENTRY_WORK)?;
-            let Some(info) = namespace_info(machine, nsid) else { return Ok(abi::ERROR_NOT_FOUND) };
-            memory.slice_mut(pointer.into(), 32)?.copy_from_slice(&info);
-            Ok(abi::DONE)
-        })
-    })?;
-    l.func_wrap("willow", "flush", |g: GuestCaller<'_, Guest>, wait: u32| {
-        with(g, |caller, _, machine| {
-            machine.meter.charge(STORE_WORK)?;
-            Ok(machine.flush_bank(caller, wait))
-        })
-    })?;
-    l.func_wrap("willow", "spu_id", |g: GuestCaller<'_, Guest>| with(g, |caller, _, _| Ok(u32::from(caller.spu))))?;
-    l.func_wrap("willow", "spu_count", |g: GuestCaller<'_, Guest>| {
-        with(g, |_, _, machine| Ok(machine.spus.len() as u32))
-    })?;
-    l.func_wrap("willow", "time_ns", |g: GuestCaller<'_, Guest>| with(g, |_, _, machine| Ok(machine.now_ns)))?;
-    l.func_wrap("willow", "print", |g: GuestCaller<'_, Guest>, pointer: u32, bytes: u32| {
-        with_any(g, |caller, memory, machine| {
-            let text = memory.slice(pointer.into(), bytes.min(abi::PRINT_BYTES_MAX) as usize)?;
-            Ok(machine.print(caller, text)?)
-        })
-    })?;
-    l.func_wrap("willow", "count", |g: GuestCaller<'_, Guest>, counter: u32, delta: i64| {
-        with(g, |caller, _, machine| {
-            machine.count(caller, counter, delta);
-            Ok(())
-        })
-    })?;
-    Ok(linker)
+/// What a parameter is to SPU-OS: pointers are addresses of 64 bits.
+macro_rules! argument {
+    (read, $value:ident) => {
+        u64::from($value)
+    };
+    (written, $value:ident) => {
+        u64::from($value)
+    };
+    ($kind:ident, $value:ident) => {
+        $value
+    };
 }
+
+/// Links every import of the table to its call.
+macro_rules! link_all {
+    ($(
+        $(#[doc = $meaning:literal])*
+        [$($safety:tt)?] fn $name:ident($($parameter:ident: $kind:ident),*) $(-> $result:ident)?;
+        { $section:ident, since $since:literal, $who:ident, $when:ident, $work:ident, errors [$($error:ident),*] }
+    )*) => {
+        fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
+            let mut linker = Linker::new(engine);
+            $(
+                linker.func_wrap(
+                    "willow",
+                    stringify!($name),
+                    |guest: GuestCaller<'_, Guest>, $($parameter: sandboxed!($kind)),*| -> wasmtime::Result<sandboxed!($($result)?)> {
+                        with(guest, (When::$when, Work::$work), |call| call.$name($(argument!($kind, $parameter)),*))
+                    },
+                )?;
+            )*
+            Ok(linker)
+        }
+    };
+}
+imports!(link_all);

@@ -5,6 +5,7 @@
 
 use super::abi::ABI_VERSION;
 use super::limits::TABLE_ELEMENT_BYTES;
+use super::table::{self, Import, Who};
 use crate::spu::protection::{Calls, Handlers};
 use wasmparser::{CompositeInnerType, ExternalKind, Parser, Payload, TypeRef, ValType};
 
@@ -16,38 +17,13 @@ pub const MANIFEST_BYTES_MAX: usize = 16384;
 pub const NAME_BYTES_MAX: usize = 31;
 const WASM_PAGE_BYTES: u64 = 65536;
 
-/// The imports that SPU-OS offers: name, parameters, result (`i`: i32, `I`: i64). The same table as docs/abi.md's.
-pub(crate) const IMPORTS: &[(&str, &str, &str)] = &[
-    ("request_info", "ii", ""),
-    ("receive_bytes", "iii", "i"),
-    ("receive_bytes_at", "iiii", "i"),
-    ("respond", "iii", ""),
-    ("dma", "iiIiIii", "i"),
-    ("dma_strided", "iiIIiIIiii", "i"),
-    ("compare", "iIIii", "i"),
-    ("checksum", "iiIiii", "i"),
-    ("checksum_value", "", "i"),
-    ("rpc_start", "iiiiiii", "i"),
-    ("rpc_append", "iiIi", "i"),
-    ("rpc_finish", "ii", "i"),
-    ("app_number", "ii", "i"),
-    ("region", "iIi", "I"),
-    ("region_bytes", "i", "I"),
-    ("region_free", "ii", "i"),
-    ("namespace", "ii", "i"),
-    ("flush", "i", "i"),
-    ("spu_id", "", "i"),
-    ("spu_count", "", "i"),
-    ("time_ns", "", "I"),
-    ("print", "ii", ""),
-    ("count", "iI", ""),
-];
-
 /// Limits of the preset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModuleLimits {
     pub data_bytes_max: u64,
     pub code_bytes_max: u64,
+    /// No user's: it may import what is for trusted apps.
+    pub trusted: bool,
 }
 
 /// What a manifest says.
@@ -136,6 +112,27 @@ fn letters(types: &[ValType]) -> String {
     types.iter().map(letter).collect()
 }
 
+/// Checks an import: it is in the table, has that signature, and is for such an app.
+fn check_import(
+    table: &[Import],
+    (module, name): (&str, &str),
+    (parameters, results): &(String, String),
+    trusted: bool,
+) -> Result<(), String> {
+    let known = table.iter().find(|import| module == "willow" && import.name == name);
+    let Some(import) = known else { return Err(format!("it imports {module}.{name}, which SPU-OS does not offer")) };
+    let (needs, gives) = (import.parameter_letters(), import.result_letters());
+    if (parameters, results) != (&needs, &gives) {
+        return Err(format!(
+            "it imports willow.{name} as ({parameters})->({results}), its signature is ({needs})->({gives})"
+        ));
+    }
+    if import.who == Who::Trusted && !trusted {
+        return Err(format!("it imports willow.{name}, which is for apps that the host's kernel installs"));
+    }
+    Ok(())
+}
+
 /// Checks a module; the error is a sentence that begins with what the module does wrong.
 pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, String> {
     if bytes.len() > MODULE_BYTES_MAX {
@@ -170,21 +167,8 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
                         return Err(format!("it imports {}.{}, which is no function", import.module, import.name));
                     };
                     functions.push(signature);
-                    let known = IMPORTS.iter().find(|(name, ..)| import.module == "willow" && *name == import.name);
-                    let Some((_, parameters, results)) = known else {
-                        return Err(format!(
-                            "it imports {}.{}, which SPU-OS does not offer",
-                            import.module, import.name
-                        ));
-                    };
-                    let found = signatures.get(signature as usize).cloned().flatten();
-                    if found != Some(((*parameters).to_owned(), (*results).to_owned())) {
-                        let (has, gives) = found.unwrap_or_default();
-                        return Err(format!(
-                            "it imports willow.{} as ({has})->({gives}), its signature is ({parameters})->({results})",
-                            import.name
-                        ));
-                    }
+                    let found = signatures.get(signature as usize).cloned().flatten().unwrap_or_default();
+                    check_import(table::IMPORTS, (import.module, import.name), &found, limits.trusted)?;
                 }
             }
             Payload::FunctionSection(reader) => {
@@ -261,4 +245,40 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
         }
     }
     Ok(manifest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spu::runtime::table::{Kind, Section, When, Work};
+
+    #[test]
+    fn imports_are_checked_against_the_table() {
+        let import = |name, who| Import {
+            name,
+            parameters: &[("address", Kind::Address), ("to", Kind::Written)],
+            result: Some(Kind::I32),
+            meaning: &[],
+            section: Section::Rest,
+            since: 1,
+            who,
+            when: When::Started,
+            work: Work::Call,
+            errors: &[],
+            local: true,
+        };
+        let table = [import("all", Who::Any), import("some", Who::Trusted)];
+        let of = |module, name, parameters: &str, trusted| {
+            check_import(&table, (module, name), &(parameters.to_owned(), "i".to_owned()), trusted)
+        };
+        assert_eq!(of("willow", "all", "Ii", false), Ok(()));
+        assert_eq!(of("willow", "some", "Ii", true), Ok(()));
+        let refused = |checked: Result<(), String>, why: &str| {
+            assert!(checked.as_ref().is_err_and(|text| text.contains(why)), "{checked:?}");
+        };
+        refused(of("env", "all", "Ii", true), "env.all, which SPU-OS does not offer");
+        refused(of("willow", "none", "Ii", true), "willow.none, which SPU-OS does not offer");
+        refused(of("willow", "all", "ii", true), "as (ii)->(i), its signature is (Ii)->(i)");
+        refused(of("willow", "some", "Ii", false), "for apps that the host's kernel installs");
+    }
 }
