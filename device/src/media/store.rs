@@ -51,7 +51,7 @@ pub struct StoreCompletion {
 }
 
 /// The banks' contents and the device's metadata.
-pub trait Store {
+pub trait Store: Send {
     /// Number of banks, one an SPU.
     fn banks(&self) -> usize;
     /// Bytes that a bank can hold at most.

@@ -4,13 +4,13 @@
 //! Invariants: a change applies whole or not at all; nothing here touches what the device works by, which follows when the
 //! draft is durable ([`super::commit`]).
 
-use crate::accounts::WEIGHTS_MAX;
-use crate::control::{AttachRequest, ControlStatus, IntercallChange, NamespaceRequest};
-use crate::metadata::{Attachment, InstalledApp, Metadata, identity};
+use crate::bridge::accounts::WEIGHTS_MAX;
 use crate::namespace::{CommandSet, Namespace};
-use crate::protection::INTERCALLS_MAX;
 use crate::region::{REGION_ALIGNMENT_BYTES, RegionError, RegionTable};
+use crate::service::control::{AttachRequest, ControlStatus, IntercallChange, NamespaceRequest};
+use crate::service::metadata::{Attachment, InstalledApp, Metadata, identity};
 use crate::spu::abi;
+use crate::spu::protection::INTERCALLS_MAX;
 use std::collections::BTreeSet;
 
 /// Most namespaces.

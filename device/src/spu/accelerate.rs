@@ -4,11 +4,12 @@
 //! once, unless the run has to make way for others or a model of time says when.
 
 use super::abi::{self, DONE, PENDING};
+use super::continuation::Continuation;
 use super::dma::Moved;
 use super::meter::{Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, error_of};
 use super::permission::Rights;
-use crate::clock::{DmaKind, Transfer};
+use crate::interconnect::{DmaKind, Transfer};
 use crate::media::controller::Pending;
 use crate::media::store::Progress;
 
@@ -94,7 +95,7 @@ impl Machine {
         bank: usize,
         address: u64,
         bytes: usize,
-        pending: Pending<crate::device::Continuation>,
+        pending: Pending<Continuation>,
     ) -> i32 {
         let account = self.account_of(Some(group));
         let Some(caller) = self.groups.get(group).map(|group| group.caller) else { return abi::ERROR_ARGUMENT };

@@ -5,11 +5,12 @@
 //! and NV memory is copied once, never through the app's memory.
 
 use super::abi::{self, DONE};
+use super::continuation::Continuation;
 use super::meter::{Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer, error_of};
 use super::permission::Rights;
-use crate::clock::{DmaKind, Transfer};
-use crate::event::Event;
+use crate::interconnect::event::Event;
+use crate::interconnect::{DmaKind, Transfer};
 use crate::media::controller::Pending;
 use crate::media::store::Progress;
 use crate::shared::ReplySpan;
@@ -365,7 +366,7 @@ impl Machine {
         bank: usize,
         address: u64,
         bytes: usize,
-        pending: Pending<crate::device::Continuation>,
+        pending: Pending<Continuation>,
         group: u32,
     ) -> Moved {
         let begun = self.media.begin_read(bank, address, bytes, pending);

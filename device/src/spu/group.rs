@@ -6,8 +6,8 @@
 use super::abi::{self, PENDING};
 use super::dma::Dma;
 use super::os::{Caller, Machine, planted};
-use crate::clock::Transfer;
-use crate::event::{Completion, Event, Wait};
+use crate::interconnect::Transfer;
+use crate::interconnect::event::{Completion, Event, Wait};
 
 /// One wait of a handler, of one or more operations.
 pub(crate) struct Group {

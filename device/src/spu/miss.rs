@@ -16,13 +16,13 @@ use super::meter::Fault;
 use super::os::{Caller, LocalMemory, Machine};
 use super::permission::{Extent, Rights};
 use super::rest::{Rest, Stop};
-use crate::accounts::ACCOUNTS_MAX;
 use crate::bridge::MISSES_PER_AGENT_MAX;
+use crate::bridge::accounts::ACCOUNTS_MAX;
 use crate::hre::HreId;
 use crate::places::Places;
-use crate::protection::{Access, in_ids};
 use crate::request::Upcall;
 use crate::slab::Slab;
+use crate::spu::protection::{Access, in_ids};
 use std::collections::BTreeMap;
 
 /// Most agents at once.
@@ -194,8 +194,8 @@ impl Machine {
         let words =
             [u64::from(originating.0) | u64::from(app) << 32, missed.start, missed.end, missed.rights.bits().into()];
         let body = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let handler = crate::control::UPCALL_PERMISSION_MISS;
-        let upcall = Upcall { id, app: crate::control::CONTROL_APP, handler, spu, body };
+        let handler = crate::request::UPCALL_PERMISSION_MISS;
+        let upcall = Upcall { id, app: crate::request::CONTROL_APP, handler, spu, body };
         if !self.bridge.push_upcall(agent, upcall, MISSES_PER_AGENT_MAX) {
             return false;
         }

@@ -1,35 +1,40 @@
 //! SPU-OS: the state that imports work on. Activities (requests being handled), groups (what a handler's wait waits for), app
 //! table, media controller, bridge, events. Handlers' calls come in through [`super::wasm`] or [`super::native`]; the run loop is
-//! [`crate::device`].
+//! `drive`.
 //!
 //! Invariants:
 //! - A token names an activity of one app on one SPU; from any other caller it finds nothing (protection, Willow 2.6).
 //! - Every activity ends exactly once: by the app's response, or because the app ended. Pending DMAs are drained first.
 //! - A group's completion goes to the incarnation of the app that began it, or nowhere.
 
-use super::abi;
+pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin, UNPLACED};
+pub(crate) use super::app::AppState;
+use super::continuation::Continuation;
+use super::counters::SpuCounters;
 use super::meter::{LINE_WORK, Meter, OverBudget, PRINTED_BYTE_WORK};
 use super::permission::Rights;
+use super::protection::{Access, Intercall, Protection};
 use super::rest::Line;
+use super::rpc::USERS_MESSAGES_MAX;
+use super::send::users_inbox;
 use super::timed::Deferred;
+use super::{Instance, abi};
 use crate::bridge::Bridge;
-use crate::clock::{Endpoint, Work};
-use crate::config::DeviceConfig;
-use crate::device::Continuation;
-use crate::event::{Event, EventQueue};
+use crate::bridge::accounts::{AccountLimits, Accounts, KERNEL};
+use crate::config::{DeviceConfig, MESSAGES_MAX};
 use crate::hre::HreId;
+use crate::interconnect::Endpoint;
+use crate::interconnect::event::{Event, EventQueue};
 use crate::media::controller::MediaController;
-use crate::media::store::StoreError;
-use crate::metadata::Attachment;
+use crate::media::store::{Store, StoreError};
 use crate::model::chosen::ChosenModel;
+use crate::model::timing::{Timing, Work};
 use crate::namespace::Namespace;
 use crate::places::Places;
-use crate::protection::{Access, Calls, Protection};
 use crate::region::RegionTable;
-use crate::request::{AppNumber, Arguments, RpcOutcome};
+use crate::request::{AppNumber, RpcOutcome};
 use crate::shared::{ReplySpan, ReplyTo};
 use crate::slab::Slab;
-use crate::statistics::{AppCounters, SpuCounters};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -37,7 +42,7 @@ use std::sync::Arc;
 #[cfg(feature = "testing")]
 macro_rules! planted {
     ($machine:expr, $hole:ident) => {
-        $machine.hole == Some(crate::testing::Hole::$hole)
+        $machine.hole == Some(crate::spu::hole::Hole::$hole)
     };
 }
 #[cfg(not(feature = "testing"))]
@@ -56,30 +61,6 @@ pub const EVENT_ACTIVITIES: usize = 1 << 13;
 pub const WAITS_MAX: usize = 1 << 16;
 /// Of them of users' apps, all together.
 pub const USERS_WAITS_MAX: usize = WAITS_MAX / 2;
-/// Most bytes kept of an app's virtual serial port.
-pub const LOG_BYTES_MAX: usize = 65536;
-
-/// Who calls an import: an app on an SPU, in one incarnation. Made by the runtime, never by the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Caller {
-    pub app: AppNumber,
-    pub spu: u16,
-    pub incarnation: u32,
-}
-
-/// The app number of an instance that is made ready and has no place yet: its imports find nothing.
-pub(crate) const UNPLACED: AppNumber = AppNumber::MAX;
-
-/// Which requests reach an app; the others wait in [`AppState::held`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
-    /// All.
-    Open,
-    /// Messages of SPUs, which belong to requests that have begun; no new ones of hosts.
-    Begun,
-    /// What the app asks itself: it starts, or leaves its state clean.
-    Own,
-}
 
 /// A pointer outside of the app's memory: the call traps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,95 +73,6 @@ pub(crate) struct WildPointer {
 pub(crate) trait LocalMemory {
     fn slice(&self, pointer: u64, bytes: usize) -> Result<&[u8], WildPointer>;
     fn slice_mut(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], WildPointer>;
-}
-
-/// Where a request came from and its answer goes.
-pub(crate) enum Origin {
-    Host { transfer: u32 },
-    Spu(Box<SpuOrigin>),
-    Event { watch: u32 },
-}
-
-/// The sender of an RPC that came from an SPU, and what goes with it.
-pub(crate) struct SpuOrigin {
-    pub group: u32,
-    /// The request on whose behalf it was sent.
-    pub asked_by: u32,
-    /// Who asked, and whether that is a user's app.
-    pub sender: Caller,
-    pub users: bool,
-    pub body: Vec<u8>,
-    pub reply: Vec<u8>,
-    pub reply_pointer: u64,
-}
-
-/// A request at an SPU.
-pub(crate) struct Activity {
-    pub app: AppNumber,
-    pub spu: u16,
-    pub handler: u8,
-    pub started: bool,
-    /// It has one of its process' places on the SPU.
-    pub placed: bool,
-    pub originating: HreId,
-    /// Whose work it is.
-    pub account: u16,
-    pub arguments: Arguments,
-    /// Bytes of the body received so far.
-    pub cursor: u32,
-    pub pending_dmas: u32,
-    pub response: Option<(u32, u32)>,
-    /// Bytes of the reply that were written, for the model of time.
-    pub replied_bytes: u64,
-    pub origin: Origin,
-}
-
-impl Activity {
-    /// True for a request that does not reach its app under this admission.
-    #[inline]
-    pub fn is_held(&self, admission: Admission) -> bool {
-        match (&self.origin, admission) {
-            (_, Admission::Open) | (Origin::Event { .. }, _) => false,
-            (Origin::Host { .. }, _) => !self.started,
-            (Origin::Spu(_), Admission::Begun) => false,
-            (Origin::Spu(origin), Admission::Own) => !self.started && origin.sender.app != self.app,
-        }
-    }
-}
-
-/// An installed app, as far as SPU-OS knows it.
-pub(crate) struct AppState {
-    pub name: String,
-    pub version: String,
-    pub module_bytes: u64,
-    pub handlers: Vec<(u8, String)>,
-    pub has_handler: [bool; 256],
-    pub incarnation: u32,
-    /// User whose app it is; `None`: the kernel's, trusted.
-    pub owner: Option<u32>,
-    /// Who may call it.
-    pub calls: Calls,
-    /// Why it ended; `None` while it runs.
-    pub ended: Option<String>,
-    /// It did not come up with the device: `ended` says why.
-    pub failed: bool,
-    /// What reaches it.
-    pub admission: Admission,
-    /// Requests that do not, in the order in which they came.
-    pub held: Vec<u32>,
-    pub counters: AppCounters,
-    pub user_counters: [i64; abi::COUNTERS],
-    pub log: VecDeque<String>,
-    pub log_bytes: usize,
-    pub partial_lines: BTreeMap<u16, Vec<u8>>,
-    /// Most bytes that its DMAs may move between two waits.
-    pub dma_budget_bytes: u64,
-    /// Messages that it puts together, and RPCs of its to SPUs that are not answered.
-    pub messages: u32,
-    /// Requests that found no free thread, by SPU.
-    pub waiting: Vec<VecDeque<u32>>,
-    /// A range that was found to be permitted to kernel endpoints, and whether to all. Of a user's app: to all, always.
-    pub permitted: (u64, u64, bool),
 }
 
 /// SPU-OS of all SPUs.
@@ -221,11 +113,11 @@ pub(crate) struct Machine {
     pub regions: RegionTable,
     pub protection: Protection,
     pub namespaces: Arc<Vec<Namespace>>,
-    /// Which hosts namespaces are attached to, where not to all.
-    pub attachments: Arc<Vec<Attachment>>,
     /// The version of an app that is being made ready.
     pub staging: Option<Box<AppState>>,
     pub apps: Vec<Option<AppState>>,
+    /// By app number, then SPU; out of its place while it runs.
+    pub instances: Vec<Vec<Option<Box<dyn Instance>>>>,
     pub spus: Vec<SpuCounters>,
     /// Events to apps that somebody waits for: how many are left.
     pub watches: BTreeMap<u32, u32>,
@@ -236,7 +128,7 @@ pub(crate) struct Machine {
     pub checksum_value: u32,
     /// A weakness that a test has planted.
     #[cfg(feature = "testing")]
-    pub hole: Option<crate::testing::Hole>,
+    pub hole: Option<crate::spu::hole::Hole>,
 }
 
 /// An app's call that changes the region table.
@@ -258,61 +150,63 @@ pub(crate) fn error_of(error: StoreError) -> i32 {
     }
 }
 
-impl AppState {
-    pub fn new(
-        name: &str,
-        version: &str,
-        handlers: Vec<(u8, String)>,
-        module_bytes: u64,
-        incarnation: u32,
-        spus: u16,
-    ) -> Self {
-        let mut has_handler = [false; 256];
-        for (number, _) in &handlers {
-            has_handler[*number as usize] = true;
-        }
-        AppState {
-            name: name.to_owned(),
-            version: version.to_owned(),
-            module_bytes,
-            handlers,
-            has_handler,
-            incarnation,
-            owner: None,
-            calls: Calls::default(),
-            ended: None,
-            failed: false,
-            admission: Admission::Open,
-            held: Vec::new(),
-            counters: AppCounters::default(),
-            user_counters: [0; abi::COUNTERS],
-            log: VecDeque::new(),
-            log_bytes: 0,
-            partial_lines: BTreeMap::new(),
-            dma_budget_bytes: u64::MAX,
-            messages: 0,
-            waiting: (0..spus).map(|_| VecDeque::new()).collect(),
-            permitted: (0, 0, false),
-        }
-    }
-
-    /// Appends a line to the virtual serial port's buffer; the oldest lines go.
-    pub fn push_line(&mut self, line: String) {
-        self.log_bytes += line.len() + 1;
-        self.log.push_back(line);
-        self.trim_log();
-    }
-
-    /// Forgets the oldest lines where there are too many.
-    pub fn trim_log(&mut self) {
-        while self.log_bytes > LOG_BYTES_MAX {
-            let Some(oldest) = self.log.pop_front() else { break };
-            self.log_bytes -= oldest.len() + 1;
-        }
-    }
-}
-
 impl Machine {
+    /// SPU-OS over a store, with what the metadata say of regions, namespaces, intercalls and weights.
+    pub fn new(
+        config: DeviceConfig,
+        store: Box<dyn Store>,
+        timing: Option<Box<dyn Timing>>,
+        regions: RegionTable,
+        namespaces: Vec<Namespace>,
+        intercalls: impl IntoIterator<Item = Intercall>,
+        weights: &[(u32, u16)],
+    ) -> Self {
+        let spus = usize::from(config.spus);
+        let limits = AccountLimits {
+            requests_max: config.requests_per_process_max,
+            begun_max: config.handlers_per_process_max,
+            spus: config.spus,
+        };
+        let accounts = Accounts::new(limits, config.kernel_weight, weights, &config.user_weights);
+        Machine {
+            now_ns: 0,
+            host_now_ns: 0,
+            timing: timing.map(ChosenModel::new),
+            deferred: Vec::new(),
+            work: Work::default(),
+            events: EventQueue::default(),
+            bridge: Bridge::new(config.requests_per_hre_max, accounts),
+            activities: Slab::new(ACTIVITIES_MAX),
+            groups: Slab::new(WAITS_MAX),
+            waits: Places::new(USERS_WAITS_MAX as u64, config.apps_max),
+            drafts: Places::new(USERS_MESSAGES_MAX as u64, config.apps_max),
+            messages: Slab::new(MESSAGES_MAX),
+            inboxes: (0..spus).map(|_| (0, users_inbox(config.apps_max))).collect(),
+            running: KERNEL,
+            run_dma_bytes: 0,
+            line: Line::default(),
+            meter: Meter::default(),
+            upcalls: BTreeMap::new(),
+            upcalls_at: BTreeMap::new(),
+            next_upcall: 1,
+            media: MediaController::new(store),
+            regions,
+            protection: Protection::new(config.spus, config.permission_entries, intercalls.into_iter().collect()),
+            namespaces: Arc::new(namespaces),
+            staging: None,
+            apps: (0..config.apps_max).map(|_| None).collect(),
+            instances: (0..config.apps_max).map(|_| Vec::new()).collect(),
+            spus: vec![SpuCounters::default(); spus],
+            watches: BTreeMap::new(),
+            finished_watches: Vec::new(),
+            region_calls: VecDeque::new(),
+            checksum_value: 0,
+            #[cfg(feature = "testing")]
+            hole: None,
+            config,
+        }
+    }
+
     /// The app's entry, if there is one.
     #[inline]
     pub fn app(&mut self, number: AppNumber) -> Option<&mut AppState> {
@@ -563,3 +457,9 @@ impl Machine {
         self.regions.find(name, id).map_or(i64::from(abi::ERROR_NOT_FOUND), |region| region.bank_bytes as i64)
     }
 }
+
+// SPU-OS, with the apps' instances and the store, may move to another thread between two calls.
+const _: () = {
+    const fn moves_between_threads<T: Send>() {}
+    moves_between_threads::<Machine>();
+};

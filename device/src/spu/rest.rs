@@ -12,7 +12,7 @@ use super::abi;
 use super::dma::{Dma, Moved};
 use super::meter::{BYTES_A_WORK, Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, WildPointer};
-use crate::accounts::{ACCOUNTS_MAX, KERNEL};
+use crate::bridge::accounts::{ACCOUNTS_MAX, KERNEL};
 use crate::media::controller::{PENDING_MAX, Pending};
 use crate::places::Places;
 use std::collections::{BTreeMap, VecDeque};

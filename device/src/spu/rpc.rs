@@ -8,16 +8,15 @@ use super::meter::{ENTRY_WORK, Fault, MESSAGE_WORK, OverBudget, SEGMENT_WORK, ST
 use super::os::{Activity, Admission, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, error_of};
 use super::permission::Rights;
 use crate::bridge::UPCALLS_PER_HRE_MAX;
-use crate::clock::{DmaKind, Endpoint, Transfer};
-use crate::event::Event;
+use crate::config::MESSAGES_MAX;
 use crate::hre::HreId;
+use crate::interconnect::event::{Event, PostedUpcall};
+use crate::interconnect::{DmaKind, Endpoint, Transfer};
 use crate::media::controller::Pending;
 use crate::media::store::Progress;
 use crate::request::{AppNumber, Arguments, Upcall};
 
-/// Most messages being put together in the whole device.
-pub const MESSAGES_MAX: usize = 4096;
-/// Of them of users' apps, which share these places.
+/// Of the messages that are put together those of users' apps, which share these places.
 pub const USERS_MESSAGES_MAX: usize = MESSAGES_MAX / 2;
 /// Most calls for regions that wait.
 pub const REGION_CALLS_MAX: usize = 256;
@@ -45,14 +44,6 @@ pub(crate) struct Message {
     error: i32,
     /// `rpc_finish` was called; the group to wake.
     pub finished: Option<u32>,
-}
-
-/// An upcall on its way to a host.
-#[derive(Debug)]
-pub(crate) struct PostedUpcall {
-    hre: HreId,
-    upcall: Upcall,
-    group: u32,
 }
 
 impl Machine {
@@ -335,6 +326,28 @@ impl Machine {
         let wanted = self.upcalls.get(&id).is_some_and(|(_, of)| *of == group);
         if wanted && !self.bridge.push_upcall(hre, upcall, UPCALLS_PER_HRE_MAX) && self.take_upcall(id).is_some() {
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
+        }
+    }
+
+    /// Answers an upcall. False where there is no such upcall waiting for this endpoint.
+    pub fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool {
+        if self.answer_miss(hre, id, status == 0) {
+            return true;
+        }
+        match self.upcalls.get(&id) {
+            Some((of, _)) if *of == hre => {
+                let Some(group) = self.take_upcall(id) else { return false };
+                let result = (u64::from(status & 0x7fff_ffff) << 32 | u64::from(result)) as i64;
+                match self.groups.get(group).map(|group| group.caller.spu) {
+                    Some(spu) if self.is_timed() => {
+                        let ends = (Endpoint::Host, Endpoint::Spu(spu));
+                        self.carry(|| Event::End { group, result, memory: None }, ends, 0, 0);
+                    }
+                    _ => self.end_one(group, result, None),
+                }
+                true
+            }
+            _ => false,
         }
     }
 

@@ -1,5 +1,5 @@
 //! What SPU-OS keeps apps and processes to: how much a handler may move between two waits, how many messages a user's app may have
-//! under way, how many handlers a process may have begun on an SPU ([`crate::accounts`]).
+//! under way, how many handlers a process may have begun on an SPU ([`crate::bridge::accounts`]).
 //!
 //! Invariants: what is past a budget is refused, and the next run has a budget of its own; a message's place is given back once,
 //! when it is refused, given up or answered, an upcall's as well; that of a wait when the app has been told of its end, or has ended.
@@ -9,13 +9,11 @@ use super::group::Group;
 use super::meter::OverBudget;
 use super::os::{Caller, Machine};
 use super::rpc::Message;
-use crate::accounts::{EVENTS, KERNEL};
-use crate::event::{Completion, Event, Wait};
+use crate::bridge::accounts::{EVENTS, KERNEL};
+use crate::config::DMA_SLICE_BYTES;
 use crate::hre::HreId;
+use crate::interconnect::event::{Completion, Event, Wait};
 use crate::request::AppNumber;
-
-/// What the DMAs of one run move before it makes way for others: it goes on by a completion.
-pub const DMA_SLICE_BYTES: u64 = 1 << 20;
 
 /// What SPU-OS does for one run before its next DMA makes way in the same manner: long lists of short DMAs as well.
 pub const WORK_SLICE: u64 = 50_000;

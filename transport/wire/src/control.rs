@@ -1,5 +1,5 @@
 //! The control service as its callers see it: handler numbers and the shapes of its JSON. They are the same as
-//! `device/src/control.rs` says, which a host must not depend on; a test holds the two together.
+//! `device/src/service/control.rs` says, which a host must not depend on; a test holds the two together.
 
 use serde::{Deserialize, Serialize};
 

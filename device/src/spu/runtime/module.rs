@@ -6,7 +6,7 @@
 use super::abi::ABI_VERSION;
 use super::limits::TABLE_ELEMENT_BYTES;
 use super::table::{self, Import, Who};
-use crate::protection::{Calls, Handlers};
+use crate::spu::protection::{Calls, Handlers};
 use wasmparser::{CompositeInnerType, ExternalKind, Parser, Payload, TypeRef, ValType};
 
 /// Most bytes of a module.

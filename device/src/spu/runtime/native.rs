@@ -9,18 +9,17 @@ use super::calls::Call;
 use super::table::imports;
 use crate::spu::os::{Caller, LocalMemory, Machine, WildPointer};
 use crate::spu::{Instance, Offered};
-use std::cell::RefCell;
-use std::rc::Rc;
 use willow_sdk::native::{BoxedInstance, Host, NativeApp};
 
 /// A native app's instance on one SPU.
 pub(crate) struct NativeInstance {
     instance: BoxedInstance,
-    imports: Imports,
+    caller: Caller,
 }
 
-struct Imports {
-    machine: Rc<RefCell<Machine>>,
+/// What a call into the app reaches.
+struct Imports<'a> {
+    machine: &'a mut Machine,
     caller: Caller,
 }
 
@@ -48,16 +47,16 @@ impl LocalMemory for NativeMemory {
 }
 
 impl NativeInstance {
-    pub fn new(app: &'static dyn NativeApp, machine: Rc<RefCell<Machine>>, caller: Caller) -> Self {
-        NativeInstance { instance: app.instantiate(), imports: Imports { machine, caller } }
+    pub fn new(app: &'static dyn NativeApp, caller: Caller) -> Self {
+        NativeInstance { instance: app.instantiate(), caller }
     }
 }
 
 impl Instance for NativeInstance {
     #[inline]
-    fn start(&mut self, token: u32, handler: u8) -> Result<Offered, String> {
-        self.imports.machine.borrow_mut().meter.allow(u64::MAX);
-        match self.instance.start(&mut self.imports, token, handler.into()) {
+    fn start(&mut self, machine: &mut Machine, token: u32, handler: u8) -> Result<Offered, String> {
+        machine.meter.allow(u64::MAX);
+        match self.instance.start(&mut Imports { machine, caller: self.caller }, token, handler.into()) {
             Ok(0) => Ok(Offered::Taken),
             Ok(_) => Ok(Offered::NoThread),
             Err(trap) => Err(trap.0),
@@ -65,9 +64,9 @@ impl Instance for NativeInstance {
     }
 
     #[inline]
-    fn complete(&mut self, wait: u32, result: i64) -> Result<(), String> {
-        self.imports.machine.borrow_mut().meter.allow(u64::MAX);
-        self.instance.complete(&mut self.imports, wait, result).map_err(|trap| trap.0)
+    fn complete(&mut self, machine: &mut Machine, wait: u32, result: i64) -> Result<(), String> {
+        machine.meter.allow(u64::MAX);
+        self.instance.complete(&mut Imports { machine, caller: self.caller }, wait, result).map_err(|trap| trap.0)
     }
 
     fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String> {
@@ -91,7 +90,7 @@ impl Instance for NativeInstance {
     }
 
     fn enter(&mut self, caller: Caller) {
-        self.imports.caller = caller;
+        self.caller = caller;
     }
 }
 
@@ -176,12 +175,11 @@ macro_rules! shims {
         [$($safety:tt)?] fn $name:ident($($parameter:ident: $kind:ident),*) $(-> $result:ident)?;
         { $section:ident, since $since:literal, $who:ident, $when:ident, $work:ident, errors [$($error:ident),*] }
     )*) => {
-        impl Host for Imports {
+        impl Host for Imports<'_> {
             $(
                 #[inline]
                 $($safety)? fn $name(&mut self, $($parameter: native!($kind)),*) -> native!($($result)?) {
-                    let machine = &mut *self.machine.borrow_mut();
-                    let call = Call { caller: self.caller, memory: &mut NativeMemory, machine };
+                    let call = Call { caller: self.caller, memory: &mut NativeMemory, machine: &mut *self.machine };
                     call.$name($(argument!($kind, $parameter)),*).unwrap_or_else(|_| Faulted::faulted())
                 }
             )*

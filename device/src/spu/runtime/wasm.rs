@@ -11,10 +11,9 @@ use super::table::{When, Work, imports};
 use crate::model::parameters::OperatorCosts;
 use crate::spu::meter::{Fault, IMPORT_WORK};
 use crate::spu::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer, planted};
+use crate::spu::reach::{Reach, Reaching, lend};
 use crate::spu::request::{RECORD_BYTES, record_answered, record_response};
 use crate::spu::{Instance, Offered};
-use std::cell::RefCell;
-use std::rc::Rc;
 use wasmtime::{
     Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, Store, TypedFunc, Val,
 };
@@ -29,9 +28,9 @@ pub(crate) struct CompiledModule {
     module: Module,
 }
 
-/// What the imports know: the calling app and SPU-OS.
+/// What the imports know: the calling app, and during a call SPU-OS.
 pub(crate) struct Guest {
-    machine: Rc<RefCell<Machine>>,
+    os: Reach<Machine>,
     caller: Caller,
     memory: Option<Memory>,
     limits: MemoryLimits,
@@ -80,6 +79,13 @@ impl LocalMemory for GuestMemory<'_> {
     }
 }
 
+impl Reaching<Machine> for Store<Guest> {
+    #[inline(always)]
+    fn reach(&mut self) -> &mut Reach<Machine> {
+        &mut self.data_mut().os
+    }
+}
+
 impl From<Fault> for wasmtime::Error {
     fn from(fault: Fault) -> Self {
         wasmtime::Error::msg(match fault {
@@ -104,15 +110,17 @@ fn with<R>(
     if when == When::Started && guest.data().caller.app == UNPLACED {
         return Err(wasmtime::Error::msg("only memory and print may be used before the app has started"));
     }
-    let memory = guest.data().memory.ok_or_else(|| wasmtime::Error::msg("an import was called before its time"))?;
+    let too_early = || wasmtime::Error::msg("an import was called before its time");
+    let memory = guest.data().memory.ok_or_else(too_early)?;
     let left = guest.get_fuel()?;
     let (bytes, state) = memory.data_and_store_mut(&mut guest);
-    let machine = &mut *state.machine.borrow_mut();
+    let caller = state.caller;
+    let machine = state.os.get().ok_or_else(too_early)?;
     let left = if planted!(machine, SkipsMeter) { u64::MAX } else { left };
     machine.meter.allow(left);
     machine.meter.charge(IMPORT_WORK).map_err(Fault::from)?;
     let before = machine.meter.done();
-    let done = body(Call { caller: state.caller, memory: &mut GuestMemory(bytes), machine: &mut *machine })?;
+    let done = body(Call { caller, memory: &mut GuestMemory(bytes), machine: &mut *machine })?;
     debug_assert!(
         work != Work::Call || machine.meter.done() == before,
         "the table says that it is charged as a call alone"
@@ -161,13 +169,13 @@ impl WasmInstance {
     pub fn new(
         engine: &Engine,
         pre: &InstancePre<Guest>,
-        machine: Rc<RefCell<Machine>>,
+        machine: &mut Machine,
         caller: Caller,
         data_bytes_max: u64,
         budget: u64,
     ) -> Result<Self, String> {
         let limits = MemoryLimits::new(data_bytes_max);
-        let mut store = Store::new(engine, Guest { machine, caller, memory: None, limits });
+        let mut store = Store::new(engine, Guest { os: Reach::NOTHING, caller, memory: None, limits });
         store.limiter(|guest| &mut guest.limits);
         let wrong = |error: wasmtime::Error| format!("it cannot be instantiated: {error:#}");
         store.set_fuel(budget).map_err(wrong)?;
@@ -181,9 +189,9 @@ impl WasmInstance {
         };
         let record = Self::find_record(&instance, &mut store, memory)?;
         if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
-            let initialized = initialize.call(&mut store, ());
+            let initialized = lend(&mut store, machine, |store| initialize.call(store, ()));
             // It is nobody's run.
-            store.data().machine.borrow_mut().meter.take();
+            machine.meter.take();
             initialized.map_err(|error| format!("its _initialize failed: {error:#}"))?;
         }
         Ok(WasmInstance { store, memory, start, complete, record, budget, instructions: 0 })
@@ -209,10 +217,9 @@ impl WasmInstance {
 
     /// The request record, where it has one. Memories never shrink, so that it stays where it was found.
     #[inline]
-    fn record(&mut self) -> Option<(&mut [u8; RECORD_BYTES], &Guest)> {
+    fn record(&mut self) -> Option<&mut [u8; RECORD_BYTES]> {
         let address = self.record?;
-        let (bytes, guest) = self.memory.data_and_store_mut(&mut self.store);
-        Some((bytes.get_mut(address..)?.first_chunk_mut()?, guest))
+        self.memory.data_mut(&mut self.store).get_mut(address..)?.first_chunk_mut()
     }
 
     #[inline]
@@ -235,19 +242,20 @@ impl WasmInstance {
 
 impl Instance for WasmInstance {
     #[inline]
-    fn start(&mut self, token: u32, handler: u8) -> Result<Offered, String> {
-        if let Some((record, guest)) = self.record() {
-            guest.machine.borrow().request_record(token, record);
+    fn start(&mut self, machine: &mut Machine, token: u32, handler: u8) -> Result<Offered, String> {
+        if let Some(record) = self.record() {
+            machine.request_record(token, record);
         }
-        let ran =
-            self.store.set_fuel(self.budget).and_then(|()| self.start.call(&mut self.store, (token, handler.into())));
+        let start = &self.start;
+        let ran = self.store.set_fuel(self.budget);
+        let ran = ran.and_then(|()| lend(&mut self.store, machine, |store| start.call(store, (token, handler.into()))));
         match ran {
             Ok(taken) => {
                 self.account();
                 match (taken, self.record()) {
                     (0, _) => Ok(Offered::Taken),
                     (1, _) => Ok(Offered::NoThread),
-                    (2, Some((record, _))) => {
+                    (2, Some(record)) => {
                         let (status, result) = record_response(record);
                         Ok(Offered::Answered { status, result })
                     }
@@ -260,20 +268,22 @@ impl Instance for WasmInstance {
     }
 
     #[inline]
-    fn complete(&mut self, wait: u32, result: i64) -> Result<(), String> {
-        let arguments = (wait, result);
-        let ran = self.store.set_fuel(self.budget).and_then(|()| match &self.complete {
-            Complete::Answering(complete) => complete.call(&mut self.store, arguments),
-            Complete::Silent(complete) => complete.call(&mut self.store, arguments).map(|()| 0),
+    fn complete(&mut self, machine: &mut Machine, wait: u32, result: i64) -> Result<(), String> {
+        let (complete, arguments) = (&self.complete, (wait, result));
+        let ran = self.store.set_fuel(self.budget).and_then(|()| {
+            lend(&mut self.store, machine, |store| match complete {
+                Complete::Answering(complete) => complete.call(store, arguments),
+                Complete::Silent(complete) => complete.call(store, arguments).map(|()| 0),
+            })
         });
         match ran {
             Ok(answered) => {
                 self.account();
                 match (answered, self.record()) {
                     (0, _) => Ok(()),
-                    (2, Some((record, guest))) => {
+                    (2, Some(record)) => {
                         let (token, (status, result)) = (record_answered(record), record_response(record));
-                        guest.machine.borrow_mut().respond(guest.caller, token, status, result);
+                        machine.respond(self.store.data().caller, token, status, result);
                         Ok(())
                     }
                     (2, None) => Err("its export complete returned 2, but it has no request record".to_owned()),

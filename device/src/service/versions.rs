@@ -5,15 +5,27 @@
 //! - An app of the media that does not come up is listed as failed, with the reason, and keeps its number, regions and owner; the
 //!   device starts.
 
-use super::*;
-use crate::metadata::{InstalledApp, MODULE_NAME_BYTES, module_name};
-use crate::protection::user_app_name;
+use super::OpenError;
+use super::core::Core;
+use crate::request::AppNumber;
+use crate::service::metadata::{InstalledApp, MODULE_NAME_BYTES, module_name};
+use crate::spu::module::ModuleLimits;
 use crate::spu::module::{Manifest, parse_manifest};
 use crate::spu::native::NativeInstance;
-use crate::spu::os::{Admission, UNPLACED};
-use crate::spu::wasm::Guest;
+use crate::spu::os::{Admission, AppState, Caller, UNPLACED};
+use crate::spu::protection::user_app_name;
+use crate::spu::wasm::{CompiledModule, Guest, WasmInstance, compile};
+use crate::spu::{Instance, abi};
 use wasmtime::InstancePre;
 use willow_sdk::native::NativeApp;
+
+/// An app that comes with the program.
+pub enum BuiltInApp {
+    /// A module for the sandbox.
+    Wasm(&'static [u8]),
+    /// The same handlers built natively, trusted: to measure what the sandbox costs.
+    Native(&'static dyn NativeApp),
+}
 
 /// What an app's instances are made from.
 #[derive(Clone)]
@@ -39,7 +51,7 @@ fn installed_name(manifest: &Manifest, owner: Option<u32>) -> String {
     owner.map_or_else(|| manifest.name.clone(), |user| user_app_name(user, &manifest.name))
 }
 
-impl Device {
+impl Core {
     pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>) -> Result<(), OpenError> {
         let limits = self.module_limits(None);
         for app in built_in {
@@ -60,12 +72,11 @@ impl Device {
             };
             let version = version.map_err(|why| OpenError(format!("app {name}: {why}")))?;
             self.enter_version(number, version, Admission::Open);
-            self.send_event(number, &[abi::EVENT_STARTED], None);
+            self.machine.send_event(number, &[abi::EVENT_STARTED], None);
         }
         // What came with another program and not with this one has no place.
-        let machine = self.machine.clone();
-        let is_there =
-            |app: &InstalledApp| machine.borrow().apps.get(usize::from(app.number)).is_some_and(Option::is_some);
+        let machine = &self.machine;
+        let is_there = |app: &InstalledApp| machine.apps.get(usize::from(app.number)).is_some_and(Option::is_some);
         self.service.commits.durable.apps.retain(|app| !app.built_in || is_there(app));
         let installed: Vec<InstalledApp> =
             self.service.commits.durable.apps.iter().filter(|app| !app.built_in).cloned().collect();
@@ -74,11 +85,11 @@ impl Device {
             match self.load_app(app) {
                 Ok(version) => {
                     self.enter_version(app.number, version, Admission::Open);
-                    self.send_event(app.number, &[abi::EVENT_STARTED], None);
+                    self.machine.send_event(app.number, &[abi::EVENT_STARTED], None);
                 }
                 Err(why) => {
                     tracing::error!("app {} does not come up: {why}", app.name);
-                    let machine = &mut *self.machine.borrow_mut();
+                    let machine = &mut *self.machine;
                     let mut state = AppState::new(&app.name, "?", vec![], 0, 0, machine.config.spus);
                     (state.ended, state.failed, state.owner) = (Some(why), true, app.owner);
                     machine.apps[app.number as usize] = Some(state);
@@ -104,7 +115,7 @@ impl Device {
     /// An app of the media, made ready; the error says what is wrong with it.
     fn load_app(&mut self, app: &InstalledApp) -> Result<Version, String> {
         let blob = app.module.as_ref().ok_or("the metadata name no module of it")?;
-        let loaded = self.machine.borrow_mut().media.store.load_blob(blob);
+        let loaded = self.machine.media.store.load_blob(blob);
         let bytes = loaded.map_err(|error| format!("its module cannot be read: {error}"))?;
         let bytes = bytes.ok_or("its module is gone from the media")?;
         if blob.len() == MODULE_NAME_BYTES && module_name(&bytes) != *blob {
@@ -119,7 +130,7 @@ impl Device {
 
     /// Checks the number that the metadata give an app.
     fn check_number(&self, app: &InstalledApp) -> Result<(), OpenError> {
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         let (name, number, apps_max) = (&app.name, app.number, machine.apps.len());
         let wrong = match machine.apps.get(usize::from(number)) {
             _ if number == 0 => "is the control service's".to_owned(),
@@ -132,7 +143,7 @@ impl Device {
 
     /// What a module of that owner may be.
     pub(crate) fn module_limits(&self, owner: Option<u32>) -> ModuleLimits {
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         ModuleLimits {
             data_bytes_max: machine.config.app_data_bytes_max,
             code_bytes_max: machine.config.app_code_bytes_max,
@@ -142,7 +153,7 @@ impl Device {
 
     /// A number that no app has, and none is about to get.
     pub(crate) fn free_number(&self) -> Result<AppNumber, String> {
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         let claimed = |number: AppNumber| {
             self.service.commits.durable.apps.iter().any(|app| app.number == number) || self.is_reserved(number)
         };
@@ -174,33 +185,32 @@ impl Device {
 
     fn make_ready(&mut self, program: Program, mut state: AppState) -> Result<Version, String> {
         let (data_bytes_max, budget) = {
-            let config = &self.machine.borrow().config;
+            let config = &self.machine.config;
             let users = state.owner.is_some();
             state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };
             let budget = if users { config.user_instruction_budget } else { config.instruction_budget };
             (config.app_data_bytes_max, budget)
         };
-        self.machine.borrow_mut().staging = Some(Box::new(state));
+        self.machine.staging = Some(Box::new(state));
         let mut made = Ok(Vec::new());
         for spu in 0..self.spus() {
             let Ok(instances) = &mut made else { break };
             let caller = Caller { app: UNPLACED, spu, incarnation: 0 };
-            let machine = self.machine.clone();
             let instance: Result<Box<dyn Instance>, String> = match &program {
                 Program::Wasm(pre) => {
-                    WasmInstance::new(&self.runtime.engine(), pre, machine, caller, data_bytes_max, budget)
+                    WasmInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, data_bytes_max, budget)
                         .map(|instance| Box::new(instance) as Box<dyn Instance>)
                 }
-                Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, machine, caller))),
+                Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, caller))),
             };
             // What it printed was within its own budget.
-            self.machine.borrow_mut().meter.take();
+            self.machine.meter.take();
             match instance {
                 Ok(instance) => instances.push(Some(instance)),
                 Err(why) => made = Err(why),
             }
         }
-        let state = self.machine.borrow_mut().staging.take();
+        let state = self.machine.staging.take();
         let state = state.ok_or("the version that was being made is gone")?;
         Ok(Version { state: *state, program: Some(program), instances: made? })
     }
@@ -215,7 +225,7 @@ impl Device {
     ) -> Option<Version> {
         let Version { mut state, program, mut instances } = version;
         let old = {
-            let machine = &mut *self.machine.borrow_mut();
+            let machine = &mut *self.machine;
             machine.end_version(number);
             let mut old = machine.apps[number as usize].take();
             if let Some(old) = &mut old {
@@ -237,7 +247,7 @@ impl Device {
             machine.apps[number as usize] = Some(state);
             old
         };
-        self.instances[number as usize] = instances;
+        self.machine.instances[number as usize] = instances;
         let program = std::mem::replace(&mut self.programs[number as usize], program);
         old.map(|state| Version { state, program, instances: Vec::new() })
     }
@@ -260,27 +270,14 @@ impl Device {
                 let runs = version.state.ended.is_none();
                 self.enter_version(number, version, Admission::Open);
                 if runs {
-                    self.send_event(number, &[abi::EVENT_STARTED], None);
+                    self.machine.send_event(number, &[abi::EVENT_STARTED], None);
                 }
             }
             Err(why) => {
                 tracing::error!("the version before of app {number} does not start again: {why}");
-                self.trapped(number, 0, &why);
+                self.machine.trapped(number, 0, &why);
             }
         }
-        self.release_requests(number);
-    }
-
-    /// All requests reach the app again; those that waited go first.
-    pub(crate) fn release_requests(&mut self, number: AppNumber) {
-        let machine = &mut *self.machine.borrow_mut();
-        let Some(app) = machine.app(number) else { return };
-        app.admission = Admission::Open;
-        let held = std::mem::take(&mut app.held);
-        for token in held {
-            let Some(account) = machine.activities.get(token).map(|activity| activity.account) else { continue };
-            let account = machine.ready_account(account);
-            machine.events.push(account, Event::Deliver { token });
-        }
+        self.machine.release_requests(number);
     }
 }

@@ -1,6 +1,6 @@
 //! Accounts: who uses the device how much, and how much may. One account is the host kernel's, one is that of events of SPU-OS in
 //! users' apps, and each process of a user has one. Shares of processors come of what an account is charged, over its weight
-//! ([`crate::fair`]).
+//! ([`crate::interconnect::fair`]).
 //!
 //! What always holds:
 //! - a request is counted in its process' account from when it is taken until it completes; past its places it is handed back;
@@ -8,9 +8,8 @@
 //! - processes of one user that have requests under way share that user's part: opening more gives no more;
 //! - an account is given to another process only when nothing of the former one is under way.
 
-use crate::bridge::{KERNEL_TRANSFERS_MAX, USERS_TRANSFERS_MAX};
+use crate::config::{KERNEL_TRANSFERS_MAX, PROCESSES_MAX, USERS_TRANSFERS_MAX, WEIGHT_MAX};
 use crate::places::Places;
-use crate::protection::PROCESSES_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,8 +23,6 @@ pub(crate) const ACCOUNTS_MAX: usize = 8192;
 const NO_USER: u16 = PROCESSES_MAX as u16;
 /// Most users whose weights are kept.
 pub const WEIGHTS_MAX: usize = 4096;
-/// Largest weight.
-pub const WEIGHT_MAX: u16 = 1000;
 /// Units of the queue for each of cost at weight 1.
 const SCALE_BITS: u32 = 20;
 

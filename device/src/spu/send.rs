@@ -1,18 +1,18 @@
-//! The interconnect: carries messages between the bridge and the SPUs (Willow, section 3: a ring).
+//! Messages that SPU-OS sends: requests of hosts and RPCs of SPUs to their SPUs, events to apps.
 //!
-//! Invariants: a message arrives once, whole; messages between the same two ends arrive in the order in which they were sent;
-//! an SPU's inbox for messages of other SPUs is bounded, users' apps share a part of it ([`crate::places`]), and what does not fit is
-//! refused.
+//! Invariants: a message arrives once, whole; an SPU's inbox for messages of other SPUs is bounded, users' apps share a part of it
+//! ([`crate::places`]), and what does not fit is refused.
 
-use crate::accounts::KERNEL;
-use crate::clock::Endpoint;
-use crate::event::Event;
+use super::abi;
+use super::activity::{Activity, Origin};
+use super::os::{ACTIVITIES_MAX, EVENT_ACTIVITIES, Machine};
+use crate::bridge::accounts::KERNEL;
+use crate::hre::HreId;
+use crate::interconnect::Endpoint;
+use crate::interconnect::event::Event;
 use crate::places::Places;
-use crate::request::AppNumber;
-use crate::spu::os::{ACTIVITIES_MAX, Activity, EVENT_ACTIVITIES, Machine, Origin};
+use crate::request::{AppNumber, Arguments};
 
-/// Bytes of a message's header on the wire: RPC id, source, originating HRE, length.
-pub const HEADER_BYTES: u64 = 16;
 /// Most messages from SPUs that one SPU holds.
 pub const MESSAGES_PER_SPU_MAX: u32 = 512;
 /// Of them from users' apps, which share these places.
@@ -82,5 +82,37 @@ impl Machine {
         let inboxes = self.spus.len() * MESSAGES_PER_SPU_MAX as usize;
         let of_hosts = ACTIVITIES_MAX - EVENT_ACTIVITIES - inboxes;
         if account == KERNEL { of_hosts } else { of_hosts / 4 * 3 }
+    }
+
+    /// Sends an event of SPU-OS to an app on all SPUs; `watch` counts their answers.
+    pub fn send_event(&mut self, app: AppNumber, words: &[u32], watch: Option<u32>) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let Some(arguments) = Arguments::new(&bytes) else { return };
+        let (spus, account) = (self.config.spus, self.account_of_events(app));
+        if let Some(watch) = watch {
+            *self.watches.entry(watch).or_default() += u32::from(spus);
+        }
+        for spu in 0..spus {
+            let activity = || Activity {
+                app,
+                spu,
+                handler: abi::EVENT_HANDLER,
+                started: false,
+                placed: false,
+                originating: HreId::DEVICE,
+                account,
+                arguments,
+                cursor: 0,
+                pending_dmas: 0,
+                response: None,
+                replied_bytes: 0,
+                origin: Origin::Event { watch: watch.unwrap_or(0) },
+            };
+            if !self.send(account, activity, Endpoint::Bridge)
+                && let Some(watch) = watch
+            {
+                self.watched(watch);
+            }
+        }
     }
 }

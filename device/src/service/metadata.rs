@@ -52,7 +52,7 @@ pub struct Metadata {
     pub apps: Vec<InstalledApp>,
     /// The intercall table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub intercalls: Vec<crate::protection::Intercall>,
+    pub intercalls: Vec<crate::spu::protection::Intercall>,
     /// Weights of users that were set while the device ran: (user, weight).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<(u32, u16)>,

@@ -8,20 +8,19 @@
 //!   the intercall table names; a handler for the kernel alone is reached on behalf of kernel endpoints alone;
 //! - a process has permissions only while it is known to the device; one that a host's endpoint told of ends with that endpoint.
 
-use crate::accounts::Accounts;
+use super::counters::ProtectionCounters;
 use crate::bridge::MISSES_PER_AGENT_MAX;
+use crate::bridge::accounts::Accounts;
+use crate::config::PROCESSES_MAX;
 use crate::hre::HreId;
 use crate::request::{AppNumber, Upcall};
 use crate::spu::miss::Misses;
 use crate::spu::os::{AppState, Caller, Machine};
 use crate::spu::permission::{Extent, PermissionTable, Rights};
-use crate::statistics::ProtectionCounters;
 use serde::{Deserialize, Serialize};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most processes at once.
-pub const PROCESSES_MAX: usize = 4096;
 /// Most rules of the intercall table.
 pub const INTERCALLS_MAX: usize = 4096;
 /// The user of a process that nobody vouched for: may call public handlers, and owns nothing.
@@ -313,6 +312,18 @@ impl Machine {
         Err(originating.process())
     }
 
+    /// The app that an endpoint or another app means by a name: a user's own before the kernel's.
+    pub fn find_app_for(&self, user: Option<u32>, name: &[u8]) -> Option<AppNumber> {
+        if let (Some(user), Ok(text)) = (user, std::str::from_utf8(name))
+            && let Some(own) = self.find_app(user_app_name(user, text).as_bytes())
+        {
+            return Some(own);
+        }
+        let number = self.find_app(name)?;
+        let seen = self.apps[number as usize].as_ref().is_some_and(|app| is_seen(app, user));
+        seen.then_some(number)
+    }
+
     /// Counters of protection.
     pub fn protection_counters(&self) -> ProtectionCounters {
         let mut counters = ProtectionCounters {
@@ -343,9 +354,9 @@ impl Machine {
         let name = self.apps.get(number as usize).and_then(Option::as_ref).map_or("", |app| &app.name);
         let mut body = u32::from(number).to_le_bytes().to_vec();
         body.extend_from_slice(format!("{name}\n{why}").as_bytes());
-        let handler = crate::control::UPCALL_APP_ENDED;
+        let handler = crate::request::UPCALL_APP_ENDED;
         for agent in &self.protection.misses.agents {
-            let upcall = Upcall { id: 0, app: crate::control::CONTROL_APP, handler, spu, body: body.clone() };
+            let upcall = Upcall { id: 0, app: crate::request::CONTROL_APP, handler, spu, body: body.clone() };
             if !self.bridge.push_upcall(agent.hre, upcall, MISSES_PER_AGENT_MAX) {
                 tracing::warn!(
                     "an agent could not be told that app {name} ended: it leaves too many upcalls unfetched"
@@ -379,6 +390,12 @@ impl Machine {
             }
         }
     }
+}
+
+/// Whether an app is there for a user: it is the user's own, or has a public handler.
+pub(crate) fn is_seen(app: &AppState, user: Option<u32>) -> bool {
+    let public = || app.handlers.iter().any(|(number, _)| app.calls.public.has(*number));
+    user.is_none() || (app.owner == user && user != Some(USER_NOBODY)) || public()
 }
 
 /// May a user's request for this handler be delivered?

@@ -1,14 +1,14 @@
 //! What is about to happen inside the device, in order of time and then of cause.
 //!
 //! Invariants: events of the same time come out in the order in which they were scheduled; those that are due at once, in the
-//! order in which accounts ([`crate::accounts`]) are to be served, an account's own in the order in which they came; after the first events, nothing is
-//! allocated: words are put in order ([`crate::wheel`]), the events lie still in a table until they are due.
+//! order in which accounts ([`crate::bridge::accounts`]) are to be served, an account's own in the order in which they came; after the first events, nothing is
+//! allocated: words are put in order ([`super::wheel`]), the events lie still in a table until they are due.
 
-use crate::fair::FairQueue;
-use crate::request::{AppNumber, RpcOutcome};
-use crate::spu::rpc::PostedUpcall;
-use crate::spu::timed::TimedDma;
-use crate::wheel::Wheel;
+use super::Transfer;
+use super::fair::FairQueue;
+use super::wheel::Wheel;
+use crate::hre::HreId;
+use crate::request::{AppNumber, RpcOutcome, Upcall};
 
 /// Something that is about to happen.
 #[derive(Debug)]
@@ -63,6 +63,24 @@ pub(crate) struct Wait {
     pub token: Option<u32>,
     /// It has one of its app's places ([`crate::spu::os::Machine::waits`]): that of a user's app.
     pub placed: bool,
+}
+
+/// An upcall on its way to a host.
+#[derive(Debug)]
+pub(crate) struct PostedUpcall {
+    pub hre: HreId,
+    pub upcall: Upcall,
+    pub group: u32,
+}
+
+/// A DMA and the event that follows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimedDma {
+    pub transfer: Transfer,
+    /// Place of the event.
+    pub then: u32,
+    /// True where its data go to a host as they move.
+    pub streamed: bool,
 }
 
 /// Bits of a word that name a place in the table, or a word of the model.

@@ -8,10 +8,9 @@
 //! far as the reply buffer goes, and return the whole reply's length as their result, so that a caller with a small
 //! buffer reads on. A failure's status is one of [`ControlStatus`]; [`ERROR_TEXT`] then has the sentence.
 
+pub use crate::request::{CONTROL_APP, UPCALL_APP_ENDED, UPCALL_PERMISSION_MISS};
 use serde::{Deserialize, Serialize};
 
-/// The control service's app number.
-pub const CONTROL_APP: u16 = 0;
 /// Payload: a module. Result: the app's number. Takes the place of an app of the same name once its requests have drained and the
 /// new version has started; where that does not come about, the old version goes on.
 pub const INSTALL: u8 = 1;
@@ -67,14 +66,8 @@ pub const STRIPES: u8 = 22;
 pub const LIST_WEIGHTS: u8 = 23;
 /// Payload: JSON [`AttachRequest`]. Durable before it is answered; a namespace's attachments go with it.
 pub const ATTACH: u8 = 24;
-/// Reply: JSON array of [`crate::metadata::Attachment`].
+/// Reply: JSON array of [`crate::service::metadata::Attachment`].
 pub const LIST_ATTACHMENTS: u8 = 25;
-
-/// Upcall of SPU-OS (app 0) to the agent: u32 originating HRE, u32 app, u64 first byte and u64 one past the last byte of the
-/// bank range that was missed, u64 rights wanted. To be answered: status 0, try again; else, fail what waits.
-pub const UPCALL_PERMISSION_MISS: u8 = 1;
-/// Upcall of SPU-OS to the agent: u32 app number, then text: the app's name, a line feed, why it ended. Takes no answer.
-pub const UPCALL_APP_ENDED: u8 = 2;
 
 /// Status of a control request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,8 +171,8 @@ pub struct PermissionInfo {
 pub struct IntercallChange {
     /// Rules to add.
     #[serde(default)]
-    pub add: Vec<crate::protection::Intercall>,
+    pub add: Vec<crate::spu::protection::Intercall>,
     /// Rules to take out.
     #[serde(default)]
-    pub remove: Vec<crate::protection::Intercall>,
+    pub remove: Vec<crate::spu::protection::Intercall>,
 }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: nothing is smoothed or left out; a machine that cannot keep up is said to be one.
 
-use crate::histogram::{Histogram, LatencySummary};
+use crate::model::histogram::{Histogram, LatencySummary};
 use serde::{Deserialize, Serialize};
 
 /// A completion that is later than this is late, nanoseconds.

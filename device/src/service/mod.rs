@@ -1,4 +1,4 @@
-//! The control service's work: what [`crate::control`] describes. Each change of the device is a transaction, a value with a state
+//! The control service's work: what [`control`] describes. Each change of the device is a transaction, a value with a state
 //! ([`transaction`]): staged, durable, published, answered. Long work (compiling, saving metadata, zeroing a region, draining
 //! an app) is done in steps that other requests run between.
 //!
@@ -11,26 +11,37 @@
 
 pub(crate) mod change;
 mod commit;
+pub mod control;
+pub(crate) mod core;
+mod endpoints;
 mod erase;
 mod install;
+pub mod metadata;
 mod protection;
 mod requests;
+pub mod statistics;
 mod transaction;
+pub(crate) mod versions;
 
-use crate::control::ControlStatus;
-use crate::device::{Device, JobDone};
+use self::core::{Core, JobDone};
 use crate::hre::HreId;
 use crate::media::controller::Pending;
 use crate::media::store::{Progress, StoreError};
-use crate::metadata::{Attachment, Metadata};
 use crate::namespace::CommandSet;
 use crate::request::AppNumber;
+use crate::service::control::ControlStatus;
+use crate::service::metadata::Metadata;
+use crate::service::statistics::{AppStatistics, Statistics};
+use crate::spu::continuation::Continuation;
 use crate::spu::wasm::CompiledModule;
-use crate::statistics::{AppStatistics, Statistics};
 use commit::Commits;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use transaction::{Asker, Transaction, Work};
+
+/// Why a device cannot be opened: one sentence.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(pub String);
 
 /// How long an app's requests may take to drain, and an app to leave its state clean.
 pub const DRAIN_NS_MAX: u64 = 5_000_000_000;
@@ -39,24 +50,9 @@ pub const START_NS_MAX: u64 = 10_000_000_000;
 /// Most sentences of failures kept, one an endpoint.
 pub const ERROR_TEXTS_MAX: usize = 1024;
 
-/// What goes on when an operation of the store has ended, or a fence is passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Continuation {
-    /// The save of the metadata that is under way.
-    Metadata,
-    /// A step of a transaction.
-    Transaction(u32),
-    /// A control request that has waited for this alone: it is answered.
-    Answer { token: u32, hre: HreId },
-    /// A module that nobody names was removed.
-    Garbage,
-    /// The flush at the device's end.
-    Shutdown,
-}
-
 /// State of the service.
 pub(crate) struct Service {
-    pub(crate) commits: Commits,
+    commits: Commits,
     transactions: BTreeMap<u32, Transaction>,
     /// Those that wait for an app until a deadline.
     polled: BTreeSet<u32>,
@@ -127,22 +123,10 @@ fn refuse(status: ControlStatus, text: impl Into<String>) -> Answer {
     Err((status, text.into()))
 }
 
-impl Device {
-    /// What the transports want to add to [`crate::control::STATISTICS`], under the key `transport`.
+impl Core {
+    /// What the transports want to add to [`crate::service::control::STATISTICS`], under the key `transport`.
     pub fn set_front_statistics(&mut self, front: Box<dyn Fn() -> serde_json::Value>) {
         self.service.front = Some(front);
-    }
-
-    /// Which hosts namespaces are attached to; one that is not listed is open to all hosts. A new `Arc` each time that changes.
-    pub fn attachments(&self) -> Arc<Vec<Attachment>> {
-        self.machine.borrow().attachments.clone()
-    }
-
-    /// Whether these are the tables of namespaces and attachments that the device works by.
-    #[inline]
-    pub fn tables_are(&self, namespaces: &Arc<Vec<crate::Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
-        let machine = self.machine.borrow();
-        Arc::ptr_eq(namespaces, &machine.namespaces) && Arc::ptr_eq(attachments, &machine.attachments)
     }
 
     /// Takes back what came of a job.
@@ -155,7 +139,7 @@ impl Device {
     }
 
     /// Begins a clean end: what the service has begun ends, apps leave their state clean, all is flushed. Done when
-    /// [`Device::is_shut_down`].
+    /// [`Core::is_shut_down`].
     pub fn shutdown(&mut self) {
         if self.service.shutdown == Shutdown::No {
             self.service.shutdown = Shutdown::Settling;
@@ -163,17 +147,17 @@ impl Device {
         }
     }
 
-    /// True after [`Device::shutdown`] has run its course.
+    /// True after [`Core::shutdown`] has run its course.
     pub fn is_shut_down(&self) -> bool {
         self.service.shutdown == Shutdown::Done
     }
 
     /// All counters, at this moment.
     pub fn statistics(&self) -> Statistics {
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
             let app = app.as_ref()?;
-            let instances = self.instances.get(number).into_iter().flatten().flatten();
+            let instances = self.machine.instances.get(number).into_iter().flatten().flatten();
             let regions = machine.regions.all().iter().filter(|region| region.app == app.name);
             Some(AppStatistics {
                 number: number as u16,
@@ -209,7 +193,7 @@ impl Device {
     pub(crate) fn serve_control(&mut self, now_ns: u64) -> bool {
         let mut busy = !self.service.ready.is_empty();
         loop {
-            let finished = self.machine.borrow_mut().finished_watches.pop();
+            let finished = self.machine.finished_watches.pop();
             let Some(watch) = finished else { break };
             busy = true;
             for key in &self.service.polled {
@@ -220,13 +204,13 @@ impl Device {
             }
         }
         loop {
-            let call = self.machine.borrow_mut().region_calls.pop_front();
+            let call = self.machine.region_calls.pop_front();
             let Some(call) = call else { break };
             busy = true;
             self.region_call(call);
         }
-        if self.machine.borrow().protection.misses.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
-            busy |= self.machine.borrow_mut().expire_misses(now_ns);
+        if self.machine.protection.misses.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
+            busy |= self.machine.expire_misses(now_ns);
         }
         self.proceed_ready();
         if !self.service.polled.is_empty() {
@@ -270,7 +254,7 @@ impl Device {
         then: Continuation,
         begin: impl FnOnce(&mut dyn crate::Store, crate::Ticket) -> Result<Progress, StoreError>,
     ) {
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         let Ok(ticket) = machine.media.ticket(Pending::Control(then)) else {
             return self.service.ready.push_back((then, Err(StoreError::Busy)));
         };
@@ -323,7 +307,7 @@ impl Device {
 
     /// At the start: looks at what modules there are, and removes what no app has.
     pub(crate) fn open_blobs(&mut self) -> Result<(), StoreError> {
-        let names = self.machine.borrow_mut().media.store.list_blobs()?;
+        let names = self.machine.media.store.list_blobs()?;
         self.service.blobs.extend(names);
         self.collect_garbage();
         Ok(())

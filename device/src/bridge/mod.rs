@@ -3,24 +3,20 @@
 //!
 //! Invariants: a request completes exactly once, after all its RPCs have ended; the endpoint in a message is the queue's
 //! that it came in on, never a sender's word; the number of requests and upcalls an endpoint has is bounded, and that of
-//! requests of a process ([`crate::accounts`]).
+//! requests of a process ([`crate::bridge::accounts`]).
 
-use crate::accounts::{Accounts, KERNEL};
+pub mod accounts;
+
+use crate::config::{PROCESSES_MAX, TRANSFERS_MAX};
 use crate::hre::HreId;
-use crate::protection::PROCESSES_MAX;
 use crate::request::{HostCompletion, RpcOutcome, Upcall};
 use crate::shared::ReplyTo;
 use crate::slab::Slab;
+use accounts::{Accounts, KERNEL};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most endpoints of the host kernel at once.
 pub const KERNEL_HRES_MAX: usize = 16384;
-/// Most requests in flight in the whole device.
-pub const TRANSFERS_MAX: usize = 32768;
-/// Of them from endpoints of users' processes, all together.
-pub const USERS_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
-/// Of them from endpoints of the host kernel, all together.
-pub const KERNEL_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
 /// Most upcalls that wait for one endpoint to fetch them.
 pub const UPCALLS_PER_HRE_MAX: usize = 64;
 /// The same where SPU-OS tells an agent of misses: a few for each process that there can be, so that none keeps those of others out.
@@ -253,8 +249,8 @@ impl Bridge {
 
 #[cfg(test)]
 mod tests {
+    use super::accounts::AccountLimits;
     use super::*;
-    use crate::accounts::AccountLimits;
 
     fn bridge(in_flight_max: usize) -> Bridge {
         let limits = AccountLimits { requests_max: 1, begun_max: 1, spus: 1 };

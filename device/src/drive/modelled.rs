@@ -5,10 +5,17 @@
 //! account's own in the order in which it came; modelled time
 //! depends on what hosts hand in and when, and on nothing that the machine does.
 
-use super::*;
-use crate::event::{Due, Wait};
-use crate::fair::FairQueue;
-use crate::model::{ModelStatistics, TraceSink};
+use super::EVENTS_A_RUN_MAX;
+use crate::interconnect::event::{Completion, Due, Event, Wait};
+use crate::interconnect::fair::FairQueue;
+use crate::model::timing::Work;
+use crate::request::CONTROL_APP;
+use crate::service::core::Core;
+use crate::spu::handlers::{Drive, Run};
+use crate::spu::os::Machine;
+
+/// Most instructions of apps in one run.
+const INSTRUCTIONS_A_RUN_MAX: u64 = 200_000_000;
 
 /// How far the hardware goes by itself.
 enum Hardware {
@@ -84,11 +91,11 @@ enum Next {
 
 /// An SPU's processor.
 #[derive(Default)]
-pub(super) struct Processor {
+struct Processor {
     /// Until when it runs what it has begun.
-    pub free_ns: u64,
+    free_ns: u64,
     /// Places of events that wait for it; while one does, an [`Event::Processor`] is scheduled.
-    pub queue: FairQueue<u32>,
+    queue: FairQueue<u32>,
 }
 
 impl Processor {
@@ -101,7 +108,7 @@ impl Processor {
 
     /// A handler has run: the processor is taken for as long as the model says, and what it asked for begins then.
     #[inline(always)]
-    pub(super) fn ran(&mut self, machine: &mut Machine, spu: u16, instructions: Option<u64>, started: Option<u32>) {
+    fn ran(&mut self, machine: &mut Machine, spu: u16, instructions: Option<u64>, started: Option<u32>) {
         let Some(timing) = machine.timing.as_mut() else { return };
         let work = &mut machine.work;
         (work.instructions, work.dispatch, work.id) = (instructions, started.is_some(), started.unwrap_or(0));
@@ -111,67 +118,51 @@ impl Processor {
     }
 }
 
-impl Device {
-    /// The clock of whoever drives the device: requests handed in from now on come then. Without a model it has no effect.
-    #[inline]
-    pub fn set_time(&mut self, now_ns: u64) {
-        let mut machine = self.machine.borrow_mut();
-        machine.host_now_ns = machine.host_now_ns.max(now_ns);
+/// The drive of modelled time.
+pub(super) struct Modelled {
+    processors: Vec<Processor>,
+    /// Instructions of apps since the run began.
+    run_instructions: u64,
+}
+
+impl Drive for Modelled {
+    #[inline(always)]
+    fn ran(&mut self, machine: &mut Machine, run: &Run) {
+        let &Run { spu, account, started, instructions, metered, work, dma_bytes } = run;
+        self.run_instructions += instructions + work;
+        // A processor's time is what the model says, and what SPU-OS does takes none of it.
+        let units = machine.bridge.accounts.charge(account, (instructions, 0), dma_bytes);
+        let processor = &mut self.processors[spu as usize];
+        processor.queue.charge(account, units);
+        processor.ran(machine, spu, metered.then_some(instructions), started);
+    }
+}
+
+impl Modelled {
+    pub fn new(spus: u16) -> Self {
+        Modelled { processors: (0..spus).map(|_| Processor::default()).collect(), run_instructions: 0 }
     }
 
-    /// True where a model of time is there: whoever drives the device then calls [`Device::set_time`] before what it hands in, keeps
-    /// wake-up times precisely, and tells of completions that it hands out ([`Device::delivered`]).
-    pub fn is_timed(&self) -> bool {
-        self.machine.borrow().is_timed()
-    }
-
-    /// For a real clock: a completion that was due at `at_ns` is handed to its host at `now_ns`.
-    #[inline]
-    pub fn delivered(&mut self, now_ns: u64, at_ns: u64) {
-        if self.is_timed() {
-            self.punctuality.record(now_ns, at_ns);
-        }
-    }
-
-    /// For a virtual clock: like [`Device::run`], but stops as soon as there is a completion or an upcall, whose time may be before
-    /// `until_ns`, so that the host can act on it before anything later happens.
-    pub fn run_to_completion(&mut self, until_ns: u64) -> Option<u64> {
-        if !self.machine.borrow().is_timed() {
-            return self.run(until_ns);
-        }
-        self.run_timed(until_ns, true)
-    }
-
-    /// What the model of time has counted until `now_ns`; `None` under the free clock.
-    pub fn model_statistics(&self, now_ns: u64) -> Option<ModelStatistics> {
-        self.machine.borrow().timing.as_ref()?.statistics(now_ns)
-    }
-
-    /// Where the model's spans go from now on; without a model there are none.
-    pub fn set_trace(&mut self, sink: Option<Box<dyn TraceSink>>) {
-        if let Some(timing) = self.machine.borrow_mut().timing.as_mut() {
-            timing.set_trace(sink);
-        }
-    }
-
-    pub(super) fn run_timed(&mut self, until_ns: u64, stop_at_completion: bool) -> Option<u64> {
+    /// Does all that is due until `until_ns`, up to a bound, or stops at the first completion; returns when it wants to be called again, if
+    /// it knows.
+    pub fn run(&mut self, core: &mut Core, until_ns: u64, stop_at_completion: bool) -> Option<u64> {
         self.run_instructions = 0;
         let mut events = 0;
         {
-            let machine = &mut *self.machine.borrow_mut();
+            let machine = &mut *core.machine;
             let now_ns = machine.now_ns;
             // What came about between two runs (an aborted request) begins now.
             machine.begin_deferred(now_ns.max(machine.host_now_ns));
         }
         loop {
             while events < EVENTS_A_RUN_MAX && self.run_instructions < INSTRUCTIONS_A_RUN_MAX {
-                let next = self.machine.borrow_mut().run_hardware(until_ns, stop_at_completion, &mut events);
+                let next = core.machine.run_hardware(until_ns, stop_at_completion, &mut events);
                 match next {
                     Hardware::News(now_ns) => return Some(now_ns),
                     Hardware::AtRest => break,
-                    Hardware::Software(place) => self.handle(place),
+                    Hardware::Software(place) => self.handle(core, place),
                 }
-                let machine = &mut *self.machine.borrow_mut();
+                let machine = &mut *core.machine;
                 let now_ns = machine.now_ns;
                 machine.begin_deferred(now_ns);
                 if stop_at_completion && machine.bridge.has_news() {
@@ -179,37 +170,35 @@ impl Device {
                 }
             }
             if events >= EVENTS_A_RUN_MAX || self.run_instructions >= INSTRUCTIONS_A_RUN_MAX {
-                return Some(until_ns.min(self.machine.borrow().events.next_ns().unwrap_or(until_ns)));
+                return Some(until_ns.min(core.machine.events.next_ns().unwrap_or(until_ns)));
             }
             {
-                let machine = &mut *self.machine.borrow_mut();
+                let machine = &mut *core.machine;
                 if !stop_at_completion {
                     machine.now_ns = machine.now_ns.max(until_ns);
                     machine.host_now_ns = machine.host_now_ns.max(until_ns);
                     machine.bridge.now_ns = machine.now_ns;
                 }
             }
-            self.collect_store();
-            let now_ns = self.machine.borrow().now_ns;
-            let more = self.serve_control(now_ns);
+            core.collect_store();
+            let now_ns = core.machine.now_ns;
+            let more = core.serve_control(now_ns);
             events += usize::from(more);
-            let machine = &mut *self.machine.borrow_mut();
+            let machine = &mut *core.machine;
             machine.begin_deferred(now_ns);
             let due = !machine.is_at_rest() || machine.events.next_ns().is_some_and(|at_ns| at_ns <= until_ns);
             if !more && !due {
                 break;
             }
         }
-        let machine = self.machine.borrow();
-        let misses = machine.protection.misses.deadline_ns();
-        [machine.events.next_ns(), self.service.deadline_ns(), misses].into_iter().flatten().min()
+        [core.machine.events.next_ns(), core.deadline_ns()].into_iter().flatten().min()
     }
 
     /// What concerns handlers, processors or the control service.
     #[inline(always)]
-    fn handle(&mut self, place: u32) {
+    fn handle(&mut self, core: &mut Core, place: u32) {
         let (next, woken) = {
-            let machine = &mut *self.machine.borrow_mut();
+            let machine = &mut *core.machine;
             let (place, woken) = match machine.events.held_at(place) {
                 // A processor is free: the next that waits for it.
                 Some(&Event::Processor { spu }) => {
@@ -250,22 +239,22 @@ impl Device {
             }
         };
         match next {
-            Next::Start(token) => self.deliver(token),
-            Next::Go(of) => self.complete(&of, None),
-            Next::Aside(place) => self.handle_aside(place),
+            Next::Start(token) => core.machine.deliver(self, token),
+            Next::Go(of) => core.machine.complete(self, &of, None),
+            Next::Aside(place) => self.handle_aside(core, place),
         }
         if let Some(spu) = woken {
-            self.processors[spu as usize].wake(&mut self.machine.borrow_mut(), spu);
+            self.processors[spu as usize].wake(&mut core.machine, spu);
         }
     }
 
     /// What is for the control service, or has something for an app's memory.
     #[cold]
-    fn handle_aside(&mut self, place: u32) {
-        let event = self.machine.borrow_mut().events.take(place);
+    fn handle_aside(&mut self, core: &mut Core, place: u32) {
+        let event = core.machine.events.take(place);
         match event {
-            Some(Event::Deliver { token }) if self.is_for_control(token) => self.handle_control(token),
-            Some(Event::Complete(Completion { of, memory })) => self.complete_apart(&of, memory),
+            Some(Event::Deliver { token }) if core.machine.is_for_control(token) => core.handle_control(token),
+            Some(Event::Complete(Completion { of, memory })) => core.machine.complete(self, &of, memory),
             _ => {}
         }
     }

@@ -8,14 +8,15 @@
 //! - the control service and a neighbour app answer as ever, before and after.
 
 mod hostile;
+pub use crate::spu::hole::Hole;
 
 pub use hostile::{Aims, hostile_module};
 
-use crate::clock::Timing;
-use crate::control::{self, AppInfo, ControlStatus};
 use crate::media::file::record::{Kind, Record};
 use crate::media::ram::RamStore;
-use crate::metadata::Metadata;
+use crate::model::Timing;
+use crate::service::control::{self, AppInfo, ControlStatus};
+use crate::service::metadata::Metadata;
 use crate::spu::module::{MANIFEST_BYTES_MAX, parse_manifest};
 use crate::{
     Arguments, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, Store, Ticket,
@@ -229,24 +230,9 @@ impl ModuleOracle {
     }
 }
 
-/// A weakness that somebody planted, which tests of the whole must notice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hole {
-    /// Imports are charged to nobody.
-    SkipsMeter,
-    /// NV memory is everybody's.
-    SkipsPermission,
-    /// The end of an RPC is told to nobody.
-    ForgetsWake,
-    /// Hosts' requests are answered twice.
-    AnswersTwice,
-    /// What an app that ends had under way keeps its places.
-    KeepsPlaces,
-}
-
 /// Plants a weakness into a device, for good.
-pub fn plant(device: &Device, hole: Hole) {
-    device.machine.borrow_mut().hole = Some(hole);
+pub fn plant(device: &mut Device, hole: Hole) {
+    device.core.machine.hole = Some(hole);
 }
 
 /// The imports that SPU-OS offers.
@@ -282,7 +268,7 @@ pub struct Tables {
 
 /// How full a device's tables are.
 pub fn tables(device: &Device) -> Tables {
-    let machine = device.machine.borrow();
+    let machine = &*device.core.machine;
     Tables {
         transfers: machine.bridge.transfers.len(),
         activities: machine.activities.len(),
