@@ -170,6 +170,11 @@ impl Array {
         self.contents.sync()
     }
 
+    /// Syncs of its file so far: those that were asked for, and those before erases.
+    pub fn syncs(&self) -> u64 {
+        self.contents.syncs()
+    }
+
     /// Ends the use of the medium: what is kept in memory (counts of reads) goes to the file.
     pub fn close(mut self) -> Result<(), FileError> {
         for (number, block) in self.blocks.iter().enumerate().filter(|(_, block)| block.reads > 0) {

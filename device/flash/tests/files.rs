@@ -28,9 +28,12 @@ fn what_was_synced_survives_a_cut_and_an_erase_waits_for_what_was_copied() {
             let page = &mut next[die as usize][block as usize];
             let erases = array.erase_count(die, block).unwrap();
             if *page == 8 {
-                // An erase syncs before it is written: everything programmed so far is durable.
-                synced = fs::read(scratch.file()).unwrap();
+                // Everything programmed before an erase has to be durable once the erase can be.
+                let (before, syncs) = (fs::read(scratch.file()).unwrap(), array.syncs());
                 assert_eq!(array.erase(die, &[block]).unwrap(), Status::DONE);
+                if array.syncs() > syncs {
+                    synced = before;
+                }
                 durable.append(&mut written);
                 durable.retain(|(of, held, ..)| (*of, *held) != (die, block));
                 *page = 0;
@@ -68,6 +71,15 @@ fn what_was_synced_survives_a_cut_and_an_erase_waits_for_what_was_copied() {
                 (Status::Erased | Status::Uncorrectable { .. }, _) => lost_something = true,
                 (status, _) => panic!("{status:?}"),
             }
+        }
+        // Nothing of before an erase comes back, whatever the cut left of it.
+        for (die, block) in (0..2).flat_map(|die| (0..6).map(move |block| (die, block))) {
+            assert_eq!(array.erase(die, &[block]).unwrap(), Status::DONE);
+        }
+        drop(array);
+        let mut array = open(&scratch.file(), &geometry).unwrap();
+        for (die, block, page) in (0..96).map(|at| (at / 48, at / 8 % 6, at % 8)) {
+            assert_eq!(read(&mut array, die, block, page).0, Status::Erased, "seed {seed}");
         }
     }
     assert!(lost_something, "the cuts have cut");

@@ -187,6 +187,7 @@ pub struct FileContents {
     /// Programs since the last sync.
     unsynced: bool,
     sync_failed: bool,
+    syncs: u64,
 }
 
 impl FileContents {
@@ -225,6 +226,7 @@ impl FileContents {
             buffer: vec![0; geometry.page_bytes as usize],
             unsynced: false,
             sync_failed: false,
+            syncs: 0,
         }
     }
 
@@ -449,7 +451,12 @@ impl FileContents {
             FileError::System { doing: "synced", error }
         })?;
         self.unsynced = false;
+        self.syncs += 1;
         Ok(())
+    }
+
+    pub(super) fn syncs(&self) -> u64 {
+        self.syncs
     }
 
     pub(super) fn held_bytes(&self) -> u64 {

@@ -163,6 +163,14 @@ impl Contents {
         }
     }
 
+    /// Syncs of the file so far.
+    pub fn syncs(&self) -> u64 {
+        match self {
+            Contents::File(file) => file.syncs(),
+            Contents::Ram(_) | Contents::Headers(_) => 0,
+        }
+    }
+
     /// Bytes of memory that it holds for pages.
     pub fn held_bytes(&self) -> u64 {
         of_any!(self, contents => contents.held_bytes())
