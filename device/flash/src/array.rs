@@ -1,0 +1,609 @@
+//! The dies of one medium: contents, and the rules of flash. Knows no time but that which bits age by.
+//!
+//! What always holds:
+//! - A page is programmed at most once after each erase of its block, in the order of pages. What breaks a rule is [`Status::Misuse`] and
+//!   changes nothing; so does an operation that ends in an error of the file.
+//! - What was answered with [`Status::Done`] reads back byte for byte until its block is erased, wears out of the ECC's reach, or its paired
+//!   upper page meets a power cut.
+//! - Erase counts are those of the erases that were begun.
+//!
+//! A bank's owner calls it: at once under the free clock, at the moments that [`crate::timing`] tells under the others.
+
+use crate::contents::{Block, Contents, FileContents, FileError, HeaderContents, PageState, PageWrite, RamContents};
+use crate::faults::{BitErrors, FaultParameters, Faults, PageHistory};
+use crate::geometry::{Geometry, PageAddress, PageKind, PlaneSet};
+use crate::operation::{Misuse, ProgramPage, Read, Status};
+use std::collections::BTreeMap;
+
+/// A word line that waits in a die's latches for its last page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Latches {
+    pub(crate) blocks: Vec<u32>,
+    pub(crate) first_page: u32,
+    pub(crate) pages: u32,
+}
+
+/// Counts of what the medium has done and met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArrayStatistics {
+    /// Reads of pages.
+    pub reads: u64,
+    /// Pages programmed.
+    pub programs: u64,
+    /// Blocks erased.
+    pub erases: u64,
+    /// Pages copied within a plane.
+    pub copybacks: u64,
+    /// Reads that the ECC corrected bits of.
+    pub corrected_reads: u64,
+    /// Steps of the ladder of read retries.
+    pub retries: u64,
+    /// Reads that could not be corrected.
+    pub uncorrectable_reads: u64,
+    /// Pages that could not be programmed.
+    pub program_failures: u64,
+    /// Blocks that could not be erased.
+    pub erase_failures: u64,
+    /// Operations that broke a rule.
+    pub misuses: u64,
+}
+
+/// The dies of one medium.
+#[derive(Debug)]
+pub struct Array {
+    pub(crate) geometry: Geometry,
+    pub(crate) faults: Faults,
+    pub(crate) blocks: Vec<Block>,
+    /// Pages in another state than their place says: failed and interrupted ones, few.
+    pub(crate) exceptions: BTreeMap<(u64, u32), PageState>,
+    pub(crate) latches: Vec<Option<Latches>>,
+    pub(crate) contents: Contents,
+    time_s: u32,
+    pub(crate) counters: ArrayStatistics,
+    /// A page, for copybacks.
+    buffer: Vec<u8>,
+    spare_buffer: Vec<u8>,
+}
+
+impl Array {
+    /// Flash whose contents are in memory; geometry and parameters are validated.
+    pub fn in_memory(geometry: &Geometry, faults: &FaultParameters, seed: u64) -> Array {
+        Array::fresh(geometry, faults, seed, Contents::Ram(RamContents::new(geometry)))
+    }
+
+    /// Flash that keeps headers alone: spare areas and the FTL's own pages.
+    pub fn headers_only(geometry: &Geometry, faults: &FaultParameters, seed: u64) -> Array {
+        Array::fresh(geometry, faults, seed, Contents::Headers(HeaderContents::new(geometry)))
+    }
+
+    /// Blocks as they leave the factory.
+    pub fn factory_blocks(geometry: &Geometry, faults: &FaultParameters, seed: u64) -> Vec<Block> {
+        let faults = Faults::new(faults, seed);
+        let bad = |block| if faults.factory_bad(block) { Block::FACTORY_BAD } else { 0 };
+        (0..geometry.blocks()).map(|block| Block { flags: bad(block), ..Block::default() }).collect()
+    }
+
+    fn fresh(geometry: &Geometry, faults: &FaultParameters, seed: u64, contents: Contents) -> Array {
+        Array::over(geometry, faults, seed, contents, Array::factory_blocks(geometry, faults, seed))
+    }
+
+    fn over(geometry: &Geometry, faults: &FaultParameters, seed: u64, contents: Contents, blocks: Vec<Block>) -> Array {
+        Array {
+            geometry: *geometry,
+            faults: Faults::new(faults, seed),
+            blocks,
+            exceptions: BTreeMap::new(),
+            latches: vec![None; geometry.dies() as usize],
+            contents,
+            time_s: 0,
+            counters: ArrayStatistics::default(),
+            buffer: Vec::new(),
+            spare_buffer: Vec::new(),
+        }
+    }
+
+    /// Makes a flash file and flash in it.
+    pub fn create(path: &std::path::Path, head: &crate::Head, faults: &FaultParameters) -> Result<Array, FileError> {
+        let blocks = Array::factory_blocks(&head.geometry, faults, head.seed);
+        let contents = FileContents::create(path, head, &blocks)?;
+        Ok(Array::over(&head.geometry, faults, head.seed, Contents::File(Box::new(contents)), blocks))
+    }
+
+    /// Opens a flash file; it is as after a power cut with nothing in the arrays: word lines that waited in latches are lost.
+    pub fn open(
+        path: &std::path::Path,
+        uuid: &crate::Uuid,
+        bank: u64,
+        geometry: &Geometry,
+        faults: &FaultParameters,
+    ) -> Result<Array, FileError> {
+        let (contents, found) = FileContents::open(path, uuid, bank, geometry)?;
+        let contents = Contents::File(Box::new(contents));
+        let mut array = Array::over(geometry, faults, found.head.seed, contents, found.blocks);
+        array.exceptions.extend(found.exceptions.into_iter().map(|(block, page, state)| ((block, page), state)));
+        array.time_s = array.blocks.iter().map(|block| block.programmed_s).max().unwrap_or(0);
+        array.drop_unfinished_word_lines()?;
+        Ok(array)
+    }
+
+    /// How it is arranged.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// What it has done and met.
+    pub fn statistics(&self) -> ArrayStatistics {
+        self.counters
+    }
+
+    /// Bytes of memory that it holds for contents and blocks.
+    pub fn held_bytes(&self) -> u64 {
+        self.contents.held_bytes() + (self.blocks.len() * size_of::<Block>()) as u64
+    }
+
+    /// The medium's time, which data age by, in seconds; it never goes back.
+    pub fn set_time_s(&mut self, time_s: u32) {
+        self.time_s = self.time_s.max(time_s);
+    }
+
+    /// The medium's time in seconds.
+    pub fn time_s(&self) -> u32 {
+        self.time_s
+    }
+
+    /// Blocks of a die that are bad from the factory.
+    pub fn factory_bad_blocks(&self, die: u32) -> impl Iterator<Item = u32> + '_ {
+        let per_die = self.geometry.blocks_per_die();
+        let first = self.block_number(die, 0) as usize;
+        let blocks = self.blocks.get(first..first + per_die as usize).unwrap_or(&[]);
+        let bad = blocks.iter().enumerate().filter(|(_, block)| block.is(Block::FACTORY_BAD));
+        bad.map(|(number, _)| number as u32)
+    }
+
+    /// Erases of a block so far, which is the medium's own count.
+    pub fn erase_count(&self, die: u32, block: u32) -> Option<u32> {
+        self.check_block(die, block).ok().map(|number| self.blocks[number as usize].erase_count)
+    }
+
+    /// All that was programmed survives a power cut of the machine when this returns.
+    pub fn sync(&mut self) -> Result<(), FileError> {
+        self.contents.sync()
+    }
+
+    /// Syncs of its file so far: those that were asked for, and those before erases.
+    pub fn syncs(&self) -> u64 {
+        self.contents.syncs()
+    }
+
+    /// Ends the use of the medium: what is kept in memory (counts of reads) goes to the file.
+    pub fn close(mut self) -> Result<(), FileError> {
+        for (number, block) in self.blocks.iter().enumerate().filter(|(_, block)| block.reads > 0) {
+            self.contents.save_block(number as u64, block)?;
+        }
+        self.contents.sync()
+    }
+
+    #[inline]
+    pub(crate) fn block_number(&self, die: u32, block: u32) -> u64 {
+        u64::from(die) * u64::from(self.geometry.blocks_per_die()) + u64::from(block)
+    }
+
+    #[inline]
+    pub(crate) fn check_block(&self, die: u32, block: u32) -> Result<u64, Misuse> {
+        if die >= self.geometry.dies() {
+            return Err(Misuse::NoSuchDie(die));
+        }
+        if block >= self.geometry.blocks_per_die() {
+            return Err(Misuse::NoSuchBlock(block));
+        }
+        Ok(self.block_number(die, block))
+    }
+
+    #[inline]
+    fn check_page(&self, die: u32, at: PageAddress) -> Result<u64, Misuse> {
+        let number = self.check_block(die, at.block)?;
+        if at.page >= self.geometry.pages_per_block {
+            return Err(Misuse::NoSuchPage(at.page));
+        }
+        Ok(number)
+    }
+
+    fn misuse(&mut self, misuse: Misuse) -> Status {
+        self.counters.misuses += 1;
+        Status::Misuse(misuse)
+    }
+
+    /// Reads a part of a page. `data` is as long as the part, `spare` as long as the spare area, or empty where it is not asked for. Erased
+    /// pages are ones; of uncorrectable ones nothing is delivered, the buffers become zeroes.
+    #[inline]
+    pub fn read(&mut self, die: u32, read: &Read, data: &mut [u8], spare: &mut [u8]) -> Result<Status, FileError> {
+        let number = match self.check_read(die, read, data.len(), spare.len()) {
+            Ok(number) => number,
+            Err(misuse) => return Ok(self.misuse(misuse)),
+        };
+        self.counters.reads += 1;
+        let status = match self.sense(number, read) {
+            Sensed::Erased => {
+                data.fill(0xFF);
+                spare.fill(0xFF);
+                Status::Erased
+            }
+            Sensed::Unreadable(retries) => self.unreadable(retries, data, spare),
+            Sensed::Page(errors) if !errors.correctable => self.unreadable(errors.retries, data, spare),
+            Sensed::Page(errors) => {
+                if !self.contents.read((number, read.at.page), read.offset_bytes, data, spare)? {
+                    let status = self.unreadable(self.faults.parameters().retry_steps, data, spare);
+                    self.disturb(number);
+                    return Ok(status);
+                }
+                self.counters.corrected_reads += u64::from(errors.worst_bits > 0);
+                self.counters.retries += u64::from(errors.retries);
+                Status::Done { corrected_bits: errors.worst_bits, retries: errors.retries }
+            }
+        };
+        self.disturb(number);
+        Ok(status)
+    }
+
+    #[inline]
+    fn disturb(&mut self, number: u64) {
+        let block = &mut self.blocks[number as usize];
+        block.reads = block.reads.saturating_add(1);
+    }
+
+    fn unreadable(&mut self, retries: u8, data: &mut [u8], spare: &mut [u8]) -> Status {
+        data.fill(0);
+        spare.fill(0);
+        self.counters.uncorrectable_reads += 1;
+        self.counters.retries += u64::from(retries);
+        Status::Uncorrectable { retries }
+    }
+
+    /// Steps of the ladder that a read would take now: what it takes in time is known before it begins.
+    #[inline]
+    pub fn retries_of(&self, die: u32, read: &Read) -> u8 {
+        let Ok(number) = self.check_page(die, read.at) else { return 0 };
+        match self.sense(number, read) {
+            Sensed::Erased => 0,
+            Sensed::Unreadable(retries) => retries,
+            Sensed::Page(errors) => errors.retries,
+        }
+    }
+
+    #[inline]
+    fn check_read(&self, die: u32, read: &Read, data: usize, spare: usize) -> Result<u64, Misuse> {
+        let number = self.check_page(die, read.at)?;
+        let end = u64::from(read.offset_bytes) + u64::from(read.length_bytes);
+        if end > u64::from(self.geometry.page_bytes) {
+            return Err(Misuse::TooLong);
+        }
+        if read.spare && !self.geometry.spare_accessible {
+            return Err(Misuse::SpareInaccessible);
+        }
+        let spare_length = if read.spare { self.geometry.spare_bytes as usize } else { 0 };
+        if data != read.length_bytes as usize || spare != spare_length {
+            return Err(Misuse::BufferLength);
+        }
+        Ok(number)
+    }
+
+    #[inline]
+    fn sense(&self, number: u64, read: &Read) -> Sensed {
+        let block = &self.blocks[number as usize];
+        let steps = self.faults.parameters().retry_steps;
+        if block.flags & (Block::FACTORY_BAD | Block::UNDEFINED) != 0 {
+            let looks_erased =
+                block.is(Block::UNDEFINED) && self.faults.looks_erased(number, read.at.page, block.erase_count);
+            return if looks_erased { Sensed::Erased } else { Sensed::Unreadable(steps) };
+        }
+        if !self.exceptions.is_empty() {
+            match self.exceptions.get(&(number, read.at.page)) {
+                Some(PageState::Unreadable) => return Sensed::Unreadable(steps),
+                Some(PageState::LooksErased) => return Sensed::Erased,
+                Some(PageState::Programmed) | None => {}
+            }
+        }
+        if read.at.page >= u32::from(block.next_page) {
+            return Sensed::Erased;
+        }
+        let history = PageHistory {
+            block: number,
+            page: read.at.page,
+            erase_count: block.erase_count,
+            reads: block.reads,
+            age_s: self.time_s.saturating_sub(block.programmed_s),
+        };
+        let codeword = self.faults.parameters().codeword_bytes;
+        let first = read.offset_bytes / codeword;
+        let end = (read.offset_bytes + read.length_bytes).div_ceil(codeword);
+        Sensed::Page(self.faults.bit_errors(&history, (first, end.max(first + 1))))
+    }
+
+    /// Programs pages of several planes at once.
+    pub fn program(&mut self, die: u32, pages: &[ProgramPage<'_>]) -> Result<Status, FileError> {
+        if let Err(misuse) = self.check_program(die, pages) {
+            return Ok(self.misuse(misuse));
+        }
+        let page = pages[0].at.page;
+        let last_of_word_line = (page + 1).is_multiple_of(self.geometry.pages_per_program());
+        let mut failed = PlaneSet::default();
+        for (place, page) in pages.iter().enumerate() {
+            let number = self.block_number(die, page.at.block);
+            let block = &self.blocks[number as usize];
+            let fails = block.flags & (Block::FACTORY_BAD | Block::WORN) != 0
+                || (last_of_word_line && self.faults.program_fails(number, page.at.page, block.erase_count));
+            if fails {
+                failed.insert(place as u32);
+                continue;
+            }
+            if let Err(error) = self.write_contents(number, page) {
+                self.unwrite(die, &pages[..place], failed);
+                return Err(error);
+            }
+        }
+        for (place, page) in pages.iter().enumerate() {
+            let number = self.block_number(die, page.at.block);
+            if failed.contains(place as u32) {
+                self.wear_out(number, page.at.page)?;
+                continue;
+            }
+            self.count_page(number, page.at.page);
+        }
+        if last_of_word_line || (0..pages.len() as u32).any(|place| !failed.contains(place)) {
+            self.latch(die, pages, last_of_word_line);
+        }
+        if !failed.is_empty() {
+            return Ok(Status::ProgramFailed(failed));
+        }
+        Ok(if last_of_word_line { Status::DONE } else { Status::Latched })
+    }
+
+    fn write_contents(&mut self, number: u64, page: &ProgramPage<'_>) -> Result<(), FileError> {
+        self.contents.write(&PageWrite {
+            block: number,
+            page: page.at.page,
+            erase_count: self.blocks[number as usize].erase_count,
+            data: page.data,
+            spare: page.spare,
+            metadata: page.metadata,
+            time_s: self.time_s,
+        })
+    }
+
+    #[inline]
+    fn count_page(&mut self, number: u64, page: u32) {
+        let block = &mut self.blocks[number as usize];
+        if page == 0 {
+            block.programmed_s = self.time_s;
+        }
+        block.next_page += 1;
+        self.counters.programs += 1;
+    }
+
+    /// A page whose programming had just ended when the power went.
+    pub(crate) fn write_page(&mut self, number: u64, page: &ProgramPage<'_>) -> Result<(), FileError> {
+        self.write_contents(number, page)?;
+        self.count_page(number, page.at.page);
+        Ok(())
+    }
+
+    /// A page holds nothing any more.
+    pub(crate) fn lose_page(&mut self, number: u64, page: u32, state: PageState) -> Result<(), FileError> {
+        self.contents.mark(number, page, self.blocks[number as usize].erase_count, state)?;
+        self.exceptions.insert((number, page), state);
+        Ok(())
+    }
+
+    /// Takes back pages that were written when the file failed under a later one.
+    fn unwrite(&mut self, die: u32, pages: &[ProgramPage<'_>], failed: PlaneSet) {
+        for (place, page) in pages.iter().enumerate() {
+            if !failed.contains(place as u32) {
+                let number = self.block_number(die, page.at.block);
+                // The file failed just now: where it does so again, the page's record stays, and opening finds a page that nobody was
+                // told of, as after a power cut at the end of its programming.
+                let _ = self.contents.forget(number, page.at.page);
+            }
+        }
+    }
+
+    /// A program failed: the pages that were to be programmed at once cannot be read, and the block takes no more.
+    fn wear_out(&mut self, number: u64, page: u32) -> Result<(), FileError> {
+        self.counters.program_failures += 1;
+        let block = &mut self.blocks[number as usize];
+        if block.flags & (Block::FACTORY_BAD | Block::WORN) != 0 {
+            return Ok(());
+        }
+        block.flags |= Block::WORN;
+        let first = page + 1 - self.geometry.pages_per_program();
+        block.next_page = (page + 1) as u16;
+        let state = *block;
+        for page in first..=page {
+            self.lose_page(number, page, PageState::Unreadable)?;
+        }
+        self.contents.save_block(number, &state)
+    }
+
+    fn latch(&mut self, die: u32, pages: &[ProgramPage<'_>], last_of_word_line: bool) {
+        let latches = &mut self.latches[die as usize];
+        match latches {
+            _ if last_of_word_line => *latches = None,
+            Some(latched) => latched.pages += 1,
+            None => {
+                let blocks = pages.iter().map(|page| page.at.block).collect();
+                *latches = Some(Latches { blocks, first_page: pages[0].at.page, pages: 1 });
+            }
+        }
+    }
+
+    fn check_planes(&self, blocks: impl ExactSizeIterator<Item = u32>) -> Result<(), Misuse> {
+        let count = blocks.len();
+        if count == 0 || count > self.geometry.planes_per_die as usize {
+            return Err(Misuse::Count(count as u32));
+        }
+        let mut planes = PlaneSet::default();
+        for block in blocks {
+            let plane = self.geometry.plane_of(block);
+            if !planes.insert(plane) {
+                return Err(Misuse::SamePlane(plane));
+            }
+        }
+        Ok(())
+    }
+
+    /// The latches are free for these blocks.
+    fn check_latches(&self, die: u32, blocks: impl Iterator<Item = u32> + Clone) -> Result<(), Misuse> {
+        match &self.latches[die as usize] {
+            Some(latches) if !latches.blocks.iter().copied().eq(blocks) => Err(Misuse::LatchesTaken(latches.blocks[0])),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn check_program(&self, die: u32, pages: &[ProgramPage<'_>]) -> Result<(), Misuse> {
+        if pages.is_empty() || pages.len() > self.geometry.planes_per_die as usize {
+            return Err(Misuse::Count(pages.len() as u32));
+        }
+        for page in pages {
+            let number = self.check_page(die, page.at)?;
+            if page.at.page != pages[0].at.page {
+                return Err(Misuse::DifferentPages);
+            }
+            let length: usize = page.data.iter().map(|piece| piece.len()).sum();
+            if length > self.geometry.page_bytes as usize || page.spare.len() > self.geometry.spare_bytes as usize {
+                return Err(Misuse::TooLong);
+            }
+            if !page.spare.is_empty() && !self.geometry.spare_accessible {
+                return Err(Misuse::SpareInaccessible);
+            }
+            self.check_turn(number, page.at.page)?;
+        }
+        self.check_planes(pages.iter().map(|page| page.at.block))?;
+        self.check_latches(die, pages.iter().map(|page| page.at.block))
+    }
+
+    #[inline]
+    fn check_turn(&self, number: u64, page: u32) -> Result<(), Misuse> {
+        let block = &self.blocks[number as usize];
+        let next = u32::from(block.next_page);
+        if block.flags & (Block::FACTORY_BAD | Block::WORN) != 0 {
+            // It fails, whatever page it is.
+            return Ok(());
+        }
+        if block.is(Block::UNDEFINED) || page < next {
+            return Err(Misuse::NotErased(page));
+        }
+        if page > next {
+            return Err(Misuse::OutOfOrder { page, next });
+        }
+        Ok(())
+    }
+
+    /// Erases blocks of several planes at once.
+    pub fn erase(&mut self, die: u32, blocks: &[u32]) -> Result<Status, FileError> {
+        let checked = blocks
+            .iter()
+            .try_for_each(|block| self.check_block(die, *block).map(|_| ()))
+            .and_then(|()| self.check_planes(blocks.iter().copied()))
+            .and_then(|()| self.check_unlatched(die, blocks));
+        if let Err(misuse) = checked {
+            return Ok(self.misuse(misuse));
+        }
+        let mut failed = PlaneSet::default();
+        for (place, block) in blocks.iter().enumerate() {
+            let number = self.block_number(die, *block);
+            let state = &self.blocks[number as usize];
+            if state.flags & (Block::FACTORY_BAD | Block::WORN) != 0 {
+                failed.insert(place as u32);
+                self.counters.erase_failures += 1;
+            } else if self.faults.erase_fails(number, state.erase_count) {
+                failed.insert(place as u32);
+                self.counters.erase_failures += 1;
+                let worn = Block { flags: state.flags | Block::WORN, ..*state };
+                self.contents.save_block(number, &worn)?;
+                self.blocks[number as usize] = worn;
+            } else {
+                self.set_erased(number, 0)?;
+                self.counters.erases += 1;
+            }
+        }
+        Ok(if failed.is_empty() { Status::DONE } else { Status::EraseFailed(failed) })
+    }
+
+    fn check_unlatched(&self, die: u32, blocks: &[u32]) -> Result<(), Misuse> {
+        match &self.latches[die as usize] {
+            Some(latches) if blocks.iter().any(|block| latches.blocks.contains(block)) => {
+                Err(Misuse::LatchesTaken(latches.blocks[0]))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A block is erased, with these flags: none, or undefined.
+    pub(crate) fn set_erased(&mut self, number: u64, flags: u8) -> Result<(), FileError> {
+        let erase_count = self.blocks[number as usize].erase_count.saturating_add(1);
+        let erased = Block { erase_count, flags, ..Block::default() };
+        self.contents.erase(number, &erased)?;
+        self.blocks[number as usize] = erased;
+        self.forget_exceptions(number, 0);
+        Ok(())
+    }
+
+    pub(crate) fn forget_exceptions(&mut self, number: u64, from_page: u32) {
+        while let Some((&key, _)) = self.exceptions.range((number, from_page)..(number + 1, 0)).next() {
+            self.exceptions.remove(&key);
+        }
+    }
+
+    /// Copies a page within its plane, through the die's register: bits are corrected on the way, as controllers of drives do. A page that
+    /// cannot be read is not copied.
+    pub fn copyback(
+        &mut self,
+        die: u32,
+        from: PageAddress,
+        to: PageAddress,
+        spare: Option<&[u8]>,
+    ) -> Result<Status, FileError> {
+        let spare_readable = self.geometry.spare_accessible;
+        let checked = self.check_page(die, from).and_then(|_| self.check_page(die, to)).and_then(|_| {
+            if self.geometry.plane_of(from.block) == self.geometry.plane_of(to.block) {
+                Ok(())
+            } else {
+                Err(Misuse::OtherPlane)
+            }
+        });
+        let target = [ProgramPage { at: to, data: &[], spare: spare.unwrap_or(&[]), metadata: false }];
+        if let Err(misuse) = checked.and_then(|()| self.check_program(die, &target)) {
+            return Ok(self.misuse(misuse));
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut old_spare = std::mem::take(&mut self.spare_buffer);
+        buffer.resize(self.geometry.page_bytes as usize, 0);
+        old_spare.resize(if spare_readable { self.geometry.spare_bytes as usize } else { 0 }, 0);
+        let read = Read { at: from, offset_bytes: 0, length_bytes: self.geometry.page_bytes, spare: spare_readable };
+        let mut status = self.read(die, &read, &mut buffer, &mut old_spare);
+        if let Ok(Status::Done { .. }) = status {
+            let data: [&[u8]; 1] = [&buffer];
+            let page = [ProgramPage { at: to, data: &data, spare: spare.unwrap_or(&old_spare), metadata: false }];
+            let read_status = status;
+            status = match self.program(die, &page) {
+                Ok(Status::Done { .. }) => read_status,
+                other => other,
+            };
+            self.counters.copybacks += 1;
+        }
+        (self.buffer, self.spare_buffer) = (buffer, old_spare);
+        status
+    }
+
+    /// What kind of page it is, for its times.
+    #[inline]
+    pub fn page_kind(&self, page: u32) -> PageKind {
+        self.geometry.page_kind(page)
+    }
+}
+
+/// What sensing a page gives.
+enum Sensed {
+    Erased,
+    Unreadable(u8),
+    Page(BitErrors),
+}

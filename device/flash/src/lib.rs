@@ -1,0 +1,28 @@
+//! Flash: contents and rules of NAND, what goes wrong in it, and how long it takes. Of the device's rooms it knows none: time, seeds and
+//! files are handed in.
+//!
+//! How a bank uses it:
+//! - **Free clock**: call [`Array::read`], [`Array::program`], [`Array::erase`], [`Array::copyback`]; each takes effect at once.
+//! - **Modelled clocks**: submit each operation to [`timing::Timing`], ask [`timing::Timing::next_event_ns`] when to come back, and call
+//!   [`timing::Timing::advance`] then. An operation that it reports as done is carried out on the [`Array`] at that moment: operations
+//!   of one block are reported in the order in which they were submitted.
+//! - **A power cut**: [`timing::Timing::cut`] tells which operations were in an array: [`Array::cut_program`] and [`Array::cut_erase`] for
+//!   those, nothing for all others, then [`Array::power_up`].
+//! - **Restart**: [`Array::close`] at a regular end. Without it nothing that was answered is lost but counts of reads.
+#![forbid(unsafe_code)]
+
+mod array;
+mod check;
+mod contents;
+pub mod faults;
+mod geometry;
+mod operation;
+mod power;
+
+pub use array::{Array, ArrayStatistics};
+pub use check::Absurd;
+pub use contents::file::{FileError, RECORD_BYTES};
+pub use contents::head::{Head, Uuid};
+pub use faults::FaultParameters;
+pub use geometry::{BLOCKS_MAX, Cell, DIES_MAX, Geometry, PLANES_MAX, PageAddress, PageKind, PlaneSet};
+pub use operation::{CutOutcome, Misuse, ProgramPage, Read, Status};
