@@ -56,6 +56,11 @@ impl<C> MediaController<C> {
         self.pending.insert(pending).map(Ticket::from)
     }
 
+    /// What waits for a ticket.
+    pub fn waiting(&self, ticket: Ticket) -> Option<&Pending<C>> {
+        self.pending.get(u32::try_from(ticket).ok()?)
+    }
+
     /// What waited for a ticket.
     pub fn take(&mut self, ticket: Ticket) -> Option<Pending<C>> {
         self.pending.remove(u32::try_from(ticket).ok()?)

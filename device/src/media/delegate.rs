@@ -1,5 +1,5 @@
 //! A store whose banks an app serves, the FTL: each operation on a bank waits here until the run loop hands it to that app, and ends when
-//! the app has answered. Metadata and modules live in another store.
+//! the app has answered. Metadata and modules live in another store. The flash that the FTLs work on is here as well: one array a bank.
 //!
 //! Invariants:
 //! - Operations on one unit of a bank (what the FTL maps as one) never overlap: the later one waits here until the earlier one has ended,
@@ -14,6 +14,7 @@ use super::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
 use crate::slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use willow_flash_media::Array;
 
 /// What an operation ends with whose FTL has ended: the input/output error of the operating system.
 const EIO: i32 = 5;
@@ -38,6 +39,8 @@ pub enum Kind {
 pub struct Delegated {
     /// The handle of its bytes, and by which it is answered.
     pub peer: u32,
+    /// The operation of the store that it is.
+    pub ticket: Ticket,
     /// Which bank.
     pub bank: usize,
     /// What to do.
@@ -49,7 +52,6 @@ pub struct Delegated {
 }
 
 struct Operation {
-    ticket: Ticket,
     delegated: Delegated,
     /// Its place in the order; a flush has none.
     order: Option<u64>,
@@ -68,6 +70,10 @@ struct Flush {
 pub struct DelegatingStore {
     /// Metadata and modules.
     inner: Box<dyn Store>,
+    /// The name of the app that serves the banks.
+    ftl: String,
+    /// Each bank's flash.
+    flash: Vec<Array>,
     bank_bytes: u64,
     /// What the FTL maps as one.
     unit_bytes: u64,
@@ -85,10 +91,12 @@ impl DelegatingStore {
     ///
     /// # Panics
     /// Where a unit is no power of two.
-    pub fn new(inner: Box<dyn Store>, bank_bytes: u64, unit_bytes: u64) -> Self {
+    pub fn new(inner: Box<dyn Store>, (ftl, flash): (&str, Vec<Array>), bank_bytes: u64, unit_bytes: u64) -> Self {
         assert!(unit_bytes.is_power_of_two());
         DelegatingStore {
             inner,
+            ftl: ftl.to_owned(),
+            flash,
             bank_bytes,
             unit_bytes,
             operations: Slab::new(OPERATIONS_MAX),
@@ -98,6 +106,21 @@ impl DelegatingStore {
             completions: VecDeque::new(),
             waker: None,
         }
+    }
+
+    /// The name of the app that serves the banks.
+    pub fn ftl(&self) -> &str {
+        &self.ftl
+    }
+
+    /// A bank's flash.
+    pub fn flash(&mut self, bank: usize) -> Option<&mut Array> {
+        self.flash.get_mut(bank)
+    }
+
+    /// What a bank's FTL is to offer: bytes of the bank, bytes of a unit.
+    pub fn shape(&self) -> (u64, u64) {
+        (self.bank_bytes, self.unit_bytes)
     }
 
     fn wake(&self) {
@@ -129,8 +152,8 @@ impl DelegatingStore {
         if bytes == 0 && kind != Kind::Flush {
             return self.complete(ticket, Ok(buffer));
         }
-        let delegated = Delegated { peer: 0, bank, kind, address, bytes };
-        let operation = Operation { ticket, delegated, order: None, handed_out: false, buffer };
+        let delegated = Delegated { peer: 0, ticket, bank, kind, address, bytes };
+        let operation = Operation { delegated, order: None, handed_out: false, buffer };
         let Ok(peer) = self.operations.insert(operation) else {
             return self.complete(ticket, Err(StoreError::Busy));
         };
@@ -166,6 +189,14 @@ impl DelegatingStore {
         }
     }
 
+    /// Takes one back that the FTL could not be told of: it is the next again.
+    pub fn put_back(&mut self, peer: u32) {
+        if let Some(operation) = self.operations.get_mut(peer) {
+            operation.handed_out = false;
+            self.outbox.push_front(peer);
+        }
+    }
+
     /// What a write brings: `bytes` from `offset` of its range. `None` where the peer is not that of a write of this bank that the FTL has, or
     /// the range goes past its end.
     pub fn source(&self, bank: usize, peer: u32, offset: u64, bytes: usize) -> Option<&[u8]> {
@@ -198,7 +229,8 @@ impl DelegatingStore {
     }
 
     fn ended(&mut self, operation: Operation, result: Result<(), StoreError>) {
-        let Operation { ticket, delegated, order, mut buffer, .. } = operation;
+        let Operation { delegated, order, mut buffer, .. } = operation;
+        let ticket = delegated.ticket;
         if let Some(order) = order {
             self.order.finish(order);
             self.hand_out_ready();
@@ -292,6 +324,14 @@ impl Store for DelegatingStore {
             self.begin(ticket, (bank, Kind::Flush), (0, 0), Vec::new());
         }
         Ok(Progress::WouldBlock)
+    }
+
+    fn delegating(&mut self) -> Option<&mut DelegatingStore> {
+        Some(self)
+    }
+
+    fn has_news(&self) -> bool {
+        !self.outbox.is_empty() || !self.completions.is_empty()
     }
 
     fn completed(&mut self) -> Option<StoreCompletion> {

@@ -123,7 +123,7 @@ impl Core {
                     machine.bridge.transfers.get(*transfer).map_or(0, |t| t.reply_bytes as usize)
                 }
                 Origin::Spu(origin) => origin.reply.len(),
-                Origin::Event { .. } => 0,
+                Origin::Event { .. } | Origin::Bank { .. } => 0,
             };
             let count = rest.len().min(room);
             if let Some(mut into) = Machine::reply_range(&mut machine.bridge, activity, 0, count) {

@@ -30,6 +30,8 @@ pub(crate) enum Origin {
     Host { transfer: u32 },
     Spu(Box<SpuOrigin>),
     Event { watch: u32 },
+    /// SPU-OS: an operation on the bank, for the FTL; its peer.
+    Bank { peer: u32 },
 }
 
 /// The sender of an RPC that came from an SPU, and what goes with it.
@@ -72,7 +74,7 @@ impl Activity {
     pub fn is_held(&self, admission: Admission) -> bool {
         match (&self.origin, admission) {
             (_, Admission::Open) | (Origin::Event { .. }, _) => false,
-            (Origin::Host { .. }, _) => !self.started,
+            (Origin::Host { .. } | Origin::Bank { .. }, _) => !self.started,
             (Origin::Spu(_), Admission::Begun) => false,
             (Origin::Spu(origin), Admission::Own) => !self.started && origin.sender.app != self.app,
         }

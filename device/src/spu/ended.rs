@@ -11,6 +11,7 @@ use crate::media::store::{Progress, StoreCompletion, StoreError};
 impl Machine {
     /// Handles what has ended in the store, up to the next that the control service waits for: what goes on, and how it ended.
     pub fn store_ended(&mut self) -> Option<(Continuation, Result<(), StoreError>)> {
+        self.ask_ftls();
         loop {
             if let Some(then) = self.media.passed_fence() {
                 return Some((then, Ok(())));

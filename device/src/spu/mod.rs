@@ -7,6 +7,8 @@ pub(crate) mod continuation;
 pub mod counters;
 pub(crate) mod dma;
 pub(crate) mod ended;
+pub(crate) mod flash;
+pub(crate) mod ftl;
 pub(crate) mod group;
 pub(crate) mod handlers;
 #[cfg(feature = "testing")]

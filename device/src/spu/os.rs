@@ -228,7 +228,7 @@ impl Machine {
                 None => &[],
             },
             Origin::Spu(origin) => &origin.body,
-            Origin::Event { .. } => &[],
+            Origin::Event { .. } | Origin::Bank { .. } => &[],
         }
     }
 
@@ -294,7 +294,7 @@ impl Machine {
                 }
             }
             Origin::Spu(origin) => origin.reply.get_mut(begin..end).map(ReplySpan::Private),
-            Origin::Event { .. } => None,
+            Origin::Event { .. } | Origin::Bank { .. } => None,
         }
     }
 
@@ -404,6 +404,7 @@ impl Machine {
                 self.end_one(group, result, memory);
             }
             Origin::Event { watch } => self.watched(watch),
+            Origin::Bank { peer } => self.bank_answered(peer, outcome, result),
         }
     }
 

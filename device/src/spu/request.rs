@@ -26,7 +26,7 @@ impl Machine {
                 None => (u32::MAX, 0, 0),
             },
             Origin::Spu(origin) => (u32::from(origin.sender.spu), origin.body.len() as u32, origin.reply.len() as u32),
-            Origin::Event { .. } => (u32::MAX, 0, 0),
+            Origin::Event { .. } | Origin::Bank { .. } => (u32::MAX, 0, 0),
         };
         [activity.originating.0, source, arguments + payload, reply, activity.handler.into(), arguments]
     }

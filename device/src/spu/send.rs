@@ -52,7 +52,7 @@ impl Machine {
                 transfer.map_or(0, |transfer| share(transfer.payload_bytes, transfer.outstanding).into())
             }
             Origin::Spu(origin) => origin.body.len() as u64,
-            Origin::Event { .. } => 0,
+            Origin::Event { .. } | Origin::Bank { .. } => 0,
         };
         self.carry(|| Event::Deliver { token }, (from, to), arguments_bytes, payload_bytes);
     }

@@ -72,14 +72,18 @@ pub fn rust() -> String {
         "//! The imports of docs/abi.md as they are. {NOTE}\n//!\n\
          //! Who may call it: `sys`. In a module they are WebAssembly imports; natively they go to the [`Host`] that runs the handler.\n\n\
          /// The version of the interface.\npub const ABI_VERSION: u32 = {ABI_VERSION};\n\n\
-         #[cfg(target_arch = \"wasm32\")]\nmod linked {{\n    #[link(wasm_import_module = \"willow\")]\n    unsafe extern \"C\" {{\n"
+         #[cfg(target_arch = \"wasm32\")]\nmod linked {{\n"
     );
-    for import in IMPORTS {
-        let prefix = if import.local { "pub " } else { "pub safe " };
-        let _ = writeln!(text, "{}", rust_head(8, prefix, import, None, ";"));
+    for module in ["willow", "willow_flash"] {
+        let _ = writeln!(text, "    #[link(wasm_import_module = \"{module}\")]\n    unsafe extern \"C\" {{");
+        for import in IMPORTS.iter().filter(|import| import.section.module() == module) {
+            let prefix = if import.local { "pub " } else { "pub safe " };
+            let _ = writeln!(text, "{}", rust_head(8, prefix, import, None, ";"));
+        }
+        text.push_str("    }\n");
     }
     text.push_str(
-        "    }\n}\n#[cfg(target_arch = \"wasm32\")]\npub use linked::*;\n\n\
+        "}\n#[cfg(target_arch = \"wasm32\")]\npub use linked::*;\n\n\
          /// What carries out the imports natively. A local address is a pointer whose provenance was exposed.\n\
          #[cfg(not(target_arch = \"wasm32\"))]\n#[allow(clippy::too_many_arguments, clippy::missing_safety_doc)]\npub trait Host {\n",
     );
@@ -119,7 +123,8 @@ pub fn c() -> String {
          #ifdef __wasm__\n#define WILLOW_IMPORT(name) __attribute__((import_module(\"willow\"), import_name(#name)))\n\
          #else\n#define WILLOW_IMPORT(name)\n#endif\n\n"
     );
-    for import in IMPORTS {
+    // The flash port is for FTLs, which are written in Rust.
+    for import in IMPORTS.iter().filter(|import| import.section.module() == "willow") {
         let name = import.name;
         let result = import.result.map_or("void ", c_type);
         let parameters: Vec<String> =
@@ -155,6 +160,7 @@ pub const SECTIONS: &[(Section, &str)] = &[
     (Section::Messages, "messages"),
     (Section::NvMemory, "nv-memory"),
     (Section::Rest, "rest"),
+    (Section::Flash, "flash"),
 ];
 
 fn work(work: Work) -> &'static str {

@@ -60,6 +60,27 @@ mod linked {
         pub fn print(text: *const u8, bytes: u32);
         pub safe fn count(counter: u32, delta: i64);
     }
+    #[link(wasm_import_module = "willow_flash")]
+    unsafe extern "C" {
+        pub fn flash_geometry(to: *mut u8) -> i32;
+        pub fn flash_bad_blocks(die: u32, to: *mut u8, most: u32) -> i32;
+        pub fn flash_read(
+            die: u32,
+            block: u32,
+            page: u32,
+            offset: u32,
+            bytes: u32,
+            peer: u32,
+            to: u64,
+            spare: *mut u8,
+            spare_bytes: u32,
+            wait: u32,
+        ) -> i32;
+        pub fn flash_program(die: u32, pages: *const u8, count: u32, wait: u32) -> i32;
+        pub fn flash_erase(die: u32, blocks: *const u8, count: u32, wait: u32) -> i32;
+        pub safe fn flash_zero_peer(peer: u32, offset: u64, bytes: u32) -> i32;
+        pub safe fn flash_pause(wait: u32) -> i32;
+    }
 }
 #[cfg(target_arch = "wasm32")]
 pub use linked::*;
@@ -189,6 +210,54 @@ pub trait Host {
     unsafe fn print(&mut self, text: *const u8, bytes: u32);
     /// adds to the app's counter 0..=15, shown by `willow stat`
     fn count(&mut self, counter: u32, delta: i64);
+    /// writes 64 bytes: u32 channels, packages a channel, dies a package, planes a die, blocks a plane, pages a block, bytes a
+    /// page, spare bytes a page, cell (1: SLC, 2: MLC in pairs, 3: TLC in one shot, 4: MLC at distance 3), 1 where the spare
+    /// area can be reached, bytes of a unit that the FTL is to map as one; u32 zero; u64 bytes of the bank that it is to offer;
+    /// u64 zero
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn flash_geometry(&mut self, to: *mut u8) -> i32;
+    /// writes the numbers (u32) of the first `most` blocks of a die that are bad from the factory; returns how many there are
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn flash_bad_blocks(&mut self, die: u32, to: *mut u8, most: u32) -> i32;
+    /// reads `bytes` of a page from `offset` on: to local memory at `to` where `peer` is 0, else to the peer at offset `to`; and
+    /// the first `spare_bytes` of its spare area to `spare`
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn flash_read(
+        &mut self,
+        die: u32,
+        block: u32,
+        page: u32,
+        offset: u32,
+        bytes: u32,
+        peer: u32,
+        to: u64,
+        spare: *mut u8,
+        spare_bytes: u32,
+        wait: u32,
+    ) -> i32;
+    /// programs `count` pages of the same number on distinct planes of a die. `pages` are 32 bytes each: u32 block, u32 page, u64
+    /// pointer to its parts, u32 parts (at most 64), u32 spare bytes, u64 pointer to those. A part is 24 bytes: u32 kind, u32
+    /// bytes; then of kind 0 u64 pointer, u64 zero (local memory); 1: u32 peer, u32 zero, u64 offset; 2: u32 die, u32 block, u32
+    /// page, u32 offset (another page); 3: zeroes
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn flash_program(&mut self, die: u32, pages: *const u8, count: u32, wait: u32) -> i32;
+    /// erases `count` blocks (u32 each) of distinct planes of a die
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn flash_erase(&mut self, die: u32, blocks: *const u8, count: u32, wait: u32) -> i32;
+    /// makes part of a peer of a read zeroes
+    fn flash_zero_peer(&mut self, peer: u32, offset: u64, bytes: u32) -> i32;
+    /// makes way for others: `complete` comes behind what they have to do
+    fn flash_pause(&mut self, wait: u32) -> i32;
 }
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -326,6 +395,50 @@ mod hosted {
     #[inline]
     pub fn count(counter: u32, delta: i64) {
         with_host(|host| host.count(counter, delta));
+    }
+    #[inline]
+    pub unsafe fn flash_geometry(to: *mut u8) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_geometry(to) })
+    }
+    #[inline]
+    pub unsafe fn flash_bad_blocks(die: u32, to: *mut u8, most: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_bad_blocks(die, to, most) })
+    }
+    #[inline]
+    pub unsafe fn flash_read(
+        die: u32,
+        block: u32,
+        page: u32,
+        offset: u32,
+        bytes: u32,
+        peer: u32,
+        to: u64,
+        spare: *mut u8,
+        spare_bytes: u32,
+        wait: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_read(die, block, page, offset, bytes, peer, to, spare, spare_bytes, wait) })
+    }
+    #[inline]
+    pub unsafe fn flash_program(die: u32, pages: *const u8, count: u32, wait: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_program(die, pages, count, wait) })
+    }
+    #[inline]
+    pub unsafe fn flash_erase(die: u32, blocks: *const u8, count: u32, wait: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_erase(die, blocks, count, wait) })
+    }
+    #[inline]
+    pub fn flash_zero_peer(peer: u32, offset: u64, bytes: u32) -> i32 {
+        with_host(|host| host.flash_zero_peer(peer, offset, bytes))
+    }
+    #[inline]
+    pub fn flash_pause(wait: u32) -> i32 {
+        with_host(|host| host.flash_pause(wait))
     }
 }
 #[cfg(not(target_arch = "wasm32"))]

@@ -24,7 +24,7 @@ impl Served {
     fn new(seed: u64) -> Self {
         let inner = RamStore::new(2, 4096).expect("a store");
         Served {
-            store: DelegatingStore::new(Box::new(inner), BANK_BYTES, UNIT_BYTES),
+            store: DelegatingStore::new(Box::new(inner), ("plain", Vec::new()), BANK_BYTES, UNIT_BYTES),
             banks: vec![vec![0; BANK_BYTES as usize]; 2],
             taken: Vec::new(),
             random: Random::new(seed),

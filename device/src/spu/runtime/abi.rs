@@ -47,6 +47,22 @@ pub const ERROR_NOT_FOUND: i32 = -9;
 
 /// Handler number of events from SPU-OS.
 pub const EVENT_HANDLER: u8 = 0;
+/// Handler of an FTL: bring a range of the bank to the peer. Its arguments, and those of the three below: u32 peer, u32 zero, u64 address,
+/// u64 bytes. SPU-OS alone sends them.
+pub const NV_READ_HANDLER: u8 = 250;
+/// Handler of an FTL: make a range of the bank what the peer has.
+pub const NV_WRITE_HANDLER: u8 = 251;
+/// Handler of an FTL: make a range of the bank read as zeroes.
+pub const NV_ZERO_HANDLER: u8 = 252;
+/// Handler of an FTL: make durable what was answered before.
+pub const NV_FLUSH_HANDLER: u8 = 253;
+/// An FTL's answer: done.
+pub const NV_DONE: u32 = 0;
+/// An FTL's answer: the flash cannot be read, or written.
+pub const NV_FAILED: u32 = 1;
+/// An FTL's answer: there is no room, since too much of the flash has worn out.
+pub const NV_FULL: u32 = 2;
+
 /// Event: a namespace was made; u32 NSID follows.
 pub const EVENT_NAMESPACE_CREATED: u32 = 1;
 /// Event: a namespace is being deleted; u32 NSID follows.
@@ -66,3 +82,28 @@ pub const MESSAGE_BYTES_MAX: u32 = 65536;
 pub const PRINT_BYTES_MAX: u32 = 4096;
 /// Counters that an app has.
 pub const COUNTERS: usize = 16;
+
+/// How an operation of the flash port ended (in the low byte of its result): done. The other bits are how many bits the ECC corrected.
+pub const FLASH_DONE: i32 = 0;
+/// The page was not programmed since its block was erased: all ones.
+pub const FLASH_ERASED: i32 = 2;
+/// A page that was to be read cannot be.
+pub const FLASH_UNCORRECTABLE: i32 = 3;
+/// The program failed; the other bits: a bit for each page of the operation that is not there.
+pub const FLASH_PROGRAM_FAILED: i32 = 4;
+/// The erase failed; the other bits: a bit for each block of the operation that must not be used any more.
+pub const FLASH_ERASE_FAILED: i32 = 5;
+/// The page is in the die's latches until the last page of its word line comes.
+pub const FLASH_LATCHED: i32 = 6;
+/// The operation breaks a rule of the flash; nothing changed.
+pub const FLASH_MISUSE: i32 = 7;
+/// Where a part of a page comes from: the FTL's memory.
+pub const FLASH_FROM_LOCAL: u32 = 0;
+/// Where a part of a page comes from: a peer.
+pub const FLASH_FROM_PEER: u32 = 1;
+/// Where a part of a page comes from: another page.
+pub const FLASH_FROM_FLASH: u32 = 2;
+/// Where a part of a page comes from: zeroes.
+pub const FLASH_FROM_ZEROES: u32 = 3;
+/// Most parts that a page is gathered from.
+pub const FLASH_SEGMENTS_MAX: u32 = 64;

@@ -4,6 +4,7 @@
 
 use super::abi;
 use crate::spu::dma::{Dma, End};
+use crate::spu::flash::FlashRead;
 use crate::spu::meter::{ENTRY_WORK, Fault, STORE_WORK};
 use crate::spu::os::{Caller, LocalMemory, Machine};
 
@@ -179,5 +180,47 @@ impl<M: LocalMemory> Call<'_, M> {
     pub fn count(self, counter: u32, delta: i64) -> Result<(), Fault> {
         self.machine.count(self.caller, counter, delta);
         Ok(())
+    }
+
+    pub fn flash_geometry(self, to: u64) -> Result<i32, Fault> {
+        self.machine.flash_geometry(self.caller, self.memory, to)
+    }
+
+    pub fn flash_bad_blocks(self, die: u32, to: u64, most: u32) -> Result<i32, Fault> {
+        self.machine.flash_bad_blocks(self.caller, self.memory, die, (to, most))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the import's")]
+    pub fn flash_read(
+        self,
+        die: u32,
+        block: u32,
+        page: u32,
+        offset: u32,
+        bytes: u32,
+        peer: u32,
+        to: u64,
+        spare: u64,
+        spare_bytes: u32,
+        wait: u32,
+    ) -> Result<i32, Fault> {
+        let read = FlashRead { die, block, page, offset, bytes, peer, to, spare, spare_bytes, wait };
+        self.machine.flash_read(self.caller, self.memory, &read)
+    }
+
+    pub fn flash_program(self, die: u32, pages: u64, count: u32, wait: u32) -> Result<i32, Fault> {
+        self.machine.flash_program(self.caller, self.memory, (die, pages, count), wait)
+    }
+
+    pub fn flash_erase(self, die: u32, blocks: u64, count: u32, wait: u32) -> Result<i32, Fault> {
+        self.machine.flash_erase(self.caller, self.memory, (die, blocks, count), wait)
+    }
+
+    pub fn flash_zero_peer(self, peer: u32, offset: u64, bytes: u32) -> Result<i32, Fault> {
+        self.machine.flash_zero_peer(self.caller, peer, offset, bytes)
+    }
+
+    pub fn flash_pause(self, wait: u32) -> Result<i32, Fault> {
+        Ok(self.machine.flash_pause(self.caller, wait))
     }
 }

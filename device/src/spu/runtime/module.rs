@@ -119,16 +119,16 @@ fn check_import(
     (parameters, results): &(String, String),
     trusted: bool,
 ) -> Result<(), String> {
-    let known = table.iter().find(|import| module == "willow" && import.name == name);
+    let known = table.iter().find(|import| import.section.module() == module && import.name == name);
     let Some(import) = known else { return Err(format!("it imports {module}.{name}, which SPU-OS does not offer")) };
     let (needs, gives) = (import.parameter_letters(), import.result_letters());
     if (parameters, results) != (&needs, &gives) {
         return Err(format!(
-            "it imports willow.{name} as ({parameters})->({results}), its signature is ({needs})->({gives})"
+            "it imports {module}.{name} as ({parameters})->({results}), its signature is ({needs})->({gives})"
         ));
     }
     if import.who == Who::Trusted && !trusted {
-        return Err(format!("it imports willow.{name}, which is for apps that the host's kernel installs"));
+        return Err(format!("it imports {module}.{name}, which is for apps that the host's kernel installs"));
     }
     Ok(())
 }

@@ -77,7 +77,7 @@ pub enum Work {
 /// An import.
 #[derive(Debug)]
 pub struct Import {
-    /// The name, in module `willow`.
+    /// The name, in the module of its section.
     pub name: &'static str,
     /// Names and types of its parameters.
     pub parameters: &'static [(&'static str, Kind)],
@@ -112,6 +112,18 @@ pub enum Section {
     NvMemory,
     /// All else.
     Rest,
+    /// The flash port.
+    Flash,
+}
+
+impl Section {
+    /// The import module that its imports are in.
+    pub const fn module(self) -> &'static str {
+        match self {
+            Section::Flash => "willow_flash",
+            Section::Requests | Section::Messages | Section::NvMemory | Section::Rest => "willow",
+        }
+    }
 }
 
 impl Import {
@@ -233,6 +245,42 @@ macro_rules! imports {
             /// adds to the app's counter 0..=15, shown by `willow stat`
             [] fn count(counter: u32, delta: i64);
             { Rest, since 1, Any, Started, Call, errors [] }
+
+            /// writes 64 bytes: u32 channels, packages a channel, dies a package, planes a die, blocks a plane, pages a block, bytes a
+            /// page, spare bytes a page, cell (1: SLC, 2: MLC in pairs, 3: TLC in one shot, 4: MLC at distance 3), 1 where the spare
+            /// area can be reached, bytes of a unit that the FTL is to map as one; u32 zero; u64 bytes of the bank that it is to offer;
+            /// u64 zero
+            [unsafe] fn flash_geometry(to: written) -> i32;
+            { Flash, since 1, Trusted, Started, Call, errors [PERMISSION, NOT_FOUND] }
+
+            /// writes the numbers (u32) of the first `most` blocks of a die that are bad from the factory; returns how many there are
+            [unsafe] fn flash_bad_blocks(die: u32, to: written, most: u32) -> i32;
+            { Flash, since 1, Trusted, Started, Store, errors [PERMISSION, NOT_FOUND, RANGE] }
+
+            /// reads `bytes` of a page from `offset` on: to local memory at `to` where `peer` is 0, else to the peer at offset `to`; and
+            /// the first `spare_bytes` of its spare area to `spare`
+            [unsafe] fn flash_read(die: u32, block: u32, page: u32, offset: u32, bytes: u32, peer: u32, to: address, spare: written,
+                spare_bytes: u32, wait: u32) -> i32;
+            { Flash, since 1, Trusted, Started, Segments, errors [PERMISSION, RANGE, MEDIA, ENDED, REFUSED] }
+
+            /// programs `count` pages of the same number on distinct planes of a die. `pages` are 32 bytes each: u32 block, u32 page, u64
+            /// pointer to its parts, u32 parts (at most 64), u32 spare bytes, u64 pointer to those. A part is 24 bytes: u32 kind, u32
+            /// bytes; then of kind 0 u64 pointer, u64 zero (local memory); 1: u32 peer, u32 zero, u64 offset; 2: u32 die, u32 block, u32
+            /// page, u32 offset (another page); 3: zeroes
+            [unsafe] fn flash_program(die: u32, pages: read, count: u32, wait: u32) -> i32;
+            { Flash, since 1, Trusted, Started, Segments, errors [ARGUMENT, PERMISSION, RANGE, MEDIA, ENDED, REFUSED] }
+
+            /// erases `count` blocks (u32 each) of distinct planes of a die
+            [unsafe] fn flash_erase(die: u32, blocks: read, count: u32, wait: u32) -> i32;
+            { Flash, since 1, Trusted, Started, Store, errors [ARGUMENT, PERMISSION, MEDIA, REFUSED] }
+
+            /// makes part of a peer of a read zeroes
+            [] fn flash_zero_peer(peer: u32, offset: u64, bytes: u32) -> i32;
+            { Flash, since 1, Trusted, Started, Bytes, errors [PERMISSION, ENDED] }
+
+            /// makes way for others: `complete` comes behind what they have to do
+            [] fn flash_pause(wait: u32) -> i32;
+            { Flash, since 1, Trusted, Started, Call, errors [PERMISSION, REFUSED] }
         }
     };
 }
@@ -288,7 +336,7 @@ macro_rules! entries {
 }
 imports!(entries);
 
-/// The import of a name in module `willow`.
-pub fn find(name: &str) -> Option<&'static Import> {
-    IMPORTS.iter().find(|import| import.name == name)
+/// The import of a name in an import module.
+pub fn find(module: &str, name: &str) -> Option<&'static Import> {
+    IMPORTS.iter().find(|import| import.section.module() == module && import.name == name)
 }

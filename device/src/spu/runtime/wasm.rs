@@ -7,7 +7,7 @@
 use super::calls::Call;
 use super::limits::MemoryLimits;
 use super::module::{self, Manifest, ModuleLimits};
-use super::table::{When, Work, imports};
+use super::table::{Section, When, Work, imports};
 use crate::model::parameters::OperatorCosts;
 use crate::spu::meter::{Fault, IMPORT_WORK};
 use crate::spu::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer, planted};
@@ -366,7 +366,7 @@ macro_rules! link_all {
             let mut linker = Linker::new(engine);
             $(
                 linker.func_wrap(
-                    "willow",
+                    Section::$section.module(),
                     stringify!($name),
                     |guest: GuestCaller<'_, Guest>, $($parameter: sandboxed!($kind)),*| -> wasmtime::Result<sandboxed!($($result)?)> {
                         with(guest, (When::$when, Work::$work), |call| call.$name($(argument!($kind, $parameter)),*))

@@ -313,4 +313,39 @@ impl Host for SpuHost {
         let counter = self.counters.get_mut(counter as usize).expect("counters are 0 to 15");
         *counter = counter.wrapping_add(delta);
     }
+
+    // The app under test serves no banks: the flash port is not for it.
+    unsafe fn flash_geometry(&mut self, _: *mut u8) -> i32 {
+        code(Error::Permission)
+    }
+    unsafe fn flash_bad_blocks(&mut self, _: u32, _: *mut u8, _: u32) -> i32 {
+        code(Error::Permission)
+    }
+    unsafe fn flash_read(
+        &mut self,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: u64,
+        _: *mut u8,
+        _: u32,
+        _: u32,
+    ) -> i32 {
+        code(Error::Permission)
+    }
+    unsafe fn flash_program(&mut self, _: u32, _: *const u8, _: u32, _: u32) -> i32 {
+        code(Error::Permission)
+    }
+    unsafe fn flash_erase(&mut self, _: u32, _: *const u8, _: u32, _: u32) -> i32 {
+        code(Error::Permission)
+    }
+    fn flash_zero_peer(&mut self, _: u32, _: u64, _: u32) -> i32 {
+        code(Error::Permission)
+    }
+    fn flash_pause(&mut self, _: u32) -> i32 {
+        code(Error::Permission)
+    }
 }
