@@ -316,10 +316,10 @@ impl Host for SpuHost {
 
     // The app under test serves no banks: the flash port is not for it.
     unsafe fn flash_geometry(&mut self, _: *mut u8) -> i32 {
-        code(Error::Permission)
+        Error::Permission.code()
     }
     unsafe fn flash_bad_blocks(&mut self, _: u32, _: *mut u8, _: u32) -> i32 {
-        code(Error::Permission)
+        Error::Permission.code()
     }
     unsafe fn flash_read(
         &mut self,
@@ -334,18 +334,18 @@ impl Host for SpuHost {
         _: u32,
         _: u32,
     ) -> i32 {
-        code(Error::Permission)
+        Error::Permission.code()
     }
     unsafe fn flash_program(&mut self, _: u32, _: *const u8, _: u32, _: u32) -> i32 {
-        code(Error::Permission)
+        Error::Permission.code()
     }
     unsafe fn flash_erase(&mut self, _: u32, _: *const u8, _: u32, _: u32) -> i32 {
-        code(Error::Permission)
+        Error::Permission.code()
     }
     fn flash_zero_peer(&mut self, _: u32, _: u64, _: u32) -> i32 {
-        code(Error::Permission)
+        Error::Permission.code()
     }
     fn flash_pause(&mut self, _: u32) -> i32 {
-        code(Error::Permission)
+        Error::Permission.code()
     }
 }
