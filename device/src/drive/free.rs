@@ -5,6 +5,7 @@
 
 use super::EVENTS_A_RUN_MAX;
 use crate::bridge::accounts::{DMA_BYTES_A_COST, RUN_COST};
+use crate::interconnect::Key;
 use crate::interconnect::event::{Completion, Event};
 use crate::service::core::Core;
 use crate::spu::handlers::{Drive, Run};
@@ -97,7 +98,7 @@ impl Free {
 
     /// A call of its own: in the loop it would be in the way of what is done more often.
     #[inline(never)]
-    fn deliver(&mut self, machine: &mut Machine, token: u32) {
+    fn deliver(&mut self, machine: &mut Machine, token: Key) {
         machine.deliver(self, token);
     }
 

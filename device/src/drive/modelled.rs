@@ -6,6 +6,7 @@
 //! depends on what hosts hand in and when, and on nothing that the machine does.
 
 use super::EVENTS_A_RUN_MAX;
+use crate::interconnect::Key;
 use crate::interconnect::event::{Completion, Due, Event, Wait};
 use crate::interconnect::fair::FairQueue;
 use crate::model::timing::Work;
@@ -82,7 +83,7 @@ impl Machine {
 /// What an event brings.
 enum Next {
     /// This activity begins.
-    Start(u32),
+    Start(Key),
     /// A handler goes on after this wait.
     Go(Wait),
     /// What the event at this place says.
@@ -212,7 +213,7 @@ impl Modelled {
                 Some(Event::Complete(Completion { of, memory: None })) => Some((of.spu, of.account, Next::Go(*of))),
                 Some(Event::Complete(Completion { of, .. })) => Some((of.spu, of.account, Next::Aside(place))),
                 Some(&Event::Deliver { token }) => {
-                    let activity = machine.activities.get(token).filter(|activity| activity.app != CONTROL_APP);
+                    let activity = machine.activity_at(token).filter(|activity| activity.app != CONTROL_APP);
                     activity.map(|activity| (activity.spu, activity.account, Next::Start(token)))
                 }
                 _ => None,

@@ -4,9 +4,9 @@
 //! order in which accounts ([`crate::bridge::accounts`]) are to be served, an account's own in the order in which they came; after the first events, nothing is
 //! allocated: words are put in order ([`super::wheel`]), the events lie still in a table until they are due.
 
-use super::Transfer;
 use super::fair::FairQueue;
 use super::wheel::Wheel;
+use super::{Key, Transfer};
 use crate::hre::HreId;
 use crate::request::{AppNumber, RpcOutcome, Upcall};
 
@@ -16,19 +16,19 @@ pub(crate) enum Event {
     /// A request has arrived at its SPU.
     Deliver {
         /// Activity.
-        token: u32,
+        token: Key,
     },
     /// Something that a handler waited for has happened.
     Complete(Completion),
     /// An RPC's answer has arrived at its host.
     Response { transfer: u32, outcome: RpcOutcome, result: u32 },
     /// An RPC's answer has arrived at the SPU that asked.
-    End { group: u32, result: i64, memory: Option<Box<(u64, Vec<u8>)>> },
+    End { group: Key, result: i64, memory: Option<Box<(u64, Vec<u8>)>> },
     /// An RPC from an SPU has arrived at its host.
     Upcall(Box<PostedUpcall>),
     /// A part of a message that a handler puts together has been read from NV memory.
     MessagePart {
-        handle: u32,
+        handle: Key,
         /// The user's app that has one of its places for it.
         users: Option<AppNumber>,
     },
@@ -70,7 +70,7 @@ pub(crate) struct Wait {
 pub(crate) struct PostedUpcall {
     pub hre: HreId,
     pub upcall: Upcall,
-    pub group: u32,
+    pub group: Key,
 }
 
 /// A DMA and the event that follows it.
@@ -279,9 +279,13 @@ mod tests {
     use crate::media::fault::Random;
     use std::collections::BTreeMap;
 
+    fn deliver(key: u32) -> Event {
+        Event::Deliver { token: Key { spu: 0, key } }
+    }
+
     fn token(event: Event) -> u32 {
         match event {
-            Event::Deliver { token } => token,
+            Event::Deliver { token } => token.key,
             _ => unreachable!("only these were scheduled"),
         }
     }
@@ -296,7 +300,7 @@ mod tests {
                 number += 1;
                 let at_ns = now_ns + random.below(50);
                 let tick = random.below(4) == 0;
-                let place = queue.hold(|| Event::Deliver { token: number });
+                let place = queue.hold(|| deliver(number));
                 match tick {
                     true => queue.schedule_tick(at_ns, place),
                     false => queue.schedule(at_ns, place),
@@ -331,10 +335,10 @@ mod tests {
     #[test]
     fn timed_events_that_are_due_go_before_those_that_are_ready() {
         let mut queue = EventQueue::default();
-        queue.push_at(10, Event::Deliver { token: 1 });
-        queue.push(0, Event::Deliver { token: 2 });
+        queue.push_at(10, deliver(1));
+        queue.push(0, deliver(2));
         assert_eq!(queue.pop(9).map(token), Some(2));
-        queue.push(0, Event::Deliver { token: 3 });
+        queue.push(0, deliver(3));
         assert_eq!(queue.due(9, 20), Some((9, Due::Ready)), "what is ready goes before what is to come");
         assert_eq!(queue.pop(10).map(token), Some(1));
         assert!(queue.has_ready());

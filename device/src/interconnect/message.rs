@@ -3,6 +3,13 @@
 /// Bytes of a message's header on the wire: RPC id, source, originating HRE, length.
 pub const HEADER_BYTES: u64 = 16;
 
+/// Names an entry of one of an SPU's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub spu: u16,
+    pub key: u32,
+}
+
 /// One end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {

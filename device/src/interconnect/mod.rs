@@ -10,4 +10,5 @@ mod message;
 mod wheel;
 
 pub use agenda::Agenda;
+pub(crate) use message::Key;
 pub use message::{DmaKind, Endpoint, HEADER_BYTES, Message, Transfer};

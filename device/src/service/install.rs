@@ -13,6 +13,7 @@ use super::transaction::{Asker, Transaction, Work};
 use super::versions::Version;
 use super::{DRAIN_NS_MAX, START_NS_MAX};
 use crate::hre::HreId;
+use crate::interconnect::Key;
 use crate::media::store::StoreError;
 use crate::request::AppNumber;
 use crate::service::control::ControlStatus;
@@ -61,7 +62,7 @@ fn refused(status: ControlStatus, text: impl Into<String>) -> Refusal {
 
 impl Core {
     /// Begins to install a module.
-    pub(super) fn install(&mut self, token: u32, hre: HreId, module: Vec<u8>) {
+    pub(super) fn install(&mut self, token: Key, hre: HreId, module: Vec<u8>) {
         let owner = self.machine.protection.user(hre);
         let of_owner = |transaction: &Transaction| match &transaction.work {
             Work::Install(install) => install.owner == owner,

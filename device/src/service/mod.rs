@@ -25,14 +25,13 @@ pub(crate) mod versions;
 
 use self::core::{Core, JobDone};
 use crate::hre::HreId;
-use crate::media::controller::Pending;
 use crate::media::store::{Progress, StoreError};
 use crate::namespace::CommandSet;
 use crate::request::AppNumber;
 use crate::service::control::ControlStatus;
 use crate::service::metadata::Metadata;
 use crate::service::statistics::{AppStatistics, Statistics};
-use crate::spu::continuation::Continuation;
+use crate::spu::continuation::{Continuation, Pending};
 use crate::spu::wasm::CompiledModule;
 use commit::Commits;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -157,13 +156,12 @@ impl Core {
         let machine = &*self.machine;
         let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
             let app = app.as_ref()?;
-            let instances = self.machine.instances.get(number).into_iter().flatten().flatten();
             let regions = machine.regions.all().iter().filter(|region| region.app == app.name);
             Some(AppStatistics {
                 number: number as u16,
                 name: app.name.clone(),
                 counters: app.counters,
-                memory_bytes: instances.map(|instance| instance.memory_bytes()).sum(),
+                memory_bytes: machine.memory_bytes(number).sum(),
                 nv_bytes: regions.map(|region| region.bank_bytes).sum::<u64>() * machine.spus.len() as u64,
                 messages: app.messages,
                 waits: machine.waits.of(number as u16),
@@ -176,7 +174,7 @@ impl Core {
         let (used_bytes, capacity_bytes) = self.capacity();
         Statistics {
             now_ns: machine.now_ns,
-            spus: machine.spus.clone(),
+            spus: machine.spu_counters(),
             apps,
             accounts: machine.bridge.accounts.statistics(),
             protection: machine.protection_counters(),

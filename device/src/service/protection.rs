@@ -9,6 +9,7 @@ use super::transaction::{Asker, Work};
 use super::{Answer, refuse};
 use crate::config::WEIGHT_MAX;
 use crate::hre::HreId;
+use crate::interconnect::Key;
 use crate::namespace::CommandSet;
 use crate::service::control::{self, AttachRequest, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
 use crate::spu::continuation::Continuation;
@@ -69,7 +70,7 @@ impl Core {
     pub fn permit(&mut self, process: u32, spu: u16, (start, bytes): (u64, u64), write: bool) {
         let rights = if write { Rights::READ_WRITE } else { Rights::READ };
         let extent = Extent { start, end: start.saturating_add(bytes), rights };
-        self.machine.protection.grant(process, spu, extent);
+        self.machine.grant(process, spu, extent);
     }
 
     /// Says whose a process is that has endpoints: its user, and what tells it from others on its host. For transports that
@@ -93,7 +94,7 @@ impl Core {
     }
 
     /// Requests of protection; `None` where the handler is none of them.
-    pub(super) fn protection_request(&mut self, token: u32, hre: HreId, handler: u8, body: &[u8]) -> Option<()> {
+    pub(super) fn protection_request(&mut self, token: Key, hre: HreId, handler: u8, body: &[u8]) -> Option<()> {
         let answer = match handler {
             control::GRANT => self.grant(body),
             control::REVOKE => match self.revoke(body) {
@@ -140,17 +141,14 @@ impl Core {
             control::LIST_WEIGHTS => serde_json::to_vec(&machine.bridge.accounts.weights()),
             control::LIST_ATTACHMENTS => serde_json::to_vec(&*self.attachments),
             _ => {
-                let process = in_ids(word(arguments, 4).unwrap_or(0));
-                let tables = machine.protection.tables.iter().enumerate();
-                let info = |spu: usize, extent: &Extent| PermissionInfo {
-                    spu: spu as u16,
+                let process = word(arguments, 4).unwrap_or(0);
+                let info = |(spu, extent): (u16, Extent)| PermissionInfo {
+                    spu,
                     start: extent.start,
                     bytes: extent.end - extent.start,
                     rights: extent.rights.bits(),
                 };
-                let of = tables.flat_map(|(spu, table)| {
-                    table.extents(process).iter().map(|extent| info(spu, extent)).collect::<Vec<_>>()
-                });
+                let of = machine.extents_of(process).map(info);
                 serde_json::to_vec(&of.collect::<Vec<_>>())
             }
         };
@@ -158,7 +156,7 @@ impl Core {
     }
 
     /// Answers when all operations of the store that are under way now have ended.
-    fn answer_behind_fence(&mut self, token: u32, hre: HreId) {
+    fn answer_behind_fence(&mut self, token: Key, hre: HreId) {
         if self.machine.media.in_flight() == 0 {
             return self.answer(token, hre, Ok(0));
         }
@@ -192,7 +190,7 @@ impl Core {
             return refuse(ControlStatus::NotFound, format!("there is no process {}", request.process));
         }
         for (spu, extent) in &request.extents {
-            machine.protection.grant(request.process, *spu, *extent);
+            machine.grant(request.process, *spu, *extent);
         }
         Ok(request.extents.len() as u32)
     }
@@ -202,11 +200,11 @@ impl Core {
         let request = self.extents(body)?;
         let machine = &mut *self.machine;
         if request.extents.is_empty() {
-            machine.protection.revoke_all(request.process);
+            machine.revoke_all(request.process);
             machine.fail_parked(request.process, None);
         }
         for (spu, extent) in &request.extents {
-            machine.protection.revoke(request.process, *spu, *extent);
+            machine.revoke(request.process, *spu, *extent);
             machine.fail_parked(request.process, Some((*spu, *extent)));
         }
         Ok(0)
@@ -227,7 +225,7 @@ impl Core {
     }
 
     /// A user's weight, which lasts.
-    fn set_weight(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
+    fn set_weight(&mut self, token: Key, hre: HreId, body: &[u8]) -> Option<()> {
         match (word(body, 0), word(body, 4).and_then(|weight| u16::try_from(weight).ok())) {
             (Some(user), Some(weight @ 0..=WEIGHT_MAX)) => {
                 let weight = (weight > 0).then_some(weight);
@@ -289,7 +287,7 @@ impl Core {
         Ok(0)
     }
 
-    fn change_intercalls(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
+    fn change_intercalls(&mut self, token: Key, hre: HreId, body: &[u8]) -> Option<()> {
         match serde_json::from_slice::<IntercallChange>(body) {
             Ok(change) => {
                 self.transact(Asker::Request { token, hre }, Change::Intercalls(change), Work::Change);
@@ -303,7 +301,7 @@ impl Core {
     }
 
     /// Which hosts a namespace is attached to, which lasts.
-    fn attach(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
+    fn attach(&mut self, token: Key, hre: HreId, body: &[u8]) -> Option<()> {
         match serde_json::from_slice::<AttachRequest>(body) {
             Ok(request) => {
                 self.transact(Asker::Request { token, hre }, Change::Attach(request), Work::Change);
@@ -326,7 +324,7 @@ impl Core {
         let extent = Extent { start: base, end: base + bank_bytes, rights: Rights::READ_WRITE };
         for spu in 0..machine.config.spus {
             for process in &processes {
-                machine.protection.revoke(*process, spu, extent);
+                machine.revoke(*process, spu, extent);
                 machine.fail_parked(*process, Some((spu, extent)));
             }
         }

@@ -6,23 +6,23 @@ use super::protection::is_for_users;
 use super::transaction::{Asker, Work};
 use super::{Answer, ERROR_TEXTS_MAX, refuse, serving_app};
 use crate::hre::HreId;
+use crate::interconnect::Key;
 use crate::request::RpcOutcome;
 use crate::service::control::{self, AppInfo, ControlStatus, NamespaceRequest};
-use crate::spu::os::{Machine, Origin};
 use crate::spu::protection::{is_seen, user_app_name};
 
 /// Requests to the control service.
 impl Core {
     /// Carries out a control request, as far as it can be now.
-    pub(crate) fn handle_control(&mut self, token: u32) {
+    pub(crate) fn handle_control(&mut self, token: Key) {
         self.begin_control(token);
         self.proceed_ready();
     }
 
-    fn begin_control(&mut self, token: u32) {
+    fn begin_control(&mut self, token: Key) {
         let (hre, handler, arguments, payload) = {
             let machine = &*self.machine;
-            let Some(activity) = machine.activities.get(token) else { return };
+            let Some(activity) = machine.activity_at(token) else { return };
             let arguments = activity.arguments.as_slice().to_vec();
             let mut body = vec![0; machine.body_bytes(activity) as usize];
             if machine.copy_body(token, 0, &mut body).is_none() {
@@ -31,7 +31,7 @@ impl Core {
             let payload = body.split_off(arguments.len().min(body.len()));
             (activity.originating, activity.handler, arguments, payload)
         };
-        if let Some(activity) = self.machine.activities.get_mut(token) {
+        if let Some(activity) = self.machine.activity_at_mut(token) {
             activity.started = true;
         }
         let user = self.machine.protection.user(hre);
@@ -98,7 +98,7 @@ impl Core {
         self.answer(token, hre, answer);
     }
 
-    pub(super) fn answer(&mut self, token: u32, hre: HreId, answer: Answer) {
+    pub(super) fn answer(&mut self, token: Key, hre: HreId, answer: Answer) {
         let (status, result) = match answer {
             Ok(result) => (ControlStatus::Success, result),
             Err((status, text)) => {
@@ -113,27 +113,14 @@ impl Core {
     }
 
     /// Writes a reply from the offset in the arguments on; the result is its whole length.
-    pub(super) fn reply(&mut self, token: u32, arguments: &[u8], whole: &[u8]) -> Answer {
+    pub(super) fn reply(&mut self, token: Key, arguments: &[u8], whole: &[u8]) -> Answer {
         let offset = arguments.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
         let rest = whole.get(offset..).unwrap_or_default();
-        let machine = &mut *self.machine;
-        if let Some(activity) = machine.activities.get_mut(token) {
-            let room = match &activity.origin {
-                Origin::Host { transfer } => {
-                    machine.bridge.transfers.get(*transfer).map_or(0, |t| t.reply_bytes as usize)
-                }
-                Origin::Spu(origin) => origin.reply.len(),
-                Origin::Event { .. } | Origin::Bank { .. } => 0,
-            };
-            let count = rest.len().min(room);
-            if let Some(mut into) = Machine::reply_range(&mut machine.bridge, activity, 0, count) {
-                into.copy_from(&rest[..count]);
-            }
-        }
+        self.machine.write_reply(token, rest);
         Ok(whole.len() as u32)
     }
 
-    fn log(&mut self, token: u32, user: Option<u32>, arguments: &[u8]) -> Answer {
+    fn log(&mut self, token: Key, user: Option<u32>, arguments: &[u8]) -> Answer {
         let name = arguments.get(4..).unwrap_or_default();
         // Transports with arguments of a fixed length (opcode 82h) pad them with zeroes, which no name has.
         let name = &name[..name.iter().position(|byte| *byte == 0).unwrap_or(name.len())];
@@ -161,13 +148,12 @@ impl Core {
         let machine = &*self.machine;
         let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
             let app = app.as_ref().filter(|app| is_seen(app, user))?;
-            let first = self.machine.instances.get(number).and_then(|spus| spus.first()).and_then(Option::as_ref);
             Some(AppInfo {
                 number: number as u16,
                 name: app.name.clone(),
                 version: app.version.clone(),
                 module_bytes: app.module_bytes,
-                memory_bytes: first.map_or(0, |instance| instance.memory_bytes()),
+                memory_bytes: machine.memory_bytes(number).next().unwrap_or(0),
                 handlers: app.handlers.clone(),
                 state: match &app.ended {
                     None => "running".to_owned(),
@@ -179,7 +165,7 @@ impl Core {
         apps.collect()
     }
 
-    fn remove(&mut self, token: u32, hre: HreId, name: &[u8]) {
+    fn remove(&mut self, token: Key, hre: HreId, name: &[u8]) {
         let user = self.machine.protection.user(hre);
         let name = String::from_utf8_lossy(name).into_owned();
         // A user's own, never another's or the kernel's.
@@ -196,7 +182,7 @@ impl Core {
         self.begin_removal(Asker::Request { token, hre }, number, name);
     }
 
-    fn create_namespace(&mut self, token: u32, hre: HreId, body: &[u8]) {
+    fn create_namespace(&mut self, token: Key, hre: HreId, body: &[u8]) {
         match serde_json::from_slice::<NamespaceRequest>(body) {
             Ok(request) => {
                 self.transact(Asker::Request { token, hre }, Change::MakeNamespace(request), Work::Change);
@@ -208,7 +194,7 @@ impl Core {
         }
     }
 
-    fn delete_namespace(&mut self, token: u32, hre: HreId, body: &[u8]) {
+    fn delete_namespace(&mut self, token: Key, hre: HreId, body: &[u8]) {
         let nsid = body.try_into().map(u32::from_le_bytes).unwrap_or(0);
         let found = self.namespaces().iter().find(|namespace| namespace.nsid == nsid).map(|namespace| namespace.csi);
         match found {

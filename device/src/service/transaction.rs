@@ -12,6 +12,7 @@ use super::erase::Erasure;
 use super::install::Install;
 use super::{DRAIN_NS_MAX, Shutdown};
 use crate::hre::HreId;
+use crate::interconnect::Key;
 use crate::media::store::StoreError;
 use crate::namespace::CommandSet;
 use crate::request::{AppNumber, RpcOutcome};
@@ -28,9 +29,9 @@ pub const REGION_CALLS_PER_APP_MAX: u32 = 128;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asker {
     /// A control request.
-    Request { token: u32, hre: HreId },
+    Request { token: Key, hre: HreId },
     /// An import of an app: the group of its wait.
-    Import { group: u32, app: AppNumber },
+    Import { group: Key, app: AppNumber },
     /// Nobody: the service itself began it.
     Service,
 }
@@ -326,9 +327,9 @@ impl Core {
         if machine.apps[number as usize].as_ref().is_none_or(|app| app.ended.is_some()) {
             return false;
         }
-        let mut tokens = machine.activities.keys().into_iter();
+        let mut tokens = machine.activity_keys().into_iter();
         let is_begun = |activity: &Activity| activity.app == number && machine.is_begun(activity);
-        tokens.any(|token| machine.activities.get(token).is_some_and(is_begun))
+        tokens.any(|token| machine.activity_at(token).is_some_and(is_begun))
     }
 
     /// An app takes no new requests of hosts from now on; they wait.
@@ -356,7 +357,7 @@ impl Core {
                     machine.apps[number as usize] = None;
                 }
                 tracing::info!("app {name} is removed");
-                self.machine.instances[number as usize].clear();
+                self.machine.drop_instances(number);
                 self.programs[number as usize] = None;
                 if let Made::GivenUp(ranges) = made {
                     for range in ranges {

@@ -37,7 +37,7 @@ pub(crate) enum Program {
 }
 
 /// Instances of an app, by SPU.
-type Instances = Vec<Option<Box<dyn Instance>>>;
+type Instances = Vec<Box<dyn Instance>>;
 
 /// A version of an app that has no place: ready to get one, or what was there before.
 pub(crate) struct Version {
@@ -90,7 +90,7 @@ impl Core {
                 Err(why) => {
                     tracing::error!("app {} does not come up: {why}", app.name);
                     let machine = &mut *self.machine;
-                    let mut state = AppState::new(&app.name, "?", vec![], 0, 0, machine.config.spus);
+                    let mut state = AppState::new(&app.name, "?", vec![], 0, 0);
                     (state.ended, state.failed, state.owner) = (Some(why), true, app.owner);
                     machine.apps[app.number as usize] = Some(state);
                 }
@@ -172,13 +172,13 @@ impl Core {
         let program = Program::Wasm(self.runtime.prepare(&compiled)?);
         let CompiledModule { manifest, bytes, .. } = compiled;
         debug_assert_eq!(name, installed_name(&manifest, owner));
-        let mut state = AppState::new(&name, &manifest.version, manifest.handlers, bytes.len() as u64, 0, self.spus());
+        let mut state = AppState::new(&name, &manifest.version, manifest.handlers, bytes.len() as u64, 0);
         (state.owner, state.calls) = (owner, manifest.calls);
         self.make_ready(program, state)
     }
 
     fn make_native(&mut self, native: &'static dyn NativeApp, manifest: Manifest) -> Result<Version, String> {
-        let mut state = AppState::new(&manifest.name, &manifest.version, manifest.handlers, 0, 0, self.spus());
+        let mut state = AppState::new(&manifest.name, &manifest.version, manifest.handlers, 0, 0);
         state.calls = manifest.calls;
         self.make_ready(Program::Native(native), state)
     }
@@ -206,7 +206,7 @@ impl Core {
             // What it printed was within its own budget.
             self.machine.meter.take();
             match instance {
-                Ok(instance) => instances.push(Some(instance)),
+                Ok(instance) => instances.push(instance),
                 Err(why) => made = Err(why),
             }
         }
@@ -240,14 +240,12 @@ impl Core {
             }
             state.admission = admission;
             for (spu, instance) in instances.iter_mut().enumerate() {
-                if let Some(instance) = instance {
-                    instance.enter(Caller { app: number, spu: spu as u16, incarnation: state.incarnation });
-                }
+                instance.enter(Caller { app: number, spu: spu as u16, incarnation: state.incarnation });
             }
             machine.apps[number as usize] = Some(state);
             old
         };
-        self.machine.instances[number as usize] = instances;
+        self.machine.place_instances(number, instances);
         let program = std::mem::replace(&mut self.programs[number as usize], program);
         old.map(|state| Version { state, program, instances: Vec::new() })
     }

@@ -1,6 +1,7 @@
 //! Activities: requests at an SPU, from where they come in until they are answered, and who calls imports on their behalf.
 
 use crate::hre::HreId;
+use crate::interconnect::Key;
 use crate::request::{AppNumber, Arguments};
 
 /// Who calls an import: an app on an SPU, in one incarnation. Made by the runtime, never by the guest.
@@ -9,6 +10,14 @@ pub(crate) struct Caller {
     pub app: AppNumber,
     pub spu: u16,
     pub incarnation: u32,
+}
+
+impl Caller {
+    /// The key of an entry of the SPU's tables.
+    #[inline(always)]
+    pub fn at(&self, key: u32) -> Key {
+        Key { spu: self.spu, key }
+    }
 }
 
 /// The app number of an instance that is made ready and has no place yet: its imports find nothing.
@@ -36,9 +45,9 @@ pub(crate) enum Origin {
 
 /// The sender of an RPC that came from an SPU, and what goes with it.
 pub(crate) struct SpuOrigin {
-    pub group: u32,
+    pub group: Key,
     /// The request on whose behalf it was sent.
-    pub asked_by: u32,
+    pub asked_by: Key,
     /// Who asked, and whether that is a user's app.
     pub sender: Caller,
     pub users: bool,

@@ -4,6 +4,7 @@ use super::abi;
 use super::activity::Admission;
 use super::counters::AppCounters;
 use super::protection::Calls;
+use crate::interconnect::Key;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most bytes kept of an app's virtual serial port.
@@ -28,7 +29,7 @@ pub(crate) struct AppState {
     /// What reaches it.
     pub admission: Admission,
     /// Requests that do not, in the order in which they came.
-    pub held: Vec<u32>,
+    pub held: Vec<Key>,
     pub counters: AppCounters,
     pub user_counters: [i64; abi::COUNTERS],
     pub log: VecDeque<String>,
@@ -38,21 +39,10 @@ pub(crate) struct AppState {
     pub dma_budget_bytes: u64,
     /// Messages that it puts together, and RPCs of its to SPUs that are not answered.
     pub messages: u32,
-    /// Requests that found no free thread, by SPU.
-    pub waiting: Vec<VecDeque<u32>>,
-    /// A range that was found to be permitted to kernel endpoints, and whether to all. Of a user's app: to all, always.
-    pub permitted: (u64, u64, bool),
 }
 
 impl AppState {
-    pub fn new(
-        name: &str,
-        version: &str,
-        handlers: Vec<(u8, String)>,
-        module_bytes: u64,
-        incarnation: u32,
-        spus: u16,
-    ) -> Self {
+    pub fn new(name: &str, version: &str, handlers: Vec<(u8, String)>, module_bytes: u64, incarnation: u32) -> Self {
         let mut has_handler = [false; 256];
         for (number, _) in &handlers {
             has_handler[*number as usize] = true;
@@ -77,8 +67,6 @@ impl AppState {
             partial_lines: BTreeMap::new(),
             dma_budget_bytes: u64::MAX,
             messages: 0,
-            waiting: (0..spus).map(|_| VecDeque::new()).collect(),
-            permitted: (0, 0, false),
         }
     }
 

@@ -3,9 +3,9 @@
 //! Invariant: an operation ends once, and its place is free before anybody is told.
 
 use super::abi;
-use super::continuation::Continuation;
+use super::continuation::{Continuation, Pending};
 use super::os::{Machine, error_of};
-use crate::media::controller::Pending;
+use crate::interconnect::Key;
 use crate::media::store::{Progress, StoreCompletion, StoreError};
 
 impl Machine {
@@ -32,7 +32,7 @@ impl Machine {
                 Pending::ToReply { group, token, offset } => {
                     let mut code = code;
                     if let Ok(bytes) = &result
-                        && let Some(activity) = self.activities.get_mut(token)
+                        && let Some(activity) = self.spus[group.spu as usize].activities.get_mut(token)
                     {
                         match Machine::reply_range(&mut self.bridge, activity, offset, bytes.len()) {
                             Some(mut into) => {
@@ -82,7 +82,9 @@ impl Machine {
                     Err(_) => self.end_one(group, code, None),
                 },
                 Pending::Compare { group, token, body_offset } => {
-                    let code = result.map_or(code, |bytes| self.compare_with_body(token, body_offset, &bytes));
+                    let code = result.map_or(code, |bytes| {
+                        self.compare_with_body(Key { spu: group.spu, key: token }, body_offset, &bytes)
+                    });
                     self.end_one(group, code, None);
                 }
                 Pending::Checksum { group, seed } => {

@@ -305,7 +305,7 @@ impl Machine {
     /// An operation that has taken effect is told by a completion.
     fn flash_done(&mut self, caller: Caller, wait: u32, status: i32) -> i32 {
         let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
-        if let Some(group) = self.groups.get_mut(group) {
+        if let Some(group) = self.group_at_mut(group) {
             group.remaining = 1;
         }
         self.end_one(group, status.into(), None);

@@ -71,7 +71,7 @@ impl Machine {
             replied_bytes: 0,
             origin: Origin::Bank { peer },
         };
-        self.send(account, activity, Endpoint::Bridge)
+        self.send(account, bank as u16, activity, Endpoint::Bridge)
     }
 
     /// An operation on a bank has ended.

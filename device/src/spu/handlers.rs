@@ -4,10 +4,12 @@
 //! whoever drives the device is told of each run; an app that traps ends on all SPUs.
 
 use super::activity::{Activity, Admission, Origin};
+use super::counters::SpuCounters;
 use super::os::Machine;
 use super::protection::may_request;
 use super::{Instance, Offered, abi};
-use crate::interconnect::event::Wait;
+use crate::interconnect::Key;
+use crate::interconnect::event::{Event, Wait};
 use crate::request::{AppNumber, CONTROL_APP, RpcOutcome};
 
 /// A run of a handler that has ended: from a request, or the end of a wait, to the handler's next wait.
@@ -52,31 +54,15 @@ impl Begun {
 }
 
 impl Machine {
-    /// The instance of an app on an SPU, for a call: it goes back by [`Machine::put_back`].
-    #[inline(always)]
-    fn take_instance(&mut self, number: AppNumber, spu: u16) -> Option<Box<dyn Instance>> {
-        self.instances.get_mut(number as usize)?.get_mut(spu as usize)?.take()
-    }
-
-    #[inline(always)]
-    fn put_back(&mut self, number: AppNumber, spu: u16, instance: Box<dyn Instance>) {
-        let place = self.instances.get_mut(number as usize).and_then(|spus| spus.get_mut(spu as usize));
-        debug_assert!(place.is_some(), "nothing ends an app while it runs");
-        if let Some(place) = place {
-            // The place is empty: the instance was taken out of it.
-            std::mem::forget(place.replace(instance));
-        }
-    }
-
     /// True for a request to the control service.
     #[inline]
-    pub fn is_for_control(&self, token: u32) -> bool {
-        self.activities.get(token).is_some_and(|activity| activity.app == CONTROL_APP)
+    pub fn is_for_control(&self, token: Key) -> bool {
+        self.activity_at(token).is_some_and(|activity| activity.app == CONTROL_APP)
     }
 
     /// A request has arrived at its SPU.
     #[inline(always)]
-    pub fn deliver(&mut self, drive: &mut impl Drive, token: u32) {
+    pub fn deliver(&mut self, drive: &mut impl Drive, token: Key) {
         let offered = self.admit(token);
         if !offered.is_some_and(|begun| self.start(drive, token, &begun)) {
             self.break_jam(token);
@@ -85,8 +71,9 @@ impl Machine {
 
     /// A request that has arrived begins, if it can now.
     #[inline(always)]
-    fn admit(&mut self, token: u32) -> Option<Begun> {
-        let activity = self.activities.get_mut(token)?;
+    fn admit(&mut self, token: Key) -> Option<Begun> {
+        let at = &mut self.spus[token.spu as usize];
+        let activity = at.activities.get_mut(token.key)?;
         let (number, spu, handler) = (activity.app, activity.spu, activity.handler);
         let Some(app) = self.apps.get_mut(number as usize).and_then(Option::as_mut) else {
             self.end_activity(token, RpcOutcome::NoApp, 0);
@@ -114,17 +101,17 @@ impl Machine {
             return None;
         }
         if from_host && !activity.placed {
-            if !self.bridge.accounts.begins(activity.account, spu, token) {
+            if !self.bridge.accounts.begins(activity.account, spu, token.key) {
                 return None;
             }
             activity.placed = true;
         }
         app.counters.requests += 1;
-        self.spus[spu as usize].requests += 1;
-        let waiting = &mut app.waiting[spu as usize];
+        at.counters.requests += 1;
+        let waiting = &mut at.residents[number as usize].waiting;
         if !waiting.is_empty() {
-            self.spus[spu as usize].thread_waits += 1;
-            waiting.push_back(token);
+            at.counters.thread_waits += 1;
+            waiting.push_back(token.key);
             return None;
         }
         Some(Begun::new(&mut self.running, activity))
@@ -132,28 +119,27 @@ impl Machine {
 
     /// Offers a request to its app; false where no thread of it is free (the request waits then) or the app has ended.
     #[inline(always)]
-    fn start(&mut self, drive: &mut impl Drive, token: u32, begun: &Begun) -> bool {
+    fn start(&mut self, drive: &mut impl Drive, token: Key, begun: &Begun) -> bool {
         let &Begun { number, spu, handler, account } = begun;
-        let Some(mut instance) = self.take_instance(number, spu) else {
+        let Some(mut instance) = self.spus[spu as usize].take_instance(number) else {
             self.end_activity(token, RpcOutcome::AppEnded, 0);
             return false;
         };
-        let taken = instance.start(self, token, handler);
+        let taken = instance.start(self, token.key, handler);
         let (instructions, metered) = (instance.instructions(), instance.is_metered());
-        self.put_back(number, spu, instance);
+        self.spus[spu as usize].put_back(number, instance);
         if let Ok(Offered::Answered { status, result }) = taken {
             self.respond_to(token, status, result);
         }
-        self.ran(drive, (number, spu, account), (instructions, metered), Some(token));
+        self.ran(drive, (number, spu, account), (instructions, metered), Some(token.key));
         match taken {
             Ok(Offered::Taken | Offered::Answered { .. }) => true,
             Ok(Offered::NoThread) => {
-                if let Some(activity) = self.activities.get_mut(token) {
+                let at = &mut self.spus[spu as usize];
+                if let Some(activity) = at.activities.get_mut(token.key) {
                     activity.started = false;
-                    self.spus[spu as usize].thread_waits += 1;
-                    if let Some(app) = self.apps[number as usize].as_mut() {
-                        app.waiting[spu as usize].push_front(token);
-                    }
+                    at.counters.thread_waits += 1;
+                    at.residents[number as usize].waiting.push_front(token.key);
                 }
                 false
             }
@@ -174,21 +160,48 @@ impl Machine {
         started: Option<u32>,
     ) -> bool {
         let (dma_bytes, work) = (std::mem::take(&mut self.run_dma_bytes), self.meter.take());
-        self.spus[spu as usize].instructions += instructions;
-        let mut waits = false;
+        let at = &mut self.spus[spu as usize];
+        at.counters.instructions += instructions;
+        let waits = !at.residents[number as usize].waiting.is_empty();
         if let Some(app) = self.apps[number as usize].as_mut() {
             app.counters.instructions += instructions;
             app.counters.host_work += work;
             app.counters.dma_bytes += dma_bytes;
-            waits = !app.waiting[spu as usize].is_empty();
         }
         drive.ran(self, &Run { spu, account, started, instructions, metered, work, dma_bytes });
         waits
     }
 
+    /// An app's instances, by SPU.
+    pub fn place_instances(&mut self, number: AppNumber, instances: Vec<Box<dyn Instance>>) {
+        self.drop_instances(number);
+        for (spu, instance) in self.spus.iter_mut().zip(instances) {
+            spu.residents[number as usize].instance = Some(instance);
+        }
+    }
+
+    /// Bytes of memory of an app's instances, by SPU.
+    pub fn memory_bytes(&self, number: usize) -> impl Iterator<Item = u64> {
+        self.spus.iter().filter_map(move |spu| spu.memory_bytes(number))
+    }
+
+    /// Counters, by SPU.
+    pub fn spu_counters(&self) -> Vec<SpuCounters> {
+        self.spus.iter().map(|spu| spu.counters).collect()
+    }
+
+    /// An app's instances are gone.
+    pub fn drop_instances(&mut self, number: AppNumber) {
+        for spu in &mut self.spus {
+            let resident = &mut spu.residents[number as usize];
+            // What was permitted was permitted to that app.
+            (resident.instance, resident.permitted) = (None, (0, 0, false));
+        }
+    }
+
     /// An app ends on all SPUs.
     pub fn trapped(&mut self, number: AppNumber, spu: u16, why: &str) {
-        self.instances[number as usize].clear();
+        self.drop_instances(number);
         if let Some(app) = self.app(number) {
             tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);
             app.counters.traps += 1;
@@ -211,13 +224,13 @@ impl Machine {
         }
         self.running = account;
         if let Some(token) = token {
-            self.drained(token);
+            self.drained(Key { spu, key: token });
         }
         match self.app(number) {
             Some(app) if app.incarnation == incarnation && app.ended.is_none() => {}
             _ => return,
         }
-        let Some(mut instance) = self.take_instance(number, spu) else { return };
+        let Some(mut instance) = self.spus[spu as usize].take_instance(number) else { return };
         let mut ran = match &memory {
             Some(memory) => instance.local(memory.0, memory.1.len()).map(|local| local.copy_from_slice(&memory.1)),
             None => Ok(()),
@@ -226,7 +239,7 @@ impl Machine {
             ran = instance.complete(self, wait, result);
         }
         let (instructions, metered) = (instance.instructions(), instance.is_metered());
-        self.put_back(number, spu, instance);
+        self.spus[spu as usize].put_back(number, instance);
         let waits = wake.is_none() || self.ran(drive, (number, spu, account), (instructions, metered), None);
         if let Err(why) = ran {
             return self.trapped(number, spu, &why);
@@ -240,10 +253,11 @@ impl Machine {
     #[cold]
     fn offer_waiting(&mut self, drive: &mut impl Drive, number: AppNumber, spu: u16) {
         loop {
-            let Some(app) = self.apps[number as usize].as_mut() else { return };
-            let Some(token) = app.waiting[spu as usize].pop_front() else { return };
-            let Some(activity) = self.activities.get_mut(token) else { continue };
+            let at = &mut self.spus[spu as usize];
+            let Some(key) = at.residents[number as usize].waiting.pop_front() else { return };
+            let Some(activity) = at.activities.get_mut(key) else { continue };
             let begun = Begun::new(&mut self.running, activity);
+            let token = Key { spu, key };
             if !self.start(drive, token, &begun) {
                 return;
             }
@@ -256,9 +270,9 @@ impl Machine {
         app.admission = Admission::Open;
         let held = std::mem::take(&mut app.held);
         for token in held {
-            let Some(account) = self.activities.get(token).map(|activity| activity.account) else { continue };
+            let Some(account) = self.activity_at(token).map(|activity| activity.account) else { continue };
             let account = self.ready_account(account);
-            self.events.push(account, crate::interconnect::event::Event::Deliver { token });
+            self.events.push(account, Event::Deliver { token });
         }
     }
 }

@@ -7,8 +7,8 @@ use super::activity::{Activity, Origin};
 use super::os::Machine;
 use crate::bridge::Transfer;
 use crate::hre::HreId;
-use crate::interconnect::Endpoint;
 use crate::interconnect::event::EVENTS_MAX;
+use crate::interconnect::{Endpoint, Key};
 use crate::request::{HostRequest, Rpc, RpcList, RpcOutcome};
 use crate::shared::ReplyTo;
 
@@ -31,7 +31,7 @@ impl Machine {
             return Err(request);
         }
         let Some(account) = self.bridge.admits(hre) else { return Err(request) };
-        if self.activities.len() + count > self.host_activities_max(account) {
+        if self.held.activities + count > self.host_activities_max(account) {
             return Err(request);
         }
         if self.is_timed() && self.events.held() + count > EVENTS_MAX / 2 {
@@ -83,7 +83,7 @@ impl Machine {
             replied_bytes: 0,
             origin: Origin::Host { transfer },
         };
-        if !self.send(account, activity, Endpoint::Host) {
+        if !self.send(account, rpc.spu, activity, Endpoint::Host) {
             self.bridge.end_rpc(transfer, RpcOutcome::Refused, 0);
         }
     }
@@ -93,12 +93,11 @@ impl Machine {
     pub fn abort(&mut self, hre: HreId, tag: u64) -> bool {
         let Some(transfer) = self.bridge.find(hre, tag) else { return false };
         let of_it = |activity: &Activity| matches!(activity.origin, Origin::Host { transfer: of } if of == transfer);
-        let tokens: Vec<u32> = (self.activities.keys().into_iter())
-            .filter(|token| self.activities.get(*token).is_some_and(of_it))
-            .collect();
+        let tokens: Vec<Key> =
+            (self.activity_keys().into_iter()).filter(|token| self.activity_at(*token).is_some_and(of_it)).collect();
         // One that is not there any more has been answered, though the answer may be under way yet.
         let rpcs = self.bridge.transfers.get(transfer).map_or(0, |transfer| transfer.rpcs);
-        let begun = |token: &u32| self.activities.get(*token).is_none_or(|activity| activity.started);
+        let begun = |token: &Key| self.activity_at(*token).is_none_or(|activity| activity.started);
         if tokens.len() != rpcs as usize || tokens.iter().any(begun) {
             return false;
         }

@@ -7,24 +7,24 @@
 //! - Every activity ends exactly once: by the app's response, or because the app ended. Pending DMAs are drained first.
 //! - A group's completion goes to the incarnation of the app that began it, or nowhere.
 
+use super::abi;
 pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin, UNPLACED};
 pub(crate) use super::app::AppState;
-use super::continuation::Continuation;
-use super::counters::SpuCounters;
+use super::continuation::{Continuation, Pending};
+use super::group::Group;
 use super::meter::{LINE_WORK, Meter, OverBudget, PRINTED_BYTE_WORK};
 use super::permission::Rights;
 use super::protection::{Access, Intercall, Protection};
 use super::rest::Line;
-use super::rpc::USERS_MESSAGES_MAX;
-use super::send::users_inbox;
+use super::rpc::{Message, USERS_MESSAGES_MAX};
 use super::timed::Deferred;
-use super::{Instance, abi};
+use super::unit::Spu;
 use crate::bridge::Bridge;
 use crate::bridge::accounts::{AccountLimits, Accounts, KERNEL};
-use crate::config::{DeviceConfig, MESSAGES_MAX};
+use crate::config::DeviceConfig;
 use crate::hre::HreId;
-use crate::interconnect::Endpoint;
 use crate::interconnect::event::{Event, EventQueue};
+use crate::interconnect::{Endpoint, Key};
 use crate::media::controller::MediaController;
 use crate::media::store::{Store, StoreError};
 use crate::model::chosen::ChosenModel;
@@ -34,7 +34,6 @@ use crate::places::Places;
 use crate::region::RegionTable;
 use crate::request::{AppNumber, RpcOutcome};
 use crate::shared::{ReplySpan, ReplyTo};
-use crate::slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -88,15 +87,14 @@ pub(crate) struct Machine {
     pub work: Work,
     pub events: EventQueue,
     pub bridge: Bridge,
-    pub activities: Slab<Activity>,
-    pub groups: Slab<super::group::Group>,
+    /// By number.
+    pub spus: Vec<Spu>,
+    /// How many entries there are in the tables of all SPUs.
+    pub held: Held,
     /// Places of users' apps among what is waited for, by app: from the import that promises a `complete` to that.
     pub waits: Places,
     /// Places of users' apps among messages that are put together, by app.
     pub drafts: Places,
-    pub messages: Slab<super::rpc::Message>,
-    /// Messages in inboxes: all, and the places of users' apps there.
-    pub inboxes: Vec<(u32, Places)>,
     /// Whose work runs now.
     pub running: u16,
     /// What DMAs of this run have moved.
@@ -105,20 +103,17 @@ pub(crate) struct Machine {
     pub line: Line,
     /// What SPU-OS did for the app in this run.
     pub meter: Meter,
-    pub upcalls: BTreeMap<u64, (HreId, u32)>,
+    pub upcalls: BTreeMap<u64, (HreId, Key)>,
     /// How many of them an app has at the endpoints of a process, by app and process.
     pub upcalls_at: BTreeMap<(AppNumber, u32), u32>,
     pub next_upcall: u64,
-    pub media: MediaController<Continuation>,
+    pub media: MediaController<Pending, Continuation>,
     pub regions: RegionTable,
     pub protection: Protection,
     pub namespaces: Arc<Vec<Namespace>>,
     /// The version of an app that is being made ready.
     pub staging: Option<Box<AppState>>,
     pub apps: Vec<Option<AppState>>,
-    /// By app number, then SPU; out of its place while it runs.
-    pub instances: Vec<Vec<Option<Box<dyn Instance>>>>,
-    pub spus: Vec<SpuCounters>,
     /// Events to apps that somebody waits for: how many are left.
     pub watches: BTreeMap<u32, u32>,
     pub finished_watches: Vec<u32>,
@@ -131,9 +126,17 @@ pub(crate) struct Machine {
     pub hole: Option<crate::spu::hole::Hole>,
 }
 
+/// How many entries there are in the tables of all SPUs: each is bounded for the whole device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Held {
+    pub activities: usize,
+    pub groups: usize,
+    pub messages: usize,
+}
+
 /// An app's call that changes the region table.
 pub(crate) struct RegionCall {
-    pub group: u32,
+    pub group: Key,
     pub app: AppNumber,
     pub id: u32,
     /// `None`: free it.
@@ -161,7 +164,6 @@ impl Machine {
         intercalls: impl IntoIterator<Item = Intercall>,
         weights: &[(u32, u16)],
     ) -> Self {
-        let spus = usize::from(config.spus);
         let limits = AccountLimits {
             requests_max: config.requests_per_process_max,
             begun_max: config.handlers_per_process_max,
@@ -176,12 +178,10 @@ impl Machine {
             work: Work::default(),
             events: EventQueue::default(),
             bridge: Bridge::new(config.requests_per_hre_max, accounts),
-            activities: Slab::new(ACTIVITIES_MAX),
-            groups: Slab::new(WAITS_MAX),
+            spus: (0..config.spus).map(|_| Spu::new(&config)).collect(),
+            held: Held::default(),
             waits: Places::new(USERS_WAITS_MAX as u64, config.apps_max),
             drafts: Places::new(USERS_MESSAGES_MAX as u64, config.apps_max),
-            messages: Slab::new(MESSAGES_MAX),
-            inboxes: (0..spus).map(|_| (0, users_inbox(config.apps_max))).collect(),
             running: KERNEL,
             run_dma_bytes: 0,
             line: Line::default(),
@@ -191,12 +191,10 @@ impl Machine {
             next_upcall: 1,
             media: MediaController::new(store),
             regions,
-            protection: Protection::new(config.spus, config.permission_entries, intercalls.into_iter().collect()),
+            protection: Protection::new(intercalls.into_iter().collect()),
             namespaces: Arc::new(namespaces),
             staging: None,
             apps: (0..config.apps_max).map(|_| None).collect(),
-            instances: (0..config.apps_max).map(|_| Vec::new()).collect(),
-            spus: vec![SpuCounters::default(); spus],
             watches: BTreeMap::new(),
             finished_watches: Vec::new(),
             region_calls: VecDeque::new(),
@@ -213,11 +211,50 @@ impl Machine {
         self.apps.get_mut(number as usize)?.as_mut()
     }
 
+    /// The activity of a key.
+    #[inline(always)]
+    pub fn activity_at(&self, token: Key) -> Option<&Activity> {
+        self.spus[token.spu as usize].activities.get(token.key)
+    }
+
+    /// The same, to be changed.
+    #[inline(always)]
+    pub fn activity_at_mut(&mut self, token: Key) -> Option<&mut Activity> {
+        self.spus[token.spu as usize].activities.get_mut(token.key)
+    }
+
+    /// Keys of all activities, in order of SPU and then of place.
+    pub fn activity_keys(&self) -> Vec<Key> {
+        let of = |(number, spu): (usize, &Spu)| {
+            let keys = spu.activities.keys().into_iter();
+            keys.map(|key| Key { spu: number as u16, key }).collect::<Vec<Key>>()
+        };
+        self.spus.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// The group of a key.
+    #[inline(always)]
+    pub fn group_at(&self, group: Key) -> Option<&Group> {
+        self.spus[group.spu as usize].groups.get(group.key)
+    }
+
+    /// The same, to be changed.
+    #[inline(always)]
+    pub fn group_at_mut(&mut self, group: Key) -> Option<&mut Group> {
+        self.spus[group.spu as usize].groups.get_mut(group.key)
+    }
+
+    /// The message of a key, to be changed.
+    #[inline]
+    pub fn message_at_mut(&mut self, handle: Key) -> Option<&mut Message> {
+        self.spus[handle.spu as usize].messages.get_mut(handle.key)
+    }
+
     /// The caller's activity of a token.
     #[inline(always)]
     pub fn activity(&mut self, caller: Caller, token: u32) -> Option<&mut Activity> {
-        let activity = self.activities.get_mut(token)?;
-        (activity.app == caller.app && activity.spu == caller.spu && activity.response.is_none()).then_some(activity)
+        let activity = self.spus[caller.spu as usize].activities.get_mut(token)?;
+        (activity.app == caller.app && activity.response.is_none()).then_some(activity)
     }
 
     /// Bytes of an activity's payload (its body after the arguments).
@@ -238,8 +275,8 @@ impl Machine {
     }
 
     /// Copies a range of a body out; `None` where it is past the end.
-    pub fn copy_body(&self, token: u32, offset: u64, into: &mut [u8]) -> Option<()> {
-        let activity = self.activities.get(token)?;
+    pub fn copy_body(&self, token: Key, offset: u64, into: &mut [u8]) -> Option<()> {
+        let activity = self.activity_at(token)?;
         let arguments = activity.arguments.as_slice();
         let payload = Self::payload(&self.bridge, activity);
         let offset = usize::try_from(offset).ok()?;
@@ -298,6 +335,22 @@ impl Machine {
         }
     }
 
+    /// Writes the begin of an activity's reply, as far as there is room.
+    pub fn write_reply(&mut self, token: Key, reply: &[u8]) {
+        let Some(activity) = self.spus[token.spu as usize].activities.get_mut(token.key) else { return };
+        let room = match &activity.origin {
+            Origin::Host { transfer } => {
+                self.bridge.transfers.get(*transfer).map_or(0, |transfer| transfer.reply_bytes as usize)
+            }
+            Origin::Spu(origin) => origin.reply.len(),
+            Origin::Event { .. } | Origin::Bank { .. } => 0,
+        };
+        let count = reply.len().min(room);
+        if let Some(mut into) = Self::reply_range(&mut self.bridge, activity, 0, count) {
+            into.copy_from(&reply[..count]);
+        }
+    }
+
     /// May the app touch this range of NV memory on behalf of that endpoint?
     #[inline]
     pub fn permitted(&mut self, caller: Caller, originating: HreId, address: u64, bytes: u64, rights: Rights) -> bool {
@@ -305,8 +358,8 @@ impl Machine {
         if planted!(self, SkipsPermission) {
             return true;
         }
-        let Some(state) = self.apps.get(caller.app as usize).and_then(Option::as_ref) else { return false };
-        let (base, limit, all) = state.permitted;
+        let Some(resident) = self.spus[caller.spu as usize].residents.get(caller.app as usize) else { return false };
+        let (base, limit, all) = resident.permitted;
         if address >= base && end <= limit && (all || originating.is_kernel()) {
             return true;
         }
@@ -315,8 +368,8 @@ impl Machine {
 
     /// To be called when the region table has changed.
     pub fn regions_changed(&mut self) {
-        for app in self.apps.iter_mut().flatten() {
-            app.permitted = (0, 0, false);
+        for resident in self.spus.iter_mut().flat_map(|spu| &mut spu.residents) {
+            resident.permitted = (0, 0, false);
         }
     }
 
@@ -324,14 +377,14 @@ impl Machine {
     #[inline(always)]
     pub fn respond(&mut self, caller: Caller, token: u32, status: u32, result: u32) {
         if self.activity(caller, token).is_some() {
-            self.respond_to(token, status, result);
+            self.respond_to(Key { spu: caller.spu, key: token }, status, result);
         }
     }
 
     /// Ends a request that is its app's for sure.
     #[inline(always)]
-    pub fn respond_to(&mut self, token: u32, status: u32, result: u32) {
-        let Some(activity) = self.activities.get_mut(token) else { return };
+    pub fn respond_to(&mut self, token: Key, status: u32, result: u32) {
+        let Some(activity) = self.activity_at_mut(token) else { return };
         if activity.pending_dmas > 0 {
             // An answer that came before stands.
             activity.response.get_or_insert((status, result));
@@ -342,8 +395,8 @@ impl Machine {
 
     /// A pending DMA of an activity has drained.
     #[inline(always)]
-    pub fn drained(&mut self, token: u32) {
-        let Some(activity) = self.activities.get_mut(token) else { return };
+    pub fn drained(&mut self, token: Key) {
+        let Some(activity) = self.activity_at_mut(token) else { return };
         activity.pending_dmas = activity.pending_dmas.saturating_sub(1);
         if activity.pending_dmas == 0
             && let Some((status, result)) = activity.response
@@ -361,12 +414,13 @@ impl Machine {
 
     /// Ends an activity and tells whoever asked.
     #[inline(always)]
-    pub fn end_activity(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
+    pub fn end_activity(&mut self, token: Key, outcome: RpcOutcome, result: u32) {
         // The usual one goes without being moved.
         if let Some(&Activity { origin: Origin::Host { transfer }, account, spu, placed, replied_bytes, .. }) =
-            self.activities.get(token)
+            self.activity_at(token)
         {
-            self.activities.discard(token);
+            self.spus[spu as usize].activities.discard(token.key);
+            self.held.activities -= 1;
             self.host_request_ended(account, spu, placed);
             if planted!(self, AnswersTwice) {
                 self.bridge.answer_twice(transfer);
@@ -381,13 +435,14 @@ impl Machine {
 
     /// Ends an activity that no host asked for.
     #[cold]
-    fn end_message(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
-        let Some(activity) = self.activities.remove(token) else { return };
+    fn end_message(&mut self, token: Key, outcome: RpcOutcome, result: u32) {
+        let Some(activity) = self.spus[token.spu as usize].activities.remove(token.key) else { return };
+        self.held.activities -= 1;
         match activity.origin {
             Origin::Host { .. } => {}
             Origin::Spu(origin) => {
                 let SpuOrigin { group, sender, users, reply, reply_pointer, .. } = *origin;
-                self.release_inbox(activity.spu, (sender.app, users));
+                self.spus[activity.spu as usize].release_inbox((sender.app, users));
                 self.message_gone(sender);
                 let result = match outcome {
                     RpcOutcome::Answered { status } => (u64::from(status) << 32 | u64::from(result)) as i64,

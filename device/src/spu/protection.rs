@@ -9,14 +9,16 @@
 //! - a process has permissions only while it is known to the device; one that a host's endpoint told of ends with that endpoint.
 
 use super::counters::ProtectionCounters;
+use super::unit::Spu;
 use crate::bridge::MISSES_PER_AGENT_MAX;
 use crate::bridge::accounts::Accounts;
 use crate::config::PROCESSES_MAX;
 use crate::hre::HreId;
+use crate::interconnect::Key;
 use crate::request::{AppNumber, Upcall};
 use crate::spu::miss::Misses;
 use crate::spu::os::{AppState, Caller, Machine};
-use crate::spu::permission::{Extent, PermissionTable, Rights};
+use crate::spu::permission::{Extent, Rights};
 use serde::{Deserialize, Serialize};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,8 +74,6 @@ struct Process {
 
 /// State of protection.
 pub(crate) struct Protection {
-    /// One an SPU.
-    pub tables: Vec<PermissionTable>,
     /// By process number, as endpoints' ids have it (with the one before it).
     processes: BTreeMap<u32, Process>,
     next_process: u32,
@@ -87,14 +87,8 @@ pub(crate) fn in_ids(process: u32) -> u32 {
 }
 
 impl Protection {
-    pub fn new(spus: u16, entries: usize, intercalls: BTreeSet<Intercall>) -> Self {
-        Protection {
-            tables: (0..spus).map(|_| PermissionTable::new(entries)).collect(),
-            processes: BTreeMap::new(),
-            next_process: 0,
-            intercalls,
-            misses: Misses::default(),
-        }
+    pub fn new(intercalls: BTreeSet<Intercall>) -> Self {
+        Protection { processes: BTreeMap::new(), next_process: 0, intercalls, misses: Misses::default() }
     }
 
     /// A new process of `user`, which `opener` tells of; its number, with the account that `open` gives it. `None` where there are
@@ -117,9 +111,6 @@ impl Protection {
     /// Forgets a process and all its permissions; its account, where it was known.
     pub fn close_process(&mut self, process: u32) -> Option<u16> {
         let id = in_ids(process);
-        for table in &mut self.tables {
-            table.revoke_all(id);
-        }
         self.processes.remove(&id).map(|process| process.account)
     }
 
@@ -196,27 +187,6 @@ impl Protection {
         };
         self.processes.iter().map(info).collect()
     }
-
-    /// Adds rights on an SPU.
-    pub fn grant(&mut self, process: u32, spu: u16, extent: Extent) {
-        if let Some(table) = self.tables.get_mut(spu as usize) {
-            table.grant(in_ids(process), extent);
-        }
-    }
-
-    /// Takes rights on an SPU.
-    pub fn revoke(&mut self, process: u32, spu: u16, extent: Extent) {
-        if let Some(table) = self.tables.get_mut(spu as usize) {
-            table.revoke(in_ids(process), extent);
-        }
-    }
-
-    /// Takes all rights of a process.
-    pub fn revoke_all(&mut self, process: u32) {
-        for table in &mut self.tables {
-            table.revoke_all(in_ids(process));
-        }
-    }
 }
 
 /// What the look-up of a range came to.
@@ -236,8 +206,39 @@ impl Machine {
         self.protection.open_process(user, opener, |id| accounts.open(id, user, (weight > 0).then_some(weight)))
     }
 
+    /// Adds rights on an SPU.
+    pub fn grant(&mut self, process: u32, spu: u16, extent: Extent) {
+        if let Some(spu) = self.spus.get_mut(spu as usize) {
+            spu.permissions.grant(in_ids(process), extent);
+        }
+    }
+
+    /// Takes rights on an SPU.
+    pub fn revoke(&mut self, process: u32, spu: u16, extent: Extent) {
+        if let Some(spu) = self.spus.get_mut(spu as usize) {
+            spu.permissions.revoke(in_ids(process), extent);
+        }
+    }
+
+    /// Takes all rights of a process.
+    pub fn revoke_all(&mut self, process: u32) {
+        for spu in &mut self.spus {
+            spu.permissions.revoke_all(in_ids(process));
+        }
+    }
+
+    /// The extents of a process, by SPU.
+    pub fn extents_of(&self, process: u32) -> impl Iterator<Item = (u16, Extent)> {
+        let of = move |(number, spu): (usize, &Spu)| {
+            let extents = spu.permissions.extents(in_ids(process)).into_iter();
+            extents.map(|extent| (number as u16, extent)).collect::<Vec<_>>()
+        };
+        self.spus.iter().enumerate().flat_map(of)
+    }
+
     /// Forgets a process, its permissions and its account.
     pub fn close_process(&mut self, process: u32) {
+        self.revoke_all(process);
         if let Some(account) = self.protection.close_process(process) {
             self.bridge.accounts.close(account);
         }
@@ -253,6 +254,7 @@ impl Machine {
     /// An endpoint was closed; true where that was the end of its process.
     pub fn hre_closed(&mut self, hre: HreId) -> bool {
         let Some(account) = self.protection.hre_closed(hre) else { return false };
+        self.revoke_all(hre.process());
         self.bridge.accounts.close(account);
         true
     }
@@ -263,7 +265,7 @@ impl Machine {
             Ok(access) => access,
             Err(process) => {
                 self.work.permission_checks += 1;
-                let permits = self.protection.tables[caller.spu as usize].permits(process, address, bytes, rights);
+                let permits = self.spus[caller.spu as usize].permissions.permits(process, address, bytes, rights);
                 if permits { Access::Permitted } else { Access::Missing }
             }
         }
@@ -279,7 +281,7 @@ impl Machine {
     ) -> Access {
         match self.rule(caller, originating, (address, bytes)) {
             Ok(access) => access,
-            Err(process) => match self.protection.tables[caller.spu as usize].holds(process, address, bytes, rights) {
+            Err(process) => match self.spus[caller.spu as usize].permissions.holds(process, address, bytes, rights) {
                 true => Access::Permitted,
                 false => Access::Missing,
             },
@@ -289,17 +291,18 @@ impl Machine {
     /// What follows from the regions alone; or the process whose permissions decide.
     fn rule(&mut self, caller: Caller, originating: HreId, (address, bytes): (u64, u64)) -> Result<Access, u32> {
         let Some(end) = address.checked_add(bytes) else { return Ok(Access::Forbidden) };
-        let Some(state) = self.apps.get_mut(caller.app as usize).and_then(Option::as_mut) else {
+        let Some(state) = self.apps.get(caller.app as usize).and_then(Option::as_ref) else {
             return Ok(Access::Forbidden);
         };
-        let (base, limit, all) = state.permitted;
+        let permitted = &mut self.spus[caller.spu as usize].residents[caller.app as usize].permitted;
+        let (base, limit, all) = *permitted;
         if all || address < base || end > limit {
             let Some((_, region)) = self.regions.holding(address, bytes) else { return Ok(Access::Forbidden) };
             if region.deleting || (!region.shared && region.app != state.name) {
                 return Ok(Access::Forbidden);
             }
             if !region.shared || state.owner.is_none() {
-                state.permitted = (region.base, region.end(), !region.shared);
+                *permitted = (region.base, region.end(), !region.shared);
             }
             if !region.shared {
                 return Ok(Access::Permitted);
@@ -332,7 +335,7 @@ impl Machine {
             parked: self.parked() as u64,
             ..Default::default()
         };
-        for table in &self.protection.tables {
+        for table in self.spus.iter().map(|spu| &spu.permissions) {
             counters.permissions += table.len() as u64;
             counters.misses += table.counters().misses;
             counters.evictions += table.counters().evictions;
@@ -341,10 +344,10 @@ impl Machine {
     }
 
     /// Whether the copy that a wait is for may still write there. Not where the request has ended with its app.
-    pub fn may_still_write(&mut self, group: u32, address: u64, bytes: usize) -> bool {
-        let Some(group) = self.groups.get(group) else { return false };
+    pub fn may_still_write(&mut self, group: Key, address: u64, bytes: usize) -> bool {
+        let Some(group) = self.group_at(group) else { return false };
         let caller = group.caller;
-        let Some(activity) = group.token.and_then(|token| self.activities.get(token)) else { return false };
+        let Some(activity) = group.token.and_then(|token| self.activity_at(caller.at(token))) else { return false };
         let originating = activity.originating;
         self.permitted(caller, originating, address, bytes as u64, Rights::WRITE)
     }
@@ -464,28 +467,38 @@ pub(crate) fn is_user_app_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::DeviceConfig;
+    use crate::media::ram::RamStore;
+    use crate::region::RegionTable;
 
     #[test]
     fn processes_are_known_from_opening_to_closing() {
-        let mut protection = Protection::new(2, 16, BTreeSet::new());
-        let process = protection.open_process(1000, None, |_| 2).unwrap();
-        let hre = HreId(in_ids(process) << 12);
-        assert_eq!(protection.user(hre), Some(1000));
+        let config = DeviceConfig { spus: 2, ..DeviceConfig::default() };
+        let store = Box::new(RamStore::new(2, 1 << 20).unwrap());
+        let regions = RegionTable::new(1 << 20, vec![]).unwrap();
+        let mut machine = Machine::new(config, store, None, regions, vec![], [], &[]);
+        let permits = |machine: &mut Machine, spu: usize, hre: HreId| {
+            machine.spus[spu].permissions.permits(hre.process(), 0, 10, Rights::READ)
+        };
+        let process = machine.open_process(1000, 0, None).unwrap();
+        let hre = machine.bridge.open(Some(process)).unwrap();
+        assert_eq!(machine.protection.user(hre), Some(1000));
         let extent = Extent { start: 0, end: 10, rights: Rights::READ };
-        protection.grant(process, 1, extent);
-        assert!(protection.tables[1].permits(hre.process(), 0, 10, Rights::READ));
-        assert_eq!(protection.hre_opened(process, |_| 9), 2);
-        assert!(protection.hre_closed(hre).is_none() && protection.knows(process));
-        assert_eq!(protection.close_process(process), Some(2));
-        assert!(!protection.knows(process));
-        assert!(!protection.tables[1].permits(hre.process(), 0, 10, Rights::READ));
+        machine.grant(process, 1, extent);
+        assert!(permits(&mut machine, 1, hre) && !permits(&mut machine, 0, hre));
+        machine.hre_opened(hre, process);
+        assert!(!machine.hre_closed(hre) && machine.protection.knows(process));
+        machine.close_process(process);
+        assert!(!machine.protection.knows(process) && !permits(&mut machine, 1, hre));
         // One that nobody told of lives as long as its endpoints.
-        assert_eq!(protection.hre_opened(77, |_| 3), 3);
-        assert_eq!(protection.user(HreId(in_ids(77) << 12)), Some(USER_NOBODY));
-        protection.grant(77, 0, extent);
-        assert_eq!(protection.hre_closed(HreId(in_ids(77) << 12)), Some(3));
-        assert!(protection.tables[0].is_empty());
-        assert_ne!(protection.open_process(1, None, |_| 4), Some(process), "numbers come again late");
+        let other = machine.bridge.open(Some(77)).unwrap();
+        machine.hre_opened(other, 77);
+        assert_eq!(machine.protection.user(other), Some(USER_NOBODY));
+        machine.grant(77, 0, extent);
+        assert!(permits(&mut machine, 0, other));
+        assert!(machine.hre_closed(other));
+        assert!(machine.spus[0].permissions.is_empty() && !machine.protection.knows(77));
+        assert_ne!(machine.open_process(1, 0, None), Some(process), "numbers come again late");
     }
 
     #[test]

@@ -8,8 +8,8 @@ use super::activity::{Activity, Origin};
 use super::os::{ACTIVITIES_MAX, EVENT_ACTIVITIES, Machine};
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
-use crate::interconnect::Endpoint;
 use crate::interconnect::event::Event;
+use crate::interconnect::{Endpoint, Key};
 use crate::places::Places;
 use crate::request::{AppNumber, Arguments};
 
@@ -24,13 +24,14 @@ pub(crate) fn users_inbox(apps_max: u16) -> Places {
 }
 
 impl Machine {
-    /// Puts a request on the interconnect, as work of its account; false where the device holds as many as it can.
+    /// Puts a request for an SPU on the interconnect, as work of its account; false where the device holds as many as it can.
     #[inline(always)]
-    pub fn send(&mut self, account: u16, activity: impl FnOnce() -> Activity, from: Endpoint) -> bool {
-        if !self.activities.has_room() {
+    pub fn send(&mut self, account: u16, spu: u16, activity: impl FnOnce() -> Activity, from: Endpoint) -> bool {
+        if self.held.activities >= ACTIVITIES_MAX {
             return false;
         }
-        let token = self.activities.put(activity);
+        self.held.activities += 1;
+        let token = Key { spu, key: self.spus[spu as usize].activities.put(activity) };
         if self.timing.is_none() {
             self.events.push(account, Event::Deliver { token });
             return true;
@@ -40,8 +41,8 @@ impl Machine {
     }
 
     #[inline(never)]
-    fn send_timed(&mut self, token: u32, from: Endpoint) {
-        let Some(activity) = self.activities.get(token) else { return };
+    fn send_timed(&mut self, token: Key, from: Endpoint) {
+        let Some(activity) = self.activity_at(token) else { return };
         let to = Endpoint::Spu(activity.spu);
         let arguments_bytes = activity.arguments.as_slice().len() as u64;
         let payload_bytes = match &activity.origin {
@@ -55,25 +56,6 @@ impl Machine {
             Origin::Event { .. } | Origin::Bank { .. } => 0,
         };
         self.carry(|| Event::Deliver { token }, (from, to), arguments_bytes, payload_bytes);
-    }
-
-    /// Takes a place in an SPU's inbox for a message of an app, a user's or not; false where there is none for it.
-    pub fn reserve_inbox(&mut self, spu: u16, (app, users): (AppNumber, bool)) -> bool {
-        let (all, of_users) = &mut self.inboxes[spu as usize];
-        if *all >= MESSAGES_PER_SPU_MAX || (users && !of_users.take(app, 1)) {
-            return false;
-        }
-        *all += 1;
-        true
-    }
-
-    /// Gives a place back.
-    pub fn release_inbox(&mut self, spu: u16, (app, users): (AppNumber, bool)) {
-        let (all, of_users) = &mut self.inboxes[spu as usize];
-        *all -= 1;
-        if users {
-            of_users.release(app, 1);
-        }
     }
 
     /// Most activities while a host's request may be taken in, on that account: the rest is kept for messages of SPUs and for events, and
@@ -108,7 +90,7 @@ impl Machine {
                 replied_bytes: 0,
                 origin: Origin::Event { watch: watch.unwrap_or(0) },
             };
-            if !self.send(account, activity, Endpoint::Bridge)
+            if !self.send(account, spu, activity, Endpoint::Bridge)
                 && let Some(watch) = watch
             {
                 self.watched(watch);

@@ -271,10 +271,10 @@ pub fn tables(device: &Device) -> Tables {
     let machine = &*device.core.machine;
     Tables {
         transfers: machine.bridge.transfers.len(),
-        activities: machine.activities.len(),
-        groups: machine.groups.len(),
+        activities: machine.held.activities,
+        groups: machine.held.groups,
         waits: machine.waits.taken(),
-        messages: machine.messages.len(),
+        messages: machine.held.messages,
         upcalls: machine.upcalls.len(),
         operations: machine.media.in_flight(),
         parked: machine.parked(),

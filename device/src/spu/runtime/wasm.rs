@@ -243,8 +243,9 @@ impl WasmInstance {
 impl Instance for WasmInstance {
     #[inline]
     fn start(&mut self, machine: &mut Machine, token: u32, handler: u8) -> Result<Offered, String> {
+        let at = self.store.data().caller.at(token);
         if let Some(record) = self.record() {
-            machine.request_record(token, record);
+            machine.request_record(at, record);
         }
         let start = &self.start;
         let ran = self.store.set_fuel(self.budget);
