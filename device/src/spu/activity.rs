@@ -36,11 +36,17 @@ pub(crate) enum Admission {
 
 /// Where a request came from and its answer goes.
 pub(crate) enum Origin {
-    Host { transfer: u32 },
+    Host {
+        transfer: u32,
+    },
     Spu(Box<SpuOrigin>),
-    Event { watch: u32 },
+    Event {
+        watch: u32,
+    },
     /// SPU-OS: an operation on the bank, for the FTL; its peer.
-    Bank { peer: u32 },
+    Bank {
+        peer: u32,
+    },
 }
 
 /// The sender of an RPC that came from an SPU, and what goes with it.

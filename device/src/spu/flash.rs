@@ -144,7 +144,12 @@ impl Machine {
     }
 
     /// `flash_read`.
-    pub fn flash_read<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, asked: &FlashRead) -> Result<i32, Fault> {
+    pub fn flash_read<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &mut M,
+        asked: &FlashRead,
+    ) -> Result<i32, Fault> {
         self.meter.charge(SEGMENT_WORK)?;
         self.meter.charge_bytes(u64::from(asked.bytes) + u64::from(asked.spare_bytes))?;
         let bank = usize::from(caller.spu);

@@ -55,7 +55,8 @@ impl Machine {
         words[8..16].copy_from_slice(&address.to_le_bytes());
         words[16..24].copy_from_slice(&bytes.to_le_bytes());
         let Some(arguments) = Arguments::new(&words) else { return false };
-        let account = self.media.waiting(ticket).and_then(|pending| self.account_of_operation(pending)).unwrap_or(KERNEL);
+        let account =
+            self.media.waiting(ticket).and_then(|pending| self.account_of_operation(pending)).unwrap_or(KERNEL);
         let activity = || Activity {
             app,
             spu: bank as u16,

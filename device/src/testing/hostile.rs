@@ -4,7 +4,7 @@
 //! Unlike random code, which seldom finds a valid token or an address that matters, these know the table of imports, what kind of thing each
 //! argument is, and a few addresses that are worth trying.
 
-use super::IMPORTS;
+use super::{IMPORTS, Import, Who};
 use std::fmt::Write;
 
 /// Bytes of such a module's memory.
@@ -187,7 +187,8 @@ impl Generator<'_> {
             15 if !self.keeps => self.call(out, "respond"),
             16 if self.below(20) == 0 => out.push_str("(unreachable)\n"),
             _ => {
-                let name = IMPORTS[self.below(IMPORTS.len() as u64) as usize].name;
+                let any: Vec<&str> = of_any_app().map(|import| import.name).collect();
+                let name = any[self.below(any.len() as u64) as usize];
                 if name != "respond" || !self.keeps {
                     self.call(out, name);
                 }
@@ -202,6 +203,11 @@ impl Generator<'_> {
     }
 }
 
+/// The imports that users' apps may have.
+fn of_any_app() -> impl Iterator<Item = &'static Import> {
+    IMPORTS.iter().filter(|import| import.who == Who::Any)
+}
+
 /// The module of a number.
 pub fn hostile_module(name: &str, seed: u64, aims: &Aims) -> Vec<u8> {
     let mut generator = Generator { state: seed, aims, wild: 0, bytes_max: 0, keeps: false };
@@ -211,8 +217,7 @@ pub fn hostile_module(name: &str, seed: u64, aims: &Aims) -> Vec<u8> {
     generator.block(&mut start, 0);
     generator.block(&mut complete, 1);
     let mut text = String::from("(module\n");
-    // The flash port is for one app, which no user installs.
-    for import in IMPORTS.iter().filter(|import| import.section.module() == "willow") {
+    for import in of_any_app() {
         let types =
             |letters: &str| letters.chars().map(|of| if of == 'I' { " i64" } else { " i32" }).collect::<String>();
         let (name, parameters) = (import.name, types(&import.parameter_letters()));
