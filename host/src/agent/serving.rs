@@ -109,6 +109,9 @@ impl Agent {
             let goodbye = async { tokio::time::timeout(LOOK * 10, network.controller.shut_down()).await };
             let _ = runtime().map(|runtime| runtime.block_on(goodbye));
         }
+        if let Some(why) = super::lock(&self.failure).take() {
+            return Err(AgentError(why));
+        }
         ended.unwrap_or_else(|_| Err(AgentError("the thread of the device's upcalls ended".to_owned())))
     }
 
@@ -160,6 +163,7 @@ impl Agent {
         while !self.stopping() {
             std::thread::sleep(WATCH);
             self.holds.retry(|(device, _)| !self.freezes.is_frozen(device));
+            runtime.block_on(self.revoke_again());
             let gone: Vec<u64> = {
                 let state = self.state();
                 state.connected.iter().filter(|(_, connected)| connected.is_gone).map(|(key, _)| *key).collect()
