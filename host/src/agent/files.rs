@@ -8,6 +8,7 @@
 //!   the list do so by turns (`order`);
 //! - nothing here keeps a lock of the agent's while it calls a file system.
 
+use super::admission::who_gives_up;
 use super::fault::Fault;
 use super::freeze::is_immutable;
 use super::freezes::{UnderWay, Watch};
@@ -21,6 +22,7 @@ use super::{
 use crate::control::PermissionInfo;
 use direct_io_host::FileExtent;
 use rustix::fs::{Mode, OFlags};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +33,9 @@ const RELEASE_MAX: Duration = Duration::from_secs(10);
 pub(super) const RELEASE_LOOK: Duration = Duration::from_millis(1);
 /// Wait where the device has not revoked.
 pub(super) const RELEASE_AGAIN: Duration = Duration::from_millis(50);
+
+/// Said to who finds none.
+const NO_PLACE: &str = "as many files are open directly as leave room for other users'";
 
 /// What came of opening a file.
 pub(super) struct Granted {
@@ -86,18 +91,18 @@ impl Agent {
         let place = self.places.find(judged.key.0);
         let place = place.ok_or("it is not on a block device that is a namespace which the agent serves")?;
         let process = self.process(key, user, identity).await?;
+        self.make_place(user).await?;
         let hold = {
             // Under the same lock as a release looks for who has it.
             let mut state = self.state();
             if state.connected.values().any(|other| other.changes == Some(judged.key)) {
                 return Err("a process is changing it through the file system".into());
             }
-            let has_place = state.has_place_for_file(user, self.descriptors_max);
+            let has_place = user == 0 || state.open_files() < self.descriptors_max;
             let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
             connected.process = Some(process);
-            if user != 0 && !has_place {
-                let why = "as many files are open directly as leave room for other users'";
-                return Err(why.to_owned().into());
+            if !has_place {
+                return Err(NO_PLACE.into());
             }
             if connected.files.len() >= FILES_MAX {
                 return Err(format!("this process has {FILES_MAX} files open directly, which is the most").into());
@@ -135,6 +140,32 @@ impl Agent {
             true => self.confirm(key, number).await.map(Asked::Granted),
             false => Ok(Asked::Prepared(number)),
         }
+    }
+
+    /// Finds a place for another file of a user: there is one while that leaves as many free as the user has; else the user who has most
+    /// gives one up, where that is at least two more.
+    async fn make_place(&self, user: u32) -> Result<(), Refusal> {
+        let taken = {
+            let mut state = self.state();
+            let counts = state.open_files_by_user();
+            let own = counts.get(&user).copied().unwrap_or(0);
+            if user == 0 || state.open_files().saturating_add(own) < self.descriptors_max {
+                return Ok(());
+            }
+            let who = who_gives_up(&counts, user).ok_or(NO_PLACE)?;
+            let of_it = state.connected.iter_mut().filter(|(_, connected)| connected.user == who);
+            let Some((key, connected)) = of_it.max_by_key(|(_, connected)| connected.open_files()) else {
+                return Err(NO_PLACE.into());
+            };
+            if connected.forget_oldest() {
+                return Ok(());
+            }
+            let oldest = connected.files.iter().find(|(_, file)| matches!(file.stage, Stage::Granted));
+            let oldest = oldest.map(|(number, _)| *number).ok_or(NO_PLACE)?;
+            connected.is_stale = true;
+            (*key, oldest)
+        };
+        self.close(taken.0, taken.1, false, true).await
     }
 
     fn prepare(&self, hold: &Hold, descriptors: &[OwnedFd]) -> Result<Arc<Watch>, Refusal> {
@@ -444,16 +475,26 @@ impl Agent {
 }
 
 impl State {
-    /// True where a user may have another file open: while that leaves as many descriptors free as the user has.
-    fn has_place_for_file(&self, user: u32, descriptors_max: usize) -> bool {
-        let of = |connected: &Connected| connected.files.len() + connected.known.len();
-        let all: usize = self.connected.values().map(of).sum();
-        let own: usize = self.connected.values().filter(|connected| connected.user == user).map(of).sum();
-        all.saturating_add(own) < descriptors_max
+    /// Files that are open, or that could be opened again, of all users.
+    fn open_files(&self) -> usize {
+        self.connected.values().map(Connected::open_files).sum()
+    }
+
+    /// The same of each user.
+    fn open_files_by_user(&self) -> BTreeMap<u32, usize> {
+        let mut counts = BTreeMap::new();
+        for connected in self.connected.values() {
+            *counts.entry(connected.user).or_default() += connected.open_files();
+        }
+        counts
     }
 }
 
 impl Connected {
+    fn open_files(&self) -> usize {
+        self.files.len() + self.known.len()
+    }
+
     fn known_rights(&self, file: (u64, u64)) -> u32 {
         self.known.get(&file).map_or(0, |known| known.rights)
     }
@@ -465,12 +506,16 @@ impl Connected {
         known.rights |= rights;
         (known.descriptor, known.since) = (descriptor, self.next_known);
         if self.known.len() > FILES_MAX {
-            let is_open = |file: &(u64, u64)| self.files.values().any(|open| open.hold.key() == *file);
-            let oldest = self.known.iter().filter(|(file, _)| !is_open(file)).min_by_key(|(_, known)| known.since);
-            if let Some(oldest) = oldest.map(|(file, _)| *file) {
-                self.known.remove(&oldest);
-            }
+            self.forget_oldest();
         }
+    }
+
+    /// Forgets the file that was shown longest ago and is not open; false where there is none.
+    fn forget_oldest(&mut self) -> bool {
+        let open: BTreeSet<(u64, u64)> = self.files.values().map(|open| open.hold.key()).collect();
+        let closed = self.known.iter().filter(|(file, _)| !open.contains(file));
+        let oldest = closed.min_by_key(|(_, known)| known.since).map(|(file, _)| *file);
+        oldest.is_some_and(|oldest| self.known.remove(&oldest).is_some())
     }
 }
 
