@@ -7,7 +7,7 @@
 //! `willow-attacker DEVICE AGENT FILE victim` keeps a second writable descriptor, takes the file directly, moves its blocks to
 //! another file that it cuts, waits for a line on its input while somebody else writes, and prints what it then reads past the kernel.
 //! `writer` writes past the kernel without end, and says so; `goes on` writes on when its file's mode forbids to open it; `insistent` keeps a descriptor and asks again and again; `crowd` connects to the agent as often as that goes; `turncoat` changes its
-//! user.
+//! user; `hoard` opens as many files of its own directly as it gets.
 
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
@@ -538,6 +538,25 @@ fn crowd(agent: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Opens files of its own directly, as many as it gets, and keeps them; asks for one more at each line of its input.
+fn hoard(world: &World) -> Result<()> {
+    let mut held = Vec::new();
+    let refusal = loop {
+        let path = world.beside(&format!(".{}", held.len()));
+        std::fs::write(&path, [5; 4096])?;
+        match world.take(writable(&path)?) {
+            Ok(direct) => held.push(direct),
+            Err(error) => break error.to_string(),
+        }
+        if held.len() >= 300 {
+            break "nothing".to_owned();
+        }
+    };
+    println!("held\t{}\t{refusal}", held.len());
+    std::io::stdin().lock().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
 /// Becomes another user, and asks as the one that it was.
 fn turncoat(world: &World, user: u32) -> Result<()> {
     let file = File::open(&world.path)?;
@@ -574,6 +593,7 @@ fn main() -> Result<()> {
         "victim" => victim(&world),
         "writer" => writer(&world),
         "insistent" => insistent(&world),
+        "hoard" => hoard(&world),
         "turncoat" => turncoat(&world, 54_802),
         _ => panic!("there is no {what}"),
     }
