@@ -82,6 +82,10 @@ impl<B: Backend> Subsystem<B> {
         self.check_secured(index, &data.host_nqn, &data.subsystem_nqn)?;
         let controller = (fields.queue_id != 0).then_some(data.controller_id);
         let (credentials, process) = self.credentials(&data.host_nqn, discovery, controller)?;
+        let distrusted = self.queues[usize::from(index)].as_ref().is_some_and(|queue| queue.distrusted);
+        if distrusted && credentials.is_none() && !discovery {
+            return Err(Failure::at(Status::CONNECT_INVALID_HOST, connect_offset::HOSTNQN));
+        }
         let queues_max = process.and_then(|_| self.ticket_queues(&data.host_nqn));
         let host_nqn = data.host_nqn.clone();
         let proved = !discovery && credentials.is_none();

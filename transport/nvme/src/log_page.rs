@@ -2,7 +2,7 @@
 //! what a host asked for.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use willow_device::CommandSet;
 
@@ -226,11 +226,12 @@ pub fn effects(set: CommandSet) -> Vec<u8> {
 
 /// LID 70h, Discovery (NVMe Base 5.16.1.23): an entry for the subsystem at each address that is listened on, and the
 /// discovery subsystem itself. `local` stands in for an address that means "any".
-pub fn discovery(nqn: &str, addresses: &[SocketAddr], local: Option<IpAddr>, tls: bool) -> Vec<u8> {
+pub fn discovery(nqn: &str, addresses: &[ListenAddress], local: Option<IpAddr>, tls: bool) -> Vec<u8> {
     let mut out = vec![0; 1024];
     let mut records = 0u64;
     for (subtype, name) in [(2u8, nqn), (3, NQN_DISCOVERY)] {
-        for (port, address) in addresses.iter().enumerate() {
+        for (port, ListenAddress { address, tls_required }) in addresses.iter().enumerate() {
+            let tls = tls || *tls_required;
             let ip = if address.ip().is_unspecified() { local.unwrap_or(address.ip()) } else { address.ip() };
             let mut entry = vec![0; 1024];
             entry[0] = 3;
@@ -284,7 +285,9 @@ mod tests {
 
     #[test]
     fn discovery_names_what_a_host_can_reach() {
-        let addresses = ["0.0.0.0:4420".parse().unwrap(), "[::1]:9".parse().unwrap()];
+        let plain_address = ListenAddress::from("0.0.0.0:4420".parse::<std::net::SocketAddr>().unwrap());
+        let tls_address = ListenAddress { address: "[::1]:9".parse().unwrap(), tls_required: true };
+        let addresses = [plain_address, tls_address];
         let page = discovery("nqn.x", &addresses, Some("10.0.2.2".parse().unwrap()), true);
         assert_eq!((page.len(), page[8]), (5 * 1024, 4));
         assert_eq!((&page[1024..1027], &page[1024 + 32..1024 + 37]), (&[3, 1, 2][..], &b"4420\0"[..]));
@@ -292,6 +295,7 @@ mod tests {
         assert_eq!((page[1024 + 3], page[1024 + 768]), (5, 2));
         let plain = discovery("nqn.x", &addresses, None, false);
         assert_eq!((plain[1024 + 3], plain[1024 + 768]), (6, 0));
+        assert_eq!((plain[2048 + 3], plain[2048 + 768]), (5, 2), "where all have to come by TLS");
         assert_eq!(&page[2048 + 512..2048 + 516], b"::1\0");
         assert_eq!(page[3 * 1024 + 2], 3);
     }
