@@ -6,6 +6,7 @@
 mod assembly;
 mod disk;
 mod observed;
+mod temperature;
 
 pub use assembly::{native_app, ram_store};
 
@@ -16,6 +17,7 @@ use observed::Observed;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
+use temperature::Temperature;
 use willow_shm_front::{Front, FrontConfig, Fronted};
 use willow_tcp::{ListenAddress, Listeners, Server, ServerConfig, ServerHandle};
 
@@ -78,7 +80,7 @@ fn serve(config: &ServeConfig) -> Outcome<()> {
             }
         }
     }
-    let (observed, published) = Observed::new(device, config.media.as_deref());
+    let (observed, published) = Observed::new(device, config.media.as_deref(), Temperature::watch()?);
     let mut server = Server::new(server_config, listeners, Fronted::new(observed, front)).map_err(Failure::new)?;
     let handle = server.handle();
     stop_on(signals, handle.clone())?;

@@ -177,7 +177,8 @@ impl<B: Backend> Subsystem<B> {
         let Some(controller) = self.controllers.get_mut(&cntlid).filter(|one| one.discovery == discovery) else {
             return Err(invalid(connect_offset::CNTLID, true));
         };
-        if controller.host_nqn != data.host_nqn || controller.host_id != data.host_id {
+        // By its name alone: some hosts (truenas_pynvmeof_client) make up a host identifier for each queue, which SPDK and nvmet take.
+        if controller.host_nqn != data.host_nqn {
             return Err(Failure::at(Status::CONNECT_INVALID_HOST, connect_offset::HOSTNQN));
         }
         // Discovery controllers have no I/O queues.
