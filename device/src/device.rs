@@ -229,7 +229,7 @@ impl Device {
         let mut machine = self.machine.borrow_mut();
         let (spus, account) = (machine.config.spus, machine.account_of_events(app));
         if let Some(watch) = watch {
-            *machine.watches.entry(watch).or_default() += u32::from(spus);
+            machine.watches.entry(watch).or_default().0 += u32::from(spus);
         }
         for spu in 0..spus {
             let activity = || Activity {
@@ -250,7 +250,7 @@ impl Device {
             if !machine.send(account, activity, Endpoint::Bridge)
                 && let Some(watch) = watch
             {
-                machine.watched(watch);
+                machine.watched(watch, abi::EVENT_UNDELIVERED);
             }
         }
     }
