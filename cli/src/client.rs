@@ -84,7 +84,12 @@ pub fn attach_over_tcp(
             Ok::<_, willow_host::HreError>((controller, hre))
         })
         .context(|| {
-            let advice = if anonymous { " (if it knows hosts by their keys: --key FILE)" } else { "" };
+            let advice = if anonymous {
+                " (if it knows hosts by their keys: --key FILE; if not, users of its machine other than root and the one who runs it are \
+                 refused)"
+            } else {
+                ""
+            };
             format!("cannot attach to the device at {address}{advice}")
         })?;
     Ok((controller, Arc::new(hre)))

@@ -153,10 +153,11 @@ fn over_nvme_tcp() {
     for digests in [false, true] {
         let (sender, receiver) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let listen = "127.0.0.1:0".parse().expect("an address");
-            let config = willow_tcp::ServerConfig { listen: vec![listen], ..willow_tcp::ServerConfig::default() };
+            let listen: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
+            let config =
+                willow_tcp::ServerConfig { listen: vec![listen.into()], ..willow_tcp::ServerConfig::default() };
             let mut server = willow_tcp::Server::bind(config, device().expect("opens")).expect("binds");
-            sender.send((server.local_addr(), server.handle())).expect("somebody waits");
+            sender.send((server.local_addr().expect("it listens"), server.handle())).expect("somebody waits");
             server.run()
         });
         let (address, handle) = receiver.recv().expect("starts");

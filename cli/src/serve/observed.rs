@@ -4,6 +4,7 @@
 //! Invariant: the device's thread never waits here; the lock is held only to exchange a value.
 
 use crate::serve::disk::Disk;
+use crate::serve::temperature::Temperature;
 use crate::statistics::Statistics;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,7 @@ pub struct Observed {
     device: Device,
     mailbox: Arc<Mailbox>,
     disk: Option<Disk>,
+    temperature: Temperature,
 }
 
 /// What its thread published, for another thread.
@@ -37,10 +39,10 @@ pub struct Published(Arc<Mailbox>);
 
 impl Observed {
     /// Around a device whose contents are in this folder.
-    pub fn new(device: Device, media: Option<&Path>) -> (Self, Published) {
+    pub fn new(device: Device, media: Option<&Path>, temperature: Temperature) -> (Self, Published) {
         let mailbox = Arc::new(Mailbox::default());
         let disk = media.map(Disk::of);
-        (Observed { device, mailbox: mailbox.clone(), disk }, Published(mailbox))
+        (Observed { device, mailbox: mailbox.clone(), disk, temperature }, Published(mailbox))
     }
 
     #[cold]
@@ -152,6 +154,9 @@ impl Backend for Observed {
         let (used_bytes, total_bytes) = self.device.capacity();
         let disk_bytes = self.disk.as_ref().and_then(Disk::room_bytes);
         (used_bytes, total_bytes.into_iter().chain(disk_bytes).min())
+    }
+    fn temperature_kelvin(&self) -> u16 {
+        self.temperature.kelvin()
     }
     fn job(&mut self) -> Option<Job> {
         self.device.job()

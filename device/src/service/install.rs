@@ -189,7 +189,7 @@ impl Core {
         key: u32,
         state: InstallState,
         number: Option<AppNumber>,
-        (is_told, is_late): (bool, bool),
+        (is_told, is_late, refusal): (bool, bool, Option<u32>),
     ) -> bool {
         let Some(number) = number else { return false };
         let is_alive = self.machine.apps[number as usize].as_ref().is_some_and(|app| app.ended.is_none());
@@ -213,6 +213,17 @@ impl Core {
                 let why = ended.unwrap_or_default();
                 self.come_back(key, number, &why);
                 let text = format!("the module is refused: it did not start: {why}");
+                self.end_install(key, Err(refused(ControlStatus::ModuleRefused, text)));
+            }
+            InstallState::Starting if is_told && refusal.is_some() => {
+                let why = match refusal {
+                    Some(status) if status != abi::EVENT_UNDELIVERED => {
+                        format!("it answered STARTED with status {status}")
+                    }
+                    _ => "STARTED found no place in its inbox".to_owned(),
+                };
+                self.come_back(key, number, &why);
+                let text = format!("the module is refused: {why}");
                 self.end_install(key, Err(refused(ControlStatus::ModuleRefused, text)));
             }
             InstallState::Starting if is_told => {

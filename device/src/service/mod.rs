@@ -192,11 +192,13 @@ impl Core {
         let mut busy = !self.service.ready.is_empty();
         loop {
             let finished = self.machine.finished_watches.pop();
-            let Some(watch) = finished else { break };
+            let Some((watch, refusal)) = finished else { break };
             busy = true;
             for key in &self.service.polled {
                 match self.service.transactions.get_mut(key) {
-                    Some(transaction) if transaction.watch == Some(watch) => transaction.watch = None,
+                    Some(transaction) if transaction.watch == Some(watch) => {
+                        (transaction.watch, transaction.refusal) = (None, refusal);
+                    }
                     _ => {}
                 }
             }

@@ -91,6 +91,8 @@ pub(super) struct Transaction {
     pub deadline_ns: u64,
     /// The event whose answers it waits for; `None`: all have come.
     pub watch: Option<u32>,
+    /// A status other than 0 that it was answered with.
+    pub refusal: Option<u32>,
 }
 
 impl Transaction {
@@ -151,7 +153,7 @@ impl Core {
         }
         let key = self.service.key();
         let begins = matches!(work, Work::Change | Work::LastSave | Work::GivingUp | Work::Deletion { .. });
-        let transaction = Transaction { asker, change, work, deadline_ns: 0, watch: None };
+        let transaction = Transaction { asker, change, work, deadline_ns: 0, watch: None, refusal: None };
         self.service.transactions.insert(key, transaction);
         if begins {
             self.commit(key);
@@ -196,7 +198,7 @@ impl Core {
     pub(super) fn wait_for_app(&mut self, key: u32, watch: Option<u32>, within_ns: u64) {
         let deadline_ns = self.machine.now_ns + within_ns;
         if let Some(transaction) = self.service.transactions.get_mut(&key) {
-            (transaction.deadline_ns, transaction.watch) = (deadline_ns, watch);
+            (transaction.deadline_ns, transaction.watch, transaction.refusal) = (deadline_ns, watch, None);
             self.service.polled.insert(key);
         }
     }
@@ -293,7 +295,8 @@ impl Core {
         match &transaction.work {
             Work::Install(install) => {
                 let (state, number) = (install.state, install.number);
-                self.poll_install(key, state, number, (is_told, is_late))
+                let refusal = transaction.refusal;
+                self.poll_install(key, state, number, (is_told, is_late, refusal))
             }
             Work::Removal(removal) if removal.state == Removing::Draining => {
                 let number = removal.number;

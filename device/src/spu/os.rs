@@ -114,9 +114,9 @@ pub(crate) struct Machine {
     /// The version of an app that is being made ready.
     pub staging: Option<Box<AppState>>,
     pub apps: Vec<Option<AppState>>,
-    /// Events to apps that somebody waits for: how many are left.
-    pub watches: BTreeMap<u32, u32>,
-    pub finished_watches: Vec<u32>,
+    /// Events to apps that somebody waits for: how many are left, and a status other than 0 that one was answered with.
+    pub watches: BTreeMap<u32, (u32, Option<u32>)>,
+    pub finished_watches: Vec<(u32, Option<u32>)>,
     /// `region` and `region_free` calls of apps, for the control service to carry out.
     pub region_calls: VecDeque<RegionCall>,
     /// What `checksum_value` gives.
@@ -458,7 +458,10 @@ impl Machine {
                 }
                 self.end_one(group, result, memory);
             }
-            Origin::Event { watch } => self.watched(watch),
+            Origin::Event { watch } => {
+                let status = if let RpcOutcome::Answered { status } = outcome { status } else { 0 };
+                self.watched(watch, status);
+            }
             Origin::Bank { peer } => self.bank_answered(peer, outcome, result),
         }
     }

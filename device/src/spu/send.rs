@@ -72,7 +72,7 @@ impl Machine {
         let Some(arguments) = Arguments::new(&bytes) else { return };
         let (spus, account) = (self.config.spus, self.account_of_events(app));
         if let Some(watch) = watch {
-            *self.watches.entry(watch).or_default() += u32::from(spus);
+            self.watches.entry(watch).or_default().0 += u32::from(spus);
         }
         for spu in 0..spus {
             let activity = || Activity {
@@ -93,7 +93,7 @@ impl Machine {
             if !self.send(account, spu, activity, Endpoint::Bridge)
                 && let Some(watch) = watch
             {
-                self.watched(watch);
+                self.watched(watch, abi::EVENT_UNDELIVERED);
             }
         }
     }

@@ -19,13 +19,17 @@ impl Machine {
         }
     }
 
-    /// One of the events that somebody waits for has been answered, or had no place.
-    pub fn watched(&mut self, watch: u32) {
-        let Some(left) = self.watches.get_mut(&watch) else { return };
+    /// One of the events that somebody waits for has been answered with this status, or had no place.
+    pub fn watched(&mut self, watch: u32, status: u32) {
+        let Some((left, refusal)) = self.watches.get_mut(&watch) else { return };
         *left -= 1;
+        if status != 0 {
+            refusal.get_or_insert(status);
+        }
         if *left == 0 {
+            let refusal = *refusal;
             self.watches.remove(&watch);
-            self.finished_watches.push(watch);
+            self.finished_watches.push((watch, refusal));
         }
     }
 

@@ -325,7 +325,7 @@ impl<B: Backend> Subsystem<B> {
         if !wanted.offset.is_multiple_of(4) || entry.cdw14() & 1 << 23 != 0 {
             return Err(Failure::field(48));
         }
-        let smart = self.smart();
+        let smart = (wanted.page == log::SMART).then(|| self.smart()).unwrap_or_default();
         let local = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.local);
         let Some(controller) = self.controllers.get_mut(&cntlid) else {
             return Err(Failure::of(Status::INTERNAL_ERROR));
@@ -349,10 +349,14 @@ impl<B: Backend> Subsystem<B> {
             (log::FIRMWARE_SLOT, _) => log_page::firmware(),
             (log::CHANGED_NAMESPACES, _) => log_page::changed_namespaces(&controller.take_changed(wanted.retain_event)),
             (log::COMMAND_EFFECTS, _) => match wanted.csi {
-                0 => log_page::effects(CommandSet::Nvm),
-                1 => log_page::effects(CommandSet::Kv),
-                _ => return Err(Failure::field(59)),
+                0 => log_page::effects(Some(CommandSet::Nvm)),
+                1 => log_page::effects(Some(CommandSet::Kv)),
+                _ => log_page::effects(None),
             },
+            (log::FEATURE_EFFECTS, _) => {
+                log_page::feature_effects(|feature| controller.features.is_supported(feature, false))
+            }
+            (log::MANAGEMENT_EFFECTS, _) => log_page::management_effects(),
             _ => return Err(Failure::at(Status::INVALID_LOG_PAGE, 40)),
         };
         if wanted.offset > page.len() as u64 {

@@ -36,6 +36,10 @@ pub trait Backend {
     fn stripe_bytes(&self) -> u32;
     fn volatile_write_cache(&self) -> bool;
     fn capacity(&self) -> (u64, Option<u64>);
+    /// Temperature of the machine; 0: it tells none.
+    fn temperature_kelvin(&self) -> u16 {
+        0
+    }
     fn job(&mut self) -> Option<Job>;
     fn job_done(&mut self, done: JobDone);
     fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>);

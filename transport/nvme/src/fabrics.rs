@@ -82,6 +82,10 @@ impl<B: Backend> Subsystem<B> {
         self.check_secured(index, &data.host_nqn, &data.subsystem_nqn)?;
         let controller = (fields.queue_id != 0).then_some(data.controller_id);
         let (credentials, process) = self.credentials(&data.host_nqn, discovery, controller)?;
+        let distrusted = self.queues[usize::from(index)].as_ref().is_some_and(|queue| queue.distrusted);
+        if distrusted && credentials.is_none() && !discovery {
+            return Err(Failure::at(Status::CONNECT_INVALID_HOST, connect_offset::HOSTNQN));
+        }
         let queues_max = process.and_then(|_| self.ticket_queues(&data.host_nqn));
         let host_nqn = data.host_nqn.clone();
         let proved = !discovery && credentials.is_none();
@@ -173,7 +177,8 @@ impl<B: Backend> Subsystem<B> {
         let Some(controller) = self.controllers.get_mut(&cntlid).filter(|one| one.discovery == discovery) else {
             return Err(invalid(connect_offset::CNTLID, true));
         };
-        if controller.host_nqn != data.host_nqn || controller.host_id != data.host_id {
+        // By its name alone: some hosts (truenas_pynvmeof_client) make up a host identifier for each queue, which SPDK and nvmet take.
+        if controller.host_nqn != data.host_nqn {
             return Err(Failure::at(Status::CONNECT_INVALID_HOST, connect_offset::HOSTNQN));
         }
         // Discovery controllers have no I/O queues.

@@ -83,8 +83,9 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data.put32(92, OAES);
     // OACS: namespace management and attachment.
     data.put16(256, 1 << 3);
-    // LPA: effects log, offsets, supported pages.
-    data[261] = 1 << 5 | 1 << 2 | 1 << 1;
+    // LPA: effects log, offsets. Bit 5 is not claimed, though its pages are there: it stands for the scope of commands as well, which
+    // Linux (6.12) takes for an unusual effect.
+    data[261] = 1 << 2 | 1 << 1;
     let (used, total) = view.capacity;
     if let Some(total) = total {
         data.put128(280, u128::from(total));

@@ -233,11 +233,6 @@ impl<B: Backend> Subsystem<B> {
         &self.config
     }
 
-    /// The addresses that the discovery log tells.
-    pub fn set_addresses(&mut self, addresses: Vec<std::net::SocketAddr>) {
-        self.config.addresses = addresses;
-    }
-
     /// Sets the time for all that follows, until it is set again.
     pub fn set_time(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
@@ -262,6 +257,15 @@ impl<B: Backend> Subsystem<B> {
         self.queues[index] = Some(Queue::new(generation, local));
         self.accounts.of_mut(UNPROVED).connections += 1;
         Some(ConnectionId { index: index as u16, generation })
+    }
+
+    /// A connection is of a user of this machine who may not act as a host: nothing but discovery, and what a ticket allows.
+    pub fn distrust(&mut self, connection: ConnectionId) {
+        if self.queue(connection).is_some()
+            && let Some(queue) = self.queues[connection.index()].as_mut()
+        {
+            queue.distrusted = true;
+        }
     }
 
     /// A connection is gone: so is its queue with all commands under way, and with an admin queue its controller. The transport has

@@ -71,6 +71,8 @@ pub const EVENT_NAMESPACE_DELETED: u32 = 2;
 pub const EVENT_SHUTDOWN: u32 = 3;
 /// Event: the instance is up.
 pub const EVENT_STARTED: u32 = 4;
+/// Stands for the status of an event that found no place in the app's inbox.
+pub const EVENT_UNDELIVERED: u32 = u32::MAX;
 
 /// Most bytes of one DMA, all segments together.
 pub const DMA_BYTES_MAX: u64 = 1 << 28;

@@ -130,6 +130,9 @@ impl<B: Backend> Backend for Fronted<B> {
     fn capacity(&self) -> (u64, Option<u64>) {
         self.device.capacity()
     }
+    fn temperature_kelvin(&self) -> u16 {
+        self.device.temperature_kelvin()
+    }
     fn job(&mut self) -> Option<Job> {
         self.device.job()
     }
