@@ -105,7 +105,7 @@ impl Found {
 
     /// For each way what docs/direct-ways.md has to say: what it comes to alone, and what when the file is direct.
     pub fn cells(&self) -> BTreeMap<&str, String> {
-        let text = |seen: &Option<String>| seen.clone().unwrap_or_else(|| "not tried".to_owned());
+        let text = |seen: &Option<String>| seen.clone().unwrap_or_else(|| crate::ways::NOT_TRIED.to_owned());
         let side = |user: String, root: String| if user == root { user } else { format!("{user}, root {root}") };
         let cell = |[user, root]: &[Seen; 2]| {
             let alone = side(text(&user.alone), text(&root.alone));

@@ -13,7 +13,7 @@ use willow_tests::attacker::{Found, Talking};
 use willow_tests::judge::Judge;
 use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
-use willow_tests::ways::{Ways, kernel};
+use willow_tests::ways::{NOT_TRIED, Ways, kernel};
 
 const ALICE: u32 = 54_501;
 const BOB: u32 = 54_502;
@@ -79,8 +79,9 @@ fn all_hold(stage: &Stage, system: &str, what: &str) {
     let mut wrong: Vec<String> = Vec::new();
     for way in said.keys().chain(cells.keys()).collect::<BTreeSet<_>>() {
         let (document, seen) = (said.get(way), cells.get(way));
-        if document.copied() != seen.map(String::as_str) {
-            wrong.push(format!("{way} | {} | the document: {document:?}", seen.map_or("no such test", |it| it)));
+        let seen = seen.map_or(NOT_TRIED, String::as_str);
+        if document.copied() != Some(seen) {
+            wrong.push(format!("{way} | {seen} | the document: {document:?}"));
         }
     }
     assert!(wrong.is_empty(), "{system}, {what}:\n{}", wrong.join("\n"));

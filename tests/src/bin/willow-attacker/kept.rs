@@ -1,6 +1,6 @@
 //! What keeps a file open for writing, and what it does to the file: each such thing has to keep it from being direct.
 
-use super::{BYTES, World, check, move_to, ring, truncate, writable};
+use super::{BYTES, World, check, move_to, ring, stalled, truncate, writable};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Read, Result, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -77,6 +77,17 @@ pub fn keep(world: &World, name: &str) -> Result<Kept> {
             // Open by itself, it could be opened again.
             (Box::new(path), cut(writable(Path::new(&link))?))
         }
+        "stalled in splice" => (Box::new(()), stalled::in_splice(file)?),
+        "stalled in MOVE_EXT" => {
+            let spare = world.spare()?;
+            let words = vec![(spare.as_raw_fd() as u64) << 32, 0, 0, (BYTES / 4096) as u64, 0];
+            (Box::new(()), stalled::in_ioctl(file, 0xc028_660f, words, spare)?)
+        }
+        "stalled in EXCHANGE_RANGE" => {
+            let spare = world.spare()?;
+            let words = vec![spare.as_raw_fd() as u64, 0, 0, BYTES as u64, 0];
+            (Box::new(()), stalled::in_ioctl(file, 0x4028_5881, words, spare)?)
+        }
         _ => unreachable!("{name}"),
     })
 }
@@ -112,7 +123,11 @@ fn receive_descriptor(socket: &OwnedFd) -> Result<File> {
     Err(Error::other("no descriptor"))
 }
 
-pub const KEPT: [&str; 10] = [
+/// What waits for memory that is not there: an ordinary user may not have the kernel wait so (vm.unprivileged_userfaultfd), but by a file
+/// system in user space.
+pub const ONLY_AS_ROOT: [&str; 2] = ["stalled in MOVE_EXT", "stalled in EXCHANGE_RANGE"];
+
+pub const KEPT: [&str; 13] = [
     "descriptor",
     "duplicate",
     "writes alone",
@@ -123,4 +138,7 @@ pub const KEPT: [&str; 10] = [
     "in a child",
     "in a ring",
     "behind a path",
+    "stalled in splice",
+    "stalled in MOVE_EXT",
+    "stalled in EXCHANGE_RANGE",
 ];

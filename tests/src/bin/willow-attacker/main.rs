@@ -16,7 +16,9 @@
 
 mod alone;
 mod kept;
+mod overlay;
 mod ring;
+mod stalled;
 mod ways;
 
 use alone::State;
@@ -29,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use willow_host::direct_io::{AgentClient, DirectError, DirectFile};
 use willow_host::{Hre, ShmHre, ShmOptions};
+use willow_tests::space;
 
 const BYTES: usize = 64 << 10;
 
@@ -124,7 +127,15 @@ fn renew(world: &World) -> Result<()> {
 /// Of a file that is taken to be read alone, or to be written too.
 fn attacks(world: &World, reads: bool) -> Result<()> {
     let open = || if reads { File::open(&world.path) } else { writable(&world.path) };
-    for name in KEPT {
+    let is_root = rustix::process::geteuid().is_root();
+    // Another file system has no such call, and asks for no memory then.
+    let system = rustix::fs::statfs(world.path.parent().unwrap_or(Path::new("/")))?.f_type as u64;
+    let is_stalled = |name: &str| match name {
+        "stalled in MOVE_EXT" => system == willow_host::agent::freeze::EXT4,
+        "stalled in EXCHANGE_RANGE" => system == willow_host::agent::freeze::XFS,
+        _ => true,
+    };
+    for name in KEPT.into_iter().filter(|name| is_stalled(name) && (is_root || !kept::ONLY_AS_ROOT.contains(name))) {
         renew(world)?;
         let (kept, attack) = keep(world, name)?;
         let named = format!("kept: {name}");
@@ -151,7 +162,6 @@ fn attacks(world: &World, reads: bool) -> Result<()> {
         alone::told(&named, &done, &before, &State::of(world, &reader)?);
         drop(kept);
     }
-    let is_root = rustix::process::geteuid().is_root();
     let is_tried = |name: &str| !is_root || !ways::NOT_AS_ROOT.contains(&name);
     renew(world)?;
     let mut before = File::open(&world.path)?;
@@ -261,6 +271,53 @@ fn writer(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// Takes the file below an overlay in which a truncation of it waits past its check, and lets that go on. Without `takes` the same to a
+/// file that nobody has directly.
+fn below_an_overlay(waiting: overlay::Waiting, world: Option<&World>, path: &Path) -> Result<()> {
+    let direct = match world.map(|world| world.take(writable(path)?).map_err(Error::other)).transpose() {
+        Ok(direct) => direct,
+        Err(error) => {
+            println!("refused\t{error}");
+            return waiting.go_on().map(|_| ());
+        }
+    };
+    let reader = File::open(path)?;
+    let before = space::of_file(&reader)?;
+    let said = waiting.go_on()?;
+    let is_moved = space::of_file(&reader)? != before;
+    let verdict = match (world, &direct) {
+        (Some(world), Some(direct)) => world.verdict(direct, &reader),
+        _ if is_moved => "moves",
+        _ => "nothing",
+    };
+    println!("{said}\t{verdict}");
+    let _ = std::io::stdin().lock().read_line(&mut String::new());
+    Ok(())
+}
+
+/// Asks for a file while a write of its own to it waits for memory; lets the write go on when the input says so.
+fn stalls(world: &World) -> Result<()> {
+    renew(world)?;
+    let ends = stalled::in_write(writable(&world.path)?)?;
+    println!("stalled\t");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _ = std::io::stdin().lock().read_line(&mut String::new());
+            // Whether it is written is seen in the file.
+            let _ = ends();
+        });
+        match world.take(writable(&world.path)?) {
+            Ok(direct) => {
+                let mut first = [0; 8];
+                let read = world.runtime.block_on(direct.read_at(&mut first, 0));
+                println!("taken\t{first:?} {read:?}");
+            }
+            Err(error) => println!("refused\t{error}"),
+        }
+        Ok(())
+    })
+}
+
 /// Asks for the file again and again while it keeps a descriptor by which it writes, a line for each answer.
 fn insistent(world: &World) -> Result<()> {
     renew(world)?;
@@ -342,6 +399,20 @@ fn main() -> Result<()> {
     if what == "goes on" {
         return goes_on(device, agent, Path::new(file));
     }
+    let waiting = match what.strip_prefix("overlay") {
+        // Before this process has another thread.
+        Some(_) => {
+            let folder = Path::new(file).parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+            match overlay::Waiting::begin(folder) {
+                Ok(waiting) => Some(waiting),
+                Err(error) => {
+                    println!("unavailable\t{error}");
+                    return Ok(());
+                }
+            }
+        }
+        None => None,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let options = ShmOptions { kind: willow_shm::message::Kind::User, ..ShmOptions::default() };
     let agent = AgentClient::connect(Path::new(agent)).map_err(Error::other)?;
@@ -355,7 +426,11 @@ fn main() -> Result<()> {
     }
     let by_block_map = what == "attacks by block map";
     let world = World { agent, hre, runtime, path: PathBuf::from(file), by_block_map };
+    if let Some(waiting) = waiting {
+        return below_an_overlay(waiting, (what == "overlay").then_some(&world), &world.path);
+    }
     match what.as_str() {
+        "stalls" => stalls(&world),
         "attacks" | "attacks by block map" => attacks(&world, false),
         "attacks of a reader" => attacks(&world, true),
         "victim" => victim(&world),
