@@ -40,10 +40,20 @@ impl FlashParameters {
         self.geometry.validate()?;
         self.timing.validate()?;
         self.faults.validate(self.geometry.page_bytes)?;
+        if self.faults.paired_page_loss && self.geometry.cell != Cell::Mlc {
+            return Err(Absurd::new(
+                "paired_page_loss",
+                true,
+                "false, since pages of MLC alone are programmed in pairs",
+            ));
+        }
+        if self.faults.word_line_buffer && self.geometry.cell != Cell::Tlc {
+            return Err(Absurd::new("word_line_buffer", true, "false, since word lines of TLC alone are gathered"));
+        }
         let kinds = match self.geometry.cell {
             Cell::Slc => [true, false, false],
-            Cell::Mlc | Cell::MlcDistance3 => [true, false, true],
-            Cell::TlcOneShot => [true, true, true],
+            Cell::Mlc => [true, false, true],
+            Cell::Tlc => [true, true, true],
         };
         let times = |times: crate::timing::PageTimes| [times.lower_ns, times.middle_ns, times.upper_ns];
         for (is_there, (read_ns, program_ns)) in

@@ -93,6 +93,7 @@ fn absurd_presets_are_refused_with_field_value_and_what_was_expected() {
     assert!(refused(&|p| p.faults.fresh = f64::NAN).contains("fresh is NaN"));
     assert!(refused(&|p| p.faults.fresh = 0.4).contains("correctable_bits"));
     assert!(refused(&|p| p.faults.codeword_bytes = 1000).contains("divisor of page_bytes"));
+    assert!(refused(&|p| p.faults.word_line_buffer = true).contains("word_line_buffer is true"));
     assert!(refused(&|p| p.controller.user_blocks_per_ten_thousand = 10_000).contains("user_blocks_per_ten_thousand"));
     assert!(refused(&|p| p.geometry.channels = 1 << 31).contains("channels"));
     for (name, text) in presets::TEXTS {
