@@ -183,6 +183,12 @@ impl Array {
         self.contents.sync()
     }
 
+    /// Pages that wait for one another before any of them is done.
+    #[inline]
+    pub(crate) fn together(&self) -> u32 {
+        if self.faults.parameters().word_line_buffer { 1 } else { self.geometry.pages_per_program() }
+    }
+
     #[inline]
     pub(crate) fn block_number(&self, die: u32, block: u32) -> u64 {
         u64::from(die) * u64::from(self.geometry.blocks_per_die()) + u64::from(block)
@@ -213,7 +219,7 @@ impl Array {
         Status::Misuse(misuse)
     }
 
-    /// Reads a part of a page. `data` is as long as the part, `spare` as long as the spare area, or empty where it is not asked for. Erased
+    /// Reads a part of a page. `data` is as long as the part; `spare` takes the spare area's first bytes, and is empty where it is not asked for. Erased
     /// pages are ones; of uncorrectable ones nothing is delivered, the buffers become zeroes.
     #[inline]
     pub fn read(&mut self, die: u32, read: &Read, data: &mut [u8], spare: &mut [u8]) -> Result<Status, FileError> {
@@ -280,8 +286,8 @@ impl Array {
         if read.spare && !self.geometry.spare_accessible {
             return Err(Misuse::SpareInaccessible);
         }
-        let spare_length = if read.spare { self.geometry.spare_bytes as usize } else { 0 };
-        if data != read.length_bytes as usize || spare != spare_length {
+        let spare_most = if read.spare { self.geometry.spare_bytes as usize } else { 0 };
+        if data != read.length_bytes as usize || spare > spare_most {
             return Err(Misuse::BufferLength);
         }
         Ok(number)
@@ -325,13 +331,15 @@ impl Array {
             return Ok(self.misuse(misuse));
         }
         let page = pages[0].at.page;
-        let last_of_word_line = (page + 1).is_multiple_of(self.geometry.pages_per_program());
+        let last_of_word_line = (page + 1).is_multiple_of(self.together());
+        // Where a buffer answers for each page by itself, a word line fails with its first page: nothing that was answered is lost.
+        let may_fail = last_of_word_line && page.is_multiple_of(self.geometry.pages_per_program() / self.together());
         let mut failed = PlaneSet::default();
         for (place, page) in pages.iter().enumerate() {
             let number = self.block_number(die, page.at.block);
             let block = &self.blocks[number as usize];
             let fails = block.flags & (Block::FACTORY_BAD | Block::WORN) != 0
-                || (last_of_word_line && self.faults.program_fails(number, page.at.page, block.erase_count));
+                || (may_fail && self.faults.program_fails(number, page.at.page, block.erase_count));
             if fails {
                 failed.insert(place as u32);
                 continue;
@@ -409,15 +417,15 @@ impl Array {
     /// A program failed: the pages that were to be programmed at once cannot be read, and the block takes no more.
     fn wear_out(&mut self, number: u64, page: u32) -> Result<(), FileError> {
         self.counters.program_failures += 1;
+        let together = self.together();
         let block = &mut self.blocks[number as usize];
         if block.flags & (Block::FACTORY_BAD | Block::WORN) != 0 {
             return Ok(());
         }
         block.flags |= Block::WORN;
-        let first = page + 1 - self.geometry.pages_per_program();
         block.next_page = (page + 1) as u16;
         let state = *block;
-        for page in first..=page {
+        for page in page + 1 - together..=page {
             self.lose_page(number, page, PageState::Unreadable)?;
         }
         self.contents.save_block(number, &state)

@@ -57,6 +57,9 @@ pub struct FaultParameters {
     pub retry_gain: f64,
     /// Whether a power cut while an upper page is programmed loses the lower page in the same cells.
     pub paired_page_loss: bool,
+    /// Whether the controller gathers the pages of a word line in a buffer that outlives the power (capacitors), so that each page is done by
+    /// itself; otherwise they wait in the die's latches, and a power cut loses them. TLC alone.
+    pub word_line_buffer: bool,
 }
 
 impl FaultParameters {
@@ -78,6 +81,7 @@ impl FaultParameters {
         retry_steps: 0,
         retry_gain: 1.0,
         paired_page_loss: true,
+        word_line_buffer: false,
     };
 
     /// Checks all values; the error names the field, its value and what was expected.
@@ -312,6 +316,7 @@ mod tests {
             retry_steps: 6,
             retry_gain: 1.5,
             paired_page_loss: true,
+            word_line_buffer: false,
         }
     }
 

@@ -43,14 +43,11 @@ impl PlaneSet {
 pub enum Cell {
     /// One bit.
     Slc,
-    /// Two bits; pages 2k and 2k + 1 share their cells.
+    /// Two bits: a lower and an upper page ([`Geometry::paired_distance`]).
     Mlc,
-    /// Two bits, paired as in Samsung's data sheets of the time (Jasmine's `nand.h` calls it type 2): upper page n shares its cells with
-    /// page n - 3, page 2 with 0 and the last one with the last but two.
-    MlcDistance3,
-    /// Three bits, programmed at once: pages 3k, 3k + 1 and 3k + 2 are one word line. The first two are kept in the die's latches until
-    /// the third one comes.
-    TlcOneShot,
+    /// Three bits, programmed at once: pages 3k, 3k + 1 and 3k + 2 are one word line, of which the first two wait for the third one, in the
+    /// die's latches or in a buffer of the controller.
+    Tlc,
 }
 
 /// Which bit of its cells a page is.
@@ -96,6 +93,9 @@ pub struct Geometry {
     pub spare_bytes: u32,
     /// What a cell holds.
     pub cell: Cell,
+    /// Of MLC, the distance from a lower page to the upper page in the same cells: pages `0..d` are lower pages, `d..2d` their upper
+    /// pages, and so on. 0 for others.
+    pub paired_distance: u32,
     /// Whether firmware reaches the spare area.
     pub spare_accessible: bool,
 }
@@ -140,26 +140,21 @@ impl Geometry {
     pub fn page_kind(&self, page: u32) -> PageKind {
         match self.cell {
             Cell::Slc => PageKind::Lower,
-            Cell::Mlc | Cell::MlcDistance3 if self.paired_lower(page).is_none() => PageKind::Lower,
-            Cell::Mlc | Cell::MlcDistance3 => PageKind::Upper,
-            Cell::TlcOneShot => [PageKind::Lower, PageKind::Middle, PageKind::Upper][page as usize % 3],
+            Cell::Mlc if self.paired_lower(page).is_none() => PageKind::Lower,
+            Cell::Mlc => PageKind::Upper,
+            Cell::Tlc => [PageKind::Lower, PageKind::Middle, PageKind::Upper][page as usize % 3],
         }
     }
 
     /// The page that was programmed into the same cells before; only pairs of MLC, since a word line of TLC is programmed at once.
     pub fn paired_lower(&self, page: u32) -> Option<u32> {
-        match self.cell {
-            Cell::Slc | Cell::TlcOneShot => None,
-            Cell::Mlc => (page % 2 == 1).then(|| page - 1),
-            Cell::MlcDistance3 if page == 2 => Some(0),
-            Cell::MlcDistance3 if page == self.pages_per_block - 1 => Some(page - 2),
-            Cell::MlcDistance3 => (page.is_multiple_of(2) && page >= 4).then(|| page - 3),
-        }
+        let distance = self.paired_distance;
+        (distance > 0 && page / distance % 2 == 1).then(|| page - distance)
     }
 
-    /// Pages that are programmed at once: those before the last of them wait in the die's latches.
+    /// Pages that are programmed at once: those before the last of them wait.
     pub fn pages_per_program(&self) -> u32 {
-        if self.cell == Cell::TlcOneShot { 3 } else { 1 }
+        if self.cell == Cell::Tlc { 3 } else { 1 }
     }
 
     /// The part of this flash behind one of `spus` storage processor units: as many whole channels for each.
@@ -188,22 +183,14 @@ impl Geometry {
         if !self.page_bytes.is_multiple_of(512) {
             return Err(Absurd::new("page_bytes", self.page_bytes, "a multiple of 512 bytes"));
         }
-        let unit = match self.cell {
-            Cell::Slc => 1,
-            Cell::Mlc => 2,
-            Cell::MlcDistance3 if self.pages_per_block < 8 => {
-                return Err(Absurd::new(
-                    "pages_per_block",
-                    self.pages_per_block,
-                    "at least 8, for pairs at a distance of 3",
-                ));
-            }
-            Cell::MlcDistance3 => 2,
-            Cell::TlcOneShot => 3,
-        };
-        if !self.pages_per_block.is_multiple_of(unit) {
-            let expected = format!("a multiple of {unit}, so that every cell is used whole");
-            return Err(Absurd { field: "pages_per_block", value: self.pages_per_block.to_string(), expected });
+        let distances = if self.cell == Cell::Mlc { 1..=self.pages_per_block / 2 } else { 0..=0 };
+        within("paired_distance", self.paired_distance, distances, "pages, of MLC alone")?;
+        if !self.pages_per_block.is_multiple_of(self.pages_per_program()) {
+            return Err(Absurd::new(
+                "pages_per_block",
+                self.pages_per_block,
+                "a multiple of 3, so that every word line is whole",
+            ));
         }
         within("channels x packages x dies", self.dies(), 1..=DIES_MAX, "dies")?;
         within("blocks of all dies", self.blocks(), 2..=BLOCKS_MAX, "blocks")?;
@@ -215,7 +202,7 @@ impl Geometry {
 mod tests {
     use super::*;
 
-    fn geometry(cell: Cell, pages_per_block: u32) -> Geometry {
+    fn geometry(cell: Cell, pages_per_block: u32, paired_distance: u32) -> Geometry {
         Geometry {
             channels: 2,
             packages_per_channel: 2,
@@ -226,29 +213,32 @@ mod tests {
             page_bytes: 4096,
             spare_bytes: 64,
             cell,
+            paired_distance,
             spare_accessible: true,
         }
     }
 
     #[test]
-    fn every_lower_page_has_one_upper_page_after_it() {
-        for (cell, pages) in
-            [(Cell::Mlc, 128), (Cell::MlcDistance3, 128), (Cell::MlcDistance3, 8), (Cell::MlcDistance3, 256)]
-        {
-            let geometry = geometry(cell, pages);
+    fn lower_pages_have_one_upper_page_each_at_the_distance() {
+        for (pages, distance) in [(128, 1), (128, 4), (8, 2), (128, 3), (10, 5)] {
+            let geometry = geometry(Cell::Mlc, pages, distance);
             geometry.validate().unwrap();
             let uppers: Vec<u32> = (0..pages).filter(|page| geometry.page_kind(*page) == PageKind::Upper).collect();
-            let mut lowers: Vec<u32> = uppers.iter().map(|page| geometry.paired_lower(*page).unwrap()).collect();
-            assert!(uppers.iter().zip(&lowers).all(|(upper, lower)| lower < upper), "{cell:?}");
-            lowers.sort_unstable();
-            let expected: Vec<u32> = (0..pages).filter(|page| geometry.page_kind(*page) == PageKind::Lower).collect();
-            assert_eq!(lowers, expected, "{cell:?}, {pages} pages");
+            let lowers: Vec<u32> = uppers.iter().map(|page| geometry.paired_lower(*page).unwrap()).collect();
+            assert!(uppers.iter().zip(&lowers).all(|(upper, lower)| lower + distance == *upper));
+            assert!(lowers.iter().all(|page| geometry.page_kind(*page) == PageKind::Lower));
+            // Where the block does not divide, the last lower pages have no partner.
+            let alone =
+                (0..pages).filter(|page| geometry.page_kind(*page) == PageKind::Lower && !lowers.contains(page));
+            assert_eq!(alone.count() as u32, (pages % (2 * distance)).min(distance));
         }
+        let tlc = geometry(Cell::Tlc, 96, 0);
+        assert_eq!([3, 4, 5].map(|page| tlc.page_kind(page)), [PageKind::Lower, PageKind::Middle, PageKind::Upper]);
     }
 
     #[test]
     fn absurd_geometries_are_refused_by_field() {
-        let good = geometry(Cell::TlcOneShot, 96);
+        let good = geometry(Cell::Tlc, 96, 0);
         good.validate().unwrap();
         let refused = |change: fn(&mut Geometry)| {
             let mut bad = good;
@@ -261,14 +251,14 @@ mod tests {
         assert!(refused(|g| g.spare_bytes = 4097).contains("spare_bytes is 4097"));
         assert!(refused(|g| g.planes_per_die = 17).contains("planes_per_die"));
         assert!(refused(|g| (g.channels, g.packages_per_channel) = (256, 64)).contains("dies"));
-        assert!(refused(|g| (g.cell, g.pages_per_block) = (Cell::MlcDistance3, 6)).contains("at least 8"));
+        assert!(refused(|g| (g.cell, g.paired_distance) = (Cell::Mlc, 0)).contains("paired_distance is 0"));
         let unknown = "channels = 1\nbogus = 2";
         assert!(toml::from_str::<Geometry>(unknown).is_err());
     }
 
     #[test]
     fn whole_channels_are_shared_out() {
-        let geometry = geometry(Cell::Slc, 64);
+        let geometry = geometry(Cell::Slc, 64, 0);
         assert_eq!(geometry.share(2).unwrap().dies(), 4);
         assert!(geometry.share(3).unwrap_err().to_string().contains("2 for 3 SPUs"));
         assert_eq!((geometry.channel_of(5), geometry.plane_of(7)), (1, 1));

@@ -17,7 +17,10 @@ mod contents;
 pub mod faults;
 mod geometry;
 mod operation;
+mod parameters;
 mod power;
+pub mod presets;
+pub mod timing;
 
 pub use array::{Array, ArrayStatistics};
 pub use check::Absurd;
@@ -26,3 +29,4 @@ pub use contents::head::{Head, Uuid};
 pub use faults::FaultParameters;
 pub use geometry::{BLOCKS_MAX, Cell, DIES_MAX, Geometry, PLANES_MAX, PageAddress, PageKind, PlaneSet};
 pub use operation::{CutOutcome, Misuse, ProgramPage, Read, Status};
+pub use parameters::{ControllerParameters, FlashParameters};

@@ -11,7 +11,7 @@ pub struct Read {
     pub offset_bytes: u32,
     /// Bytes of the page; 0 where only the spare area is asked for.
     pub length_bytes: u32,
-    /// Whether the spare area is read, too.
+    /// Whether the spare area is read, too (its first bytes).
     pub spare: bool,
 }
 

@@ -21,7 +21,7 @@ impl Array {
         if let Err(misuse) = self.check_program(die, pages) {
             return Ok(Status::Misuse(misuse));
         }
-        let together = self.geometry.pages_per_program();
+        let together = self.together();
         // What was on its way into the latches is lost with them.
         if !(pages[0].at.page + 1).is_multiple_of(together) {
             return Ok(Status::Latched);
@@ -32,7 +32,8 @@ impl Array {
             if block.flags & (Block::FACTORY_BAD | Block::WORN) != 0 {
                 continue;
             }
-            let fails = self.faults.program_fails(number, page.at.page, block.erase_count);
+            let may_fail = page.at.page.is_multiple_of(self.geometry.pages_per_program() / together);
+            let fails = may_fail && self.faults.program_fails(number, page.at.page, block.erase_count);
             match outcome {
                 CutOutcome::NotBegun => {}
                 CutOutcome::Complete if !fails => self.write_page(number, page)?,
@@ -47,7 +48,7 @@ impl Array {
 
     /// The pages that were to be programmed at once, up to this one, hold nothing, and neither does a lower page in the same cells.
     fn interrupt(&mut self, number: u64, page: u32, state: PageState) -> Result<(), FileError> {
-        let first = page + 1 - self.geometry.pages_per_program();
+        let first = page + 1 - self.together();
         for lost in first..=page {
             self.lose_page(number, lost, state)?;
         }
@@ -108,7 +109,7 @@ impl Array {
 
     /// Word lines that were not finished when the process ended.
     pub(crate) fn drop_unfinished_word_lines(&mut self) -> Result<(), FileError> {
-        if self.geometry.pages_per_program() > 1 {
+        if self.together() > 1 {
             for number in 0..self.geometry.blocks() {
                 self.lose_word_line(number)?;
             }
@@ -119,7 +120,7 @@ impl Array {
     fn lose_word_line(&mut self, number: u64) -> Result<(), FileError> {
         let block = self.blocks[number as usize];
         let next = u32::from(block.next_page);
-        let first = next - next % self.geometry.pages_per_program();
+        let first = next - next % self.together();
         for page in first..next {
             self.contents.forget(number, page)?;
         }

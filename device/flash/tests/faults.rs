@@ -25,6 +25,7 @@ fn wearing() -> FaultParameters {
         retry_steps: 5,
         retry_gain: 1.5,
         paired_page_loss: true,
+        word_line_buffer: false,
     }
 }
 
@@ -43,7 +44,7 @@ fn read(array: &mut Array, die: u32, block: u32, page: u32) -> (Status, Vec<u8>)
 
 /// Wears a medium out, checking what a failure leaves; what happened as one list.
 fn wear_out(array: &mut Array, cell: Cell) -> Vec<(u32, u32, Status)> {
-    let together = if cell == Cell::TlcOneShot { 3 } else { 1 };
+    let together = if cell == Cell::Tlc { 3 } else { 1 };
     let geometry = *array.geometry();
     let mut events = Vec::new();
     for round in 0..300 {
@@ -98,7 +99,7 @@ fn wear_out(array: &mut Array, cell: Cell) -> Vec<(u32, u32, Status)> {
 
 #[test]
 fn blocks_fail_with_wear_as_the_seed_says_and_keep_what_they_hold() {
-    for cell in [Cell::Slc, Cell::TlcOneShot] {
+    for cell in [Cell::Slc, Cell::Tlc] {
         let geometry = small(cell);
         let run = |seed: u64| {
             // Failures alone: what bits do is the next test's.

@@ -53,8 +53,7 @@ fn cell_number(cell: Cell) -> u8 {
     match cell {
         Cell::Slc => 1,
         Cell::Mlc => 2,
-        Cell::MlcDistance3 => 3,
-        Cell::TlcOneShot => 4,
+        Cell::Tlc => 3,
     }
 }
 
@@ -83,6 +82,7 @@ impl Head {
         }
         bytes[ENVELOPE_BYTES + 32] = cell_number(g.cell);
         bytes[ENVELOPE_BYTES + 33] = u8::from(g.spare_accessible);
+        put(&mut bytes, ENVELOPE_BYTES + 36, &g.paired_distance.to_le_bytes());
         put(&mut bytes, ENVELOPE_BYTES + 40, &self.seed.to_le_bytes());
         let sum = checksum(&bytes);
         put(&mut bytes, 12, &sum.to_le_bytes());
@@ -109,14 +109,13 @@ impl Head {
         }
         let zeroes = |range: std::ops::Range<usize>| bytes[range].iter().all(|byte| *byte == 0);
         let payload = &bytes[ENVELOPE_BYTES..ENVELOPE_BYTES + PAYLOAD_BYTES];
-        if !zeroes(48..64) || !zeroes(ENVELOPE_BYTES + 34..ENVELOPE_BYTES + 40) || !zeroes(112..HEAD_BYTES) {
+        if !zeroes(48..64) || !zeroes(ENVELOPE_BYTES + 34..ENVELOPE_BYTES + 36) || !zeroes(112..HEAD_BYTES) {
             return refuse("its head is damaged (bytes that have to be zero are not)");
         }
         let cell = match payload[32] {
             1 => Cell::Slc,
             2 => Cell::Mlc,
-            3 => Cell::MlcDistance3,
-            4 => Cell::TlcOneShot,
+            3 => Cell::Tlc,
             _ => return refuse("its head names a kind of cell that there is not"),
         };
         let number = |place: usize| u32_at(payload, place * 4);
@@ -130,6 +129,7 @@ impl Head {
             page_bytes: number(6),
             spare_bytes: number(7),
             cell,
+            paired_distance: u32_at(payload, 36),
             spare_accessible: payload[33] != 0,
         };
         // A head with a good checksum that was not written by this code.

@@ -1,20 +1,37 @@
 //! No contents but what an FTL recovers from: spare areas, and pages that it marked as its own. For simulations of large devices; any other
 //! page reads as zeroes.
 //!
-//! What always holds: a block takes memory from its first page to its erase, as much for each page as its longest spare area; what was
-//! programmed shorter reads with ones at its end, as from any other contents.
+//! What always holds:
+//! - What is read is what was written, with ones at its end where it was shorter than what is asked for.
+//! - A block takes memory from its first page to its erase. Headers are kept packed ([`super::pack`]): as what differs from the page before, so
+//!   that an FTL's header of 32 bytes takes some 8.
 
+use super::pack::{pack, unpack};
 use super::{Block, FileError, PageWrite, entries};
 use crate::geometry::Geometry;
 use std::collections::BTreeMap;
 
-/// Headers of one block: `stride` bytes for each page.
+/// Pages from one that is packed by itself to the next: the longest way to any page.
+const KEY_PAGES: usize = 16;
+
+/// Headers of one block.
 #[derive(Debug, Default)]
 struct BlockHeaders {
+    /// Of all pages, one after the other.
     bytes: Vec<u8>,
-    stride: u16,
-    /// Pages, which `bytes` does not tell where the stride is zero.
+    /// Where those of pages 0, 16, 32 and so on begin.
+    keys: Vec<u32>,
     pages: u16,
+}
+
+/// The header that was read or written last: the next one is often the next page's.
+#[derive(Debug, Default)]
+struct Cursor {
+    /// Block and page; `None`: none.
+    at: Option<(u64, u32)>,
+    header: Vec<u8>,
+    /// Where the next page's begins.
+    end: usize,
 }
 
 /// Headers alone.
@@ -24,6 +41,7 @@ pub struct HeaderContents {
     blocks: Vec<BlockHeaders>,
     /// The FTL's own pages.
     metadata: BTreeMap<(u64, u32), Box<[u8]>>,
+    cursor: Cursor,
     held_bytes: u64,
 }
 
@@ -36,29 +54,14 @@ impl HeaderContents {
             pages_per_block: geometry.pages_per_block as usize,
             blocks,
             metadata: BTreeMap::new(),
+            cursor: Cursor::default(),
             held_bytes: 0,
         }
     }
 
     pub(super) fn write(&mut self, page: &PageWrite<'_>) {
-        let headers = &mut self.blocks[page.block as usize];
-        assert_eq!(u32::from(headers.pages), page.page, "pages are written in order");
-        // At most 65,535 bytes: validated.
-        let length = page.spare.len() as u16;
-        if length > headers.stride {
-            let (old, new) = (usize::from(headers.stride), usize::from(length));
-            let mut wider = Vec::with_capacity(new * self.pages_per_block);
-            for number in 0..usize::from(headers.pages) {
-                wider.extend_from_slice(&headers.bytes[number * old..(number + 1) * old]);
-                wider.resize((number + 1) * new, 0xFF);
-            }
-            self.held_bytes += (wider.capacity() - headers.bytes.capacity()) as u64;
-            headers.bytes = wider;
-            headers.stride = length;
-        }
-        headers.pages += 1;
-        headers.bytes.extend_from_slice(page.spare);
-        headers.bytes.resize(usize::from(headers.pages) * usize::from(headers.stride), 0xFF);
+        assert_eq!(u32::from(self.blocks[page.block as usize].pages), page.page, "pages are written in order");
+        self.append(page.block, page.spare);
         if page.metadata {
             let bytes: Box<[u8]> = page.data.concat().into();
             self.held_bytes += bytes.len() as u64;
@@ -66,13 +69,65 @@ impl HeaderContents {
         }
     }
 
-    pub(super) fn read(&self, (block, page): (u64, u32), offset: u32, data: &mut [u8], spare: &mut [u8]) {
+    fn append(&mut self, block: u64, spare: &[u8]) {
+        let page = usize::from(self.blocks[block as usize].pages);
+        let is_key = page.is_multiple_of(KEY_PAGES);
+        if !is_key {
+            self.seek(block, page as u32 - 1);
+        }
+        let headers = &mut self.blocks[block as usize];
+        let before = (headers.bytes.capacity(), headers.keys.capacity());
+        if is_key {
+            headers.keys.push(headers.bytes.len() as u32);
+            self.cursor.header.clear();
+        }
+        pack(&self.cursor.header, spare, &mut headers.bytes);
+        headers.pages += 1;
+        if usize::from(headers.pages) == self.pages_per_block {
+            headers.bytes.shrink_to_fit();
+            headers.keys.shrink_to_fit();
+        }
+        self.held_bytes += headers.bytes.capacity() as u64 + 4 * headers.keys.capacity() as u64;
+        self.held_bytes -= before.0 as u64 + 4 * before.1 as u64;
+        self.cursor.header.clear();
+        self.cursor.header.extend_from_slice(spare);
+        self.cursor.at = Some((block, page as u32));
+        self.cursor.end = headers.bytes.len();
+    }
+
+    /// Has the cursor at a page.
+    fn seek(&mut self, block: u64, page: u32) {
+        let key = page as usize / KEY_PAGES;
         let headers = &self.blocks[block as usize];
-        let stride = usize::from(headers.stride);
-        let known = &headers.bytes[page as usize * stride..(page as usize + 1) * stride];
-        let length = known.len().min(spare.len());
-        spare[..length].copy_from_slice(&known[..length]);
-        spare[length..].fill(0xFF);
+        let (mut next, mut at) = match self.cursor.at {
+            Some((held, held_page)) if held == block && held_page == page => return,
+            Some((held, held_page)) if held == block && held_page < page && held_page as usize / KEY_PAGES == key => {
+                (held_page + 1, self.cursor.end)
+            }
+            _ => {
+                self.cursor.header.clear();
+                ((key * KEY_PAGES) as u32, headers.keys[key] as usize)
+            }
+        };
+        while next <= page {
+            if (next as usize).is_multiple_of(KEY_PAGES) {
+                self.cursor.header.clear();
+            }
+            at += unpack(&headers.bytes[at..], &mut self.cursor.header);
+            next += 1;
+        }
+        self.cursor.at = Some((block, page));
+        self.cursor.end = at;
+    }
+
+    pub(super) fn read(&mut self, (block, page): (u64, u32), offset: u32, data: &mut [u8], spare: &mut [u8]) {
+        if !spare.is_empty() {
+            self.seek(block, page);
+            let known = &self.cursor.header;
+            let length = known.len().min(spare.len());
+            spare[..length].copy_from_slice(&known[..length]);
+            spare[length..].fill(0xFF);
+        }
         let Some(bytes) = self.metadata.get(&(block, page)) else {
             data.fill(0);
             return;
@@ -85,23 +140,38 @@ impl HeaderContents {
 
     /// A page that holds nothing, and follows the others.
     pub(super) fn mark(&mut self, block: u64, page: u32) {
-        let headers = &mut self.blocks[block as usize];
-        headers.pages = headers.pages.max(page as u16 + 1);
-        headers.bytes.resize(usize::from(headers.pages) * usize::from(headers.stride), 0xFF);
+        while u32::from(self.blocks[block as usize].pages) <= page {
+            self.append(block, &[]);
+        }
         self.held_bytes -= self.metadata.remove(&(block, page)).map_or(0, |bytes| bytes.len() as u64);
     }
 
     pub(super) fn forget(&mut self, block: u64, page: u32) -> Result<(), FileError> {
-        let headers = &mut self.blocks[block as usize];
-        headers.pages = headers.pages.min(page as u16);
-        headers.bytes.truncate(usize::from(headers.pages) * usize::from(headers.stride));
+        if page < u32::from(self.blocks[block as usize].pages) {
+            let end = if page == 0 {
+                0
+            } else {
+                self.seek(block, page - 1);
+                self.cursor.end
+            };
+            let headers = &mut self.blocks[block as usize];
+            headers.bytes.truncate(end);
+            headers.keys.truncate((page as usize).div_ceil(KEY_PAGES));
+            headers.pages = page as u16;
+            if page == 0 {
+                self.cursor.at = None;
+            }
+        }
         self.drop_metadata(block, page);
         Ok(())
     }
 
     pub(super) fn erase(&mut self, block: u64, _state: &Block) -> Result<(), FileError> {
         let headers = std::mem::take(&mut self.blocks[block as usize]);
-        self.held_bytes -= headers.bytes.capacity() as u64;
+        self.held_bytes -= headers.bytes.capacity() as u64 + 4 * headers.keys.capacity() as u64;
+        if self.cursor.at.is_some_and(|(held, _)| held == block) {
+            self.cursor.at = None;
+        }
         self.drop_metadata(block, 0);
         Ok(())
     }

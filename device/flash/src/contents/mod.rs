@@ -9,6 +9,7 @@
 pub mod file;
 pub mod head;
 mod headers;
+mod pack;
 mod ram;
 
 use crate::geometry::Geometry;

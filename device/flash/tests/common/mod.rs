@@ -20,10 +20,11 @@ pub fn small(cell: Cell) -> Geometry {
         dies_per_package: 1,
         planes_per_die: 2,
         blocks_per_plane: 3,
-        pages_per_block: if cell == Cell::TlcOneShot { 9 } else { 8 },
+        pages_per_block: if cell == Cell::Tlc { 9 } else { 8 },
         page_bytes: 1024,
         spare_bytes: 16,
         cell,
+        paired_distance: if cell == Cell::Mlc { 2 } else { 0 },
         spare_accessible: true,
     }
 }
@@ -88,6 +89,8 @@ pub enum Held {
 #[derive(Clone)]
 pub struct Oracle {
     geometry: Geometry,
+    /// Whether the pages of a word line are done one by one.
+    pub word_line_buffer: bool,
     pub pages: BTreeMap<(u32, u32, u32), Held>,
     pub next: BTreeMap<(u32, u32), u32>,
     pub erases: BTreeMap<(u32, u32), u32>,
@@ -109,6 +112,7 @@ impl Oracle {
     pub fn new(geometry: &Geometry) -> Oracle {
         Oracle {
             geometry: *geometry,
+            word_line_buffer: false,
             pages: BTreeMap::new(),
             next: BTreeMap::new(),
             erases: BTreeMap::new(),
@@ -122,7 +126,7 @@ impl Oracle {
     }
 
     fn together(&self) -> u32 {
-        if self.geometry.cell == Cell::TlcOneShot { 3 } else { 1 }
+        if self.geometry.cell == Cell::Tlc && !self.word_line_buffer { 3 } else { 1 }
     }
 
     /// Whether the rules allow it; which of the broken rules is named is the medium's choice.
