@@ -131,6 +131,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     const GEOMETRY: Geometry = Geometry {
         channels: 2,

@@ -13,7 +13,7 @@ use super::records::{
 };
 use super::state::{BlockState, Place, State};
 use super::{COLLECTION_BLOCKS, Failure, Lane};
-use crate::header::{Header, Kind};
+use crate::header::{Header, Kind, Previous};
 use crate::port::FlashPort;
 use crate::Planted;
 use alloc::vec::Vec;
@@ -61,6 +61,8 @@ impl<P: FlashPort> Lane<P> {
             };
             root.wear.push(self.append_checkpoint_page(PageKind::Wear, &payload).await?);
         }
+        // The map points to nothing that a later program endangers.
+        self.settle_streams().await?;
         {
             let _guard = self.metadata_lock.lock().await;
             self.settle_metadata().await?;
@@ -155,7 +157,7 @@ impl<P: FlashPort> Lane<P> {
             next: [(NONE, 0); SUCCESSORS],
         };
         let mut page = Vec::new();
-        encode_page(&header, &payload, &mut page, self.layout.unit_bytes() as usize);
+        encode_page(&header, &payload, &mut page, &self.layout);
         loop {
             let Some((anchor, next_page)) = self.open_anchor().await? else {
                 self.give_up();
@@ -169,7 +171,7 @@ impl<P: FlashPort> Lane<P> {
                 let place = Place { block, block_sequence: 0, next_page: page_number };
                 let kind = if first { Kind::Metadata } else { Kind::Filler };
                 let source = if first { UnitSource::Local(&page) } else { UnitSource::Zeroes };
-                let header = Header { kind, logical: NONE, sequence: serial, block_sequence: 0, part: 0 };
+                let header = Header { kind, logical: NONE, sequence: serial, block_sequence: 0, part: 0, previous: Previous::NOTHING };
                 match self.program_unit(place, source, header).await {
                     Programmed::Done => self.state().counters.metadata_pages += 1,
                     Programmed::Failed => {

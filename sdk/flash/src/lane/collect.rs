@@ -34,8 +34,11 @@ impl<P: FlashPort> Lane<P> {
     pub async fn maintain(&self) -> Result<(), Failure> {
         loop {
             let work = self.work.wait();
-            if self.state().stopping || self.state().read_only {
-                return Ok(());
+            {
+                let state = self.state();
+                if state.stopping || state.read_only {
+                    return Ok(());
+                }
             }
             let done = match self.next_job() {
                 Some(Job::Checkpoint) => self.checkpoint().await,
@@ -121,7 +124,7 @@ impl<P: FlashPort> Lane<P> {
                         found = Some(self.units_of(block).await);
                     }
                     let unit = found.as_ref().map_or(NONE, |found| found[page as usize]);
-                    let was_there = self.state().block_sequences[block as usize] < self.state().life;
+                    let was_there = self.is_older_than_life(block);
                     // What is older than the last mount is older than a checkpoint, so that any copy beats it.
                     points_here(unit).then_some((unit, was_there.then_some(COPIED)))
                 }
@@ -139,6 +142,12 @@ impl<P: FlashPort> Lane<P> {
         self.free_block(block);
         self.room.notify();
         Ok(())
+    }
+
+    /// Whether the block was written before the lane was mounted.
+    fn is_older_than_life(&self, block: u32) -> bool {
+        let state = self.state();
+        state.block_sequences[block as usize] < state.life
     }
 
     /// Moves a page.
@@ -217,7 +226,7 @@ impl<P: FlashPort> Lane<P> {
     pub(crate) async fn read_summary(&self, block: u32) -> Option<(u32, Vec<(u32, u64)>)> {
         let mut page = Vec::new();
         let last = (block + 1) * self.layout.geometry.pages_per_block - 1;
-        if !self.read_unit(last, &mut page).await.is_done() {
+        if !self.read_metadata(last, &mut page).await.is_done() {
             return None;
         }
         let (header, payload) = decode_page(&page, self.layout.lane as u16)?;

@@ -117,9 +117,12 @@ impl<P: FlashPort> Lane<P> {
     /// Logical pages hold nothing from now on, and read as zeroes.
     pub async fn trim(&self, unit: u32, count: u32) -> Result<(), Failure> {
         let end = unit.checked_add(count).filter(|end| *end <= self.config.units).ok_or(Failure::Range)?;
-        while self.state().checkpoint_wanted && !self.state().read_only
-            || self.state().moving.is_some_and(|moving| (unit..end).contains(&moving))
-        {
+        let must_wait = || {
+            let state = self.state();
+            let is_moved = state.moving.is_some_and(|moving| (unit..end).contains(&moving));
+            (state.checkpoint_wanted || is_moved) && !state.read_only
+        };
+        while must_wait() {
             let settled = self.settled.wait();
             self.work.notify();
             settled.await;

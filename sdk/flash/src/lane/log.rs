@@ -12,7 +12,7 @@ use super::records::{
 };
 use super::state::{BlockState, Metadata, Place, Stream};
 use super::{ATTEMPTS_MAX, Failure, Lane};
-use crate::header::{Header, Kind, NONE};
+use crate::header::{Header, Kind, NONE, Previous};
 use crate::port::FlashPort;
 use crate::Planted;
 use alloc::vec::Vec;
@@ -85,10 +85,11 @@ impl<P: FlashPort> Lane<P> {
         }
         for block in reserved {
             let wear = state.erase_counts[block as usize];
-            let was_ready = state.ready.remove(&(wear, block));
-            assert!(was_ready, "blocks that are reserved were ready");
-            state.states[block as usize] = BlockState::Reserved;
-            state.reserved.push(block);
+            // It may have become metadata meanwhile; then the record is of no consequence.
+            if state.ready.remove(&(wear, block)) {
+                state.states[block as usize] = BlockState::Reserved;
+                state.reserved.push(block);
+            }
         }
         Ok(())
     }
@@ -98,14 +99,18 @@ impl<P: FlashPort> Lane<P> {
         let state = &mut *state;
         let capacity = self.layout.unit_bytes() as usize - PAGE_HEADER_BYTES;
         let mut draft = Draft { payload: Vec::new(), logged: Vec::new(), reserved: Vec::new(), is_last: true };
+        let (streams, group) = (state.streams, self.layout.geometry.settled_from(1).max(1));
         let skipped = reserve && self.has(Planted::EraseBeforeDurable);
         while !skipped && draft.payload.len() + RECORD_BYTES_MAX <= capacity {
             let Some(record) = state.pending.pop_front() else { break };
             record.encode(&mut draft.payload);
         }
         for (&block, headers) in state.headers.iter().filter(|_| !skipped) {
+            // Of a block that is being written, what a later program does not endanger.
+            let open = streams.iter().flatten().find(|open| open.block == block);
+            let sound = open.map_or(headers.entries.len(), |open| (open.next_page / group * group) as usize);
             let room = capacity.saturating_sub(draft.payload.len() + RECORD_BYTES_MAX) / HEADERS_ENTRY_BYTES;
-            let end = headers.entries.len().min(headers.logged + room);
+            let end = sound.min(headers.logged + room);
             if end > headers.logged {
                 let record = Record::Headers {
                     block,
@@ -116,7 +121,7 @@ impl<P: FlashPort> Lane<P> {
                 record.encode(&mut draft.payload);
                 draft.logged.push((block, end));
             }
-            draft.is_last &= end == headers.entries.len();
+            draft.is_last &= end >= sound;
         }
         draft.is_last &= skipped || state.pending.is_empty();
         if reserve && draft.is_last {
@@ -186,7 +191,7 @@ impl<P: FlashPort> Lane<P> {
                     block_sequence: place.block_sequence,
                     next: state.metadata.successors(),
                 };
-                encode_page(&header, payload, &mut page, self.layout.unit_bytes() as usize);
+                encode_page(&header, payload, &mut page, &self.layout);
                 header.serial
             };
             let header = Header {
@@ -195,6 +200,7 @@ impl<P: FlashPort> Lane<P> {
                 sequence: serial,
                 block_sequence: place.block_sequence,
                 part: 0,
+                previous: Previous::NOTHING,
             };
             match self.program_unit(place, UnitSource::Local(&page), header).await {
                 Programmed::Done => {

@@ -17,6 +17,8 @@
 //! An FTL. Its host operations must not overlap on a logical page (SPU-OS' gate sees to that). One handler runs
 //! [`Lane::maintain`] all the time: it collects, levels and writes checkpoints; without it writes wait for ever once blocks run out.
 
+#[cfg(any(test, feature = "testing"))]
+mod check;
 mod checkpoint;
 mod collect;
 mod host;
@@ -131,7 +133,7 @@ impl LaneConfig {
             return Err("no such lane");
         }
         if geometry.spare_accessible && (geometry.spare_bytes as usize) < crate::HEADER_BYTES {
-            return Err("the spare area has no room for a page's header of 32 bytes");
+            return Err("the spare area has no room for a page's header of 44 bytes");
         }
         if !geometry.spare_accessible && self.summary_bytes(layout) > layout.unit_bytes() as usize {
             return Err("a summary of an erase block does not fit one virtual page");

@@ -4,7 +4,7 @@ use super::state::{BlockState, Place};
 use super::{Failure, Lane};
 use crate::geometry::PLANES_MAX;
 use crate::header::{HEADER_BYTES, Header};
-use crate::lane::records::Record;
+use crate::lane::records::{Record, decode_page};
 use crate::port::{FlashPort, Peer, ProgramPage, Read, Segment, Sink, Source, Status};
 use crate::wait::join_all;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ pub(crate) enum UnitSource<'a> {
     Update { peer: Option<(Peer, u32)>, start: u32, end: u32, old: Option<u32> },
     /// Another page.
     Copy(u32),
-    /// Local memory, as many bytes as a page has.
+    /// Local memory: as many bytes as a virtual page has, or as one part, for each of them.
     Local(&'a [u8]),
     /// Zeroes.
     Zeroes,
@@ -148,7 +148,9 @@ impl<P: FlashPort> Lane<P> {
             UnitSource::Zeroes => into[0] = Segment { source: Source::Zeroes, bytes: page_bytes },
             UnitSource::Copy(address) => into[0] = Segment { source: flash(address, 0), bytes: page_bytes },
             UnitSource::Local(bytes) => {
-                let bytes = &bytes[first as usize..last as usize];
+                // What fits a part is in each of them.
+                let fits = bytes.len() as u32 <= page_bytes;
+                let bytes = if fits { bytes } else { &bytes[first as usize..last as usize] };
                 into[0] = Segment { source: Source::Local(bytes), bytes: page_bytes };
             }
             UnitSource::Update { peer, start, end, old } => {
@@ -199,6 +201,24 @@ impl<P: FlashPort> Lane<P> {
         let statuses = join_all(reads.into_iter()).await;
         let bad = statuses.iter().find(|status| !status.is_done());
         bad.copied().unwrap_or(Status::Done { corrected_bits: 0 })
+    }
+
+    /// Reads a page of metadata, which is in each part or in all of them together. [`Status::Done`]: it can be read, by some way.
+    pub(crate) async fn read_metadata(&self, address: u32, into: &mut Vec<u8>) -> Status {
+        let status = self.read_unit(address, into).await;
+        let lane = self.layout.lane as u16;
+        if status.is_done() && decode_page(into, lane).is_some() {
+            return status;
+        }
+        let page_bytes = self.layout.geometry.page_bytes as usize;
+        let found = into.chunks(page_bytes).position(|part| decode_page(part, lane).is_some());
+        match found {
+            Some(part) => {
+                into.copy_within(part * page_bytes..(part + 1) * page_bytes, 0);
+                Status::Done { corrected_bits: 0 }
+            }
+            None => status,
+        }
     }
 
     /// Erases a block. `Ok(false)`: it failed, and was taken out of use or repaired; another is to be taken.

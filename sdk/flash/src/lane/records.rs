@@ -2,6 +2,7 @@
 //!
 //! What always holds: what was encoded decodes to the same; bytes that are no metadata, or of another lane, are refused by the checksum.
 
+use crate::geometry::Layout;
 use crate::replacements::Replacement;
 use alloc::vec::Vec;
 
@@ -89,9 +90,11 @@ pub(crate) fn put64(into: &mut Vec<u8>, value: u64) {
     into.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Fills `page` with header and payload.
-pub(crate) fn encode_page(header: &PageHeader, payload: &[u8], page: &mut Vec<u8>, unit_bytes: usize) {
-    assert!(PAGE_HEADER_BYTES + payload.len() <= unit_bytes, "the payload fits a page");
+/// Fills `page` with header and payload: as many bytes as a part has, where that is enough, so that each part gets all of it.
+pub(crate) fn encode_page(header: &PageHeader, payload: &[u8], page: &mut Vec<u8>, layout: &Layout) {
+    let (page_bytes, unit_bytes) = (layout.geometry.page_bytes as usize, layout.unit_bytes() as usize);
+    let bytes = PAGE_HEADER_BYTES + payload.len();
+    assert!(bytes <= unit_bytes, "the payload fits a page");
     page.clear();
     put32(page, MAGIC);
     page.extend_from_slice(&[FORMAT, header.kind as u8]);
@@ -108,7 +111,7 @@ pub(crate) fn encode_page(header: &PageHeader, payload: &[u8], page: &mut Vec<u8
     checksum.update(payload);
     put32(page, checksum.finalize());
     page.extend_from_slice(payload);
-    page.resize(unit_bytes, 0);
+    page.resize(if bytes <= page_bytes { page_bytes } else { unit_bytes }, 0);
 }
 
 /// The header and the payload; `None` where the bytes are no page of that lane's metadata.
@@ -340,6 +343,7 @@ impl Root {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::geometry::{Cell, Geometry};
     use alloc::vec;
 
     #[test]
@@ -367,7 +371,20 @@ mod tests {
             next: [(6, 8), (7, 9), (NONE, 0)],
         };
         let mut page = Vec::new();
-        encode_page(&header, &payload, &mut page, 512);
+        let geometry = Geometry {
+            channels: 1,
+            packages_per_channel: 1,
+            dies_per_package: 1,
+            planes_per_die: 1,
+            blocks_per_plane: 1,
+            pages_per_block: 8,
+            page_bytes: 512,
+            spare_bytes: 0,
+            cell: Cell::Slc,
+            spare_accessible: false,
+            paired_distance: 0,
+        };
+        encode_page(&header, &payload, &mut page, &Layout { geometry, dies_per_unit: 1, lane: 3 });
         let (found, decoded) = decode_page(&page, 3).expect("a page");
         assert_eq!((found, decoded), (header, &payload[..]));
         let mut reader = Reader::new(decoded);

@@ -86,7 +86,8 @@ impl<P: FlashPort> Lane<P> {
     /// Makes an empty lane; what the flash held is gone.
     pub async fn format(port: P, layout: Layout, config: LaneConfig) -> Result<Lane<P>, MountError> {
         let lane = Lane::new(port, layout, config, Plants::default())?;
-        for block in 0..lane.state().states.len() as u32 {
+        let blocks = lane.state().states.len() as u32;
+        for block in 0..blocks {
             let mut state = lane.state();
             let bad = (0..layout.parts()).filter(|part| !state.replacements.is_good(*part, block));
             for part in bad.collect::<Vec<_>>() {
@@ -96,7 +97,8 @@ impl<P: FlashPort> Lane<P> {
             }
         }
         // Roots of an earlier format must not be found again.
-        for anchor in lane.state().anchors.blocks.clone() {
+        let anchors = lane.state().anchors.blocks.clone();
+        for anchor in anchors {
             if !lane.erase_block(anchor).await? {
                 return Err(MountError::TooManyBadBlocks);
             }
@@ -125,7 +127,8 @@ impl<P: FlashPort> Lane<P> {
     async fn mount_with(port: P, layout: Layout, config: LaneConfig, plants: Plants) -> Result<Lane<P>, MountError> {
         let lane = Lane::new(port, layout, config, plants)?;
         let mut roots = Vec::new();
-        for (index, block) in lane.state().anchors.blocks.clone().into_iter().enumerate() {
+        let anchors = lane.state().anchors.blocks.clone();
+        for (index, block) in anchors.into_iter().enumerate() {
             lane.read_roots(index, block, &mut roots).await;
         }
         roots.sort_by_key(|(serial, _, _)| core::cmp::Reverse(*serial));
@@ -158,7 +161,7 @@ impl<P: FlashPort> Lane<P> {
         let pages = self.layout.geometry.pages_per_block;
         let mut buffer = Vec::new();
         for page in 0..pages {
-            let status = self.read_unit(block * pages + page, &mut buffer).await;
+            let status = self.read_metadata(block * pages + page, &mut buffer).await;
             if status == Status::Erased {
                 return;
             }
@@ -205,7 +208,7 @@ impl<P: FlashPort> Lane<P> {
         let mut buffer = Vec::new();
         let addresses = self.state().states.len() as u64 * u64::from(self.layout.geometry.pages_per_block);
         for place in places {
-            if u64::from(place.address) >= addresses || !self.read_unit(place.address, &mut buffer).await.is_done() {
+            if u64::from(place.address) >= addresses || !self.read_metadata(place.address, &mut buffer).await.is_done() {
                 return None;
             }
             let (header, payload) = decode_page(&buffer, self.layout.lane as u16)?;
@@ -243,6 +246,7 @@ impl<P: FlashPort> Lane<P> {
                 self.scan_block(block, block_sequence, from, &mut found).await;
             }
         }
+        found.take_lost(self.layout.geometry.pages_per_block);
         for record in core::mem::take(&mut found.records) {
             let (range, sequence, entry) = match record {
                 Record::Trim { unit, count, sequence } => (unit..unit + count, sequence, UNMAPPED),

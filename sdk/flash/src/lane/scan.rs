@@ -7,8 +7,9 @@
 use super::records::{NONE, PageKind, Reader, Record, Root, decode_page};
 use super::{Lane, MountError};
 use crate::Planted;
-use crate::header::{COPIED, HEADER_BYTES, Header, Kind};
+use crate::header::{COPIED, HEADER_BYTES, Header, Kind, Previous};
 use crate::port::{FlashPort, Sink, Status};
+use crate::replacements::Replacement;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
@@ -32,12 +33,26 @@ pub(crate) struct Found {
     /// Blocks that may have been erased since the checkpoint.
     pub gone: BTreeSet<u32>,
     pub records: Vec<Record>,
+    /// What pages say of those before them.
+    pub previous: Vec<Previous>,
     pub serial: u64,
     pub sequence: u64,
     pub block_sequence: u32,
 }
 
 impl Found {
+    /// Pages that were written, as their successors say, and were not found: the media have lost them. Reading them fails, and nothing
+    /// older comes back.
+    pub fn take_lost(&mut self, pages: u32) {
+        for Previous { logical, sequence, address, block_sequence } in core::mem::take(&mut self.previous) {
+            // In a block that was not looked at, or not from there on, the checkpoint knows it.
+            let block = self.candidates.get(&(address / pages));
+            if block.is_some_and(|(life, from)| *life == block_sequence && address % pages >= *from) {
+                self.offer(logical, sequence, Version { address, block_sequence }, false);
+            }
+        }
+    }
+
     fn offer(&mut self, unit: u32, sequence: u64, version: Version, wrong: bool) {
         let rank = |sequence: u64, version: Version| {
             let place = core::cmp::Reverse((version.block_sequence, version.address));
@@ -69,7 +84,7 @@ impl<P: FlashPort> Lane<P> {
         while sound {
             found.log_blocks.push(block);
             while page < pages {
-                let status = self.read_unit(block * pages + page, &mut buffer).await;
+                let status = self.read_metadata(block * pages + page, &mut buffer).await;
                 if status == Status::Erased {
                     break;
                 }
@@ -78,7 +93,9 @@ impl<P: FlashPort> Lane<P> {
                     && header.block_sequence == block_sequence
                 {
                     next = header.next;
-                    if header.serial != found.serial && ended.is_none() {
+                    // A page that failed and can be read all the same was written again.
+                    let is_again = header.serial < found.serial;
+                    if header.serial > found.serial && ended.is_none() {
                         ended = Some((block, page / group));
                     }
                     match ended {
@@ -87,6 +104,7 @@ impl<P: FlashPort> Lane<P> {
                             return Err(MountError::LogDamaged { block, page });
                         }
                         Some(_) => {}
+                        None if is_again => {}
                         None => {
                             found.serial += 1;
                             if header.kind == PageKind::Log {
@@ -106,7 +124,7 @@ impl<P: FlashPort> Lane<P> {
                 }
                 found.gone.insert(successor);
                 found.block_sequence = found.block_sequence.max(sequence + 1);
-                let status = self.read_unit(successor * pages, &mut buffer).await;
+                let status = self.read_metadata(successor * pages, &mut buffer).await;
                 let header = decode_page(&buffer, self.layout.lane as u16);
                 if !sound && status.is_done() && header.is_some_and(|(header, _)| header.block_sequence == sequence) {
                     (block, page, block_sequence) = (successor, 0, sequence);
@@ -148,6 +166,11 @@ impl<P: FlashPort> Lane<P> {
                     found.gone.insert(*block);
                     found.block_sequence = found.block_sequence.max(block_sequence + 1);
                 }
+                Record::Replace(Replacement { block, .. }) | Record::Retire { block } => {
+                    // Nothing in it counted any more, and what lies in its place was never written.
+                    found.gone.insert(*block);
+                    found.candidates.remove(block);
+                }
                 Record::Headers { block, block_sequence, first_page, entries } => {
                     let of_block = found.headers.entry((*block, *block_sequence)).or_default();
                     of_block.extend((*first_page..).zip(entries.iter().copied()));
@@ -171,8 +194,16 @@ impl<P: FlashPort> Lane<P> {
             Some((sequence, entries)) if sequence == block_sequence || unchecked => (0u32..).zip(entries).collect(),
             _ => found.headers.remove(&(block, block_sequence)).unwrap_or_default().into_iter().collect(),
         };
+        // A summary that was torn, and can be read in some part all the same, may have destroyed its lower page.
+        let mut destroyed = None;
+        if let Some(lower) = self.layout.geometry.lower_page(pages - 1) {
+            let mut buffer = Vec::new();
+            let torn = !self.read_unit(block * pages + pages - 1, &mut buffer).await.is_done();
+            let lost = !self.read_unit(block * pages + lower, &mut buffer).await.is_done();
+            destroyed = (torn && lost).then_some(lower);
+        }
         for (page, (unit, sequence)) in entries {
-            if page >= from && unit < self.config.units {
+            if page >= from && unit < self.config.units && destroyed != Some(page) {
                 let version = Version { address: block * pages + page, block_sequence };
                 found.offer(unit, sequence, version, wrong);
             }
@@ -185,49 +216,58 @@ impl<P: FlashPort> Lane<P> {
         // Pages some part of which cannot be read. Torn ones, or destroyed by the program of their upper page, are only in the last group that
         // was written; before that the media have lost them.
         let mut damaged: Vec<(u32, Header)> = Vec::new();
+        let mut heard: Vec<Previous> = Vec::new();
         let mut written = from;
         for page in from..pages {
             let address = block * pages + page;
-            let mut header = None;
-            let mut whole = true;
-            let mut erased = false;
+            let (mut header, mut unreadable, mut void) = (None, false, false);
             for part in 0..self.layout.parts() {
                 let mut bytes = [0; HEADER_BYTES];
                 let status = self.read_part(address, part, 0, 0, Sink::Local(&mut []), &mut bytes).await;
                 let decoded = Header::decode(&bytes).filter(|decoded| status.is_done() && decoded.part == part);
-                erased |= status == Status::Erased;
-                whole &= decoded.is_some() && header.is_none_or(|header| Header { part, ..header } == decoded.unwrap_or(header));
-                header = header.or(decoded);
-                if erased && header.is_none() {
-                    break;
-                }
-            }
-            if erased && header.is_none() {
-                break;
+                let Some(decoded) = decoded else {
+                    void |= status == Status::Erased;
+                    unreadable |= status != Status::Erased;
+                    continue;
+                };
+                // Parts differ where a source was lost, and a filler took its place.
+                void |= header.is_some_and(|header: Header| Header { part, ..header } != decoded);
+                header = header.or(Some(decoded));
             }
             let Some(header) = header else {
-                written = page + 1;
-                continue;
+                if unreadable {
+                    written = page + 1;
+                    continue;
+                }
+                break;
             };
             if header.block_sequence != block_sequence && !self.has(Planted::HeaderUnchecked) {
                 // Left from an earlier life.
                 break;
             }
             written = page + 1;
+            heard.push(header.previous);
             if header.kind != Kind::Data || header.logical >= self.config.units {
                 continue;
             }
-            if whole {
+            if !unreadable && !void {
                 let version = Version { address, block_sequence };
                 found.offer(header.logical, header.sequence, version, self.has(Planted::WrongSequence));
-            } else {
+            } else if !void {
                 damaged.push((page, header));
+            }
+        }
+        for previous in heard {
+            let is_last = group > 1
+                && previous.address / pages == block
+                && previous.address % pages / group == written.saturating_sub(1) / group;
+            if !is_last && previous.logical < self.config.units {
+                found.previous.push(previous);
             }
         }
         for (page, header) in damaged {
             found.sequence = found.sequence.max((header.sequence & !COPIED) + 1);
-            let is_last = (written - 1) / group == page / group;
-            if !is_last {
+            if (written - 1) / group != page / group {
                 let version = Version { address: block * pages + page, block_sequence };
                 found.offer(header.logical, header.sequence, version, false);
             }

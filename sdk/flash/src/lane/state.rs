@@ -9,6 +9,7 @@ use super::records::PagePlace;
 use super::{Counters, LaneConfig};
 use crate::buckets::VictimBuckets;
 use crate::geometry::Layout;
+use crate::header::Previous;
 use crate::replacements::Replacements;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec;
@@ -127,6 +128,8 @@ pub(crate) struct State {
     /// By erase count, as `ready`; the sequence is in `block_sequences`.
     pub reserved: Vec<u32>,
     pub streams: [Option<Place>; 2],
+    /// What each stream wrote last.
+    pub previous: [Previous; 2],
     pub headers: BTreeMap<u32, Headers>,
     pub sequence: u64,
     pub block_sequence: u32,
@@ -172,6 +175,7 @@ impl State {
             freed_serial: 0,
             reserved: Vec::new(),
             streams: [None; 2],
+            previous: [Previous::NOTHING; 2],
             headers: BTreeMap::new(),
             sequence: 1,
             block_sequence: 1,

@@ -7,7 +7,7 @@ use super::program::{Programmed, UnitSource};
 use super::records::{PageHeader, PageKind, Record, encode_page};
 use super::state::{BlockState, Headers, Place, STREAMS, State, Stream};
 use super::{ATTEMPTS_MAX, COLLECTION_BLOCKS, Failure, Lane};
-use crate::header::{Header, Kind, NONE};
+use crate::header::{Header, Kind, NONE, Previous};
 use crate::port::FlashPort;
 use crate::wait::Guard;
 use crate::Planted;
@@ -116,7 +116,7 @@ impl<P: FlashPort> Lane<P> {
                     block_sequence: place.block_sequence,
                     next: [(NONE, 0); 3],
                 };
-                encode_page(&header, &payload, &mut page, self.layout.unit_bytes() as usize);
+                encode_page(&header, &payload, &mut page, &self.layout);
             }
             let place = Place { next_page: self.layout.geometry.pages_per_block - 1, ..place };
             let header = Header {
@@ -125,6 +125,7 @@ impl<P: FlashPort> Lane<P> {
                 sequence: 0,
                 block_sequence: place.block_sequence,
                 part: 0,
+                previous: Previous::NOTHING,
             };
             match self.program_unit(place, UnitSource::Local(&page), header).await {
                 Programmed::Done => summarised = true,
@@ -175,7 +176,7 @@ impl<P: FlashPort> Lane<P> {
                 continue;
             }
             attempts += 1;
-            let (source, sequence) = {
+            let (source, sequence, previous) = {
                 let mut state = self.state();
                 let Some(source) = source(&state)? else { return Ok(()) };
                 if let Some(address) = source.pinned() {
@@ -184,10 +185,11 @@ impl<P: FlashPort> Lane<P> {
                 if stream == Stream::Host {
                     state.writing = Some(unit);
                 }
-                (source, sequence.unwrap_or_else(|| state.next_sequence()))
+                let previous = state.previous[stream as usize];
+                (source, sequence.unwrap_or_else(|| state.next_sequence()), previous)
             };
             let header =
-                Header { kind: Kind::Data, logical: unit, sequence, block_sequence: place.block_sequence, part: 0 };
+                Header { kind: Kind::Data, logical: unit, sequence, block_sequence: place.block_sequence, part: 0, previous };
             let programmed = self.program_unit(place, source, header).await;
             {
                 let mut state = self.state();
@@ -204,6 +206,7 @@ impl<P: FlashPort> Lane<P> {
                     let mut state = self.state();
                     self.advance(&mut state, stream, place, unit, sequence);
                     let address = place.block * state.pages() + place.next_page;
+                    state.previous[stream as usize] = Previous { logical: unit, sequence, address, block_sequence: place.block_sequence };
                     commit(&mut state, address);
                     return Ok(());
                 }
@@ -257,6 +260,7 @@ impl<P: FlashPort> Lane<P> {
                     sequence: 0,
                     block_sequence: place.block_sequence,
                     part: 0,
+                    previous: Previous::NOTHING,
                 };
                 match self.program_unit(place, UnitSource::Zeroes, header).await {
                     Programmed::Done => {

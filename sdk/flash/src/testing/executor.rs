@@ -65,11 +65,20 @@ impl<'a> Executor<'a> {
 
     /// Runs until all tasks have ended, the power goes, or nothing moves any more.
     pub fn run(&mut self, medium: &Medium) -> Stop {
+        self.run_until(medium, false)
+    }
+
+    /// Runs until nothing moves any more, background tasks included.
+    pub fn settle(&mut self, medium: &Medium) -> Stop {
+        self.run_until(medium, true)
+    }
+
+    fn run_until(&mut self, medium: &Medium, idle: bool) -> Stop {
         loop {
             if medium.is_cut() {
                 return Stop::Cut;
             }
-            if self.tasks.iter().all(|task| task.is_background) {
+            if !idle && self.tasks.iter().all(|task| task.is_background) {
                 return Stop::Done;
             }
             let ready = |task: &Task| task.flag.0.load(Ordering::Relaxed);

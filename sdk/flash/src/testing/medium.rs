@@ -6,7 +6,8 @@
 //! - **Power cuts.** When operation `cut_after` + 1 of those that change something would be done, the power goes. Of each die the oldest operation was under
 //!   way: each page of a program is untouched, torn (unreadable, and its lower page too), or there; a block of an erase is untouched, erased, or undefined: each
 //!   page as it was, erased, or unreadable. [`Choices`] decide.
-//! - **Failures.** By seed, or the next: programs (the page is unreadable, the block fails from then on), erases, pages that become unreadable.
+//! - **Failures.** By seed: programs (the page is unreadable, the block fails from then on), erases, pages that become unreadable when they are
+//!   read. The last page of a block that was programmed stays readable: after a cut nobody could tell it from a torn one.
 
 use super::{Choices, Random};
 use crate::geometry::Geometry;
@@ -328,8 +329,10 @@ impl Inner {
                 {
                     return self.misuse("read of what is not there");
                 }
-                let content = &mut self.dies[die as usize][block as usize].pages[page as usize];
-                if matches!(content, Page::Data(_)) && self.random.one_in(self.faults.reads) {
+                let block = &mut self.dies[die as usize][block as usize];
+                let is_last = block.next_page == page + 1;
+                let content = &mut block.pages[page as usize];
+                if !is_last && matches!(content, Page::Data(_)) && self.random.one_in(self.faults.reads) {
                     *content = Page::Unreadable;
                 }
                 match content {
