@@ -36,7 +36,6 @@ pub(crate) struct FlashRead {
     pub to: u64,
     pub spare: u64,
     pub spare_bytes: u32,
-    pub wait: u32,
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -90,8 +89,7 @@ impl Machine {
         let cell = match shape.cell {
             Cell::Slc => 1,
             Cell::Mlc => 2,
-            Cell::TlcOneShot => 3,
-            Cell::MlcDistance3 => 4,
+            Cell::Tlc => 3,
         };
         let words = [
             shape.channels,
@@ -105,7 +103,7 @@ impl Machine {
             cell,
             u32::from(shape.spare_accessible),
             unit_bytes as u32,
-            0,
+            shape.paired_distance,
             bank_bytes as u32,
             (bank_bytes >> 32) as u32,
             0,

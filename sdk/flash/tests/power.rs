@@ -78,7 +78,9 @@ fn cut_at_random(shape: Shape, faults: Faults, planted: Option<Planted>, rounds:
             Ok(next) => next,
             // With media that rot the log itself may be hit; that is told, and never taken for something else.
             Err(error) if faults.reads > 0 && error.contains("Damaged") => return Ok(()),
-            Err(error) if faults.programs > 0 && (error.contains("TooManyBad") || error.contains("ReadOnly")) => return Ok(()),
+            Err(error) if faults.programs > 0 && (error.contains("TooManyBad") || error.contains("ReadOnly")) => {
+                return Ok(());
+            }
             Err(error) => return Err(text(error)),
         };
     }

@@ -211,9 +211,9 @@ pub trait Host {
     /// adds to the app's counter 0..=15, shown by `willow stat`
     fn count(&mut self, counter: u32, delta: i64);
     /// writes 64 bytes: u32 channels, packages a channel, dies a package, planes a die, blocks a plane, pages a block, bytes a
-    /// page, spare bytes a page, cell (1: SLC, 2: MLC in pairs, 3: TLC in one shot, 4: MLC at distance 3), 1 where the spare
-    /// area can be reached, bytes of a unit that the FTL is to map as one; u32 zero; u64 bytes of the bank that it is to offer;
-    /// u64 zero
+    /// page, spare bytes a page, bits of a cell, 1 where the spare area can be reached, bytes of a unit that the FTL is to map as
+    /// one, distance from a lower page to its upper one (0: a cut harms no other page); u64 bytes of the bank that it is to
+    /// offer; u64 zero
     ///
     /// # Safety
     /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.

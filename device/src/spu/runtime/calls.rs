@@ -202,9 +202,9 @@ impl<M: LocalMemory> Call<'_, M> {
         to: u64,
         spare: u64,
         spare_bytes: u32,
-        wait: u32,
+        _wait: u32,
     ) -> Result<i32, Fault> {
-        let read = FlashRead { die, block, page, offset, bytes, peer, to, spare, spare_bytes, wait };
+        let read = FlashRead { die, block, page, offset, bytes, peer, to, spare, spare_bytes };
         self.machine.flash_read(self.caller, self.memory, &read)
     }
 

@@ -247,9 +247,9 @@ macro_rules! imports {
             { Rest, since 1, Any, Started, Call, errors [] }
 
             /// writes 64 bytes: u32 channels, packages a channel, dies a package, planes a die, blocks a plane, pages a block, bytes a
-            /// page, spare bytes a page, cell (1: SLC, 2: MLC in pairs, 3: TLC in one shot, 4: MLC at distance 3), 1 where the spare
-            /// area can be reached, bytes of a unit that the FTL is to map as one; u32 zero; u64 bytes of the bank that it is to offer;
-            /// u64 zero
+            /// page, spare bytes a page, bits of a cell, 1 where the spare area can be reached, bytes of a unit that the FTL is to map as
+            /// one, distance from a lower page to its upper one (0: a cut harms no other page); u64 bytes of the bank that it is to
+            /// offer; u64 zero
             [unsafe] fn flash_geometry(to: written) -> i32;
             { Flash, since 1, Trusted, Started, Call, errors [PERMISSION, NOT_FOUND] }
 

@@ -8,14 +8,12 @@
 //! - What an older checkpoint needs is released once two newer ones are durable.
 
 use super::program::{Programmed, UnitSource};
-use super::records::{
-    NONE, PAGE_HEADER_BYTES, PageHeader, PageKind, PagePlace, Root, SUCCESSORS, encode_page, put32,
-};
+use super::records::{NONE, PAGE_HEADER_BYTES, PageHeader, PageKind, PagePlace, Root, SUCCESSORS, encode_page, put32};
 use super::state::{BlockState, Place, State};
 use super::{COLLECTION_BLOCKS, Failure, Lane};
+use crate::Planted;
 use crate::header::{Header, Kind, Previous};
 use crate::port::FlashPort;
-use crate::Planted;
 use alloc::vec::Vec;
 
 /// Set in an entry of the table of erase counts: the block is retired.
@@ -171,7 +169,14 @@ impl<P: FlashPort> Lane<P> {
                 let place = Place { block, block_sequence: 0, next_page: page_number };
                 let kind = if first { Kind::Metadata } else { Kind::Filler };
                 let source = if first { UnitSource::Local(&page) } else { UnitSource::Zeroes };
-                let header = Header { kind, logical: NONE, sequence: serial, block_sequence: 0, part: 0, previous: Previous::NOTHING };
+                let header = Header {
+                    kind,
+                    logical: NONE,
+                    sequence: serial,
+                    block_sequence: 0,
+                    part: 0,
+                    previous: Previous::NOTHING,
+                };
                 match self.program_unit(place, source, header).await {
                     Programmed::Done => self.state().counters.metadata_pages += 1,
                     Programmed::Failed => {

@@ -7,14 +7,14 @@
 
 use super::program::{Programmed, UnitSource};
 use super::records::{
-    HEADERS_ENTRY_BYTES, PAGE_HEADER_BYTES, PageHeader, PageKind, PagePlace, RECORD_BYTES_MAX, Record, SUCCESSORS, Successors,
-    encode_page,
+    HEADERS_ENTRY_BYTES, PAGE_HEADER_BYTES, PageHeader, PageKind, PagePlace, RECORD_BYTES_MAX, Record, SUCCESSORS,
+    Successors, encode_page,
 };
 use super::state::{BlockState, Metadata, Place, Stream};
 use super::{ATTEMPTS_MAX, Failure, Lane};
+use crate::Planted;
 use crate::header::{Header, Kind, NONE, Previous};
 use crate::port::FlashPort;
-use crate::Planted;
 use alloc::vec::Vec;
 
 impl Metadata {

@@ -124,7 +124,9 @@ impl LaneConfig {
             layout.dies_per_unit,
         ];
         if sizes.contains(&0) || geometry.planes_per_die as usize > PLANES_MAX || geometry.pages_per_block < 4 {
-            return Err("the flash's geometry cannot be: a count is 0, a die has more than 8 planes, or a block fewer than 4 pages");
+            return Err(
+                "the flash's geometry cannot be: a count is 0, a die has more than 8 planes, or a block fewer than 4 pages",
+            );
         }
         if layout.dies_per_unit > DIES_PER_UNIT_MAX || geometry.dies() % layout.dies_per_unit != 0 {
             return Err("a virtual page lies on at most 4 dies, and these must divide the dies of the flash");
@@ -154,7 +156,9 @@ impl LaneConfig {
         }
         let root = 400 + 12 * self.checkpoint_pages(layout) + 8 * self.collect_below + 4 * layout.parts() * 4;
         if root > layout.unit_bytes() {
-            return Err("the root of a checkpoint does not fit one virtual page: fewer logical pages a lane, or larger pages");
+            return Err(
+                "the root of a checkpoint does not fit one virtual page: fewer logical pages a lane, or larger pages",
+            );
         }
         let blocks = geometry.blocks_per_plane - self.replacement_blocks;
         if self.blocks_needed(layout).saturating_add(self.collect_below - COLLECTION_BLOCKS) > blocks {

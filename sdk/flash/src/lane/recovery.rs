@@ -208,7 +208,8 @@ impl<P: FlashPort> Lane<P> {
         let mut buffer = Vec::new();
         let addresses = self.state().states.len() as u64 * u64::from(self.layout.geometry.pages_per_block);
         for place in places {
-            if u64::from(place.address) >= addresses || !self.read_metadata(place.address, &mut buffer).await.is_done() {
+            if u64::from(place.address) >= addresses || !self.read_metadata(place.address, &mut buffer).await.is_done()
+            {
                 return None;
             }
             let (header, payload) = decode_page(&buffer, self.layout.lane as u16)?;
@@ -334,4 +335,3 @@ impl<P: FlashPort> Lane<P> {
         Ok(())
     }
 }
-
