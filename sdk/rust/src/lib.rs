@@ -15,6 +15,7 @@ mod error;
 mod event;
 #[doc(hidden)]
 pub mod executor;
+pub mod flash;
 #[allow(dead_code, reason = "it has all imports, and not all are used here")]
 #[rustfmt::skip]
 mod imports;

@@ -1,0 +1,408 @@
+//! The flash port, for an app that serves the banks of a device with flash (docs/abi.md, "The flash port").
+//!
+//! What always holds: what an operation reads is copied before the operation begins; what it writes to stays borrowed until it has ended.
+//!
+//! Who may call it: the FTL of the device. Any other app gets [`Error::Permission`].
+
+use core::future::Future;
+
+use crate::executor::{Issued, Operation, Wait};
+use crate::{Error, imports, sys};
+
+/// Handler of an FTL: bring a range of the bank to the peer.
+pub const NV_READ: u32 = 250;
+/// Handler of an FTL: make a range of the bank what the peer has.
+pub const NV_WRITE: u32 = 251;
+/// Handler of an FTL: make a range of the bank read as zeroes.
+pub const NV_ZERO: u32 = 252;
+/// Handler of an FTL: make durable what was answered before.
+pub const NV_FLUSH: u32 = 253;
+/// Status of an answer: the flash cannot be read, or written.
+pub const NV_FAILED: u32 = 1;
+/// Status of an answer: too much of the flash has worn out.
+pub const NV_FULL: u32 = 2;
+
+/// The arguments of an FTL's handlers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvArguments {
+    /// The other end of the operation.
+    pub peer: u32,
+    /// First byte in the bank.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl NvArguments {
+    /// From the 24 bytes that SPU-OS sends.
+    pub fn decode(bytes: &[u8; 24]) -> NvArguments {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        NvArguments { peer: word(0) as u32, address: word(8), bytes: word(16) }
+    }
+}
+
+/// The flash of this SPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlashShape {
+    /// Buses.
+    pub channels: u32,
+    /// Packages on each.
+    pub packages_per_channel: u32,
+    /// Dies in each.
+    pub dies_per_package: u32,
+    /// Planes of a die.
+    pub planes_per_die: u32,
+    /// Erase blocks of a plane.
+    pub blocks_per_plane: u32,
+    /// Pages of a block.
+    pub pages_per_block: u32,
+    /// Payload of a page, bytes.
+    pub page_bytes: u32,
+    /// Spare area of a page, bytes.
+    pub spare_bytes: u32,
+    /// Bits of a cell.
+    pub cell_bits: u32,
+    /// Whether the spare area can be reached.
+    pub spare_accessible: bool,
+    /// Bytes that the FTL is to map as one.
+    pub unit_bytes: u32,
+    /// From a lower page to its upper one; 0: a cut harms no other page.
+    pub paired_distance: u32,
+    /// Bytes of the bank that it is to offer.
+    pub bank_bytes: u64,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlashStatus {
+    /// Done, with so many bits corrected.
+    Done(u32),
+    /// All ones: never programmed since the erase.
+    Erased,
+    /// Cannot be read.
+    Uncorrectable,
+    /// A bit for each page that is not there.
+    ProgramFailed(u32),
+    /// A bit for each block that must not be used any more.
+    EraseFailed(u32),
+    /// It is programmed with the last page of its word line.
+    Latched,
+    /// It breaks a rule of the flash; nothing changed.
+    Misuse,
+}
+
+impl FlashStatus {
+    fn of(result: i64) -> Result<FlashStatus, Error> {
+        let bits = (result >> 8) as u32;
+        match result {
+            ..0 => Err(Error::from_code(result)),
+            _ => Ok(match result & 0xff {
+                0 => FlashStatus::Done(bits),
+                2 => FlashStatus::Erased,
+                3 => FlashStatus::Uncorrectable,
+                4 => FlashStatus::ProgramFailed(bits),
+                5 => FlashStatus::EraseFailed(bits),
+                6 => FlashStatus::Latched,
+                _ => FlashStatus::Misuse,
+            }),
+        }
+    }
+}
+
+/// Where a part of a page comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum PagePart<'a> {
+    /// The app's memory.
+    Local(&'a [u8]),
+    /// A peer, from an offset on.
+    Peer {
+        /// Which.
+        peer: u32,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        bytes: u32,
+    },
+    /// Another page.
+    Flash {
+        /// On which die.
+        die: u32,
+        /// In which block.
+        block: u32,
+        /// Which page.
+        page: u32,
+        /// First byte.
+        offset: u32,
+        /// Bytes.
+        bytes: u32,
+    },
+    /// Zeroes, so many bytes.
+    Zeroes(u32),
+}
+
+/// Most pages of one program.
+pub const PROGRAM_PAGES_MAX: usize = 8;
+/// Most parts of all pages of one program.
+pub const PROGRAM_PARTS_MAX: usize = 128;
+const PAGE_BYTES: usize = 32;
+const PART_BYTES: usize = 24;
+
+/// The pages of a program, described as the import has them.
+pub struct Program {
+    pages: [[u8; PAGE_BYTES]; PROGRAM_PAGES_MAX],
+    parts: [[u8; PART_BYTES]; PROGRAM_PARTS_MAX],
+    page_count: usize,
+    part_count: usize,
+}
+
+impl Default for Program {
+    fn default() -> Self {
+        Program {
+            pages: [[0; PAGE_BYTES]; PROGRAM_PAGES_MAX],
+            parts: [[0; PART_BYTES]; PROGRAM_PARTS_MAX],
+            page_count: 0,
+            part_count: 0,
+        }
+    }
+}
+
+fn put32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+fn put64(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+fn status(code: i32) -> Issued<Result<FlashStatus, Error>> {
+    match code {
+        sys::PENDING => Issued::Pending,
+        code => Issued::Done(FlashStatus::of(code.into())),
+    }
+}
+
+struct ProgramWait<'a> {
+    die: u32,
+    program: &'a Program,
+}
+
+impl Operation for ProgramWait<'_> {
+    type Output = Result<FlashStatus, Error>;
+    const LOCAL: bool = false;
+
+    fn issue(&mut self, wait: u32) -> Issued<Self::Output> {
+        let Program { pages, page_count, .. } = self.program;
+        // SAFETY: the import reads what the descriptions name before it returns: parts in `program`, and what those borrow (`program` of the
+        // function of that name).
+        status(unsafe { imports::flash_program(self.die, pages.as_ptr().cast(), *page_count as u32, wait) })
+    }
+
+    fn completed(&mut self, result: i64) -> Self::Output {
+        FlashStatus::of(result)
+    }
+}
+
+/// A page to be programmed.
+#[derive(Clone, Copy, Debug)]
+pub struct PageProgram<'a, I> {
+    /// Block of the die.
+    pub block: u32,
+    /// Page of the block.
+    pub page: u32,
+    /// Its bytes, in parts.
+    pub parts: I,
+    /// The first bytes of its spare area.
+    pub spare: &'a [u8],
+}
+
+/// Programs pages of the same number on distinct planes of a die. `descriptions` is memory for it.
+///
+/// # Errors
+/// [`Error::Argument`]: more pages or parts than there may be.
+pub async fn program<'a, I: Iterator<Item = PagePart<'a>>>(
+    die: u32,
+    descriptions: &mut Program,
+    pages: impl Iterator<Item = PageProgram<'a, I>>,
+) -> Result<FlashStatus, Error> {
+    (descriptions.page_count, descriptions.part_count) = (0, 0);
+    for PageProgram { block, page, parts, spare } in pages {
+        let first = descriptions.part_count;
+        for part in parts {
+            let place = descriptions.parts.get_mut(descriptions.part_count).ok_or(Error::Argument)?;
+            *place = [0; PART_BYTES];
+            let (kind, bytes) = match part {
+                PagePart::Local(local) => {
+                    put64(place, 8, sys::address(local.as_ptr()));
+                    (0, local.len() as u32)
+                }
+                PagePart::Peer { peer, offset, bytes } => {
+                    put32(place, 8, peer);
+                    put64(place, 16, offset);
+                    (1, bytes)
+                }
+                PagePart::Flash { die, block, page, offset, bytes } => {
+                    for (word, value) in [die, block, page, offset].into_iter().enumerate() {
+                        put32(place, 8 + 4 * word, value);
+                    }
+                    (2, bytes)
+                }
+                PagePart::Zeroes(bytes) => (3, bytes),
+            };
+            put32(place, 0, kind);
+            put32(place, 4, bytes);
+            descriptions.part_count += 1;
+        }
+        let parts = descriptions.parts[first..descriptions.part_count].as_ptr();
+        let place = descriptions.pages.get_mut(descriptions.page_count).ok_or(Error::Argument)?;
+        put32(place, 0, block);
+        put32(place, 4, page);
+        put64(place, 8, sys::address(parts.cast()));
+        put32(place, 16, (descriptions.part_count - first) as u32);
+        put32(place, 20, spare.len() as u32);
+        put64(place, 24, sys::address(spare.as_ptr()));
+        descriptions.page_count += 1;
+    }
+    Wait::new(ProgramWait { die, program: descriptions }).await
+}
+
+/// Where a read goes.
+#[derive(Debug)]
+pub enum ReadTo<'a> {
+    /// The app's memory: as many bytes as it has.
+    Local(&'a mut [u8]),
+    /// A peer.
+    Peer {
+        /// Which.
+        peer: u32,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        bytes: u32,
+    },
+}
+
+struct ReadWait<'a> {
+    die: u32,
+    block: u32,
+    page: u32,
+    offset: u32,
+    to: ReadTo<'a>,
+    spare: &'a mut [u8],
+}
+
+impl Operation for ReadWait<'_> {
+    type Output = Result<FlashStatus, Error>;
+    const LOCAL: bool = true;
+
+    fn issue(&mut self, wait: u32) -> Issued<Self::Output> {
+        let (bytes, peer, to) = match &mut self.to {
+            ReadTo::Local(into) => (into.len() as u32, 0, sys::address(into.as_mut_ptr())),
+            ReadTo::Peer { peer, offset, bytes } => (*bytes, *peer, *offset),
+        };
+        let (spare, spare_bytes) = (self.spare.as_mut_ptr(), self.spare.len() as u32);
+        let &mut ReadWait { die, block, page, offset, .. } = self;
+        // SAFETY: both slices are borrowed until this has ended, and are as long as is said.
+        status(unsafe { imports::flash_read(die, block, page, offset, bytes, peer, to, spare, spare_bytes, wait) })
+    }
+
+    fn completed(&mut self, result: i64) -> Self::Output {
+        FlashStatus::of(result)
+    }
+}
+
+/// Reads part of a page, and the first bytes of its spare area.
+pub fn read<'a>(
+    die: u32,
+    (block, page, offset): (u32, u32, u32),
+    to: ReadTo<'a>,
+    spare: &'a mut [u8],
+) -> impl Future<Output = Result<FlashStatus, Error>> {
+    Wait::new(ReadWait { die, block, page, offset, to, spare })
+}
+
+struct EraseWait<'a> {
+    die: u32,
+    blocks: &'a [u32],
+}
+
+impl Operation for EraseWait<'_> {
+    type Output = Result<FlashStatus, Error>;
+    const LOCAL: bool = false;
+
+    fn issue(&mut self, wait: u32) -> Issued<Self::Output> {
+        // SAFETY: the import reads the blocks before it returns.
+        status(unsafe { imports::flash_erase(self.die, self.blocks.as_ptr().cast(), self.blocks.len() as u32, wait) })
+    }
+
+    fn completed(&mut self, result: i64) -> Self::Output {
+        FlashStatus::of(result)
+    }
+}
+
+/// Erases blocks of distinct planes of a die.
+pub fn erase(die: u32, blocks: &[u32]) -> impl Future<Output = Result<FlashStatus, Error>> {
+    Wait::new(EraseWait { die, blocks })
+}
+
+struct PauseWait;
+
+impl Operation for PauseWait {
+    type Output = Result<FlashStatus, Error>;
+    const LOCAL: bool = false;
+
+    fn issue(&mut self, wait: u32) -> Issued<Self::Output> {
+        status(imports::flash_pause(wait))
+    }
+
+    fn completed(&mut self, result: i64) -> Self::Output {
+        FlashStatus::of(result)
+    }
+}
+
+/// Makes way for what others have to do.
+pub fn pause() -> impl Future<Output = Result<FlashStatus, Error>> {
+    Wait::new(PauseWait)
+}
+
+/// Makes part of the peer of a read zeroes.
+pub fn zero_peer(peer: u32, offset: u64, bytes: u32) -> Result<(), Error> {
+    match imports::flash_zero_peer(peer, offset, bytes) {
+        0 => Ok(()),
+        error => Err(Error::from_code(error.into())),
+    }
+}
+
+/// The flash of this SPU, and what its FTL is to offer.
+pub fn shape() -> Result<FlashShape, Error> {
+    let mut words = [0_u32; 16];
+    // SAFETY: the import writes 64 bytes, which `words` has.
+    match unsafe { imports::flash_geometry(words.as_mut_ptr().cast()) } {
+        0 => Ok(FlashShape {
+            channels: words[0],
+            packages_per_channel: words[1],
+            dies_per_package: words[2],
+            planes_per_die: words[3],
+            blocks_per_plane: words[4],
+            pages_per_block: words[5],
+            page_bytes: words[6],
+            spare_bytes: words[7],
+            cell_bits: words[8],
+            spare_accessible: words[9] != 0,
+            unit_bytes: words[10],
+            paired_distance: words[11],
+            bank_bytes: u64::from(words[12]) | u64::from(words[13]) << 32,
+        }),
+        error => Err(Error::from_code(error.into())),
+    }
+}
+
+/// Writes the first blocks of a die that are bad from the factory, as many as there is room for; returns how many there are.
+pub fn factory_bad_blocks(die: u32, into: &mut [u32]) -> Result<usize, Error> {
+    // SAFETY: the import writes at most as many words as `into` has.
+    let count = unsafe { imports::flash_bad_blocks(die, into.as_mut_ptr().cast(), into.len() as u32) };
+    usize::try_from(count).map_err(|_| Error::from_code(count.into()))
+}
