@@ -175,6 +175,23 @@ fn what_all_rooms_share_is_little_and_uses_none_of_them() {
 }
 
 #[test]
+fn one_file_of_spu_os_knows_which_clock_it_works_by() {
+    let asks = ["Clock::Free", "Clock::Modelled", "is_timed", ".model()", ".model_mut()"];
+    let (mut asking, mut others) = (0, Vec::new());
+    for path in rust_files(&source().join("spu")) {
+        let code = code(&fs::read_to_string(&path).expect("a readable file"));
+        let count: usize = asks.iter().map(|word| code.matches(word).count()).sum();
+        match path.ends_with("spu/clock.rs") {
+            true => asking = count,
+            false if count > 0 => others.push(path),
+            false => {}
+        }
+    }
+    assert!(asking > 10, "clock.rs is where it is asked");
+    assert!(others.is_empty(), "these ask as well: {others:?}");
+}
+
+#[test]
 fn a_circle_is_found_however_it_is_written() {
     let library = "mod top;\npub use bottom::{Thing, other};\npub use crate::middle::Part;";
     let check = |bottom: &str| {

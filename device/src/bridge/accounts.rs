@@ -249,7 +249,7 @@ impl Accounts {
     }
 
     /// True where an account has a place for one more request.
-    #[inline]
+    #[inline(always)]
     pub fn admits(&mut self, account: u16) -> bool {
         let of = &mut self.all[usize::from(account)];
         let admits = match account {
@@ -277,7 +277,7 @@ impl Accounts {
     }
 
     /// A request has completed.
-    #[inline]
+    #[inline(always)]
     pub fn end(&mut self, account: u16) {
         let of = &mut self.all[usize::from(account)];
         of.under_way -= 1;

@@ -136,12 +136,12 @@ impl Device {
 
     /// What the model of time has counted until `now_ns`; `None` under the free clock.
     pub fn model_statistics(&self, now_ns: u64) -> Option<ModelStatistics> {
-        self.core.machine.timing.as_ref()?.statistics(now_ns)
+        self.core.machine.clock.model()?.statistics(now_ns)
     }
 
     /// Where the model's spans go from now on; without a model there are none.
     pub fn set_trace(&mut self, sink: Option<Box<dyn TraceSink>>) {
-        if let Some(timing) = self.core.machine.timing.as_mut() {
+        if let Some(timing) = self.core.machine.clock.model_mut() {
             timing.set_trace(sink);
         }
     }

@@ -9,7 +9,6 @@ use super::EVENTS_A_RUN_MAX;
 use crate::interconnect::Key;
 use crate::interconnect::event::{Completion, Due, Event, Wait};
 use crate::interconnect::fair::FairQueue;
-use crate::model::timing::Work;
 use crate::request::CONTROL_APP;
 use crate::service::core::Core;
 use crate::spu::handlers::{Drive, Run};
@@ -60,15 +59,8 @@ impl Machine {
                     continue;
                 }
                 _ => match self.events.take(place) {
-                    Some(Event::End { group, result, memory }) => self.end_one(group, result, memory),
-                    Some(Event::Upcall(posted)) => self.upcall_arrived(*posted),
-                    Some(Event::MessagePart { handle, users }) => {
-                        if let Some(app) = users {
-                            self.waits.release(app, 1);
-                        }
-                        self.message_read(handle, 0, Ok(&[]));
-                    }
-                    _ => continue,
+                    None | Some(Event::Streamed) => continue,
+                    Some(event) => self.arrived(event),
                 },
             }
             self.begin_deferred(now_ns);
@@ -110,12 +102,7 @@ impl Processor {
     /// A handler has run: the processor is taken for as long as the model says, and what it asked for begins then.
     #[inline(always)]
     fn ran(&mut self, machine: &mut Machine, spu: u16, instructions: Option<u64>, started: Option<u32>) {
-        let Some(timing) = machine.timing.as_mut() else { return };
-        let work = &mut machine.work;
-        (work.instructions, work.dispatch, work.id) = (instructions, started.is_some(), started.unwrap_or(0));
-        self.free_ns = timing.processor(machine.now_ns.max(self.free_ns), spu, work);
-        *work = Work::default();
-        machine.begin_deferred(self.free_ns);
+        self.free_ns = machine.processor_ran(self.free_ns, spu, instructions, started);
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) enum Event {
     /// An RPC's answer has arrived at the SPU that asked.
     End { group: Key, result: i64, memory: Option<Box<(u64, Vec<u8>)>> },
     /// An RPC from an SPU has arrived at its host.
-    Upcall(Box<PostedUpcall>),
+    Upcall(PostedUpcall),
     /// A part of a message that a handler puts together has been read from NV memory.
     MessagePart {
         handle: Key,

@@ -70,3 +70,11 @@ pub struct Transfer {
     /// Activity, for the trace.
     pub id: u32,
 }
+
+impl Transfer {
+    /// Of a range of NV memory, to be read in one piece.
+    pub(crate) fn read(spu: u16, address: u64, bytes: u32, id: u32) -> Self {
+        let segment_bytes = bytes.into();
+        Transfer { spu, kind: DmaKind::NvRead, address, segment_bytes, segments: 1, stride: 0, id }
+    }
+}

@@ -183,7 +183,7 @@ impl Core {
             capacity_bytes,
             store_in_flight: machine.media.in_flight() as u64,
             clock: self.punctuality.statistics(),
-            model: machine.timing.as_ref().and_then(|timing| timing.statistics(machine.now_ns)),
+            model: machine.clock.model().and_then(|timing| timing.statistics(machine.now_ns)),
         }
     }
 
@@ -274,7 +274,14 @@ impl Core {
     }
 
     /// Takes all steps that may be taken.
+    #[inline(always)]
     fn proceed_ready(&mut self) {
+        if !self.service.ready.is_empty() {
+            self.proceed_all();
+        }
+    }
+
+    fn proceed_all(&mut self) {
         while let Some((then, result)) = self.service.ready.pop_front() {
             match then {
                 Continuation::Metadata => self.metadata_saved(result),

@@ -6,34 +6,14 @@
 use super::abi::{self, DONE, PENDING};
 use super::continuation::Pending;
 use super::dma::Moved;
+use super::group::Waiter;
 use super::meter::{Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, error_of};
 use super::permission::Rights;
-use crate::interconnect::{DmaKind, Key, Transfer};
+use crate::interconnect::{Key, Transfer};
 use crate::media::store::Progress;
 
 impl Machine {
-    /// Under a model: ends an operation over bytes of NV memory, whose result is known, when they could have been read.
-    fn after_reading(
-        &mut self,
-        caller: Caller,
-        token: u32,
-        (address, bytes): (u64, u32),
-        wait: u32,
-        result: i64,
-    ) -> i32 {
-        let transfer = Transfer {
-            spu: caller.spu,
-            kind: DmaKind::NvRead,
-            address,
-            segment_bytes: bytes.into(),
-            segments: 1,
-            stride: 0,
-            id: token,
-        };
-        self.complete_after((transfer, false), caller, Some(token), wait, result)
-    }
-
     /// `compare`: NV memory with a range of the body.
     pub fn compare(
         &mut self,
@@ -53,23 +33,24 @@ impl Machine {
         if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
             return Ok(abi::ERROR_PERMISSION);
         }
-        self.work.compared_bytes += u64::from(bytes);
+        self.clock.note(|work| work.compared_bytes += u64::from(bytes));
         let mut nv = vec![0; bytes as usize];
         let bank = caller.spu as usize;
         self.spus[bank].counters.nv_read_bytes += u64::from(bytes);
         Ok(match self.media.store.read(bank, address, &mut nv) {
-            Ok(Progress::Done) if self.timing.is_some() => {
+            Ok(Progress::Done) => {
                 let result = self.compare_with_body(caller.at(token), body_offset, &nv);
-                self.after_reading(caller, token, (address, bytes), wait, result)
+                let transfer = Transfer::read(caller.spu, address, bytes, token);
+                let at_once = |machine: &mut Machine| match result {
+                    result @ (0 | 1) if machine.makes_way(caller) => {
+                        machine.yields(caller, token, (wait, result), machine.is_users_app(caller.app))
+                    }
+                    0 => DONE,
+                    1 => abi::DIFFERS,
+                    error => error as i32,
+                };
+                self.tell_end((caller, Waiter { token, wait }), result, |_| (transfer, false), at_once)
             }
-            Ok(Progress::Done) => match self.compare_with_body(caller.at(token), body_offset, &nv) {
-                result @ (0 | 1) if self.makes_way(caller) => {
-                    self.yields(caller, token, (wait, result), self.is_users_app(caller.app))
-                }
-                0 => DONE,
-                1 => abi::DIFFERS,
-                error => error as i32,
-            },
             Ok(Progress::WouldBlock) => {
                 let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
                 let pending = Pending::Compare { group, token, body_offset };
@@ -111,7 +92,7 @@ impl Machine {
     /// A sum that is known: told now, or, where the run has moved a lot, when it is its turn again.
     fn summed(&mut self, caller: Caller, token: u32, wait: u32, sum: u32) -> i32 {
         // Under a model what is in local memory or in the body is summed at once, and takes the processor's time.
-        if self.timing.is_none() && self.makes_way(caller) {
+        if self.makes_way(caller) {
             return self.yields(caller, token, (wait, sum.into()), self.is_users_app(caller.app));
         }
         self.checksum_value = sum;
@@ -132,7 +113,7 @@ impl Machine {
         }
         self.meter.charge(SEGMENT_WORK)?;
         if port != abi::PORT_NV {
-            self.work.summed_bytes += u64::from(bytes);
+            self.clock.note(|work| work.summed_bytes += u64::from(bytes));
         }
         // Sums do not park.
         match port & !abi::PORT_PARK {
@@ -161,13 +142,11 @@ impl Machine {
                 self.spus[bank].counters.nv_read_bytes += u64::from(bytes);
                 let mut nv = vec![0; bytes as usize];
                 match self.media.store.read(bank, address, &mut nv) {
-                    Ok(Progress::Done) if self.timing.is_some() => {
-                        let sum = i64::from(crc32c::crc32c_append(seed, &nv));
-                        Ok(self.after_reading(caller, token, (address, bytes), wait, sum))
-                    }
                     Ok(Progress::Done) => {
                         let sum = crc32c::crc32c_append(seed, &nv);
-                        Ok(self.summed(caller, token, wait, sum))
+                        let transfer = Transfer::read(caller.spu, address, bytes, token);
+                        let at_once = |machine: &mut Machine| machine.summed(caller, token, wait, sum);
+                        Ok(self.tell_end((caller, Waiter { token, wait }), sum.into(), |_| (transfer, false), at_once))
                     }
                     Ok(Progress::WouldBlock) => {
                         let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };

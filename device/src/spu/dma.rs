@@ -6,10 +6,10 @@
 
 use super::abi::{self, DONE};
 use super::continuation::Pending;
+use super::group::Waiter;
 use super::meter::{Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer, error_of};
 use super::permission::Rights;
-use crate::interconnect::event::Event;
 use crate::interconnect::{DmaKind, Key, Transfer};
 use crate::media::store::Progress;
 use crate::shared::ReplySpan;
@@ -80,8 +80,7 @@ impl Machine {
             return Ok(error);
         }
         self.meter.charge(u64::from(dma.segments) * SEGMENT_WORK)?;
-        if self.timing.is_some() && !self.may_wait(caller) {
-            // Under a model every DMA is waited for.
+        if !self.may_begin(caller) {
             return Ok(abi::ERROR_REFUSED);
         }
         let mut group = None;
@@ -116,25 +115,21 @@ impl Machine {
         self.spus[caller.spu as usize].counters.dmas += 1;
         if let Some(key) = group {
             self.spus[caller.spu as usize].counters.store_waits += 1;
-            if self.timing.is_some()
-                && error == 0
-                && let Some(group) = self.group_at_mut(key)
-            {
-                // The model's end is one more operation of the group.
-                group.remaining += 1;
-                let (transfer, streamed) = self.transfer(caller, &dma);
-                self.dma_then(transfer, streamed, || Event::End { group: key, result: 0, memory: None });
+            if error == 0 {
+                self.group_takes(key, |machine| machine.transfer(caller, &dma));
             }
             return Ok(self.settle_group(key, error));
         }
         if error != 0 {
             return Ok(error);
         }
-        if self.timing.is_some() {
-            let transfer = self.transfer(caller, &dma);
-            return Ok(self.complete_after(transfer, caller, Some(dma.token), dma.wait, 0));
-        }
-        Ok(self.done_or_yields(caller, dma.token, dma.wait))
+        let waiter = Waiter { token: dma.token, wait: dma.wait };
+        Ok(self.tell_end(
+            (caller, waiter),
+            0,
+            |machine| machine.transfer(caller, &dma),
+            |machine| machine.done_or_yields(caller, dma.token, dma.wait),
+        ))
     }
 
     /// A read of NV memory that is done at once or not at all.
@@ -146,14 +141,11 @@ impl Machine {
         if dma.source.port != abi::PORT_NV || dma.segments != 1 || bytes > abi::DMA_BYTES_MAX {
             return Ok(abi::ERROR_ARGUMENT);
         }
-        if self.timing.is_some() {
+        if !self.answers_now(bytes) {
             return Ok(abi::NOT_NOW);
         }
         if !self.permitted(caller, originating, from, bytes, Rights::READ) {
             return Ok(abi::ERROR_PERMISSION);
-        }
-        if !self.in_slice(bytes) {
-            return Ok(abi::NOT_NOW);
         }
         match self.read_at_once(caller, memory, dma, from, dma.destination.address)? {
             Ok(Progress::Done) => {

@@ -9,6 +9,13 @@ use super::os::{Caller, Machine, WAITS_MAX, planted};
 use crate::interconnect::event::{Completion, Event, Wait};
 use crate::interconnect::{Key, Transfer};
 
+/// Who waits: a request's handler, under a number of its own choosing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    pub token: u32,
+    pub wait: u32,
+}
+
 /// One wait of a handler, of one or more operations.
 pub(crate) struct Group {
     pub caller: Caller,
@@ -77,12 +84,12 @@ impl Machine {
         &mut self,
         (transfer, streamed): (Transfer, bool),
         caller: Caller,
-        token: Option<u32>,
-        wait: u32,
+        waiter: Waiter,
         result: i64,
     ) -> i32 {
+        let Waiter { token, wait } = waiter;
         let Some(placed) = self.place_for_wait(caller) else { return abi::ERROR_REFUSED };
-        if let Some(activity) = token.and_then(|token| self.activity_at_mut(caller.at(token))) {
+        if let Some(activity) = self.activity_at_mut(caller.at(token)) {
             activity.pending_dmas += 1;
         }
         let of = Wait {
@@ -91,7 +98,7 @@ impl Machine {
             account: self.running,
             incarnation: caller.incarnation,
             wake: Some((wait, result)),
-            token,
+            token: Some(token),
             placed,
         };
         self.dma_then(transfer, streamed, || Event::Complete(Completion { of, memory: None }));

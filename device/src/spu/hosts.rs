@@ -7,7 +7,6 @@ use super::activity::{Activity, Origin};
 use super::os::Machine;
 use crate::bridge::Transfer;
 use crate::hre::HreId;
-use crate::interconnect::event::EVENTS_MAX;
 use crate::interconnect::{Endpoint, Key};
 use crate::request::{HostRequest, Rpc, RpcList, RpcOutcome};
 use crate::shared::ReplyTo;
@@ -34,7 +33,7 @@ impl Machine {
         if self.held.activities + count > self.host_activities_max(account) {
             return Err(request);
         }
-        if self.is_timed() && self.events.held() + count > EVENTS_MAX / 2 {
+        if !self.takes_requests(count) {
             return Err(request);
         }
         let (transfer, place) = self.bridge.begin(hre, account);

@@ -3,6 +3,7 @@
 pub(crate) mod accelerate;
 pub(crate) mod activity;
 pub(crate) mod app;
+pub(crate) mod clock;
 pub(crate) mod continuation;
 pub mod counters;
 pub(crate) mod dma;
@@ -27,7 +28,6 @@ pub(crate) mod rpc;
 pub mod runtime;
 pub(crate) mod send;
 pub(crate) mod share;
-pub(crate) mod timed;
 pub(crate) mod unit;
 pub(crate) mod version;
 

@@ -10,6 +10,7 @@
 use super::abi;
 pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin, UNPLACED};
 pub(crate) use super::app::AppState;
+use super::clock::Clock;
 use super::continuation::{Continuation, Pending};
 use super::group::Group;
 use super::meter::{LINE_WORK, Meter, OverBudget, PRINTED_BYTE_WORK};
@@ -17,7 +18,6 @@ use super::permission::Rights;
 use super::protection::{Access, Intercall, Protection};
 use super::rest::Line;
 use super::rpc::{Message, USERS_MESSAGES_MAX};
-use super::timed::Deferred;
 use super::unit::Spu;
 use crate::bridge::Bridge;
 use crate::bridge::accounts::{AccountLimits, Accounts, KERNEL};
@@ -27,8 +27,7 @@ use crate::interconnect::event::{Event, EventQueue};
 use crate::interconnect::{Endpoint, Key};
 use crate::media::controller::MediaController;
 use crate::media::store::{Store, StoreError};
-use crate::model::chosen::ChosenModel;
-use crate::model::timing::{Timing, Work};
+use crate::model::Timing;
 use crate::namespace::Namespace;
 use crate::places::Places;
 use crate::region::RegionTable;
@@ -81,10 +80,7 @@ pub(crate) struct Machine {
     /// The clock of whoever drives the device: when what hosts hand in comes.
     pub host_now_ns: u64,
     pub config: DeviceConfig,
-    pub timing: Option<ChosenModel>,
-    /// Under a model: what begins when the run of a handler ends, and what the run has made the processor do.
-    pub deferred: Vec<Deferred>,
-    pub work: Work,
+    pub clock: Clock,
     pub events: EventQueue,
     pub bridge: Bridge,
     /// By number.
@@ -173,9 +169,7 @@ impl Machine {
         Machine {
             now_ns: 0,
             host_now_ns: 0,
-            timing: timing.map(ChosenModel::new),
-            deferred: Vec::new(),
-            work: Work::default(),
+            clock: Clock::new(timing),
             events: EventQueue::default(),
             bridge: Bridge::new(config.requests_per_hre_max, accounts),
             spus: (0..config.spus).map(|_| Spu::new(&config)).collect(),
@@ -307,7 +301,7 @@ impl Machine {
     }
 
     /// A range of an activity's reply buffer, counted as written.
-    #[inline]
+    #[inline(always)]
     pub fn reply_range<'a>(
         bridge: &'a mut Bridge,
         activity: &'a mut Activity,
@@ -405,13 +399,6 @@ impl Machine {
         }
     }
 
-    /// Under a model: a host's request is answered, with what of its reply has not gone ahead.
-    #[inline(never)]
-    fn answer_timed(&mut self, spu: u16, (transfer, outcome, result): (u32, RpcOutcome, u32), replied_bytes: u64) {
-        let ends = (Endpoint::Spu(spu), Endpoint::Host);
-        self.carry(|| Event::Response { transfer, outcome, result }, ends, 0, replied_bytes);
-    }
-
     /// Ends an activity and tells whoever asked.
     #[inline(always)]
     pub fn end_activity(&mut self, token: Key, outcome: RpcOutcome, result: u32) {
@@ -425,10 +412,9 @@ impl Machine {
             if planted!(self, AnswersTwice) {
                 self.bridge.answer_twice(transfer);
             }
-            if !self.is_timed() {
-                return self.bridge.end_rpc(transfer, outcome, result);
-            }
-            return self.answer_timed(spu, (transfer, outcome, result), replied_bytes);
+            // With what of the reply has not gone ahead.
+            let ends = (Endpoint::Spu(spu), Endpoint::Host);
+            return self.transmit(|| Event::Response { transfer, outcome, result }, ends, |_| (0, replied_bytes));
         }
         self.end_message(token, outcome, result);
     }
@@ -451,12 +437,9 @@ impl Machine {
                     _ => i64::from(abi::ERROR_REFUSED),
                 };
                 let memory = (!reply.is_empty() && result >= 0).then(|| Box::new((reply_pointer, reply)));
-                if self.is_timed() {
-                    let bytes = memory.as_ref().map_or(0, |memory| memory.1.len() as u64);
-                    let ends = (Endpoint::Spu(activity.spu), Endpoint::Spu(sender.spu));
-                    return self.carry(|| Event::End { group, result, memory }, ends, 0, bytes);
-                }
-                self.end_one(group, result, memory);
+                let bytes = memory.as_ref().map_or(0, |memory| memory.1.len() as u64);
+                let ends = (Endpoint::Spu(activity.spu), Endpoint::Spu(sender.spu));
+                self.transmit(|| Event::End { group, result, memory }, ends, |_| (0, bytes));
             }
             Origin::Event { watch } => {
                 let status = if let RpcOutcome::Answered { status } = outcome { status } else { 0 };

@@ -264,7 +264,7 @@ impl Machine {
         match self.rule(caller, originating, (address, bytes)) {
             Ok(access) => access,
             Err(process) => {
-                self.work.permission_checks += 1;
+                self.clock.note(|work| work.permission_checks += 1);
                 let permits = self.spus[caller.spu as usize].permissions.permits(process, address, bytes, rights);
                 if permits { Access::Permitted } else { Access::Missing }
             }

@@ -12,7 +12,7 @@ use crate::bridge::UPCALLS_PER_HRE_MAX;
 use crate::config::MESSAGES_MAX;
 use crate::hre::HreId;
 use crate::interconnect::event::{Event, PostedUpcall};
-use crate::interconnect::{DmaKind, Endpoint, Key, Transfer};
+use crate::interconnect::{Endpoint, Key};
 use crate::media::store::Progress;
 use crate::request::{AppNumber, Arguments, Upcall};
 
@@ -40,7 +40,7 @@ pub(crate) struct Message {
     reply_pointer: u64,
     reply_bytes: u32,
     /// Reads from NV memory that have not ended.
-    pending: u32,
+    pub pending: u32,
     error: i32,
     /// `rpc_finish` was called; the group to wake.
     pub finished: Option<Key>,
@@ -136,7 +136,7 @@ impl Machine {
                 message.body.extend_from_slice(memory.slice(address, bytes as usize)?);
                 Ok(abi::DONE)
             }
-            abi::PORT_NV if self.timing.is_some() && !self.may_wait(caller) => Ok(abi::ERROR_REFUSED),
+            abi::PORT_NV if !self.may_begin(caller) => Ok(abi::ERROR_REFUSED),
             abi::PORT_NV => {
                 if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
                     return Ok(abi::ERROR_PERMISSION);
@@ -150,22 +150,7 @@ impl Machine {
                 };
                 let offset = message.body.len();
                 message.body.extend_from_slice(&read);
-                if self.timing.is_some() {
-                    if let Some(message) = self.message_at_mut(caller.at(handle as u32)) {
-                        message.pending += 1;
-                    }
-                    let users = self.place_for_wait(caller).filter(|placed| *placed).map(|_| caller.app);
-                    let transfer = Transfer {
-                        spu: caller.spu,
-                        kind: DmaKind::NvRead,
-                        address,
-                        segment_bytes: bytes.into(),
-                        segments: 1,
-                        stride: 0,
-                        id: handle as u32,
-                    };
-                    self.dma_then(transfer, false, || Event::MessagePart { handle: caller.at(handle as u32), users });
-                }
+                self.message_takes(caller, caller.at(handle as u32), address, bytes);
                 let Some(message) = self.message_at_mut(caller.at(handle as u32)) else {
                     return Ok(abi::ERROR_ARGUMENT);
                 };
@@ -317,12 +302,9 @@ impl Machine {
         };
         let posted = PostedUpcall { hre, upcall, group };
         self.upcalls.insert(id, (hre, group));
-        if self.is_timed() {
-            let ends = (Endpoint::Spu(message.caller.spu), Endpoint::Host);
-            let bytes = posted.upcall.body.len() as u64;
-            return self.carry(|| Event::Upcall(Box::new(posted)), ends, 0, bytes);
-        }
-        self.upcall_arrived(posted);
+        let ends = (Endpoint::Spu(sender.spu), Endpoint::Host);
+        let bytes = posted.upcall.body.len() as u64;
+        self.transmit(|| Event::Upcall(posted), ends, |_| (0, bytes));
     }
 
     /// An upcall is at the bridge.
@@ -345,13 +327,8 @@ impl Machine {
             Some((of, _)) if *of == hre => {
                 let Some(group) = self.take_upcall(id) else { return false };
                 let result = (u64::from(status & 0x7fff_ffff) << 32 | u64::from(result)) as i64;
-                match self.group_at(group).map(|group| group.caller.spu) {
-                    Some(spu) if self.is_timed() => {
-                        let ends = (Endpoint::Host, Endpoint::Spu(spu));
-                        self.carry(|| Event::End { group, result, memory: None }, ends, 0, 0);
-                    }
-                    _ => self.end_one(group, result, None),
-                }
+                let ends = (Endpoint::Host, Endpoint::Spu(group.spu));
+                self.transmit(|| Event::End { group, result, memory: None }, ends, |_| (0, 0));
                 true
             }
             _ => false,

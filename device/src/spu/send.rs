@@ -8,7 +8,6 @@ use super::activity::{Activity, Origin};
 use super::os::{ACTIVITIES_MAX, EVENT_ACTIVITIES, Machine};
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
-use crate::interconnect::event::Event;
 use crate::interconnect::{Endpoint, Key};
 use crate::places::Places;
 use crate::request::{AppNumber, Arguments};
@@ -32,30 +31,8 @@ impl Machine {
         }
         self.held.activities += 1;
         let token = Key { spu, key: self.spus[spu as usize].activities.put(activity) };
-        if self.timing.is_none() {
-            self.events.push(account, Event::Deliver { token });
-            return true;
-        }
-        self.send_timed(token, from);
+        self.transmit_request(account, token, from);
         true
-    }
-
-    #[inline(never)]
-    fn send_timed(&mut self, token: Key, from: Endpoint) {
-        let Some(activity) = self.activity_at(token) else { return };
-        let to = Endpoint::Spu(activity.spu);
-        let arguments_bytes = activity.arguments.as_slice().len() as u64;
-        let payload_bytes = match &activity.origin {
-            // Each of a request's RPCs brings its share of the payload.
-            Origin::Host { transfer } => {
-                let share = |bytes: u32, rpcs: u32| if rpcs > 1 { bytes / rpcs } else { bytes };
-                let transfer = self.bridge.transfers.get(*transfer);
-                transfer.map_or(0, |transfer| share(transfer.payload_bytes, transfer.outstanding).into())
-            }
-            Origin::Spu(origin) => origin.body.len() as u64,
-            Origin::Event { .. } | Origin::Bank { .. } => 0,
-        };
-        self.carry(|| Event::Deliver { token }, (from, to), arguments_bytes, payload_bytes);
     }
 
     /// Most activities while a host's request may be taken in, on that account: the rest is kept for messages of SPUs and for events, and

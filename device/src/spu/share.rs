@@ -67,17 +67,12 @@ impl Machine {
 
     /// Takes a place for one more operation whose end the app is to be told of; `None` where it has as many as it may. Apps that no user
     /// installed need none: what they do is bounded by the requests that they serve.
-    #[inline]
+    #[inline(always)]
     pub fn place_for_wait(&mut self, caller: Caller) -> Option<bool> {
         if !self.is_users_app(caller.app) {
             return Some(false);
         }
         self.waits.take(caller.app, 1).then_some(true)
-    }
-
-    /// Takes a place for telling a run later of what is done already, where it has moved as much as it may before others have their turn.
-    pub fn makes_way(&mut self, caller: Caller) -> bool {
-        !self.in_slice(0) && self.place_for_wait(caller).is_some()
     }
 
     /// True where an app may wait for one more operation.
@@ -105,26 +100,13 @@ impl Machine {
         PENDING
     }
 
-    /// Charges an account for work that is none of a run's: where accounts meet before the processors.
-    pub fn charge_account(&mut self, account: u16, cost: u64) {
-        if self.timing.is_none() {
-            let units = self.bridge.accounts.charge_unmetered(account, cost);
-            self.events.charge(account, units);
-        }
-    }
-
-    /// The account under which what is ready is ordered: under a model accounts meet at the processors, not before.
-    #[inline]
-    pub fn ready_account(&self, account: u16) -> u16 {
-        if self.timing.is_some() { KERNEL } else { account }
-    }
-
     /// Whose work an event of SPU-OS for an app is.
     pub fn account_of_events(&self, app: AppNumber) -> u16 {
         if self.is_users_app(app) { EVENTS } else { KERNEL }
     }
 
     /// True for an app that a user installed.
+    #[inline(always)]
     pub fn is_users_app(&self, app: AppNumber) -> bool {
         self.apps.get(app as usize).and_then(Option::as_ref).is_some_and(|app| app.owner.is_some())
     }
