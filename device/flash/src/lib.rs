@@ -20,6 +20,7 @@ mod operation;
 mod parameters;
 mod power;
 pub mod presets;
+mod rules;
 pub mod timing;
 
 pub use array::{Array, ArrayStatistics};

@@ -42,9 +42,12 @@ fn read(array: &mut Array, die: u32, block: u32, page: u32) -> (Status, Vec<u8>)
     (status, data)
 }
 
+/// Die, block and how it failed.
+type Events = Vec<(u32, u32, Status)>;
+
 /// Wears a medium out, checking what a failure leaves; what happened as one list.
-fn wear_out(array: &mut Array, cell: Cell) -> Vec<(u32, u32, Status)> {
-    let together = if cell == Cell::Tlc { 3 } else { 1 };
+fn wear_out(array: &mut Array, cell: Cell, word_line_buffer: bool) -> Events {
+    let together = if cell == Cell::Tlc && !word_line_buffer { 3 } else { 1 };
     let geometry = *array.geometry();
     let mut events = Vec::new();
     for round in 0..300 {
@@ -62,6 +65,10 @@ fn wear_out(array: &mut Array, cell: Cell) -> Vec<(u32, u32, Status)> {
                             assert_eq!(failures, PlaneSet(1));
                             events.push((die, block, Status::ProgramFailed(failures)));
                             failed = true;
+                            assert!(
+                                !word_line_buffer || page % 3 == 0,
+                                "a buffered word line fails with its first page"
+                            );
                             // The pages before it can be read, those of its word line cannot.
                             for before in 0..=page {
                                 let (status, data) = read(array, die, block, before);
@@ -99,17 +106,18 @@ fn wear_out(array: &mut Array, cell: Cell) -> Vec<(u32, u32, Status)> {
 
 #[test]
 fn blocks_fail_with_wear_as_the_seed_says_and_keep_what_they_hold() {
-    for cell in [Cell::Slc, Cell::Tlc] {
+    for (cell, word_line_buffer) in [(Cell::Slc, false), (Cell::Tlc, false), (Cell::Tlc, true)] {
         let geometry = small(cell);
         let run = |seed: u64| {
             // Failures alone: what bits do is the next test's.
-            let parameters = FaultParameters { fresh: 0.0, worn: 0.0, retention: 0.0, disturb: 0.0, ..wearing() };
+            let parameters =
+                FaultParameters { fresh: 0.0, worn: 0.0, retention: 0.0, disturb: 0.0, word_line_buffer, ..wearing() };
             let mut array = Array::in_memory(&geometry, &parameters, seed);
-            let events = wear_out(&mut array, cell);
+            let events = wear_out(&mut array, cell, word_line_buffer);
             (events, array.statistics())
         };
         let mut kinds: Vec<Status> = Vec::new();
-        let mut all: Vec<(Vec<(u32, u32, Status)>, ArrayStatistics)> = Vec::new();
+        let mut all: Vec<(Events, ArrayStatistics)> = Vec::new();
         for seed in 0..6 {
             let (events, statistics) = run(seed);
             assert_eq!((events.clone(), statistics), run(seed), "same seed, same failures");
