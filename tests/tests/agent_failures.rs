@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use willow_host::agent::{REVOKE_MAX, extents};
-use willow_host::direct_io::{AgentClient, DirectError, DirectFile, File, Session, SessionOptions};
+use willow_host::direct_io::{AgentClient, DirectError, DirectFile, File, Session, SessionOptions, Waits};
 use willow_host::testing::AgentFault;
 use willow_host::{Hre, ShmHre, ShmOptions};
 use willow_tests::planted::Planted;
@@ -155,7 +155,7 @@ fn a_file_that_is_taken_back_and_not_revoked_is_written_on_in_its_own_blocks_unt
     std::thread::scope(|scope| {
         let cut = scope.spawn(|| {
             let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a name");
-            session.change(&name, rustix::fs::CWD, || {
+            session.change(&name, rustix::fs::CWD, Waits::Interruptible, || {
                 rustix::fs::open(&path, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).map(fs::File::from)
             })
         });

@@ -13,6 +13,7 @@ use libc::{c_char, c_int, c_uint, c_ulong, c_void, gid_t, mode_t, off_t, uid_t};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use willow_host::agent::freeze::is_immutable;
+use willow_host::direct_io::Waits;
 
 macro_rules! by_descriptor {
     ($($name:ident ($first:ident $(, $argument:ident : $kind:ty)*);)*) => {$(
@@ -208,7 +209,7 @@ unsafe fn at_paths(paths: &[(c_int, *const c_char, bool)], mut real: impl FnMut(
         }
         // SAFETY: as above.
         let path = unsafe { CStr::from_ptr(*path) };
-        done = insisting(*folder, path, *follows, || result(real()));
+        done = insisting(*folder, path, (*follows, Waits::ToTheEnd), || result(real()));
     }
     returned(done)
 }

@@ -12,6 +12,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use willow_host::direct_io::Waits;
 
 /// Opens by `open`; one more time where a file has to be given back first.
 ///
@@ -26,7 +27,7 @@ pub unsafe fn opening(folder: c_int, path: *const c_char, mut open: impl FnMut()
     if opened == Err(Errno::PERM) && !path.is_null() {
         // SAFETY: as above.
         let path = unsafe { CStr::from_ptr(path) };
-        opened = insisting(folder, path, true, || result(open()));
+        opened = insisting(folder, path, (true, Waits::Interruptible), || result(open()));
     }
     if let (Ok(descriptor), Some((_inside, process))) = (opened, enter()) {
         process.opened(descriptor, since);
@@ -54,7 +55,7 @@ fn name_of(folder: c_int, path: &CStr, follows: bool) -> Option<PathBuf> {
 pub fn insisting<T>(
     folder: c_int,
     path: &CStr,
-    follows: bool,
+    (follows, waits): (bool, Waits),
     mut what: impl FnMut() -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     let Some((_inside, process)) = enter().filter(|_| folder != -1) else { return Err(Errno::PERM) };
@@ -74,7 +75,7 @@ pub fn insisting<T>(
     let (Some(session), Ok(name)) = (process.session(), CString::new(name.into_os_string().as_bytes())) else {
         return Err(Errno::PERM);
     };
-    session.change(&name, rustix::fs::CWD, &mut what)
+    session.change(&name, rustix::fs::CWD, waits, &mut what)
 }
 
 macro_rules! opens {

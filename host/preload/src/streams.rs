@@ -9,6 +9,7 @@ use crate::real::{code, errno, set_errno};
 use libc::{FILE, c_char, c_int};
 use rustix::io::Errno;
 use std::ffi::CStr;
+use willow_host::direct_io::Waits;
 
 /// The descriptor of a stream, if it has one.
 fn number(stream: *mut FILE) -> Option<c_int> {
@@ -38,7 +39,7 @@ unsafe fn opening(path: *const c_char, mut real: impl FnMut() -> *mut FILE) -> *
             if stream.is_null() { Err(errno()) } else { Ok(stream) }
         };
         // SAFETY: as above.
-        match insisting(libc::AT_FDCWD, unsafe { CStr::from_ptr(path) }, true, once) {
+        match insisting(libc::AT_FDCWD, unsafe { CStr::from_ptr(path) }, (true, Waits::Interruptible), once) {
             Ok(opened) => stream = opened,
             Err(error) => set_errno(error.raw_os_error()),
         }
@@ -125,7 +126,7 @@ fn release(path: *const c_char, mode: *const c_char) {
         unsafe { libc::close(opened) };
         Ok(())
     };
-    let _ = insisting(libc::AT_FDCWD, path_text, true, once);
+    let _ = insisting(libc::AT_FDCWD, path_text, (true, Waits::ToTheEnd), once);
 }
 
 /// # Safety

@@ -10,6 +10,7 @@
 
 use super::agent_client::DirectError;
 use super::inode::{Hold, Inode, State};
+use super::insist::Waits;
 use super::lane::{Action, Operation, Segments};
 use super::mapped::Mapped;
 use super::session::{Session, Undone, add};
@@ -52,7 +53,7 @@ impl File<OwnedFd> {
     pub fn open(session: &Arc<Session>, path: &CStr, flags: OFlags, mode: Mode) -> Result<Self, DirectError> {
         let flags = flags | OFlags::CLOEXEC;
         let open = || rustix::fs::open(path, flags, mode);
-        File::new(session, session.change(path, rustix::fs::CWD, open)?)
+        File::new(session, session.change(path, rustix::fs::CWD, Waits::Interruptible, open)?)
     }
 }
 
@@ -205,13 +206,14 @@ impl<F: AsFd> File<F> {
     /// since other processes have it directly, it is taken back from them as well, and done once more.
     pub fn change<T>(&self, mut what: impl FnMut(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
         let descriptor = self.descriptor.as_fd();
-        self.inode.change(&self.session, false, || self.session.insist(descriptor, || what(descriptor)))
+        self.inode
+            .change(&self.session, false, || self.session.insist(descriptor, Waits::ToTheEnd, || what(descriptor)))
     }
 
     /// The same, and it stays with the kernel from now on.
     pub fn pin<T>(&self, mut what: impl FnMut(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
         let descriptor = self.descriptor.as_fd();
-        self.inode.change(&self.session, true, || self.session.insist(descriptor, || what(descriptor)))
+        self.inode.change(&self.session, true, || self.session.insist(descriptor, Waits::ToTheEnd, || what(descriptor)))
     }
 
     /// Gives it back to the file system, if it is direct; all of it goes through the kernel while what this returns lives. Unlike
@@ -223,7 +225,7 @@ impl<F: AsFd> File<F> {
 
     /// Does something that the kernel refuses while other processes have the file directly: the agent takes it back from them first.
     pub fn insist<T>(&self, what: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-        self.session.insist(self.descriptor.as_fd(), what)
+        self.session.insist(self.descriptor.as_fd(), Waits::ToTheEnd, what)
     }
 
     /// To be called before the kernel reads a file that is held: where another process may write it directly, the page cache may be old.
@@ -455,7 +457,7 @@ impl<F: AsFd> File<F> {
             _ => {
                 add(&counters.kernel_writes);
                 let write = || memory.as_slices(|slices| rustix::io::pwritev(descriptor, slices, offset));
-                self.session.insist(descriptor, write)?
+                self.session.insist(descriptor, Waits::ToTheEnd, write)?
             }
         })
     }

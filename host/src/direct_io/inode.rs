@@ -8,6 +8,7 @@
 
 use super::agent_client::DirectError;
 use super::description::Descriptions;
+use super::insist::Waits;
 use super::mapped::Mapped;
 use super::session::{Session, add};
 use rustix::fs::OFlags;
@@ -292,7 +293,7 @@ impl Inode {
         }
         let placeholder = state.descriptions.all().find(|one| one.is_placeholder()).map(|one| one.lent());
         if let Some(placeholder) = placeholder {
-            session.insist(placeholder, || state.restore(session))?;
+            session.insist(placeholder, Waits::ToTheEnd, || state.restore(session))?;
         }
         let done = what();
         if !self.is_held() {

@@ -13,16 +13,19 @@ use super::inode::{Inode, KERNEL_OPERATIONS_MAX};
 use super::lane::{Lane, LaneOptions, Operation};
 use super::mapped::Mapped;
 use super::reach::{Reach, Way};
-use crate::agent::freeze::is_immutable;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+/// How long an agent that is gone is waited for, where nothing else is said.
+pub const AGENT_PATIENCE: Duration = Duration::from_secs(10);
+/// Wait between two looks for it.
+pub(super) const AGENT_LOOK: Duration = Duration::from_millis(20);
 
 /// How a session is opened.
 #[derive(Clone, Debug)]
@@ -37,8 +40,9 @@ pub struct SessionOptions {
     pub lane: LaneOptions,
     /// Most operations that a file stays with the kernel after it was given back or refused. With 0 it is taken again at once.
     pub kernel_operations_max: u32,
-    /// How long an operation waits for an agent that is gone to come back, where the device is reached by a network and therefore by
-    /// that agent alone. Past it, files go through the kernel.
+    /// How long an agent that is gone is waited for, once each time that it goes: by what the kernel refuses of a file that the agent left
+    /// immutable, and by all operations where the device is reached by a network and therefore by that agent alone. Past it, files go
+    /// through the kernel, which refuses what it refuses (EPERM).
     pub patience: Duration,
 }
 
@@ -50,7 +54,7 @@ impl SessionOptions {
 
     /// The agent says where the device is.
     pub fn by_agent(agent: impl Into<PathBuf>) -> Self {
-        let (lanes_max, lane, patience) = (32, LaneOptions::default(), Duration::from_secs(10));
+        let (lanes_max, lane, patience) = (32, LaneOptions::default(), AGENT_PATIENCE);
         let kernel_operations_max = KERNEL_OPERATIONS_MAX;
         SessionOptions { device: None, agent: agent.into(), lanes_max, lane, kernel_operations_max, patience }
     }
@@ -153,6 +157,9 @@ impl Drop for Registered {
     }
 }
 
+/// What tells a socket's file from those that were there under its name before: inode, and when that was made.
+type SocketFile = Option<(u64, i64, u64)>;
+
 #[derive(Default)]
 struct Lanes {
     idle: Vec<Lane>,
@@ -182,7 +189,7 @@ pub(crate) type GiveUp<'a> = &'a mut dyn FnMut() -> Result<(), DirectError>;
 /// A session: one a process and device, since grants are the process'; what the agent takes back for the sake of one session of a process
 /// another would not notice in time.
 pub struct Session {
-    options: SessionOptions,
+    pub(super) options: SessionOptions,
     forks: u32,
     lanes: Mutex<Lanes>,
     returned: Condvar,
@@ -192,12 +199,12 @@ pub struct Session {
     way_number: AtomicU64,
     /// The device is reached by a network.
     is_remote: AtomicBool,
-    /// An agent that is gone was waited for in vain.
-    has_waited: AtomicBool,
-    inodes: Mutex<HashMap<(u64, u64), Weak<Inode>>>,
+    /// When it was first seen that the agent is gone, and the socket that it left.
+    gone_since: Mutex<Option<(Instant, SocketFile)>>,
+    pub(super) inodes: Mutex<HashMap<(u64, u64), Weak<Inode>>>,
     /// Lanes of queues, to be drained when a file is given back.
     queues: Mutex<Vec<Weak<Mutex<Lane>>>>,
-    insisting: Mutex<()>,
+    pub(super) insisting: Mutex<()>,
     /// What the agent granted and may not have got back yet.
     granted: Mutex<Vec<Weak<Mapped>>>,
     pub(crate) counters: Counters,
@@ -215,7 +222,7 @@ impl Session {
             way: Mutex::default(),
             way_number: AtomicU64::new(0),
             is_remote: AtomicBool::new(false),
-            has_waited: AtomicBool::new(false),
+            gone_since: Mutex::default(),
             inodes: Mutex::default(),
             queues: Mutex::default(),
             insisting: Mutex::default(),
@@ -245,7 +252,7 @@ impl Session {
         lock(&self.agent).as_ref().map_or_else(Vec::new, |agent| agent.client.ended_apps())
     }
 
-    fn agent(&self) -> Result<Arc<AgentClient>, DirectError> {
+    pub(super) fn agent(&self) -> Result<Arc<AgentClient>, DirectError> {
         self.check()?;
         let mut agent = lock(&self.agent);
         if let Some(agent) = &*agent {
@@ -261,13 +268,44 @@ impl Session {
         let begun = Instant::now();
         loop {
             let connected = AgentClient::connect(&self.options.agent);
-            let waits = self.is_remote.load(Ordering::Relaxed) && !self.has_waited.load(Ordering::Relaxed);
-            if connected.is_ok() || !waits || begun.elapsed() >= self.options.patience {
-                // Once: not for every operation.
-                self.has_waited.store(connected.is_err(), Ordering::Relaxed);
+            if connected.is_ok() {
                 return connected;
             }
-            std::thread::sleep(Duration::from_millis(50));
+            // Of a device on this machine files go through the kernel meanwhile, as far as it lets them.
+            let waits = self.is_remote.load(Ordering::Relaxed) && self.is_worth_waiting();
+            if !waits || begun.elapsed() >= self.options.patience {
+                return connected;
+            }
+            std::thread::sleep(AGENT_LOOK);
+        }
+    }
+
+    /// True while an agent that is gone is waited for: for `patience` since that was first seen, whoever waits.
+    pub(super) fn is_worth_waiting(&self) -> bool {
+        let stat = rustix::fs::stat(&self.options.agent).ok();
+        let socket = stat.map(|stat| (stat.st_ino, stat.st_ctime, stat.st_ctime_nsec));
+        let mut gone = lock(&self.gone_since);
+        // One that came back unseen, and went again, is another's.
+        gone.take_if(|(_, left)| socket.is_some() && left.is_some() && *left != socket);
+        let (since, left) = gone.get_or_insert_with(|| (Instant::now(), socket));
+        *left = left.or(socket);
+        since.elapsed() < self.options.patience
+    }
+
+    /// The agent has answered.
+    pub(super) fn note_agent(&self) {
+        *lock(&self.gone_since) = None;
+    }
+
+    /// This agent does not answer: all that it granted ends before another is asked.
+    pub(super) fn lose_agent(&self, client: &Arc<AgentClient>) {
+        let mut granted = lock(&self.granted);
+        let mut agent = lock(&self.agent);
+        if agent.as_ref().is_some_and(|agent| Arc::ptr_eq(&agent.client, client)) {
+            *agent = None;
+            drop(agent);
+            self.leave_way(None, false);
+            self.end_all(&mut granted);
         }
     }
 
@@ -350,6 +388,9 @@ impl Session {
             if !is_given_up {
                 mapped = ask(&mut is_given_up);
             }
+        }
+        if !matches!(mapped, Err(DirectError::Agent(_))) {
+            self.note_agent();
         }
         let mapped = Arc::new(mapped?);
         granted.retain(|one| one.strong_count() > 0);
@@ -499,49 +540,5 @@ impl Session {
         let inode = Arc::new(Inode::new(self.options.kernel_operations_max));
         inodes.insert(key, Arc::downgrade(&inode));
         inode
-    }
-
-    /// Does what the kernel refuses while a file is open directly (EPERM): has the agent take it back from all processes first.
-    pub(crate) fn insist<T>(
-        &self,
-        descriptor: impl AsFd,
-        mut what: impl FnMut() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        match what() {
-            Err(Errno::PERM) if is_immutable(descriptor.as_fd()) => {}
-            done => return done,
-        }
-        // One at a time: the agent keeps one file a process released.
-        let _one = lock(&self.insisting);
-        let Ok(agent) = self.agent() else { return Err(Errno::PERM) };
-        if let Err(error) = agent.release(descriptor) {
-            tracing::debug!("a file is not released: {error}");
-            return Err(Errno::PERM);
-        }
-        let done = what();
-        let _ = agent.resume();
-        done
-    }
-
-    /// Does something to the file at a path that the kernel has to do (open it for writing, rename it, remove it) and that it refuses
-    /// while the file is open directly, by this process or another.
-    pub fn change<T>(
-        &self,
-        path: &CStr,
-        folder: BorrowedFd<'_>,
-        mut what: impl FnMut() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        match what() {
-            Err(Errno::PERM) if self.check().is_ok() => {}
-            done => return done,
-        }
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-        let Ok(file) = rustix::fs::openat(folder, path, flags, Mode::empty()) else { return Err(Errno::PERM) };
-        let stat = rustix::fs::fstat(&file)?;
-        let known = lock(&self.inodes).get(&(stat.st_dev, stat.st_ino)).and_then(Weak::upgrade);
-        match known {
-            Some(inode) => inode.change(self, false, || self.insist(&file, what)),
-            None => self.insist(&file, what),
-        }
     }
 }
