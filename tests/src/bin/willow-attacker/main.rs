@@ -12,7 +12,8 @@
 //! `willow-attacker DEVICE AGENT FILE victim` keeps a second writable descriptor, takes the file directly, moves its blocks to
 //! another file that it cuts, waits for a line on its input while somebody else writes, and prints what it then reads past the kernel.
 //! `writer` writes past the kernel without end, and says so; `goes on` writes on when its file's mode forbids to open it; `insistent` keeps a descriptor and asks again and again; `crowd` connects to the agent as often as that goes; `turncoat` changes its
-//! user.
+//! user; `hoard` opens as many files of its own directly as it gets; `overlay` truncates the file by way of overlayfs while it has it directly (`overlay, alone`: while
+//! nobody has); `stalls` asks for it while a write of its own does not come to an end.
 
 mod alone;
 mod kept;
@@ -364,6 +365,25 @@ fn crowd(agent: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Opens files of its own directly, as many as it gets, and keeps them; asks for one more at each line of its input.
+fn hoard(world: &World) -> Result<()> {
+    let mut held = Vec::new();
+    let refusal = loop {
+        let path = world.beside(&format!(".{}", held.len()));
+        std::fs::write(&path, [5; 4096])?;
+        match world.take(writable(&path)?) {
+            Ok(direct) => held.push(direct),
+            Err(error) => break error.to_string(),
+        }
+        if held.len() >= 300 {
+            break "nothing".to_owned();
+        }
+    };
+    println!("held\t{}\t{refusal}", held.len());
+    std::io::stdin().lock().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
 /// Becomes another user, and asks as the one that it was.
 fn turncoat(world: &World, user: u32) -> Result<()> {
     let file = File::open(&world.path)?;
@@ -436,6 +456,7 @@ fn main() -> Result<()> {
         "victim" => victim(&world),
         "writer" => writer(&world),
         "insistent" => insistent(&world),
+        "hoard" => hoard(&world),
         "turncoat" => turncoat(&world, 54_802),
         _ => panic!("there is no {what}"),
     }
