@@ -19,11 +19,24 @@ pub enum Fault {
     RevokeUnheard = 32,
     /// To write a file into the journal before it is made immutable.
     FlagFirst = 64,
+    /// To revoke permissions before a file thaws.
+    ThawFirst = 128,
+    /// To look at the file system: whether it is xfs, and whether it can share blocks.
+    NoJudge = 256,
+    /// To revoke what readers have when a file system is frozen.
+    ReadersLeft = 512,
+    /// To have a freeze wait for files that are being opened.
+    NotUnderWay = 1024,
+    /// To look whether something is under way before it takes what is on the list.
+    SettledLate = 2048,
 }
 
 /// Status with which a process ends at the step that a test chose.
 #[cfg(feature = "testing")]
 pub const CRASHED: i32 = 77;
+
+/// How late what was put off by a fault is.
+pub const LATE: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// Those that were planted.
 #[derive(Default)]

@@ -13,12 +13,12 @@ pub(super) struct Judged {
     pub key: (u64, u64),
 }
 
-/// Of the descriptors of one file, which a process of this user has sent; `known`: the rights that it proved to have before. The error
-/// is a sentence about the file.
+/// Of the descriptors of one file, which a process of this user has sent; `allow_xfs`: whether files on xfs may be opened, `forgets`: a
+/// planted fault; `known`: the rights that it proved to have before. The error is a sentence about the file.
 pub(super) fn judge(
     descriptors: &[OwnedFd],
     user: u32,
-    allow_xfs: bool,
+    (allow_xfs, forgets): (bool, bool),
     known: impl FnOnce((u64, u64)) -> u32,
 ) -> Result<Judged, String> {
     let Some(first) = descriptors.first() else {
@@ -58,13 +58,13 @@ pub(super) fn judge(
             "its file system (type {system:#x}) is neither ext4 nor xfs: for others nobody has shown that a block stays the file's"
         ));
     }
-    if system == XFS && !allow_xfs {
+    if system == XFS && !allow_xfs && !forgets {
         let why = "it is on xfs, where a user who can mount overlayfs could free blocks that the device still permits: where users \
                    cannot, start the agent with --allow-xfs";
         return Err(why.to_owned());
     }
     rights |= known(key);
-    if rights & WRITE != 0 && freeze::can_share_blocks(first.as_fd(), system) {
+    if rights & WRITE != 0 && !forgets && freeze::can_share_blocks(first.as_fd(), system) {
         let why = "its file system can share its blocks with clones (xfs: mkfs -m reflink=0), which writes would reach";
         return Err(why.to_owned());
     }

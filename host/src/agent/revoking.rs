@@ -6,15 +6,12 @@
 //!   says that it is done, or until the agent ends ([`REVOKE_MAX`]), with which the device ends what it permitted;
 //! - a file system goes on being frozen only when all revocations there were answered.
 
-use super::fault::Fault;
+use super::fault::{Fault, LATE};
 use super::files::{RELEASE_AGAIN, RELEASE_LOOK};
 use super::serving::{READ, WRITE};
 use super::{Agent, Connected, REVOKE_MAX, Stage};
 use crate::control::PermissionInfo;
-use std::time::{Duration, Instant};
-
-/// How late a planted fault is.
-const FAULT_LATE: Duration = Duration::from_millis(500);
+use std::time::Instant;
 
 /// What is permitted in a file: connection, number of the file there, process in the device, and the list.
 type Permitted = (u64, u32, u32, Vec<PermissionInfo>);
@@ -75,7 +72,7 @@ impl Agent {
     pub(super) async fn let_freeze(&self, device: u64) {
         if self.faults.has(Fault::HolderFirst) {
             self.freezes.let_go(device);
-            tokio::time::sleep(FAULT_LATE).await;
+            tokio::time::sleep(LATE).await;
         }
         let begun = Instant::now();
         while !self.stopping() {
@@ -94,6 +91,7 @@ impl Agent {
                     Err(why) => failure = Some(why),
                 }
             }
+            let is_settled = is_settled || self.faults.has(Fault::SettledLate) && !self.freezes.is_busy(device);
             if failure.is_none() && is_settled {
                 return self.freezes.let_go(device);
             }
@@ -114,6 +112,9 @@ impl Agent {
         for (key, connected) in &mut state.connected {
             for (number, file) in connected.files.iter_mut().filter(|(_, file)| file.hold.key().0 == device) {
                 if file.permissions.is_empty() && file.revoking.is_empty() {
+                    continue;
+                }
+                if file.rights & WRITE == 0 && self.faults.has(Fault::ReadersLeft) {
                     continue;
                 }
                 connected.is_stale = true;

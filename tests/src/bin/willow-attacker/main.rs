@@ -12,7 +12,8 @@
 //! `willow-attacker DEVICE AGENT FILE victim` keeps a second writable descriptor, takes the file directly, moves its blocks to
 //! another file that it cuts, waits for a line on its input while somebody else writes, and prints what it then reads past the kernel.
 //! `writer` writes past the kernel without end, and says so; `goes on` writes on when its file's mode forbids to open it; `insistent` keeps a descriptor and asks again and again; `crowd` connects to the agent as often as that goes; `turncoat` changes its
-//! user; `hoard` opens as many files of its own directly as it gets.
+//! user; `hoard` opens as many files of its own directly as it gets; `overlay` truncates the file by way of overlayfs while it has it directly (`overlay, alone`: while
+//! nobody has); `stalls` asks for it while a write of its own does not come to an end.
 
 mod alone;
 mod kept;
