@@ -98,6 +98,20 @@ fn counters(
     Ok(())
 }
 
+/// The same of values that go up and down.
+fn gauges(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    series: impl Iterator<Item = (Labels, u64)>,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in series {
+        metric.encode_family(&labels)?.encode_gauge(&(value as f64))?;
+    }
+    Ok(())
+}
+
 fn gauge(encoder: &mut DescriptorEncoder, name: &str, help: &str, value: u64) -> fmt::Result {
     let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     metric.encode_gauge(&(value as f64))
@@ -152,6 +166,24 @@ fn accounts(encoder: &mut DescriptorEncoder, statistics: &Statistics) -> fmt::Re
     counters(encoder, "willow_process_dma_bytes", help, all().map(|(l, c)| (l, c.dma_bytes)))
 }
 
+/// What each host holds, and how often there was no room for it.
+fn hosts(encoder: &mut DescriptorEncoder, statistics: &Statistics) -> fmt::Result {
+    let all = |of: fn(&crate::statistics::Host) -> u64| {
+        statistics.transport.hosts.iter().map(move |host| (labels([("host", host.host.clone())]), of(host)))
+    };
+    gauges(encoder, "willow_host_held_bytes", "Bytes held for the host", all(|host| host.held_bytes))?;
+    gauges(encoder, "willow_host_queued_bytes", "Bytes to be sent to the host", all(|host| host.queued_bytes))?;
+    let help = "Commands whose data the host was asked for and has not sent";
+    gauges(encoder, "willow_host_fetching", help, all(|host| host.fetching.into()))?;
+    let help = "Commands of the host that wait for a buffer or a place";
+    let waiting = all(|host| u64::from(host.waiting_for_buffer) + u64::from(host.waiting_for_device));
+    gauges(encoder, "willow_host_waiting", help, waiting)?;
+    gauges(encoder, "willow_host_connections", "Connections of the host", all(|host| host.connections.into()))?;
+    let help = "Commands of the host that had to wait";
+    counters(encoder, "willow_host_waited", help, all(|host| host.waited))?;
+    counters(encoder, "willow_host_refused", "What was refused to the host", all(|host| host.refused))
+}
+
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let statistics = (self.0)().ok_or(fmt::Error)?;
@@ -202,6 +234,7 @@ impl Collector for Scrape {
         let help = "Bytes that the app's DMAs moved";
         counters(encoder, "willow_app_dma_bytes", help, apps().map(|(l, c)| (l, c.dma_bytes)))?;
         accounts(encoder, &statistics)?;
+        hosts(encoder, &statistics)?;
 
         let namespaces = &statistics.transport.namespaces;
         let kinds = |of: fn(&crate::statistics::Namespace) -> [u64; 3]| {
@@ -320,6 +353,14 @@ mod tests {
                 ..ModelStatistics::default()
             }),
             transport: Transport {
+                hosts: vec![crate::statistics::Host {
+                    host: "nqn.one".to_owned(),
+                    held_bytes: 4096,
+                    waiting_for_buffer: 2,
+                    waiting_for_device: 3,
+                    refused: 9,
+                    ..crate::statistics::Host::default()
+                }],
                 namespaces: vec![Namespace {
                     nsid: 1,
                     read_commands: 5,
@@ -344,6 +385,9 @@ mod tests {
             "willow_namespace_latency_seconds_bucket{le=\"0.00001\",nsid=\"1\",kind=\"read\"} 2",
             "willow_namespace_latency_seconds_bucket{le=\"+Inf\",nsid=\"1\",kind=\"read\"} 5",
             "willow_process_dma_bytes_total{process=\"5\",user=\"1000\"} 4096",
+            "willow_host_held_bytes{host=\"nqn.one\"} 4096",
+            "willow_host_waiting{host=\"nqn.one\"} 5",
+            "willow_host_refused_total{host=\"nqn.one\"} 9",
             "willow_used_bytes 99",
             "willow_clock_lateness_seconds_bucket{le=\"0.00001\"} 3",
             "willow_clock_lateness_seconds_count 4",

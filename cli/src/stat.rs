@@ -82,6 +82,38 @@ fn account_table(statistics: &Statistics) -> String {
     table.render()
 }
 
+/// The table of hosts.
+fn host_table(statistics: &Statistics) -> String {
+    let headings = [
+        "host",
+        "connections",
+        "held",
+        "to be sent",
+        "data awaited",
+        "wait for buffers",
+        "wait for places",
+        "in the device",
+        "have waited",
+        "refused",
+    ];
+    let mut table = Table::new(&headings);
+    for of in &statistics.transport.hosts {
+        table.row([
+            if of.host.is_empty() { "(strangers)".to_owned() } else { of.host.clone() },
+            of.connections.to_string(),
+            Size(of.held_bytes).to_string(),
+            Size(of.queued_bytes).to_string(),
+            of.fetching.to_string(),
+            of.waiting_for_buffer.to_string(),
+            of.waiting_for_device.to_string(),
+            of.in_device.to_string(),
+            grouped(of.waited),
+            grouped(of.refused),
+        ]);
+    }
+    table.render()
+}
+
 fn render(statistics: &Statistics) -> String {
     let transport = &statistics.transport;
     let capacity = statistics.capacity_bytes.map_or("what the disk holds".to_owned(), |bytes| Size(bytes).to_string());
@@ -134,6 +166,8 @@ fn render(statistics: &Statistics) -> String {
     text.push_str(&apps.render());
     text.push('\n');
     text.push_str(&account_table(statistics));
+    text.push('\n');
+    text.push_str(&host_table(statistics));
     let headings = ["namespace", "kind", "commands", "bytes", "errors", "mean us", "p50", "p99", "p99.9", "max"];
     let mut namespaces = Table::new(&headings);
     for of in &transport.namespaces {
@@ -201,12 +235,28 @@ mod tests {
             "used_bytes": 1024,
             "something_new": true,
             "transport": {"nqn": "nqn.x", "controllers": 1,
+                "hosts": [{"host": "", "refused": 77}, {"host": "nqn.one", "held_bytes": 2048, "waited": 4321}],
                 "namespaces": [{"nsid": 1, "read_commands": 5, "read_latency": {"count": 5, "p50_ns": 12_300}}],
                 "queues": [{"controller": 1, "queue": 1, "host": "h", "entries": 128}]},
         }))
         .unwrap();
         let text = render(&statistics);
-        for part in ["nqn.x", "up 1.5 s", "12,345", "4 KiB", "base-io", "0 3", "running", "12.3", "128"] {
+        for part in [
+            "nqn.x",
+            "up 1.5 s",
+            "12,345",
+            "4 KiB",
+            "base-io",
+            "0 3",
+            "running",
+            "12.3",
+            "128",
+            "strangers",
+            "77",
+            "nqn.one",
+            "2 KiB",
+            "4,321",
+        ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
     }

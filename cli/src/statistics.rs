@@ -58,6 +58,32 @@ pub struct Queue {
     pub latency: Latency,
 }
 
+/// A host.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Host {
+    /// Its name; empty: all that proved nothing.
+    pub host: String,
+    /// Its connections.
+    pub connections: u32,
+    /// Bytes held for it.
+    pub held_bytes: u64,
+    /// Bytes that are to be sent to it.
+    pub queued_bytes: u64,
+    /// Commands whose data it was asked for and has not sent.
+    pub fetching: u32,
+    /// Commands that wait for a buffer.
+    pub waiting_for_buffer: u32,
+    /// Requests that wait for a place in the device.
+    pub waiting_for_device: u32,
+    /// Its requests in the device.
+    pub in_device: u32,
+    /// Commands that had to wait.
+    pub waited: u64,
+    /// What was refused.
+    pub refused: u64,
+}
+
 /// What the transports add.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -70,6 +96,10 @@ pub struct Transport {
     pub controllers: u32,
     /// Bytes of data buffers in use.
     pub buffer_bytes: u64,
+    /// Bytes held for hosts and connections in all.
+    pub held_bytes: u64,
+    /// One a host.
+    pub hosts: Vec<Host>,
     /// One a namespace.
     pub namespaces: Vec<Namespace>,
     /// One a queue.

@@ -61,6 +61,10 @@ pub(crate) struct Account {
     pub in_device: u32,
     pub waiting: VecDeque<Waiting>,
     pub ready: VecDeque<Ready>,
+    /// Commands that had to wait, for a buffer or for a place in the device, since the account is this host's.
+    pub waited: u64,
+    /// Connects that found no place, and commands that waited in vain. Of [`UNPROVED`]: all Connects that were refused.
+    pub refused: u64,
 }
 
 /// All of them.
@@ -96,6 +100,11 @@ impl Accounts {
         &self.all[usize::from(account)]
     }
 
+    /// All that belong to somebody, [`UNPROVED`] first.
+    pub fn all(&self) -> impl Iterator<Item = (u16, &Account)> {
+        (0..).zip(&self.all).filter(|(number, one)| *number == UNPROVED || !one.name.is_empty())
+    }
+
     pub fn of_mut(&mut self, account: u16) -> &mut Account {
         &mut self.all[usize::from(account)]
     }
@@ -127,7 +136,7 @@ impl Accounts {
             self.all.len() - 1
         });
         debug_assert!(self.all[place].waiting.is_empty() && self.all[place].ready.is_empty());
-        self.all[place].name = name.to_owned();
+        self.all[place] = Account { name: name.to_owned(), ..Account::default() };
         place as u16
     }
 
@@ -205,6 +214,7 @@ impl Accounts {
     /// Lets a command wait for a buffer.
     pub fn wait(&mut self, account: u16, waiting: Waiting) {
         let of = &mut self.all[usize::from(account)];
+        of.waited += 1;
         of.waiting.push_back(waiting);
         if of.waiting.len() == 1 {
             self.waiting.push_back(account);
@@ -214,6 +224,7 @@ impl Accounts {
     /// Lets a request wait for a place in the device.
     pub fn hold(&mut self, account: u16, ready: Ready) {
         let of = &mut self.all[usize::from(account)];
+        of.waited += 1;
         of.ready.push_back(ready);
         if of.ready.len() == 1 {
             self.ready.push_back(account);

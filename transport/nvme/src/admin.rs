@@ -14,7 +14,7 @@ use crate::command::{self, Command, Data, NSID_ALL};
 use crate::config::*;
 use crate::features::{Features, Select, queues_value};
 use crate::identify::{self, ControllerView, IDENTIFY_BYTES};
-use crate::log_page;
+use crate::log_page::{self, SmartView};
 use crate::queue::{Association, State};
 use crate::status::Failure;
 use crate::subsystem::{ConnectionId, Next, Subsystem};
@@ -325,7 +325,7 @@ impl<B: Backend> Subsystem<B> {
         if !wanted.offset.is_multiple_of(4) || entry.cdw14() & 1 << 23 != 0 {
             return Err(Failure::field(48));
         }
-        let smart = (wanted.page == log::SMART).then(|| self.smart()).unwrap_or_default();
+        let smart = if wanted.page == log::SMART { self.smart() } else { SmartView::default() };
         let local = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.local);
         let Some(controller) = self.controllers.get_mut(&cntlid) else {
             return Err(Failure::of(Status::INTERNAL_ERROR));

@@ -107,10 +107,12 @@ impl<B: Backend> Subsystem<B> {
         }
     }
 
-    /// Says what the transport itself holds for a connection now: bytes received and not taken yet, framing that was not sent yet.
+    /// Says what the transport itself holds for a connection now (bytes received and not taken yet, framing that was not sent yet),
+    /// and how much it has to send in all.
     #[inline]
-    pub fn set_transport_bytes(&mut self, connection: ConnectionId, bytes: usize) {
+    pub fn set_transport_bytes(&mut self, connection: ConnectionId, bytes: usize, queued_bytes: usize) {
         let Some(queue) = self.queues[connection.index()].as_mut() else { return };
+        queue.queued_bytes = queued_bytes;
         let before = std::mem::replace(&mut queue.transport_bytes, bytes);
         match bytes.checked_sub(before) {
             Some(0) => {}
@@ -320,6 +322,7 @@ impl<B: Backend> Subsystem<B> {
             start = ADMIN_ENTRY_BYTES;
         }
         if let Some(queue) = self.queues[usize::from(index)].as_mut() {
+            queue.fetching += 1;
             let slot = &mut queue.slots[usize::from(place)];
             slot.state = State::Fetching;
             slot.command = Some(command);
@@ -384,6 +387,7 @@ impl<B: Backend> Subsystem<B> {
                 Err(request) => {
                     let waited_ns = self.now_ns.saturating_sub(ready.since_ns);
                     if waited_ns >= DEVICE_WAIT_MAX.as_nanos() as u64 || !self.backend.is_open(ready.hre) {
+                        self.accounts.of_mut(account).refused += 1;
                         self.give_up(index, place, Status::COMMAND_INTERRUPTED, request.buffer);
                     } else {
                         ready.request = request;

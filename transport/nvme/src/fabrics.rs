@@ -7,6 +7,7 @@ use willow_wire::spec::opcode::{self, fabrics};
 use willow_wire::spec::property::{self, csts};
 use willow_wire::spec::{Status, SubmissionEntry};
 
+use crate::account::UNPROVED;
 use crate::backend::Backend;
 use crate::command::{self, Data};
 use crate::config::*;
@@ -43,10 +44,22 @@ fn name_nameless_host(data: &mut [u8; wire::CONNECT_DATA_BYTES]) {
     data[at..at + name.len()].copy_from_slice(name.as_bytes());
 }
 
+/// The host that Connect's data name, whatever else is wrong with them.
+fn named_host(capsule: &[u8]) -> String {
+    let at = usize::from(connect_offset::HOSTNQN);
+    let name = capsule.get(at..at + 256).unwrap_or_default().split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
+}
+
 impl<B: Backend> Subsystem<B> {
     /// Connect: ties a connection to a queue (NVMe Base 6.3).
     pub(crate) fn connect(&mut self, index: u16, entry: &SubmissionEntry, capsule: &[u8]) -> Next {
         if let Err(failure) = self.try_connect(index, entry, capsule) {
+            let account = match failure.status.is(Status::CONNECT_CONTROLLER_BUSY) {
+                true => self.accounts.find(&named_host(capsule)).unwrap_or(UNPROVED),
+                false => UNPROVED,
+            };
+            self.accounts.of_mut(account).refused += 1;
             self.fail(index, entry, failure);
         }
         Next::Taken

@@ -99,6 +99,10 @@ pub(crate) struct Queue {
     pub charged_bytes: usize,
     /// What the transport holds for it beside these.
     pub transport_bytes: usize,
+    /// Bytes that the transport has to send and has not sent yet.
+    pub queued_bytes: usize,
+    /// Commands whose data were asked for and are not all there.
+    pub fetching: u32,
     /// Buffers of data from capsules past its host's share.
     pub capsules_bytes: u32,
     /// Completions that were made and that the transport has not taken yet.
@@ -156,6 +160,8 @@ impl Queue {
             account: UNPROVED,
             charged_bytes: 0,
             transport_bytes: 0,
+            queued_bytes: 0,
+            fetching: 0,
             capsules_bytes: 0,
             completions: 0,
             secured: None,
@@ -225,6 +231,7 @@ impl Queue {
             account: self.account,
             charged_bytes: self.charged_bytes,
             transport_bytes: self.transport_bytes,
+            queued_bytes: self.queued_bytes,
             completions: self.completions,
             distrusted: self.distrusted,
             ..Queue::new(self.generation, self.local)

@@ -3,7 +3,9 @@
 use crate::account::UNPROVED;
 use crate::backend::Backend;
 use crate::log_page::SmartView;
-use crate::statistics::{NamespaceStatistics, QueueStatistics, Statistics};
+use std::collections::BTreeMap;
+
+use crate::statistics::{HostStatistics, NamespaceStatistics, QueueStatistics, Statistics};
 use crate::subsystem::Subsystem;
 
 impl<B: Backend> Subsystem<B> {
@@ -59,7 +61,30 @@ impl<B: Backend> Subsystem<B> {
                 latency: queue.latency.summary(),
             })
         });
+        let mut hosts: BTreeMap<u16, HostStatistics> = BTreeMap::new();
+        for (account, of) in self.accounts.all() {
+            let held = HostStatistics {
+                host: of.name.clone(),
+                connections: of.connections,
+                held_bytes: of.taken_bytes as u64,
+                queued_bytes: 0,
+                fetching: 0,
+                waiting_for_buffer: of.waiting.len() as u32,
+                waiting_for_device: of.ready.len() as u32,
+                in_device: of.in_device,
+                waited: of.waited,
+                refused: of.refused,
+            };
+            hosts.insert(account, held);
+        }
+        for queue in self.queues.iter().flatten() {
+            if let Some(host) = hosts.get_mut(&queue.account) {
+                host.queued_bytes += queue.queued_bytes as u64;
+                host.fetching += queue.fetching;
+            }
+        }
         Statistics {
+            hosts: hosts.into_values().collect(),
             nqn: self.config.nqn.clone(),
             controllers: self.controllers.len() as u32,
             buffer_bytes: self.pool.taken_bytes() as u64,

@@ -101,6 +101,31 @@ pub struct QueueStatistics {
     pub latency: LatencySummary,
 }
 
+/// A host's line in the statistics: what it holds now, and how often there was no room for it.
+#[derive(Clone, Debug, Serialize)]
+pub struct HostStatistics {
+    /// Its name; empty for all connections that proved nothing, and those of discovery controllers.
+    pub host: String,
+    /// Its connections.
+    pub connections: u32,
+    /// Bytes held for it.
+    pub held_bytes: u64,
+    /// Bytes that are to be sent to it.
+    pub queued_bytes: u64,
+    /// Commands whose data it was asked for (R2T) and has not sent.
+    pub fetching: u32,
+    /// Commands that wait for a buffer.
+    pub waiting_for_buffer: u32,
+    /// Requests that wait for a place in the device.
+    pub waiting_for_device: u32,
+    /// Its requests in the device.
+    pub in_device: u32,
+    /// Commands that had to wait so far, for either.
+    pub waited: u64,
+    /// Connects that found no place, and commands that waited in vain, so far; of strangers, all Connects that were refused.
+    pub refused: u64,
+}
+
 /// All of the subsystem's counters at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Statistics {
@@ -116,6 +141,8 @@ pub struct Statistics {
     pub unproved_bytes: u64,
     /// Such connections.
     pub unproved_connections: u32,
+    /// One a host with connections, or with something held; first the one of strangers.
+    pub hosts: Vec<HostStatistics>,
     /// One a namespace.
     pub namespaces: Vec<NamespaceStatistics>,
     /// One a queue.

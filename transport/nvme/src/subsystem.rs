@@ -373,7 +373,9 @@ impl<B: Backend> Subsystem<B> {
         if slot.state != State::Fetching {
             return None;
         }
-        slot.command.take()
+        let command = slot.command.take()?;
+        queue.fetching -= 1;
+        Some(command)
     }
 
     /// Lets the device work and time pass; returns when it wants to be called again, if it knows. To be called again at once

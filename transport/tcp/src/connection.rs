@@ -157,7 +157,8 @@ impl Connection {
     /// Tells the subsystem what it holds beside data buffers, and learns how much that may be.
     #[inline]
     pub fn tell_held<B: Backend>(&mut self, subsystem: &mut Subsystem<B>) {
-        subsystem.set_transport_bytes(self.id, self.carry.capacity() + self.output.framing_bytes());
+        let held = self.carry.capacity() + self.output.framing_bytes();
+        subsystem.set_transport_bytes(self.id, held, self.output.bytes());
         let unproved = subsystem.is_unproved(self.id);
         self.framing_bytes_max = if unproved { UNPROVED_FRAMING_BYTES_MAX } else { FRAMING_BYTES_MAX };
     }

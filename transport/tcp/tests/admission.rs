@@ -68,6 +68,46 @@ fn a_discovery_controller_cannot_fill_the_memory() {
     server.settles(true);
 }
 
+/// What each host holds is told, and what was refused.
+#[test]
+fn the_statistics_tell_what_each_host_holds() {
+    let server = serve();
+    let (one, other) = (Host::named("one", 32), Host::named("other", 32));
+    let (_admin, cntlid) = one.admin(server.address);
+    let mut io = one.queue(server.address, 1, cntlid);
+    let (_other_admin, other_cntlid) = other.admin(server.address);
+    let mut unread = other.queue(server.address, 1, other_cntlid);
+    let of = |host: &str| {
+        let statistics = server.handle.statistics(PATIENCE).unwrap();
+        statistics.hosts.into_iter().find(|one| one.host == host).expect("it has connections")
+    };
+    // Three writes whose data are awaited.
+    for cid in 0..3 {
+        io.command(&write(cid, 0, 4, Sgl::transport(16384)), &[]);
+        assert!(matches!(io.next().unwrap().pdu, Pdu::ReadyToTransfer(_)));
+    }
+    let held = of(&one.nqn);
+    assert_eq!((held.connections, held.fetching, held.in_device, held.waiting_for_buffer), (2, 3, 0, 0), "{held:?}");
+    assert!(held.held_bytes >= 3 * 16384 && held.queued_bytes == 0, "{held:?}");
+    // Answers that nobody reads.
+    (0..16).for_each(|cid| unread.command(&read(cid, 0, 1024, 4 << 20), &[]));
+    let begun = Instant::now();
+    while of(&other.nqn).queued_bytes < 1 << 20 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", of(&other.nqn));
+    }
+    assert_eq!(of(&other.nqn).fetching, 0);
+    let before = of("");
+    let refused = Peer::initialized(server.address, false).connect(0, 0xffff, "nqn.2014-08.org.example:nothing");
+    assert!(!refused.status.is_success());
+    assert_eq!(of("").refused, before.refused + 1);
+    // The data come: nothing is awaited any more.
+    write_by_request(&mut io, 9, 4);
+    drop((io, unread, _admin, _other_admin));
+    server.settles(true);
+    let left = server.handle.statistics(PATIENCE).unwrap();
+    assert!(left.hosts.iter().all(|host| (host.held_bytes, host.fetching, host.queued_bytes) == (0, 0, 0)), "{left:?}");
+}
+
 #[test]
 fn idle_discovery_controllers_lock_nobody_out() {
     let server = serve();
