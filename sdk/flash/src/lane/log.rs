@@ -52,8 +52,7 @@ impl<P: FlashPort> Lane<P> {
             self.settle_streams().await?;
         }
         let _guard = self.metadata_lock.lock().await;
-        self.write_log(freed, reserve).await?;
-        self.settle_metadata().await
+        self.write_log(freed, reserve).await
     }
 
     /// Writes all records. The caller holds the lock of the metadata.
@@ -78,6 +77,8 @@ impl<P: FlashPort> Lane<P> {
                 break draft.reserved;
             }
         };
+        // Only what nothing endangers any more may be built upon.
+        self.settle_metadata().await?;
         let mut state = self.state();
         while let Some((_, block)) = state.freed.front().copied().filter(|(serial, _)| *serial <= freed) {
             state.freed.pop_front();

@@ -268,7 +268,7 @@ impl<P: FlashPort> Lane<P> {
             let mut state = self.state();
             let entry = state.map[unit as usize];
             // A copy of what the checkpoint knows, and that is still there.
-            let is_copy = sequence & COPIED != 0 && sequence & !COPIED < root.sequence;
+            let is_copy = sequence & COPIED != 0 && sequence & !COPIED < root.known_below;
             if !(is_copy && entry < LOST && !found.gone.contains(&(entry / state.pages()))) {
                 state.map[unit as usize] = place.address;
             }
