@@ -275,6 +275,8 @@ impl<P: FlashPort> Lane<P> {
         }
         let mut old: BTreeSet<u32> = found.log_blocks.iter().copied().collect();
         let pages = self.layout.geometry.pages_per_block;
+        // What an erase that is cut leaves there must not be taken for pages.
+        old.extend(found.candidates.keys().filter(|block| (**block as usize) < self.state().states.len()));
         old.extend(root.map.iter().chain(&root.wear).map(|place| place.address / pages));
         let mut state = self.state();
         state.sequence = found.sequence;
