@@ -174,3 +174,16 @@ fn planted_bugs_are_caught() {
     caught(Planted::UnsettledFlush, &SHAPES[3..]);
     caught(Planted::BlockLeaked, all);
 }
+
+#[test]
+fn debug_one() {
+    let Ok(text) = std::env::var("DEBUG_SEED") else { return };
+    let n: Vec<u64> = text.split(',').map(|x| x.parse().unwrap()).collect();
+    let faults = match n[2] {
+        0 => Faults::default(),
+        1 => Faults { programs: 400, erases: 200, reads: 0, factory: 30 },
+        _ => Faults { programs: 0, erases: 0, reads: 3000, factory: 0 },
+    };
+    let rounds = if n[2] == 2 { 6 } else { 8 };
+    println!("{:?}", cut_at_random(SHAPES[n[0] as usize], faults, None, rounds, n[1]));
+}

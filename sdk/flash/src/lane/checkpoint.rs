@@ -105,6 +105,7 @@ impl<P: FlashPort> Lane<P> {
         let root = Root {
             parameters: self.parameters(),
             sequence: state.sequence,
+            known_below: state.writing.map_or(state.sequence, |(_, sequence)| sequence),
             block_sequence: state.block_sequence,
             log_address: place.block.saturating_mul(geometry.pages_per_block).saturating_add(place.next_page),
             log_block_sequence: place.block_sequence,

@@ -191,7 +191,7 @@ impl<P: FlashPort> Lane<P> {
     /// Waits until no host writes that page, and has them wait until `moving` is taken away.
     async fn keep_hosts_off(&self, unit: u32) {
         self.state().moving = Some(unit);
-        while self.state().writing == Some(unit) {
+        while self.state().writing.is_some_and(|(writing, _)| writing == unit) {
             self.settled.wait().await;
         }
     }

@@ -52,8 +52,7 @@ impl<P: FlashPort> Lane<P> {
             self.settle_streams().await?;
         }
         let _guard = self.metadata_lock.lock().await;
-        self.write_log(freed, reserve).await?;
-        self.settle_metadata().await
+        self.write_log(freed, reserve).await
     }
 
     /// Writes all records. The caller holds the lock of the metadata.
@@ -78,11 +77,23 @@ impl<P: FlashPort> Lane<P> {
                 break draft.reserved;
             }
         };
-        let mut state = self.state();
-        while let Some((_, block)) = state.freed.front().copied().filter(|(serial, _)| *serial <= freed) {
+        // Only what nothing endangers any more may be built upon.
+        self.settle_metadata().await?;
+        loop {
+            let mut state = self.state();
+            let Some((_, block)) = state.freed.front().copied().filter(|(serial, _)| *serial <= freed) else { break };
             state.freed.pop_front();
-            state.make_ready(block);
+            if !state.failing.contains_key(&block) {
+                state.make_ready(block);
+                continue;
+            }
+            drop(state);
+            if self.repair(block) {
+                // Free again once the record of the repair is durable.
+                self.free_block(block);
+            }
         }
+        let mut state = self.state();
         for block in reserved {
             let wear = state.erase_counts[block as usize];
             // It may have become metadata meanwhile; then the record is of no consequence.
@@ -126,7 +137,8 @@ impl<P: FlashPort> Lane<P> {
         draft.is_last &= skipped || state.pending.is_empty();
         if reserve && draft.is_last {
             let wanted = self.config.collect_batch.max(1) as usize;
-            let covered = state.freed.iter().filter(|(serial, _)| *serial <= freed);
+            let covered = state.freed.iter();
+            let covered = covered.filter(|(serial, block)| *serial <= freed && !state.failing.contains_key(block));
             let covered = covered.map(|(_, block)| (state.erase_counts[*block as usize], *block));
             let mut candidates: Vec<_> = state.ready.iter().copied().take(wanted).chain(covered).collect();
             candidates.sort_unstable();

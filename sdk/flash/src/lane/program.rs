@@ -276,11 +276,9 @@ impl<P: FlashPort> Lane<P> {
         true
     }
 
-    /// A block in which nothing counts goes back to the free ones.
+    /// A block in which nothing counts goes back to the free ones. It is repaired when that is durable: until then its parts must stay where they
+    /// are.
     pub(crate) fn free_block(&self, block: u32) {
-        if !self.repair(block) {
-            return;
-        }
         let mut state = self.state();
         debug_assert_eq!(state.valid_counts[block as usize], 0);
         if self.has(crate::Planted::BlockLeaked) && state.counters.erases % 7 == 3 {

@@ -246,6 +246,8 @@ pub(crate) struct Root {
     /// What the flash was formatted for: units, dies of a unit, lanes, replacement blocks, pages of a block, bytes of a unit.
     pub parameters: [u32; 6],
     pub sequence: u64,
+    /// All versions of a lower sequence that ever took effect are in the map.
+    pub known_below: u64,
     pub block_sequence: u32,
     /// Where the log goes on, and with which serial.
     pub log_address: u32,
@@ -271,6 +273,7 @@ impl Root {
         let mut bytes = Vec::new();
         self.parameters.iter().for_each(|word| put32(&mut bytes, *word));
         put64(&mut bytes, self.sequence);
+        put64(&mut bytes, self.known_below);
         put32(&mut bytes, self.block_sequence);
         put32(&mut bytes, self.log_address);
         put32(&mut bytes, self.log_block_sequence);
@@ -322,6 +325,7 @@ impl Root {
         let root = Root {
             parameters: core::array::from_fn(|_| reader.u32()),
             sequence: reader.u64(),
+            known_below: reader.u64(),
             block_sequence: reader.u32(),
             log_address: reader.u32(),
             log_block_sequence: reader.u32(),

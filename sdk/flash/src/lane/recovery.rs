@@ -269,13 +269,15 @@ impl<P: FlashPort> Lane<P> {
             let mut state = self.state();
             let entry = state.map[unit as usize];
             // A copy of what the checkpoint knows, and that is still there.
-            let is_copy = sequence & COPIED != 0 && sequence & !COPIED < root.sequence;
+            let is_copy = sequence & COPIED != 0 && sequence & !COPIED < root.known_below;
             if !(is_copy && entry < LOST && !found.gone.contains(&(entry / state.pages()))) {
                 state.map[unit as usize] = place.address;
             }
         }
         let mut old: BTreeSet<u32> = found.log_blocks.iter().copied().collect();
         let pages = self.layout.geometry.pages_per_block;
+        // What an erase that is cut leaves there must not be taken for pages.
+        old.extend(found.candidates.keys().filter(|block| (**block as usize) < self.state().states.len()));
         old.extend(root.map.iter().chain(&root.wear).map(|place| place.address / pages));
         let mut state = self.state();
         state.sequence = found.sequence;

@@ -83,6 +83,7 @@ impl<P: FlashPort> Lane<P> {
         let mut sound = self.is_log_block(block, page);
         while sound {
             found.log_blocks.push(block);
+            let mut hole: Option<u32> = None;
             while page < pages {
                 let status = self.read_metadata(block * pages + page, &mut buffer).await;
                 if status == Status::Erased {
@@ -92,6 +93,7 @@ impl<P: FlashPort> Lane<P> {
                     && status.is_done()
                     && header.block_sequence == block_sequence
                 {
+                    hole = None;
                     next = header.next;
                     // A page that failed and can be read all the same was written again.
                     let is_again = header.serial < found.serial;
@@ -113,6 +115,11 @@ impl<P: FlashPort> Lane<P> {
                             }
                         }
                     }
+                } else if hole.is_some_and(|hole| hole / group != page / group) {
+                    // One page may be torn, at the end; this one is behind another.
+                    return Err(MountError::LogDamaged { block, page });
+                } else {
+                    hole = Some(page);
                 }
                 page += 1;
             }

@@ -135,8 +135,8 @@ pub(crate) struct State {
     pub block_sequence: u32,
     /// Records that are not in the log yet.
     pub pending: VecDeque<super::records::Record>,
-    /// The logical page that the host's stream is programming.
-    pub writing: Option<u32>,
+    /// The logical page that the host's stream is programming, and its sequence.
+    pub writing: Option<(u32, u64)>,
     /// A logical page that host operations must leave alone while it is moved under a sequence of its own.
     pub moving: Option<u32>,
     /// Blocks of a lower sequence were written before the lane was mounted.

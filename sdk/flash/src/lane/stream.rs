@@ -186,11 +186,11 @@ impl<P: FlashPort> Lane<P> {
                 if let Some(address) = source.pinned() {
                     state.pin(address);
                 }
+                let sequence = sequence.unwrap_or_else(|| state.next_sequence());
                 if stream == Stream::Host {
-                    state.writing = Some(unit);
+                    state.writing = Some((unit, sequence));
                 }
-                let previous = state.previous[stream as usize];
-                (source, sequence.unwrap_or_else(|| state.next_sequence()), previous)
+                (source, sequence, state.previous[stream as usize])
             };
             let header = Header {
                 kind: Kind::Data,

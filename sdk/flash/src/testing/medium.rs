@@ -7,7 +7,7 @@
 //!   way: each page of a program is untouched, torn (unreadable, and its lower page too), or there; a block of an erase is untouched, erased, or undefined: each
 //!   page as it was, erased, or unreadable. [`Choices`] decide.
 //! - **Failures.** By seed: programs (the page is unreadable, the block fails from then on), erases, pages that become unreadable when they are
-//!   read. The last page of a block that was programmed stays readable: after a cut nobody could tell it from a torn one.
+//!   read. The last two pages of a block that were programmed stay readable: after a cut nobody could tell them from torn ones.
 
 use super::{Choices, Random};
 use crate::geometry::Geometry;
@@ -330,7 +330,7 @@ impl Inner {
                     return self.misuse("read of what is not there");
                 }
                 let block = &mut self.dies[die as usize][block as usize];
-                let is_last = block.next_page == page + 1;
+                let is_last = block.next_page <= page + 2;
                 let content = &mut block.pages[page as usize];
                 if !is_last && matches!(content, Page::Data(_)) && self.random.one_in(self.faults.reads) {
                     *content = Page::Unreadable;

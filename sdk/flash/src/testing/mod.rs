@@ -3,8 +3,10 @@
 
 mod executor;
 mod medium;
+mod null;
 mod random;
 
 pub use executor::{Executor, Stop};
 pub use medium::{Faults, Medium};
+pub use null::{NullFlash, drive};
 pub use random::{Choices, Random};

@@ -1,0 +1,224 @@
+//! The FTL `page`: the greedy reference of the OpenSSD paper (section 2.1). Its mapping unit is the virtual page, which is striped over the planes of
+//! the dies of a lane; the map is in DRAM, four bytes a virtual page; collection takes the block with the fewest valid pages; parts of a virtual page
+//! are written by reading the rest of it.
+//!
+//! Virtual page `u` is page `u / lanes` of lane `u % lanes`, so that a sequential stream keeps all dies busy. Lanes share nothing: each has its own
+//! map, log, checkpoints and collection.
+//!
+//! What always holds:
+//! - host operations on one virtual page do not overlap: the caller sees to that (the gate of SPU-OS, by [`PageFtl::nv_unit`]). Atomic through a power
+//!   cut is one virtual page;
+//! - what was flushed, or written or zeroed with FUA, survives a power cut, and nothing that was zeroed comes back;
+//! - one task a lane runs [`PageFtl::maintain`].
+//!
+//! Who may call it: the handlers `nv_read`, `nv_write`, `nv_zero` and `nv_flush`, and tests.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod config;
+
+use alloc::vec::Vec;
+
+pub use config::FtlConfig;
+use willow_flash::wait::join_all;
+use willow_flash::{Counters, Failure, FlashPort, Health, Lane, LaneConfig, MountError, Peer, Update};
+
+/// Virtual pages of one operation that are under way at the same time.
+const UNITS_AT_ONCE: usize = 32;
+
+/// The FTL of an SPU's flash.
+pub struct PageFtl<P> {
+    lanes: Vec<Lane<P>>,
+    unit_bytes: u32,
+}
+
+/// Part of a virtual page.
+#[derive(Clone, Copy)]
+struct Piece {
+    unit: u64,
+    start: u32,
+    end: u32,
+    /// Of its first byte in the operation.
+    offset: u32,
+}
+
+impl<P: FlashPort + Clone> PageFtl<P> {
+    /// Makes an empty drive; what the flash held is gone.
+    pub async fn format(port: P, config: FtlConfig) -> Result<PageFtl<P>, MountError> {
+        let geometry = port.geometry();
+        config.check(&geometry).map_err(MountError::Config)?;
+        let lanes = (0..config.lanes(&geometry)).map(|lane| {
+            let port = port.clone();
+            async move { Lane::format(port, config.layout(&geometry, lane), config.lane).await }
+        });
+        PageFtl::of(join_all(lanes).await)
+    }
+
+    /// Recovers what the flash holds. All lanes recover at the same time.
+    pub async fn mount(port: P, config: FtlConfig) -> Result<PageFtl<P>, MountError> {
+        let geometry = port.geometry();
+        config.check(&geometry).map_err(MountError::Config)?;
+        let lanes = (0..config.lanes(&geometry)).map(|lane| {
+            let port = port.clone();
+            async move { Lane::mount(port, config.layout(&geometry, lane), config.lane).await }
+        });
+        PageFtl::of(join_all(lanes).await)
+    }
+}
+
+impl<P: FlashPort> PageFtl<P> {
+    fn of(lanes: Vec<Result<Lane<P>, MountError>>) -> Result<PageFtl<P>, MountError> {
+        let lanes = lanes.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let unit_bytes = lanes.first().ok_or(MountError::Config("the flash has no lane"))?.layout().unit_bytes();
+        Ok(PageFtl { lanes, unit_bytes })
+    }
+
+    /// Bytes of the mapping unit.
+    pub fn nv_unit(&self) -> u32 {
+        self.unit_bytes
+    }
+
+    /// Bytes of the logical bank.
+    pub fn capacity_bytes(&self) -> u64 {
+        let LaneConfig { units, .. } = self.lanes[0].config();
+        u64::from(units) * self.lanes.len() as u64 * u64::from(self.unit_bytes)
+    }
+
+    /// Number of lanes.
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Collects, levels wear and writes the checkpoints of a lane, for as long as it works. Called once a lane.
+    pub async fn maintain(&self, lane: usize) -> Result<(), Failure> {
+        self.lanes[lane].maintain().await
+    }
+
+    /// Ends [`PageFtl::maintain`] of all lanes.
+    pub fn stop(&self) {
+        self.lanes.iter().for_each(Lane::stop);
+    }
+
+    fn lane(&self, unit: u64) -> (&Lane<P>, u32) {
+        let lanes = self.lanes.len() as u64;
+        (&self.lanes[(unit % lanes) as usize], (unit / lanes) as u32)
+    }
+
+    fn check_range(&self, address: u64, bytes: u32) -> Result<(), Failure> {
+        let end = address.checked_add(bytes.into()).ok_or(Failure::Range)?;
+        if end > self.capacity_bytes() { Err(Failure::Range) } else { Ok(()) }
+    }
+
+    fn pieces(&self, address: u64, bytes: u32) -> impl Iterator<Item = Piece> {
+        let unit_bytes = u64::from(self.unit_bytes);
+        let end = address + u64::from(bytes);
+        let units = address / unit_bytes..end.div_ceil(unit_bytes);
+        units.map(move |unit| {
+            let (first, last) = (unit * unit_bytes, (unit + 1) * unit_bytes);
+            let (from, to) = (address.max(first), end.min(last));
+            Piece { unit, start: (from - first) as u32, end: (to - first) as u32, offset: (from - address) as u32 }
+        })
+    }
+
+    /// Does one piece after another where there is one, else several at a time.
+    async fn each<F: Future<Output = Result<(), Failure>>>(
+        &self,
+        mut pieces: impl Iterator<Item = Piece>,
+        operation: impl Fn(Piece) -> F,
+    ) -> Result<(), Failure> {
+        let Some(first) = pieces.next() else { return Ok(()) };
+        let Some(second) = pieces.next() else { return operation(first).await };
+        let mut rest = [first, second].into_iter().chain(pieces).peekable();
+        while rest.peek().is_some() {
+            let some = join_all(rest.by_ref().take(UNITS_AT_ONCE).map(&operation)).await;
+            some.into_iter().collect::<Result<(), Failure>>()?;
+        }
+        Ok(())
+    }
+
+    /// `nv_read`: bytes of the logical bank to a peer.
+    pub async fn read(&self, address: u64, bytes: u32, peer: Peer, offset: u32) -> Result<(), Failure> {
+        self.check_range(address, bytes)?;
+        self.each(self.pieces(address, bytes), |piece| async move {
+            let (lane, unit) = self.lane(piece.unit);
+            lane.read(unit, piece.start, piece.end, peer, offset + piece.offset).await
+        })
+        .await
+    }
+
+    /// `nv_write`: bytes of a peer to the logical bank; with FUA durable when it ends. One that fails may have written some virtual pages.
+    pub async fn write(&self, address: u64, bytes: u32, peer: Peer, offset: u32, fua: bool) -> Result<(), Failure> {
+        self.check_range(address, bytes)?;
+        self.each(self.pieces(address, bytes), |piece| async move {
+            let (lane, unit) = self.lane(piece.unit);
+            let peer = Some((peer, offset + piece.offset));
+            lane.write(Update { unit, start: piece.start, end: piece.end, peer }).await?;
+            if fua && !lane.is_durable_at_once() { lane.flush().await } else { Ok(()) }
+        })
+        .await
+    }
+
+    /// `nv_zero`: bytes of the logical bank read as zeroes; whole virtual pages are trimmed.
+    pub async fn zero(&self, address: u64, bytes: u64, fua: bool) -> Result<(), Failure> {
+        let end = address.checked_add(bytes).filter(|end| *end <= self.capacity_bytes()).ok_or(Failure::Range)?;
+        let unit_bytes = u64::from(self.unit_bytes);
+        let (first, last) = (address.div_ceil(unit_bytes), end / unit_bytes);
+        if first > last {
+            // Within one virtual page.
+            self.zero_part(address / unit_bytes, address % unit_bytes, end - address / unit_bytes * unit_bytes).await?;
+        } else {
+            if address < first * unit_bytes {
+                self.zero_part(first - 1, address % unit_bytes, unit_bytes).await?;
+            }
+            if end > last * unit_bytes {
+                self.zero_part(last, 0, end - last * unit_bytes).await?;
+            }
+            let lanes = self.lanes.len() as u64;
+            let trims = self.lanes.iter().zip(0u64..).map(|(lane, number)| {
+                // The lane's pages among `first..last`.
+                let before = |unit: u64| unit.saturating_sub(number).div_ceil(lanes) as u32;
+                let (from, to) = (before(first), before(last));
+                async move { if from < to { lane.trim(from, to - from).await } else { Ok(()) } }
+            });
+            join_all(trims).await.into_iter().collect::<Result<(), Failure>>()?;
+        }
+        if fua { self.flush().await } else { Ok(()) }
+    }
+
+    async fn zero_part(&self, unit: u64, start: u64, end: u64) -> Result<(), Failure> {
+        let (lane, unit) = self.lane(unit);
+        if start == end || !lane.is_mapped(unit) {
+            return Ok(());
+        }
+        lane.write(Update { unit, start: start as u32, end: end as u32, peer: None }).await
+    }
+
+    /// `nv_flush`: all that has ended is durable.
+    pub async fn flush(&self) -> Result<(), Failure> {
+        let flushes = join_all(self.lanes.iter().map(Lane::flush)).await;
+        flushes.into_iter().collect()
+    }
+
+    /// What has been done, by cause.
+    pub fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        self.lanes.iter().for_each(|lane| sum.add(&lane.counters()));
+        sum
+    }
+
+    /// What SMART tells: of spare blocks the worst lane, of wear the average.
+    pub fn health(&self) -> Health {
+        let all: Vec<Health> = self.lanes.iter().map(Lane::health).collect();
+        let worst = *all.iter().min_by_key(|health| health.spare_blocks).expect("there is a lane");
+        Health {
+            used_percent: (all.iter().map(|health| u64::from(health.used_percent)).sum::<u64>() / all.len() as u64) as u32,
+            erases_max: all.iter().map(|health| health.erases_max).max().unwrap_or(0),
+            erases_min: all.iter().map(|health| health.erases_min).min().unwrap_or(0),
+            media_errors: all.iter().map(|health| health.media_errors).sum(),
+            read_only: all.iter().any(|health| health.read_only),
+            ..worst
+        }
+    }
+}
