@@ -8,8 +8,12 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Package and the name of the constant that holds it.
-const APPS: [(&str, &str); 3] =
-    [("base-io", "BASE_IO_WASM"), ("key-value", "KEY_VALUE_WASM"), ("direct-io", "DIRECT_IO_WASM")];
+const APPS: [(&str, &str); 4] = [
+    ("base-io", "BASE_IO_WASM"),
+    ("key-value", "KEY_VALUE_WASM"),
+    ("direct-io", "DIRECT_IO_WASM"),
+    ("page", "PAGE_WASM"),
+];
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The stack of a module; an overflow traps, since the stack lies first in memory.
 const STACK_BYTES: u32 = 16384;
@@ -36,6 +40,12 @@ fn build() -> Result<(), String> {
     for (name, _) in APPS {
         for watched in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", apps.join(name).join("spu").join(watched).display());
+        }
+    }
+    println!("cargo::rerun-if-changed={}", apps.join("page/spu/build.rs").display());
+    for library in ["sdk/flash", "apps/ftl-page/spu"] {
+        for watched in ["src", "Cargo.toml"] {
+            println!("cargo::rerun-if-changed={}", root.join(library).join(watched).display());
         }
     }
     check_target()?;

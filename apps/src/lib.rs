@@ -26,13 +26,16 @@ pub static BUNDLED_APPS: [BundledApp; 3] = [
     BundledApp { name: "direct-io", wasm: DIRECT_IO_WASM, native: direct_io_spu::native },
 ];
 
+/// FTLs that come with the device: a device with flash has one of them besides.
+pub static FTLS: [BundledApp; 1] = [BundledApp { name: "page", wasm: PAGE_WASM, native: page_spu::native }];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn modules_carry_the_manifest_of_their_native_form() {
-        for app in &BUNDLED_APPS {
+        for app in BUNDLED_APPS.iter().chain(&FTLS) {
             assert_eq!(&app.wasm[..4], b"\0asm", "{} is a module", app.name);
             let manifest = (app.native)().manifest();
             assert!(manifest.starts_with(format!("abi=1\nname={}\nversion=", app.name).as_bytes()));

@@ -224,6 +224,17 @@ impl DelegatingStore {
             return false;
         }
         let Some(operation) = self.operations.remove(peer) else { return false };
+        let mut result = result;
+        if operation.delegated.kind == Kind::Flush
+            && result.is_ok()
+            && let Some(flash) = self.flash.get_mut(operation.delegated.bank)
+        {
+            // What the FTL has programmed is durable on the flash; the files that stand for it follow.
+            result = flash.sync().map_err(|error| {
+                tracing::error!("the flash of bank {}: {error}", operation.delegated.bank);
+                StoreError::Failed(EIO)
+            });
+        }
         self.ended(operation, result);
         true
     }

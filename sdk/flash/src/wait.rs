@@ -19,6 +19,11 @@ pub struct Event {
 }
 
 impl Event {
+    /// Nobody waits.
+    pub const fn new() -> Event {
+        Event { generation: Cell::new(0), waiters: RefCell::new(Vec::new()) }
+    }
+
     /// Waits for the next [`Event::notify`].
     pub fn wait(&self) -> impl Future<Output = ()> + '_ {
         let begun = self.generation.get();

@@ -1,22 +1,20 @@
 //! The flash port, for an app that serves the banks of a device with flash (docs/abi.md, "The flash port").
 //!
-//! What always holds: what an operation reads is copied before the operation begins; what it writes to stays borrowed until it has ended.
+//! What always holds: an operation that would be one more than a handler can wait for is begun when another one has ended; what an operation reads is copied before the operation begins; what it writes to stays borrowed until it has ended.
 //!
 //! Who may call it: the FTL of the device. Any other app gets [`Error::Permission`].
 
-use core::future::Future;
-
-use crate::executor::{Issued, Operation, Wait};
+use crate::executor::{Issued, Operation, Wait, free_wait};
 use crate::{Error, imports, sys};
 
 /// Handler of an FTL: bring a range of the bank to the peer.
-pub const NV_READ: u32 = 250;
+pub const NV_READ: u8 = 250;
 /// Handler of an FTL: make a range of the bank what the peer has.
-pub const NV_WRITE: u32 = 251;
+pub const NV_WRITE: u8 = 251;
 /// Handler of an FTL: make a range of the bank read as zeroes.
-pub const NV_ZERO: u32 = 252;
+pub const NV_ZERO: u8 = 252;
 /// Handler of an FTL: make durable what was answered before.
-pub const NV_FLUSH: u32 = 253;
+pub const NV_FLUSH: u8 = 253;
 /// Status of an answer: the flash cannot be read, or written.
 pub const NV_FAILED: u32 = 1;
 /// Status of an answer: too much of the flash has worn out.
@@ -266,6 +264,7 @@ pub async fn program<'a, I: Iterator<Item = PagePart<'a>>>(
         put64(place, 24, sys::address(spare.as_ptr()));
         descriptions.page_count += 1;
     }
+    free_wait().await;
     Wait::new(ProgramWait { die, program: descriptions }).await
 }
 
@@ -315,13 +314,14 @@ impl Operation for ReadWait<'_> {
 }
 
 /// Reads part of a page, and the first bytes of its spare area.
-pub fn read<'a>(
+pub async fn read(
     die: u32,
     (block, page, offset): (u32, u32, u32),
-    to: ReadTo<'a>,
-    spare: &'a mut [u8],
-) -> impl Future<Output = Result<FlashStatus, Error>> {
-    Wait::new(ReadWait { die, block, page, offset, to, spare })
+    to: ReadTo<'_>,
+    spare: &mut [u8],
+) -> Result<FlashStatus, Error> {
+    free_wait().await;
+    Wait::new(ReadWait { die, block, page, offset, to, spare }).await
 }
 
 struct EraseWait<'a> {
@@ -344,8 +344,9 @@ impl Operation for EraseWait<'_> {
 }
 
 /// Erases blocks of distinct planes of a die.
-pub fn erase(die: u32, blocks: &[u32]) -> impl Future<Output = Result<FlashStatus, Error>> {
-    Wait::new(EraseWait { die, blocks })
+pub async fn erase(die: u32, blocks: &[u32]) -> Result<FlashStatus, Error> {
+    free_wait().await;
+    Wait::new(EraseWait { die, blocks }).await
 }
 
 struct PauseWait;
@@ -364,8 +365,9 @@ impl Operation for PauseWait {
 }
 
 /// Makes way for what others have to do.
-pub fn pause() -> impl Future<Output = Result<FlashStatus, Error>> {
-    Wait::new(PauseWait)
+pub async fn pause() -> Result<FlashStatus, Error> {
+    free_wait().await;
+    Wait::new(PauseWait).await
 }
 
 /// Makes part of the peer of a read zeroes.

@@ -107,6 +107,14 @@ pub(crate) fn next_wait() -> u32 {
     })
 }
 
+/// Waits until the running thread may have one more operation pending. The end of any that it has polls it again, as a whole.
+pub(crate) fn free_wait() -> impl Future<Output = ()> {
+    core::future::poll_fn(|_| {
+        let taken = with_running(|thread| thread.taken.get().count_ones());
+        if taken < WAITS_MAX as u32 { Poll::Ready(()) } else { Poll::Pending }
+    })
+}
+
 #[cold]
 fn too_many_waits() -> ! {
     panic!("more than WAITS_MAX operations of one handler are pending");

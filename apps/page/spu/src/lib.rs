@@ -1,0 +1,178 @@
+//! The SSD App `page`: the FTL of the same name ([`ftl_page_spu`]) as what serves the banks of a device with flash. SPU-OS asks it by the four
+//! handlers; it works on the flash by the flash port.
+//!
+//! What always holds: nothing is served before the flash has been recovered, or, where it was never formatted, formatted; if that fails,
+//! every operation fails, and the serial port says why.
+//!
+//! Who may call it: SPU-OS alone.
+#![no_std]
+
+extern crate alloc;
+
+mod port;
+
+use core::cell::{Cell, OnceCell};
+
+use ftl_page_spu::{FtlConfig, PageFtl};
+use port::Port;
+use willow_flash::wait::{Event, join_all};
+use willow_flash::{Failure, MountError, Peer};
+use willow_sdk::flash::{self, NvArguments};
+use willow_sdk::{DeviceEvent, Error, Request, Response, println};
+
+#[cfg(target_arch = "wasm32")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
+/// What there is on each SPU.
+#[derive(Default)]
+pub struct State {
+    ftl: OnceCell<PageFtl<Port>>,
+    /// It will not come up.
+    failed: Cell<bool>,
+    ready: Event,
+}
+
+impl State {
+    /// The FTL, once it is there; `None` where it does not come up.
+    async fn ftl(&self) -> Option<&PageFtl<Port>> {
+        loop {
+            if let Some(ftl) = self.ftl.get() {
+                return Some(ftl);
+            }
+            if self.failed.get() {
+                return None;
+            }
+            self.ready.wait().await;
+        }
+    }
+}
+
+willow_sdk::app! {
+    name: "page",
+    version: "0.1.0",
+    state: State = State { ftl: OnceCell::new(), failed: Cell::new(false), ready: Event::new() },
+    threads: 33,
+    handlers: {
+        flash::NV_READ => nv_read,
+        flash::NV_WRITE => nv_write,
+        flash::NV_ZERO => nv_zero,
+        flash::NV_FLUSH => nv_flush,
+    },
+    kernel: "*",
+    events: on_event,
+}
+
+fn arguments(request: &Request) -> Result<NvArguments, Response> {
+    let bytes = request.receive_array().map_err(|_| Response::failure(flash::NV_FAILED))?;
+    Ok(NvArguments::decode(&bytes))
+}
+
+fn answer(result: Result<(), Failure>) -> Response {
+    match result {
+        Ok(()) => Response::success(0),
+        Err(Failure::ReadOnly) => Response::failure(flash::NV_FULL),
+        Err(Failure::Misuse(why)) => {
+            println!("the flash refused an operation: {}", why);
+            Response::failure(flash::NV_FAILED)
+        }
+        Err(Failure::Media | Failure::PeerEnded | Failure::Range) => Response::failure(flash::NV_FAILED),
+    }
+}
+
+async fn nv_read(request: Request, state: &State) -> Response {
+    let (asked, Some(ftl)) = (arguments(&request), state.ftl().await) else {
+        return Response::failure(flash::NV_FAILED);
+    };
+    match asked {
+        Ok(asked) => answer(ftl.read(asked.address, asked.bytes as u32, Peer(asked.peer), 0).await),
+        Err(response) => response,
+    }
+}
+
+async fn nv_write(request: Request, state: &State) -> Response {
+    let (asked, Some(ftl)) = (arguments(&request), state.ftl().await) else {
+        return Response::failure(flash::NV_FAILED);
+    };
+    match asked {
+        Ok(asked) => answer(ftl.write(asked.address, asked.bytes as u32, Peer(asked.peer), 0, false).await),
+        Err(response) => response,
+    }
+}
+
+async fn nv_zero(request: Request, state: &State) -> Response {
+    let (asked, Some(ftl)) = (arguments(&request), state.ftl().await) else {
+        return Response::failure(flash::NV_FAILED);
+    };
+    match asked {
+        Ok(asked) => answer(ftl.zero(asked.address, asked.bytes, false).await),
+        Err(response) => response,
+    }
+}
+
+async fn nv_flush(_request: Request, state: &State) -> Response {
+    match state.ftl().await {
+        Some(ftl) => answer(ftl.flush().await),
+        None => Response::failure(flash::NV_FAILED),
+    }
+}
+
+/// Recovers the flash, or formats it where nobody has.
+async fn mount() -> Result<PageFtl<Port>, Error> {
+    let shape = flash::shape()?;
+    let port = Port::new(&shape);
+    let config = config(&shape).map_err(|why| {
+        println!("this flash is not for it: {}", why);
+        Error::Argument
+    })?;
+    let mounted = match PageFtl::mount(port.clone(), config).await {
+        Err(MountError::NotFormatted) => PageFtl::format(port, config).await,
+        mounted => mounted,
+    };
+    mounted.map_err(|why| {
+        println!("the flash does not come up: {:?}", why);
+        Error::Media
+    })
+}
+
+/// What the FTL is made for: the bank that it is to offer, in units of the device's.
+fn config(shape: &flash::FlashShape) -> Result<FtlConfig, &'static str> {
+    let geometry = port::geometry(shape);
+    let dies_per_unit = shape.unit_bytes / (shape.planes_per_die * shape.page_bytes).max(1);
+    let mut config = FtlConfig::new(&geometry, dies_per_unit, 0)?;
+    let lanes = u64::from(config.lanes(&geometry).max(1));
+    config.lane.units = shape.bank_bytes.div_ceil(u64::from(shape.unit_bytes.max(1))).div_ceil(lanes) as u32;
+    config.check(&geometry)?;
+    Ok(config)
+}
+
+async fn on_event(request: Request, event: DeviceEvent, state: &State) -> Response {
+    match event {
+        DeviceEvent::Started => match mount().await {
+            Ok(ftl) => {
+                let _ = state.ftl.set(ftl);
+                state.ready.notify();
+                request.respond(Response::success(0));
+                // From here on this thread looks after the lanes, whatever is asked meanwhile.
+                if let Some(ftl) = state.ftl.get() {
+                    for ended in join_all((0..ftl.lanes()).map(|lane| ftl.maintain(lane))).await {
+                        if let Err(why) = ended {
+                            println!("a lane is not looked after any more: {:?}", why);
+                        }
+                    }
+                }
+                Response::success(0)
+            }
+            Err(_) => {
+                state.failed.set(true);
+                state.ready.notify();
+                Response::failure(flash::NV_FAILED)
+            }
+        },
+        DeviceEvent::Shutdown => match state.ftl.get() {
+            Some(ftl) => answer(ftl.flush().await),
+            None => Response::success(0),
+        },
+        _ => Response::success(0),
+    }
+}

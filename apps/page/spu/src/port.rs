@@ -1,0 +1,117 @@
+//! The flash port of SPU-OS as the flash library has it.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use willow_flash::{Cell, FlashPort, Geometry, Peer, ProgramPage, Read, Sink, Source, Status};
+use willow_sdk::Error;
+use willow_sdk::flash::{self, FlashShape, FlashStatus, PagePart, PageProgram, Program, ReadTo};
+
+/// The flash port of this SPU.
+#[derive(Clone, Copy)]
+pub struct Port {
+    geometry: Geometry,
+}
+
+/// The shape as the library has it.
+pub fn geometry(shape: &FlashShape) -> Geometry {
+    Geometry {
+        channels: shape.channels,
+        packages_per_channel: shape.packages_per_channel,
+        dies_per_package: shape.dies_per_package,
+        planes_per_die: shape.planes_per_die,
+        blocks_per_plane: shape.blocks_per_plane,
+        pages_per_block: shape.pages_per_block,
+        page_bytes: shape.page_bytes,
+        spare_bytes: shape.spare_bytes,
+        cell: match shape.cell_bits {
+            1 => Cell::Slc,
+            2 => Cell::Mlc,
+            _ => Cell::Tlc,
+        },
+        spare_accessible: shape.spare_accessible,
+        paired_distance: shape.paired_distance,
+    }
+}
+
+fn told(result: Result<FlashStatus, Error>) -> Status {
+    match result {
+        // A page in the latches is programmed as far as the FTL goes: a cut takes it with the rest of its word line.
+        Ok(FlashStatus::Latched) => Status::Done { corrected_bits: 0 },
+        Ok(FlashStatus::Done(corrected_bits)) => Status::Done { corrected_bits },
+        Ok(FlashStatus::Erased) => Status::Erased,
+        Ok(FlashStatus::Uncorrectable) => Status::Uncorrectable,
+        Ok(FlashStatus::ProgramFailed(pages)) => Status::ProgramFailed { pages },
+        Ok(FlashStatus::EraseFailed(blocks)) => Status::EraseFailed { blocks },
+        Ok(FlashStatus::Misuse) => Status::Misuse("it breaks a rule of the flash"),
+        Err(Error::Ended) => Status::PeerEnded,
+        Err(Error::Media) => Status::Misuse("what keeps the flash's contents failed"),
+        Err(_) => Status::Misuse("SPU-OS refuses it"),
+    }
+}
+
+impl Port {
+    /// The port of flash of that shape.
+    pub fn new(shape: &FlashShape) -> Port {
+        Port { geometry: geometry(shape) }
+    }
+}
+
+impl FlashPort for Port {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn factory_bad_blocks(&self, die: u32) -> Vec<u32> {
+        let mut blocks = vec![0; self.geometry.blocks_per_die() as usize];
+        let count = flash::factory_bad_blocks(die, &mut blocks).unwrap_or(0);
+        blocks.truncate(count);
+        blocks
+    }
+
+    async fn read(&self, die: u32, read: Read<'_>) -> Status {
+        let Read { block, page, offset_bytes, length_bytes, sink, spare } = read;
+        let to = match sink {
+            Sink::Local(into) => match into.get_mut(..length_bytes as usize) {
+                Some(into) => ReadTo::Local(into),
+                None => return Status::Misuse("a read longer than what it goes to"),
+            },
+            Sink::Peer { peer: Peer(peer), offset } => {
+                ReadTo::Peer { peer, offset: offset.into(), bytes: length_bytes }
+            }
+        };
+        told(flash::read(die, (block, page, offset_bytes), to, spare).await)
+    }
+
+    async fn program(&self, die: u32, pages: &[ProgramPage<'_>]) -> Status {
+        let mut descriptions = Program::default();
+        let pages = pages.iter().map(|page| PageProgram {
+            block: page.block,
+            page: page.page,
+            spare: page.spare,
+            parts: page.data.iter().map(|segment| match segment.source {
+                Source::Local(local) => PagePart::Local(&local[..segment.bytes as usize]),
+                Source::Zeroes => PagePart::Zeroes(segment.bytes),
+                Source::Peer { peer: Peer(peer), offset } => {
+                    PagePart::Peer { peer, offset: offset.into(), bytes: segment.bytes }
+                }
+                Source::Flash { die, block, page, offset } => {
+                    PagePart::Flash { die, block, page, offset, bytes: segment.bytes }
+                }
+            }),
+        });
+        told(flash::program(die, &mut descriptions, pages).await)
+    }
+
+    async fn erase(&self, die: u32, blocks: &[u32]) -> Status {
+        told(flash::erase(die, blocks).await)
+    }
+
+    async fn zero_peer(&self, peer: Peer, offset: u32, bytes: u32) -> Status {
+        told(flash::zero_peer(peer.0, offset.into(), bytes).map(|()| FlashStatus::Done(0)))
+    }
+
+    async fn pause(&self) {
+        let _ = flash::pause().await;
+    }
+}
