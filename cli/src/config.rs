@@ -4,6 +4,7 @@
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::key;
 use crate::preset::{self, Preset};
+use crate::serve::flash::FlashChoice;
 use crate::size::Size;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -27,9 +28,13 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServeOptions {
-    /// Parameters of the device: the name of a preset (fast, bee3, null-nvme, modern-nvme) or the path of a preset file
+    /// Parameters of the device: the name of a preset (fast, bee3, null-nvme, modern-nvme; with flash: jasmine, slc, tlc, mqsim) or the path of
+    /// a preset file
     #[arg(long)]
     pub preset: Option<String>,
+    /// The FTL of a preset with flash [default: page]
+    #[arg(long, value_name = "NAME")]
+    pub ftl: Option<String>,
     /// Clock of the device: free (no modelled delay), or real (completions wait until the preset's hardware would have finished)
     #[arg(long, value_name = "free|real")]
     pub clock: Option<String>,
@@ -225,6 +230,8 @@ pub struct ServeConfig {
     pub native: Vec<String>,
     /// The device.
     pub device: DeviceConfig,
+    /// Flash in the place of NV memory.
+    pub flash: Option<FlashChoice>,
     /// The hardware that it is to be felt as; `None`: the free clock.
     pub hardware: Option<ModelParameters>,
 }
@@ -255,6 +262,7 @@ impl ServeOptions {
         let media_decided = self.media.is_some() || self.ram;
         ServeOptions {
             preset: self.preset.or(other.preset),
+            ftl: self.ftl.or(other.ftl),
             clock: self.clock.or(other.clock),
             media: if media_decided { self.media } else { other.media },
             ram: if media_decided { self.ram } else { other.ram },
@@ -291,16 +299,33 @@ impl ServeOptions {
         if let Some(config) = &socket {
             config.validate().map_err(Failure::new)?;
         }
-        let preset = Preset::load(self.preset.as_deref().unwrap_or(preset::DEFAULT)).map_err(Failure::new)?;
+        let asked = self.preset.as_deref().unwrap_or(preset::DEFAULT);
+        let flash = FlashChoice::of_preset(asked, self.ftl.as_deref())?;
+        // A preset with flash says nothing of the rest yet: that is as fast as the machine.
+        let preset = Preset::load(if flash.is_some() { preset::DEFAULT } else { asked }).map_err(Failure::new)?;
         let defaults = DeviceConfig::default();
+        let size_default = match &flash {
+            Some(flash) => Size(flash.namespace_bytes()),
+            None => NAMESPACE_DEFAULT,
+        };
+        let kv_default = if flash.is_some() { Size(0) } else { NAMESPACE_DEFAULT };
         let mut device = preset.apply(DeviceConfig {
-            namespace_bytes: self.size.unwrap_or(NAMESPACE_DEFAULT).0,
-            kv_namespace_bytes: self.kv_size.unwrap_or(NAMESPACE_DEFAULT).0,
+            namespace_bytes: self.size.unwrap_or(size_default).0,
+            kv_namespace_bytes: self.kv_size.unwrap_or(kv_default).0,
             block_bytes: self.block_bytes.unwrap_or(defaults.block_bytes),
             user_weights: self.weight.iter().map(|weight| (weight.user, weight.weight)).collect(),
             ..defaults
         });
         device.spus = self.spus.unwrap_or(device.spus);
+        if let Some(flash) = &flash {
+            if self.spus.is_some_and(|spus| spus != flash.banks) || self.capacity.is_some() {
+                fail!("--spus and --capacity go with no flash: preset {} has {} banks of its own", flash.name, flash.banks);
+            }
+            if real {
+                fail!("--clock real with flash is not there yet: preset {} runs under --clock free", flash.name);
+            }
+            device.spus = flash.banks;
+        }
         device.validate().map_err(Failure::new)?;
         let listen = addresses(self.listen)?;
         if listen.is_empty() && socket.is_none() {
@@ -353,6 +378,7 @@ impl ServeOptions {
             log: self.log.unwrap_or_else(|| "info".to_owned()),
             native: self.native,
             device,
+            flash,
         })
     }
 }

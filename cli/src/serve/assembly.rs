@@ -2,6 +2,7 @@
 
 use crate::config::ServeConfig;
 use crate::failure::{Context, Failure, Outcome, fail};
+use crate::serve::flash::ftl;
 use crate::size::Size;
 use std::io::Read;
 use std::path::Path;
@@ -103,9 +104,23 @@ fn unique_seed() -> Outcome<u64> {
 pub fn open(config: &ServeConfig) -> Outcome<Device> {
     let mut device = config.device.clone();
     device.seed = unique_seed()?;
-    let store = match &config.media {
-        Some(folder) => file_store(folder, &mut device, config)?,
-        None => ram_store(&device, config.capacity)?,
+    let store = match (&config.media, &config.flash) {
+        (Some(folder), None) => file_store(folder, &mut device, config)?,
+        (None, None) => ram_store(&device, config.capacity)?,
+        (Some(folder), Some(flash)) => {
+            let shape = FileShape { banks: usize::from(device.spus), bank_bytes: REGION_ALIGNMENT_BYTES };
+            let metadata = FileStore::open_or_create(folder, shape).map_err(Failure::new)?;
+            if metadata.bank_bytes() != shape.bank_bytes || metadata.banks() != shape.banks {
+                fail!("{} was not made for preset {}: choose another folder", folder.display(), flash.name);
+            }
+            let uuid = metadata.uuid();
+            flash.store(Box::new(metadata), Some((folder, uuid)), device.seed)?
+        }
+        (None, Some(flash)) => {
+            let metadata = RamStore::new(usize::from(device.spus), REGION_ALIGNMENT_BYTES)
+                .context(|| "cannot keep metadata in memory".to_owned())?;
+            flash.store(Box::new(metadata), None, device.seed)?
+        }
     };
     let timing = match &config.hardware {
         Some(hardware) => {
@@ -114,7 +129,19 @@ pub fn open(config: &ServeConfig) -> Outcome<Device> {
         }
         None => None,
     };
-    Device::open(device, store, timing, built_in_apps(&config.native)?).map_err(Failure::new)
+    let mut built_in = Vec::new();
+    if let Some(flash) = &config.flash {
+        let ftl = ftl(&flash.ftl)?;
+        // First: whatever the others do with their banks waits for it.
+        built_in.push(match config.native.contains(&flash.ftl) {
+            true => BuiltInApp::Native((ftl.native)()),
+            false => BuiltInApp::Wasm(ftl.wasm),
+        });
+    }
+    let native: Vec<String> =
+        config.native.iter().filter(|name| config.flash.as_ref().is_none_or(|flash| flash.ftl != **name)).cloned().collect();
+    built_in.extend(built_in_apps(&native)?);
+    Device::open(device, store, timing, built_in).map_err(Failure::new)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! the second at once.
 
 mod assembly;
+pub mod flash;
 mod disk;
 mod observed;
 mod temperature;

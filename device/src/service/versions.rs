@@ -27,6 +27,9 @@ pub enum BuiltInApp {
     Native(&'static dyn NativeApp),
 }
 
+/// Most bytes of an FTL's memory on an SPU: a map of 4 bytes for each 4 KiB of a terabyte.
+const FTL_DATA_BYTES_MAX: u64 = 1 << 30;
+
 /// What an app's instances are made from.
 #[derive(Clone)]
 pub(crate) enum Program {
@@ -53,7 +56,11 @@ fn installed_name(manifest: &Manifest, owner: Option<u32>) -> String {
 
 impl Core {
     pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>) -> Result<(), OpenError> {
-        let limits = self.module_limits(None);
+        let mut limits = self.module_limits(None);
+        if self.machine.media.store.delegating().is_some() {
+            // It comes with the program.
+            limits.data_bytes_max = limits.data_bytes_max.max(FTL_DATA_BYTES_MAX);
+        }
         for app in built_in {
             let refused = |why| OpenError(format!("a built-in app is refused: {why}"));
             let (manifest, compiled, native) = match app {
@@ -189,7 +196,10 @@ impl Core {
             let users = state.owner.is_some();
             state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };
             let budget = if users { config.user_instruction_budget } else { config.instruction_budget };
-            (config.app_data_bytes_max, budget)
+            // The FTL's tables grow with the flash, which is the preset's.
+            let serves = self.machine.media.store.delegating().is_some_and(|store| store.ftl() == state.name);
+            let data_bytes_max = if serves { FTL_DATA_BYTES_MAX } else { config.app_data_bytes_max };
+            (data_bytes_max, budget)
         };
         self.machine.staging = Some(Box::new(state));
         let mut made = Ok(Vec::new());
