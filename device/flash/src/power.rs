@@ -89,7 +89,7 @@ impl Array {
             CutOutcome::Complete => self.erase(die, &[block]),
             _ if worn => Ok(Status::DONE),
             CutOutcome::Interrupted | CutOutcome::LooksErased => {
-                self.set_erased(number, Block::UNDEFINED)?;
+                self.set_undefined(number)?;
                 Ok(Status::DONE)
             }
         }

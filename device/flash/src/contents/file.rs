@@ -325,10 +325,12 @@ impl FileContents {
             (state.erase_count, state.reads) = (latest, 0);
             state.flags &= !Block::UNDEFINED;
         }
+        // A block whose erasing was interrupted still holds pages of the life before.
+        let life = state.erase_count.saturating_sub(u32::from(state.is(Block::UNDEFINED)));
         let of_now = |record: &Option<Option<PageRecord>>| match record {
             // A record that is torn belongs to a page that was being written.
             Some(None) => Some(PageState::Unreadable),
-            Some(Some(record)) => (record.erase_count == state.erase_count).then_some(record.state),
+            Some(Some(record)) => (record.erase_count == life).then_some(record.state),
             None => None,
         };
         let states: Vec<Option<PageState>> = records.iter().map(of_now).collect();
