@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const DIES_MAX: u32 = 4096;
 /// Most planes of a die: a set of planes is a [`PlaneSet`].
 pub const PLANES_MAX: u32 = 16;
-/// Most blocks of a medium.
-pub const BLOCKS_MAX: u64 = 1 << 26;
+/// Most blocks of a medium: some 100 bytes are kept for each.
+pub const BLOCKS_MAX: u64 = 1 << 22;
 
 /// A set of planes, or of the pages of a multi-plane operation, by their place in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
