@@ -48,6 +48,12 @@ fmt: bootstrap ## format all code
 	cargo fmt
 	rustfmt --edition 2024 --config-path . sim/src/experiments/*.rs
 
+.PHONY: interface
+interface: bootstrap ## write anew what comes from the table of imports: bindings of the SDKs, reference in docs/abi.md
+	@mkdir -p "$(CARGO_TARGET_DIR)"
+	rustc --edition 2024 --test device/tests/interface.rs -o "$(CARGO_TARGET_DIR)/interface"
+	WILLOW_REGENERATE=1 CARGO_MANIFEST_DIR=$(CURDIR)/device "$(CARGO_TARGET_DIR)/interface" --quiet --test-threads 1
+
 .PHONY: guest
 guest: bootstrap ## the tests with a Linux kernel as host alone
 	cargo build --package willow-cli

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use willow_host::control::{AppInfo, CommandSet, NamespaceInfo, NamespaceRequest};
+use willow_host::control::{AppInfo, AttachRequest, Attachment, CommandSet, NamespaceInfo, NamespaceRequest};
 use willow_host::{
     ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, ShmHre, ShmOptions, StoreCondition,
 };
@@ -84,7 +84,12 @@ pub fn attach_over_tcp(
             Ok::<_, willow_host::HreError>((controller, hre))
         })
         .context(|| {
-            let advice = if anonymous { " (if it knows hosts by their keys: --key FILE)" } else { "" };
+            let advice = if anonymous {
+                " (if it knows hosts by their keys: --key FILE; if not, users of its machine other than root and the one who runs it are \
+                 refused)"
+            } else {
+                ""
+            };
             format!("cannot attach to the device at {address}{advice}")
         })?;
     Ok((controller, Arc::new(hre)))
@@ -150,8 +155,23 @@ impl Client {
 
     /// Makes a namespace; returns its number.
     pub fn create_namespace(&mut self, csi: CommandSet, size_bytes: u64, block_bytes: Option<u32>) -> Outcome<u32> {
-        let request = NamespaceRequest { csi, size_bytes, block_bytes };
-        self.wait("the namespace was not made", self.control.create_namespace(&request))
+        self.make_namespace(&NamespaceRequest { csi, size_bytes, block_bytes, hosts: None, private: false })
+    }
+
+    /// The same with the hosts that it is attached to.
+    pub fn make_namespace(&mut self, request: &NamespaceRequest) -> Outcome<u32> {
+        self.wait("the namespace was not made", self.control.create_namespace(request))
+    }
+
+    /// Which hosts namespaces are attached to; one that is not listed is open to every host.
+    pub fn attachments(&mut self) -> Outcome<Vec<Attachment>> {
+        self.wait("cannot list who has the namespaces", self.control.attachments())
+    }
+
+    /// Changes which hosts a namespace is attached to.
+    pub fn change_attachment(&mut self, request: &AttachRequest) -> Outcome<()> {
+        let what = format!("namespace {} stays attached as it was", request.nsid);
+        self.wait(&what, self.control.change_attachment(request))
     }
 
     /// Deletes a namespace.

@@ -13,6 +13,7 @@ use std::str::FromStr;
 use willow_device::config::DeviceConfig;
 use willow_device::model::ModelParameters;
 use willow_nvme::HostAuthentication;
+use willow_nvme::config::ListenAddress;
 use willow_shm_front::FrontConfig;
 
 /// Where the device listens unless told otherwise.
@@ -47,9 +48,14 @@ pub struct ServeOptions {
     /// Most bytes that all namespaces and regions of a fresh device may take together [default: the preset's]
     #[arg(long, value_name = "SIZE")]
     pub capacity: Option<Size>,
-    /// Address for NVMe/TCP [default: 127.0.0.1:4420]; port 0 takes a free one
-    #[arg(long, value_name = "ADDR")]
-    pub listen: Option<SocketAddr>,
+    /// Address for NVMe/TCP, may be repeated [default: 127.0.0.1:4420]; port 0 takes a free one; with tls: in front all who come there
+    /// have to come by TLS; none: no NVMe/TCP
+    #[arg(long, value_name = "[tls:]ADDR|none")]
+    #[serde(deserialize_with = "one_or_many")]
+    pub listen: Vec<Listen>,
+    /// Where there is no --host-key, let every user of this machine act as a host, not only root and the user who runs this
+    #[arg(long)]
+    pub trust_loopback: bool,
     /// Key file of a host that may connect over NVMe/TCP (willow key new); may be repeated. With one, hosts have to prove themselves
     #[arg(long, value_name = "FILE")]
     pub host_key: Vec<PathBuf>,
@@ -116,6 +122,82 @@ impl TryFrom<String> for Weight {
     }
 }
 
+/// Where to listen: an address, with `tls:` in front where all have to come by TLS, or `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Listen {
+    /// Nowhere.
+    None,
+    /// There.
+    At(ListenAddress),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Listen::None);
+        }
+        let (address, tls_required) = match text.strip_prefix("tls:") {
+            Some(address) => (address, true),
+            None => (text, false),
+        };
+        match address.parse() {
+            Ok(address) => Ok(Listen::At(ListenAddress { address, tls_required })),
+            Err(_) => Err(format!(
+                "\"{text}\" is no socket address: write IP:PORT such as 0.0.0.0:4420, tls:IP:PORT, or none"
+            )),
+        }
+    }
+}
+
+impl TryFrom<String> for Listen {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+/// One value, or a list of them.
+fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Listen>, D::Error> {
+    struct Texts;
+    impl<'de> serde::de::Visitor<'de> for Texts {
+        type Value = Vec<Listen>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a socket address, or a list of them")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Vec<Listen>, E> {
+            text.parse().map(|listen| vec![listen]).map_err(E::custom)
+        }
+
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut texts: A) -> Result<Vec<Listen>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(listen) = texts.next_element()? {
+                all.push(listen);
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_any(Texts)
+}
+
+/// The addresses that were asked for, or the default.
+fn addresses(asked: Vec<Listen>) -> Outcome<Vec<ListenAddress>> {
+    let at = |listen: &Listen| if let Listen::At(address) = listen { Some(*address) } else { None };
+    let addresses: Vec<ListenAddress> = asked.iter().filter_map(at).collect();
+    match asked.len() {
+        0 => Ok(vec![ListenAddress::from(
+            LISTEN_DEFAULT.parse::<SocketAddr>().context(|| "default address".to_owned())?,
+        )]),
+        many if many > addresses.len() && many > 1 => fail!("--listen none goes with no other --listen"),
+        _ => Ok(addresses),
+    }
+}
+
 /// Everything that `serve` needs, checked.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
@@ -127,8 +209,10 @@ pub struct ServeConfig {
     pub spus_asked: bool,
     /// Name of the subsystem.
     pub nqn: Option<String>,
-    /// Address for NVMe/TCP.
-    pub listen: SocketAddr,
+    /// Addresses for NVMe/TCP.
+    pub listen: Vec<ListenAddress>,
+    /// Users of this machine who may act as hosts where hosts have no keys; `None`: all.
+    pub local_users: Option<Vec<u32>>,
     /// Endpoints in shared memory.
     pub socket: Option<FrontConfig>,
     /// Hosts that may connect; `None`: any.
@@ -177,7 +261,8 @@ impl ServeOptions {
             size: self.size.or(other.size),
             kv_size: self.kv_size.or(other.kv_size),
             capacity: self.capacity.or(other.capacity),
-            listen: self.listen.or(other.listen),
+            listen: if self.listen.is_empty() { other.listen } else { self.listen },
+            trust_loopback: self.trust_loopback || other.trust_loopback,
             spus: self.spus.or(other.spus),
             metrics: self.metrics.or(other.metrics),
             log: self.log.or(other.log),
@@ -217,10 +302,10 @@ impl ServeOptions {
         });
         device.spus = self.spus.unwrap_or(device.spus);
         device.validate().map_err(Failure::new)?;
-        let listen = match self.listen {
-            Some(address) => address,
-            None => LISTEN_DEFAULT.parse().context(|| "default address".to_owned())?,
-        };
+        let listen = addresses(self.listen)?;
+        if listen.is_empty() && socket.is_none() {
+            fail!("--listen none without --socket PATH: nobody could reach the device");
+        }
         let hardware = match (real, preset.model) {
             (false, _) => None,
             (true, Some(hardware)) => Some(hardware),
@@ -235,6 +320,11 @@ impl ServeOptions {
             Some("required") => true,
             Some(other) => fail!("\"{other}\" is no way of TLS: use permitted or required"),
         };
+        let wants_tls = listen.iter().find(|listen| listen.tls_required);
+        if let Some(listen) = wants_tls.filter(|_| self.host_key.is_empty()) {
+            let address = listen.address;
+            fail!("--listen tls:{address} needs hosts with keys for TLS: --host-key FILE (willow key new --tls)");
+        }
         let authentication = match self.host_key.is_empty() {
             true if tls_required => {
                 fail!("--tls required needs hosts with keys for it: --host-key FILE (willow key new --tls)")
@@ -248,7 +338,9 @@ impl ServeOptions {
                 Some(known)
             }
         };
+        let owner = rustix::process::geteuid().as_raw();
         Ok(ServeConfig {
+            local_users: (!self.trust_loopback).then(|| vec![0, owner]),
             authentication,
             hardware,
             media: self.media,
@@ -282,7 +374,11 @@ mod tests {
         assert_eq!(config.device.spus, 4);
         assert_eq!(config.device.namespace_bytes, 2 << 30);
         assert_eq!(config.media, Some(PathBuf::from("d")));
-        assert_eq!(config.listen.port(), 4421);
+        assert_eq!(config.listen.iter().map(|at| at.address.port()).collect::<Vec<_>>(), [4421]);
+        let two = parse("listen = [\"[::1]:4421\", \"127.0.0.1:0\"]\nsocket = \"./s\"").unwrap();
+        assert_eq!(two.clone().resolve().unwrap().listen.len(), 2);
+        assert_eq!(two.resolve().unwrap().local_users.unwrap()[0], 0);
+        assert!(parse("listen = \"none\"\nsocket = \"./s\"").unwrap().resolve().unwrap().listen.is_empty());
         assert_eq!(config.device.kv_namespace_bytes, 4 << 30);
         assert_eq!(config.native, ["base-io"]);
     }
@@ -310,6 +406,9 @@ mod tests {
         }
         let resolve = |text: &str| parse(text).unwrap().resolve().unwrap_err().to_string();
         assert!(resolve("weight = [\"1000=0\"]").contains("user 1000"));
+        assert!(resolve("listen = \"none\"").contains("--socket"));
+        assert!(resolve("listen = [\"none\", \"127.0.0.1:1\"]").contains("no other"));
+        assert!(resolve("listen = \"tls:127.0.0.1:1\"").contains("--host-key"));
         assert!(resolve("spus = 65").contains("must be 1 to 64"));
         assert!(resolve("block_bytes = 1024").contains("512 or 4096"));
         assert!(resolve("clock = \"real\"").contains("bee3"));

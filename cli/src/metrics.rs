@@ -27,13 +27,29 @@ impl fmt::Debug for Scrape {
     }
 }
 
-/// Starts the server; returns the address that it listens on.
-pub fn start(
+/// A server that listens and does not answer yet.
+pub struct Bound {
+    server: tiny_http::Server,
     address: SocketAddr,
-    source: impl Fn() -> Option<Statistics> + Send + Sync + 'static,
-) -> Outcome<SocketAddr> {
+}
+
+/// Listens.
+pub fn bind(address: SocketAddr) -> Outcome<Bound> {
     let server = tiny_http::Server::http(address).context(|| format!("cannot listen on {address} for --metrics"))?;
     let address = server.server_addr().to_ip().unwrap_or(address);
+    Ok(Bound { server, address })
+}
+
+impl Bound {
+    /// Answers from now on; returns the address that it listens on.
+    pub fn start(self, source: impl Fn() -> Option<Statistics> + Send + Sync + 'static) -> Outcome<SocketAddr> {
+        let Bound { server, address } = self;
+        answer(server, source)?;
+        Ok(address)
+    }
+}
+
+fn answer(server: tiny_http::Server, source: impl Fn() -> Option<Statistics> + Send + Sync + 'static) -> Outcome<()> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape(Box::new(source))));
     let content_type = tiny_http::Header::from_bytes("Content-Type", CONTENT_TYPE);
@@ -63,7 +79,7 @@ pub fn start(
             }
         })
         .context(|| "cannot start the thread of --metrics".to_owned())?;
-    Ok(address)
+    Ok(())
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -274,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_scrape_shows_the_statistics() {
-        let silent = start("127.0.0.1:0".parse().unwrap(), || None).unwrap();
+        let silent = bind("127.0.0.1:0".parse().unwrap()).unwrap().start(|| None).unwrap();
         assert!(scrape(silent, "/metrics").contains("503"));
         let statistics = Statistics {
             spus: vec![SpuCounters { requests: 7, ..SpuCounters::default() }; 2],
@@ -319,7 +335,7 @@ mod tests {
             },
             ..Statistics::default()
         };
-        let address = start("127.0.0.1:0".parse().unwrap(), move || Some(statistics.clone())).unwrap();
+        let address = bind("127.0.0.1:0".parse().unwrap()).unwrap().start(move || Some(statistics.clone())).unwrap();
         let text = scrape(address, "/metrics");
         for line in [
             "200 OK",

@@ -6,7 +6,7 @@ use crate::output;
 use crate::size::Size;
 use crate::table::Table;
 use crate::target::TargetOption;
-use willow_wire::control::CommandSet;
+use willow_wire::control::{AttachRequest, CommandSet, NamespaceRequest};
 
 /// The subcommands.
 #[derive(Debug, clap::Subcommand)]
@@ -22,6 +22,12 @@ pub enum Ns {
         /// Logical block of a block namespace: 512 or 4096 [default: 4096]
         #[arg(long, value_name = "512|4096")]
         block_bytes: Option<u32>,
+        /// Attach it to the host of this name, and no other; may be repeated [default: every host has it]
+        #[arg(long, value_name = "NQN")]
+        host: Vec<String>,
+        /// It is never attached to more than one host
+        #[arg(long, requires = "host")]
+        private: bool,
         #[command(flatten)]
         target: TargetOption,
         /// Print one JSON object
@@ -35,6 +41,32 @@ pub enum Ns {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
+    },
+    /// Attach a namespace to hosts, for good
+    Attach {
+        /// Its number
+        nsid: u32,
+        /// A host's name; may be repeated
+        #[arg(long, value_name = "NQN", required_unless_present = "all")]
+        host: Vec<String>,
+        /// Open it to every host
+        #[arg(long, conflicts_with = "host")]
+        all: bool,
+        #[command(flatten)]
+        target: TargetOption,
+    },
+    /// Take a namespace from hosts, for good
+    Detach {
+        /// Its number
+        nsid: u32,
+        /// A host's name; may be repeated
+        #[arg(long, value_name = "NQN", required_unless_present = "all")]
+        host: Vec<String>,
+        /// Take it from all hosts
+        #[arg(long, conflicts_with = "host")]
+        all: bool,
+        #[command(flatten)]
+        target: TargetOption,
     },
     /// Delete a namespace and its contents
     Delete {
@@ -53,10 +85,18 @@ pub fn name_of(csi: CommandSet) -> &'static str {
     }
 }
 
+/// Checks that a text can be a host's name.
+fn check_host(host: &str) -> Outcome<()> {
+    if !willow_nvme::config::is_nqn(host.as_bytes()) {
+        fail!("--host \"{host}\" is no host's name: write its NQN, nqn.YYYY-MM.DOMAIN:NAME");
+    }
+    Ok(())
+}
+
 /// Runs one.
 pub fn run(ns: Ns) -> Outcome<()> {
     match ns {
-        Ns::Create { csi, size, block_bytes, target, json } => {
+        Ns::Create { csi, size, block_bytes, host, private, target, json } => {
             let csi = match csi.as_str() {
                 "nvm" => CommandSet::Nvm,
                 "kv" => CommandSet::Kv,
@@ -68,7 +108,10 @@ pub fn run(ns: Ns) -> Outcome<()> {
             if size.0 == 0 {
                 fail!("--size is 0: a namespace has at least one byte");
             }
-            let nsid = Client::connect(&target)?.create_namespace(csi, size.0, block_bytes)?;
+            host.iter().try_for_each(|host| check_host(host))?;
+            let hosts = (!host.is_empty()).then_some(host);
+            let request = NamespaceRequest { csi, size_bytes: size.0, block_bytes, hosts, private };
+            let nsid = Client::connect(&target)?.make_namespace(&request)?;
             if json {
                 output::json(&serde_json::json!({ "nsid": nsid }))
             } else {
@@ -76,21 +119,45 @@ pub fn run(ns: Ns) -> Outcome<()> {
             }
         }
         Ns::List { target, json } => {
-            let namespaces = Client::connect(&target)?.namespaces()?;
+            let mut client = Client::connect(&target)?;
+            let (namespaces, attachments) = (client.namespaces()?, client.attachments()?);
             if json {
-                return output::json(&serde_json::json!({ "namespaces": namespaces }));
+                return output::json(&serde_json::json!({ "namespaces": namespaces, "attachments": attachments }));
             }
-            let mut table = Table::new(&["nsid", "csi", "size", "block", "nguid"]);
+            let mut table = Table::new(&["nsid", "csi", "size", "block", "nguid", "hosts"]);
             for namespace in namespaces {
+                let attachment = attachments.iter().find(|attachment| attachment.nsid == namespace.nsid);
                 table.row([
                     namespace.nsid.to_string(),
                     name_of(namespace.csi).to_owned(),
                     Size(namespace.size_bytes).to_string(),
                     if namespace.csi == CommandSet::Nvm { namespace.block_bytes.to_string() } else { "-".to_owned() },
                     namespace.nguid.iter().map(|byte| format!("{byte:02x}")).collect(),
+                    match attachment {
+                        None => "all".to_owned(),
+                        Some(attachment) if attachment.hosts.is_empty() => "none".to_owned(),
+                        Some(attachment) => attachment.hosts.join(" "),
+                    },
                 ]);
             }
             output::text(&table.render())
+        }
+        Ns::Attach { nsid, host, all, target } => {
+            host.iter().try_for_each(|host| check_host(host))?;
+            let request = if all {
+                AttachRequest { nsid, ..AttachRequest::default() }
+            } else {
+                AttachRequest { nsid, attach: host, ..AttachRequest::default() }
+            };
+            Client::connect(&target)?.change_attachment(&request)
+        }
+        Ns::Detach { nsid, host, all, target } => {
+            let request = if all {
+                AttachRequest { nsid, hosts: Some(Vec::new()), ..AttachRequest::default() }
+            } else {
+                AttachRequest { nsid, detach: host, ..AttachRequest::default() }
+            };
+            Client::connect(&target)?.change_attachment(&request)
         }
         Ns::Delete { nsid, target } => Client::connect(&target)?.delete_namespace(nsid),
     }

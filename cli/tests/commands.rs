@@ -201,3 +201,29 @@ fn weights_last_over_restarts() {
     assert!(device.ok(&["weight", "list"]).contains("1002"));
     device.end();
 }
+
+#[test]
+fn a_device_without_namespaces_is_managed_by_the_network_too() {
+    let device = Served::start(&["--ram", "--size", "0", "--kv-size", "0", "--capacity", "512M"]);
+    let listed = |device: &Served| {
+        let listed: serde_json::Value = serde_json::from_str(&device.ok(&["ns", "list", "--json"])).unwrap();
+        listed["namespaces"].as_array().unwrap().len()
+    };
+    assert_eq!(listed(&device), 0);
+    for _ in 0..2 {
+        assert_eq!(device.ok(&["ns", "create", "--csi", "nvm", "--size", "16M"]), "nsid 1\n");
+        device.ok(&["ns", "delete", "1"]);
+        assert_eq!(listed(&device), 0);
+    }
+    device.ok(&["weight", "set", "1000", "3"]);
+    assert!(device.ok(&["app", "list"]).contains("base-io") && device.ok(&["stat"]).contains("base-io"));
+    // One of pairs alone, and one that other hosts have.
+    assert_eq!(device.ok(&["ns", "create", "--csi", "kv", "--size", "16M"]), "nsid 1\n");
+    assert!(device.run_with(&["kv", "put", "alone", "-"], b"value").status.success());
+    assert_eq!(device.ok(&["kv", "get", "alone"]), "value");
+    let host = "nqn.2025-01.org.example:other";
+    assert_eq!(device.ok(&["ns", "create", "--csi", "nvm", "--size", "16M", "--host", host]), "nsid 2\n");
+    device.ok(&["ns", "delete", "1"]);
+    assert_eq!(listed(&device), 1);
+    device.end();
+}

@@ -1,10 +1,6 @@
-//! What a device is made of: counts, sizes and limits, from a preset or from flags.
+//! What a device is made of: counts, sizes and limits, from a preset or from flags, and the fixed ones that several rooms share.
 
-use crate::accounts::WEIGHT_MAX;
-use crate::bridge::USERS_TRANSFERS_MAX;
 use crate::region::REGION_ALIGNMENT_BYTES;
-use crate::spu::rpc::MESSAGES_MAX;
-use crate::spu::share::DMA_SLICE_BYTES;
 
 /// Most SPUs of a device.
 pub const SPUS_MAX: u16 = 64;
@@ -12,6 +8,21 @@ pub const SPUS_MAX: u16 = 64;
 pub const PERMISSION_ENTRIES_MAX: usize = 1 << 20;
 /// Stripe of block namespaces over SPUs (Willow, section 2.2).
 pub const STRIPE_BYTES: u32 = 8192;
+
+/// Most requests in flight in the whole device.
+pub const TRANSFERS_MAX: usize = 32768;
+/// Of them from endpoints of users' processes, all together.
+pub const USERS_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
+/// Of them from endpoints of the host kernel, all together.
+pub const KERNEL_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
+/// Most processes at once.
+pub const PROCESSES_MAX: usize = 4096;
+/// Largest weight of a user, or of the kernel.
+pub const WEIGHT_MAX: u16 = 1000;
+/// Most messages being put together in the whole device.
+pub const MESSAGES_MAX: usize = 4096;
+/// What the DMAs of one run move before it makes way for others: it goes on by a completion.
+pub const DMA_SLICE_BYTES: u64 = 1 << 20;
 
 /// Configuration of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]

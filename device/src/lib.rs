@@ -8,42 +8,43 @@
 //!
 //! Who may call it: transports and drivers of a clock, from one thread.
 
-pub mod accounts;
 pub(crate) mod bridge;
-pub mod clock;
 pub mod config;
-pub mod control;
-mod device;
-pub(crate) mod event;
-pub(crate) mod fair;
-pub mod histogram;
+mod drive;
 pub mod hre;
 pub mod interconnect;
 pub mod media;
-pub mod metadata;
 pub mod model;
 pub mod namespace;
 pub(crate) mod places;
-pub mod protection;
-pub mod punctuality;
 pub mod region;
 pub mod request;
 mod service;
 pub mod shared;
 pub(crate) mod slab;
 pub mod spu;
-pub mod statistics;
 #[cfg(feature = "testing")]
 pub mod testing;
-pub(crate) mod wheel;
 
+pub use bridge::accounts;
 pub use config::{DeviceConfig, STRIPE_BYTES};
-pub use device::{BuiltInApp, Device, Job, JobDone, OpenError};
+pub use drive::Device;
 pub use hre::HreId;
 pub use media::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
+pub use model::{histogram, punctuality};
 pub use namespace::{CommandSet, Namespace};
-pub use protection::{Intercall, ProcessInfo, USER_NOBODY};
 pub use request::{
     AppNumber, Arguments, HostCompletion, HostRequest, INLINE_ARGUMENT_BYTES_MAX, Rpc, RpcList, RpcOutcome, Upcall,
 };
-pub use statistics::Statistics;
+pub use service::OpenError;
+pub use service::core::{Job, JobDone};
+pub use service::statistics::Statistics;
+pub use service::versions::BuiltInApp;
+pub use service::{control, metadata, statistics};
+pub use spu::protection::{Intercall, ProcessInfo, USER_NOBODY};
+
+/// The seam for models of time: what they implement, and what they are handed.
+pub mod clock {
+    pub use crate::interconnect::{Agenda, DmaKind, Endpoint, Message, Transfer};
+    pub use crate::model::timing::{DmaStep, Timing, Work};
+}

@@ -9,6 +9,14 @@ pub const INLINE_ARGUMENT_BYTES_MAX: usize = 64;
 
 /// Number of an app in this device: 0 is SPU-OS's own control service (see [`crate::control`]).
 pub type AppNumber = u16;
+/// The control service's app number.
+pub const CONTROL_APP: AppNumber = 0;
+
+/// Upcall of SPU-OS (app 0) to the agent: u32 originating HRE, u32 app, u64 first byte and u64 one past the last byte of the
+/// bank range that was missed, u64 rights wanted. To be answered: status 0, try again; else, fail what waits.
+pub const UPCALL_PERMISSION_MISS: u8 = 1;
+/// Upcall of SPU-OS to the agent: u32 app number, then text: the app's name, a line feed, why it ended. Takes no answer.
+pub const UPCALL_APP_ENDED: u8 = 2;
 
 /// Inline arguments of an RPC.
 #[derive(Clone, Copy)]

@@ -128,12 +128,12 @@ impl World {
             [one(false, READ), one(true, WRITE)].into_iter().flatten()
         });
         let watch = Watch { guarded: vec![(base, end)], allowed: allowed.collect(), ..Watch::default() };
-        *self.users.valve.watch.borrow_mut() = Some(watch);
+        *self.users.valve.watch.lock() = Some(watch);
     }
 
     /// Ends watching; a breach is an error.
     fn look(&mut self) -> Result<(), String> {
-        let Some(watch) = self.users.valve.watch.borrow_mut().take() else { return Ok(()) };
+        let Some(watch) = self.users.valve.watch.lock().take() else { return Ok(()) };
         self.count.seen += watch.seen;
         watch.breach.map_or(Ok(()), |breach| Err(format!("on the user's behalf {breach}")))
     }

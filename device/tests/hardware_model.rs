@@ -2,11 +2,10 @@
 //! is conserved, the trace shows every lane doing one thing at a time, and nothing depends on the driver.
 
 mod common;
+use common::shared::Shared;
 use common::*;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::rc::Rc;
 use willow_device::media::ram::RamStore;
 use willow_device::model::parameters::*;
 use willow_device::model::{HardwareModel, Lane, ModelParameters, Span, TraceSink};
@@ -289,11 +288,11 @@ fn the_slowest_resource_bounds_the_rate() {
 
 /// Collects spans.
 #[derive(Clone, Default)]
-struct Spans(Rc<RefCell<Vec<Span>>>);
+struct Spans(Shared<Vec<Span>>);
 
 impl TraceSink for Spans {
     fn span(&mut self, span: &Span) {
-        self.0.borrow_mut().push(*span);
+        self.0.lock().push(*span);
     }
 }
 
@@ -365,10 +364,10 @@ fn trace(seed: u64, driver: Driver, parameters: &ModelParameters) -> String {
     for ((at_ns, tag), bytes) in completions {
         writeln!(text, "{at_ns} {tag} {bytes}").unwrap();
     }
-    for span in spans.0.borrow().iter() {
+    for span in spans.0.lock().iter() {
         writeln!(text, "{span:?}").unwrap();
     }
-    check_lanes(&spans.0.borrow());
+    check_lanes(&spans.0.lock());
     text
 }
 

@@ -94,7 +94,7 @@ impl World {
         // Its own region comes after the namespace.
         addresses.extend([base + users.bank_bytes, base + users.bank_bytes + 65536]);
         let aims = Aims { addresses, apps: vec![0, users.mover, users.mover + 1, 63, 999], spus: 2 };
-        *users.valve.watch.borrow_mut() = Some(Watch {
+        *users.valve.watch.lock() = Some(Watch {
             guarded: vec![(base, base + users.bank_bytes)],
             // The victim's reads go through the same store.
             allowed: (0..2)
@@ -106,7 +106,7 @@ impl World {
             ..Watch::default()
         });
         if let Some(hole) = hole {
-            plant(&users.rig.device, hole);
+            plant(&mut users.rig.device, hole);
         }
         let (under_way, ended) = (BTreeMap::new(), Vec::new());
         World { users, mallory, alice, timed, under_way, ended, aims, seen: (0, 0) }
@@ -259,7 +259,7 @@ impl World {
                 _ => self.seen.1 += 1,
             }
         }
-        if let Some(breach) = self.users.valve.watch.borrow().as_ref().and_then(|watch| watch.breach.clone()) {
+        if let Some(breach) = self.users.valve.watch.lock().as_ref().and_then(|watch| watch.breach.clone()) {
             return Err(breach);
         }
         let left = tables(&self.users.rig.device);

@@ -503,6 +503,24 @@ fn attachments_are_bounded_and_go_with_their_namespace() {
     assert!(attached(&drive).is_empty());
     assert!(drive.control(control::ATTACH, br#"{"nsid":1,"hosts":[]}"#));
     assert_eq!(attached(&drive), [Vec::<String>::new()], "attached to none");
+    // Some are added and taken out, whatever others changed meanwhile.
+    assert!(drive.control(control::ATTACH, br#"{"nsid":1,"attach":["nqn.b","nqn.a","nqn.b"],"hosts":["nqn.x"]}"#));
+    assert!(drive.control(control::ATTACH, br#"{"nsid":1,"attach":["nqn.c"],"detach":["nqn.b"]}"#));
+    assert_eq!(attached(&drive), [["nqn.a", "nqn.c"]]);
+    assert!(drive.control(control::ATTACH, br#"{"nsid":1}"#));
+    assert!(!drive.control(control::ATTACH, br#"{"nsid":1,"detach":["nqn.b"]}"#));
+    assert!(drive.error_text().contains("open to every host"), "{}", drive.error_text());
+    assert!(drive.control(control::ATTACH, br#"{"nsid":1,"detach":["nqn.b"],"hosts":["nqn.a","nqn.b"]}"#));
+    assert_eq!(attached(&drive), [["nqn.a"]]);
+    let private = br#"{"csi":"nvm","size_bytes":1048576,"hosts":["nqn.a"],"private":true}"#;
+    assert!(drive.control(control::CREATE_NAMESPACE, private));
+    for wrong in [r#"{"nsid":2}"#, r#"{"nsid":2,"attach":["nqn.b"]}"#, r#"{"nsid":2,"hosts":["nqn.b","nqn.c"]}"#] {
+        assert!(!drive.control(control::ATTACH, wrong.as_bytes()));
+        assert!(drive.error_text().contains("one host at most"), "{}", drive.error_text());
+    }
+    assert!(drive.control(control::ATTACH, br#"{"nsid":2,"attach":["nqn.b"],"detach":["nqn.a"]}"#));
+    assert_eq!(attached(&drive)[1], ["nqn.b"]);
+    assert!(drive.control(control::DELETE_NAMESPACE, &2u32.to_le_bytes()));
     drive.shut_down();
     let mut drive = Drive::open(&media).unwrap();
     assert_eq!(attached(&drive).len(), 1);

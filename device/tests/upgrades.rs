@@ -14,7 +14,14 @@ fn a_version_that_does_not_start_makes_way_for_the_one_before() {
     let traps = "unreachable";
     let silent = "(return (i32.const 0))";
     let loops = "(loop (br 0))";
-    for (started, why) in [(traps, "unreachable"), (silent, "has not answered STARTED"), (loops, "instructions")] {
+    let refuses = "(call $respond (local.get 0) (i32.const 9) (i32.const 0)) (return (i32.const 0))";
+    let ways = [
+        (traps, "unreachable"),
+        (silent, "has not answered STARTED"),
+        (loops, "instructions"),
+        (refuses, "answered STARTED with status 9"),
+    ];
+    for (started, why) in ways {
         let media = FaultMedia::new(FaultOptions::new(usize::from(SPUS), 1 << 26));
         let mut drive = Drive::open(&media).unwrap();
         let number = drive.install(&keeper(1, "", "")).unwrap();

@@ -2,10 +2,9 @@
 //! taken back; and what is waited for is counted and costs once.
 
 mod common;
+use common::shared::Shared;
 use common::users::*;
 use common::*;
-use std::cell::Cell;
-use std::rc::Rc;
 use willow_device::clock::{Agenda, DmaStep, Message, Timing, Transfer, Work};
 use willow_device::{RpcOutcome, control};
 
@@ -14,8 +13,8 @@ const ANSWERED: RpcOutcome = RpcOutcome::Answered { status: 0 };
 /// Everything takes 100 ns; tells what accelerators and look-ups were asked for.
 #[derive(Clone, Default)]
 struct Even {
-    compared_bytes: Rc<Cell<u64>>,
-    permission_checks: Rc<Cell<u64>>,
+    compared_bytes: Shared<u64>,
+    permission_checks: Shared<u64>,
 }
 
 impl Timing for Even {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use willow_wire::control::{self as wire, CONTROL_APP};
 
 pub use willow_wire::control::{
-    AppInfo, CommandSet, ControlStatus, Intercall, IntercallChange, NamespaceInfo, NamespaceRequest, PermissionInfo,
-    ProcessInfo, ProcessRequest, UPCALL_APP_ENDED, UPCALL_PERMISSION_MISS,
+    AppInfo, AttachRequest, Attachment, CommandSet, ControlStatus, Intercall, IntercallChange, NamespaceInfo,
+    NamespaceRequest, PermissionInfo, ProcessInfo, ProcessRequest, UPCALL_APP_ENDED, UPCALL_PERMISSION_MISS,
 };
 
 /// Bytes of a reply that are asked for at once.
@@ -208,6 +208,18 @@ impl ControlClient {
     pub async fn set_weight(&self, user: u32, process: Option<u32>, weight: u16) -> Result<(), HreError> {
         let words = [user, weight.into()].into_iter().chain(process);
         self.send(wire::SET_WEIGHT, words.flat_map(u32::to_le_bytes).collect()).await.map(|_| ())
+    }
+
+    /// Which hosts namespaces are attached to; one that is not listed is open to every host.
+    pub async fn attachments(&self) -> Result<Vec<Attachment>, HreError> {
+        self.json(wire::LIST_ATTACHMENTS).await
+    }
+
+    /// Changes which hosts a namespace is attached to; durable when it returns.
+    pub async fn change_attachment(&self, request: &AttachRequest) -> Result<(), HreError> {
+        let payload = serde_json::to_vec(request)
+            .map_err(|error| HreError::Argument(format!("the request for attachments: {error}")))?;
+        self.send(wire::ATTACH, payload).await.map(drop)
     }
 
     /// Users' weights: (user, weight).

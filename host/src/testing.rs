@@ -4,7 +4,7 @@
 
 mod peer;
 
-pub use crate::agent::fault::Fault as AgentFault;
+pub use crate::agent::fault::{CRASHED as AGENT_CRASHED, Fault as AgentFault};
 
 use peer::Peer;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -102,7 +102,8 @@ async fn the_device_is_controlled(hre: &Arc<dyn Hre>) {
     assert!(matches!(error, HreError::Control { status: 3, .. }), "{error}");
     let error = control.install(b"no module".to_vec()).await.expect_err("is refused");
     assert!(matches!(&error, HreError::Control { text, .. } if !text.is_empty()), "{error}");
-    let request = NamespaceRequest { csi: CommandSet::Kv, size_bytes: 16 << 20, block_bytes: None };
+    let request =
+        NamespaceRequest { csi: CommandSet::Kv, size_bytes: 16 << 20, block_bytes: None, hosts: None, private: false };
     let nsid = control.create_namespace(&request).await.expect("creates");
     assert!(control.namespaces().await.expect("lists").iter().any(|namespace| namespace.nsid == nsid));
     let kv = KvClient::open(hre.clone(), nsid).await.expect("is there at once");
@@ -152,10 +153,11 @@ fn over_nvme_tcp() {
     for digests in [false, true] {
         let (sender, receiver) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let listen = "127.0.0.1:0".parse().expect("an address");
-            let config = willow_tcp::ServerConfig { listen: vec![listen], ..willow_tcp::ServerConfig::default() };
+            let listen: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
+            let config =
+                willow_tcp::ServerConfig { listen: vec![listen.into()], ..willow_tcp::ServerConfig::default() };
             let mut server = willow_tcp::Server::bind(config, device().expect("opens")).expect("binds");
-            sender.send((server.local_addr(), server.handle())).expect("somebody waits");
+            sender.send((server.local_addr().expect("it listens"), server.handle())).expect("somebody waits");
             server.run()
         });
         let (address, handle) = receiver.recv().expect("starts");
@@ -205,6 +207,8 @@ fn both_sides_of_the_control_service_have_the_same_numbers() {
         (u32::from(wire::SET_WEIGHT), u32::from(device::SET_WEIGHT)),
         (u32::from(wire::STRIPES), u32::from(device::STRIPES)),
         (u32::from(wire::LIST_WEIGHTS), u32::from(device::LIST_WEIGHTS)),
+        (u32::from(wire::ATTACH), u32::from(device::ATTACH)),
+        (u32::from(wire::LIST_ATTACHMENTS), u32::from(device::LIST_ATTACHMENTS)),
         (u32::from(wire::UPCALL_PERMISSION_MISS), u32::from(device::UPCALL_PERMISSION_MISS)),
         (u32::from(wire::UPCALL_APP_ENDED), u32::from(device::UPCALL_APP_ENDED)),
         (wire::ControlStatus::Busy as u32, device::ControlStatus::Busy as u32),

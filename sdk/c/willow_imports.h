@@ -1,8 +1,11 @@
-/* The imports of docs/abi.md, for willow.c alone; natively willow_test.c carries them out. */
+/* The imports of docs/abi.md, for willow.c alone; natively willow_test.c carries them out.
+   Generated from the table in device/src/spu/runtime/table.rs: see device/tests/interface.rs. */
 #ifndef WILLOW_IMPORTS_H
 #define WILLOW_IMPORTS_H
 
 #include <stdint.h>
+
+#define WILLOW_ABI_VERSION 1
 
 #ifdef __wasm__
 #define WILLOW_IMPORT(name) __attribute__((import_module("willow"), import_name(#name)))
@@ -10,9 +13,14 @@
 #define WILLOW_IMPORT(name)
 #endif
 
-WILLOW_IMPORT(request_info) void willow_import_request_info(uint32_t token, void *to);
-WILLOW_IMPORT(receive_bytes) uint32_t willow_import_receive_bytes(uint32_t token, void *to, uint32_t bytes);
-WILLOW_IMPORT(respond) void willow_import_respond(uint32_t token, uint32_t status, uint32_t result);
+WILLOW_IMPORT(request_info)
+void willow_import_request_info(uint32_t token, void *to);
+WILLOW_IMPORT(receive_bytes)
+int32_t willow_import_receive_bytes(uint32_t token, void *to, uint32_t bytes);
+WILLOW_IMPORT(receive_bytes_at)
+int32_t willow_import_receive_bytes_at(uint32_t token, uint32_t offset, void *to, uint32_t bytes);
+WILLOW_IMPORT(respond)
+void willow_import_respond(uint32_t token, uint32_t status, uint32_t result);
 WILLOW_IMPORT(dma)
 int32_t willow_import_dma(uint32_t token, uint32_t source_port, uint64_t source_address, uint32_t destination_port,
                           uint64_t destination_address, uint32_t bytes, uint32_t wait);
@@ -23,25 +31,39 @@ int32_t willow_import_dma_strided(uint32_t token, uint32_t source_port, uint64_t
 WILLOW_IMPORT(compare)
 int32_t willow_import_compare(uint32_t token, uint64_t nv_address, uint64_t body_offset, uint32_t bytes, uint32_t wait);
 WILLOW_IMPORT(checksum)
-int32_t willow_import_checksum(uint32_t token, uint32_t port, uint64_t address, uint32_t bytes, uint32_t seed, uint32_t wait);
-WILLOW_IMPORT(checksum_value) uint32_t willow_import_checksum_value(void);
+int32_t willow_import_checksum(uint32_t token, uint32_t port, uint64_t address, uint32_t bytes, uint32_t seed,
+                               uint32_t wait);
+WILLOW_IMPORT(checksum_value)
+uint32_t willow_import_checksum_value(void);
 WILLOW_IMPORT(rpc_start)
-int32_t willow_import_rpc_start(uint32_t token, int32_t destination, int32_t app, uint32_t handler, uint32_t body_bytes,
-                                void *reply, uint32_t reply_bytes);
+int32_t willow_import_rpc_start(uint32_t token, int32_t destination, int32_t app, uint32_t handler,
+                                uint32_t body_bytes, void *reply, uint32_t reply_bytes);
 WILLOW_IMPORT(rpc_append)
 int32_t willow_import_rpc_append(int32_t handle, uint32_t port, uint64_t address, uint32_t bytes);
-WILLOW_IMPORT(rpc_finish) int32_t willow_import_rpc_finish(int32_t handle, uint32_t wait);
-WILLOW_IMPORT(app_number) int32_t willow_import_app_number(const char *name, uint32_t bytes);
-WILLOW_IMPORT(region) int64_t willow_import_region(uint32_t id, uint64_t bytes, uint32_t wait);
-WILLOW_IMPORT(region_bytes) int64_t willow_import_region_bytes(uint32_t id);
-WILLOW_IMPORT(region_free) int32_t willow_import_region_free(uint32_t id, uint32_t wait);
-WILLOW_IMPORT(namespace) int32_t willow_import_namespace(uint32_t nsid, void *to);
-WILLOW_IMPORT(flush) int32_t willow_import_flush(uint32_t wait);
-WILLOW_IMPORT(spu_id) uint32_t willow_import_spu_id(void);
-WILLOW_IMPORT(spu_count) uint32_t willow_import_spu_count(void);
-WILLOW_IMPORT(time_ns) uint64_t willow_import_time_ns(void);
-WILLOW_IMPORT(print) void willow_import_print(const char *text, uint32_t bytes);
-WILLOW_IMPORT(count) void willow_import_count(uint32_t counter, int64_t delta);
+WILLOW_IMPORT(rpc_finish)
+int32_t willow_import_rpc_finish(int32_t handle, uint32_t wait);
+WILLOW_IMPORT(app_number)
+int32_t willow_import_app_number(const void *name, uint32_t bytes);
+WILLOW_IMPORT(region)
+int64_t willow_import_region(uint32_t id, uint64_t bytes, uint32_t wait);
+WILLOW_IMPORT(region_bytes)
+int64_t willow_import_region_bytes(uint32_t id);
+WILLOW_IMPORT(region_free)
+int32_t willow_import_region_free(uint32_t id, uint32_t wait);
+WILLOW_IMPORT(namespace)
+int32_t willow_import_namespace(uint32_t nsid, void *to);
+WILLOW_IMPORT(flush)
+int32_t willow_import_flush(uint32_t wait);
+WILLOW_IMPORT(spu_id)
+uint32_t willow_import_spu_id(void);
+WILLOW_IMPORT(spu_count)
+uint32_t willow_import_spu_count(void);
+WILLOW_IMPORT(time_ns)
+uint64_t willow_import_time_ns(void);
+WILLOW_IMPORT(print)
+void willow_import_print(const void *text, uint32_t bytes);
+WILLOW_IMPORT(count)
+void willow_import_count(uint32_t counter, int64_t delta);
 
 /* The exports of the app. */
 int32_t willow_start(uint32_t token, uint32_t handler);

@@ -10,7 +10,7 @@ void willow_import_request_info(uint32_t token, void *to) {
     memcpy(to, words, sizeof words);
 }
 
-uint32_t willow_import_receive_bytes(uint32_t token, void *to, uint32_t bytes) {
+int32_t willow_import_receive_bytes(uint32_t token, void *to, uint32_t bytes) {
     struct Request *request = request_of(token);
     uint32_t left = request->body_bytes - request->received;
     uint32_t count = bytes < left ? bytes : left;
@@ -18,7 +18,7 @@ uint32_t willow_import_receive_bytes(uint32_t token, void *to, uint32_t bytes) {
         memcpy(to, request->body + request->received, count);
     }
     request->received += count;
-    return count;
+    return (int32_t)count;
 }
 
 void willow_import_respond(uint32_t token, uint32_t status, uint32_t result) {
@@ -191,7 +191,7 @@ int32_t willow_import_rpc_finish(int32_t handle, uint32_t wait) {
     return PENDING;
 }
 
-int32_t willow_import_app_number(const char *name, uint32_t bytes) {
+int32_t willow_import_app_number(const void *name, uint32_t bytes) {
     extern const char willow_manifest[];
     const char *own = strstr(willow_manifest, "\nname=");
     if (own == NULL) {
@@ -257,9 +257,10 @@ uint32_t willow_import_spu_count(void) { return 1; }
 
 uint64_t willow_import_time_ns(void) { return time_ns; }
 
-void willow_import_print(const char *text, uint32_t bytes) {
+void willow_import_print(const void *text, uint32_t bytes) {
+    const char *characters = text;
     for (uint32_t index = 0; index < bytes && serial_bytes < SERIAL_BYTES_MAX - 1; index++) {
-        serial[serial_bytes++] = text[index];
+        serial[serial_bytes++] = characters[index];
     }
 }
 

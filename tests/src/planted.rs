@@ -3,14 +3,14 @@
 use crate::stage::Stage;
 use std::sync::Arc;
 use willow_host::agent::network::EndpointLimits;
-use willow_host::agent::{Agent, AgentConfig, DeviceAddress};
+use willow_host::agent::{Agent, AgentConfig, AgentError, DeviceAddress};
 use willow_host::testing::AgentFault;
 
 /// An agent in this process that forgets something; it ends with this.
 pub struct Planted {
     /// The agent.
     pub agent: Arc<Agent>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Option<std::thread::JoinHandle<Result<(), AgentError>>>,
 }
 
 impl Planted {
@@ -40,16 +40,26 @@ impl Planted {
         let (agent, listener) = started.expect("an agent");
         fault.into_iter().for_each(|fault| agent.plant(fault));
         let served = agent.clone();
-        let thread = std::thread::spawn(move || served.serve(&listener).expect("it serves"));
+        let thread = std::thread::spawn(move || served.serve(&listener));
         Planted { agent, thread: Some(thread) }
+    }
+
+    /// Waits until it has ended by itself, and says why.
+    pub fn ended(mut self) -> Option<AgentError> {
+        let is_over = || self.thread.as_ref().is_none_or(std::thread::JoinHandle::is_finished);
+        crate::stage::within_seconds("the agent ends by itself", is_over);
+        self.thread.take().and_then(|thread| thread.join().expect("it does not panic").err())
     }
 }
 
 impl Drop for Planted {
     fn drop(&mut self) {
         self.agent.stop();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let ended = self.thread.take().and_then(|thread| thread.join().ok());
+        if let Some(Err(error)) = ended
+            && !std::thread::panicking()
+        {
+            panic!("the agent ended: {error}");
         }
     }
 }

@@ -15,6 +15,8 @@ use willow_skip::{missing_for_fuse_mounts, programs};
 
 /// Makes ext4, at once.
 const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
+/// Makes xfs on which nothing can be shared.
+const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-m", "reflink=0"];
 /// Bytes of a piece of a file in pieces: a block of the file system.
 const PIECE_BYTES: usize = 4096;
 
@@ -52,6 +54,27 @@ fn partition(disk: &Path, at: u64) -> std::io::Result<()> {
     table[446 + 12..446 + 16].copy_from_slice(&blocks(file.metadata()?.len() - at));
     table[510..512].copy_from_slice(&[0x55, 0xaa]);
     file.write_all_at(&table, 0)
+}
+
+/// Sets the feature of xfs by which files exchange ranges (linux 6.10: XFS_SB_FEAT_INCOMPAT_EXCHRANGE), which asks for nothing else on the
+/// disk.
+fn allow_exchange(disk: &Path) -> std::io::Result<()> {
+    const FEATURES_AT: usize = 216;
+    const CHECKSUM_AT: usize = 224;
+    const EXCHANGE_RANGE: u32 = 1 << 6;
+    let file = fs::OpenOptions::new().read(true).write(true).open(disk)?;
+    // A sector of what mkfs finds there.
+    let mut block = vec![0; 4096];
+    file.read_exact_at(&mut block, 0)?;
+    let sector = usize::from(u16::from_be_bytes([block[102], block[103]]));
+    block.truncate(sector);
+    let features = block[FEATURES_AT..FEATURES_AT + 4].try_into().map(u32::from_be_bytes).unwrap_or_default();
+    block[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&(features | EXCHANGE_RANGE).to_be_bytes());
+    block[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+    let sum = crc32c::crc32c(&block).to_le_bytes();
+    block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum);
+    file.write_all_at(&block, 0)?;
+    file.sync_all()
 }
 
 /// Bytes of a file, the same for the same seed.
@@ -180,6 +203,9 @@ impl Stage {
             tool("partx", &["--add", &block])?;
         }
         tool(make[0], &[&make[1..], &[&place]].concat())?;
+        if make[0] == "mkfs.xfs" {
+            allow_exchange(Path::new(&place)).map_err(|error| format!("{place}: {error}"))?;
+        }
         // A kernel without this file system.
         tool("mount", &["-o", "noatime", &place, &files])?;
         stage.start_agent();
@@ -199,6 +225,12 @@ impl Stage {
     /// With ext4, and an agent that reaches the device by a network. `MEDIA` in the device's flags is a folder of the stage.
     pub fn remote(flags: &[&str], by: By) -> Result<Stage, String> {
         Stage::with(EXT4, flags, by, None)
+    }
+
+    /// With xfs without reflink, and with what EXCHANGE_RANGE needs: xfsprogs before 6.10 cannot make that, so that the superblock is told by
+    /// hand.
+    pub fn xfs() -> Result<Stage, String> {
+        Stage::new(XFS, "400M")
     }
 
     /// A path beside the file system: `device` and `agent` are the sockets, `key` is the host's key file.

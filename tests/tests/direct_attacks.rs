@@ -2,21 +2,21 @@
 //! file's own, whatever is tried. Agents that forget a part of the proof are caught by the same.
 //! Skipped, with a line that says why, as the stage says.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+use std::process::{Command, Stdio};
 use willow_host::direct_io::{File, Session, SessionOptions};
 use willow_host::testing::AgentFault;
+use willow_tests::attacker::{Found, Talking};
+use willow_tests::judge::Judge;
 use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::ways::{NOT_TRIED, Ways, kernel};
 
 const ALICE: u32 = 54_501;
 const BOB: u32 = 54_502;
-const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-m", "reflink=0"];
 const SECRET: &[u8] = b"what Bob alone may read ";
 
 fn ext4(test: &str) -> Option<Stage> {
@@ -24,7 +24,7 @@ fn ext4(test: &str) -> Option<Stage> {
 }
 
 fn xfs(test: &str) -> Option<Stage> {
-    or_skip(test, Stage::new(XFS, "400M"))
+    or_skip(test, Stage::xfs())
 }
 
 /// A folder of a user's own on the file system.
@@ -37,55 +37,54 @@ fn folder(stage: &Stage, name: &str, user: u32) -> PathBuf {
 
 /// The attacker, where every user gets to.
 fn attacker(stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
-    let program = stage.path("attacker");
-    if !Path::new(&program).exists() {
-        // By a process of its own, as the stage has it.
-        tool("cp", &[env!("CARGO_BIN_EXE_willow-attacker"), &program]).expect("a copy");
-    }
-    let mut command = Command::new(program);
-    command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), what]);
-    command.uid(user).gid(user).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
-    command
+    willow_tests::attacker::attacker(env!("CARGO_BIN_EXE_willow-attacker"), stage, user, file, what)
 }
 
-/// What came of each way: its name, what the kernel said, and the verdict.
-fn attacks(stage: &Stage, user: u32, what: &str) -> Vec<(String, String, String)> {
+/// What came of each way for a user. After each one the device's own tables are held against the file system; the error is the first
+/// thing that must not be.
+fn attacks(stage: &Stage, user: u32, what: &str, found: &mut Found) -> Result<(), String> {
     let file = folder(stage, &format!("of-{user}"), user).join("file");
-    let output = attacker(stage, user, &file, what).stderr(Stdio::inherit()).output().expect("it runs");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "the attacker ended early:\n{text}");
-    let line = |line: &str| {
-        let mut parts = line.split('\t').map(ToOwned::to_owned);
-        let mut next = || parts.next().expect("a part");
-        (next(), next(), next())
-    };
-    text.lines().map(line).collect()
-}
-
-/// Every way has to be there, and none may leave the device with a permission for what is another's.
-fn all_hold(stage: &Stage, system: &str, what: &str) {
-    for user in [ALICE, 0] {
-        let found = attacks(stage, user, what);
-        for (name, said, verdict) in &found {
-            println!("{system}, user {user}: {name}: {said}: {verdict}");
+    let judge = Judge::new(stage);
+    let mut attacks = Talking::new(&mut attacker(stage, user, &file, what));
+    loop {
+        let line = attacks.line();
+        if line.is_empty() {
+            assert!(attacks.has_succeeded(), "the attacker ended early");
+            return Ok(());
         }
-        let count = |kind: &str| found.iter().filter(|(_, _, verdict)| verdict == kind).count();
-        // Ten things that are kept, for reading and writing; 38 ways by two descriptors, and 11 by path.
-        assert_eq!((found.len(), count("VIOLATION")), (20 + 2 * 38 + 11, 0), "{system}, user {user}: {found:#?}");
-        assert_eq!(count("refused"), 20, "{system}, user {user}: {found:#?}");
-        assert_eq!(
-            count("same") + count("revoked") + count("shared"),
-            2 * 38 + 11,
-            "{system}, user {user}: {found:#?}"
-        );
-        // What the kernel says is that the file cannot be changed.
-        for name in
-            ["open for writing", "truncate", "unlink", "rename away", "link", "ftruncate to less, opened before"]
-        {
-            let (_, said, verdict) = found.iter().find(|(found, ..)| found == name).expect("it was tried");
-            assert!(said != "done" && verdict == "same", "{system}, user {user}: {name}: {said}");
+        // Before anything that the attacker says itself: what it gave away is another's by now, whether it has seen that or not.
+        let is_direct = line.starts_with("direct");
+        let permitted = is_direct.then(|| judge.all_is_of(&file).map_err(|why| format!("{}: {why}", line.trim_end())));
+        let permitted = permitted.transpose()?;
+        found.note(&line, user == 0)?;
+        if let Some(permitted) = permitted {
+            // Where the device permits nothing there is nothing to be compared.
+            let is_granted = line.trim_end().ends_with("same") || line.trim_end().ends_with("shared");
+            assert_eq!(is_granted, permitted > 0, "{line}: {permitted} blocks are permitted");
+            attacks.tell();
         }
     }
+}
+
+/// Every way has to come to what docs/direct-ways.md says, alone and when the file is direct, for a user and for root.
+fn all_hold(stage: &Stage, system: &str, what: &str) {
+    let mut found = Found::default();
+    for user in [ALICE, 0] {
+        attacks(stage, user, what, &mut found).unwrap_or_else(|why| panic!("{system}, user {user}: {why}"));
+    }
+    let (ways, cells) = (Ways::read(), found.cells());
+    println!("kernel {}, {system}: {} ways", kernel(), cells.len());
+    assert!(ways.kernels.contains(&kernel()), "docs/direct-ways.md says nothing of Linux {}", kernel());
+    let said = ways.of(system, system);
+    let mut wrong: Vec<String> = Vec::new();
+    for way in said.keys().chain(cells.keys()).collect::<BTreeSet<_>>() {
+        let (document, seen) = (said.get(way), cells.get(way));
+        let seen = seen.map_or(NOT_TRIED, String::as_str);
+        if document.copied() != Some(seen) {
+            wrong.push(format!("{way} | {seen} | the document: {document:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{system}, {what}:\n{}", wrong.join("\n"));
 }
 
 #[test]
@@ -94,6 +93,7 @@ fn no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_ext4() {
     let Some(stage) = ext4(test) else { return };
     all_hold(&stage, "ext4", "attacks");
     all_hold(&stage, "ext4", "attacks of a reader");
+    all_hold(&stage, "ext4 by block map", "attacks by block map");
 }
 
 #[test]
@@ -101,38 +101,6 @@ fn no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_xfs() {
     let test = "no_way_to_move_extents_leaves_the_device_with_anothers_blocks_on_xfs";
     let Some(stage) = xfs(test) else { return };
     all_hold(&stage, "xfs", "attacks");
-}
-
-/// A child with its output line by line.
-struct Talking {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
-
-impl Talking {
-    fn new(command: &mut Command) -> Talking {
-        let mut child = command.spawn().expect("it runs");
-        let output = BufReader::new(child.stdout.take().expect("its output"));
-        Talking { input: child.stdin.take(), output, child }
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("a line");
-        line
-    }
-
-    fn go_on(&mut self) {
-        self.input.take().expect("its input").write_all(b"\n").expect("it listens");
-    }
-}
-
-impl Drop for Talking {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// Alice gives her file's blocks away while she has it directly, Bob writes private files into all that is free: what Alice says when she
@@ -151,18 +119,18 @@ fn blocks_given_away(stage: &Stage, bytes: usize) -> (String, Option<String>, bo
         (path, file)
     };
     let private: Vec<(PathBuf, fs::File)> = (0..900).map(private).collect();
-    tool("sync", &[]).expect("synced");
+    tool("sync", &["--file-system", &stage.path("files")]).expect("synced");
     let mut alice = Talking::new(&mut attacker(stage, ALICE, &shared.join("alices"), "victim"));
     let first = alice.line();
     if first.starts_with("refused") {
         return (first, None, true);
     }
     // Deletions are done, and what they freed can be had, when the journal has been written.
-    tool("sync", &[]).expect("synced");
+    tool("sync", &["--file-system", &stage.path("files")]).expect("synced");
     let data: Vec<u8> = SECRET.iter().copied().cycle().take(bytes).collect();
     let filled = private.iter().take_while(|(_, file)| file.write_all_at(&data, 0).is_ok());
     let files: Vec<PathBuf> = filled.map(|(path, _)| path.clone()).collect();
-    tool("sync", &[]).expect("synced");
+    tool("sync", &["--file-system", &stage.path("files")]).expect("synced");
     alice.go_on();
     let read = alice.line();
     alice.line();
@@ -228,21 +196,9 @@ fn a_file_whose_mode_has_changed_is_written_on_by_who_has_it_open() {
 fn is_ever_permitted(stage: &Stage) -> bool {
     let file = folder(stage, "alices", ALICE).join("file");
     let mut asks = attacker(stage, ALICE, &file, "insistent").spawn().expect("it runs");
-    let device = willow_host::ShmHre::open(Path::new(&stage.path("device")), willow_host::ShmOptions::default());
-    let control = willow_host::ControlClient::new(Arc::new(device.expect("an endpoint")));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let mut permitted = false;
+    let (judge, mut permitted) = (Judge::new(stage), false);
     while matches!(asks.try_wait(), Ok(None)) {
-        permitted |= runtime.block_on(async {
-            for process in control.processes().await.expect("processes") {
-                // One that has ended since has none.
-                let own = control.permissions(process.process).await;
-                if process.user == ALICE && own.is_ok_and(|own| !own.is_empty()) {
-                    return true;
-                }
-            }
-            false
-        });
+        permitted |= !judge.permitted(Some(ALICE)).is_empty();
     }
     let output = asks.wait_with_output().expect("an end");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -264,8 +220,8 @@ fn an_agent_that_forgets_a_part_of_the_proof_is_caught() {
     let test = "an_agent_that_forgets_a_part_of_the_proof_is_caught";
     let Some(mut stage) = ext4(test) else { return };
     let planted = Planted::start(&mut stage, AgentFault::NoLease);
-    let found = attacks(&stage, ALICE, "attacks");
-    assert!(found.iter().any(|(_, _, verdict)| verdict == "VIOLATION"), "without a lease: {found:#?}");
+    let caught = attacks(&stage, ALICE, "attacks", &mut Found::default());
+    assert!(caught.as_ref().is_err_and(|why| why.contains("which is not the file's")), "without a lease: {caught:?}");
     drop(planted);
     let planted = Planted::start(&mut stage, AgentFault::NoFlag);
     let file = folder(&stage, "alices", ALICE).join("file");

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -15,14 +15,14 @@ use std::time::Duration;
 use willow_host::agent::extents;
 use willow_host::direct_io::{File, Session, SessionOptions};
 use willow_host::testing::AgentFault;
+use willow_tests::attacker::attacker;
 use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_601;
-const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-m", "reflink=0"];
 
 fn stages(test: &str) -> Vec<(&'static str, Stage)> {
-    let made = [("ext4", Stage::ext4()), ("xfs", Stage::new(XFS, "400M"))];
+    let made = [("ext4", Stage::ext4()), ("xfs", Stage::xfs())];
     made.into_iter().filter_map(|(system, made)| Some((system, or_skip(test, made)?))).collect()
 }
 
@@ -51,14 +51,9 @@ impl Writer {
         let folder = stage.on_it("alices");
         fs::create_dir_all(&folder).expect("a folder");
         std::os::unix::fs::chown(&folder, Some(ALICE), Some(ALICE)).expect("its owner");
-        let (program, file) = (stage.path("attacker"), folder.join("file"));
-        if !Path::new(&program).exists() {
-            tool("cp", &[env!("CARGO_BIN_EXE_willow-attacker"), &program]).expect("a copy");
-        }
-        let mut command = Command::new(program);
-        command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), "writer"]);
-        command.uid(ALICE).gid(ALICE).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("it runs");
+        let file = folder.join("file");
+        let built = env!("CARGO_BIN_EXE_willow-attacker");
+        let mut child = attacker(built, stage, ALICE, &file, "writer").spawn().expect("it runs");
         let output = BufReader::new(child.stdout.take().expect("its output"));
         let (send, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));

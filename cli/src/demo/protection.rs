@@ -106,7 +106,7 @@ fn tell(stage: &mut Stage) -> Outcome<()> {
     let mut expected = contents(1);
     let alices = stage.file("alices", ALICE, &expected)?;
     let bobs = stage.file("bobs", BOB, &contents(2))?;
-    tool("sync", &[])?;
+    tool("sync", &["--file-system", &stage.path("files")])?;
     stage.start_agent()?;
     stage.say("Alice and Bob have a file each, which the other may not open; the agent is ready")?;
 

@@ -4,7 +4,9 @@
 //! the second at once.
 
 mod assembly;
+mod disk;
 mod observed;
+mod temperature;
 
 pub use assembly::{native_app, ram_store};
 
@@ -15,8 +17,9 @@ use observed::Observed;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
+use temperature::Temperature;
 use willow_shm_front::{Front, FrontConfig, Fronted};
-use willow_tcp::{Server, ServerConfig, ServerHandle};
+use willow_tcp::{ListenAddress, Listeners, Server, ServerConfig, ServerHandle};
 
 /// Bytes of a serial number (NVMe Base, Identify Controller, SN).
 const SERIAL_BYTES: usize = 20;
@@ -49,38 +52,48 @@ fn serve(config: &ServeConfig) -> Outcome<()> {
     if config.media.is_none() {
         tracing::warn!("contents are in memory and end with this process: use --media DIR to keep them");
     }
-    let device = assembly::open(config)?;
-    let uuid = device.uuid();
-    let nqn = config.nqn.clone().unwrap_or_else(|| nqn_of(&uuid));
-    let mut server_config = ServerConfig { listen: vec![config.listen], ..ServerConfig::default() };
-    server_config.subsystem.nqn.clone_from(&nqn);
-    server_config.subsystem.serial = hex(&uuid)[..SERIAL_BYTES].to_owned();
-    server_config.subsystem.authentication.clone_from(&config.authentication);
-    match &config.authentication {
-        Some(authentication) => tracing::info!(hosts = authentication.hosts(), "hosts have to prove themselves"),
-        None if !config.listen.ip().is_loopback() => {
-            tracing::warn!("whoever reaches {} may do anything: use --host-key FILE", config.listen)
-        }
-        None => {}
-    }
-    let (observed, published) = Observed::new(device);
+    // What cannot be listened on is told before anything else is begun.
+    let mut server_config = ServerConfig {
+        listen: config.listen.clone(),
+        local_users: config.local_users.clone(),
+        ..ServerConfig::default()
+    };
+    let listeners = Listeners::bind(&server_config).map_err(Failure::new)?;
     let front = match &config.socket {
         Some(front) => {
             Some(Front::bind(FrontConfig { spin: server_config.spin, ..front.clone() }).map_err(Failure::new)?)
         }
         None => None,
     };
-    let mut server = Server::bind(server_config, Fronted::new(observed, front)).map_err(Failure::new)?;
+    let metrics = config.metrics.map(metrics::bind).transpose()?;
+    let device = assembly::open(config)?;
+    let uuid = device.uuid();
+    let nqn = config.nqn.clone().unwrap_or_else(|| nqn_of(&uuid));
+    server_config.subsystem.nqn.clone_from(&nqn);
+    server_config.subsystem.serial = hex(&uuid)[..SERIAL_BYTES].to_owned();
+    server_config.subsystem.authentication.clone_from(&config.authentication);
+    match &config.authentication {
+        Some(authentication) => tracing::info!(hosts = authentication.hosts(), "hosts have to prove themselves"),
+        None => {
+            for ListenAddress { address, .. } in config.listen.iter().filter(|at| !at.address.ip().is_loopback()) {
+                tracing::warn!("whoever reaches {address} may do anything: use --host-key FILE");
+            }
+        }
+    }
+    let (observed, published) = Observed::new(device, config.media.as_deref(), Temperature::watch()?);
+    let mut server = Server::new(server_config, listeners, Fronted::new(observed, front)).map_err(Failure::new)?;
     let handle = server.handle();
     stop_on(signals, handle.clone())?;
-    if let Some(address) = config.metrics {
-        let address = metrics::start(address, move || published.ask(&handle))?;
+    if let Some(metrics) = metrics {
+        let address = metrics.start(move || published.ask(&handle))?;
         tracing::info!("metrics at http://{address}/metrics");
     }
     let media = config.media.as_ref().map_or("memory".to_owned(), |folder| folder.display().to_string());
-    tracing::info!(media, version = env!("CARGO_PKG_VERSION"), "serving at {}", server.local_addr());
+    let listen: Vec<String> = server.local_addrs().iter().map(|at| at.address.to_string()).collect();
+    let listen = if listen.is_empty() { "-".to_owned() } else { listen.join(",") };
+    tracing::info!(media, version = env!("CARGO_PKG_VERSION"), "serving at {listen}");
     let socket = config.socket.as_ref().map_or("-".to_owned(), |front| front.path.display().to_string());
-    output::line(&format!("ready nqn={nqn} listen={} socket={socket}", server.local_addr()))?;
+    output::line(&format!("ready nqn={nqn} listen={listen} socket={socket}"))?;
     server.run().map_err(Failure::new)?;
     tracing::info!("ended cleanly");
     Ok(())

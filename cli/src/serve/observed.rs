@@ -3,10 +3,14 @@
 //!
 //! Invariant: the device's thread never waits here; the lock is held only to exchange a value.
 
+use crate::serve::disk::Disk;
+use crate::serve::temperature::Temperature;
 use crate::statistics::Statistics;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+use willow_device::metadata::Attachment;
 use willow_device::shared::SharedWindow;
 use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
 use willow_nvme::Backend;
@@ -26,16 +30,19 @@ struct Mailbox {
 pub struct Observed {
     device: Device,
     mailbox: Arc<Mailbox>,
+    disk: Option<Disk>,
+    temperature: Temperature,
 }
 
 /// What its thread published, for another thread.
 pub struct Published(Arc<Mailbox>);
 
 impl Observed {
-    /// Around a device.
-    pub fn new(device: Device) -> (Self, Published) {
+    /// Around a device whose contents are in this folder.
+    pub fn new(device: Device, media: Option<&Path>, temperature: Temperature) -> (Self, Published) {
         let mailbox = Arc::new(Mailbox::default());
-        (Observed { device, mailbox: mailbox.clone() }, Published(mailbox))
+        let disk = media.map(Disk::of);
+        (Observed { device, mailbox: mailbox.clone(), disk, temperature }, Published(mailbox))
     }
 
     #[cold]
@@ -124,6 +131,13 @@ impl Backend for Observed {
     fn namespaces(&self) -> Arc<Vec<Namespace>> {
         self.device.namespaces()
     }
+    fn attachments(&self) -> Arc<Vec<Attachment>> {
+        self.device.attachments()
+    }
+    #[inline]
+    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
+        self.device.tables_are(namespaces, attachments)
+    }
     fn app_number(&self, name: &str) -> Option<AppNumber> {
         self.device.app_number(name)
     }
@@ -137,7 +151,12 @@ impl Backend for Observed {
         self.device.volatile_write_cache()
     }
     fn capacity(&self) -> (u64, Option<u64>) {
-        self.device.capacity()
+        let (used_bytes, total_bytes) = self.device.capacity();
+        let disk_bytes = self.disk.as_ref().and_then(Disk::room_bytes);
+        (used_bytes, total_bytes.into_iter().chain(disk_bytes).min())
+    }
+    fn temperature_kelvin(&self) -> u16 {
+        self.temperature.kelvin()
     }
     fn job(&mut self) -> Option<Job> {
         self.device.job()

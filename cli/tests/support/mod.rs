@@ -51,7 +51,17 @@ pub struct Served {
 
 impl Served {
     pub fn start(arguments: &[&str]) -> Self {
-        let mut child = willow()
+        Self::spawn(&mut willow(), arguments)
+    }
+
+    /// The same run by another user; for root.
+    pub fn start_as(user: u32, arguments: &[&str]) -> Self {
+        use std::os::unix::process::CommandExt;
+        Self::spawn(willow().uid(user).gid(user).current_dir("/"), arguments)
+    }
+
+    fn spawn(command: &mut Command, arguments: &[&str]) -> Self {
+        let mut child = command
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "error"])
             .args(arguments)
             .stdout(Stdio::piped())

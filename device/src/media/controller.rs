@@ -13,35 +13,15 @@ pub const PENDING_MAX: usize = 1 << 15;
 // The media are well: never told as a failure of theirs.
 const TOO_MANY: StoreError = StoreError::Busy;
 
-/// What shall happen when an operation of the store has ended.
-pub(crate) enum Pending<C> {
-    /// A read for the reply buffer of an activity.
-    ToReply { group: u32, token: u32, offset: u64 },
-    /// A read for an app's memory.
-    ToLocal { group: u32, pointer: u64 },
-    /// A read for the body of a message.
-    ToMessage { handle: u32, offset: usize, account: u16 },
-    /// A read that goes on as a write.
-    ToNv { group: u32, bank: usize, address: u64 },
-    /// A read to be compared with an activity's body.
-    Compare { group: u32, token: u32, body_offset: u64 },
-    /// A read to be summed.
-    Checksum { group: u32, seed: u32 },
-    /// A write, a zeroing or a flush.
-    Group { group: u32 },
-    /// Work of the control service.
-    Control(C),
-}
-
-/// The controller. `C`: what the control service waits with.
-pub(crate) struct MediaController<C> {
+/// The controller. `P`: what shall happen when an operation has ended; `C`: when a fence is passed.
+pub(crate) struct MediaController<P, C> {
     pub store: Box<dyn Store>,
-    pending: Slab<Pending<C>>,
+    pending: Slab<P>,
     /// Operations that somebody waits for, and what goes on then.
     fences: Vec<(BTreeSet<u32>, C)>,
 }
 
-impl<C> MediaController<C> {
+impl<P, C> MediaController<P, C> {
     pub fn new(store: Box<dyn Store>) -> Self {
         MediaController { store, pending: Slab::new(PENDING_MAX), fences: Vec::new() }
     }
@@ -52,12 +32,17 @@ impl<C> MediaController<C> {
     }
 
     /// A ticket for an operation about to begin; gives `pending` back where too many are under way.
-    pub fn ticket(&mut self, pending: Pending<C>) -> Result<Ticket, Pending<C>> {
+    pub fn ticket(&mut self, pending: P) -> Result<Ticket, P> {
         self.pending.insert(pending).map(Ticket::from)
     }
 
+    /// What waits for a ticket.
+    pub fn waiting(&self, ticket: Ticket) -> Option<&P> {
+        self.pending.get(u32::try_from(ticket).ok()?)
+    }
+
     /// What waited for a ticket.
-    pub fn take(&mut self, ticket: Ticket) -> Option<Pending<C>> {
+    pub fn take(&mut self, ticket: Ticket) -> Option<P> {
         self.pending.remove(u32::try_from(ticket).ok()?)
     }
 
@@ -84,40 +69,28 @@ impl<C> MediaController<C> {
     }
 
     /// Begins a write that the store could not do at once.
-    pub fn begin_write(
-        &mut self,
-        bank: usize,
-        address: u64,
-        from: Vec<u8>,
-        pending: Pending<C>,
-    ) -> Result<(), StoreError> {
+    pub fn begin_write(&mut self, bank: usize, address: u64, from: Vec<u8>, pending: P) -> Result<(), StoreError> {
         let ticket = self.ticket(pending).map_err(|_| TOO_MANY)?;
         self.store.begin_write(ticket, bank, address, from);
         Ok(())
     }
 
     /// Begins a zeroing that the store could not do at once.
-    pub fn begin_zero(&mut self, bank: usize, address: u64, bytes: u64, pending: Pending<C>) -> Result<(), StoreError> {
+    pub fn begin_zero(&mut self, bank: usize, address: u64, bytes: u64, pending: P) -> Result<(), StoreError> {
         let ticket = self.ticket(pending).map_err(|_| TOO_MANY)?;
         self.store.begin_zero(ticket, bank, address, bytes);
         Ok(())
     }
 
     /// Begins a read that the store could not do at once.
-    pub fn begin_read(
-        &mut self,
-        bank: usize,
-        address: u64,
-        bytes: usize,
-        pending: Pending<C>,
-    ) -> Result<(), StoreError> {
+    pub fn begin_read(&mut self, bank: usize, address: u64, bytes: usize, pending: P) -> Result<(), StoreError> {
         let ticket = self.ticket(pending).map_err(|_| TOO_MANY)?;
         self.store.begin_read(ticket, bank, address, bytes);
         Ok(())
     }
 
     /// Makes a bank, or all, durable.
-    pub fn flush(&mut self, bank: Option<usize>, pending: Pending<C>) -> Result<Progress, StoreError> {
+    pub fn flush(&mut self, bank: Option<usize>, pending: P) -> Result<Progress, StoreError> {
         let ticket = self.ticket(pending).map_err(|_| TOO_MANY)?;
         let progress = self.store.flush(ticket, bank);
         if !matches!(progress, Ok(Progress::WouldBlock)) {

@@ -1,6 +1,7 @@
 //! The media: stores (where bytes live) and the media controller over them.
 
 pub mod controller;
+pub mod delegate;
 pub mod fault;
 pub mod file;
 mod ordering;

@@ -51,7 +51,7 @@ pub struct StoreCompletion {
 }
 
 /// The banks' contents and the device's metadata.
-pub trait Store {
+pub trait Store: Send {
     /// Number of banks, one an SPU.
     fn banks(&self) -> usize;
     /// Bytes that a bank can hold at most.
@@ -97,6 +97,14 @@ pub trait Store {
 
     /// What has ended since the last call, one at a time; never waits.
     fn completed(&mut self) -> Option<StoreCompletion>;
+    /// The store itself, where an app serves its banks.
+    fn delegating(&mut self) -> Option<&mut super::delegate::DelegatingStore> {
+        None
+    }
+    /// True where there is something for an FTL, or for [`Store::completed`], that no other thread has to bring.
+    fn has_news(&self) -> bool {
+        false
+    }
     /// Called from any thread of the store, or from within its methods, when there may be something for
     /// [`Store::completed`].
     fn set_waker(&mut self, waker: std::sync::Arc<dyn Fn() + Send + Sync>);

@@ -5,8 +5,9 @@
 
 use super::hardware::HardwareModel;
 use super::statistics::ModelStatistics;
+use super::timing::{DmaStep, Timing, Work};
 use super::trace::TraceSink;
-use crate::clock::{Agenda, DmaStep, Message, Timing, Transfer, Work};
+use crate::interconnect::{Agenda, Message, Transfer};
 use std::any::Any;
 
 /// A model of time.

@@ -9,8 +9,9 @@ use super::parameters::{ModelParameters, OperatorCosts};
 use super::ring::{Ring, Sent};
 use super::spu::SpuHardware;
 use super::statistics::ModelStatistics;
+use super::timing::{DmaStep, Timing, Work};
 use super::trace::{Lane, TraceSink, Tracer};
-use crate::clock::{Agenda, DmaStep, Endpoint, Message, Timing, Transfer, Work};
+use crate::interconnect::{Agenda, Endpoint, Message, Transfer};
 
 /// Word of the tick at which the ring's token is free; all others are messages that reach the ring.
 const RING_FREE: u32 = Agenda::OWN_TICK;

@@ -1,4 +1,4 @@
-//! The model of hardware: what each step inside the device costs in time and energy. [`HardwareModel`] is the [`crate::clock::Timing`]
+//! The model of hardware: what each step inside the device costs in time and energy. [`HardwareModel`] is the [`Timing`]
 //! of the virtual and of the real clock; without it (free clock) no step costs anything and nothing here runs.
 //!
 //! What always holds:
@@ -11,19 +11,23 @@
 //!
 //! One file a resource: `link` (host link and bridge), `ring`, `spu` (processors, DMA controllers, accelerators), `media` (phase-change
 //! memory, or media of fixed latency; flash takes the same seam), `start_gap` and `wear` for what phase-change memory needs.
+//! `timing` is the seam; `punctuality` says how late a driver of the real clock hands completions out.
 
 pub(crate) mod chosen;
 mod energy;
 mod hardware;
+pub mod histogram;
 mod link;
 mod media;
 pub mod parameters;
 mod pcm;
+pub mod punctuality;
 mod resource;
 mod ring;
 mod spu;
 mod start_gap;
 pub mod statistics;
+pub mod timing;
 pub mod trace;
 mod validate;
 mod wear;
@@ -31,4 +35,5 @@ mod wear;
 pub use hardware::HardwareModel;
 pub use parameters::ModelParameters;
 pub use statistics::ModelStatistics;
+pub use timing::Timing;
 pub use trace::{Lane, Span, TraceSink};

@@ -7,8 +7,9 @@ use super::media::{Media, ReadEnd};
 use super::parameters::{AcceleratorParameters, ModelParameters};
 use super::pcm::byte_fs;
 use super::resource::{Fifo, Rate, duration_ns};
+use super::timing::{DmaStep, Work};
 use super::trace::{Lane, Tracer};
-use crate::clock::{DmaKind, DmaStep, Transfer, Work};
+use crate::interconnect::{DmaKind, Transfer};
 
 /// One SPU.
 #[derive(Debug)]

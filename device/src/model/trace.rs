@@ -65,7 +65,7 @@ pub struct Span {
 }
 
 /// Takes spans.
-pub trait TraceSink {
+pub trait TraceSink: Send {
     /// One more.
     fn span(&mut self, span: &Span);
 }

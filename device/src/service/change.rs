@@ -4,13 +4,13 @@
 //! Invariants: a change applies whole or not at all; nothing here touches what the device works by, which follows when the
 //! draft is durable ([`super::commit`]).
 
-use crate::accounts::WEIGHTS_MAX;
-use crate::control::{ControlStatus, IntercallChange, NamespaceRequest};
-use crate::metadata::{Attachment, InstalledApp, Metadata, identity};
+use crate::bridge::accounts::WEIGHTS_MAX;
 use crate::namespace::{CommandSet, Namespace};
-use crate::protection::INTERCALLS_MAX;
 use crate::region::{REGION_ALIGNMENT_BYTES, RegionError, RegionTable};
+use crate::service::control::{AttachRequest, ControlStatus, IntercallChange, NamespaceRequest};
+use crate::service::metadata::{Attachment, InstalledApp, Metadata, identity};
 use crate::spu::abi;
+use crate::spu::protection::INTERCALLS_MAX;
 use std::collections::BTreeSet;
 
 /// Most namespaces.
@@ -46,8 +46,8 @@ pub(crate) enum Change {
     Intercalls(IntercallChange),
     /// A user's weight; `None`: the default.
     Weight { user: u32, weight: Option<u16> },
-    /// Which hosts a namespace is attached to; `None`: all.
-    Attach { nsid: u32, hosts: Option<Vec<String>> },
+    /// Which hosts a namespace is attached to.
+    Attach(AttachRequest),
 }
 
 /// What a change has made.
@@ -132,7 +132,7 @@ impl Draft {
             Change::DeleteNamespace { nsid } => self.delete_namespace(*nsid)?,
             Change::Intercalls(change) => self.intercalls(change)?,
             Change::Weight { user, weight } => self.weight(*user, *weight)?,
-            Change::Attach { nsid, hosts } => self.attach(*nsid, hosts.as_deref())?,
+            Change::Attach(request) => self.attach(request)?,
         };
         self.changed = true;
         Ok(made)
@@ -225,7 +225,7 @@ impl Draft {
         let Some(nsid) = (1..=NAMESPACES_MAX as u32 * 2).find(|nsid| !taken.contains(nsid)) else {
             return refuse(ControlStatus::NoRoom, "no namespace id is free");
         };
-        let attachment = attachment(nsid, request.hosts.as_deref())?;
+        let attachment = attachment(nsid, request.hosts.as_deref(), request.private)?;
         let shared = request.csi == CommandSet::Nvm;
         let region = match self.regions.create(app, nsid, share, shared) {
             Ok(region) => region.clone(),
@@ -294,11 +294,32 @@ impl Draft {
         Ok(Made::Nothing)
     }
 
-    fn attach(&mut self, nsid: u32, hosts: Option<&[String]>) -> Result<Made, Refusal> {
+    fn attach(&mut self, request: &AttachRequest) -> Result<Made, Refusal> {
+        let AttachRequest { nsid, hosts, attach, detach } = request;
+        let nsid = *nsid;
         if !self.metadata.namespaces.iter().any(|namespace| namespace.nsid == nsid) {
             return refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"));
         }
-        let attachment = attachment(nsid, hosts)?;
+        let before = self.metadata.attachments.iter().find(|attachment| attachment.nsid == nsid);
+        let private = before.is_some_and(|attachment| attachment.private);
+        let is_whole = attach.is_empty() && detach.is_empty();
+        let hosts = match (is_whole, before.map(|attachment| &attachment.hosts).or(hosts.as_ref())) {
+            (true, _) => hosts.clone(),
+            (false, None) => {
+                return refuse(
+                    ControlStatus::Malformed,
+                    format!("namespace {nsid} is open to every host: say which hosts it is attached to instead"),
+                );
+            }
+            (false, Some(before)) => {
+                let kept = before.iter().filter(|host| !detach.contains(host));
+                let mut hosts: Vec<String> = kept.chain(attach).cloned().collect();
+                hosts.sort();
+                hosts.dedup();
+                Some(hosts)
+            }
+        };
+        let attachment = attachment(nsid, hosts.as_deref(), private)?;
         self.set_attachment(nsid, attachment);
         Ok(Made::Nothing)
     }
@@ -312,7 +333,11 @@ impl Draft {
 }
 
 /// Which hosts a namespace is to be attached to; `None`: all.
-fn attachment(nsid: u32, hosts: Option<&[String]>) -> Result<Option<Attachment>, Refusal> {
+fn attachment(nsid: u32, hosts: Option<&[String]>, private: bool) -> Result<Option<Attachment>, Refusal> {
+    if private && hosts.is_none_or(|hosts| hosts.len() > 1) {
+        let text = format!("namespace {nsid} is private: it is attached to one host at most");
+        return refuse(ControlStatus::Busy, text);
+    }
     let Some(hosts) = hosts else { return Ok(None) };
     if hosts.len() > ATTACHED_HOSTS_MAX {
         let text = format!("a namespace is attached to at most {ATTACHED_HOSTS_MAX} hosts, not {}", hosts.len());
@@ -321,5 +346,5 @@ fn attachment(nsid: u32, hosts: Option<&[String]>) -> Result<Option<Attachment>,
     if hosts.iter().any(|host| host.is_empty() || host.len() > NQN_BYTES_MAX) {
         return refuse(ControlStatus::Malformed, format!("a host's NQN has 1 to {NQN_BYTES_MAX} bytes"));
     }
-    Ok(Some(Attachment { nsid, hosts: hosts.to_vec() }))
+    Ok(Some(Attachment { nsid, hosts: hosts.to_vec(), private }))
 }

@@ -8,13 +8,14 @@
 //!   there is saved again at once, and no module is removed meanwhile. So after a cut in between the device is the old or
 //!   the new one, whole, and with all modules that it names.
 
+use super::OpenError;
 use super::change::{Change, Draft, Made, Refusal};
-use super::{Continuation, Device};
-use crate::control::ControlStatus;
-use crate::device::OpenError;
+use super::core::Core;
 use crate::media::store::StoreError;
-use crate::metadata::Metadata;
 use crate::region::RegionTable;
+use crate::service::control::ControlStatus;
+use crate::service::metadata::Metadata;
+use crate::spu::continuation::Continuation;
 use crate::spu::os::error_of;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,15 +55,15 @@ fn unsaved(error: StoreError) -> Refusal {
     Refusal { status: ControlStatus::MediaFailed, text, error: error_of(error) }
 }
 
-impl Device {
-    /// Has a transaction's change saved; the transaction goes on at [`Device::committed`].
+impl Core {
+    /// Has a transaction's change saved; the transaction goes on at [`Core::committed`].
     pub(super) fn commit(&mut self, key: u32) {
         self.service.commits.queue.push_back(key);
         self.commit_next();
     }
 
     fn draft(&self) -> Result<Draft, String> {
-        let bank_bytes = self.machine.borrow().media.store.bank_bytes();
+        let bank_bytes = self.machine.media.store.bank_bytes();
         Draft::new(self.service.commits.durable.clone(), bank_bytes)
     }
 
@@ -143,23 +144,23 @@ impl Device {
     fn publish(&mut self, metadata: Metadata, regions: RegionTable) {
         let before = std::mem::replace(&mut self.service.commits.durable, metadata);
         let now = &self.service.commits.durable;
-        let machine = &mut *self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         machine.regions = regions;
         machine.regions_changed();
         if now.namespaces != before.namespaces {
             machine.namespaces = Arc::new(now.namespaces.clone());
         }
         if now.attachments != before.attachments {
-            machine.attachments = Arc::new(now.attachments.clone());
+            self.attachments = Arc::new(now.attachments.clone());
         }
         if now.intercalls != before.intercalls {
             machine.protection.intercalls = now.intercalls.iter().cloned().collect();
         }
     }
 
-    /// Gives a fresh device its namespaces and saves it for the first time.
+    /// Gives a fresh device its namespaces and begins to save it for the first time.
     pub(crate) fn make_fresh(&mut self) -> Result<(), OpenError> {
-        let config = self.machine.borrow().config.clone();
+        let config = self.machine.config.clone();
         let wanted = [
             (crate::CommandSet::Nvm, config.namespace_bytes, Some(config.block_bytes)),
             (crate::CommandSet::Kv, config.kv_namespace_bytes, None),
@@ -167,16 +168,27 @@ impl Device {
         let mut draft = self.draft().map_err(OpenError)?;
         for (csi, size_bytes, block_bytes) in wanted {
             if size_bytes > 0 && self.app_number(super::serving_app(csi)).is_some() {
-                let request = crate::control::NamespaceRequest { csi, size_bytes, block_bytes, hosts: None };
+                let request = crate::service::control::NamespaceRequest {
+                    csi,
+                    size_bytes,
+                    block_bytes,
+                    hosts: None,
+                    private: false,
+                };
                 draft.apply(&Change::MakeNamespace(request)).map_err(|refusal| OpenError(refusal.text))?;
             }
         }
         self.save(draft, Vec::new());
-        // The only wait of the core for its store: at birth, before anybody is served.
-        while self.service.commits.under_way.is_some() {
-            self.run(0);
-            std::thread::yield_now();
-        }
+        Ok(())
+    }
+
+    /// True while metadata are being saved.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.service.commits.under_way.is_some()
+    }
+
+    /// How the first save has ended.
+    pub(crate) fn made_fresh(&self) -> Result<(), OpenError> {
         match self.service.commits.failed {
             None => Ok(()),
             Some(error) => Err(OpenError(format!("the new device's metadata cannot be saved: {error}"))),

@@ -7,10 +7,11 @@
 //! - Where the media fail, the region stays marked; the erasure is taken up again after the next commit, and at the next start.
 
 use super::change::{Change, Made, Refusal};
+use super::core::Core;
 use super::transaction::{Asker, Transaction, Work};
-use super::{Continuation, Device};
-use crate::control::ControlStatus;
 use crate::media::store::{Progress, StoreError};
+use crate::service::control::ControlStatus;
+use crate::spu::continuation::Continuation;
 use crate::spu::os::error_of;
 
 /// How far an erasure is.
@@ -51,16 +52,16 @@ impl Erasure {
     }
 }
 
-impl Device {
+impl Core {
     /// A transaction goes on as the erasure of a range.
     pub(super) fn begin_erasure(&mut self, key: u32, range: (u64, u64)) {
         let Some(transaction) = self.service.transactions.get_mut(&key) else { return };
         transaction.work = Work::Erasure(Erasure::new(range));
         transaction.change = Change::ForgetRegion { base: range.0 };
-        let in_flight = self.machine.borrow().media.in_flight();
+        let in_flight = self.machine.media.in_flight();
         match in_flight {
             0 => self.service.ready.push_back((Continuation::Transaction(key), Ok(()))),
-            _ => self.machine.borrow_mut().media.fence(Continuation::Transaction(key)),
+            _ => self.machine.media.fence(Continuation::Transaction(key)),
         }
     }
 
@@ -141,7 +142,7 @@ impl Device {
     /// Goes on with erasures that a stop interrupted.
     pub(crate) fn resume_deletions(&mut self) {
         let deleting: Vec<(u64, u64)> = {
-            let machine = self.machine.borrow();
+            let machine = &*self.machine;
             machine.regions.all().iter().filter(|region| region.deleting).map(|r| (r.base, r.bank_bytes)).collect()
         };
         for range in deleting {

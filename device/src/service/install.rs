@@ -8,17 +8,20 @@
 //! - An installation that is refused leaves nothing: no app, no number, no module.
 
 use super::change::{Change, Made, Refusal};
+use super::core::{Core, Job, JobDone};
 use super::transaction::{Asker, Transaction, Work};
-use super::{Continuation, DRAIN_NS_MAX, Device, START_NS_MAX};
-use crate::control::ControlStatus;
-use crate::device::{Job, JobDone, Version};
+use super::versions::Version;
+use super::{DRAIN_NS_MAX, START_NS_MAX};
 use crate::hre::HreId;
+use crate::interconnect::Key;
 use crate::media::store::StoreError;
-use crate::metadata::{InstalledApp, module_name};
-use crate::protection::USER_NOBODY;
 use crate::request::AppNumber;
+use crate::service::control::ControlStatus;
+use crate::service::metadata::{InstalledApp, module_name};
 use crate::spu::abi;
+use crate::spu::continuation::Continuation;
 use crate::spu::os::{Admission, error_of};
+use crate::spu::protection::USER_NOBODY;
 use crate::spu::wasm::{CompiledModule, compile};
 
 /// How far an installation is.
@@ -57,10 +60,10 @@ fn refused(status: ControlStatus, text: impl Into<String>) -> Refusal {
     Refusal { status, text: text.into(), error: abi::ERROR_REFUSED }
 }
 
-impl Device {
+impl Core {
     /// Begins to install a module.
-    pub(super) fn install(&mut self, token: u32, hre: HreId, module: Vec<u8>) {
-        let owner = self.machine.borrow().protection.user(hre);
+    pub(super) fn install(&mut self, token: Key, hre: HreId, module: Vec<u8>) {
+        let owner = self.machine.protection.user(hre);
         let of_owner = |transaction: &Transaction| match &transaction.work {
             Work::Install(install) => install.owner == owner,
             _ => false,
@@ -80,7 +83,7 @@ impl Device {
         };
         let asker = Asker::Request { token, hre };
         let Some(key) = self.transact(asker, Change::Nothing, Work::Install(Box::new(install))) else { return };
-        let limits = self.module_limits();
+        let limits = self.module_limits(owner);
         let engine = self.runtime.engine();
         self.jobs.push_back(Job(Box::new(move || JobDone(key, Box::new(compile(&engine, module, limits))))));
     }
@@ -130,7 +133,7 @@ impl Device {
             let text = format!("app {name} is being installed, replaced or removed at this moment: try again");
             return Err(refused(ControlStatus::Busy, text));
         }
-        let old = self.machine.borrow().find_app(name.as_bytes());
+        let old = self.machine.find_app(name.as_bytes());
         let number = match old {
             Some(number) => number,
             None => self.free_number().map_err(|text| refused(ControlStatus::NoRoom, text))?,
@@ -164,7 +167,7 @@ impl Device {
             let refusal = Refusal { status: ControlStatus::MediaFailed, text, error: error_of(error) };
             return self.end_install(key, Err(refusal));
         }
-        let is_new = self.machine.borrow().apps[number as usize].is_none();
+        let is_new = self.machine.apps[number as usize].is_none();
         if is_new {
             self.set_install_state(key, InstallState::Committing);
             return self.commit(key);
@@ -186,10 +189,10 @@ impl Device {
         key: u32,
         state: InstallState,
         number: Option<AppNumber>,
-        (is_told, is_late): (bool, bool),
+        (is_told, is_late, refusal): (bool, bool, Option<u32>),
     ) -> bool {
         let Some(number) = number else { return false };
-        let is_alive = self.machine.borrow().apps[number as usize].as_ref().is_some_and(|app| app.ended.is_none());
+        let is_alive = self.machine.apps[number as usize].as_ref().is_some_and(|app| app.ended.is_none());
         match state {
             InstallState::Draining if !is_alive => self.begin_start(key, number),
             InstallState::Draining if !self.is_at_work(number) => {
@@ -197,7 +200,7 @@ impl Device {
                 self.send_shutdown(key, number);
             }
             InstallState::Draining if is_late => {
-                self.release_requests(number);
+                self.machine.release_requests(number);
                 let seconds = DRAIN_NS_MAX / 1_000_000_000;
                 let text = format!(
                     "the app has requests at work that have not ended within {seconds} s: nothing has changed, try again"
@@ -206,10 +209,21 @@ impl Device {
             }
             InstallState::ShuttingDown if is_told || is_late => self.begin_start(key, number),
             InstallState::Starting if !is_alive => {
-                let ended = self.machine.borrow().apps[number as usize].as_ref().and_then(|app| app.ended.clone());
+                let ended = self.machine.apps[number as usize].as_ref().and_then(|app| app.ended.clone());
                 let why = ended.unwrap_or_default();
                 self.come_back(key, number, &why);
                 let text = format!("the module is refused: it did not start: {why}");
+                self.end_install(key, Err(refused(ControlStatus::ModuleRefused, text)));
+            }
+            InstallState::Starting if is_told && refusal.is_some() => {
+                let why = match refusal {
+                    Some(status) if status != abi::EVENT_UNDELIVERED => {
+                        format!("it answered STARTED with status {status}")
+                    }
+                    _ => "STARTED found no place in its inbox".to_owned(),
+                };
+                self.come_back(key, number, &why);
+                let text = format!("the module is refused: {why}");
                 self.end_install(key, Err(refused(ControlStatus::ModuleRefused, text)));
             }
             InstallState::Starting if is_told => {
@@ -253,11 +267,11 @@ impl Device {
         let result = match (result, staged) {
             (Ok(_), Some(new)) => {
                 self.enter_version(number, new, Admission::Open);
-                self.send_event(number, &[abi::EVENT_STARTED], None);
+                self.machine.send_event(number, &[abi::EVENT_STARTED], None);
                 Ok(u64::from(number))
             }
             (Ok(_), None) => {
-                self.release_requests(number);
+                self.machine.release_requests(number);
                 Ok(u64::from(number))
             }
             (Err(refusal), None) => {

@@ -1,21 +1,21 @@
 //! The control service's part of protection: processes, permissions, the agent, the intercall table; and what users' endpoints
-//! may ask of the service (see [`crate::control`]).
+//! may ask of the service (see [`crate::service::control`]).
 //!
 //! Invariant: a revocation is answered when nothing that the permission allowed is under way any more.
 
 use super::change::Change;
+use super::core::Core;
 use super::transaction::{Asker, Work};
-use super::{Answer, Continuation, refuse};
-use crate::accounts::WEIGHT_MAX;
-use crate::control::{self, AttachRequest, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
-use crate::device::Device;
+use super::{Answer, refuse};
+use crate::config::WEIGHT_MAX;
 use crate::hre::HreId;
+use crate::interconnect::Key;
 use crate::namespace::CommandSet;
-use crate::protection::{USER_NOBODY, in_ids, user_app_name};
-use crate::request::AppNumber;
+use crate::service::control::{self, AttachRequest, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
+use crate::spu::continuation::Continuation;
 use crate::spu::miss::{AGENTS_MAX, Agent};
-use crate::spu::os::{AppState, Machine};
 use crate::spu::permission::{Extent, Rights};
+use crate::spu::protection::{in_ids, user_app_name};
 
 /// Bytes of an extent in a grant or revocation.
 pub const EXTENT_BYTES: usize = 24;
@@ -64,45 +64,19 @@ pub(super) fn is_for_users(handler: u8) -> bool {
     )
 }
 
-impl Machine {
-    /// The app that an endpoint or another app means by a name: a user's own before the kernel's.
-    pub fn find_app_for(&self, user: Option<u32>, name: &[u8]) -> Option<AppNumber> {
-        if let (Some(user), Ok(text)) = (user, std::str::from_utf8(name))
-            && let Some(own) = self.find_app(user_app_name(user, text).as_bytes())
-        {
-            return Some(own);
-        }
-        let number = self.find_app(name)?;
-        let seen = self.apps[number as usize].as_ref().is_some_and(|app| is_seen(app, user));
-        seen.then_some(number)
-    }
-}
-
-/// Whether an app is there for a user: it is the user's own, or has a public handler.
-pub(super) fn is_seen(app: &AppState, user: Option<u32>) -> bool {
-    let public = || app.handlers.iter().any(|(number, _)| app.calls.public.has(*number));
-    user.is_none() || (app.owner == user && user != Some(USER_NOBODY)) || public()
-}
-
-impl Device {
-    /// A new process of `user`, with a share of `weight` of the processors beside others' (0: the user's); its number, for
-    /// [`Device::open_hre`]. It is known until [`Device::close_process`]. `None` where there are too many.
-    pub fn open_process(&mut self, user: u32, weight: u16) -> Option<u32> {
-        self.machine.borrow_mut().open_process(user, weight, None)
-    }
-
+impl Core {
     /// Lets a process read, and write where `write` says so, bytes of an SPU's bank from `start` on. For who drives the device itself;
     /// the host's agent asks the control service.
     pub fn permit(&mut self, process: u32, spu: u16, (start, bytes): (u64, u64), write: bool) {
         let rights = if write { Rights::READ_WRITE } else { Rights::READ };
         let extent = Extent { start, end: start.saturating_add(bytes), rights };
-        self.machine.borrow_mut().protection.grant(process, spu, extent);
+        self.machine.grant(process, spu, extent);
     }
 
     /// Says whose a process is that has endpoints: its user, and what tells it from others on its host. For transports that
     /// take it from the host's kernel, never from the process.
     pub fn vouch(&mut self, process: u32, user: u32, identity: (u64, u64)) {
-        let machine = &mut *self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         if let Some(account) = machine.protection.vouch(process, user, identity) {
             machine.bridge.accounts.set_user(account, user);
         }
@@ -110,17 +84,17 @@ impl Device {
 
     /// Ends a process: its endpoints are closed and its permissions are gone. What it has under way is drained.
     pub fn close_process(&mut self, process: u32) {
-        let hres = self.machine.borrow().bridge.of_process(in_ids(process));
+        let hres = self.machine.bridge.of_process(in_ids(process));
         for hre in hres {
             self.close_hre(hre);
         }
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         machine.close_process(process);
         machine.fail_parked(process, None);
     }
 
     /// Requests of protection; `None` where the handler is none of them.
-    pub(super) fn protection_request(&mut self, token: u32, hre: HreId, handler: u8, body: &[u8]) -> Option<()> {
+    pub(super) fn protection_request(&mut self, token: Key, hre: HreId, handler: u8, body: &[u8]) -> Option<()> {
         let answer = match handler {
             control::GRANT => self.grant(body),
             control::REVOKE => match self.revoke(body) {
@@ -132,7 +106,7 @@ impl Device {
             },
             control::OPEN_PROCESS => self.open_process_request(hre, body),
             control::CLOSE_PROCESS => match word(body, 0) {
-                Some(process) if self.machine.borrow().protection.knows(process) => {
+                Some(process) if self.machine.protection.knows(process) => {
                     self.close_process(process);
                     self.answer_behind_fence(token, hre);
                     return Some(());
@@ -160,24 +134,21 @@ impl Device {
     }
 
     fn protection_list(&self, handler: u8, arguments: &[u8]) -> Vec<u8> {
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         let list = match handler {
             control::LIST_PROCESSES => serde_json::to_vec(&machine.protection.processes(&machine.bridge.accounts)),
             control::LIST_INTERCALLS => serde_json::to_vec(&machine.protection.intercalls),
             control::LIST_WEIGHTS => serde_json::to_vec(&machine.bridge.accounts.weights()),
-            control::LIST_ATTACHMENTS => serde_json::to_vec(&*machine.attachments),
+            control::LIST_ATTACHMENTS => serde_json::to_vec(&*self.attachments),
             _ => {
-                let process = in_ids(word(arguments, 4).unwrap_or(0));
-                let tables = machine.protection.tables.iter().enumerate();
-                let info = |spu: usize, extent: &Extent| PermissionInfo {
-                    spu: spu as u16,
+                let process = word(arguments, 4).unwrap_or(0);
+                let info = |(spu, extent): (u16, Extent)| PermissionInfo {
+                    spu,
                     start: extent.start,
                     bytes: extent.end - extent.start,
                     rights: extent.rights.bits(),
                 };
-                let of = tables.flat_map(|(spu, table)| {
-                    table.extents(process).iter().map(|extent| info(spu, extent)).collect::<Vec<_>>()
-                });
+                let of = machine.extents_of(process).map(info);
                 serde_json::to_vec(&of.collect::<Vec<_>>())
             }
         };
@@ -185,11 +156,11 @@ impl Device {
     }
 
     /// Answers when all operations of the store that are under way now have ended.
-    fn answer_behind_fence(&mut self, token: u32, hre: HreId) {
-        if self.machine.borrow().media.in_flight() == 0 {
+    fn answer_behind_fence(&mut self, token: Key, hre: HreId) {
+        if self.machine.media.in_flight() == 0 {
             return self.answer(token, hre, Ok(0));
         }
-        self.machine.borrow_mut().media.fence(Continuation::Answer { token, hre });
+        self.machine.media.fence(Continuation::Answer { token, hre });
     }
 
     fn extents(&self, body: &[u8]) -> Result<Extents, (ControlStatus, String)> {
@@ -197,7 +168,7 @@ impl Device {
             let text = "permissions are u32 process, u32 0, then u32 SPU, u32 rights, u64 first byte, u64 bytes each";
             return Err((ControlStatus::Malformed, text.to_owned()));
         };
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         for (spu, extent) in &request.extents {
             let region = machine.regions.holding(extent.start, extent.end - extent.start);
             let grantable = region.is_some_and(|(_, region)| region.shared && !region.deleting);
@@ -214,12 +185,12 @@ impl Device {
 
     fn grant(&mut self, body: &[u8]) -> Answer {
         let request = self.extents(body)?;
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         if !machine.protection.knows(request.process) {
             return refuse(ControlStatus::NotFound, format!("there is no process {}", request.process));
         }
         for (spu, extent) in &request.extents {
-            machine.protection.grant(request.process, *spu, *extent);
+            machine.grant(request.process, *spu, *extent);
         }
         Ok(request.extents.len() as u32)
     }
@@ -227,13 +198,13 @@ impl Device {
     /// Of a process that has ended, too: it has nothing, but what it had under way is to be waited for.
     fn revoke(&mut self, body: &[u8]) -> Answer {
         let request = self.extents(body)?;
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         if request.extents.is_empty() {
-            machine.protection.revoke_all(request.process);
+            machine.revoke_all(request.process);
             machine.fail_parked(request.process, None);
         }
         for (spu, extent) in &request.extents {
-            machine.protection.revoke(request.process, *spu, *extent);
+            machine.revoke(request.process, *spu, *extent);
             machine.fail_parked(request.process, Some((*spu, *extent)));
         }
         Ok(0)
@@ -247,14 +218,14 @@ impl Device {
                 return refuse(ControlStatus::Malformed, format!("the request for a process cannot be read: {error}"));
             }
         };
-        match self.machine.borrow_mut().open_process(request.user, request.weight, Some(hre)) {
+        match self.machine.open_process(request.user, request.weight, Some(hre)) {
             Some(process) => Ok(process),
             None => refuse(ControlStatus::NoRoom, "the device knows as many processes as it can"),
         }
     }
 
     /// A user's weight, which lasts.
-    fn set_weight(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
+    fn set_weight(&mut self, token: Key, hre: HreId, body: &[u8]) -> Option<()> {
         match (word(body, 0), word(body, 4).and_then(|weight| u16::try_from(weight).ok())) {
             (Some(user), Some(weight @ 0..=WEIGHT_MAX)) => {
                 let weight = (weight > 0).then_some(weight);
@@ -272,7 +243,7 @@ impl Device {
     fn set_process_weight(&mut self, body: &[u8]) -> Answer {
         match (word(body, 4).and_then(|weight| u16::try_from(weight).ok()), word(body, 8)) {
             (Some(weight @ 1..=WEIGHT_MAX), Some(process)) if body.len() == 12 => {
-                let machine = &mut *self.machine.borrow_mut();
+                let machine = &mut *self.machine;
                 match machine.protection.account(process) {
                     Some(account) => {
                         machine.bridge.accounts.set_process_weight(account, weight);
@@ -303,7 +274,7 @@ impl Device {
         let numbers = body.chunks_exact(4).filter_map(|bytes| word(bytes, 0));
         let regions = numbers.map(base).collect::<Result<Vec<(u64, u64)>, _>>()?;
         let bases = (!regions.is_empty()).then(|| regions.iter().map(|(base, _)| *base).collect::<Vec<u64>>());
-        let agents = &mut self.machine.borrow_mut().protection.misses.agents;
+        let agents = &mut self.machine.protection.misses.agents;
         let mut others = agents.iter().filter(|agent| agent.hre != hre);
         if others.clone().any(|agent| agent.overlaps(bases.as_deref())) {
             return refuse(ControlStatus::Busy, "another endpoint is the agent's: end it first");
@@ -316,7 +287,7 @@ impl Device {
         Ok(0)
     }
 
-    fn change_intercalls(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
+    fn change_intercalls(&mut self, token: Key, hre: HreId, body: &[u8]) -> Option<()> {
         match serde_json::from_slice::<IntercallChange>(body) {
             Ok(change) => {
                 self.transact(Asker::Request { token, hre }, Change::Intercalls(change), Work::Change);
@@ -330,10 +301,10 @@ impl Device {
     }
 
     /// Which hosts a namespace is attached to, which lasts.
-    fn attach(&mut self, token: u32, hre: HreId, body: &[u8]) -> Option<()> {
+    fn attach(&mut self, token: Key, hre: HreId, body: &[u8]) -> Option<()> {
         match serde_json::from_slice::<AttachRequest>(body) {
-            Ok(AttachRequest { nsid, hosts }) => {
-                self.transact(Asker::Request { token, hre }, Change::Attach { nsid, hosts }, Work::Change);
+            Ok(request) => {
+                self.transact(Asker::Request { token, hre }, Change::Attach(request), Work::Change);
             }
             Err(error) => {
                 let text = format!("the request for attachments cannot be read: {error}");
@@ -345,7 +316,7 @@ impl Device {
 
     /// A namespace has gone: nobody has rights in its range any more.
     pub(super) fn revoke_region(&mut self, base: u64, bank_bytes: u64) {
-        let mut machine = self.machine.borrow_mut();
+        let machine = &mut *self.machine;
         for agent in &mut machine.protection.misses.agents {
             agent.bases.iter_mut().for_each(|bases| bases.retain(|other| *other != base));
         }
@@ -353,7 +324,7 @@ impl Device {
         let extent = Extent { start: base, end: base + bank_bytes, rights: Rights::READ_WRITE };
         for spu in 0..machine.config.spus {
             for process in &processes {
-                machine.protection.revoke(*process, spu, extent);
+                machine.revoke(*process, spu, extent);
                 machine.fail_parked(*process, Some((spu, extent)));
             }
         }
@@ -361,9 +332,9 @@ impl Device {
 
     /// Checks that a user may install an app of this name; the name under which it goes.
     pub(super) fn app_name_for(&self, owner: Option<u32>, name: &str) -> Result<String, (ControlStatus, String)> {
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         let Some(user) = owner else {
-            if crate::protection::is_user_app_name(name) {
+            if crate::spu::protection::is_user_app_name(name) {
                 let text = format!("app names like {name} are those of users' apps: choose another");
                 return Err((ControlStatus::ModuleRefused, text));
             }

@@ -1,28 +1,28 @@
-//! Requests to the control service, one function each (see [`crate::control`]).
+//! Requests to the control service, one function each (see [`crate::service::control`]).
 
 use super::change::Change;
-use super::protection::{is_for_users, is_seen};
+use super::core::Core;
+use super::protection::is_for_users;
 use super::transaction::{Asker, Work};
 use super::{Answer, ERROR_TEXTS_MAX, refuse, serving_app};
-use crate::control::{self, AppInfo, ControlStatus, NamespaceRequest};
-use crate::device::Device;
 use crate::hre::HreId;
-use crate::protection::user_app_name;
+use crate::interconnect::Key;
 use crate::request::RpcOutcome;
-use crate::spu::os::{Machine, Origin};
+use crate::service::control::{self, AppInfo, ControlStatus, NamespaceRequest};
+use crate::spu::protection::{is_seen, user_app_name};
 
 /// Requests to the control service.
-impl Device {
+impl Core {
     /// Carries out a control request, as far as it can be now.
-    pub(crate) fn handle_control(&mut self, token: u32) {
+    pub(crate) fn handle_control(&mut self, token: Key) {
         self.begin_control(token);
         self.proceed_ready();
     }
 
-    fn begin_control(&mut self, token: u32) {
+    fn begin_control(&mut self, token: Key) {
         let (hre, handler, arguments, payload) = {
-            let machine = self.machine.borrow();
-            let Some(activity) = machine.activities.get(token) else { return };
+            let machine = &*self.machine;
+            let Some(activity) = machine.activity_at(token) else { return };
             let arguments = activity.arguments.as_slice().to_vec();
             let mut body = vec![0; machine.body_bytes(activity) as usize];
             if machine.copy_body(token, 0, &mut body).is_none() {
@@ -31,12 +31,12 @@ impl Device {
             let payload = body.split_off(arguments.len().min(body.len()));
             (activity.originating, activity.handler, arguments, payload)
         };
-        if let Some(activity) = self.machine.borrow_mut().activities.get_mut(token) {
+        if let Some(activity) = self.machine.activity_at_mut(token) {
             activity.started = true;
         }
-        let user = self.machine.borrow().protection.user(hre);
+        let user = self.machine.protection.user(hre);
         if user.is_some() && !is_for_users(handler) {
-            return self.machine.borrow_mut().end_activity(token, RpcOutcome::NotPermitted, 0);
+            return self.machine.end_activity(token, RpcOutcome::NotPermitted, 0);
         }
         let answer = match handler {
             control::INSTALL => return self.install(token, hre, payload),
@@ -57,7 +57,7 @@ impl Device {
                 }
                 self.reply(token, &arguments, &serde_json::to_vec(&value).unwrap_or_default())
             }
-            control::STRIPES => Ok(u32::from(self.spus()) | self.stripe_bytes().trailing_zeros() << 16),
+            control::STRIPES => Ok(u32::from(self.spus()) | crate::STRIPE_BYTES.trailing_zeros() << 16),
             control::LOG => self.log(token, user, &arguments),
             control::ERROR_TEXT => {
                 let text = self.service.errors.get(&hre).cloned().unwrap_or_default();
@@ -65,7 +65,7 @@ impl Device {
             }
             control::FIND_APP => {
                 let name = body_of(arguments, payload);
-                match self.machine.borrow().find_app_for(user, &name) {
+                match self.machine.find_app_for(user, &name) {
                     Some(number) => Ok(u32::from(number)),
                     None => refuse(ControlStatus::NotFound, format!("no app {} is installed", name.escape_ascii())),
                 }
@@ -79,7 +79,7 @@ impl Device {
                 match (word(0), word(4), word(8), word(12)) {
                     (Some(low), Some(high), Some(status), Some(result)) => {
                         let id = u64::from(low) | u64::from(high) << 32;
-                        match self.answer_upcall(hre, id, status, result) {
+                        match self.machine.answer_upcall(hre, id, status, result) {
                             true => Ok(0),
                             false => refuse(ControlStatus::NotFound, format!("no upcall {id} waits for this endpoint")),
                         }
@@ -90,7 +90,7 @@ impl Device {
             _ => {
                 let body = body_of(arguments, payload);
                 if self.protection_request(token, hre, handler, &body).is_none() {
-                    self.machine.borrow_mut().end_activity(token, RpcOutcome::NoHandler, 0);
+                    self.machine.end_activity(token, RpcOutcome::NoHandler, 0);
                 }
                 return;
             }
@@ -98,7 +98,7 @@ impl Device {
         self.answer(token, hre, answer);
     }
 
-    pub(super) fn answer(&mut self, token: u32, hre: HreId, answer: Answer) {
+    pub(super) fn answer(&mut self, token: Key, hre: HreId, answer: Answer) {
         let (status, result) = match answer {
             Ok(result) => (ControlStatus::Success, result),
             Err((status, text)) => {
@@ -109,36 +109,23 @@ impl Device {
                 (status, 0)
             }
         };
-        self.machine.borrow_mut().end_activity(token, RpcOutcome::Answered { status: status as u32 }, result);
+        self.machine.end_activity(token, RpcOutcome::Answered { status: status as u32 }, result);
     }
 
     /// Writes a reply from the offset in the arguments on; the result is its whole length.
-    pub(super) fn reply(&mut self, token: u32, arguments: &[u8], whole: &[u8]) -> Answer {
+    pub(super) fn reply(&mut self, token: Key, arguments: &[u8], whole: &[u8]) -> Answer {
         let offset = arguments.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
         let rest = whole.get(offset..).unwrap_or_default();
-        let machine = &mut *self.machine.borrow_mut();
-        if let Some(activity) = machine.activities.get_mut(token) {
-            let room = match &activity.origin {
-                Origin::Host { transfer } => {
-                    machine.bridge.transfers.get(*transfer).map_or(0, |t| t.reply_bytes as usize)
-                }
-                Origin::Spu(origin) => origin.reply.len(),
-                Origin::Event { .. } => 0,
-            };
-            let count = rest.len().min(room);
-            if let Some(mut into) = Machine::reply_range(&mut machine.bridge, activity, 0, count) {
-                into.copy_from(&rest[..count]);
-            }
-        }
+        self.machine.write_reply(token, rest);
         Ok(whole.len() as u32)
     }
 
-    fn log(&mut self, token: u32, user: Option<u32>, arguments: &[u8]) -> Answer {
+    fn log(&mut self, token: Key, user: Option<u32>, arguments: &[u8]) -> Answer {
         let name = arguments.get(4..).unwrap_or_default();
         // Transports with arguments of a fixed length (opcode 82h) pad them with zeroes, which no name has.
         let name = &name[..name.iter().position(|byte| *byte == 0).unwrap_or(name.len())];
         let text = {
-            let machine = self.machine.borrow();
+            let machine = &*self.machine;
             let app = machine.find_app_for(user, name).and_then(|number| machine.apps[number as usize].as_ref());
             // What an app prints is for its owner.
             let app = app.filter(|app| user.is_none() || app.owner == user);
@@ -158,16 +145,15 @@ impl Device {
     }
 
     fn list_apps(&self, user: Option<u32>) -> Vec<AppInfo> {
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
             let app = app.as_ref().filter(|app| is_seen(app, user))?;
-            let first = self.instances.get(number).and_then(|spus| spus.first()).and_then(Option::as_ref);
             Some(AppInfo {
                 number: number as u16,
                 name: app.name.clone(),
                 version: app.version.clone(),
                 module_bytes: app.module_bytes,
-                memory_bytes: first.map_or(0, |instance| instance.memory_bytes()),
+                memory_bytes: machine.memory_bytes(number).next().unwrap_or(0),
                 handlers: app.handlers.clone(),
                 state: match &app.ended {
                     None => "running".to_owned(),
@@ -179,12 +165,12 @@ impl Device {
         apps.collect()
     }
 
-    fn remove(&mut self, token: u32, hre: HreId, name: &[u8]) {
-        let user = self.machine.borrow().protection.user(hre);
+    fn remove(&mut self, token: Key, hre: HreId, name: &[u8]) {
+        let user = self.machine.protection.user(hre);
         let name = String::from_utf8_lossy(name).into_owned();
         // A user's own, never another's or the kernel's.
         let name = user.map_or(name.clone(), |user| user_app_name(user, &name));
-        let number = self.machine.borrow().find_app(name.as_bytes());
+        let number = self.machine.find_app(name.as_bytes());
         let Some(number) = number else {
             return self.answer(token, hre, refuse(ControlStatus::NotFound, format!("no app {name} is installed")));
         };
@@ -196,7 +182,7 @@ impl Device {
         self.begin_removal(Asker::Request { token, hre }, number, name);
     }
 
-    fn create_namespace(&mut self, token: u32, hre: HreId, body: &[u8]) {
+    fn create_namespace(&mut self, token: Key, hre: HreId, body: &[u8]) {
         match serde_json::from_slice::<NamespaceRequest>(body) {
             Ok(request) => {
                 self.transact(Asker::Request { token, hre }, Change::MakeNamespace(request), Work::Change);
@@ -208,7 +194,7 @@ impl Device {
         }
     }
 
-    fn delete_namespace(&mut self, token: u32, hre: HreId, body: &[u8]) {
+    fn delete_namespace(&mut self, token: Key, hre: HreId, body: &[u8]) {
         let nsid = body.try_into().map(u32::from_le_bytes).unwrap_or(0);
         let found = self.namespaces().iter().find(|namespace| namespace.nsid == nsid).map(|namespace| namespace.csi);
         match found {

@@ -2,19 +2,21 @@
 //!
 //! What always holds:
 //! - A transaction is in the table from its beginning to its answer, and is answered once.
-//! - Its steps follow from what ended: a save ([`Device::committed`]), an operation of the store ([`Device::step_ended`]), answers
-//!   of an app or a deadline ([`Device::poll_transactions`]).
+//! - Its steps follow from what ended: a save ([`Core::committed`]), an operation of the store ([`Core::step_ended`]), answers
+//!   of an app or a deadline ([`Core::poll_transactions`]).
 //! - An app is in one transaction at a time.
 
 use super::change::{Change, Made, Refusal};
+use super::core::Core;
 use super::erase::Erasure;
 use super::install::Install;
-use super::{DRAIN_NS_MAX, Device, Shutdown};
-use crate::control::ControlStatus;
+use super::{DRAIN_NS_MAX, Shutdown};
 use crate::hre::HreId;
+use crate::interconnect::Key;
 use crate::media::store::StoreError;
 use crate::namespace::CommandSet;
 use crate::request::{AppNumber, RpcOutcome};
+use crate::service::control::ControlStatus;
 use crate::spu::abi;
 use crate::spu::os::{Activity, Admission, RegionCall};
 
@@ -27,9 +29,9 @@ pub const REGION_CALLS_PER_APP_MAX: u32 = 128;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asker {
     /// A control request.
-    Request { token: u32, hre: HreId },
+    Request { token: Key, hre: HreId },
     /// An import of an app: the group of its wait.
-    Import { group: u32, app: AppNumber },
+    Import { group: Key, app: AppNumber },
     /// Nobody: the service itself began it.
     Service,
 }
@@ -89,6 +91,8 @@ pub(super) struct Transaction {
     pub deadline_ns: u64,
     /// The event whose answers it waits for; `None`: all have come.
     pub watch: Option<u32>,
+    /// A status other than 0 that it was answered with.
+    pub refusal: Option<u32>,
 }
 
 impl Transaction {
@@ -124,7 +128,7 @@ impl Transaction {
     }
 }
 
-impl Device {
+impl Core {
     /// Begins a transaction; `None` where it was refused, which its asker has been told.
     pub(super) fn transact(&mut self, asker: Asker, change: Change, work: Work) -> Option<u32> {
         let shutdown = self.service.shutdown;
@@ -149,7 +153,7 @@ impl Device {
         }
         let key = self.service.key();
         let begins = matches!(work, Work::Change | Work::LastSave | Work::GivingUp | Work::Deletion { .. });
-        let transaction = Transaction { asker, change, work, deadline_ns: 0, watch: None };
+        let transaction = Transaction { asker, change, work, deadline_ns: 0, watch: None, refusal: None };
         self.service.transactions.insert(key, transaction);
         if begins {
             self.commit(key);
@@ -180,7 +184,7 @@ impl Device {
             }
             Asker::Import { group, .. } => {
                 let result = result.map_or_else(|refusal| i64::from(refusal.error), |result| result as i64);
-                self.machine.borrow_mut().end_one(group, result, None);
+                self.machine.end_one(group, result, None);
             }
             Asker::Service => {
                 if let Err(refusal) = result {
@@ -192,9 +196,9 @@ impl Device {
 
     /// Has a transaction wait for answers to `watch`, and looked at in any case.
     pub(super) fn wait_for_app(&mut self, key: u32, watch: Option<u32>, within_ns: u64) {
-        let deadline_ns = self.machine.borrow().now_ns + within_ns;
+        let deadline_ns = self.machine.now_ns + within_ns;
         if let Some(transaction) = self.service.transactions.get_mut(&key) {
-            (transaction.deadline_ns, transaction.watch) = (deadline_ns, watch);
+            (transaction.deadline_ns, transaction.watch, transaction.refusal) = (deadline_ns, watch, None);
             self.service.polled.insert(key);
         }
     }
@@ -203,7 +207,7 @@ impl Device {
     pub(super) fn tell_app(&mut self, key: u32, number: AppNumber, words: &[u32], within_ns: u64) {
         let watch = self.service.key();
         self.wait_for_app(key, Some(watch), within_ns);
-        self.send_event(number, words, Some(watch));
+        self.machine.send_event(number, words, Some(watch));
     }
 
     /// A transaction's change is durable and published, or it was refused or could not be saved.
@@ -251,11 +255,11 @@ impl Device {
     fn change_made(&mut self, change: &Change, made: &Result<Made, Refusal>) {
         match (change, made) {
             (Change::Weight { user, weight }, _) => {
-                self.machine.borrow_mut().bridge.accounts.set_weight(*user, *weight);
+                self.machine.bridge.accounts.set_weight(*user, *weight);
             }
             (Change::MakeNamespace(request), Ok(Made::Namespace(nsid))) => {
                 if let Some(number) = self.app_number(super::serving_app(request.csi)) {
-                    self.send_event(number, &[abi::EVENT_NAMESPACE_CREATED, *nsid], None);
+                    self.machine.send_event(number, &[abi::EVENT_NAMESPACE_CREATED, *nsid], None);
                 }
             }
             _ => {}
@@ -291,7 +295,8 @@ impl Device {
         match &transaction.work {
             Work::Install(install) => {
                 let (state, number) = (install.state, install.number);
-                self.poll_install(key, state, number, (is_told, is_late))
+                let refusal = transaction.refusal;
+                self.poll_install(key, state, number, (is_told, is_late, refusal))
             }
             Work::Removal(removal) if removal.state == Removing::Draining => {
                 let number = removal.number;
@@ -321,18 +326,18 @@ impl Device {
 
     /// True while an app has begun something that has not ended: requests, and messages on behalf of such.
     pub(super) fn is_at_work(&self, number: AppNumber) -> bool {
-        let machine = self.machine.borrow();
+        let machine = &*self.machine;
         if machine.apps[number as usize].as_ref().is_none_or(|app| app.ended.is_some()) {
             return false;
         }
-        let mut tokens = machine.activities.keys().into_iter();
+        let mut tokens = machine.activity_keys().into_iter();
         let is_begun = |activity: &Activity| activity.app == number && machine.is_begun(activity);
-        tokens.any(|token| machine.activities.get(token).is_some_and(is_begun))
+        tokens.any(|token| machine.activity_at(token).is_some_and(is_begun))
     }
 
     /// An app takes no new requests of hosts from now on; they wait.
     pub(super) fn begin_drain(&mut self, key: u32, number: AppNumber) {
-        self.machine.borrow_mut().hold_requests(number, Admission::Begun);
+        self.machine.hold_requests(number, Admission::Begun);
         self.wait_for_app(key, None, DRAIN_NS_MAX);
     }
 
@@ -348,14 +353,14 @@ impl Device {
         match result {
             Ok(made) => {
                 {
-                    let machine = &mut *self.machine.borrow_mut();
+                    let machine = &mut *self.machine;
                     machine.hold_requests(number, Admission::Open);
                     machine.end_app(number, "removed", RpcOutcome::AppEnded);
                     machine.end_held(number, RpcOutcome::AppEnded);
                     machine.apps[number as usize] = None;
                 }
                 tracing::info!("app {name} is removed");
-                self.instances[number as usize].clear();
+                self.machine.drop_instances(number);
                 self.programs[number as usize] = None;
                 if let Made::GivenUp(ranges) = made {
                     for range in ranges {
@@ -369,7 +374,7 @@ impl Device {
                 self.finish(key, Ok(0));
             }
             Err(refusal) => {
-                self.release_requests(number);
+                self.machine.release_requests(number);
                 self.finish(key, Err(refusal));
             }
         }
@@ -393,7 +398,7 @@ impl Device {
             _ => return,
         };
         let running = {
-            let machine = self.machine.borrow();
+            let machine = &*self.machine;
             let number = machine.find_app(super::serving_app(csi).as_bytes());
             number.filter(|number| machine.apps[*number as usize].as_ref().is_some_and(|app| app.ended.is_none()))
         };
@@ -415,7 +420,7 @@ impl Device {
     /// Retires all apps, since the device ends.
     pub(super) fn retire_all(&mut self) {
         let running: Vec<AppNumber> = {
-            let machine = self.machine.borrow();
+            let machine = &*self.machine;
             let apps = machine.apps.iter().enumerate();
             apps.filter(|(_, app)| app.as_ref().is_some_and(|app| app.ended.is_none())).map(|(n, _)| n as u16).collect()
         };
@@ -454,7 +459,7 @@ impl Device {
 
     /// Has an app leave its persistent state clean; only what it asks itself reaches it meanwhile.
     pub(super) fn send_shutdown(&mut self, key: u32, number: AppNumber) {
-        self.machine.borrow_mut().hold_requests(number, Admission::Own);
+        self.machine.hold_requests(number, Admission::Own);
         self.tell_app(key, number, &[abi::EVENT_SHUTDOWN], DRAIN_NS_MAX);
     }
 
@@ -463,11 +468,11 @@ impl Device {
         let RegionCall { group, app, id, bank_bytes } = call;
         let asker = Asker::Import { group, app };
         let (name, share) = {
-            let machine = self.machine.borrow();
+            let machine = &*self.machine;
             let state = machine.apps.get(app as usize).and_then(Option::as_ref);
             let most = machine.config.user_region_bytes_max;
             let share = state.and_then(|state| state.owner);
-            let share = share.map(|owner| (crate::protection::user_app_name(owner, ""), most));
+            let share = share.map(|owner| (crate::spu::protection::user_app_name(owner, ""), most));
             // An app that is gone has no name that the metadata know.
             (state.map(|state| state.name.clone()).unwrap_or_default(), share)
         };

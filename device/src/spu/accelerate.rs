@@ -4,12 +4,12 @@
 //! once, unless the run has to make way for others or a model of time says when.
 
 use super::abi::{self, DONE, PENDING};
+use super::continuation::Pending;
 use super::dma::Moved;
 use super::meter::{Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, error_of};
 use super::permission::Rights;
-use crate::clock::{DmaKind, Transfer};
-use crate::media::controller::Pending;
+use crate::interconnect::{DmaKind, Key, Transfer};
 use crate::media::store::Progress;
 
 impl Machine {
@@ -56,13 +56,13 @@ impl Machine {
         self.work.compared_bytes += u64::from(bytes);
         let mut nv = vec![0; bytes as usize];
         let bank = caller.spu as usize;
-        self.spus[bank].nv_read_bytes += u64::from(bytes);
+        self.spus[bank].counters.nv_read_bytes += u64::from(bytes);
         Ok(match self.media.store.read(bank, address, &mut nv) {
             Ok(Progress::Done) if self.timing.is_some() => {
-                let result = self.compare_with_body(token, body_offset, &nv);
+                let result = self.compare_with_body(caller.at(token), body_offset, &nv);
                 self.after_reading(caller, token, (address, bytes), wait, result)
             }
-            Ok(Progress::Done) => match self.compare_with_body(token, body_offset, &nv) {
+            Ok(Progress::Done) => match self.compare_with_body(caller.at(token), body_offset, &nv) {
                 result @ (0 | 1) if self.makes_way(caller) => {
                     self.yields(caller, token, (wait, result), self.is_users_app(caller.app))
                 }
@@ -80,7 +80,7 @@ impl Machine {
     }
 
     /// 0 equal, 1 different, or an error.
-    pub fn compare_with_body(&self, token: u32, body_offset: u64, nv: &[u8]) -> i64 {
+    pub fn compare_with_body(&self, token: Key, body_offset: u64, nv: &[u8]) -> i64 {
         let mut body = vec![0; nv.len()];
         match self.copy_body(token, body_offset, &mut body) {
             None => i64::from(abi::ERROR_RANGE),
@@ -88,25 +88,18 @@ impl Machine {
         }
     }
 
-    fn begin_single(
-        &mut self,
-        group: u32,
-        bank: usize,
-        address: u64,
-        bytes: usize,
-        pending: Pending<crate::device::Continuation>,
-    ) -> i32 {
+    fn begin_single(&mut self, group: Key, bank: usize, address: u64, bytes: usize, pending: Pending) -> i32 {
         let account = self.account_of(Some(group));
-        let Some(caller) = self.groups.get(group).map(|group| group.caller) else { return abi::ERROR_ARGUMENT };
+        let Some(caller) = self.group_at(group).map(|group| group.caller) else { return abi::ERROR_ARGUMENT };
         if !self.place_for_single(caller, account) {
             return self.settle_group(group, abi::ERROR_REFUSED);
         }
-        if let Some(group) = self.groups.get_mut(group) {
+        if let Some(group) = self.group_at_mut(group) {
             group.remaining += 1;
         }
         match self.begin_read(bank, address, bytes, pending, group) {
             Moved::Error(error) => {
-                if let Some(group) = self.groups.get_mut(group) {
+                if let Some(group) = self.group_at_mut(group) {
                     group.remaining -= 1;
                 }
                 self.settle_group(group, error)
@@ -148,13 +141,13 @@ impl Machine {
                 Ok(self.summed(caller, token, wait, sum))
             }
             abi::PORT_NETWORK => {
-                let Some(activity) = self.activities.get(token) else { return Ok(abi::ERROR_ARGUMENT) };
+                let Some(activity) = self.activity_at(caller.at(token)) else { return Ok(abi::ERROR_ARGUMENT) };
                 if let Some(range) = Self::payload_range(&self.bridge, activity, address, bytes as usize) {
                     let sum = crc32c::crc32c_append(seed, range);
                     return Ok(self.summed(caller, token, wait, sum));
                 }
                 let mut body = vec![0; bytes as usize];
-                if self.copy_body(token, address, &mut body).is_none() {
+                if self.copy_body(caller.at(token), address, &mut body).is_none() {
                     return Ok(abi::ERROR_RANGE);
                 }
                 let sum = crc32c::crc32c_append(seed, &body);
@@ -165,7 +158,7 @@ impl Machine {
                     return Ok(abi::ERROR_PERMISSION);
                 }
                 let bank = caller.spu as usize;
-                self.spus[bank].nv_read_bytes += u64::from(bytes);
+                self.spus[bank].counters.nv_read_bytes += u64::from(bytes);
                 let mut nv = vec![0; bytes as usize];
                 match self.media.store.read(bank, address, &mut nv) {
                     Ok(Progress::Done) if self.timing.is_some() => {

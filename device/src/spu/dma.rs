@@ -5,12 +5,12 @@
 //! and NV memory is copied once, never through the app's memory.
 
 use super::abi::{self, DONE};
+use super::continuation::Pending;
 use super::meter::{Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer, error_of};
 use super::permission::Rights;
-use crate::clock::{DmaKind, Transfer};
-use crate::event::Event;
-use crate::media::controller::Pending;
+use crate::interconnect::event::Event;
+use crate::interconnect::{DmaKind, Key, Transfer};
 use crate::media::store::Progress;
 use crate::shared::ReplySpan;
 
@@ -91,7 +91,7 @@ impl Machine {
             match self.segment(caller, memory, &dma, from, to, &mut group)? {
                 Moved::Done => {}
                 Moved::Pending => {
-                    if let Some(group) = group.and_then(|key| self.groups.get_mut(key)) {
+                    if let Some(group) = group.and_then(|key| self.group_at_mut(key)) {
                         group.remaining += 1;
                     }
                 }
@@ -113,12 +113,12 @@ impl Machine {
             from = from.wrapping_add_signed(dma.source.stride);
             to = to.wrapping_add_signed(dma.destination.stride);
         }
-        self.spus[caller.spu as usize].dmas += 1;
+        self.spus[caller.spu as usize].counters.dmas += 1;
         if let Some(key) = group {
-            self.spus[caller.spu as usize].store_waits += 1;
-            if let Some(group) = self.groups.get_mut(key)
-                && self.timing.is_some()
+            self.spus[caller.spu as usize].counters.store_waits += 1;
+            if self.timing.is_some()
                 && error == 0
+                && let Some(group) = self.group_at_mut(key)
             {
                 // The model's end is one more operation of the group.
                 group.remaining += 1;
@@ -158,7 +158,7 @@ impl Machine {
         match self.read_at_once(caller, memory, dma, from, dma.destination.address)? {
             Ok(Progress::Done) => {
                 self.run_dma_bytes += bytes;
-                let spu = &mut self.spus[caller.spu as usize];
+                let spu = &mut self.spus[caller.spu as usize].counters;
                 spu.dmas += 1;
                 spu.nv_read_bytes += bytes;
                 Ok(DONE)
@@ -181,7 +181,9 @@ impl Machine {
         let (bank, bytes) = (caller.spu as usize, dma.segment_bytes as usize);
         let read = match dma.destination.port {
             abi::PORT_NETWORK => {
-                let Some(activity) = self.activities.get_mut(dma.token) else { return Ok(Err(abi::ERROR_ARGUMENT)) };
+                let Some(activity) = self.spus[caller.spu as usize].activities.get_mut(dma.token) else {
+                    return Ok(Err(abi::ERROR_ARGUMENT));
+                };
                 match Self::reply_range(&mut self.bridge, activity, to, bytes) {
                     Some(ReplySpan::Private(into)) => self.media.store.read(bank, from, into),
                     Some(ReplySpan::Shared(mut into)) => self.media.store.read_shared(bank, from, &mut into),
@@ -222,8 +224,10 @@ impl Machine {
             id: dma.token,
         };
         let from_nv_to_network = kind == DmaKind::NvRead && dma.destination.port == abi::PORT_NETWORK;
-        let activity =
-            self.activities.get_mut(dma.token).filter(|activity| matches!(activity.origin, Origin::Host { .. }));
+        let activity = self.spus[caller.spu as usize]
+            .activities
+            .get_mut(dma.token)
+            .filter(|activity| matches!(activity.origin, Origin::Host { .. }));
         let streamed = match activity {
             Some(activity) if from_nv_to_network => {
                 let bytes = u64::from(dma.segment_bytes) * u64::from(dma.segments);
@@ -243,7 +247,7 @@ impl Machine {
         dma: &Dma,
         from: u64,
         to: u64,
-        group: &mut Option<u32>,
+        group: &mut Option<Key>,
     ) -> Result<Moved, WildPointer> {
         let bytes = dma.segment_bytes as usize;
         match (dma.source.port, dma.destination.port) {
@@ -251,11 +255,13 @@ impl Machine {
             (_, abi::PORT_NV) => self.segment_to_nv(caller, memory, dma, from, to, group),
             (abi::PORT_NETWORK, abi::PORT_LOCAL) => {
                 let into = memory.slice_mut(to, bytes)?;
-                Ok(self.copy_body(dma.token, from, into).map_or(Moved::Error(abi::ERROR_RANGE), |()| Moved::Done))
+                Ok(self
+                    .copy_body(caller.at(dma.token), from, into)
+                    .map_or(Moved::Error(abi::ERROR_RANGE), |()| Moved::Done))
             }
             (abi::PORT_LOCAL, abi::PORT_NETWORK) => {
                 let bytes_from = memory.slice(from, bytes)?;
-                let Some(activity) = self.activities.get_mut(dma.token) else {
+                let Some(activity) = self.spus[caller.spu as usize].activities.get_mut(dma.token) else {
                     return Ok(Moved::Error(abi::ERROR_ARGUMENT));
                 };
                 match Self::reply_range(&mut self.bridge, activity, to, bytes) {
@@ -269,7 +275,7 @@ impl Machine {
                 Ok(Moved::Done)
             }
             (abi::PORT_ZERO, abi::PORT_NETWORK) => {
-                let Some(activity) = self.activities.get_mut(dma.token) else {
+                let Some(activity) = self.spus[caller.spu as usize].activities.get_mut(dma.token) else {
                     return Ok(Moved::Error(abi::ERROR_ARGUMENT));
                 };
                 match Self::reply_range(&mut self.bridge, activity, to, bytes) {
@@ -295,16 +301,18 @@ impl Machine {
         dma: &Dma,
         from: u64,
         to: u64,
-        group: &mut Option<u32>,
+        group: &mut Option<Key>,
     ) -> Result<Moved, WildPointer> {
         let bytes = dma.segment_bytes as usize;
         let bank = caller.spu as usize;
-        let Some(activity) = self.activities.get(dma.token) else { return Ok(Moved::Error(abi::ERROR_ARGUMENT)) };
+        let Some(activity) = self.spus[caller.spu as usize].activities.get(dma.token) else {
+            return Ok(Moved::Error(abi::ERROR_ARGUMENT));
+        };
         let originating = activity.originating;
         if !self.permitted(caller, originating, from, bytes as u64, Rights::READ) {
             return Ok(Moved::Error(abi::ERROR_PERMISSION));
         }
-        self.spus[bank].nv_read_bytes += bytes as u64;
+        self.spus[bank].counters.nv_read_bytes += bytes as u64;
         match dma.destination.port {
             port @ (abi::PORT_NETWORK | abi::PORT_LOCAL) => {
                 match self.read_at_once(caller, memory, dma, from, to)? {
@@ -317,7 +325,7 @@ impl Machine {
                     return Ok(Moved::Error(abi::ERROR_REFUSED));
                 };
                 if !self.place_for_operation(Some(group)) {
-                    self.spus[bank].nv_read_bytes -= bytes as u64;
+                    self.spus[bank].counters.nv_read_bytes -= bytes as u64;
                     return Ok(Moved::Full);
                 }
                 let pending = match port {
@@ -350,8 +358,8 @@ impl Machine {
                     Err(error) => Moved::Error(error_of(error)),
                 };
                 match moved {
-                    Moved::Full => self.spus[bank].nv_read_bytes -= bytes as u64,
-                    _ => self.spus[bank].nv_write_bytes += bytes as u64,
+                    Moved::Full => self.spus[bank].counters.nv_read_bytes -= bytes as u64,
+                    _ => self.spus[bank].counters.nv_write_bytes += bytes as u64,
                 }
                 Ok(moved)
             }
@@ -360,20 +368,13 @@ impl Machine {
     }
 
     /// Begins a read that has a place among the store's operations.
-    pub fn begin_read(
-        &mut self,
-        bank: usize,
-        address: u64,
-        bytes: usize,
-        pending: Pending<crate::device::Continuation>,
-        group: u32,
-    ) -> Moved {
+    pub fn begin_read(&mut self, bank: usize, address: u64, bytes: usize, pending: Pending, group: Key) -> Moved {
         let begun = self.media.begin_read(bank, address, bytes, pending);
         self.begun(begun, group)
     }
 
     /// An operation of a group was begun, or its place is free again.
-    fn begun(&mut self, begun: Result<(), crate::StoreError>, group: u32) -> Moved {
+    fn begun(&mut self, begun: Result<(), crate::StoreError>, group: Key) -> Moved {
         match begun {
             Ok(()) => Moved::Pending,
             Err(error) => {
@@ -385,14 +386,14 @@ impl Machine {
     }
 
     /// Writes local bytes, now or in the store's time.
-    fn write_nv(&mut self, caller: Caller, dma: &Dma, to: u64, from: &[u8], group: &mut Option<u32>) -> Moved {
+    fn write_nv(&mut self, caller: Caller, dma: &Dma, to: u64, from: &[u8], group: &mut Option<Key>) -> Moved {
         match self.media.store.write(caller.spu as usize, to, from) {
             Ok(Progress::WouldBlock) => self.begin_write(caller, dma, to, from.to_vec(), group),
             done => done.into(),
         }
     }
 
-    fn begin_write(&mut self, caller: Caller, dma: &Dma, to: u64, from: Vec<u8>, group: &mut Option<u32>) -> Moved {
+    fn begin_write(&mut self, caller: Caller, dma: &Dma, to: u64, from: Vec<u8>, group: &mut Option<Key>) -> Moved {
         let Some(group) = self.group_for(caller, dma, group) else { return Moved::Error(abi::ERROR_REFUSED) };
         if !self.place_for_operation(Some(group)) {
             return Moved::Full;
@@ -409,11 +410,11 @@ impl Machine {
         dma: &Dma,
         from: u64,
         to: u64,
-        group: &mut Option<u32>,
+        group: &mut Option<Key>,
     ) -> Result<Moved, WildPointer> {
         let moved = self.move_to_nv(caller, memory, dma, (from, to), group)?;
         if !matches!(moved, Moved::Full | Moved::Error(abi::ERROR_PERMISSION)) {
-            self.spus[caller.spu as usize].nv_write_bytes += u64::from(dma.segment_bytes);
+            self.spus[caller.spu as usize].counters.nv_write_bytes += u64::from(dma.segment_bytes);
         }
         Ok(moved)
     }
@@ -425,18 +426,20 @@ impl Machine {
         memory: &mut M,
         dma: &Dma,
         (from, to): (u64, u64),
-        group: &mut Option<u32>,
+        group: &mut Option<Key>,
     ) -> Result<Moved, WildPointer> {
         let bytes = dma.segment_bytes as usize;
         let bank = caller.spu as usize;
-        let Some(activity) = self.activities.get(dma.token) else { return Ok(Moved::Error(abi::ERROR_ARGUMENT)) };
+        let Some(activity) = self.spus[caller.spu as usize].activities.get(dma.token) else {
+            return Ok(Moved::Error(abi::ERROR_ARGUMENT));
+        };
         let originating = activity.originating;
         if !self.permitted(caller, originating, to, bytes as u64, Rights::WRITE) {
             return Ok(Moved::Error(abi::ERROR_PERMISSION));
         }
         match dma.source.port {
             abi::PORT_NETWORK => {
-                let Some(activity) = self.activities.get(dma.token) else {
+                let Some(activity) = self.spus[caller.spu as usize].activities.get(dma.token) else {
                     return Ok(Moved::Error(abi::ERROR_ARGUMENT));
                 };
                 if let Some(payload) = Self::payload_range(&self.bridge, activity, from, bytes) {
@@ -450,7 +453,7 @@ impl Machine {
                 }
                 // A range that begins in the inline arguments.
                 let mut copy = vec![0; bytes];
-                if self.copy_body(dma.token, from, &mut copy).is_none() {
+                if self.copy_body(caller.at(dma.token), from, &mut copy).is_none() {
                     return Ok(Moved::Error(abi::ERROR_RANGE));
                 }
                 Ok(self.write_nv(caller, dma, to, &copy, group))

@@ -5,9 +5,9 @@
 
 use super::abi::{self, PENDING};
 use super::dma::Dma;
-use super::os::{Caller, Machine, planted};
-use crate::clock::Transfer;
-use crate::event::{Completion, Event, Wait};
+use super::os::{Caller, Machine, WAITS_MAX, planted};
+use crate::interconnect::event::{Completion, Event, Wait};
+use crate::interconnect::{Key, Transfer};
 
 /// One wait of a handler, of one or more operations.
 pub(crate) struct Group {
@@ -24,22 +24,24 @@ pub(crate) struct Group {
 
 impl Machine {
     /// A new wait of a handler.
-    pub fn group(&mut self, caller: Caller, token: Option<u32>, wait: u32) -> Option<u32> {
+    pub fn group(&mut self, caller: Caller, token: Option<u32>, wait: u32) -> Option<Key> {
         let account = self.running;
-        if !self.groups.has_room() {
+        if self.held.groups >= WAITS_MAX {
             return None;
         }
         let placed = self.place_for_wait(caller)?;
-        let key = self.groups.put(|| Group { caller, account, token, wait, remaining: 0, result: 0, placed });
-        if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
+        self.held.groups += 1;
+        let spu = &mut self.spus[caller.spu as usize];
+        let key = spu.groups.put(|| Group { caller, account, token, wait, remaining: 0, result: 0, placed });
+        if let Some(activity) = token.and_then(|token| spu.activities.get_mut(token)) {
             activity.pending_dmas += 1;
         }
-        Some(key)
+        Some(caller.at(key))
     }
 
     /// One operation of a group has ended; the last one wakes the handler.
-    pub fn end_one(&mut self, key: u32, result: i64, memory: Option<Box<(u64, Vec<u8>)>>) {
-        let Some(group) = self.groups.get_mut(key) else { return };
+    pub fn end_one(&mut self, key: Key, result: i64, memory: Option<Box<(u64, Vec<u8>)>>) {
+        let Some(group) = self.group_at_mut(key) else { return };
         if result < 0 && group.result >= 0 || group.result == 0 {
             group.result = result;
         }
@@ -49,7 +51,7 @@ impl Machine {
             (group.caller, group.account, group.wait, group.token, group.result);
         let placed = group.placed && last;
         if last {
-            self.groups.remove(key);
+            self.remove_group(key);
         }
         if planted!(self, ForgetsWake) && token.is_none() {
             return;
@@ -80,7 +82,7 @@ impl Machine {
         result: i64,
     ) -> i32 {
         let Some(placed) = self.place_for_wait(caller) else { return abi::ERROR_REFUSED };
-        if let Some(activity) = token.and_then(|token| self.activities.get_mut(token)) {
+        if let Some(activity) = token.and_then(|token| self.activity_at_mut(caller.at(token))) {
             activity.pending_dmas += 1;
         }
         let of = Wait {
@@ -97,25 +99,31 @@ impl Machine {
     }
 
     /// A group whose operations have all been begun: pending, or, where none was, gone again.
-    pub fn settle_group(&mut self, key: u32, error: i32) -> i32 {
-        let Some(group) = self.groups.get_mut(key) else { return abi::ERROR_ARGUMENT };
+    pub fn settle_group(&mut self, key: Key, error: i32) -> i32 {
+        let Some(group) = self.group_at_mut(key) else { return abi::ERROR_ARGUMENT };
         if group.remaining > 0 {
             // The error is told when all that had begun has ended.
             group.result = i64::from(error);
             return PENDING;
         }
         let (token, placed, app) = (group.token, group.placed, group.caller.app);
-        self.groups.remove(key);
+        self.remove_group(key);
         if placed {
             self.waits.release(app, 1);
         }
         if let Some(token) = token {
-            self.drained(token);
+            self.drained(Key { spu: key.spu, key: token });
         }
         error
     }
 
-    pub fn group_for(&mut self, caller: Caller, dma: &Dma, group: &mut Option<u32>) -> Option<u32> {
+    #[inline]
+    fn remove_group(&mut self, key: Key) {
+        self.spus[key.spu as usize].groups.remove(key.key);
+        self.held.groups -= 1;
+    }
+
+    pub fn group_for(&mut self, caller: Caller, dma: &Dma, group: &mut Option<Key>) -> Option<Key> {
         if group.is_none() {
             *group = self.group(caller, Some(dma.token), dma.wait);
         }

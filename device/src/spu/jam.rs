@@ -6,45 +6,46 @@
 
 use super::meter::ENTRY_WORK;
 use super::os::{Machine, Origin};
+use crate::interconnect::Key;
 use crate::request::RpcOutcome;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Machine {
     /// A request has come that may have found no thread: where it closes a circle, an RPC in it is refused.
     #[cold]
-    pub fn break_jam(&mut self, token: u32) {
-        let Some(activity) = self.activities.get(token) else { return };
+    pub fn break_jam(&mut self, token: Key) {
+        let Some(activity) = self.activity_at(token) else { return };
         if activity.started || !matches!(activity.origin, Origin::Spu(_)) {
             return;
         }
         let account = activity.account;
-        self.charge_account(account, self.activities.len() as u64 * ENTRY_WORK);
+        self.charge_account(account, self.held.activities as u64 * ENTRY_WORK);
         if let Some(last) = self.find_jam() {
-            if let Some(app) = self.activities.get(last).map(|activity| (activity.app, activity.spu))
-                && let Some(state) = self.app(app.0)
-            {
-                state.waiting[app.1 as usize].retain(|waiting| *waiting != last);
+            if let Some(app) = self.activity_at(last).map(|activity| activity.app) {
+                let at = &mut self.spus[last.spu as usize];
+                at.residents[app as usize].waiting.retain(|waiting| *waiting != last.key);
             }
             self.end_activity(last, RpcOutcome::Refused, 0);
         }
     }
 
     /// The RPC that came last among those that wait in a circle.
-    fn find_jam(&self) -> Option<u32> {
+    fn find_jam(&self) -> Option<Key> {
         // All that wait for a thread, and all handlers that wait for an RPC, until one proves able to go on.
         let mut stuck = BTreeSet::new();
-        let mut asked: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        let mut holders: BTreeMap<(u16, u16), Vec<u32>> = BTreeMap::new();
+        let mut asked: BTreeMap<Key, Vec<Key>> = BTreeMap::new();
+        let mut holders: BTreeMap<(u16, u16), Vec<Key>> = BTreeMap::new();
         let mut waiting = Vec::new();
-        for (number, app) in self.apps.iter().enumerate() {
-            let Some(app) = app else { continue };
-            for (spu, queue) in app.waiting.iter().enumerate() {
-                waiting.extend(queue.iter().map(|token| (*token, (number as u16, spu as u16))));
+        for number in 0..self.apps.len() as u16 {
+            for (spu, at) in self.spus.iter().enumerate() {
+                let spu = spu as u16;
+                let queue = at.residents[number as usize].waiting.iter();
+                waiting.extend(queue.map(|key| (Key { spu, key: *key }, (number, spu))));
             }
         }
         stuck.extend(waiting.iter().map(|(token, _)| *token));
-        for token in self.activities.keys() {
-            let Some(activity) = self.activities.get(token) else { continue };
+        for token in self.activity_keys() {
+            let Some(activity) = self.activity_at(token) else { continue };
             if activity.started {
                 holders.entry((activity.app, activity.spu)).or_default().push(token);
             }
@@ -54,13 +55,13 @@ impl Machine {
             }
         }
         loop {
-            let goes_on = |token: &u32| !stuck.contains(token);
+            let goes_on = |token: &Key| !stuck.contains(token);
             let of_waiting = waiting.iter().filter(|(token, at)| {
                 stuck.contains(token) && holders.get(at).is_none_or(|holders| holders.iter().any(goes_on))
             });
-            let mut free: Vec<u32> = of_waiting.map(|(token, _)| *token).collect();
+            let mut free: Vec<Key> = of_waiting.map(|(token, _)| *token).collect();
             let of_handlers = asked.iter().filter(|(token, children)| {
-                let started = self.activities.get(**token).is_none_or(|activity| activity.started);
+                let started = self.activity_at(**token).is_none_or(|activity| activity.started);
                 stuck.contains(token) && started && children.iter().all(goes_on)
             });
             free.extend(of_handlers.map(|(token, _)| *token));
@@ -72,7 +73,7 @@ impl Machine {
             }
         }
         let nested =
-            |token: &u32| self.activities.get(*token).is_some_and(|activity| matches!(activity.origin, Origin::Spu(_)));
+            |token: &Key| self.activity_at(*token).is_some_and(|activity| matches!(activity.origin, Origin::Spu(_)));
         waiting.iter().rev().map(|(token, _)| *token).find(|token| stuck.contains(token) && nested(token))
     }
 }

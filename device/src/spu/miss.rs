@@ -16,13 +16,14 @@ use super::meter::Fault;
 use super::os::{Caller, LocalMemory, Machine};
 use super::permission::{Extent, Rights};
 use super::rest::{Rest, Stop};
-use crate::accounts::ACCOUNTS_MAX;
 use crate::bridge::MISSES_PER_AGENT_MAX;
+use crate::bridge::accounts::ACCOUNTS_MAX;
 use crate::hre::HreId;
+use crate::interconnect::Key;
 use crate::places::Places;
-use crate::protection::{Access, in_ids};
 use crate::request::Upcall;
 use crate::slab::Slab;
+use crate::spu::protection::{Access, in_ids};
 use std::collections::BTreeMap;
 
 /// Most agents at once.
@@ -106,7 +107,7 @@ impl Misses {
 impl Machine {
     /// What a segment lacked; `None` where no grant would help.
     fn missed(&mut self, caller: Caller, dma: &Dma, from: u64, to: u64) -> Option<Extent> {
-        let originating = self.activities.get(dma.token)?.originating;
+        let originating = self.activity_at(caller.at(dma.token))?.originating;
         if originating.is_kernel() {
             return None;
         }
@@ -133,10 +134,10 @@ impl Machine {
         memory: &M,
         (dma, park): (&Dma, bool),
         (from, to, left): (u64, u64, u32),
-        group: &mut Option<u32>,
+        group: &mut Option<Key>,
     ) -> Result<i32, Fault> {
         let Some(missed) = self.missed(caller, dma, from, to) else { return Ok(abi::ERROR_PERMISSION) };
-        let Some(activity) = self.activities.get(dma.token) else { return Ok(abi::ERROR_PERMISSION) };
+        let Some(activity) = self.activity_at(caller.at(dma.token)) else { return Ok(abi::ERROR_PERMISSION) };
         let (originating, app) = (activity.originating, caller.app);
         if !self.tell(originating, caller.spu, app, missed) || !park {
             return Ok(abi::ERROR_PERMISSION);
@@ -147,7 +148,7 @@ impl Machine {
         let key = rest.group;
         match self.park(originating.process(), Box::new(Parked { rest, retries: 0, missed })) {
             Ok(()) => {
-                if let Some(group) = self.groups.get_mut(key) {
+                if let Some(group) = self.group_at_mut(key) {
                     group.remaining += 1;
                 }
                 Ok(0)
@@ -194,8 +195,8 @@ impl Machine {
         let words =
             [u64::from(originating.0) | u64::from(app) << 32, missed.start, missed.end, missed.rights.bits().into()];
         let body = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let handler = crate::control::UPCALL_PERMISSION_MISS;
-        let upcall = Upcall { id, app: crate::control::CONTROL_APP, handler, spu, body };
+        let handler = crate::request::UPCALL_PERMISSION_MISS;
+        let upcall = Upcall { id, app: crate::request::CONTROL_APP, handler, spu, body };
         if !self.bridge.push_upcall(agent, upcall, MISSES_PER_AGENT_MAX) {
             return false;
         }
@@ -247,7 +248,7 @@ impl Machine {
 
     fn park_again(&mut self, rest: Rest, retries: u8) {
         let missed = self.missed(rest.caller, &rest.dma, rest.from, rest.to);
-        let originating = self.activities.get(rest.dma.token).map(|activity| activity.originating);
+        let originating = self.activity_at(rest.caller.at(rest.dma.token)).map(|activity| activity.originating);
         if let (Some(missed), Some(originating)) = (missed, originating)
             && retries <= RETRIES_MAX
             && self.tell(originating, rest.caller.spu, rest.caller.app, missed)
@@ -302,7 +303,7 @@ impl Machine {
             let extent = Extent { start, end, rights: Rights::READ_WRITE };
             for spu in 0..self.config.spus {
                 for process in &processes {
-                    self.protection.revoke(*process, spu, extent);
+                    self.revoke(*process, spu, extent);
                     self.fail_parked(*process, Some((spu, extent)));
                 }
             }

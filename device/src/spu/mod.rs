@@ -1,25 +1,38 @@
 //! An SPU from inside: SPU-OS (requests, DMA, RPCs, regions) and the runtime of the apps on it.
 
-pub mod abi;
 pub(crate) mod accelerate;
-mod costs;
+pub(crate) mod activity;
+pub(crate) mod app;
+pub(crate) mod continuation;
+pub mod counters;
 pub(crate) mod dma;
+pub(crate) mod ended;
+pub(crate) mod flash;
+pub(crate) mod ftl;
 pub(crate) mod group;
+pub(crate) mod handlers;
+#[cfg(feature = "testing")]
+pub mod hole;
+pub(crate) mod hosts;
 mod jam;
-mod limits;
 pub mod meter;
 pub(crate) mod miss;
-pub(crate) mod module;
-pub(crate) mod native;
 pub(crate) mod os;
 pub mod permission;
+pub mod protection;
+pub(crate) mod reach;
 pub(crate) mod request;
 pub(crate) mod rest;
 pub(crate) mod rpc;
+pub mod runtime;
+pub(crate) mod send;
 pub(crate) mod share;
 pub(crate) mod timed;
+pub(crate) mod unit;
 pub(crate) mod version;
-pub(crate) mod wasm;
+
+pub use runtime::abi;
+pub(crate) use runtime::{module, native, wasm};
 
 /// What an app did with a request that it was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +45,13 @@ pub(crate) enum Offered {
     Answered { status: u32, result: u32 },
 }
 
-/// An instance of an app on one SPU. Every call runs to completion; an `Err` says why the app ends.
-pub(crate) trait Instance {
+/// An instance of an app on one SPU. Every call runs to completion; an `Err` says why the app ends. What the app imports reaches the SPU-OS
+/// that its call is handed.
+pub(crate) trait Instance: Send {
     /// Offers a request.
-    fn start(&mut self, token: u32, handler: u8) -> Result<Offered, String>;
+    fn start(&mut self, machine: &mut os::Machine, token: u32, handler: u8) -> Result<Offered, String>;
     /// What a handler waited for has happened.
-    fn complete(&mut self, wait: u32, result: i64) -> Result<(), String>;
+    fn complete(&mut self, machine: &mut os::Machine, wait: u32, result: i64) -> Result<(), String>;
     /// A range of the app's memory that a handler gave for a DMA which is pending.
     fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String>;
     /// Instructions that the last call ran.

@@ -1,6 +1,6 @@
 //! SPU-OS: the state that imports work on. Activities (requests being handled), groups (what a handler's wait waits for), app
 //! table, media controller, bridge, events. Handlers' calls come in through [`super::wasm`] or [`super::native`]; the run loop is
-//! [`crate::device`].
+//! `drive`.
 //!
 //! Invariants:
 //! - A token names an activity of one app on one SPU; from any other caller it finds nothing (protection, Willow 2.6).
@@ -8,28 +8,32 @@
 //! - A group's completion goes to the incarnation of the app that began it, or nowhere.
 
 use super::abi;
+pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin, UNPLACED};
+pub(crate) use super::app::AppState;
+use super::continuation::{Continuation, Pending};
+use super::group::Group;
 use super::meter::{LINE_WORK, Meter, OverBudget, PRINTED_BYTE_WORK};
 use super::permission::Rights;
+use super::protection::{Access, Intercall, Protection};
 use super::rest::Line;
+use super::rpc::{Message, USERS_MESSAGES_MAX};
 use super::timed::Deferred;
+use super::unit::Spu;
 use crate::bridge::Bridge;
-use crate::clock::{Endpoint, Work};
+use crate::bridge::accounts::{AccountLimits, Accounts, KERNEL};
 use crate::config::DeviceConfig;
-use crate::device::Continuation;
-use crate::event::{Event, EventQueue};
 use crate::hre::HreId;
+use crate::interconnect::event::{Event, EventQueue};
+use crate::interconnect::{Endpoint, Key};
 use crate::media::controller::MediaController;
-use crate::media::store::StoreError;
-use crate::metadata::Attachment;
+use crate::media::store::{Store, StoreError};
 use crate::model::chosen::ChosenModel;
+use crate::model::timing::{Timing, Work};
 use crate::namespace::Namespace;
 use crate::places::Places;
-use crate::protection::{Access, Calls, Protection};
 use crate::region::RegionTable;
-use crate::request::{AppNumber, Arguments, RpcOutcome};
+use crate::request::{AppNumber, RpcOutcome};
 use crate::shared::{ReplySpan, ReplyTo};
-use crate::slab::Slab;
-use crate::statistics::{AppCounters, SpuCounters};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -37,7 +41,7 @@ use std::sync::Arc;
 #[cfg(feature = "testing")]
 macro_rules! planted {
     ($machine:expr, $hole:ident) => {
-        $machine.hole == Some(crate::testing::Hole::$hole)
+        $machine.hole == Some(crate::spu::hole::Hole::$hole)
     };
 }
 #[cfg(not(feature = "testing"))]
@@ -56,30 +60,6 @@ pub const EVENT_ACTIVITIES: usize = 1 << 13;
 pub const WAITS_MAX: usize = 1 << 16;
 /// Of them of users' apps, all together.
 pub const USERS_WAITS_MAX: usize = WAITS_MAX / 2;
-/// Most bytes kept of an app's virtual serial port.
-pub const LOG_BYTES_MAX: usize = 65536;
-
-/// Who calls an import: an app on an SPU, in one incarnation. Made by the runtime, never by the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Caller {
-    pub app: AppNumber,
-    pub spu: u16,
-    pub incarnation: u32,
-}
-
-/// The app number of an instance that is made ready and has no place yet: its imports find nothing.
-pub(crate) const UNPLACED: AppNumber = AppNumber::MAX;
-
-/// Which requests reach an app; the others wait in [`AppState::held`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
-    /// All.
-    Open,
-    /// Messages of SPUs, which belong to requests that have begun; no new ones of hosts.
-    Begun,
-    /// What the app asks itself: it starts, or leaves its state clean.
-    Own,
-}
 
 /// A pointer outside of the app's memory: the call traps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,95 +72,6 @@ pub(crate) struct WildPointer {
 pub(crate) trait LocalMemory {
     fn slice(&self, pointer: u64, bytes: usize) -> Result<&[u8], WildPointer>;
     fn slice_mut(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], WildPointer>;
-}
-
-/// Where a request came from and its answer goes.
-pub(crate) enum Origin {
-    Host { transfer: u32 },
-    Spu(Box<SpuOrigin>),
-    Event { watch: u32 },
-}
-
-/// The sender of an RPC that came from an SPU, and what goes with it.
-pub(crate) struct SpuOrigin {
-    pub group: u32,
-    /// The request on whose behalf it was sent.
-    pub asked_by: u32,
-    /// Who asked, and whether that is a user's app.
-    pub sender: Caller,
-    pub users: bool,
-    pub body: Vec<u8>,
-    pub reply: Vec<u8>,
-    pub reply_pointer: u64,
-}
-
-/// A request at an SPU.
-pub(crate) struct Activity {
-    pub app: AppNumber,
-    pub spu: u16,
-    pub handler: u8,
-    pub started: bool,
-    /// It has one of its process' places on the SPU.
-    pub placed: bool,
-    pub originating: HreId,
-    /// Whose work it is.
-    pub account: u16,
-    pub arguments: Arguments,
-    /// Bytes of the body received so far.
-    pub cursor: u32,
-    pub pending_dmas: u32,
-    pub response: Option<(u32, u32)>,
-    /// Bytes of the reply that were written, for the model of time.
-    pub replied_bytes: u64,
-    pub origin: Origin,
-}
-
-impl Activity {
-    /// True for a request that does not reach its app under this admission.
-    #[inline]
-    pub fn is_held(&self, admission: Admission) -> bool {
-        match (&self.origin, admission) {
-            (_, Admission::Open) | (Origin::Event { .. }, _) => false,
-            (Origin::Host { .. }, _) => !self.started,
-            (Origin::Spu(_), Admission::Begun) => false,
-            (Origin::Spu(origin), Admission::Own) => !self.started && origin.sender.app != self.app,
-        }
-    }
-}
-
-/// An installed app, as far as SPU-OS knows it.
-pub(crate) struct AppState {
-    pub name: String,
-    pub version: String,
-    pub module_bytes: u64,
-    pub handlers: Vec<(u8, String)>,
-    pub has_handler: [bool; 256],
-    pub incarnation: u32,
-    /// User whose app it is; `None`: the kernel's, trusted.
-    pub owner: Option<u32>,
-    /// Who may call it.
-    pub calls: Calls,
-    /// Why it ended; `None` while it runs.
-    pub ended: Option<String>,
-    /// It did not come up with the device: `ended` says why.
-    pub failed: bool,
-    /// What reaches it.
-    pub admission: Admission,
-    /// Requests that do not, in the order in which they came.
-    pub held: Vec<u32>,
-    pub counters: AppCounters,
-    pub user_counters: [i64; abi::COUNTERS],
-    pub log: VecDeque<String>,
-    pub log_bytes: usize,
-    pub partial_lines: BTreeMap<u16, Vec<u8>>,
-    /// Most bytes that its DMAs may move between two waits.
-    pub dma_budget_bytes: u64,
-    /// Messages that it puts together, and RPCs of its to SPUs that are not answered.
-    pub messages: u32,
-    /// Requests that found no free thread, by SPU.
-    pub waiting: Vec<VecDeque<u32>>,
-    /// A range that was found to be permitted to kernel endpoints, and whether to all. Of a user's app: to all, always.
-    pub permitted: (u64, u64, bool),
 }
 
 /// SPU-OS of all SPUs.
@@ -196,15 +87,14 @@ pub(crate) struct Machine {
     pub work: Work,
     pub events: EventQueue,
     pub bridge: Bridge,
-    pub activities: Slab<Activity>,
-    pub groups: Slab<super::group::Group>,
+    /// By number.
+    pub spus: Vec<Spu>,
+    /// How many entries there are in the tables of all SPUs.
+    pub held: Held,
     /// Places of users' apps among what is waited for, by app: from the import that promises a `complete` to that.
     pub waits: Places,
     /// Places of users' apps among messages that are put together, by app.
     pub drafts: Places,
-    pub messages: Slab<super::rpc::Message>,
-    /// Messages in inboxes: all, and the places of users' apps there.
-    pub inboxes: Vec<(u32, Places)>,
     /// Whose work runs now.
     pub running: u16,
     /// What DMAs of this run have moved.
@@ -213,35 +103,40 @@ pub(crate) struct Machine {
     pub line: Line,
     /// What SPU-OS did for the app in this run.
     pub meter: Meter,
-    pub upcalls: BTreeMap<u64, (HreId, u32)>,
+    pub upcalls: BTreeMap<u64, (HreId, Key)>,
     /// How many of them an app has at the endpoints of a process, by app and process.
     pub upcalls_at: BTreeMap<(AppNumber, u32), u32>,
     pub next_upcall: u64,
-    pub media: MediaController<Continuation>,
+    pub media: MediaController<Pending, Continuation>,
     pub regions: RegionTable,
     pub protection: Protection,
     pub namespaces: Arc<Vec<Namespace>>,
-    /// Which hosts namespaces are attached to, where not to all.
-    pub attachments: Arc<Vec<Attachment>>,
     /// The version of an app that is being made ready.
     pub staging: Option<Box<AppState>>,
     pub apps: Vec<Option<AppState>>,
-    pub spus: Vec<SpuCounters>,
-    /// Events to apps that somebody waits for: how many are left.
-    pub watches: BTreeMap<u32, u32>,
-    pub finished_watches: Vec<u32>,
+    /// Events to apps that somebody waits for: how many are left, and a status other than 0 that one was answered with.
+    pub watches: BTreeMap<u32, (u32, Option<u32>)>,
+    pub finished_watches: Vec<(u32, Option<u32>)>,
     /// `region` and `region_free` calls of apps, for the control service to carry out.
     pub region_calls: VecDeque<RegionCall>,
     /// What `checksum_value` gives.
     pub checksum_value: u32,
     /// A weakness that a test has planted.
     #[cfg(feature = "testing")]
-    pub hole: Option<crate::testing::Hole>,
+    pub hole: Option<crate::spu::hole::Hole>,
+}
+
+/// How many entries there are in the tables of all SPUs: each is bounded for the whole device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Held {
+    pub activities: usize,
+    pub groups: usize,
+    pub messages: usize,
 }
 
 /// An app's call that changes the region table.
 pub(crate) struct RegionCall {
-    pub group: u32,
+    pub group: Key,
     pub app: AppNumber,
     pub id: u32,
     /// `None`: free it.
@@ -258,72 +153,108 @@ pub(crate) fn error_of(error: StoreError) -> i32 {
     }
 }
 
-impl AppState {
-    pub fn new(
-        name: &str,
-        version: &str,
-        handlers: Vec<(u8, String)>,
-        module_bytes: u64,
-        incarnation: u32,
-        spus: u16,
-    ) -> Self {
-        let mut has_handler = [false; 256];
-        for (number, _) in &handlers {
-            has_handler[*number as usize] = true;
-        }
-        AppState {
-            name: name.to_owned(),
-            version: version.to_owned(),
-            module_bytes,
-            handlers,
-            has_handler,
-            incarnation,
-            owner: None,
-            calls: Calls::default(),
-            ended: None,
-            failed: false,
-            admission: Admission::Open,
-            held: Vec::new(),
-            counters: AppCounters::default(),
-            user_counters: [0; abi::COUNTERS],
-            log: VecDeque::new(),
-            log_bytes: 0,
-            partial_lines: BTreeMap::new(),
-            dma_budget_bytes: u64::MAX,
-            messages: 0,
-            waiting: (0..spus).map(|_| VecDeque::new()).collect(),
-            permitted: (0, 0, false),
-        }
-    }
-
-    /// Appends a line to the virtual serial port's buffer; the oldest lines go.
-    pub fn push_line(&mut self, line: String) {
-        self.log_bytes += line.len() + 1;
-        self.log.push_back(line);
-        self.trim_log();
-    }
-
-    /// Forgets the oldest lines where there are too many.
-    pub fn trim_log(&mut self) {
-        while self.log_bytes > LOG_BYTES_MAX {
-            let Some(oldest) = self.log.pop_front() else { break };
-            self.log_bytes -= oldest.len() + 1;
-        }
-    }
-}
-
 impl Machine {
+    /// SPU-OS over a store, with what the metadata say of regions, namespaces, intercalls and weights.
+    pub fn new(
+        config: DeviceConfig,
+        store: Box<dyn Store>,
+        timing: Option<Box<dyn Timing>>,
+        regions: RegionTable,
+        namespaces: Vec<Namespace>,
+        intercalls: impl IntoIterator<Item = Intercall>,
+        weights: &[(u32, u16)],
+    ) -> Self {
+        let limits = AccountLimits {
+            requests_max: config.requests_per_process_max,
+            begun_max: config.handlers_per_process_max,
+            spus: config.spus,
+        };
+        let accounts = Accounts::new(limits, config.kernel_weight, weights, &config.user_weights);
+        Machine {
+            now_ns: 0,
+            host_now_ns: 0,
+            timing: timing.map(ChosenModel::new),
+            deferred: Vec::new(),
+            work: Work::default(),
+            events: EventQueue::default(),
+            bridge: Bridge::new(config.requests_per_hre_max, accounts),
+            spus: (0..config.spus).map(|_| Spu::new(&config)).collect(),
+            held: Held::default(),
+            waits: Places::new(USERS_WAITS_MAX as u64, config.apps_max),
+            drafts: Places::new(USERS_MESSAGES_MAX as u64, config.apps_max),
+            running: KERNEL,
+            run_dma_bytes: 0,
+            line: Line::default(),
+            meter: Meter::default(),
+            upcalls: BTreeMap::new(),
+            upcalls_at: BTreeMap::new(),
+            next_upcall: 1,
+            media: MediaController::new(store),
+            regions,
+            protection: Protection::new(intercalls.into_iter().collect()),
+            namespaces: Arc::new(namespaces),
+            staging: None,
+            apps: (0..config.apps_max).map(|_| None).collect(),
+            watches: BTreeMap::new(),
+            finished_watches: Vec::new(),
+            region_calls: VecDeque::new(),
+            checksum_value: 0,
+            #[cfg(feature = "testing")]
+            hole: None,
+            config,
+        }
+    }
+
     /// The app's entry, if there is one.
     #[inline]
     pub fn app(&mut self, number: AppNumber) -> Option<&mut AppState> {
         self.apps.get_mut(number as usize)?.as_mut()
     }
 
+    /// The activity of a key.
+    #[inline(always)]
+    pub fn activity_at(&self, token: Key) -> Option<&Activity> {
+        self.spus[token.spu as usize].activities.get(token.key)
+    }
+
+    /// The same, to be changed.
+    #[inline(always)]
+    pub fn activity_at_mut(&mut self, token: Key) -> Option<&mut Activity> {
+        self.spus[token.spu as usize].activities.get_mut(token.key)
+    }
+
+    /// Keys of all activities, in order of SPU and then of place.
+    pub fn activity_keys(&self) -> Vec<Key> {
+        let of = |(number, spu): (usize, &Spu)| {
+            let keys = spu.activities.keys().into_iter();
+            keys.map(|key| Key { spu: number as u16, key }).collect::<Vec<Key>>()
+        };
+        self.spus.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// The group of a key.
+    #[inline(always)]
+    pub fn group_at(&self, group: Key) -> Option<&Group> {
+        self.spus[group.spu as usize].groups.get(group.key)
+    }
+
+    /// The same, to be changed.
+    #[inline(always)]
+    pub fn group_at_mut(&mut self, group: Key) -> Option<&mut Group> {
+        self.spus[group.spu as usize].groups.get_mut(group.key)
+    }
+
+    /// The message of a key, to be changed.
+    #[inline]
+    pub fn message_at_mut(&mut self, handle: Key) -> Option<&mut Message> {
+        self.spus[handle.spu as usize].messages.get_mut(handle.key)
+    }
+
     /// The caller's activity of a token.
     #[inline(always)]
     pub fn activity(&mut self, caller: Caller, token: u32) -> Option<&mut Activity> {
-        let activity = self.activities.get_mut(token)?;
-        (activity.app == caller.app && activity.spu == caller.spu && activity.response.is_none()).then_some(activity)
+        let activity = self.spus[caller.spu as usize].activities.get_mut(token)?;
+        (activity.app == caller.app && activity.response.is_none()).then_some(activity)
     }
 
     /// Bytes of an activity's payload (its body after the arguments).
@@ -334,7 +265,7 @@ impl Machine {
                 None => &[],
             },
             Origin::Spu(origin) => &origin.body,
-            Origin::Event { .. } => &[],
+            Origin::Event { .. } | Origin::Bank { .. } => &[],
         }
     }
 
@@ -344,8 +275,8 @@ impl Machine {
     }
 
     /// Copies a range of a body out; `None` where it is past the end.
-    pub fn copy_body(&self, token: u32, offset: u64, into: &mut [u8]) -> Option<()> {
-        let activity = self.activities.get(token)?;
+    pub fn copy_body(&self, token: Key, offset: u64, into: &mut [u8]) -> Option<()> {
+        let activity = self.activity_at(token)?;
         let arguments = activity.arguments.as_slice();
         let payload = Self::payload(&self.bridge, activity);
         let offset = usize::try_from(offset).ok()?;
@@ -400,7 +331,23 @@ impl Machine {
                 }
             }
             Origin::Spu(origin) => origin.reply.get_mut(begin..end).map(ReplySpan::Private),
-            Origin::Event { .. } => None,
+            Origin::Event { .. } | Origin::Bank { .. } => None,
+        }
+    }
+
+    /// Writes the begin of an activity's reply, as far as there is room.
+    pub fn write_reply(&mut self, token: Key, reply: &[u8]) {
+        let Some(activity) = self.spus[token.spu as usize].activities.get_mut(token.key) else { return };
+        let room = match &activity.origin {
+            Origin::Host { transfer } => {
+                self.bridge.transfers.get(*transfer).map_or(0, |transfer| transfer.reply_bytes as usize)
+            }
+            Origin::Spu(origin) => origin.reply.len(),
+            Origin::Event { .. } | Origin::Bank { .. } => 0,
+        };
+        let count = reply.len().min(room);
+        if let Some(mut into) = Self::reply_range(&mut self.bridge, activity, 0, count) {
+            into.copy_from(&reply[..count]);
         }
     }
 
@@ -411,8 +358,8 @@ impl Machine {
         if planted!(self, SkipsPermission) {
             return true;
         }
-        let Some(state) = self.apps.get(caller.app as usize).and_then(Option::as_ref) else { return false };
-        let (base, limit, all) = state.permitted;
+        let Some(resident) = self.spus[caller.spu as usize].residents.get(caller.app as usize) else { return false };
+        let (base, limit, all) = resident.permitted;
         if address >= base && end <= limit && (all || originating.is_kernel()) {
             return true;
         }
@@ -421,8 +368,8 @@ impl Machine {
 
     /// To be called when the region table has changed.
     pub fn regions_changed(&mut self) {
-        for app in self.apps.iter_mut().flatten() {
-            app.permitted = (0, 0, false);
+        for resident in self.spus.iter_mut().flat_map(|spu| &mut spu.residents) {
+            resident.permitted = (0, 0, false);
         }
     }
 
@@ -430,14 +377,14 @@ impl Machine {
     #[inline(always)]
     pub fn respond(&mut self, caller: Caller, token: u32, status: u32, result: u32) {
         if self.activity(caller, token).is_some() {
-            self.respond_to(token, status, result);
+            self.respond_to(Key { spu: caller.spu, key: token }, status, result);
         }
     }
 
     /// Ends a request that is its app's for sure.
     #[inline(always)]
-    pub fn respond_to(&mut self, token: u32, status: u32, result: u32) {
-        let Some(activity) = self.activities.get_mut(token) else { return };
+    pub fn respond_to(&mut self, token: Key, status: u32, result: u32) {
+        let Some(activity) = self.activity_at_mut(token) else { return };
         if activity.pending_dmas > 0 {
             // An answer that came before stands.
             activity.response.get_or_insert((status, result));
@@ -448,8 +395,8 @@ impl Machine {
 
     /// A pending DMA of an activity has drained.
     #[inline(always)]
-    pub fn drained(&mut self, token: u32) {
-        let Some(activity) = self.activities.get_mut(token) else { return };
+    pub fn drained(&mut self, token: Key) {
+        let Some(activity) = self.activity_at_mut(token) else { return };
         activity.pending_dmas = activity.pending_dmas.saturating_sub(1);
         if activity.pending_dmas == 0
             && let Some((status, result)) = activity.response
@@ -467,12 +414,13 @@ impl Machine {
 
     /// Ends an activity and tells whoever asked.
     #[inline(always)]
-    pub fn end_activity(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
+    pub fn end_activity(&mut self, token: Key, outcome: RpcOutcome, result: u32) {
         // The usual one goes without being moved.
         if let Some(&Activity { origin: Origin::Host { transfer }, account, spu, placed, replied_bytes, .. }) =
-            self.activities.get(token)
+            self.activity_at(token)
         {
-            self.activities.discard(token);
+            self.spus[spu as usize].activities.discard(token.key);
+            self.held.activities -= 1;
             self.host_request_ended(account, spu, placed);
             if planted!(self, AnswersTwice) {
                 self.bridge.answer_twice(transfer);
@@ -487,13 +435,14 @@ impl Machine {
 
     /// Ends an activity that no host asked for.
     #[cold]
-    fn end_message(&mut self, token: u32, outcome: RpcOutcome, result: u32) {
-        let Some(activity) = self.activities.remove(token) else { return };
+    fn end_message(&mut self, token: Key, outcome: RpcOutcome, result: u32) {
+        let Some(activity) = self.spus[token.spu as usize].activities.remove(token.key) else { return };
+        self.held.activities -= 1;
         match activity.origin {
             Origin::Host { .. } => {}
             Origin::Spu(origin) => {
                 let SpuOrigin { group, sender, users, reply, reply_pointer, .. } = *origin;
-                self.release_inbox(activity.spu, (sender.app, users));
+                self.spus[activity.spu as usize].release_inbox((sender.app, users));
                 self.message_gone(sender);
                 let result = match outcome {
                     RpcOutcome::Answered { status } => (u64::from(status) << 32 | u64::from(result)) as i64,
@@ -509,7 +458,11 @@ impl Machine {
                 }
                 self.end_one(group, result, memory);
             }
-            Origin::Event { watch } => self.watched(watch),
+            Origin::Event { watch } => {
+                let status = if let RpcOutcome::Answered { status } = outcome { status } else { 0 };
+                self.watched(watch, status);
+            }
+            Origin::Bank { peer } => self.bank_answered(peer, outcome, result),
         }
     }
 
@@ -563,3 +516,9 @@ impl Machine {
         self.regions.find(name, id).map_or(i64::from(abi::ERROR_NOT_FOUND), |region| region.bank_bytes as i64)
     }
 }
+
+// SPU-OS, with the apps' instances and the store, may move to another thread between two calls.
+const _: () = {
+    const fn moves_between_threads<T: Send>() {}
+    moves_between_threads::<Machine>();
+};

@@ -5,6 +5,7 @@
 use super::abi;
 use super::meter::Fault;
 use super::os::{Activity, Caller, LocalMemory, Machine, Origin};
+use crate::interconnect::Key;
 
 /// Bytes of the request record (docs/abi.md): info, room for the response, inline arguments.
 pub(crate) const RECORD_BYTES: usize = 96;
@@ -26,15 +27,15 @@ impl Machine {
                 None => (u32::MAX, 0, 0),
             },
             Origin::Spu(origin) => (u32::from(origin.sender.spu), origin.body.len() as u32, origin.reply.len() as u32),
-            Origin::Event { .. } => (u32::MAX, 0, 0),
+            Origin::Event { .. } | Origin::Bank { .. } => (u32::MAX, 0, 0),
         };
         [activity.originating.0, source, arguments + payload, reply, activity.handler.into(), arguments]
     }
 
     /// Fills the record of a request that is about to be offered to its app.
     #[inline]
-    pub fn request_record(&self, token: u32, record: &mut [u8; RECORD_BYTES]) {
-        let Some(activity) = self.activities.get(token) else { return };
+    pub fn request_record(&self, token: Key, record: &mut [u8; RECORD_BYTES]) {
+        let Some(activity) = self.activity_at(token) else { return };
         let info = self.info_words(activity);
         let (words, arguments) = record.split_at_mut(RECORD_ARGUMENTS);
         for (into, word) in words.as_chunks_mut().0.iter_mut().zip(info) {
@@ -49,7 +50,7 @@ impl Machine {
         if self.activity(caller, token).is_none() {
             return info;
         }
-        let Some(activity) = self.activities.get(token) else { return info };
+        let Some(activity) = self.activity_at(caller.at(token)) else { return info };
         for (into, word) in info.as_chunks_mut().0.iter_mut().zip(self.info_words(activity)) {
             *into = word.to_le_bytes();
         }
@@ -67,7 +68,7 @@ impl Machine {
         let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
         let cursor = activity.cursor;
         let received = self.receive_bytes_at(caller, memory, token, cursor, into)?;
-        if let Some(activity) = self.activities.get_mut(token) {
+        if let Some(activity) = self.activity_at_mut(caller.at(token)) {
             activity.cursor += received.max(0) as u32;
         }
         Ok(received)
@@ -90,12 +91,12 @@ impl Machine {
             memory.slice_mut(pointer, range.len())?.copy_from_slice(range);
             return Ok(bytes as i32);
         }
-        let Some(activity) = self.activities.get(token) else { return Ok(abi::ERROR_ARGUMENT) };
+        let Some(activity) = self.activity_at(caller.at(token)) else { return Ok(abi::ERROR_ARGUMENT) };
         let left = self.body_bytes(activity).saturating_sub(offset.into());
         let count = u64::from(bytes).min(left) as usize;
         self.meter.charge_bytes(count as u64)?;
         let into = memory.slice_mut(pointer, count)?;
-        if self.copy_body(token, offset.into(), into).is_none() {
+        if self.copy_body(caller.at(token), offset.into(), into).is_none() {
             return Ok(abi::ERROR_RANGE);
         }
         Ok(count as i32)

@@ -9,11 +9,13 @@
 //! - what rests keep of apps' memories is bounded in the same way.
 
 use super::abi;
+use super::continuation::Pending;
 use super::dma::{Dma, Moved};
 use super::meter::{BYTES_A_WORK, Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, WildPointer};
-use crate::accounts::{ACCOUNTS_MAX, KERNEL};
-use crate::media::controller::{PENDING_MAX, Pending};
+use crate::bridge::accounts::{ACCOUNTS_MAX, KERNEL};
+use crate::interconnect::Key;
+use crate::media::controller::PENDING_MAX;
 use crate::places::Places;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -59,7 +61,7 @@ pub(crate) struct Rest {
     pub from: u64,
     pub to: u64,
     pub left: u32,
-    pub group: u32,
+    pub group: Key,
     account: u16,
     copied_bytes: u64,
     memory: Detached,
@@ -149,12 +151,12 @@ impl Line {
 
 impl Machine {
     /// The account whose work an operation is.
-    pub fn account_of(&self, group: Option<u32>) -> u16 {
-        group.and_then(|key| self.groups.get(key)).map_or(self.running, |group| group.account)
+    pub fn account_of(&self, group: Option<Key>) -> u16 {
+        group.and_then(|key| self.group_at(key)).map_or(self.running, |group| group.account)
     }
 
     /// Takes a place for an operation of a DMA; false where it is to wait in line.
-    pub fn place_for_operation(&mut self, group: Option<u32>) -> bool {
+    pub fn place_for_operation(&mut self, group: Option<Key>) -> bool {
         let account = self.account_of(group);
         self.line.take(account)
     }
@@ -178,7 +180,7 @@ impl Machine {
     }
 
     /// Whose place an operation has; `None`: the control service's, which needs none.
-    pub fn account_of_operation<C>(&self, pending: &Pending<C>) -> Option<u16> {
+    pub fn account_of_operation(&self, pending: &Pending) -> Option<u16> {
         match pending {
             Pending::ToReply { group, .. }
             | Pending::ToLocal { group, .. }
@@ -193,7 +195,7 @@ impl Machine {
 
     /// True where nothing is to be done now: nothing has arrived, and what waits in line has no place.
     pub fn is_at_rest(&self) -> bool {
-        !self.events.has_ready() && !self.line.ready
+        !self.events.has_ready() && !self.line.ready && !self.media.store.has_news()
     }
 
     /// An operation has ended, or was not begun after all.
@@ -213,7 +215,7 @@ impl Machine {
         memory: &M,
         (dma, parks): (&Dma, bool),
         (from, to, left): (u64, u64, u32),
-        group: &mut Option<u32>,
+        group: &mut Option<Key>,
     ) -> Result<Option<Rest>, Fault> {
         let account = self.account_of(*group);
         let mut copies = Detached::default();
@@ -249,10 +251,10 @@ impl Machine {
         memory: &M,
         dma: (&Dma, bool),
         left: (u64, u64, u32),
-        group: &mut Option<u32>,
+        group: &mut Option<Key>,
     ) -> Result<i32, Fault> {
         let Some(rest) = self.rest_of(caller, memory, dma, left, group)? else { return Ok(abi::ERROR_REFUSED) };
-        if let Some(group) = self.groups.get_mut(rest.group) {
+        if let Some(group) = self.group_at_mut(rest.group) {
             group.remaining += 1;
         }
         self.line.push(rest, false);
@@ -291,7 +293,7 @@ impl Machine {
             match moved {
                 Ok(Moved::Done) => {}
                 Ok(Moved::Pending) => {
-                    if let Some(group) = self.groups.get_mut(key) {
+                    if let Some(group) = self.group_at_mut(key) {
                         group.remaining += 1;
                     }
                 }
@@ -309,7 +311,7 @@ impl Machine {
         }
         // What it wrote to the app's memory goes on its way.
         for (pointer, bytes) in rest.memory.written.drain(..) {
-            if let Some(group) = self.groups.get_mut(key) {
+            if let Some(group) = self.group_at_mut(key) {
                 group.remaining += 1;
             }
             self.end_one(key, 0, Some(Box::new((pointer, bytes))));

@@ -4,20 +4,19 @@
 //! originating HRE of a message is that of the request on whose behalf it is sent.
 
 use super::abi::{self, DONE, PENDING};
+use super::continuation::Pending;
 use super::meter::{ENTRY_WORK, Fault, MESSAGE_WORK, OverBudget, SEGMENT_WORK, STORE_WORK};
 use super::os::{Activity, Admission, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, error_of};
 use super::permission::Rights;
 use crate::bridge::UPCALLS_PER_HRE_MAX;
-use crate::clock::{DmaKind, Endpoint, Transfer};
-use crate::event::Event;
+use crate::config::MESSAGES_MAX;
 use crate::hre::HreId;
-use crate::media::controller::Pending;
+use crate::interconnect::event::{Event, PostedUpcall};
+use crate::interconnect::{DmaKind, Endpoint, Key, Transfer};
 use crate::media::store::Progress;
 use crate::request::{AppNumber, Arguments, Upcall};
 
-/// Most messages being put together in the whole device.
-pub const MESSAGES_MAX: usize = 4096;
-/// Of them of users' apps, which share these places.
+/// Of the messages that are put together those of users' apps, which share these places.
 pub const USERS_MESSAGES_MAX: usize = MESSAGES_MAX / 2;
 /// Most calls for regions that wait.
 pub const REGION_CALLS_MAX: usize = 256;
@@ -44,15 +43,7 @@ pub(crate) struct Message {
     pending: u32,
     error: i32,
     /// `rpc_finish` was called; the group to wake.
-    pub finished: Option<u32>,
-}
-
-/// An upcall on its way to a host.
-#[derive(Debug)]
-pub(crate) struct PostedUpcall {
-    hre: HreId,
-    upcall: Upcall,
-    group: u32,
+    pub finished: Option<Key>,
 }
 
 impl Machine {
@@ -97,11 +88,12 @@ impl Machine {
             error: 0,
             finished: None,
         };
-        Ok(self.messages.put(message) as i32)
+        self.held.messages += 1;
+        Ok(self.spus[caller.spu as usize].messages.put(message) as i32)
     }
 
     fn message(&mut self, caller: Caller, handle: i32) -> Option<&mut Message> {
-        let message = self.messages.get_mut(u32::try_from(handle).ok()?)?;
+        let message = self.spus[caller.spu as usize].messages.get_mut(u32::try_from(handle).ok()?)?;
         (message.caller == caller && message.finished.is_none()).then_some(message)
     }
 
@@ -117,7 +109,7 @@ impl Machine {
     ) -> Result<i32, Fault> {
         let appended = self.append(caller, memory, handle, port, address, bytes)?;
         if appended < 0 && self.message(caller, handle).is_some() {
-            self.remove_message(handle as u32);
+            self.remove_message(caller.at(handle as u32));
         }
         Ok(appended)
     }
@@ -138,7 +130,7 @@ impl Machine {
         }
         self.meter.charge(SEGMENT_WORK)?;
         self.meter.charge_bytes(bytes.into())?;
-        let Some(message) = self.messages.get_mut(handle as u32) else { return Ok(abi::ERROR_ARGUMENT) };
+        let Some(message) = self.message_at_mut(caller.at(handle as u32)) else { return Ok(abi::ERROR_ARGUMENT) };
         match port {
             abi::PORT_LOCAL => {
                 message.body.extend_from_slice(memory.slice(address, bytes as usize)?);
@@ -150,14 +142,18 @@ impl Machine {
                     return Ok(abi::ERROR_PERMISSION);
                 }
                 let bank = caller.spu as usize;
-                self.spus[bank].nv_read_bytes += u64::from(bytes);
+                self.spus[bank].counters.nv_read_bytes += u64::from(bytes);
                 let mut read = vec![0; bytes as usize];
                 let progress = self.media.store.read(bank, address, &mut read);
-                let Some(message) = self.messages.get_mut(handle as u32) else { return Ok(abi::ERROR_ARGUMENT) };
+                let Some(message) = self.message_at_mut(caller.at(handle as u32)) else {
+                    return Ok(abi::ERROR_ARGUMENT);
+                };
                 let offset = message.body.len();
                 message.body.extend_from_slice(&read);
                 if self.timing.is_some() {
-                    message.pending += 1;
+                    if let Some(message) = self.message_at_mut(caller.at(handle as u32)) {
+                        message.pending += 1;
+                    }
                     let users = self.place_for_wait(caller).filter(|placed| *placed).map(|_| caller.app);
                     let transfer = Transfer {
                         spu: caller.spu,
@@ -168,15 +164,17 @@ impl Machine {
                         stride: 0,
                         id: handle as u32,
                     };
-                    self.dma_then(transfer, false, || Event::MessagePart { handle: handle as u32, users });
+                    self.dma_then(transfer, false, || Event::MessagePart { handle: caller.at(handle as u32), users });
                 }
-                let Some(message) = self.messages.get_mut(handle as u32) else { return Ok(abi::ERROR_ARGUMENT) };
+                let Some(message) = self.message_at_mut(caller.at(handle as u32)) else {
+                    return Ok(abi::ERROR_ARGUMENT);
+                };
                 match progress {
                     Ok(Progress::Done) => Ok(abi::DONE),
                     Ok(Progress::WouldBlock) => {
                         message.pending += 1;
                         let account = message.account;
-                        let pending = Pending::ToMessage { handle: handle as u32, offset, account };
+                        let pending = Pending::ToMessage { handle: caller.at(handle as u32), offset, account };
                         if !self.place_for_single(caller, account) {
                             // The message goes with the error.
                             return Ok(abi::ERROR_REFUSED);
@@ -185,7 +183,7 @@ impl Machine {
                             Ok(()) => Ok(abi::DONE),
                             Err(error) => {
                                 self.operation_ended(account);
-                                if let Some(message) = self.messages.get_mut(handle as u32) {
+                                if let Some(message) = self.message_at_mut(caller.at(handle as u32)) {
                                     message.pending -= 1;
                                 }
                                 Ok(error_of(error))
@@ -200,8 +198,8 @@ impl Machine {
     }
 
     /// A read for a message's body has ended.
-    pub fn message_read(&mut self, handle: u32, offset: usize, result: Result<&[u8], i32>) {
-        let Some(message) = self.messages.get_mut(handle) else { return };
+    pub fn message_read(&mut self, handle: Key, offset: usize, result: Result<&[u8], i32>) {
+        let Some(message) = self.message_at_mut(handle) else { return };
         message.pending -= 1;
         match result {
             Ok(bytes) => message.body[offset..offset + bytes.len()].copy_from_slice(bytes),
@@ -223,14 +221,14 @@ impl Machine {
     fn finish(&mut self, caller: Caller, handle: i32, wait: u32) -> i32 {
         let Some(message) = self.message(caller, handle) else { return abi::ERROR_ARGUMENT };
         if message.body.len() != message.body_bytes {
-            self.remove_message(handle as u32);
+            self.remove_message(caller.at(handle as u32));
             return abi::ERROR_ARGUMENT;
         }
         let Some(group) = self.group(caller, None, wait) else {
-            self.remove_message(handle as u32);
+            self.remove_message(caller.at(handle as u32));
             return abi::ERROR_REFUSED;
         };
-        if let Some(group) = self.groups.get_mut(group) {
+        if let Some(group) = self.group_at_mut(group) {
             group.remaining = 1;
         }
         if let Some(app) = self.app(caller.app) {
@@ -239,13 +237,13 @@ impl Machine {
         let Some(message) = self.message(caller, handle) else { return abi::ERROR_ARGUMENT };
         message.finished = Some(group);
         if message.pending == 0 {
-            self.post(handle as u32, group);
+            self.post(caller.at(handle as u32), group);
         }
         PENDING
     }
 
     /// Sends a message that is complete.
-    fn post(&mut self, handle: u32, group: u32) {
+    fn post(&mut self, handle: Key, group: Key) {
         // Its place among the app's messages goes with its answer.
         let Some(message) = self.take_message(handle) else { return };
         let sender = message.caller;
@@ -268,7 +266,7 @@ impl Machine {
             return self.end_one(group, i64::from(abi::ERROR_PERMISSION), None);
         }
         let users = message.users;
-        if !takes || !self.reserve_inbox(spu, (sender.app, users)) {
+        if !takes || !self.spus[spu as usize].reserve_inbox((sender.app, users)) {
             self.message_gone(sender);
             return self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
@@ -287,7 +285,7 @@ impl Machine {
             replied_bytes: 0,
             origin: Origin::Spu(Box::new(SpuOrigin {
                 group,
-                asked_by: message.token,
+                asked_by: sender.at(message.token),
                 sender,
                 users,
                 body: message.body,
@@ -295,14 +293,14 @@ impl Machine {
                 reply_pointer: message.reply_pointer,
             })),
         };
-        if !self.send(activity.account, || activity, Endpoint::Spu(message.caller.spu)) {
-            self.release_inbox(spu, (sender.app, users));
+        if !self.send(activity.account, spu, || activity, Endpoint::Spu(message.caller.spu)) {
+            self.spus[spu as usize].release_inbox((sender.app, users));
             self.message_gone(sender);
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
     }
 
-    fn post_upcall(&mut self, message: Message, group: u32) {
+    fn post_upcall(&mut self, message: Message, group: Key) {
         let (sender, hre) = (message.caller, message.originating);
         if !self.place_for_upcall(sender, hre) {
             self.message_gone(sender);
@@ -338,6 +336,28 @@ impl Machine {
         }
     }
 
+    /// Answers an upcall. False where there is no such upcall waiting for this endpoint.
+    pub fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool {
+        if self.answer_miss(hre, id, status == 0) {
+            return true;
+        }
+        match self.upcalls.get(&id) {
+            Some((of, _)) if *of == hre => {
+                let Some(group) = self.take_upcall(id) else { return false };
+                let result = (u64::from(status & 0x7fff_ffff) << 32 | u64::from(result)) as i64;
+                match self.group_at(group).map(|group| group.caller.spu) {
+                    Some(spu) if self.is_timed() => {
+                        let ends = (Endpoint::Host, Endpoint::Spu(spu));
+                        self.carry(|| Event::End { group, result, memory: None }, ends, 0, 0);
+                    }
+                    _ => self.end_one(group, result, None),
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// `flush`: this SPU's bank becomes durable.
     pub fn flush_bank(&mut self, caller: Caller, wait: u32) -> i32 {
         if self.app(caller.app).is_none() {
@@ -350,7 +370,7 @@ impl Machine {
         }
         let flushed = self.media.flush(Some(caller.spu as usize), Pending::Group { group });
         if let Ok(Progress::WouldBlock) = flushed {
-            if let Some(group) = self.groups.get_mut(group) {
+            if let Some(group) = self.group_at_mut(group) {
                 group.remaining = 1;
             }
             return PENDING;
@@ -410,7 +430,7 @@ impl Machine {
             return Ok(abi::ERROR_REFUSED);
         }
         let Some(group) = self.group(caller, None, wait) else { return Ok(abi::ERROR_REFUSED) };
-        if let Some(group) = self.groups.get_mut(group) {
+        if let Some(group) = self.group_at_mut(group) {
             group.remaining = 1;
         }
         self.region_calls.push_back(RegionCall { group, app: caller.app, id, bank_bytes });

@@ -1,5 +1,5 @@
 //! What SPU-OS keeps apps and processes to: how much a handler may move between two waits, how many messages a user's app may have
-//! under way, how many handlers a process may have begun on an SPU ([`crate::accounts`]).
+//! under way, how many handlers a process may have begun on an SPU ([`crate::bridge::accounts`]).
 //!
 //! Invariants: what is past a budget is refused, and the next run has a budget of its own; a message's place is given back once,
 //! when it is refused, given up or answered, an upcall's as well; that of a wait when the app has been told of its end, or has ended.
@@ -9,13 +9,12 @@ use super::group::Group;
 use super::meter::OverBudget;
 use super::os::{Caller, Machine};
 use super::rpc::Message;
-use crate::accounts::{EVENTS, KERNEL};
-use crate::event::{Completion, Event, Wait};
+use crate::bridge::accounts::{EVENTS, KERNEL};
+use crate::config::{DMA_SLICE_BYTES, MESSAGES_MAX};
 use crate::hre::HreId;
+use crate::interconnect::Key;
+use crate::interconnect::event::{Completion, Event, Wait};
 use crate::request::AppNumber;
-
-/// What the DMAs of one run move before it makes way for others: it goes on by a completion.
-pub const DMA_SLICE_BYTES: u64 = 1 << 20;
 
 /// What SPU-OS does for one run before its next DMA makes way in the same manner: long lists of short DMAs as well.
 pub const WORK_SLICE: u64 = 50_000;
@@ -89,7 +88,7 @@ impl Machine {
 
     /// Tells a run of the end of what it asked for, with `result`, when it is its turn again.
     pub fn yields(&mut self, caller: Caller, token: u32, (wait, result): (u32, i64), placed: bool) -> i32 {
-        if let Some(activity) = self.activities.get_mut(token) {
+        if let Some(activity) = self.activity_at_mut(caller.at(token)) {
             activity.pending_dmas += 1;
         }
         let account = self.running;
@@ -135,7 +134,7 @@ impl Machine {
         let most = self.config.messages_per_user_app_max;
         let of = self.apps.get_mut(app as usize)?.as_mut()?;
         let users = of.owner.is_some();
-        if !self.messages.has_room() || users && (of.messages >= most || !self.drafts.take(app, 1)) {
+        if self.held.messages >= MESSAGES_MAX || users && (of.messages >= most || !self.drafts.take(app, 1)) {
             return None;
         }
         of.messages += 1;
@@ -150,7 +149,7 @@ impl Machine {
     }
 
     /// Gives up a message that is being put together.
-    pub fn remove_message(&mut self, handle: u32) {
+    pub fn remove_message(&mut self, handle: Key) {
         let Some(message) = self.take_message(handle) else { return };
         self.message_gone(message.caller);
         if let Some(group) = message.finished {
@@ -160,8 +159,9 @@ impl Machine {
     }
 
     /// Takes a message out that was being put together.
-    pub fn take_message(&mut self, handle: u32) -> Option<Message> {
-        let message = self.messages.remove(handle)?;
+    pub fn take_message(&mut self, handle: Key) -> Option<Message> {
+        let message = self.spus[handle.spu as usize].messages.remove(handle.key)?;
+        self.held.messages -= 1;
         if message.users {
             self.drafts.release(message.caller.app, 1);
         }
@@ -185,9 +185,9 @@ impl Machine {
     }
 
     /// Ends an upcall whose answer has come, or never will: its places are free. Its group is to be ended.
-    pub fn take_upcall(&mut self, id: u64) -> Option<u32> {
+    pub fn take_upcall(&mut self, id: u64) -> Option<Key> {
         let (hre, group) = self.upcalls.remove(&id)?;
-        if let Some(sender) = self.groups.get(group).map(|group| group.caller) {
+        if let Some(sender) = self.group_at(group).map(|group| group.caller) {
             self.upcall_gone(sender, hre);
         }
         Some(group)
@@ -208,7 +208,7 @@ impl Machine {
     /// Ends the upcalls, on their way to a host or there, that `of_it` says.
     pub fn end_upcalls(&mut self, of_it: impl Fn(HreId, &Group) -> bool, error: i32) {
         let concerned =
-            |(_, (hre, group)): &(&u64, &(HreId, u32))| self.groups.get(*group).is_none_or(|group| of_it(*hre, group));
+            |(_, (hre, group)): &(&u64, &(HreId, Key))| self.group_at(*group).is_none_or(|group| of_it(*hre, group));
         let ids: Vec<u64> = self.upcalls.iter().filter(concerned).map(|(id, _)| *id).collect();
         for id in ids {
             if let Some(group) = self.take_upcall(id) {
@@ -226,9 +226,10 @@ impl Machine {
         if placed {
             self.bridge.accounts.ended(account, spu);
         }
-        while let Some(token) = self.bridge.accounts.next(account, spu) {
+        while let Some(key) = self.bridge.accounts.next(account, spu) {
+            let token = Key { spu, key };
             // One that was taken back meanwhile is passed over.
-            if self.activities.get(token).is_some() {
+            if self.activity_at(token).is_some() {
                 return self.events.push(self.ready_account(account), Event::Deliver { token });
             }
         }

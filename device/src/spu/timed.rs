@@ -5,37 +5,25 @@
 //! asked; an event that is held has exactly one way to its time, by a message or by a DMA.
 
 use super::os::Machine;
-use crate::clock::{Agenda, DmaStep, Endpoint, Message, Transfer, Work};
-use crate::event::{Event, EventQueue};
-use crate::interconnect::HEADER_BYTES;
+use crate::interconnect::event::{Event, EventQueue, TimedDma};
+use crate::interconnect::{Agenda, Endpoint, HEADER_BYTES, Message, Transfer};
 use crate::model::chosen::ChosenModel;
+use crate::model::timing::{DmaStep, Work};
 
-/// A DMA and the event that follows it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TimedDma {
-    pub transfer: Transfer,
-    /// Place of the event.
-    pub then: u32,
-    /// True where its data go to a host as they move.
-    pub streamed: bool,
-}
-
-impl TimedDma {
-    /// It begins and ends then.
-    #[inline(always)]
-    fn ends(&self, (begin_ns, end_ns): (u64, u64), timing: &mut ChosenModel, events: &mut EventQueue) {
-        events.schedule(end_ns, self.then);
-        if self.streamed {
-            let Transfer { spu, segment_bytes, segments, .. } = self.transfer;
-            let message = Message {
-                id: events.hold(|| Event::Streamed),
-                from: Endpoint::Spu(spu),
-                to: Endpoint::Host,
-                header_bytes: HEADER_BYTES as u32,
-                payload_bytes: segment_bytes * u64::from(segments),
-            };
-            timing.stream((begin_ns, end_ns), message, &mut Agenda(events));
-        }
+/// A DMA begins and ends then.
+#[inline(always)]
+fn ends(dma: &TimedDma, (begin_ns, end_ns): (u64, u64), timing: &mut ChosenModel, events: &mut EventQueue) {
+    events.schedule(end_ns, dma.then);
+    if dma.streamed {
+        let Transfer { spu, segment_bytes, segments, .. } = dma.transfer;
+        let message = Message {
+            id: events.hold(|| Event::Streamed),
+            from: Endpoint::Spu(spu),
+            to: Endpoint::Host,
+            header_bytes: HEADER_BYTES as u32,
+            payload_bytes: segment_bytes * u64::from(segments),
+        };
+        timing.stream((begin_ns, end_ns), message, &mut Agenda(events));
     }
 }
 
@@ -106,7 +94,7 @@ impl Machine {
                         DmaStep::Ends(end_ns) => {
                             let dma = *dma;
                             self.events.release(*place);
-                            dma.ends((at_ns, end_ns), timing, &mut self.events);
+                            ends(&dma, (at_ns, end_ns), timing, &mut self.events);
                         }
                     }
                 }
@@ -121,7 +109,7 @@ impl Machine {
         let now_ns = self.now_ns;
         let Some(timing) = self.timing.as_mut() else { return };
         let end_ns = timing.dma_data(now_ns, &dma.transfer);
-        dma.ends((now_ns, end_ns), timing, &mut self.events);
+        ends(dma, (now_ns, end_ns), timing, &mut self.events);
     }
 
     /// A word of the model's.

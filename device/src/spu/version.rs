@@ -5,27 +5,31 @@
 
 use super::abi;
 use super::os::{Activity, Admission, Machine, Origin, planted};
+use crate::interconnect::Key;
 use crate::request::{AppNumber, RpcOutcome};
-use std::collections::VecDeque;
 
 impl Machine {
     /// True for what was begun and is waited for: requests of hosts that have begun, events, and messages while who asked is there. What an
     /// app does in the background holds nobody up.
     pub fn is_begun(&self, activity: &Activity) -> bool {
         match &activity.origin {
-            Origin::Host { .. } => activity.started,
+            Origin::Host { .. } | Origin::Bank { .. } => activity.started,
             Origin::Event { .. } => true,
-            Origin::Spu(origin) => self.activities.get(origin.asked_by).is_some(),
+            Origin::Spu(origin) => self.activity_at(origin.asked_by).is_some(),
         }
     }
 
-    /// One of the events that somebody waits for has been answered, or had no place.
-    pub fn watched(&mut self, watch: u32) {
-        let Some(left) = self.watches.get_mut(&watch) else { return };
+    /// One of the events that somebody waits for has been answered with this status, or had no place.
+    pub fn watched(&mut self, watch: u32, status: u32) {
+        let Some((left, refusal)) = self.watches.get_mut(&watch) else { return };
         *left -= 1;
+        if status != 0 {
+            refusal.get_or_insert(status);
+        }
         if *left == 0 {
+            let refusal = *refusal;
             self.watches.remove(&watch);
-            self.finished_watches.push(watch);
+            self.finished_watches.push((watch, refusal));
         }
     }
 
@@ -33,11 +37,12 @@ impl Machine {
     pub fn hold_requests(&mut self, number: AppNumber, admission: Admission) {
         let Some(app) = self.apps.get_mut(number as usize).and_then(Option::as_mut) else { return };
         app.admission = admission;
-        for waiting in &mut app.waiting {
-            for token in std::mem::take(waiting) {
-                match self.activities.get(token) {
-                    Some(activity) if activity.is_held(admission) => app.held.push(token),
-                    _ => waiting.push_back(token),
+        for (at, spu) in self.spus.iter_mut().enumerate() {
+            let waiting = std::mem::take(&mut spu.residents[number as usize].waiting);
+            for key in waiting {
+                match spu.activities.get(key) {
+                    Some(activity) if activity.is_held(admission) => app.held.push(Key { spu: at as u16, key }),
+                    _ => spu.residents[number as usize].waiting.push_back(key),
                 }
             }
         }
@@ -61,15 +66,13 @@ impl Machine {
         if is_changing {
             self.hold_requests(number, Admission::Own);
         }
-        for token in self.activities.keys() {
-            let Some(activity) = self.activities.get(token).filter(|activity| activity.app == number) else { continue };
+        for token in self.activity_keys() {
+            let Some(activity) = self.activity_at(token).filter(|activity| activity.app == number) else { continue };
             if !is_changing || !activity.is_held(Admission::Own) {
                 self.end_activity(token, outcome, 0);
             }
         }
-        if let Some(app) = self.app(number) {
-            app.waiting.iter_mut().for_each(VecDeque::clear);
-        }
+        self.clear_waiting(number);
         if planted!(self, KeepsPlaces) {
             return;
         }
@@ -77,11 +80,18 @@ impl Machine {
         self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
     }
 
+    fn clear_waiting(&mut self, number: AppNumber) {
+        self.spus.iter_mut().for_each(|spu| spu.residents[number as usize].waiting.clear());
+    }
+
     /// What an app has put together or has finished, but not sent yet, goes.
     fn end_messages(&mut self, number: AppNumber) {
-        for handle in self.messages.keys() {
-            if self.messages.get(handle).is_some_and(|message| message.caller.app == number) {
-                self.remove_message(handle);
+        for spu in 0..self.config.spus {
+            for key in self.spus[spu as usize].messages.keys() {
+                let handle = Key { spu, key };
+                if self.message_at_mut(handle).is_some_and(|message| message.caller.app == number) {
+                    self.remove_message(handle);
+                }
             }
         }
     }
@@ -91,8 +101,8 @@ impl Machine {
     pub fn end_version(&mut self, number: AppNumber) {
         let Some(app) = self.app(number) else { return };
         app.incarnation = app.incarnation.wrapping_add(1);
-        for token in self.activities.keys() {
-            let Some(activity) = self.activities.get(token).filter(|activity| activity.app == number) else { continue };
+        for token in self.activity_keys() {
+            let Some(activity) = self.activity_at(token).filter(|activity| activity.app == number) else { continue };
             if !activity.is_held(Admission::Own) {
                 self.end_activity(token, RpcOutcome::AppEnded, 0);
             }
@@ -100,8 +110,6 @@ impl Machine {
         self.end_messages(number);
         self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
         self.hold_requests(number, Admission::Own);
-        if let Some(app) = self.app(number) {
-            app.waiting.iter_mut().for_each(VecDeque::clear);
-        }
+        self.clear_waiting(number);
     }
 }

@@ -4,7 +4,7 @@
 //! Unlike random code, which seldom finds a valid token or an address that matters, these know the table of imports, what kind of thing each
 //! argument is, and a few addresses that are worth trying.
 
-use super::imports;
+use super::{IMPORTS, Import, Who};
 use std::fmt::Write;
 
 /// Bytes of such a module's memory.
@@ -25,7 +25,7 @@ pub struct Aims {
     pub spus: u16,
 }
 
-/// What the parameters of imports are, in the order of [`imports`]: T token, P pointer, p port, A address (of the port before it), S stride,
+/// What the parameters of imports are, in the order of [`IMPORTS`]: T token, P pointer, p port, A address (of the port before it), S stride,
 /// B bytes, N segments, W wait, O offset, D destination, a app, H handler, h handle, I region or namespace, V any.
 const KINDS: &[(&str, &str)] = &[
     ("request_info", "TP"),
@@ -124,7 +124,8 @@ impl Generator<'_> {
 
     /// A call of an import with arguments, its result kept where it is a handle, else dropped.
     fn call(&mut self, out: &mut String, name: &str) {
-        let (_, parameters, result) = imports().iter().find(|(of, ..)| *of == name).expect("an import");
+        let import = IMPORTS.iter().find(|import| import.name == name).expect("an import");
+        let (parameters, result) = (import.parameter_letters(), import.result_letters());
         let kinds = KINDS.iter().find(|(of, _)| *of == name).expect("its kinds").1;
         assert_eq!(kinds.len(), parameters.len(), "{name}");
         let mut port = 1;
@@ -141,7 +142,7 @@ impl Generator<'_> {
             };
         }
         call.push(')');
-        let _ = match (name, *result) {
+        let _ = match (name, result.as_str()) {
             ("rpc_start", _) => writeln!(out, "(global.set $handle {call})"),
             (_, "") => writeln!(out, "{call}"),
             _ => writeln!(out, "(drop {call})"),
@@ -186,7 +187,8 @@ impl Generator<'_> {
             15 if !self.keeps => self.call(out, "respond"),
             16 if self.below(20) == 0 => out.push_str("(unreachable)\n"),
             _ => {
-                let (name, ..) = imports()[self.below(imports().len() as u64) as usize];
+                let any: Vec<&str> = of_any_app().map(|import| import.name).collect();
+                let name = any[self.below(any.len() as u64) as usize];
                 if name != "respond" || !self.keeps {
                     self.call(out, name);
                 }
@@ -201,6 +203,11 @@ impl Generator<'_> {
     }
 }
 
+/// The imports that users' apps may have.
+fn of_any_app() -> impl Iterator<Item = &'static Import> {
+    IMPORTS.iter().filter(|import| import.who == Who::Any)
+}
+
 /// The module of a number.
 pub fn hostile_module(name: &str, seed: u64, aims: &Aims) -> Vec<u8> {
     let mut generator = Generator { state: seed, aims, wild: 0, bytes_max: 0, keeps: false };
@@ -210,12 +217,12 @@ pub fn hostile_module(name: &str, seed: u64, aims: &Aims) -> Vec<u8> {
     generator.block(&mut start, 0);
     generator.block(&mut complete, 1);
     let mut text = String::from("(module\n");
-    for (import, parameters, result) in imports() {
+    for import in of_any_app() {
         let types =
             |letters: &str| letters.chars().map(|of| if of == 'I' { " i64" } else { " i32" }).collect::<String>();
-        let result = if result.is_empty() { String::new() } else { format!("(result{})", types(result)) };
-        let _ =
-            writeln!(text, r#"(import "willow" "{import}" (func ${import} (param{}) {result}))"#, types(parameters));
+        let (name, parameters) = (import.name, types(&import.parameter_letters()));
+        let result = import.result.map_or(String::new(), |_| format!("(result{})", types(&import.result_letters())));
+        let _ = writeln!(text, r#"(import "willow" "{name}" (func ${name} (param{parameters}) {result}))"#);
     }
     let answer = if generator.keeps {
         ""

@@ -3,6 +3,7 @@
 
 pub mod drive;
 pub mod keeper;
+pub mod shared;
 pub mod slow;
 pub mod users;
 

@@ -1,8 +1,7 @@
 //! A store in memory whose data operations wait until the test lets them go, and which tells of those that touch what they must not.
 
-use std::cell::{Cell, RefCell};
+use super::shared::Shared;
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::Arc;
 use willow_device::media::ram::RamStore;
 use willow_device::{Progress, Store, StoreCompletion, StoreError, Ticket};
@@ -17,12 +16,12 @@ enum Waiting {
 #[derive(Clone, Default)]
 pub struct Valve {
     /// Operations wait while this is true.
-    pub closed: Rc<Cell<bool>>,
+    pub closed: Shared<bool>,
     /// Of these only reads.
-    pub reads_alone: Rc<Cell<bool>>,
-    waiting: Rc<RefCell<VecDeque<Waiting>>>,
+    pub reads_alone: Shared<bool>,
+    waiting: Shared<VecDeque<Waiting>>,
     /// While there is a watch.
-    pub watch: Rc<RefCell<Option<Watch>>>,
+    pub watch: Shared<Option<Watch>>,
 }
 
 /// Which bytes nobody may touch now, and who did.
@@ -65,14 +64,14 @@ impl Watch {
 
 impl Valve {
     fn touch(&self, bank: usize, write: bool, address: u64, bytes: usize) {
-        if let Some(watch) = self.watch.borrow_mut().as_mut() {
+        if let Some(watch) = self.watch.lock().as_mut() {
             watch.touch(bank, write, address, bytes as u64);
         }
     }
 
     /// Operations that wait.
     pub fn waiting(&self) -> usize {
-        self.waiting.borrow().len()
+        self.waiting.lock().len()
     }
 }
 
@@ -118,13 +117,13 @@ impl Store for SlowStore {
         if self.changes_wait() { Ok(Progress::WouldBlock) } else { self.inner.zero(bank, address, bytes) }
     }
     fn begin_read(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: usize) {
-        self.valve.waiting.borrow_mut().push_back(Waiting::Read(ticket, bank, address, bytes));
+        self.valve.waiting.lock().push_back(Waiting::Read(ticket, bank, address, bytes));
     }
     fn begin_write(&mut self, ticket: Ticket, bank: usize, address: u64, from: Vec<u8>) {
-        self.valve.waiting.borrow_mut().push_back(Waiting::Write(ticket, bank, address, from));
+        self.valve.waiting.lock().push_back(Waiting::Write(ticket, bank, address, from));
     }
     fn begin_zero(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: u64) {
-        self.valve.waiting.borrow_mut().push_back(Waiting::Zero(ticket, bank, address, bytes));
+        self.valve.waiting.lock().push_back(Waiting::Zero(ticket, bank, address, bytes));
     }
     fn flush(&mut self, ticket: Ticket, bank: Option<usize>) -> Result<Progress, StoreError> {
         self.inner.flush(ticket, bank)
@@ -133,7 +132,7 @@ impl Store for SlowStore {
         if self.waits() {
             return None;
         }
-        let Some(next) = self.valve.waiting.borrow_mut().pop_front() else { return self.inner.completed() };
+        let Some(next) = self.valve.waiting.lock().pop_front() else { return self.inner.completed() };
         let (ticket, result) = match next {
             Waiting::Read(ticket, bank, address, bytes) => {
                 let mut into = vec![0; bytes];

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What an agent forgets.
+/// What an agent forgets, or what fails under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// To prove that nobody has a file open for writing.
@@ -13,21 +13,57 @@ pub enum Fault {
     GrantFirst = 4,
     /// To let a frozen file system wait until permissions are revoked.
     HolderFirst = 8,
+    /// The device refuses to revoke, and goes on permitting.
+    RevokeFails = 16,
+    /// The device revokes, and its answer is lost.
+    RevokeUnheard = 32,
+    /// To write a file into the journal before it is made immutable.
+    FlagFirst = 64,
 }
+
+/// Status with which a process ends at the step that a test chose.
+#[cfg(feature = "testing")]
+pub const CRASHED: i32 = 77;
 
 /// Those that were planted.
 #[derive(Default)]
-pub struct Faults(AtomicU32);
+pub struct Faults {
+    planted: AtomicU32,
+    /// Steps until the process ends; 0: it does not.
+    #[cfg(feature = "testing")]
+    crash_in: AtomicU32,
+}
 
 impl Faults {
     /// True where this one was.
     pub fn has(&self, fault: Fault) -> bool {
-        self.0.load(Ordering::Relaxed) & fault as u32 != 0
+        self.planted.load(Ordering::Relaxed) & fault as u32 != 0
     }
 
     /// Plants one.
     #[cfg(feature = "testing")]
     pub(crate) fn plant(&self, fault: Fault) {
-        self.0.fetch_or(fault as u32, Ordering::Relaxed);
+        self.planted.fetch_or(fault as u32, Ordering::Relaxed);
+    }
+
+    /// Takes one away.
+    #[cfg(feature = "testing")]
+    pub(crate) fn heal(&self, fault: Fault) {
+        self.planted.fetch_and(!(fault as u32), Ordering::Relaxed);
+    }
+
+    /// Ends the process, as SIGKILL would, when it has come to this many steps ([`Faults::step`]).
+    #[cfg(feature = "testing")]
+    pub(crate) fn crash_at(&self, step: u32) {
+        self.crash_in.store(step, Ordering::SeqCst);
+    }
+
+    /// A step of what has to be right wherever an agent ends: freezing and thawing a file.
+    pub fn step(&self) {
+        #[cfg(feature = "testing")]
+        if self.crash_in.load(Ordering::SeqCst) > 0 && self.crash_in.fetch_sub(1, Ordering::SeqCst) == 1 {
+            // SAFETY: the process ends at once: nothing is dropped or flushed.
+            unsafe { libc::_exit(CRASHED) }
+        }
     }
 }

@@ -8,6 +8,7 @@
 //!   the list do so by turns (`order`);
 //! - nothing here keeps a lock of the agent's while it calls a file system.
 
+use super::admission::who_gives_up;
 use super::fault::Fault;
 use super::freeze::is_immutable;
 use super::freezes::{UnderWay, Watch};
@@ -15,10 +16,13 @@ use super::hold::Hold;
 use super::judge::{against_mount, judge, places};
 use super::message::{PREPARED_MAX, VERSION};
 use super::serving::{READ, WRITE};
-use super::{Agent, CONTENDED_MAX, Connected, FILES_MAX, Known, OpenFile, Refusal, Stage, State, Way, extents};
+use super::{
+    Agent, CONTENDED_MAX, Connected, FILES_MAX, Known, OpenFile, REVOKE_MAX, Refusal, Stage, State, Way, extents,
+};
 use crate::control::PermissionInfo;
 use direct_io_host::FileExtent;
 use rustix::fs::{Mode, OFlags};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,10 +30,12 @@ use std::time::{Duration, Instant};
 /// Longest wait for files that are being opened or closed.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
 /// Wait between two looks at one.
-const RELEASE_LOOK: Duration = Duration::from_millis(1);
+pub(super) const RELEASE_LOOK: Duration = Duration::from_millis(1);
+/// Wait where the device has not revoked.
+pub(super) const RELEASE_AGAIN: Duration = Duration::from_millis(50);
 
-/// How late a planted fault is.
-const FAULT_LATE: Duration = Duration::from_millis(500);
+/// Said to who finds none.
+const NO_PLACE: &str = "as many files are open directly as leave room for other users'";
 
 /// What came of opening a file.
 pub(super) struct Granted {
@@ -46,8 +52,9 @@ pub(super) enum Asked {
     Granted(Granted),
 }
 
-/// A file that is being closed: the process in the device, the hold, what was permitted, whether to write, and what a freeze waits for.
-type Closing = (Option<u32>, Arc<Hold>, Vec<PermissionInfo>, bool, UnderWay);
+/// A file that is being closed: the process in the device, the hold, what was permitted and since when that is to be revoked, whether to
+/// write, and what a freeze waits for.
+type Closing = (Option<u32>, Arc<Hold>, (Vec<PermissionInfo>, Instant), bool, UnderWay);
 
 impl Agent {
     /// Number of a process in the device: which the device's socket told it when the process connected there, or by which the process was
@@ -84,18 +91,18 @@ impl Agent {
         let place = self.places.find(judged.key.0);
         let place = place.ok_or("it is not on a block device that is a namespace which the agent serves")?;
         let process = self.process(key, user, identity).await?;
+        self.make_place(user).await?;
         let hold = {
             // Under the same lock as a release looks for who has it.
             let mut state = self.state();
             if state.connected.values().any(|other| other.changes == Some(judged.key)) {
                 return Err("a process is changing it through the file system".into());
             }
-            let has_place = state.has_place_for_file(user, self.descriptors_max);
+            let has_place = user == 0 || state.open_files() < self.descriptors_max;
             let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
             connected.process = Some(process);
-            if user != 0 && !has_place {
-                let why = "as many files are open directly as leave room for other users'";
-                return Err(why.to_owned().into());
+            if !has_place {
+                return Err(NO_PLACE.into());
             }
             if connected.files.len() >= FILES_MAX {
                 return Err(format!("this process has {FILES_MAX} files open directly, which is the most").into());
@@ -122,7 +129,8 @@ impl Agent {
                 return Err("the connection has ended".into());
             };
             connected.next_file = connected.next_file.wrapping_add(1);
-            connected.files.insert(connected.next_file, OpenFile { hold, rights, place, stage, permissions, watch });
+            let open = OpenFile { hold, rights, place, stage, permissions, revoking: Vec::new(), watch };
+            connected.files.insert(connected.next_file, open);
             if let Some(descriptor) = descriptor {
                 connected.know(file, rights, descriptor);
             }
@@ -132,6 +140,32 @@ impl Agent {
             true => self.confirm(key, number).await.map(Asked::Granted),
             false => Ok(Asked::Prepared(number)),
         }
+    }
+
+    /// Finds a place for another file of a user: there is one while that leaves as many free as the user has; else the user who has most
+    /// gives one up, where that is at least two more.
+    async fn make_place(&self, user: u32) -> Result<(), Refusal> {
+        let taken = {
+            let mut state = self.state();
+            let counts = state.open_files_by_user();
+            let own = counts.get(&user).copied().unwrap_or(0);
+            if user == 0 || state.open_files().saturating_add(own) < self.descriptors_max {
+                return Ok(());
+            }
+            let who = who_gives_up(&counts, user).ok_or(NO_PLACE)?;
+            let of_it = state.connected.iter_mut().filter(|(_, connected)| connected.user == who);
+            let Some((key, connected)) = of_it.max_by_key(|(_, connected)| connected.open_files()) else {
+                return Err(NO_PLACE.into());
+            };
+            if connected.forget_oldest() {
+                return Ok(());
+            }
+            let oldest = connected.files.iter().find(|(_, file)| matches!(file.stage, Stage::Granted));
+            let oldest = oldest.map(|(number, _)| *number).ok_or(NO_PLACE)?;
+            connected.is_stale = true;
+            (*key, oldest)
+        };
+        self.close(taken.0, taken.1, false, true).await
     }
 
     fn prepare(&self, hold: &Hold, descriptors: &[OwnedFd]) -> Result<Arc<Watch>, Refusal> {
@@ -173,7 +207,12 @@ impl Agent {
             Err((why, permissions)) => (Err(why), permissions),
         };
         if let Some(found) = self.state().connected.get_mut(&key).and_then(|it| it.files.get_mut(&file)) {
-            (found.stage, found.permissions) = (Stage::Granted, permissions);
+            found.stage = Stage::Granted;
+            match done {
+                Ok(_) => found.permissions = permissions,
+                // What may have been installed of it is never installed again.
+                Err(_) => found.revoking = permissions,
+            }
         }
         if done.is_err() {
             self.close(key, file, true, false).await?;
@@ -197,10 +236,12 @@ impl Agent {
         let descriptor = hold.descriptor().ok_or_else(|| nothing("it was taken back meanwhile".into()))?;
         let (bytes, found) = settle(&descriptor, offset).map_err(|why| nothing(why.into()))?;
         let permissions = self.permissions(nsid, &found, rights);
+        self.faults.step();
         if let Err(error) = self.control.grant(process, &permissions).await {
             // Some of it may have been installed.
             return Err((error.to_string().into(), permissions));
         }
+        self.faults.step();
         if late && let Err(why) = self.holds.prove(hold) {
             return Err((why, permissions));
         }
@@ -224,21 +265,29 @@ impl Agent {
                 None => tokio::time::sleep(RELEASE_LOOK).await,
             }
         };
-        let Some((process, hold, permissions, writable, under_way)) = taken else {
+        let Some((process, hold, (permissions, since), writable, under_way)) = taken else {
             return Ok(());
         };
-        let whole: Vec<PermissionInfo> =
-            permissions.iter().map(|it| PermissionInfo { rights: READ | WRITE, ..*it }).collect();
+        self.faults.step();
         if let Some(process) = process {
             // Where the process is gone, its permissions are: this waits for what was under way all the same.
-            if let Err(error) = self.control.revoke(process, &whole).await {
+            if let Err(error) = self.revoke(process, &permissions).await {
                 if let Some(found) = self.state().connected.get_mut(&key).and_then(|it| it.files.get_mut(&file)) {
-                    (found.stage, found.permissions) = (Stage::Granted, permissions);
+                    found.stage = Stage::Revoking(since);
                 }
-                return Err(format!("its permissions could not be taken back, and it stays immutable: {error}").into());
+                // Since that hold does not thaw, nothing is lost by trying again.
+                if writable && !unchanged {
+                    hold.note_write();
+                }
+                let why = format!("what the device permits of it could not be revoked: {error}");
+                if since.elapsed() >= REVOKE_MAX {
+                    self.fail(why.clone());
+                }
+                return Err(format!("{why}; it stays immutable until it is").into());
             }
             self.restore_kept(process, hold.key(), (key, file)).await;
         }
+        self.faults.step();
         drop(under_way);
         if writable && !unchanged {
             hold.note_write();
@@ -267,26 +316,14 @@ impl Agent {
         if matches!(found.stage, Stage::Busy) {
             return Ok(None);
         }
-        found.stage = Stage::Busy;
-        let permissions = std::mem::take(&mut found.permissions);
-        let under_way = found.watch.begin_revoking();
-        Ok(Some(Some((process, found.hold.clone(), permissions, found.rights & WRITE != 0, under_way))))
-    }
-
-    /// Installs again what other open files of a process allow in the same file.
-    async fn restore_kept(&self, process: u32, file: (u64, u64), but: (u64, u32)) {
-        let _turn = self.order.lock().await;
-        let kept: Vec<PermissionInfo> = {
-            let state = self.state();
-            let of = state.connected.iter().filter(|(_, other)| other.process == Some(process));
-            let all = of.flat_map(|(key, other)| other.files.iter().map(|(number, file)| ((*key, *number), file)));
-            let same = all.filter(|(which, other)| *which != but && other.hold.key() == file);
-            same.flat_map(|(_, other)| &other.permissions).copied().collect()
+        let since = match found.stage {
+            Stage::Revoking(since) => since,
+            _ => Instant::now(),
         };
-        if !kept.is_empty() {
-            // What is missing then is missed, and asked for.
-            let _ = self.control.grant(process, &kept).await;
-        }
+        found.stage = Stage::Busy;
+        let permissions = found.begin_revoking();
+        let under_way = found.watch.begin_revoking();
+        Ok(Some(Some((process, found.hold.clone(), (permissions, since), found.rights & WRITE != 0, under_way))))
     }
 
     /// Takes a file back from all that have it, for a process that is going to change it through the file system.
@@ -318,13 +355,14 @@ impl Agent {
                 };
                 state.connected.iter().flat_map(of).collect()
             };
+            let mut failure = None;
             for (holder, file) in found {
                 if let Some(connected) = self.state().connected.get_mut(&holder).filter(|_| Some(holder) != by) {
                     connected.is_stale = true;
                 }
                 // Closed by its holder meanwhile is as good.
                 if let Err(why) = self.close(holder, file, false, false).await {
-                    tracing::warn!("a file is not taken back yet: {why:?}");
+                    failure = Some(why);
                 }
             }
             // One that was being opened is found the next time.
@@ -335,50 +373,10 @@ impl Agent {
                 return Err(Refusal::Frozen);
             }
             if begun.elapsed() > RELEASE_MAX {
-                return Err("another process is opening or closing it, and does not come to an end".into());
+                let opening = "another process is opening or closing it, and does not come to an end";
+                return Err(failure.unwrap_or_else(|| opening.into()));
             }
-            tokio::time::sleep(RELEASE_LOOK).await;
-        }
-    }
-
-    /// A file system is being frozen: nothing can be written past it when this returns, and it goes on being frozen. Calls no file system.
-    pub(super) async fn let_freeze(&self, device: u64) {
-        if self.faults.has(Fault::HolderFirst) {
-            self.freezes.let_go(device);
-            tokio::time::sleep(FAULT_LATE).await;
-        }
-        let mut taken: Vec<(u32, Vec<PermissionInfo>)> = Vec::new();
-        while !self.stopping() {
-            // Looked at before the list is: what ends later has put its permissions on it by then, and nothing begins any more.
-            let is_settled = !self.freezes.is_busy(device);
-            {
-                let _turn = self.order.lock().await;
-                let mut state = self.state();
-                for connected in state.connected.values_mut() {
-                    let on_it = connected.files.values_mut().filter(|file| file.hold.key().0 == device);
-                    for file in on_it.filter(|file| !file.permissions.is_empty()) {
-                        connected.is_stale = true;
-                        let permissions = std::mem::take(&mut file.permissions);
-                        taken.extend(connected.process.map(|process| (process, permissions)));
-                        if file.rights & WRITE != 0 {
-                            file.hold.note_write();
-                        }
-                    }
-                }
-            }
-            let mut left = Vec::new();
-            for (process, permissions) in taken {
-                let whole = permissions.iter().map(|it| PermissionInfo { rights: READ | WRITE, ..*it });
-                if let Err(error) = self.control.revoke(process, &whole.collect::<Vec<_>>()).await {
-                    tracing::error!("a frozen file system waits for a revocation: {error}");
-                    left.push((process, permissions));
-                }
-            }
-            taken = left;
-            if taken.is_empty() && is_settled {
-                return self.freezes.let_go(device);
-            }
-            tokio::time::sleep(RELEASE_LOOK).await;
+            tokio::time::sleep(if failure.is_some() { RELEASE_AGAIN } else { RELEASE_LOOK }).await;
         }
     }
 
@@ -477,16 +475,26 @@ impl Agent {
 }
 
 impl State {
-    /// True where a user may have another file open: while that leaves as many descriptors free as the user has.
-    fn has_place_for_file(&self, user: u32, descriptors_max: usize) -> bool {
-        let of = |connected: &Connected| connected.files.len() + connected.known.len();
-        let all: usize = self.connected.values().map(of).sum();
-        let own: usize = self.connected.values().filter(|connected| connected.user == user).map(of).sum();
-        all.saturating_add(own) < descriptors_max
+    /// Files that are open, or that could be opened again, of all users.
+    fn open_files(&self) -> usize {
+        self.connected.values().map(Connected::open_files).sum()
+    }
+
+    /// The same of each user.
+    fn open_files_by_user(&self) -> BTreeMap<u32, usize> {
+        let mut counts = BTreeMap::new();
+        for connected in self.connected.values() {
+            *counts.entry(connected.user).or_default() += connected.open_files();
+        }
+        counts
     }
 }
 
 impl Connected {
+    fn open_files(&self) -> usize {
+        self.files.len() + self.known.len()
+    }
+
     fn known_rights(&self, file: (u64, u64)) -> u32 {
         self.known.get(&file).map_or(0, |known| known.rights)
     }
@@ -498,12 +506,16 @@ impl Connected {
         known.rights |= rights;
         (known.descriptor, known.since) = (descriptor, self.next_known);
         if self.known.len() > FILES_MAX {
-            let is_open = |file: &(u64, u64)| self.files.values().any(|open| open.hold.key() == *file);
-            let oldest = self.known.iter().filter(|(file, _)| !is_open(file)).min_by_key(|(_, known)| known.since);
-            if let Some(oldest) = oldest.map(|(file, _)| *file) {
-                self.known.remove(&oldest);
-            }
+            self.forget_oldest();
         }
+    }
+
+    /// Forgets the file that was shown longest ago and is not open; false where there is none.
+    fn forget_oldest(&mut self) -> bool {
+        let open: BTreeSet<(u64, u64)> = self.files.values().map(|open| open.hold.key()).collect();
+        let closed = self.known.iter().filter(|(file, _)| !open.contains(file));
+        let oldest = closed.min_by_key(|(_, known)| known.since).map(|(file, _)| *file);
+        oldest.is_some_and(|oldest| self.known.remove(&oldest).is_some())
     }
 }
 

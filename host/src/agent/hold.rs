@@ -156,6 +156,11 @@ impl Holds {
         let path = std::fs::read_link(&named).map_err(|error| format!("its path cannot be found out ({error})"))?;
         let listed = |error| format!("it cannot be put on the list of frozen files ({error})");
         let was_immutable = {
+            self.faults.step();
+            if self.faults.has(Fault::FlagFirst) {
+                freeze::set_immutable(file, true).map_err(listed)?;
+                self.faults.step();
+            }
             let mut journal = lock(&self.journal);
             // One of an agent before this one, that could not be thawed when this one began.
             let was_immutable = is_immutable && !journal.frozen().contains_key(&hold.key);
@@ -164,11 +169,13 @@ impl Holds {
             }
             was_immutable
         };
+        self.faults.step();
         let frozen = (|| {
             if !self.faults.has(Fault::NoFlag) {
                 freeze::set_immutable(file, true)
                     .map_err(|error| format!("it cannot be kept as it is while it is accessed directly ({error})"))?;
             }
+            self.faults.step();
             // Never waits: for another's lease, say.
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             let opened = rustix::fs::open(&named, flags, Mode::empty());
@@ -212,6 +219,7 @@ impl Holds {
                 let taken = lease::take(file);
                 if taken.map_err(|error| format!("the agent gets no lease of it ({error})"))? {
                     kept.is_proved = true;
+                    self.faults.step();
                     return Ok(());
                 }
             }
@@ -262,19 +270,24 @@ impl Holds {
         let file = kept.descriptor.as_fd();
         // What the page cache holds is old by now.
         let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+        self.faults.step();
         if !kept.was_immutable {
             freeze::set_immutable(file, false)?;
         }
+        self.faults.step();
         if hold.written.swap(false, Ordering::Relaxed) {
             // Direct writes have not told the file system of themselves.
             let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
             let then = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
             let _ = rustix::fs::futimens(file, &rustix::fs::Timestamps { last_access: then, last_modification: now });
         }
+        self.faults.step();
         lease::give_up(file);
+        self.faults.step();
         if !kept.was_immutable {
             self.forget(hold.key);
         }
+        self.faults.step();
         Ok(())
     }
 

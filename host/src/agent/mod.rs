@@ -9,7 +9,8 @@
 //!   its permissions, end with the process or its connection here, whichever is first, and with the agent;
 //! - a permission is installed only while the file is immutable ([`freeze`]) and a lease proves that it is open for writing nowhere
 //!   ([`lease`]): its extents are the file's for as long as it lasts;
-//! - a file thaws only after the device has answered the revocation of every permission in it;
+//! - a file thaws only after the device has answered the revocation of every permission in it; until then it is frozen, listed and in
+//!   the journal, and the revocation is tried again; past [`REVOKE_MAX`] the agent ends, and what it permitted does with it;
 //! - what a process changes through the file system is taken back from all that have it, and comes back when they ask again;
 //! - places for connections are bounded, for each user as well ([`admission`]);
 //! - files per process and processes are bounded; a message that breaks the rules ends its connection, and so its grants.
@@ -29,6 +30,7 @@ mod judge;
 mod lease;
 pub mod message;
 pub mod network;
+mod revoking;
 mod serving;
 
 use crate::control::{CommandSet, ControlClient, ControlStatus, NamespaceInfo, PermissionInfo};
@@ -59,6 +61,10 @@ pub const FILES_MAX: usize = 1024;
 const CONTENDED_MAX: usize = 64;
 /// Most extents of a file that is opened directly.
 pub const EXTENTS_MAX: usize = 65536;
+
+/// How long a device may fail to revoke before the agent ends: shorter than the kernel waits for a lease to be given up
+/// (`/proc/sys/fs/lease-break-time`, 45 s).
+pub const REVOKE_MAX: Duration = Duration::from_secs(15);
 
 /// A number that the device gives to no process.
 const PROCESS_NONE: u32 = 0;
@@ -109,6 +115,8 @@ enum Stage {
     /// One thread opens or closes it.
     Busy,
     Granted,
+    /// Since then: it is being closed, and the device has not revoked what it permits. It is tried again.
+    Revoking(Instant),
 }
 
 /// Why something is not done for a process.
@@ -143,8 +151,18 @@ struct OpenFile {
     stage: Stage,
     /// What may be installed in the device.
     permissions: Vec<PermissionInfo>,
+    /// What was taken off that list, until the device has answered that it is revoked: never installed again.
+    revoking: Vec<PermissionInfo>,
     /// A freeze of its file system waits until the device permits nothing in it any more.
     watch: Arc<Watch>,
+}
+
+impl OpenFile {
+    /// Takes all that may be installed off the list; what the device is to revoke then.
+    fn begin_revoking(&mut self) -> Vec<PermissionInfo> {
+        self.revoking.append(&mut self.permissions);
+        self.revoking.clone()
+    }
 }
 
 /// A file that a process has proved to have rights to.
@@ -213,6 +231,8 @@ pub struct Agent {
     order: tokio::sync::Mutex<()>,
     faults: Arc<Faults>,
     stop: AtomicBool,
+    /// Why it ends by itself.
+    failure: Mutex<Option<String>>,
 }
 
 /// What files may take of this process' descriptors; the rest is for connections and what opening needs.
@@ -333,6 +353,7 @@ impl Agent {
             order: tokio::sync::Mutex::default(),
             faults,
             stop: AtomicBool::new(false),
+            failure: Mutex::default(),
         };
         Ok((Arc::new(agent), listener))
     }
@@ -341,6 +362,25 @@ impl Agent {
     #[cfg(feature = "testing")]
     pub fn plant(&self, fault: fault::Fault) {
         self.faults.plant(fault);
+    }
+
+    /// Takes a planted fault away.
+    #[cfg(feature = "testing")]
+    pub fn heal(&self, fault: fault::Fault) {
+        self.faults.heal(fault);
+    }
+
+    /// Ends this process when the agent has come to this many steps of freezing and thawing files.
+    #[cfg(feature = "testing")]
+    pub fn crash_at(&self, step: u32) {
+        self.faults.crash_at(step);
+    }
+
+    /// Ends [`Agent::serve`] with an error, and with it all that is permitted.
+    fn fail(&self, why: String) {
+        tracing::error!("the agent ends: {why}");
+        lock(&self.failure).get_or_insert(why);
+        self.stop();
     }
 
     /// Ends [`Agent::serve`] soon; what is granted is taken back.

@@ -1,6 +1,6 @@
 //! The agent at work: a thread for each process that is connected, which watches it too, and one that answers the device's upcalls.
 
-use super::admission::check_user;
+use super::admission::{Place, check_user};
 use super::files::{Asked, Granted};
 use super::message::{EXTENTS_A_MESSAGE, Request, Response};
 use super::{Agent, AgentError, Connected, Refusal, Way, runtime};
@@ -17,7 +17,7 @@ use zeroize::Zeroize;
 
 /// Longest wait of a thread before it looks whether the agent ends.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long a connection may ask for nothing at all: it is made anew when something is to be asked.
+/// How long a connection that holds nothing may ask for nothing: it is made anew when something is to be asked.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// How often leases are looked at.
 const WATCH: Duration = Duration::from_millis(50);
@@ -77,8 +77,7 @@ impl Agent {
                         Ok(place) => {
                             let agent = self.clone();
                             let serve = move || {
-                                agent.connection(&Arc::new(channel), &peer);
-                                drop(place);
+                                agent.connection(&Arc::new(channel), &peer, &place);
                             };
                             threads.extend(std::thread::Builder::new().name("willow-agent".to_owned()).spawn(serve));
                         }
@@ -108,6 +107,9 @@ impl Agent {
             // It goes by itself where the goodbye does not arrive.
             let goodbye = async { tokio::time::timeout(LOOK * 10, network.controller.shut_down()).await };
             let _ = runtime().map(|runtime| runtime.block_on(goodbye));
+        }
+        if let Some(why) = super::lock(&self.failure).take() {
+            return Err(AgentError(why));
         }
         ended.unwrap_or_else(|_| Err(AgentError("the thread of the device's upcalls ended".to_owned())))
     }
@@ -160,6 +162,7 @@ impl Agent {
         while !self.stopping() {
             std::thread::sleep(WATCH);
             self.holds.retry(|(device, _)| !self.freezes.is_frozen(device));
+            runtime.block_on(self.revoke_again());
             let gone: Vec<u64> = {
                 let state = self.state();
                 state.connected.iter().filter(|(_, connected)| connected.is_gone).map(|(key, _)| *key).collect()
@@ -244,10 +247,9 @@ impl Agent {
     }
 
     /// Serves one process until it goes.
-    fn connection(&self, channel: &Arc<Channel>, peer: &Peer) {
+    fn connection(&self, channel: &Arc<Channel>, peer: &Peer, place: &Place) {
         let Ok(runtime) = runtime() else { return };
-        // Until it has asked for something.
-        let mut idle_since = Some(Instant::now());
+        let mut used_at = Instant::now();
         let identity = peer.identity();
         let key = {
             let mut state = self.state();
@@ -271,18 +273,22 @@ impl Agent {
             key
         };
         while !self.stopping() {
-            let message = match channel.receive_from(peer, LOOK) {
+            if place.must_leave() {
+                tracing::debug!("process {} of user {} makes way for another user", peer.pid, peer.uid);
+                break;
+            }
+            let received = channel.receive_from(peer, LOOK);
+            // Of who asks all the time as well.
+            runtime.block_on(self.expire(key));
+            let message = match received {
                 Ok(message) => message,
                 // A child of it may still hold the socket: that has no rights by this.
                 Err(ReceiveError::Nothing) if peer.has_ended() => break,
-                Err(ReceiveError::Nothing) if idle_since.is_some_and(|since| since.elapsed() >= IDLE_MAX) => {
+                Err(ReceiveError::Nothing) if used_at.elapsed() >= IDLE_MAX && self.holds(key) == 0 => {
                     tracing::debug!("process {} of user {} asks for nothing", peer.pid, peer.uid);
                     break;
                 }
-                Err(ReceiveError::Nothing) => {
-                    runtime.block_on(self.expire(key));
-                    continue;
-                }
+                Err(ReceiveError::Nothing) => continue,
                 Err(ReceiveError::Closed) => break,
                 Err(error) => {
                     tracing::info!("process {} of user {} is disconnected: {error}", peer.pid, peer.uid);
@@ -290,9 +296,6 @@ impl Agent {
                 }
             };
             let request = decode::<Request>(&message.bytes);
-            if matches!(request, Ok(Request::Attach { .. } | Request::Open { .. })) {
-                idle_since = None;
-            }
             if let Err(reason) = check_user(peer) {
                 let _ = channel.send(&encode(&Response::Refused { reason }), &[]);
                 break;
@@ -364,8 +367,19 @@ impl Agent {
             if !answered {
                 break;
             }
+            used_at = Instant::now();
+            place.note(self.holds(key));
         }
         runtime.block_on(self.disconnect(key));
+    }
+
+    /// What a process would lose with its connection: files that it has open or could open again, endpoints, its turn to change one.
+    fn holds(&self, key: u64) -> usize {
+        let state = self.state();
+        state.connected.get(&key).map_or(0, |connected| {
+            let files = connected.files.len() + connected.known.len();
+            files + connected.endpoints as usize + usize::from(connected.changes.is_some())
+        })
     }
 
     fn answer_refused(&self, channel: &Channel, key: u64, why: Refusal) -> bool {

@@ -240,7 +240,7 @@ impl AgentClient {
 
     /// Has a file taken back from all that have it directly, until [`AgentClient::resume`]. Any descriptor of it will do. While its file
     /// system is frozen this waits, as a write would.
-    pub(crate) fn release(&self, file: impl AsFd) -> Result<(), DirectError> {
+    pub fn release(&self, file: impl AsFd) -> Result<(), DirectError> {
         loop {
             match self.ask(&Request::Release, &[file.as_fd()]) {
                 Err(DirectError::Frozen) => std::thread::sleep(FROZEN_LOOK),
@@ -255,7 +255,7 @@ impl AgentClient {
     }
 
     /// It has been changed.
-    pub(crate) fn resume(&self) -> Result<(), DirectError> {
+    pub fn resume(&self) -> Result<(), DirectError> {
         self.ask(&Request::Resume, &[]).map(|_| ())
     }
 

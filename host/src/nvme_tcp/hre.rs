@@ -1,16 +1,17 @@
-//! An endpoint over NVMe/TCP: one I/O queue of a [`Controller`]. RPCs go through the tunnel (opcodes 81h, 82h, 86h of an NVM
-//! namespace), block and key-value commands as themselves.
+//! An endpoint over NVMe/TCP: one I/O queue of a [`Controller`]. RPCs go through the tunnel (opcodes 81h, 82h, 86h), block and
+//! key-value commands as themselves. The tunnel needs no namespace, so that a device without any can be managed.
 
-use super::identity::{NamespaceKind, TRANSFER_BYTES_MAX};
+use super::identity::TRANSFER_BYTES_MAX;
 use super::queue::{Completed, Transfer};
 use super::{Controller, NvmeError, Via};
 use crate::hre::{
     BlockCommand, BoxFuture, Hre, HreError, KvCommand, KvReply, Namespace, RpcCall, RpcReply, StoreCondition, Upcall,
 };
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use willow_wire::bytes::{put_u32, put_u64};
 use willow_wire::control;
+use willow_wire::spec::identify::NSID_ALL;
 use willow_wire::spec::opcode::{kv as kv_opcode, nvm};
 use willow_wire::spec::{Status, SubmissionEntry, kv, tunnel};
 
@@ -24,8 +25,6 @@ const RANGES_MAX: usize = 256;
 pub struct NvmeHre {
     controller: Controller,
     queue: usize,
-    /// NSID that tunnel commands name; 0 until one was looked for.
-    tunnel_nsid: AtomicU32,
     transfer_bytes_max: AtomicU64,
 }
 
@@ -33,12 +32,7 @@ impl NvmeHre {
     /// The endpoint of I/O queue `queue` (modulo how many there are).
     pub async fn new(controller: Controller, queue: usize) -> Result<Self, HreError> {
         let ready = controller.ready().await?;
-        Ok(NvmeHre {
-            controller,
-            queue,
-            tunnel_nsid: AtomicU32::new(0),
-            transfer_bytes_max: AtomicU64::new(ready.identity.transfer_bytes_max),
-        })
+        Ok(NvmeHre { controller, queue, transfer_bytes_max: AtomicU64::new(ready.identity.transfer_bytes_max) })
     }
 
     /// The controller.
@@ -48,22 +42,6 @@ impl NvmeHre {
 
     fn via(&self) -> Via {
         Via::Queue(self.queue)
-    }
-
-    /// An NVM namespace for the tunnel.
-    async fn tunnel_nsid(&self) -> Result<u32, HreError> {
-        let known = self.tunnel_nsid.load(Ordering::Relaxed);
-        if known != 0 {
-            return Ok(known);
-        }
-        let namespaces = self.controller.namespaces().await?;
-        let nsid = namespaces
-            .iter()
-            .find(|namespace| matches!(namespace.kind, NamespaceKind::Block { .. }))
-            .map(|namespace| namespace.nsid)
-            .ok_or_else(|| HreError::Argument("the device has no block namespace to carry RPCs".to_owned()))?;
-        self.tunnel_nsid.store(nsid, Ordering::Relaxed);
-        Ok(nsid)
     }
 
     async fn tunnel(
@@ -127,7 +105,7 @@ impl Hre for NvmeHre {
             let reply_bytes = call.reply_bytes_max as usize;
             let opcode = if reply_bytes > 0 { tunnel::CALL } else { tunnel::SEND };
             let mut entry = SubmissionEntry::new(opcode)
-                .with_nsid(self.tunnel_nsid().await?)
+                .with_nsid(NSID_ALL)
                 .with_cdw(10, tunnel::target(call.app, call.handler))
                 .with_cdw(11, call.spu.map_or(tunnel::SPU_ANY, u32::from));
             let transfer = if reply_bytes > 0 {
@@ -155,13 +133,8 @@ impl Hre for NvmeHre {
             };
             let limit = self.controller.options().command_timeout;
             let done = self.tunnel("RPC", entry, transfer, limit).await;
-            let done = done.and_then(|done| super::bringup::check("RPC", done)).map_err(|error| {
-                if error.status().is_some_and(|status| status.is(Status::INVALID_NAMESPACE)) {
-                    // It was deleted: look for another one the next time.
-                    self.tunnel_nsid.store(0, Ordering::Relaxed);
-                }
-                rpc_error(target, error)
-            })?;
+            let done =
+                done.and_then(|done| super::bringup::check("RPC", done)).map_err(|error| rpc_error(target, error))?;
             let (status, result) = tunnel::split_result(done.entry.result);
             let mut data = if reply_bytes > 0 { done.buffer } else { Vec::new() };
             data.truncate(done.received_bytes as usize);
@@ -172,8 +145,7 @@ impl Hre for NvmeHre {
     fn receive_upcall(&self, wait: Duration) -> BoxFuture<'_, Result<Option<Upcall>, HreError>> {
         Box::pin(async move {
             let wait_ms = wait.as_millis().min(u128::from(tunnel::RECEIVE_WAIT_MS_MAX)) as u32;
-            let entry =
-                SubmissionEntry::new(tunnel::RECEIVE).with_nsid(self.tunnel_nsid().await?).with_cdw(12, wait_ms);
+            let entry = SubmissionEntry::new(tunnel::RECEIVE).with_nsid(NSID_ALL).with_cdw(12, wait_ms);
             let limit = Duration::from_millis(u64::from(wait_ms)) + self.controller.options().command_timeout;
             let transfer = Transfer::FromController(vec![0; UPCALL_BYTES_MAX]);
             let done = self.tunnel("Receive", entry, transfer, limit).await?;

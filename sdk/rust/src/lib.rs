@@ -15,6 +15,9 @@ mod error;
 mod event;
 #[doc(hidden)]
 pub mod executor;
+#[allow(dead_code, reason = "it has all imports, and not all are used here")]
+#[rustfmt::skip]
+mod imports;
 mod join;
 mod macros;
 #[doc(hidden)]

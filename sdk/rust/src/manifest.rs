@@ -1,5 +1,10 @@
 //! The custom section `willow.app` (docs/abi.md), put together when the app is compiled.
 
+use crate::imports::ABI_VERSION;
+
+// It is written as one digit.
+const _: () = assert!(ABI_VERSION < 10);
+
 /// A handler's number and name.
 pub type Entry = (u8, &'static str);
 
@@ -21,7 +26,9 @@ const fn build<const BYTES: usize>(
     handlers: &[Entry],
     (public, kernel): (&str, &str),
 ) -> ([u8; BYTES], usize) {
-    let (mut out, mut at) = put([0; BYTES], 0, b"abi=1\nname=");
+    let (mut out, mut at) = put([0; BYTES], 0, b"abi=");
+    (out, at) = put(out, at, &[b'0' + ABI_VERSION as u8]);
+    (out, at) = put(out, at, b"\nname=");
     (out, at) = put(out, at, name.as_bytes());
     (out, at) = put(out, at, b"\nversion=");
     (out, at) = put(out, at, version.as_bytes());

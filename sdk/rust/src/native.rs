@@ -10,82 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::string::{String, ToString};
 
 use crate::executor::Slots;
-use crate::{Namespace, RequestInfo};
 
-/// What carries out the imports of docs/abi.md; ports, waits and results are as written there. A local address is a pointer
-/// whose provenance was exposed.
-#[allow(missing_docs)]
-pub trait Host {
-    fn request_info(&mut self, token: u32) -> RequestInfo;
-    fn receive_bytes_at(&mut self, token: u32, offset: u32, to: &mut [u8]) -> u32;
-    fn respond(&mut self, token: u32, status: u32, result: u32);
-    /// # Safety
-    /// A local address is valid for `bytes` until this returns anything but 1, or the wait is completed; nobody else uses
-    /// what is written to until then.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn dma(
-        &mut self,
-        token: u32,
-        source_port: u32,
-        source_address: u64,
-        destination_port: u32,
-        destination_address: u64,
-        bytes: u32,
-        wait: u32,
-    ) -> i32;
-    /// # Safety
-    /// As for [`Host::dma`], for every segment.
-    unsafe fn dma_strided(&mut self, token: u32, strided: &Strided, wait: u32) -> i32;
-    fn compare(&mut self, token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32;
-    /// # Safety
-    /// As for [`Host::dma`].
-    unsafe fn checksum(&mut self, token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32;
-    fn checksum_value(&mut self) -> u32;
-    /// # Safety
-    /// `reply` is valid for `reply_bytes`, and nobody else uses it, until the request has ended.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn rpc_start(
-        &mut self,
-        token: u32,
-        destination: i32,
-        app: i32,
-        handler: u32,
-        body_bytes: u32,
-        reply: *mut u8,
-        reply_bytes: u32,
-    ) -> i32;
-    /// # Safety
-    /// A local address is valid for `bytes` until the request has ended.
-    unsafe fn rpc_append(&mut self, handle: i32, port: u32, address: u64, bytes: u32) -> i32;
-    /// # Safety
-    /// What was given to `rpc_start` and `rpc_append` is valid until the wait is completed.
-    unsafe fn rpc_finish(&mut self, handle: i32, wait: u32) -> i32;
-    fn app_number(&mut self, name: &str) -> i32;
-    fn region(&mut self, id: u32, bytes: u64, wait: u32) -> i64;
-    fn region_bytes(&mut self, id: u32) -> i64;
-    fn region_free(&mut self, id: u32, wait: u32) -> i32;
-    fn namespace(&mut self, nsid: u32) -> Option<Namespace>;
-    fn flush(&mut self, wait: u32) -> i32;
-    fn spu_id(&mut self) -> u32;
-    fn spu_count(&mut self) -> u32;
-    fn time_ns(&mut self) -> u64;
-    fn print(&mut self, text: &[u8]);
-    fn count(&mut self, counter: u32, delta: i64);
-}
-
-/// The arguments of `dma_strided`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Strided {
-    pub source_port: u32,
-    pub source_address: u64,
-    pub source_stride: i64,
-    pub destination_port: u32,
-    pub destination_address: u64,
-    pub destination_stride: i64,
-    pub segment_bytes: u32,
-    pub segments: u32,
-}
+pub use crate::imports::Host;
 
 /// A handler panicked: the instance has ended, and only answers so from then on.
 #[derive(Clone, Debug, PartialEq, Eq)]

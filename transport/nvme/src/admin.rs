@@ -94,10 +94,7 @@ impl<B: Backend> Subsystem<B> {
                 admin::NAMESPACE_MANAGEMENT if !discovery => {
                     return self.manage_namespace(index, cntlid, entry, capsule);
                 }
-                admin::NAMESPACE_ATTACHMENT if !discovery => match self.attach_namespace(cntlid, entry, capsule) {
-                    Ok(answer) => answer.map(Answer::from),
-                    Err(next) => return self.fetch_admin(index, entry, next),
-                },
+                admin::NAMESPACE_ATTACHMENT if !discovery => return self.attach_namespace(index, entry, capsule),
                 willow_wire::spec::ticket::ISSUE if !discovery => self.issue_ticket(cntlid, entry).map(Answer::from),
                 willow_wire::spec::ticket::WITHDRAW if !discovery => self.withdraw_tickets(entry).map(Answer::from),
                 _ => Err(Failure::at(Status::INVALID_OPCODE, 0)),
@@ -134,7 +131,8 @@ impl<B: Backend> Subsystem<B> {
             return Next::Wait;
         }
         let Some(place) = self.begin(index, entry) else { return Next::Taken };
-        let command = Command { nsid: entry.nsid(), operation: command::Operation::Admin, data: Data::Fetch(bytes) };
+        let (nsid, data) = (entry.nsid(), Data::Fetch(bytes));
+        let command = Command { nsid, generation: 0, operation: command::Operation::Admin, data };
         match self.take_buffer(index, whole_bytes, Use::Fetch) {
             Some(buffer) => match self.start(index, place, entry.cid(), command, Some(*entry), buffer) {
                 Some(fetch) => Next::Fetch(fetch),
@@ -192,7 +190,8 @@ impl<B: Backend> Subsystem<B> {
         command::data_to_host(entry, Some(IDENTIFY_BYTES as u64))?;
         let (structure, nsid, from) = (entry.cdw10() as u8, entry.nsid(), (entry.cdw10() >> 16) as u16);
         let csi = (entry.cdw11() >> 24) as u8;
-        let active = |nsid: u32| self.find_active(cntlid, nsid).map(|place| &self.namespaces[place].namespace);
+        let active_entry = |nsid: u32| self.find_active(cntlid, nsid).map(|place| &self.namespaces[place]);
+        let active = |nsid: u32| active_entry(nsid).map(|entry| &entry.namespace);
         let stripe_bytes = self.backend.stripe_bytes();
         let view = ControllerView {
             cntlid,
@@ -200,7 +199,7 @@ impl<B: Backend> Subsystem<B> {
             serial: &self.config.serial,
             nqn: if controller.discovery { NQN_DISCOVERY } else { &self.config.nqn },
             volatile_write_cache: self.backend.volatile_write_cache(),
-            capacity: self.backend.capacity(),
+            capacity: if structure == cns::CONTROLLER { self.backend.capacity() } else { (0, None) },
         };
         if controller.discovery {
             return match structure {
@@ -230,12 +229,12 @@ impl<B: Backend> Subsystem<B> {
             chosen.map(|(_, one)| one.namespace.nsid)
         };
         let out = match structure {
-            cns::NAMESPACE if nsid == NSID_ALL => identify::namespace(None, stripe_bytes),
+            cns::NAMESPACE if nsid == NSID_ALL => identify::namespace(None, false, stripe_bytes),
             cns::NAMESPACE => {
                 valid(nsid)?;
-                match active(nsid) {
-                    Some(namespace) if namespace.csi == CommandSet::Nvm => {
-                        identify::namespace(Some(namespace), stripe_bytes)
+                match active_entry(nsid) {
+                    Some(entry) if entry.namespace.csi == CommandSet::Nvm => {
+                        identify::namespace(Some(&entry.namespace), entry.private, stripe_bytes)
                     }
                     // Inactive, or of another command set: hosts that know only blocks (and SPDK, which asks before it
                     // knows the command set) take a size of 0 as a namespace that is not for them.
@@ -273,7 +272,7 @@ impl<B: Backend> Subsystem<B> {
             }
             cns::INDEPENDENT_NAMESPACE => {
                 valid(nsid)?;
-                if active(nsid).is_some() { identify::independent_namespace() } else { identify::zeroes() }
+                active_entry(nsid).map_or_else(identify::zeroes, |entry| identify::independent_namespace(entry.private))
             }
             cns::ALLOCATED_NAMESPACES => {
                 list_start()?;
@@ -285,9 +284,9 @@ impl<B: Backend> Subsystem<B> {
             }
             cns::ALLOCATED_NAMESPACE => {
                 valid(nsid)?;
-                match self.find(nsid).map(|place| &self.namespaces[place].namespace) {
-                    Some(namespace) if namespace.csi == CommandSet::Nvm => {
-                        identify::namespace(Some(namespace), stripe_bytes)
+                match self.find(nsid).map(|place| &self.namespaces[place]) {
+                    Some(entry) if entry.namespace.csi == CommandSet::Nvm => {
+                        identify::namespace(Some(&entry.namespace), entry.private, stripe_bytes)
                     }
                     _ => identify::zeroes(),
                 }
@@ -326,7 +325,7 @@ impl<B: Backend> Subsystem<B> {
         if !wanted.offset.is_multiple_of(4) || entry.cdw14() & 1 << 23 != 0 {
             return Err(Failure::field(48));
         }
-        let smart = self.smart();
+        let smart = (wanted.page == log::SMART).then(|| self.smart()).unwrap_or_default();
         let local = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.local);
         let Some(controller) = self.controllers.get_mut(&cntlid) else {
             return Err(Failure::of(Status::INTERNAL_ERROR));
@@ -350,10 +349,14 @@ impl<B: Backend> Subsystem<B> {
             (log::FIRMWARE_SLOT, _) => log_page::firmware(),
             (log::CHANGED_NAMESPACES, _) => log_page::changed_namespaces(&controller.take_changed(wanted.retain_event)),
             (log::COMMAND_EFFECTS, _) => match wanted.csi {
-                0 => log_page::effects(CommandSet::Nvm),
-                1 => log_page::effects(CommandSet::Kv),
-                _ => return Err(Failure::field(59)),
+                0 => log_page::effects(Some(CommandSet::Nvm)),
+                1 => log_page::effects(Some(CommandSet::Kv)),
+                _ => log_page::effects(None),
             },
+            (log::FEATURE_EFFECTS, _) => {
+                log_page::feature_effects(|feature| controller.features.is_supported(feature, false))
+            }
+            (log::MANAGEMENT_EFFECTS, _) => log_page::management_effects(),
             _ => return Err(Failure::at(Status::INVALID_LOG_PAGE, 40)),
         };
         if wanted.offset > page.len() as u64 {

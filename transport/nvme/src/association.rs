@@ -66,7 +66,7 @@ impl<B: Backend> Subsystem<B> {
     }
 
     /// The host whose share a controller's host takes of: its own, or of a ticket that of the host which asked for it.
-    fn share_of<'a>(&'a self, host_nqn: &'a str) -> &'a str {
+    pub(crate) fn share_of<'a>(&'a self, host_nqn: &'a str) -> &'a str {
         let issuer = self.tickets.get(host_nqn).and_then(|ticket| self.controllers.get(&ticket.issuer));
         issuer.map_or(host_nqn, |issuer| &issuer.host_nqn)
     }

@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use willow_device::metadata::Attachment;
 use willow_device::shared::SharedWindow;
 use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
 
@@ -28,11 +29,17 @@ pub trait Backend {
     fn upcall(&mut self, hre: HreId) -> Option<Upcall>;
     fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool;
     fn namespaces(&self) -> Arc<Vec<Namespace>>;
+    fn attachments(&self) -> Arc<Vec<Attachment>>;
+    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool;
     fn app_number(&self, name: &str) -> Option<AppNumber>;
     fn spus(&self) -> u16;
     fn stripe_bytes(&self) -> u32;
     fn volatile_write_cache(&self) -> bool;
     fn capacity(&self) -> (u64, Option<u64>);
+    /// Temperature of the machine; 0: it tells none.
+    fn temperature_kelvin(&self) -> u16 {
+        0
+    }
     fn job(&mut self) -> Option<Job>;
     fn job_done(&mut self, done: JobDone);
     fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>);
@@ -123,6 +130,13 @@ impl Backend for Device {
     }
     fn namespaces(&self) -> Arc<Vec<Namespace>> {
         Device::namespaces(self)
+    }
+    fn attachments(&self) -> Arc<Vec<Attachment>> {
+        Device::attachments(self)
+    }
+    #[inline]
+    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
+        Device::tables_are(self, namespaces, attachments)
     }
     fn app_number(&self, name: &str) -> Option<AppNumber> {
         Device::app_number(self, name)

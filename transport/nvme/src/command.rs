@@ -117,6 +117,8 @@ pub enum Data {
 pub struct Command {
     /// Namespace, or [`NSID_ALL`].
     pub nsid: u32,
+    /// Which of the namespaces that had this number, one after the other; 0: it needs none.
+    pub generation: u32,
     /// What to do.
     pub operation: Operation,
     /// Its data.
@@ -132,6 +134,8 @@ pub struct NamespaceView {
     pub block_shift: u32,
     /// Logical blocks.
     pub blocks: u64,
+    /// No other namespace that this subsystem has seen has it; never 0.
+    pub generation: u32,
 }
 
 impl Operation {
@@ -310,7 +314,7 @@ pub fn parse(entry: &SubmissionEntry, view: Option<NamespaceView>, capsule_bytes
         (CommandSet::Kv, kv::EXIST) => (Operation::Exist(key(entry)?), Data::None),
         _ => return parse_tunnel(entry, capsule_bytes),
     };
-    Ok(Command { nsid, operation, data })
+    Ok(Command { nsid, generation: view.generation, operation, data })
 }
 
 fn key(entry: &SubmissionEntry) -> Result<Key, Failure> {
@@ -323,7 +327,7 @@ fn parse_without_namespace(entry: &SubmissionEntry, capsule_bytes: usize) -> Res
     let nsid = entry.nsid();
     if nsid == NSID_ALL {
         if entry.opcode() == nvm::FLUSH {
-            return Ok(Command { nsid, operation: Operation::Flush, data: Data::None });
+            return Ok(Command { nsid, generation: 0, operation: Operation::Flush, data: Data::None });
         }
         return parse_tunnel(entry, capsule_bytes);
     }
@@ -351,7 +355,7 @@ fn parse_tunnel(entry: &SubmissionEntry, capsule_bytes: usize) -> Result<Command
         }
         _ => return Err(Failure::at(Status::INVALID_OPCODE, 0)),
     };
-    Ok(Command { nsid: entry.nsid(), operation, data })
+    Ok(Command { nsid: entry.nsid(), generation: 0, operation, data })
 }
 
 fn is_io_opcode(opcode: u8) -> bool {
@@ -388,7 +392,7 @@ pub fn dataset_ranges(data: &[u8], ranges: u16, view: &NamespaceView) -> Result<
 mod tests {
     use super::*;
 
-    const VIEW: NamespaceView = NamespaceView { set: CommandSet::Nvm, block_shift: 12, blocks: 1000 };
+    const VIEW: NamespaceView = NamespaceView { set: CommandSet::Nvm, block_shift: 12, blocks: 1000, generation: 1 };
 
     fn read(lba: u64, count: u32, bytes: u32) -> Result<Command, Failure> {
         let entry = SubmissionEntry::new(nvm::READ)

@@ -97,6 +97,21 @@ pub const STEP_RPCS_MAX: usize = 64;
 /// Bytes of one SPU's bank that such a step covers.
 pub const STEP_BANK_BYTES: u64 = 8 << 20;
 
+/// An address that is listened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenAddress {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// Connections there have to be TLS, whoever comes.
+    pub tls_required: bool,
+}
+
+impl From<SocketAddr> for ListenAddress {
+    fn from(address: SocketAddr) -> Self {
+        ListenAddress { address, tls_required: false }
+    }
+}
+
 /// What is told to hosts about the subsystem.
 #[derive(Clone, Debug)]
 pub struct SubsystemConfig {
@@ -105,7 +120,7 @@ pub struct SubsystemConfig {
     /// Serial number, at most 20 ASCII characters.
     pub serial: String,
     /// Addresses that the discovery log tells: filled in by the transport when it listens.
-    pub addresses: Vec<SocketAddr>,
+    pub addresses: Vec<ListenAddress>,
     /// Bytes of data buffers in use at a time.
     pub buffer_budget_bytes: usize,
     /// Hosts that may connect, and how they prove themselves; `None`: any may, unproven.

@@ -119,8 +119,8 @@ impl Controller {
         let mut change = ConfigurationChange::Nothing;
         if new.enabled() && !old.enabled() {
             let sets = match new.css() {
-                Configuration::CSS_NVM => true,
-                Configuration::CSS_ALL | Configuration::CSS_ADMIN_ONLY => !self.discovery,
+                // To discovery controllers, which have no I/O queues, it is all the same; hosts ask for any (SPDK and nvmet take it).
+                Configuration::CSS_NVM | Configuration::CSS_ALL | Configuration::CSS_ADMIN_ONLY => true,
                 _ => false,
             };
             // Discovery controllers have no I/O queues, so that the entry sizes mean nothing to them.
@@ -219,6 +219,16 @@ mod tests {
             let mut one = controller();
             one.configure(bad);
             assert_eq!(one.status, csts::CFS, "{bad:x}");
+        }
+    }
+
+    #[test]
+    fn a_discovery_controller_takes_any_command_set() {
+        for sets in [0x46_0001, 0x46_0061, 0x46_0071, 0x61] {
+            let mut one = controller();
+            one.discovery = true;
+            one.configure(sets);
+            assert_eq!(one.status, csts::RDY, "{sets:x}");
         }
     }
 

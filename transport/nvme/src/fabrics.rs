@@ -82,6 +82,10 @@ impl<B: Backend> Subsystem<B> {
         self.check_secured(index, &data.host_nqn, &data.subsystem_nqn)?;
         let controller = (fields.queue_id != 0).then_some(data.controller_id);
         let (credentials, process) = self.credentials(&data.host_nqn, discovery, controller)?;
+        let distrusted = self.queues[usize::from(index)].as_ref().is_some_and(|queue| queue.distrusted);
+        if distrusted && credentials.is_none() && !discovery {
+            return Err(Failure::at(Status::CONNECT_INVALID_HOST, connect_offset::HOSTNQN));
+        }
         let queues_max = process.and_then(|_| self.ticket_queues(&data.host_nqn));
         let host_nqn = data.host_nqn.clone();
         let proved = !discovery && credentials.is_none();
@@ -128,7 +132,7 @@ impl<B: Backend> Subsystem<B> {
             result |= u64::from(CONNECT_AUTHENTICATION_REQUIRED);
             self.expect_authentication(index, credentials);
         }
-        self.refresh_active();
+        self.refresh_active_of(cntlid);
         tracing::debug!(controller = cntlid, queue = fields.queue_id, entries = fields.queue_size + 1, "connected");
         if let Some(place) = self.begin(index, entry) {
             self.complete(index, place, Status::SUCCESS, result, None);
@@ -173,7 +177,8 @@ impl<B: Backend> Subsystem<B> {
         let Some(controller) = self.controllers.get_mut(&cntlid).filter(|one| one.discovery == discovery) else {
             return Err(invalid(connect_offset::CNTLID, true));
         };
-        if controller.host_nqn != data.host_nqn || controller.host_id != data.host_id {
+        // By its name alone: some hosts (truenas_pynvmeof_client) make up a host identifier for each queue, which SPDK and nvmet take.
+        if controller.host_nqn != data.host_nqn {
             return Err(Failure::at(Status::CONNECT_INVALID_HOST, connect_offset::HOSTNQN));
         }
         // Discovery controllers have no I/O queues.
@@ -280,7 +285,7 @@ impl<B: Backend> Subsystem<B> {
             ConfigurationChange::Reset => self.reset_controller(cntlid, admin),
             ConfigurationChange::Shutdown => self.shut_controller_down(cntlid, admin),
         }
-        self.refresh_active();
+        self.refresh_active_of(cntlid);
     }
 
     /// A controller level reset (NVMe Base 3.7.2): I/O queues and outstanding event requests go.

@@ -83,8 +83,9 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data.put32(92, OAES);
     // OACS: namespace management and attachment.
     data.put16(256, 1 << 3);
-    // LPA: effects log, offsets, supported pages.
-    data[261] = 1 << 5 | 1 << 2 | 1 << 1;
+    // LPA: effects log, offsets. Bit 5 is not claimed, though its pages are there: it stands for the scope of commands as well, which
+    // Linux (6.12) takes for an unusual effect.
+    data[261] = 1 << 2 | 1 << 1;
     let (used, total) = view.capacity;
     if let Some(total) = total {
         data.put128(280, u128::from(total));
@@ -109,14 +110,15 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
 pub const OAES: u32 = 1 << 8;
 
 /// CNS 00h, Identify Namespace (NVM 4.1.5.1). `None`: what all namespaces have in common (NSID FFFFFFFFh).
-pub fn namespace(namespace: Option<&Namespace>, stripe_bytes: u32) -> Structure {
+pub fn namespace(namespace: Option<&Namespace>, private: bool, stripe_bytes: u32) -> Structure {
     let mut out = blank();
     let data = &mut out[..];
     // Two formats: 512 and 4096 bytes, no metadata. LBADS is the power of two.
     data[25] = 1;
     data[128 + 2] = 9;
     data[132 + 2] = 12;
-    data[30] = 1;
+    // NMIC bit 0: several controllers may have it.
+    data[30] = u8::from(!private);
     // DLFEAT: deallocated blocks read as zeroes, Write Zeroes may deallocate.
     data[33] = 1 << 3 | 1;
     let Some(namespace) = namespace else { return out };
@@ -158,10 +160,10 @@ pub fn nvm_controller() -> Structure {
 }
 
 /// CNS 08h, what is independent of the command set (NVMe Base 5.17.2.8).
-pub fn independent_namespace() -> Structure {
+pub fn independent_namespace(private: bool) -> Structure {
     let mut out = blank();
-    // NMIC: shared. NSTAT: ready.
-    out[1] = 1;
+    // NMIC: shared or not. NSTAT: ready.
+    out[1] = u8::from(!private);
     out[14] = 1;
     out
 }
@@ -244,10 +246,10 @@ mod tests {
             bank_bytes: 1 << 20,
             nguid: [9; 16],
         };
-        let data = namespace(Some(&ns), 8192);
+        let data = namespace(Some(&ns), false, 8192);
         assert_eq!((u64::from_le_bytes(data[0..8].try_into().unwrap()), data[26], data[34]), (2048, 0, 15));
         ns.block_bytes = 4096;
-        let data = namespace(Some(&ns), 8192);
+        let data = namespace(Some(&ns), false, 8192);
         assert_eq!((u64::from_le_bytes(data[0..8].try_into().unwrap()), data[26], data[34], data[40]), (256, 1, 1, 1));
         assert_eq!(&descriptors(&ns)[..5], &[2, 16, 0, 0, 9]);
         assert_eq!(&namespace_list([1, 2, 5].into_iter(), 1)[..12], &[2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);

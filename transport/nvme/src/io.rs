@@ -215,7 +215,11 @@ impl<B: Backend> Subsystem<B> {
                         // Steps are taken from the end.
                         let left = list.iter().rev().filter(|_| deallocate);
                         let ranges = left.map(|blocks| (blocks.start, blocks.bytes)).collect();
-                        self.deallocate(index, place, Box::new(Deallocation { nsid, geometry, ranges }));
+                        self.deallocate(
+                            index,
+                            place,
+                            Box::new(Deallocation { nsid, generation: command.generation, geometry, ranges }),
+                        );
                     }
                 }
             }
@@ -292,8 +296,9 @@ impl<B: Backend> Subsystem<B> {
             return self.complete(index, place, Status::SUCCESS, 0, None);
         }
         // The namespace may have gone since the last step, and its place may be another's.
-        let found = self.find(left.nsid).map(|found| self.namespaces[found].geometry);
-        if found != Some(left.geometry) {
+        let association = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.association);
+        let found = association.and_then(|association| self.find_active(association.controller, left.nsid));
+        if found.map(|found| self.namespaces[found].view.generation) != Some(left.generation) {
             return self.complete(index, place, Status::INVALID_FIELD.with_do_not_retry(), 0, None);
         }
         let Some(app) = self.base_io() else { return self.complete(index, place, NOT_READY, 0, None) };
@@ -427,7 +432,9 @@ impl<B: Backend> Subsystem<B> {
                 let payload = self.or_nothing(index, Payload { buffer: completion.buffer, start: 0, bytes: payload });
                 self.complete(index, place, Status::SUCCESS, result, payload);
             }
-            Work::NamespaceCreate | Work::NamespaceDelete => self.namespace_managed(index, place, work, completion),
+            Work::NamespaceCreate | Work::NamespaceDelete | Work::NamespaceAttach => {
+                self.namespace_managed(index, place, work, completion)
+            }
             Work::Shutdown => self.shutdown_flushed(index, place, completion),
             Work::Nothing => self.give_up(index, place, Status::INTERNAL_ERROR, completion.buffer),
         }

@@ -2,7 +2,7 @@
 //! what a host asked for.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use willow_device::CommandSet;
 
@@ -23,6 +23,8 @@ pub fn supported(discovery: bool) -> Vec<u8> {
             log::FIRMWARE_SLOT,
             log::CHANGED_NAMESPACES,
             log::COMMAND_EFFECTS,
+            log::FEATURE_EFFECTS,
+            log::MANAGEMENT_EFFECTS,
         ]
     };
     for page in pages {
@@ -108,6 +110,8 @@ pub struct SmartView {
     pub read_commands: u64,
     /// Commands that wrote.
     pub write_commands: u64,
+    /// Of the machine; 0: it tells none.
+    pub temperature_kelvin: u16,
     /// Time with commands under way.
     pub busy_ns: u64,
     /// Time since the start.
@@ -120,10 +124,11 @@ pub struct SmartView {
     pub capacity: (u64, Option<u64>),
 }
 
-/// LID 02h, SMART / Health Information (NVMe Base 5.16.1.3). There is no temperature to report: 0. Counts are since the start;
-/// so there is one power cycle and no shutdown that was unsafe.
+/// LID 02h, SMART / Health Information (NVMe Base 5.16.1.3). The temperature is that of the machine, where it tells one, else 0. Counts
+/// are since the start; so there is one power cycle and no shutdown that was unsafe.
 pub fn smart(view: &SmartView) -> Vec<u8> {
     let mut out = vec![0; 512];
+    out.put16(1, view.temperature_kelvin);
     // Available spare and its threshold, in percent: media of a model do not wear out (yet).
     out[3] = 100;
     out[4] = 10;
@@ -170,14 +175,29 @@ mod effect {
     pub const CONTENT: u32 = 1 << 1;
     /// May change how many namespaces there are.
     pub const INVENTORY: u32 = 1 << 3;
-    /// Scope: a namespace, a controller.
+    /// Scope of a feature: a namespace, a controller (NVMe Base, figure "Feature Identifiers Effects").
     pub const NAMESPACE: u32 = 1 << 20;
     pub const CONTROLLER: u32 = 1 << 21;
-    pub const SUBSYSTEM: u32 = 1 << 24;
 }
 
-/// LID 05h, Commands Supported and Effects, for one command set.
-pub fn effects(set: CommandSet) -> Vec<u8> {
+/// LID 12h, Feature Identifiers Supported and Effects: `is_supported` says which there are.
+pub fn feature_effects(is_supported: impl Fn(u8) -> bool) -> Vec<u8> {
+    let mut out = vec![0; 1024];
+    for feature in (0..=u8::MAX).filter(|feature| is_supported(*feature)) {
+        let scope =
+            if feature == willow_wire::spec::feature::ERROR_RECOVERY { effect::NAMESPACE } else { effect::CONTROLLER };
+        out.put32(usize::from(feature) * 4, effect::SUPPORTED | scope);
+    }
+    out
+}
+
+/// LID 13h, NVMe-MI Commands Supported and Effects: there are none.
+pub fn management_effects() -> Vec<u8> {
+    vec![0; 4096]
+}
+
+/// LID 05h, Commands Supported and Effects, for one command set; `None`: one that is not supported, so that its commands are not.
+pub fn effects(set: Option<CommandSet>) -> Vec<u8> {
     use effect::*;
     use opcode::{admin, kv, nvm};
     let mut out = vec![0; 4096];
@@ -192,14 +212,15 @@ pub fn effects(set: CommandSet) -> Vec<u8> {
         willow_wire::spec::ticket::ISSUE,
         willow_wire::spec::ticket::WITHDRAW,
     ] {
-        out.put32(usize::from(opcode) * 4, SUPPORTED | CONTROLLER);
+        out.put32(usize::from(opcode) * 4, SUPPORTED);
     }
     for opcode in [admin::NAMESPACE_MANAGEMENT, admin::NAMESPACE_ATTACHMENT] {
-        out.put32(usize::from(opcode) * 4, SUPPORTED | INVENTORY | SUBSYSTEM);
+        out.put32(usize::from(opcode) * 4, SUPPORTED | INVENTORY);
     }
-    let mut io = |opcode: u8, effects: u32| out.put32(1024 + usize::from(opcode) * 4, SUPPORTED | NAMESPACE | effects);
+    let mut io = |opcode: u8, effects: u32| out.put32(1024 + usize::from(opcode) * 4, SUPPORTED | effects);
     match set {
-        CommandSet::Nvm => {
+        None => return out,
+        Some(CommandSet::Nvm) => {
             for opcode in [nvm::FLUSH, nvm::READ, nvm::COMPARE, nvm::VERIFY] {
                 io(opcode, 0);
             }
@@ -207,7 +228,7 @@ pub fn effects(set: CommandSet) -> Vec<u8> {
                 io(opcode, CONTENT);
             }
         }
-        CommandSet::Kv => {
+        Some(CommandSet::Kv) => {
             for opcode in [nvm::FLUSH, kv::RETRIEVE, kv::LIST, kv::EXIST] {
                 io(opcode, 0);
             }
@@ -218,19 +239,20 @@ pub fn effects(set: CommandSet) -> Vec<u8> {
     }
     // What an app does with an RPC is its own affair: it may change content. A namespace made by the control service is
     // announced by an event.
-    io(tunnel::SEND, CONTENT | SUBSYSTEM);
-    io(tunnel::CALL, CONTENT | SUBSYSTEM);
+    io(tunnel::SEND, CONTENT);
+    io(tunnel::CALL, CONTENT);
     io(tunnel::RECEIVE, 0);
     out
 }
 
 /// LID 70h, Discovery (NVMe Base 5.16.1.23): an entry for the subsystem at each address that is listened on, and the
 /// discovery subsystem itself. `local` stands in for an address that means "any".
-pub fn discovery(nqn: &str, addresses: &[SocketAddr], local: Option<IpAddr>, tls: bool) -> Vec<u8> {
+pub fn discovery(nqn: &str, addresses: &[ListenAddress], local: Option<IpAddr>, tls: bool) -> Vec<u8> {
     let mut out = vec![0; 1024];
     let mut records = 0u64;
     for (subtype, name) in [(2u8, nqn), (3, NQN_DISCOVERY)] {
-        for (port, address) in addresses.iter().enumerate() {
+        for (port, ListenAddress { address, tls_required }) in addresses.iter().enumerate() {
+            let tls = tls || *tls_required;
             let ip = if address.ip().is_unspecified() { local.unwrap_or(address.ip()) } else { address.ip() };
             let mut entry = vec![0; 1024];
             entry[0] = 3;
@@ -284,7 +306,9 @@ mod tests {
 
     #[test]
     fn discovery_names_what_a_host_can_reach() {
-        let addresses = ["0.0.0.0:4420".parse().unwrap(), "[::1]:9".parse().unwrap()];
+        let plain_address = ListenAddress::from("0.0.0.0:4420".parse::<std::net::SocketAddr>().unwrap());
+        let tls_address = ListenAddress { address: "[::1]:9".parse().unwrap(), tls_required: true };
+        let addresses = [plain_address, tls_address];
         let page = discovery("nqn.x", &addresses, Some("10.0.2.2".parse().unwrap()), true);
         assert_eq!((page.len(), page[8]), (5 * 1024, 4));
         assert_eq!((&page[1024..1027], &page[1024 + 32..1024 + 37]), (&[3, 1, 2][..], &b"4420\0"[..]));
@@ -292,13 +316,20 @@ mod tests {
         assert_eq!((page[1024 + 3], page[1024 + 768]), (5, 2));
         let plain = discovery("nqn.x", &addresses, None, false);
         assert_eq!((plain[1024 + 3], plain[1024 + 768]), (6, 0));
+        assert_eq!((plain[2048 + 3], plain[2048 + 768]), (5, 2), "where all have to come by TLS");
         assert_eq!(&page[2048 + 512..2048 + 516], b"::1\0");
         assert_eq!(page[3 * 1024 + 2], 3);
     }
 
     #[test]
     fn effects_differ_by_command_set() {
-        let (nvm, kv) = (effects(CommandSet::Nvm), effects(CommandSet::Kv));
+        let (nvm, kv) = (effects(Some(CommandSet::Nvm)), effects(Some(CommandSet::Kv)));
+        // No scope: Linux warns of it, and LPA bit 5 does not claim it.
+        assert!(nvm.chunks_exact(4).chain(kv.chunks_exact(4)).all(|word| word[2] & 0xf0 == 0 && word[3] == 0));
+        let other = effects(None);
+        assert!(other[1024..].iter().all(|byte| *byte == 0) && other[..1024] == nvm[..1024]);
+        let features = feature_effects(|feature| feature == 7);
+        assert_eq!((features.len(), &features[28..32], features[32]), (1024, &[1, 0, 0x20, 0][..], 0));
         assert_eq!((nvm[1024 + 8] & 1, nvm[1024 + 0x10 * 4] & 1), (1, 0));
         assert_eq!((kv[1024 + 0x10 * 4] & 3, kv[1024 + 0x14 * 4] & 3), (3, 1));
         assert_eq!(changed_namespaces(&[7; 1025])[..4], [255; 4]);

@@ -105,6 +105,8 @@ pub(crate) struct Queue {
     pub completions: u32,
     /// NQNs of host and subsystem that TLS proved, where the connection is TLS.
     pub secured: Option<Box<(String, String)>>,
+    /// It is of a user of this machine who may not act as a host.
+    pub distrusted: bool,
     /// Set by Connect.
     pub association: Option<Association>,
     /// How its host proves itself, where it has to.
@@ -157,6 +159,7 @@ impl Queue {
             capsules_bytes: 0,
             completions: 0,
             secured: None,
+            distrusted: false,
             association: None,
             authentication: None,
             slots: Vec::new(),
@@ -223,6 +226,7 @@ impl Queue {
             charged_bytes: self.charged_bytes,
             transport_bytes: self.transport_bytes,
             completions: self.completions,
+            distrusted: self.distrusted,
             ..Queue::new(self.generation, self.local)
         }
     }

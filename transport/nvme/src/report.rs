@@ -14,6 +14,7 @@ impl<B: Backend> Subsystem<B> {
             busy_ns: self.busy_ns,
             error_entries: self.error_entries,
             capacity: self.backend.capacity(),
+            temperature_kelvin: self.backend.temperature_kelvin(),
             ..Default::default()
         };
         for entry in &self.namespaces {

@@ -10,6 +10,7 @@
 //! [`Subsystem::data`] brings what was fetched, [`Subsystem::run`] lets the device work, [`Subsystem::completion`] gives the end.
 
 mod lifecycle;
+mod table;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,7 +21,8 @@ use std::sync::Arc;
 use base_io_host::Geometry;
 use key_value_host::Placement;
 use willow_auth::{KeyRing, SequenceNumbers};
-use willow_device::{AppNumber, CommandSet, Namespace};
+use willow_device::metadata::Attachment;
+use willow_device::{AppNumber, Namespace};
 
 use willow_wire::spec::{CompletionEntry, Status, SubmissionEntry, opcode};
 
@@ -110,6 +112,10 @@ pub(crate) struct Entry {
     pub geometry: Geometry,
     pub placement: Placement,
     pub counters: NamespaceCounters,
+    /// The hosts that it is attached to, sorted; `None`: all.
+    pub hosts: Option<Vec<String>>,
+    /// It is never attached to more than one host (NMIC bit 0 is clear).
+    pub private: bool,
 }
 
 /// The subsystem.
@@ -117,10 +123,12 @@ pub struct Subsystem<B> {
     pub(crate) backend: B,
     pub(crate) config: SubsystemConfig,
     pub(crate) now_ns: u64,
+    /// The device's tables as they were taken over last.
     table: Arc<Vec<Namespace>>,
+    attachments: Arc<Vec<Attachment>>,
     pub(crate) namespaces: Vec<Entry>,
-    /// Hosts that a namespace made by Namespace Management is attached to; others are attached to all.
-    pub(crate) attached_hosts: BTreeMap<u32, Vec<String>>,
+    /// Namespaces seen so far, those included that have gone.
+    namespaces_seen: u32,
     pub(crate) controllers: BTreeMap<u16, Controller>,
     pub(crate) next_cntlid: u16,
     pub(crate) queues: Vec<Option<Queue>>,
@@ -171,8 +179,9 @@ impl<B: Backend> Subsystem<B> {
             config,
             now_ns,
             table: Arc::new(Vec::new()),
+            attachments: Arc::new(Vec::new()),
             namespaces: Vec::new(),
-            attached_hosts: BTreeMap::new(),
+            namespaces_seen: 0,
             controllers: BTreeMap::new(),
             next_cntlid: 1,
             queues: Vec::new(),
@@ -205,7 +214,7 @@ impl<B: Backend> Subsystem<B> {
         subsystem.backend.keep_drained();
         let front = subsystem.front.clone();
         subsystem.backend.set_front_statistics(Box::new(move || front.borrow().clone()));
-        subsystem.take_namespaces();
+        subsystem.take_tables();
         Ok(subsystem)
     }
 
@@ -222,11 +231,6 @@ impl<B: Backend> Subsystem<B> {
     /// Its configuration.
     pub fn config(&self) -> &SubsystemConfig {
         &self.config
-    }
-
-    /// The addresses that the discovery log tells.
-    pub fn set_addresses(&mut self, addresses: Vec<std::net::SocketAddr>) {
-        self.config.addresses = addresses;
     }
 
     /// Sets the time for all that follows, until it is set again.
@@ -253,6 +257,15 @@ impl<B: Backend> Subsystem<B> {
         self.queues[index] = Some(Queue::new(generation, local));
         self.accounts.of_mut(UNPROVED).connections += 1;
         Some(ConnectionId { index: index as u16, generation })
+    }
+
+    /// A connection is of a user of this machine who may not act as a host: nothing but discovery, and what a ticket allows.
+    pub fn distrust(&mut self, connection: ConnectionId) {
+        if self.queue(connection).is_some()
+            && let Some(queue) = self.queues[connection.index()].as_mut()
+        {
+            queue.distrusted = true;
+        }
     }
 
     /// A connection is gone: so is its queue with all commands under way, and with an admin queue its controller. The transport has
@@ -326,7 +339,10 @@ impl<B: Backend> Subsystem<B> {
     /// Brings data that were fetched.
     pub fn data(&mut self, connection: ConnectionId, slot: u16, buffer: Vec<u8>) {
         match self.fetched(connection, slot) {
-            Some(command) => self.execute(connection.index, slot, command, buffer),
+            Some(command) if self.may_still_begin(connection.index, &command) => {
+                self.execute(connection.index, slot, command, buffer)
+            }
+            Some(_) => self.give_up(connection.index, slot, Status::INVALID_FIELD.with_do_not_retry(), buffer),
             None => self.give(connection.index, buffer),
         }
     }
@@ -385,8 +401,8 @@ impl<B: Backend> Subsystem<B> {
                 break wake_ns;
             }
         };
-        if !Arc::ptr_eq(&self.table, &self.backend.namespaces()) {
-            self.take_namespaces();
+        if self.tables_changed() {
+            self.take_tables();
         }
         if !self.receiving.is_empty() {
             self.deliver_upcalls();
@@ -397,92 +413,6 @@ impl<B: Backend> Subsystem<B> {
         let retry_ns = self.ready_retry_ns();
         let timer_ns = (self.next_timer_ns != u64::MAX).then_some(self.next_timer_ns);
         [wake_ns, timer_ns, retry_ns].into_iter().flatten().min()
-    }
-
-    /// Takes over the device's namespaces and tells hosts what changed.
-    fn take_namespaces(&mut self) {
-        let table = self.backend.namespaces();
-        let (spus, stripe_bytes) = (self.backend.spus(), self.backend.stripe_bytes());
-        let mut before: BTreeMap<u32, Entry> =
-            std::mem::take(&mut self.namespaces).into_iter().map(|entry| (entry.namespace.nsid, entry)).collect();
-        let mut changed = Vec::new();
-        for namespace in table.iter() {
-            let nsid = namespace.nsid;
-            let counters = match before.remove(&nsid) {
-                Some(entry) if entry.namespace.nguid == namespace.nguid => {
-                    if entry.namespace != *namespace {
-                        changed.push(nsid);
-                    }
-                    entry.counters
-                }
-                _ => {
-                    changed.push(nsid);
-                    NamespaceCounters::default()
-                }
-            };
-            let block_bytes = if namespace.csi == CommandSet::Nvm { namespace.block_bytes } else { 1 };
-            self.namespaces.push(Entry {
-                view: NamespaceView {
-                    set: namespace.csi,
-                    block_shift: block_bytes.trailing_zeros(),
-                    blocks: namespace.size_bytes / u64::from(block_bytes.max(1)),
-                },
-                geometry: Geometry { spus, stripe_bytes, base: namespace.base },
-                placement: Placement::new(namespace.nguid, spus),
-                namespace: namespace.clone(),
-                counters,
-            });
-        }
-        self.namespaces.sort_by_key(|entry| entry.namespace.nsid);
-        changed.extend(before.keys());
-        for nsid in before.keys() {
-            self.attached_hosts.remove(nsid);
-        }
-        self.table = table;
-        self.refresh_active();
-        let ids: Vec<u16> = self.controllers.values().filter(|one| !one.discovery).map(|one| one.cntlid).collect();
-        for cntlid in ids {
-            if let Some(controller) = self.controllers.get_mut(&cntlid) {
-                changed.iter().for_each(|nsid| controller.note_changed(*nsid));
-            }
-            self.tell_events(cntlid);
-        }
-    }
-
-    /// Recomputes which namespaces are active for which controller.
-    pub(crate) fn refresh_active(&mut self) {
-        for controller in self.controllers.values_mut() {
-            let all = controller.all_command_sets();
-            let host = &controller.host_nqn;
-            controller.active = self
-                .namespaces
-                .iter()
-                .map(|entry| {
-                    let attached = self.attached_hosts.get(&entry.namespace.nsid);
-                    !controller.discovery
-                        && (all || entry.namespace.csi == CommandSet::Nvm)
-                        && attached.is_none_or(|hosts| hosts.contains(host))
-                })
-                .collect();
-        }
-    }
-
-    /// Place of a namespace in the table.
-    #[inline]
-    pub(crate) fn find(&self, nsid: u32) -> Option<usize> {
-        let guess = (nsid as usize).wrapping_sub(1);
-        if self.namespaces.get(guess).is_some_and(|entry| entry.namespace.nsid == nsid) {
-            return Some(guess);
-        }
-        self.namespaces.binary_search_by_key(&nsid, |entry| entry.namespace.nsid).ok()
-    }
-
-    /// Place of a namespace that is active for a controller.
-    #[inline]
-    pub(crate) fn find_active(&self, cntlid: u16, nsid: u32) -> Option<usize> {
-        let place = self.find(nsid)?;
-        let controller = self.controllers.get(&cntlid)?;
-        controller.active.get(place).copied().unwrap_or(false).then_some(place)
     }
 
     #[inline]

@@ -11,7 +11,9 @@ use crate::config::{STEP_BANK_BYTES, STEP_RPCS_MAX};
 pub(crate) struct Deallocation {
     /// The namespace.
     pub nsid: u32,
-    /// Where it lay when the command began: one that was deleted meanwhile, and made anew, is another.
+    /// Which of those that had this number: one that was deleted meanwhile, and made anew, is another.
+    pub generation: u32,
+    /// Where it lies.
     pub geometry: Geometry,
     /// What is left: first byte and bytes, the next range last.
     pub ranges: Vec<(u64, u64)>,
@@ -57,6 +59,8 @@ pub(crate) enum Work {
     NamespaceCreate,
     /// The control service deletes a namespace.
     NamespaceDelete,
+    /// The control service attaches a namespace to hosts, or detaches it.
+    NamespaceAttach,
     /// All is flushed before the controller says that it is shut down.
     Shutdown,
 }

@@ -56,6 +56,14 @@ pub struct Layout {
     pub data_bytes: u64,
 }
 
+/// Most commands that may be under way on rings of so many entries: half. The host shows what it took after a quarter of the
+/// ring at the latest, so that each command that waits finds a place for its completion; were the depth the whole ring, a
+/// device without such a place could sleep with commands waiting, and nobody would wake it.
+#[inline]
+pub const fn depth_max(entries: u32) -> u32 {
+    entries / 2
+}
+
 impl Layout {
     /// The layout, where the sizes are possible ones.
     pub fn new(entries: u32, data_bytes: u64) -> Option<Self> {

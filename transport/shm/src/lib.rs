@@ -5,7 +5,8 @@
 //! message   what is said on it
 //! layout    where everything lies in the memory; entries of the rings (docs/shared-memory.md, byte by byte)
 //! memory    the sealed memory, mapped: words are atomics, data are raw copies
-//! ring      the host's ends of the two rings (the device's own are in willow-shm-front)
+//! rings     the two rings: the host's and the device's end, wherever their words lie
+//! ring      an endpoint as a process has it: handshake, the host's end of the rings, doorbell
 //! ```
 //!
 //! What always holds: the memory belongs to two processes that do not trust each other. An entry is copied out once and
@@ -16,6 +17,7 @@ pub mod layout;
 pub mod memory;
 pub mod message;
 pub mod ring;
+pub mod rings;
 pub mod socket;
 
 pub use layout::{Command, Completion, Layout, Outcome};

@@ -8,6 +8,7 @@
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
+#[cfg(not(miri))]
 use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -49,6 +50,9 @@ fn system(what: &'static str) -> impl FnOnce(Errno) -> MemoryError {
 pub struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// Keeps `base` valid where it is no mapping.
+    #[cfg(miri)]
+    _heap: std::sync::Arc<heap::Heap>,
 }
 
 // SAFETY: all access is by atomics or raw copies into memory that any number of threads and another process may use.
@@ -56,6 +60,7 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
+#[cfg(not(miri))]
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: `base` and `bytes` are those of a mapping that this value made; nothing refers to it any more.
@@ -90,6 +95,25 @@ impl Mapping {
         Self::map(memory, bytes)
     }
 
+    /// Both ends of memory in one process. Miri has neither memfds nor mappings of them: there it is memory of the heap.
+    #[cfg(all(any(test, feature = "testing"), not(miri)))]
+    pub fn pair(bytes: usize) -> Result<(Mapping, Mapping), MemoryError> {
+        let (one, memory) = Mapping::create(bytes)?;
+        Ok((one, Mapping::open(memory, bytes)?))
+    }
+
+    /// As above.
+    #[cfg(miri)]
+    pub fn pair(bytes: usize) -> Result<(Mapping, Mapping), MemoryError> {
+        Ok(heap::pair(bytes))
+    }
+
+    #[cfg(miri)]
+    fn map(_: impl AsFd, _: usize) -> Result<Mapping, MemoryError> {
+        Err(system("Miri cannot map files")(Errno::NOSYS))
+    }
+
+    #[cfg(not(miri))]
     fn map(memory: impl AsFd, bytes: usize) -> Result<Mapping, MemoryError> {
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of this process.
         let base = unsafe {
@@ -177,6 +201,39 @@ impl Mapping {
     }
 }
 
+/// Memory of the heap in place of a mapping: what is tested under Miri is how it is accessed, not where it comes from.
+#[cfg(miri)]
+mod heap {
+    use super::Mapping;
+    use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+    use std::ptr::NonNull;
+    use std::sync::Arc;
+
+    #[derive(Debug)]
+    pub(super) struct Heap(NonNull<u8>, Layout);
+
+    // SAFETY: as for `Mapping`, and only the last owner frees it.
+    unsafe impl Send for Heap {}
+    // SAFETY: as above.
+    unsafe impl Sync for Heap {}
+
+    impl Drop for Heap {
+        fn drop(&mut self) {
+            // SAFETY: `pair` allocated it with this layout, and no mapping refers to it any more.
+            unsafe { dealloc(self.0.as_ptr(), self.1) };
+        }
+    }
+
+    pub(super) fn pair(bytes: usize) -> (Mapping, Mapping) {
+        let layout = Layout::from_size_align(bytes, 4096).expect("sizes of a layout");
+        assert!(bytes > 0, "no memory is nothing to share");
+        // SAFETY: the layout is not of size zero.
+        let Some(base) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
+        let heap = Arc::new(Heap(base, layout));
+        (Mapping { base, bytes, _heap: heap.clone() }, Mapping { base, bytes, _heap: heap })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,8 +241,7 @@ mod tests {
 
     #[test]
     fn both_ends_see_the_same_bytes() {
-        let (one, memory) = Mapping::create(8192).unwrap();
-        let other = Mapping::open(&memory, 8192).unwrap();
+        let (one, other) = Mapping::pair(8192).unwrap();
         assert!(one.write(8190, &[1, 2]) && !one.write(8191, &[1, 2]) && !one.write(usize::MAX, &[1]));
         let mut bytes = [9; 3];
         assert!(other.read(8189, &mut bytes) && !other.read(8190, &mut bytes));
@@ -198,6 +254,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfds")]
     fn the_seals_hold_and_memory_without_them_is_refused() {
         let (_mapping, memory) = Mapping::create(8192).unwrap();
         for bytes in [0, 4096, 16384] {
@@ -219,7 +276,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "no word")]
     fn words_outside_are_refused() {
-        let (mapping, _memory) = Mapping::create(4096).unwrap();
+        let (mapping, _other) = Mapping::pair(4096).unwrap();
         mapping.word(4096);
     }
 }

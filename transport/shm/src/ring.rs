@@ -1,20 +1,16 @@
-//! The host's end of an endpoint's memory: submits commands, takes completions. Without a wait and without a system call,
-//! but for the doorbell of a device that sleeps.
+//! An endpoint as a process has it: the handshake, the host's end of the rings (`rings::host`), and the doorbell of a device
+//! that sleeps, which is the only system call.
 //!
-//! What always holds: no more commands are under way than the endpoint's depth, so that neither ring can overflow; positions
-//! are counted here, and what the device says of its own is only used to wait for it.
+//! What always holds: what the device tells of sizes is checked before the memory is used.
 
-use crate::layout::{
-    AT_COMPLETION_HEAD, AT_DEVICE_ASLEEP, AT_HOST_ASLEEP, AT_SUBMISSION_HEAD, AT_VIEW_VERSION, COMPLETION_WORDS, Call,
-    Command, Completion, Layout, VERSION,
-};
+use crate::layout::{Call, Command, Completion, Layout, VERSION, depth_max};
 use crate::memory::{Mapping, MemoryError};
 use crate::message::{DOORBELL, Kind, Opened, Request, Response, decode, encode};
+use crate::rings::host::{HostRings, NoCompletion};
 use crate::socket::{Channel, Message, ReceiveError};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// Entries of each ring unless told otherwise.
@@ -52,20 +48,18 @@ pub enum EndpointError {
     Completion,
 }
 
+impl From<NoCompletion> for EndpointError {
+    fn from(_: NoCompletion) -> Self {
+        EndpointError::Completion
+    }
+}
+
 /// An endpoint as the process has it.
 pub struct Endpoint {
     /// What the device told.
     pub opened: Opened,
-    layout: Layout,
-    memory: Arc<Mapping>,
+    rings: HostRings<Arc<Mapping>>,
     channel: Arc<Channel>,
-    /// Slots written, completions taken, commands under way.
-    submitted: u64,
-    taken: u64,
-    under_way: u32,
-    /// The device's submission head, as it was seen last.
-    seen_head: u64,
-    shown_head: u64,
 }
 
 impl Endpoint {
@@ -88,32 +82,22 @@ impl Endpoint {
         let no = |what: &str| EndpointError::Protocol(what.to_owned());
         let layout = Layout::new(opened.entries, opened.data_bytes).ok_or_else(|| no("sizes that cannot be"))?;
         let [descriptor] = &descriptors[..] else { return Err(no("not one descriptor")) };
-        if opened.depth == 0 || opened.depth > opened.entries {
+        if opened.depth == 0 || opened.depth > depth_max(opened.entries) {
             return Err(no("a depth that cannot be"));
         }
         let memory = Arc::new(Mapping::open(descriptor, layout.bytes())?);
-        let made = Endpoint {
-            opened,
-            layout,
-            memory,
-            channel: Arc::new(channel),
-            submitted: 0,
-            taken: 0,
-            under_way: 0,
-            seen_head: 0,
-            shown_head: 0,
-        };
-        Ok(made)
+        let rings = HostRings::new(memory, layout, opened.depth);
+        Ok(Endpoint { opened, rings, channel: Arc::new(channel) })
     }
 
     /// The memory, for the data area.
     pub fn memory(&self) -> &Arc<Mapping> {
-        &self.memory
+        self.rings.words()
     }
 
     /// Where everything lies in it.
     pub fn layout(&self) -> Layout {
-        self.layout
+        self.rings.layout()
     }
 
     /// The connection: readable when the device has rung, or has gone.
@@ -123,58 +107,31 @@ impl Endpoint {
 
     /// Completions taken so far: where the next one will be.
     pub fn position(&self) -> u64 {
-        self.taken
+        self.rings.position()
     }
 
     /// Commands under way.
     pub fn under_way(&self) -> u32 {
-        self.under_way
+        self.rings.under_way()
     }
 
     /// True where `slots` more slots and one more command fit.
     #[inline]
     pub fn has_room(&mut self, slots: u32) -> bool {
-        if self.under_way >= self.opened.depth {
-            return false;
-        }
-        let entries = u64::from(self.layout.entries);
-        if self.submitted + u64::from(slots) - self.seen_head > entries {
-            let shown = self.memory.half(AT_SUBMISSION_HEAD).load(Ordering::Acquire);
-            // Never past what was submitted, whatever the device says.
-            let passed = shown.wrapping_sub(self.seen_head as u32);
-            self.seen_head = (self.seen_head + u64::from(passed)).min(self.submitted);
-        }
-        self.submitted + u64::from(slots) - self.seen_head <= entries
+        self.rings.has_room(slots)
     }
 
     /// Submits a command with the RPCs behind its first; false where there is no room now. Call [`Endpoint::ring`] after
     /// the last of a batch.
     #[inline]
     pub fn submit(&mut self, command: &Command, calls: &[Call]) -> bool {
-        let slots = command.slots(calls);
-        if !self.has_room(slots) {
-            return false;
-        }
-        let (memory, layout, position) = (&self.memory, &self.layout, self.submitted);
-        command.encode(layout.turn(position), calls, |number, slot| {
-            let at = layout.slot(position + u64::from(number));
-            for (index, word) in slot.iter().enumerate().skip(1) {
-                memory.word(at + index * 8).store(*word, Ordering::Relaxed);
-            }
-            memory.word(at).store(slot[0], Ordering::Release);
-        });
-        self.submitted += u64::from(slots);
-        self.under_way += 1;
-        true
+        self.rings.submit(command, calls)
     }
 
     /// Wakes the device if it sleeps.
     #[inline]
     pub fn ring(&self) {
-        // The slots are written before the flag is read; the device sets the flag before it looks at the slots for the last
-        // time.
-        fence(Ordering::SeqCst);
-        if self.memory.half(AT_DEVICE_ASLEEP).load(Ordering::Relaxed) != 0 {
+        if self.rings.must_ring() {
             self.ring_now();
         }
     }
@@ -188,39 +145,19 @@ impl Endpoint {
     /// Takes the next completion, if there is one.
     #[inline]
     pub fn completion(&mut self) -> Result<Option<Completion>, EndpointError> {
-        let at = self.layout.completion(self.taken);
-        let mut words = [0; COMPLETION_WORDS];
-        words[0] = self.memory.word(at).load(Ordering::Acquire);
-        if words[0] as u32 != self.layout.turn(self.taken) {
-            return Ok(None);
-        }
-        for (index, word) in words.iter_mut().enumerate().skip(1) {
-            *word = self.memory.word(at + index * 8).load(Ordering::Relaxed);
-        }
-        let completion = Completion::decode(&words).ok_or(EndpointError::Completion)?;
-        self.taken += 1;
-        self.under_way = self.under_way.checked_sub(1).ok_or(EndpointError::Completion)?;
-        // The device needs to know now and then: it keeps a completion free for each command that it takes.
-        if self.under_way == 0 || self.taken - self.shown_head >= u64::from(self.layout.entries / 4) {
-            self.show_head();
-        }
-        Ok(Some(completion))
+        Ok(self.rings.completion()?)
     }
 
     /// Tells the device what was taken.
     #[inline]
     pub fn show_head(&mut self) {
-        if self.shown_head != self.taken {
-            self.shown_head = self.taken;
-            self.memory.half(AT_COMPLETION_HEAD).store(self.taken as u32, Ordering::Release);
-        }
+        self.rings.show_head();
     }
 
     /// True where a completion waits to be taken.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        let word = self.memory.word(self.layout.completion(self.taken)).load(Ordering::Acquire);
-        word as u32 == self.layout.turn(self.taken)
+        self.rings.is_ready()
     }
 
     /// Sleeps until a completion comes, or this time is over; true where one is there.
@@ -235,8 +172,7 @@ impl Endpoint {
 
     /// Asks the device to ring at the next completion. To be followed by a look at the ring before sleeping.
     pub fn ask_for_doorbell(&self) {
-        self.memory.half(AT_HOST_ASLEEP).store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.rings.ask_for_doorbell();
     }
 
     /// Takes doorbells off the connection. An error where the device has ended it.
@@ -257,7 +193,7 @@ impl Endpoint {
     /// Grows when namespaces or apps may have changed.
     #[inline]
     pub fn view_version(&self) -> u32 {
-        self.memory.half(AT_VIEW_VERSION).load(Ordering::Acquire)
+        self.rings.view_version()
     }
 }
 

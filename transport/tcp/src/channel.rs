@@ -46,7 +46,7 @@ impl Tls {
     pub fn new(config: &ServerConfig, keys: &KeyRing) -> Result<Option<Self>, TlsError> {
         let required = config.subsystem.authentication.as_ref().is_some_and(|known| known.tls_required);
         // Keys come later only by hosts that have one.
-        if keys.is_empty() && !required {
+        if keys.is_empty() && !required && !config.listen.iter().any(|listen| listen.tls_required) {
             return Ok(None);
         }
         let names = vec![config.subsystem.nqn.clone(), willow_nvme::config::NQN_DISCOVERY.to_owned()];
@@ -62,7 +62,7 @@ impl Channel {
 
     /// Goes on until bytes can be read.
     #[cold]
-    pub fn open(&mut self, socket: &OwnedFd, tls: &Tls) -> Result<Opened, Refused> {
+    pub fn open(&mut self, socket: &OwnedFd, tls: &Tls, required: bool) -> Result<Opened, Refused> {
         if let Channel::Unknown = self {
             let mut first = [0];
             match rustix::net::recv(socket, &mut first, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
@@ -71,7 +71,7 @@ impl Channel {
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(Opened::NotYet),
                 Err(_) => return Err(Refused::Closed),
             }
-            *self = match (first[0] == FIRST_BYTE, tls.required) {
+            *self = match (first[0] == FIRST_BYTE, tls.required || required) {
                 (true, _) => Channel::Handshake(Box::new(tls.acceptor.accept().map_err(Refused::of)?)),
                 (false, true) => return Err(Refused::Because("it does not begin with TLS, which is required".into())),
                 (false, false) => Channel::Plain,

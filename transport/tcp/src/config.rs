@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use willow_nvme::SubsystemConfig;
-use willow_nvme::config::CONNECTIONS_MAX;
+use willow_nvme::config::{CONNECTIONS_MAX, ListenAddress};
 
 /// Bytes of the one receive buffer that all connections share.
 pub const RECEIVE_BYTES: usize = 512 << 10;
@@ -59,11 +59,16 @@ pub const WAKE_EARLY: Duration = Duration::from_micros(150);
 /// Pause of accepting where the process is out of descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Most addresses that are listened on.
+pub const LISTENERS_MAX: usize = 16;
+
 /// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Addresses to listen on; port 0: any free one.
-    pub listen: Vec<SocketAddr>,
+    /// Addresses to listen on; port 0: any free one; with none, only what another front brings.
+    pub listen: Vec<ListenAddress>,
+    /// Without keys of hosts: users of this machine whose connections may act as hosts; `None`: all.
+    pub local_users: Option<Vec<u32>>,
     /// What hosts are told.
     pub subsystem: SubsystemConfig,
     /// Most connections at once; more are refused.
@@ -79,7 +84,8 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         ServerConfig {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 4420))],
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 4420)).into()],
+            local_users: None,
             subsystem: SubsystemConfig::default(),
             connections_max: CONNECTIONS_MAX,
             spin: Duration::from_micros(100),
@@ -92,8 +98,8 @@ impl Default for ServerConfig {
 impl ServerConfig {
     /// Checks the values; the error names the field and what it may be.
     pub fn validate(&self) -> Result<(), String> {
-        if self.listen.is_empty() || self.listen.len() > 16 {
-            return Err(format!("listen has {} addresses, must have 1 to 16", self.listen.len()));
+        if self.listen.len() > LISTENERS_MAX {
+            return Err(format!("listen has {} addresses, at most {LISTENERS_MAX} are possible", self.listen.len()));
         }
         if self.connections_max == 0 || self.connections_max > CONNECTIONS_MAX {
             return Err(format!("connections_max is {}, must be 1 to {CONNECTIONS_MAX}", self.connections_max));

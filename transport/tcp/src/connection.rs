@@ -55,6 +55,8 @@ struct Receiving {
 pub(crate) struct Connection {
     pub socket: OwnedFd,
     pub id: ConnectionId,
+    /// It came to an address where all have to come by TLS.
+    pub tls_required: bool,
     /// How many were accepted before it: tells which of two is older where both came at the same time.
     pub number: u64,
     /// Address of the host.
@@ -98,6 +100,7 @@ impl Connection {
         Connection {
             socket,
             id,
+            tls_required: false,
             number: 0,
             peer: None,
             channel,

@@ -14,9 +14,11 @@ mod connection;
 mod handle;
 mod output;
 mod pace;
+mod peer;
 mod server;
 mod wake;
 
 pub use config::ServerConfig;
 pub use handle::{ServeError, ServerHandle};
-pub use server::Server;
+pub use server::{Listeners, Server};
+pub use willow_nvme::config::ListenAddress;

@@ -21,6 +21,7 @@ use std::time::Instant;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self};
+use willow_nvme::config::ListenAddress;
 use willow_nvme::{Backend, ConnectionId, Subsystem};
 
 use crate::channel::{Channel, Tls};
@@ -28,6 +29,7 @@ use crate::config::*;
 use crate::connection::{Connection, End};
 use crate::handle::{Errand, ErrandDone, ServeError, ServerHandle, Shared, start_worker, system};
 use crate::output::Sent;
+use crate::peer::LocalUsers;
 use crate::wake::Wake;
 
 const TOKEN_WAKE: u64 = u64::MAX;
@@ -40,6 +42,33 @@ const HOT_POLLS_MAX: u32 = 2000;
 /// Events taken from the kernel in one call.
 const EVENTS_MAX: usize = 256;
 
+/// What a server listens on, before there is a server: where that cannot be, nothing else needs to be begun.
+pub struct Listeners {
+    listeners: Vec<TcpListener>,
+    addresses: Vec<ListenAddress>,
+}
+
+impl Listeners {
+    /// Listens where the configuration says: at all of its addresses, or the error names the one that is not to be had.
+    pub fn bind(config: &ServerConfig) -> Result<Self, ServeError> {
+        config.validate().map_err(ServeError::Config)?;
+        let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
+        for wanted in &config.listen {
+            let address = wanted.address;
+            let listen = || -> std::io::Result<(TcpListener, SocketAddr)> {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                let address = listener.local_addr()?;
+                Ok((listener, address))
+            };
+            let (listener, address) = listen().map_err(|source| ServeError::Listen { address, source })?;
+            listeners.push(listener);
+            addresses.push(ListenAddress { address, ..*wanted });
+        }
+        Ok(Listeners { listeners, addresses })
+    }
+}
+
 /// An NVMe/TCP target in front of a device.
 pub struct Server<B: Backend> {
     config: ServerConfig,
@@ -48,7 +77,9 @@ pub struct Server<B: Backend> {
     tls: Option<Tls>,
     shared: Arc<Shared>,
     listeners: Vec<TcpListener>,
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<ListenAddress>,
+    /// Where users of this machine are told apart.
+    local_users: Option<LocalUsers>,
     poll: OwnedFd,
     /// By the connection's index in the subsystem.
     connections: Vec<Option<Connection>>,
@@ -78,28 +109,31 @@ pub struct Server<B: Backend> {
 }
 
 impl<B: Backend> Server<B> {
-    /// Listens; hosts can connect from now on, and are answered once [`Server::run`] runs.
-    pub fn bind(mut config: ServerConfig, mut backend: B) -> Result<Self, ServeError> {
+    /// Listens where the configuration says.
+    pub fn bind(config: ServerConfig, backend: B) -> Result<Self, ServeError> {
+        let listeners = Listeners::bind(&config)?;
+        Self::new(config, listeners, backend)
+    }
+
+    /// In front of `backend`; hosts can connect from when the listeners were bound, and are answered once [`Server::run`] runs.
+    pub fn new(mut config: ServerConfig, listeners: Listeners, mut backend: B) -> Result<Self, ServeError> {
         config.validate().map_err(ServeError::Config)?;
         let wake = Wake::new().map_err(system("cannot make an eventfd"))?;
         let shared = Arc::new(Shared { wake, stop: AtomicBool::new(false), statistics: Mutex::new(Vec::new()) });
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot make an epoll"))?;
         epoll::add(&poll, shared.wake.descriptor(), EventData::new_u64(TOKEN_WAKE), EventFlags::IN)
             .map_err(system("cannot poll"))?;
-        let mut listeners = Vec::new();
-        let mut addresses = Vec::new();
-        for (place, address) in config.listen.iter().enumerate() {
-            let listen = || -> std::io::Result<TcpListener> {
-                let listener = TcpListener::bind(address)?;
-                listener.set_nonblocking(true)?;
-                Ok(listener)
-            };
-            let listener = listen().map_err(|source| ServeError::Listen { address: *address, source })?;
-            addresses.push(listener.local_addr().unwrap_or(*address));
-            epoll::add(&poll, &listener, EventData::new_u64(TOKEN_LISTENER + place as u64), EventFlags::IN)
+        let Listeners { listeners, addresses } = listeners;
+        for (place, listener) in listeners.iter().enumerate() {
+            epoll::add(&poll, listener, EventData::new_u64(TOKEN_LISTENER + place as u64), EventFlags::IN)
                 .map_err(system("cannot poll"))?;
-            listeners.push(listener);
         }
+        let tells_apart = config.local_users.is_some() && config.subsystem.authentication.is_none();
+        let local_users = if tells_apart {
+            Some(LocalUsers::new().map_err(system("cannot ask the kernel whose a connection is"))?)
+        } else {
+            None
+        };
         if let Some(front) = backend.front_descriptor() {
             epoll::add(&poll, front, EventData::new_u64(TOKEN_FRONT), EventFlags::IN).map_err(system("cannot poll"))?;
         }
@@ -116,6 +150,7 @@ impl<B: Backend> Server<B> {
             shared,
             listeners,
             addresses,
+            local_users,
             poll,
             connections: Vec::new(),
             open: 0,
@@ -138,12 +173,12 @@ impl<B: Backend> Server<B> {
     }
 
     /// The first address that is listened on.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.addresses[0]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.addresses.first().map(|listen| listen.address)
     }
 
     /// All of them.
-    pub fn local_addrs(&self) -> &[SocketAddr] {
+    pub fn local_addrs(&self) -> &[ListenAddress] {
         &self.addresses
     }
 

@@ -174,7 +174,8 @@ fn connect_is_refused_with_the_place_that_is_wrong() {
     assert!(identify(&mut peer, cns::CONTROLLER, 0, 0).unwrap_err().is(Status::COMMAND_SEQUENCE_ERROR));
     let mut other = Peer::initialized(server.address, false);
     let (entry, mut data) = connect_command(1, 1, NQN);
-    data[0] ^= 1;
+    // Another host's name.
+    data[512 + 30] ^= 1;
     assert!(other.ask(&entry, &data[..]).status.is(Status::CONNECT_INVALID_HOST));
 }
 

@@ -1,5 +1,5 @@
 //! The control service as its callers see it: handler numbers and the shapes of its JSON. They are the same as
-//! `device/src/control.rs` says, which a host must not depend on; a test holds the two together.
+//! `device/src/service/control.rs` says, which a host must not depend on; a test holds the two together.
 
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,10 @@ pub const SET_WEIGHT: u8 = 21;
 pub const STRIPES: u8 = 22;
 /// Reply: JSON array of (user, weight).
 pub const LIST_WEIGHTS: u8 = 23;
+/// Payload: JSON [`AttachRequest`]. Durable before it is answered.
+pub const ATTACH: u8 = 24;
+/// Reply: JSON array of [`Attachment`]; a namespace that is not listed is open to every host.
+pub const LIST_ATTACHMENTS: u8 = 25;
 
 /// Upcall of SPU-OS (app 0) to the agent: a permission was missed. Body: u32 originating HRE, u32 app, u64 first byte and u64 one
 /// past the last byte of the bank's range, u64 rights wanted.
@@ -131,6 +135,41 @@ pub struct NamespaceRequest {
     /// 512 or 4096 for NVM, left out for KV.
     #[serde(default)]
     pub block_bytes: Option<u32>,
+    /// NQNs of the hosts that it is attached to, from the moment at which it is there; `None`: every host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<String>>,
+    /// It is never attached to more than one host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub private: bool,
+}
+
+/// Which hosts a namespace is attached to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// NSID.
+    pub nsid: u32,
+    /// NQNs of the hosts.
+    pub hosts: Vec<String>,
+    /// It is never attached to more than one host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub private: bool,
+}
+
+/// Which hosts a namespace is attached to from now on: `hosts`; or, where `attach` or `detach` names any, what it was attached to with
+/// these added and taken out, where `hosts` stands for every host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachRequest {
+    /// The namespace.
+    pub nsid: u32,
+    /// NQNs of the hosts; `None`: every host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<String>>,
+    /// NQNs of hosts to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attach: Vec<String>,
+    /// NQNs of hosts to take out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub detach: Vec<String>,
 }
 
 /// A namespace that exists.

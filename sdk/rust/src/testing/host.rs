@@ -7,10 +7,9 @@ use std::rc::Rc;
 use std::string::String;
 use std::vec::Vec;
 
-use super::{Action, PendingRequest, Region, Requester, Shared, Upcall};
-use crate::native::{Host, Strided};
-use crate::sys::{DIFFERENT, DONE, NOT_NOW, PENDING, REGION_PENDING, port};
-use crate::{COUNTERS_MAX, Error, Namespace, RPC_BODY_BYTES_MAX, RequestInfo, Response};
+use super::{Action, Shared, Upcall};
+use crate::sys::{NOT_NOW, PENDING, port};
+use crate::{COUNTERS_MAX, Error, Response};
 
 /// Power cuts tear writes at multiples of this.
 const SECTOR_BYTES: usize = 512;
@@ -21,7 +20,7 @@ pub(super) struct Bank {
     durable: Vec<u8>,
     unflushed: Vec<(usize, Vec<u8>)>,
     /// Number of writes ever, and of those that are durable.
-    written: u64,
+    pub(super) written: u64,
     flushed: u64,
 }
 
@@ -69,13 +68,13 @@ impl Bank {
 
 /// One piece of a DMA.
 #[derive(Clone, Copy)]
-struct Move {
-    source: (u32, u64),
-    destination: (u32, u64),
-    bytes: usize,
+pub(super) struct Move {
+    pub source: (u32, u64),
+    pub destination: (u32, u64),
+    pub bytes: usize,
 }
 
-enum Work {
+pub(super) enum Work {
     Moves(Vec<Move>),
     Compare { nv: u64, body: u64, bytes: usize },
     Checksum { source: (u32, u64), bytes: usize, seed: u32 },
@@ -98,29 +97,29 @@ impl Pending {
     }
 }
 
-struct Rpc {
-    token: u32,
-    destination: i32,
-    handler: u32,
-    body_bytes: u32,
-    segments: Vec<(u32, u64, u32)>,
-    reply: *mut u8,
-    reply_bytes: u32,
+pub(super) struct Rpc {
+    pub token: u32,
+    pub destination: i32,
+    pub handler: u32,
+    pub body_bytes: u32,
+    pub segments: Vec<(u32, u64, u32)>,
+    pub reply: *mut u8,
+    pub reply_bytes: u32,
 }
 
 pub(super) struct SpuHost {
-    spu: u32,
+    pub(super) spu: u32,
     pub bank: Bank,
     pub broken: Range<u64>,
     pub serial: String,
     pub counters: [i64; COUNTERS_MAX as usize],
-    shared: Rc<RefCell<Shared>>,
-    checksum: u32,
-    rpcs: BTreeMap<i32, Rpc>,
-    next_handle: i32,
+    pub(super) shared: Rc<RefCell<Shared>>,
+    pub(super) checksum: u32,
+    pub(super) rpcs: BTreeMap<i32, Rpc>,
+    pub(super) next_handle: i32,
 }
 
-fn code(error: Error) -> i64 {
+pub(super) fn code(error: Error) -> i64 {
     error.code().into()
 }
 
@@ -151,7 +150,14 @@ impl SpuHost {
     }
 
     /// Checks one end of an operation as SPU-OS does.
-    fn check(&self, token: u32, port_number: u32, address: u64, bytes: usize, sink: bool) -> Result<(), Error> {
+    pub(super) fn check(
+        &self,
+        token: u32,
+        port_number: u32,
+        address: u64,
+        bytes: usize,
+        sink: bool,
+    ) -> Result<(), Error> {
         let end = address.checked_add(bytes as u64).ok_or(Error::Range)?;
         let shared = self.shared.borrow();
         let request = shared.requests.get(&token).ok_or(Error::Argument)?;
@@ -254,7 +260,7 @@ impl SpuHost {
     }
 
     /// Carries it out now, or later: then `None`.
-    fn issue(&mut self, token: Option<u32>, wait: u32, work: Work) -> Option<i64> {
+    pub(super) fn issue(&mut self, token: Option<u32>, wait: u32, work: Work) -> Option<i64> {
         {
             let mut shared = self.shared.borrow_mut();
             if shared.pends() {
@@ -274,7 +280,7 @@ impl SpuHost {
         self.check(token, piece.destination.0, piece.destination.1, piece.bytes, true)
     }
 
-    fn move_all(&mut self, token: u32, wait: u32, moves: Vec<Move>) -> i32 {
+    pub(super) fn move_all(&mut self, token: u32, wait: u32, moves: Vec<Move>) -> i32 {
         for piece in &moves {
             if let Err(error) = self.check_move(token, piece) {
                 return error.code();
@@ -287,7 +293,7 @@ impl SpuHost {
     }
 
     /// A read of NV memory that is done at once or not at all.
-    fn move_now(&mut self, token: u32, piece: Move) -> i32 {
+    pub(super) fn move_now(&mut self, token: u32, piece: Move) -> i32 {
         if piece.source.0 != port::NV {
             return Error::Argument.code();
         }
@@ -300,7 +306,7 @@ impl SpuHost {
         self.carry_out(token, Work::Moves(vec![piece])) as i32
     }
 
-    fn upcall(&mut self, rpc: &Rpc, hre: u32, body: Vec<u8>, wait: u32) -> i32 {
+    pub(super) fn upcall(&mut self, rpc: &Rpc, hre: u32, body: Vec<u8>, wait: u32) -> i32 {
         let answer = self.shared.borrow_mut().answer_upcall.take();
         let Some(mut answer) = answer else { return Error::Refused.code() };
         let response: Response = answer(&Upcall { spu: self.spu, hre, handler: rpc.handler, body });
@@ -312,7 +318,7 @@ impl SpuHost {
         PENDING
     }
 
-    fn gather(&self, rpc: &Rpc) -> Result<Vec<u8>, Error> {
+    pub(super) fn gather(&self, rpc: &Rpc) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
         for &(port_number, address, bytes) in &rpc.segments {
             if port_number != port::LOCAL && port_number != port::NV {
@@ -322,255 +328,6 @@ impl SpuHost {
             body.extend(self.read(rpc.token, (port_number, address), bytes as usize));
         }
         if body.len() == rpc.body_bytes as usize { Ok(body) } else { Err(Error::Argument) }
-    }
-}
-
-impl Host for SpuHost {
-    fn request_info(&mut self, token: u32) -> RequestInfo {
-        let shared = self.shared.borrow();
-        let request = shared.requests.get(&token).expect("a request that the handler serves");
-        RequestInfo {
-            originating_hre: request.originating_hre,
-            source: request.source,
-            body_bytes: request.body.len() as u32,
-            reply_bytes: request.reply.len() as u32,
-            handler: request.handler,
-            argument_bytes: request.argument_bytes,
-        }
-    }
-
-    fn receive_bytes_at(&mut self, token: u32, offset: u32, to: &mut [u8]) -> u32 {
-        let shared = self.shared.borrow();
-        let request = shared.requests.get(&token).expect("a request that the handler serves");
-        let left = request.body.get(offset as usize..).unwrap_or_default();
-        let count = left.len().min(to.len());
-        to[..count].copy_from_slice(&left[..count]);
-        count as u32
-    }
-
-    fn respond(&mut self, token: u32, status: u32, result: u32) {
-        let mut shared = self.shared.borrow_mut();
-        let request = shared.requests.get_mut(&token).expect("a request that the handler serves");
-        assert!(request.response.is_none(), "a request was answered twice");
-        request.response = Some(Response { status, result });
-        if request.operations == 0 {
-            shared.actions.push(Action::Respond { token });
-        }
-    }
-
-    unsafe fn dma(
-        &mut self,
-        token: u32,
-        source_port: u32,
-        source_address: u64,
-        destination_port: u32,
-        destination_address: u64,
-        bytes: u32,
-        wait: u32,
-    ) -> i32 {
-        let piece = Move {
-            source: (source_port & !(port::PARK | port::NOW), source_address),
-            destination: (destination_port & !port::PARK, destination_address),
-            bytes: bytes as usize,
-        };
-        if source_port & port::NOW != 0 {
-            return self.move_now(token, piece);
-        }
-        self.move_all(token, wait, vec![piece])
-    }
-
-    unsafe fn dma_strided(&mut self, token: u32, strided: &Strided, wait: u32) -> i32 {
-        let moved = |address: u64, stride: i64, segment: u32| {
-            stride.checked_mul(segment.into()).and_then(|moved| address.checked_add_signed(moved))
-        };
-        let mut moves = Vec::new();
-        for segment in 0..strided.segments {
-            let source = moved(strided.source_address, strided.source_stride, segment);
-            let destination = moved(strided.destination_address, strided.destination_stride, segment);
-            let (Some(source), Some(destination)) = (source, destination) else { return Error::Range.code() };
-            moves.push(Move {
-                source: (strided.source_port & !port::PARK, source),
-                destination: (strided.destination_port & !port::PARK, destination),
-                bytes: strided.segment_bytes as usize,
-            });
-        }
-        self.move_all(token, wait, moves)
-    }
-
-    fn compare(&mut self, token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32 {
-        let bytes = bytes as usize;
-        let checked = self
-            .check(token, port::NV, nv_address, bytes, false)
-            .and_then(|()| self.check(token, port::NETWORK, body_offset, bytes, false));
-        if let Err(error) = checked {
-            return error.code();
-        }
-        match self.issue(Some(token), wait, Work::Compare { nv: nv_address, body: body_offset, bytes }) {
-            Some(0) => DONE,
-            Some(_) => DIFFERENT,
-            None => PENDING,
-        }
-    }
-
-    unsafe fn checksum(&mut self, token: u32, from: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32 {
-        let bytes = bytes as usize;
-        if let Err(error) = self.check(token, from, address, bytes, false) {
-            return error.code();
-        }
-        match self.issue(Some(token), wait, Work::Checksum { source: (from, address), bytes, seed }) {
-            Some(value) => {
-                self.checksum = value as u32;
-                DONE
-            }
-            None => PENDING,
-        }
-    }
-
-    fn checksum_value(&mut self) -> u32 {
-        self.checksum
-    }
-
-    unsafe fn rpc_start(
-        &mut self,
-        token: u32,
-        destination: i32,
-        app: i32,
-        handler: u32,
-        body_bytes: u32,
-        reply: *mut u8,
-        reply_bytes: u32,
-    ) -> i32 {
-        let spus = self.shared.borrow().options.spus as i32;
-        if !self.shared.borrow().requests.contains_key(&token) || body_bytes > RPC_BODY_BYTES_MAX {
-            return Error::Argument.code();
-        }
-        // The app under test is number 0, and there is no other.
-        if !(-1..spus).contains(&destination) || !(-1..=0).contains(&app) {
-            return Error::Refused.code();
-        }
-        let handle = self.next_handle;
-        self.next_handle += 1;
-        let rpc = Rpc { token, destination, handler, body_bytes, segments: Vec::new(), reply, reply_bytes };
-        self.rpcs.insert(handle, rpc);
-        handle
-    }
-
-    unsafe fn rpc_append(&mut self, handle: i32, port_number: u32, address: u64, bytes: u32) -> i32 {
-        match self.rpcs.get_mut(&handle) {
-            Some(rpc) => {
-                rpc.segments.push((port_number, address, bytes));
-                0
-            }
-            None => Error::Argument.code(),
-        }
-    }
-
-    unsafe fn rpc_finish(&mut self, handle: i32, wait: u32) -> i32 {
-        let Some(rpc) = self.rpcs.remove(&handle) else { return Error::Argument.code() };
-        let body = match self.gather(&rpc) {
-            Ok(body) => body,
-            Err(error) => return error.code(),
-        };
-        let Some(hre) = self.shared.borrow().requests.get(&rpc.token).map(|request| request.originating_hre) else {
-            return Error::Argument.code();
-        };
-        if rpc.destination < 0 {
-            return self.upcall(&rpc, hre, body, wait);
-        }
-        self.shared.borrow_mut().request(PendingRequest {
-            spu: rpc.destination as u32,
-            handler: rpc.handler,
-            source: self.spu,
-            originating_hre: hre,
-            argument_bytes: 0,
-            body,
-            reply: vec![0; rpc.reply_bytes as usize],
-            requester: Requester::Handler { spu: self.spu, wait, reply: rpc.reply },
-            operations: 0,
-            response: None,
-        });
-        PENDING
-    }
-
-    fn app_number(&mut self, name: &str) -> i32 {
-        if self.shared.borrow().app_name == name { 0 } else { Error::NotFound.code() }
-    }
-
-    fn region(&mut self, id: u32, bytes: u64, wait: u32) -> i64 {
-        let value = {
-            let mut shared = self.shared.borrow_mut();
-            match shared.regions.iter().find(|region| region.id == Some(id)) {
-                Some(region) => region.base as i64,
-                None if bytes == 0 => code(Error::NotFound),
-                None => match shared.place(bytes) {
-                    Some(base) => {
-                        let bytes = bytes.next_multiple_of(crate::REGION_ALIGNMENT_BYTES);
-                        shared.regions.push(Region { id: Some(id), base, bytes });
-                        base as i64
-                    }
-                    None => code(Error::Full),
-                },
-            }
-        };
-        self.issue(None, wait, Work::Value(value)).unwrap_or(REGION_PENDING)
-    }
-
-    fn region_bytes(&mut self, id: u32) -> i64 {
-        let shared = self.shared.borrow();
-        shared
-            .regions
-            .iter()
-            .find(|region| region.id == Some(id))
-            .map_or(code(Error::NotFound), |region| region.bytes as i64)
-    }
-
-    fn region_free(&mut self, id: u32, wait: u32) -> i32 {
-        {
-            // Its place is free for others once all banks are zeroed, before the next thing happens.
-            let mut shared = self.shared.borrow_mut();
-            let found = shared.regions.iter_mut().find(|region| region.id == Some(id));
-            match found {
-                Some(region) => region.id = None,
-                None => return Error::NotFound.code(),
-            }
-        }
-        match self.issue(None, wait, Work::Value(0)) {
-            Some(_) => DONE,
-            None => PENDING,
-        }
-    }
-
-    fn namespace(&mut self, nsid: u32) -> Option<Namespace> {
-        self.shared.borrow().namespaces.get(&nsid).copied()
-    }
-
-    fn flush(&mut self, wait: u32) -> i32 {
-        let until = self.bank.written;
-        match self.issue(None, wait, Work::Flush { until }) {
-            Some(_) => DONE,
-            None => PENDING,
-        }
-    }
-
-    fn spu_id(&mut self) -> u32 {
-        self.spu
-    }
-
-    fn spu_count(&mut self) -> u32 {
-        self.shared.borrow().options.spus
-    }
-
-    fn time_ns(&mut self) -> u64 {
-        self.shared.borrow().time_ns
-    }
-
-    fn print(&mut self, text: &[u8]) {
-        self.serial.push_str(&String::from_utf8_lossy(text));
-    }
-
-    fn count(&mut self, counter: u32, delta: i64) {
-        let counter = self.counters.get_mut(counter as usize).expect("counters are 0 to 15");
-        *counter = counter.wrapping_add(delta);
     }
 }
 

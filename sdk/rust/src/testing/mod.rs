@@ -24,6 +24,7 @@
 //! ```
 
 mod host;
+mod imports;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -118,6 +119,8 @@ struct PendingRequest {
     body: Vec<u8>,
     reply: Vec<u8>,
     requester: Requester,
+    /// Bytes of the body that `receive_bytes` has given.
+    received: u32,
     /// Operations that are pending for it.
     operations: u32,
     /// Its response, once it was given.
@@ -270,6 +273,7 @@ impl Device {
                 body: body.clone(),
                 reply: Vec::new(),
                 requester: Requester::Event,
+                received: 0,
                 operations: 0,
                 response: None,
             });
@@ -299,6 +303,7 @@ impl Device {
             body: [arguments, payload].concat(),
             reply: vec![0; reply_bytes],
             requester: Requester::Test(id),
+            received: 0,
             operations: 0,
             response: None,
         });

@@ -11,7 +11,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use willow_nvme::Backend;
-use willow_shm::layout::Layout;
+use willow_shm::layout::{Layout, depth_max};
 use willow_shm::memory::Mapping;
 use willow_shm::message::{Kind, Opened, Response, encode};
 use willow_shm::socket::Channel;
@@ -135,8 +135,7 @@ impl Front {
         if !kernel {
             device.vouch(number, user, key);
         }
-        // Half of the ring: a completion has its place also while the host is late to tell what it took.
-        let depth = entries / 2;
+        let depth = depth_max(entries);
         let mut endpoint = Box::new(Endpoint::new(hre, layout, mapping, depth));
         endpoint.show_view(self.view_version);
         let opened = Opened {

@@ -5,6 +5,7 @@
 use crate::front::{Front, document};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use willow_device::metadata::Attachment;
 use willow_device::shared::SharedWindow;
 use willow_device::{AppNumber, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
 use willow_nvme::Backend;
@@ -107,6 +108,13 @@ impl<B: Backend> Backend for Fronted<B> {
     fn namespaces(&self) -> Arc<Vec<Namespace>> {
         self.device.namespaces()
     }
+    fn attachments(&self) -> Arc<Vec<Attachment>> {
+        self.device.attachments()
+    }
+    #[inline]
+    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
+        self.device.tables_are(namespaces, attachments)
+    }
     fn app_number(&self, name: &str) -> Option<AppNumber> {
         self.device.app_number(name)
     }
@@ -121,6 +129,9 @@ impl<B: Backend> Backend for Fronted<B> {
     }
     fn capacity(&self) -> (u64, Option<u64>) {
         self.device.capacity()
+    }
+    fn temperature_kelvin(&self) -> u16 {
+        self.device.temperature_kelvin()
     }
     fn job(&mut self) -> Option<Job> {
         self.device.job()

@@ -9,7 +9,7 @@
 
 use crate::config::*;
 use crate::connection::{Came, Connection};
-use crate::endpoint::{Taken, Violation};
+use crate::endpoint::Taken;
 use crate::processes::Processes;
 use crate::service::Receive;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -24,6 +24,7 @@ use willow_device::{HostCompletion, HostRequest, Namespace, RpcList, RpcOutcome}
 use willow_nvme::Backend;
 use willow_shm::layout::Outcome;
 use willow_shm::message::DOORBELL;
+use willow_shm::rings::device::Violation;
 use willow_shm::socket::{Listener, Peer};
 
 pub(crate) const TOKEN_LISTENER: u64 = u64::MAX;

@@ -5,7 +5,6 @@
 //! command was taken, and stays so; no completion is written over one that the host has not taken; what is held never exceeds
 //! the endpoint's own memory; a host that claims too much is found out.
 
-pub use crate::endpoint::Plant;
 use crate::endpoint::{Endpoint, Taken};
 use std::sync::atomic::Ordering;
 use willow_device::{HostRequest, HreId};
@@ -13,6 +12,7 @@ use willow_shm::layout::{
     AT_COMPLETION_HEAD, Call, Command, Completion, HEADER_BYTES, Layout, Operation, SLOT_BYTES, SLOT_WORDS,
 };
 use willow_shm::memory::Mapping;
+pub use willow_shm::rings::device::Plant;
 
 const ENTRIES: u32 = 16;
 const DATA_BYTES: u64 = 16384;

@@ -65,6 +65,8 @@ fn blocks_pairs_and_calls_go_through_shared_memory() {
         csi: willow_host::control::CommandSet::Nvm,
         size_bytes: 1 << 20,
         block_bytes: None,
+        hosts: None,
+        private: false,
     };
     let nsid = wait(control.create_namespace(&request)).unwrap();
     let third = wait(BlockClient::open(hre.clone(), nsid)).unwrap();

@@ -6,6 +6,7 @@ use super::{Server, TOKEN_LISTENER};
 use crate::channel::{Channel, Opened, Refused};
 use crate::config::*;
 use crate::connection::Connection;
+use crate::peer::is_own;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags, sockopt};
@@ -38,7 +39,7 @@ impl<B: Backend> Server<B> {
                 tracing::warn!(limit = self.config.connections_max, "too many connections: one refused");
                 continue;
             }
-            self.take_in(socket);
+            self.take_in(socket, place);
         }
     }
 
@@ -47,7 +48,7 @@ impl<B: Backend> Server<B> {
     pub(super) fn open_channel(&mut self, index: usize) -> bool {
         let (Some(Some(connection)), Some(tls)) = (self.connections.get_mut(index), &self.tls) else { return false };
         let before = connection.channel.in_handshake();
-        let opened = connection.channel.open(&connection.socket, tls);
+        let opened = connection.channel.open(&connection.socket, tls, connection.tls_required);
         if !before && connection.channel.in_handshake() {
             self.make_way_for_handshake(index);
         }
@@ -110,6 +111,33 @@ impl<B: Backend> Server<B> {
         found.filter(|(_, one)| which(one)).min_by_key(|(_, one)| (one.progress_ns, one.number)).map(|(index, _)| index)
     }
 
+    /// Whether a connection may act as a host where hosts have no keys: one of this machine if it is of a user that is trusted, others
+    /// where they reach an address that is listened on.
+    fn is_trusted(&self, peer: Option<SocketAddr>, local: Option<SocketAddr>) -> bool {
+        let (Some(users), Some(trusted)) = (&self.local_users, &self.config.local_users) else { return true };
+        let (Some(peer), Some(local)) = (peer, local) else {
+            tracing::warn!("a connection without addresses is refused");
+            return false;
+        };
+        match users.user_of(peer, local) {
+            Ok(Some(user)) if trusted.contains(&user) => true,
+            Ok(Some(user)) => {
+                tracing::warn!(%peer, user, "refused: neither root nor the user who runs the device, and hosts have no keys");
+                false
+            }
+            // Of another machine.
+            Ok(None) if !is_own(peer.ip()) => true,
+            Ok(None) => {
+                tracing::warn!(%peer, "refused: it is of this machine, and has closed before the kernel could tell whose it is");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%peer, %error, "refused: the kernel does not tell whose it is (serve --trust-loopback asks for no proof)");
+                false
+            }
+        }
+    }
+
     pub(super) fn listen_for(&self, flags: EventFlags) {
         for (place, listener) in self.listeners.iter().enumerate() {
             if let Err(error) =
@@ -120,7 +148,7 @@ impl<B: Backend> Server<B> {
         }
     }
 
-    pub(super) fn take_in(&mut self, socket: OwnedFd) {
+    pub(super) fn take_in(&mut self, socket: OwnedFd, place: usize) {
         // Each of these only costs speed where the kernel refuses it.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let _ = sockopt::set_tcp_congestion(&socket, "cubic").or_else(|_| sockopt::set_tcp_congestion(&socket, "reno"));
@@ -140,7 +168,12 @@ impl<B: Backend> Server<B> {
         self.accepted += 1;
         connection.number = self.accepted;
         let peer = net::getpeername(&connection.socket).ok().flatten();
-        connection.peer = peer.and_then(|address| SocketAddr::try_from(address).ok()).map(|address| address.ip());
+        let peer = peer.and_then(|address| SocketAddr::try_from(address).ok());
+        connection.peer = peer.map(|address| address.ip());
+        connection.tls_required = self.addresses.get(place).is_some_and(|listen| listen.tls_required);
+        if !self.is_trusted(peer, local) {
+            self.subsystem.distrust(id);
+        }
         connection.interest = EventFlags::IN | EventFlags::RDHUP;
         if let Err(error) =
             epoll::add(&self.poll, &connection.socket, EventData::new_u64(index as u64), connection.interest)

@@ -90,10 +90,10 @@ pub fn serve_device(
     let (sender, receiver) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let mut config =
-            ServerConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..ServerConfig::default() };
+            ServerConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()], ..ServerConfig::default() };
         configure(&mut config);
         let mut server = Server::bind(config, device())?;
-        sender.send((server.local_addr(), server.handle())).unwrap();
+        sender.send((server.local_addr().unwrap(), server.handle())).unwrap();
         server.run()
     });
     let (address, handle) = receiver.recv_timeout(PATIENCE).expect("the server starts");

@@ -18,6 +18,8 @@ pub const SELF_TEST: u8 = 0x06;
 pub const ANA: u8 = 0x0c;
 /// Feature Identifiers Supported and Effects.
 pub const FEATURE_EFFECTS: u8 = 0x12;
+/// NVMe-MI Commands Supported and Effects.
+pub const MANAGEMENT_EFFECTS: u8 = 0x13;
 /// Discovery.
 pub const DISCOVERY: u8 = 0x70;
 /// Reservation Notification.

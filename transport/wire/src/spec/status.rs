@@ -176,6 +176,7 @@ statuses! {
     NAMESPACE_NOT_ATTACHED = 1, 0x1a, "Namespace Not Attached";
     THIN_PROVISIONING_NOT_SUPPORTED = 1, 0x1b, "Thin Provisioning Not Supported";
     CONTROLLER_LIST_INVALID = 1, 0x1c, "Controller List Invalid";
+    NAMESPACE_ATTACHMENT_LIMIT_EXCEEDED = 1, 0x27, "Namespace Attachment Limit Exceeded";
     // Key value command set (KV Command Set 2.3).
     KV_INVALID_VALUE_SIZE = 1, 0x85, "Invalid Value Size";
     KV_INVALID_KEY_SIZE = 1, 0x86, "Invalid Key Size";

@@ -1,5 +1,5 @@
-//! The RPC tunnel: vendor-specific I/O commands on an NVM namespace that carry RPCs through an unmodified host kernel
-//! or any initiator. Opcode bits 1:0 keep to the data directions of NVMe Base 3.1.4.
+//! The RPC tunnel: vendor-specific I/O commands that carry RPCs through an unmodified host kernel or any initiator. They name a
+//! namespace that the host has, any (Linux lets commands through by one), or NSID FFFFFFFFh. Opcode bits 1:0 keep to the data directions of NVMe Base 3.1.4.
 
 use super::SubmissionEntry;
 

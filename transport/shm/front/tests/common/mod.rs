@@ -57,7 +57,8 @@ pub fn serve_with(configure: impl FnOnce(&mut FrontConfig) + Send + 'static) -> 
         let device = Device::open(config, Box::new(store), None, apps).unwrap();
         let mut front = FrontConfig::new(socket);
         configure(&mut front);
-        let config = ServerConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..ServerConfig::default() };
+        let config =
+            ServerConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()], ..ServerConfig::default() };
         let mut server = Server::bind(config, Fronted::new(device, Some(Front::bind(front).unwrap())))?;
         sender.send(server.handle()).unwrap();
         server.run()

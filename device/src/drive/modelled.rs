@@ -1,0 +1,262 @@
+//! The run loop under a model of time: events are handled in the order of their modelled times, each at its own, however late the
+//! driver of the device is; what waits for a busy processor waits in that processor's queue.
+//!
+//! Invariants: a processor runs one handler at a time, and takes what is for it in the order in which accounts are to be served, an
+//! account's own in the order in which it came; modelled time
+//! depends on what hosts hand in and when, and on nothing that the machine does.
+
+use super::EVENTS_A_RUN_MAX;
+use crate::interconnect::Key;
+use crate::interconnect::event::{Completion, Due, Event, Wait};
+use crate::interconnect::fair::FairQueue;
+use crate::model::timing::Work;
+use crate::request::CONTROL_APP;
+use crate::service::core::Core;
+use crate::spu::handlers::{Drive, Run};
+use crate::spu::os::Machine;
+
+/// Most instructions of apps in one run.
+const INSTRUCTIONS_A_RUN_MAX: u64 = 200_000_000;
+
+/// How far the hardware goes by itself.
+enum Hardware {
+    /// There is something for a host.
+    News(u64),
+    /// The event at this place is for software.
+    Software(u32),
+    /// Nothing more is due, or it has done as much as it may in one go.
+    AtRest,
+}
+
+impl Machine {
+    /// Handles what is due until then, each at its time, as long as it concerns the hardware alone.
+    fn run_hardware(&mut self, until_ns: u64, stop_at_completion: bool, events: &mut usize) -> Hardware {
+        while *events < EVENTS_A_RUN_MAX {
+            let Some((now_ns, due)) = self.events.due(self.now_ns, until_ns) else { return Hardware::AtRest };
+            *events += 1;
+            (self.now_ns, self.bridge.now_ns) = (now_ns, now_ns);
+            let place = match due {
+                Due::Tick(word) => {
+                    self.tick(word);
+                    continue;
+                }
+                Due::Held(place) => place,
+                Due::Ready => match self.events.pop_ready() {
+                    Some(event) => self.events.hold(|| event),
+                    None => continue,
+                },
+            };
+            match self.events.held_at(place) {
+                Some(Event::Deliver { .. } | Event::Complete(_) | Event::Processor { .. }) => {
+                    return Hardware::Software(place);
+                }
+                Some(&Event::Response { transfer, outcome, result }) => {
+                    self.events.release(place);
+                    self.bridge.end_rpc(transfer, outcome, result);
+                }
+                Some(&Event::DmaData(dma)) => {
+                    self.events.release(place);
+                    self.dma_data(&dma);
+                    continue;
+                }
+                _ => match self.events.take(place) {
+                    Some(Event::End { group, result, memory }) => self.end_one(group, result, memory),
+                    Some(Event::Upcall(posted)) => self.upcall_arrived(*posted),
+                    Some(Event::MessagePart { handle, users }) => {
+                        if let Some(app) = users {
+                            self.waits.release(app, 1);
+                        }
+                        self.message_read(handle, 0, Ok(&[]));
+                    }
+                    _ => continue,
+                },
+            }
+            self.begin_deferred(now_ns);
+            if stop_at_completion && self.bridge.has_news() {
+                return Hardware::News(now_ns);
+            }
+        }
+        Hardware::AtRest
+    }
+}
+
+/// What an event brings.
+enum Next {
+    /// This activity begins.
+    Start(Key),
+    /// A handler goes on after this wait.
+    Go(Wait),
+    /// What the event at this place says.
+    Aside(u32),
+}
+
+/// An SPU's processor.
+#[derive(Default)]
+struct Processor {
+    /// Until when it runs what it has begun.
+    free_ns: u64,
+    /// Places of events that wait for it; while one does, an [`Event::Processor`] is scheduled.
+    queue: FairQueue<u32>,
+}
+
+impl Processor {
+    /// Has the machine say when it is free for what waits for it.
+    fn wake(&self, machine: &mut Machine, spu: u16) {
+        if !self.queue.is_empty() {
+            machine.events.push_at(self.free_ns.max(machine.now_ns), Event::Processor { spu });
+        }
+    }
+
+    /// A handler has run: the processor is taken for as long as the model says, and what it asked for begins then.
+    #[inline(always)]
+    fn ran(&mut self, machine: &mut Machine, spu: u16, instructions: Option<u64>, started: Option<u32>) {
+        let Some(timing) = machine.timing.as_mut() else { return };
+        let work = &mut machine.work;
+        (work.instructions, work.dispatch, work.id) = (instructions, started.is_some(), started.unwrap_or(0));
+        self.free_ns = timing.processor(machine.now_ns.max(self.free_ns), spu, work);
+        *work = Work::default();
+        machine.begin_deferred(self.free_ns);
+    }
+}
+
+/// The drive of modelled time.
+pub(super) struct Modelled {
+    processors: Vec<Processor>,
+    /// Instructions of apps since the run began.
+    run_instructions: u64,
+}
+
+impl Drive for Modelled {
+    #[inline(always)]
+    fn ran(&mut self, machine: &mut Machine, run: &Run) {
+        let &Run { spu, account, started, instructions, metered, work, dma_bytes } = run;
+        self.run_instructions += instructions + work;
+        // A processor's time is what the model says, and what SPU-OS does takes none of it.
+        let units = machine.bridge.accounts.charge(account, (instructions, 0), dma_bytes);
+        let processor = &mut self.processors[spu as usize];
+        processor.queue.charge(account, units);
+        processor.ran(machine, spu, metered.then_some(instructions), started);
+    }
+}
+
+impl Modelled {
+    pub fn new(spus: u16) -> Self {
+        Modelled { processors: (0..spus).map(|_| Processor::default()).collect(), run_instructions: 0 }
+    }
+
+    /// Does all that is due until `until_ns`, up to a bound, or stops at the first completion; returns when it wants to be called again, if
+    /// it knows.
+    pub fn run(&mut self, core: &mut Core, until_ns: u64, stop_at_completion: bool) -> Option<u64> {
+        self.run_instructions = 0;
+        let mut events = 0;
+        {
+            let machine = &mut *core.machine;
+            let now_ns = machine.now_ns;
+            // What came about between two runs (an aborted request) begins now.
+            machine.begin_deferred(now_ns.max(machine.host_now_ns));
+        }
+        loop {
+            while events < EVENTS_A_RUN_MAX && self.run_instructions < INSTRUCTIONS_A_RUN_MAX {
+                let next = core.machine.run_hardware(until_ns, stop_at_completion, &mut events);
+                match next {
+                    Hardware::News(now_ns) => return Some(now_ns),
+                    Hardware::AtRest => break,
+                    Hardware::Software(place) => self.handle(core, place),
+                }
+                let machine = &mut *core.machine;
+                let now_ns = machine.now_ns;
+                machine.begin_deferred(now_ns);
+                if stop_at_completion && machine.bridge.has_news() {
+                    return Some(now_ns);
+                }
+            }
+            if events >= EVENTS_A_RUN_MAX || self.run_instructions >= INSTRUCTIONS_A_RUN_MAX {
+                return Some(until_ns.min(core.machine.events.next_ns().unwrap_or(until_ns)));
+            }
+            {
+                let machine = &mut *core.machine;
+                if !stop_at_completion {
+                    machine.now_ns = machine.now_ns.max(until_ns);
+                    machine.host_now_ns = machine.host_now_ns.max(until_ns);
+                    machine.bridge.now_ns = machine.now_ns;
+                }
+            }
+            core.collect_store();
+            let now_ns = core.machine.now_ns;
+            let more = core.serve_control(now_ns);
+            events += usize::from(more);
+            let machine = &mut *core.machine;
+            machine.begin_deferred(now_ns);
+            let due = !machine.is_at_rest() || machine.events.next_ns().is_some_and(|at_ns| at_ns <= until_ns);
+            if !more && !due {
+                break;
+            }
+        }
+        [core.machine.events.next_ns(), core.deadline_ns()].into_iter().flatten().min()
+    }
+
+    /// What concerns handlers, processors or the control service.
+    #[inline(always)]
+    fn handle(&mut self, core: &mut Core, place: u32) {
+        let (next, woken) = {
+            let machine = &mut *core.machine;
+            let (place, woken) = match machine.events.held_at(place) {
+                // A processor is free: the next that waits for it.
+                Some(&Event::Processor { spu }) => {
+                    machine.events.release(place);
+                    let Some(place) = self.processors[spu as usize].queue.pop() else { return };
+                    (place, Some(spu))
+                }
+                _ => (place, None),
+            };
+            let what = match machine.events.held_at(place) {
+                Some(Event::Complete(Completion { of, memory: None })) => Some((of.spu, of.account, Next::Go(*of))),
+                Some(Event::Complete(Completion { of, .. })) => Some((of.spu, of.account, Next::Aside(place))),
+                Some(&Event::Deliver { token }) => {
+                    let activity = machine.activity_at(token).filter(|activity| activity.app != CONTROL_APP);
+                    activity.map(|activity| (activity.spu, activity.account, Next::Start(token)))
+                }
+                _ => None,
+            };
+            match what {
+                None => (Next::Aside(place), woken),
+                Some((spu, account, next)) => {
+                    // For a processor: now, where that is free and nothing came before it.
+                    let processor = &mut self.processors[spu as usize];
+                    let was_empty = processor.queue.is_empty();
+                    if woken.is_none() && (!was_empty || processor.free_ns > machine.now_ns) {
+                        processor.queue.push(account, place);
+                        if was_empty {
+                            processor.wake(machine, spu);
+                        }
+                        return;
+                    }
+                    if !matches!(next, Next::Aside(_)) {
+                        // The usual ones own nothing and are not moved.
+                        machine.events.release(place);
+                    }
+                    (next, woken)
+                }
+            }
+        };
+        match next {
+            Next::Start(token) => core.machine.deliver(self, token),
+            Next::Go(of) => core.machine.complete(self, &of, None),
+            Next::Aside(place) => self.handle_aside(core, place),
+        }
+        if let Some(spu) = woken {
+            self.processors[spu as usize].wake(&mut core.machine, spu);
+        }
+    }
+
+    /// What is for the control service, or has something for an app's memory.
+    #[cold]
+    fn handle_aside(&mut self, core: &mut Core, place: u32) {
+        let event = core.machine.events.take(place);
+        match event {
+            Some(Event::Deliver { token }) if core.machine.is_for_control(token) => core.handle_control(token),
+            Some(Event::Complete(Completion { of, memory })) => core.machine.complete(self, &of, memory),
+            _ => {}
+        }
+    }
+}

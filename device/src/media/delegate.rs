@@ -1,0 +1,372 @@
+//! A store whose banks an app serves, the FTL: each operation on a bank waits here until the run loop hands it to that app, and ends when
+//! the app has answered. Metadata and modules live in another store. The flash that the FTLs work on is here as well: one array a bank.
+//!
+//! Invariants:
+//! - Operations on one unit of a bank (what the FTL maps as one) never overlap: the later one waits here until the earlier one has ended,
+//!   so that an FTL needs no locks for what hosts ask.
+//! - The bytes of an operation lie here, and the FTL reaches them by its number alone (its *peer*), from when it was handed out until
+//!   it has ended; the number of one that has ended, or that belongs to another bank, finds nothing.
+//! - Every operation ends exactly once: by the FTL's answer, or because the FTL ended ([`DelegatingStore::fail`]).
+//! - There are at most [`OPERATIONS_MAX`] operations; one more is told to come again.
+
+use super::ordering::{Ordering, Span};
+use super::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
+use crate::slab::Slab;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use willow_flash_media::Array;
+
+/// What an operation ends with whose FTL has ended: the input/output error of the operating system.
+const EIO: i32 = 5;
+/// Most operations under way, those that wait for others included.
+pub const OPERATIONS_MAX: usize = 1 << 15;
+
+/// What an FTL is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Bring the range to the peer.
+    Read,
+    /// Make the range what the peer has.
+    Write,
+    /// Make the range read as zeroes.
+    Zero,
+    /// Make durable all that was answered before.
+    Flush,
+}
+
+/// An operation for the FTL of a bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delegated {
+    /// The handle of its bytes, and by which it is answered.
+    pub peer: u32,
+    /// The operation of the store that it is.
+    pub ticket: Ticket,
+    /// Which bank.
+    pub bank: usize,
+    /// What to do.
+    pub kind: Kind,
+    /// Where in the bank.
+    pub address: u64,
+    /// How much.
+    pub bytes: u64,
+}
+
+struct Operation {
+    delegated: Delegated,
+    /// Its place in the order; a flush has none.
+    order: Option<u64>,
+    /// The FTL has it.
+    handed_out: bool,
+    buffer: Vec<u8>,
+}
+
+/// A flush of several banks.
+struct Flush {
+    banks_left: usize,
+    result: Result<(), StoreError>,
+}
+
+/// The store.
+pub struct DelegatingStore {
+    /// Metadata and modules.
+    inner: Box<dyn Store>,
+    /// The name of the app that serves the banks.
+    ftl: String,
+    /// Each bank's flash.
+    flash: Vec<Array>,
+    bank_bytes: u64,
+    /// What the FTL maps as one.
+    unit_bytes: u64,
+    operations: Slab<Operation>,
+    order: Ordering<u32>,
+    /// What the FTLs shall be handed next.
+    outbox: VecDeque<u32>,
+    flushes: BTreeMap<Ticket, Flush>,
+    completions: VecDeque<StoreCompletion>,
+    waker: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl DelegatingStore {
+    /// A store of as many banks as `inner` has, each of `bank_bytes` that its FTL serves in units of `unit_bytes`.
+    ///
+    /// # Panics
+    /// Where a unit is no power of two.
+    pub fn new(inner: Box<dyn Store>, (ftl, flash): (&str, Vec<Array>), bank_bytes: u64, unit_bytes: u64) -> Self {
+        assert!(unit_bytes.is_power_of_two());
+        DelegatingStore {
+            inner,
+            ftl: ftl.to_owned(),
+            flash,
+            bank_bytes,
+            unit_bytes,
+            operations: Slab::new(OPERATIONS_MAX),
+            order: Ordering::new(),
+            outbox: VecDeque::new(),
+            flushes: BTreeMap::new(),
+            completions: VecDeque::new(),
+            waker: None,
+        }
+    }
+
+    /// The name of the app that serves the banks.
+    pub fn ftl(&self) -> &str {
+        &self.ftl
+    }
+
+    /// A bank's flash.
+    pub fn flash(&mut self, bank: usize) -> Option<&mut Array> {
+        self.flash.get_mut(bank)
+    }
+
+    /// What a bank's FTL is to offer: bytes of the bank, bytes of a unit.
+    pub fn shape(&self) -> (u64, u64) {
+        (self.bank_bytes, self.unit_bytes)
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker();
+        }
+    }
+
+    fn check(&self, bank: usize, address: u64, bytes: u64) -> Result<(), StoreError> {
+        let fits = address.checked_add(bytes).is_some_and(|end| end <= self.bank_bytes);
+        if bank < self.inner.banks() && fits { Ok(()) } else { Err(StoreError::Range) }
+    }
+
+    /// Now or not: nothing is done at once but nothing.
+    fn now(&self, bank: usize, address: u64, bytes: u64) -> Result<Progress, StoreError> {
+        self.check(bank, address, bytes)?;
+        Ok(if bytes == 0 { Progress::Done } else { Progress::WouldBlock })
+    }
+
+    fn complete(&mut self, ticket: Ticket, result: Result<Vec<u8>, StoreError>) {
+        self.completions.push_back(StoreCompletion { ticket, result });
+        self.wake();
+    }
+
+    fn begin(&mut self, ticket: Ticket, (bank, kind): (usize, Kind), (address, bytes): (u64, u64), buffer: Vec<u8>) {
+        if let Err(error) = self.check(bank, address, bytes) {
+            return self.complete(ticket, Err(error));
+        }
+        if bytes == 0 && kind != Kind::Flush {
+            return self.complete(ticket, Ok(buffer));
+        }
+        let delegated = Delegated { peer: 0, ticket, bank, kind, address, bytes };
+        let operation = Operation { delegated, order: None, handed_out: false, buffer };
+        let Ok(peer) = self.operations.insert(operation) else {
+            return self.complete(ticket, Err(StoreError::Busy));
+        };
+        let order = (kind != Kind::Flush).then(|| {
+            let (start, end) = (address & !(self.unit_bytes - 1), (address + bytes).next_multiple_of(self.unit_bytes));
+            self.order.push(Span { bank, start, end, reads: kind == Kind::Read }, peer)
+        });
+        let operation = self.operations.get_mut(peer).expect("it was just put there");
+        operation.delegated.peer = peer;
+        operation.order = order;
+        if order.is_none() {
+            self.outbox.push_back(peer);
+        }
+        self.hand_out_ready();
+        self.wake();
+    }
+
+    fn hand_out_ready(&mut self) {
+        while let Some((_, _, peer)) = self.order.take_ready() {
+            self.outbox.push_back(peer);
+        }
+    }
+
+    /// The next operation for an FTL, which has it from now on until [`DelegatingStore::answered`].
+    pub fn next(&mut self) -> Option<Delegated> {
+        loop {
+            let peer = self.outbox.pop_front()?;
+            // One that failed meanwhile is gone.
+            if let Some(operation) = self.operations.get_mut(peer) {
+                operation.handed_out = true;
+                return Some(operation.delegated);
+            }
+        }
+    }
+
+    /// Takes one back that the FTL could not be told of: it is the next again.
+    pub fn put_back(&mut self, peer: u32) {
+        if let Some(operation) = self.operations.get_mut(peer) {
+            operation.handed_out = false;
+            self.outbox.push_front(peer);
+        }
+    }
+
+    /// What a write brings: `bytes` from `offset` of its range. `None` where the peer is not that of a write of this bank that the FTL has, or
+    /// the range goes past its end.
+    pub fn source(&self, bank: usize, peer: u32, offset: u64, bytes: usize) -> Option<&[u8]> {
+        let operation = self.operations.get(peer)?;
+        if !operation.handed_out || operation.delegated.bank != bank || operation.delegated.kind != Kind::Write {
+            return None;
+        }
+        let begin = usize::try_from(offset).ok()?;
+        operation.buffer.get(begin..begin.checked_add(bytes)?)
+    }
+
+    /// Where a read goes, as [`DelegatingStore::source`].
+    pub fn sink(&mut self, bank: usize, peer: u32, offset: u64, bytes: usize) -> Option<&mut [u8]> {
+        let operation = self.operations.get_mut(peer)?;
+        if !operation.handed_out || operation.delegated.bank != bank || operation.delegated.kind != Kind::Read {
+            return None;
+        }
+        let begin = usize::try_from(offset).ok()?;
+        operation.buffer.get_mut(begin..begin.checked_add(bytes)?)
+    }
+
+    /// The FTL has answered; false where there is no such operation that it has.
+    pub fn answered(&mut self, peer: u32, result: Result<(), StoreError>) -> bool {
+        if self.operations.get(peer).is_none_or(|operation| !operation.handed_out) {
+            return false;
+        }
+        let Some(operation) = self.operations.remove(peer) else { return false };
+        self.ended(operation, result);
+        true
+    }
+
+    fn ended(&mut self, operation: Operation, result: Result<(), StoreError>) {
+        let Operation { delegated, order, mut buffer, .. } = operation;
+        let ticket = delegated.ticket;
+        if let Some(order) = order {
+            self.order.finish(order);
+            self.hand_out_ready();
+        }
+        if delegated.kind != Kind::Read {
+            buffer = Vec::new();
+        }
+        if delegated.kind == Kind::Flush
+            && let Some(flush) = self.flushes.get_mut(&ticket)
+        {
+            flush.banks_left -= 1;
+            flush.result = flush.result.and(result);
+            if flush.banks_left > 0 {
+                return;
+            }
+            let result = flush.result;
+            self.flushes.remove(&ticket);
+            return self.complete(ticket, result.map(|()| buffer));
+        }
+        self.complete(ticket, result.map(|()| buffer));
+    }
+
+    /// The FTL of a bank has ended: what it had fails, and its peers find nothing from now on. What it had not been handed yet waits
+    /// for the next FTL.
+    pub fn fail(&mut self, bank: usize) {
+        for peer in self.operations.keys() {
+            let Some(operation) = self.operations.get(peer) else { continue };
+            if operation.delegated.bank == bank && operation.handed_out {
+                self.answered(peer, Err(StoreError::Failed(EIO)));
+            }
+        }
+    }
+}
+
+impl Store for DelegatingStore {
+    fn banks(&self) -> usize {
+        self.inner.banks()
+    }
+
+    fn bank_bytes(&self) -> u64 {
+        self.bank_bytes
+    }
+
+    fn volatile_write_cache(&self) -> bool {
+        true
+    }
+
+    fn read(&mut self, bank: usize, address: u64, into: &mut [u8]) -> Result<Progress, StoreError> {
+        self.now(bank, address, into.len() as u64)
+    }
+
+    fn skip(&mut self, bank: usize, address: u64, bytes: usize) -> Result<Progress, StoreError> {
+        self.now(bank, address, bytes as u64)
+    }
+
+    fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError> {
+        self.now(bank, address, from.len() as u64)
+    }
+
+    fn zero(&mut self, bank: usize, address: u64, bytes: u64) -> Result<Progress, StoreError> {
+        self.now(bank, address, bytes)
+    }
+
+    fn begin_read(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: usize) {
+        // What cannot be is refused before there is memory for it.
+        let buffer = if self.check(bank, address, bytes as u64).is_ok() { vec![0; bytes] } else { Vec::new() };
+        self.begin(ticket, (bank, Kind::Read), (address, bytes as u64), buffer);
+    }
+
+    fn begin_write(&mut self, ticket: Ticket, bank: usize, address: u64, from: Vec<u8>) {
+        self.begin(ticket, (bank, Kind::Write), (address, from.len() as u64), from);
+    }
+
+    fn begin_zero(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: u64) {
+        self.begin(ticket, (bank, Kind::Zero), (address, bytes), Vec::new());
+    }
+
+    fn flush(&mut self, ticket: Ticket, bank: Option<usize>) -> Result<Progress, StoreError> {
+        let banks = match bank {
+            Some(bank) => {
+                self.check(bank, 0, 0)?;
+                bank..bank + 1
+            }
+            None => 0..self.inner.banks(),
+        };
+        if self.operations.len() + banks.len() > OPERATIONS_MAX {
+            return Err(StoreError::Busy);
+        }
+        self.flushes.insert(ticket, Flush { banks_left: banks.len(), result: Ok(()) });
+        for bank in banks {
+            self.begin(ticket, (bank, Kind::Flush), (0, 0), Vec::new());
+        }
+        Ok(Progress::WouldBlock)
+    }
+
+    fn delegating(&mut self) -> Option<&mut DelegatingStore> {
+        Some(self)
+    }
+
+    fn has_news(&self) -> bool {
+        !self.outbox.is_empty() || !self.completions.is_empty()
+    }
+
+    fn completed(&mut self) -> Option<StoreCompletion> {
+        self.completions.pop_front().or_else(|| self.inner.completed())
+    }
+
+    fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
+        self.waker = Some(waker.clone());
+        self.inner.set_waker(waker);
+    }
+
+    fn load_metadata(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.load_metadata()
+    }
+
+    fn save_metadata(&mut self, ticket: Ticket, bytes: Vec<u8>) -> Result<Progress, StoreError> {
+        self.inner.save_metadata(ticket, bytes)
+    }
+
+    fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.load_blob(name)
+    }
+
+    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
+        self.inner.list_blobs()
+    }
+
+    fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
+        self.inner.save_blob(ticket, name, bytes)
+    }
+
+    fn delete_blob(&mut self, ticket: Ticket, name: &str) -> Result<Progress, StoreError> {
+        self.inner.delete_blob(ticket, name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! The seam for models of time: what each step costs. The free clock has none: every step is due at once and is done in place. With a
+//! model, each step's end becomes an event; the driver of the clock advances time to the wake-up that [`crate::Device::run`] returns
+//! (virtual clock), or waits for it (real clock).
+//!
+//! Invariants: no step ends before it begins; calls for one resource come in the order of the times that they are handed, so that
+//! a queue is the time until which its resource is taken.
+
+use super::parameters::OperatorCosts;
+use super::{ModelStatistics, TraceSink};
+use crate::interconnect::{Agenda, Message, Transfer};
+use std::any::Any;
+
+/// How far a DMA gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DmaStep {
+    /// It ends then.
+    Ends(u64),
+    /// The media have the data then; [`Timing::dma_data`] is to be called at that time.
+    Data(u64),
+}
+
+/// What a processor does in one go: from an RPC or the end of a wait to the handler's next wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// Instructions of the handler; `None`: native code, which is not metered.
+    pub instructions: Option<u64>,
+    /// True where an RPC was taken in, false where a wait was over.
+    pub dispatch: bool,
+    /// DMAs that were set up.
+    pub dmas: u32,
+    /// Messages that were sent.
+    pub sends: u32,
+    /// Look-ups in the permission table that SPU-OS made for DMAs of user processes.
+    pub permission_checks: u32,
+    /// Bytes that the compare accelerator took, once or more; the processor waits for it.
+    pub compared_bytes: u64,
+    /// Bytes that the checksum accelerator took.
+    pub summed_bytes: u64,
+    /// Activity, for the trace.
+    pub id: u32,
+}
+
+/// A model of time. All functions are handed the time at which the step begins, in nanoseconds of the device's clock.
+pub trait Timing: Any + Send {
+    /// Takes a message on its way at `at_ns` (not before now); it calls [`Agenda::arrive`] for it exactly once, now or in a tick.
+    fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>);
+
+    /// Takes a message on its way whose data a DMA feeds into the network as it moves them (Willow, figure 3): its last byte is there at
+    /// `end_ns`, its first not before `from_ns`. Nobody waits for it; it goes ahead of what its sender sends later. The model may
+    /// call [`Agenda::release`] for it instead of [`Agenda::arrive`].
+    fn stream(&mut self, (from_ns, end_ns): (u64, u64), message: Message, agenda: &mut Agenda<'_>) {
+        let _ = from_ns;
+        self.send(end_ns, message, agenda);
+    }
+
+    /// A time that the model asked for has come.
+    fn tick(&mut self, now_ns: u64, word: u32, agenda: &mut Agenda<'_>) {
+        let _ = (now_ns, word, agenda);
+    }
+
+    /// A DMA begins.
+    fn dma(&mut self, at_ns: u64, transfer: &Transfer) -> DmaStep;
+
+    /// The media have the data of a DMA: when it ends.
+    fn dma_data(&mut self, at_ns: u64, transfer: &Transfer) -> u64 {
+        let _ = transfer;
+        at_ns
+    }
+
+    /// When a processor that begins now is done.
+    fn processor(&mut self, at_ns: u64, spu: u16, work: &Work) -> u64;
+
+    /// Costs of instructions, for the meter of the app runtime; `None`: one each.
+    fn operator_costs(&self) -> Option<OperatorCosts> {
+        None
+    }
+
+    /// What the model has counted until `now_ns`.
+    fn statistics(&self, now_ns: u64) -> Option<ModelStatistics> {
+        let _ = now_ns;
+        None
+    }
+
+    /// Where spans go from now on.
+    fn set_trace(&mut self, sink: Option<Box<dyn TraceSink>>) {
+        let _ = sink;
+    }
+}

@@ -1,0 +1,178 @@
+//! The control service: app number 0 on SPU 0, part of SPU-OS. It installs and removes apps, creates and deletes namespaces,
+//! grants and revokes permissions, and reports. For kernel endpoints; those of users may install, list, find, read the log of and
+//! remove their own apps, and answer their upcalls, and get [`crate::RpcOutcome::NotPermitted`] for all else.
+//! Reached like any RPC (NVMe opcodes 81h and 82h), so that any transport
+//! carries it.
+//!
+//! Handlers with a reply take an optional u32 byte offset as inline argument, write the reply's bytes from there on as
+//! far as the reply buffer goes, and return the whole reply's length as their result, so that a caller with a small
+//! buffer reads on. A failure's status is one of [`ControlStatus`]; [`ERROR_TEXT`] then has the sentence.
+
+pub use crate::request::{CONTROL_APP, UPCALL_APP_ENDED, UPCALL_PERMISSION_MISS};
+use serde::{Deserialize, Serialize};
+
+/// Payload: a module. Result: the app's number. Takes the place of an app of the same name once its requests have drained and the
+/// new version has started; where that does not come about, the old version goes on.
+pub const INSTALL: u8 = 1;
+/// Payload: the app's name.
+pub const REMOVE: u8 = 2;
+/// Reply: JSON array of [`AppInfo`].
+pub const LIST_APPS: u8 = 3;
+/// Inline arguments: u32 offset, then the app's name (at most 20 bytes). Reply: its virtual serial port's text, a line
+/// each `SPU: text`, the latest 64 KiB.
+pub const LOG: u8 = 4;
+/// Payload: JSON [`NamespaceRequest`]. Result: the NSID.
+pub const CREATE_NAMESPACE: u8 = 5;
+/// Payload: u32 NSID.
+pub const DELETE_NAMESPACE: u8 = 6;
+/// Reply: JSON array of [`crate::Namespace`].
+pub const LIST_NAMESPACES: u8 = 7;
+/// Reply: JSON object, see docs/statistics.md.
+pub const STATISTICS: u8 = 8;
+/// Payload: u64 upcall id, u32 status, u32 result.
+pub const ANSWER_UPCALL: u8 = 9;
+/// Reply: the sentence of the last failure of this endpoint's control requests.
+pub const ERROR_TEXT: u8 = 10;
+/// Payload: the app's name. Result: its number.
+pub const FIND_APP: u8 = 11;
+
+/// Payload: u32 process, u32 0, then for each extent u32 SPU, u32 rights (bit 0 read, bit 1 write), u64 first byte in the bank,
+/// u64 bytes. Result: number of extents.
+pub const GRANT: u8 = 12;
+/// The same payload; without extents, all that the process has. Answered when nothing that was allowed is under way any more.
+pub const REVOKE: u8 = 13;
+/// Inline arguments: u32 offset, u32 process. Reply: JSON array of [`PermissionInfo`].
+pub const LIST_PERMISSIONS: u8 = 14;
+/// Payload: JSON [`ProcessRequest`]. Result: the process' number. It ends with the endpoint that asked.
+pub const OPEN_PROCESS: u8 = 15;
+/// Payload: u32 process. Its endpoints are closed and its permissions gone when it is answered.
+pub const CLOSE_PROCESS: u8 = 16;
+/// This endpoint becomes an agent's: it is sent [`UPCALL_PERMISSION_MISS`] and [`UPCALL_APP_ENDED`] until it is closed. Payload: u32 each,
+/// the block namespaces that it answers for, or nothing: all that have no agent of their own. A namespace has one agent at most.
+pub const REGISTER_AGENT: u8 = 17;
+/// Payload: JSON [`IntercallChange`]. Durable before it is answered.
+pub const CHANGE_INTERCALLS: u8 = 18;
+/// Reply: JSON array of [`crate::Intercall`].
+pub const LIST_INTERCALLS: u8 = 19;
+/// Reply: JSON array of [`crate::ProcessInfo`].
+pub const LIST_PROCESSES: u8 = 20;
+/// Payload: u32 user, u32 weight: the user's processes have that part of the processors beside others', also when the device was started
+/// again; 0: as a user of whom nothing was said. Durable before it is answered. With a third word, u32 process: that process alone, while
+/// it lasts.
+pub const SET_WEIGHT: u8 = 21;
+/// Result: SPUs in bits 15:0, the binary logarithm of the stripe of block namespaces in bytes in bits 31:16.
+pub const STRIPES: u8 = 22;
+/// Reply: JSON array of (user, weight).
+pub const LIST_WEIGHTS: u8 = 23;
+/// Payload: JSON [`AttachRequest`]. Durable before it is answered; a namespace's attachments go with it.
+pub const ATTACH: u8 = 24;
+/// Reply: JSON array of [`crate::service::metadata::Attachment`].
+pub const LIST_ATTACHMENTS: u8 = 25;
+
+/// Status of a control request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ControlStatus {
+    /// Done.
+    Success = 0,
+    /// The request's bytes make no sense.
+    Malformed = 1,
+    /// The module is refused; the text says why.
+    ModuleRefused = 2,
+    /// No such app or namespace.
+    NotFound = 3,
+    /// No room for it.
+    NoRoom = 4,
+    /// The media failed.
+    MediaFailed = 5,
+    /// Not while it is in use, or not for this one.
+    Busy = 6,
+}
+
+/// An installed app.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AppInfo {
+    /// Number, stable while it is installed and over restarts.
+    pub number: u16,
+    /// Name.
+    pub name: String,
+    /// Version from its manifest.
+    pub version: String,
+    /// Bytes of its module.
+    pub module_bytes: u64,
+    /// Memory of an instance now.
+    pub memory_bytes: u64,
+    /// (number, name) of its handlers.
+    pub handlers: Vec<(u8, String)>,
+    /// `running`; `ended: ` and why; or, for an app of the media that did not come up with the device, `failed: ` and why.
+    pub state: String,
+}
+
+/// A namespace to create.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NamespaceRequest {
+    /// Command set.
+    pub csi: crate::CommandSet,
+    /// Size as the host shall see it; rounded up to whole stripes over all banks.
+    pub size_bytes: u64,
+    /// 512 or 4096 for NVM, left out for KV.
+    #[serde(default)]
+    pub block_bytes: Option<u32>,
+    /// NQNs of the hosts that it is attached to, from the moment at which it is there; left out: every host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<String>>,
+    /// It is never attached to more than one host; `hosts` names one or none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub private: bool,
+}
+
+/// Hosts that a namespace is attached to from now on: `hosts` in place of those before. Where `attach` or `detach` names any, these are
+/// added and taken out instead, and `hosts` is what the namespace counts as attached to where it was open to every host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AttachRequest {
+    /// The namespace.
+    pub nsid: u32,
+    /// NQNs of the hosts; left out: every host.
+    #[serde(default)]
+    pub hosts: Option<Vec<String>>,
+    /// NQNs of hosts to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attach: Vec<String>,
+    /// NQNs of hosts to take out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub detach: Vec<String>,
+}
+
+/// A process to open.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProcessRequest {
+    /// Its user, as the host's kernel numbers them.
+    pub user: u32,
+    /// Its share of the processors beside others'; 0, or left out: its user's.
+    #[serde(default)]
+    pub weight: u16,
+}
+
+/// A permission that is in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PermissionInfo {
+    /// SPU.
+    pub spu: u16,
+    /// First byte in its bank.
+    pub start: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bit 0: read, bit 1: write.
+    pub rights: u32,
+}
+
+/// A change of the intercall table: first `remove`, then `add`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct IntercallChange {
+    /// Rules to add.
+    #[serde(default)]
+    pub add: Vec<crate::spu::protection::Intercall>,
+    /// Rules to take out.
+    #[serde(default)]
+    pub remove: Vec<crate::spu::protection::Intercall>,
+}

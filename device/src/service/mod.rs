@@ -1,0 +1,333 @@
+//! The control service's work: what [`control`] describes. Each change of the device is a transaction, a value with a state
+//! ([`transaction`]): staged, durable, published, answered. Long work (compiling, saving metadata, zeroing a region, draining
+//! an app) is done in steps that other requests run between.
+//!
+//! What always holds:
+//! - Saving the metadata is the only commit point ([`commit`]). Before it, nothing that others can see has changed; after it, all
+//!   of the change is there, also after a power cut.
+//! - A transaction that is refused or fails leaves what there was at work.
+//! - A region's range is free again only when whatever began while the region was there has ended and its zeroes are durable.
+//! - A module lies under the hash of its content; what no metadata name is removed.
+
+pub(crate) mod change;
+mod commit;
+pub mod control;
+pub(crate) mod core;
+mod endpoints;
+mod erase;
+mod install;
+pub mod metadata;
+mod protection;
+mod requests;
+pub mod statistics;
+mod transaction;
+pub(crate) mod versions;
+
+use self::core::{Core, JobDone};
+use crate::hre::HreId;
+use crate::media::store::{Progress, StoreError};
+use crate::namespace::CommandSet;
+use crate::request::AppNumber;
+use crate::service::control::ControlStatus;
+use crate::service::metadata::Metadata;
+use crate::service::statistics::{AppStatistics, Statistics};
+use crate::spu::continuation::{Continuation, Pending};
+use crate::spu::wasm::CompiledModule;
+use commit::Commits;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use transaction::{Asker, Transaction, Work};
+
+/// Why a device cannot be opened: one sentence.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(pub String);
+
+/// How long an app's requests may take to drain, and an app to leave its state clean.
+pub const DRAIN_NS_MAX: u64 = 5_000_000_000;
+/// How long a version that takes another's place may take to start.
+pub const START_NS_MAX: u64 = 10_000_000_000;
+/// Most sentences of failures kept, one an endpoint.
+pub const ERROR_TEXTS_MAX: usize = 1024;
+
+/// State of the service.
+pub(crate) struct Service {
+    commits: Commits,
+    transactions: BTreeMap<u32, Transaction>,
+    /// Those that wait for an app until a deadline.
+    polled: BTreeSet<u32>,
+    /// Apps' calls for regions that are under way.
+    imports: BTreeMap<AppNumber, u32>,
+    next_key: u32,
+    /// Steps that may be taken: what ended at once.
+    ready: VecDeque<(Continuation, Result<(), StoreError>)>,
+    /// Blobs that may be in the store.
+    blobs: BTreeSet<String>,
+    errors: BTreeMap<HreId, String>,
+    front: Option<Box<dyn Fn() -> serde_json::Value>>,
+    shutdown: Shutdown,
+}
+
+/// How far the clean end of the device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Shutdown {
+    No,
+    /// Transactions that had begun end.
+    Settling,
+    /// Apps end their requests and leave their state clean.
+    Draining,
+    /// All media are flushed.
+    Flushing,
+    /// The metadata are saved.
+    Saving,
+    Done,
+}
+
+impl Service {
+    pub fn new(durable: Metadata) -> Self {
+        Service {
+            commits: Commits::new(durable),
+            transactions: BTreeMap::new(),
+            polled: BTreeSet::new(),
+            imports: BTreeMap::new(),
+            next_key: 1,
+            ready: VecDeque::new(),
+            blobs: BTreeSet::new(),
+            errors: BTreeMap::new(),
+            front: None,
+            shutdown: Shutdown::No,
+        }
+    }
+
+    fn key(&mut self) -> u32 {
+        self.next_key = self.next_key.wrapping_add(1).max(1);
+        self.next_key
+    }
+
+    /// The earliest time at which waiting ends.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        let waiting = self.polled.iter().filter_map(|key| self.transactions.get(key));
+        waiting.map(|transaction| transaction.deadline_ns).min()
+    }
+
+    /// An endpoint is gone.
+    pub fn forget(&mut self, hre: HreId) {
+        self.errors.remove(&hre);
+    }
+}
+
+/// A control request's end: status and result, and for failures the sentence.
+type Answer = Result<u32, (ControlStatus, String)>;
+
+fn refuse(status: ControlStatus, text: impl Into<String>) -> Answer {
+    Err((status, text.into()))
+}
+
+impl Core {
+    /// What the transports want to add to [`crate::service::control::STATISTICS`], under the key `transport`.
+    pub fn set_front_statistics(&mut self, front: Box<dyn Fn() -> serde_json::Value>) {
+        self.service.front = Some(front);
+    }
+
+    /// Takes back what came of a job.
+    pub fn job_done(&mut self, done: JobDone) {
+        let JobDone(key, result) = done;
+        if let Ok(compiled) = result.downcast::<Result<CompiledModule, String>>() {
+            self.compiled(key, *compiled);
+            self.proceed_ready();
+        }
+    }
+
+    /// Begins a clean end: what the service has begun ends, apps leave their state clean, all is flushed. Done when
+    /// [`Core::is_shut_down`].
+    pub fn shutdown(&mut self) {
+        if self.service.shutdown == Shutdown::No {
+            self.service.shutdown = Shutdown::Settling;
+            self.give_up_compiling();
+        }
+    }
+
+    /// True after [`Core::shutdown`] has run its course.
+    pub fn is_shut_down(&self) -> bool {
+        self.service.shutdown == Shutdown::Done
+    }
+
+    /// All counters, at this moment.
+    pub fn statistics(&self) -> Statistics {
+        let machine = &*self.machine;
+        let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
+            let app = app.as_ref()?;
+            let regions = machine.regions.all().iter().filter(|region| region.app == app.name);
+            Some(AppStatistics {
+                number: number as u16,
+                name: app.name.clone(),
+                counters: app.counters,
+                memory_bytes: machine.memory_bytes(number).sum(),
+                nv_bytes: regions.map(|region| region.bank_bytes).sum::<u64>() * machine.spus.len() as u64,
+                messages: app.messages,
+                waits: machine.waits.of(number as u16),
+                user: app.user_counters.to_vec(),
+                ended: app.ended.clone(),
+                failed: app.failed,
+            })
+        });
+        let apps = apps.collect();
+        let (used_bytes, capacity_bytes) = self.capacity();
+        Statistics {
+            now_ns: machine.now_ns,
+            spus: machine.spu_counters(),
+            apps,
+            accounts: machine.bridge.accounts.statistics(),
+            protection: machine.protection_counters(),
+            regions: machine.regions.all().to_vec(),
+            used_bytes,
+            capacity_bytes,
+            store_in_flight: machine.media.in_flight() as u64,
+            clock: self.punctuality.statistics(),
+            model: machine.timing.as_ref().and_then(|timing| timing.statistics(machine.now_ns)),
+        }
+    }
+
+    /// Steps of the service that do not begin with a request; true where something was done.
+    pub(crate) fn serve_control(&mut self, now_ns: u64) -> bool {
+        let mut busy = !self.service.ready.is_empty();
+        loop {
+            let finished = self.machine.finished_watches.pop();
+            let Some((watch, refusal)) = finished else { break };
+            busy = true;
+            for key in &self.service.polled {
+                match self.service.transactions.get_mut(key) {
+                    Some(transaction) if transaction.watch == Some(watch) => {
+                        (transaction.watch, transaction.refusal) = (None, refusal);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        loop {
+            let call = self.machine.region_calls.pop_front();
+            let Some(call) = call else { break };
+            busy = true;
+            self.region_call(call);
+        }
+        if self.machine.protection.misses.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
+            busy |= self.machine.expire_misses(now_ns);
+        }
+        self.proceed_ready();
+        if !self.service.polled.is_empty() {
+            busy |= self.poll_transactions(now_ns);
+        }
+        if self.service.shutdown != Shutdown::No {
+            busy |= self.step_shutdown();
+        }
+        self.proceed_ready();
+        busy
+    }
+
+    fn step_shutdown(&mut self) -> bool {
+        let at_rest = self.service.transactions.values().all(Transaction::is_stalled);
+        match self.service.shutdown {
+            Shutdown::Settling if at_rest => {
+                self.service.shutdown = Shutdown::Draining;
+                self.retire_all();
+            }
+            Shutdown::Draining if at_rest => {
+                self.service.shutdown = Shutdown::Flushing;
+                self.store_step(Continuation::Shutdown, |store, ticket| store.flush(ticket, None));
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// All media are flushed, or could not be.
+    fn flushed_at_shutdown(&mut self, flushed: Result<(), StoreError>) {
+        if let Err(error) = flushed {
+            tracing::error!("the media could not be flushed at shutdown: {error}");
+        }
+        self.service.shutdown = Shutdown::Saving;
+        self.transact(Asker::Service, change::Change::Nothing, Work::LastSave);
+    }
+
+    /// Begins an operation of the store; `then` goes on when it has ended.
+    fn store_step(
+        &mut self,
+        then: Continuation,
+        begin: impl FnOnce(&mut dyn crate::Store, crate::Ticket) -> Result<Progress, StoreError>,
+    ) {
+        let machine = &mut *self.machine;
+        let Ok(ticket) = machine.media.ticket(Pending::Control(then)) else {
+            return self.service.ready.push_back((then, Err(StoreError::Busy)));
+        };
+        let result = match begin(&mut *machine.media.store, ticket) {
+            Ok(Progress::WouldBlock) => return,
+            Ok(Progress::Done) => Ok(()),
+            Err(error) => Err(error),
+        };
+        machine.media.take(ticket);
+        self.service.ready.push_back((then, result));
+    }
+
+    /// An operation of the store that the service has begun has ended, or a fence is passed.
+    pub(crate) fn proceed(&mut self, then: Continuation, result: Result<(), StoreError>) {
+        self.service.ready.push_back((then, result));
+        self.proceed_ready();
+    }
+
+    /// Takes all steps that may be taken.
+    fn proceed_ready(&mut self) {
+        while let Some((then, result)) = self.service.ready.pop_front() {
+            match then {
+                Continuation::Metadata => self.metadata_saved(result),
+                Continuation::Transaction(key) => self.step_ended(key, result),
+                Continuation::Answer { token, hre } => self.answer(token, hre, Ok(0)),
+                Continuation::Garbage => {
+                    if let Err(error) = result {
+                        tracing::warn!("a module that no app has any more stays in the media for now: {error}");
+                    }
+                }
+                Continuation::Shutdown => self.flushed_at_shutdown(result),
+            }
+        }
+    }
+
+    /// Removes modules that neither the metadata nor an installation under way name.
+    fn collect_garbage(&mut self) {
+        if !self.service.commits.is_settled() {
+            return;
+        }
+        let installed = self.service.commits.durable.apps.iter().filter_map(|app| app.module.as_ref());
+        let installing = self.service.transactions.values().filter_map(Transaction::module);
+        let named: BTreeSet<&String> = installed.chain(installing).collect();
+        let garbage: Vec<String> = self.service.blobs.iter().filter(|name| !named.contains(name)).cloned().collect();
+        for name in garbage {
+            self.service.blobs.remove(&name);
+            self.store_step(Continuation::Garbage, |store, ticket| store.delete_blob(ticket, &name));
+        }
+    }
+
+    /// At the start: looks at what modules there are, and removes what no app has.
+    pub(crate) fn open_blobs(&mut self) -> Result<(), StoreError> {
+        let names = self.machine.media.store.list_blobs()?;
+        self.service.blobs.extend(names);
+        self.collect_garbage();
+        Ok(())
+    }
+
+    /// True where an app is being installed, replaced or removed.
+    fn is_changing(&self, name: &str) -> bool {
+        self.service.transactions.values().any(|transaction| transaction.app_name() == Some(name))
+    }
+
+    /// Numbers that installations under way have taken.
+    pub(crate) fn is_reserved(&self, number: AppNumber) -> bool {
+        self.service.transactions.values().any(|transaction| transaction.app_number() == Some(number))
+    }
+}
+
+/// The app that serves a command set.
+pub(crate) fn serving_app(csi: CommandSet) -> &'static str {
+    match csi {
+        CommandSet::Nvm => "base-io",
+        CommandSet::Kv => "key-value",
+    }
+}

@@ -1,0 +1,67 @@
+//! Counters of the device; [`Statistics`] is what `willow stat` shows (docs/statistics.md).
+
+use crate::bridge::accounts::AccountStatistics;
+pub use crate::spu::counters::{AppCounters, ProtectionCounters, SpuCounters};
+use serde::{Deserialize, Serialize};
+
+/// An app's line in the statistics.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AppStatistics {
+    /// Number.
+    pub number: u16,
+    /// Name.
+    pub name: String,
+    /// Counters of SPU-OS.
+    #[serde(flatten)]
+    pub counters: AppCounters,
+    /// Bytes of its linear memories and tables, on all SPUs.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// Bytes of its regions of NV memory, in all banks.
+    #[serde(default)]
+    pub nv_bytes: u64,
+    /// Messages that it puts together, and RPCs of its that are not answered.
+    #[serde(default)]
+    pub messages: u32,
+    /// Ends of operations that it has been promised and not been told of; 0 for apps that no user installed.
+    #[serde(default)]
+    pub waits: u64,
+    /// The app's own counters, 0..=15.
+    pub user: Vec<i64>,
+    /// Why it ended, where it has.
+    pub ended: Option<String>,
+    /// True where it did not come up with the device; `ended` says why.
+    #[serde(default)]
+    pub failed: bool,
+}
+
+/// Everything, at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Statistics {
+    /// The device's clock.
+    pub now_ns: u64,
+    /// One an SPU, in order.
+    pub spus: Vec<SpuCounters>,
+    /// One an app.
+    pub apps: Vec<AppStatistics>,
+    /// What the host kernel, SPU-OS and each process of a user had of the device.
+    #[serde(default)]
+    pub accounts: Vec<AccountStatistics>,
+    /// Protection.
+    #[serde(default)]
+    pub protection: ProtectionCounters,
+    /// The regions of NV memory.
+    pub regions: Vec<crate::region::Region>,
+    /// Bytes of all regions, in all banks.
+    pub used_bytes: u64,
+    /// Bytes that the media can hold; `None`: only the disk bounds it.
+    pub capacity_bytes: Option<u64>,
+    /// Operations under way in the store.
+    pub store_in_flight: u64,
+    /// How late completions are, under the real clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<crate::model::punctuality::ClockStatistics>,
+    /// What the modelled hardware did, under a clock with a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<crate::model::ModelStatistics>,
+}

@@ -1,0 +1,281 @@
+//! Puts versions of apps on the SPUs: those of the metadata at the start, and those that are installed later.
+//!
+//! What always holds:
+//! - A version is made ready (instances on all SPUs, initialised) before it has a place; until it has one, its imports find nothing.
+//! - An app of the media that does not come up is listed as failed, with the reason, and keeps its number, regions and owner; the
+//!   device starts.
+
+use super::OpenError;
+use super::core::Core;
+use crate::request::AppNumber;
+use crate::service::metadata::{InstalledApp, MODULE_NAME_BYTES, module_name};
+use crate::spu::module::ModuleLimits;
+use crate::spu::module::{Manifest, parse_manifest};
+use crate::spu::native::NativeInstance;
+use crate::spu::os::{Admission, AppState, Caller, UNPLACED};
+use crate::spu::protection::user_app_name;
+use crate::spu::wasm::{CompiledModule, Guest, WasmInstance, compile};
+use crate::spu::{Instance, abi};
+use wasmtime::InstancePre;
+use willow_sdk::native::NativeApp;
+
+/// An app that comes with the program.
+pub enum BuiltInApp {
+    /// A module for the sandbox.
+    Wasm(&'static [u8]),
+    /// The same handlers built natively, trusted: to measure what the sandbox costs.
+    Native(&'static dyn NativeApp),
+}
+
+/// What an app's instances are made from.
+#[derive(Clone)]
+pub(crate) enum Program {
+    /// A compiled module, its imports resolved.
+    Wasm(InstancePre<Guest>),
+    /// A native build, trusted.
+    Native(&'static dyn NativeApp),
+}
+
+/// Instances of an app, by SPU.
+type Instances = Vec<Box<dyn Instance>>;
+
+/// A version of an app that has no place: ready to get one, or what was there before.
+pub(crate) struct Version {
+    state: AppState,
+    program: Option<Program>,
+    instances: Instances,
+}
+
+/// The name under which a module is installed for that owner.
+fn installed_name(manifest: &Manifest, owner: Option<u32>) -> String {
+    owner.map_or_else(|| manifest.name.clone(), |user| user_app_name(user, &manifest.name))
+}
+
+impl Core {
+    pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>) -> Result<(), OpenError> {
+        let limits = self.module_limits(None);
+        for app in built_in {
+            let refused = |why| OpenError(format!("a built-in app is refused: {why}"));
+            let (manifest, compiled, native) = match app {
+                BuiltInApp::Wasm(bytes) => {
+                    let compiled = compile(&self.runtime.engine(), bytes.to_vec(), limits).map_err(refused)?;
+                    (compiled.manifest.clone(), Some(compiled), None)
+                }
+                BuiltInApp::Native(native) => (parse_manifest(native.manifest()).map_err(refused)?, None, Some(native)),
+            };
+            let name = manifest.name.clone();
+            let Some(number) = self.built_in_number(&name)? else { continue };
+            let version = match (compiled, native) {
+                (Some(compiled), _) => self.make_version(compiled, name.clone(), None),
+                (None, Some(native)) => self.make_native(native, manifest),
+                (None, None) => continue,
+            };
+            let version = version.map_err(|why| OpenError(format!("app {name}: {why}")))?;
+            self.enter_version(number, version, Admission::Open);
+            self.machine.send_event(number, &[abi::EVENT_STARTED], None);
+        }
+        // What came with another program and not with this one has no place.
+        let machine = &self.machine;
+        let is_there = |app: &InstalledApp| machine.apps.get(usize::from(app.number)).is_some_and(Option::is_some);
+        self.service.commits.durable.apps.retain(|app| !app.built_in || is_there(app));
+        let installed: Vec<InstalledApp> =
+            self.service.commits.durable.apps.iter().filter(|app| !app.built_in).cloned().collect();
+        for app in &installed {
+            self.check_number(app)?;
+            match self.load_app(app) {
+                Ok(version) => {
+                    self.enter_version(app.number, version, Admission::Open);
+                    self.machine.send_event(app.number, &[abi::EVENT_STARTED], None);
+                }
+                Err(why) => {
+                    tracing::error!("app {} does not come up: {why}", app.name);
+                    let machine = &mut *self.machine;
+                    let mut state = AppState::new(&app.name, "?", vec![], 0, 0);
+                    (state.ended, state.failed, state.owner) = (Some(why), true, app.owner);
+                    machine.apps[app.number as usize] = Some(state);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of a built-in app, which it has from now on; `None` where another version of it was installed.
+    fn built_in_number(&mut self, name: &str) -> Result<Option<AppNumber>, OpenError> {
+        let known = self.service.commits.durable.apps.iter().find(|app| app.name == name).cloned();
+        if let Some(app) = known {
+            self.check_number(&app)?;
+            return Ok(app.built_in.then_some(app.number));
+        }
+        let number = self.free_number().map_err(|why| OpenError(format!("app {name}: {why}")))?;
+        let app = InstalledApp { number, name: name.to_owned(), built_in: true, module: None, owner: None };
+        self.service.commits.durable.apps.push(app);
+        Ok(Some(number))
+    }
+
+    /// An app of the media, made ready; the error says what is wrong with it.
+    fn load_app(&mut self, app: &InstalledApp) -> Result<Version, String> {
+        let blob = app.module.as_ref().ok_or("the metadata name no module of it")?;
+        let loaded = self.machine.media.store.load_blob(blob);
+        let bytes = loaded.map_err(|error| format!("its module cannot be read: {error}"))?;
+        let bytes = bytes.ok_or("its module is gone from the media")?;
+        if blob.len() == MODULE_NAME_BYTES && module_name(&bytes) != *blob {
+            return Err("its module is damaged: it is not the one that was installed".to_owned());
+        }
+        let compiled = compile(&self.runtime.engine(), bytes, self.module_limits(app.owner))?;
+        if installed_name(&compiled.manifest, app.owner) != app.name {
+            return Err(format!("its module is that of app {}", compiled.manifest.name));
+        }
+        self.make_version(compiled, app.name.clone(), app.owner)
+    }
+
+    /// Checks the number that the metadata give an app.
+    fn check_number(&self, app: &InstalledApp) -> Result<(), OpenError> {
+        let machine = &*self.machine;
+        let (name, number, apps_max) = (&app.name, app.number, machine.apps.len());
+        let wrong = match machine.apps.get(usize::from(number)) {
+            _ if number == 0 => "is the control service's".to_owned(),
+            None => format!("is past apps_max, {apps_max}: start the device with more"),
+            Some(Some(other)) => format!("is also that of app {}", other.name),
+            Some(None) => return Ok(()),
+        };
+        Err(OpenError(format!("the device's metadata give app {name} the number {number}, which {wrong}")))
+    }
+
+    /// What a module of that owner may be.
+    pub(crate) fn module_limits(&self, owner: Option<u32>) -> ModuleLimits {
+        let machine = &*self.machine;
+        ModuleLimits {
+            data_bytes_max: machine.config.app_data_bytes_max,
+            code_bytes_max: machine.config.app_code_bytes_max,
+            trusted: owner.is_none(),
+        }
+    }
+
+    /// A number that no app has, and none is about to get.
+    pub(crate) fn free_number(&self) -> Result<AppNumber, String> {
+        let machine = &*self.machine;
+        let claimed = |number: AppNumber| {
+            self.service.commits.durable.apps.iter().any(|app| app.number == number) || self.is_reserved(number)
+        };
+        let mut places = (1..machine.apps.len()).map(|place| place as AppNumber);
+        let free = places.find(|place| machine.apps[*place as usize].is_none() && !claimed(*place));
+        free.ok_or_else(|| format!("there is room for {} apps", machine.apps.len() - 1))
+    }
+
+    /// Makes a version of an app ready on all SPUs.
+    pub(crate) fn make_version(
+        &mut self,
+        compiled: CompiledModule,
+        name: String,
+        owner: Option<u32>,
+    ) -> Result<Version, String> {
+        let program = Program::Wasm(self.runtime.prepare(&compiled)?);
+        let CompiledModule { manifest, bytes, .. } = compiled;
+        debug_assert_eq!(name, installed_name(&manifest, owner));
+        let mut state = AppState::new(&name, &manifest.version, manifest.handlers, bytes.len() as u64, 0);
+        (state.owner, state.calls) = (owner, manifest.calls);
+        self.make_ready(program, state)
+    }
+
+    fn make_native(&mut self, native: &'static dyn NativeApp, manifest: Manifest) -> Result<Version, String> {
+        let mut state = AppState::new(&manifest.name, &manifest.version, manifest.handlers, 0, 0);
+        state.calls = manifest.calls;
+        self.make_ready(Program::Native(native), state)
+    }
+
+    fn make_ready(&mut self, program: Program, mut state: AppState) -> Result<Version, String> {
+        let (data_bytes_max, budget) = {
+            let config = &self.machine.config;
+            let users = state.owner.is_some();
+            state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };
+            let budget = if users { config.user_instruction_budget } else { config.instruction_budget };
+            (config.app_data_bytes_max, budget)
+        };
+        self.machine.staging = Some(Box::new(state));
+        let mut made = Ok(Vec::new());
+        for spu in 0..self.spus() {
+            let Ok(instances) = &mut made else { break };
+            let caller = Caller { app: UNPLACED, spu, incarnation: 0 };
+            let instance: Result<Box<dyn Instance>, String> = match &program {
+                Program::Wasm(pre) => {
+                    WasmInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, data_bytes_max, budget)
+                        .map(|instance| Box::new(instance) as Box<dyn Instance>)
+                }
+                Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, caller))),
+            };
+            // What it printed was within its own budget.
+            self.machine.meter.take();
+            match instance {
+                Ok(instance) => instances.push(instance),
+                Err(why) => made = Err(why),
+            }
+        }
+        let state = self.machine.staging.take();
+        let state = state.ok_or("the version that was being made is gone")?;
+        Ok(Version { state: *state, program: Some(program), instances: made? })
+    }
+
+    /// Puts a version in its place. What was there before comes back, without its instances; what waits for the app waits on, as
+    /// `admission` says.
+    pub(crate) fn enter_version(
+        &mut self,
+        number: AppNumber,
+        version: Version,
+        admission: Admission,
+    ) -> Option<Version> {
+        let Version { mut state, program, mut instances } = version;
+        let old = {
+            let machine = &mut *self.machine;
+            machine.end_version(number);
+            let mut old = machine.apps[number as usize].take();
+            if let Some(old) = &mut old {
+                state.incarnation = old.incarnation.wrapping_add(1);
+                state.held = std::mem::take(&mut old.held);
+                state.log_bytes += std::mem::take(&mut old.log_bytes);
+                let fresh = std::mem::replace(&mut state.log, std::mem::take(&mut old.log));
+                state.log.extend(fresh);
+                state.trim_log();
+            } else {
+                state.incarnation = state.incarnation.wrapping_add(1);
+            }
+            state.admission = admission;
+            for (spu, instance) in instances.iter_mut().enumerate() {
+                instance.enter(Caller { app: number, spu: spu as u16, incarnation: state.incarnation });
+            }
+            machine.apps[number as usize] = Some(state);
+            old
+        };
+        self.machine.place_instances(number, instances);
+        let program = std::mem::replace(&mut self.programs[number as usize], program);
+        old.map(|state| Version { state, program, instances: Vec::new() })
+    }
+
+    /// Puts the version before back, started anew, since the one that took its place has not come up.
+    pub(crate) fn return_version(&mut self, number: AppNumber, old: Version, why: &str) {
+        let Version { mut state, program, .. } = old;
+        state.push_line(format!(
+            "0: [SPU-OS] the version that was to follow did not come up ({why}): version {} goes on",
+            state.version
+        ));
+        let ended = state.ended.clone();
+        let ready = match (ended, &program) {
+            (None, Some(program)) => self.make_ready(program.clone(), state),
+            // It had ended before.
+            _ => Ok(Version { state, program, instances: Vec::new() }),
+        };
+        match ready {
+            Ok(version) => {
+                let runs = version.state.ended.is_none();
+                self.enter_version(number, version, Admission::Open);
+                if runs {
+                    self.machine.send_event(number, &[abi::EVENT_STARTED], None);
+                }
+            }
+            Err(why) => {
+                tracing::error!("the version before of app {number} does not start again: {why}");
+                self.machine.trapped(number, 0, &why);
+            }
+        }
+        self.machine.release_requests(number);
+    }
+}

@@ -1,0 +1,97 @@
+//! Activities: requests at an SPU, from where they come in until they are answered, and who calls imports on their behalf.
+
+use crate::hre::HreId;
+use crate::interconnect::Key;
+use crate::request::{AppNumber, Arguments};
+
+/// Who calls an import: an app on an SPU, in one incarnation. Made by the runtime, never by the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    pub app: AppNumber,
+    pub spu: u16,
+    pub incarnation: u32,
+}
+
+impl Caller {
+    /// The key of an entry of the SPU's tables.
+    #[inline(always)]
+    pub fn at(&self, key: u32) -> Key {
+        Key { spu: self.spu, key }
+    }
+}
+
+/// The app number of an instance that is made ready and has no place yet: its imports find nothing.
+pub(crate) const UNPLACED: AppNumber = AppNumber::MAX;
+
+/// Which requests reach an app; the others wait in [`AppState::held`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// All.
+    Open,
+    /// Messages of SPUs, which belong to requests that have begun; no new ones of hosts.
+    Begun,
+    /// What the app asks itself: it starts, or leaves its state clean.
+    Own,
+}
+
+/// Where a request came from and its answer goes.
+pub(crate) enum Origin {
+    Host {
+        transfer: u32,
+    },
+    Spu(Box<SpuOrigin>),
+    Event {
+        watch: u32,
+    },
+    /// SPU-OS: an operation on the bank, for the FTL; its peer.
+    Bank {
+        peer: u32,
+    },
+}
+
+/// The sender of an RPC that came from an SPU, and what goes with it.
+pub(crate) struct SpuOrigin {
+    pub group: Key,
+    /// The request on whose behalf it was sent.
+    pub asked_by: Key,
+    /// Who asked, and whether that is a user's app.
+    pub sender: Caller,
+    pub users: bool,
+    pub body: Vec<u8>,
+    pub reply: Vec<u8>,
+    pub reply_pointer: u64,
+}
+
+/// A request at an SPU.
+pub(crate) struct Activity {
+    pub app: AppNumber,
+    pub spu: u16,
+    pub handler: u8,
+    pub started: bool,
+    /// It has one of its process' places on the SPU.
+    pub placed: bool,
+    pub originating: HreId,
+    /// Whose work it is.
+    pub account: u16,
+    pub arguments: Arguments,
+    /// Bytes of the body received so far.
+    pub cursor: u32,
+    pub pending_dmas: u32,
+    pub response: Option<(u32, u32)>,
+    /// Bytes of the reply that were written, for the model of time.
+    pub replied_bytes: u64,
+    pub origin: Origin,
+}
+
+impl Activity {
+    /// True for a request that does not reach its app under this admission.
+    #[inline]
+    pub fn is_held(&self, admission: Admission) -> bool {
+        match (&self.origin, admission) {
+            (_, Admission::Open) | (Origin::Event { .. }, _) => false,
+            (Origin::Host { .. } | Origin::Bank { .. }, _) => !self.started,
+            (Origin::Spu(_), Admission::Begun) => false,
+            (Origin::Spu(origin), Admission::Own) => !self.started && origin.sender.app != self.app,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! An installed app, as far as SPU-OS knows it.
+
+use super::abi;
+use super::activity::Admission;
+use super::counters::AppCounters;
+use super::protection::Calls;
+use crate::interconnect::Key;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most bytes kept of an app's virtual serial port.
+pub const LOG_BYTES_MAX: usize = 65536;
+
+/// An installed app, as far as SPU-OS knows it.
+pub(crate) struct AppState {
+    pub name: String,
+    pub version: String,
+    pub module_bytes: u64,
+    pub handlers: Vec<(u8, String)>,
+    pub has_handler: [bool; 256],
+    pub incarnation: u32,
+    /// User whose app it is; `None`: the kernel's, trusted.
+    pub owner: Option<u32>,
+    /// Who may call it.
+    pub calls: Calls,
+    /// Why it ended; `None` while it runs.
+    pub ended: Option<String>,
+    /// It did not come up with the device: `ended` says why.
+    pub failed: bool,
+    /// What reaches it.
+    pub admission: Admission,
+    /// Requests that do not, in the order in which they came.
+    pub held: Vec<Key>,
+    pub counters: AppCounters,
+    pub user_counters: [i64; abi::COUNTERS],
+    pub log: VecDeque<String>,
+    pub log_bytes: usize,
+    pub partial_lines: BTreeMap<u16, Vec<u8>>,
+    /// Most bytes that its DMAs may move between two waits.
+    pub dma_budget_bytes: u64,
+    /// Messages that it puts together, and RPCs of its to SPUs that are not answered.
+    pub messages: u32,
+}
+
+impl AppState {
+    pub fn new(name: &str, version: &str, handlers: Vec<(u8, String)>, module_bytes: u64, incarnation: u32) -> Self {
+        let mut has_handler = [false; 256];
+        for (number, _) in &handlers {
+            has_handler[*number as usize] = true;
+        }
+        AppState {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            module_bytes,
+            handlers,
+            has_handler,
+            incarnation,
+            owner: None,
+            calls: Calls::default(),
+            ended: None,
+            failed: false,
+            admission: Admission::Open,
+            held: Vec::new(),
+            counters: AppCounters::default(),
+            user_counters: [0; abi::COUNTERS],
+            log: VecDeque::new(),
+            log_bytes: 0,
+            partial_lines: BTreeMap::new(),
+            dma_budget_bytes: u64::MAX,
+            messages: 0,
+        }
+    }
+
+    /// Appends a line to the virtual serial port's buffer; the oldest lines go.
+    pub fn push_line(&mut self, line: String) {
+        self.log_bytes += line.len() + 1;
+        self.log.push_back(line);
+        self.trim_log();
+    }
+
+    /// Forgets the oldest lines where there are too many.
+    pub fn trim_log(&mut self) {
+        while self.log_bytes > LOG_BYTES_MAX {
+            let Some(oldest) = self.log.pop_front() else { break };
+            self.log_bytes -= oldest.len() + 1;
+        }
+    }
+}

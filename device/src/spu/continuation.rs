@@ -1,0 +1,39 @@
+//! What shall happen when an operation of the store has ended, and what the control service goes on with.
+
+use crate::hre::HreId;
+use crate::interconnect::Key;
+
+/// What goes on when an operation of the store has ended, or a fence is passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Continuation {
+    /// The save of the metadata that is under way.
+    Metadata,
+    /// A step of a transaction.
+    Transaction(u32),
+    /// A control request that has waited for this alone: it is answered.
+    Answer { token: Key, hre: HreId },
+    /// A module that nobody names was removed.
+    Garbage,
+    /// The flush at the device's end.
+    Shutdown,
+}
+
+/// What shall happen when an operation of the store has ended.
+pub(crate) enum Pending {
+    /// A read for the reply buffer of an activity.
+    ToReply { group: Key, token: u32, offset: u64 },
+    /// A read for an app's memory.
+    ToLocal { group: Key, pointer: u64 },
+    /// A read for the body of a message.
+    ToMessage { handle: Key, offset: usize, account: u16 },
+    /// A read that goes on as a write.
+    ToNv { group: Key, bank: usize, address: u64 },
+    /// A read to be compared with an activity's body.
+    Compare { group: Key, token: u32, body_offset: u64 },
+    /// A read to be summed.
+    Checksum { group: Key, seed: u32 },
+    /// A write, a zeroing or a flush.
+    Group { group: Key },
+    /// Work of the control service.
+    Control(Continuation),
+}

@@ -1,0 +1,381 @@
+//! The runtime of sandboxed apps: wasmtime, one Store an app and SPU, calls that run to completion, fuel as instruction count
+//! and budget (docs/decisions).
+//!
+//! Invariants: a trapped instance is never called again; the guest reaches nothing but its own memory and the imports of
+//! docs/abi.md; a call ends after the budget at the latest.
+
+use super::calls::Call;
+use super::limits::MemoryLimits;
+use super::module::{self, Manifest, ModuleLimits};
+use super::table::{Section, When, Work, imports};
+use crate::model::parameters::OperatorCosts;
+use crate::spu::meter::{Fault, IMPORT_WORK};
+use crate::spu::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer, planted};
+use crate::spu::reach::{Reach, Reaching, lend};
+use crate::spu::request::{RECORD_BYTES, record_answered, record_response};
+use crate::spu::{Instance, Offered};
+use wasmtime::{
+    Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, Store, TypedFunc, Val,
+};
+
+/// Native stack that a guest may use.
+const WASM_STACK_BYTES_MAX: usize = 256 << 10;
+
+/// A checked and compiled module, before it has instances. Made on any thread.
+pub(crate) struct CompiledModule {
+    pub manifest: Manifest,
+    pub bytes: Vec<u8>,
+    module: Module,
+}
+
+/// What the imports know: the calling app, and during a call SPU-OS.
+pub(crate) struct Guest {
+    os: Reach<Machine>,
+    caller: Caller,
+    memory: Option<Memory>,
+    limits: MemoryLimits,
+}
+
+/// The compiler and what all modules share.
+pub(crate) struct Runtime {
+    engine: Engine,
+    linker: Linker<Guest>,
+}
+
+/// The export `complete`, in either form.
+enum Complete {
+    Silent(TypedFunc<(u32, i64), ()>),
+    Answering(TypedFunc<(u32, i64), i32>),
+}
+
+/// An instance on one SPU.
+pub(crate) struct WasmInstance {
+    store: Store<Guest>,
+    memory: Memory,
+    start: TypedFunc<(u32, u32), i32>,
+    complete: Complete,
+    /// Where its request record is, if it has one.
+    record: Option<usize>,
+    budget: u64,
+    instructions: u64,
+}
+
+/// The app's linear memory.
+struct GuestMemory<'a>(&'a mut [u8]);
+
+impl LocalMemory for GuestMemory<'_> {
+    #[inline]
+    fn slice(&self, pointer: u64, bytes: usize) -> Result<&[u8], WildPointer> {
+        let begin = pointer as usize;
+        let range = begin.checked_add(bytes).and_then(|end| self.0.get(begin..end));
+        range.ok_or(WildPointer { pointer, bytes: bytes as u64 })
+    }
+
+    #[inline]
+    fn slice_mut(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], WildPointer> {
+        let begin = pointer as usize;
+        let range = begin.checked_add(bytes).and_then(|end| self.0.get_mut(begin..end));
+        range.ok_or(WildPointer { pointer, bytes: bytes as u64 })
+    }
+}
+
+impl Reaching<Machine> for Store<Guest> {
+    #[inline(always)]
+    fn reach(&mut self) -> &mut Reach<Machine> {
+        &mut self.data_mut().os
+    }
+}
+
+impl From<Fault> for wasmtime::Error {
+    fn from(fault: Fault) -> Self {
+        wasmtime::Error::msg(match fault {
+            Fault::Wild(WildPointer { pointer, bytes }) => {
+                format!("an import was handed {bytes} bytes at {pointer:#x}, outside of the app's memory")
+            }
+            Fault::OverBudget => "it had SPU-OS do more for it without waiting than its budget covers \
+                                  (instruction_budget; docs/abi.md says what imports cost)"
+                .to_owned(),
+        })
+    }
+}
+
+/// Runs an import with the guest's memory and SPU-OS. Every import comes this way, and is charged here. `_initialize` may use memory and
+/// `print` alone.
+#[inline]
+fn with<R>(
+    mut guest: GuestCaller<'_, Guest>,
+    (when, work): (When, Work),
+    body: impl FnOnce(Call<'_, GuestMemory<'_>>) -> Result<R, Fault>,
+) -> wasmtime::Result<R> {
+    if when == When::Started && guest.data().caller.app == UNPLACED {
+        return Err(wasmtime::Error::msg("only memory and print may be used before the app has started"));
+    }
+    let too_early = || wasmtime::Error::msg("an import was called before its time");
+    let memory = guest.data().memory.ok_or_else(too_early)?;
+    let left = guest.get_fuel()?;
+    let (bytes, state) = memory.data_and_store_mut(&mut guest);
+    let caller = state.caller;
+    let machine = state.os.get().ok_or_else(too_early)?;
+    let left = if planted!(machine, SkipsMeter) { u64::MAX } else { left };
+    machine.meter.allow(left);
+    machine.meter.charge(IMPORT_WORK).map_err(Fault::from)?;
+    let before = machine.meter.done();
+    let done = body(Call { caller, memory: &mut GuestMemory(bytes), machine: &mut *machine })?;
+    debug_assert!(
+        work != Work::Call || machine.meter.done() == before,
+        "the table says that it is charged as a call alone"
+    );
+    Ok(done)
+}
+
+impl Runtime {
+    /// An engine with the features that apps may use.
+    ///
+    /// `costs`: of instructions, where a model of time wants them in the meter.
+    pub fn new(costs: Option<OperatorCosts>) -> Result<Self, String> {
+        let mut config = Config::new();
+        config.consume_fuel(true);
+        if let Some(costs) = costs {
+            config.operator_cost(super::costs::table(costs));
+        }
+        config.max_wasm_stack(WASM_STACK_BYTES_MAX);
+        config.cranelift_nan_canonicalization(true);
+        config.wasm_relaxed_simd(false);
+        let engine = Engine::new(&config).map_err(|error| format!("the app runtime cannot start: {error}"))?;
+        let linker = link(&engine).map_err(|error| format!("the app runtime cannot start: {error}"))?;
+        Ok(Runtime { engine, linker })
+    }
+
+    /// The engine, to compile with on another thread.
+    pub fn engine(&self) -> Engine {
+        self.engine.clone()
+    }
+
+    /// Resolves the module's imports.
+    pub fn prepare(&self, compiled: &CompiledModule) -> Result<InstancePre<Guest>, String> {
+        self.linker.instantiate_pre(&compiled.module).map_err(|error| format!("it cannot be linked: {error}"))
+    }
+}
+
+/// Checks and compiles a module; takes tens of milliseconds. The error says what is wrong with it.
+pub(crate) fn compile(engine: &Engine, bytes: Vec<u8>, limits: ModuleLimits) -> Result<CompiledModule, String> {
+    let manifest = module::check(&bytes, limits)?;
+    let module = Module::from_binary(engine, &bytes).map_err(|error| format!("it does not compile: {error:#}"))?;
+    Ok(CompiledModule { manifest, bytes, module })
+}
+
+impl WasmInstance {
+    /// Makes an instance for an SPU and initialises it.
+    pub fn new(
+        engine: &Engine,
+        pre: &InstancePre<Guest>,
+        machine: &mut Machine,
+        caller: Caller,
+        data_bytes_max: u64,
+        budget: u64,
+    ) -> Result<Self, String> {
+        let limits = MemoryLimits::new(data_bytes_max);
+        let mut store = Store::new(engine, Guest { os: Reach::NOTHING, caller, memory: None, limits });
+        store.limiter(|guest| &mut guest.limits);
+        let wrong = |error: wasmtime::Error| format!("it cannot be instantiated: {error:#}");
+        store.set_fuel(budget).map_err(wrong)?;
+        let instance = pre.instantiate(&mut store).map_err(wrong)?;
+        let memory = instance.get_memory(&mut store, "memory").ok_or("it exports no memory")?;
+        store.data_mut().memory = Some(memory);
+        let start = instance.get_typed_func(&mut store, "start").map_err(wrong)?;
+        let complete = match instance.get_typed_func(&mut store, "complete") {
+            Ok(complete) => Complete::Answering(complete),
+            Err(_) => Complete::Silent(instance.get_typed_func(&mut store, "complete").map_err(wrong)?),
+        };
+        let record = Self::find_record(&instance, &mut store, memory)?;
+        if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
+            let initialized = lend(&mut store, machine, |store| initialize.call(store, ()));
+            // It is nobody's run.
+            machine.meter.take();
+            initialized.map_err(|error| format!("its _initialize failed: {error:#}"))?;
+        }
+        Ok(WasmInstance { store, memory, start, complete, record, budget, instructions: 0 })
+    }
+
+    /// The address that the export `request_record` holds.
+    fn find_record(
+        instance: &wasmtime::Instance,
+        store: &mut Store<Guest>,
+        memory: Memory,
+    ) -> Result<Option<usize>, String> {
+        let Some(global) = instance.get_global(&mut *store, "request_record") else { return Ok(None) };
+        let ty = global.ty(&*store);
+        let (Val::I32(address), Mutability::Const) = (global.get(&mut *store), ty.mutability()) else {
+            return Err("its export request_record is no immutable i32".to_owned());
+        };
+        let address = address as u32 as usize;
+        match address.checked_add(RECORD_BYTES) {
+            Some(end) if end <= memory.data_size(&*store) => Ok(Some(address)),
+            _ => Err(format!("its export request_record holds {address:#x}, outside of its memory")),
+        }
+    }
+
+    /// The request record, where it has one. Memories never shrink, so that it stays where it was found.
+    #[inline]
+    fn record(&mut self) -> Option<&mut [u8; RECORD_BYTES]> {
+        let address = self.record?;
+        self.memory.data_mut(&mut self.store).get_mut(address..)?.first_chunk_mut()
+    }
+
+    #[inline]
+    fn account(&mut self) {
+        self.instructions = self.budget - self.store.get_fuel().unwrap_or(0);
+    }
+
+    #[cold]
+    fn reason(&mut self, error: &wasmtime::Error) -> String {
+        self.account();
+        match error.downcast_ref::<wasmtime::Trap>() {
+            Some(wasmtime::Trap::OutOfFuel) => {
+                format!("it ran more than {} instructions without waiting (instruction_budget)", self.budget)
+            }
+            Some(trap) => format!("it trapped: {trap}"),
+            None => format!("it was ended: {}", error.root_cause()),
+        }
+    }
+}
+
+impl Instance for WasmInstance {
+    #[inline]
+    fn start(&mut self, machine: &mut Machine, token: u32, handler: u8) -> Result<Offered, String> {
+        let at = self.store.data().caller.at(token);
+        if let Some(record) = self.record() {
+            machine.request_record(at, record);
+        }
+        let start = &self.start;
+        let ran = self.store.set_fuel(self.budget);
+        let ran = ran.and_then(|()| lend(&mut self.store, machine, |store| start.call(store, (token, handler.into()))));
+        match ran {
+            Ok(taken) => {
+                self.account();
+                match (taken, self.record()) {
+                    (0, _) => Ok(Offered::Taken),
+                    (1, _) => Ok(Offered::NoThread),
+                    (2, Some(record)) => {
+                        let (status, result) = record_response(record);
+                        Ok(Offered::Answered { status, result })
+                    }
+                    (2, None) => Err("its export start returned 2, but it has no request record".to_owned()),
+                    (other, _) => Err(format!("its export start returned {other}, only 0, 1 and 2 have a meaning")),
+                }
+            }
+            Err(error) => Err(self.reason(&error)),
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, machine: &mut Machine, wait: u32, result: i64) -> Result<(), String> {
+        let (complete, arguments) = (&self.complete, (wait, result));
+        let ran = self.store.set_fuel(self.budget).and_then(|()| {
+            lend(&mut self.store, machine, |store| match complete {
+                Complete::Answering(complete) => complete.call(store, arguments),
+                Complete::Silent(complete) => complete.call(store, arguments).map(|()| 0),
+            })
+        });
+        match ran {
+            Ok(answered) => {
+                self.account();
+                match (answered, self.record()) {
+                    (0, _) => Ok(()),
+                    (2, Some(record)) => {
+                        let (token, (status, result)) = (record_answered(record), record_response(record));
+                        machine.respond(self.store.data().caller, token, status, result);
+                        Ok(())
+                    }
+                    (2, None) => Err("its export complete returned 2, but it has no request record".to_owned()),
+                    (other, _) => Err(format!("its export complete returned {other}, only 0 and 2 have a meaning")),
+                }
+            }
+            Err(error) => Err(self.reason(&error)),
+        }
+    }
+
+    fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String> {
+        let memory = self.memory.data_mut(&mut self.store);
+        let begin = pointer as usize;
+        let range = begin.checked_add(bytes).and_then(|end| memory.get_mut(begin..end));
+        range.ok_or_else(|| format!("its memory no longer holds {pointer:#x}"))
+    }
+
+    fn instructions(&self) -> u64 {
+        self.instructions
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.store.data().limits.bytes()
+    }
+
+    fn enter(&mut self, caller: Caller) {
+        self.store.data_mut().caller = caller;
+    }
+}
+
+/// A parameter's type in a module.
+macro_rules! sandboxed {
+    (u32) => {
+        u32
+    };
+    (i32) => {
+        i32
+    };
+    (u64) => {
+        u64
+    };
+    (i64) => {
+        i64
+    };
+    (read) => {
+        u32
+    };
+    (written) => {
+        u32
+    };
+    (address) => {
+        u64
+    };
+    () => {
+        ()
+    };
+}
+
+/// What a parameter is to SPU-OS: pointers are addresses of 64 bits.
+macro_rules! argument {
+    (read, $value:ident) => {
+        u64::from($value)
+    };
+    (written, $value:ident) => {
+        u64::from($value)
+    };
+    ($kind:ident, $value:ident) => {
+        $value
+    };
+}
+
+/// Links every import of the table to its call.
+macro_rules! link_all {
+    ($(
+        $(#[doc = $meaning:literal])*
+        [$($safety:tt)?] fn $name:ident($($parameter:ident: $kind:ident),*) $(-> $result:ident)?;
+        { $section:ident, since $since:literal, $who:ident, $when:ident, $work:ident, errors [$($error:ident),*] }
+    )*) => {
+        fn link(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
+            let mut linker = Linker::new(engine);
+            $(
+                linker.func_wrap(
+                    Section::$section.module(),
+                    stringify!($name),
+                    |guest: GuestCaller<'_, Guest>, $($parameter: sandboxed!($kind)),*| -> wasmtime::Result<sandboxed!($($result)?)> {
+                        with(guest, (When::$when, Work::$work), |call| call.$name($(argument!($kind, $parameter)),*))
+                    },
+                )?;
+            )*
+            Ok(linker)
+        }
+    };
+}
+imports!(link_all);

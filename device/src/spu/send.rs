@@ -1,0 +1,100 @@
+//! Messages that SPU-OS sends: requests of hosts and RPCs of SPUs to their SPUs, events to apps.
+//!
+//! Invariants: a message arrives once, whole; an SPU's inbox for messages of other SPUs is bounded, users' apps share a part of it
+//! ([`crate::places`]), and what does not fit is refused.
+
+use super::abi;
+use super::activity::{Activity, Origin};
+use super::os::{ACTIVITIES_MAX, EVENT_ACTIVITIES, Machine};
+use crate::bridge::accounts::KERNEL;
+use crate::hre::HreId;
+use crate::interconnect::event::Event;
+use crate::interconnect::{Endpoint, Key};
+use crate::places::Places;
+use crate::request::{AppNumber, Arguments};
+
+/// Most messages from SPUs that one SPU holds.
+pub const MESSAGES_PER_SPU_MAX: u32 = 512;
+/// Of them from users' apps, which share these places.
+pub const USERS_MESSAGES_PER_SPU_MAX: u32 = 256;
+
+/// Places of users' apps in an SPU's inbox.
+pub(crate) fn users_inbox(apps_max: u16) -> Places {
+    Places::new(USERS_MESSAGES_PER_SPU_MAX.into(), apps_max)
+}
+
+impl Machine {
+    /// Puts a request for an SPU on the interconnect, as work of its account; false where the device holds as many as it can.
+    #[inline(always)]
+    pub fn send(&mut self, account: u16, spu: u16, activity: impl FnOnce() -> Activity, from: Endpoint) -> bool {
+        if self.held.activities >= ACTIVITIES_MAX {
+            return false;
+        }
+        self.held.activities += 1;
+        let token = Key { spu, key: self.spus[spu as usize].activities.put(activity) };
+        if self.timing.is_none() {
+            self.events.push(account, Event::Deliver { token });
+            return true;
+        }
+        self.send_timed(token, from);
+        true
+    }
+
+    #[inline(never)]
+    fn send_timed(&mut self, token: Key, from: Endpoint) {
+        let Some(activity) = self.activity_at(token) else { return };
+        let to = Endpoint::Spu(activity.spu);
+        let arguments_bytes = activity.arguments.as_slice().len() as u64;
+        let payload_bytes = match &activity.origin {
+            // Each of a request's RPCs brings its share of the payload.
+            Origin::Host { transfer } => {
+                let share = |bytes: u32, rpcs: u32| if rpcs > 1 { bytes / rpcs } else { bytes };
+                let transfer = self.bridge.transfers.get(*transfer);
+                transfer.map_or(0, |transfer| share(transfer.payload_bytes, transfer.outstanding).into())
+            }
+            Origin::Spu(origin) => origin.body.len() as u64,
+            Origin::Event { .. } | Origin::Bank { .. } => 0,
+        };
+        self.carry(|| Event::Deliver { token }, (from, to), arguments_bytes, payload_bytes);
+    }
+
+    /// Most activities while a host's request may be taken in, on that account: the rest is kept for messages of SPUs and for events, and
+    /// of a user's requests for those of others.
+    pub fn host_activities_max(&self, account: u16) -> usize {
+        let inboxes = self.spus.len() * MESSAGES_PER_SPU_MAX as usize;
+        let of_hosts = ACTIVITIES_MAX - EVENT_ACTIVITIES - inboxes;
+        if account == KERNEL { of_hosts } else { of_hosts / 4 * 3 }
+    }
+
+    /// Sends an event of SPU-OS to an app on all SPUs; `watch` counts their answers.
+    pub fn send_event(&mut self, app: AppNumber, words: &[u32], watch: Option<u32>) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let Some(arguments) = Arguments::new(&bytes) else { return };
+        let (spus, account) = (self.config.spus, self.account_of_events(app));
+        if let Some(watch) = watch {
+            self.watches.entry(watch).or_default().0 += u32::from(spus);
+        }
+        for spu in 0..spus {
+            let activity = || Activity {
+                app,
+                spu,
+                handler: abi::EVENT_HANDLER,
+                started: false,
+                placed: false,
+                originating: HreId::DEVICE,
+                account,
+                arguments,
+                cursor: 0,
+                pending_dmas: 0,
+                response: None,
+                replied_bytes: 0,
+                origin: Origin::Event { watch: watch.unwrap_or(0) },
+            };
+            if !self.send(account, spu, activity, Endpoint::Bridge)
+                && let Some(watch) = watch
+            {
+                self.watched(watch, abi::EVENT_UNDELIVERED);
+            }
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! The imports of docs/abi.md as they are. Generated from the table in device/src/spu/runtime/table.rs: see device/tests/interface.rs.
+//!
+//! Who may call it: `sys`. In a module they are WebAssembly imports; natively they go to the [`Host`] that runs the handler.
+
+/// The version of the interface.
+pub const ABI_VERSION: u32 = 1;
+
+#[cfg(target_arch = "wasm32")]
+mod linked {
+    #[link(wasm_import_module = "willow")]
+    unsafe extern "C" {
+        pub fn request_info(token: u32, to: *mut u8);
+        pub fn receive_bytes(token: u32, to: *mut u8, bytes: u32) -> i32;
+        pub fn receive_bytes_at(token: u32, offset: u32, to: *mut u8, bytes: u32) -> i32;
+        pub safe fn respond(token: u32, status: u32, result: u32);
+        pub fn dma(
+            token: u32,
+            source_port: u32,
+            source_address: u64,
+            destination_port: u32,
+            destination_address: u64,
+            bytes: u32,
+            wait: u32,
+        ) -> i32;
+        pub fn dma_strided(
+            token: u32,
+            source_port: u32,
+            source_address: u64,
+            source_stride: i64,
+            destination_port: u32,
+            destination_address: u64,
+            destination_stride: i64,
+            segment_bytes: u32,
+            segments: u32,
+            wait: u32,
+        ) -> i32;
+        pub safe fn compare(token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32;
+        pub fn checksum(token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32;
+        pub safe fn checksum_value() -> u32;
+        pub fn rpc_start(
+            token: u32,
+            destination: i32,
+            app: i32,
+            handler: u32,
+            body_bytes: u32,
+            reply: *mut u8,
+            reply_bytes: u32,
+        ) -> i32;
+        pub fn rpc_append(handle: i32, port: u32, address: u64, bytes: u32) -> i32;
+        pub fn rpc_finish(handle: i32, wait: u32) -> i32;
+        pub fn app_number(name: *const u8, bytes: u32) -> i32;
+        pub safe fn region(id: u32, bytes: u64, wait: u32) -> i64;
+        pub safe fn region_bytes(id: u32) -> i64;
+        pub safe fn region_free(id: u32, wait: u32) -> i32;
+        pub fn namespace(nsid: u32, to: *mut u8) -> i32;
+        pub safe fn flush(wait: u32) -> i32;
+        pub safe fn spu_id() -> u32;
+        pub safe fn spu_count() -> u32;
+        pub safe fn time_ns() -> u64;
+        pub fn print(text: *const u8, bytes: u32);
+        pub safe fn count(counter: u32, delta: i64);
+    }
+    #[link(wasm_import_module = "willow_flash")]
+    unsafe extern "C" {
+        pub fn flash_geometry(to: *mut u8) -> i32;
+        pub fn flash_bad_blocks(die: u32, to: *mut u8, most: u32) -> i32;
+        pub fn flash_read(
+            die: u32,
+            block: u32,
+            page: u32,
+            offset: u32,
+            bytes: u32,
+            peer: u32,
+            to: u64,
+            spare: *mut u8,
+            spare_bytes: u32,
+            wait: u32,
+        ) -> i32;
+        pub fn flash_program(die: u32, pages: *const u8, count: u32, wait: u32) -> i32;
+        pub fn flash_erase(die: u32, blocks: *const u8, count: u32, wait: u32) -> i32;
+        pub safe fn flash_zero_peer(peer: u32, offset: u64, bytes: u32) -> i32;
+        pub safe fn flash_pause(wait: u32) -> i32;
+    }
+}
+#[cfg(target_arch = "wasm32")]
+pub use linked::*;
+
+/// What carries out the imports natively. A local address is a pointer whose provenance was exposed.
+#[cfg(not(target_arch = "wasm32"))]
+#[allow(clippy::too_many_arguments, clippy::missing_safety_doc)]
+pub trait Host {
+    /// writes 32 bytes at `to`: u32 originating HRE, u32 source (SPU number, or FFFFFFFFh: the host), u32 body bytes, u32 reply
+    /// capacity in bytes, u32 handler, u32 inline argument bytes, u32 x 2 zero
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn request_info(&mut self, token: u32, to: *mut u8);
+    /// copies the next `bytes` of the body to local memory; returns how many there were
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn receive_bytes(&mut self, token: u32, to: *mut u8, bytes: u32) -> i32;
+    /// the same from byte `offset` of the body on; `receive_bytes` goes on where it was
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn receive_bytes_at(&mut self, token: u32, offset: u32, to: *mut u8, bytes: u32) -> i32;
+    /// ends the request; each token exactly once. DMAs still pending for it are drained first
+    fn respond(&mut self, token: u32, status: u32, result: u32);
+    /// moves bytes between two ports for this request
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn dma(
+        &mut self,
+        token: u32,
+        source_port: u32,
+        source_address: u64,
+        destination_port: u32,
+        destination_address: u64,
+        bytes: u32,
+        wait: u32,
+    ) -> i32;
+    /// the same, `segments` times, each side moved on by its stride
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn dma_strided(
+        &mut self,
+        token: u32,
+        source_port: u32,
+        source_address: u64,
+        source_stride: i64,
+        destination_port: u32,
+        destination_address: u64,
+        destination_stride: i64,
+        segment_bytes: u32,
+        segments: u32,
+        wait: u32,
+    ) -> i32;
+    /// result 0: NV memory equals the body there; 1: differs. Where it is done at once it returns 0 for equal and 2 for different
+    fn compare(&mut self, token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32;
+    /// CRC-32C (Castagnoli) of bytes at a port (accelerator), continued from `seed` (0 for a fresh one); the result is in
+    /// `complete`'s low 32 bits. When it returns 0 (done at once) the value is got by `checksum_value`
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn checksum(&mut self, token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32;
+    /// the checksum that was done at once last
+    fn checksum_value(&mut self) -> u32;
+    /// begins a request to SPU `destination`, or -1: upcall to the originating HRE, on behalf of `token`'s request; `app` -1 is
+    /// the own one, else an installed app's number. Returns a handle or an error. The body is at most 64 KiB, the reply lands
+    /// at `reply`
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn rpc_start(
+        &mut self,
+        token: u32,
+        destination: i32,
+        app: i32,
+        handler: u32,
+        body_bytes: u32,
+        reply: *mut u8,
+        reply_bytes: u32,
+    ) -> i32;
+    /// appends to the body from local memory, or from NV memory (waits are not needed: the DMA is done when the message is
+    /// sent). An error gives the handle back: there is no `rpc_finish` for it then
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn rpc_append(&mut self, handle: i32, port: u32, address: u64, bytes: u32) -> i32;
+    /// sends it; 1: pending. `complete`'s result is `status << 32 | result` of the response, or a negative error (-9 to -2,
+    /// which is how status FFFFFFFFh is told apart: apps do not use it). The handle is given back in any case
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn rpc_finish(&mut self, handle: i32, wait: u32) -> i32;
+    /// number of an installed app; a user's app finds its user's own apps first, then those of the kernel with a public handler
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn app_number(&mut self, name: *const u8, bytes: u32) -> i32;
+    /// the app's persistent region `id`: its base address, the same in every bank; created with `bytes` a bank (rounded up to
+    /// 64 KiB, zeroed) where it is new; opened where it exists (`bytes` 0: only open). >= 0 base; -1 pending (`complete` brings
+    /// base or error); else an error
+    fn region(&mut self, id: u32, bytes: u64, wait: u32) -> i64;
+    /// its size a bank, or an error
+    fn region_bytes(&mut self, id: u32) -> i64;
+    /// deletes it
+    fn region_free(&mut self, id: u32, wait: u32) -> i32;
+    /// writes 32 bytes: u64 base, u64 bytes a bank, u32 CSI, u32 logical block bytes, u64 logical blocks; base and bytes are
+    /// the same in every bank
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn namespace(&mut self, nsid: u32, to: *mut u8) -> i32;
+    /// all that was written to this SPU's bank before is durable when it completes
+    fn flush(&mut self, wait: u32) -> i32;
+    /// number of this SPU
+    fn spu_id(&mut self) -> u32;
+    /// how many SPUs the device has
+    fn spu_count(&mut self) -> u32;
+    /// the device's clock
+    fn time_ns(&mut self) -> u64;
+    /// virtual serial port, line-buffered; `willow app log NAME` shows it
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn print(&mut self, text: *const u8, bytes: u32);
+    /// adds to the app's counter 0..=15, shown by `willow stat`
+    fn count(&mut self, counter: u32, delta: i64);
+    /// writes 64 bytes: u32 channels, packages a channel, dies a package, planes a die, blocks a plane, pages a block, bytes a
+    /// page, spare bytes a page, bits of a cell, 1 where the spare area can be reached, bytes of a unit that the FTL is to map as
+    /// one, distance from a lower page to its upper one (0: a cut harms no other page); u64 bytes of the bank that it is to
+    /// offer; u64 zero
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn flash_geometry(&mut self, to: *mut u8) -> i32;
+    /// writes the numbers (u32) of the first `most` blocks of a die that are bad from the factory; returns how many there are
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn flash_bad_blocks(&mut self, die: u32, to: *mut u8, most: u32) -> i32;
+    /// reads `bytes` of a page from `offset` on: to local memory at `to` where `peer` is 0, else to the peer at offset `to`; and
+    /// the first `spare_bytes` of its spare area to `spare`
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn flash_read(
+        &mut self,
+        die: u32,
+        block: u32,
+        page: u32,
+        offset: u32,
+        bytes: u32,
+        peer: u32,
+        to: u64,
+        spare: *mut u8,
+        spare_bytes: u32,
+        wait: u32,
+    ) -> i32;
+    /// programs `count` pages of the same number on distinct planes of a die. `pages` are 32 bytes each: u32 block, u32 page, u64
+    /// pointer to its parts, u32 parts (at most 64), u32 spare bytes, u64 pointer to those. A part is 24 bytes: u32 kind, u32
+    /// bytes; then of kind 0 u64 pointer, u64 zero (local memory); 1: u32 peer, u32 zero, u64 offset; 2: u32 die, u32 block, u32
+    /// page, u32 offset (another page); 3: zeroes
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn flash_program(&mut self, die: u32, pages: *const u8, count: u32, wait: u32) -> i32;
+    /// erases `count` blocks (u32 each) of distinct planes of a die
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn flash_erase(&mut self, die: u32, blocks: *const u8, count: u32, wait: u32) -> i32;
+    /// makes part of a peer of a read zeroes
+    fn flash_zero_peer(&mut self, peer: u32, offset: u64, bytes: u32) -> i32;
+    /// makes way for others: `complete` comes behind what they have to do
+    fn flash_pause(&mut self, wait: u32) -> i32;
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+#[allow(clippy::too_many_arguments, clippy::missing_safety_doc)]
+mod hosted {
+    use crate::native::with_host;
+
+    #[inline]
+    pub unsafe fn request_info(token: u32, to: *mut u8) {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.request_info(token, to) });
+    }
+    #[inline]
+    pub unsafe fn receive_bytes(token: u32, to: *mut u8, bytes: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.receive_bytes(token, to, bytes) })
+    }
+    #[inline]
+    pub unsafe fn receive_bytes_at(token: u32, offset: u32, to: *mut u8, bytes: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.receive_bytes_at(token, offset, to, bytes) })
+    }
+    #[inline]
+    pub fn respond(token: u32, status: u32, result: u32) {
+        with_host(|host| host.respond(token, status, result));
+    }
+    #[inline]
+    pub unsafe fn dma(
+        token: u32,
+        source_port: u32,
+        source_address: u64,
+        destination_port: u32,
+        destination_address: u64,
+        bytes: u32,
+        wait: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.dma(token, source_port, source_address, destination_port, destination_address, bytes, wait) })
+    }
+    #[inline]
+    pub unsafe fn dma_strided(
+        token: u32,
+        source_port: u32,
+        source_address: u64,
+        source_stride: i64,
+        destination_port: u32,
+        destination_address: u64,
+        destination_stride: i64,
+        segment_bytes: u32,
+        segments: u32,
+        wait: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.dma_strided(token, source_port, source_address, source_stride, destination_port, destination_address, destination_stride, segment_bytes, segments, wait) })
+    }
+    #[inline]
+    pub fn compare(token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32 {
+        with_host(|host| host.compare(token, nv_address, body_offset, bytes, wait))
+    }
+    #[inline]
+    pub unsafe fn checksum(token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.checksum(token, port, address, bytes, seed, wait) })
+    }
+    #[inline]
+    pub fn checksum_value() -> u32 {
+        with_host(|host| host.checksum_value())
+    }
+    #[inline]
+    pub unsafe fn rpc_start(
+        token: u32,
+        destination: i32,
+        app: i32,
+        handler: u32,
+        body_bytes: u32,
+        reply: *mut u8,
+        reply_bytes: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.rpc_start(token, destination, app, handler, body_bytes, reply, reply_bytes) })
+    }
+    #[inline]
+    pub unsafe fn rpc_append(handle: i32, port: u32, address: u64, bytes: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.rpc_append(handle, port, address, bytes) })
+    }
+    #[inline]
+    pub unsafe fn rpc_finish(handle: i32, wait: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.rpc_finish(handle, wait) })
+    }
+    #[inline]
+    pub unsafe fn app_number(name: *const u8, bytes: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.app_number(name, bytes) })
+    }
+    #[inline]
+    pub fn region(id: u32, bytes: u64, wait: u32) -> i64 {
+        with_host(|host| host.region(id, bytes, wait))
+    }
+    #[inline]
+    pub fn region_bytes(id: u32) -> i64 {
+        with_host(|host| host.region_bytes(id))
+    }
+    #[inline]
+    pub fn region_free(id: u32, wait: u32) -> i32 {
+        with_host(|host| host.region_free(id, wait))
+    }
+    #[inline]
+    pub unsafe fn namespace(nsid: u32, to: *mut u8) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.namespace(nsid, to) })
+    }
+    #[inline]
+    pub fn flush(wait: u32) -> i32 {
+        with_host(|host| host.flush(wait))
+    }
+    #[inline]
+    pub fn spu_id() -> u32 {
+        with_host(|host| host.spu_id())
+    }
+    #[inline]
+    pub fn spu_count() -> u32 {
+        with_host(|host| host.spu_count())
+    }
+    #[inline]
+    pub fn time_ns() -> u64 {
+        with_host(|host| host.time_ns())
+    }
+    #[inline]
+    pub unsafe fn print(text: *const u8, bytes: u32) {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.print(text, bytes) });
+    }
+    #[inline]
+    pub fn count(counter: u32, delta: i64) {
+        with_host(|host| host.count(counter, delta));
+    }
+    #[inline]
+    pub unsafe fn flash_geometry(to: *mut u8) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_geometry(to) })
+    }
+    #[inline]
+    pub unsafe fn flash_bad_blocks(die: u32, to: *mut u8, most: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_bad_blocks(die, to, most) })
+    }
+    #[inline]
+    pub unsafe fn flash_read(
+        die: u32,
+        block: u32,
+        page: u32,
+        offset: u32,
+        bytes: u32,
+        peer: u32,
+        to: u64,
+        spare: *mut u8,
+        spare_bytes: u32,
+        wait: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_read(die, block, page, offset, bytes, peer, to, spare, spare_bytes, wait) })
+    }
+    #[inline]
+    pub unsafe fn flash_program(die: u32, pages: *const u8, count: u32, wait: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_program(die, pages, count, wait) })
+    }
+    #[inline]
+    pub unsafe fn flash_erase(die: u32, blocks: *const u8, count: u32, wait: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_erase(die, blocks, count, wait) })
+    }
+    #[inline]
+    pub fn flash_zero_peer(peer: u32, offset: u64, bytes: u32) -> i32 {
+        with_host(|host| host.flash_zero_peer(peer, offset, bytes))
+    }
+    #[inline]
+    pub fn flash_pause(wait: u32) -> i32 {
+        with_host(|host| host.flash_pause(wait))
+    }
+}
+#[cfg(not(target_arch = "wasm32"))]
+pub use hosted::*;

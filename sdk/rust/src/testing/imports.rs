@@ -1,0 +1,351 @@
+//! The imports as handlers call them, over one SPU of the mock device.
+
+use std::string::String;
+use std::vec;
+use std::vec::Vec;
+
+use super::host::{Move, Rpc, SpuHost, Work, code};
+use super::{Action, PendingRequest, Region, Requester};
+use crate::native::Host;
+use crate::sys::{DIFFERENT, DONE, PENDING, REGION_PENDING, port};
+use crate::{Error, RPC_BODY_BYTES_MAX, Response};
+
+/// Writes to a handler's memory.
+///
+/// # Safety
+/// `to` has room for `bytes`.
+unsafe fn give(to: *mut u8, bytes: &[u8]) {
+    // SAFETY: as the caller promises.
+    unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+}
+
+/// Reads a handler's memory.
+///
+/// # Safety
+/// `from` has that many bytes.
+unsafe fn taken(from: *const u8, bytes: u32) -> String {
+    // SAFETY: as the caller promises.
+    String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(from, bytes as usize) }).into_owned()
+}
+
+impl Host for SpuHost {
+    unsafe fn request_info(&mut self, token: u32, to: *mut u8) {
+        let shared = self.shared.borrow();
+        let request = shared.requests.get(&token).expect("a request that the handler serves");
+        let words = [
+            request.originating_hre,
+            request.source,
+            request.body.len() as u32,
+            request.reply.len() as u32,
+            request.handler,
+            request.argument_bytes,
+            0,
+            0,
+        ];
+        // SAFETY: there is room for 32 bytes.
+        unsafe { give(to, words.map(u32::to_le_bytes).as_flattened()) };
+    }
+
+    unsafe fn receive_bytes(&mut self, token: u32, to: *mut u8, bytes: u32) -> i32 {
+        let from = {
+            let mut shared = self.shared.borrow_mut();
+            let request = shared.requests.get_mut(&token).expect("a request that the handler serves");
+            let from = request.received;
+            request.received += bytes.min((request.body.len() as u32).saturating_sub(from));
+            from
+        };
+        // SAFETY: as the caller promises.
+        unsafe { self.receive_bytes_at(token, from, to, bytes) }
+    }
+
+    unsafe fn receive_bytes_at(&mut self, token: u32, offset: u32, to: *mut u8, bytes: u32) -> i32 {
+        let shared = self.shared.borrow();
+        let request = shared.requests.get(&token).expect("a request that the handler serves");
+        let left = request.body.get(offset as usize..).unwrap_or_default();
+        let count = left.len().min(bytes as usize);
+        // SAFETY: there is room for `bytes`, which are no fewer.
+        unsafe { give(to, &left[..count]) };
+        count as i32
+    }
+
+    fn respond(&mut self, token: u32, status: u32, result: u32) {
+        let mut shared = self.shared.borrow_mut();
+        let request = shared.requests.get_mut(&token).expect("a request that the handler serves");
+        assert!(request.response.is_none(), "a request was answered twice");
+        request.response = Some(Response { status, result });
+        if request.operations == 0 {
+            shared.actions.push(Action::Respond { token });
+        }
+    }
+
+    unsafe fn dma(
+        &mut self,
+        token: u32,
+        source_port: u32,
+        source_address: u64,
+        destination_port: u32,
+        destination_address: u64,
+        bytes: u32,
+        wait: u32,
+    ) -> i32 {
+        let piece = Move {
+            source: (source_port & !(port::PARK | port::NOW), source_address),
+            destination: (destination_port & !port::PARK, destination_address),
+            bytes: bytes as usize,
+        };
+        if source_port & port::NOW != 0 {
+            return self.move_now(token, piece);
+        }
+        self.move_all(token, wait, vec![piece])
+    }
+
+    unsafe fn dma_strided(
+        &mut self,
+        token: u32,
+        source_port: u32,
+        source_address: u64,
+        source_stride: i64,
+        destination_port: u32,
+        destination_address: u64,
+        destination_stride: i64,
+        segment_bytes: u32,
+        segments: u32,
+        wait: u32,
+    ) -> i32 {
+        let moved = |address: u64, stride: i64, segment: u32| {
+            stride.checked_mul(segment.into()).and_then(|moved| address.checked_add_signed(moved))
+        };
+        let mut moves = Vec::new();
+        for segment in 0..segments {
+            let source = moved(source_address, source_stride, segment);
+            let destination = moved(destination_address, destination_stride, segment);
+            let (Some(source), Some(destination)) = (source, destination) else { return Error::Range.code() };
+            moves.push(Move {
+                source: (source_port & !port::PARK, source),
+                destination: (destination_port & !port::PARK, destination),
+                bytes: segment_bytes as usize,
+            });
+        }
+        self.move_all(token, wait, moves)
+    }
+
+    fn compare(&mut self, token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32 {
+        let bytes = bytes as usize;
+        let checked = self
+            .check(token, port::NV, nv_address, bytes, false)
+            .and_then(|()| self.check(token, port::NETWORK, body_offset, bytes, false));
+        if let Err(error) = checked {
+            return error.code();
+        }
+        match self.issue(Some(token), wait, Work::Compare { nv: nv_address, body: body_offset, bytes }) {
+            Some(0) => DONE,
+            Some(_) => DIFFERENT,
+            None => PENDING,
+        }
+    }
+
+    unsafe fn checksum(&mut self, token: u32, from: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32 {
+        let bytes = bytes as usize;
+        if let Err(error) = self.check(token, from, address, bytes, false) {
+            return error.code();
+        }
+        match self.issue(Some(token), wait, Work::Checksum { source: (from, address), bytes, seed }) {
+            Some(value) => {
+                self.checksum = value as u32;
+                DONE
+            }
+            None => PENDING,
+        }
+    }
+
+    fn checksum_value(&mut self) -> u32 {
+        self.checksum
+    }
+
+    unsafe fn rpc_start(
+        &mut self,
+        token: u32,
+        destination: i32,
+        app: i32,
+        handler: u32,
+        body_bytes: u32,
+        reply: *mut u8,
+        reply_bytes: u32,
+    ) -> i32 {
+        let spus = self.shared.borrow().options.spus as i32;
+        if !self.shared.borrow().requests.contains_key(&token) || body_bytes > RPC_BODY_BYTES_MAX {
+            return Error::Argument.code();
+        }
+        // The app under test is number 0, and there is no other.
+        if !(-1..spus).contains(&destination) || !(-1..=0).contains(&app) {
+            return Error::Refused.code();
+        }
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        let rpc = Rpc { token, destination, handler, body_bytes, segments: Vec::new(), reply, reply_bytes };
+        self.rpcs.insert(handle, rpc);
+        handle
+    }
+
+    unsafe fn rpc_append(&mut self, handle: i32, port_number: u32, address: u64, bytes: u32) -> i32 {
+        match self.rpcs.get_mut(&handle) {
+            Some(rpc) => {
+                rpc.segments.push((port_number, address, bytes));
+                0
+            }
+            None => Error::Argument.code(),
+        }
+    }
+
+    unsafe fn rpc_finish(&mut self, handle: i32, wait: u32) -> i32 {
+        let Some(rpc) = self.rpcs.remove(&handle) else { return Error::Argument.code() };
+        let body = match self.gather(&rpc) {
+            Ok(body) => body,
+            Err(error) => return error.code(),
+        };
+        let Some(hre) = self.shared.borrow().requests.get(&rpc.token).map(|request| request.originating_hre) else {
+            return Error::Argument.code();
+        };
+        if rpc.destination < 0 {
+            return self.upcall(&rpc, hre, body, wait);
+        }
+        self.shared.borrow_mut().request(PendingRequest {
+            spu: rpc.destination as u32,
+            handler: rpc.handler,
+            source: self.spu,
+            originating_hre: hre,
+            argument_bytes: 0,
+            body,
+            reply: vec![0; rpc.reply_bytes as usize],
+            requester: Requester::Handler { spu: self.spu, wait, reply: rpc.reply },
+            received: 0,
+            operations: 0,
+            response: None,
+        });
+        PENDING
+    }
+
+    unsafe fn app_number(&mut self, name: *const u8, bytes: u32) -> i32 {
+        // SAFETY: as the caller promises.
+        let name = unsafe { taken(name, bytes) };
+        if self.shared.borrow().app_name == name { 0 } else { Error::NotFound.code() }
+    }
+
+    fn region(&mut self, id: u32, bytes: u64, wait: u32) -> i64 {
+        let value = {
+            let mut shared = self.shared.borrow_mut();
+            match shared.regions.iter().find(|region| region.id == Some(id)) {
+                Some(region) => region.base as i64,
+                None if bytes == 0 => code(Error::NotFound),
+                None => match shared.place(bytes) {
+                    Some(base) => {
+                        let bytes = bytes.next_multiple_of(crate::REGION_ALIGNMENT_BYTES);
+                        shared.regions.push(Region { id: Some(id), base, bytes });
+                        base as i64
+                    }
+                    None => code(Error::Full),
+                },
+            }
+        };
+        self.issue(None, wait, Work::Value(value)).unwrap_or(REGION_PENDING)
+    }
+
+    fn region_bytes(&mut self, id: u32) -> i64 {
+        let shared = self.shared.borrow();
+        shared
+            .regions
+            .iter()
+            .find(|region| region.id == Some(id))
+            .map_or(code(Error::NotFound), |region| region.bytes as i64)
+    }
+
+    fn region_free(&mut self, id: u32, wait: u32) -> i32 {
+        {
+            // Its place is free for others once all banks are zeroed, before the next thing happens.
+            let mut shared = self.shared.borrow_mut();
+            let found = shared.regions.iter_mut().find(|region| region.id == Some(id));
+            match found {
+                Some(region) => region.id = None,
+                None => return Error::NotFound.code(),
+            }
+        }
+        match self.issue(None, wait, Work::Value(0)) {
+            Some(_) => DONE,
+            None => PENDING,
+        }
+    }
+
+    unsafe fn namespace(&mut self, nsid: u32, to: *mut u8) -> i32 {
+        let Some(found) = self.shared.borrow().namespaces.get(&nsid).copied() else { return Error::NotFound.code() };
+        let kinds = u64::from(found.block_bytes) << 32 | u64::from(found.command_set);
+        let words = [found.base, found.bank_bytes, kinds, found.blocks];
+        // SAFETY: there is room for 32 bytes.
+        unsafe { give(to, words.map(u64::to_le_bytes).as_flattened()) };
+        DONE
+    }
+
+    fn flush(&mut self, wait: u32) -> i32 {
+        let until = self.bank.written;
+        match self.issue(None, wait, Work::Flush { until }) {
+            Some(_) => DONE,
+            None => PENDING,
+        }
+    }
+
+    fn spu_id(&mut self) -> u32 {
+        self.spu
+    }
+
+    fn spu_count(&mut self) -> u32 {
+        self.shared.borrow().options.spus
+    }
+
+    fn time_ns(&mut self) -> u64 {
+        self.shared.borrow().time_ns
+    }
+
+    unsafe fn print(&mut self, text: *const u8, bytes: u32) {
+        // SAFETY: as the caller promises.
+        self.serial.push_str(&unsafe { taken(text, bytes) });
+    }
+
+    fn count(&mut self, counter: u32, delta: i64) {
+        let counter = self.counters.get_mut(counter as usize).expect("counters are 0 to 15");
+        *counter = counter.wrapping_add(delta);
+    }
+
+    // The app under test serves no banks: the flash port is not for it.
+    unsafe fn flash_geometry(&mut self, _: *mut u8) -> i32 {
+        Error::Permission.code()
+    }
+    unsafe fn flash_bad_blocks(&mut self, _: u32, _: *mut u8, _: u32) -> i32 {
+        Error::Permission.code()
+    }
+    unsafe fn flash_read(
+        &mut self,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: u64,
+        _: *mut u8,
+        _: u32,
+        _: u32,
+    ) -> i32 {
+        Error::Permission.code()
+    }
+    unsafe fn flash_program(&mut self, _: u32, _: *const u8, _: u32, _: u32) -> i32 {
+        Error::Permission.code()
+    }
+    unsafe fn flash_erase(&mut self, _: u32, _: *const u8, _: u32, _: u32) -> i32 {
+        Error::Permission.code()
+    }
+    fn flash_zero_peer(&mut self, _: u32, _: u64, _: u32) -> i32 {
+        Error::Permission.code()
+    }
+    fn flash_pause(&mut self, _: u32) -> i32 {
+        Error::Permission.code()
+    }
+}

@@ -1,0 +1,117 @@
+//! `willow-attacker` as another user: how it is started, what it tells, and what that comes to as docs/direct-ways.md has it.
+
+use crate::stage::{Stage, tool};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// The attacker, where every user gets to. `built`: where it was built, which a test of this package knows.
+pub fn attacker(built: &str, stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
+    let program = stage.path("attacker");
+    if !Path::new(&program).exists() {
+        // By a process of its own, as the stage has it.
+        tool("cp", &[built, &program]).expect("a copy");
+    }
+    let mut command = Command::new(program);
+    command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), what]);
+    command.uid(user).gid(user).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+/// A child with its output line by line.
+pub struct Talking {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talking {
+    /// Starts it.
+    pub fn new(command: &mut Command) -> Talking {
+        let mut child = command.spawn().expect("it runs");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        Talking { input: child.stdin.take(), output, child }
+    }
+
+    /// Its next line; nothing at its end.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        line
+    }
+
+    /// Writes a line to it.
+    pub fn tell(&mut self) {
+        self.input.as_mut().expect("its input").write_all(b"\n").expect("it listens");
+    }
+
+    /// Writes a line to it, the last one.
+    pub fn go_on(&mut self) {
+        self.tell();
+        self.input = None;
+    }
+
+    /// True where it has ended well.
+    pub fn has_succeeded(mut self) -> bool {
+        self.input = None;
+        self.child.wait().is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Talking {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What came of a way for one user.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    alone: Option<String>,
+    direct: Option<String>,
+}
+
+/// What came of all ways, for a user and for root.
+#[derive(Debug, Default)]
+pub struct Found {
+    by_name: BTreeMap<String, [Seen; 2]>,
+}
+
+impl Found {
+    /// Notes a line of the attacker's. The error is what no way may come to.
+    pub fn note(&mut self, line: &str, is_root: bool) -> Result<(), String> {
+        let parts: Vec<&str> = line.trim_end().split('\t').collect();
+        let [kind, name, said, verdict] = parts[..] else { return Err(format!("the attacker says {line:?}")) };
+        let outcome = match (kind, verdict, said) {
+            ("alone", ..) => said,
+            (_, "same", "done") => "nothing",
+            (_, "same", errno) => errno,
+            (_, "shared", _) => "shares",
+            (_, "refused" | "revoked", _) => verdict,
+            _ => return Err(format!("{name}: {said}: {verdict}")),
+        };
+        let ends = [", opened before", ", opened after", ", to read"];
+        let way = ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        let seen = &mut self.by_name.entry(way.to_owned()).or_default()[usize::from(is_root)];
+        let place = if kind == "alone" { &mut seen.alone } else { &mut seen.direct };
+        match place.replace(outcome.to_owned()) {
+            Some(other) if other != outcome => Err(format!("{name}: {outcome}, and {other} before")),
+            _ => Ok(()),
+        }
+    }
+
+    /// For each way what docs/direct-ways.md has to say: what it comes to alone, and what when the file is direct.
+    pub fn cells(&self) -> BTreeMap<&str, String> {
+        let text = |seen: &Option<String>| seen.clone().unwrap_or_else(|| crate::ways::NOT_TRIED.to_owned());
+        let side = |user: String, root: String| if user == root { user } else { format!("{user}, root {root}") };
+        let cell = |[user, root]: &[Seen; 2]| {
+            let alone = side(text(&user.alone), text(&root.alone));
+            let direct = side(text(&user.direct), text(&root.direct));
+            if alone == direct { alone } else { format!("{alone} → {direct}") }
+        };
+        self.by_name.iter().map(|(name, seen)| (name.as_str(), cell(seen))).collect()
+    }
+}

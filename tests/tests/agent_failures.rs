@@ -1,0 +1,358 @@
+//! Direct access where the device does not revoke what it permits: the file stays frozen, listed and in the journal, whoever writes it goes
+//! on in its own blocks, and the next try settles it. Skipped, with a line that says why, as the stage says.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+use willow_host::agent::{REVOKE_MAX, extents};
+use willow_host::direct_io::{AgentClient, DirectError, DirectFile, File, Session, SessionOptions};
+use willow_host::testing::AgentFault;
+use willow_host::{Hre, ShmHre, ShmOptions};
+use willow_tests::planted::Planted;
+use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
+
+const ALICE: u32 = 54_901;
+/// How long it is looked that nothing happens.
+const WHILE: Duration = Duration::from_millis(700);
+const BYTES: usize = 64 << 10;
+
+fn stage(test: &str) -> Option<Stage> {
+    or_skip(test, Stage::ext4())
+}
+
+fn writable(path: &Path) -> fs::File {
+    fs::OpenOptions::new().read(true).write(true).open(path).expect("open")
+}
+
+/// An endpoint of this process.
+fn endpoint(stage: &Stage) -> ShmHre {
+    let options = ShmOptions { kind: willow_shm::message::Kind::User, ..ShmOptions::default() };
+    ShmHre::open(Path::new(&stage.path("device")), options).expect("an endpoint")
+}
+
+/// What the journal says is frozen now: the inodes.
+fn journaled(stage: &Stage, path: &Path) -> bool {
+    let text = fs::read_to_string(stage.path("agent.frozen")).expect("the journal");
+    let inode = format!("\"inode\":{}", std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).expect("there")));
+    let of_it = |line: &&str| line.contains(&format!("{inode},")) || line.contains(&format!("{inode}}}"));
+    text.lines().rfind(of_it).is_some_and(|line| line.contains("freeze"))
+}
+
+/// A thread of this process that writes a file past the kernel without end.
+struct Victim {
+    path: PathBuf,
+    count: Arc<AtomicU64>,
+    ends: Arc<AtomicBool>,
+    /// Its connection, which stays when the file is closed.
+    _agent: Arc<AgentClient>,
+    thread: Option<std::thread::JoinHandle<Option<DirectError>>>,
+}
+
+impl Victim {
+    fn start(stage: &Stage, name: &str) -> Victim {
+        let path = stage.on_it(name);
+        fs::write(&path, contents(BYTES, 1)).expect("written");
+        let hre: Arc<dyn Hre> = Arc::new(endpoint(stage));
+        let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+        let direct = DirectFile::open(&agent, hre, writable(&path)).expect("directly");
+        let (count, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (counted, told) = (count.clone(), ends.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            while !told.load(Ordering::SeqCst) {
+                let number = counted.load(Ordering::SeqCst) + 1;
+                if let Err(error) = runtime.block_on(direct.write_at(&number.to_le_bytes(), 0)) {
+                    // It goes by this alone: the agent is not asked.
+                    std::mem::forget(direct);
+                    return Some(error);
+                }
+                counted.store(number, Ordering::SeqCst);
+            }
+            direct.close().err()
+        });
+        let victim = Victim { path, count, ends, _agent: agent, thread: Some(thread) };
+        victim.goes_on("at the beginning");
+        victim
+    }
+
+    /// It writes, and what it writes is the file's own.
+    fn goes_on(&self, when: &str) {
+        let before = self.count.load(Ordering::SeqCst);
+        within_seconds(&format!("{when}: it writes on"), || self.count.load(Ordering::SeqCst) > before + 10);
+    }
+
+    /// Why it was told to stop.
+    fn told(&mut self) -> Option<DirectError> {
+        self.thread.take().and_then(|thread| thread.join().expect("it does not panic"))
+    }
+
+    /// Ends it by closing the file; what came of that.
+    fn close(&mut self) -> Option<DirectError> {
+        self.ends.store(true, Ordering::SeqCst);
+        self.told()
+    }
+
+    fn extents(&self) -> Vec<direct_io_host::FileExtent> {
+        extents::of_file(fs::File::open(&self.path).expect("open").as_fd()).expect("its extents")
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.close();
+    }
+}
+
+/// For a time: nothing has changed, though somebody wants the file.
+fn stays_frozen(stage: &Stage, path: &Path, what: &str) {
+    let begun = Instant::now();
+    while begun.elapsed() < WHILE {
+        assert!(is_frozen(path), "{what}: it has thawed, and the device permits it still");
+        assert!(journaled(stage, path), "{what}: the journal says nothing of it");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// It is the file system's own again, and nothing is left.
+fn settles(stage: &Stage, planted: &Planted, path: &Path, what: &str) {
+    within_seconds(&format!("{what}: it thaws"), || !is_frozen(path) && planted.agent.frozen() == 0);
+    within_seconds(&format!("{what}: it is off the journal"), || !journaled(stage, path));
+    writable(path).set_len(10).expect("the file system's own");
+}
+
+#[test]
+fn a_file_that_is_closed_and_not_revoked_stays_frozen_until_it_is() {
+    let Some(mut stage) = stage("a_file_that_is_closed_and_not_revoked_stays_frozen_until_it_is") else { return };
+    let planted = Planted::start(&mut stage, AgentFault::RevokeFails);
+    let mut victim = Victim::start(&stage, "closed");
+    let path = victim.path.clone();
+    let refused = victim.close().expect("it is told").to_string();
+    assert!(refused.contains("could not be revoked") && refused.contains("stays immutable"), "{refused}");
+    stays_frozen(&stage, &path, "closed");
+    // Its process is there still, and asks for nothing.
+    planted.agent.heal(AgentFault::RevokeFails);
+    settles(&stage, &planted, &path, "closed");
+}
+
+#[test]
+fn a_file_that_is_taken_back_and_not_revoked_is_written_on_in_its_own_blocks_until_it_is() {
+    let test = "a_file_that_is_taken_back_and_not_revoked_is_written_on_in_its_own_blocks_until_it_is";
+    let Some(mut stage) = stage(test) else { return };
+    let planted = Planted::start(&mut stage, AgentFault::RevokeFails);
+    let mut victim = Victim::start(&stage, "taken-back");
+    let (path, before) = (victim.path.clone(), victim.extents());
+    // Another process wants to cut it.
+    let session = Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session");
+    let cuts = File::new(&session, fs::File::open(&path).expect("open")).expect("a file");
+    std::thread::scope(|scope| {
+        let cut = scope.spawn(|| {
+            let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a name");
+            session.change(&name, rustix::fs::CWD, || {
+                rustix::fs::open(&path, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).map(fs::File::from)
+            })
+        });
+        stays_frozen(&stage, &path, "taken back");
+        victim.goes_on("while it is not revoked");
+        assert!(!cut.is_finished(), "it was opened for writing while the device permits it");
+        assert_eq!(victim.extents(), before);
+        planted.agent.heal(AgentFault::RevokeFails);
+        let opened = cut.join().expect("it does not panic").expect("open for writing");
+        opened.set_len(0).expect("cut");
+    });
+    drop(cuts);
+    assert!(matches!(victim.told(), Some(DirectError::Permission)), "it was told");
+    settles(&stage, &planted, &path, "taken back");
+    // And where that takes too long, who asks is told why.
+    planted.agent.plant(AgentFault::RevokeFails);
+    let mut victim = Victim::start(&stage, "taken-back-in-vain");
+    let begun = Instant::now();
+    let other = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let released = other.release(fs::File::open(&victim.path).expect("open"));
+    let why = released.expect_err("the device does not revoke").to_string();
+    assert!(why.contains("could not be revoked"), "{why}");
+    assert!(begun.elapsed() < REVOKE_MAX, "it waited longer than the agent lives");
+    victim.goes_on("when it was tried in vain");
+    planted.agent.heal(AgentFault::RevokeFails);
+    assert!(matches!(victim.told(), Some(DirectError::Permission)), "it was told");
+    other.resume().expect("resumed");
+    settles(&stage, &planted, &victim.path, "taken back in vain");
+}
+
+#[test]
+fn what_is_revoked_and_unheard_is_not_installed_again() {
+    let Some(mut stage) = stage("what_is_revoked_and_unheard_is_not_installed_again") else { return };
+    let planted = Planted::start(&mut stage, AgentFault::RevokeUnheard);
+    let mut victim = Victim::start(&stage, "unheard");
+    let other = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let asked = fs::File::open(&victim.path).expect("open");
+    std::thread::scope(|scope| {
+        let released = scope.spawn(|| other.release(asked));
+        // Its next access is missed, and the agent is asked.
+        assert!(matches!(victim.told(), Some(DirectError::Permission)), "it was told");
+        stays_frozen(&stage, &victim.path, "unheard");
+        planted.agent.heal(AgentFault::RevokeUnheard);
+        released.join().expect("it does not panic").expect("released");
+    });
+    other.resume().expect("resumed");
+    settles(&stage, &planted, &victim.path, "unheard");
+}
+
+#[test]
+fn who_waits_for_the_lease_waits_until_it_is_revoked() {
+    let Some(mut stage) = stage("who_waits_for_the_lease_waits_until_it_is_revoked") else { return };
+    // Without the attribute whoever opens it for writing comes as far as to the lease, as one who was under way before.
+    let planted = Planted::start(&mut stage, AgentFault::NoFlag);
+    let mut victim = Victim::start(&stage, "leased");
+    let before = victim.extents();
+    planted.agent.plant(AgentFault::RevokeFails);
+    let path = victim.path.clone();
+    std::thread::scope(|scope| {
+        let opens = scope.spawn(|| {
+            let opened = writable(&path);
+            opened.set_len(0).expect("cut");
+            Instant::now()
+        });
+        std::thread::sleep(WHILE);
+        victim.goes_on("while somebody waits for the lease");
+        assert!(!opens.is_finished(), "it was opened for writing while the device permits it");
+        assert_eq!((victim.extents(), journaled(&stage, &path)), (before, true));
+        let healed = Instant::now();
+        planted.agent.heal(AgentFault::RevokeFails);
+        let opened = opens.join().expect("it does not panic");
+        assert!(opened >= healed);
+    });
+    assert!(matches!(victim.told(), Some(DirectError::Permission)), "it was told");
+    settles(&stage, &planted, &path, "leased");
+}
+
+#[test]
+fn a_grant_that_fails_and_is_not_revoked_leaves_the_file_frozen_until_it_is() {
+    let test = "a_grant_that_fails_and_is_not_revoked_leaves_the_file_frozen_until_it_is";
+    let Some(mut stage) = stage(test) else { return };
+    // Permissions are there before the proof fails: as where somebody opens the file just then.
+    let planted = Planted::start(&mut stage, AgentFault::GrantFirst);
+    planted.agent.plant(AgentFault::RevokeFails);
+    let path = stage.on_it("refused");
+    fs::write(&path, contents(BYTES, 1)).expect("written");
+    let kept = writable(&path);
+    let _endpoint = endpoint(&stage);
+    let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let refused = agent.open(writable(&path)).err().expect("it is open for writing").to_string();
+    assert!(refused.contains("could not be revoked"), "{refused}");
+    stays_frozen(&stage, &path, "refused");
+    planted.agent.heal(AgentFault::RevokeFails);
+    settles(&stage, &planted, &path, "refused");
+    drop(kept);
+}
+
+/// A process that writes its file past the kernel without end, as the attacker does.
+struct Writer {
+    child: Child,
+    _input: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Writer {
+    fn start(stage: &Stage, file: &Path) -> Writer {
+        let program = stage.path("attacker");
+        tool("cp", &[env!("CARGO_BIN_EXE_willow-attacker"), &program]).expect("a copy");
+        let mut command = Command::new(program);
+        command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), "writer"]);
+        command.uid(ALICE).gid(ALICE).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        let (send, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+        let writer = Writer { _input: child.stdin.take(), child, lines };
+        assert!(writer.line().starts_with("written"));
+        writer
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(Duration::from_secs(60)).expect("a line")
+    }
+}
+
+fn alices(stage: &Stage) -> PathBuf {
+    let folder = stage.on_it("alices");
+    fs::create_dir_all(&folder).expect("a folder");
+    std::os::unix::fs::chown(&folder, Some(ALICE), Some(ALICE)).expect("its owner");
+    folder.join("file")
+}
+
+#[test]
+fn the_file_of_a_process_that_died_stays_frozen_until_it_is_revoked() {
+    let Some(mut stage) = stage("the_file_of_a_process_that_died_stays_frozen_until_it_is_revoked") else { return };
+    let planted = Planted::start(&mut stage, AgentFault::RevokeFails);
+    let file = alices(&stage);
+    drop(Writer::start(&stage, &file));
+    stays_frozen(&stage, &file, "died");
+    planted.agent.heal(AgentFault::RevokeFails);
+    settles(&stage, &planted, &file, "died");
+}
+
+#[test]
+fn a_freeze_of_the_file_system_waits_until_it_is_revoked() {
+    let Some(mut stage) = stage("a_freeze_of_the_file_system_waits_until_it_is_revoked") else { return };
+    let planted = Planted::start(&mut stage, AgentFault::RevokeFails);
+    let mut victim = Victim::start(&stage, "written");
+    let (path, files) = (victim.path.clone(), stage.path("files"));
+    std::thread::scope(|scope| {
+        let freezes = scope.spawn(|| tool("timeout", &["30", "fsfreeze", "--freeze", &files]));
+        std::thread::sleep(WHILE);
+        victim.goes_on("while somebody freezes");
+        assert!(!freezes.is_finished(), "it was frozen while the device permits writes");
+        planted.agent.heal(AgentFault::RevokeFails);
+        freezes.join().expect("it does not panic").expect("frozen");
+    });
+    let written = victim.count.load(Ordering::SeqCst);
+    assert!(matches!(victim.told(), Some(DirectError::Permission)), "it was told");
+    // One may have been answered between the two.
+    assert!(victim.count.load(Ordering::SeqCst) <= written + 1, "it was written while frozen");
+    tool("fsfreeze", &["--unfreeze", &files]).expect("thawed");
+    let other = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    other.release(fs::File::open(&path).expect("open")).expect("released");
+    other.resume().expect("resumed");
+    settles(&stage, &planted, &path, "written");
+}
+
+#[test]
+fn a_device_that_never_revokes_loses_its_agent_and_permits_nothing_then() {
+    let test = "a_device_that_never_revokes_loses_its_agent_and_permits_nothing_then";
+    let Some(mut stage) = stage(test) else { return };
+    let planted = Planted::start(&mut stage, AgentFault::RevokeFails);
+    let file = alices(&stage);
+    let writer = Writer::start(&stage, &file);
+    let other = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let asked = fs::File::open(&file).expect("open");
+    let begun = Instant::now();
+    let _ = other.release(asked);
+    let ended = planted.ended().expect("it ends by itself").to_string();
+    assert!(ended.contains("could not be revoked") || ended.contains("the device refuses"), "{ended}");
+    assert!(begun.elapsed() >= REVOKE_MAX, "{:?}", begun.elapsed());
+    let last = std::iter::repeat_with(|| writer.line()).find(|line| !line.starts_with("written")).expect("an end");
+    assert!(last.contains("no such permission"), "{last}");
+    assert!(is_frozen(&file) && journaled(&stage, &file), "it is half frozen");
+    // The next one thaws it.
+    stage.start_agent();
+    within_seconds("it thaws", || !is_frozen(&file) && !journaled(&stage, &file));
+    fs::write(&file, b"the file system's own").expect("written");
+    let mut read = [0; 3];
+    fs::File::open(&file).expect("open").read_exact_at(&mut read, 0).expect("read");
+    assert_eq!(&read, b"the");
+}

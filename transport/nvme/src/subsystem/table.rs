@@ -1,0 +1,182 @@
+//! Which namespaces there are and which hosts have them, as the device's tables say, and what that means for each controller.
+//!
+//! What always holds:
+//! - the device's tables are the only ones: nothing here outlives them, and what they say is durable;
+//! - a change shows before the command that made it is answered;
+//! - a host that a namespace is no longer attached to begins nothing more in it.
+
+use std::collections::BTreeSet;
+
+use base_io_host::Geometry;
+use key_value_host::Placement;
+use willow_device::CommandSet;
+use willow_wire::spec::Status;
+
+use super::{ConnectionId, Entry, Subsystem};
+use crate::backend::Backend;
+use crate::command::{Command, NamespaceView};
+use crate::queue::State;
+use crate::statistics::NamespaceCounters;
+
+impl<B: Backend> Subsystem<B> {
+    /// True where the device has other tables than those that were taken over.
+    #[inline]
+    pub(super) fn tables_changed(&self) -> bool {
+        !self.backend.tables_are(&self.table, &self.attachments)
+    }
+
+    /// Takes over the device's tables and tells hosts what changed.
+    #[cold]
+    pub(super) fn take_tables(&mut self) {
+        let before = self.active_numbers();
+        let changed = self.take_namespaces();
+        self.refresh_active();
+        for (cntlid, before) in before {
+            let Some(controller) = self.controllers.get(&cntlid) else { continue };
+            let after: BTreeSet<u32> = self.active_of(controller).collect();
+            let lost: BTreeSet<u32> = before.difference(&after).copied().collect();
+            let come = after.difference(&before);
+            let other = changed.iter().filter(|nsid| before.contains(nsid) && after.contains(nsid));
+            let told: Vec<u32> = lost.iter().chain(come).chain(other).copied().collect();
+            if told.is_empty() {
+                continue;
+            }
+            if !lost.is_empty() {
+                self.give_up_in(cntlid, &lost);
+            }
+            if let Some(controller) = self.controllers.get_mut(&cntlid) {
+                told.into_iter().for_each(|nsid| controller.note_changed(nsid));
+            }
+            self.tell_events(cntlid);
+        }
+    }
+
+    /// The numbers that are active on each controller of the subsystem.
+    fn active_numbers(&self) -> Vec<(u16, BTreeSet<u32>)> {
+        let of_subsystem = self.controllers.values().filter(|one| !one.discovery);
+        of_subsystem.map(|one| (one.cntlid, self.active_of(one).collect())).collect()
+    }
+
+    fn active_of<'a>(&'a self, controller: &'a crate::controller::Controller) -> impl Iterator<Item = u32> + 'a {
+        let all = self.namespaces.iter().zip(&controller.active);
+        all.filter(|(_, active)| **active).map(|(entry, _)| entry.namespace.nsid)
+    }
+
+    /// Takes over the tables; returns the numbers of namespaces that are there, and others than before or with other attributes.
+    fn take_namespaces(&mut self) -> BTreeSet<u32> {
+        let (table, attachments) = (self.backend.namespaces(), self.backend.attachments());
+        let (spus, stripe_bytes) = (self.backend.spus(), self.backend.stripe_bytes());
+        let mut before: std::collections::BTreeMap<u32, Entry> =
+            std::mem::take(&mut self.namespaces).into_iter().map(|entry| (entry.namespace.nsid, entry)).collect();
+        let mut changed = BTreeSet::new();
+        for namespace in table.iter() {
+            let nsid = namespace.nsid;
+            let (counters, generation) = match before.remove(&nsid) {
+                Some(entry) if entry.namespace.nguid == namespace.nguid => {
+                    if entry.namespace != *namespace {
+                        changed.insert(nsid);
+                    }
+                    (entry.counters, entry.view.generation)
+                }
+                _ => {
+                    changed.insert(nsid);
+                    self.namespaces_seen += 1;
+                    (NamespaceCounters::default(), self.namespaces_seen)
+                }
+            };
+            let block_bytes = if namespace.csi == CommandSet::Nvm { namespace.block_bytes } else { 1 };
+            let attachment = attachments.iter().find(|attachment| attachment.nsid == nsid);
+            let mut hosts = attachment.map(|attachment| attachment.hosts.clone());
+            hosts.iter_mut().for_each(|hosts| hosts.sort());
+            self.namespaces.push(Entry {
+                view: NamespaceView {
+                    set: namespace.csi,
+                    block_shift: block_bytes.trailing_zeros(),
+                    blocks: namespace.size_bytes / u64::from(block_bytes.max(1)),
+                    generation,
+                },
+                geometry: Geometry { spus, stripe_bytes, base: namespace.base },
+                placement: Placement::new(namespace.nguid, spus),
+                namespace: namespace.clone(),
+                counters,
+                hosts,
+                private: attachment.is_some_and(|attachment| attachment.private),
+            });
+        }
+        self.namespaces.sort_by_key(|entry| entry.namespace.nsid);
+        (self.table, self.attachments) = (table, attachments);
+        changed
+    }
+
+    /// Recomputes which namespaces are active for which controller.
+    fn refresh_active(&mut self) {
+        let all: Vec<u16> = self.controllers.keys().copied().collect();
+        all.into_iter().for_each(|cntlid| self.refresh_active_of(cntlid));
+    }
+
+    /// The same for one controller.
+    pub(crate) fn refresh_active_of(&mut self, cntlid: u16) {
+        let Some(controller) = self.controllers.get(&cntlid) else { return };
+        let all_sets = controller.all_command_sets();
+        // A process that a host let in by a ticket has what its host has.
+        let host = self.share_of(&controller.host_nqn);
+        let active = self.namespaces.iter().map(|entry| {
+            let attached = entry.hosts.as_ref();
+            !controller.discovery
+                && (all_sets || entry.namespace.csi == CommandSet::Nvm)
+                && attached.is_none_or(|hosts| hosts.binary_search_by(|one| one.as_str().cmp(host)).is_ok())
+        });
+        let active = active.collect();
+        if let Some(controller) = self.controllers.get_mut(&cntlid) {
+            controller.active = active;
+        }
+    }
+
+    /// Place of a namespace in the table.
+    #[inline]
+    pub(crate) fn find(&self, nsid: u32) -> Option<usize> {
+        let guess = (nsid as usize).wrapping_sub(1);
+        if self.namespaces.get(guess).is_some_and(|entry| entry.namespace.nsid == nsid) {
+            return Some(guess);
+        }
+        self.namespaces.binary_search_by_key(&nsid, |entry| entry.namespace.nsid).ok()
+    }
+
+    /// Place of a namespace that is active for a controller.
+    #[inline]
+    pub(crate) fn find_active(&self, cntlid: u16, nsid: u32) -> Option<usize> {
+        let place = self.find(nsid)?;
+        let controller = self.controllers.get(&cntlid)?;
+        controller.active.get(place).copied().unwrap_or(false).then_some(place)
+    }
+
+    /// Whether a command that waited, for a buffer or for its data, may still begin: its namespace is the one that it was parsed for,
+    /// and its host still has it.
+    pub(crate) fn may_still_begin(&self, index: u16, command: &Command) -> bool {
+        if command.generation == 0 {
+            return true;
+        }
+        let association = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.association);
+        association
+            .and_then(|association| self.find_active(association.controller, command.nsid))
+            .is_some_and(|place| self.namespaces[place].view.generation == command.generation)
+    }
+
+    /// Ends what waits for a place in the device, of a controller whose host has lost these namespaces.
+    fn give_up_in(&mut self, cntlid: u16, lost: &BTreeSet<u32>) {
+        let Some(controller) = self.controllers.get(&cntlid) else { return };
+        for index in controller.io.iter().flatten().copied().collect::<Vec<_>>() {
+            let Some(queue) = self.queues[usize::from(index)].as_ref() else { continue };
+            let (account, connection) = (queue.account, ConnectionId { index, generation: queue.generation });
+            let waits =
+                |(_, slot): &(u16, &crate::queue::Slot)| slot.state == State::Ready && lost.contains(&slot.nsid);
+            let places: Vec<u16> = (0u16..).zip(&queue.slots).filter(waits).map(|(place, _)| place).collect();
+            for place in places {
+                for ready in self.accounts.forget(account, connection, Some(place)) {
+                    self.give(index, ready.request.buffer);
+                }
+                self.complete(index, place, Status::INVALID_FIELD.with_do_not_retry(), 0, None);
+            }
+        }
+    }
+}
