@@ -6,6 +6,8 @@
 //! - **Modelled clocks**: submit each operation to [`timing::Timing`], ask [`timing::Timing::next_event_ns`] when to come back, and call
 //!   [`timing::Timing::advance`] then. An operation that it reports as done is carried out on the [`Array`] at that moment: operations
 //!   of one block are reported in the order in which they were submitted.
+//! - **Flush and FUA** of a host end with [`Array::sync`] where contents are in a file: what was programmed is then safe from a power cut of the
+//!   machine, as it is from death of the process from the start. An erase syncs by itself.
 //! - **A power cut**: [`timing::Timing::cut`] tells which operations were in an array: [`Array::cut_program`] and [`Array::cut_erase`] for
 //!   those, nothing for all others, then [`Array::power_up`].
 //! - **Restart**: [`Array::close`] at a regular end. Without it nothing that was answered is lost but counts of reads.
