@@ -1,9 +1,9 @@
-//! How many operations a second one core simulates: `cargo run --release -p willow-flash-media --example speed`.
+//! How many operations a second one core simulates: `cargo run --release -p willow-flash-media --example speed [DEPTH]`.
 
 use willow_flash_media::timing::{Completion, Submission, Timing, Work};
 use willow_flash_media::{Array, FlashParameters, Geometry, PageAddress, ProgramPage, Read, presets};
 
-/// Operations under way at the same time.
+/// Operations under way at the same time, where no other number is given.
 const DEPTH: u64 = 256;
 const OPERATIONS: u64 = 4_000_000;
 
@@ -20,7 +20,7 @@ fn contents_in_memory(parameters: &FlashParameters) {
     let mut array = Array::in_memory(&geometry, &parameters.faults, 1);
     let page_bytes = vec![7u8; geometry.page_bytes as usize];
     let blocks = geometry.blocks_per_die();
-    let mut program_all = |array: &mut Array| {
+    let program_all = |array: &mut Array| {
         let begun_ns = processor_ns();
         for block in 0..blocks {
             array.erase(0, &[block]).expect("in memory");
@@ -53,6 +53,7 @@ fn contents_in_memory(parameters: &FlashParameters) {
 }
 
 fn main() {
+    let depth = std::env::args().nth(1).map_or(DEPTH, |depth| depth.parse().expect("operations under way"));
     let (_, text) = presets::TEXTS[0];
     contents_in_memory(&toml::from_str(text).expect("a good preset"));
     for (name, text) in presets::TEXTS {
@@ -69,7 +70,7 @@ fn main() {
             let mut at_ns = 0;
             let begun_ns = processor_ns();
             while completed < OPERATIONS {
-                while submitted < completed + DEPTH {
+                while submitted < completed + depth {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let random = (state >> 33) as u32;
                     let die = random % geometry.dies();

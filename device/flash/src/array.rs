@@ -77,7 +77,7 @@ impl Array {
     }
 
     /// Blocks as they leave the factory.
-    pub fn factory_blocks(geometry: &Geometry, faults: &FaultParameters, seed: u64) -> Vec<Block> {
+    pub(crate) fn factory_blocks(geometry: &Geometry, faults: &FaultParameters, seed: u64) -> Vec<Block> {
         let faults = Faults::new(faults, seed);
         let bad = |block| if faults.factory_bad(block) { Block::FACTORY_BAD } else { 0 };
         (0..geometry.blocks()).map(|block| Block { flags: bad(block), ..Block::default() }).collect()
@@ -162,7 +162,7 @@ impl Array {
 
     /// Erases of a block so far, which is the medium's own count.
     pub fn erase_count(&self, die: u32, block: u32) -> Option<u32> {
-        self.check_block(die, block).ok().map(|number| self.blocks[number as usize].erase_count)
+        self.block(die, block).map(|block| block.erase_count)
     }
 
     /// All that was programmed survives a power cut of the machine when this returns.
