@@ -10,7 +10,7 @@
 //! A bank's owner calls it: at once under the free clock, at the moments that [`crate::timing`] tells under the others.
 
 use crate::contents::{Block, Contents, FileContents, FileError, HeaderContents, PageState, PageWrite, RamContents};
-use crate::faults::{BitErrors, FaultParameters, Faults, PageHistory};
+use crate::faults::{BitErrors, FaultParameters, Faults, PageHistory, Undefined};
 use crate::geometry::{Geometry, PageAddress, PageKind, PlaneSet};
 use crate::operation::{Misuse, ProgramPage, Read, Status};
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ impl Array {
     }
 
     /// Blocks as they leave the factory.
-    pub fn factory_blocks(geometry: &Geometry, faults: &FaultParameters, seed: u64) -> Vec<Block> {
+    pub(crate) fn factory_blocks(geometry: &Geometry, faults: &FaultParameters, seed: u64) -> Vec<Block> {
         let faults = Faults::new(faults, seed);
         let bad = |block| if faults.factory_bad(block) { Block::FACTORY_BAD } else { 0 };
         (0..geometry.blocks()).map(|block| Block { flags: bad(block), ..Block::default() }).collect()
@@ -162,7 +162,7 @@ impl Array {
 
     /// Erases of a block so far, which is the medium's own count.
     pub fn erase_count(&self, die: u32, block: u32) -> Option<u32> {
-        self.check_block(die, block).ok().map(|number| self.blocks[number as usize].erase_count)
+        self.block(die, block).map(|block| block.erase_count)
     }
 
     /// All that was programmed survives a power cut of the machine when this returns.
@@ -260,10 +260,15 @@ impl Array {
     fn sense(&self, number: u64, read: &Read) -> Sensed {
         let block = &self.blocks[number as usize];
         let steps = self.faults.parameters().retry_steps;
-        if block.flags & (Block::FACTORY_BAD | Block::UNDEFINED) != 0 {
-            let looks_erased =
-                block.is(Block::UNDEFINED) && self.faults.looks_erased(number, read.at.page, block.erase_count);
-            return if looks_erased { Sensed::Erased } else { Sensed::Unreadable(steps) };
+        if block.is(Block::FACTORY_BAD) {
+            return Sensed::Unreadable(steps);
+        }
+        if block.is(Block::UNDEFINED) {
+            match self.faults.undefined(number, read.at.page, block.erase_count) {
+                Undefined::LooksErased => return Sensed::Erased,
+                Undefined::Unreadable => return Sensed::Unreadable(steps),
+                Undefined::AsBefore => {}
+            }
         }
         if !self.exceptions.is_empty() {
             match self.exceptions.get(&(number, read.at.page)) {
@@ -430,20 +435,34 @@ impl Array {
                 self.contents.save_block(number, &worn)?;
                 self.blocks[number as usize] = worn;
             } else {
-                self.set_erased(number, 0)?;
+                self.set_erased(number)?;
                 self.counters.erases += 1;
             }
         }
         Ok(if failed.is_empty() { Status::DONE } else { Status::EraseFailed(failed) })
     }
 
-    /// A block is erased, with these flags: none, or undefined.
-    pub(crate) fn set_erased(&mut self, number: u64, flags: u8) -> Result<(), FileError> {
+    /// A block is erased.
+    pub(crate) fn set_erased(&mut self, number: u64) -> Result<(), FileError> {
         let erase_count = self.blocks[number as usize].erase_count.saturating_add(1);
-        let erased = Block { erase_count, flags, ..Block::default() };
+        let erased = Block { erase_count, ..Block::default() };
         self.contents.erase(number, &erased)?;
         self.blocks[number as usize] = erased;
         self.forget_exceptions(number, 0);
+        Ok(())
+    }
+
+    /// An erase of a block was interrupted: some of its pages are as before. An interrupted one after that leaves none.
+    pub(crate) fn set_undefined(&mut self, number: u64) -> Result<(), FileError> {
+        let before = self.blocks[number as usize];
+        if before.is(Block::UNDEFINED) {
+            self.set_erased(number)?;
+            self.blocks[number as usize].flags = Block::UNDEFINED;
+            return self.contents.save_block(number, &self.blocks[number as usize]);
+        }
+        let undefined = Block { erase_count: before.erase_count.saturating_add(1), flags: Block::UNDEFINED, ..before };
+        self.contents.erase(number, &undefined)?;
+        self.blocks[number as usize] = undefined;
         Ok(())
     }
 

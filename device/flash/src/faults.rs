@@ -123,6 +123,17 @@ enum Draw {
     Undefined,
 }
 
+/// What a page of a block shows whose erasing was interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undefined {
+    /// All ones.
+    LooksErased,
+    /// Nothing.
+    Unreadable,
+    /// What it showed before.
+    AsBefore,
+}
+
 /// The errors that a read meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitErrors {
@@ -205,9 +216,13 @@ impl Faults {
             )
     }
 
-    /// Whether a page of a block whose erasing was interrupted looks erased.
-    pub fn looks_erased(&self, block: u64, page: u32, erase_count: u32) -> bool {
-        self.draw(Draw::Undefined, block, page, erase_count) & 1 == 0
+    /// What a page of a block shows whose erasing was interrupted.
+    pub fn undefined(&self, block: u64, page: u32, erase_count: u32) -> Undefined {
+        match self.draw(Draw::Undefined, block, page, erase_count) % 3 {
+            0 => Undefined::LooksErased,
+            1 => Undefined::Unreadable,
+            _ => Undefined::AsBefore,
+        }
     }
 
     fn failure(&self, per_billion: u32, erase_count: u32) -> f64 {

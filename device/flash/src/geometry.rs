@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const DIES_MAX: u32 = 4096;
 /// Most planes of a die: a set of planes is a [`PlaneSet`].
 pub const PLANES_MAX: u32 = 16;
-/// Most blocks of a medium.
-pub const BLOCKS_MAX: u64 = 1 << 26;
+/// Most blocks of a medium: some 100 bytes are kept for each.
+pub const BLOCKS_MAX: u64 = 1 << 22;
 
 /// A set of planes, or of the pages of a multi-plane operation, by their place in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,12 +185,10 @@ impl Geometry {
         }
         let distances = if self.cell == Cell::Mlc { 1..=self.pages_per_block / 2 } else { 0..=0 };
         within("paired_distance", self.paired_distance, distances, "pages, of MLC alone")?;
-        if !self.pages_per_block.is_multiple_of(self.pages_per_program()) {
-            return Err(Absurd::new(
-                "pages_per_block",
-                self.pages_per_block,
-                "a multiple of 3, so that every word line is whole",
-            ));
+        let whole_cells = if self.cell == Cell::Mlc { 2 * self.paired_distance } else { self.pages_per_program() };
+        if !self.pages_per_block.is_multiple_of(whole_cells) {
+            let expected = format!("a multiple of {whole_cells}, so that every cell is used whole");
+            return Err(Absurd::new("pages_per_block", self.pages_per_block, &expected));
         }
         within("channels x packages x dies", self.dies(), 1..=DIES_MAX, "dies")?;
         within("blocks of all dies", self.blocks(), 2..=BLOCKS_MAX, "blocks")?;
@@ -220,17 +218,14 @@ mod tests {
 
     #[test]
     fn lower_pages_have_one_upper_page_each_at_the_distance() {
-        for (pages, distance) in [(128, 1), (128, 4), (8, 2), (128, 3), (10, 5)] {
+        for (pages, distance) in [(128, 1), (128, 4), (8, 2), (126, 3), (10, 5)] {
             let geometry = geometry(Cell::Mlc, pages, distance);
             geometry.validate().unwrap();
             let uppers: Vec<u32> = (0..pages).filter(|page| geometry.page_kind(*page) == PageKind::Upper).collect();
             let lowers: Vec<u32> = uppers.iter().map(|page| geometry.paired_lower(*page).unwrap()).collect();
             assert!(uppers.iter().zip(&lowers).all(|(upper, lower)| lower + distance == *upper));
             assert!(lowers.iter().all(|page| geometry.page_kind(*page) == PageKind::Lower));
-            // Where the block does not divide, the last lower pages have no partner.
-            let alone =
-                (0..pages).filter(|page| geometry.page_kind(*page) == PageKind::Lower && !lowers.contains(page));
-            assert_eq!(alone.count() as u32, (pages % (2 * distance)).min(distance));
+            assert_eq!(lowers.len() as u32, pages / 2);
         }
         let tlc = geometry(Cell::Tlc, 96, 0);
         assert_eq!([3, 4, 5].map(|page| tlc.page_kind(page)), [PageKind::Lower, PageKind::Middle, PageKind::Upper]);
@@ -247,6 +242,7 @@ mod tests {
         };
         assert!(refused(|g| g.channels = 0).contains("channels is 0"));
         assert!(refused(|g| g.pages_per_block = 97).contains("multiple of 3"));
+        assert!(refused(|g| (g.cell, g.paired_distance) = (Cell::Mlc, 5)).contains("multiple of 10"));
         assert!(refused(|g| g.page_bytes = 4097).contains("multiple of 512"));
         assert!(refused(|g| g.spare_bytes = 4097).contains("spare_bytes is 4097"));
         assert!(refused(|g| g.planes_per_die = 17).contains("planes_per_die"));

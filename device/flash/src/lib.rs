@@ -6,6 +6,10 @@
 //! - **Modelled clocks**: submit each operation to [`timing::Timing`], ask [`timing::Timing::next_event_ns`] when to come back, and call
 //!   [`timing::Timing::advance`] then. An operation that it reports as done is carried out on the [`Array`] at that moment: operations
 //!   of one block are reported in the order in which they were submitted.
+//! - **Flush and FUA** of a host end with [`Array::sync`] where contents are in a file: what was programmed is then safe from a power cut of the
+//!   machine, as it is from death of the process from the start. An erase syncs by itself.
+//! - **Order**: the dies' operations are not reported in the order of their submission: reads go before writes where the parameters say so. Writes of
+//!   one die keep their order, and so do all operations that share a block.
 //! - **A power cut**: [`timing::Timing::cut`] tells which operations were in an array: [`Array::cut_program`] and [`Array::cut_erase`] for
 //!   those, nothing for all others, then [`Array::power_up`].
 //! - **Restart**: [`Array::close`] at a regular end. Without it nothing that was answered is lost but counts of reads.
@@ -22,6 +26,7 @@ mod power;
 pub mod presets;
 mod rules;
 pub mod timing;
+mod view;
 
 pub use array::{Array, ArrayStatistics};
 pub use check::Absurd;
@@ -31,3 +36,4 @@ pub use faults::FaultParameters;
 pub use geometry::{BLOCKS_MAX, Cell, DIES_MAX, Geometry, PLANES_MAX, PageAddress, PageKind, PlaneSet};
 pub use operation::{CutOutcome, Misuse, ProgramPage, Read, Status};
 pub use parameters::{ControllerParameters, FlashParameters};
+pub use view::{BlockState, BlockView, Wear};

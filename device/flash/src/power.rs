@@ -6,7 +6,7 @@
 use crate::array::Array;
 use crate::contents::{Block, FileError, PageState};
 use crate::geometry::PageAddress;
-use crate::operation::{CutOutcome, Misuse, ProgramPage, Status};
+use crate::operation::{CutOutcome, ProgramPage, Status};
 
 impl Array {
     /// Pages that were being programmed when the power went, each with what became of it. The operation is as [`Array::program`] would take
@@ -89,7 +89,7 @@ impl Array {
             CutOutcome::Complete => self.erase(die, &[block]),
             _ if worn => Ok(Status::DONE),
             CutOutcome::Interrupted | CutOutcome::LooksErased => {
-                self.set_erased(number, Block::UNDEFINED)?;
+                self.set_undefined(number)?;
                 Ok(Status::DONE)
             }
         }
@@ -127,12 +127,5 @@ impl Array {
         self.blocks[number as usize].next_page = first as u16;
         self.forget_exceptions(number, first);
         Ok(())
-    }
-
-    /// The state of a page as a test's oracle sees it, without reading it; `Err` where there is no such page.
-    pub fn is_programmed(&self, die: u32, at: PageAddress) -> Result<bool, Misuse> {
-        let number = self.check_block(die, at.block)?;
-        let block = &self.blocks[number as usize];
-        Ok(at.page < u32::from(block.next_page) && !self.exceptions.contains_key(&(number, at.page)))
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Random, Scratch, UUID, head, small};
 use willow_flash_media::{
-    Array, ArrayStatistics, Cell, FaultParameters, PageAddress, PlaneSet, ProgramPage, Read, Status,
+    Array, ArrayStatistics, BlockState, Cell, FaultParameters, PageAddress, PlaneSet, ProgramPage, Read, Status,
 };
 
 fn wearing() -> FaultParameters {
@@ -194,7 +194,10 @@ fn data_age_and_are_disturbed_and_the_ladder_is_known_before() {
 fn bad_and_worn_blocks_and_erase_counts_are_the_same_after_a_restart() {
     let geometry = small(Cell::Slc);
     let scratch = Scratch::new();
-    let mut array = Array::create(&scratch.file(), &head(&geometry, 4), &wearing()).unwrap();
+    // A seed with blocks that are bad from the factory.
+    let has_bad = |seed: &u64| Array::in_memory(&geometry, &wearing(), *seed).factory_bad_blocks(1).next().is_some();
+    let seed = (0..100).find(has_bad).expect("one block of ten is bad");
+    let mut array = Array::create(&scratch.file(), &head(&geometry, seed), &wearing()).unwrap();
     let mut random = Random(1);
     let mut erases = [[0u32; 6]; 2];
     let mut worn = [[false; 6]; 2];
@@ -221,5 +224,34 @@ fn bad_and_worn_blocks_and_erase_counts_are_the_same_after_a_restart() {
             }
         }
     }
-    assert!(worn.as_flattened().iter().filter(|worn| **worn).count() > 1);
+    let worn_blocks = worn.as_flattened().iter().filter(|worn| **worn).count();
+    assert!(worn_blocks > 1);
+    // What an onlooker sees.
+    let wear = array.wear();
+    let bad = (0..2).flat_map(|die| array.factory_bad_blocks(die)).count() as u64;
+    assert!(bad > 0, "this seed has bad blocks");
+    assert_eq!((wear.blocks, wear.worn_blocks), (12 - bad, worn_blocks as u64 - bad));
+    assert_eq!(wear.erases, erases.as_flattened().iter().map(|count| u64::from(*count)).sum::<u64>());
+    assert_eq!(wear.erases_max, *erases.as_flattened().iter().max().unwrap());
+    assert!(wear.erases_min > 0);
+    for (die, block) in (0..2).flat_map(|die| (0..6).map(move |block| (die, block))) {
+        let seen = array.block(die, block).unwrap();
+        let expected = match (array.factory_bad_blocks(die).any(|bad| bad == block), worn[die as usize][block as usize])
+        {
+            (true, _) => BlockState::FactoryBad,
+            (false, true) => BlockState::Worn,
+            (false, false) => BlockState::Erased,
+        };
+        assert_eq!((seen.state, seen.programmed_pages), (expected, 0));
+        if expected == BlockState::Erased {
+            let states: Vec<BlockState> = (0..8)
+                .map(|page| {
+                    assert_eq!(program(&mut array, die, block, page, 1), Status::DONE);
+                    array.block(die, block).unwrap().state
+                })
+                .collect();
+            assert!(states[..7].iter().all(|state| *state == BlockState::Open) && states[7] == BlockState::Full);
+        }
+    }
+    assert_eq!((array.block(2, 0), array.block(0, 6)), (None, None));
 }

@@ -122,8 +122,8 @@ impl Bank {
         let (mut data, mut spare) = (vec![0; 1024], vec![0; 16]);
         let read = Read { at, offset_bytes: 0, length_bytes: 1024, spare: true };
         let status = self.array.read(die, &read, &mut data, &mut spare).unwrap();
-        if self.actual.undefined.contains(&(die, at.block)) {
-            assert!(matches!(status, Status::Erased | Status::Uncorrectable { .. }));
+        if self.actual.undefined.contains_key(&(die, at.block)) {
+            assert!(self.actual.may_show(die, at, status, 0, &data), "{status:?}");
             return;
         }
         match self.actual.pages.get(&(die, at.block, at.page)) {
@@ -154,11 +154,10 @@ impl Bank {
                     for block in blocks {
                         let outcome = outcome();
                         self.array.cut_erase(of, block, outcome).unwrap();
-                        if outcome != CutOutcome::NotBegun {
-                            self.actual.erase(of, block);
-                        }
-                        if matches!(outcome, CutOutcome::Interrupted | CutOutcome::LooksErased) {
-                            self.actual.undefined.insert((of, block));
+                        match outcome {
+                            CutOutcome::NotBegun => {}
+                            CutOutcome::Complete => self.actual.erase(of, block),
+                            CutOutcome::Interrupted | CutOutcome::LooksErased => self.actual.interrupt_erase(of, block),
                         }
                     }
                 }
@@ -199,7 +198,7 @@ fn operation(bank: &Bank, die: u32, random: &mut Random) -> Operation {
     let ready = |block: u32, next: u32| {
         next < geometry.pages_per_block
             && bank.planned.next(die, block) == next
-            && !bank.planned.undefined.contains(&(die, block))
+            && !bank.planned.undefined.contains_key(&(die, block))
     };
     if !ready(block, next) {
         return Operation::Erase(vec![block]);

@@ -188,6 +188,9 @@ pub struct FileContents {
     unsynced: bool,
     sync_failed: bool,
     syncs: u64,
+    /// The next syncs fail.
+    #[cfg(test)]
+    fail_syncs: bool,
 }
 
 impl FileContents {
@@ -227,6 +230,8 @@ impl FileContents {
             unsynced: false,
             sync_failed: false,
             syncs: 0,
+            #[cfg(test)]
+            fail_syncs: false,
         }
     }
 
@@ -325,10 +330,12 @@ impl FileContents {
             (state.erase_count, state.reads) = (latest, 0);
             state.flags &= !Block::UNDEFINED;
         }
+        // A block whose erasing was interrupted still holds pages of the life before.
+        let life = state.erase_count.saturating_sub(u32::from(state.is(Block::UNDEFINED)));
         let of_now = |record: &Option<Option<PageRecord>>| match record {
             // A record that is torn belongs to a page that was being written.
             Some(None) => Some(PageState::Unreadable),
-            Some(Some(record)) => (record.erase_count == state.erase_count).then_some(record.state),
+            Some(Some(record)) => (record.erase_count == life).then_some(record.state),
             None => None,
         };
         let states: Vec<Option<PageState>> = records.iter().map(of_now).collect();
@@ -446,7 +453,10 @@ impl FileContents {
         if self.sync_failed {
             return Err(FileError::SyncFailed);
         }
-        self.file.sync_data().map_err(|error| {
+        let synced = self.file.sync_data();
+        #[cfg(test)]
+        let synced = if self.fail_syncs { Err(io::Error::other("on purpose")) } else { synced };
+        synced.map_err(|error| {
             self.sync_failed = true;
             FileError::System { doing: "synced", error }
         })?;
@@ -477,4 +487,64 @@ fn lock(file: &File) -> Result<(), FileError> {
 fn sync_folder_of(path: &Path) -> Result<(), FileError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("synced with its folder"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Array, Cell, FaultParameters, PageAddress, ProgramPage, Read, Status, contents::Contents};
+
+    fn fail_syncs(array: &mut Array, fail: bool) {
+        let Contents::File(file) = &mut array.contents else { unreachable!("it is in a file") };
+        file.fail_syncs = fail;
+    }
+
+    #[test]
+    fn a_failed_sync_is_never_passed_off_as_a_good_one() {
+        let path = std::env::temp_dir().join(format!("willow-flash-sync-{}", std::process::id()));
+        let geometry = Geometry {
+            channels: 1,
+            packages_per_channel: 1,
+            dies_per_package: 1,
+            planes_per_die: 1,
+            blocks_per_plane: 4,
+            pages_per_block: 4,
+            page_bytes: 512,
+            spare_bytes: 16,
+            cell: Cell::Slc,
+            paired_distance: 0,
+            spare_accessible: true,
+        };
+        let head = Head { uuid: [1; 16], bank: 0, geometry, seed: 1 };
+        let mut array = Array::create(&path, &head, &FaultParameters::NONE).unwrap();
+        let program = |array: &mut Array, page, byte| {
+            let at = PageAddress { block: 1, page };
+            array.program(0, &[ProgramPage { at, data: &[&[byte; 512]], spare: &[], metadata: false }]).unwrap()
+        };
+        let read = |array: &mut Array, page| {
+            let read = Read { at: PageAddress { block: 1, page }, offset_bytes: 0, length_bytes: 512, spare: false };
+            let mut data = [0; 512];
+            (array.read(0, &read, &mut data, &mut []).unwrap(), data)
+        };
+        assert_eq!(program(&mut array, 0, 5), Status::DONE);
+        array.sync().unwrap();
+        assert_eq!(program(&mut array, 1, 6), Status::DONE);
+        fail_syncs(&mut array, true);
+        // The sync before an erase counts as well as one that was asked for.
+        assert!(matches!(array.erase(0, &[1]), Err(FileError::System { .. })));
+        assert_eq!(read(&mut array, 1), (Status::DONE, [6; 512]), "the erase has changed nothing");
+        assert_eq!(array.erase_count(0, 1), Some(0));
+        // The disk is well again, but what it dropped is not.
+        fail_syncs(&mut array, false);
+        assert!(matches!(array.sync(), Err(FileError::SyncFailed)));
+        assert!(matches!(array.erase(0, &[1]), Err(FileError::SyncFailed)));
+        assert!(matches!(array.erase(0, &[2]), Err(FileError::SyncFailed)), "nothing was programmed since, and still");
+        assert_eq!(program(&mut array, 2, 7), Status::DONE);
+        drop(array);
+        let mut array = Array::open(&path, &[1; 16], 0, &geometry, &FaultParameters::NONE).unwrap();
+        array.sync().unwrap();
+        assert_eq!(read(&mut array, 2), (Status::DONE, [7; 512]));
+        assert_eq!(array.erase(0, &[1]).unwrap(), Status::DONE);
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -166,7 +166,10 @@ impl HeaderContents {
         Ok(())
     }
 
-    pub(super) fn erase(&mut self, block: u64, _state: &Block) -> Result<(), FileError> {
+    pub(super) fn erase(&mut self, block: u64, state: &Block) -> Result<(), FileError> {
+        if state.is(Block::UNDEFINED) {
+            return Ok(());
+        }
         let headers = std::mem::take(&mut self.blocks[block as usize]);
         self.held_bytes -= headers.bytes.capacity() as u64 + 4 * headers.keys.capacity() as u64;
         if self.cursor.at.is_some_and(|(held, _)| held == block) {

@@ -142,7 +142,7 @@ impl Contents {
         of_any!(self, contents => contents.forget(block, page))
     }
 
-    /// A block is erased, or its erasing was interrupted: its pages hold nothing any more.
+    /// A block is erased: its pages hold nothing any more. Or its erasing was interrupted: they are as they were, as far as they can be read.
     #[inline]
     pub fn erase(&mut self, block: u64, state: &Block) -> Result<(), FileError> {
         of_any!(self, contents => contents.erase(block, state))

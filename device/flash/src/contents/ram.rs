@@ -70,7 +70,10 @@ impl RamContents {
         Ok(())
     }
 
-    pub(super) fn erase(&mut self, block: u64, _state: &Block) -> Result<(), FileError> {
+    pub(super) fn erase(&mut self, block: u64, state: &Block) -> Result<(), FileError> {
+        if state.is(Block::UNDEFINED) {
+            return Ok(());
+        }
         self.free.extend(self.blocks[block as usize].drain(..).filter(|buffer| !buffer.is_empty()));
         self.give_back();
         Ok(())

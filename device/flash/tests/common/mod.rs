@@ -94,7 +94,8 @@ pub struct Oracle {
     pub pages: BTreeMap<(u32, u32, u32), Held>,
     pub next: BTreeMap<(u32, u32), u32>,
     pub erases: BTreeMap<(u32, u32), u32>,
-    pub undefined: BTreeSet<(u32, u32)>,
+    /// Blocks whose erasing was interrupted, with what they held.
+    pub undefined: BTreeMap<(u32, u32), BTreeMap<u32, Held>>,
     latched: BTreeMap<u32, (Vec<u32>, u32)>,
 }
 
@@ -116,7 +117,7 @@ impl Oracle {
             pages: BTreeMap::new(),
             next: BTreeMap::new(),
             erases: BTreeMap::new(),
-            undefined: BTreeSet::new(),
+            undefined: BTreeMap::new(),
             latched: BTreeMap::new(),
         }
     }
@@ -145,7 +146,7 @@ impl Oracle {
                     && page.data.len() <= g.page_bytes as usize
                     && page.spare.len() <= g.spare_bytes as usize
                     && page.page == self.next(die, page.block)
-                    && !self.undefined.contains(&(die, page.block))
+                    && !self.undefined.contains_key(&(die, page.block))
             })
     }
 
@@ -184,6 +185,30 @@ impl Oracle {
         self.next.insert((die, block), 0);
         self.undefined.remove(&(die, block));
         *self.erases.entry((die, block)).or_default() += 1;
+    }
+
+    /// Power goes while this block is being erased.
+    pub fn interrupt_erase(&mut self, die: u32, block: u32) {
+        let mut old = BTreeMap::new();
+        if !self.undefined.contains_key(&(die, block)) {
+            let pages = self.pages.range((die, block, 0)..(die, block + 1, 0));
+            old.extend(pages.map(|((_, _, page), held)| (*page, held.clone())));
+        }
+        self.erase(die, block);
+        self.undefined.insert((die, block), old);
+    }
+
+    /// Whether a page of such a block may show this, from an offset on.
+    pub fn may_show(&self, die: u32, at: PageAddress, status: Status, offset: usize, data: &[u8]) -> bool {
+        match status {
+            Status::Erased => data.iter().all(|byte| *byte == 0xFF),
+            Status::Uncorrectable { .. } => true,
+            Status::Done { .. } => match self.undefined[&(die, at.block)].get(&at.page) {
+                Some(Held::Page { data: held, .. }) => data == &held[offset..offset + data.len()],
+                _ => false,
+            },
+            _ => false,
+        }
     }
 
     /// Power goes while these pages are being programmed.
