@@ -173,6 +173,7 @@ fn planted_bugs_are_caught() {
     caught(Planted::BlockLeaked, all);
 }
 
+/// One run: shape, seed, and 0 without failures, 1 with failing programs and erases, 2 with pages that become unreadable; or all seeds of a range.
 #[test]
 fn debug_one() {
     let Ok(text) = std::env::var("DEBUG_SEED") else { return };
@@ -183,5 +184,12 @@ fn debug_one() {
         _ => Faults { programs: 0, erases: 0, reads: 3000, factory: 0 },
     };
     let rounds = if n[2] == 2 { 6 } else { 8 };
-    println!("{:?}", cut_at_random(SHAPES[n[0] as usize], faults, None, rounds, n[1]));
+    for seed in n[1]..n.get(3).copied().unwrap_or(n[1] + 1) {
+        for shape in if n[0] == 9 { 0..5 } else { n[0]..n[0] + 1 } {
+            let done = std::panic::catch_unwind(|| cut_at_random(SHAPES[shape as usize], faults, None, rounds, seed));
+            if !matches!(done, Ok(Ok(()))) {
+                println!("FOUND {shape},{seed},{}: {done:?}", n[2]);
+            }
+        }
+    }
 }

@@ -255,7 +255,19 @@ impl<P: FlashPort> Lane<P> {
         Ok(())
     }
 
-    /// Brings the metadata's share of blocks up to what it may take. Those that are added are the least worn ones that are ready.
+    /// Whether the blocks of the metadata are less worn than those of the data, by more than may be.
+    fn metadata_wears_less(&self, state: &State) -> bool {
+        let metadata = state.metadata.live.iter().chain(state.metadata.pool.iter().map(|(block, _)| block));
+        let wear = metadata.map(|block| u64::from(state.erase_counts[*block as usize]));
+        let (sum, count) = wear.fold((0, 0), |(sum, count), wear| (sum + wear, count + 1));
+        let all: u64 = state.erase_counts.iter().map(|wear| u64::from(*wear)).sum();
+        let spread = u64::from(self.config.wear_spread_max);
+        let mean = all / state.erase_counts.len() as u64;
+        spread > 0 && count > 0 && sum / count + spread / 2 < mean
+    }
+
+    /// Brings the metadata's share of blocks up to what it may take. Those that are added are the least worn ones that are ready, or the most worn
+    /// ones where the metadata's own have been erased less than others.
     pub(crate) async fn refill_metadata(&self) -> Result<(), Failure> {
         let share = self.config.metadata_blocks(&self.layout) as usize;
         loop {
@@ -266,7 +278,11 @@ impl<P: FlashPort> Lane<P> {
                     return Ok(());
                 }
                 let enough = state.metadata.pool.len() > SUCCESSORS && state.free() <= COLLECTION_BLOCKS;
-                let taken = if enough { None } else { state.take_ready() };
+                let taken = match () {
+                    () if enough => None,
+                    () if self.metadata_wears_less(state) => state.ready.pop_last().map(|(_, block)| block),
+                    () => state.take_ready(),
+                };
                 let Some(block) = taken else { return Ok(()) };
                 state.states[block as usize] = BlockState::Metadata;
                 block

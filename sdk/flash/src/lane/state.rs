@@ -279,9 +279,12 @@ impl State {
 
     pub fn erased(&mut self, block: u32) {
         let count = &mut self.erase_counts[block as usize];
-        self.by_wear.remove(&(*count, block));
+        let was_there = self.by_wear.remove(&(*count, block));
         *count += 1;
-        self.by_wear.insert((*count, block));
+        // Anchors are not part of it.
+        if was_there {
+            self.by_wear.insert((*count, block));
+        }
         self.counters.erases += 1;
         self.erases_since_leveling += 1;
     }
