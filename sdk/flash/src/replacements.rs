@@ -124,9 +124,8 @@ impl Replacements {
     /// Replacements that are left, of the part that has the fewest.
     pub fn left(&self) -> u32 {
         let rows = self.layout.geometry.blocks_per_plane;
-        let left = |part: u32| {
-            (self.next_row[part as usize]..rows).filter(|row| self.is_good(part, *row)).count() as u32
-        };
+        let left =
+            |part: u32| (self.next_row[part as usize]..rows).filter(|row| self.is_good(part, *row)).count() as u32;
         (0..self.layout.parts()).map(left).min().unwrap_or(0)
     }
 }

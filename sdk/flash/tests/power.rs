@@ -11,6 +11,9 @@ use world::{MIXED, SHAPES, Shape, UNITS, Workload, World, check_survivor};
 /// Combinations of outcomes that are tried of one cut, at most.
 const OUTCOMES_MAX: usize = 27;
 
+const FAILING: Faults = Faults { programs: 400, erases: 200, reads: 0, factory: 30 };
+const ROTTING: Faults = Faults { programs: 0, erases: 0, reads: 3000, factory: 0 };
+
 /// Writes until collection has run for a while; then the power is on, and nothing is under way.
 fn used(shape: Shape, planted: Option<Planted>, seed: u64) -> World {
     let (mut world, lane) = World::new(shape, Faults::default(), seed);
@@ -78,7 +81,9 @@ fn cut_at_random(shape: Shape, faults: Faults, planted: Option<Planted>, rounds:
             Ok(next) => next,
             // With media that rot the log itself may be hit; that is told, and never taken for something else.
             Err(error) if faults.reads > 0 && error.contains("Damaged") => return Ok(()),
-            Err(error) if faults.programs > 0 && (error.contains("TooManyBad") || error.contains("ReadOnly")) => return Ok(()),
+            Err(error) if faults.programs > 0 && (error.contains("TooManyBad") || error.contains("ReadOnly")) => {
+                return Ok(());
+            }
             Err(error) => return Err(text(error)),
         };
     }
@@ -122,8 +127,7 @@ fn random_cuts_of_interleaved_workloads() {
 fn random_cuts_with_failing_programs_and_erases() {
     for shape in SHAPES {
         for seed in 0..seeds(20) {
-            let faults = Faults { programs: 400, erases: 200, reads: 0, factory: 30 };
-            cut_at_random(shape, faults, None, 8, seed).unwrap_or_else(|text| panic!("{text}"));
+            cut_at_random(shape, FAILING, None, 8, seed).unwrap_or_else(|text| panic!("{text}"));
         }
     }
 }
@@ -132,8 +136,7 @@ fn random_cuts_with_failing_programs_and_erases() {
 fn random_cuts_with_pages_that_become_unreadable() {
     for shape in SHAPES {
         for seed in 0..seeds(20) {
-            let faults = Faults { programs: 0, erases: 0, reads: 3000, factory: 0 };
-            cut_at_random(shape, faults, None, 6, seed).unwrap_or_else(|text| panic!("{text}"));
+            cut_at_random(shape, ROTTING, None, 6, seed).unwrap_or_else(|text| panic!("{text}"));
         }
     }
 }
@@ -173,23 +176,24 @@ fn planted_bugs_are_caught() {
     caught(Planted::BlockLeaked, all);
 }
 
-/// One run: shape, seed, and 0 without failures, 1 with failing programs and erases, 2 with pages that become unreadable; or all seeds of a range.
+/// Replays what a test has found, on request: `WILLOW_POWER_CUT_REPLAY=shape,seed,kind[,end]`, kind 0 without failures, 1 with failing programs and erases,
+/// 2 with pages that become unreadable; with `end` all seeds from the first to that one, on which nothing may be found either.
 #[test]
-fn debug_one() {
-    let Ok(text) = std::env::var("DEBUG_SEED") else { return };
-    let n: Vec<u64> = text.split(',').map(|x| x.parse().unwrap()).collect();
-    let faults = match n[2] {
-        0 => Faults::default(),
-        1 => Faults { programs: 400, erases: 200, reads: 0, factory: 30 },
-        _ => Faults { programs: 0, erases: 0, reads: 3000, factory: 0 },
+fn replays_on_request() {
+    let asked = std::env::var("WILLOW_POWER_CUT_REPLAY").unwrap_or("0,1,0".into());
+    let numbers: Vec<u64> = asked.split(',').map(|number| number.parse().expect("numbers")).collect();
+    let &[shape, seed, kind, ..] = &numbers[..] else { panic!("shape, seed and kind") };
+    let (faults, rounds) = match kind {
+        0 => (Faults::default(), 8),
+        1 => (FAILING, 8),
+        _ => (ROTTING, 6),
     };
-    let rounds = if n[2] == 2 { 6 } else { 8 };
-    for seed in n[1]..n.get(3).copied().unwrap_or(n[1] + 1) {
-        for shape in if n[0] == 9 { 0..5 } else { n[0]..n[0] + 1 } {
-            let done = std::panic::catch_unwind(|| cut_at_random(SHAPES[shape as usize], faults, None, rounds, seed));
-            if !matches!(done, Ok(Ok(()))) {
-                println!("FOUND {shape},{seed},{}: {done:?}", n[2]);
-            }
+    let mut found = 0;
+    for seed in seed..numbers.get(3).copied().unwrap_or(seed + 1) {
+        if let Err(text) = cut_at_random(SHAPES[shape as usize], faults, None, rounds, seed) {
+            println!("{text}");
+            found += 1;
         }
     }
+    assert_eq!(found, 0);
 }

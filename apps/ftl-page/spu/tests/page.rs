@@ -69,7 +69,12 @@ fn ranges_over_lanes_are_as_in_the_model_also_after_a_mount() {
     for (spare_accessible, paired_distance) in [(true, 0), (false, 0), (false, 2)] {
         let lane = LaneConfig { replacement_blocks: 2, ..config().lane };
         let config = FtlConfig { lane: LaneConfig { units: 40, ..lane }, ..config() };
-        let geometry = Geometry { spare_accessible, paired_distance, blocks_per_plane: if paired_distance > 0 { 50 } else { 28 }, ..GEOMETRY };
+        let geometry = Geometry {
+            spare_accessible,
+            paired_distance,
+            blocks_per_plane: if paired_distance > 0 { 50 } else { 28 },
+            ..GEOMETRY
+        };
         let medium = Medium::new(geometry, Faults::default(), 1);
         let mut ftl = run(&medium, PageFtl::format(medium.clone(), config)).expect("formatted");
         let capacity = ftl.capacity_bytes();
@@ -87,7 +92,9 @@ fn ranges_over_lanes_are_as_in_the_model_also_after_a_mount() {
                             ftl.zero(address, bytes.into(), random.one_in(3)).await.expect("zeroed");
                             model[range].fill(0);
                         }
-                        1 => assert_eq!(read(&ftl, &medium, address, bytes).await.expect("read"), model[range], "{step}"),
+                        1 => {
+                            assert_eq!(read(&ftl, &medium, address, bytes).await.expect("read"), model[range], "{step}")
+                        }
                         _ => {
                             let data: Vec<u8> = (0..bytes).map(|_| random.next() as u8).collect();
                             let peer = medium.peer(data.clone());

@@ -28,7 +28,9 @@ impl<P: FlashPort> Lane<P> {
             let in_freed = state.freed.iter().filter(|(_, freed)| *freed == block).count();
             let in_ready = usize::from(state.ready.iter().any(|(_, ready)| *ready == block));
             let in_reserved = state.reserved.iter().filter(|reserved| **reserved == block).count();
-            let open = STREAMS.iter().filter(|stream| state.streams[**stream as usize].is_some_and(|open| open.block == block));
+            let open = STREAMS
+                .iter()
+                .filter(|stream| state.streams[**stream as usize].is_some_and(|open| open.block == block));
             let metadata = &state.metadata;
             let in_metadata = metadata.live.iter().chain(&metadata.old).filter(|live| **live == block).count()
                 + metadata.pool.iter().filter(|(pooled, _)| *pooled == block).count();

@@ -8,14 +8,12 @@
 //! - What an older checkpoint needs is released once two newer ones are durable.
 
 use super::program::{Programmed, UnitSource};
-use super::records::{
-    NONE, PAGE_HEADER_BYTES, PageHeader, PageKind, PagePlace, Root, SUCCESSORS, encode_page, put32,
-};
+use super::records::{NONE, PAGE_HEADER_BYTES, PageHeader, PageKind, PagePlace, Root, SUCCESSORS, encode_page, put32};
 use super::state::{BlockState, Place, State};
 use super::{COLLECTION_BLOCKS, Failure, Lane};
+use crate::Planted;
 use crate::header::{Header, Kind, Previous};
 use crate::port::FlashPort;
-use crate::Planted;
 use alloc::vec::Vec;
 
 /// Set in an entry of the table of erase counts: the block is retired.
@@ -172,7 +170,14 @@ impl<P: FlashPort> Lane<P> {
                 let place = Place { block, block_sequence: 0, next_page: page_number };
                 let kind = if first { Kind::Metadata } else { Kind::Filler };
                 let source = if first { UnitSource::Local(&page) } else { UnitSource::Zeroes };
-                let header = Header { kind, logical: NONE, sequence: serial, block_sequence: 0, part: 0, previous: Previous::NOTHING };
+                let header = Header {
+                    kind,
+                    logical: NONE,
+                    sequence: serial,
+                    block_sequence: 0,
+                    part: 0,
+                    previous: Previous::NOTHING,
+                };
                 match self.program_unit(place, source, header).await {
                     Programmed::Done => self.state().counters.metadata_pages += 1,
                     Programmed::Failed => {
@@ -255,19 +260,16 @@ impl<P: FlashPort> Lane<P> {
         Ok(())
     }
 
-    /// Whether the blocks of the metadata are less worn than those of the data, by more than may be.
+    /// Whether a block of the metadata is erased less often than one of the data: then worn blocks rest there.
     fn metadata_wears_less(&self, state: &State) -> bool {
-        let metadata = state.metadata.live.iter().chain(state.metadata.pool.iter().map(|(block, _)| block));
-        let wear = metadata.map(|block| u64::from(state.erase_counts[*block as usize]));
-        let (sum, count) = wear.fold((0, 0), |(sum, count), wear| (sum + wear, count + 1));
-        let all: u64 = state.erase_counts.iter().map(|wear| u64::from(*wear)).sum();
-        let spread = u64::from(self.config.wear_spread_max);
-        let mean = all / state.erase_counts.len() as u64;
-        spread > 0 && count > 0 && sum / count + spread / 2 < mean
+        let share = u64::from(self.config.metadata_blocks(&self.layout));
+        let blocks = state.states.len() as u64;
+        self.config.wear_spread_max > 0
+            && state.metadata.erases * blocks < (state.counters.erases - state.metadata.erases_before) * share
     }
 
     /// Brings the metadata's share of blocks up to what it may take. Those that are added are the least worn ones that are ready, or the most worn
-    /// ones where the metadata's own have been erased less than others.
+    /// ones where the metadata erase less than the data.
     pub(crate) async fn refill_metadata(&self) -> Result<(), Failure> {
         let share = self.config.metadata_blocks(&self.layout) as usize;
         loop {
@@ -289,6 +291,7 @@ impl<P: FlashPort> Lane<P> {
             };
             if self.erase_block(block).await? {
                 let mut state = self.state();
+                state.metadata.erases += 1;
                 let block_sequence = state.next_block_sequence();
                 state.block_sequences[block as usize] = block_sequence;
                 state.metadata.pool.push_back((block, block_sequence));

@@ -9,9 +9,9 @@ use super::program::UnitSource;
 use super::records::{PageKind, Reader, Record, decode_page};
 use super::state::{BlockState, LOST, State, Stream};
 use super::{Failure, LEVELING_INTERVAL, Lane, SLICE};
+use crate::Planted;
 use crate::header::{COPIED, HEADER_BYTES, Header, NONE};
 use crate::port::{FlashPort, Sink};
-use crate::Planted;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -212,7 +212,8 @@ impl<P: FlashPort> Lane<P> {
 
     /// What a block holds, where firmware does not reach the spare area: from memory, or from its summary. Empty: unknown.
     pub(crate) async fn summary_of(&self, block: u32) -> Vec<(u32, u64)> {
-        let strip = |entries: &[(u32, u64)]| entries.iter().map(|(unit, sequence)| (*unit, sequence & !COPIED)).collect();
+        let strip =
+            |entries: &[(u32, u64)]| entries.iter().map(|(unit, sequence)| (*unit, sequence & !COPIED)).collect();
         if let Some(headers) = self.state().headers.get(&block) {
             return strip(&headers.entries);
         }

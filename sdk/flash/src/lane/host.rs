@@ -10,9 +10,9 @@ use super::program::UnitSource;
 use super::records::Record;
 use super::state::{ADDRESSES_MAX, LOST, State, Stream, UNMAPPED};
 use super::{Failure, Lane, PENDING_RECORDS_MAX, SLICE};
+use crate::Planted;
 use crate::port::{FlashPort, Peer, Sink, Status};
 use crate::wait::join_all;
-use crate::Planted;
 
 /// A write to part of a logical page, or to all of it.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,11 @@ impl<P: FlashPort> Lane<P> {
             async move { self.read_part(address, part, first - part * page_bytes, bytes, sink, &mut []).await }
         };
         let result = if parts.len() <= 1 {
-            self.read_outcome(if parts.is_empty() { Status::Done { corrected_bits: 0 } } else { read(parts.start).await })
+            self.read_outcome(if parts.is_empty() {
+                Status::Done { corrected_bits: 0 }
+            } else {
+                read(parts.start).await
+            })
         } else {
             let statuses = join_all(parts.map(read)).await;
             statuses.into_iter().try_for_each(|status| self.read_outcome(status))

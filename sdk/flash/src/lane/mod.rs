@@ -134,7 +134,9 @@ impl LaneConfig {
             || self.anchors > ANCHORS_MAX
             || self.collect_below > geometry.blocks_per_plane
         {
-            return Err("the flash or the lane is too large: more than 65536 dies, 8 planes, 2^32 - 2 pages of a plane, 1 MiB a page, or more logical pages than pages");
+            return Err(
+                "the flash or the lane is too large: more than 65536 dies, 8 planes, 2^32 - 2 pages of a plane, 1 MiB a page, or more logical pages than pages",
+            );
         }
         let sizes = [
             geometry.channels,
@@ -146,12 +148,14 @@ impl LaneConfig {
             layout.dies_per_unit,
         ];
         if sizes.contains(&0) || geometry.planes_per_die as usize > PLANES_MAX || geometry.pages_per_block < 4 {
-            return Err("the flash's geometry cannot be: a count is 0, a die has more than 8 planes, or a block fewer than 4 pages");
+            return Err(
+                "the flash's geometry cannot be: a count is 0, a die has more than 8 planes, or a block fewer than 4 pages",
+            );
         }
         if self.replacement_blocks >= geometry.blocks_per_plane {
             return Err("the planes have too few blocks for the replacements");
         }
-        if layout.dies_per_unit > DIES_PER_UNIT_MAX || geometry.dies() % layout.dies_per_unit != 0 {
+        if layout.dies_per_unit > DIES_PER_UNIT_MAX || !geometry.dies().is_multiple_of(layout.dies_per_unit) {
             return Err("a virtual page lies on at most 4 dies, and these must divide the dies of the flash");
         }
         if layout.lane >= layout.lanes() || layout.lane > u32::from(u16::MAX) {
@@ -166,7 +170,7 @@ impl LaneConfig {
         if !geometry.spare_accessible && self.summary_bytes(layout) > layout.unit_bytes() as usize {
             return Err("a summary of an erase block does not fit one virtual page");
         }
-        if geometry.pages_per_block % geometry.paired_distance.saturating_mul(2).max(1) != 0 {
+        if !geometry.pages_per_block.is_multiple_of(geometry.paired_distance.saturating_mul(2).max(1)) {
             return Err("the pages of a block must be whole groups of lower and upper pages");
         }
         if self.units == 0 || self.anchors < 2 || self.log_pages_max == 0 || self.blocks_between_checkpoints == 0 {
@@ -178,7 +182,9 @@ impl LaneConfig {
         let pages = u64::from(self.checkpoint_pages(layout));
         let root = 400 + 12 * pages + 8 * u64::from(self.collect_below) + 16 * u64::from(layout.parts());
         if root > u64::from(layout.unit_bytes()) {
-            return Err("the root of a checkpoint does not fit one virtual page: fewer logical pages a lane, or larger pages");
+            return Err(
+                "the root of a checkpoint does not fit one virtual page: fewer logical pages a lane, or larger pages",
+            );
         }
         let blocks = geometry.blocks_per_plane - self.replacement_blocks;
         if self.blocks_needed(layout).saturating_add(self.collect_below - COLLECTION_BLOCKS) > blocks {

@@ -39,8 +39,12 @@ pub(crate) enum Programmed {
     /// Parts that failed; the block must not be used any more.
     Failed,
     /// A source cannot be read. `consumed`: the page is programmed all the same, with nothing in it.
-    SourceLost { consumed: bool },
-    PeerEnded { consumed: bool },
+    SourceLost {
+        consumed: bool,
+    },
+    PeerEnded {
+        consumed: bool,
+    },
     Misuse(&'static str),
 }
 
@@ -48,12 +52,7 @@ const NO_SEGMENT: Segment<'static> = Segment { source: Source::Zeroes, bytes: 0 
 
 impl<P: FlashPort> Lane<P> {
     /// Programs a virtual page.
-    pub(crate) async fn program_unit(
-        &self,
-        place: Place,
-        source: UnitSource<'_>,
-        header: Header,
-    ) -> Programmed {
+    pub(crate) async fn program_unit(&self, place: Place, source: UnitSource<'_>, header: Header) -> Programmed {
         let dies = self.layout.dies_per_unit;
         if dies == 1 {
             let status = self.program_die(0, place, source, header).await;
@@ -164,8 +163,10 @@ impl<P: FlashPort> Lane<P> {
                     }
                 };
                 push(old(0), from - first);
-                let middle = peer
-                    .map_or(Source::Zeroes, |(peer, offset)| Source::Peer { peer, offset: offset + from.saturating_sub(start) });
+                let middle = peer.map_or(Source::Zeroes, |(peer, offset)| Source::Peer {
+                    peer,
+                    offset: offset + from.saturating_sub(start),
+                });
                 push(middle, to - from);
                 push(old(to - first), last - to);
                 return count;
@@ -196,7 +197,8 @@ impl<P: FlashPort> Lane<P> {
         into.resize(self.layout.unit_bytes() as usize, 0);
         let page_bytes = self.layout.geometry.page_bytes;
         let parts = into.chunks_mut(page_bytes as usize).zip(0u32..);
-        let reads = parts.map(|(chunk, part)| self.read_part(address, part, 0, page_bytes, Sink::Local(chunk), &mut []));
+        let reads =
+            parts.map(|(chunk, part)| self.read_part(address, part, 0, page_bytes, Sink::Local(chunk), &mut []));
         let reads: Vec<_> = reads.collect();
         let statuses = join_all(reads.into_iter()).await;
         let bad = statuses.iter().find(|status| !status.is_done());

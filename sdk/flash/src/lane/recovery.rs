@@ -208,7 +208,8 @@ impl<P: FlashPort> Lane<P> {
         let mut buffer = Vec::new();
         let addresses = self.state().states.len() as u64 * u64::from(self.layout.geometry.pages_per_block);
         for place in places {
-            if u64::from(place.address) >= addresses || !self.read_metadata(place.address, &mut buffer).await.is_done() {
+            if u64::from(place.address) >= addresses || !self.read_metadata(place.address, &mut buffer).await.is_done()
+            {
                 return None;
             }
             let (header, payload) = decode_page(&buffer, self.layout.lane as u16)?;
@@ -327,6 +328,10 @@ impl<P: FlashPort> Lane<P> {
                 return Err(MountError::TooManyBadBlocks);
             }
         }
+        {
+            let mut state = self.state();
+            state.metadata.erases_before = state.counters.erases;
+        }
         self.refill_metadata().await?;
         {
             let mut state = self.state();
@@ -336,4 +341,3 @@ impl<P: FlashPort> Lane<P> {
         Ok(())
     }
 }
-

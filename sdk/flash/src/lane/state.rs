@@ -92,6 +92,10 @@ pub(crate) struct Metadata {
     pub old: Vec<u32>,
     /// Number of the newest checkpoint.
     pub checkpoint: u64,
+    /// Erases of blocks for the metadata in this life.
+    pub erases: u64,
+    /// Erases of all blocks before this life.
+    pub erases_before: u64,
     /// Where its map and its erase counts are.
     pub places: (Vec<PagePlace>, Vec<PagePlace>),
 }

@@ -7,10 +7,10 @@ use super::program::{Programmed, UnitSource};
 use super::records::{PageHeader, PageKind, Record, encode_page};
 use super::state::{BlockState, Headers, Place, STREAMS, State, Stream};
 use super::{ATTEMPTS_MAX, COLLECTION_BLOCKS, Failure, Lane};
+use crate::Planted;
 use crate::header::{Header, Kind, NONE, Previous};
 use crate::port::FlashPort;
 use crate::wait::Guard;
-use crate::Planted;
 use alloc::vec::Vec;
 
 enum Step {
@@ -106,8 +106,12 @@ impl<P: FlashPort> Lane<P> {
                 let headers = &state.headers[&place.block];
                 let mut payload = Vec::new();
                 let entries = headers.entries.clone();
-                let record =
-                    Record::Headers { block: place.block, block_sequence: place.block_sequence, first_page: 0, entries };
+                let record = Record::Headers {
+                    block: place.block,
+                    block_sequence: place.block_sequence,
+                    first_page: 0,
+                    entries,
+                };
                 record.encode(&mut payload);
                 let header = PageHeader {
                     kind: PageKind::Summary,
@@ -188,8 +192,14 @@ impl<P: FlashPort> Lane<P> {
                 }
                 (source, sequence, state.previous[stream as usize])
             };
-            let header =
-                Header { kind: Kind::Data, logical: unit, sequence, block_sequence: place.block_sequence, part: 0, previous };
+            let header = Header {
+                kind: Kind::Data,
+                logical: unit,
+                sequence,
+                block_sequence: place.block_sequence,
+                part: 0,
+                previous,
+            };
             let programmed = self.program_unit(place, source, header).await;
             {
                 let mut state = self.state();
@@ -206,7 +216,8 @@ impl<P: FlashPort> Lane<P> {
                     let mut state = self.state();
                     self.advance(&mut state, stream, place, unit, sequence);
                     let address = place.block * state.pages() + place.next_page;
-                    state.previous[stream as usize] = Previous { logical: unit, sequence, address, block_sequence: place.block_sequence };
+                    state.previous[stream as usize] =
+                        Previous { logical: unit, sequence, address, block_sequence: place.block_sequence };
                     commit(&mut state, address);
                     return Ok(());
                 }

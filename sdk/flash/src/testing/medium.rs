@@ -354,7 +354,8 @@ impl Inner {
             Operation::Erase(blocks) => {
                 let planes = self.geometry.planes_per_die;
                 let distinct: BTreeSet<u32> = blocks.iter().map(|block| block % planes).collect();
-                if distinct.len() != blocks.len() || blocks.iter().any(|block| *block >= self.geometry.blocks_per_die()) {
+                if distinct.len() != blocks.len() || blocks.iter().any(|block| *block >= self.geometry.blocks_per_die())
+                {
                     return self.misuse("erase of blocks that are not on distinct planes");
                 }
                 self.changes += 1;

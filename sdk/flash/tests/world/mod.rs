@@ -85,13 +85,8 @@ pub struct Model {
 
 impl Model {
     pub fn new() -> Model {
-        let known = Known {
-            versions: vec![vec![0; UNIT_BYTES]],
-            acknowledged: 1,
-            dropped: 0,
-            busy: false,
-            may_be_lost: false,
-        };
+        let known =
+            Known { versions: vec![vec![0; UNIT_BYTES]], acknowledged: 1, dropped: 0, busy: false, may_be_lost: false };
         Model { units: vec![known; UNITS as usize], next_tag: 1 }
     }
 
@@ -142,7 +137,8 @@ impl Model {
     /// What is there after a cut is durable, and all that there is.
     fn settle(&mut self, unit: u32, found: Vec<u8>) {
         let known = &mut self.units[unit as usize];
-        *known = Known { versions: vec![found], acknowledged: 1, dropped: 0, busy: false, may_be_lost: known.may_be_lost };
+        *known =
+            Known { versions: vec![found], acknowledged: 1, dropped: 0, busy: false, may_be_lost: known.may_be_lost };
     }
 }
 
@@ -380,7 +376,14 @@ impl World {
                     if !known.versions.contains(&bytes) {
                         let count = known.versions.len();
                         let tag = u64::from_le_bytes(bytes[..8].try_into().expect("8"));
-                        return Err(format!("unit {unit} holds {tag}, none of its {count} versions {:?}", known.versions.iter().map(|v| u64::from_le_bytes(v[..8].try_into().expect("8"))).collect::<Vec<_>>()));
+                        return Err(format!(
+                            "unit {unit} holds {tag}, none of its {count} versions {:?}",
+                            known
+                                .versions
+                                .iter()
+                                .map(|v| u64::from_le_bytes(v[..8].try_into().expect("8")))
+                                .collect::<Vec<_>>()
+                        ));
                     }
                     model.settle(unit, bytes);
                 }
@@ -400,7 +403,12 @@ impl World {
 }
 
 /// What a cut leaves, mounted and verified, and cut again in recovery `recovery_cuts` times.
-pub fn check_survivor(world: &World, choices: &mut Choices, recovery_cuts: u64, seed: u64) -> Result<(World, TestLane), String> {
+pub fn check_survivor(
+    world: &World,
+    choices: &mut Choices,
+    recovery_cuts: u64,
+    seed: u64,
+) -> Result<(World, TestLane), String> {
     let survivor = world.medium.survivor(choices);
     let mounted = |medium: Medium| -> Result<Option<(World, TestLane)>, String> {
         let after = world.on(medium);
