@@ -45,12 +45,12 @@ pub struct Geometry {
 impl Geometry {
     /// Number of dies.
     pub const fn dies(&self) -> u32 {
-        self.channels * self.packages_per_channel * self.dies_per_package
+        self.channels.saturating_mul(self.packages_per_channel).saturating_mul(self.dies_per_package)
     }
 
     /// Blocks of a die.
     pub const fn blocks_per_die(&self) -> u32 {
-        self.blocks_per_plane * self.planes_per_die
+        self.blocks_per_plane.saturating_mul(self.planes_per_die)
     }
 
     /// The lower page that a cut during the program of this page destroys too.
@@ -62,7 +62,7 @@ impl Geometry {
     /// The first page at or after `next` such that no page before it has an upper page at or after it: once all pages before it are
     /// programmed, no later program endangers them.
     pub const fn settled_from(&self, next: u32) -> u32 {
-        let group = 2 * self.paired_distance;
+        let group = self.paired_distance.saturating_mul(2);
         if group == 0 {
             return next;
         }

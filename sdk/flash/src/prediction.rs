@@ -10,7 +10,7 @@ const TURNS_MAX: u32 = 10_000;
 fn exponential(x: f64) -> f64 {
     let mut halvings = 0;
     let mut small = x;
-    while small > 0.01 || small < -0.01 {
+    while !(-0.01..=0.01).contains(&small) {
         small /= 2.0;
         halvings += 1;
     }

@@ -11,6 +11,9 @@ use world::{MIXED, SHAPES, Shape, UNITS, Workload, World, check_survivor};
 /// Combinations of outcomes that are tried of one cut, at most.
 const OUTCOMES_MAX: usize = 27;
 
+const FAILING: Faults = Faults { programs: 400, erases: 200, reads: 0, factory: 30 };
+const ROTTING: Faults = Faults { programs: 0, erases: 0, reads: 3000, factory: 0 };
+
 /// Writes until collection has run for a while; then the power is on, and nothing is under way.
 fn used(shape: Shape, planted: Option<Planted>, seed: u64) -> World {
     let (mut world, lane) = World::new(shape, Faults::default(), seed);
@@ -124,8 +127,7 @@ fn random_cuts_of_interleaved_workloads() {
 fn random_cuts_with_failing_programs_and_erases() {
     for shape in SHAPES {
         for seed in 0..seeds(20) {
-            let faults = Faults { programs: 400, erases: 200, reads: 0, factory: 30 };
-            cut_at_random(shape, faults, None, 8, seed).unwrap_or_else(|text| panic!("{text}"));
+            cut_at_random(shape, FAILING, None, 8, seed).unwrap_or_else(|text| panic!("{text}"));
         }
     }
 }
@@ -134,8 +136,7 @@ fn random_cuts_with_failing_programs_and_erases() {
 fn random_cuts_with_pages_that_become_unreadable() {
     for shape in SHAPES {
         for seed in 0..seeds(20) {
-            let faults = Faults { programs: 0, erases: 0, reads: 3000, factory: 0 };
-            cut_at_random(shape, faults, None, 6, seed).unwrap_or_else(|text| panic!("{text}"));
+            cut_at_random(shape, ROTTING, None, 6, seed).unwrap_or_else(|text| panic!("{text}"));
         }
     }
 }
@@ -175,15 +176,24 @@ fn planted_bugs_are_caught() {
     caught(Planted::BlockLeaked, all);
 }
 
+/// Replays what a test has found, on request: `WILLOW_POWER_CUT_REPLAY=shape,seed,kind[,end]`, kind 0 without failures, 1 with failing programs and erases,
+/// 2 with pages that become unreadable; with `end` all seeds from the first to that one, on which nothing may be found either.
 #[test]
-fn debug_one() {
-    let Ok(text) = std::env::var("DEBUG_SEED") else { return };
-    let n: Vec<u64> = text.split(',').map(|x| x.parse().unwrap()).collect();
-    let faults = match n[2] {
-        0 => Faults::default(),
-        1 => Faults { programs: 400, erases: 200, reads: 0, factory: 30 },
-        _ => Faults { programs: 0, erases: 0, reads: 3000, factory: 0 },
+fn replays_on_request() {
+    let asked = std::env::var("WILLOW_POWER_CUT_REPLAY").unwrap_or("0,1,0".into());
+    let numbers: Vec<u64> = asked.split(',').map(|number| number.parse().expect("numbers")).collect();
+    let &[shape, seed, kind, ..] = &numbers[..] else { panic!("shape, seed and kind") };
+    let (faults, rounds) = match kind {
+        0 => (Faults::default(), 8),
+        1 => (FAILING, 8),
+        _ => (ROTTING, 6),
     };
-    let rounds = if n[2] == 2 { 6 } else { 8 };
-    println!("{:?}", cut_at_random(SHAPES[n[0] as usize], faults, None, rounds, n[1]));
+    let mut found = 0;
+    for seed in seed..numbers.get(3).copied().unwrap_or(seed + 1) {
+        if let Err(text) = cut_at_random(SHAPES[shape as usize], faults, None, rounds, seed) {
+            println!("{text}");
+            found += 1;
+        }
+    }
+    assert_eq!(found, 0);
 }

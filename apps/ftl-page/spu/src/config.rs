@@ -14,7 +14,11 @@ pub struct FtlConfig {
 impl FtlConfig {
     /// For that flash. Over-provisioning is what the data blocks hold beyond what hosts get, in percent of that; where the lanes need more
     /// for themselves (metadata, collection), hosts get less.
-    pub fn new(geometry: &Geometry, dies_per_unit: u32, over_provisioning_percent: u32) -> Result<FtlConfig, &'static str> {
+    pub fn new(
+        geometry: &Geometry,
+        dies_per_unit: u32,
+        over_provisioning_percent: u32,
+    ) -> Result<FtlConfig, &'static str> {
         let mut lane = LaneConfig::new(1);
         // Replacements: about two in a hundred.
         lane.replacement_blocks = (geometry.blocks_per_plane / 50).max(2);
@@ -31,9 +35,10 @@ impl FtlConfig {
             if needed <= blocks {
                 break;
             }
-            units = units.checked_sub((needed - blocks) * data_pages).filter(|units| *units > 0).ok_or(
-                "the flash has too few blocks for metadata and collection",
-            )?;
+            units = units
+                .checked_sub((needed - blocks) * data_pages)
+                .filter(|units| *units > 0)
+                .ok_or("the flash has too few blocks for metadata and collection")?;
         }
         config.check(geometry)?;
         Ok(config)

@@ -213,7 +213,8 @@ impl<P: FlashPort> PageFtl<P> {
         let all: Vec<Health> = self.lanes.iter().map(Lane::health).collect();
         let worst = *all.iter().min_by_key(|health| health.spare_blocks).expect("there is a lane");
         Health {
-            used_percent: (all.iter().map(|health| u64::from(health.used_percent)).sum::<u64>() / all.len() as u64) as u32,
+            used_percent: (all.iter().map(|health| u64::from(health.used_percent)).sum::<u64>() / all.len() as u64)
+                as u32,
             erases_max: all.iter().map(|health| health.erases_max).max().unwrap_or(0),
             erases_min: all.iter().map(|health| health.erases_min).min().unwrap_or(0),
             media_errors: all.iter().map(|health| health.media_errors).sum(),

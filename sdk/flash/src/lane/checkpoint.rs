@@ -260,7 +260,16 @@ impl<P: FlashPort> Lane<P> {
         Ok(())
     }
 
-    /// Brings the metadata's share of blocks up to what it may take. Those that are added are the least worn ones that are ready.
+    /// Whether a block of the metadata is erased less often than one of the data: then worn blocks rest there.
+    fn metadata_wears_less(&self, state: &State) -> bool {
+        let share = u64::from(self.config.metadata_blocks(&self.layout));
+        let blocks = state.states.len() as u64;
+        self.config.wear_spread_max > 0
+            && state.metadata.erases * blocks < (state.counters.erases - state.metadata.erases_before) * share
+    }
+
+    /// Brings the metadata's share of blocks up to what it may take. Those that are added are the least worn ones that are ready, or the most worn
+    /// ones where the metadata erase less than the data.
     pub(crate) async fn refill_metadata(&self) -> Result<(), Failure> {
         let share = self.config.metadata_blocks(&self.layout) as usize;
         loop {
@@ -271,13 +280,18 @@ impl<P: FlashPort> Lane<P> {
                     return Ok(());
                 }
                 let enough = state.metadata.pool.len() > SUCCESSORS && state.free() <= COLLECTION_BLOCKS;
-                let taken = if enough { None } else { state.take_ready() };
+                let taken = match () {
+                    () if enough => None,
+                    () if self.metadata_wears_less(state) => state.ready.pop_last().map(|(_, block)| block),
+                    () => state.take_ready(),
+                };
                 let Some(block) = taken else { return Ok(()) };
                 state.states[block as usize] = BlockState::Metadata;
                 block
             };
             if self.erase_block(block).await? {
                 let mut state = self.state();
+                state.metadata.erases += 1;
                 let block_sequence = state.next_block_sequence();
                 state.block_sequences[block as usize] = block_sequence;
                 state.metadata.pool.push_back((block, block_sequence));

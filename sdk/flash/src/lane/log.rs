@@ -36,13 +36,13 @@ struct Draft {
 impl<P: FlashPort> Lane<P> {
     /// Makes durable what has taken effect. `reserve`: and has the log reserve blocks for the streams.
     pub(crate) async fn sync(&self, who: Stream, reserve: bool) -> Result<(), Failure> {
-        while who == Stream::Host {
+        let log_is_full = || {
             let mut state = self.state();
-            if state.read_only || state.metadata.log_pages < 2 * self.config.log_pages_max {
-                break;
-            }
-            state.checkpoint_wanted = true;
-            drop(state);
+            let is_full = !state.read_only && state.metadata.log_pages >= 2 * self.config.log_pages_max;
+            state.checkpoint_wanted |= is_full;
+            is_full
+        };
+        while who == Stream::Host && log_is_full() {
             let room = self.room.wait();
             self.work.notify();
             room.await;

@@ -94,26 +94,50 @@ impl LaneConfig {
     pub(crate) fn checkpoint_pages(&self, layout: &Layout) -> u32 {
         let payload = layout.unit_bytes() - records::PAGE_HEADER_BYTES as u32;
         let blocks = layout.geometry.blocks_per_plane - self.replacement_blocks;
-        (4 * self.units).div_ceil(payload) + (4 * blocks).div_ceil(payload)
+        self.units.div_ceil(payload / 4) + blocks.div_ceil(payload / 4)
     }
 
     /// Blocks that belong to the log and the checkpoints: three generations of both, as long as the log may become, and what recoveries that are cut leave.
     pub fn metadata_blocks(&self, layout: &Layout) -> u32 {
-        let group = layout.geometry.settled_from(1).max(1);
-        let generation = self.checkpoint_pages(layout) + (2 * self.log_pages_max + 8) * group;
-        (3 * generation).div_ceil(layout.geometry.pages_per_block) + 3
+        let group = u64::from(layout.geometry.settled_from(1).max(1));
+        let log = (2 * u64::from(self.log_pages_max) + 8) * group;
+        let generation = u64::from(self.checkpoint_pages(layout)) + log;
+        let blocks = (3 * generation).div_ceil(u64::from(layout.geometry.pages_per_block)) + 3;
+        blocks.min(u64::from(u32::MAX)) as u32
     }
 
     /// Blocks without which the lane cannot work.
     pub fn blocks_needed(&self, layout: &Layout) -> u32 {
         let data_pages = layout.geometry.pages_per_block - u32::from(!layout.geometry.spare_accessible);
         // Open: one of each stream. The last one makes sure that some block has an invalid page.
-        self.units.div_ceil(data_pages) + self.anchors + self.metadata_blocks(layout) + 2 + COLLECTION_BLOCKS + 1
+        let data = self.units.div_ceil(data_pages) + self.anchors + 2 + COLLECTION_BLOCKS + 1;
+        data.saturating_add(self.metadata_blocks(layout))
     }
 
     /// What is wrong with it for this flash.
     pub fn check(&self, layout: &Layout) -> Result<(), &'static str> {
         let geometry = &layout.geometry;
+        let dies = u64::from(geometry.channels)
+            .saturating_mul(u64::from(geometry.packages_per_channel))
+            .saturating_mul(u64::from(geometry.dies_per_package));
+        let planes = u64::from(geometry.planes_per_die);
+        let die_blocks = u64::from(geometry.blocks_per_plane) * planes;
+        let pages = u64::from(geometry.blocks_per_plane) * u64::from(geometry.pages_per_block);
+        if dies > DIES_MAX
+            || planes > PLANES_MAX as u64
+            || die_blocks > u64::from(u32::MAX)
+            || u64::from(geometry.page_bytes) > PAGE_BYTES_MAX
+            || geometry.paired_distance > geometry.pages_per_block
+            || pages >= u64::from(LOST_ADDRESS)
+            || u64::from(self.units) > pages
+            || self.log_pages_max > LOG_PAGES_MAX
+            || self.anchors > ANCHORS_MAX
+            || self.collect_below > geometry.blocks_per_plane
+        {
+            return Err(
+                "the flash or the lane is too large: more than 65536 dies, 8 planes, 2^32 - 2 pages of a plane, 1 MiB a page, or more logical pages than pages",
+            );
+        }
         let sizes = [
             geometry.channels,
             geometry.packages_per_channel,
@@ -128,7 +152,10 @@ impl LaneConfig {
                 "the flash's geometry cannot be: a count is 0, a die has more than 8 planes, or a block fewer than 4 pages",
             );
         }
-        if layout.dies_per_unit > DIES_PER_UNIT_MAX || geometry.dies() % layout.dies_per_unit != 0 {
+        if self.replacement_blocks >= geometry.blocks_per_plane {
+            return Err("the planes have too few blocks for the replacements");
+        }
+        if layout.dies_per_unit > DIES_PER_UNIT_MAX || !geometry.dies().is_multiple_of(layout.dies_per_unit) {
             return Err("a virtual page lies on at most 4 dies, and these must divide the dies of the flash");
         }
         if layout.lane >= layout.lanes() || layout.lane > u32::from(u16::MAX) {
@@ -137,16 +164,14 @@ impl LaneConfig {
         if geometry.spare_accessible && (geometry.spare_bytes as usize) < crate::HEADER_BYTES {
             return Err("the spare area has no room for a page's header of 44 bytes");
         }
+        if geometry.page_bytes < 256 {
+            return Err("a page has fewer than 256 bytes");
+        }
         if !geometry.spare_accessible && self.summary_bytes(layout) > layout.unit_bytes() as usize {
             return Err("a summary of an erase block does not fit one virtual page");
         }
-        if geometry.pages_per_block % (2 * geometry.paired_distance).max(1) != 0 {
+        if !geometry.pages_per_block.is_multiple_of(geometry.paired_distance.saturating_mul(2).max(1)) {
             return Err("the pages of a block must be whole groups of lower and upper pages");
-        }
-        if self.replacement_blocks >= geometry.blocks_per_plane
-            || u64::from(geometry.blocks_per_plane) * u64::from(geometry.pages_per_block) >= u64::from(LOST_ADDRESS)
-        {
-            return Err("the planes have too few blocks for the replacements, or too many for an address of 32 bits");
         }
         if self.units == 0 || self.anchors < 2 || self.log_pages_max == 0 || self.blocks_between_checkpoints == 0 {
             return Err("a lane has at least one logical page, two anchors, and a log of a page and a block");
@@ -154,8 +179,9 @@ impl LaneConfig {
         if self.collect_below <= COLLECTION_BLOCKS {
             return Err("collection must begin while more than two blocks are free");
         }
-        let root = 400 + 12 * self.checkpoint_pages(layout) + 8 * self.collect_below + 4 * layout.parts() * 4;
-        if root > layout.unit_bytes() {
+        let pages = u64::from(self.checkpoint_pages(layout));
+        let root = 400 + 12 * pages + 8 * u64::from(self.collect_below) + 16 * u64::from(layout.parts());
+        if root > u64::from(layout.unit_bytes()) {
             return Err(
                 "the root of a checkpoint does not fit one virtual page: fewer logical pages a lane, or larger pages",
             );
@@ -173,6 +199,10 @@ impl LaneConfig {
     }
 }
 
+const DIES_MAX: u64 = 1 << 16;
+const PAGE_BYTES_MAX: u64 = 1 << 20;
+const LOG_PAGES_MAX: u32 = 1 << 16;
+const ANCHORS_MAX: u32 = 16;
 const LOST_ADDRESS: u32 = state::LOST;
 
 /// What a lane has done since it was formatted, by cause. Pages are virtual pages.

@@ -328,6 +328,10 @@ impl<P: FlashPort> Lane<P> {
                 return Err(MountError::TooManyBadBlocks);
             }
         }
+        {
+            let mut state = self.state();
+            state.metadata.erases_before = state.counters.erases;
+        }
         self.refill_metadata().await?;
         {
             let mut state = self.state();

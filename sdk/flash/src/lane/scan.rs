@@ -131,16 +131,26 @@ impl<P: FlashPort> Lane<P> {
                 }
                 found.gone.insert(successor);
                 found.block_sequence = found.block_sequence.max(sequence + 1);
-                let status = self.read_metadata(successor * pages, &mut buffer).await;
-                let header = decode_page(&buffer, self.layout.lane as u16);
-                if !sound && status.is_done() && header.is_some_and(|(header, _)| header.block_sequence == sequence) {
+                if sound {
+                    continue;
+                }
+                if self.is_page_of_log(successor * pages, sequence, &mut buffer).await {
                     (block, page, block_sequence) = (successor, 0, sequence);
                     sound = true;
+                } else if group < pages && self.is_page_of_log(successor * pages + group, sequence, &mut buffer).await {
+                    // Nothing is written behind a first page that is torn.
+                    return Err(MountError::LogDamaged { block: successor, page: 0 });
                 }
             }
         }
         found.gone.extend(&found.log_blocks);
         Ok(())
+    }
+
+    async fn is_page_of_log(&self, address: u32, block_sequence: u32, buffer: &mut Vec<u8>) -> bool {
+        let status = self.read_metadata(address, buffer).await;
+        let header = decode_page(buffer, self.layout.lane as u16);
+        status.is_done() && header.is_some_and(|(header, _)| header.block_sequence == block_sequence)
     }
 
     fn is_log_block(&self, block: u32, page: u32) -> bool {
@@ -219,12 +229,11 @@ impl<P: FlashPort> Lane<P> {
 
     async fn scan_headers(&self, block: u32, block_sequence: u32, from: u32, found: &mut Found) {
         let pages = self.layout.geometry.pages_per_block;
-        let group = (2 * self.layout.geometry.paired_distance).max(1);
-        // Pages some part of which cannot be read. Torn ones, or destroyed by the program of their upper page, are only in the last group that
-        // was written; before that the media have lost them.
+        // Pages some part of which cannot be read. Torn is the last one that was written alone, and its lower page is destroyed with it; others the
+        // media have lost.
         let mut damaged: Vec<(u32, Header)> = Vec::new();
         let mut heard: Vec<Previous> = Vec::new();
-        let mut written = from;
+        let (mut written, mut is_whole) = (from, true);
         for page in from..pages {
             let address = block * pages + page;
             let (mut header, mut unreadable, mut void) = (None, false, false);
@@ -243,7 +252,7 @@ impl<P: FlashPort> Lane<P> {
             }
             let Some(header) = header else {
                 if unreadable {
-                    written = page + 1;
+                    (written, is_whole) = (page + 1, false);
                     continue;
                 }
                 break;
@@ -252,7 +261,7 @@ impl<P: FlashPort> Lane<P> {
                 // Left from an earlier life.
                 break;
             }
-            written = page + 1;
+            (written, is_whole) = (page + 1, !unreadable && !void);
             heard.push(header.previous);
             if header.kind != Kind::Data || header.logical >= self.config.units {
                 continue;
@@ -264,17 +273,20 @@ impl<P: FlashPort> Lane<P> {
                 damaged.push((page, header));
             }
         }
+        let last = written.saturating_sub(1);
+        let is_torn = |address: u32| {
+            let (of, page) = (address / pages, address % pages);
+            let lower = self.layout.geometry.lower_page(last);
+            of == block && !is_whole && (page == last || lower == Some(page))
+        };
         for previous in heard {
-            let is_last = group > 1
-                && previous.address / pages == block
-                && previous.address % pages / group == written.saturating_sub(1) / group;
-            if !is_last && previous.logical < self.config.units {
+            if !is_torn(previous.address) && previous.logical < self.config.units {
                 found.previous.push(previous);
             }
         }
         for (page, header) in damaged {
             found.sequence = found.sequence.max((header.sequence & !COPIED) + 1);
-            if (written - 1) / group != page / group {
+            if !is_torn(block * pages + page) {
                 let version = Version { address: block * pages + page, block_sequence };
                 found.offer(header.logical, header.sequence, version, false);
             }

@@ -92,6 +92,10 @@ pub(crate) struct Metadata {
     pub old: Vec<u32>,
     /// Number of the newest checkpoint.
     pub checkpoint: u64,
+    /// Erases of blocks for the metadata in this life.
+    pub erases: u64,
+    /// Erases of all blocks before this life.
+    pub erases_before: u64,
     /// Where its map and its erase counts are.
     pub places: (Vec<PagePlace>, Vec<PagePlace>),
 }
@@ -279,9 +283,12 @@ impl State {
 
     pub fn erased(&mut self, block: u32) {
         let count = &mut self.erase_counts[block as usize];
-        self.by_wear.remove(&(*count, block));
+        let was_there = self.by_wear.remove(&(*count, block));
         *count += 1;
-        self.by_wear.insert((*count, block));
+        // Anchors are not part of it.
+        if was_there {
+            self.by_wear.insert((*count, block));
+        }
         self.counters.erases += 1;
         self.erases_since_leveling += 1;
     }

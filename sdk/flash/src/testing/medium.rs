@@ -7,7 +7,8 @@
 //!   way: each page of a program is untouched, torn (unreadable, and its lower page too), or there; a block of an erase is untouched, erased, or undefined: each
 //!   page as it was, erased, or unreadable. [`Choices`] decide.
 //! - **Failures.** By seed: programs (the page is unreadable, the block fails from then on), erases, pages that become unreadable when they are
-//!   read. The last two pages of a block that were programmed stay readable: after a cut nobody could tell them from torn ones.
+//!   read. The last two pages of a block that were programmed stay readable: after a cut nobody could tell them from torn
+//!   ones. Nor does a page become unreadable beside another: then nobody would know what it was.
 
 use super::{Choices, Random};
 use crate::geometry::Geometry;
@@ -331,8 +332,11 @@ impl Inner {
                 }
                 let block = &mut self.dies[die as usize][block as usize];
                 let is_last = block.next_page <= page + 2;
+                let around = page.saturating_sub(2)..(page + 3).min(self.geometry.pages_per_block);
+                let is_spared =
+                    is_last || around.into_iter().any(|near| matches!(block.pages[near as usize], Page::Unreadable));
                 let content = &mut block.pages[page as usize];
-                if !is_last && matches!(content, Page::Data(_)) && self.random.one_in(self.faults.reads) {
+                if !is_spared && matches!(content, Page::Data(_)) && self.random.one_in(self.faults.reads) {
                     *content = Page::Unreadable;
                 }
                 match content {

@@ -1,8 +1,8 @@
 //! Flash without contents and without time, for measuring an FTL: headers alone are kept, and every operation is done at once.
 
+use crate::HEADER_BYTES;
 use crate::geometry::Geometry;
 use crate::port::{FlashPort, Peer, ProgramPage, Read, Status};
-use crate::HEADER_BYTES;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -67,7 +67,10 @@ impl FlashPort for NullFlash {
 }
 
 /// Runs a host's future beside a lane's maintainer, on flash where nothing takes time: whenever the one waits, the other goes on.
-pub fn drive<T>(host: impl Future<Output = T>, maintainer: &mut core::pin::Pin<alloc::boxed::Box<dyn Future<Output = ()> + '_>>) -> T {
+pub fn drive<T>(
+    host: impl Future<Output = T>,
+    maintainer: &mut core::pin::Pin<alloc::boxed::Box<dyn Future<Output = ()> + '_>>,
+) -> T {
     let mut host = core::pin::pin!(host);
     let mut context = core::task::Context::from_waker(core::task::Waker::noop());
     loop {
