@@ -1,5 +1,6 @@
 //! Both ends of the rings against each other, and each against an other side that writes anything: sequences of steps, which
-//! shrink to the shortest that shows a mistake.
+//! shrink to the shortest that shows a mistake. Miri has `tests/races.rs`.
+#![cfg(not(miri))]
 
 mod common;
 
@@ -12,9 +13,8 @@ use willow_shm::memory::Mapping;
 use willow_shm::rings::device::{DeviceRings, Plant, Taken};
 use willow_shm::rings::host::HostRings;
 
-/// Miri runs some thousand times slower.
-const CASES: u32 = if cfg!(miri) { 12 } else { 4000 };
-const STEPS: usize = if cfg!(miri) { 60 } else { 200 };
+const CASES: u32 = 4000;
+const STEPS: usize = 200;
 
 fn config() -> Config {
     Config { cases: CASES, max_shrink_iters: 4096, failure_persistence: None, ..Config::default() }
@@ -42,7 +42,6 @@ fn sequences<S: Strategy>(strategy: impl Fn() -> S, count: usize) -> Vec<S::Valu
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "takes minutes under Miri, and adds nothing to what the sequences above touch")]
 fn the_sequences_reach_what_they_are_for() {
     let mut host = common::HostSummary::default();
     for steps in sequences(|| prop::collection::vec(common::host_step(), 200), 300) {
@@ -60,7 +59,6 @@ fn the_sequences_reach_what_they_are_for() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "takes minutes under Miri, and adds nothing to what the sequences above touch")]
 fn planted_mistakes_of_the_device_are_caught() {
     for plant in [Plant::TrustHead, Plant::NoReserve, Plant::LateHead] {
         let caught = sequences(|| prop::collection::vec(common::host_step(), 200), 1000)
