@@ -3,6 +3,7 @@
 //! ```text
 //! socket    a Unix socket: handshake, descriptor of the memory, the peer's credentials, doorbells for sleepers
 //! message   what is said on it
+//! own       numbers of descriptors in programs that know nothing of them
 //! layout    where everything lies in the memory; entries of the rings (docs/shared-memory.md, byte by byte)
 //! memory    the sealed memory, mapped: words are atomics, data are raw copies
 //! ring      the host's ends of the two rings (the device's own are in willow-shm-front)
@@ -15,6 +16,7 @@
 pub mod layout;
 pub mod memory;
 pub mod message;
+pub mod own;
 pub mod ring;
 pub mod socket;
 
