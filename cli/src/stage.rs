@@ -7,7 +7,7 @@ use crate::failure::{Context, Outcome, fail};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -62,14 +62,19 @@ impl Drop for Stage {
 impl Stage {
     /// Sets it up but for the agent; `serve` are more arguments for the device.
     pub fn new(name: &str, serve: &[&str]) -> Outcome<Stage> {
+        let own = std::env::current_exe().context(|| "cannot find this program".to_owned())?;
+        Stage::of(&own, name, serve)
+    }
+
+    /// The same with this build of the program.
+    pub fn of(program: &Path, name: &str, serve: &[&str]) -> Outcome<Stage> {
         let folder = std::env::temp_dir().join(format!("willow-{name}-{}", std::process::id()));
         let mut stage = Stage { program: folder.join("willow"), folder, children: Vec::new(), block: None, step: 0 };
         for name in ["mount", "files"] {
             fs::create_dir_all(stage.folder.join(name)).context(|| format!("cannot make {}", stage.path(name)))?;
         }
-        let own = std::env::current_exe().context(|| "cannot find this program".to_owned())?;
         let copied = fs::set_permissions(&stage.folder, fs::Permissions::from_mode(0o755))
-            .and_then(|()| fs::copy(own, &stage.program));
+            .and_then(|()| fs::copy(program, &stage.program));
         copied.context(|| format!("cannot fill {}", stage.folder.display()))?;
         let (device, mount, files) = (stage.path("device"), stage.path("mount"), stage.path("files"));
         let common = ["serve", "--ram", "--listen", "127.0.0.1:0", "--log", "error", "--socket", &device];

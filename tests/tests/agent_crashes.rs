@@ -122,3 +122,30 @@ fn an_agent_that_makes_files_immutable_before_its_journal_knows_them_is_caught()
     let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
     assert_ne!(crash_at_every_step(&mut stage, Some("flag-first")), Vec::<u32>::new());
 }
+
+#[test]
+fn a_file_whose_folder_was_renamed_meanwhile_is_thawed_by_the_next_agent() {
+    let test = "a_file_whose_folder_was_renamed_meanwhile_is_thawed_by_the_next_agent";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    let (before, after) = (stage.on_it("before"), stage.on_it("after"));
+    fs::create_dir(&before).expect("a folder");
+    let path = before.join("file");
+    fs::write(&path, contents(BYTES, 1)).expect("written");
+    let options = ShmOptions { kind: willow_shm::message::Kind::User, ..ShmOptions::default() };
+    let _endpoint = ShmHre::open(Path::new(&stage.path("device")), options).expect("an endpoint");
+    let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let held = agent.open(fs::File::open(&path).expect("open")).expect("directly");
+    stage.kill_agent();
+    fs::rename(&before, &after).expect("renamed");
+    // Another file is where it was.
+    fs::create_dir(&before).expect("a folder");
+    fs::write(&path, b"another").expect("written");
+    tool("chattr", &["+i", &path.display().to_string()]).expect("immutable, by who owns it");
+    let own = after.join("file");
+    assert!(is_frozen(&own) && is_journaled(&stage, &own));
+    stage.start_agent();
+    assert!(!is_frozen(&own) && is_frozen(&path));
+    within_seconds("it is off the journal", || !is_journaled(&stage, &own));
+    tool("chattr", &["-i", &path.display().to_string()]).expect("thawed");
+    drop(held);
+}

@@ -78,6 +78,12 @@ pub struct DirectBenchOptions {
     /// Requests under way by one thread: a queue of libwillow against rings of io_uring
     #[arg(long, conflicts_with = "threads")]
     pub depth: Option<usize>,
+    /// Measure opening files directly instead: each for the first time, and once more
+    #[arg(long, conflicts_with_all = ["sizes", "depth", "plots"])]
+    pub opening: bool,
+    /// Device and agent of this build of willow, to compare with
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
     /// Plain file to compare with: made for this and removed afterwards
     #[arg(long, default_value = "willow-bench-direct.tmp")]
     pub plain: PathBuf,
@@ -123,6 +129,18 @@ impl DirectBenchOptions {
         Ok(range)
     }
 
+    /// A device with an agent.
+    pub fn stage(&self, size: u64) -> Outcome<Stage> {
+        let (size, name) = (size.to_string(), "bench");
+        let serve = ["--size", &size, "--block-bytes", "512"];
+        let mut stage = match &self.program {
+            Some(program) => Stage::of(program, name, &serve)?,
+            None => Stage::new(name, &serve)?,
+        };
+        stage.start_agent()?;
+        Ok(stage)
+    }
+
     fn ways(&self) -> &'static [Way] {
         if self.depth.is_some() { BY_DEPTH } else { BY_THREADS }
     }
@@ -157,9 +175,10 @@ fn filled(path: &Path, range: u64) -> Outcome<()> {
 /// Runs it.
 pub fn run(options: &DirectBenchOptions) -> Outcome<Report> {
     let range = options.check()?;
-    let size = (range * 2 + (64 << 20)).to_string();
-    let mut stage = Stage::new("bench", &["--size", &size, "--block-bytes", "512"])?;
-    stage.start_agent()?;
+    if options.opening {
+        return super::opening::run(options);
+    }
+    let stage = options.stage(range * 2 + (64 << 20))?;
     let path = stage.folder.join("files/file");
     filled(&path, range)?;
     let _scratch = Scratch(&options.plain);

@@ -9,6 +9,7 @@ pub mod in_process;
 pub mod io;
 pub mod kv;
 pub mod mount;
+mod opening;
 pub mod party;
 pub mod permission;
 pub mod report;

@@ -13,6 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use willow_host::direct_io::Waits;
+use willow_shm::own::{is_own, without_own};
 
 /// Opens by `open`; one more time where a file has to be given back first.
 ///
@@ -110,6 +111,9 @@ opens! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(descriptor: c_int) -> c_int {
     if let Some((_inside, process)) = enter() {
+        if is_own(descriptor) {
+            return returned(Err::<c_int, _>(Errno::BADF));
+        }
         process.forget(descriptor);
     }
     // SAFETY: the caller's descriptor.
@@ -124,8 +128,13 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
         && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0
     {
         process.forget_range(first, last);
+        let done = without_own(first, last).into_iter().try_for_each(|(first, last)| {
+            // SAFETY: the caller's descriptors, without those of this library.
+            result(unsafe { real!(close_range: (c_uint, c_uint, c_int) -> c_int)(first, last, flags) }).map(|_| ())
+        });
+        return returned(done.map(|()| 0));
     }
-    // SAFETY: the caller's descriptors.
+    // SAFETY: the caller's descriptors; or they are to be closed on exec, as the library's are.
     unsafe { real!(close_range: (c_uint, c_uint, c_int) -> c_int)(first, last, flags) }
 }
 
@@ -135,6 +144,14 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 pub unsafe extern "C" fn closefrom(first: c_int) {
     if let Some((_inside, process)) = enter() {
         process.forget_range(first.max(0) as u32, u32::MAX);
+        let ranges = without_own(first.max(0) as u32, u32::MAX);
+        if ranges.len() > 1 {
+            for (first, last) in ranges {
+                // SAFETY: the caller's descriptors, without those of this library.
+                unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+            }
+            return;
+        }
     }
     // SAFETY: the caller's descriptors.
     unsafe { real!(closefrom: (c_int) -> ())(first) }
@@ -172,6 +189,9 @@ fn replacing(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
         return real();
     }
     if let Some((_inside, process)) = enter() {
+        if is_own(to) {
+            return returned(Err::<c_int, _>(Errno::BUSY));
+        }
         process.forget(to);
     }
     duplicating(from, real)

@@ -24,6 +24,8 @@ use willow_host::direct_io::{File, Hold, Session, SessionOptions, forks, watch_f
 
 /// Descriptors below this are tracked; a program with more of them open has the others through the kernel.
 pub const DESCRIPTORS_MAX: usize = 4096;
+/// Numbers that the library's own sockets may have, at the end of those that the process may have, or of those that are tracked.
+const OWN_DESCRIPTORS: usize = 128;
 /// Longest wait for an agent that is gone, and between two looks.
 const AGENT_WAIT_MAX: Duration = Duration::from_secs(10);
 const AGENT_LOOK: Duration = Duration::from_millis(10);
@@ -263,6 +265,9 @@ impl Process {
             if crate::is_eager() {
                 options.kernel_operations_max = 0;
             }
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+            let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(DESCRIPTORS_MAX);
+            willow_shm::own::from(limit.min(DESCRIPTORS_MAX).saturating_sub(OWN_DESCRIPTORS) as c_int);
             let opened = Session::open(options);
             opened.map_err(|error| eprintln!("libwillow_preload: no direct access: {error}")).ok()
         };

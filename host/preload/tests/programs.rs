@@ -220,12 +220,32 @@ fn every_call_does_so_over_the_network() {
     calls("every_call_does_so_over_the_network", By::Network);
 }
 
+#[test]
+fn a_program_that_closes_what_it_does_not_know_goes_on() {
+    calls_of(
+        "a_program_that_closes_what_it_does_not_know_goes_on",
+        By::Memory,
+        "closing.c",
+        &["direct_reads", "direct_writes"],
+    );
+}
+
+#[test]
+fn a_program_that_closes_what_it_does_not_know_goes_on_over_the_network() {
+    let test = "a_program_that_closes_what_it_does_not_know_goes_on_over_the_network";
+    calls_of(test, By::Network, "closing.c", &["direct_reads", "direct_writes"]);
+}
+
 fn calls(test: &str, by: By) {
+    calls_of(test, by, "calls.c", &["direct_reads", "direct_writes", "direct_syncs", "given_back"]);
+}
+
+fn calls_of(test: &str, by: By, source: &str, counts: &[&str]) {
     let Some(compiler) = ["gcc", "clang"].into_iter().find(|it| has(it)) else {
         return skip(test, "there is no C compiler");
     };
     let Some(stage) = stage(test, by) else { return };
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/calls.c");
+    let source = &format!("{}/tests/{source}", env!("CARGO_MANIFEST_DIR"));
     for (name, flags) in [("plain", &["-O0"][..]), ("checked", &["-O2", "-D_FORTIFY_SOURCE=2"][..])] {
         let program = stage.folder.join(name);
         let out = program.display().to_string();
@@ -242,7 +262,7 @@ fn calls(test: &str, by: By) {
         assert_eq!(direct, plain, "{name}");
         assert!(fs::read(&file).expect("read") == fs::read(&elsewhere).expect("read"), "{name}");
         assert!(!is_frozen(&file));
-        let counts = counted(&stage, &["direct_reads", "direct_writes", "direct_syncs", "given_back"]);
+        let counts = counted(&stage, counts);
         assert!(counts.iter().all(|count| *count > 0), "{name}: {counts:?}");
         let (_, _) = (fs::remove_file(&file), fs::remove_file(&elsewhere));
     }

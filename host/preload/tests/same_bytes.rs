@@ -3,10 +3,12 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use willow_tests::stage::{Stage, contents, is_frozen, or_skip, within_seconds};
+use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 /// Steps of a program.
 const STEPS: u64 = 60;
@@ -28,7 +30,20 @@ struct Program {
     seed: u64,
     last: u64,
     left_out: Vec<u64>,
+    how: How,
 }
+
+/// How programs are run.
+#[derive(Clone, Copy)]
+struct How {
+    user: u32,
+    /// Files are taken again as soon as they have been given back.
+    is_eager: bool,
+}
+
+const EAGER: How = How { user: 0, is_eager: true };
+/// An ordinary user.
+const ALICE: u32 = 54_951;
 
 /// What became of a program: what it said, and what its files hold.
 #[derive(PartialEq)]
@@ -39,11 +54,14 @@ struct Outcome {
 }
 
 /// The files that a program begins with, in a folder of their own.
-fn prepare(folder: &Path) {
+fn prepare(folder: &Path, how: How) {
     let _ = fs::remove_dir_all(folder);
     fs::create_dir(folder).expect("a folder");
+    let own = |path: &Path| chown(path, Some(how.user), Some(how.user)).expect("its owner");
+    own(folder);
     for (name, bytes) in [("f0", 200_000), ("f1", 200_000), ("f2", 50_000)] {
         fs::write(folder.join(name), contents(bytes, 7)).expect("written");
+        own(&folder.join(name));
     }
     rustix::fs::sync();
 }
@@ -72,8 +90,18 @@ fn bounded(mut command: Command) -> Output {
     Output { status, stdout: out.join().expect("read"), stderr: error.join().expect("read") }
 }
 
-fn without_library(program: &Program, folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_willow-same"));
+/// A copy where every user gets to.
+fn copied(stage: &Stage, from: &Path) -> PathBuf {
+    let to = stage.folder.join(from.file_name().expect("a name"));
+    if !to.exists() {
+        tool("cp", &[&from.display().to_string(), &to.display().to_string()]).expect("a copy");
+    }
+    to
+}
+
+fn without_library(stage: &Stage, program: &Program, folder: &Path) -> Command {
+    let mut command = Command::new(copied(stage, Path::new(env!("CARGO_BIN_EXE_willow-same"))));
+    command.uid(program.how.user).gid(program.how.user).current_dir("/");
     let left_out: Vec<String> = program.left_out.iter().map(u64::to_string).collect();
     command.arg(folder).args([program.seed.to_string(), "0".into(), program.last.to_string(), left_out.join(",")]);
     command.env("RUST_BACKTRACE", "0");
@@ -81,24 +109,28 @@ fn without_library(program: &Program, folder: &Path) -> Command {
 }
 
 fn with_library(stage: &Stage, program: &Program, folder: &Path, planted: &str) -> Command {
-    let mut command = without_library(program, folder);
+    let mut command = without_library(stage, program, folder);
+    if stage.address.is_none() {
+        command.env("WILLOW_DEVICE", stage.path("device"));
+    }
+    if program.how.is_eager {
+        command.env("WILLOW_PRELOAD_EAGER", "1");
+    }
     command
-        .env("LD_PRELOAD", library())
-        .env("WILLOW_DEVICE", stage.path("device"))
+        .env("LD_PRELOAD", copied(stage, &library()))
         .env("WILLOW_AGENT", stage.path("agent"))
         .env("WILLOW_DIRECT", folder)
         .env("WILLOW_DIRECT_REPORT", stage.path("report"))
-        .env("WILLOW_PRELOAD_EAGER", "1")
         .env("WILLOW_PRELOAD_PLANTED", planted);
     command
 }
 
 fn run(stage: &Stage, program: &Program, planted: Option<&str>) -> Outcome {
     let folder = stage.on_it("same");
-    prepare(&folder);
+    prepare(&folder, program.how);
     let output = bounded(match planted {
         Some(planted) => with_library(stage, program, &folder, planted),
-        None => without_library(program, &folder),
+        None => without_library(stage, program, &folder),
     });
     let mut said: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(ToOwned::to_owned).collect();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -168,13 +200,13 @@ fn counted(stage: &Stage, name: &str) -> u64 {
 fn programs() -> impl Iterator<Item = Program> {
     let number = |name: &str| std::env::var(name).ok().and_then(|it| it.parse::<u64>().ok());
     let (first, count) = (number("WILLOW_SAME_FIRST").unwrap_or(1), number("WILLOW_SAME_PROGRAMS").unwrap_or(PROGRAMS));
-    (first..first + count).map(|seed| Program { seed, last: STEPS, left_out: Vec::new() })
+    (first..first + count).map(|seed| Program { seed, last: STEPS, left_out: Vec::new(), how: EAGER })
 }
 
-fn compare_all(stage: &Stage) {
-    for program in programs() {
+fn compare_all(stage: &Stage, programs: impl Iterator<Item = Program>) {
+    for program in programs {
         if let Some(found) = difference(stage, &program, "") {
-            let (Program { seed, last, left_out }, why) = shrunk(stage, program, found, "");
+            let (Program { seed, last, left_out, .. }, why) = shrunk(stage, program, found, "");
             let steps: Vec<u64> = (0..last).filter(|step| !left_out.contains(step)).collect();
             panic!("seed {seed}, steps {steps:?}:\n{why}");
         }
@@ -182,7 +214,7 @@ fn compare_all(stage: &Stage) {
 }
 
 fn compare(stage: &Stage) {
-    compare_all(stage);
+    compare_all(stage, programs());
     // Most of it was direct, and files went to and fro.
     let counts: Vec<u64> =
         ["direct_reads", "direct_writes", "direct_syncs", "given_back"].map(|name| counted(stage, name)).to_vec();
@@ -194,6 +226,42 @@ fn compare(stage: &Stage) {
 fn programs_give_the_same_on_ext4() {
     let Some(stage) = or_skip("programs_give_the_same_on_ext4", Stage::ext4()) else { return };
     compare(&stage);
+}
+
+/// Where files are taken again only some operations later, less is direct, and the ways change at other places.
+fn compare_as(stage: &Stage, hows: &[How]) {
+    for how in hows {
+        compare_all(stage, programs().skip(5).take(15).map(|program| Program { how: *how, ..program }));
+        let counts = ["direct_reads", "direct_writes", "refused"].map(|name| counted(stage, name));
+        eprintln!("user {}, eager {}: direct reads, writes, and refusals: {counts:?}", how.user, how.is_eager);
+        assert!(counts[0] > 0 && counts[1] > 0, "{counts:?}");
+        let _ = fs::remove_file(stage.path("report"));
+    }
+}
+
+#[test]
+fn programs_of_an_ordinary_user_give_the_same() {
+    let Some(stage) = or_skip("programs_of_an_ordinary_user_give_the_same", Stage::ext4()) else { return };
+    let report = fs::File::create(stage.path("report")).expect("the report");
+    report.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("its mode");
+    compare_as(&stage, &[How { user: ALICE, is_eager: true }]);
+    let report = fs::File::create(stage.path("report")).expect("the report");
+    report.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("its mode");
+    compare_as(&stage, &[How { user: ALICE, is_eager: false }]);
+}
+
+#[test]
+fn programs_give_the_same_where_files_are_taken_again_later() {
+    let test = "programs_give_the_same_where_files_are_taken_again_later";
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    compare_as(&stage, &[How { is_eager: false, ..EAGER }]);
+}
+
+#[test]
+fn programs_give_the_same_over_the_network() {
+    let made = Stage::remote(&["--ram", "--size", "128M"], By::Network);
+    let Some(stage) = or_skip("programs_give_the_same_over_the_network", made) else { return };
+    compare_as(&stage, &[EAGER, How { is_eager: false, ..EAGER }]);
 }
 
 #[test]
@@ -224,7 +292,7 @@ fn programs_give_the_same_while_the_agent_is_killed_and_started_again() {
     for program in programs().take(20) {
         let folder = stage.on_it("same");
         let without = run(&stage, &program, None);
-        prepare(&folder);
+        prepare(&folder, program.how);
         let mut command = with_library(&stage, &program, &folder, "");
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it runs");
         let mut out = child.stdout.take().expect("a pipe");

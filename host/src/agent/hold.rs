@@ -8,7 +8,9 @@
 //! - calls on a file wait for nobody but who is busy with the same file: a file system that blocks keeps others' files from nobody.
 
 use super::fault::{Fault, Faults};
-use super::journal::{Journal, Key};
+use super::handle::Handle;
+use super::journal::{Found, Journal, Key};
+use super::judge::places;
 use super::{Refusal, freeze, lease, lock};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
@@ -90,7 +92,7 @@ struct Entry {
 /// All of them.
 pub(super) struct Holds {
     all: Mutex<BTreeMap<Key, Entry>>,
-    journal: Arc<Mutex<Journal>>,
+    journal: Arc<Journal>,
     stuck: Mutex<Vec<Arc<Hold>>>,
     /// What an agent before this one left, by device.
     thawing: Mutex<Vec<(u64, std::thread::JoinHandle<()>)>>,
@@ -100,10 +102,10 @@ pub(super) struct Holds {
 impl Holds {
     /// Begins with nothing held: thaws what the journal lists.
     pub fn open(state: PathBuf, faults: Arc<Faults>) -> Result<Self, String> {
-        let journal = Arc::new(Mutex::new(Journal::open(state)?));
-        let mut left: BTreeMap<u64, Vec<(Key, PathBuf)>> = BTreeMap::new();
-        for (key, path) in lock(&journal).frozen() {
-            left.entry(key.0).or_default().push((*key, path.clone()));
+        let journal = Arc::new(Journal::open(state)?);
+        let mut left: BTreeMap<u64, Vec<(Key, Found)>> = BTreeMap::new();
+        for (key, found) in journal.frozen() {
+            left.entry(key.0).or_default().push((key, found));
         }
         // One that is frozen now waits; others do not wait for it.
         let thawing: Vec<(u64, std::thread::JoinHandle<()>)> = left
@@ -161,11 +163,11 @@ impl Holds {
                 freeze::set_immutable(file, true).map_err(listed)?;
                 self.faults.step();
             }
-            let mut journal = lock(&self.journal);
             // One of an agent before this one, that could not be thawed when this one began.
-            let was_immutable = is_immutable && !journal.frozen().contains_key(&hold.key);
+            let was_immutable = is_immutable && !self.journal.contains(hold.key);
             if !was_immutable {
-                journal.freeze(hold.key, &path).map_err(listed)?;
+                let found = Found { path: path.clone(), handle: Handle::of_file(file) };
+                self.journal.freeze(hold.key, found).map_err(listed)?;
             }
             was_immutable
         };
@@ -292,7 +294,7 @@ impl Holds {
     }
 
     fn forget(&self, key: Key) {
-        if let Err(error) = lock(&self.journal).thaw(key) {
+        if let Err(error) = self.journal.thaw(key) {
             tracing::error!("the list of frozen files: {error}");
         }
     }
@@ -315,14 +317,32 @@ impl Holds {
 }
 
 /// Thaws files of an agent before this one.
-fn thaw_all(journal: &Mutex<Journal>, files: &[(Key, PathBuf)]) {
-    for (key, path) in files {
-        let thawed = thaw_path(path, *key).and_then(|()| lock(journal).thaw(*key));
-        if let Err(error) = thawed {
+fn thaw_all(journal: &Journal, files: &[(Key, Found)]) {
+    for (key, found) in files {
+        let thawed = match found.handle.as_ref().map(|handle| thaw_handle(handle, *key)) {
+            Some(Ok(true)) => Ok(()),
+            // By its path where its file system is mounted with another id, say.
+            Some(Err(_)) | Some(Ok(false)) | None => thaw_path(&found.path, *key),
+        };
+        if let Err(error) = thawed.and_then(|()| journal.thaw(*key)) {
             // The file system may not be mounted now.
-            tracing::warn!("{} may still be immutable (chattr -i): {error}", path.display());
+            tracing::warn!("{} may still be immutable (chattr -i): {error}", found.path.display());
         }
     }
+}
+
+/// Thaws a file wherever its path is now; false where its file system is not mounted.
+fn thaw_handle(handle: &Handle, key: Key) -> std::io::Result<bool> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    for place in places(key.0, &mounts) {
+        if let Some(file) = handle.open_at(&place)?
+            && rustix::fs::fstat(&file)?.st_ino == key.1
+        {
+            freeze::set_immutable(file.as_fd(), false)?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn thaw_path(path: &Path, key: Key) -> std::io::Result<()> {

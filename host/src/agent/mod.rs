@@ -24,6 +24,7 @@ pub(crate) mod fault;
 mod files;
 pub mod freeze;
 mod freezes;
+mod handle;
 mod hold;
 mod journal;
 mod judge;

@@ -39,6 +39,7 @@ impl PolledQueue {
         let address = options.address;
         let connect = |source: std::io::Error| NvmeError::Connect { address, source: Arc::new(source) };
         let stream = TcpStream::connect_timeout(&address, options.connect_timeout).map_err(connect)?;
+        let stream = TcpStream::from(willow_shm::own::raised(stream.into()));
         super::socket::tune(&stream, address.ip().is_loopback());
         stream.set_nonblocking(true).map_err(connect)?;
         let wire = BlockingWire::open(stream, options)?;

@@ -3,6 +3,7 @@
 //! ```text
 //! socket    a Unix socket: handshake, descriptor of the memory, the peer's credentials, doorbells for sleepers
 //! message   what is said on it
+//! own       numbers of descriptors in programs that know nothing of them
 //! layout    where everything lies in the memory; entries of the rings (docs/shared-memory.md, byte by byte)
 //! memory    the sealed memory, mapped: words are atomics, data are raw copies
 //! rings     the two rings: the host's and the device's end, wherever their words lie
@@ -16,6 +17,7 @@
 pub mod layout;
 pub mod memory;
 pub mod message;
+pub mod own;
 pub mod ring;
 pub mod rings;
 pub mod socket;

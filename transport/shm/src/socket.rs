@@ -129,6 +129,7 @@ impl Channel {
     /// Connects to a socket.
     pub fn connect(path: &Path) -> std::io::Result<Channel> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let socket = crate::own::raised(socket);
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Channel(socket))
     }
