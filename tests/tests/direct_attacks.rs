@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -212,6 +213,52 @@ fn nothing_is_permitted_before_the_proof() {
     assert!(!is_ever_permitted(&stage));
     let planted = Planted::start(&mut stage, AgentFault::GrantFirst);
     assert!(is_ever_permitted(&stage), "what an agent permits before the proof is not seen");
+    drop(planted);
+}
+
+/// Whether the device permits anything of a file that has thawed: in one of ten times that it is opened and closed.
+fn is_permitted_when_thawed(stage: &Stage) -> bool {
+    let path = stage.on_it("closed");
+    fs::write(&path, vec![1; 64 << 10]).expect("written");
+    let session = Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session");
+    let (judge, reader) = (Judge::new(stage), fs::File::open(&path).expect("open"));
+    (0..10).any(|_| {
+        let file = fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
+        let file = File::new(&session, file).expect("a file");
+        file.take().expect("directly");
+        let is_frozen = || willow_host::agent::freeze::is_immutable(reader.as_fd());
+        assert!(is_frozen() && !judge.permitted(None).is_empty());
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(file));
+            let begun = std::time::Instant::now();
+            while is_frozen() {
+                assert!(begun.elapsed().as_secs() < 30, "it does not thaw");
+            }
+            !judge.permitted(None).is_empty()
+        })
+    })
+}
+
+#[test]
+fn nothing_is_permitted_of_a_file_that_has_thawed() {
+    let Some(mut stage) = ext4("nothing_is_permitted_of_a_file_that_has_thawed") else { return };
+    assert!(!is_permitted_when_thawed(&stage));
+    let planted = Planted::start(&mut stage, AgentFault::ThawFirst);
+    assert!(is_permitted_when_thawed(&stage), "what an agent revokes too late is not seen");
+    drop(planted);
+}
+
+#[test]
+fn an_agent_that_does_not_look_at_the_file_system_is_caught() {
+    let test = "an_agent_that_does_not_look_at_the_file_system_is_caught";
+    let made = Stage::new(&["mkfs.xfs", "-q", "-f", "-m", "reflink=1"], "400M");
+    let Some(mut stage) = or_skip(test, made) else { return };
+    // Where blocks can be shared nobody gets to write.
+    let refused = attacks(&stage, ALICE, "attacks", &mut Found::default());
+    assert!(refused.as_ref().is_err_and(|why| why.contains("refused otherwise")), "{refused:?}");
+    let planted = Planted::start(&mut stage, AgentFault::NoJudge);
+    let caught = attacks(&stage, ALICE, "attacks", &mut Found::default());
+    assert!(caught.as_ref().is_err_and(|why| why.contains("FICLONE from") && why.contains("share")), "{caught:?}");
     drop(planted);
 }
 

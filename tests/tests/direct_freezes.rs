@@ -15,11 +15,15 @@ use std::time::Duration;
 use willow_host::agent::extents;
 use willow_host::direct_io::{File, Session, SessionOptions};
 use willow_host::testing::AgentFault;
-use willow_tests::attacker::attacker;
+use willow_tests::attacker::{Talking, attacker};
+use willow_tests::judge::Judge;
 use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_601;
+/// Extents of the file that takes long to be opened, and files that one process has meanwhile.
+const PIECES: usize = 6000;
+const SMALL: usize = 100;
 
 fn stages(test: &str) -> Vec<(&'static str, Stage)> {
     let made = [("ext4", Stage::ext4()), ("xfs", Stage::xfs())];
@@ -145,6 +149,7 @@ fn readers_of_a_file_system_that_is_frozen_are_told_and_hold_nobody_up() {
         let file = open(&held);
         file.take().expect("directly");
         freeze(&stage);
+        assert_eq!(Judge::new(&stage).permitted(None), Default::default(), "{system}: a reader has it still");
         let begun = std::time::Instant::now();
         assert!(open(&other).take().is_err(), "{system}: it was taken while frozen");
         drop(file);
@@ -264,6 +269,82 @@ fn a_file_system_that_is_shut_down_gives_no_block_away() {
         let journal = fs::read_to_string(stage.path("agent.frozen")).expect("the list");
         assert!(journal.contains("alices/file"), "{system}: {journal}");
     }
+}
+
+/// While a process has a hundred files directly, and another one opens a file that takes long to be opened: whether the device permits
+/// anything once the file system is frozen, in one of so many rounds.
+fn is_permitted_while_frozen(stage: &Stage, rounds: u64) -> bool {
+    let path = stage.on_it("in-pieces");
+    if !path.exists() {
+        drop(stage.in_pieces("in-pieces", PIECES));
+        std::os::unix::fs::chown(&path, Some(ALICE), Some(ALICE)).expect("its owner");
+    }
+    let built = env!("CARGO_BIN_EXE_willow-attacker");
+    let mut alice = Talking::new(&mut attacker(built, stage, ALICE, &path, "confirms"));
+    let (session, judge) = (session(stage), Judge::new(stage));
+    let open = |number: usize| {
+        let path = stage.on_it(&format!("small-{number}"));
+        fs::write(&path, [number as u8; 4096]).expect("written");
+        let file = fs::OpenOptions::new().read(true).write(true).open(path).expect("open");
+        File::new(&session, file).expect("a file")
+    };
+    let small: Vec<File<fs::File>> = (0..SMALL).map(open).collect();
+    let mut is_permitted = false;
+    for round in 0..rounds {
+        for file in &small {
+            // Some are, by what the round before left, told that they were taken back: then it is asked for once more.
+            let taken = (0..100).any(|_| {
+                let _ = file.take();
+                file.is_direct()
+            });
+            assert!(taken, "it is not to be had directly");
+        }
+        alice.tell();
+        let prepared = alice.line();
+        assert!(prepared.to_lowercase().contains("prepared"), "{prepared}");
+        alice.tell();
+        // At another place of the other's way each time.
+        std::thread::sleep(Duration::from_millis(5 * round % 40));
+        freeze(stage);
+        for _ in 0..20 {
+            is_permitted |= !judge.permitted(None).is_empty();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        thaw(stage);
+        if is_permitted {
+            break;
+        }
+    }
+    is_permitted
+}
+
+#[test]
+fn what_is_being_opened_when_a_file_system_is_frozen_is_not_permitted_afterwards() {
+    let test = "what_is_being_opened_when_a_file_system_is_frozen_is_not_permitted_afterwards";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    assert!(!is_permitted_while_frozen(&stage, 5));
+    for fault in [AgentFault::SettledLate, AgentFault::NotUnderWay] {
+        let planted = Planted::start(&mut stage, fault);
+        assert!(is_permitted_while_frozen(&stage, 6), "{fault:?} is not caught");
+        drop(planted);
+    }
+}
+
+#[test]
+fn an_agent_that_leaves_readers_what_they_have_is_caught() {
+    let test = "an_agent_that_leaves_readers_what_they_have_is_caught";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    let planted = Planted::start(&mut stage, AgentFault::ReadersLeft);
+    let path = stage.on_it("held");
+    fs::write(&path, vec![7; 50_000]).expect("written");
+    let file = File::new(&session(&stage), fs::File::open(&path).expect("open")).expect("a file");
+    file.take().expect("directly");
+    freeze(&stage);
+    let permitted = Judge::new(&stage).permitted(None);
+    thaw(&stage);
+    assert!(!permitted.is_empty(), "what a reader has is not seen");
+    drop(file);
+    drop(planted);
 }
 
 #[test]

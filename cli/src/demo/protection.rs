@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const ALICE: u32 = 54001;
 const BOB: u32 = 54002;
 const FILE_BYTES: usize = 1 << 20;
+/// More files of that size than there is room for.
+const FILES_MAX: usize = 200;
 
 impl Stage {
     fn say(&mut self, text: &str) -> Outcome<()> {
@@ -161,6 +163,7 @@ fn tell(stage: &mut Stage) -> Outcome<()> {
     let said = refused("a namespace", &create, "not permitted")?;
     stage.say(&format!("Bob makes a namespace: {said}"))?;
     gives_away(stage, &alices)?;
+    goes_for_bobs(stage, &alices)?;
     frozen(stage, &alices)
 }
 
@@ -183,6 +186,82 @@ fn gives_away(stage: &mut Stage, file: &Path) -> Outcome<()> {
     ))
 }
 
+/// The attack itself: Alice has her file directly, cuts it by every name that she has, Bob writes private files into all that is free, and
+/// Alice writes past the kernel to where her file was. It lands in her own file, and nothing of Bob's has changed.
+fn goes_for_bobs(stage: &mut Stage, file: &Path) -> Outcome<()> {
+    let (path, target, agent) = (file.display().to_string(), stage.path("device"), stage.path("agent"));
+    let before = fs::read(file).context(|| "cannot read the file".to_owned())?;
+    let mut open = Command::new(&stage.program)
+        .args(["direct", "write", &path, "--target", &target, "--agent", &agent])
+        .uid(ALICE)
+        .gid(ALICE)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context(|| "cannot start a process of another user".to_owned())?;
+    let attacked = (|| {
+        becomes_immutable(&path, true)?;
+        let attacks: [&[&str]; 4] = [
+            &["truncate", "-s", "0", &path],
+            &["rm", "-f", &path],
+            &["dd", "if=/dev/zero", &format!("of={path}"), "count=1", "status=none"],
+            &["fallocate", "-p", "-o", "0", "-l", "1048576", &path],
+        ];
+        for attack in attacks {
+            let tried = Command::new(attack[0]).args(&attack[1..]).uid(ALICE).gid(ALICE).stderr(Stdio::null()).status();
+            // One that is not installed is none.
+            if tried.is_ok_and(|status| status.success()) {
+                fail!("{} went through on a file that is open directly", attack[0]);
+            }
+        }
+        // Bob's: as many as there is room for, so that whatever had become free is his.
+        let private: Vec<PathBuf> =
+            (0..FILES_MAX).map_while(|number| stage.file(&format!("bobs-{number}"), BOB, &contents(2)).ok()).collect();
+        let stolen = [0x66; 100_000];
+        let written = open.stdin.take().map(|mut stdin| stdin.write_all(&stolen));
+        let ended = open.wait().context(|| "cannot wait for a process".to_owned())?;
+        if !written.is_some_and(|written| written.is_ok()) || !ended.success() {
+            fail!("Alice cannot write her own file");
+        }
+        becomes_immutable(&path, false)?;
+        for bobs in &private {
+            if fs::read(bobs).context(|| "cannot read the file".to_owned())? != contents(2) {
+                fail!("what Alice wrote directly is in {}", bobs.display());
+            }
+        }
+        let found = fs::read(file).context(|| "cannot read the file".to_owned())?;
+        if found[..stolen.len()] != stolen || found[stolen.len()..] != before[stolen.len()..] {
+            fail!("what Alice wrote directly is not in her file");
+        }
+        for bobs in &private {
+            fs::remove_file(bobs).context(|| "cannot remove a file".to_owned())?;
+        }
+        Ok(private.len())
+    })();
+    if attacked.is_err() {
+        let _ = open.kill();
+        let _ = open.wait();
+    }
+    let count = attacked?;
+    stage.say(&format!(
+        "Alice has it directly, and cuts, deletes, overwrites and punches it at the same time: all fail. Bob fills the file system with {count} \
+         private files, Alice writes past the kernel: it lands in her own file, and nothing of Bob's has changed"
+    ))
+}
+
+/// Waits until a file has the attribute, or has it no more.
+fn becomes_immutable(path: &str, set: bool) -> Outcome<()> {
+    let since = Instant::now();
+    while tool("lsattr", &["-d", path])?.split(' ').next().is_some_and(|flags| flags.contains('i')) != set {
+        if since.elapsed() > PATIENCE {
+            fail!("{path} is {} immutable after {} s", if set { "not" } else { "still" }, PATIENCE.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// While a file is open directly its blocks stay where they are; then they are the file system's again.
 fn frozen(stage: &mut Stage, file: &Path) -> Outcome<()> {
     let path = file.display().to_string();
@@ -195,24 +274,14 @@ fn frozen(stage: &mut Stage, file: &Path) -> Outcome<()> {
         .stdin(Stdio::piped())
         .spawn()
         .context(|| "cannot start a process of another user".to_owned())?;
-    let attribute = |set: bool| -> Outcome<()> {
-        let since = Instant::now();
-        while tool("lsattr", &["-d", &path])?.split(' ').next().is_some_and(|flags| flags.contains('i')) != set {
-            if since.elapsed() > PATIENCE {
-                fail!("{path} is {} immutable after {} s", if set { "not" } else { "still" }, PATIENCE.as_secs());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
-    };
-    let held = attribute(true).and_then(|()| match tool("truncate", &["-s", "0", &path]) {
+    let held = becomes_immutable(&path, true).and_then(|()| match tool("truncate", &["-s", "0", &path]) {
         Ok(_) => Err(Failure::new("a file that is open directly was truncated")),
         Err(_) => Ok(()),
     });
     let _ = open.kill();
     let _ = open.wait();
     held?;
-    attribute(false)?;
+    becomes_immutable(&path, false)?;
     tool("truncate", &["-s", "0", &path])?;
     stage.say("while Alice has it open directly her file cannot be truncated; her process is killed, and it can")
 }

@@ -199,8 +199,11 @@ impl Agent {
         let (process, hold, (nsid, offset), rights, watch) = found;
         // Until the permissions are on the list, or taken back.
         let (granted, _under_way) = match watch.begin() {
-            Ok(_) if self.faults.has(Fault::NotUnderWay) => {
-                (self.grant(process, &hold, (nsid, offset), rights).await, None)
+            Ok(under_way) if self.faults.has(Fault::NotUnderWay) => {
+                drop(under_way);
+                let granted = self.grant(process, &hold, (nsid, offset), rights).await;
+                tokio::time::sleep(LATE).await;
+                (granted, None)
             }
             Ok(under_way) => (self.grant(process, &hold, (nsid, offset), rights).await, Some(under_way)),
             Err(why) => (Err((why, Vec::new())), None),

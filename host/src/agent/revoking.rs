@@ -91,7 +91,13 @@ impl Agent {
                     Err(why) => failure = Some(why),
                 }
             }
-            let is_settled = is_settled || self.faults.has(Fault::SettledLate) && !self.freezes.is_busy(device);
+            let is_settled = match self.faults.has(Fault::SettledLate) {
+                true => {
+                    tokio::time::sleep(LATE).await;
+                    !self.freezes.is_busy(device)
+                }
+                false => is_settled,
+            };
             if failure.is_none() && is_settled {
                 return self.freezes.let_go(device);
             }

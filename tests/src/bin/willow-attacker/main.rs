@@ -12,7 +12,7 @@
 //! `willow-attacker DEVICE AGENT FILE victim` keeps a second writable descriptor, takes the file directly, moves its blocks to
 //! another file that it cuts, waits for a line on its input while somebody else writes, and prints what it then reads past the kernel.
 //! `writer` writes past the kernel without end, and says so; `goes on` writes on when its file's mode forbids to open it; `insistent` keeps a descriptor and asks again and again; `crowd` connects to the agent as often as that goes; `turncoat` changes its
-//! user; `hoard` opens as many files of its own directly as it gets; `overlay` truncates the file by way of overlayfs while it has it directly (`overlay, alone`: while
+//! user; `hoard` opens as many files of its own directly as it gets; `confirms` takes a file in the agent's two steps; `overlay` truncates the file by way of overlayfs while it has it directly (`overlay, alone`: while
 //! nobody has); `stalls` asks for it while a write of its own does not come to an end.
 
 mod alone;
@@ -26,10 +26,11 @@ use alone::State;
 use kept::{KEPT, keep};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Error, Read, Result, Write};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use willow_host::direct_io::{AgentClient, DirectError, DirectFile};
 use willow_host::{Hre, ShmHre, ShmOptions};
 use willow_tests::space;
@@ -319,6 +320,38 @@ fn stalls(world: &World) -> Result<()> {
     })
 }
 
+/// Has a file that is there prepared, and confirms it, a line of its input before each, again and again; keeps it for some time.
+fn confirms(world: &World, agent: &Path) -> Result<()> {
+    use willow_host::agent::message::{Request, VERSION};
+    let mut lines = std::io::stdin().lines();
+    while lines.next().is_some() {
+        // What was frozen thaws some time after.
+        let begun = std::time::Instant::now();
+        let file = loop {
+            match writable(&world.path) {
+                Err(_) if begun.elapsed() < Duration::from_secs(20) => std::thread::sleep(Duration::from_millis(5)),
+                opened => break opened?,
+            }
+        };
+        let channel = willow_shm::socket::Channel::connect(agent)?;
+        let ask = |request: &Request, descriptors: &[BorrowedFd<'_>]| {
+            channel.send(&willow_shm::message::encode(request), descriptors).map_err(Error::from)
+        };
+        ask(&Request::Open { version: VERSION, again: false, ready: false }, &[file.as_fd()])?;
+        let answer =
+            channel.receive_within(Duration::from_secs(20)).map_err(|error| Error::other(error.to_string()))?;
+        drop(file);
+        println!("{}\t", String::from_utf8_lossy(&answer.bytes));
+        if lines.next().is_none() {
+            break;
+        }
+        // Its number is the first of this connection.
+        ask(&Request::Confirm { file: 1 }, &[])?;
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    Ok(())
+}
+
 /// Asks for the file again and again while it keeps a descriptor by which it writes, a line for each answer.
 fn insistent(world: &World) -> Result<()> {
     renew(world)?;
@@ -456,6 +489,7 @@ fn main() -> Result<()> {
         "victim" => victim(&world),
         "writer" => writer(&world),
         "insistent" => insistent(&world),
+        "confirms" => confirms(&world, Path::new(&arguments[2])),
         "hoard" => hoard(&world),
         "turncoat" => turncoat(&world, 54_802),
         _ => panic!("there is no {what}"),
