@@ -9,6 +9,7 @@ pub mod in_process;
 pub mod io;
 pub mod kv;
 pub mod mount;
+pub mod neighbours;
 mod opening;
 pub mod party;
 pub mod permission;
@@ -35,6 +36,8 @@ pub enum Bench {
     Fresh(fresh::FreshOptions),
     /// This build against an earlier one, by turns: every figure as a ratio, and failure where one is worse
     Gate(gate::GateOptions),
+    /// What a host's reads over NVMe/TCP take beside another host that floods the device in each of several ways
+    Neighbours(neighbours::NeighboursOptions),
     /// What a look-up of a permission takes, and reads that are checked
     Permission(permission::PermissionOptions),
     /// A process of a benchmark: connects, hands its connection over and waits
@@ -157,6 +160,7 @@ pub fn run(bench: Bench) -> Outcome<()> {
         Bench::Fairness(options) => (fairness::run(&options)?, options.turns.json, options.turns.record),
         Bench::Fresh(options) => (fresh::run(&options)?, options.json, options.record),
         Bench::Gate(options) => return gate::run(&options),
+        Bench::Neighbours(options) => (neighbours::run(&options)?, options.turns.json, options.turns.record),
         Bench::Permission(options) => (permission::run(&options)?, options.turns.json, options.turns.record),
         Bench::Process { socket } => return party::be_a_child(&socket),
         Bench::Io(options) => (io::run(&options)?, options.common.json, options.common.record),

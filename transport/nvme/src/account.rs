@@ -57,6 +57,8 @@ pub(crate) struct Account {
     pub name: String,
     pub connections: u32,
     pub taken_bytes: usize,
+    /// Bytes that it has sent, data of transfers left out, in the turn of this number.
+    sent: (u64, usize),
     /// Requests in the device.
     pub in_device: u32,
     pub waiting: VecDeque<Waiting>,
@@ -72,6 +74,10 @@ pub(crate) struct Accounts {
     budget_bytes: usize,
     /// By all hosts, without [`UNPROVED`].
     taken_bytes: usize,
+    /// Hosts with connections.
+    present: u32,
+    /// Counts turns.
+    turn: u64,
     in_device: u32,
     all: Vec<Account>,
     /// Accounts with commands that wait for a buffer, in turn.
@@ -88,6 +94,8 @@ impl Accounts {
         Accounts {
             budget_bytes,
             taken_bytes: 0,
+            present: 0,
+            turn: 1,
             in_device: 0,
             all: vec![Account::default()],
             waiting: VecDeque::new(),
@@ -98,6 +106,46 @@ impl Accounts {
 
     pub fn of(&self, account: u16) -> &Account {
         &self.all[usize::from(account)]
+    }
+
+    /// A connection is an account's from now on.
+    pub fn connected(&mut self, account: u16) {
+        let of = &mut self.all[usize::from(account)];
+        of.connections += 1;
+        self.present += u32::from(account != UNPROVED && of.connections == 1);
+    }
+
+    /// A connection is an account's no more.
+    pub fn disconnected(&mut self, account: u16) {
+        let of = &mut self.all[usize::from(account)];
+        debug_assert!(of.connections > 0);
+        of.connections = of.connections.saturating_sub(1);
+        self.present -= u32::from(account != UNPROVED && of.connections == 0);
+    }
+
+    /// The device runs: everybody's turn begins anew.
+    #[inline]
+    pub fn next_turn(&mut self) {
+        self.turn += 1;
+    }
+
+    #[inline]
+    pub fn has_sent(&mut self, account: u16, bytes: usize) {
+        let turn = self.turn;
+        let sent = &mut self.all[usize::from(account)].sent;
+        *sent = if sent.0 == turn { (turn, sent.1 + bytes) } else { (turn, bytes) };
+    }
+
+    #[inline]
+    pub fn has_had_its_turn(&self, account: u16) -> bool {
+        let (turn, bytes) = self.all[usize::from(account)].sent;
+        turn == self.turn && bytes >= SENT_A_TURN_BYTES_MAX
+    }
+
+    /// Whether hosts have to share: more than one has connections.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.present > 1
     }
 
     /// All that belong to somebody, [`UNPROVED`] first.
@@ -187,7 +235,9 @@ impl Accounts {
     #[inline]
     pub fn has_place(&self, account: u16) -> bool {
         let of = &self.all[usize::from(account)];
-        of.in_device < DEVICE_PLACES_MIN || of.in_device < DEVICE_PLACES.saturating_sub(self.in_device)
+        let left = DEVICE_PLACES.saturating_sub(self.in_device);
+        let most = if self.is_shared() { left.min(DEVICE_PLACES_BESIDE_OTHERS) } else { left };
+        of.in_device < DEVICE_PLACES_MIN || of.in_device < most
     }
 
     /// A request went into the device.
@@ -267,7 +317,7 @@ mod tests {
     /// A host with a connection.
     fn host(accounts: &mut Accounts, name: &str) -> u16 {
         let account = accounts.open(name);
-        accounts.of_mut(account).connections += 1;
+        accounts.connected(account);
         account
     }
 
@@ -319,18 +369,27 @@ mod tests {
     #[test]
     fn places_in_the_device_are_shared_the_same_way() {
         let mut accounts = Accounts::new(512 * MIB);
-        let (one, other) = (host(&mut accounts, "one"), host(&mut accounts, "other"));
-        while accounts.has_place(one) {
-            accounts.entered_device(one);
-        }
-        assert_eq!(accounts.in_device(), DEVICE_PLACES / 2);
-        while accounts.has_place(other) {
-            accounts.entered_device(other);
-        }
-        assert_eq!(accounts.of(other).in_device, DEVICE_PLACES / 4);
+        let one = host(&mut accounts, "one");
+        let fill = |accounts: &mut Accounts, account| {
+            while accounts.has_place(account) {
+                accounts.entered_device(account);
+            }
+            accounts.of(account).in_device
+        };
+        assert_eq!(fill(&mut accounts, one), DEVICE_PLACES / 2, "alone");
+        // Beside others nobody has more in front of them than this of each.
+        let other = host(&mut accounts, "other");
+        assert_eq!(fill(&mut accounts, other), DEVICE_PLACES_BESIDE_OTHERS);
+        (0..DEVICE_PLACES / 2 - DEVICE_PLACES_BESIDE_OTHERS).for_each(|_| accounts.left_device(one));
+        assert!(!accounts.has_place(one));
         accounts.left_device(one);
-        accounts.left_device(one);
-        assert!(accounts.has_place(other) && !accounts.has_place(one));
+        assert!(accounts.has_place(one));
+        for number in 0..100 {
+            let another = host(&mut accounts, &format!("another {number}"));
+            assert!(fill(&mut accounts, another) >= DEVICE_PLACES_MIN);
+        }
+        assert!(accounts.in_device() <= DEVICE_PLACES + 100 * DEVICE_PLACES_MIN);
+        accounts.disconnected(other);
     }
 
     #[test]

@@ -24,17 +24,19 @@ use crate::ticket::is_for_users;
 struct Answer {
     result: u32,
     data: Option<Vec<u8>>,
+    /// Length of the answer: zeroes follow the data.
+    bytes: usize,
 }
 
 impl From<u32> for Answer {
     fn from(result: u32) -> Self {
-        Answer { result, data: None }
+        Answer { result, data: None, bytes: 0 }
     }
 }
 
 impl From<Vec<u8>> for Answer {
     fn from(data: Vec<u8>) -> Self {
-        Answer { result: 0, data: Some(data) }
+        Answer { result: 0, bytes: data.len(), data: Some(data) }
     }
 }
 
@@ -52,8 +54,12 @@ impl<B: Backend> Subsystem<B> {
         let now_ns = self.now_ns;
         // What goes to the host needs a buffer before anything is done (bits 1:0 of an opcode: the direction).
         let answer_bytes = entry.sgl().length.min(self.answer_bytes_max(cntlid));
-        if entry.opcode() & 3 == 2 && !self.has_room(index, answer_bytes) {
-            return Next::Wait;
+        if entry.opcode() & 3 == 2 {
+            // A flood of long answers lets others have their turn.
+            if self.answered_bytes > ANSWERS_A_TURN_BYTES_MAX || !self.has_room(index, answer_bytes) {
+                return Next::Wait;
+            }
+            self.answered_bytes += answer_bytes as usize;
         }
         let Some(controller) = self.controllers.get_mut(&cntlid) else {
             return Next::Violation("the controller is gone");
@@ -70,7 +76,7 @@ impl<B: Backend> Subsystem<B> {
         } else {
             match entry.opcode() {
                 admin::IDENTIFY => self.identify(cntlid, entry).map(Answer::from),
-                admin::GET_LOG_PAGE => self.get_log_page(index, cntlid, entry).map(Answer::from),
+                admin::GET_LOG_PAGE => self.get_log_page(index, cntlid, entry),
                 admin::GET_FEATURES => self.get_features(cntlid, entry),
                 admin::SET_FEATURES => match self.set_features(cntlid, entry, capsule) {
                     Ok(answer) => answer.map(Answer::from),
@@ -103,7 +109,7 @@ impl<B: Backend> Subsystem<B> {
         match outcome {
             Ok(answer) => {
                 if let Some(place) = self.begin(index, entry) {
-                    let payload = answer.data.map(|data| self.payload_of(index, &data));
+                    let payload = answer.data.map(|data| self.padded_payload_of(index, &data, answer.bytes));
                     self.complete(index, place, Status::SUCCESS, u64::from(answer.result), payload);
                 }
             }
@@ -315,7 +321,7 @@ impl<B: Backend> Subsystem<B> {
 
     // --- Get Log Page ---
 
-    fn get_log_page(&mut self, index: u16, cntlid: u16, entry: &SubmissionEntry) -> Result<Vec<u8>, Failure> {
+    fn get_log_page(&mut self, index: u16, cntlid: u16, entry: &SubmissionEntry) -> Result<Answer, Failure> {
         let wanted = GetLogPage::from_entry(entry);
         if wanted.bytes > u64::from(self.answer_bytes_max(cntlid)) {
             return Err(Failure::field(40));
@@ -362,10 +368,11 @@ impl<B: Backend> Subsystem<B> {
         if wanted.offset > page.len() as u64 {
             return Err(Failure::field(48));
         }
-        let mut out = page[wanted.offset as usize..].to_vec();
-        out.resize(wanted.bytes as usize, 0);
+        let mut page = page;
+        page.drain(..wanted.offset as usize);
+        page.truncate(wanted.bytes as usize);
         self.tell_events(cntlid);
-        Ok(out)
+        Ok(Answer { result: 0, data: Some(page), bytes: wanted.bytes as usize })
     }
 
     // --- Features ---
@@ -401,7 +408,7 @@ impl<B: Backend> Subsystem<B> {
             }
             _ => {
                 let (result, data) = controller.features.get(feature, entry.cdw11(), select, now_ns)?;
-                Ok(Answer { result, data })
+                Ok(Answer { result, bytes: data.as_ref().map_or(0, Vec::len), data })
             }
         }
     }

@@ -151,9 +151,9 @@ impl<B: Backend> Subsystem<B> {
         if before == account {
             return;
         }
-        self.accounts.of_mut(account).connections += 1;
+        self.accounts.connected(account);
         self.accounts.take(account, held);
-        self.accounts.of_mut(before).connections -= 1;
+        self.accounts.disconnected(before);
         self.accounts.give(before, held);
     }
 
@@ -170,7 +170,7 @@ impl<B: Backend> Subsystem<B> {
         let held = queue.charged_bytes + queue.transport_bytes;
         let account = queue.account;
         (queue.charged_bytes, queue.transport_bytes) = (0, 0);
-        self.accounts.of_mut(account).connections -= 1;
+        self.accounts.disconnected(account);
         self.accounts.give(account, held);
     }
 

@@ -46,6 +46,13 @@ pub const UNPROVED_BYTES_MAX: usize = 32 << 20;
 pub const UNPROVED_COMPLETIONS_MAX: u32 = 32;
 /// A buffer up to here, framing included, is small: who holds nothing gets it at once.
 pub const SMALL_BUFFER_BYTES: usize = 17 << 10;
+/// Answers of admin commands that are made between two looks at the device: past it, those that would bring more wait for the next.
+pub const ANSWERS_A_TURN_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a host, data of transfers left out, that are taken between two looks at the device while other hosts have connections.
+pub const SENT_A_TURN_BYTES_MAX: usize = 64 << 10;
+/// Requests of a host in the device at most while other hosts have connections: the device serves all hosts in order of arrival, so that
+/// this is how many may lie in front of another host's.
+pub const DEVICE_PLACES_BESIDE_OTHERS: u32 = 512;
 /// Data in capsules of a connection that are taken whatever its host holds: they move on without anything else from it.
 pub const CAPSULES_BYTES_MIN: usize = 64 << 10;
 /// Requests of all hosts in the device at once.

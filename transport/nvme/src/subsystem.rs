@@ -158,6 +158,8 @@ pub struct Subsystem<B> {
     busy_since_ns: u64,
     pub(crate) busy_ns: u64,
     pub(crate) error_entries: u64,
+    /// Bytes of admin commands' answers since the device ran last.
+    pub(crate) answered_bytes: usize,
     pub(crate) sequence_numbers: SequenceNumbers,
     pub(crate) authentication_jobs: VecDeque<AuthenticationJob>,
     /// By the host name that uses them.
@@ -205,6 +207,7 @@ impl<B: Backend> Subsystem<B> {
             busy_since_ns: 0,
             busy_ns: 0,
             error_entries: 0,
+            answered_bytes: 0,
             sequence_numbers: SequenceNumbers::default(),
             authentication_jobs: VecDeque::new(),
             tickets: BTreeMap::new(),
@@ -255,7 +258,7 @@ impl<B: Backend> Subsystem<B> {
         self.generations[index] = self.generations[index].wrapping_add(1);
         let generation = self.generations[index];
         self.queues[index] = Some(Queue::new(generation, local));
-        self.accounts.of_mut(UNPROVED).connections += 1;
+        self.accounts.connected(UNPROVED);
         Some(ConnectionId { index: index as u16, generation })
     }
 
@@ -387,6 +390,11 @@ impl<B: Backend> Subsystem<B> {
     /// The same by a clock that is asked again when the device has worked, so that commands that end at once have a latency.
     pub fn run_by(&mut self, clock: &dyn Fn() -> u64) -> Option<u64> {
         self.set_time(clock());
+        self.accounts.next_turn();
+        if std::mem::take(&mut self.answered_bytes) > ANSWERS_A_TURN_BYTES_MAX {
+            // Whoever was told to wait for this tries again.
+            self.accounts.releases += 1;
+        }
         if self.backend.wants_statistics() {
             self.refresh_front();
         }
@@ -453,8 +461,36 @@ impl<B: Backend> Subsystem<B> {
 
     /// A payload with a copy of `data`. Who makes it has asked [`Subsystem::has_room`], or a queue bounds how many there are.
     pub(crate) fn payload_of(&mut self, index: u16, data: &[u8]) -> Payload {
-        let mut buffer = self.take_buffer_always(index, data.len());
-        buffer[HEADROOM_BYTES..HEADROOM_BYTES + data.len()].copy_from_slice(data);
-        Payload { buffer, start: HEADROOM_BYTES, bytes: data.len() }
+        self.padded_payload_of(index, data, data.len())
+    }
+
+    /// The same with zeroes behind the data, up to `bytes` in all.
+    pub(crate) fn padded_payload_of(&mut self, index: u16, data: &[u8], bytes: usize) -> Payload {
+        let mut buffer = self.take_buffer_always(index, bytes);
+        let (front, rest) = buffer[HEADROOM_BYTES..HEADROOM_BYTES + bytes].split_at_mut(data.len());
+        front.copy_from_slice(data);
+        rest.fill(0);
+        Payload { buffer, start: HEADROOM_BYTES, bytes }
+    }
+
+    /// Whether more than one host has connections.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.accounts.is_shared()
+    }
+
+    /// Whether a connection's host has had its turn, having sent so much since the device ran last, while others may wait for theirs.
+    #[inline]
+    pub fn has_had_its_turn(&self, connection: ConnectionId) -> bool {
+        self.accounts.is_shared()
+            && self.queue(connection).is_some_and(|queue| self.accounts.has_had_its_turn(queue.account))
+    }
+
+    /// A connection has sent so much that is not data of a transfer.
+    #[inline]
+    pub fn has_sent(&mut self, connection: ConnectionId, bytes: usize) {
+        if let Some(account) = self.queue(connection).map(|queue| queue.account) {
+            self.accounts.has_sent(account, bytes);
+        }
     }
 }

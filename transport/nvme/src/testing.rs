@@ -208,7 +208,13 @@ impl Host {
         let is_event = entry.opcode() == admin::ASYNC_EVENT_REQUEST && (place == ADMIN);
         let in_flight = link.outstanding() + link.events.values().sum::<u32>();
         *if is_event { &mut link.events } else { &mut link.owed }.entry(entry.cid()).or_default() += 1;
-        match self.subsystem.command(connection, entry, capsule) {
+        let mut next = self.subsystem.command(connection, entry, capsule);
+        if matches!(next, Next::Wait) {
+            // As many long answers as there may be in one turn: the next one goes on with it.
+            self.subsystem.run(self.now_ns);
+            next = self.subsystem.command(connection, entry, capsule);
+        }
+        match next {
             Next::Taken => true,
             Next::Fetch(mut fetch) => {
                 assert_eq!(fetch.cid, entry.cid());

@@ -22,6 +22,8 @@ pub const UNPROVED_FRAMING_BYTES_MAX: usize = 8 << 10;
 pub const OUTPUT_BYTES_MAX: usize = 8 << 20;
 /// Most data in one H2CData PDU (MAXH2CDATA).
 pub const HOST_DATA_BYTES_MAX: u32 = 1 << 20;
+/// Bytes of a connection's output that are handed to the kernel in one turn: others wait no longer than for this.
+pub const SEND_A_TURN_BYTES_MAX: usize = 1 << 20;
 /// Pieces handed to the kernel in one call.
 pub const SEND_PIECES_MAX: usize = 128;
 /// Sockets that are polled directly while spinning; with more, the kernel is asked which have something.

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-use crate::config::SEND_PIECES_MAX;
+use crate::config::{SEND_A_TURN_BYTES_MAX, SEND_PIECES_MAX};
 
 /// Framing up to here is put behind the piece before it rather than into a piece of its own.
 const BYTES_A_PIECE: usize = 16 << 10;
@@ -55,6 +55,8 @@ pub enum Sent {
     All,
     /// The kernel takes no more now.
     Blocked,
+    /// As much as goes in one turn: the kernel would take more.
+    Enough,
 }
 
 impl Output {
@@ -98,17 +100,26 @@ impl Output {
         self.pieces.push_back(Piece::Buffer { buffer, start, end });
     }
 
-    /// Sends as much as the kernel takes; buffers that have gone are handed to `give`.
+    /// Sends as much as the kernel takes, and as goes in one turn; buffers that have gone are handed to `give`.
     pub fn send(&mut self, socket: BorrowedFd<'_>, mut give: impl FnMut(Vec<u8>)) -> rustix::io::Result<Sent> {
+        let mut left = SEND_A_TURN_BYTES_MAX;
         while self.bytes > 0 {
+            if left == 0 {
+                return Ok(Sent::Enough);
+            }
             let mut slices = [IoSlice::new(&[]); SEND_PIECES_MAX];
             let mut count = 0;
             let mut wanted = 0;
             for piece in self.pieces.iter().take(SEND_PIECES_MAX) {
                 let skip = if count == 0 { self.gone } else { 0 };
-                slices[count] = IoSlice::new(&piece.as_slice()[skip..]);
-                wanted += slices[count].len();
+                let bytes = &piece.as_slice()[skip..];
+                let bytes = &bytes[..bytes.len().min(left - wanted)];
+                slices[count] = IoSlice::new(bytes);
+                wanted += bytes.len();
                 count += 1;
+                if wanted == left {
+                    break;
+                }
             }
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             let sent = match sendmsg(socket, &slices[..count], &mut SendAncillaryBuffer::default(), flags) {
@@ -121,6 +132,7 @@ impl Output {
             if sent < wanted {
                 return Ok(Sent::Blocked);
             }
+            left -= sent;
         }
         Ok(Sent::All)
     }
@@ -132,7 +144,11 @@ impl Output {
         socket: BorrowedFd<'_>,
         mut give: impl FnMut(Vec<u8>),
     ) -> rustix::io::Result<Sent> {
+        let mut left = SEND_A_TURN_BYTES_MAX;
         while self.bytes > 0 {
+            if left == 0 {
+                return Ok(Sent::Enough);
+            }
             self.stage(&mut give);
             let staged = self.staged_gone < self.staged.len();
             let bytes = match self.pieces.front() {
@@ -158,6 +174,7 @@ impl Output {
             if sent < length {
                 return Ok(Sent::Blocked);
             }
+            left = left.saturating_sub(sent);
         }
         Ok(Sent::All)
     }

@@ -21,7 +21,7 @@ use std::time::Instant;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self};
-use willow_nvme::config::ListenAddress;
+use willow_nvme::config::{ListenAddress, SENT_A_TURN_BYTES_MAX};
 use willow_nvme::{Backend, ConnectionId, Subsystem};
 
 use crate::channel::{Channel, Tls};
@@ -371,6 +371,13 @@ impl<B: Backend> Server<B> {
         if !connection.may_read() {
             return false;
         }
+        if self.subsystem.has_had_its_turn(connection.id) {
+            // Read from it again in the next turn, which comes at once.
+            if !self.unread.contains(&index) {
+                self.unread.push(index);
+            }
+            return true;
+        }
         if !matches!(connection.channel, Channel::Plain | Channel::Tls(_)) && !self.open_channel(index) {
             return false;
         }
@@ -380,7 +387,11 @@ impl<B: Backend> Server<B> {
         self.receive[..carried].copy_from_slice(connection.carry());
         // Who proved nothing, or waits for room again and again, is read from in small pieces: what is received is held.
         let is_small = connection.waited || self.subsystem.is_unproved(connection.id);
-        let once = if is_small { RECEIVE_ONCE_SMALL_BYTES } else { RECEIVE_ONCE_BYTES };
+        let once = match (is_small, self.subsystem.is_shared()) {
+            (true, _) => RECEIVE_ONCE_SMALL_BYTES,
+            (false, true) => SENT_A_TURN_BYTES_MAX,
+            (false, false) => RECEIVE_ONCE_BYTES,
+        };
         let end = RECEIVE_BYTES.min(carried + once);
         let rest = &mut self.receive[carried..end];
         let (direct_bytes, outcome) = connection.receive(rest);
@@ -402,6 +413,7 @@ impl<B: Backend> Server<B> {
         if direct > 0 {
             connection.direct_received(direct, &mut self.subsystem);
         }
+        self.subsystem.has_sent(connection.id, count - direct);
         let bytes = &self.receive[..carried + (count - direct)];
         let ended = connection.received(bytes, self.now_ns, &mut self.subsystem);
         connection.tell_held(&mut self.subsystem);
@@ -484,12 +496,16 @@ impl<B: Backend> Server<B> {
                 Ok(sent) => {
                     connection.tell_held(&mut self.subsystem);
                     connection.blocked = sent == Sent::Blocked;
+                    let goes_on = sent == Sent::Enough;
                     if connection.terminating_ns.is_some() && sent == Sent::All {
                         // The termination request was the last of it; the host is to close now.
                         connection.say_goodbye();
                         let _ = net::shutdown(&connection.socket, net::Shutdown::Write);
                     }
                     self.update_interest(index);
+                    if goes_on {
+                        self.mark_dirty(index);
+                    }
                 }
                 Err(error) => {
                     tracing::debug!(connection = index, %error, "send failed");

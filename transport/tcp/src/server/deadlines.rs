@@ -18,6 +18,11 @@ impl<B: Backend> Server<B> {
             readable.clear();
             let some = self.poll(Some(0), readable)?;
             came |= some;
+            // Whose host has had its turn is read from in the next.
+            let subsystem = &self.subsystem;
+            let had_turn =
+                |one: &Option<Connection>| one.as_ref().is_some_and(|one| subsystem.has_had_its_turn(one.id));
+            readable.retain(|index| !self.connections.get(*index).is_some_and(had_turn));
             if !some || readable.is_empty() {
                 break;
             }
@@ -28,7 +33,7 @@ impl<B: Backend> Server<B> {
         readable.clear();
         // What may not be read now may well hold a keep alive.
         for connection in self.connections.iter().flatten() {
-            if !connection.may_read() {
+            if !connection.may_read() || self.subsystem.has_had_its_turn(connection.id) {
                 self.subsystem.postpone_keep_alive(connection.id);
             }
         }
