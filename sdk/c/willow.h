@@ -218,7 +218,7 @@ extern void (*const willow_on_event)(RPCHdr_t *request, Event_t event, uint32_t 
     handlers(WILLOW_HANDLER_DECLARATION)                                                                                    \
     const struct WillowHandler willow_handlers[] = {handlers(WILLOW_HANDLER_ENTRY){0, NULL}};                                \
     void (*const willow_on_event)(RPCHdr_t *, Event_t, uint32_t) = on_event;                                                 \
-    WILLOW_MANIFEST("abi=1" WILLOW_NEWLINE "name=" name WILLOW_NEWLINE "version=" version WILLOW_NEWLINE                     \
+    WILLOW_MANIFEST("abi=2" WILLOW_NEWLINE "name=" name WILLOW_NEWLINE "version=" version WILLOW_NEWLINE                     \
                         handlers(WILLOW_HANDLER_LINE))
 
 #endif

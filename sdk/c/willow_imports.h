@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define WILLOW_ABI_VERSION 1
+#define WILLOW_ABI_VERSION 2
 
 #ifdef __wasm__
 #define WILLOW_IMPORT(name) __attribute__((import_module("willow"), import_name(#name)))

@@ -245,7 +245,7 @@ pub fn hostile_module(name: &str, seed: u64, aims: &Aims) -> Vec<u8> {
             (global.set $left (i32.sub (global.get $left) (i32.const 1)))
             (local.set $token (i32.load (i32.const 8192)))
             {complete})
-        (@custom "willow.app" "abi=1\nname={name}\nversion={seed}\nhandler=1:one\nhandler=2:two\nhandler=3:three\nhandler=4:four\npublic=*\n"))"#
+        (@custom "willow.app" "abi=2\nname={name}\nversion={seed}\nhandler=1:one\nhandler=2:two\nhandler=3:three\nhandler=4:four\npublic=*\n"))"#
     );
     wat::parse_str(&text).unwrap_or_else(|error| panic!("the module of {seed} is well formed: {error}\n{text}"))
 }

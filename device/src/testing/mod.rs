@@ -82,7 +82,7 @@ pub fn neighbour_module() -> Vec<u8> {
             (func (export "start") (param i32 i32) (result i32)
                 (call $respond (local.get 0) (i32.const 0) (i32.const {NEIGHBOUR_RESULT})) (i32.const 0))
             (func (export "complete") (param i32 i64))
-            (@custom "willow.app" "abi=1\nname=the-neighbour\nversion=1\nhandler=1:answer\n"))"#
+            (@custom "willow.app" "abi=2\nname=the-neighbour\nversion=1\nhandler=1:answer\n"))"#
     );
     wat::parse_str(text).expect("the neighbour is well formed")
 }

@@ -192,7 +192,7 @@ pub fn module_with_manifest(name: &str, memory: &str, body: &str, lines: &str) -
         {memory}
         {body}
         (export "start" (func $start)) (export "complete" (func $complete))
-        (@custom "willow.app" "abi=1\nname={name}\nversion=1\nhandler=1:one\nhandler=2:two\nhandler=3:three\nhandler=4:four\n{lines}")
+        (@custom "willow.app" "abi=2\nname={name}\nversion=1\nhandler=1:one\nhandler=2:two\nhandler=3:three\nhandler=4:four\n{lines}")
         )"#
     );
     wat::parse_str(&text).expect("the test's module is well formed")

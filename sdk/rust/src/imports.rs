@@ -3,7 +3,7 @@
 //! Who may call it: `sys`. In a module they are WebAssembly imports; natively they go to the [`Host`] that runs the handler.
 
 /// The version of the interface.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 #[cfg(target_arch = "wasm32")]
 mod linked {

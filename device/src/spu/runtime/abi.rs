@@ -1,7 +1,7 @@
 //! Numbers of the interface between SPU-OS and an app: docs/abi.md says what they mean.
 
 /// Version of the interface.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// DMA port: the app's memory.
 pub const PORT_LOCAL: u32 = 0;

@@ -77,7 +77,13 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     }
     match abi {
         Some(ABI_VERSION) => {}
-        Some(other) => return Err(format!("it was built for ABI version {other}, this device has {ABI_VERSION}")),
+        Some(other) => {
+            let advice = match other < ABI_VERSION {
+                true => "build it anew with this version's SDK (docs/abi.md, From version 1 to 2)",
+                false => "this device is older than the app",
+            };
+            return Err(format!("it was built for ABI version {other}, this device has {ABI_VERSION}: {advice}"));
+        }
         None => return Err("its manifest has no line abi=".to_owned()),
     }
     let name = name.ok_or("its manifest has no line name=")?;
