@@ -274,6 +274,8 @@ impl World {
             parked: 0,
             in_line: 0,
             events: 0,
+            sleeping: 0,
+            background: 0,
         };
         if left != nothing {
             return Err(format!("what is left: {left:?}"));

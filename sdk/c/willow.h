@@ -49,7 +49,8 @@ enum {
     WILLOW_ERROR_FULL = -6,       /* no room */
     WILLOW_ERROR_REFUSED = -7,    /* the receiver had no room, or there is no such app, SPU or handler */
     WILLOW_ERROR_ENDED = -8,      /* the other side ended before it answered */
-    WILLOW_ERROR_NOT_FOUND = -9   /* no such region or namespace */
+    WILLOW_ERROR_NOT_FOUND = -9,  /* no such region or namespace */
+    WILLOW_ERROR_CANCELLED = -10  /* another handler has cancelled it */
 };
 
 /* ---- Requests ---- */
@@ -166,6 +167,21 @@ int64_t NVRegionBytes(uint32_t id);
 int32_t NVRegionFree(uint32_t id);
 /* Makes durable all that was written to this SPU's bank before. Waits. 0, or an error. */
 int32_t NVFlush(void);
+
+/* ---- Time of its own ---- */
+
+/* Waits for so many ns of the device's clock; the thread stays taken. Waits. 0, or an error. */
+int32_t SleepNs(uint64_t duration_ns);
+/* Lets others have their turn. Waits. 0, or an error. */
+int32_t Yield(void);
+/* The number of the thread that this handler runs on, for CancelThread. */
+uint32_t ThreadId(void);
+/* Cancels what a thread waits for, on behalf of this handler's request: it goes on with WILLOW_ERROR_CANCELLED. 0; 1 where that cannot be cancelled
+ * (docs/abi.md says what can) or the thread does not wait; or an error. */
+int32_t CancelThread(uint32_t thread);
+/* Begins a handler of this app on this SPU that belongs to no request, with `argument` as its 8 argument bytes. Nobody waits for it, and it
+ * ends with this version of the app. 0, or an error. */
+int32_t BackgroundStart(uint32_t handler, uint64_t argument);
 
 /* ---- The rest ---- */
 

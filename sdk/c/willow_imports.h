@@ -54,6 +54,12 @@ WILLOW_IMPORT(namespace)
 int32_t willow_import_namespace(uint32_t nsid, void *to);
 WILLOW_IMPORT(flush)
 int32_t willow_import_flush(uint32_t wait);
+WILLOW_IMPORT(sleep)
+int32_t willow_import_sleep(uint64_t duration_ns, uint32_t wait);
+WILLOW_IMPORT(cancel)
+int32_t willow_import_cancel(uint32_t token, uint32_t wait);
+WILLOW_IMPORT(background)
+int32_t willow_import_background(uint32_t handler, uint64_t argument);
 WILLOW_IMPORT(spu_id)
 uint32_t willow_import_spu_id(void);
 WILLOW_IMPORT(spu_count)

@@ -27,6 +27,7 @@ pub(crate) mod rpc;
 pub mod runtime;
 pub(crate) mod send;
 pub(crate) mod share;
+pub(crate) mod sleep;
 pub(crate) mod timed;
 pub(crate) mod unit;
 pub(crate) mod version;

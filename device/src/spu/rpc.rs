@@ -5,6 +5,7 @@
 
 use super::abi::{self, DONE, PENDING};
 use super::continuation::Pending;
+use super::group::Under;
 use super::meter::{ENTRY_WORK, Fault, MESSAGE_WORK, OverBudget, SEGMENT_WORK, STORE_WORK};
 use super::os::{Activity, Admission, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, error_of};
 use super::permission::Rights;
@@ -293,7 +294,9 @@ impl Machine {
                 reply_pointer: message.reply_pointer,
             })),
         };
-        if !self.send(activity.account, spu, || activity, Endpoint::Spu(message.caller.spu)) {
+        if let Some(token) = self.send(activity.account, spu, || activity, Endpoint::Spu(message.caller.spu)) {
+            self.list(group, Under::Request { token });
+        } else {
             self.spus[spu as usize].release_inbox((sender.app, users));
             self.message_gone(sender);
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
@@ -317,6 +320,7 @@ impl Machine {
         };
         let posted = PostedUpcall { hre, upcall, group };
         self.upcalls.insert(id, (hre, group));
+        self.list(group, Under::Upcall { id });
         if self.is_timed() {
             let ends = (Endpoint::Spu(message.caller.spu), Endpoint::Host);
             let bytes = posted.upcall.body.len() as u64;

@@ -6,6 +6,7 @@
 use super::abi;
 use super::activity::{Activity, Origin};
 use super::os::{ACTIVITIES_MAX, EVENT_ACTIVITIES, Machine};
+use super::sleep::BACKGROUND_MAX;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
 use crate::interconnect::event::Event;
@@ -24,20 +25,20 @@ pub(crate) fn users_inbox(apps_max: u16) -> Places {
 }
 
 impl Machine {
-    /// Puts a request for an SPU on the interconnect, as work of its account; false where the device holds as many as it can.
+    /// Puts a request for an SPU on the interconnect, as work of its account; its token, or `None` where the device holds as many as it can.
     #[inline(always)]
-    pub fn send(&mut self, account: u16, spu: u16, activity: impl FnOnce() -> Activity, from: Endpoint) -> bool {
+    pub fn send(&mut self, account: u16, spu: u16, activity: impl FnOnce() -> Activity, from: Endpoint) -> Option<Key> {
         if self.held.activities >= ACTIVITIES_MAX {
-            return false;
+            return None;
         }
         self.held.activities += 1;
         let token = Key { spu, key: self.spus[spu as usize].activities.put(activity) };
         if self.timing.is_none() {
             self.events.push(account, Event::Deliver { token });
-            return true;
+            return Some(token);
         }
         self.send_timed(token, from);
-        true
+        Some(token)
     }
 
     #[inline(never)]
@@ -53,7 +54,7 @@ impl Machine {
                 transfer.map_or(0, |transfer| share(transfer.payload_bytes, transfer.outstanding).into())
             }
             Origin::Spu(origin) => origin.body.len() as u64,
-            Origin::Event { .. } | Origin::Bank { .. } => 0,
+            Origin::Event { .. } | Origin::Bank { .. } | Origin::Background => 0,
         };
         self.carry(|| Event::Deliver { token }, (from, to), arguments_bytes, payload_bytes);
     }
@@ -62,7 +63,7 @@ impl Machine {
     /// of a user's requests for those of others.
     pub fn host_activities_max(&self, account: u16) -> usize {
         let inboxes = self.spus.len() * MESSAGES_PER_SPU_MAX as usize;
-        let of_hosts = ACTIVITIES_MAX - EVENT_ACTIVITIES - inboxes;
+        let of_hosts = ACTIVITIES_MAX - EVENT_ACTIVITIES - BACKGROUND_MAX - inboxes;
         if account == KERNEL { of_hosts } else { of_hosts / 4 * 3 }
     }
 
@@ -90,7 +91,7 @@ impl Machine {
                 replied_bytes: 0,
                 origin: Origin::Event { watch: watch.unwrap_or(0) },
             };
-            if !self.send(account, spu, activity, Endpoint::Bridge)
+            if self.send(account, spu, activity, Endpoint::Bridge).is_none()
                 && let Some(watch) = watch
             {
                 self.watched(watch, abi::EVENT_UNDELIVERED);

@@ -5,8 +5,9 @@
 //! asked; an event that is held has exactly one way to its time, by a message or by a DMA.
 
 use super::os::Machine;
+use super::sleep::begin_sleep;
 use crate::interconnect::event::{Event, EventQueue, TimedDma};
-use crate::interconnect::{Agenda, Endpoint, HEADER_BYTES, Message, Transfer};
+use crate::interconnect::{Agenda, Endpoint, HEADER_BYTES, Key, Message, Transfer};
 use crate::model::chosen::ChosenModel;
 use crate::model::timing::{DmaStep, Work};
 
@@ -34,6 +35,8 @@ pub(crate) enum Deferred {
     Dma(u32),
     /// A message; its number is the place of the event.
     Message(Message),
+    /// A sleep.
+    Sleep { group: Key, duration_ns: u64 },
 }
 
 impl Machine {
@@ -86,6 +89,10 @@ impl Machine {
         let Some(timing) = self.timing.as_mut() else { return };
         for deferred in &self.deferred {
             match deferred {
+                Deferred::Sleep { group, duration_ns } => {
+                    let until_ns = at_ns.saturating_add(*duration_ns);
+                    begin_sleep(&mut self.spus, &mut self.events, *group, until_ns);
+                }
                 Deferred::Message(message) => timing.send(at_ns, *message, &mut Agenda(&mut self.events)),
                 Deferred::Dma(place) => {
                     let Some(Event::DmaData(dma)) = self.events.held_at(*place) else { continue };

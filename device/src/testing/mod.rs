@@ -264,6 +264,10 @@ pub struct Tables {
     pub in_line: usize,
     /// Events that are to come, under a model of time.
     pub events: usize,
+    /// Handlers that sleep.
+    pub sleeping: usize,
+    /// Activities in the background.
+    pub background: u64,
 }
 
 /// How full a device's tables are.
@@ -280,6 +284,8 @@ pub fn tables(device: &Device) -> Tables {
         parked: machine.parked(),
         in_line: machine.line.len(),
         events: machine.events.held(),
+        sleeping: machine.events.alarms(),
+        background: machine.backgrounds.taken(),
     }
 }
 

@@ -54,6 +54,9 @@ mod linked {
         pub safe fn region_free(id: u32, wait: u32) -> i32;
         pub fn namespace(nsid: u32, to: *mut u8) -> i32;
         pub safe fn flush(wait: u32) -> i32;
+        pub safe fn sleep(duration_ns: u64, wait: u32) -> i32;
+        pub safe fn cancel(token: u32, wait: u32) -> i32;
+        pub safe fn background(handler: u32, argument: u64) -> i32;
         pub safe fn spu_id() -> u32;
         pub safe fn spu_count() -> u32;
         pub safe fn time_ns() -> u64;
@@ -170,8 +173,8 @@ pub trait Host {
     /// # Safety
     /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn rpc_append(&mut self, handle: i32, port: u32, address: u64, bytes: u32) -> i32;
-    /// sends it; 1: pending. `complete`'s result is `status << 32 | result` of the response, or a negative error (-9 to -2,
-    /// which is how status FFFFFFFFh is told apart: apps do not use it). The handle is given back in any case
+    /// sends it; 1: pending. `complete`'s result is `status << 32 | result` of the response, or a negative error (-10 to
+    /// -2, which is how status FFFFFFFFh is told apart: apps do not use it). The handle is given back in any case
     ///
     /// # Safety
     /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
@@ -197,6 +200,15 @@ pub trait Host {
     unsafe fn namespace(&mut self, nsid: u32, to: *mut u8) -> i32;
     /// all that was written to this SPU's bank before is durable when it completes
     fn flush(&mut self, wait: u32) -> i32;
+    /// ends after so many ns of the device's clock, from the end of the run on; 0: when others have had their turn. Pending, unless
+    /// it is an error; at most a day
+    fn sleep(&mut self, duration_ns: u64, wait: u32) -> i32;
+    /// cancels what the app waits for under the number `wait` on this SPU, on behalf of the process whose request `token` is. 0:
+    /// `complete` brings `CANCELLED` soon; 1: that cannot be cancelled any more, or there is no such wait, and what was promised stands
+    fn cancel(&mut self, token: u32, wait: u32) -> i32;
+    /// begins the app's handler `handler` on this SPU, with `argument` as its 8 inline argument bytes, for nobody: the request's
+    /// originating HRE is 0, its source this SPU, and its response goes nowhere
+    fn background(&mut self, handler: u32, argument: u64) -> i32;
     /// number of this SPU
     fn spu_id(&mut self) -> u32;
     /// how many SPUs the device has
@@ -374,6 +386,18 @@ mod hosted {
     #[inline]
     pub fn flush(wait: u32) -> i32 {
         with_host(|host| host.flush(wait))
+    }
+    #[inline]
+    pub fn sleep(duration_ns: u64, wait: u32) -> i32 {
+        with_host(|host| host.sleep(duration_ns, wait))
+    }
+    #[inline]
+    pub fn cancel(token: u32, wait: u32) -> i32 {
+        with_host(|host| host.cancel(token, wait))
+    }
+    #[inline]
+    pub fn background(handler: u32, argument: u64) -> i32 {
+        with_host(|host| host.background(handler, argument))
     }
     #[inline]
     pub fn spu_id() -> u32 {

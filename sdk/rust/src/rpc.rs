@@ -172,7 +172,7 @@ impl Operation for Send<'_> {
 
     #[inline]
     fn completed(&mut self, result: i64) -> Self::Output {
-        if result >> 32 == -1 && (-9..=-2).contains(&result) {
+        if result >> 32 == -1 && (-10..=-2).contains(&result) {
             return Err(Error::from_code(result));
         }
         Ok(Response { status: (result >> 32) as u32, result: result as u32 })

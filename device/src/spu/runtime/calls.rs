@@ -160,6 +160,18 @@ impl<M: LocalMemory> Call<'_, M> {
         Ok(self.machine.flush_bank(self.caller, wait))
     }
 
+    pub fn sleep(self, duration_ns: u64, wait: u32) -> Result<i32, Fault> {
+        Ok(self.machine.sleep(self.caller, duration_ns, wait)?)
+    }
+
+    pub fn cancel(self, token: u32, wait: u32) -> Result<i32, Fault> {
+        Ok(self.machine.cancel(self.caller, token, wait)?)
+    }
+
+    pub fn background(self, handler: u32, argument: u64) -> Result<i32, Fault> {
+        Ok(self.machine.background(self.caller, handler, argument)?)
+    }
+
     pub fn spu_id(self) -> Result<u32, Fault> {
         Ok(self.caller.spu.into())
     }
