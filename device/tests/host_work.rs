@@ -109,6 +109,8 @@ fn a_loop_of_any_import_ends_within_the_budget_of_a_run() {
             "(drop (call $rpc_finish (call $rpc_start (local.get 0) (i32.const 1) (i32.const -1) (i32.const 2) (i32.const 0) (i32.const 0) (i32.const 0)) (i32.const 0)))",
             IMPORT_WORK + 2 * MESSAGE_WORK,
         ),
+        ("(drop (call $upcall_start (local.get 0) (i32.const 1) (i32.const 1) (i32.const 0)))", 0),
+        ("(drop (call $subscribers (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 9)))", 0),
         ("(drop (call $app_number (i32.const 4096) (i32.const 8000)))", 64 * ENTRY_WORK + 1000),
         ("(drop (call $region (i32.const 9) (i64.const 65536) (i32.const 0)))", STORE_WORK),
         ("(drop (call $region_bytes (i32.const 9)))", ENTRY_WORK),

@@ -306,6 +306,19 @@ int32_t RPCStartRequestTo(CPUID_t destination, int32_t app, uint32_t bytes, uint
     return handle < 0 ? handle : WILLOW_OK;
 }
 
+int32_t UpcallStart(uint32_t hre, uint32_t kind, uint32_t bytes) {
+    if (current->rpc > 0) {
+        fail("UpcallStart before the last request was finished\n");
+    }
+    int32_t handle = willow_import_upcall_start(current->token, hre, kind, bytes);
+    current->rpc = handle < 0 ? handle : handle + 1;
+    return handle < 0 ? handle : WILLOW_OK;
+}
+
+int32_t Subscribers(uint32_t kind, uint32_t after, uint32_t *to, uint32_t most) {
+    return willow_import_subscribers(kind, after, to, most);
+}
+
 int32_t willow_rpc_append(Port_t port, uint32_t bytes, uint64_t address) {
     if (current->rpc <= 0) {
         return current->rpc == 0 ? WILLOW_ERROR_ARGUMENT : current->rpc;

@@ -135,6 +135,11 @@ int32_t RPCStartRequest(CPUID_t destination, uint32_t bytes, uint32_t handler);
 /* The same for an installed app, with room for a reply. `app` is -1 for the own one, or AppNumber's. */
 int32_t RPCStartRequestTo(CPUID_t destination, int32_t app, uint32_t bytes, uint32_t handler, void *reply,
                           uint32_t reply_bytes);
+/* Begins an upcall to an endpoint that has subscribed to this app's upcalls of a kind, 1 to 255. 0, or an error; RPCAppendRequest and
+ * RPCFinishRequest follow. */
+int32_t UpcallStart(uint32_t hre, uint32_t kind, uint32_t bytes);
+/* Writes ids of endpoints that have subscribed to a kind, in rising order, from behind `after` on (0: all). How many, or an error. */
+int32_t Subscribers(uint32_t kind, uint32_t after, uint32_t *to, uint32_t most);
 /* Appends to the body from local or NV memory, which stays unchanged until the request is finished. 0, or an error; after
  * an error here or in RPCStartRequest all up to RPCFinishRequest does nothing but return it. */
 #define RPCAppendRequest(port, bytes, address) willow_rpc_append(port, bytes, WILLOW_ADDRESS(address))

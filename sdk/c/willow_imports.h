@@ -42,6 +42,10 @@ WILLOW_IMPORT(rpc_append)
 int32_t willow_import_rpc_append(int32_t handle, uint32_t port, uint64_t address, uint32_t bytes);
 WILLOW_IMPORT(rpc_finish)
 int32_t willow_import_rpc_finish(int32_t handle, uint32_t wait);
+WILLOW_IMPORT(upcall_start)
+int32_t willow_import_upcall_start(uint32_t token, uint32_t hre, uint32_t kind, uint32_t body_bytes);
+WILLOW_IMPORT(subscribers)
+int32_t willow_import_subscribers(uint32_t kind, uint32_t after, void *to, uint32_t most);
 WILLOW_IMPORT(app_number)
 int32_t willow_import_app_number(const void *name, uint32_t bytes);
 WILLOW_IMPORT(region)

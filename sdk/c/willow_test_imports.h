@@ -191,6 +191,18 @@ int32_t willow_import_rpc_finish(int32_t handle, uint32_t wait) {
     return PENDING;
 }
 
+/* Nobody subscribes to this device. */
+int32_t willow_import_upcall_start(uint32_t token, uint32_t hre, uint32_t kind, uint32_t body_bytes) {
+    (void)hre, (void)body_bytes;
+    request_of(token);
+    return kind == 0 || kind > 255 ? WILLOW_ERROR_ARGUMENT : WILLOW_ERROR_PERMISSION;
+}
+
+int32_t willow_import_subscribers(uint32_t kind, uint32_t after, void *to, uint32_t most) {
+    (void)after, (void)to, (void)most;
+    return kind == 0 || kind > 255 ? WILLOW_ERROR_ARGUMENT : 0;
+}
+
 int32_t willow_import_app_number(const void *name, uint32_t bytes) {
     extern const char willow_manifest[];
     const char *own = strstr(willow_manifest, "\nname=");

@@ -28,6 +28,7 @@ pub mod runtime;
 pub(crate) mod send;
 pub(crate) mod share;
 pub(crate) mod sleep;
+pub(crate) mod subscription;
 pub(crate) mod timed;
 pub(crate) mod unit;
 pub(crate) mod version;

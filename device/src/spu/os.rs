@@ -18,6 +18,7 @@ use super::protection::{Access, Intercall, Protection};
 use super::rest::Line;
 use super::rpc::{Message, USERS_MESSAGES_MAX};
 use super::sleep::BACKGROUND_MAX;
+use super::subscription::Subscriptions;
 use super::timed::Deferred;
 use super::unit::Spu;
 use crate::bridge::Bridge;
@@ -98,6 +99,8 @@ pub(crate) struct Machine {
     pub drafts: Places,
     /// Places of activities in the background, by app.
     pub backgrounds: Places,
+    /// Who is told of what by which app.
+    pub subscriptions: Subscriptions,
     /// Whose work runs now.
     pub running: u16,
     /// What DMAs of this run have moved.
@@ -186,6 +189,7 @@ impl Machine {
             waits: Places::new(USERS_WAITS_MAX as u64, config.apps_max),
             drafts: Places::new(USERS_MESSAGES_MAX as u64, config.apps_max),
             backgrounds: Places::new(BACKGROUND_MAX as u64, config.apps_max),
+            subscriptions: Subscriptions::default(),
             running: KERNEL,
             run_dma_bytes: 0,
             line: Line::default(),

@@ -40,6 +40,8 @@ const KINDS: &[(&str, &str)] = &[
     ("rpc_start", "TDaHBPB"),
     ("rpc_append", "hpAB"),
     ("rpc_finish", "hW"),
+    ("upcall_start", "TVHB"),
+    ("subscribers", "HVPV"),
     ("app_number", "PB"),
     ("region", "IBW"),
     ("region_bytes", "I"),

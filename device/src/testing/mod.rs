@@ -268,6 +268,8 @@ pub struct Tables {
     pub sleeping: usize,
     /// Activities in the background.
     pub background: u64,
+    /// Subscriptions to upcalls.
+    pub subscriptions: usize,
 }
 
 /// How full a device's tables are.
@@ -286,6 +288,7 @@ pub fn tables(device: &Device) -> Tables {
         events: machine.events.held(),
         sleeping: machine.events.alarms(),
         background: machine.backgrounds.taken(),
+        subscriptions: machine.subscriptions.len(),
     }
 }
 

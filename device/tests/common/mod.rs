@@ -178,6 +178,8 @@ pub fn module_with_manifest(name: &str, memory: &str, body: &str, lines: &str) -
         (import "willow" "rpc_start" (func $rpc_start (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
         (import "willow" "rpc_append" (func $rpc_append (param i32 i32 i64 i32) (result i32)))
         (import "willow" "rpc_finish" (func $rpc_finish (param i32 i32) (result i32)))
+        (import "willow" "upcall_start" (func $upcall_start (param i32 i32 i32 i32) (result i32)))
+        (import "willow" "subscribers" (func $subscribers (param i32 i32 i32 i32) (result i32)))
         (import "willow" "app_number" (func $app_number (param i32 i32) (result i32)))
         (import "willow" "region" (func $region (param i32 i64 i32) (result i64)))
         (import "willow" "region_bytes" (func $region_bytes (param i32) (result i64)))

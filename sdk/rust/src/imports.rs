@@ -48,6 +48,8 @@ mod linked {
         ) -> i32;
         pub fn rpc_append(handle: i32, port: u32, address: u64, bytes: u32) -> i32;
         pub fn rpc_finish(handle: i32, wait: u32) -> i32;
+        pub safe fn upcall_start(token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32;
+        pub fn subscribers(kind: u32, after: u32, to: *mut u8, most: u32) -> i32;
         pub fn app_number(name: *const u8, bytes: u32) -> i32;
         pub safe fn region(id: u32, bytes: u64, wait: u32) -> i64;
         pub safe fn region_bytes(id: u32) -> i64;
@@ -179,6 +181,15 @@ pub trait Host {
     /// # Safety
     /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn rpc_finish(&mut self, handle: i32, wait: u32) -> i32;
+    /// begins an upcall to an endpoint that has subscribed to the app's upcalls of that kind (1 to 255), on behalf of `token`'s
+    /// request. Returns a handle or an error; `rpc_append` and `rpc_finish` do the rest
+    fn upcall_start(&mut self, token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32;
+    /// writes the ids of endpoints that have subscribed to a kind, u32 each in rising order, from behind the id `after` on (0: all), at
+    /// most `most`; returns how many
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn subscribers(&mut self, kind: u32, after: u32, to: *mut u8, most: u32) -> i32;
     /// number of an installed app; a user's app finds its user's own apps first, then those of the kernel with a public handler
     ///
     /// # Safety
@@ -360,6 +371,15 @@ mod hosted {
     pub unsafe fn rpc_finish(handle: i32, wait: u32) -> i32 {
         // SAFETY: the caller vouches for local memory.
         with_host(|host| unsafe { host.rpc_finish(handle, wait) })
+    }
+    #[inline]
+    pub fn upcall_start(token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32 {
+        with_host(|host| host.upcall_start(token, hre, kind, body_bytes))
+    }
+    #[inline]
+    pub unsafe fn subscribers(kind: u32, after: u32, to: *mut u8, most: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.subscribers(kind, after, to, most) })
     }
     #[inline]
     pub unsafe fn app_number(name: *const u8, bytes: u32) -> i32 {

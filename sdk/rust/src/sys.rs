@@ -7,7 +7,8 @@ use crate::{Error, Namespace, RequestInfo, imports};
 
 pub use imports::{
     background, cancel, checksum, checksum_value, compare, count, dma, dma_strided, flush, region, region_bytes,
-    region_free, respond, rpc_append, rpc_finish, rpc_start, sleep, spu_count, spu_id, time_ns,
+    region_free, respond, rpc_append, rpc_finish, rpc_start, sleep, spu_count, spu_id, subscribers, time_ns,
+    upcall_start,
 };
 
 /// Port numbers of the ABI.

@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use willow_sdk::testing::{Device, Options, Pending};
 use willow_sdk::{
-    App, Destination, Error, Request, Response, background, cancel_after, join, join_all, sleep_ns, time_ns, yield_now,
+    App, Destination, Error, Request, Response, background, cancel_after, join, join_all, sleep_ns, subscribers,
+    time_ns, yield_now,
 };
 
 const MS: u64 = 1_000_000;
@@ -60,12 +61,30 @@ async fn rounds(_: Request, state: &State) -> u32 {
     state.rounds.get()
 }
 
+/// Tells all that have subscribed to kind 3; the sum of their results.
+async fn tell(request: Request, _: &State) -> Result<u32, Error> {
+    let (mut after, mut sum) = (0, 0);
+    let mut found = [0; 2];
+    loop {
+        let count = subscribers(3, after, &mut found)?;
+        for hre in &found[..count] {
+            sum += request.rpc(Destination::Subscriber(*hre), App::Own, 3).append(b"news").send().await?.result;
+            after = *hre;
+        }
+        if count < found.len() {
+            let nobody = request.rpc(Destination::Subscriber(after + 1), App::Own, 3).send().await;
+            assert_eq!(nobody, Err(Error::Permission));
+            return Ok(sum);
+        }
+    }
+}
+
 willow_sdk::app! {
     name: "own-time",
     version: "1",
     state: State = State { rounds: Cell::new(0) },
     threads: 4,
-    handlers: { 1 => nap, 2 => patient, 3 => several, 4 => begin, 5 => work, 6 => rounds },
+    handlers: { 1 => nap, 2 => patient, 3 => several, 4 => begin, 5 => work, 6 => rounds, 7 => tell },
 }
 
 fn each_device(mut test: impl FnMut(&mut Device)) {
@@ -120,5 +139,22 @@ fn work_in_the_background_is_nobodys() {
         device.restart();
         device.pass_ns(10 * MS);
         assert_eq!(device.call(0, 6, &[], &[], 0).result, 0, "it went with its instance");
+    });
+}
+
+#[test]
+fn those_that_have_subscribed_are_told() {
+    each_device(|device| {
+        assert_eq!(device.call(0, 7, &[], &[], 0).result, 0);
+        for hre in [7, 0x8000_0001, 0x8000_0002, 12, 13] {
+            device.subscribe(hre, 3);
+        }
+        device.subscribe(99, 4);
+        device.on_upcall(|upcall| {
+            assert_eq!((upcall.handler, &upcall.body[..]), (3, &b"news"[..]));
+            Response::success(upcall.hre & 0xff)
+        });
+        let told = device.call(1, 7, &[], &[], 0);
+        assert_eq!((told.status, told.result), (0, 7 + 1 + 2 + 12 + 13));
     });
 }

@@ -203,6 +203,16 @@ macro_rules! imports {
             [unsafe] fn rpc_finish(handle: i32, wait: u32) -> i32;
             { Messages, since 1, Any, Started, Message, errors [ARGUMENT, PERMISSION, MEDIA, REFUSED, ENDED] }
 
+            /// begins an upcall to an endpoint that has subscribed to the app's upcalls of that kind (1 to 255), on behalf of `token`'s
+            /// request. Returns a handle or an error; `rpc_append` and `rpc_finish` do the rest
+            [] fn upcall_start(token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32;
+            { Messages, since 2, Any, Started, Message, errors [ARGUMENT, PERMISSION, REFUSED] }
+
+            /// writes the ids of endpoints that have subscribed to a kind, u32 each in rising order, from behind the id `after` on (0: all), at
+            /// most `most`; returns how many
+            [unsafe] fn subscribers(kind: u32, after: u32, to: written, most: u32) -> i32;
+            { Messages, since 2, Any, Started, Entries, errors [ARGUMENT] }
+
             /// number of an installed app; a user's app finds its user's own apps first, then those of the kernel with a public handler
             [unsafe] fn app_number(name: read, bytes: u32) -> i32;
             { Messages, since 1, Any, Started, Entries, errors [NOT_FOUND] }

@@ -103,6 +103,8 @@ impl Pending {
 }
 
 pub(super) struct Rpc {
+    /// Of an upcall to one that has subscribed.
+    pub hre: Option<u32>,
     pub token: u32,
     pub destination: i32,
     pub handler: u32,

@@ -182,7 +182,7 @@ impl Host for SpuHost {
         }
         let handle = self.next_handle;
         self.next_handle += 1;
-        let rpc = Rpc { token, destination, handler, body_bytes, segments: Vec::new(), reply, reply_bytes };
+        let rpc = Rpc { hre: None, token, destination, handler, body_bytes, segments: Vec::new(), reply, reply_bytes };
         self.rpcs.insert(handle, rpc);
         handle
     }
@@ -207,7 +207,7 @@ impl Host for SpuHost {
             return Error::Argument.code();
         };
         if rpc.destination < 0 {
-            return self.upcall(&rpc, hre, body, wait);
+            return self.upcall(&rpc, rpc.hre.unwrap_or(hre), body, wait);
         }
         self.shared.borrow_mut().request(PendingRequest {
             spu: rpc.destination as u32,
@@ -223,6 +223,31 @@ impl Host for SpuHost {
             response: None,
         });
         PENDING
+    }
+
+    fn upcall_start(&mut self, token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32 {
+        if !self.shared.borrow().requests.contains_key(&token) || body_bytes > RPC_BODY_BYTES_MAX {
+            return Error::Argument.code();
+        }
+        if !self.shared.borrow().subscribers.contains(&(hre, kind)) {
+            return Error::Permission.code();
+        }
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        let (destination, reply) = (-1, std::ptr::null_mut());
+        let (hre, segments) = (Some(hre), Vec::new());
+        let rpc = Rpc { hre, token, destination, handler: kind, body_bytes, segments, reply, reply_bytes: 0 };
+        self.rpcs.insert(handle, rpc);
+        handle
+    }
+
+    unsafe fn subscribers(&mut self, kind: u32, after: u32, to: *mut u8, most: u32) -> i32 {
+        let shared = self.shared.borrow();
+        let behind = shared.subscribers.iter().filter(|(hre, of)| *of == kind && *hre > after);
+        let ids: Vec<u8> = behind.take(most as usize).flat_map(|(hre, _)| hre.to_le_bytes()).collect();
+        // SAFETY: there is room for `most` ids.
+        unsafe { give(to, &ids) };
+        (ids.len() / 4) as i32
     }
 
     unsafe fn app_number(&mut self, name: *const u8, bytes: u32) -> i32 {

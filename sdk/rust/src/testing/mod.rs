@@ -166,6 +166,8 @@ struct Shared {
     regions: Vec<Region>,
     namespaces: BTreeMap<u32, Namespace>,
     answer_upcall: Option<AnswerUpcall>,
+    /// Endpoints and kinds.
+    subscribers: std::collections::BTreeSet<(u32, u32)>,
     app_name: String,
 }
 
@@ -258,6 +260,7 @@ impl Device {
             regions: Vec::new(),
             namespaces: BTreeMap::new(),
             answer_upcall: None,
+            subscribers: std::collections::BTreeSet::new(),
             app_name: name.into(),
         }));
         let spus = (0..options.spus)
@@ -523,6 +526,11 @@ impl Device {
     /// One of the app's counters on an SPU.
     pub fn counter(&self, spu: u32, counter: u32) -> i64 {
         self.spus[spu as usize].host.counters[counter as usize]
+    }
+
+    /// Has an endpoint subscribe to the app's upcalls of a kind.
+    pub fn subscribe(&mut self, hre: u32, kind: u8) {
+        self.shared.borrow_mut().subscribers.insert((hre, kind.into()));
     }
 
     /// Answers the app's upcalls; without it they are refused.
