@@ -397,6 +397,8 @@ fn hasty(source_port: u32, bytes: &str) -> Vec<u8> {
                     (if (i64.ge_s (global.get $base) (i64.const 0))
                         (then (call $respond (local.get 0) (i32.const 0) (i32.const 0))))
                     (return (i32.const 0))))
+                (if (i32.eqz (local.get 1)) (then
+                    (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (return (i32.const 0))))
                 (i64.store (i32.const 200) (i64.const 0x5555555555555555))
                 (local.set 1 (call $dma (local.get 0) (i32.const {source_port}) (global.get $base) (i32.const 0) (i64.const 200)
                     (i32.const {bytes}) (i32.const 3)))
