@@ -158,10 +158,10 @@ impl Operation for Send<'_> {
             return Issued::Done(Err(Error::Argument));
         }
         let fail = |code: i32| Issued::Done(Err(Error::from_code(code.into())));
-        // SAFETY: the reply buffer is borrowed by the pending operation.
         let handle = if rpc.destination == SUBSCRIBER {
             sys::upcall_start(rpc.token, rpc.hre, rpc.handler.into(), body_bytes)
         } else {
+            // SAFETY: the reply buffer is borrowed by the pending operation.
             unsafe {
                 sys::rpc_start(
                     rpc.token,
