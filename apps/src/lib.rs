@@ -38,7 +38,7 @@ mod tests {
         for app in BUNDLED_APPS.iter().chain(&FTLS) {
             assert_eq!(&app.wasm[..4], b"\0asm", "{} is a module", app.name);
             let manifest = (app.native)().manifest();
-            assert!(manifest.starts_with(format!("abi=1\nname={}\nversion=", app.name).as_bytes()));
+            assert!(manifest.starts_with(format!("abi=2\nname={}\nversion=", app.name).as_bytes()));
             assert!(app.wasm.windows(manifest.len()).any(|window| window == manifest), "{}", app.name);
         }
     }

@@ -39,6 +39,10 @@ pub struct DeviceConfig {
     pub app_data_bytes_max: u64,
     /// Most bytes of an app's code section (its instruction memory).
     pub app_code_bytes_max: u64,
+    /// Data memory of an SPU: what the instances of all apps on it may grow to, together.
+    pub spu_data_bytes_max: u64,
+    /// Instruction memory of an SPU: the code of all apps, together.
+    pub spu_code_bytes_max: u64,
     /// Most installed apps.
     pub apps_max: u16,
     /// Instructions that a handler may run between two waits.
@@ -80,6 +84,8 @@ impl Default for DeviceConfig {
             kv_namespace_bytes: 4 << 30,
             app_data_bytes_max: 1 << 20,
             app_code_bytes_max: 1 << 20,
+            spu_data_bytes_max: 64 << 20,
+            spu_code_bytes_max: 64 << 20,
             apps_max: 64,
             instruction_budget: 50_000_000,
             requests_per_hre_max: 4096,
@@ -110,6 +116,14 @@ impl DeviceConfig {
         }
         if self.app_data_bytes_max < 65536 {
             return Err(format!("app_data_bytes_max is {}, must be at least 65536", self.app_data_bytes_max));
+        }
+        for (name, value, least) in [
+            ("spu_data_bytes_max", self.spu_data_bytes_max, self.app_data_bytes_max),
+            ("spu_code_bytes_max", self.spu_code_bytes_max, self.app_code_bytes_max),
+        ] {
+            if value < least {
+                return Err(format!("{name} is {value}, must be at least {least}, what one app may have"));
+            }
         }
         if self.instruction_budget < 1000 {
             return Err(format!("instruction_budget is {}, must be at least 1000", self.instruction_budget));

@@ -237,7 +237,7 @@ fn modules_are_refused_with_the_reason() {
         let why = rig.install(&module).unwrap_err();
         assert!(why.contains(reason), "{text}: {why}");
     };
-    let manifest = r#"(@custom "willow.app" "abi=1\nname=x\nhandler=1:a\n")"#;
+    let manifest = r#"(@custom "willow.app" "abi=2\nname=x\nhandler=1:a\n")"#;
     let good = r#"(memory (export "memory") 1) (func (export "start") (param i32 i32) (result i32) (i32.const 0)) (func (export "complete") (param i32 i64))"#;
     refuse(&format!("(module {good})"), "no section willow.app");
     refuse(
@@ -274,14 +274,15 @@ fn modules_are_refused_with_the_reason() {
         "it must be (ii)->(i)",
     );
     for (bad, reason) in [
-        ("abi=2\\nname=x\\nhandler=1:a", "ABI version 2"),
+        ("abi=1\\nname=x\\nhandler=1:a", "ABI version 1, this device has 2: build it anew with this version's SDK"),
+        ("abi=3\\nname=x\\nhandler=1:a", "ABI version 3, this device has 2: this device is older than the app"),
         ("name=x\\nhandler=1:a", "abi="),
-        ("abi=1\\nname=X\\nhandler=1:a", "of the form"),
-        ("abi=1\\nname=x", "no handler"),
-        ("abi=1\\nname=x\\nhandler=0:a", "line 3"),
-        ("abi=1\\nname=x\\nhandler=1:a\\nhandler=1:b", "line 4"),
-        ("abi=1\\nname=x\\ncolour=red", "line 3"),
-        ("abi=1\\nnonsense", "line 2"),
+        ("abi=2\\nname=X\\nhandler=1:a", "of the form"),
+        ("abi=2\\nname=x", "no handler"),
+        ("abi=2\\nname=x\\nhandler=0:a", "line 3"),
+        ("abi=2\\nname=x\\nhandler=1:a\\nhandler=1:b", "line 4"),
+        ("abi=2\\nname=x\\ncolour=red", "line 3"),
+        ("abi=2\\nnonsense", "line 2"),
     ] {
         refuse(&format!(r#"(module {good} (@custom "willow.app" "{bad}"))"#), reason);
     }
@@ -396,6 +397,8 @@ fn hasty(source_port: u32, bytes: &str) -> Vec<u8> {
                     (if (i64.ge_s (global.get $base) (i64.const 0))
                         (then (call $respond (local.get 0) (i32.const 0) (i32.const 0))))
                     (return (i32.const 0))))
+                (if (i32.eqz (local.get 1)) (then
+                    (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (return (i32.const 0))))
                 (i64.store (i32.const 200) (i64.const 0x5555555555555555))
                 (local.set 1 (call $dma (local.get 0) (i32.const {source_port}) (global.get $base) (i32.const 0) (i64.const 200)
                     (i32.const {bytes}) (i32.const 3)))

@@ -135,7 +135,7 @@ proptest! {
 
     #[test]
     fn damaged_manifests_are_refused_or_bounded(seed in any::<u64>()) {
-        check_manifest(&mutate(b"abi=1\nname=an-app\nversion=1.2\nhandler=1:one\nhandler=20:twenty\n", seed));
+        check_manifest(&mutate(b"abi=2\nname=an-app\nversion=1.2\nhandler=1:one\nhandler=20:twenty\n", seed));
     }
 
     #[test]

@@ -79,8 +79,13 @@ fn media_of_version_1_are_read_and_their_broken_apps_listed() {
     store.save_blob(1, "impostor", keeper(8, "", "")).unwrap();
     store.save_blob(1, "no-module", b"text".to_vec()).unwrap();
     store.save_blob(1, "nobodys", b"text".to_vec()).unwrap();
+    let mut ancient = module("ancient", "(func $start (param i32 i32) (result i32) (i32.const 0))");
+    let at = ancient.windows(6).position(|bytes| bytes == b"abi=2\n").expect("the version");
+    ancient[at + 4] = b'1';
+    store.save_blob(1, "ancient", ancient).unwrap();
     let app = |number: u32, name: &str| format!(r#"{{"number":{number},"name":"{name}","built_in":false}}"#);
-    let apps = [app(1, "keeper"), app(2, "trapper"), app(5, "no-module"), app(6, "impostor")].join(",");
+    let apps =
+        [app(1, "keeper"), app(2, "trapper"), app(5, "no-module"), app(6, "impostor"), app(7, "ancient")].join(",");
     let uuid = [1; 16];
     let text = format!(
         r#"{{"version":1,"uuid":{uuid:?},"spus":{SPUS},"stripe_bytes":8192,"identities":1,"regions":[],"namespaces":[],"apps":[{apps}]}}"#
@@ -93,8 +98,13 @@ fn media_of_version_1_are_read_and_their_broken_apps_listed() {
     assert!(states[1].starts_with("failed: its _initialize failed"), "{}", states[1]);
     assert!(states[2].starts_with("failed: it is not a WebAssembly module"), "{}", states[2]);
     assert_eq!(states[3], "failed: its module is that of app keeper");
+    assert!(states[4].starts_with("failed: it was built for ABI version 1"), "{}", states[4]);
     assert_eq!(drive.call(1, 1, &[]).1, 7);
-    assert_eq!(media.blobs(), ["impostor", "keeper", "no-module", "trapper"], "what no metadata name is removed");
+    assert_eq!(
+        media.blobs(),
+        ["ancient", "impostor", "keeper", "no-module", "trapper"],
+        "what no metadata name is removed"
+    );
     // The next change writes the new version, under the module's hash for what is installed now.
     assert_eq!(drive.install(&keeper(9, "", "")), Ok(1));
     assert_eq!(media.blobs().iter().filter(|name| name.len() == 64).count(), 1);

@@ -210,6 +210,18 @@ impl ControlClient {
         self.send(wire::SET_WEIGHT, words.flat_map(u32::to_le_bytes).collect()).await.map(|_| ())
     }
 
+    /// Has this endpoint get an app's upcalls of a kind (1 to 255; 0: all), until it is closed.
+    pub async fn subscribe(&self, app: u16, kind: u8) -> Result<(), HreError> {
+        let words = [u32::from(app), u32::from(kind)];
+        self.send(wire::SUBSCRIBE, words.into_iter().flat_map(u32::to_le_bytes).collect()).await.map(drop)
+    }
+
+    /// It gets them no longer.
+    pub async fn unsubscribe(&self, app: u16, kind: u8) -> Result<(), HreError> {
+        let words = [u32::from(app), u32::from(kind)];
+        self.send(wire::UNSUBSCRIBE, words.into_iter().flat_map(u32::to_le_bytes).collect()).await.map(drop)
+    }
+
     /// Which hosts namespaces are attached to; one that is not listed is open to every host.
     pub async fn attachments(&self) -> Result<Vec<Attachment>, HreError> {
         self.json(wire::LIST_ATTACHMENTS).await

@@ -209,6 +209,8 @@ fn both_sides_of_the_control_service_have_the_same_numbers() {
         (u32::from(wire::LIST_WEIGHTS), u32::from(device::LIST_WEIGHTS)),
         (u32::from(wire::ATTACH), u32::from(device::ATTACH)),
         (u32::from(wire::LIST_ATTACHMENTS), u32::from(device::LIST_ATTACHMENTS)),
+        (u32::from(wire::SUBSCRIBE), u32::from(device::SUBSCRIBE)),
+        (u32::from(wire::UNSUBSCRIBE), u32::from(device::UNSUBSCRIBE)),
         (u32::from(wire::UPCALL_PERMISSION_MISS), u32::from(device::UPCALL_PERMISSION_MISS)),
         (u32::from(wire::UPCALL_APP_ENDED), u32::from(device::UPCALL_APP_ENDED)),
         (wire::ControlStatus::Busy as u32, device::ControlStatus::Busy as u32),

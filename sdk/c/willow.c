@@ -306,6 +306,19 @@ int32_t RPCStartRequestTo(CPUID_t destination, int32_t app, uint32_t bytes, uint
     return handle < 0 ? handle : WILLOW_OK;
 }
 
+int32_t UpcallStart(uint32_t hre, uint32_t kind, uint32_t bytes) {
+    if (current->rpc > 0) {
+        fail("UpcallStart before the last request was finished\n");
+    }
+    int32_t handle = willow_import_upcall_start(current->token, hre, kind, bytes);
+    current->rpc = handle < 0 ? handle : handle + 1;
+    return handle < 0 ? handle : WILLOW_OK;
+}
+
+int32_t Subscribers(uint32_t kind, uint32_t after, uint32_t *to, uint32_t most) {
+    return willow_import_subscribers(kind, after, to, most);
+}
+
 int32_t willow_rpc_append(Port_t port, uint32_t bytes, uint64_t address) {
     if (current->rpc <= 0) {
         return current->rpc == 0 ? WILLOW_ERROR_ARGUMENT : current->rpc;
@@ -328,7 +341,7 @@ int32_t RPCFinishRequest(void) {
         return code;
     }
     int64_t result = waited(code);
-    if (result >= WILLOW_ERROR_NOT_FOUND && result <= WILLOW_ERROR_ARGUMENT) {
+    if (result >= WILLOW_ERROR_CANCELLED && result <= WILLOW_ERROR_ARGUMENT) {
         return (int32_t)result;
     }
     current->rpc_response = (RPCResp_t){(uint32_t)((uint64_t)result >> 32), (uint32_t)result};
@@ -359,6 +372,21 @@ int64_t NVRegionBytes(uint32_t id) { return willow_import_region_bytes(id); }
 int32_t NVRegionFree(uint32_t id) { return (int32_t)waited(willow_import_region_free(id, wait_number())); }
 
 int32_t NVFlush(void) { return (int32_t)waited(willow_import_flush(wait_number())); }
+
+int32_t SleepNs(uint64_t duration_ns) { return (int32_t)waited(willow_import_sleep(duration_ns, wait_number())); }
+
+int32_t Yield(void) { return SleepNs(0); }
+
+uint32_t ThreadId(void) { return wait_number(); }
+
+int32_t CancelThread(uint32_t thread) {
+    if (thread >= WILLOW_THREADS || threads[thread].state != WAITING) {
+        return 1;
+    }
+    return willow_import_cancel(current->token, thread);
+}
+
+int32_t BackgroundStart(uint32_t handler, uint64_t argument) { return willow_import_background(handler, argument); }
 
 uint32_t SPUId(void) { return willow_import_spu_id(); }
 

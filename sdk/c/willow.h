@@ -49,7 +49,8 @@ enum {
     WILLOW_ERROR_FULL = -6,       /* no room */
     WILLOW_ERROR_REFUSED = -7,    /* the receiver had no room, or there is no such app, SPU or handler */
     WILLOW_ERROR_ENDED = -8,      /* the other side ended before it answered */
-    WILLOW_ERROR_NOT_FOUND = -9   /* no such region or namespace */
+    WILLOW_ERROR_NOT_FOUND = -9,  /* no such region or namespace */
+    WILLOW_ERROR_CANCELLED = -10  /* another handler has cancelled it */
 };
 
 /* ---- Requests ---- */
@@ -134,6 +135,11 @@ int32_t RPCStartRequest(CPUID_t destination, uint32_t bytes, uint32_t handler);
 /* The same for an installed app, with room for a reply. `app` is -1 for the own one, or AppNumber's. */
 int32_t RPCStartRequestTo(CPUID_t destination, int32_t app, uint32_t bytes, uint32_t handler, void *reply,
                           uint32_t reply_bytes);
+/* Begins an upcall to an endpoint that has subscribed to this app's upcalls of a kind, 1 to 255. 0, or an error; RPCAppendRequest and
+ * RPCFinishRequest follow. */
+int32_t UpcallStart(uint32_t hre, uint32_t kind, uint32_t bytes);
+/* Writes ids of endpoints that have subscribed to a kind, in rising order, from behind `after` on (0: all). How many, or an error. */
+int32_t Subscribers(uint32_t kind, uint32_t after, uint32_t *to, uint32_t most);
 /* Appends to the body from local or NV memory, which stays unchanged until the request is finished. 0, or an error; after
  * an error here or in RPCStartRequest all up to RPCFinishRequest does nothing but return it. */
 #define RPCAppendRequest(port, bytes, address) willow_rpc_append(port, bytes, WILLOW_ADDRESS(address))
@@ -166,6 +172,21 @@ int64_t NVRegionBytes(uint32_t id);
 int32_t NVRegionFree(uint32_t id);
 /* Makes durable all that was written to this SPU's bank before. Waits. 0, or an error. */
 int32_t NVFlush(void);
+
+/* ---- Time of its own ---- */
+
+/* Waits for so many ns of the device's clock; the thread stays taken. Waits. 0, or an error. */
+int32_t SleepNs(uint64_t duration_ns);
+/* Lets others have their turn. Waits. 0, or an error. */
+int32_t Yield(void);
+/* The number of the thread that this handler runs on, for CancelThread. */
+uint32_t ThreadId(void);
+/* Cancels what a thread waits for, on behalf of this handler's request: it goes on with WILLOW_ERROR_CANCELLED. 0; 1 where that cannot be cancelled
+ * (docs/abi.md says what can) or the thread does not wait; or an error. */
+int32_t CancelThread(uint32_t thread);
+/* Begins a handler of this app on this SPU that belongs to no request, with `argument` as its 8 argument bytes. Nobody waits for it, and it
+ * ends with this version of the app. 0, or an error. */
+int32_t BackgroundStart(uint32_t handler, uint64_t argument);
 
 /* ---- The rest ---- */
 
@@ -218,7 +239,7 @@ extern void (*const willow_on_event)(RPCHdr_t *request, Event_t event, uint32_t 
     handlers(WILLOW_HANDLER_DECLARATION)                                                                                    \
     const struct WillowHandler willow_handlers[] = {handlers(WILLOW_HANDLER_ENTRY){0, NULL}};                                \
     void (*const willow_on_event)(RPCHdr_t *, Event_t, uint32_t) = on_event;                                                 \
-    WILLOW_MANIFEST("abi=1" WILLOW_NEWLINE "name=" name WILLOW_NEWLINE "version=" version WILLOW_NEWLINE                     \
+    WILLOW_MANIFEST("abi=2" WILLOW_NEWLINE "name=" name WILLOW_NEWLINE "version=" version WILLOW_NEWLINE                     \
                         handlers(WILLOW_HANDLER_LINE))
 
 #endif

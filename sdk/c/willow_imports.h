@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define WILLOW_ABI_VERSION 1
+#define WILLOW_ABI_VERSION 2
 
 #ifdef __wasm__
 #define WILLOW_IMPORT(name) __attribute__((import_module("willow"), import_name(#name)))
@@ -42,6 +42,10 @@ WILLOW_IMPORT(rpc_append)
 int32_t willow_import_rpc_append(int32_t handle, uint32_t port, uint64_t address, uint32_t bytes);
 WILLOW_IMPORT(rpc_finish)
 int32_t willow_import_rpc_finish(int32_t handle, uint32_t wait);
+WILLOW_IMPORT(upcall_start)
+int32_t willow_import_upcall_start(uint32_t token, uint32_t hre, uint32_t kind, uint32_t body_bytes);
+WILLOW_IMPORT(subscribers)
+int32_t willow_import_subscribers(uint32_t kind, uint32_t after, void *to, uint32_t most);
 WILLOW_IMPORT(app_number)
 int32_t willow_import_app_number(const void *name, uint32_t bytes);
 WILLOW_IMPORT(region)
@@ -54,6 +58,12 @@ WILLOW_IMPORT(namespace)
 int32_t willow_import_namespace(uint32_t nsid, void *to);
 WILLOW_IMPORT(flush)
 int32_t willow_import_flush(uint32_t wait);
+WILLOW_IMPORT(sleep)
+int32_t willow_import_sleep(uint64_t duration_ns, uint32_t wait);
+WILLOW_IMPORT(cancel)
+int32_t willow_import_cancel(uint32_t token, uint32_t wait);
+WILLOW_IMPORT(background)
+int32_t willow_import_background(uint32_t handler, uint64_t argument);
 WILLOW_IMPORT(spu_id)
 uint32_t willow_import_spu_id(void);
 WILLOW_IMPORT(spu_count)

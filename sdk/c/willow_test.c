@@ -25,6 +25,7 @@ struct Request {
     int responded;        /* the handler is through; it is answered once nothing is pending */
     RPCResp_t response;
     int of_handler;       /* sent by a handler: `wait` is completed by the answer */
+    int of_nobody;        /* in the background: nobody asks for the outcome */
     uint32_t wait;
 };
 
@@ -36,6 +37,7 @@ struct Operation {
     uint32_t source_port, destination_port, bytes, segments, seed;
     uint64_t source, destination;
     int64_t source_stride, destination_stride, value;
+    int sleeps;           /* a VALUE that can be cancelled */
 };
 
 struct Region {
@@ -207,6 +209,9 @@ static void answer_if_through(struct Request *request) {
     request->answered = 1;
     free(request->body);
     request->body = NULL;
+    if (request->of_nobody) {
+        request->used = 0;
+    }
     if (request->of_handler) {
         complete_later(request->wait, (int64_t)((uint64_t)request->response.status << 32 | request->response.result));
         request->used = 0;

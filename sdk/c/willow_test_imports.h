@@ -4,7 +4,7 @@ void willow_import_request_info(uint32_t token, void *to) {
     const struct Request *request = request_of(token);
     uint32_t words[8] = {0x80000001u,      (uint32_t)request->source, request->body_bytes, request->reply_bytes,
                          request->handler, request->argument_bytes,   0,                   0};
-    if (request->handler == 0) {
+    if (request->handler == 0 || request->of_nobody) {
         words[0] = 0;
     }
     memcpy(to, words, sizeof words);
@@ -191,6 +191,18 @@ int32_t willow_import_rpc_finish(int32_t handle, uint32_t wait) {
     return PENDING;
 }
 
+/* Nobody subscribes to this device. */
+int32_t willow_import_upcall_start(uint32_t token, uint32_t hre, uint32_t kind, uint32_t body_bytes) {
+    (void)hre, (void)body_bytes;
+    request_of(token);
+    return kind == 0 || kind > 255 ? WILLOW_ERROR_ARGUMENT : WILLOW_ERROR_PERMISSION;
+}
+
+int32_t willow_import_subscribers(uint32_t kind, uint32_t after, void *to, uint32_t most) {
+    (void)after, (void)to, (void)most;
+    return kind == 0 || kind > 255 ? WILLOW_ERROR_ARGUMENT : 0;
+}
+
 int32_t willow_import_app_number(const void *name, uint32_t bytes) {
     extern const char willow_manifest[];
     const char *own = strstr(willow_manifest, "\nname=");
@@ -249,6 +261,34 @@ int32_t willow_import_namespace(uint32_t nsid, void *to) {
 int32_t willow_import_flush(uint32_t wait) {
     int64_t result;
     return issue((struct Operation){.kind = VALUE, .wait = wait}, &result) ? PENDING : WILLOW_OK;
+}
+
+int32_t willow_import_sleep(uint64_t duration_ns, uint32_t wait) {
+    time_ns += duration_ns;
+    complete_later(wait, 0);
+    operations[operation_count - 1].sleeps = 1;
+    return PENDING;
+}
+
+/* Sleeps can be cancelled: those that are over have nothing to do with it. */
+int32_t willow_import_cancel(uint32_t token, uint32_t wait) {
+    request_of(token);
+    for (uint32_t index = 0; index < operation_count; index++) {
+        if (operations[index].kind == VALUE && operations[index].sleeps && operations[index].wait == wait) {
+            operations[index].sleeps = 0;
+            operations[index].value = WILLOW_ERROR_CANCELLED;
+            return WILLOW_OK;
+        }
+    }
+    return 1;
+}
+
+int32_t willow_import_background(uint32_t handler, uint64_t argument) {
+    uint8_t *body = allocate(sizeof argument);
+    memcpy(body, &argument, sizeof argument);
+    uint32_t token = submit(handler, 0, body, sizeof argument, sizeof argument, NULL, 0);
+    requests[token].of_nobody = 1;
+    return WILLOW_OK;
 }
 
 uint32_t willow_import_spu_id(void) { return 0; }

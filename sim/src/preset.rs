@@ -97,6 +97,10 @@ pub struct Budgets {
     pub messages_per_user_app_max: u32,
     /// Weight of the host kernel beside users' processes.
     pub kernel_weight: u16,
+    /// Data memory of an SPU for all apps.
+    pub spu_data_bytes_max: u64,
+    /// Instruction memory of an SPU for all apps.
+    pub spu_code_bytes_max: u64,
 }
 
 impl Default for Budgets {
@@ -109,6 +113,8 @@ impl Default for Budgets {
             user_dma_budget_bytes: config.user_dma_budget_bytes,
             messages_per_user_app_max: config.messages_per_user_app_max,
             kernel_weight: config.kernel_weight,
+            spu_data_bytes_max: config.spu_data_bytes_max,
+            spu_code_bytes_max: config.spu_code_bytes_max,
         }
     }
 }
@@ -354,6 +360,8 @@ impl Preset {
             user_dma_budget_bytes: self.device.budgets.user_dma_budget_bytes,
             messages_per_user_app_max: self.device.budgets.messages_per_user_app_max,
             kernel_weight: self.device.budgets.kernel_weight,
+            spu_data_bytes_max: self.device.budgets.spu_data_bytes_max,
+            spu_code_bytes_max: self.device.budgets.spu_code_bytes_max,
             ..config
         }
     }

@@ -60,7 +60,7 @@ const CHAIN: &str = r#"(module
         (if (i32.load offset=4 (call $slot (local.get 0)))
             (then (call $respond (i32.load (call $slot (local.get 0))) (i32.const 0) (i32.load (call $number (local.get 0)))))
             (else (call $respond (i32.load (call $slot (local.get 0))) (i32.const 0) (i32.wrap_i64 (local.get 1))))))
-    (@custom "willow.app" "abi=1\nname=chain\nversion=1\nhandler=2:two\nhandler=3:three\nhandler=4:four\n")
+    (@custom "willow.app" "abi=2\nname=chain\nversion=1\nhandler=2:two\nhandler=3:three\nhandler=4:four\n")
 )"#;
 
 /// A number for bytes (FNV-1a): the same on any machine.

@@ -32,7 +32,7 @@ const ASKER: &str = r#"(module
     (func (export "complete") (param $wait i32) (param $result i64)
         (call $respond (i32.load (i32.add (i32.const 1024) (i32.mul (local.get $wait) (i32.const 4))))
             (i32.wrap_i64 (i64.shr_u (local.get $result) (i64.const 32))) (i32.wrap_i64 (local.get $result))))
-    (@custom "willow.app" "abi=1\nname=asker\nversion=1\nhandler=1:ask\n")
+    (@custom "willow.app" "abi=2\nname=asker\nversion=1\nhandler=1:ask\n")
 )"#;
 
 async fn attach(daemon: &Daemon) -> Arc<dyn Hre> {

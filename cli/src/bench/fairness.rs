@@ -33,7 +33,7 @@ const LOOPER: &str = r#"(module
         (call $respond (local.get 0) (i32.const 0) (i32.const 0))
         (i32.const 0))
     (func (export "complete") (param i32 i64))
-    (@custom "willow.app" "abi=1\nname=looper\nversion=1\nhandler=1:loop\n"))"#;
+    (@custom "willow.app" "abi=2\nname=looper\nversion=1\nhandler=1:loop\n"))"#;
 
 /// What a hostile app does in each of its handlers, and how often in a run: as much as the budget of a user's app covers, since what is past
 /// that ends the app.
@@ -90,7 +90,7 @@ fn hostile_module() -> Outcome<Vec<u8>> {
             (call $respond (local.get 0) (i32.const 0) (i32.const 0))
             (i32.const 0))
         (func (export "complete") (param i32 i64))
-        (@custom "willow.app" "abi=1\nname=hostile\nversion=1\n{handlers}"))"#
+        (@custom "willow.app" "abi=2\nname=hostile\nversion=1\n{handlers}"))"#
     );
     wat::parse_str(text).context(|| "the hostile app".to_owned())
 }

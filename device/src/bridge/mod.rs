@@ -239,6 +239,15 @@ impl Bridge {
         }
     }
 
+    /// Takes an upcall back that has not been fetched.
+    pub fn withdraw_upcall(&mut self, id: HreId, upcall: u64) {
+        let Some(hre) = self.hre(id) else { return };
+        if let Some(at) = hre.upcalls.iter().position(|queued| queued.id == upcall) {
+            hre.upcalls.remove(at);
+            self.upcalls -= 1;
+        }
+    }
+
     /// The endpoint's next upcall.
     pub fn pop_upcall(&mut self, id: HreId) -> Option<Upcall> {
         let upcall = self.hre(id)?.upcalls.pop_front()?;

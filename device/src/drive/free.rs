@@ -72,6 +72,13 @@ impl Free {
                     }
                     Event::Deliver { token } => self.deliver(&mut core.machine, token),
                     Event::Complete(completion) => self.complete(&mut core.machine, completion),
+                    // A sleep is over.
+                    Event::End { group, result, memory } => {
+                        let account = core.machine.account_of(Some(group));
+                        core.machine.charge_account(account, RUN_COST);
+                        self.run_cost += RUN_COST;
+                        core.machine.end_one(group, result, memory);
+                    }
                     _ => unreachable!("only a model of time causes the other events"),
                 }
                 if self.run_cost == before {

@@ -39,6 +39,10 @@ impl Machine {
                     self.tick(word);
                     continue;
                 }
+                Due::Alarm(group) => {
+                    self.end_one(group, 0, None);
+                    continue;
+                }
                 Due::Held(place) => place,
                 Due::Ready => match self.events.pop_ready() {
                     Some(event) => self.events.hold(|| event),

@@ -9,6 +9,7 @@ use super::wheel::Wheel;
 use super::{Key, Transfer};
 use crate::hre::HreId;
 use crate::request::{AppNumber, RpcOutcome, Upcall};
+use std::collections::BTreeMap;
 
 /// Something that is about to happen.
 #[derive(Debug)]
@@ -101,6 +102,8 @@ pub(crate) enum Due {
     Held(u32),
     /// The first of those that are ready: [`EventQueue::pop_ready`].
     Ready,
+    /// The sleep of this group is over.
+    Alarm(Key),
 }
 
 /// The queue.
@@ -109,12 +112,22 @@ pub(crate) struct EventQueue {
     times: Wheel,
     held: Vec<Option<Event>>,
     free: Vec<u32>,
+    /// Groups that sleep: by when that ends, and then in the order in which they began.
+    alarms: BTreeMap<(u64, u64), Key>,
+    alarms_set: u64,
 }
 
 impl Default for EventQueue {
     fn default() -> Self {
         // What lies at MODEL_PLACE.
-        EventQueue { ready: FairQueue::default(), times: Wheel::default(), held: vec![None], free: Vec::new() }
+        EventQueue {
+            ready: FairQueue::default(),
+            times: Wheel::default(),
+            held: vec![None],
+            free: Vec::new(),
+            alarms: BTreeMap::new(),
+            alarms_set: 0,
+        }
     }
 }
 
@@ -233,6 +246,9 @@ impl EventQueue {
     pub fn due(&mut self, now_ns: u64, until_ns: u64) -> Option<(u64, Due)> {
         let ready = !self.ready.is_empty();
         let until_ns = if ready { now_ns } else { until_ns.max(now_ns) };
+        if !self.alarms.is_empty() {
+            return self.due_beside_alarms(now_ns, until_ns);
+        }
         match self.times.take_until(until_ns) {
             Some((at_ns, word)) => {
                 let due = if word & TICK != 0 { Due::Tick(word & (TICK - 1)) } else { Due::Held(word) };
@@ -242,15 +258,50 @@ impl EventQueue {
         }
     }
 
+    /// The same while somebody sleeps: what is scheduled for the time of an alarm goes before it.
+    #[cold]
+    fn due_beside_alarms(&mut self, now_ns: u64, until_ns: u64) -> Option<(u64, Due)> {
+        let first = self.alarms.first_key_value().map(|(at, _)| at.0).filter(|at_ns| *at_ns <= until_ns);
+        if let Some((at_ns, word)) = self.times.take_until(first.unwrap_or(until_ns)) {
+            let due = if word & TICK != 0 { Due::Tick(word & (TICK - 1)) } else { Due::Held(word) };
+            return Some((at_ns.max(now_ns), due));
+        }
+        if first.is_some()
+            && let Some(((at_ns, _), group)) = self.alarms.pop_first()
+        {
+            return Some((at_ns.max(now_ns), Due::Alarm(group)));
+        }
+        (!self.ready.is_empty()).then_some((now_ns, Due::Ready))
+    }
+
+    /// Has a group's sleep end then; what [`EventQueue::clear_alarm`] takes, with the time.
+    pub fn set_alarm(&mut self, at_ns: u64, group: Key) -> u64 {
+        self.alarms_set += 1;
+        self.alarms.insert((at_ns, self.alarms_set), group);
+        self.alarms_set
+    }
+
+    /// A sleep has ended before its time.
+    pub fn clear_alarm(&mut self, alarm: (u64, u64)) {
+        self.alarms.remove(&alarm);
+    }
+
+    /// Groups that sleep.
+    #[cfg(feature = "testing")]
+    pub fn alarms(&self) -> usize {
+        self.alarms.len()
+    }
+
     /// The next event that is due at `now_ns`.
     #[inline]
     pub fn pop(&mut self, now_ns: u64) -> Option<Event> {
-        if self.times.is_empty() {
+        if self.times.is_empty() && self.alarms.is_empty() {
             return self.pop_ready();
         }
         match self.due(now_ns, now_ns)?.1 {
             Due::Ready => self.pop_ready(),
             Due::Held(place) => self.take(place),
+            Due::Alarm(group) => Some(Event::End { group, result: 0, memory: None }),
             Due::Tick(_) => unreachable!("only a model of time asks for ticks, and its driver takes them"),
         }
     }
@@ -258,7 +309,8 @@ impl EventQueue {
     /// When the next event that is not due yet will be.
     #[inline]
     pub fn next_ns(&self) -> Option<u64> {
-        self.times.first_ns()
+        let alarm = self.alarms.first_key_value().map(|(at, _)| at.0);
+        [self.times.first_ns(), alarm].into_iter().flatten().min()
     }
 
     /// Events that are held.
@@ -314,7 +366,7 @@ mod tests {
                 let found = match due {
                     Due::Tick(place) => (queue.take(place).map(token).unwrap(), true),
                     Due::Held(place) => (queue.take(place).map(token).unwrap(), false),
-                    Due::Ready => unreachable!("nothing was"),
+                    Due::Ready | Due::Alarm(_) => unreachable!("nothing was"),
                 };
                 let ((expected_ns, number), tick) = model.pop_first().unwrap();
                 assert_eq!((at_ns, found), (expected_ns, (number, tick)));
@@ -325,7 +377,7 @@ mod tests {
             match event.1 {
                 Due::Held(place) => assert_eq!((queue.take(place).map(token), false), (Some(number), tick)),
                 Due::Tick(place) => assert_eq!((queue.take(place).map(token), true), (Some(number), tick)),
-                Due::Ready => unreachable!("nothing was"),
+                Due::Ready | Due::Alarm(_) => unreachable!("nothing was"),
             }
         }
         assert!(model.is_empty());

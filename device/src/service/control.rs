@@ -69,6 +69,11 @@ pub const ATTACH: u8 = 24;
 /// Reply: JSON array of [`crate::service::metadata::Attachment`].
 pub const LIST_ATTACHMENTS: u8 = 25;
 
+/// Payload: u32 app, u32 kind (1 to 255; 0: all). This endpoint gets the app's upcalls of that kind from now on, until it is closed. Result: 0.
+pub const SUBSCRIBE: u8 = 26;
+/// The same payload: it gets them no longer.
+pub const UNSUBSCRIBE: u8 = 27;
+
 /// Status of a control request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]

@@ -21,6 +21,7 @@ impl Core {
         if !machine.bridge.is_open(hre) {
             return;
         }
+        machine.subscriptions.forget(|_, of| of == hre);
         machine.bridge.close(hre);
         if machine.hre_closed(hre) {
             machine.fail_parked(hre.process(), None);

@@ -51,7 +51,7 @@ pub(super) struct Install {
     /// Blob of its module.
     pub module: Option<String>,
     /// The new version, until it is in its place.
-    staged: Option<Version>,
+    pub(super) staged: Option<Version>,
     /// What was in its place, from then on.
     old: Option<Version>,
 }

@@ -61,6 +61,8 @@ pub(super) fn is_for_users(handler: u8) -> bool {
             | control::ANSWER_UPCALL
             | control::ERROR_TEXT
             | control::FIND_APP
+            | control::SUBSCRIBE
+            | control::UNSUBSCRIBE
     )
 }
 

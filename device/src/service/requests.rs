@@ -7,7 +7,7 @@ use super::transaction::{Asker, Work};
 use super::{Answer, ERROR_TEXTS_MAX, refuse, serving_app};
 use crate::hre::HreId;
 use crate::interconnect::Key;
-use crate::request::RpcOutcome;
+use crate::request::{AppNumber, RpcOutcome};
 use crate::service::control::{self, AppInfo, ControlStatus, NamespaceRequest};
 use crate::spu::protection::{is_seen, user_app_name};
 
@@ -70,6 +70,10 @@ impl Core {
                     None => refuse(ControlStatus::NotFound, format!("no app {} is installed", name.escape_ascii())),
                 }
             }
+            control::SUBSCRIBE | control::UNSUBSCRIBE => {
+                let body = body_of(arguments, payload);
+                self.subscribe(token, hre, handler == control::SUBSCRIBE, &body)
+            }
             control::ANSWER_UPCALL => {
                 let body = body_of(arguments, payload);
                 let word = |at: usize| {
@@ -118,6 +122,37 @@ impl Core {
         let rest = whole.get(offset..).unwrap_or_default();
         self.machine.write_reply(token, rest);
         Ok(whole.len() as u32)
+    }
+
+    /// An endpoint wants an app's upcalls of a kind, or wants them no longer.
+    fn subscribe(&mut self, token: Key, hre: HreId, wants: bool, body: &[u8]) -> Answer {
+        let [app, kind] = match <[u8; 8]>::try_from(body) {
+            Ok([a, b, c, d, e, f, g, h]) => [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])],
+            Err(_) => return refuse(ControlStatus::Malformed, "a subscription has 8 bytes: u32 app, u32 kind"),
+        };
+        let Ok(kind) = u8::try_from(kind) else {
+            return refuse(
+                ControlStatus::Malformed,
+                format!("the kind {kind} is none: they are 1 to 255, or 0 for all"),
+            );
+        };
+        let machine = &mut *self.machine;
+        let user = machine.protection.user(hre);
+        let number = AppNumber::try_from(app).unwrap_or(AppNumber::MAX);
+        let seen = machine.app(number).is_some_and(|app| is_seen(app, user));
+        if !seen {
+            return refuse(ControlStatus::NotFound, format!("no app has the number {app}, or not for this endpoint"));
+        }
+        let Some(account) = machine.activity_at(token).map(|activity| activity.account) else { return Ok(0) };
+        match wants {
+            true if !machine.subscriptions.add(number, hre, kind, account) => {
+                refuse(ControlStatus::NoRoom, "there is no room for one more subscription: take others back first")
+            }
+            false if !machine.subscriptions.remove(number, hre, kind) => {
+                refuse(ControlStatus::NotFound, format!("this endpoint has not subscribed to app {app}"))
+            }
+            _ => Ok(0),
+        }
     }
 
     fn log(&mut self, token: Key, user: Option<u32>, arguments: &[u8]) -> Answer {

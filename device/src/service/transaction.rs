@@ -358,6 +358,7 @@ impl Core {
                     machine.end_app(number, "removed", RpcOutcome::AppEnded);
                     machine.end_held(number, RpcOutcome::AppEnded);
                     machine.apps[number as usize] = None;
+                    machine.subscriptions.forget(|app, _| app == number);
                 }
                 tracing::info!("app {name} is removed");
                 self.machine.drop_instances(number);

@@ -7,10 +7,10 @@
 
 use super::OpenError;
 use super::core::Core;
+use super::transaction::Work;
 use crate::request::AppNumber;
 use crate::service::metadata::{InstalledApp, MODULE_NAME_BYTES, module_name};
-use crate::spu::module::ModuleLimits;
-use crate::spu::module::{Manifest, parse_manifest};
+use crate::spu::module::{Footprint, Manifest, ModuleLimits, parse_manifest};
 use crate::spu::native::NativeInstance;
 use crate::spu::os::{Admission, AppState, Caller, UNPLACED};
 use crate::spu::protection::user_app_name;
@@ -176,12 +176,38 @@ impl Core {
         name: String,
         owner: Option<u32>,
     ) -> Result<Version, String> {
+        self.check_room(&name, compiled.manifest.footprint)?;
         let program = Program::Wasm(self.runtime.prepare(&compiled)?);
         let CompiledModule { manifest, bytes, .. } = compiled;
         debug_assert_eq!(name, installed_name(&manifest, owner));
         let mut state = AppState::new(&name, &manifest.version, manifest.handlers, bytes.len() as u64, 0);
-        (state.owner, state.calls) = (owner, manifest.calls);
+        (state.owner, state.calls, state.footprint) = (owner, manifest.calls, manifest.footprint);
         self.make_ready(program, state)
+    }
+
+    /// Checks that an app fits each SPU's memories beside the others, installed or about to be; a version before it makes way.
+    fn check_room(&self, name: &str, footprint: Footprint) -> Result<(), String> {
+        let config = &self.machine.config;
+        let staged = self.service.transactions.values().filter_map(|transaction| match &transaction.work {
+            Work::Install(install) => install.staged.as_ref().map(|version| &version.state),
+            _ => None,
+        });
+        let others = self.machine.apps.iter().flatten().chain(staged).filter(|app| app.name != name && !app.failed);
+        let (data, code) = others.fold((0, 0), |(data, code): (u64, u64), app| {
+            (data + app.footprint.data_bytes, code + app.footprint.code_bytes)
+        });
+        for (what, needs, taken, limit, most) in [
+            ("data", footprint.data_bytes, data, "spu_data_bytes_max", config.spu_data_bytes_max),
+            ("instruction", footprint.code_bytes, code, "spu_code_bytes_max", config.spu_code_bytes_max),
+        ] {
+            if needs > most.saturating_sub(taken) {
+                return Err(format!(
+                    "it needs {needs} bytes of {what} memory on each SPU, and other apps have {taken} of {most} (the preset's limit {limit}): \
+                     remove one, or declare a smaller maximum"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn make_native(&mut self, native: &'static dyn NativeApp, manifest: Manifest) -> Result<Version, String> {

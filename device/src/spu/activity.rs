@@ -47,6 +47,8 @@ pub(crate) enum Origin {
     Bank {
         peer: u32,
     },
+    /// The app itself, for nobody: it has one of its app's places.
+    Background,
 }
 
 /// The sender of an RPC that came from an SPU, and what goes with it.
@@ -88,7 +90,7 @@ impl Activity {
     #[inline]
     pub fn is_held(&self, admission: Admission) -> bool {
         match (&self.origin, admission) {
-            (_, Admission::Open) | (Origin::Event { .. }, _) => false,
+            (_, Admission::Open) | (Origin::Event { .. } | Origin::Background, _) => false,
             (Origin::Host { .. } | Origin::Bank { .. }, _) => !self.started,
             (Origin::Spu(_), Admission::Begun) => false,
             (Origin::Spu(origin), Admission::Own) => !self.started && origin.sender.app != self.app,

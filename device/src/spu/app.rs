@@ -3,6 +3,7 @@
 use super::abi;
 use super::activity::Admission;
 use super::counters::AppCounters;
+use super::module::Footprint;
 use super::protection::Calls;
 use crate::interconnect::Key;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,6 +19,8 @@ pub(crate) struct AppState {
     pub handlers: Vec<(u8, String)>,
     pub has_handler: [bool; 256],
     pub incarnation: u32,
+    /// What it takes of each SPU's memories.
+    pub footprint: Footprint,
     /// User whose app it is; `None`: the kernel's, trusted.
     pub owner: Option<u32>,
     /// Who may call it.
@@ -54,6 +57,7 @@ impl AppState {
             handlers,
             has_handler,
             incarnation,
+            footprint: Footprint::default(),
             owner: None,
             calls: Calls::default(),
             ended: None,

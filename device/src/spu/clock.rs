@@ -7,6 +7,7 @@
 use super::activity::{Caller, Origin};
 use super::group::Waiter;
 use super::os::Machine;
+use super::sleep::begin_sleep;
 use crate::bridge::accounts::KERNEL;
 use crate::interconnect::event::{EVENTS_MAX, Event, EventQueue, TimedDma};
 use crate::interconnect::{Agenda, Endpoint, HEADER_BYTES, Key, Message, Transfer};
@@ -37,6 +38,8 @@ pub(crate) enum Deferred {
     Dma(u32),
     /// A message; its number is the place of the event.
     Message(Message),
+    /// A sleep.
+    Sleep { group: Key, duration_ns: u64 },
 }
 
 /// A DMA begins and ends then.
@@ -151,7 +154,7 @@ impl Machine {
                 transfer.map_or(0, |transfer| share(transfer.payload_bytes, transfer.outstanding).into())
             }
             Origin::Spu(origin) => origin.body.len() as u64,
-            Origin::Event { .. } | Origin::Bank { .. } => 0,
+            Origin::Event { .. } | Origin::Bank { .. } | Origin::Background => 0,
         };
         (activity.arguments.as_slice().len() as u64, payload_bytes)
     }
@@ -259,6 +262,32 @@ impl Machine {
     }
 }
 
+/// Sleeps.
+impl Machine {
+    /// Begins a sleep: now, or, under a model, when the run ends.
+    pub fn fall_asleep(&mut self, group: Key, duration_ns: u64) {
+        match &mut self.clock {
+            Clock::Free => {
+                let until_ns = self.now_ns.saturating_add(duration_ns);
+                begin_sleep(&mut self.spus, &mut self.events, group, until_ns);
+            }
+            Clock::Modelled(modelled) => modelled.deferred.push(Deferred::Sleep { group, duration_ns }),
+        }
+    }
+
+    /// A sleep that has not begun does not begin any more.
+    pub fn forget_sleep(&mut self, key: Key) {
+        if let Clock::Modelled(modelled) = &mut self.clock {
+            modelled.deferred.retain(|deferred| !matches!(deferred, Deferred::Sleep { group, .. } if *group == key));
+        }
+    }
+
+    /// Whether what takes no time is told in place.
+    pub fn tells_at_once(&self) -> bool {
+        matches!(self.clock, Clock::Free)
+    }
+}
+
 /// Accounts: under the free clock they meet before the processors, under a model at them.
 impl Machine {
     /// Charges an account for work that is none of a run's.
@@ -305,6 +334,10 @@ impl Machine {
         *work = Work::default();
         for deferred in &*deferred {
             match deferred {
+                Deferred::Sleep { group, duration_ns } => {
+                    let until_ns = at_ns.saturating_add(*duration_ns);
+                    begin_sleep(&mut self.spus, &mut self.events, *group, until_ns);
+                }
                 Deferred::Message(message) => model.send(at_ns, *message, &mut Agenda(&mut self.events)),
                 Deferred::Dma(place) => {
                     let Some(Event::DmaData(dma)) = self.events.held_at(*place) else { continue };

@@ -72,7 +72,7 @@ impl Machine {
             replied_bytes: 0,
             origin: Origin::Bank { peer },
         };
-        self.send(account, bank as u16, activity, Endpoint::Bridge)
+        self.send(account, bank as u16, activity, Endpoint::Bridge).is_some()
     }
 
     /// An operation on a bank has ended.

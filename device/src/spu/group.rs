@@ -16,6 +16,22 @@ pub(crate) struct Waiter {
     pub wait: u32,
 }
 
+/// What a wait is for, as far as it can be cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Under {
+    /// Operations that go on until they end.
+    Operations,
+    /// Time; the alarm, once it has begun.
+    Sleep { alarm: Option<(u64, u64)> },
+    /// The answer to an RPC: the request at its SPU.
+    Request { token: Key },
+    /// The answer to an upcall.
+    Upcall { id: u64 },
+}
+
+/// A place in no list, and a key that no group has.
+pub(crate) const UNLISTED: u32 = u32::MAX;
+
 /// One wait of a handler, of one or more operations.
 pub(crate) struct Group {
     pub caller: Caller,
@@ -27,6 +43,9 @@ pub(crate) struct Group {
     pub result: i64,
     /// It has one of its app's places.
     pub placed: bool,
+    pub under: Under,
+    /// Its place among what its app can cancel, or [`UNLISTED`].
+    pub listed: u32,
 }
 
 impl Machine {
@@ -38,8 +57,10 @@ impl Machine {
         }
         let placed = self.place_for_wait(caller)?;
         self.held.groups += 1;
+        let (under, listed) = (Under::Operations, UNLISTED);
         let spu = &mut self.spus[caller.spu as usize];
-        let key = spu.groups.put(|| Group { caller, account, token, wait, remaining: 0, result: 0, placed });
+        let key =
+            (spu.groups).put(|| Group { caller, account, token, wait, remaining: 0, result: 0, placed, under, listed });
         if let Some(activity) = token.and_then(|token| spu.activities.get_mut(token)) {
             activity.pending_dmas += 1;
         }
@@ -56,9 +77,12 @@ impl Machine {
         let last = group.remaining == 0;
         let (caller, account, wait, token, result) =
             (group.caller, group.account, group.wait, group.token, group.result);
-        let placed = group.placed && last;
+        let (placed, listed) = (group.placed && last, group.listed);
         if last {
             self.remove_group(key);
+            if listed != UNLISTED {
+                self.unlist(caller, listed);
+            }
         }
         if planted!(self, ForgetsWake) && token.is_none() {
             return;

@@ -82,7 +82,7 @@ impl Machine {
             replied_bytes: 0,
             origin: Origin::Host { transfer },
         };
-        if !self.send(account, rpc.spu, activity, Endpoint::Host) {
+        if self.send(account, rpc.spu, activity, Endpoint::Host).is_none() {
             self.bridge.end_rpc(transfer, RpcOutcome::Refused, 0);
         }
     }

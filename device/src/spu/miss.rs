@@ -315,6 +315,24 @@ impl Machine {
         }
     }
 
+    /// How many DMAs are parked for a process on an SPU.
+    pub fn parked_of(&self, process: u32, spu: u16) -> usize {
+        self.protection.misses.told.get(&(process, spu)).map_or(0, |told| told.parked.len())
+    }
+
+    /// Cancels a DMA that is parked.
+    pub fn cancel_parked(&mut self, process: u32, caller: Caller, wait: u32) -> bool {
+        let misses = &mut self.protection.misses;
+        let Some(told) = misses.told.get_mut(&(process, caller.spu)) else { return false };
+        let of_it = |parked: &Parked| parked.rest.caller == caller && parked.rest.dma.wait == wait;
+        let found = told.parked.iter().position(|key| misses.parked.get(*key).is_some_and(|parked| of_it(parked)));
+        let Some(parked) = found.map(|at| told.parked.swap_remove(at)).and_then(|key| self.unpark(key)) else {
+            return false;
+        };
+        self.end_rest(parked.rest, abi::ERROR_CANCELLED);
+        true
+    }
+
     /// DMAs parked.
     pub fn parked(&self) -> usize {
         self.protection.misses.parked.len()

@@ -28,6 +28,8 @@ pub(crate) mod rpc;
 pub mod runtime;
 pub(crate) mod send;
 pub(crate) mod share;
+pub(crate) mod sleep;
+pub(crate) mod subscription;
 pub(crate) mod unit;
 pub(crate) mod version;
 

@@ -18,6 +18,8 @@ use super::permission::Rights;
 use super::protection::{Access, Intercall, Protection};
 use super::rest::Line;
 use super::rpc::{Message, USERS_MESSAGES_MAX};
+use super::sleep::BACKGROUND_MAX;
+use super::subscription::Subscriptions;
 use super::unit::Spu;
 use crate::bridge::Bridge;
 use crate::bridge::accounts::{AccountLimits, Accounts, KERNEL};
@@ -91,6 +93,10 @@ pub(crate) struct Machine {
     pub waits: Places,
     /// Places of users' apps among messages that are put together, by app.
     pub drafts: Places,
+    /// Places of activities in the background, by app.
+    pub backgrounds: Places,
+    /// Who is told of what by which app.
+    pub subscriptions: Subscriptions,
     /// Whose work runs now.
     pub running: u16,
     /// What DMAs of this run have moved.
@@ -176,6 +182,8 @@ impl Machine {
             held: Held::default(),
             waits: Places::new(USERS_WAITS_MAX as u64, config.apps_max),
             drafts: Places::new(USERS_MESSAGES_MAX as u64, config.apps_max),
+            backgrounds: Places::new(BACKGROUND_MAX as u64, config.apps_max),
+            subscriptions: Subscriptions::default(),
             running: KERNEL,
             run_dma_bytes: 0,
             line: Line::default(),
@@ -259,7 +267,7 @@ impl Machine {
                 None => &[],
             },
             Origin::Spu(origin) => &origin.body,
-            Origin::Event { .. } | Origin::Bank { .. } => &[],
+            Origin::Event { .. } | Origin::Bank { .. } | Origin::Background => &[],
         }
     }
 
@@ -325,7 +333,7 @@ impl Machine {
                 }
             }
             Origin::Spu(origin) => origin.reply.get_mut(begin..end).map(ReplySpan::Private),
-            Origin::Event { .. } | Origin::Bank { .. } => None,
+            Origin::Event { .. } | Origin::Bank { .. } | Origin::Background => None,
         }
     }
 
@@ -337,7 +345,7 @@ impl Machine {
                 self.bridge.transfers.get(*transfer).map_or(0, |transfer| transfer.reply_bytes as usize)
             }
             Origin::Spu(origin) => origin.reply.len(),
-            Origin::Event { .. } | Origin::Bank { .. } => 0,
+            Origin::Event { .. } | Origin::Bank { .. } | Origin::Background => 0,
         };
         let count = reply.len().min(room);
         if let Some(mut into) = Self::reply_range(&mut self.bridge, activity, 0, count) {
@@ -446,6 +454,7 @@ impl Machine {
                 self.watched(watch, status);
             }
             Origin::Bank { peer } => self.bank_answered(peer, outcome, result),
+            Origin::Background => self.backgrounds.release(activity.app, 1),
         }
     }
 

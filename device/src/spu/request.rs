@@ -28,6 +28,7 @@ impl Machine {
             },
             Origin::Spu(origin) => (u32::from(origin.sender.spu), origin.body.len() as u32, origin.reply.len() as u32),
             Origin::Event { .. } | Origin::Bank { .. } => (u32::MAX, 0, 0),
+            Origin::Background => (activity.spu.into(), 0, 0),
         };
         [activity.originating.0, source, arguments + payload, reply, activity.handler.into(), arguments]
     }

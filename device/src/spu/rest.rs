@@ -132,6 +132,11 @@ impl Line {
         rest
     }
 
+    /// How many of an account wait.
+    pub fn of(&self, account: u16) -> usize {
+        self.waiting.get(&account).map_or(0, VecDeque::len)
+    }
+
     /// Rests that wait.
     #[cfg(feature = "testing")]
     pub fn len(&self) -> usize {
@@ -323,6 +328,19 @@ impl Machine {
                 None
             }
         }
+    }
+
+    /// Cancels a DMA that waits in line.
+    pub fn cancel_in_line(&mut self, account: u16, caller: Caller, wait: u32) -> bool {
+        let Some(of) = self.line.waiting.get_mut(&account) else { return false };
+        let found = of.iter().position(|rest| rest.caller == caller && rest.dma.wait == wait);
+        let Some(rest) = found.and_then(|at| of.remove(at)) else { return false };
+        if of.is_empty() {
+            self.line.waiting.remove(&account);
+            self.line.turns.retain(|turn| *turn != account);
+        }
+        self.end_rest(rest, abi::ERROR_CANCELLED);
+        true
     }
 
     /// Operations have ended: what waits in line goes on, one account after the other, as far as there are places.

@@ -5,6 +5,7 @@
 
 use super::abi::{self, DONE, PENDING};
 use super::continuation::Pending;
+use super::group::Under;
 use super::meter::{ENTRY_WORK, Fault, MESSAGE_WORK, OverBudget, SEGMENT_WORK, STORE_WORK};
 use super::os::{Activity, Admission, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, error_of};
 use super::permission::Rights;
@@ -31,6 +32,8 @@ pub(crate) struct Message {
     /// Of a user's app: it has one of that app's places.
     pub users: bool,
     originating: HreId,
+    /// Of an upcall: who has subscribed to it.
+    to: Option<HreId>,
     account: u16,
     destination: i32,
     app: u16,
@@ -56,8 +59,9 @@ impl Machine {
         (destination, app, handler, body_bytes): (i32, i32, u32, u32),
         (reply_pointer, reply_bytes): (u64, u32),
     ) -> Result<i32, Fault> {
-        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
-        let originating = activity.originating;
+        if self.activity(caller, token).is_none() {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
         if body_bytes > abi::MESSAGE_BYTES_MAX || reply_bytes > abi::MESSAGE_BYTES_MAX || !(1..=255).contains(&handler)
         {
             return Ok(abi::ERROR_ARGUMENT);
@@ -66,9 +70,27 @@ impl Machine {
             return Ok(abi::ERROR_REFUSED);
         }
         memory.slice(reply_pointer, reply_bytes as usize)?;
+        let app = if app == -1 { caller.app } else { app as u16 };
+        let message = (destination, app, handler as u8, body_bytes);
+        Ok(self.draft(caller, token, message, (reply_pointer, reply_bytes), None)?)
+    }
+
+    /// Begins a message that is put together; its handle, or an error.
+    pub(super) fn draft(
+        &mut self,
+        caller: Caller,
+        token: u32,
+        (destination, app, handler, body_bytes): (i32, u16, u8, u32),
+        (reply_pointer, reply_bytes): (u64, u32),
+        to: Option<HreId>,
+    ) -> Result<i32, OverBudget> {
+        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
+        let originating = activity.originating;
+        if body_bytes > abi::MESSAGE_BYTES_MAX {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
         self.meter.charge(MESSAGE_WORK)?;
         self.meter.charge_bytes(u64::from(body_bytes) + u64::from(reply_bytes))?;
-        let app = if app == -1 { caller.app } else { app as u16 };
         let Some(users) = self.place_for_message(caller.app) else { return Ok(abi::ERROR_REFUSED) };
         let account = self.running;
         let message = || Message {
@@ -76,10 +98,11 @@ impl Machine {
             token,
             users,
             originating,
+            to,
             account,
             destination,
             app,
-            handler: handler as u8,
+            handler,
             body: Vec::with_capacity(body_bytes as usize),
             body_bytes: body_bytes as usize,
             reply_pointer,
@@ -278,7 +301,9 @@ impl Machine {
                 reply_pointer: message.reply_pointer,
             })),
         };
-        if !self.send(activity.account, spu, || activity, Endpoint::Spu(message.caller.spu)) {
+        if let Some(token) = self.send(activity.account, spu, || activity, Endpoint::Spu(message.caller.spu)) {
+            self.list(group, Under::Request { token });
+        } else {
             self.spus[spu as usize].release_inbox((sender.app, users));
             self.message_gone(sender);
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
@@ -286,7 +311,12 @@ impl Machine {
     }
 
     fn post_upcall(&mut self, message: Message, group: Key) {
-        let (sender, hre) = (message.caller, message.originating);
+        let (sender, hre) = (message.caller, message.to.unwrap_or(message.originating));
+        if message.to.is_some() && !self.subscriptions.has(sender.app, hre, message.handler) {
+            // It has subscribed no longer.
+            self.message_gone(sender);
+            return self.end_one(group, i64::from(abi::ERROR_ENDED), None);
+        }
         if !self.place_for_upcall(sender, hre) {
             self.message_gone(sender);
             return self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
@@ -302,6 +332,7 @@ impl Machine {
         };
         let posted = PostedUpcall { hre, upcall, group };
         self.upcalls.insert(id, (hre, group));
+        self.list(group, Under::Upcall { id });
         let ends = (Endpoint::Spu(sender.spu), Endpoint::Host);
         let bytes = posted.upcall.body.len() as u64;
         self.transmit(|| Event::Upcall(posted), ends, |_| (0, bytes));

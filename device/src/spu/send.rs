@@ -6,6 +6,7 @@
 use super::abi;
 use super::activity::{Activity, Origin};
 use super::os::{ACTIVITIES_MAX, EVENT_ACTIVITIES, Machine};
+use super::sleep::BACKGROUND_MAX;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
 use crate::interconnect::{Endpoint, Key};
@@ -23,23 +24,23 @@ pub(crate) fn users_inbox(apps_max: u16) -> Places {
 }
 
 impl Machine {
-    /// Puts a request for an SPU on the interconnect, as work of its account; false where the device holds as many as it can.
+    /// Puts a request for an SPU on the interconnect, as work of its account; its token, or `None` where the device holds as many as it can.
     #[inline(always)]
-    pub fn send(&mut self, account: u16, spu: u16, activity: impl FnOnce() -> Activity, from: Endpoint) -> bool {
+    pub fn send(&mut self, account: u16, spu: u16, activity: impl FnOnce() -> Activity, from: Endpoint) -> Option<Key> {
         if self.held.activities >= ACTIVITIES_MAX {
-            return false;
+            return None;
         }
         self.held.activities += 1;
         let token = Key { spu, key: self.spus[spu as usize].activities.put(activity) };
         self.transmit_request(account, token, from);
-        true
+        Some(token)
     }
 
     /// Most activities while a host's request may be taken in, on that account: the rest is kept for messages of SPUs and for events, and
     /// of a user's requests for those of others.
     pub fn host_activities_max(&self, account: u16) -> usize {
         let inboxes = self.spus.len() * MESSAGES_PER_SPU_MAX as usize;
-        let of_hosts = ACTIVITIES_MAX - EVENT_ACTIVITIES - inboxes;
+        let of_hosts = ACTIVITIES_MAX - EVENT_ACTIVITIES - BACKGROUND_MAX - inboxes;
         if account == KERNEL { of_hosts } else { of_hosts / 4 * 3 }
     }
 
@@ -67,7 +68,7 @@ impl Machine {
                 replied_bytes: 0,
                 origin: Origin::Event { watch: watch.unwrap_or(0) },
             };
-            if !self.send(account, spu, activity, Endpoint::Bridge)
+            if self.send(account, spu, activity, Endpoint::Bridge).is_none()
                 && let Some(watch) = watch
             {
                 self.watched(watch, abi::EVENT_UNDELIVERED);

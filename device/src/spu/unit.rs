@@ -24,6 +24,8 @@ pub(super) struct Resident {
     pub instance: Option<Box<dyn Instance>>,
     /// Requests that found no free thread.
     pub waiting: VecDeque<u32>,
+    /// Waits that may be cancelled.
+    pub cancellable: Vec<u32>,
     /// A range that was found to be permitted to kernel endpoints, and whether to all. Of a user's app: to all, always.
     pub permitted: (u64, u64, bool),
 }

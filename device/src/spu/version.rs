@@ -15,6 +15,7 @@ impl Machine {
         match &activity.origin {
             Origin::Host { .. } | Origin::Bank { .. } => activity.started,
             Origin::Event { .. } => true,
+            Origin::Background => false,
             Origin::Spu(origin) => self.activity_at(origin.asked_by).is_some(),
         }
     }
@@ -77,6 +78,7 @@ impl Machine {
             return;
         }
         self.end_messages(number);
+        self.end_sleeps(number);
         self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
     }
 
@@ -108,6 +110,7 @@ impl Machine {
             }
         }
         self.end_messages(number);
+        self.end_sleeps(number);
         self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
         self.hold_requests(number, Admission::Own);
         self.clear_waiting(number);

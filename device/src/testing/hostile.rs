@@ -26,7 +26,7 @@ pub struct Aims {
 }
 
 /// What the parameters of imports are, in the order of [`IMPORTS`]: T token, P pointer, p port, A address (of the port before it), S stride,
-/// B bytes, N segments, W wait, O offset, D destination, a app, H handler, h handle, I region or namespace, V any.
+/// B bytes, N segments, W wait, L duration, O offset, D destination, a app, H handler, h handle, I region or namespace, V any.
 const KINDS: &[(&str, &str)] = &[
     ("request_info", "TP"),
     ("receive_bytes", "TPB"),
@@ -40,12 +40,17 @@ const KINDS: &[(&str, &str)] = &[
     ("rpc_start", "TDaHBPB"),
     ("rpc_append", "hpAB"),
     ("rpc_finish", "hW"),
+    ("upcall_start", "TVHB"),
+    ("subscribers", "HVPV"),
     ("app_number", "PB"),
     ("region", "IBW"),
     ("region_bytes", "I"),
     ("region_free", "IW"),
     ("namespace", "IP"),
     ("flush", "W"),
+    ("sleep", "LW"),
+    ("cancel", "TW"),
+    ("background", "HV"),
     ("spu_id", ""),
     ("spu_count", ""),
     ("time_ns", ""),
@@ -109,6 +114,7 @@ impl Generator<'_> {
             'N' if self.below(4) == 0 => self.of(&[1000, 30_000, 1 << 20, i64::from(u32::MAX)]),
             'N' => self.below(16) as i64,
             'O' => self.below(128) as i64,
+            'L' => self.of(&[0, 0, 1, 1000, 100_000, 10_000_000, 86_400_000_000_000, i64::MAX]),
             'D' => self.below(u64::from(self.aims.spus) + 1) as i64 - 1,
             'a' if self.below(4) == 0 && !self.aims.apps.is_empty() => {
                 let aims = self.aims;
@@ -245,7 +251,7 @@ pub fn hostile_module(name: &str, seed: u64, aims: &Aims) -> Vec<u8> {
             (global.set $left (i32.sub (global.get $left) (i32.const 1)))
             (local.set $token (i32.load (i32.const 8192)))
             {complete})
-        (@custom "willow.app" "abi=1\nname={name}\nversion={seed}\nhandler=1:one\nhandler=2:two\nhandler=3:three\nhandler=4:four\npublic=*\n"))"#
+        (@custom "willow.app" "abi=2\nname={name}\nversion={seed}\nhandler=1:one\nhandler=2:two\nhandler=3:three\nhandler=4:four\npublic=*\n"))"#
     );
     wat::parse_str(&text).unwrap_or_else(|error| panic!("the module of {seed} is well formed: {error}\n{text}"))
 }

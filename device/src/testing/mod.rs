@@ -82,7 +82,7 @@ pub fn neighbour_module() -> Vec<u8> {
             (func (export "start") (param i32 i32) (result i32)
                 (call $respond (local.get 0) (i32.const 0) (i32.const {NEIGHBOUR_RESULT})) (i32.const 0))
             (func (export "complete") (param i32 i64))
-            (@custom "willow.app" "abi=1\nname=the-neighbour\nversion=1\nhandler=1:answer\n"))"#
+            (@custom "willow.app" "abi=2\nname=the-neighbour\nversion=1\nhandler=1:answer\n"))"#
     );
     wat::parse_str(text).expect("the neighbour is well formed")
 }
@@ -264,6 +264,12 @@ pub struct Tables {
     pub in_line: usize,
     /// Events that are to come, under a model of time.
     pub events: usize,
+    /// Handlers that sleep.
+    pub sleeping: usize,
+    /// Activities in the background.
+    pub background: u64,
+    /// Subscriptions to upcalls.
+    pub subscriptions: usize,
 }
 
 /// How full a device's tables are.
@@ -280,6 +286,9 @@ pub fn tables(device: &Device) -> Tables {
         parked: machine.parked(),
         in_line: machine.line.len(),
         events: machine.events.held(),
+        sleeping: machine.events.alarms(),
+        background: machine.backgrounds.taken(),
+        subscriptions: machine.subscriptions.len(),
     }
 }
 

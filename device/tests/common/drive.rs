@@ -73,6 +73,20 @@ impl Drive {
         }
     }
 
+    /// What time it is for the device.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Sends a request and does not wait.
+    pub fn begin(&mut self, hre: HreId, (app, handler, spu): (u16, u8, u16), payload: &[u8]) {
+        self.tag += 1;
+        let rpc = Rpc { app, handler, spu, arguments: Arguments::EMPTY };
+        let (buffer, payload_bytes) = (payload.to_vec(), payload.len() as u32);
+        let request = HostRequest { tag: self.tag, rpcs: RpcList::One(rpc), buffer, payload_bytes, reply_bytes: 0 };
+        self.device.submit(hre, request).expect("room");
+    }
+
     /// Sends a request and waits for its end; `None` where the device was killed meanwhile.
     pub fn send(
         &mut self,

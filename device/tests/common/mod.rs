@@ -178,12 +178,17 @@ pub fn module_with_manifest(name: &str, memory: &str, body: &str, lines: &str) -
         (import "willow" "rpc_start" (func $rpc_start (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
         (import "willow" "rpc_append" (func $rpc_append (param i32 i32 i64 i32) (result i32)))
         (import "willow" "rpc_finish" (func $rpc_finish (param i32 i32) (result i32)))
+        (import "willow" "upcall_start" (func $upcall_start (param i32 i32 i32 i32) (result i32)))
+        (import "willow" "subscribers" (func $subscribers (param i32 i32 i32 i32) (result i32)))
         (import "willow" "app_number" (func $app_number (param i32 i32) (result i32)))
         (import "willow" "region" (func $region (param i32 i64 i32) (result i64)))
         (import "willow" "region_bytes" (func $region_bytes (param i32) (result i64)))
         (import "willow" "region_free" (func $region_free (param i32 i32) (result i32)))
         (import "willow" "namespace" (func $namespace (param i32 i32) (result i32)))
         (import "willow" "flush" (func $flush (param i32) (result i32)))
+        (import "willow" "sleep" (func $sleep (param i64 i32) (result i32)))
+        (import "willow" "cancel" (func $cancel (param i32 i32) (result i32)))
+        (import "willow" "background" (func $background (param i32 i64) (result i32)))
         (import "willow" "spu_id" (func $spu_id (result i32)))
         (import "willow" "spu_count" (func $spu_count (result i32)))
         (import "willow" "time_ns" (func $time_ns (result i64)))
@@ -192,7 +197,7 @@ pub fn module_with_manifest(name: &str, memory: &str, body: &str, lines: &str) -
         {memory}
         {body}
         (export "start" (func $start)) (export "complete" (func $complete))
-        (@custom "willow.app" "abi=1\nname={name}\nversion=1\nhandler=1:one\nhandler=2:two\nhandler=3:three\nhandler=4:four\n{lines}")
+        (@custom "willow.app" "abi=2\nname={name}\nversion=1\nhandler=1:one\nhandler=2:two\nhandler=3:three\nhandler=4:four\n{lines}")
         )"#
     );
     wat::parse_str(&text).expect("the test's module is well formed")

@@ -159,6 +159,7 @@ pub const SECTIONS: &[(Section, &str)] = &[
     (Section::Requests, "requests"),
     (Section::Messages, "messages"),
     (Section::NvMemory, "nv-memory"),
+    (Section::Time, "time"),
     (Section::Rest, "rest"),
     (Section::Flash, "flash"),
 ];
@@ -169,6 +170,7 @@ fn work(work: Work) -> &'static str {
         Work::Bytes => "bytes",
         Work::Segments => "segments",
         Work::Message => "message",
+        Work::Search => "message, entries",
         Work::Print => "print",
         Work::Entries => "entries",
         Work::Store => "store",

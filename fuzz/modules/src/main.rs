@@ -17,7 +17,7 @@ use wasm_smith::{Config, Module};
 const SEED_BYTES_MAX: u64 = 2000;
 /// Seeds of a module, as a power of two: the first that makes one counts.
 const SEED_BITS: u32 = 16;
-const MANIFEST: &str = "abi=1\nname=generated\nversion=1\nhandler=1:one\nhandler=2:two\npublic=1\n";
+const MANIFEST: &str = "abi=2\nname=generated\nversion=1\nhandler=1:one\nhandler=2:two\npublic=1\n";
 
 /// The imports of docs/abi.md.
 const IMPORTS: &str = r#"(module

@@ -6,7 +6,8 @@
 
 #define HANDLERS(HANDLER)                                                                                                   \
     HANDLER(1, put) HANDLER(2, get) HANDLER(3, ports) HANDLER(4, relay) HANDLER(5, echo) HANDLER(6, deep) HANDLER(7, turns)  \
-    HANDLER(8, upcall) HANDLER(9, talk) HANDLER(10, overflow) HANDLER(11, silent) HANDLER(255, last)
+    HANDLER(8, upcall) HANDLER(9, talk) HANDLER(10, overflow) HANDLER(11, silent)               \
+    HANDLER(12, nap) HANDLER(13, wake) HANDLER(14, begin) HANDLER(15, work) HANDLER(16, rounds) HANDLER(255, last)
 static void on_event(RPCHdr_t *request, Event_t event, uint32_t nsid);
 WILLOW_APP_WITH_EVENTS("all-of-c", "1.2.3", HANDLERS, on_event)
 
@@ -178,5 +179,40 @@ static void overflow(RPCHdr_t *request) {
 }
 
 static void silent(RPCHdr_t *request) { (void)request; }
+
+static uint32_t napping, worked;
+
+/* Sleeps as many ns as the argument says; the status is the error, the result how many ms it took. */
+static void nap(RPCHdr_t *request) {
+    uint64_t duration_ns = 0, before_ns = TimeNs();
+    RPCReceiveBytes(&duration_ns, sizeof duration_ns);
+    napping = ThreadId();
+    int32_t code = SleepNs(duration_ns);
+    answer(request, code, (uint32_t)((TimeNs() - before_ns) / 1000000));
+}
+
+/* Cancels what the last nap waits for. */
+static void wake(RPCHdr_t *request) {
+    EXPECT(Yield() == WILLOW_OK);
+    answer(request, RPC_SUCCESS, (uint32_t)CancelThread(napping));
+}
+
+static void begin(RPCHdr_t *request) {
+    uint64_t rounds = 0;
+    RPCReceiveBytes(&rounds, sizeof rounds);
+    answer(request, BackgroundStart(15, rounds), 0);
+}
+
+static void work(RPCHdr_t *request) {
+    uint64_t rounds = 0;
+    EXPECT(request->originating_hre == 0 && request->src == (CPUID_t)SPUId());
+    RPCReceiveBytes(&rounds, sizeof rounds);
+    for (; rounds > 0; rounds--) {
+        SleepNs(1000);
+        worked++;
+    }
+}
+
+static void rounds(RPCHdr_t *request) { answer(request, RPC_SUCCESS, worked); }
 
 static void last(RPCHdr_t *request) { answer(request, RPC_SUCCESS, 1000); }

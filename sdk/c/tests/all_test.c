@@ -10,6 +10,7 @@ static RPCResp_t answer_upcall(uint32_t handler, const uint8_t *body, uint32_t b
 
 int main(void) {
     uint8_t reply[16];
+    uint32_t cancelled = 0;
     WillowTestStart(1 << 20, 0);
     for (uint64_t seed = 0; seed < 50; seed++) {
         WillowTestSeed(seed);
@@ -38,13 +39,28 @@ int main(void) {
         }
         WILLOW_CHECK(most == WILLOW_THREADS - 1);
         WILLOW_CHECK(WillowTestCall(11, NULL, 0, NULL, 0, NULL, 0).status == (uint32_t)WILLOW_ERROR_ENDED);
-        WILLOW_CHECK(WillowTestCall(12, NULL, 0, NULL, 0, NULL, 0).status == (uint32_t)WILLOW_ERROR_REFUSED);
+        WILLOW_CHECK(WillowTestCall(20, NULL, 0, NULL, 0, NULL, 0).status == (uint32_t)WILLOW_ERROR_REFUSED);
+        uint64_t ms = 1000000, long_ns = 1000000000, three = 3;
+        WILLOW_CHECK(WillowTestCall(12, &ms, 8, NULL, 0, NULL, 0).status == 0);
+        WILLOW_CHECK(WillowTestCall(13, NULL, 0, NULL, 0, NULL, 0).result == 1);
+        uint32_t naps = WillowTestSubmit(12, &long_ns, 8, NULL, 0, NULL, 0);
+        uint32_t wakes = WillowTestSubmit(13, NULL, 0, NULL, 0, NULL, 0);
+        RPCResp_t woken;
+        WillowTestRun();
+        WILLOW_CHECK(WillowTestOutcome(naps, &response) && WillowTestOutcome(wakes, &woken) && woken.status == 0);
+        /* The nap was over before, or it was cancelled. */
+        WILLOW_CHECK(response.status == (woken.result == 0 ? (uint32_t)WILLOW_ERROR_CANCELLED : 0u));
+        cancelled += woken.result == 0;
+        WILLOW_CHECK(WillowTestCall(14, &three, 8, NULL, 0, NULL, 0).status == 0);
+        WillowTestRun();
+        WILLOW_CHECK(WillowTestCall(16, NULL, 0, NULL, 0, NULL, 0).result == 3 * (seed + 1));
         WillowTestOnUpcall(NULL);
         WILLOW_CHECK(WillowTestCall(8, NULL, 0, NULL, 0, NULL, 0).status == (uint32_t)WILLOW_ERROR_REFUSED);
         WillowTestOnUpcall(answer_upcall);
         response = WillowTestCall(8, NULL, 0, NULL, 0, NULL, 0);
         WILLOW_CHECK(response.status == 1 && response.result == 2);
     }
+    WILLOW_CHECK(cancelled > 0 && cancelled < 50);
     WILLOW_CHECK(WillowTestCall(9, NULL, 0, NULL, 0, NULL, 0).status == 0);
     WILLOW_CHECK(strcmp(WillowTestSerial(), "spu 0 of 1\n") == 0 && WillowTestCounter(3) == 2);
     puts("all tests passed");

@@ -20,13 +20,15 @@ pub enum Error {
     Ended = -8,
     /// No such region or namespace.
     NotFound = -9,
+    /// This app has cancelled it.
+    Cancelled = -10,
 }
 
 impl Error {
     /// From an import's negative result; a number of a later ABI is [`Error::Argument`].
     #[inline]
     pub const fn from_code(code: i64) -> Error {
-        if code >= Error::NotFound as i64 && code <= Error::Argument as i64 {
+        if code >= Error::Cancelled as i64 && code <= Error::Argument as i64 {
             // SAFETY: every number in this range is an `Error`.
             unsafe { core::mem::transmute::<i32, Error>(code as i32) }
         } else {
@@ -52,6 +54,7 @@ impl core::fmt::Display for Error {
             Error::Refused => "refused by the receiver",
             Error::Ended => "the other side ended",
             Error::NotFound => "not found",
+            Error::Cancelled => "cancelled",
         })
     }
 }

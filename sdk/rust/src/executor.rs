@@ -15,7 +15,9 @@ mod current;
 mod wait;
 
 use wait::record_of;
-pub(crate) use wait::{Issued, Operation, Wait, abandon, begin_wait, free_wait, gather, next_wait};
+pub(crate) use wait::{
+    Issued, Operation, Wait, abandon, begin_wait, cancel_waits, free_wait, gather, next_wait, waits_taken,
+};
 
 use core::cell::{Cell, UnsafeCell};
 use core::future::Future;

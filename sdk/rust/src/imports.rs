@@ -3,7 +3,7 @@
 //! Who may call it: `sys`. In a module they are WebAssembly imports; natively they go to the [`Host`] that runs the handler.
 
 /// The version of the interface.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 #[cfg(target_arch = "wasm32")]
 mod linked {
@@ -48,12 +48,17 @@ mod linked {
         ) -> i32;
         pub fn rpc_append(handle: i32, port: u32, address: u64, bytes: u32) -> i32;
         pub fn rpc_finish(handle: i32, wait: u32) -> i32;
+        pub safe fn upcall_start(token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32;
+        pub fn subscribers(kind: u32, after: u32, to: *mut u8, most: u32) -> i32;
         pub fn app_number(name: *const u8, bytes: u32) -> i32;
         pub safe fn region(id: u32, bytes: u64, wait: u32) -> i64;
         pub safe fn region_bytes(id: u32) -> i64;
         pub safe fn region_free(id: u32, wait: u32) -> i32;
         pub fn namespace(nsid: u32, to: *mut u8) -> i32;
         pub safe fn flush(wait: u32) -> i32;
+        pub safe fn sleep(duration_ns: u64, wait: u32) -> i32;
+        pub safe fn cancel(token: u32, wait: u32) -> i32;
+        pub safe fn background(handler: u32, argument: u64) -> i32;
         pub safe fn spu_id() -> u32;
         pub safe fn spu_count() -> u32;
         pub safe fn time_ns() -> u64;
@@ -170,12 +175,21 @@ pub trait Host {
     /// # Safety
     /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn rpc_append(&mut self, handle: i32, port: u32, address: u64, bytes: u32) -> i32;
-    /// sends it; 1: pending. `complete`'s result is `status << 32 | result` of the response, or a negative error (-9 to -2,
-    /// which is how status FFFFFFFFh is told apart: apps do not use it). The handle is given back in any case
+    /// sends it; 1: pending. `complete`'s result is `status << 32 | result` of the response, or a negative error (-10 to
+    /// -2, which is how status FFFFFFFFh is told apart: apps do not use it). The handle is given back in any case
     ///
     /// # Safety
     /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn rpc_finish(&mut self, handle: i32, wait: u32) -> i32;
+    /// begins an upcall to an endpoint that has subscribed to the app's upcalls of that kind (1 to 255), on behalf of `token`'s
+    /// request. Returns a handle or an error; `rpc_append` and `rpc_finish` do the rest
+    fn upcall_start(&mut self, token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32;
+    /// writes the ids of endpoints that have subscribed to a kind, u32 each in rising order, from behind the id `after` on (0: all), at
+    /// most `most`; returns how many
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn subscribers(&mut self, kind: u32, after: u32, to: *mut u8, most: u32) -> i32;
     /// number of an installed app; a user's app finds its user's own apps first, then those of the kernel with a public handler
     ///
     /// # Safety
@@ -197,6 +211,15 @@ pub trait Host {
     unsafe fn namespace(&mut self, nsid: u32, to: *mut u8) -> i32;
     /// all that was written to this SPU's bank before is durable when it completes
     fn flush(&mut self, wait: u32) -> i32;
+    /// ends after so many ns of the device's clock, from the end of the run on; 0: when others have had their turn. Pending, unless
+    /// it is an error; at most a day
+    fn sleep(&mut self, duration_ns: u64, wait: u32) -> i32;
+    /// cancels what the app waits for under the number `wait` on this SPU, on behalf of the process whose request `token` is. 0:
+    /// `complete` brings `CANCELLED` soon; 1: that cannot be cancelled any more, or there is no such wait, and what was promised stands
+    fn cancel(&mut self, token: u32, wait: u32) -> i32;
+    /// begins the app's handler `handler` on this SPU, with `argument` as its 8 inline argument bytes, for nobody: the request's
+    /// originating HRE is 0, its source this SPU, and its response goes nowhere
+    fn background(&mut self, handler: u32, argument: u64) -> i32;
     /// number of this SPU
     fn spu_id(&mut self) -> u32;
     /// how many SPUs the device has
@@ -350,6 +373,15 @@ mod hosted {
         with_host(|host| unsafe { host.rpc_finish(handle, wait) })
     }
     #[inline]
+    pub fn upcall_start(token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32 {
+        with_host(|host| host.upcall_start(token, hre, kind, body_bytes))
+    }
+    #[inline]
+    pub unsafe fn subscribers(kind: u32, after: u32, to: *mut u8, most: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.subscribers(kind, after, to, most) })
+    }
+    #[inline]
     pub unsafe fn app_number(name: *const u8, bytes: u32) -> i32 {
         // SAFETY: the caller vouches for local memory.
         with_host(|host| unsafe { host.app_number(name, bytes) })
@@ -374,6 +406,18 @@ mod hosted {
     #[inline]
     pub fn flush(wait: u32) -> i32 {
         with_host(|host| host.flush(wait))
+    }
+    #[inline]
+    pub fn sleep(duration_ns: u64, wait: u32) -> i32 {
+        with_host(|host| host.sleep(duration_ns, wait))
+    }
+    #[inline]
+    pub fn cancel(token: u32, wait: u32) -> i32 {
+        with_host(|host| host.cancel(token, wait))
+    }
+    #[inline]
+    pub fn background(handler: u32, argument: u64) -> i32 {
+        with_host(|host| host.background(handler, argument))
     }
     #[inline]
     pub fn spu_id() -> u32 {

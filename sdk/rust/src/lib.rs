@@ -35,6 +35,7 @@ pub mod sync;
 mod sys;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
+mod time;
 
 pub use batch::Batch;
 pub use error::{Error, Response};
@@ -49,4 +50,5 @@ pub use print::SerialPort;
 #[doc(hidden)]
 pub use print::print_arguments;
 pub use request::{Body, Local, Nv, ParkedNv, Reply, Request, RequestInfo, SOURCE_HOST, Sink, Source, Strides, Zeroes};
-pub use rpc::{App, Destination, RPC_BODY_BYTES_MAX, RPC_SEGMENTS_MAX, RpcBuilder, app_number};
+pub use rpc::{App, Destination, RPC_BODY_BYTES_MAX, RPC_SEGMENTS_MAX, RpcBuilder, app_number, subscribers};
+pub use time::{background, cancel_after, sleep_ns, yield_now};

@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(
             std::str::from_utf8(&text),
             Ok(
-                "abi=1\nname=key-value\nversion=0.1.0\nhandler=1:get\nhandler=17:put\nhandler=255:scan\npublic=1,17\nkernel=255\n"
+                "abi=2\nname=key-value\nversion=0.1.0\nhandler=1:get\nhandler=17:put\nhandler=255:scan\npublic=1,17\nkernel=255\n"
             )
         );
     }

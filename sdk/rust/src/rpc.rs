@@ -20,6 +20,18 @@ pub enum Destination {
     Spu(u32),
     /// The originating HRE: an upcall.
     Host,
+    /// An endpoint that has subscribed to upcalls of the kind that the handler's number says ([`subscribers`]).
+    Subscriber(u32),
+}
+
+/// What stands for an endpoint in place of an SPU.
+const SUBSCRIBER: i32 = -2;
+
+/// Writes the ids of endpoints that have subscribed to this app's upcalls of a kind, in rising order, from behind `after` on (0: all); how many.
+pub fn subscribers(kind: u8, after: u32, to: &mut [u32]) -> Result<usize, Error> {
+    // SAFETY: the import writes at most so many ids before it returns.
+    let count = unsafe { sys::subscribers(kind.into(), after, to.as_mut_ptr().cast(), to.len() as u32) };
+    usize::try_from(count).map_err(|_| Error::from_code(count.into()))
 }
 
 /// Whose handler an RPC is for.
@@ -52,6 +64,7 @@ pub struct RpcBuilder<'a> {
     token: u32,
     destination: i32,
     app: i32,
+    hre: u32,
     handler: u8,
     segments: [Segment; RPC_SEGMENTS_MAX],
     used: usize,
@@ -69,10 +82,15 @@ impl<'a> RpcBuilder<'a> {
             destination: match destination {
                 Destination::Spu(number) => number as i32,
                 Destination::Host => -1,
+                Destination::Subscriber(_) => SUBSCRIBER,
             },
             app: match app {
                 App::Own => -1,
                 App::Number(number) => number as i32,
+            },
+            hre: match destination {
+                Destination::Subscriber(hre) => hre,
+                _ => 0,
             },
             handler,
             segments: [Segment { port: 0, address: 0, bytes: 0 }; RPC_SEGMENTS_MAX],
@@ -140,17 +158,21 @@ impl Operation for Send<'_> {
             return Issued::Done(Err(Error::Argument));
         }
         let fail = |code: i32| Issued::Done(Err(Error::from_code(code.into())));
-        // SAFETY: the reply buffer is borrowed by the pending operation.
-        let handle = unsafe {
-            sys::rpc_start(
-                rpc.token,
-                rpc.destination,
-                rpc.app,
-                rpc.handler.into(),
-                body_bytes,
-                rpc.reply,
-                rpc.reply_bytes,
-            )
+        let handle = if rpc.destination == SUBSCRIBER {
+            sys::upcall_start(rpc.token, rpc.hre, rpc.handler.into(), body_bytes)
+        } else {
+            // SAFETY: the reply buffer is borrowed by the pending operation.
+            unsafe {
+                sys::rpc_start(
+                    rpc.token,
+                    rpc.destination,
+                    rpc.app,
+                    rpc.handler.into(),
+                    body_bytes,
+                    rpc.reply,
+                    rpc.reply_bytes,
+                )
+            }
         };
         if handle < 0 {
             return fail(handle);
@@ -172,7 +194,7 @@ impl Operation for Send<'_> {
 
     #[inline]
     fn completed(&mut self, result: i64) -> Self::Output {
-        if result >> 32 == -1 && (-9..=-2).contains(&result) {
+        if result >> 32 == -1 && (-10..=-2).contains(&result) {
             return Err(Error::from_code(result));
         }
         Ok(Response { status: (result >> 32) as u32, result: result as u32 })

@@ -6,8 +6,9 @@
 use crate::{Error, Namespace, RequestInfo, imports};
 
 pub use imports::{
-    checksum, checksum_value, compare, count, dma, dma_strided, flush, region, region_bytes, region_free, respond,
-    rpc_append, rpc_finish, rpc_start, spu_count, spu_id, time_ns,
+    background, cancel, checksum, checksum_value, compare, count, dma, dma_strided, flush, region, region_bytes,
+    region_free, respond, rpc_append, rpc_finish, rpc_start, sleep, spu_count, spu_id, subscribers, time_ns,
+    upcall_start,
 };
 
 /// Port numbers of the ABI.
@@ -34,6 +35,9 @@ pub const PENDING: i32 = 1;
 pub const DIFFERENT: i32 = 2;
 /// A DMA's result with [`port::NOW`]: it would have had to wait, nothing was moved.
 pub const NOT_NOW: i32 = 3;
+/// `cancel`'s result: it goes on, or has ended.
+#[cfg(not(target_arch = "wasm32"))]
+pub const GOES_ON: i32 = 1;
 /// `region`'s result: `complete` will bring it.
 pub const REGION_PENDING: i64 = -1;
 

@@ -345,6 +345,6 @@ fn power_cuts_in_the_midst() {
 #[test]
 fn the_manifest_names_all_handlers() {
     let manifest = std::str::from_utf8(native().manifest()).expect("text");
-    assert!(manifest.starts_with("abi=1\nname=all-of-it\nversion=1.2.3\nhandler=1:put\nhandler=2:get\n"));
+    assert!(manifest.starts_with("abi=2\nname=all-of-it\nversion=1.2.3\nhandler=1:put\nhandler=2:get\n"));
     assert!(manifest.ends_with("handler=14:talk\n"));
 }

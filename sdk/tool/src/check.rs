@@ -46,8 +46,8 @@ fn check(bytes: &[u8]) -> Result<(), String> {
         }
     }
     match manifest {
-        Some(manifest) if manifest.starts_with(b"abi=1\n") => Ok(()),
-        Some(_) => Err("its section willow.app is not of ABI version 1".into()),
+        Some(manifest) if manifest.starts_with(b"abi=2\n") => Ok(()),
+        Some(_) => Err("its section willow.app is not of ABI version 2: it was built with another SDK".into()),
         None => Err("it has no section willow.app: app! (Rust) or WILLOW_APP (C) makes it".into()),
     }
 }

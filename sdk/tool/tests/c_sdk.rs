@@ -77,6 +77,18 @@ fn in_a_device() {
         assert_eq!(status(&done), 0);
         assert_ne!(done.result & 1 << 4, 0, "it was told that it has started");
     }
+    // Two nap on SPU 1, one for long: that is woken by another handler; work in the background goes on meanwhile.
+    let ms = |count: u64| (count * 1_000_000).to_le_bytes();
+    let done = rig.call((app, 12, 1), &ms(3), &[], 0);
+    assert_eq!((status(&done), done.result), (0, 3));
+    assert_eq!(rig.call((app, 14, 1), &5u64.to_le_bytes(), &[], 0).outcome, RpcOutcome::Answered { status: 0 });
+    rig.submit((app, 12, 1), &ms(60_000), &[], 0);
+    rig.submit((app, 13, 1), &[], &[], 0);
+    let (woken, napped) = (rig.completion(), rig.completion());
+    assert_eq!((status(&woken), woken.result), (0, 0), "it was cancelled");
+    assert_eq!((status(&napped), napped.result), (0xffff_fff6, 0));
+    assert_eq!(status(&rig.call((app, 12, 1), &ms(1), &[], 0)), 0);
+    assert_eq!(rig.call((app, 16, 1), &[], &[], 0).result, 5);
     // A stack overflow ends the app, and nothing else.
     let done = rig.call((app, 10, 0), &[], &[], 0);
     assert!(!matches!(done.outcome, RpcOutcome::Answered { status: 0 }), "{:?}", done.outcome);

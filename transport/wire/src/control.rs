@@ -56,6 +56,10 @@ pub const LIST_WEIGHTS: u8 = 23;
 pub const ATTACH: u8 = 24;
 /// Reply: JSON array of [`Attachment`]; a namespace that is not listed is open to every host.
 pub const LIST_ATTACHMENTS: u8 = 25;
+/// Payload: u32 app, u32 kind (1 to 255; 0: all). This endpoint gets the app's upcalls of that kind from now on, until it is closed.
+pub const SUBSCRIBE: u8 = 26;
+/// The same payload: it gets them no longer.
+pub const UNSUBSCRIBE: u8 = 27;
 
 /// Upcall of SPU-OS (app 0) to the agent: a permission was missed. Body: u32 originating HRE, u32 app, u64 first byte and u64 one
 /// past the last byte of the bank's range, u64 rights wanted.

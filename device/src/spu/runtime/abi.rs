@@ -1,7 +1,7 @@
 //! Numbers of the interface between SPU-OS and an app: docs/abi.md says what they mean.
 
 /// Version of the interface.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// DMA port: the app's memory.
 pub const PORT_LOCAL: u32 = 0;
@@ -25,6 +25,8 @@ pub const PENDING: i32 = 1;
 pub const DIFFERS: i32 = 2;
 /// A DMA with [`PORT_NOW`] would have had to wait: nothing was moved.
 pub const NOT_NOW: i32 = 3;
+/// `cancel`: it cannot be cancelled, and goes on or has ended.
+pub const GOES_ON: i32 = 1;
 /// `region`: `complete` will come.
 pub const REGION_PENDING: i64 = -1;
 
@@ -44,6 +46,8 @@ pub const ERROR_REFUSED: i32 = -7;
 pub const ERROR_ENDED: i32 = -8;
 /// No such region or namespace.
 pub const ERROR_NOT_FOUND: i32 = -9;
+/// The app has cancelled it.
+pub const ERROR_CANCELLED: i32 = -10;
 
 /// Handler number of events from SPU-OS.
 pub const EVENT_HANDLER: u8 = 0;
@@ -80,6 +84,8 @@ pub const DMA_BYTES_MAX: u64 = 1 << 28;
 pub const BOUNCE_BYTES_MAX: usize = 1 << 23;
 /// Most bytes of an RPC's body from an SPU.
 pub const MESSAGE_BYTES_MAX: u32 = 65536;
+/// Longest sleep: a day.
+pub const SLEEP_NS_MAX: u64 = 86_400_000_000_000;
 /// Most bytes of a line on the virtual serial port.
 pub const PRINT_BYTES_MAX: u32 = 4096;
 /// Counters that an app has.

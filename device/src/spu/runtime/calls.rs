@@ -126,6 +126,14 @@ impl<M: LocalMemory> Call<'_, M> {
         Ok(self.machine.rpc_finish(self.caller, handle, wait)?)
     }
 
+    pub fn subscribers(self, kind: u32, after: u32, to: u64, most: u32) -> Result<i32, Fault> {
+        self.machine.subscribers(self.caller, self.memory, (kind, after), (to, most))
+    }
+
+    pub fn upcall_start(self, token: u32, hre: u32, kind: u32, body_bytes: u32) -> Result<i32, Fault> {
+        Ok(self.machine.upcall_start(self.caller, token, hre, (kind, body_bytes))?)
+    }
+
     pub fn app_number(self, name: u64, bytes: u32) -> Result<i32, Fault> {
         let machine = self.machine;
         machine.meter.charge_bytes(bytes.into())?;
@@ -158,6 +166,18 @@ impl<M: LocalMemory> Call<'_, M> {
     pub fn flush(self, wait: u32) -> Result<i32, Fault> {
         self.machine.meter.charge(STORE_WORK)?;
         Ok(self.machine.flush_bank(self.caller, wait))
+    }
+
+    pub fn sleep(self, duration_ns: u64, wait: u32) -> Result<i32, Fault> {
+        Ok(self.machine.sleep(self.caller, duration_ns, wait)?)
+    }
+
+    pub fn cancel(self, token: u32, wait: u32) -> Result<i32, Fault> {
+        Ok(self.machine.cancel(self.caller, token, wait)?)
+    }
+
+    pub fn background(self, handler: u32, argument: u64) -> Result<i32, Fault> {
+        Ok(self.machine.background(self.caller, handler, argument)?)
     }
 
     pub fn spu_id(self) -> Result<u32, Fault> {

@@ -26,6 +26,15 @@ pub(crate) struct ModuleLimits {
     pub trusted: bool,
 }
 
+/// What an app takes of each SPU's memories.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Footprint {
+    /// What its memory and tables may grow to.
+    pub data_bytes: u64,
+    /// Its code section.
+    pub code_bytes: u64,
+}
+
 /// What a manifest says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
@@ -33,6 +42,8 @@ pub(crate) struct Manifest {
     pub version: String,
     pub handlers: Vec<(u8, String)>,
     pub calls: Calls,
+    /// Of the module that it is in; nothing of a native build.
+    pub footprint: Footprint,
 }
 
 /// Reads a manifest; the error names the line.
@@ -77,7 +88,13 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     }
     match abi {
         Some(ABI_VERSION) => {}
-        Some(other) => return Err(format!("it was built for ABI version {other}, this device has {ABI_VERSION}")),
+        Some(other) => {
+            let advice = match other < ABI_VERSION {
+                true => "build it anew with this version's SDK (docs/abi.md, From version 1 to 2)",
+                false => "this device is older than the app",
+            };
+            return Err(format!("it was built for ABI version {other}, this device has {ABI_VERSION}: {advice}"));
+        }
         None => return Err("its manifest has no line abi=".to_owned()),
     }
     let name = name.ok_or("its manifest has no line name=")?;
@@ -91,7 +108,7 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     if version.len() > 64 {
         return Err("its version has more than 64 bytes".to_owned());
     }
-    Ok(Manifest { name, version, handlers, calls })
+    Ok(Manifest { name, version, handlers, calls, footprint: Footprint::default() })
 }
 
 /// True for names of the form `[a-z][a-z0-9-]{0,30}`.
@@ -143,6 +160,8 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
     let mut functions: Vec<u32> = Vec::new();
     let (mut manifest, mut memory, mut tables, mut exports_memory) = (None, None, 0u64, false);
     let (mut start, mut complete) = (None, None);
+    // What it may grow to, where it says so; else all that an app may have.
+    let (mut grows, mut code_bytes) = (0u64, 0);
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.map_err(broken)? {
             Payload::Version { encoding: wasmparser::Encoding::Component, .. } => {
@@ -184,12 +203,16 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
                     }
                     let page_bytes = found.page_size_log2.map_or(WASM_PAGE_BYTES, |log2| 1 << log2.min(16));
                     memory = Some(found.initial.saturating_mul(page_bytes));
+                    let most = found.maximum.unwrap_or(u64::MAX);
+                    grows = grows.saturating_add(most.saturating_mul(page_bytes));
                 }
             }
             Payload::TableSection(reader) => {
                 for table in reader {
-                    let initial = table.map_err(broken)?.ty.initial;
-                    tables = initial.saturating_mul(TABLE_ELEMENT_BYTES).saturating_add(tables);
+                    let found = table.map_err(broken)?.ty;
+                    tables = found.initial.saturating_mul(TABLE_ELEMENT_BYTES).saturating_add(tables);
+                    let most = found.maximum.unwrap_or(u64::MAX);
+                    grows = grows.saturating_add(most.saturating_mul(TABLE_ELEMENT_BYTES));
                 }
             }
             Payload::StartSection { .. } => {
@@ -212,6 +235,7 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
                     limits.code_bytes_max
                 ));
             }
+            Payload::CodeSectionStart { size, .. } => code_bytes = u64::from(size),
             Payload::CustomSection(reader) if reader.name() == "willow.app" => {
                 if manifest.is_some() {
                     return Err("it has two sections willow.app".to_owned());
@@ -221,7 +245,7 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
             _ => {}
         }
     }
-    let manifest = manifest.ok_or("it has no section willow.app: it was not built as an SSD App")?;
+    let mut manifest = manifest.ok_or("it has no section willow.app: it was not built as an SSD App")?;
     let Some(memory) = memory.filter(|_| exports_memory) else {
         return Err("it does not export a memory named memory".to_owned());
     };
@@ -233,6 +257,7 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
             limits.data_bytes_max
         ));
     }
+    manifest.footprint = Footprint { data_bytes: grows.min(limits.data_bytes_max), code_bytes };
     for (name, index, parameters, results) in
         [("start", start, "ii", &["i"][..]), ("complete", complete, "iI", &["", "i"])]
     {

@@ -66,6 +66,8 @@ pub enum Work {
     Segments,
     /// A message, with the bytes of its body and the room for its reply.
     Message,
+    /// As a message, and entries of tables that it searches.
+    Search,
     /// Bytes and lines on the virtual serial port.
     Print,
     /// Entries of a table that it searches.
@@ -110,6 +112,8 @@ pub enum Section {
     Messages,
     /// Regions, namespaces, durability.
     NvMemory,
+    /// Sleeping, cancelling, work in the background.
+    Time,
     /// All else.
     Rest,
     /// The flash port.
@@ -121,7 +125,7 @@ impl Section {
     pub const fn module(self) -> &'static str {
         match self {
             Section::Flash => "willow_flash",
-            Section::Requests | Section::Messages | Section::NvMemory | Section::Rest => "willow",
+            Section::Requests | Section::Messages | Section::NvMemory | Section::Time | Section::Rest => "willow",
         }
     }
 }
@@ -194,10 +198,20 @@ macro_rules! imports {
             [unsafe] fn rpc_append(handle: i32, port: u32, address: address, bytes: u32) -> i32;
             { Messages, since 1, Any, Started, Segments, errors [ARGUMENT, RANGE, PERMISSION, MEDIA, REFUSED] }
 
-            /// sends it; 1: pending. `complete`'s result is `status << 32 \| result` of the response, or a negative error (-9 to -2,
-            /// which is how status FFFFFFFFh is told apart: apps do not use it). The handle is given back in any case
+            /// sends it; 1: pending. `complete`'s result is `status << 32 \| result` of the response, or a negative error (-10 to
+            /// -2, which is how status FFFFFFFFh is told apart: apps do not use it). The handle is given back in any case
             [unsafe] fn rpc_finish(handle: i32, wait: u32) -> i32;
             { Messages, since 1, Any, Started, Message, errors [ARGUMENT, PERMISSION, MEDIA, REFUSED, ENDED] }
+
+            /// begins an upcall to an endpoint that has subscribed to the app's upcalls of that kind (1 to 255), on behalf of `token`'s
+            /// request. Returns a handle or an error; `rpc_append` and `rpc_finish` do the rest
+            [] fn upcall_start(token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32;
+            { Messages, since 2, Any, Started, Message, errors [ARGUMENT, PERMISSION, REFUSED] }
+
+            /// writes the ids of endpoints that have subscribed to a kind, u32 each in rising order, from behind the id `after` on (0: all), at
+            /// most `most`; returns how many
+            [unsafe] fn subscribers(kind: u32, after: u32, to: written, most: u32) -> i32;
+            { Messages, since 2, Any, Started, Entries, errors [ARGUMENT] }
 
             /// number of an installed app; a user's app finds its user's own apps first, then those of the kernel with a public handler
             [unsafe] fn app_number(name: read, bytes: u32) -> i32;
@@ -225,6 +239,21 @@ macro_rules! imports {
             /// all that was written to this SPU's bank before is durable when it completes
             [] fn flush(wait: u32) -> i32;
             { NvMemory, since 1, Any, Started, Store, errors [MEDIA, REFUSED] }
+
+            /// ends after so many ns of the device's clock, from the end of the run on; 0: when others have had their turn. Pending, unless
+            /// it is an error; at most a day
+            [] fn sleep(duration_ns: u64, wait: u32) -> i32;
+            { Time, since 2, Any, Started, Message, errors [ARGUMENT, REFUSED, CANCELLED] }
+
+            /// cancels what the app waits for under the number `wait` on this SPU, on behalf of the process whose request `token` is. 0:
+            /// `complete` brings `CANCELLED` soon; 1: that cannot be cancelled any more, or there is no such wait, and what was promised stands
+            [] fn cancel(token: u32, wait: u32) -> i32;
+            { Time, since 2, Any, Started, Search, errors [ARGUMENT] }
+
+            /// begins the app's handler `handler` on this SPU, with `argument` as its 8 inline argument bytes, for nobody: the request's
+            /// originating HRE is 0, its source this SPU, and its response goes nowhere
+            [] fn background(handler: u32, argument: u64) -> i32;
+            { Time, since 2, Any, Started, Message, errors [ARGUMENT, REFUSED] }
 
             /// number of this SPU
             [] fn spu_id() -> u32;

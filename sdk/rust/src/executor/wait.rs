@@ -11,6 +11,7 @@ use core::ptr::NonNull;
 use core::task::{Context, Poll};
 
 use super::{Table, Thread, WAITS_MAX, try_table, with_running};
+use crate::sys;
 
 /// An import that may complete later.
 pub(crate) trait Operation {
@@ -51,6 +52,13 @@ impl<O: Operation> Wait<O> {
     #[inline]
     pub(crate) fn new(operation: O) -> Wait<O> {
         Wait { operation, wait: IDLE, _pinned: PhantomPinned }
+    }
+
+    /// Cancels it, where it is pending: its result will come nevertheless.
+    pub(crate) fn cancel(&self) {
+        if self.wait != IDLE && self.wait != FINISHED {
+            cancel_waits(1 << (self.wait % WAITS_MAX as u32));
+        }
     }
 }
 
@@ -138,6 +146,24 @@ pub(super) fn record_of(table: &Table, wait: u32) -> (&Thread, u32) {
 #[inline(always)]
 pub(crate) fn begin_wait(wait: u32) {
     with_running(|thread| thread.taken.set(thread.taken.get() | 1 << (wait % WAITS_MAX as u32)));
+}
+
+/// The records of the running thread for which somebody waits, one bit each.
+pub(crate) fn waits_taken() -> u32 {
+    with_running(|thread| thread.taken.get() & !thread.abandoned.get())
+}
+
+/// Cancels those of these waits of the running thread that have not ended.
+#[cold]
+pub(crate) fn cancel_waits(waits: u32) {
+    let (number, token, waits) = with_running(|thread| {
+        let pending = thread.taken.get() & !thread.done.get() & !thread.abandoned.get();
+        (thread.number.get(), thread.token.get(), waits & pending)
+    });
+    for record in (0..WAITS_MAX as u32).filter(|record| waits >> record & 1 != 0) {
+        // What cannot be cancelled goes on.
+        sys::cancel(token, number << 16 | record);
+    }
 }
 
 /// Gives a wait's record back, where its result is there, and the result.

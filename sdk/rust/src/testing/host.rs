@@ -91,6 +91,11 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    /// A value.
+    pub fn value(wait: u32, value: i64) -> Pending {
+        Pending { token: None, wait, work: Work::Value(value) }
+    }
+
     /// The response to an RPC.
     pub fn answer(wait: u32, result: i64, to: *mut u8, reply: Vec<u8>) -> Pending {
         Pending { token: None, wait, work: Work::Answer { result, to, reply } }
@@ -98,6 +103,8 @@ impl Pending {
 }
 
 pub(super) struct Rpc {
+    /// Of an upcall to one that has subscribed.
+    pub hre: Option<u32>,
     pub token: u32,
     pub destination: i32,
     pub handler: u32,

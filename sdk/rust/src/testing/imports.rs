@@ -4,10 +4,10 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
-use super::host::{Move, Rpc, SpuHost, Work, code};
+use super::host::{Move, Pending, Rpc, SpuHost, Work, code};
 use super::{Action, PendingRequest, Region, Requester};
 use crate::native::Host;
-use crate::sys::{DIFFERENT, DONE, PENDING, REGION_PENDING, port};
+use crate::sys::{DIFFERENT, DONE, GOES_ON, PENDING, REGION_PENDING, port};
 use crate::{Error, RPC_BODY_BYTES_MAX, Response};
 
 /// Writes to a handler's memory.
@@ -182,7 +182,7 @@ impl Host for SpuHost {
         }
         let handle = self.next_handle;
         self.next_handle += 1;
-        let rpc = Rpc { token, destination, handler, body_bytes, segments: Vec::new(), reply, reply_bytes };
+        let rpc = Rpc { hre: None, token, destination, handler, body_bytes, segments: Vec::new(), reply, reply_bytes };
         self.rpcs.insert(handle, rpc);
         handle
     }
@@ -207,7 +207,7 @@ impl Host for SpuHost {
             return Error::Argument.code();
         };
         if rpc.destination < 0 {
-            return self.upcall(&rpc, hre, body, wait);
+            return self.upcall(&rpc, rpc.hre.unwrap_or(hre), body, wait);
         }
         self.shared.borrow_mut().request(PendingRequest {
             spu: rpc.destination as u32,
@@ -223,6 +223,31 @@ impl Host for SpuHost {
             response: None,
         });
         PENDING
+    }
+
+    fn upcall_start(&mut self, token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32 {
+        if !self.shared.borrow().requests.contains_key(&token) || body_bytes > RPC_BODY_BYTES_MAX {
+            return Error::Argument.code();
+        }
+        if !self.shared.borrow().subscribers.contains(&(hre, kind)) {
+            return Error::Permission.code();
+        }
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        let (destination, reply) = (-1, std::ptr::null_mut());
+        let (hre, segments) = (Some(hre), Vec::new());
+        let rpc = Rpc { hre, token, destination, handler: kind, body_bytes, segments, reply, reply_bytes: 0 };
+        self.rpcs.insert(handle, rpc);
+        handle
+    }
+
+    unsafe fn subscribers(&mut self, kind: u32, after: u32, to: *mut u8, most: u32) -> i32 {
+        let shared = self.shared.borrow();
+        let behind = shared.subscribers.iter().filter(|(hre, of)| *of == kind && *hre > after);
+        let ids: Vec<u8> = behind.take(most as usize).flat_map(|(hre, _)| hre.to_le_bytes()).collect();
+        // SAFETY: there is room for `most` ids.
+        unsafe { give(to, &ids) };
+        (ids.len() / 4) as i32
     }
 
     unsafe fn app_number(&mut self, name: *const u8, bytes: u32) -> i32 {
@@ -290,6 +315,58 @@ impl Host for SpuHost {
             Some(_) => DONE,
             None => PENDING,
         }
+    }
+
+    fn sleep(&mut self, duration_ns: u64, wait: u32) -> i32 {
+        let mut shared = self.shared.borrow_mut();
+        let until_ns = shared.time_ns.saturating_add(duration_ns);
+        shared.sleeps_begun += 1;
+        let order = shared.sleeps_begun;
+        if duration_ns == 0 {
+            shared.actions.push(Action::Complete { spu: self.spu, operation: Pending::value(wait, 0) });
+        } else {
+            shared.sleeps.insert((until_ns, order), (self.spu, wait));
+        }
+        PENDING
+    }
+
+    fn cancel(&mut self, token: u32, wait: u32) -> i32 {
+        let spu = self.spu;
+        let mut shared = self.shared.borrow_mut();
+        if !shared.requests.contains_key(&token) {
+            return Error::Argument.code();
+        }
+        let sleeps = shared.sleeps.iter().find(|(_, of)| **of == (spu, wait)).map(|(key, _)| *key);
+        let sleeps = sleeps.and_then(|key| shared.sleeps.remove(&key)).is_some();
+        // A request of its own goes on, and its answer is nobody's.
+        let of_it = |request: &&mut PendingRequest| matches!(request.requester, Requester::Handler { spu: of, wait: number, .. } if (of, number) == (spu, wait));
+        let asked = shared.requests.values_mut().find(of_it).map(|request| request.requester = Requester::Nobody);
+        if !sleeps && asked.is_none() {
+            return GOES_ON;
+        }
+        let operation = Pending::value(wait, code(Error::Cancelled));
+        shared.actions.push(Action::Complete { spu, operation });
+        DONE
+    }
+
+    fn background(&mut self, handler: u32, argument: u64) -> i32 {
+        if !(1..=255).contains(&handler) {
+            return Error::Argument.code();
+        }
+        self.shared.borrow_mut().request(PendingRequest {
+            spu: self.spu,
+            handler,
+            source: self.spu,
+            originating_hre: 0,
+            argument_bytes: 8,
+            body: argument.to_le_bytes().to_vec(),
+            reply: Vec::new(),
+            requester: Requester::Nobody,
+            received: 0,
+            operations: 0,
+            response: None,
+        });
+        DONE
     }
 
     fn spu_id(&mut self) -> u32 {

@@ -105,9 +105,15 @@ struct Region {
 
 /// Who waits for a request's response.
 enum Requester {
+    /// It is in the background.
+    Nobody,
     Test(RequestId),
     Event,
-    Handler { spu: u32, wait: u32, reply: *mut u8 },
+    Handler {
+        spu: u32,
+        wait: u32,
+        reply: *mut u8,
+    },
 }
 
 struct PendingRequest {
@@ -152,11 +158,16 @@ struct Shared {
     time_ns: u64,
     requests: BTreeMap<u32, PendingRequest>,
     next_token: u32,
+    /// Handlers that sleep: until when, then in the order in which they began; SPU and wait.
+    sleeps: BTreeMap<(u64, u64), (u32, u32)>,
+    sleeps_begun: u64,
     actions: Vec<Action>,
     outcomes: BTreeMap<RequestId, Outcome>,
     regions: Vec<Region>,
     namespaces: BTreeMap<u32, Namespace>,
     answer_upcall: Option<AnswerUpcall>,
+    /// Endpoints and kinds.
+    subscribers: std::collections::BTreeSet<(u32, u32)>,
     app_name: String,
 }
 
@@ -193,6 +204,21 @@ impl Shared {
         (base.checked_add(bytes)? <= self.options.bank_bytes).then_some(base)
     }
 
+    /// Ends the first sleep, where somebody waits for a request; what nobody waits for sleeps on.
+    fn wake_first(&mut self) -> bool {
+        let waits = self.requests.values().any(|request| !matches!(request.requester, Requester::Nobody));
+        waits && self.end_first_sleep(u64::MAX)
+    }
+
+    /// Ends the first sleep, if that is over by then.
+    fn end_first_sleep(&mut self, by_ns: u64) -> bool {
+        let Some(first) = self.sleeps.first_entry().filter(|first| first.key().0 <= by_ns) else { return false };
+        let ((until_ns, _), (spu, wait)) = first.remove_entry();
+        self.time_ns = self.time_ns.max(until_ns);
+        self.actions.push(Action::Complete { spu, operation: host::Pending::value(wait, 0) });
+        true
+    }
+
     fn request(&mut self, request: PendingRequest) {
         let token = self.next_token;
         self.next_token += 1;
@@ -227,11 +253,14 @@ impl Device {
             time_ns: 0,
             requests: BTreeMap::new(),
             next_token: 1,
+            sleeps: BTreeMap::new(),
+            sleeps_begun: 0,
             actions: Vec::new(),
             outcomes: BTreeMap::new(),
             regions: Vec::new(),
             namespaces: BTreeMap::new(),
             answer_upcall: None,
+            subscribers: std::collections::BTreeSet::new(),
             app_name: name.into(),
         }));
         let spus = (0..options.spus)
@@ -320,12 +349,23 @@ impl Device {
         while self.step() {}
     }
 
+    /// Lets time pass: what sleeps until then goes on, also what nobody waits for.
+    pub fn pass_ns(&mut self, duration_ns: u64) {
+        self.run();
+        let until_ns = self.shared.borrow().time_ns.saturating_add(duration_ns);
+        while self.shared.borrow_mut().end_first_sleep(until_ns) {
+            self.run();
+        }
+        let mut shared = self.shared.borrow_mut();
+        shared.time_ns = shared.time_ns.max(until_ns);
+    }
+
     /// Lets one thing happen; false where all is quiet. For power cuts in the midst of requests.
     pub fn step(&mut self) -> bool {
         self.zero_deleted_regions();
         let action = {
             let mut shared = self.shared.borrow_mut();
-            if shared.actions.is_empty() {
+            if shared.actions.is_empty() && !shared.wake_first() {
                 return false;
             }
             shared.time_ns += 1000;
@@ -385,7 +425,7 @@ impl Device {
         let request = shared.requests.remove(&token).expect("a request that was answered");
         let response = request.response.expect("a response");
         match request.requester {
-            Requester::Event => {}
+            Requester::Event | Requester::Nobody => {}
             Requester::Test(id) => {
                 let outcome = Outcome { status: response.status, result: response.result, reply: request.reply };
                 shared.outcomes.insert(id, outcome);
@@ -454,6 +494,7 @@ impl Device {
         let mut shared = self.shared.borrow_mut();
         shared.requests.clear();
         shared.actions.clear();
+        shared.sleeps.clear();
         for spu in &mut self.spus {
             spu.refused.clear();
             spu.host.forget();
@@ -485,6 +526,11 @@ impl Device {
     /// One of the app's counters on an SPU.
     pub fn counter(&self, spu: u32, counter: u32) -> i64 {
         self.spus[spu as usize].host.counters[counter as usize]
+    }
+
+    /// Has an endpoint subscribe to the app's upcalls of a kind.
+    pub fn subscribe(&mut self, hre: u32, kind: u8) {
+        self.shared.borrow_mut().subscribers.insert((hre, kind.into()));
     }
 
     /// Answers the app's upcalls; without it they are refused.

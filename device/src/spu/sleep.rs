@@ -1,0 +1,182 @@
+//! What an app does in its own time: sleeping, cancelling what it waits for, and work in the background.
+//!
+//! What always holds:
+//! - a sleep is a wait like others: it has a place of its app, ends once, and goes with the version of the app that began it;
+//! - what is cancelled ends once as well, with `ERROR_CANCELLED`; bytes that were to come for it do not come any more. What cannot be
+//!   cancelled goes on as if nobody had asked;
+//! - cancelling searches the app's own waits and those of the request's process, and is charged for that search;
+//! - work in the background belongs to no request: nobody waits for it, an upgrade least of all.
+
+use super::abi::{self, PENDING};
+use super::group::{Group, UNLISTED, Under};
+use super::meter::{ENTRY_WORK, MESSAGE_WORK, OverBudget};
+use super::os::{ACTIVITIES_MAX, Activity, Caller, Machine, Origin};
+use super::unit::Spu;
+use crate::hre::HreId;
+use crate::interconnect::Key;
+use crate::interconnect::event::{Event, EventQueue};
+use crate::request::{AppNumber, Arguments};
+
+/// Most activities in the background, of all apps, which share these places.
+pub const BACKGROUND_MAX: usize = 1 << 12;
+
+/// A sleep begins that ends then.
+pub(super) fn begin_sleep(spus: &mut [Spu], events: &mut EventQueue, key: Key, until_ns: u64) {
+    let Some(group) = spus[usize::from(key.spu)].groups.get_mut(key.key) else { return };
+    group.under = Under::Sleep { alarm: Some((until_ns, events.set_alarm(until_ns, key))) };
+}
+
+impl Machine {
+    /// Notes under what number a wait may be cancelled.
+    pub fn list(&mut self, key: Key, under: Under) {
+        let spu = &mut self.spus[usize::from(key.spu)];
+        let Some(group) = spu.groups.get_mut(key.key) else { return };
+        let list = &mut spu.residents[usize::from(group.caller.app)].cancellable;
+        (group.under, group.listed) = (under, list.len() as u32);
+        list.push(key.key);
+    }
+
+    /// A wait that was noted has ended.
+    pub fn unlist(&mut self, caller: Caller, place: u32) {
+        let spu = &mut self.spus[usize::from(caller.spu)];
+        let list = &mut spu.residents[usize::from(caller.app)].cancellable;
+        list.swap_remove(place as usize);
+        if let Some(moved) = list.get(place as usize).and_then(|key| spu.groups.get_mut(*key)) {
+            moved.listed = place;
+        }
+    }
+
+    /// What an app may cancel on an SPU.
+    fn cancellable(&self, app: AppNumber, spu: u16) -> &[u32] {
+        &self.spus[usize::from(spu)].residents[usize::from(app)].cancellable
+    }
+
+    /// `sleep`.
+    pub fn sleep(&mut self, caller: Caller, duration_ns: u64, wait: u32) -> Result<i32, OverBudget> {
+        self.meter.charge(MESSAGE_WORK)?;
+        if duration_ns > abi::SLEEP_NS_MAX {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        let Some(key) = self.group(caller, None, wait) else { return Ok(abi::ERROR_REFUSED) };
+        if let Some(group) = self.group_at_mut(key) {
+            group.remaining = 1;
+        }
+        if duration_ns == 0 && self.tells_at_once() {
+            self.end_one(key, 0, None);
+        } else {
+            self.list(key, Under::Sleep { alarm: None });
+            self.fall_asleep(key, duration_ns);
+        }
+        Ok(PENDING)
+    }
+
+    /// Ends a sleep before its time.
+    fn end_sleep(&mut self, key: Key, alarm: Option<(u64, u64)>, result: i32) {
+        match alarm {
+            Some(alarm) => self.events.clear_alarm(alarm),
+            None => self.forget_sleep(key),
+        }
+        self.end_one(key, result.into(), None);
+    }
+
+    /// An app, or a version of it, has ended: nobody sleeps there any more.
+    pub fn end_sleeps(&mut self, app: AppNumber) {
+        for spu in 0..self.config.spus {
+            for key in self.cancellable(app, spu).to_vec() {
+                let key = Key { spu, key };
+                if let Some(&Group { under: Under::Sleep { alarm }, .. }) = self.group_at(key) {
+                    self.end_sleep(key, alarm, abi::ERROR_ENDED);
+                }
+            }
+        }
+    }
+
+    /// `cancel`.
+    pub fn cancel(&mut self, caller: Caller, token: u32, wait: u32) -> Result<i32, OverBudget> {
+        self.meter.charge(MESSAGE_WORK)?;
+        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
+        let (account, process) = (activity.account, activity.originating.process());
+        let own = self.cancellable(caller.app, caller.spu).len();
+        let resting = self.line.of(account) + self.parked_of(process, caller.spu);
+        self.meter.charge((own + resting) as u64 * ENTRY_WORK)?;
+        let cancelled = self.cancel_listed(caller, wait)
+            || self.cancel_in_line(account, caller, wait)
+            || self.cancel_parked(process, caller, wait);
+        Ok(if cancelled { abi::DONE } else { abi::GOES_ON })
+    }
+
+    /// Cancels a sleep, an RPC or an upcall.
+    fn cancel_listed(&mut self, caller: Caller, wait: u32) -> bool {
+        let of_it = |group: &Group| group.caller == caller && group.wait == wait;
+        let mut keys = self.cancellable(caller.app, caller.spu).iter().map(|key| caller.at(*key));
+        let Some(key) = keys.find(|key| self.group_at(*key).is_some_and(of_it)) else { return false };
+        let Some(under) = self.group_at(key).map(|group| group.under) else { return false };
+        match under {
+            Under::Operations => false,
+            Under::Sleep { alarm } => {
+                self.end_sleep(key, alarm, abi::ERROR_CANCELLED);
+                true
+            }
+            Under::Request { token } => {
+                // It goes on where it is; its answer is nobody's.
+                let Some(Activity { origin: Origin::Spu(origin), .. }) = self.activity_at_mut(token) else {
+                    return false;
+                };
+                if origin.group != key || origin.sender != caller {
+                    // It has been answered, and the answer is on its way.
+                    return false;
+                }
+                (origin.group.key, origin.asked_by.key) = (UNLISTED, UNLISTED);
+                self.end_one(key, abi::ERROR_CANCELLED.into(), None);
+                true
+            }
+            Under::Upcall { id } => {
+                let Some(hre) = self.upcalls.get(&id).map(|(hre, _)| *hre) else { return false };
+                if self.take_upcall(id) != Some(key) {
+                    return false;
+                }
+                self.bridge.withdraw_upcall(hre, id);
+                self.end_one(key, abi::ERROR_CANCELLED.into(), None);
+                true
+            }
+        }
+    }
+
+    /// `background`: begins a handler of the calling app that belongs to no request.
+    pub fn background(&mut self, caller: Caller, handler: u32, argument: u64) -> Result<i32, OverBudget> {
+        self.meter.charge(MESSAGE_WORK)?;
+        let account = self.account_of_events(caller.app);
+        let has_handler = |handler: u8| {
+            handler > 0
+                && self.apps[usize::from(caller.app)].as_ref().is_some_and(|app| app.has_handler[usize::from(handler)])
+        };
+        let (Some(handler), Some(arguments)) = (
+            u8::try_from(handler).ok().filter(|handler| has_handler(*handler)),
+            Arguments::new(&argument.to_le_bytes()),
+        ) else {
+            return Ok(abi::ERROR_ARGUMENT);
+        };
+        if self.held.activities >= ACTIVITIES_MAX || !self.backgrounds.take(caller.app, 1) {
+            return Ok(abi::ERROR_REFUSED);
+        }
+        self.held.activities += 1;
+        let token = self.spus[usize::from(caller.spu)].activities.put(|| Activity {
+            app: caller.app,
+            spu: caller.spu,
+            handler,
+            started: false,
+            placed: false,
+            originating: HreId::DEVICE,
+            account,
+            arguments,
+            cursor: 0,
+            pending_dmas: 0,
+            response: None,
+            replied_bytes: 0,
+            origin: Origin::Background,
+        });
+        // It stays on its SPU: no message carries it.
+        self.events.push(self.ready_account(account), Event::Deliver { token: caller.at(token) });
+        Ok(abi::DONE)
+    }
+}
