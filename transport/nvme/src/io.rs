@@ -88,7 +88,9 @@ impl<B: Backend> Subsystem<B> {
             self.fail(index, entry, Failure::of(Status::COMMAND_SEQUENCE_ERROR));
             return Next::Taken;
         }
-        let view = self.find_active(association.controller, entry.nsid()).map(|place| self.namespaces[place].view);
+        // As `find_active`, with the controller that is at hand.
+        let is_active = |place: &usize| controller.active.get(*place).copied().unwrap_or(false);
+        let view = self.find(entry.nsid()).filter(is_active).map(|place| self.namespaces[place].view);
         let command = match command::parse(entry, view, capsule.len()) {
             Ok(command) => command,
             Err(failure) => {

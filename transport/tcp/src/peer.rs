@@ -147,7 +147,8 @@ mod tests {
             let mut elsewhere = peer;
             elsewhere.set_port(1);
             assert_eq!(users.user_of(elsewhere, here), Ok(None), "a port that nobody has");
-            assert_eq!(users.user_of(at, peer), Ok(None), "a socket that listens is not meant");
+            // Where no socket is connected so the kernel tells of the one that listens there.
+            assert_eq!(users.user_of(here, elsewhere), Ok(None), "a socket that listens is not meant");
             host.shutdown(Shutdown::Write).unwrap();
             assert_eq!(users.user_of(peer, here), Ok(None), "what closes is nobody's");
             drop(host);
