@@ -123,6 +123,13 @@ impl<P: FlashPort> Lane<P> {
                 }
                 page += 1;
             }
+            if ended.is_some_and(|(at, _)| at == block)
+                && page > 0
+                && self.read_unit(block * pages + page - 1, &mut buffer).await.is_done()
+            {
+                // Nothing is torn, so no program has destroyed the page that is missing.
+                return Err(MountError::LogDamaged { block, page });
+            }
             // The first of the successors whose first page can be read.
             sound = false;
             for (successor, sequence) in next {
@@ -134,12 +141,12 @@ impl<P: FlashPort> Lane<P> {
                 if sound {
                     continue;
                 }
-                if self.is_page_of_log(successor * pages, sequence, &mut buffer).await {
-                    (block, page, block_sequence) = (successor, 0, sequence);
-                    sound = true;
-                } else if group < pages && self.is_page_of_log(successor * pages + group, sequence, &mut buffer).await {
-                    // Nothing is written behind a first page that is torn.
-                    return Err(MountError::LogDamaged { block: successor, page: 0 });
+                // Where the first page cannot be read, those behind it tell whether it was lost or torn.
+                for first in 0..=group.min(pages - 1) {
+                    if !sound && self.is_page_of_log(successor * pages + first, sequence, &mut buffer).await {
+                        (block, page, block_sequence) = (successor, 0, sequence);
+                        sound = true;
+                    }
                 }
             }
         }
