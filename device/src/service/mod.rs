@@ -182,6 +182,7 @@ impl Core {
             used_bytes,
             capacity_bytes,
             store_in_flight: machine.media.in_flight() as u64,
+            strays: machine.strays + machine.bridge.strays,
             clock: self.punctuality.statistics(),
             model: machine.clock.model().and_then(|timing| timing.statistics(machine.now_ns)),
         }

@@ -9,6 +9,7 @@ use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::request::RpcOutcome;
 use crate::service::control::{self, AppInfo, ControlStatus, NamespaceRequest};
+use crate::spu::activity::State;
 use crate::spu::protection::{is_seen, user_app_name};
 
 /// Requests to the control service.
@@ -32,7 +33,7 @@ impl Core {
             (activity.originating, activity.handler, arguments, payload)
         };
         if let Some(activity) = self.machine.activity_at_mut(token) {
-            activity.started = true;
+            activity.state = State::Served;
         }
         let user = self.machine.protection.user(hre);
         if user.is_some() && !is_for_users(handler) {

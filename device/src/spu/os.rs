@@ -8,7 +8,7 @@
 //! - A group's completion goes to the incarnation of the app that began it, or nowhere.
 
 use super::abi;
-pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin, UNPLACED};
+pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin, State, UNPLACED};
 pub(crate) use super::app::AppState;
 use super::clock::Clock;
 use super::continuation::{Continuation, Pending};
@@ -117,6 +117,8 @@ pub(crate) struct Machine {
     pub region_calls: VecDeque<RegionCall>,
     /// What `checksum_value` gives.
     pub checksum_value: u32,
+    /// Answers and ends that nobody waited for any more, since the device started.
+    pub strays: u64,
     /// A weakness that a test has planted.
     #[cfg(feature = "testing")]
     pub hole: Option<crate::spu::hole::Hole>,
@@ -193,10 +195,20 @@ impl Machine {
             finished_watches: Vec::new(),
             region_calls: VecDeque::new(),
             checksum_value: 0,
+            strays: 0,
             #[cfg(feature = "testing")]
             hole: None,
             config,
         }
+    }
+
+    /// Something has ended that nobody waits for: an obligation was met twice, or dropped before. It is a defect of SPU-OS: counted, told, and
+    /// where there are debug assertions the end.
+    #[cold]
+    pub fn stray(&mut self, what: &str) {
+        self.strays += 1;
+        tracing::error!("a defect of SPU-OS: {what}");
+        debug_assert!(false, "{what}");
     }
 
     /// The app's entry, if there is one.
@@ -248,7 +260,8 @@ impl Machine {
     #[inline(always)]
     pub fn activity(&mut self, caller: Caller, token: u32) -> Option<&mut Activity> {
         let activity = self.spus[caller.spu as usize].activities.get_mut(token)?;
-        (activity.app == caller.app && activity.response.is_none()).then_some(activity)
+        let is_answered = matches!(activity.state, State::Answered { .. });
+        (activity.app == caller.app && !is_answered).then_some(activity)
     }
 
     /// Bytes of an activity's payload (its body after the arguments).
@@ -381,7 +394,9 @@ impl Machine {
         let Some(activity) = self.activity_at_mut(token) else { return };
         if activity.pending_dmas > 0 {
             // An answer that came before stands.
-            activity.response.get_or_insert((status, result));
+            if !matches!(activity.state, State::Answered { .. }) {
+                activity.state = State::Answered { status, result };
+            }
             return;
         }
         self.end_activity(token, RpcOutcome::Answered { status }, result);
@@ -393,7 +408,7 @@ impl Machine {
         let Some(activity) = self.activity_at_mut(token) else { return };
         activity.pending_dmas = activity.pending_dmas.saturating_sub(1);
         if activity.pending_dmas == 0
-            && let Some((status, result)) = activity.response
+            && let State::Answered { status, result } = activity.state
         {
             self.end_activity(token, RpcOutcome::Answered { status }, result);
         }
@@ -403,12 +418,12 @@ impl Machine {
     #[inline(always)]
     pub fn end_activity(&mut self, token: Key, outcome: RpcOutcome, result: u32) {
         // The usual one goes without being moved.
-        if let Some(&Activity { origin: Origin::Host { transfer }, account, spu, placed, replied_bytes, .. }) =
+        if let Some(&Activity { origin: Origin::Host { transfer }, account, spu, state, replied_bytes, .. }) =
             self.activity_at(token)
         {
             self.spus[spu as usize].activities.discard(token.key);
             self.held.activities -= 1;
-            self.host_request_ended(account, spu, placed);
+            self.host_request_ended(account, spu, state.is_placed());
             if planted!(self, AnswersTwice) {
                 self.bridge.answer_twice(transfer);
             }
@@ -422,7 +437,9 @@ impl Machine {
     /// Ends an activity that no host asked for.
     #[cold]
     fn end_message(&mut self, token: Key, outcome: RpcOutcome, result: u32) {
-        let Some(activity) = self.spus[token.spu as usize].activities.remove(token.key) else { return };
+        let Some(activity) = self.spus[token.spu as usize].activities.remove(token.key) else {
+            return self.stray("the end of a request that has ended");
+        };
         self.held.activities -= 1;
         match activity.origin {
             Origin::Host { .. } => {}

@@ -4,6 +4,7 @@
 //! originating HRE of a message is that of the request on whose behalf it is sent.
 
 use super::abi::{self, DONE, PENDING};
+use super::activity::State;
 use super::continuation::Pending;
 use super::meter::{ENTRY_WORK, Fault, MESSAGE_WORK, OverBudget, SEGMENT_WORK, STORE_WORK};
 use super::os::{Activity, Admission, Caller, LocalMemory, Machine, Origin, RegionCall, SpuOrigin, error_of};
@@ -259,14 +260,12 @@ impl Machine {
             app: message.app,
             spu,
             handler: message.handler,
-            started: false,
-            placed: false,
+            state: State::Arrived,
             originating: message.originating,
             account: message.account,
             arguments: Arguments::EMPTY,
             cursor: 0,
             pending_dmas: 0,
-            response: None,
             replied_bytes: 0,
             origin: Origin::Spu(Box::new(SpuOrigin {
                 group,
