@@ -127,7 +127,7 @@ impl Core {
         let name = &name[..name.iter().position(|byte| *byte == 0).unwrap_or(name.len())];
         let text = {
             let machine = &*self.machine;
-            let app = machine.find_app_for(user, name).and_then(|number| machine.apps[number as usize].as_ref());
+            let app = machine.find_app_for(user, name).and_then(|number| machine.app_at(number));
             // What an app prints is for its owner.
             let app = app.filter(|app| user.is_none() || app.owner == user);
             app.map(|app| {
@@ -147,21 +147,18 @@ impl Core {
 
     fn list_apps(&self, user: Option<u32>) -> Vec<AppInfo> {
         let machine = &*self.machine;
-        let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
-            let app = app.as_ref().filter(|app| is_seen(app, user))?;
-            Some(AppInfo {
-                number: number as u16,
-                name: app.name.clone(),
-                version: app.version.clone(),
-                module_bytes: app.module_bytes,
-                memory_bytes: machine.memory_bytes(number).next().unwrap_or(0),
-                handlers: app.handlers.clone(),
-                state: match &app.ended {
-                    None => "running".to_owned(),
-                    Some(why) if app.failed => format!("failed: {why}"),
-                    Some(why) => format!("ended: {why}"),
-                },
-            })
+        let apps = machine.apps().filter(|(_, app)| is_seen(app, user)).map(|(number, app)| AppInfo {
+            number,
+            name: app.name.clone(),
+            version: app.version.clone(),
+            module_bytes: app.module_bytes,
+            memory_bytes: machine.memory_bytes(number.into()).next().unwrap_or(0),
+            handlers: app.handlers.clone(),
+            state: match &app.ended {
+                None => "running".to_owned(),
+                Some(why) if app.failed => format!("failed: {why}"),
+                Some(why) => format!("ended: {why}"),
+            },
         });
         apps.collect()
     }

@@ -278,6 +278,16 @@ impl Machine {
 
 /// What the drive of modelled time asks for.
 impl Machine {
+    /// The model of time, if there is one.
+    pub fn model(&self) -> Option<&ChosenModel> {
+        self.clock.model()
+    }
+
+    /// The same, to be changed.
+    pub fn model_mut(&mut self) -> Option<&mut ChosenModel> {
+        self.clock.model_mut()
+    }
+
     /// A run has ended, on a processor that was free at `free_ns`: when it is free again. What the run asked for begins then.
     #[inline(always)]
     pub fn processor_ran(&mut self, free_ns: u64, spu: u16, instructions: Option<u64>, started: Option<u32>) -> u64 {
