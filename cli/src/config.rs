@@ -319,7 +319,11 @@ impl ServeOptions {
         device.spus = self.spus.unwrap_or(device.spus);
         if let Some(flash) = &flash {
             if self.spus.is_some_and(|spus| spus != flash.banks) || self.capacity.is_some() {
-                fail!("--spus and --capacity go with no flash: preset {} has {} banks of its own", flash.name, flash.banks);
+                fail!(
+                    "--spus and --capacity go with no flash: preset {} has {} banks of its own",
+                    flash.name,
+                    flash.banks
+                );
             }
             if real {
                 fail!("--clock real with flash is not there yet: preset {} runs under --clock free", flash.name);

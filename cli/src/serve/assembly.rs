@@ -138,8 +138,12 @@ pub fn open(config: &ServeConfig) -> Outcome<Device> {
             false => BuiltInApp::Wasm(ftl.wasm),
         });
     }
-    let native: Vec<String> =
-        config.native.iter().filter(|name| config.flash.as_ref().is_none_or(|flash| flash.ftl != **name)).cloned().collect();
+    let native: Vec<String> = config
+        .native
+        .iter()
+        .filter(|name| config.flash.as_ref().is_none_or(|flash| flash.ftl != **name))
+        .cloned()
+        .collect();
     built_in.extend(built_in_apps(&native)?);
     Device::open(device, store, timing, built_in).map_err(Failure::new)
 }

@@ -4,8 +4,8 @@
 //! the second at once.
 
 mod assembly;
-pub mod flash;
 mod disk;
+pub mod flash;
 mod observed;
 mod temperature;
 

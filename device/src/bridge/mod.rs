@@ -64,6 +64,8 @@ pub(crate) struct Bridge {
     /// What completions are dated with.
     pub now_ns: u64,
     in_flight_max: usize,
+    /// Answers to requests that had completed, since the device started: a defect where there are some.
+    pub strays: u64,
 }
 
 impl Bridge {
@@ -78,6 +80,7 @@ impl Bridge {
             upcalls: 0,
             now_ns: 0,
             in_flight_max,
+            strays: 0,
         }
     }
 
@@ -165,7 +168,7 @@ impl Bridge {
     /// One RPC of a request has ended; the last one completes it.
     #[inline(always)]
     pub fn end_rpc(&mut self, key: u32, outcome: RpcOutcome, result: u32) {
-        let Some(transfer) = self.transfers.get_mut(key) else { return };
+        let Some(transfer) = self.transfers.get_mut(key) else { return self.stray() };
         if matches!(transfer.outcome, RpcOutcome::Answered { status: 0 }) {
             transfer.outcome = outcome;
         }
@@ -199,6 +202,14 @@ impl Bridge {
         } else if let Some(drained) = &mut self.drained {
             drained.push_back(completion);
         }
+    }
+
+    /// One RPC too many of a request has ended.
+    #[cold]
+    fn stray(&mut self) {
+        self.strays += 1;
+        tracing::error!("a defect of the device: the answer to a request that has completed");
+        debug_assert!(false, "the answer to a request that has completed");
     }
 
     /// A weakness for tests ([`crate::spu::os`], `planted`): completes a request that goes on.
@@ -294,8 +305,11 @@ mod tests {
         bridge.end_rpc(key, RpcOutcome::Answered { status: 9 }, 0);
         assert!(bridge.completions.is_empty());
         bridge.end_rpc(key, RpcOutcome::AppEnded, 2);
-        bridge.end_rpc(key, RpcOutcome::AppEnded, 4);
         assert_eq!(bridge.completions.len(), 1);
+        // An answer too many is told as the defect that it is, and completes nothing.
+        let again = std::panic::AssertUnwindSafe(|| bridge.end_rpc(key, RpcOutcome::AppEnded, 4));
+        assert_eq!(std::panic::catch_unwind(again).is_err(), cfg!(debug_assertions));
+        assert_eq!((bridge.completions.len(), bridge.strays), (1, 1));
         let completion = bridge.completions.pop_front().unwrap();
         assert_eq!((completion.outcome, completion.result), (RpcOutcome::Answered { status: 9 }, 3));
     }

@@ -42,8 +42,7 @@ impl Drive for Free {
 impl Free {
     /// Does all that can be done at `now_ns`, up to a bound; returns when it wants to be called again, if it knows.
     pub fn run(&mut self, core: &mut Core, now_ns: u64) -> Option<u64> {
-        let machine = &mut *core.machine;
-        (machine.now_ns, machine.host_now_ns, machine.bridge.now_ns) = (now_ns, now_ns, now_ns);
+        core.machine.time_is(now_ns);
         self.run_cost = 0;
         self.shared_runs = self.shared_runs.saturating_sub(1);
         let mut events = 0;

@@ -122,8 +122,7 @@ impl Device {
     /// The clock of whoever drives the device: requests handed in from now on come then. Without a model it has no effect.
     #[inline]
     pub fn set_time(&mut self, now_ns: u64) {
-        let machine = &mut *self.core.machine;
-        machine.host_now_ns = machine.host_now_ns.max(now_ns);
+        self.core.machine.host_time_is(now_ns);
     }
 
     /// For a real clock: a completion that was due at `at_ns` is handed to its host at `now_ns`.
@@ -136,12 +135,12 @@ impl Device {
 
     /// What the model of time has counted until `now_ns`; `None` under the free clock.
     pub fn model_statistics(&self, now_ns: u64) -> Option<ModelStatistics> {
-        self.core.machine.clock.model()?.statistics(now_ns)
+        self.core.machine.model()?.statistics(now_ns)
     }
 
     /// Where the model's spans go from now on; without a model there are none.
     pub fn set_trace(&mut self, sink: Option<Box<dyn TraceSink>>) {
-        if let Some(timing) = self.core.machine.clock.model_mut() {
+        if let Some(timing) = self.core.machine.model_mut() {
             timing.set_trace(sink);
         }
     }

@@ -144,7 +144,7 @@ impl Modelled {
             let machine = &mut *core.machine;
             let now_ns = machine.now_ns;
             // What came about between two runs (an aborted request) begins now.
-            machine.begin_deferred(now_ns.max(machine.host_now_ns));
+            machine.begin_deferred(now_ns.max(machine.host_now_ns()));
         }
         loop {
             while events < EVENTS_A_RUN_MAX && self.run_instructions < INSTRUCTIONS_A_RUN_MAX {
@@ -168,7 +168,7 @@ impl Modelled {
                 let machine = &mut *core.machine;
                 if !stop_at_completion {
                     machine.now_ns = machine.now_ns.max(until_ns);
-                    machine.host_now_ns = machine.host_now_ns.max(until_ns);
+                    machine.host_time_is(until_ns);
                     machine.bridge.now_ns = machine.now_ns;
                 }
             }

@@ -17,6 +17,7 @@ use crate::service::control::ControlStatus;
 use crate::service::metadata::Metadata;
 use crate::spu::continuation::Continuation;
 use crate::spu::os::error_of;
+use crate::spu::published::Published;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -144,17 +145,14 @@ impl Core {
     fn publish(&mut self, metadata: Metadata, regions: RegionTable) {
         let before = std::mem::replace(&mut self.service.commits.durable, metadata);
         let now = &self.service.commits.durable;
-        let machine = &mut *self.machine;
-        machine.regions = regions;
-        machine.regions_changed();
-        if now.namespaces != before.namespaces {
-            machine.namespaces = Arc::new(now.namespaces.clone());
-        }
+        let namespaces = match now.namespaces == before.namespaces {
+            true => self.machine.published().namespaces.clone(),
+            false => Arc::new(now.namespaces.clone()),
+        };
+        let intercalls = now.intercalls.iter().cloned().collect();
+        self.machine.publish(Published { regions, namespaces, intercalls });
         if now.attachments != before.attachments {
             self.attachments = Arc::new(now.attachments.clone());
-        }
-        if now.intercalls != before.intercalls {
-            machine.protection.intercalls = now.intercalls.iter().cloned().collect();
         }
     }
 

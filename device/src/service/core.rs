@@ -13,6 +13,7 @@ use crate::namespace::Namespace;
 use crate::region::RegionTable;
 use crate::request::AppNumber;
 use crate::spu::os::Machine;
+use crate::spu::published::Published;
 use crate::spu::wasm::Runtime;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -88,8 +89,12 @@ impl Core {
         }
         let regions = RegionTable::new(store.bank_bytes(), metadata.regions.clone()).map_err(OpenError)?;
         let runtime = Runtime::new(timing.as_ref().and_then(|timing| timing.operator_costs())).map_err(OpenError)?;
-        let (namespaces, intercalls) = (metadata.namespaces.clone(), metadata.intercalls.iter().cloned());
-        let machine = Machine::new(config, store, timing, regions, namespaces, intercalls, &metadata.weights);
+        let published = Published {
+            regions,
+            namespaces: Arc::new(metadata.namespaces.clone()),
+            intercalls: metadata.intercalls.iter().cloned().collect(),
+        };
+        let machine = Machine::new(config, store, timing, published, &metadata.weights);
         let mut core = Core {
             programs: (0..machine.config.apps_max).map(|_| None).collect(),
             machine: Box::new(machine),
@@ -115,7 +120,7 @@ impl Core {
 
     /// The namespaces, in order of NSID; a new `Arc` each time the table changes.
     pub fn namespaces(&self) -> Arc<Vec<Namespace>> {
-        self.machine.namespaces.clone()
+        self.machine.published().namespaces.clone()
     }
 
     /// Which hosts namespaces are attached to; one that is not listed is open to all hosts. A new `Arc` each time that changes.
@@ -126,7 +131,7 @@ impl Core {
     /// Whether these are the tables of namespaces and attachments that the device works by.
     #[inline]
     pub fn tables_are(&self, namespaces: &Arc<Vec<crate::Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
-        Arc::ptr_eq(namespaces, &self.machine.namespaces) && Arc::ptr_eq(attachments, &self.attachments)
+        Arc::ptr_eq(namespaces, &self.machine.published().namespaces) && Arc::ptr_eq(attachments, &self.attachments)
     }
 
     /// Number of an installed app.
@@ -148,7 +153,7 @@ impl Core {
     pub fn capacity(&self) -> (u64, Option<u64>) {
         let machine = &*self.machine;
         let banks = machine.media.store.banks() as u64;
-        (machine.regions.used_bank_bytes() * banks, machine.media.store.bank_bytes().checked_mul(banks))
+        (machine.published().regions.used_bank_bytes() * banks, machine.media.store.bank_bytes().checked_mul(banks))
     }
 
     /// The next job to run outside.

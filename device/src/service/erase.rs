@@ -142,8 +142,8 @@ impl Core {
     /// Goes on with erasures that a stop interrupted.
     pub(crate) fn resume_deletions(&mut self) {
         let deleting: Vec<(u64, u64)> = {
-            let machine = &*self.machine;
-            machine.regions.all().iter().filter(|region| region.deleting).map(|r| (r.base, r.bank_bytes)).collect()
+            let regions = self.machine.published().regions.all();
+            regions.iter().filter(|region| region.deleting).map(|r| (r.base, r.bank_bytes)).collect()
         };
         for range in deleting {
             let work = Work::Erasure(Erasure::new(range));

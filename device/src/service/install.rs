@@ -167,7 +167,7 @@ impl Core {
             let refusal = Refusal { status: ControlStatus::MediaFailed, text, error: error_of(error) };
             return self.end_install(key, Err(refusal));
         }
-        let is_new = self.machine.apps[number as usize].is_none();
+        let is_new = self.machine.app_at(number).is_none();
         if is_new {
             self.set_install_state(key, InstallState::Committing);
             return self.commit(key);
@@ -192,7 +192,7 @@ impl Core {
         (is_told, is_late, refusal): (bool, bool, Option<u32>),
     ) -> bool {
         let Some(number) = number else { return false };
-        let is_alive = self.machine.apps[number as usize].as_ref().is_some_and(|app| app.ended.is_none());
+        let is_alive = self.machine.is_running(number);
         match state {
             InstallState::Draining if !is_alive => self.begin_start(key, number),
             InstallState::Draining if !self.is_at_work(number) => {
@@ -209,7 +209,7 @@ impl Core {
             }
             InstallState::ShuttingDown if is_told || is_late => self.begin_start(key, number),
             InstallState::Starting if !is_alive => {
-                let ended = self.machine.apps[number as usize].as_ref().and_then(|app| app.ended.clone());
+                let ended = self.machine.app_at(number).and_then(|app| app.ended.clone());
                 let why = ended.unwrap_or_default();
                 self.come_back(key, number, &why);
                 let text = format!("the module is refused: it did not start: {why}");

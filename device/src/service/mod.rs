@@ -154,21 +154,20 @@ impl Core {
     /// All counters, at this moment.
     pub fn statistics(&self) -> Statistics {
         let machine = &*self.machine;
-        let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
-            let app = app.as_ref()?;
-            let regions = machine.regions.all().iter().filter(|region| region.app == app.name);
-            Some(AppStatistics {
-                number: number as u16,
+        let apps = machine.apps().map(|(number, app)| {
+            let regions = machine.published().regions.all().iter().filter(|region| region.app == app.name);
+            AppStatistics {
+                number,
                 name: app.name.clone(),
                 counters: app.counters,
-                memory_bytes: machine.memory_bytes(number).sum(),
-                nv_bytes: regions.map(|region| region.bank_bytes).sum::<u64>() * machine.spus.len() as u64,
+                memory_bytes: machine.memory_bytes(number.into()).sum(),
+                nv_bytes: regions.map(|region| region.bank_bytes).sum::<u64>() * u64::from(self.spus()),
                 messages: app.messages,
-                waits: machine.waits.of(number as u16),
+                waits: machine.waits_of(number),
                 user: app.user_counters.to_vec(),
                 ended: app.ended.clone(),
                 failed: app.failed,
-            })
+            }
         });
         let apps = apps.collect();
         let (used_bytes, capacity_bytes) = self.capacity();
@@ -178,12 +177,13 @@ impl Core {
             apps,
             accounts: machine.bridge.accounts.statistics(),
             protection: machine.protection_counters(),
-            regions: machine.regions.all().to_vec(),
+            regions: machine.published().regions.all().to_vec(),
             used_bytes,
             capacity_bytes,
             store_in_flight: machine.media.in_flight() as u64,
+            strays: machine.strays(),
             clock: self.punctuality.statistics(),
-            model: machine.clock.model().and_then(|timing| timing.statistics(machine.now_ns)),
+            model: machine.model().and_then(|timing| timing.statistics(machine.now_ns)),
         }
     }
 
@@ -191,7 +191,7 @@ impl Core {
     pub(crate) fn serve_control(&mut self, now_ns: u64) -> bool {
         let mut busy = !self.service.ready.is_empty();
         loop {
-            let finished = self.machine.finished_watches.pop();
+            let finished = self.machine.finished_watch();
             let Some((watch, refusal)) = finished else { break };
             busy = true;
             for key in &self.service.polled {
@@ -204,7 +204,7 @@ impl Core {
             }
         }
         loop {
-            let call = self.machine.region_calls.pop_front();
+            let call = self.machine.region_call_made();
             let Some(call) = call else { break };
             busy = true;
             self.region_call(call);

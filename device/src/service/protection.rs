@@ -139,7 +139,7 @@ impl Core {
         let machine = &*self.machine;
         let list = match handler {
             control::LIST_PROCESSES => serde_json::to_vec(&machine.protection.processes(&machine.bridge.accounts)),
-            control::LIST_INTERCALLS => serde_json::to_vec(&machine.protection.intercalls),
+            control::LIST_INTERCALLS => serde_json::to_vec(&machine.published().intercalls),
             control::LIST_WEIGHTS => serde_json::to_vec(&machine.bridge.accounts.weights()),
             control::LIST_ATTACHMENTS => serde_json::to_vec(&*self.attachments),
             _ => {
@@ -172,7 +172,7 @@ impl Core {
         };
         let machine = &*self.machine;
         for (spu, extent) in &request.extents {
-            let region = machine.regions.holding(extent.start, extent.end - extent.start);
+            let region = machine.published().regions.holding(extent.start, extent.end - extent.start);
             let grantable = region.is_some_and(|(_, region)| region.shared && !region.deleting);
             if *spu >= machine.config.spus || !grantable {
                 let text = format!(
@@ -343,7 +343,7 @@ impl Core {
             return Ok(name.to_owned());
         };
         let full = user_app_name(user, name);
-        let apps = machine.apps.iter().flatten();
+        let apps = machine.apps().map(|(_, app)| app);
         let (own, replaces) = apps
             .filter(|app| app.owner == owner)
             .fold((0, false), |(count, replaces), app| (count + 1, replaces || app.name == full));

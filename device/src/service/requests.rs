@@ -9,6 +9,7 @@ use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::request::{AppNumber, RpcOutcome};
 use crate::service::control::{self, AppInfo, ControlStatus, NamespaceRequest};
+use crate::spu::activity::State;
 use crate::spu::protection::{is_seen, user_app_name};
 
 /// Requests to the control service.
@@ -32,7 +33,7 @@ impl Core {
             (activity.originating, activity.handler, arguments, payload)
         };
         if let Some(activity) = self.machine.activity_at_mut(token) {
-            activity.started = true;
+            activity.state = State::Served;
         }
         let user = self.machine.protection.user(hre);
         if user.is_some() && !is_for_users(handler) {
@@ -161,7 +162,7 @@ impl Core {
         let name = &name[..name.iter().position(|byte| *byte == 0).unwrap_or(name.len())];
         let text = {
             let machine = &*self.machine;
-            let app = machine.find_app_for(user, name).and_then(|number| machine.apps[number as usize].as_ref());
+            let app = machine.find_app_for(user, name).and_then(|number| machine.app_at(number));
             // What an app prints is for its owner.
             let app = app.filter(|app| user.is_none() || app.owner == user);
             app.map(|app| {
@@ -181,21 +182,18 @@ impl Core {
 
     fn list_apps(&self, user: Option<u32>) -> Vec<AppInfo> {
         let machine = &*self.machine;
-        let apps = machine.apps.iter().enumerate().filter_map(|(number, app)| {
-            let app = app.as_ref().filter(|app| is_seen(app, user))?;
-            Some(AppInfo {
-                number: number as u16,
-                name: app.name.clone(),
-                version: app.version.clone(),
-                module_bytes: app.module_bytes,
-                memory_bytes: machine.memory_bytes(number).next().unwrap_or(0),
-                handlers: app.handlers.clone(),
-                state: match &app.ended {
-                    None => "running".to_owned(),
-                    Some(why) if app.failed => format!("failed: {why}"),
-                    Some(why) => format!("ended: {why}"),
-                },
-            })
+        let apps = machine.apps().filter(|(_, app)| is_seen(app, user)).map(|(number, app)| AppInfo {
+            number,
+            name: app.name.clone(),
+            version: app.version.clone(),
+            module_bytes: app.module_bytes,
+            memory_bytes: machine.memory_bytes(number.into()).next().unwrap_or(0),
+            handlers: app.handlers.clone(),
+            state: match &app.ended {
+                None => "running".to_owned(),
+                Some(why) if app.failed => format!("failed: {why}"),
+                Some(why) => format!("ended: {why}"),
+            },
         });
         apps.collect()
     }

@@ -58,6 +58,9 @@ pub struct Statistics {
     pub capacity_bytes: Option<u64>,
     /// Operations under way in the store.
     pub store_in_flight: u64,
+    /// Answers and ends of operations that nobody waited for any more, since the device started: a defect of the device where it is not 0.
+    #[serde(default)]
+    pub strays: u64,
     /// How late completions are, under the real clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<crate::model::punctuality::ClockStatistics>,

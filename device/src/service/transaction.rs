@@ -327,7 +327,7 @@ impl Core {
     /// True while an app has begun something that has not ended: requests, and messages on behalf of such.
     pub(super) fn is_at_work(&self, number: AppNumber) -> bool {
         let machine = &*self.machine;
-        if machine.apps[number as usize].as_ref().is_none_or(|app| app.ended.is_some()) {
+        if !machine.is_running(number) {
             return false;
         }
         let mut tokens = machine.activity_keys().into_iter();
@@ -357,7 +357,7 @@ impl Core {
                     machine.hold_requests(number, Admission::Open);
                     machine.end_app(number, "removed", RpcOutcome::AppEnded);
                     machine.end_held(number, RpcOutcome::AppEnded);
-                    machine.apps[number as usize] = None;
+                    machine.set_app(number, None);
                     machine.subscriptions.forget(|app, _| app == number);
                 }
                 tracing::info!("app {name} is removed");
@@ -401,7 +401,7 @@ impl Core {
         let running = {
             let machine = &*self.machine;
             let number = machine.find_app(super::serving_app(csi).as_bytes());
-            number.filter(|number| machine.apps[*number as usize].as_ref().is_some_and(|app| app.ended.is_none()))
+            number.filter(|number| machine.is_running(*number))
         };
         match running {
             Some(number) => self.tell_app(key, number, &[abi::EVENT_NAMESPACE_DELETED, nsid], DRAIN_NS_MAX),
@@ -421,9 +421,8 @@ impl Core {
     /// Retires all apps, since the device ends.
     pub(super) fn retire_all(&mut self) {
         let running: Vec<AppNumber> = {
-            let machine = &*self.machine;
-            let apps = machine.apps.iter().enumerate();
-            apps.filter(|(_, app)| app.as_ref().is_some_and(|app| app.ended.is_none())).map(|(n, _)| n as u16).collect()
+            let apps = self.machine.apps();
+            apps.filter(|(_, app)| app.ended.is_none()).map(|(number, _)| number).collect()
         };
         for number in running {
             let work = Work::Retirement { number, state: Retiring::Draining };
@@ -470,7 +469,7 @@ impl Core {
         let asker = Asker::Import { group, app };
         let (name, share) = {
             let machine = &*self.machine;
-            let state = machine.apps.get(app as usize).and_then(Option::as_ref);
+            let state = machine.app_at(app);
             let most = machine.config.user_region_bytes_max;
             let share = state.and_then(|state| state.owner);
             let share = share.map(|owner| (crate::spu::protection::user_app_name(owner, ""), most));

@@ -83,7 +83,7 @@ impl Core {
         }
         // What came with another program and not with this one has no place.
         let machine = &self.machine;
-        let is_there = |app: &InstalledApp| machine.apps.get(usize::from(app.number)).is_some_and(Option::is_some);
+        let is_there = |app: &InstalledApp| machine.app_at(app.number).is_some();
         self.service.commits.durable.apps.retain(|app| !app.built_in || is_there(app));
         let installed: Vec<InstalledApp> =
             self.service.commits.durable.apps.iter().filter(|app| !app.built_in).cloned().collect();
@@ -99,7 +99,7 @@ impl Core {
                     let machine = &mut *self.machine;
                     let mut state = AppState::new(&app.name, "?", vec![], 0, 0);
                     (state.ended, state.failed, state.owner) = (Some(why), true, app.owner);
-                    machine.apps[app.number as usize] = Some(state);
+                    machine.set_app(app.number, Some(state));
                 }
             }
         }
@@ -138,12 +138,12 @@ impl Core {
     /// Checks the number that the metadata give an app.
     fn check_number(&self, app: &InstalledApp) -> Result<(), OpenError> {
         let machine = &*self.machine;
-        let (name, number, apps_max) = (&app.name, app.number, machine.apps.len());
-        let wrong = match machine.apps.get(usize::from(number)) {
+        let (name, number, apps_max) = (&app.name, app.number, machine.config.apps_max);
+        let wrong = match machine.app_at(number) {
             _ if number == 0 => "is the control service's".to_owned(),
-            None => format!("is past apps_max, {apps_max}: start the device with more"),
-            Some(Some(other)) => format!("is also that of app {}", other.name),
-            Some(None) => return Ok(()),
+            _ if number >= apps_max => format!("is past apps_max, {apps_max}: start the device with more"),
+            Some(other) => format!("is also that of app {}", other.name),
+            None => return Ok(()),
         };
         Err(OpenError(format!("the device's metadata give app {name} the number {number}, which {wrong}")))
     }
@@ -164,9 +164,9 @@ impl Core {
         let claimed = |number: AppNumber| {
             self.service.commits.durable.apps.iter().any(|app| app.number == number) || self.is_reserved(number)
         };
-        let mut places = (1..machine.apps.len()).map(|place| place as AppNumber);
-        let free = places.find(|place| machine.apps[*place as usize].is_none() && !claimed(*place));
-        free.ok_or_else(|| format!("there is room for {} apps", machine.apps.len() - 1))
+        let mut places = 1..machine.config.apps_max;
+        let free = places.find(|place| machine.app_at(*place).is_none() && !claimed(*place));
+        free.ok_or_else(|| format!("there is room for {} apps", machine.config.apps_max - 1))
     }
 
     /// Makes a version of an app ready on all SPUs.
@@ -192,7 +192,8 @@ impl Core {
             Work::Install(install) => install.staged.as_ref().map(|version| &version.state),
             _ => None,
         });
-        let others = self.machine.apps.iter().flatten().chain(staged).filter(|app| app.name != name && !app.failed);
+        let others =
+            self.machine.apps().map(|(_, app)| app).chain(staged).filter(|app| app.name != name && !app.failed);
         let (data, code) = others.fold((0, 0), |(data, code): (u64, u64), app| {
             (data + app.footprint.data_bytes, code + app.footprint.code_bytes)
         });
@@ -227,7 +228,7 @@ impl Core {
             let data_bytes_max = if serves { FTL_DATA_BYTES_MAX } else { config.app_data_bytes_max };
             (data_bytes_max, budget)
         };
-        self.machine.staging = Some(Box::new(state));
+        self.machine.begin_staging(state);
         let mut made = Ok(Vec::new());
         for spu in 0..self.spus() {
             let Ok(instances) = &mut made else { break };
@@ -240,15 +241,15 @@ impl Core {
                 Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, caller))),
             };
             // What it printed was within its own budget.
-            self.machine.meter.take();
+            self.machine.staged_one();
             match instance {
                 Ok(instance) => instances.push(instance),
                 Err(why) => made = Err(why),
             }
         }
-        let state = self.machine.staging.take();
+        let state = self.machine.end_staging();
         let state = state.ok_or("the version that was being made is gone")?;
-        Ok(Version { state: *state, program: Some(program), instances: made? })
+        Ok(Version { state, program: Some(program), instances: made? })
     }
 
     /// Puts a version in its place. What was there before comes back, without its instances; what waits for the app waits on, as
@@ -263,7 +264,7 @@ impl Core {
         let old = {
             let machine = &mut *self.machine;
             machine.end_version(number);
-            let mut old = machine.apps[number as usize].take();
+            let mut old = machine.set_app(number, None);
             if let Some(old) = &mut old {
                 state.incarnation = old.incarnation.wrapping_add(1);
                 state.held = std::mem::take(&mut old.held);
@@ -278,7 +279,7 @@ impl Core {
             for (spu, instance) in instances.iter_mut().enumerate() {
                 instance.enter(Caller { app: number, spu: spu as u16, incarnation: state.incarnation });
             }
-            machine.apps[number as usize] = Some(state);
+            machine.set_app(number, Some(state));
             old
         };
         self.machine.place_instances(number, instances);

@@ -64,14 +64,41 @@ pub(crate) struct SpuOrigin {
     pub reply_pointer: u64,
 }
 
+/// How far a request at an SPU is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It has come, or waits until it reaches its app or has one of its process' places on the SPU.
+    Arrived,
+    /// It has that place, where it needs one, and waits for a thread of its app.
+    Placed,
+    /// A handler is at work for it.
+    Begun,
+    /// The control service is at work for it.
+    Served,
+    /// Its handler has answered: status and result are told when its pending DMAs have ended.
+    Answered { status: u32, result: u32 },
+}
+
+impl State {
+    /// True from when its handler, or the control service, has it.
+    #[inline(always)]
+    pub fn is_begun(self) -> bool {
+        matches!(self, State::Begun | State::Served | State::Answered { .. })
+    }
+
+    /// True for a host's request that has one of its process' places.
+    #[inline(always)]
+    pub fn is_placed(self) -> bool {
+        matches!(self, State::Placed | State::Begun | State::Answered { .. })
+    }
+}
+
 /// A request at an SPU.
 pub(crate) struct Activity {
     pub app: AppNumber,
     pub spu: u16,
     pub handler: u8,
-    pub started: bool,
-    /// It has one of its process' places on the SPU.
-    pub placed: bool,
+    pub state: State,
     pub originating: HreId,
     /// Whose work it is.
     pub account: u16,
@@ -79,7 +106,6 @@ pub(crate) struct Activity {
     /// Bytes of the body received so far.
     pub cursor: u32,
     pub pending_dmas: u32,
-    pub response: Option<(u32, u32)>,
     /// Bytes of the reply that were written, for the model of time.
     pub replied_bytes: u64,
     pub origin: Origin,
@@ -91,9 +117,9 @@ impl Activity {
     pub fn is_held(&self, admission: Admission) -> bool {
         match (&self.origin, admission) {
             (_, Admission::Open) | (Origin::Event { .. } | Origin::Background, _) => false,
-            (Origin::Host { .. } | Origin::Bank { .. }, _) => !self.started,
+            (Origin::Host { .. } | Origin::Bank { .. }, _) => !self.state.is_begun(),
             (Origin::Spu(_), Admission::Begun) => false,
-            (Origin::Spu(origin), Admission::Own) => !self.started && origin.sender.app != self.app,
+            (Origin::Spu(origin), Admission::Own) => !self.state.is_begun() && origin.sender.app != self.app,
         }
     }
 }

@@ -4,8 +4,10 @@ use super::abi;
 use super::activity::Admission;
 use super::counters::AppCounters;
 use super::module::Footprint;
+use super::os::Machine;
 use super::protection::Calls;
 use crate::interconnect::Key;
+use crate::request::AppNumber;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most bytes kept of an app's virtual serial port.
@@ -87,5 +89,49 @@ impl AppState {
             let Some(oldest) = self.log.pop_front() else { break };
             self.log_bytes -= oldest.len() + 1;
         }
+    }
+}
+
+/// Apps, for the control service.
+impl Machine {
+    /// An app.
+    pub fn app_at(&self, number: AppNumber) -> Option<&AppState> {
+        self.apps.get(number as usize)?.as_ref()
+    }
+
+    /// True where it is there and has not ended.
+    pub fn is_running(&self, number: AppNumber) -> bool {
+        self.app_at(number).is_some_and(|app| app.ended.is_none())
+    }
+
+    /// All apps, with their numbers.
+    pub fn apps(&self) -> impl Iterator<Item = (AppNumber, &AppState)> {
+        let apps = self.apps.iter().enumerate();
+        apps.filter_map(|(number, app)| Some((number as AppNumber, app.as_ref()?)))
+    }
+
+    /// An app gets a number, or goes; what was there before.
+    pub fn set_app(&mut self, number: AppNumber, app: Option<AppState>) -> Option<AppState> {
+        std::mem::replace(&mut self.apps[number as usize], app)
+    }
+
+    /// A version of an app is made ready: what it prints is kept with it.
+    pub fn begin_staging(&mut self, app: AppState) {
+        self.staging = Some(Box::new(app));
+    }
+
+    /// An instance of it was made, which was nobody's run.
+    pub fn staged_one(&mut self) {
+        self.meter.take();
+    }
+
+    /// It is ready, or not.
+    pub fn end_staging(&mut self) -> Option<AppState> {
+        self.staging.take().map(|app| *app)
+    }
+
+    /// Ends of operations that an app has been promised and not been told of.
+    pub fn waits_of(&self, number: AppNumber) -> u64 {
+        self.waits.of(number)
     }
 }

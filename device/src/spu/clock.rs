@@ -195,10 +195,10 @@ impl Machine {
         matches!(self.clock, Clock::Free) || self.may_wait(caller)
     }
 
-    /// Whether an operation over so many bytes may be done and told at once, before others have their turn.
+    /// Whether what is done at once is told at once.
     #[inline(always)]
-    pub fn answers_now(&self, bytes: u64) -> bool {
-        matches!(self.clock, Clock::Free) && self.in_slice(bytes)
+    pub fn answers_now(&self) -> bool {
+        matches!(self.clock, Clock::Free)
     }
 
     /// Takes a place for telling a run later of what is done already, where it has moved as much as it may before others have their turn. Under
@@ -307,6 +307,16 @@ impl Machine {
 
 /// What the drive of modelled time asks for.
 impl Machine {
+    /// The model of time, if there is one.
+    pub fn model(&self) -> Option<&ChosenModel> {
+        self.clock.model()
+    }
+
+    /// The same, to be changed.
+    pub fn model_mut(&mut self) -> Option<&mut ChosenModel> {
+        self.clock.model_mut()
+    }
+
     /// A run has ended, on a processor that was free at `free_ns`: when it is free again. What the run asked for begins then.
     #[inline(always)]
     pub fn processor_ran(&mut self, free_ns: u64, spu: u16, instructions: Option<u64>, started: Option<u32>) -> u64 {

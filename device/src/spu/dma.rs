@@ -141,11 +141,14 @@ impl Machine {
         if dma.source.port != abi::PORT_NV || dma.segments != 1 || bytes > abi::DMA_BYTES_MAX {
             return Ok(abi::ERROR_ARGUMENT);
         }
-        if !self.answers_now(bytes) {
+        if !self.answers_now() {
             return Ok(abi::NOT_NOW);
         }
         if !self.permitted(caller, originating, from, bytes, Rights::READ) {
             return Ok(abi::ERROR_PERMISSION);
+        }
+        if !self.in_slice(bytes) {
+            return Ok(abi::NOT_NOW);
         }
         match self.read_at_once(caller, memory, dma, from, dma.destination.address)? {
             Ok(Progress::Done) => {

@@ -6,7 +6,7 @@
 //! - Each operation is answered once: by the FTL, or, where that has ended, with a failure of the media.
 
 use super::abi;
-use super::activity::{Activity, Origin};
+use super::activity::{Activity, Origin, State};
 use super::os::Machine;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
@@ -61,14 +61,12 @@ impl Machine {
             app,
             spu: bank as u16,
             handler,
-            started: false,
-            placed: false,
+            state: State::Arrived,
             originating: HreId::DEVICE,
             account,
             arguments,
             cursor: 0,
             pending_dmas: 0,
-            response: None,
             replied_bytes: 0,
             origin: Origin::Bank { peer },
         };

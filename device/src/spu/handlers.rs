@@ -3,7 +3,7 @@
 //! Invariants: an instance is out of its place while it runs, and has SPU-OS for that time; what it ran is charged to its app and SPU, and
 //! whoever drives the device is told of each run; an app that traps ends on all SPUs.
 
-use super::activity::{Activity, Admission, Origin};
+use super::activity::{Activity, Admission, Origin, State};
 use super::counters::SpuCounters;
 use super::os::Machine;
 use super::protection::may_request;
@@ -47,7 +47,7 @@ impl Begun {
     /// From now on it runs.
     #[inline(always)]
     fn new(running: &mut u16, activity: &mut Activity) -> Self {
-        activity.started = true;
+        activity.state = State::Begun;
         *running = activity.account;
         Begun { number: activity.app, spu: activity.spu, handler: activity.handler, account: activity.account }
     }
@@ -100,11 +100,11 @@ impl Machine {
             self.end_activity(token, RpcOutcome::NoHandler, 0);
             return None;
         }
-        if from_host && !activity.placed {
+        if from_host && !activity.state.is_placed() {
             if !self.bridge.accounts.begins(activity.account, spu, token.key) {
                 return None;
             }
-            activity.placed = true;
+            activity.state = State::Placed;
         }
         app.counters.requests += 1;
         at.counters.requests += 1;
@@ -136,8 +136,10 @@ impl Machine {
             Ok(Offered::Taken | Offered::Answered { .. }) => true,
             Ok(Offered::NoThread) => {
                 let at = &mut self.spus[spu as usize];
-                if let Some(activity) = at.activities.get_mut(token.key) {
-                    activity.started = false;
+                if let Some(activity) = at.activities.get_mut(token.key)
+                    && activity.state == State::Begun
+                {
+                    activity.state = State::Placed;
                     at.counters.thread_waits += 1;
                     at.residents[number as usize].waiting.push_front(token.key);
                 }

@@ -3,7 +3,7 @@
 //! Invariants: a request that is not taken is handed back as it came; one that is taken has a place for each of its RPCs.
 
 use super::abi;
-use super::activity::{Activity, Origin};
+use super::activity::{Activity, Origin, State};
 use super::os::Machine;
 use crate::bridge::Transfer;
 use crate::hre::HreId;
@@ -71,14 +71,12 @@ impl Machine {
             app: rpc.app,
             spu: rpc.spu,
             handler: rpc.handler,
-            started: false,
-            placed: false,
+            state: State::Arrived,
             originating: hre,
             account,
             arguments: rpc.arguments,
             cursor: 0,
             pending_dmas: 0,
-            response: None,
             replied_bytes: 0,
             origin: Origin::Host { transfer },
         };
@@ -96,7 +94,7 @@ impl Machine {
             (self.activity_keys().into_iter()).filter(|token| self.activity_at(*token).is_some_and(of_it)).collect();
         // One that is not there any more has been answered, though the answer may be under way yet.
         let rpcs = self.bridge.transfers.get(transfer).map_or(0, |transfer| transfer.rpcs);
-        let begun = |token: &Key| self.activity_at(*token).is_none_or(|activity| activity.started);
+        let begun = |token: &Key| self.activity_at(*token).is_none_or(|activity| activity.state.is_begun());
         if tokens.len() != rpcs as usize || tokens.iter().any(begun) {
             return false;
         }

@@ -15,7 +15,7 @@ impl Machine {
     #[cold]
     pub fn break_jam(&mut self, token: Key) {
         let Some(activity) = self.activity_at(token) else { return };
-        if activity.started || !matches!(activity.origin, Origin::Spu(_)) {
+        if activity.state.is_begun() || !matches!(activity.origin, Origin::Spu(_)) {
             return;
         }
         let account = activity.account;
@@ -46,7 +46,7 @@ impl Machine {
         stuck.extend(waiting.iter().map(|(token, _)| *token));
         for token in self.activity_keys() {
             let Some(activity) = self.activity_at(token) else { continue };
-            if activity.started {
+            if activity.state.is_begun() {
                 holders.entry((activity.app, activity.spu)).or_default().push(token);
             }
             if let Origin::Spu(origin) = &activity.origin {
@@ -61,7 +61,7 @@ impl Machine {
             });
             let mut free: Vec<Key> = of_waiting.map(|(token, _)| *token).collect();
             let of_handlers = asked.iter().filter(|(token, children)| {
-                let started = self.activity_at(**token).is_none_or(|activity| activity.started);
+                let started = self.activity_at(**token).is_none_or(|activity| activity.state.is_begun());
                 stuck.contains(token) && started && children.iter().all(goes_on)
             });
             free.extend(of_handlers.map(|(token, _)| *token));

@@ -188,7 +188,7 @@ impl Machine {
         if self.protection.misses.told.contains_key(&(process, spu)) {
             return true;
         }
-        let region = self.regions.holding(missed.start, missed.end - missed.start);
+        let region = self.published.regions.holding(missed.start, missed.end - missed.start);
         let agent = region.and_then(|(_, region)| self.protection.misses.agent_of(region.base));
         let Some(agent) = agent else { return false };
         let id = self.next_upcall;

@@ -21,6 +21,7 @@ pub(crate) mod miss;
 pub(crate) mod os;
 pub mod permission;
 pub mod protection;
+pub(crate) mod published;
 pub(crate) mod reach;
 pub(crate) mod request;
 pub(crate) mod rest;

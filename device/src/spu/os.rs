@@ -8,14 +8,15 @@
 //! - A group's completion goes to the incarnation of the app that began it, or nowhere.
 
 use super::abi;
-pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin, UNPLACED};
+pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin, State, UNPLACED};
 pub(crate) use super::app::AppState;
 use super::clock::Clock;
 use super::continuation::{Continuation, Pending};
 use super::group::Group;
 use super::meter::{LINE_WORK, Meter, OverBudget, PRINTED_BYTE_WORK};
 use super::permission::Rights;
-use super::protection::{Access, Intercall, Protection};
+use super::protection::{Access, Protection};
+use super::published::Published;
 use super::rest::Line;
 use super::rpc::{Message, USERS_MESSAGES_MAX};
 use super::sleep::BACKGROUND_MAX;
@@ -30,9 +31,7 @@ use crate::interconnect::{Endpoint, Key};
 use crate::media::controller::MediaController;
 use crate::media::store::{Store, StoreError};
 use crate::model::Timing;
-use crate::namespace::Namespace;
 use crate::places::Places;
-use crate::region::RegionTable;
 use crate::request::{AppNumber, RpcOutcome};
 use crate::shared::{ReplySpan, ReplyTo};
 use std::collections::{BTreeMap, VecDeque};
@@ -80,52 +79,53 @@ pub(crate) struct Machine {
     /// Now: under a model, when the event that is being handled was due.
     pub now_ns: u64,
     /// The clock of whoever drives the device: when what hosts hand in comes.
-    pub host_now_ns: u64,
+    pub(super) host_now_ns: u64,
     pub config: DeviceConfig,
-    pub clock: Clock,
+    pub(super) clock: Clock,
     pub events: EventQueue,
     pub bridge: Bridge,
     /// By number.
-    pub spus: Vec<Spu>,
+    pub(super) spus: Vec<Spu>,
     /// How many entries there are in the tables of all SPUs.
-    pub held: Held,
+    pub(super) held: Held,
     /// Places of users' apps among what is waited for, by app: from the import that promises a `complete` to that.
-    pub waits: Places,
+    pub(super) waits: Places,
     /// Places of users' apps among messages that are put together, by app.
-    pub drafts: Places,
+    pub(super) drafts: Places,
     /// Places of activities in the background, by app.
-    pub backgrounds: Places,
+    pub(super) backgrounds: Places,
     /// Who is told of what by which app.
     pub subscriptions: Subscriptions,
     /// Whose work runs now.
-    pub running: u16,
+    pub(super) running: u16,
     /// What DMAs of this run have moved.
-    pub run_dma_bytes: u64,
+    pub(super) run_dma_bytes: u64,
     /// DMAs that wait for a place among the store's operations, and who has which places there.
-    pub line: Line,
+    pub(super) line: Line,
     /// What SPU-OS did for the app in this run.
-    pub meter: Meter,
-    pub upcalls: BTreeMap<u64, (HreId, Key)>,
+    pub(super) meter: Meter,
+    pub(super) upcalls: BTreeMap<u64, (HreId, Key)>,
     /// How many of them an app has at the endpoints of a process, by app and process.
-    pub upcalls_at: BTreeMap<(AppNumber, u32), u32>,
-    pub next_upcall: u64,
+    pub(super) upcalls_at: BTreeMap<(AppNumber, u32), u32>,
+    pub(super) next_upcall: u64,
     pub media: MediaController<Pending, Continuation>,
-    pub regions: RegionTable,
+    pub(super) published: Arc<Published>,
     pub protection: Protection,
-    pub namespaces: Arc<Vec<Namespace>>,
     /// The version of an app that is being made ready.
-    pub staging: Option<Box<AppState>>,
-    pub apps: Vec<Option<AppState>>,
+    pub(super) staging: Option<Box<AppState>>,
+    pub(super) apps: Vec<Option<AppState>>,
     /// Events to apps that somebody waits for: how many are left, and a status other than 0 that one was answered with.
-    pub watches: BTreeMap<u32, (u32, Option<u32>)>,
-    pub finished_watches: Vec<(u32, Option<u32>)>,
+    pub(super) watches: BTreeMap<u32, (u32, Option<u32>)>,
+    pub(super) finished_watches: Vec<(u32, Option<u32>)>,
     /// `region` and `region_free` calls of apps, for the control service to carry out.
-    pub region_calls: VecDeque<RegionCall>,
+    pub(super) region_calls: VecDeque<RegionCall>,
     /// What `checksum_value` gives.
-    pub checksum_value: u32,
+    pub(super) checksum_value: u32,
+    /// Answers and ends that nobody waited for any more, since the device started.
+    pub(super) strays: u64,
     /// A weakness that a test has planted.
     #[cfg(feature = "testing")]
-    pub hole: Option<crate::spu::hole::Hole>,
+    pub(super) hole: Option<crate::spu::hole::Hole>,
 }
 
 /// How many entries there are in the tables of all SPUs: each is bounded for the whole device.
@@ -156,14 +156,12 @@ pub(crate) fn error_of(error: StoreError) -> i32 {
 }
 
 impl Machine {
-    /// SPU-OS over a store, with what the metadata say of regions, namespaces, intercalls and weights.
+    /// SPU-OS over a store, with what is published at first, and users' weights.
     pub fn new(
         config: DeviceConfig,
         store: Box<dyn Store>,
         timing: Option<Box<dyn Timing>>,
-        regions: RegionTable,
-        namespaces: Vec<Namespace>,
-        intercalls: impl IntoIterator<Item = Intercall>,
+        published: Published,
         weights: &[(u32, u16)],
     ) -> Self {
         let limits = AccountLimits {
@@ -192,19 +190,60 @@ impl Machine {
             upcalls_at: BTreeMap::new(),
             next_upcall: 1,
             media: MediaController::new(store),
-            regions,
-            protection: Protection::new(intercalls.into_iter().collect()),
-            namespaces: Arc::new(namespaces),
+            published: Arc::new(published),
+            protection: Protection::new(),
             staging: None,
             apps: (0..config.apps_max).map(|_| None).collect(),
             watches: BTreeMap::new(),
             finished_watches: Vec::new(),
             region_calls: VecDeque::new(),
             checksum_value: 0,
+            strays: 0,
             #[cfg(feature = "testing")]
             hole: None,
             config,
         }
+    }
+
+    /// Something has ended that nobody waits for: an obligation was met twice, or dropped before. It is a defect of SPU-OS: counted, told, and
+    /// where there are debug assertions the end.
+    #[cold]
+    pub fn stray(&mut self, what: &str) {
+        self.strays += 1;
+        tracing::error!("a defect of SPU-OS: {what}");
+        debug_assert!(false, "{what}");
+    }
+
+    /// The clock of whoever drives the device: when what hosts hand in comes.
+    pub fn host_now_ns(&self) -> u64 {
+        self.host_now_ns
+    }
+
+    /// That clock goes on.
+    #[inline]
+    pub fn host_time_is(&mut self, now_ns: u64) {
+        self.host_now_ns = self.host_now_ns.max(now_ns);
+    }
+
+    /// Under the free clock: it is this time, for hosts as well.
+    #[inline]
+    pub fn time_is(&mut self, now_ns: u64) {
+        (self.now_ns, self.host_now_ns, self.bridge.now_ns) = (now_ns, now_ns, now_ns);
+    }
+
+    /// Answers and ends of operations that nobody waited for any more.
+    pub fn strays(&self) -> u64 {
+        self.strays + self.bridge.strays
+    }
+
+    /// An event to apps that has been answered by all.
+    pub fn finished_watch(&mut self) -> Option<(u32, Option<u32>)> {
+        self.finished_watches.pop()
+    }
+
+    /// The next call of an app that changes the region table.
+    pub fn region_call_made(&mut self) -> Option<RegionCall> {
+        self.region_calls.pop_front()
     }
 
     /// The app's entry, if there is one.
@@ -256,7 +295,8 @@ impl Machine {
     #[inline(always)]
     pub fn activity(&mut self, caller: Caller, token: u32) -> Option<&mut Activity> {
         let activity = self.spus[caller.spu as usize].activities.get_mut(token)?;
-        (activity.app == caller.app && activity.response.is_none()).then_some(activity)
+        let is_answered = matches!(activity.state, State::Answered { .. });
+        (activity.app == caller.app && !is_answered).then_some(activity)
     }
 
     /// Bytes of an activity's payload (its body after the arguments).
@@ -368,13 +408,6 @@ impl Machine {
         self.access(caller, originating, address, bytes, rights) == Access::Permitted
     }
 
-    /// To be called when the region table has changed.
-    pub fn regions_changed(&mut self) {
-        for resident in self.spus.iter_mut().flat_map(|spu| &mut spu.residents) {
-            resident.permitted = (0, 0, false);
-        }
-    }
-
     /// `respond`: ends a request, once its pending DMAs have drained.
     #[inline(always)]
     pub fn respond(&mut self, caller: Caller, token: u32, status: u32, result: u32) {
@@ -389,7 +422,9 @@ impl Machine {
         let Some(activity) = self.activity_at_mut(token) else { return };
         if activity.pending_dmas > 0 {
             // An answer that came before stands.
-            activity.response.get_or_insert((status, result));
+            if !matches!(activity.state, State::Answered { .. }) {
+                activity.state = State::Answered { status, result };
+            }
             return;
         }
         self.end_activity(token, RpcOutcome::Answered { status }, result);
@@ -401,7 +436,7 @@ impl Machine {
         let Some(activity) = self.activity_at_mut(token) else { return };
         activity.pending_dmas = activity.pending_dmas.saturating_sub(1);
         if activity.pending_dmas == 0
-            && let Some((status, result)) = activity.response
+            && let State::Answered { status, result } = activity.state
         {
             self.end_activity(token, RpcOutcome::Answered { status }, result);
         }
@@ -411,12 +446,12 @@ impl Machine {
     #[inline(always)]
     pub fn end_activity(&mut self, token: Key, outcome: RpcOutcome, result: u32) {
         // The usual one goes without being moved.
-        if let Some(&Activity { origin: Origin::Host { transfer }, account, spu, placed, replied_bytes, .. }) =
+        if let Some(&Activity { origin: Origin::Host { transfer }, account, spu, state, replied_bytes, .. }) =
             self.activity_at(token)
         {
             self.spus[spu as usize].activities.discard(token.key);
             self.held.activities -= 1;
-            self.host_request_ended(account, spu, placed);
+            self.host_request_ended(account, spu, state.is_placed());
             if planted!(self, AnswersTwice) {
                 self.bridge.answer_twice(transfer);
             }
@@ -430,7 +465,9 @@ impl Machine {
     /// Ends an activity that no host asked for.
     #[cold]
     fn end_message(&mut self, token: Key, outcome: RpcOutcome, result: u32) {
-        let Some(activity) = self.spus[token.spu as usize].activities.remove(token.key) else { return };
+        let Some(activity) = self.spus[token.spu as usize].activities.remove(token.key) else {
+            return self.stray("the end of a request that has ended");
+        };
         self.held.activities -= 1;
         match activity.origin {
             Origin::Host { .. } => {}
@@ -505,7 +542,7 @@ impl Machine {
     /// `region_bytes`: size a bank of a region of the calling app.
     pub fn region_bytes(&self, caller: Caller, id: u32) -> i64 {
         let name = self.apps.get(caller.app as usize).and_then(Option::as_ref).map_or("", |app| &app.name);
-        self.regions.find(name, id).map_or(i64::from(abi::ERROR_NOT_FOUND), |region| region.bank_bytes as i64)
+        self.published.regions.find(name, id).map_or(i64::from(abi::ERROR_NOT_FOUND), |region| region.bank_bytes as i64)
     }
 }
 

@@ -20,8 +20,8 @@ use crate::spu::miss::Misses;
 use crate::spu::os::{AppState, Caller, Machine};
 use crate::spu::permission::{Extent, Rights};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Most rules of the intercall table.
 pub const INTERCALLS_MAX: usize = 4096;
@@ -77,7 +77,6 @@ pub(crate) struct Protection {
     /// By process number, as endpoints' ids have it (with the one before it).
     processes: BTreeMap<u32, Process>,
     next_process: u32,
-    pub intercalls: BTreeSet<Intercall>,
     pub misses: Misses,
 }
 
@@ -87,8 +86,8 @@ pub(crate) fn in_ids(process: u32) -> u32 {
 }
 
 impl Protection {
-    pub fn new(intercalls: BTreeSet<Intercall>) -> Self {
-        Protection { processes: BTreeMap::new(), next_process: 0, intercalls, misses: Misses::default() }
+    pub fn new() -> Self {
+        Protection { processes: BTreeMap::new(), next_process: 0, misses: Misses::default() }
     }
 
     /// A new process of `user`, which `opener` tells of; its number, with the account that `open` gives it. `None` where there are
@@ -297,7 +296,9 @@ impl Machine {
         let permitted = &mut self.spus[caller.spu as usize].residents[caller.app as usize].permitted;
         let (base, limit, all) = *permitted;
         if all || address < base || end > limit {
-            let Some((_, region)) = self.regions.holding(address, bytes) else { return Ok(Access::Forbidden) };
+            let Some((_, region)) = self.published.regions.holding(address, bytes) else {
+                return Ok(Access::Forbidden);
+            };
             if region.deleting || (!region.shared && region.app != state.name) {
                 return Ok(Access::Forbidden);
             }
@@ -387,7 +388,7 @@ impl Machine {
             Some(owner) => {
                 let rule = |handler| {
                     let rule = Intercall { caller: from.name.clone(), callee: to.name.clone(), handler };
-                    self.protection.intercalls.contains(&rule)
+                    self.published.intercalls.contains(&rule)
                 };
                 to.owner == Some(owner) || to.calls.public.has(handler) || rule(handler) || rule(0)
             }
@@ -470,13 +471,16 @@ mod tests {
     use crate::config::DeviceConfig;
     use crate::media::ram::RamStore;
     use crate::region::RegionTable;
+    use crate::spu::published::Published;
+    use std::collections::BTreeSet;
 
     #[test]
     fn processes_are_known_from_opening_to_closing() {
         let config = DeviceConfig { spus: 2, ..DeviceConfig::default() };
         let store = Box::new(RamStore::new(2, 1 << 20).unwrap());
         let regions = RegionTable::new(1 << 20, vec![]).unwrap();
-        let mut machine = Machine::new(config, store, None, regions, vec![], [], &[]);
+        let published = Published { regions, namespaces: Default::default(), intercalls: BTreeSet::new() };
+        let mut machine = Machine::new(config, store, None, published, &[]);
         let permits = |machine: &mut Machine, spu: usize, hre: HreId| {
             machine.spus[spu].permissions.permits(hre.process(), 0, 10, Rights::READ)
         };

@@ -4,6 +4,7 @@
 //! originating HRE of a message is that of the request on whose behalf it is sent.
 
 use super::abi::{self, DONE, PENDING};
+use super::activity::State;
 use super::continuation::Pending;
 use super::group::Under;
 use super::meter::{ENTRY_WORK, Fault, MESSAGE_WORK, OverBudget, SEGMENT_WORK, STORE_WORK};
@@ -282,14 +283,12 @@ impl Machine {
             app: message.app,
             spu,
             handler: message.handler,
-            started: false,
-            placed: false,
+            state: State::Arrived,
             originating: message.originating,
             account: message.account,
             arguments: Arguments::EMPTY,
             cursor: 0,
             pending_dmas: 0,
-            response: None,
             replied_bytes: 0,
             origin: Origin::Spu(Box::new(SpuOrigin {
                 group,
@@ -393,7 +392,7 @@ impl Machine {
         let Some(name) = self.app(caller.app).map(|app| app.name.clone()) else {
             return Ok(i64::from(abi::ERROR_NOT_FOUND));
         };
-        if let Some(region) = self.regions.find(&name, id) {
+        if let Some(region) = self.published.regions.find(&name, id) {
             return Ok(region.base as i64);
         }
         if bytes == 0 {
@@ -407,16 +406,16 @@ impl Machine {
 
     /// Charges the search for a region of the calling app.
     pub fn charge_region_search(&mut self) -> Result<(), OverBudget> {
-        self.meter.charge(self.regions.all().len() as u64 * ENTRY_WORK)
+        self.meter.charge(self.published.regions.all().len() as u64 * ENTRY_WORK)
     }
 
     /// `region_free`.
     pub fn region_free(&mut self, caller: Caller, id: u32, wait: u32) -> Result<i32, OverBudget> {
         self.charge_region_search()?;
         let name = self.app(caller.app).map(|app| app.name.clone()).unwrap_or_default();
-        match self.regions.find(&name, id) {
+        match self.published.regions.find(&name, id) {
             None => Ok(abi::ERROR_NOT_FOUND),
-            Some(region) if self.namespaces.iter().any(|namespace| namespace.base == region.base) => {
+            Some(region) if self.published.namespaces.iter().any(|namespace| namespace.base == region.base) => {
                 Ok(abi::ERROR_PERMISSION)
             }
             Some(_) => self.region_call(caller, id, None, wait),

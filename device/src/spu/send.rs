@@ -4,7 +4,7 @@
 //! ([`crate::places`]), and what does not fit is refused.
 
 use super::abi;
-use super::activity::{Activity, Origin};
+use super::activity::{Activity, Origin, State};
 use super::os::{ACTIVITIES_MAX, EVENT_ACTIVITIES, Machine};
 use super::sleep::BACKGROUND_MAX;
 use crate::bridge::accounts::KERNEL;
@@ -57,14 +57,12 @@ impl Machine {
                 app,
                 spu,
                 handler: abi::EVENT_HANDLER,
-                started: false,
-                placed: false,
+                state: State::Arrived,
                 originating: HreId::DEVICE,
                 account,
                 arguments,
                 cursor: 0,
                 pending_dmas: 0,
-                response: None,
                 replied_bytes: 0,
                 origin: Origin::Event { watch: watch.unwrap_or(0) },
             };

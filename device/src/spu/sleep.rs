@@ -8,6 +8,7 @@
 //! - work in the background belongs to no request: nobody waits for it, an upgrade least of all.
 
 use super::abi::{self, PENDING};
+use super::activity::State;
 use super::group::{Group, UNLISTED, Under};
 use super::meter::{ENTRY_WORK, MESSAGE_WORK, OverBudget};
 use super::os::{ACTIVITIES_MAX, Activity, Caller, Machine, Origin};
@@ -164,14 +165,12 @@ impl Machine {
             app: caller.app,
             spu: caller.spu,
             handler,
-            started: false,
-            placed: false,
+            state: State::Arrived,
             originating: HreId::DEVICE,
             account,
             arguments,
             cursor: 0,
             pending_dmas: 0,
-            response: None,
             replied_bytes: 0,
             origin: Origin::Background,
         });

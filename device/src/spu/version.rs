@@ -13,7 +13,7 @@ impl Machine {
     /// app does in the background holds nobody up.
     pub fn is_begun(&self, activity: &Activity) -> bool {
         match &activity.origin {
-            Origin::Host { .. } | Origin::Bank { .. } => activity.started,
+            Origin::Host { .. } | Origin::Bank { .. } => activity.state.is_begun(),
             Origin::Event { .. } => true,
             Origin::Background => false,
             Origin::Spu(origin) => self.activity_at(origin.asked_by).is_some(),

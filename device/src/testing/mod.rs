@@ -8,7 +8,7 @@
 //! - the control service and a neighbour app answer as ever, before and after.
 
 mod hostile;
-pub use crate::spu::hole::Hole;
+pub use crate::spu::hole::{Hole, Tables};
 
 pub use hostile::{Aims, hostile_module};
 
@@ -232,7 +232,7 @@ impl ModuleOracle {
 
 /// Plants a weakness into a device, for good.
 pub fn plant(device: &mut Device, hole: Hole) {
-    device.core.machine.hole = Some(hole);
+    device.core.machine.plant(hole);
 }
 
 /// The imports that SPU-OS offers.
@@ -241,55 +241,9 @@ pub use crate::spu::runtime::table::{IMPORTS, Import, Who};
 /// Most ends of operations that users' apps may be promised, all together.
 pub const USERS_WAITS_MAX: usize = crate::spu::os::USERS_WAITS_MAX;
 
-/// How full the tables of SPU-OS are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tables {
-    /// Requests of hosts.
-    pub transfers: usize,
-    /// Requests at SPUs.
-    pub activities: usize,
-    /// Operations that handlers wait for.
-    pub groups: usize,
-    /// Ends of operations that users' apps have been promised.
-    pub waits: u64,
-    /// Messages that are put together.
-    pub messages: usize,
-    /// Upcalls that are not answered.
-    pub upcalls: usize,
-    /// Operations of the store.
-    pub operations: usize,
-    /// DMAs that are parked.
-    pub parked: usize,
-    /// DMAs that wait for a place among the operations of the store.
-    pub in_line: usize,
-    /// Events that are to come, under a model of time.
-    pub events: usize,
-    /// Handlers that sleep.
-    pub sleeping: usize,
-    /// Activities in the background.
-    pub background: u64,
-    /// Subscriptions to upcalls.
-    pub subscriptions: usize,
-}
-
 /// How full a device's tables are.
 pub fn tables(device: &Device) -> Tables {
-    let machine = &*device.core.machine;
-    Tables {
-        transfers: machine.bridge.transfers.len(),
-        activities: machine.held.activities,
-        groups: machine.held.groups,
-        waits: machine.waits.taken(),
-        messages: machine.held.messages,
-        upcalls: machine.upcalls.len(),
-        operations: machine.media.in_flight(),
-        parked: machine.parked(),
-        in_line: machine.line.len(),
-        events: machine.events.held(),
-        sleeping: machine.events.alarms(),
-        background: machine.backgrounds.taken(),
-        subscriptions: machine.subscriptions.len(),
-    }
+    device.core.machine.tables()
 }
 
 /// Damages `module` as `seed` says: bytes changed, ranges removed, repeated or swapped for another place's.

@@ -17,7 +17,7 @@ pub(super) struct Call<'a, M> {
 
 /// Bytes that `namespace` writes, if there is that namespace.
 fn namespace_info(machine: &Machine, nsid: u32) -> Option<[u8; 32]> {
-    let namespace = machine.namespaces.iter().find(|namespace| namespace.nsid == nsid)?;
+    let namespace = machine.published().namespaces.iter().find(|namespace| namespace.nsid == nsid)?;
     let mut info = [0; 32];
     info[0..8].copy_from_slice(&namespace.base.to_le_bytes());
     info[8..16].copy_from_slice(&namespace.bank_bytes.to_le_bytes());
@@ -157,7 +157,7 @@ impl<M: LocalMemory> Call<'_, M> {
     }
 
     pub fn namespace(self, nsid: u32, to: u64) -> Result<i32, Fault> {
-        self.machine.meter.charge(self.machine.namespaces.len() as u64 * ENTRY_WORK)?;
+        self.machine.meter.charge(self.machine.published().namespaces.len() as u64 * ENTRY_WORK)?;
         let Some(info) = namespace_info(self.machine, nsid) else { return Ok(abi::ERROR_NOT_FOUND) };
         self.memory.slice_mut(to, info.len())?.copy_from_slice(&info);
         Ok(abi::DONE)
