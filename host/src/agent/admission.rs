@@ -175,12 +175,16 @@ mod tests {
         places.iter().filter(|place| place.number % 2 == 0).for_each(|place| place.note(1));
         // Nobody who must leave does: then a bounded number gets in.
         let others = all_of(1001);
+        let newcomers = all_of(1002);
         let leaving: Vec<u64> = places.iter().filter(|it| it.must_leave()).map(|it| it.number).collect();
         assert_eq!(leaving.len(), LEAVING_MAX);
         assert!(leaving.iter().all(|number| number % 2 == 1), "{leaving:?}");
-        assert!(places.len() + others.len() <= CONNECTIONS_MAX + LEAVING_MAX && all_of(1002).is_empty());
+        assert!(others.len() > newcomers.len());
+        assert!(places.len() + others.len() + newcomers.len() <= CONNECTIONS_MAX + LEAVING_MAX);
+        let before = newcomers.len();
         places.retain(|place| !place.must_leave());
-        assert!(!all_of(1002).is_empty());
+        // They have gone: others make way again.
+        assert!(before + all_of(1002).len() > before);
     }
 
     #[test]
