@@ -221,7 +221,7 @@ fn goes_for_bobs(stage: &mut Stage, file: &Path) -> Outcome<()> {
         let stolen = [0x66; 100_000];
         let written = open.stdin.take().map(|mut stdin| stdin.write_all(&stolen));
         let ended = open.wait().context(|| "cannot wait for a process".to_owned())?;
-        if !written.is_some_and(|written| written.is_ok()) || !ended.success() {
+        if written.is_none_or(|written| written.is_err()) || !ended.success() {
             fail!("Alice cannot write her own file");
         }
         becomes_immutable(&path, false)?;
