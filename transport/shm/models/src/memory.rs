@@ -11,7 +11,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use willow_shm::layout::{
     AT_COMPLETION_HEAD, AT_DEVICE_ASLEEP, AT_HOST_ASLEEP, AT_MAGIC, AT_SUBMISSION_HEAD, AT_VERSION, AT_VIEW_VERSION,
@@ -19,7 +19,7 @@ use willow_shm::layout::{
 };
 use willow_shm::rings::Words;
 
-/// The memory that both ends share.
+/// The memory that both ends share. Loom's threads take turns on one of the machine's.
 pub struct Memory {
     firsts: BTreeMap<usize, AtomicU64>,
     halves: BTreeMap<usize, AtomicU32>,
@@ -30,7 +30,7 @@ pub struct Memory {
 
 impl Memory {
     /// Zeroes, with room for the data of so many commands.
-    pub fn new(layout: &Layout, data: usize) -> Arc<Memory> {
+    pub fn new(layout: &Layout, data: usize) -> Rc<Memory> {
         let mut memory =
             Memory { firsts: BTreeMap::new(), halves: BTreeMap::new(), rest: BTreeMap::new(), data: Vec::new() };
         for half in [AT_SUBMISSION_HEAD, AT_DEVICE_ASLEEP, AT_COMPLETION_HEAD, AT_HOST_ASLEEP] {
@@ -43,7 +43,7 @@ impl Memory {
             }
         }
         memory.data = (0..data).map(|_| UnsafeCell::new(0)).collect();
-        Arc::new(memory)
+        Rc::new(memory)
     }
 
     /// Writes a command's data.
@@ -61,7 +61,7 @@ impl Memory {
 
 /// The memory as one end reaches it, with the mistake that was planted there.
 pub struct End {
-    memory: Arc<Memory>,
+    memory: Rc<Memory>,
     side: Side,
     mistake: Option<Mistake>,
     /// Words that wait for the first one of their entry.
@@ -72,7 +72,7 @@ pub struct End {
 
 impl End {
     /// One end.
-    pub fn new(memory: &Arc<Memory>, side: Side, plant: Option<Plant>) -> Self {
+    pub fn new(memory: &Rc<Memory>, side: Side, plant: Option<Plant>) -> Self {
         let mistake = plant.filter(|plant| plant.0 == side).map(|plant| plant.1);
         End { memory: memory.clone(), side, mistake, stashed: RefCell::default(), sleeping: Cell::new(false) }
     }

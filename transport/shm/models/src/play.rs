@@ -6,6 +6,7 @@ use crate::plant::{Mistake, Plant, Side};
 use loom::sync::atomic::AtomicBool;
 use loom::thread::{self, Thread};
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use willow_shm::layout::{AT_COMPLETION_HEAD, AT_SUBMISSION_HEAD, Call, Command, Layout, Operation, Outcome};
@@ -45,14 +46,9 @@ struct Doorbell {
     waits: RefCell<Option<Thread>>,
 }
 
-// SAFETY: loom runs one thread at a time; `waits` is never borrowed across an operation of loom's.
-unsafe impl Sync for Doorbell {}
-// SAFETY: as above.
-unsafe impl Send for Doorbell {}
-
 impl Doorbell {
-    fn new() -> Arc<Self> {
-        Arc::new(Doorbell { rung: AtomicBool::new(false), waits: RefCell::new(None) })
+    fn new() -> Rc<Self> {
+        Rc::new(Doorbell { rung: AtomicBool::new(false), waits: RefCell::new(None) })
     }
 
     fn ring(&self) {
@@ -164,7 +160,10 @@ fn device(end: End, layout: Layout, shape: Shape, memory: &Memory, [mine, others
                 device.words().store_half(AT_SUBMISSION_HEAD, next, Ordering::Release);
             }
             let list = |first: &Call, _| Some(vec![*first]);
-            match device.take(list, |calls: &mut Vec<Call>, call| Some(calls.push(*call))) {
+            match device.take(list, |calls: &mut Vec<Call>, call| {
+                calls.push(*call);
+                Some(())
+            }) {
                 Err(violation) => panic!("an honest host is ended: {violation:?}"),
                 Ok(None) => break,
                 Ok(Some(Taken::Refused)) => panic!("an honest command is refused"),
