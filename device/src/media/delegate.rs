@@ -178,7 +178,7 @@ impl DelegatingStore {
     }
 
     /// The next operation for an FTL, which has it from now on until [`DelegatingStore::answered`].
-    pub fn next(&mut self) -> Option<Delegated> {
+    pub fn take_next(&mut self) -> Option<Delegated> {
         loop {
             let peer = self.outbox.pop_front()?;
             // One that failed meanwhile is gone.

@@ -11,7 +11,7 @@ use super::os::Machine;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
 use crate::interconnect::Endpoint;
-use crate::media::delegate::{Delegated, Kind};
+use crate::media::delegate::{Delegated, DelegatingStore, Kind};
 use crate::media::store::StoreError;
 use crate::request::{AppNumber, Arguments, RpcOutcome};
 
@@ -31,7 +31,7 @@ impl Machine {
             return;
         }
         let Some(app) = self.ftl() else { return };
-        while let Some(delegated) = self.media.store.delegating().and_then(|store| store.next()) {
+        while let Some(delegated) = self.media.store.delegating().and_then(DelegatingStore::take_next) {
             let peer = delegated.peer;
             if !self.ask_ftl(app, &delegated) {
                 if let Some(store) = self.media.store.delegating() {

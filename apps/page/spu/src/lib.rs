@@ -125,7 +125,7 @@ async fn mount() -> Result<PageFtl<Port>, Error> {
         println!("this flash is not for it: {}", why);
         Error::Argument
     })?;
-    let mounted = match PageFtl::mount(port.clone(), config).await {
+    let mounted = match PageFtl::mount(port, config).await {
         Err(MountError::NotFormatted) => PageFtl::format(port, config).await,
         mounted => mounted,
     };

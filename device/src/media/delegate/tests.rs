@@ -34,7 +34,7 @@ impl Served {
     }
 
     fn take(&mut self) {
-        while let Some(next) = self.store.next() {
+        while let Some(next) = self.store.take_next() {
             let units = |one: &Delegated| (one.address / UNIT_BYTES, (one.address + one.bytes).div_ceil(UNIT_BYTES));
             let overlap = |other: &&Delegated| {
                 let both_read = other.kind == Kind::Read && next.kind == Kind::Read;
@@ -233,7 +233,7 @@ fn too_many_are_told_to_come_again_and_nothing_is_left_behind() {
     let refused = served.store.completed().expect("at once");
     assert_eq!((refused.ticket, refused.result), (u64::MAX, Err(StoreError::Busy)));
     assert_eq!(served.store.flush(1 << 40, None), Err(StoreError::Busy));
-    while let Some(one) = served.store.next() {
+    while let Some(one) = served.store.take_next() {
         assert!(served.store.answered(one.peer, Ok(())));
     }
     let mut ended = 0;
