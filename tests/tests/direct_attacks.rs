@@ -75,7 +75,9 @@ fn all_hold(stage: &Stage, system: &str, what: &str) {
     }
     let (ways, cells) = (Ways::read(), found.cells());
     println!("kernel {}, {system}: {} ways", kernel(), cells.len());
-    assert!(ways.kernels.contains(&kernel()), "docs/direct-ways.md says nothing of Linux {}", kernel());
+    if !ways.kernels.contains(&kernel()) {
+        println!("docs/direct-ways.md says nothing of Linux {}: what differs below may be that kernel's way", kernel());
+    }
     let said = ways.of(system, system);
     let mut wrong: Vec<String> = Vec::new();
     for way in said.keys().chain(cells.keys()).collect::<BTreeSet<_>>() {
