@@ -6,7 +6,7 @@ use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::Output;
-use support::{Folder, Served, fails, failure, willow};
+use support::{Folder, Public, Served, fails, failure, willow};
 use willow_wire::pdu::{Encoder, InitializeRequest};
 use willow_wire::spec::fabrics::{self, CONTROLLER_DYNAMIC, ConnectCommand, ConnectData};
 use willow_wire::spec::opcode::admin;
@@ -16,8 +16,8 @@ use willow_wire::spec::{Sgl, SubmissionEntry, property};
 const OWNER: u32 = 54_001;
 const OTHER: u32 = 54_002;
 
-fn as_user(user: u32, arguments: &[&str], device: &Served) -> Output {
-    let mut command = willow();
+fn as_user(user: u32, program: &Public, arguments: &[&str], device: &Served) -> Output {
+    let mut command = program.willow();
     command.args(arguments).args(["--target", &device.address]);
     command.uid(user).gid(user).current_dir("/").output().unwrap()
 }
@@ -27,25 +27,26 @@ fn users_of_this_machine_are_told_apart_where_hosts_have_no_keys() {
     if !willow_skip::is_root() {
         return willow_skip::skip("users_of_this_machine_are_told_apart_where_hosts_have_no_keys", "not root");
     }
+    let program = Public::new();
     let list = ["ns", "list"];
     let refused = |output: &Output| failure(&list, output);
     let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "0"]);
     device.ok(&list);
-    let error = refused(&as_user(OTHER, &list, &device));
+    let error = refused(&as_user(OTHER, &program, &list, &device));
     assert!(error.contains("Connect Invalid Host") && error.contains("root"), "{error}");
     let bench = ["bench", "io", "--range", "1M", "--seconds", "0.05", "--warm-up", "0", "--depths", "1"];
-    assert!(!as_user(OTHER, &bench, &device).status.success(), "the polled initiator is refused, too");
+    assert!(!as_user(OTHER, &program, &bench, &device).status.success(), "the polled initiator is refused, too");
     device.end();
 
     // The user who runs it may, and root.
-    let owned = Served::start_as(OWNER, &["--ram", "--size", "64M", "--kv-size", "0"]);
+    let owned = Served::start_as(OWNER, &program, &["--ram", "--size", "64M", "--kv-size", "0"]);
     owned.ok(&list);
-    assert!(as_user(OWNER, &list, &owned).status.success());
-    assert!(refused(&as_user(OTHER, &list, &owned)).contains("Connect Invalid Host"));
+    assert!(as_user(OWNER, &program, &list, &owned).status.success());
+    assert!(refused(&as_user(OTHER, &program, &list, &owned)).contains("Connect Invalid Host"));
     owned.end();
 
     let open = Served::start(&["--ram", "--size", "64M", "--kv-size", "0", "--trust-loopback"]);
-    assert!(as_user(OTHER, &list, &open).status.success());
+    assert!(as_user(OTHER, &program, &list, &open).status.success());
     open.end();
 
     // With keys it is the key that counts.
@@ -54,7 +55,7 @@ fn users_of_this_machine_are_told_apart_where_hosts_have_no_keys() {
     assert!(willow().args(["key", "new", &key]).status().unwrap().success());
     let keyed = Served::start(&["--ram", "--size", "64M", "--kv-size", "0", "--host-key", &key]);
     std::os::unix::fs::chown(&key, Some(OTHER), Some(OTHER)).unwrap();
-    let output = as_user(OTHER, &["ns", "list", "--key", &key], &keyed);
+    let output = as_user(OTHER, &program, &["ns", "list", "--key", &key], &keyed);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     keyed.end();
 }

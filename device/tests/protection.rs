@@ -241,6 +241,8 @@ fn users_get_nothing_from_the_control_service_but_what_is_theirs() {
             control::ANSWER_UPCALL,
             control::ERROR_TEXT,
             control::FIND_APP,
+            control::SUBSCRIBE,
+            control::UNSUBSCRIBE,
         ];
         let base = users.base;
         for payload in

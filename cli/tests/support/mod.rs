@@ -13,6 +13,32 @@ pub fn willow() -> Command {
     command
 }
 
+/// A copy of the command where every user may run it: a build folder may be in somebody's home.
+pub struct Public(PathBuf);
+
+impl Public {
+    pub fn new() -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = std::env::temp_dir().join(format!("willow-public-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::copy(env!("CARGO_BIN_EXE_willow"), folder.join("willow")).unwrap();
+        Public(folder)
+    }
+
+    pub fn willow(&self) -> Command {
+        let mut command = Command::new(self.0.join("willow"));
+        command.env_remove("WILLOW_LOG").env_remove("WILLOW_KEY");
+        command
+    }
+}
+
+impl Drop for Public {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// A folder of its own for a test, gone afterwards.
 pub struct Folder(pub PathBuf);
 
@@ -55,9 +81,9 @@ impl Served {
     }
 
     /// The same run by another user; for root.
-    pub fn start_as(user: u32, arguments: &[&str]) -> Self {
+    pub fn start_as(user: u32, program: &Public, arguments: &[&str]) -> Self {
         use std::os::unix::process::CommandExt;
-        Self::spawn(willow().uid(user).gid(user).current_dir("/"), arguments)
+        Self::spawn(program.willow().uid(user).gid(user).current_dir("/"), arguments)
     }
 
     fn spawn(command: &mut Command, arguments: &[&str]) -> Self {

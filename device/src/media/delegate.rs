@@ -337,6 +337,10 @@ impl Store for DelegatingStore {
         Ok(Progress::WouldBlock)
     }
 
+    fn served_by(&self) -> Option<&str> {
+        Some(&self.ftl)
+    }
+
     fn delegating(&mut self) -> Option<&mut DelegatingStore> {
         Some(self)
     }

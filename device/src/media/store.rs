@@ -97,6 +97,10 @@ pub trait Store: Send {
 
     /// What has ended since the last call, one at a time; never waits.
     fn completed(&mut self) -> Option<StoreCompletion>;
+    /// The name of the app that serves its banks, where one does.
+    fn served_by(&self) -> Option<&str> {
+        None
+    }
     /// The store itself, where an app serves its banks.
     fn delegating(&mut self) -> Option<&mut super::delegate::DelegatingStore> {
         None

@@ -57,7 +57,7 @@ fn installed_name(manifest: &Manifest, owner: Option<u32>) -> String {
 impl Core {
     pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>) -> Result<(), OpenError> {
         let mut limits = self.module_limits(None);
-        if self.machine.media.store.delegating().is_some() {
+        if self.machine.media.store.served_by().is_some() {
             // It comes with the program.
             limits.data_bytes_max = limits.data_bytes_max.max(FTL_DATA_BYTES_MAX);
         }
@@ -188,12 +188,21 @@ impl Core {
     /// Checks that an app fits each SPU's memories beside the others, installed or about to be; a version before it makes way.
     fn check_room(&self, name: &str, footprint: Footprint) -> Result<(), String> {
         let config = &self.machine.config;
+        // The FTL's memory is the flash's: it has a bound of its own.
+        let ftl = self.machine.media.store.served_by();
+        if ftl == Some(name) {
+            return Ok(());
+        }
         let staged = self.service.transactions.values().filter_map(|transaction| match &transaction.work {
             Work::Install(install) => install.staged.as_ref().map(|version| &version.state),
             _ => None,
         });
-        let others =
-            self.machine.apps().map(|(_, app)| app).chain(staged).filter(|app| app.name != name && !app.failed);
+        let others = self
+            .machine
+            .apps()
+            .map(|(_, app)| app)
+            .chain(staged)
+            .filter(|app| app.name != name && ftl != Some(&app.name) && !app.failed);
         let (data, code) = others.fold((0, 0), |(data, code): (u64, u64), app| {
             (data + app.footprint.data_bytes, code + app.footprint.code_bytes)
         });
@@ -224,7 +233,7 @@ impl Core {
             state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };
             let budget = if users { config.user_instruction_budget } else { config.instruction_budget };
             // The FTL's tables grow with the flash, which is the preset's.
-            let serves = self.machine.media.store.delegating().is_some_and(|store| store.ftl() == state.name);
+            let serves = self.machine.media.store.served_by() == Some(&state.name);
             let data_bytes_max = if serves { FTL_DATA_BYTES_MAX } else { config.app_data_bytes_max };
             (data_bytes_max, budget)
         };

@@ -20,9 +20,8 @@ const EIO: i32 = 5;
 
 impl Machine {
     /// The app that serves the banks, where one does.
-    pub fn ftl(&mut self) -> Option<AppNumber> {
-        let name = self.media.store.delegating()?.ftl().to_owned();
-        self.find_app(name.as_bytes())
+    pub fn ftl(&self) -> Option<AppNumber> {
+        self.find_app(self.media.store.served_by()?.as_bytes())
     }
 
     /// Asks the FTLs for all that waits for them, as far as there is room for requests.

@@ -69,6 +69,10 @@ impl Machine {
 
     /// One operation of a group has ended; the last one wakes the handler.
     pub fn end_one(&mut self, key: Key, result: i64, memory: Option<Box<(u64, Vec<u8>)>>) {
+        if key.key == UNLISTED {
+            // It was cancelled: nobody waits for it any more.
+            return;
+        }
         let Some(group) = self.group_at_mut(key) else {
             return self.stray("the end of an operation that no group waits for");
         };

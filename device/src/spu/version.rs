@@ -53,7 +53,10 @@ impl Machine {
     pub fn end_held(&mut self, number: AppNumber, outcome: RpcOutcome) {
         let held = self.app(number).map(|app| std::mem::take(&mut app.held)).unwrap_or_default();
         for token in held {
-            self.end_activity(token, outcome, 0);
+            // One that was held when its app ended has ended with that.
+            if self.activity_at(token).is_some() {
+                self.end_activity(token, outcome, 0);
+            }
         }
     }
 
