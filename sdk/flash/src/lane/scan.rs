@@ -284,7 +284,9 @@ impl<P: FlashPort> Lane<P> {
         let is_torn = |address: u32| {
             let (of, page) = (address / pages, address % pages);
             let lower = self.layout.geometry.lower_page(last);
-            of == block && !is_whole && (page == last || lower == Some(page))
+            // The page behind the last one may have been begun, and look erased all the same: its lower page is destroyed then.
+            let begun = if written < pages { self.layout.geometry.lower_page(written) } else { None };
+            of == block && (!is_whole && (page == last || lower == Some(page)) || begun == Some(page))
         };
         for previous in heard {
             if !is_torn(previous.address) && previous.logical < self.config.units {
