@@ -10,7 +10,7 @@ use super::core::Core;
 use super::transaction::Work;
 use crate::request::AppNumber;
 use crate::service::metadata::{InstalledApp, MODULE_NAME_BYTES, module_name};
-use crate::spu::module::{Footprint, Manifest, ModuleLimits, parse_manifest};
+use crate::spu::module::{Footprint, Manifest, ModuleLimits, check, parse_manifest};
 use crate::spu::native::NativeInstance;
 use crate::spu::os::{Admission, AppState, Caller, UNPLACED};
 use crate::spu::protection::user_app_name;
@@ -56,15 +56,16 @@ fn installed_name(manifest: &Manifest, owner: Option<u32>) -> String {
 
 impl Core {
     pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>) -> Result<(), OpenError> {
-        let mut limits = self.module_limits(None);
-        if self.machine.media.store.served_by().is_some() {
-            // It comes with the program.
-            limits.data_bytes_max = limits.data_bytes_max.max(FTL_DATA_BYTES_MAX);
-        }
+        let limits = self.module_limits(None);
+        let ftl_limits = ModuleLimits { data_bytes_max: FTL_DATA_BYTES_MAX, ..limits };
         for app in built_in {
             let refused = |why| OpenError(format!("a built-in app is refused: {why}"));
             let (manifest, compiled, native) = match app {
                 BuiltInApp::Wasm(bytes) => {
+                    // The FTL comes with the program, and its memory is the flash's.
+                    let name = check(bytes, ftl_limits).map_err(refused)?.name;
+                    let serves = self.machine.media.store.served_by() == Some(&name);
+                    let limits = if serves { ftl_limits } else { limits };
                     let compiled = compile(&self.runtime.engine(), bytes.to_vec(), limits).map_err(refused)?;
                     (compiled.manifest.clone(), Some(compiled), None)
                 }
