@@ -223,9 +223,9 @@ fn a_process_that_has_nothing_open_for_long_gives_its_place_up_and_opens_again()
         file.take().expect("directly");
         file
     };
-    let before = connections();
     let file = take();
     assert_eq!(file.pwrite(b"once", 0).expect("written"), 4);
+    let before = connections();
     std::thread::sleep(std::time::Duration::from_secs(11));
     assert_eq!(file.pwrite(b"more", 4).expect("written"), 4);
     assert!(file.is_direct(), "who has a file open stays");
