@@ -325,7 +325,7 @@ fn what_is_being_opened_when_a_file_system_is_frozen_is_not_permitted_afterwards
     assert!(!is_permitted_while_frozen(&stage, 5));
     for fault in [AgentFault::SettledLate, AgentFault::NotUnderWay] {
         let planted = Planted::start(&mut stage, fault);
-        assert!(is_permitted_while_frozen(&stage, 60), "{fault:?} is not caught");
+        assert!(is_permitted_while_frozen(&stage, 20), "{fault:?} is not caught");
         drop(planted);
     }
 }

@@ -205,7 +205,14 @@ impl Agent {
                 tokio::time::sleep(LATE).await;
                 (granted, None)
             }
-            Ok(under_way) => (self.grant(process, &hold, (nsid, offset), rights).await, Some(under_way)),
+            Ok(under_way) => {
+                let granted = self.grant(process, &hold, (nsid, offset), rights).await;
+                if self.faults.has(Fault::SettledLate) {
+                    // So that a freeze meets it on any machine.
+                    tokio::time::sleep(LATE / 2).await;
+                }
+                (granted, Some(under_way))
+            }
             Err(why) => (Err((why, Vec::new())), None),
         };
         let (done, permissions) = match granted {
