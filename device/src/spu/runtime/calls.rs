@@ -222,9 +222,9 @@ impl<M: LocalMemory> Call<'_, M> {
         to: u64,
         spare: u64,
         spare_bytes: u32,
-        _wait: u32,
+        wait: u32,
     ) -> Result<i32, Fault> {
-        let read = FlashRead { die, block, page, offset, bytes, peer, to, spare, spare_bytes };
+        let read = FlashRead { die, block, page, offset, bytes, peer, to, spare, spare_bytes, wait };
         self.machine.flash_read(self.caller, self.memory, &read)
     }
 
