@@ -50,8 +50,7 @@ fn users_of_this_machine_are_told_apart_where_hosts_have_no_keys() {
     open.end();
 
     // With keys it is the key that counts.
-    let folder = Folder::new();
-    let key = folder.path("key");
+    let key = program.path("key");
     assert!(willow().args(["key", "new", &key]).status().unwrap().success());
     let keyed = Served::start(&["--ram", "--size", "64M", "--kv-size", "0", "--host-key", &key]);
     std::os::unix::fs::chown(&key, Some(OTHER), Some(OTHER)).unwrap();

@@ -89,3 +89,11 @@ fn the_documents_example_runs() {
     assert_eq!(workload::run("bee3").unwrap().1, lookup_ns);
     assert!(workload::run("modern-nvme").unwrap().1 < lookup_ns);
 }
+
+#[test]
+fn every_file_of_an_experiment_is_in_the_list() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/experiments");
+    let files = std::fs::read_dir(folder).unwrap().filter(|file| file.as_ref().unwrap().path().is_file()).count();
+    // All but `mod.rs`.
+    assert_eq!(experiments::EXPERIMENTS.len(), files - 1);
+}

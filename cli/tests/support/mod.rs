@@ -13,7 +13,7 @@ pub fn willow() -> Command {
     command
 }
 
-/// A copy of the command where every user may run it: a build folder may be in somebody's home.
+/// A folder that every user may enter, with a copy of the command: a build folder may be in somebody's home.
 pub struct Public(PathBuf);
 
 impl Public {
@@ -30,6 +30,10 @@ impl Public {
         let mut command = Command::new(self.0.join("willow"));
         command.env_remove("WILLOW_LOG").env_remove("WILLOW_KEY");
         command
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
     }
 }
 
