@@ -613,7 +613,10 @@ fn kv_status(error: KeyValueError) -> Status {
         KeyValueError::ValueSize => Status::KV_INVALID_VALUE_SIZE,
         KeyValueError::NoNamespace => Status::INVALID_NAMESPACE,
         KeyValueError::Permission => Status::ACCESS_DENIED,
-        KeyValueError::Malformed | KeyValueError::Format | KeyValueError::Unknown(_) => Status::INTERNAL_ERROR,
+        KeyValueError::Changed => Status::COMPARE_FAILURE,
+        KeyValueError::Malformed | KeyValueError::Format | KeyValueError::Room | KeyValueError::Unknown(_) => {
+            Status::INTERNAL_ERROR
+        }
     };
     status.with_do_not_retry()
 }
