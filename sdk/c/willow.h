@@ -93,6 +93,7 @@ typedef enum {
     NV_MEMORY_PORT = 1,    /* address: a byte of this SPU's bank */
     NETWORK_PORT = 2,      /* as a source an offset in the body, as a destination one in the reply */
     ZEROES_PORT = 3,       /* source only; deallocates NV memory where whole units are covered */
+    NOTHING_PORT = 4,      /* source only, NV memory as destination: moves nothing, and tells whether the request may write there */
     /* NV memory; a DMA without permission is parked until the host's agent has installed one or refused, instead of failing */
     PARKED_NV_MEMORY_PORT = 0x101
 } Port_t;

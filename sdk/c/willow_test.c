@@ -125,6 +125,7 @@ static int32_t check(uint32_t token, uint32_t port, uint64_t address, uint64_t b
     case LOCAL_MEMORY_PORT:
         return WILLOW_OK;
     case ZEROES_PORT:
+    case NOTHING_PORT:
         return is_destination ? WILLOW_ERROR_ARGUMENT : WILLOW_OK;
     case NETWORK_PORT:
         return end <= (is_destination ? request->reply_bytes : request->body_bytes) ? WILLOW_OK : WILLOW_ERROR_RANGE;
@@ -230,6 +231,9 @@ static int64_t carry_out(const struct Operation *operation) {
             uint64_t from = o->source + (uint64_t)(o->source_stride * (int64_t)segment);
             uint64_t to = o->destination + (uint64_t)(o->destination_stride * (int64_t)segment);
             uint8_t *destination = place(o->token, o->destination_port, to, 1);
+            if (o->source_port == NOTHING_PORT) {
+                continue;
+            }
             if (o->source_port == ZEROES_PORT) {
                 memset(destination, 0, o->bytes);
             } else if (o->bytes > 0) {

@@ -21,6 +21,8 @@ pub mod port {
     pub const NETWORK: u32 = 2;
     /// Zeroes, as a source.
     pub const ZEROES: u32 = 3;
+    /// Nothing, as a source: the permission to write is looked up.
+    pub const NOTHING: u32 = 4;
     /// Added to a port of a DMA: a permission miss parks it.
     pub const PARK: u32 = 0x100;
     /// Added to the source's port of a DMA: a read of NV memory is done at once or not at all.

@@ -219,7 +219,7 @@ impl SpuHost {
         let request = shared.requests.get(&token).ok_or(Error::Argument)?;
         match port_number {
             port::LOCAL => Ok(()),
-            port::ZEROES if !sink => Ok(()),
+            port::ZEROES | port::NOTHING if !sink => Ok(()),
             port::NETWORK => {
                 let room = if sink { request.reply.len() } else { request.body.len() };
                 if end <= room as u64 { Ok(()) } else { Err(Error::Range) }
@@ -259,7 +259,7 @@ impl SpuHost {
         match work {
             Work::Moves(moves) => {
                 for piece in moves {
-                    if piece.bytes == 0 {
+                    if piece.bytes == 0 || piece.source.0 == port::NOTHING {
                         continue;
                     }
                     let bytes = self.read(token, piece.source, piece.bytes);
@@ -338,6 +338,9 @@ impl SpuHost {
     }
 
     fn check_move(&self, token: u32, piece: &Move) -> Result<(), Error> {
+        if piece.source.0 == port::NOTHING && piece.destination.0 != port::NV {
+            return Err(Error::Argument);
+        }
         self.check(token, piece.source.0, piece.source.1, piece.bytes, false)?;
         self.check(token, piece.destination.0, piece.destination.1, piece.bytes, true)
     }
