@@ -25,8 +25,6 @@ pub enum Planted {
     CountsNothing,
     /// What a process may not write any more is left out.
     LeavesOut,
-    /// A chunk is free as soon as its transaction is committed.
-    FreesTooEarly,
 }
 
 #[cfg(feature = "planted")]

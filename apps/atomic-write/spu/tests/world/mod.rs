@@ -231,6 +231,8 @@ pub enum Operation {
     Single { block: usize },
     /// Logs writes and gives them up.
     Abort { blocks: Vec<usize> },
+    /// Commits writes of which one has not come: nothing is done. At least two SPUs have some.
+    Incomplete { blocks: Vec<usize> },
     /// Writes a block by Base-IO, durably or not.
     Direct { block: usize, fua: bool },
 }
@@ -240,7 +242,7 @@ impl Operation {
         match self {
             Operation::Commit { blocks, .. } => blocks.clone(),
             Operation::Single { block } | Operation::Direct { block, .. } => vec![*block],
-            Operation::Abort { .. } => vec![],
+            Operation::Abort { .. } | Operation::Incomplete { .. } => vec![],
         }
     }
 }
@@ -367,12 +369,19 @@ impl Client {
                 let coordinator = *counts.keys().nth(random.below(counts.len() as u64) as usize).unwrap();
                 self.waiting.push(rig.begin_commit(self.transaction, coordinator, &counts));
             }
-            (Operation::Abort { blocks }, 0) => {
+            (Operation::Abort { blocks } | Operation::Incomplete { blocks }, 0) => {
                 self.transaction += 1;
                 for (spu, blocks) in Self::by_spu(blocks) {
                     let writes: Vec<(usize, u32)> = blocks.iter().map(|block| (*block, u32::MAX)).collect();
                     self.waiting.push(rig.begin_log(self.transaction, spu, &writes, true));
                 }
+            }
+            (Operation::Incomplete { blocks }, 1) => {
+                let spus = Self::by_spu(blocks);
+                let mut counts: BTreeMap<u16, u16> =
+                    spus.iter().map(|(spu, blocks)| (*spu, blocks.len() as u16)).collect();
+                *counts.values_mut().last().unwrap() += 1;
+                self.waiting.push(rig.begin_commit(self.transaction, *spus.keys().next().unwrap(), &counts));
             }
             (Operation::Abort { blocks }, _) => {
                 for spu in Self::by_spu(blocks).into_keys() {
@@ -391,7 +400,7 @@ impl Client {
         let last = match operation {
             Operation::Direct { .. } | Operation::Single { .. } => 0,
             Operation::Commit { in_parts, .. } => 1 + u32::from(*in_parts),
-            Operation::Abort { .. } => 1,
+            Operation::Abort { .. } | Operation::Incomplete { .. } => 1,
         };
         if self.steps < last {
             self.steps += 1;
@@ -435,8 +444,10 @@ pub fn run(rig: &mut Rig, media: &FaultMedia, clients: &mut [Client], model: &mu
             for tag in ended {
                 let done = rig.done.remove(&tag).unwrap();
                 client.waiting.retain(|other| *other != tag);
-                if done.outcome != (RpcOutcome::Answered { status: 0 }) {
-                    let operation = &client.script[client.next];
+                let operation = &client.script[client.next];
+                let refused = matches!(operation, Operation::Incomplete { .. }) && client.steps == 1;
+                let expected = if refused { wire::STATUS_INCOMPLETE } else { 0 };
+                if done.outcome != (RpcOutcome::Answered { status: expected }) {
                     return Err(format!("{operation:?}, step {}: {:?}", client.steps, done.outcome));
                 }
             }
