@@ -8,6 +8,7 @@ use willow_wire::spec::opcode::{kv, nvm};
 use willow_wire::spec::{Sgl, Status, SubmissionEntry, tunnel};
 
 use crate::config::*;
+use crate::reservation::{self, ReserveCommand};
 use crate::statistics::Direction;
 use crate::status::Failure;
 
@@ -82,6 +83,10 @@ pub enum Operation {
     Delete(Key),
     /// KV 3.2.2.
     Exist(Key),
+    /// Reservation Register, Acquire or Release.
+    Reserve(ReserveCommand),
+    /// Reservation Report.
+    ReservationReport,
     /// 81h.
     Send(Target),
     /// 82h with its arguments.
@@ -312,7 +317,10 @@ pub fn parse(entry: &SubmissionEntry, view: Option<NamespaceView>, capsule_bytes
         }
         (CommandSet::Kv, kv::DELETE) => (Operation::Delete(key(entry)?), Data::None),
         (CommandSet::Kv, kv::EXIST) => (Operation::Exist(key(entry)?), Data::None),
-        _ => return parse_tunnel(entry, capsule_bytes),
+        _ => match reservation::parse(entry, capsule_bytes) {
+            Some(parsed) => parsed?,
+            None => return parse_tunnel(entry, capsule_bytes),
+        },
     };
     Ok(Command { nsid, generation: view.generation, operation, data })
 }

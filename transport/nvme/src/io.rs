@@ -14,6 +14,7 @@ use crate::buffer::HEADROOM_BYTES;
 use crate::command::{self, Blocks, Command, Data, Durable, NSID_ALL, Operation, Target};
 use crate::config::*;
 use crate::queue::{Association, State};
+use crate::reservation;
 use crate::status::{self, Failure};
 use crate::subsystem::{Next, Payload, Subsystem};
 use crate::work::{Deallocation, Work};
@@ -90,7 +91,8 @@ impl<B: Backend> Subsystem<B> {
         }
         // As `find_active`, with the controller that is at hand.
         let is_active = |place: &usize| controller.active.get(*place).copied().unwrap_or(false);
-        let view = self.find(entry.nsid()).filter(is_active).map(|place| self.namespaces[place].view);
+        let found = self.find(entry.nsid()).filter(is_active).map(|place| &self.namespaces[place]);
+        let view = found.map(|entry| entry.view);
         let command = match command::parse(entry, view, capsule.len()) {
             Ok(command) => command,
             Err(failure) => {
@@ -98,6 +100,13 @@ impl<B: Backend> Subsystem<B> {
                 return Next::Taken;
             }
         };
+        if let Some(reservation) = found.and_then(|entry| entry.reservation.as_ref())
+            && let Some(access) = reservation::access(&command.operation)
+            && !reservation.permits(&controller.host_id, access)
+        {
+            self.fail(index, entry, Failure::of(Status::RESERVATION_CONFLICT));
+            return Next::Taken;
+        }
         // Data of a capsule have to lie somewhere before the next is read; all else waits in its slot.
         let mut capsule_buffer = Vec::new();
         let mut capsule_bytes = 0;
@@ -182,6 +191,15 @@ impl<B: Backend> Subsystem<B> {
         };
         let (geometry, placement, nsid) = (entry.geometry, entry.placement, command.nsid);
         let is_kv = entry.view.set == willow_device::CommandSet::Kv;
+        match command.operation {
+            Operation::Reserve(wanted) => {
+                let keys = buffer[..bytes as usize].to_vec();
+                self.give(index, buffer);
+                return self.reserve(index, place, nsid, &wanted, &keys);
+            }
+            Operation::ReservationReport => return self.report_reservation(index, place, nsid, buffer, bytes as usize),
+            _ => {}
+        }
         let app = if is_kv { self.key_value() } else { self.base_io() };
         let Some(app) = app else { return self.give_up(index, place, NOT_READY, buffer) };
         let at = HEADROOM_BYTES as u32;
@@ -256,7 +274,12 @@ impl<B: Backend> Subsystem<B> {
                 let (scan, step) = ListScan::start(placement, nsid, from.as_ref(), false, bytes as usize);
                 self.list_step(index, place, scan, step, buffer, bytes);
             }
-            Operation::Send(_) | Operation::Call(..) | Operation::Receive { .. } | Operation::Admin => {
+            Operation::Send(_)
+            | Operation::Call(..)
+            | Operation::Receive { .. }
+            | Operation::Admin
+            | Operation::Reserve(_)
+            | Operation::ReservationReport => {
                 unreachable!("handled above")
             }
         }
@@ -437,6 +460,7 @@ impl<B: Backend> Subsystem<B> {
             Work::NamespaceCreate | Work::NamespaceDelete | Work::NamespaceAttach => {
                 self.namespace_managed(index, place, work, completion)
             }
+            Work::Reserve(aborts) => self.reserved(index, place, aborts, completion),
             Work::Shutdown => self.shutdown_flushed(index, place, completion),
             Work::Nothing => self.give_up(index, place, Status::INTERNAL_ERROR, completion.buffer),
         }
@@ -589,7 +613,10 @@ fn kv_status(error: KeyValueError) -> Status {
         KeyValueError::ValueSize => Status::KV_INVALID_VALUE_SIZE,
         KeyValueError::NoNamespace => Status::INVALID_NAMESPACE,
         KeyValueError::Permission => Status::ACCESS_DENIED,
-        KeyValueError::Malformed | KeyValueError::Format | KeyValueError::Unknown(_) => Status::INTERNAL_ERROR,
+        KeyValueError::Changed => Status::COMPARE_FAILURE,
+        KeyValueError::Malformed | KeyValueError::Format | KeyValueError::Room | KeyValueError::Unknown(_) => {
+            Status::INTERNAL_ERROR
+        }
     };
     status.with_do_not_retry()
 }

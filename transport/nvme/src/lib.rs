@@ -25,6 +25,7 @@ mod io;
 pub mod log_page;
 mod queue;
 mod report;
+mod reservation;
 pub mod statistics;
 pub mod status;
 mod subsystem;

@@ -61,6 +61,9 @@ pub(crate) enum Work {
     NamespaceDelete,
     /// The control service attaches a namespace to hosts, or detaches it.
     NamespaceAttach,
+    /// The control service changes a reservation; with the hosts that were registered before, where those that are no longer are to be
+    /// aborted.
+    Reserve(Option<Vec<[u8; 16]>>),
     /// All is flushed before the controller says that it is shut down.
     Shutdown,
 }

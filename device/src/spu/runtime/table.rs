@@ -280,11 +280,11 @@ macro_rules! imports {
             /// one, distance from a lower page to its upper one (0: a cut harms no other page); u64 bytes of the bank that it is to
             /// offer; u64 zero
             [unsafe] fn flash_geometry(to: written) -> i32;
-            { Flash, since 1, Trusted, Started, Call, errors [PERMISSION, NOT_FOUND] }
+            { Flash, since 1, Trusted, Started, Call, errors [PERMISSION] }
 
             /// writes the numbers (u32) of the first `most` blocks of a die that are bad from the factory; returns how many there are
             [unsafe] fn flash_bad_blocks(die: u32, to: written, most: u32) -> i32;
-            { Flash, since 1, Trusted, Started, Store, errors [PERMISSION, NOT_FOUND, RANGE] }
+            { Flash, since 1, Trusted, Started, Store, errors [PERMISSION, RANGE] }
 
             /// reads `bytes` of a page from `offset` on: to local memory at `to` where `peer` is 0, else to the peer at offset `to`; and
             /// the first `spare_bytes` of its spare area to `spare`
