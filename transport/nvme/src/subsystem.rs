@@ -22,7 +22,7 @@ use base_io_host::Geometry;
 use key_value_host::Placement;
 use willow_auth::{KeyRing, SequenceNumbers};
 use willow_device::metadata::Attachment;
-use willow_device::{AppNumber, Namespace};
+use willow_device::{AppNumber, FlashState, Namespace};
 
 use willow_wire::spec::{CompletionEntry, Status, SubmissionEntry, opcode};
 
@@ -129,6 +129,8 @@ pub struct Subsystem<B> {
     pub(crate) namespaces: Vec<Entry>,
     /// Namespaces seen so far, those included that have gone.
     namespaces_seen: u32,
+    /// The state of the flash that hosts were told of.
+    pub(crate) flash: FlashState,
     pub(crate) controllers: BTreeMap<u16, Controller>,
     pub(crate) next_cntlid: u16,
     pub(crate) queues: Vec<Option<Queue>>,
@@ -184,6 +186,7 @@ impl<B: Backend> Subsystem<B> {
             attachments: Arc::new(Vec::new()),
             namespaces: Vec::new(),
             namespaces_seen: 0,
+            flash: FlashState::default(),
             controllers: BTreeMap::new(),
             next_cntlid: 1,
             queues: Vec::new(),
@@ -413,6 +416,9 @@ impl<B: Backend> Subsystem<B> {
         };
         if self.tables_changed() {
             self.take_tables();
+        }
+        if self.backend.flash_state() != self.flash {
+            self.take_flash_state();
         }
         if !self.receiving.is_empty() {
             self.deliver_upcalls();

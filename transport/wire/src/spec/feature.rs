@@ -56,6 +56,8 @@ pub mod event {
     pub const TYPE_NOTICE: u8 = 2;
     /// Type: immediate.
     pub const TYPE_IMMEDIATE: u8 = 3;
+    /// Error: persistent internal error.
+    pub const ERROR_PERSISTENT_INTERNAL: u8 = 0x03;
     /// Notice: namespace attribute changed.
     pub const NOTICE_NAMESPACE_CHANGED: u8 = 0x00;
     /// Notice: firmware activation starting.
