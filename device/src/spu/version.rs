@@ -80,6 +80,7 @@ impl Machine {
             }
         }
         self.clear_waiting(number);
+        self.end_literals(number);
         if planted!(self, KeepsPlaces) {
             return;
         }
@@ -126,5 +127,6 @@ impl Machine {
         self.end_own(number, 0..self.config.spus);
         self.hold_requests(number, Admission::Own);
         self.clear_waiting(number);
+        self.end_literals(number);
     }
 }
