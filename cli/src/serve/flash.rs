@@ -114,6 +114,7 @@ impl FlashChoice {
             unit_bytes: self.unit_bytes,
             // What is in files is in this machine's memory until it is synced.
             is_volatile: files.is_some() || !self.is_durable_at_once,
+            ftl_forgets: !self.is_durable_at_once,
         };
         Ok(Box::new(DelegatingStore::new(metadata, arrays, &banks)))
     }
