@@ -450,7 +450,7 @@ impl World {
                 self.reached.0 += u64::from(allowed && bytes > 0 && result >= 0);
                 self.reached.1 += u64::from(!allowed && result < 0);
                 // "Not now": nothing was moved.
-                let is_later = call.operation == DMA && result == NOT_NOW;
+                let is_later = matches!(call.operation, DMA | STRIDED) && result == NOT_NOW;
                 if result >= 0 && !is_later && !allowed && !is_own(address, bytes) {
                     let name = OPERATIONS[call.operation].0;
                     return Err(format!("program {}: {name}{:?} on SPU {spu} gave {result}", self.tag, call.arguments));
