@@ -39,7 +39,7 @@ mod sys;
 pub mod testing;
 mod time;
 
-pub use batch::Batch;
+pub use batch::{Batch, RpcBatch};
 pub use error::{Error, Response};
 pub use event::DeviceEvent;
 pub use executor::{THREADS_MAX, WAITS_MAX};
