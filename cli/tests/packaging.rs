@@ -25,7 +25,13 @@ fn built(folder: &Folder) -> PathBuf {
 
 fn script(name: &str, bin: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new(root().join("scripts").join(name));
-    let output = command.args(arguments).env("WILLOW_BIN", bin).env("WILLOW_DEB_OUT", bin).env("DPKG_DEB_COMPRESSOR_TYPE", "none").output().unwrap();
+    let output = command
+        .args(arguments)
+        .env("WILLOW_BIN", bin)
+        .env("WILLOW_DEB_OUT", bin)
+        .env("DPKG_DEB_COMPRESSOR_TYPE", "none")
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -23,6 +23,7 @@ pub mod features;
 pub mod identify;
 mod io;
 pub mod log_page;
+mod pairs;
 mod queue;
 mod report;
 mod reservation;

@@ -241,13 +241,13 @@ pub fn effects(set: Option<CommandSet>) -> Vec<u8> {
             }
         }
         Some(CommandSet::Kv) => {
-            for opcode in [nvm::FLUSH, kv::RETRIEVE, kv::LIST, kv::EXIST] {
+            for opcode in [nvm::FLUSH, kv::RETRIEVE, kv::LIST, kv::EXIST, kv::RETRIEVE_ITEM] {
                 io(opcode, 0);
             }
             for opcode in RESERVATIONS {
                 io(opcode, 0);
             }
-            for opcode in [kv::STORE, kv::DELETE] {
+            for opcode in [kv::STORE, kv::DELETE, kv::STORE_ITEM, kv::DELETE_ITEM, kv::TOUCH, kv::SWEEP, kv::CLEAR] {
                 io(opcode, CONTENT);
             }
         }

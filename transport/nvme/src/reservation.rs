@@ -51,6 +51,7 @@ pub(crate) fn access(operation: &Operation) -> Option<Access> {
         | Operation::Compare(_)
         | Operation::Verify(_)
         | Operation::Retrieve(_)
+        | Operation::RetrieveItem { .. }
         | Operation::List(_)
         | Operation::Exist(_) => Some(Access::Read),
         Operation::Write(..)
@@ -58,6 +59,11 @@ pub(crate) fn access(operation: &Operation) -> Option<Access> {
         | Operation::DatasetManagement { .. }
         | Operation::Flush
         | Operation::Store { .. }
+        | Operation::StoreItem { .. }
+        | Operation::DeleteItem { .. }
+        | Operation::Touch { .. }
+        | Operation::Sweep { .. }
+        | Operation::Clear
         | Operation::Delete(_) => Some(Access::Write),
         Operation::Reserve(_)
         | Operation::ReservationReport
