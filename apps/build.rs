@@ -8,10 +8,11 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Package and the name of the constant that holds it.
-const APPS: [(&str, &str); 4] = [
+const APPS: [(&str, &str); 5] = [
     ("base-io", "BASE_IO_WASM"),
     ("key-value", "KEY_VALUE_WASM"),
     ("direct-io", "DIRECT_IO_WASM"),
+    ("atomic-write", "ATOMIC_WRITE_WASM"),
     ("page", "PAGE_WASM"),
 ];
 const TARGET: &str = "wasm32-unknown-unknown";

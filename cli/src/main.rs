@@ -5,6 +5,7 @@
 
 mod agent;
 mod app;
+mod atomic;
 mod bench;
 mod child;
 mod client;
@@ -70,6 +71,9 @@ enum Command {
     /// Key-value pairs: put, get, delete, exists, list
     #[command(subcommand)]
     Kv(kv::Kv),
+    /// Writes to a block namespace that are done as a whole or not at all: write, read, stat
+    #[command(subcommand)]
+    Atomic(atomic::Atomic),
     /// Let processes of this machine reach their own files on a device directly
     Agent(agent::AgentOptions),
     /// A file's bytes by the process' own endpoint: read, write
@@ -116,6 +120,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Ns(ns) => ns::run(ns),
         Command::Weight(weight) => weight::run(weight),
         Command::Kv(kv) => kv::run(kv),
+        Command::Atomic(atomic) => atomic::run(atomic),
         Command::Agent(options) => agent::run(options),
         Command::Direct(direct) => direct::run(direct),
         Command::Mount(arguments) => mount::run(&arguments),
