@@ -15,6 +15,7 @@ mod demo;
 mod descriptors;
 mod direct;
 mod failure;
+mod grep;
 mod hardware;
 mod key;
 mod kv;
@@ -79,6 +80,8 @@ enum Command {
     /// A file's bytes by the process' own endpoint: read, write
     #[command(subcommand)]
     Direct(direct::Direct),
+    /// Search files on a drive there: options, output and exit status of grep
+    Grep(Box<grep::GrepArguments>),
     /// Block namespace as a file: DIR/disk, by FUSE, until Ctrl-C
     Mount(mount::MountArguments),
     /// Counters and latencies of the device
@@ -113,7 +116,8 @@ fn run(command: Command) -> Outcome<()> {
         _ => logging::start(&logging::filter_or("error"))?,
     }
     match command {
-        Command::Serve(_) => Ok(()),
+        // They end with an exit status of their own.
+        Command::Serve(_) | Command::Grep(_) => Ok(()),
         Command::App(app) => app::run(app),
         Command::Rpc(options) => rpc::run(options),
         Command::Key(key) => key::run(key),
@@ -140,7 +144,9 @@ fn main() -> ExitCode {
         Ok(command_line) => command_line,
         Err(error) if error.use_stderr() => {
             eprintln!("willow: {}", usage_error(&error));
-            return ExitCode::FAILURE;
+            // Of grep, 1 would say that nothing was found.
+            let is_grep = std::env::args_os().nth(1).is_some_and(|word| word == "grep");
+            return ExitCode::from(if is_grep { grep::STATUS_ERROR } else { 1 });
         }
         Err(help) => {
             // Printing to a closed pipe is no failure.
@@ -148,7 +154,11 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    let outcome = run(command_line.command);
+    let command = match command_line.command {
+        Command::Grep(arguments) => return grep::run(*arguments),
+        other => other,
+    };
+    let outcome = run(command);
     logging::finish();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

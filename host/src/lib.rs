@@ -28,6 +28,7 @@ pub mod in_process;
 pub mod kv;
 pub mod nvme_tcp;
 pub mod rpc;
+pub mod search;
 pub mod shm;
 #[cfg(feature = "testing")]
 pub mod testing;
