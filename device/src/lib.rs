@@ -46,5 +46,6 @@ pub use spu::protection::{Intercall, ProcessInfo, USER_NOBODY};
 /// The seam for models of time: what they implement, and what they are handed.
 pub mod clock {
     pub use crate::interconnect::{Agenda, DmaKind, Endpoint, Message, Transfer};
+    pub use crate::model::flash::FlashStep;
     pub use crate::model::timing::{DmaStep, Timing, Work};
 }

@@ -113,6 +113,11 @@ impl DelegatingStore {
         &self.ftl
     }
 
+    /// The operation of the store that a peer is of.
+    pub fn ticket(&self, peer: u32) -> Option<Ticket> {
+        self.operations.get(peer).map(|operation| operation.delegated.ticket)
+    }
+
     /// A bank's flash.
     pub fn flash(&mut self, bank: usize) -> Option<&mut Array> {
         self.flash.get_mut(bank)

@@ -4,6 +4,7 @@
 //! Invariants: every field is known and present (a preset never guesses); [`ModelParameters::validate`] has the last word.
 
 use serde::{Deserialize, Serialize};
+use willow_flash_media::FlashParameters;
 
 /// All of the device's hardware.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -148,6 +149,8 @@ pub enum MediaParameters {
     Pcm(PcmParameters),
     /// Units with a fixed latency for each access, working in parallel.
     FixedLatency(FixedLatencyParameters),
+    /// Flash behind an FTL; its channels are shared out to the SPUs.
+    Flash(Box<FlashParameters>),
 }
 
 /// Phase-change memory behind a DDR2-like interface (XSSD, 6.3).

@@ -64,6 +64,7 @@ impl ModelParameters {
         match &self.media {
             MediaParameters::Pcm(pcm) => pcm.validate()?,
             MediaParameters::FixedLatency(fixed) => fixed.validate()?,
+            MediaParameters::Flash(flash) => flash.validate().map_err(|absurd| format!("media.{absurd}"))?,
         }
         accelerator("accelerator.compare", &self.accelerator.compare)?;
         accelerator("accelerator.checksum", &self.accelerator.checksum)?;

@@ -5,14 +5,16 @@
 //! - An operation whose parts do not all exist (a peer that has ended, a pointer outside of its memory, a page that cannot be read) changes
 //!   nothing.
 //! - Under the free clock an operation takes effect when it is asked for. What changes the flash is told by a completion nevertheless, so
-//!   that an FTL which goes on for long makes way for others.
+//!   that an FTL which goes on for long makes way for others. Under a model it takes effect, and is told, when the model says ([`super::flash_time`]).
 
 use super::abi::{self, PENDING};
 use super::activity::Caller;
+use super::flash_job::{MadePage, Task, To};
+use super::flash_time::{Copied, program};
 use super::meter::{Fault, SEGMENT_WORK, STORE_WORK};
 use super::os::{LocalMemory, Machine};
 use crate::media::delegate::DelegatingStore;
-use willow_flash_media::{Array, Cell, PageAddress, ProgramPage, Read, Status};
+use willow_flash_media::{Array, Cell, PageAddress, Read, Status};
 
 /// Bytes that describe a page to be programmed: u32 block, u32 page, u64 pointer to its parts, u32 parts, u32 spare bytes, u64 pointer to
 /// the spare bytes.
@@ -50,7 +52,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// A status as the port tells it.
-fn told(status: Status) -> i32 {
+pub(super) fn told(status: Status) -> i32 {
     match status {
         Status::Done { corrected_bits, .. } => abi::FLASH_DONE | i32::from(corrected_bits) << 8,
         Status::Latched => abi::FLASH_LATCHED,
@@ -62,10 +64,17 @@ fn told(status: Status) -> i32 {
     }
 }
 
-/// The bytes of a page, gathered; else why not.
+/// The bytes of a page, gathered, and whether some of them come from the FTL's memory; else why not.
 enum Gathered {
-    Page(Vec<u8>),
+    Page { data: Vec<u8>, own: bool },
     Not(i32),
+}
+
+/// What a program is made of that may have to be waited for.
+#[derive(Default)]
+struct Sources {
+    copied: Vec<Copied>,
+    peers: Vec<u32>,
 }
 
 impl Machine {
@@ -163,7 +172,22 @@ impl Machine {
         if asked.bytes > shape.page_bytes || asked.spare_bytes > shape.spare_bytes {
             return Ok(abi::ERROR_RANGE);
         }
+        if self.flash_takes_time() {
+            let to = match asked.peer {
+                0 => {
+                    memory.slice_mut(asked.to, asked.bytes as usize)?;
+                    To::Local { pointer: asked.to }
+                }
+                peer => To::Peer { peer, offset: asked.to },
+            };
+            if read.spare {
+                memory.slice_mut(asked.spare, asked.spare_bytes as usize)?;
+            }
+            let spare = read.spare.then_some((asked.spare, asked.spare_bytes));
+            return Ok(self.ask_flash(caller, asked.wait, asked.die, Task::Read { read, to, spare }));
+        }
         let mut spare = vec![0; if read.spare { shape.spare_bytes as usize } else { 0 }];
+        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
         let status = if asked.peer == 0 {
             let into = memory.slice_mut(asked.to, asked.bytes as usize)?;
             array.read(asked.die, &read, into, &mut spare)
@@ -199,67 +223,96 @@ impl Machine {
         }
         let described = memory.slice(pages, count as usize * PAGE_BYTES)?.to_vec();
         let mut made = Vec::with_capacity(count as usize);
+        let mut sources = Sources::default();
         for page in described.chunks_exact(PAGE_BYTES) {
             let (segments, spare_bytes) = (u32_at(page, 16), u32_at(page, 20));
             if segments > abi::FLASH_SEGMENTS_MAX || spare_bytes > shape.spare_bytes {
                 return Ok(abi::ERROR_ARGUMENT);
             }
             let at = PageAddress { block: u32_at(page, 0), page: u32_at(page, 4) };
-            let data = match self.gather(caller, memory, (u64_at(page, 8), segments), shape.page_bytes)? {
-                Gathered::Page(data) => data,
-                Gathered::Not(error) => return Ok(error),
-            };
+            let page_number = made.len();
+            let segments = (u64_at(page, 8), segments);
+            let (data, own) =
+                match self.gather(caller, memory, segments, (page_number, shape.page_bytes), &mut sources)? {
+                    Gathered::Page { data, own } => (data, own),
+                    Gathered::Not(error) => return Ok(error),
+                };
             self.meter.charge_bytes(spare_bytes.into())?;
             let spare = memory.slice(u64_at(page, 24), spare_bytes as usize)?.to_vec();
-            made.push((at, data, spare));
+            made.push(MadePage { at, data, spare, own });
         }
-        let parts: Vec<[&[u8]; 1]> = made.iter().map(|(_, data, _)| [&data[..]]).collect();
-        let pages: Vec<ProgramPage<'_>> = made
-            .iter()
-            .zip(&parts)
-            .map(|((at, _, spare), data)| ProgramPage { at: *at, data, spare, metadata: false })
-            .collect();
+        if self.flash_takes_time() {
+            return Ok(self.ask_program((caller, wait, die), made, &sources.copied, &sources.peers));
+        }
         let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        let status = array.program(die, &pages).map_or(abi::ERROR_MEDIA, told);
+        let status = program(array, die, &made);
         Ok(self.flash_done(caller, wait, status))
     }
 
-    /// The bytes of a page from its parts.
+    /// The bytes of a page from its parts. Under a model, what comes from flash, or has yet to come from hosts, is noted instead.
     fn gather<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
         (segments, count): (u64, u32),
-        page_bytes: u32,
+        (number, page_bytes): (usize, u32),
+        sources: &mut Sources,
     ) -> Result<Gathered, Fault> {
         let bank = usize::from(caller.spu);
+        let takes_time = self.flash_takes_time();
+        let Some(keeps) = self.array(caller).map(|array| array.keeps_payload()) else {
+            return Ok(Gathered::Not(abi::ERROR_PERMISSION));
+        };
         let described = memory.slice(segments, count as usize * SEGMENT_BYTES)?.to_vec();
-        let mut page = Vec::with_capacity(page_bytes as usize);
+        let mut page = Vec::with_capacity(if keeps { page_bytes as usize } else { 0 });
+        let (mut filled, mut own) = (0, false);
         for segment in described.chunks_exact(SEGMENT_BYTES) {
             let (kind, bytes) = (u32_at(segment, 0), u32_at(segment, 4) as usize);
-            if page.len() + bytes > page_bytes as usize {
+            if filled + bytes > page_bytes as usize {
                 return Ok(Gathered::Not(abi::ERROR_RANGE));
             }
             self.meter.charge(SEGMENT_WORK)?;
             self.meter.charge_bytes(bytes as u64)?;
+            let begin = filled;
+            filled += bytes;
+            if keeps {
+                page.resize(filled, 0);
+            }
             match kind {
-                abi::FLASH_FROM_LOCAL => page.extend_from_slice(memory.slice(u64_at(segment, 8), bytes)?),
-                abi::FLASH_FROM_ZEROES => page.resize(page.len() + bytes, 0),
+                abi::FLASH_FROM_LOCAL => {
+                    own = true;
+                    page.resize(filled, 0);
+                    page[begin..].copy_from_slice(memory.slice(u64_at(segment, 8), bytes)?);
+                }
+                abi::FLASH_FROM_ZEROES => {}
                 abi::FLASH_FROM_PEER => {
                     let (peer, offset) = (u32_at(segment, 8), u64_at(segment, 16));
                     let Some(from) = self.port(caller).and_then(|store| store.source(bank, peer, offset, bytes)) else {
                         return Ok(Gathered::Not(abi::ERROR_ENDED));
                     };
-                    page.extend_from_slice(from);
+                    if keeps {
+                        page[begin..].copy_from_slice(from);
+                    }
+                    sources.peers.push(peer);
                 }
                 abi::FLASH_FROM_FLASH => {
                     let at = PageAddress { block: u32_at(segment, 12), page: u32_at(segment, 16) };
                     let (die, offset_bytes) = (u32_at(segment, 8), u32_at(segment, 20));
-                    let begin = page.len();
-                    page.resize(begin + bytes, 0);
-                    let Some(array) = self.array(caller) else { return Ok(Gathered::Not(abi::ERROR_PERMISSION)) };
                     let read = Read { at, offset_bytes, length_bytes: bytes as u32, spare: false };
-                    match array.read(die, &read, &mut page[begin..], &mut []) {
+                    if takes_time {
+                        sources.copied.push(Copied { page: number, at: begin, die, read });
+                        continue;
+                    }
+                    let Some(array) = self.array(caller) else { return Ok(Gathered::Not(abi::ERROR_PERMISSION)) };
+                    let status = match keeps || array.keeps(die, at) {
+                        true => {
+                            own |= !keeps;
+                            page.resize(filled, 0);
+                            array.read(die, &read, &mut page[begin..], &mut [])
+                        }
+                        false => array.read_unseen(die, &read, &mut []),
+                    };
+                    match status {
                         Ok(Status::Done { .. } | Status::Latched) => {}
                         Ok(status) => return Ok(Gathered::Not(told(status))),
                         Err(_) => return Ok(Gathered::Not(abi::ERROR_MEDIA)),
@@ -268,7 +321,7 @@ impl Machine {
                 _ => return Ok(Gathered::Not(abi::ERROR_ARGUMENT)),
             }
         }
-        Ok(Gathered::Page(page))
+        Ok(Gathered::Page { data: page, own })
     }
 
     /// `flash_erase`.
@@ -286,6 +339,10 @@ impl Machine {
         }
         let blocks: Vec<u32> =
             memory.slice(blocks, count as usize * 4)?.chunks_exact(4).map(|block| u32_at(block, 0)).collect();
+        if self.flash_takes_time() {
+            return Ok(self.ask_flash(caller, wait, die, Task::Erase { blocks }));
+        }
+        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
         let status = array.erase(die, &blocks).map_or(abi::ERROR_MEDIA, told);
         Ok(self.flash_done(caller, wait, status))
     }

@@ -10,7 +10,6 @@ use super::activity::{Activity, Origin, State};
 use super::os::Machine;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
-use crate::interconnect::Endpoint;
 use crate::media::delegate::{Delegated, DelegatingStore, Kind};
 use crate::media::store::StoreError;
 use crate::request::{AppNumber, Arguments, RpcOutcome};
@@ -69,7 +68,7 @@ impl Machine {
             replied_bytes: 0,
             origin: Origin::Bank { peer },
         };
-        self.send(account, bank as u16, activity, Endpoint::Bridge).is_some()
+        self.send_here(account, bank as u16, activity).is_some()
     }
 
     /// An operation on a bank has ended.
