@@ -49,7 +49,7 @@ fn library_geometry() -> willow_flash::Geometry {
 /// Bytes of a bank that the FTL can offer: whole regions.
 fn bank_bytes() -> u64 {
     let geometry = library_geometry();
-    let config = ftl_page_spu::FtlConfig::new(&geometry, 1, 25).expect("this flash is enough");
+    let config = page_ftl::FtlConfig::new(&geometry, 1, 25).expect("this flash is enough");
     let lanes = u64::from(config.lanes(&geometry));
     u64::from(config.lane.units) * lanes * UNIT_BYTES / 65536 * 65536
 }

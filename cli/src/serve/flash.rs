@@ -78,7 +78,7 @@ impl FlashChoice {
         let library = of_library(geometry);
         let user = f64::from(parameters.controller.user_blocks_per_ten_thousand);
         let over_provisioning_percent = ((10_000.0 / user - 1.0) * 100.0).round() as u32;
-        let config = ftl_page_spu::FtlConfig::new(&library, 1, over_provisioning_percent)
+        let config = page_ftl::FtlConfig::new(&library, 1, over_provisioning_percent)
             .map_err(|why| Failure::new(format!("preset {name}: FTL {} cannot serve this flash: {why}", ftl.name)))?;
         let unit_bytes = u64::from(geometry.planes_per_die) * u64::from(geometry.page_bytes);
         let offered = u64::from(config.lane.units) * u64::from(config.lanes(&library)) * unit_bytes;

@@ -1,4 +1,4 @@
-//! The SSD App `page`: the FTL of the same name ([`ftl_page_spu`]) as what serves the banks of a device with flash. SPU-OS asks it by the four
+//! The SSD App `page`: the FTL of the same name ([`page_ftl`]) as what serves the banks of a device with flash. SPU-OS asks it by the four
 //! handlers; it works on the flash by the flash port.
 //!
 //! What always holds: nothing is served before the flash has been recovered, or, where it was never formatted, formatted; if that fails,
@@ -13,7 +13,7 @@ mod port;
 
 use core::cell::{Cell, OnceCell};
 
-use ftl_page_spu::{FtlConfig, PageFtl};
+use page_ftl::{FtlConfig, PageFtl};
 use port::Port;
 use willow_flash::wait::{Event, join_all};
 use willow_flash::{Failure, MountError, Peer};
