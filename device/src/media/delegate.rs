@@ -9,6 +9,10 @@
 //! - Every operation ends exactly once: by the FTL's answer, or because the FTL ended ([`DelegatingStore::fail`]).
 //! - There are at most [`OPERATIONS_MAX`] operations; one more is told to come again.
 
+mod statistics;
+
+pub use statistics::FlashStatistics;
+
 use super::ordering::{Ordering, Span};
 use super::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
 use crate::slab::Slab;

@@ -6,8 +6,10 @@
 //! - Each operation is answered once: by the FTL, or, where that has ended, with a failure of the media.
 
 use super::abi;
-use super::activity::{Activity, Origin, State};
+use super::activity::{Activity, Caller, Origin, State};
+use super::dma::{Dma, End};
 use super::os::Machine;
+use super::permission::Rights;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
 use crate::media::delegate::{Delegated, DelegatingStore, Kind};
@@ -69,6 +71,26 @@ impl Machine {
             origin: Origin::Bank { peer },
         };
         self.send_here(account, bank as u16, activity).is_some()
+    }
+
+    /// Makes one segment of those that follow one another without gaps: an FTL that is asked for a whole unit need not merge its parts. Only where
+    /// the range is permitted as one.
+    pub fn join_segments(&mut self, caller: Caller, dma: &mut Dma) {
+        let bytes = u64::from(dma.segment_bytes) * u64::from(dma.segments);
+        let adjoins = |end: &End| end.port == abi::PORT_ZERO || end.stride == i64::from(dma.segment_bytes);
+        let rights = match (dma.source.port == abi::PORT_NV, dma.destination.port == abi::PORT_NV) {
+            (true, false) => Rights::READ,
+            (false, true) => Rights::WRITE,
+            _ => return,
+        };
+        let nv = if dma.source.port == abi::PORT_NV { dma.source.address } else { dma.destination.address };
+        let (true, Ok(segment_bytes)) = (adjoins(&dma.source) && adjoins(&dma.destination), u32::try_from(bytes)) else {
+            return;
+        };
+        let Some(originating) = self.activity(caller, dma.token).map(|activity| activity.originating) else { return };
+        if self.permitted(caller, originating, nv, bytes, rights) {
+            (dma.segment_bytes, dma.segments) = (segment_bytes, 1);
+        }
     }
 
     /// An operation on a bank has ended.
