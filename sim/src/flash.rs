@@ -7,8 +7,8 @@ use crate::preset::{Preset, PresetError};
 use std::path::Path;
 use willow_apps::{BundledApp, FTLS};
 use willow_device::Store;
-use willow_device::media::delegate::DelegatingStore;
-use willow_device::media::flash::{Array, Cell, FlashParameters, Geometry, Head, Uuid};
+use willow_device::media::delegate::{Banks, DelegatingStore};
+use willow_device::media::flash::{Array, FlashParameters, Head, Uuid};
 use willow_device::model::flash::bank_geometry;
 use willow_device::model::parameters::MediaParameters;
 use willow_device::region::REGION_ALIGNMENT_BYTES;
@@ -39,6 +39,8 @@ pub struct FlashChoice {
     pub bank_bytes: u64,
     /// Bytes that the FTL maps as one.
     pub unit_bytes: u64,
+    /// What a write has done is on the flash when it is answered.
+    pub is_durable_at_once: bool,
 }
 
 /// The FTL of that name.
@@ -49,24 +51,9 @@ pub fn ftl(name: &str) -> Result<&'static BundledApp, PresetError> {
     })
 }
 
-fn of_library(geometry: &Geometry) -> willow_flash::Geometry {
-    willow_flash::Geometry {
-        channels: geometry.channels,
-        packages_per_channel: geometry.packages_per_channel,
-        dies_per_package: geometry.dies_per_package,
-        planes_per_die: geometry.planes_per_die,
-        blocks_per_plane: geometry.blocks_per_plane,
-        pages_per_block: geometry.pages_per_block,
-        page_bytes: geometry.page_bytes,
-        spare_bytes: geometry.spare_bytes,
-        cell: match geometry.cell {
-            Cell::Slc => willow_flash::Cell::Slc,
-            Cell::Mlc => willow_flash::Cell::Mlc,
-            Cell::Tlc => willow_flash::Cell::Tlc,
-        },
-        spare_accessible: geometry.spare_accessible,
-        paired_distance: geometry.paired_distance,
-    }
+/// The name of a bank's file (docs/media-format.md, section 9).
+fn file_name(bank: u64) -> String {
+    format!("flash-{bank:03}")
 }
 
 impl FlashChoice {
@@ -85,7 +72,7 @@ impl FlashChoice {
         let banks = preset.device.spus;
         let wrong = |what: String| PresetError(format!("preset {}: {what}", preset.name));
         let geometry = bank_geometry(&flash.geometry, banks).map_err(wrong)?;
-        let library = of_library(&geometry);
+        let library = willow_flash::Geometry::of_words(&geometry.words(flash.faults.paired_page_loss));
         let user = f64::from(flash.controller.user_blocks_per_ten_thousand);
         let over_provisioning_percent = ((10_000.0 / user - 1.0) * 100.0).round() as u32;
         let config = page_ftl::FtlConfig::new(&library, 1, over_provisioning_percent)
@@ -95,7 +82,8 @@ impl FlashChoice {
         let bank_bytes = offered / REGION_ALIGNMENT_BYTES * REGION_ALIGNMENT_BYTES;
         let parameters = FlashParameters { geometry, ..**flash };
         let (name, ftl) = (preset.name.clone(), ftl.name.to_owned());
-        Ok(Some(FlashChoice { name, parameters, banks, ftl, bank_bytes, unit_bytes }))
+        let is_durable_at_once = library.is_durable_at_once();
+        Ok(Some(FlashChoice { name, parameters, banks, ftl, bank_bytes, unit_bytes, is_durable_at_once }))
     }
 
     /// Bytes of a namespace that takes all but room for the apps' own regions.
@@ -105,8 +93,15 @@ impl FlashChoice {
     }
 
     /// The device's store over that of its metadata.
-    pub fn store(&self, metadata: Box<dyn Store>, contents: Contents<'_>, seed: u64) -> Result<Box<dyn Store>, String> {
+    pub fn store(
+        &self,
+        mut metadata: Box<dyn Store>,
+        contents: Contents<'_>,
+        seed: u64,
+    ) -> Result<Box<dyn Store>, String> {
         let FlashParameters { geometry, faults, .. } = &self.parameters;
+        // Files are made with the device: one that is missing later is a loss, and no new one may stand for it.
+        let is_new = metadata.load_metadata().map_err(|error| error.to_string())?.is_none();
         let mut arrays = Vec::new();
         for bank in 0..u64::from(self.banks) {
             let seed = seed.wrapping_add(bank);
@@ -114,18 +109,28 @@ impl FlashChoice {
                 Contents::Memory => Array::in_memory(geometry, faults, seed),
                 Contents::Nowhere => Array::headers_only(geometry, faults, seed),
                 Contents::Files(folder, uuid) => {
-                    let path = folder.join(format!("flash-{bank}"));
+                    let path = folder.join(file_name(bank));
                     let head = Head { uuid, bank, geometry: *geometry, seed };
-                    match path.exists() {
+                    let made = match path.exists() {
                         true => Array::open(&path, &uuid, bank, geometry, faults),
-                        false => Array::create(&path, &head, faults),
-                    }
-                    .map_err(|error| format!("{}: {error}", path.display()))?
+                        false if is_new => Array::create(&path, &head, faults),
+                        false => {
+                            let path = path.display();
+                            return Err(format!("{path}: a bank of the device's flash is missing: bring it back"));
+                        }
+                    };
+                    made.map_err(|error| format!("{}: {error}", path.display()))?
                 }
             };
             arrays.push(array);
         }
-        Ok(Box::new(DelegatingStore::new(metadata, (&self.ftl, arrays), self.bank_bytes, self.unit_bytes)))
+        let banks = Banks {
+            ftl: &self.ftl,
+            bank_bytes: self.bank_bytes,
+            unit_bytes: self.unit_bytes,
+            is_volatile: !self.is_durable_at_once,
+        };
+        Ok(Box::new(DelegatingStore::new(metadata, arrays, &banks)))
     }
 }
 

@@ -11,8 +11,9 @@
 //!
 //! One file a resource: `link` (host link and bridge), `ring`, `spu` (processors, DMA controllers, accelerators), `media` (phase-change
 //! memory, media of fixed latency, or the buffers before flash), `flash` (dies and buses), `start_gap` and `wear` for what phase-change memory needs.
-//! `timing` is the seam; `punctuality` says how late a driver of the real clock hands completions out.
+//! `accelerator` is the registry of accelerators. `timing` is the seam; `punctuality` says how late a driver of the real clock hands completions out.
 
+pub mod accelerator;
 pub(crate) mod chosen;
 mod energy;
 pub mod flash;

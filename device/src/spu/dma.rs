@@ -115,6 +115,10 @@ impl Machine {
             from = from.wrapping_add_signed(dma.source.stride);
             to = to.wrapping_add_signed(dma.destination.stride);
         }
+        if dma.source.port == abi::PORT_NOTHING {
+            // A look-up takes no time of the DMA controller.
+            return Ok(group.map_or(error, |key| self.settle_group(key, error)));
+        }
         self.spus[caller.spu as usize].counters.dmas += 1;
         if let Some(key) = group {
             self.spus[caller.spu as usize].counters.store_waits += 1;
@@ -249,6 +253,7 @@ impl Machine {
     ) -> Result<Moved, WildPointer> {
         let bytes = dma.segment_bytes as usize;
         match (dma.source.port, dma.destination.port) {
+            (abi::PORT_NOTHING, abi::PORT_NV) => Ok(self.look_up_write(caller, dma, to)),
             (abi::PORT_NV, _) => self.segment_from_nv(caller, memory, dma, from, to, group),
             (_, abi::PORT_NV) => self.segment_to_nv(caller, memory, dma, from, to, group),
             (abi::PORT_NETWORK, abi::PORT_LOCAL) => {
@@ -288,6 +293,17 @@ impl Machine {
                 Ok(Moved::Done)
             }
             _ => Ok(Moved::Error(abi::ERROR_ARGUMENT)),
+        }
+    }
+
+    /// Whether a segment might be written there; nothing is moved.
+    #[cold]
+    fn look_up_write(&mut self, caller: Caller, dma: &Dma, to: u64) -> Moved {
+        let Some(activity) = self.activity(caller, dma.token) else { return Moved::Error(abi::ERROR_ARGUMENT) };
+        let originating = activity.originating;
+        match self.permitted(caller, originating, to, dma.segment_bytes.into(), Rights::WRITE) {
+            true => Moved::Done,
+            false => Moved::Error(abi::ERROR_PERMISSION),
         }
     }
 

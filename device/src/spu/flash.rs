@@ -4,17 +4,19 @@
 //! - Only the app that serves the banks reaches flash, and only that of its own SPU; of peers only those of operations that it has.
 //! - An operation whose parts do not all exist (a peer that has ended, a pointer outside of its memory, a page that cannot be read) changes
 //!   nothing.
+//! - Payload goes from and to peers and the app's memory in place; only what comes from other pages is copied on the way.
 //! - Under the free clock an operation takes effect when it is asked for. What changes the flash is told by a completion nevertheless, so
 //!   that an FTL which goes on for long makes way for others. Under a model it takes effect, and is told, when the model says ([`super::flash_time`]).
 
 use super::abi::{self, PENDING};
 use super::activity::Caller;
 use super::flash_job::{MadePage, Task, To};
-use super::flash_time::{Copied, program};
+use super::flash_time::Copied;
 use super::meter::{Fault, SEGMENT_WORK, STORE_WORK};
 use super::os::{LocalMemory, Machine};
-use crate::media::delegate::DelegatingStore;
-use willow_flash_media::{Array, Cell, PageAddress, Read, Status};
+use crate::media::delegate::{BankPort, DelegatingStore};
+use std::ops::Range;
+use willow_flash_media::{Array, GEOMETRY_WORDS, Geometry, PageAddress, ProgramPage, Read, Status};
 
 /// Bytes that describe a page to be programmed: u32 block, u32 page, u64 pointer to its parts, u32 parts, u32 spare bytes, u64 pointer to
 /// the spare bytes.
@@ -24,6 +26,12 @@ const PAGE_BYTES: usize = 32;
 const SEGMENT_BYTES: usize = 24;
 /// Bytes that `flash_geometry` writes.
 const GEOMETRY_BYTES: usize = 64;
+/// Where the bytes of a unit are in them.
+const UNIT_WORD: usize = 10;
+/// Where the bytes of the bank are.
+const BANK_WORD: usize = GEOMETRY_WORDS;
+/// What parts of zeroes are made of.
+static ZEROES: [u8; 16384] = [0; 16384];
 
 /// Where a read of a page goes.
 #[derive(Clone, Copy, Debug)]
@@ -64,17 +72,48 @@ pub(super) fn told(status: Status) -> i32 {
     }
 }
 
-/// The bytes of a page, gathered, and whether some of them come from the FTL's memory; else why not.
-enum Gathered {
-    Page { data: Vec<u8>, own: bool },
-    Not(i32),
+/// Part of a page, checked as far as that goes without its bytes.
+enum Part {
+    Local {
+        pointer: u64,
+        bytes: usize,
+    },
+    Peer {
+        peer: u32,
+        offset: u64,
+        bytes: usize,
+    },
+    /// From another page, copied: where in the program's copies.
+    Copied(Range<usize>),
+    Zeroes(usize),
 }
 
-/// What a program is made of that may have to be waited for.
+impl Part {
+    fn bytes(&self) -> usize {
+        match self {
+            Part::Local { bytes, .. } | Part::Peer { bytes, .. } | Part::Zeroes(bytes) => *bytes,
+            Part::Copied(range) => range.len(),
+        }
+    }
+}
+
+/// A page to be programmed.
+struct Page {
+    at: PageAddress,
+    parts: Range<usize>,
+    spare: (u64, usize),
+    /// Some of it comes from the FTL's memory: its own data, which are kept where payload is not.
+    is_own: bool,
+}
+
+/// A program, as its descriptions say.
 #[derive(Default)]
-struct Sources {
-    copied: Vec<Copied>,
-    peers: Vec<u32>,
+struct Program {
+    pages: Vec<Page>,
+    parts: Vec<Part>,
+    copies: Vec<u8>,
+    /// Under a model: what is yet to be copied.
+    sources: Vec<Copied>,
 }
 
 impl Machine {
@@ -82,11 +121,32 @@ impl Machine {
     fn port(&mut self, caller: Caller) -> Option<&mut DelegatingStore> {
         let app = self.apps.get(usize::from(caller.app)).and_then(Option::as_ref)?;
         let store = self.media.store.delegating()?;
-        (app.owner.is_none() && app.name == store.ftl()).then_some(store)
+        app.is_ftl(store.ftl()).then_some(store)
     }
 
-    fn array(&mut self, caller: Caller) -> Option<&mut Array> {
-        self.port(caller)?.flash(usize::from(caller.spu))
+    /// The flash of the caller's SPU and the peers that it may use with it; else the error.
+    fn bank_port(&mut self, caller: Caller) -> Result<BankPort<'_>, i32> {
+        let bank = usize::from(caller.spu);
+        self.port(caller).and_then(|store| store.bank_port(bank)).ok_or(abi::ERROR_PERMISSION)
+    }
+
+    fn array(&mut self, caller: Caller) -> Result<&mut Array, i32> {
+        Ok(self.bank_port(caller)?.flash)
+    }
+
+    /// Whether payload is kept; else it need not be moved.
+    fn keeps_payload(&mut self, caller: Caller) -> bool {
+        self.array(caller).is_ok_and(|array| array.keeps_payload())
+    }
+
+    /// A status as the port tells it; which rule an FTL broke is on its serial port.
+    pub(super) fn told(&mut self, caller: Caller, status: Status) -> i32 {
+        if let Status::Misuse(misuse) = status
+            && let Some(app) = self.app(caller.app)
+        {
+            app.push_line(format!("{}: [SPU-OS] misuse of the flash: {misuse}", caller.spu));
+        }
+        told(status)
     }
 
     /// `flash_geometry`.
@@ -94,31 +154,14 @@ impl Machine {
         let Some((bank_bytes, unit_bytes)) = self.port(caller).map(|store| store.shape()) else {
             return Ok(abi::ERROR_PERMISSION);
         };
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_NOT_FOUND) };
-        let shape = array.geometry();
-        let cell = match shape.cell {
-            Cell::Slc => 1,
-            Cell::Mlc => 2,
-            Cell::Tlc => 3,
+        let array = match self.array(caller) {
+            Ok(array) => array,
+            Err(error) => return Ok(error),
         };
-        let words = [
-            shape.channels,
-            shape.packages_per_channel,
-            shape.dies_per_package,
-            shape.planes_per_die,
-            shape.blocks_per_plane,
-            shape.pages_per_block,
-            shape.page_bytes,
-            shape.spare_bytes,
-            cell,
-            u32::from(shape.spare_accessible),
-            unit_bytes as u32,
-            shape.paired_distance,
-            bank_bytes as u32,
-            (bank_bytes >> 32) as u32,
-            0,
-            0,
-        ];
+        let mut words = [0; GEOMETRY_BYTES / 4];
+        words[..GEOMETRY_WORDS].copy_from_slice(&array.words());
+        words[UNIT_WORD] = unit_bytes as u32;
+        words[BANK_WORD..BANK_WORD + 2].copy_from_slice(&[bank_bytes as u32, (bank_bytes >> 32) as u32]);
         let into = memory.slice_mut(to, GEOMETRY_BYTES)?;
         for (word, place) in words.iter().zip(into.chunks_exact_mut(4)) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -135,20 +178,20 @@ impl Machine {
         (to, most): (u64, u32),
     ) -> Result<i32, Fault> {
         self.meter.charge(STORE_WORK)?;
-        if self.port(caller).is_none() {
-            return Ok(abi::ERROR_PERMISSION);
-        }
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_NOT_FOUND) };
+        let array = match self.array(caller) {
+            Ok(array) => array,
+            Err(error) => return Ok(error),
+        };
         if die >= array.geometry().dies() {
             return Ok(abi::ERROR_RANGE);
         }
-        let bad: Vec<u32> = array.factory_bad_blocks(die).collect();
-        let told = bad.len().min(most as usize);
-        let into = memory.slice_mut(to, told * 4)?;
-        for (block, place) in bad.iter().zip(into.chunks_exact_mut(4)) {
+        let most = most.min(array.geometry().blocks_per_die()) as usize;
+        let count = array.factory_bad_blocks(die).count();
+        let into = memory.slice_mut(to, count.min(most) * 4)?;
+        for (block, place) in array.factory_bad_blocks(die).zip(into.chunks_exact_mut(4)) {
             place.copy_from_slice(&block.to_le_bytes());
         }
-        Ok(bad.len() as i32)
+        Ok(count as i32)
     }
 
     /// `flash_read`.
@@ -160,50 +203,44 @@ impl Machine {
     ) -> Result<i32, Fault> {
         self.meter.charge(SEGMENT_WORK)?;
         self.meter.charge_bytes(u64::from(asked.bytes) + u64::from(asked.spare_bytes))?;
-        let bank = usize::from(caller.spu);
         let read = Read {
             at: PageAddress { block: asked.block, page: asked.page },
             offset_bytes: asked.offset,
             length_bytes: asked.bytes,
             spare: asked.spare_bytes > 0,
         };
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        let shape = *array.geometry();
+        let shape = match self.array(caller) {
+            Ok(array) => array.geometry(),
+            Err(error) => return Ok(error),
+        };
         if asked.bytes > shape.page_bytes || asked.spare_bytes > shape.spare_bytes {
             return Ok(abi::ERROR_RANGE);
         }
         if self.flash_takes_time() {
-            let to = match asked.peer {
-                0 => {
-                    memory.slice_mut(asked.to, asked.bytes as usize)?;
-                    To::Local { pointer: asked.to }
-                }
-                peer => To::Peer { peer, offset: asked.to },
-            };
-            if read.spare {
-                memory.slice_mut(asked.spare, asked.spare_bytes as usize)?;
-            }
-            let spare = read.spare.then_some((asked.spare, asked.spare_bytes));
-            return Ok(self.ask_flash(caller, asked.wait, asked.die, Task::Read { read, to, spare }));
+            return self.ask_read(caller, memory, asked, read);
         }
-        let mut spare = vec![0; if read.spare { shape.spare_bytes as usize } else { 0 }];
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        let status = if asked.peer == 0 {
-            let into = memory.slice_mut(asked.to, asked.bytes as usize)?;
-            array.read(asked.die, &read, into, &mut spare)
-        } else {
-            let mut data = vec![0; asked.bytes as usize];
-            let status = array.read(asked.die, &read, &mut data, &mut spare);
-            let sink = self.port(caller).and_then(|store| store.sink(bank, asked.peer, asked.to, data.len()));
-            let Some(into) = sink else { return Ok(abi::ERROR_ENDED) };
-            into.copy_from_slice(&data);
-            status
+        let BankPort { flash, mut peers } = match self.bank_port(caller) {
+            Ok(port) => port,
+            Err(error) => return Ok(error),
         };
+        let mut spare = vec![0; asked.spare_bytes as usize];
+        let into = if asked.peer == 0 {
+            memory.slice_mut(asked.to, asked.bytes as usize)?
+        } else {
+            match peers.sink(asked.peer, asked.to, asked.bytes as usize) {
+                Some(into) => into,
+                None => return Ok(abi::ERROR_ENDED),
+            }
+        };
+        let status = flash.read(asked.die, &read, into, &mut spare);
         if read.spare {
-            let bytes = asked.spare_bytes as usize;
-            memory.slice_mut(asked.spare, bytes)?.copy_from_slice(&spare[..bytes]);
+            memory.slice_mut(asked.spare, spare.len())?.copy_from_slice(&spare);
         }
-        let status = status.map_or(abi::ERROR_MEDIA, told);
+        let status = match status {
+            Ok(status @ Status::Misuse(_)) => self.told(caller, status),
+            Ok(status) => told(status),
+            Err(_) => abi::ERROR_MEDIA,
+        };
         // A run that has read a lot is told by a completion, behind what others have to do.
         Ok(if self.in_slice(0) { status } else { self.flash_done(caller, asked.wait, status) })
     }
@@ -216,112 +253,190 @@ impl Machine {
         (die, pages, count): (u32, u64, u32),
         wait: u32,
     ) -> Result<i32, Fault> {
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        let shape = *array.geometry();
+        let shape = match self.array(caller) {
+            Ok(array) => *array.geometry(),
+            Err(error) => return Ok(error),
+        };
         if count == 0 || count > shape.planes_per_die {
             return Ok(abi::ERROR_ARGUMENT);
         }
-        let described = memory.slice(pages, count as usize * PAGE_BYTES)?.to_vec();
-        let mut made = Vec::with_capacity(count as usize);
-        let mut sources = Sources::default();
-        for page in described.chunks_exact(PAGE_BYTES) {
-            let (segments, spare_bytes) = (u32_at(page, 16), u32_at(page, 20));
-            if segments > abi::FLASH_SEGMENTS_MAX || spare_bytes > shape.spare_bytes {
-                return Ok(abi::ERROR_ARGUMENT);
+        let mut wanted = Program::default();
+        for described in memory.slice(pages, count as usize * PAGE_BYTES)?.chunks_exact(PAGE_BYTES) {
+            if let Err(refusal) = self.describe(caller, memory, (described, &shape), &mut wanted)? {
+                return Ok(refusal);
             }
-            let at = PageAddress { block: u32_at(page, 0), page: u32_at(page, 4) };
-            let page_number = made.len();
-            let segments = (u64_at(page, 8), segments);
-            let (data, own) =
-                match self.gather(caller, memory, segments, (page_number, shape.page_bytes), &mut sources)? {
-                    Gathered::Page { data, own } => (data, own),
-                    Gathered::Not(error) => return Ok(error),
-                };
-            self.meter.charge_bytes(spare_bytes.into())?;
-            let spare = memory.slice(u64_at(page, 24), spare_bytes as usize)?.to_vec();
-            made.push(MadePage { at, data, spare, own });
         }
         if self.flash_takes_time() {
-            return Ok(self.ask_program((caller, wait, die), made, &sources.copied, &sources.peers));
+            return self.ask_program_of(caller, memory, (die, wait), wanted);
         }
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        let status = program(array, die, &made);
+        let BankPort { flash, peers } = match self.bank_port(caller) {
+            Ok(port) => port,
+            Err(error) => return Ok(error),
+        };
+        // The bytes of all pages, in pieces that lie where they are.
+        let mut pieces: Vec<&[u8]> = Vec::with_capacity(wanted.parts.len());
+        let mut bounds = Vec::with_capacity(wanted.pages.len());
+        for page in &wanted.pages {
+            let first = pieces.len();
+            for part in &wanted.parts[page.parts.clone()] {
+                match part {
+                    Part::Local { pointer, bytes } => pieces.push(memory.slice(*pointer, *bytes)?),
+                    Part::Peer { peer, offset, bytes } => match peers.source(*peer, *offset, *bytes) {
+                        Some(from) => pieces.push(from),
+                        None => return Ok(abi::ERROR_ENDED),
+                    },
+                    Part::Copied(range) => pieces.push(&wanted.copies[range.clone()]),
+                    Part::Zeroes(bytes) => {
+                        let mut left = *bytes;
+                        while left > 0 {
+                            let piece = left.min(ZEROES.len());
+                            pieces.push(&ZEROES[..piece]);
+                            left -= piece;
+                        }
+                    }
+                }
+            }
+            bounds.push((first..pieces.len(), memory.slice(page.spare.0, page.spare.1)?));
+        }
+        let pages = wanted.pages.iter().zip(bounds).map(|(page, (range, spare))| ProgramPage {
+            at: page.at,
+            data: &pieces[range],
+            spare,
+            metadata: page.is_own,
+        });
+        let pages: Vec<ProgramPage<'_>> = pages.collect();
+        let status = match flash.program(die, &pages) {
+            Ok(status) => self.told(caller, status),
+            Err(_) => abi::ERROR_MEDIA,
+        };
         Ok(self.flash_done(caller, wait, status))
     }
 
-    /// The bytes of a page from its parts. Under a model, what comes from flash, or has yet to come from hosts, is noted instead.
-    fn gather<M: LocalMemory>(
+    /// Under a model: asks for a read.
+    fn ask_read<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
-        (segments, count): (u64, u32),
-        (number, page_bytes): (usize, u32),
-        sources: &mut Sources,
-    ) -> Result<Gathered, Fault> {
-        let bank = usize::from(caller.spu);
-        let takes_time = self.flash_takes_time();
-        let Some(keeps) = self.array(caller).map(|array| array.keeps_payload()) else {
-            return Ok(Gathered::Not(abi::ERROR_PERMISSION));
-        };
-        let described = memory.slice(segments, count as usize * SEGMENT_BYTES)?.to_vec();
-        let mut page = Vec::with_capacity(if keeps { page_bytes as usize } else { 0 });
-        let (mut filled, mut own) = (0, false);
-        for segment in described.chunks_exact(SEGMENT_BYTES) {
-            let (kind, bytes) = (u32_at(segment, 0), u32_at(segment, 4) as usize);
-            if filled + bytes > page_bytes as usize {
-                return Ok(Gathered::Not(abi::ERROR_RANGE));
+        asked: &FlashRead,
+        read: Read,
+    ) -> Result<i32, Fault> {
+        let to = match asked.peer {
+            0 => {
+                memory.slice_mut(asked.to, asked.bytes as usize)?;
+                To::Local { pointer: asked.to }
             }
+            peer => To::Peer { peer, offset: asked.to },
+        };
+        if read.spare {
+            memory.slice_mut(asked.spare, asked.spare_bytes as usize)?;
+        }
+        let spare = read.spare.then_some((asked.spare, asked.spare_bytes));
+        Ok(self.ask_flash(caller, asked.wait, asked.die, Task::Read { read, to, spare }))
+    }
+
+    /// Under a model: asks for a program. What it takes from the FTL's memory and from peers is copied now, as far as it is kept.
+    fn ask_program_of<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &M,
+        (die, wait): (u32, u32),
+        wanted: Program,
+    ) -> Result<i32, Fault> {
+        let BankPort { flash, peers } = match self.bank_port(caller) {
+            Ok(port) => port,
+            Err(error) => return Ok(error),
+        };
+        let keeps = flash.keeps_payload();
+        let mut awaited = Vec::new();
+        let mut made = Vec::with_capacity(wanted.pages.len());
+        for page in &wanted.pages {
+            let mut data = Vec::new();
+            for part in &wanted.parts[page.parts.clone()] {
+                let bytes = match part {
+                    Part::Local { pointer, bytes } => Some(memory.slice(*pointer, *bytes)?),
+                    Part::Peer { peer, offset, bytes } => {
+                        awaited.push(*peer);
+                        match peers.source(*peer, *offset, *bytes) {
+                            Some(from) => Some(from),
+                            None => return Ok(abi::ERROR_ENDED),
+                        }
+                    }
+                    Part::Copied(_) | Part::Zeroes(_) => None,
+                };
+                if keeps || page.is_own {
+                    let length = data.len() + part.bytes();
+                    data.extend_from_slice(bytes.unwrap_or(&[]));
+                    data.resize(length, 0);
+                }
+            }
+            let spare = memory.slice(page.spare.0, page.spare.1)?.to_vec();
+            made.push(MadePage { at: page.at, data, spare, own: page.is_own });
+        }
+        Ok(self.ask_program((caller, wait, die), made, &wanted.sources, &awaited))
+    }
+
+    /// Takes a page's description in, and the bytes that come from other pages; else why the program is refused.
+    fn describe<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &M,
+        (described, shape): (&[u8], &Geometry),
+        into: &mut Program,
+    ) -> Result<Result<(), i32>, Fault> {
+        let (segments, spare_bytes) = (u32_at(described, 16), u32_at(described, 20));
+        if segments > abi::FLASH_SEGMENTS_MAX || spare_bytes > shape.spare_bytes {
+            return Ok(Err(abi::ERROR_ARGUMENT));
+        }
+        let (first, mut left) = (into.parts.len(), shape.page_bytes as usize);
+        let (mut is_own, takes_time, keeps) = (false, self.flash_takes_time(), self.keeps_payload(caller));
+        let described_parts = memory.slice(u64_at(described, 8), segments as usize * SEGMENT_BYTES)?;
+        for segment in described_parts.chunks_exact(SEGMENT_BYTES) {
+            let (kind, bytes) = (u32_at(segment, 0), u32_at(segment, 4) as usize);
+            if bytes > left {
+                return Ok(Err(abi::ERROR_RANGE));
+            }
+            let at_byte = shape.page_bytes as usize - left;
+            left -= bytes;
             self.meter.charge(SEGMENT_WORK)?;
             self.meter.charge_bytes(bytes as u64)?;
-            let begin = filled;
-            filled += bytes;
-            if keeps {
-                page.resize(filled, 0);
-            }
-            match kind {
-                abi::FLASH_FROM_LOCAL => {
-                    own = true;
-                    page.resize(filled, 0);
-                    page[begin..].copy_from_slice(memory.slice(u64_at(segment, 8), bytes)?);
-                }
-                abi::FLASH_FROM_ZEROES => {}
-                abi::FLASH_FROM_PEER => {
-                    let (peer, offset) = (u32_at(segment, 8), u64_at(segment, 16));
-                    let Some(from) = self.port(caller).and_then(|store| store.source(bank, peer, offset, bytes)) else {
-                        return Ok(Gathered::Not(abi::ERROR_ENDED));
-                    };
-                    if keeps {
-                        page[begin..].copy_from_slice(from);
-                    }
-                    sources.peers.push(peer);
-                }
+            is_own |= kind == abi::FLASH_FROM_LOCAL;
+            into.parts.push(match kind {
+                abi::FLASH_FROM_LOCAL => Part::Local { pointer: u64_at(segment, 8), bytes },
+                abi::FLASH_FROM_ZEROES => Part::Zeroes(bytes),
+                abi::FLASH_FROM_PEER => Part::Peer { peer: u32_at(segment, 8), offset: u64_at(segment, 16), bytes },
                 abi::FLASH_FROM_FLASH => {
                     let at = PageAddress { block: u32_at(segment, 12), page: u32_at(segment, 16) };
                     let (die, offset_bytes) = (u32_at(segment, 8), u32_at(segment, 20));
                     let read = Read { at, offset_bytes, length_bytes: bytes as u32, spare: false };
                     if takes_time {
-                        sources.copied.push(Copied { page: number, at: begin, die, read });
+                        into.sources.push(Copied { page: into.pages.len(), at: at_byte, die, read });
+                        into.parts.push(Part::Zeroes(bytes));
                         continue;
                     }
-                    let Some(array) = self.array(caller) else { return Ok(Gathered::Not(abi::ERROR_PERMISSION)) };
-                    let status = match keeps || array.keeps(die, at) {
-                        true => {
-                            own |= !keeps;
-                            page.resize(filled, 0);
-                            array.read(die, &read, &mut page[begin..], &mut [])
-                        }
-                        false => array.read_unseen(die, &read, &mut []),
+                    let begin = into.copies.len();
+                    into.copies.resize(begin + bytes, 0);
+                    let array = match self.array(caller) {
+                        Ok(array) => array,
+                        Err(error) => return Ok(Err(error)),
                     };
-                    match status {
-                        Ok(Status::Done { .. } | Status::Latched) => {}
-                        Ok(status) => return Ok(Gathered::Not(told(status))),
-                        Err(_) => return Ok(Gathered::Not(abi::ERROR_MEDIA)),
+                    is_own |= !keeps && array.keeps(die, at);
+                    match array.read(die, &read, &mut into.copies[begin..], &mut []) {
+                        Ok(Status::Done { .. } | Status::Latched) => Part::Copied(begin..begin + bytes),
+                        Ok(status) => return Ok(Err(self.told(caller, status))),
+                        Err(_) => return Ok(Err(abi::ERROR_MEDIA)),
                     }
                 }
-                _ => return Ok(Gathered::Not(abi::ERROR_ARGUMENT)),
-            }
+                _ => return Ok(Err(abi::ERROR_ARGUMENT)),
+            });
         }
-        Ok(Gathered::Page { data: page, own })
+        self.meter.charge_bytes(spare_bytes.into())?;
+        into.pages.push(Page {
+            at: PageAddress { block: u32_at(described, 0), page: u32_at(described, 4) },
+            parts: first..into.parts.len(),
+            spare: (u64_at(described, 24), spare_bytes as usize),
+            is_own,
+        });
+        Ok(Ok(()))
     }
 
     /// `flash_erase`.
@@ -333,7 +448,10 @@ impl Machine {
         wait: u32,
     ) -> Result<i32, Fault> {
         self.meter.charge(STORE_WORK)?;
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
+        let array = match self.array(caller) {
+            Ok(array) => array,
+            Err(error) => return Ok(error),
+        };
         if count == 0 || count > array.geometry().planes_per_die {
             return Ok(abi::ERROR_ARGUMENT);
         }
@@ -342,17 +460,25 @@ impl Machine {
         if self.flash_takes_time() {
             return Ok(self.ask_flash(caller, wait, die, Task::Erase { blocks }));
         }
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        let status = array.erase(die, &blocks).map_or(abi::ERROR_MEDIA, told);
+        let array = match self.array(caller) {
+            Ok(array) => array,
+            Err(error) => return Ok(error),
+        };
+        let status = match array.erase(die, &blocks) {
+            Ok(status) => self.told(caller, status),
+            Err(_) => abi::ERROR_MEDIA,
+        };
         Ok(self.flash_done(caller, wait, status))
     }
 
     /// `flash_zero_peer`.
     pub fn flash_zero_peer(&mut self, caller: Caller, peer: u32, offset: u64, bytes: u32) -> Result<i32, Fault> {
         self.meter.charge_bytes(bytes.into())?;
-        let bank = usize::from(caller.spu);
-        let Some(store) = self.port(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        let Some(into) = store.sink(bank, peer, offset, bytes as usize) else { return Ok(abi::ERROR_ENDED) };
+        let mut port = match self.bank_port(caller) {
+            Ok(port) => port,
+            Err(error) => return Ok(error),
+        };
+        let Some(into) = port.peers.sink(peer, offset, bytes as usize) else { return Ok(abi::ERROR_ENDED) };
         into.fill(0);
         Ok(0)
     }

@@ -13,10 +13,10 @@ use super::flash::told;
 use super::flash_job::{Job, MadePage, NO_JOB, Task, To};
 use super::os::Machine;
 use crate::interconnect::Key;
-use crate::media::delegate::DelegatingStore;
+use crate::media::delegate::{BankPort, DelegatingStore};
 use crate::model::flash::FlashStep;
 use willow_flash_media::timing::{Submission, Work};
-use willow_flash_media::{Array, Geometry, PLANES_MAX, ProgramPage, Read};
+use willow_flash_media::{Array, Geometry, PLANES_MAX, ProgramPage, Read, Status};
 
 /// A part of a page that a program copies from flash.
 #[derive(Clone, Copy, Debug)]
@@ -202,7 +202,7 @@ impl Machine {
     }
 
     fn array_of(&mut self, bank: u16) -> Option<&mut Array> {
-        self.media.store.delegating()?.flash(usize::from(bank))
+        Some(self.media.store.delegating()?.bank_port(usize::from(bank))?.flash)
     }
 
     /// Hands a job, and the other planes of a multi-plane read, to the flash; false where its die has as many as it takes.
@@ -218,7 +218,9 @@ impl Machine {
             count += 1;
         };
         let (mut bytes, mut retries) = (0, 0);
-        let Some(array) = self.media.store.delegating().and_then(|store| store.flash(usize::from(bank))) else {
+        let Some(BankPort { flash: array, .. }) =
+            self.media.store.delegating().and_then(|store| store.bank_port(usize::from(bank)))
+        else {
             return true;
         };
         let shape = *array.geometry();
@@ -336,13 +338,13 @@ impl Machine {
             }
             Task::Program { pages, .. } => {
                 let made = std::mem::take(pages);
-                let status = self.array_of(bank).map_or(abi::ERROR_MEDIA, |array| program(array, die, &made));
-                self.flash_ended(key, status);
+                let programmed = self.array_of(bank).and_then(|array| program(array, die, &made));
+                self.flash_ended_as(key, programmed);
             }
             Task::Erase { blocks } => {
                 let blocks = std::mem::take(blocks);
                 let erased = self.array_of(bank).and_then(|array| array.erase(die, &blocks).ok());
-                self.flash_ended(key, erased.map_or(abi::ERROR_MEDIA, told));
+                self.flash_ended_as(key, erased);
             }
         }
     }
@@ -352,25 +354,27 @@ impl Machine {
         let group = self.flash.job(key).group;
         self.flash.jobs.discard(key);
         let mut spare_bytes = vec![0; spare.map_or(0, |(_, bytes)| bytes as usize)];
-        let (status, local) = match self.media.store.delegating() {
-            Some(store) => bring(store, (bank.into(), die), read, to, &mut spare_bytes),
-            None => (abi::ERROR_MEDIA, None),
-        };
+        let port = self.media.store.delegating().and_then(|store| store.bank_port(bank.into()));
+        let (status, local) = port.map_or((None, None), |port| bring(port, die, read, to, &mut spare_bytes));
         if let Some((pointer, _)) = spare {
             if let Some(group) = self.group_at_mut(group) {
                 group.remaining += 1;
             }
             self.end_one(group, 0, Some(Box::new((pointer, spare_bytes))));
         }
+        let status = match status {
+            Some(Brought::Read(status)) => self.told_to(group, status),
+            Some(Brought::PeerEnded) => abi::ERROR_ENDED,
+            None => abi::ERROR_MEDIA,
+        };
         self.end_one(group, status.into(), local);
     }
 
     /// A page that a program copies from has been read.
     fn source_done(&mut self, (bank, die): (u16, u32), read: &Read, program: u32, (page, at): (usize, usize)) {
         let Machine { media, flash, .. } = self;
-        let Some(array) = media.store.delegating().and_then(|store: &mut DelegatingStore| store.flash(bank.into())) else {
-            return;
-        };
+        let port = media.store.delegating().and_then(|store: &mut DelegatingStore| store.bank_port(bank.into()));
+        let Some(BankPort { flash: array, .. }) = port else { return };
         let keeps = array.keeps_payload() || array.keeps(die, read.at);
         let Some(Job { task: Task::Program { pages, failed }, .. }) = flash.jobs.get_mut(program) else { return };
         let status = match (keeps, pages.get_mut(page)) {
@@ -384,11 +388,24 @@ impl Machine {
             }
             _ => array.read_unseen(die, read, &mut []),
         };
-        let status = status.map_or(abi::ERROR_MEDIA, told);
-        let is_there = status >= 0 && matches!(status & 0xff, abi::FLASH_DONE | abi::FLASH_LATCHED);
-        if !is_there && failed.is_none() {
-            *failed = Some(status);
+        if !matches!(status, Ok(Status::Done { .. } | Status::Latched)) && failed.is_none() {
+            *failed = Some(status.map_or(abi::ERROR_MEDIA, told));
         }
+    }
+
+    /// A status as it is told to whoever waits.
+    fn told_to(&mut self, group: Key, status: Status) -> i32 {
+        match self.group_at(group).map(|group| group.caller) {
+            Some(caller) => self.told(caller, status),
+            None => told(status),
+        }
+    }
+
+    /// A job has ended; `None`: what keeps the contents failed.
+    fn flash_ended_as(&mut self, key: u32, status: Option<Status>) {
+        let group = self.flash.job(key).group;
+        let status = status.map_or(abi::ERROR_MEDIA, |status| self.told_to(group, status));
+        self.flash_ended(key, status);
     }
 
     /// A job has ended: whoever waits for it is told.
@@ -399,48 +416,46 @@ impl Machine {
     }
 }
 
-/// Carries a read out: its status, and the bytes for the FTL's memory.
+/// How a read ended.
+enum Brought {
+    Read(Status),
+    PeerEnded,
+}
+
+/// Carries a read out: how it ended (`None`: what keeps the contents failed), and the bytes for the FTL's memory.
 fn bring(
-    store: &mut DelegatingStore,
-    (bank, die): (usize, u32),
+    BankPort { flash, mut peers }: BankPort<'_>,
+    die: u32,
     read: &Read,
     to: To,
     spare: &mut [u8],
-) -> (i32, Option<Box<(u64, Vec<u8>)>>) {
-    let Some(array) = store.flash(bank) else { return (abi::ERROR_MEDIA, None) };
+) -> (Option<Brought>, Option<Box<(u64, Vec<u8>)>>) {
     let length = read.length_bytes as usize;
     match to {
         To::Local { pointer } => {
             let mut data = vec![0; length];
-            let status = array.read(die, read, &mut data, spare).map_or(abi::ERROR_MEDIA, told);
-            (status, (!data.is_empty()).then(|| Box::new((pointer, data))))
+            let status = flash.read(die, read, &mut data, spare);
+            (status.ok().map(Brought::Read), (!data.is_empty()).then(|| Box::new((pointer, data))))
         }
         To::Peer { peer, offset } => {
+            let Some(into) = peers.sink(peer, offset, length) else { return (Some(Brought::PeerEnded), None) };
             // What nobody keeps is what the peer's bytes are already: zeroes.
-            let keeps = array.keeps_payload() || array.keeps(die, read.at);
-            let mut data = vec![0; if keeps { length } else { 0 }];
-            let status = match keeps {
-                true => array.read(die, read, &mut data, spare),
-                false => array.read_unseen(die, read, spare),
+            let status = match flash.keeps_payload() || flash.keeps(die, read.at) {
+                true => flash.read(die, read, into, spare),
+                false => flash.read_unseen(die, read, spare),
             };
-            match store.sink(bank, peer, offset, length) {
-                Some(into) => {
-                    into[..data.len()].copy_from_slice(&data);
-                    (status.map_or(abi::ERROR_MEDIA, told), None)
-                }
-                None => (abi::ERROR_ENDED, None),
-            }
+            (status.ok().map(Brought::Read), None)
         }
     }
 }
 
-/// Programs pages: the status.
-pub(super) fn program(array: &mut Array, die: u32, made: &[MadePage]) -> i32 {
+/// Programs pages; `None`: what keeps the contents failed.
+fn program(array: &mut Array, die: u32, made: &[MadePage]) -> Option<Status> {
     let parts: Vec<[&[u8]; 1]> = made.iter().map(|page| [&page.data[..]]).collect();
     let pages: Vec<ProgramPage<'_>> = made
         .iter()
         .zip(&parts)
         .map(|(page, data)| ProgramPage { at: page.at, data, spare: &page.spare, metadata: page.own })
         .collect();
-    array.program(die, &pages).map_or(abi::ERROR_MEDIA, told)
+    array.program(die, &pages).ok()
 }

@@ -17,7 +17,7 @@ use core::cell::{Cell, OnceCell};
 use page_ftl::{FtlConfig, PageFtl};
 use port::Port;
 use willow_flash::wait::{Event, join_all};
-use willow_flash::{Failure, MountError, Peer};
+use willow_flash::{Failure, Geometry, MountError, Peer};
 use willow_sdk::flash::{self, NvArguments};
 use willow_sdk::{DeviceEvent, Error, Local, Reply, Request, Response, println};
 
@@ -155,11 +155,11 @@ async fn mount() -> Result<PageFtl<Port>, Error> {
 
 /// What the FTL is made for: the bank that it is to offer, in units of the device's.
 fn config(shape: &flash::FlashShape) -> Result<FtlConfig, &'static str> {
-    let geometry = port::geometry(shape);
-    let dies_per_unit = shape.unit_bytes / (shape.planes_per_die * shape.page_bytes).max(1);
+    let geometry = Geometry::of_words(&shape.geometry);
+    let dies_per_unit = shape.unit_bytes() / (geometry.planes_per_die * geometry.page_bytes).max(1);
     let mut config = FtlConfig::new(&geometry, dies_per_unit, 0)?;
     let lanes = u64::from(config.lanes(&geometry).max(1));
-    config.lane.units = shape.bank_bytes.div_ceil(u64::from(shape.unit_bytes.max(1))).div_ceil(lanes) as u32;
+    config.lane.units = shape.bank_bytes.div_ceil(u64::from(shape.unit_bytes().max(1))).div_ceil(lanes) as u32;
     config.check(&geometry)?;
     Ok(config)
 }

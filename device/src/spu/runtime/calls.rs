@@ -3,6 +3,7 @@
 //! Invariant: the sandbox and the native shims call these and nothing else, so that an app does the same in both.
 
 use super::abi;
+use crate::spu::accelerator::literals::LiteralSearch;
 use crate::spu::dma::{Dma, End};
 use crate::spu::flash::FlashRead;
 use crate::spu::meter::{ENTRY_WORK, Fault, STORE_WORK};
@@ -166,6 +167,31 @@ impl<M: LocalMemory> Call<'_, M> {
     pub fn flush(self, wait: u32) -> Result<i32, Fault> {
         self.machine.meter.charge(STORE_WORK)?;
         Ok(self.machine.flush_bank(self.caller, wait))
+    }
+
+    pub fn literals_load(self, literals: u64, bytes: u32, flags: u32) -> Result<i32, Fault> {
+        self.machine.literals_load(self.caller, self.memory, (literals, bytes), flags)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the import's")]
+    pub fn literals_find(
+        self,
+        token: u32,
+        set: i32,
+        port: u32,
+        address: u64,
+        bytes: u32,
+        state: u32,
+        to: u64,
+        most: u32,
+        wait: u32,
+    ) -> Result<i32, Fault> {
+        let search = LiteralSearch { token, set, port, address, bytes, state, to, most, wait };
+        self.machine.literals_find(self.caller, self.memory, search)
+    }
+
+    pub fn literals_free(self, set: i32) -> Result<i32, Fault> {
+        Ok(self.machine.literals_free(self.caller, set))
     }
 
     pub fn sleep(self, duration_ns: u64, wait: u32) -> Result<i32, Fault> {
