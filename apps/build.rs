@@ -8,7 +8,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Package and the name of the constant that holds it.
-const APPS: [(&str, &str); 5] = [
+const APPS: [(&str, &str); 6] = [
     ("base-io", "BASE_IO_WASM"),
     ("key-value", "KEY_VALUE_WASM"),
     ("direct-io", "DIRECT_IO_WASM"),

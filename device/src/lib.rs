@@ -48,5 +48,6 @@ pub use spu::protection::{Intercall, ProcessInfo, USER_NOBODY};
 pub mod clock {
     pub use crate::interconnect::{Agenda, DmaKind, Endpoint, Message, Transfer};
     pub use crate::model::accelerator::{Accelerated, Accelerator};
+    pub use crate::model::flash::FlashStep;
     pub use crate::model::timing::{DmaStep, Timing, Work};
 }

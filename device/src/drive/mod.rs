@@ -8,6 +8,7 @@ mod modelled;
 
 use crate::config::{DeviceConfig, STRIPE_BYTES};
 use crate::hre::HreId;
+use crate::media::delegate::FlashStatistics;
 use crate::media::store::Store;
 use crate::model::{ModelStatistics, Timing, TraceSink};
 use crate::namespace::Namespace;
@@ -137,6 +138,11 @@ impl Device {
     /// What the model of time has counted until `now_ns`; `None` under the free clock.
     pub fn model_statistics(&self, now_ns: u64) -> Option<ModelStatistics> {
         self.core.machine.model()?.statistics(now_ns)
+    }
+
+    /// What the flash has done and how worn it is, where an FTL serves the banks.
+    pub fn flash_statistics(&mut self) -> Option<FlashStatistics> {
+        self.core.machine.media.store.delegating().map(|store| store.statistics())
     }
 
     /// Where the model's spans go from now on; without a model there are none.

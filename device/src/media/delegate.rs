@@ -10,6 +10,10 @@
 //! - Operations are handed out while their bank is being served, wait while its FTL starts, and fail where none comes up ([`Service`]).
 //! - There are at most [`OPERATIONS_MAX`] operations, of which FTLs have at most [`HANDED_OUT_MAX`]; one more is told to come again, or waits.
 
+mod statistics;
+
+pub use statistics::FlashStatistics;
+
 use super::ordering::{Ordering, Span};
 use super::store::{MEDIA_FAILED, Progress, Store, StoreCompletion, StoreError, Ticket};
 use crate::slab::Slab;
@@ -202,6 +206,11 @@ impl DelegatingStore {
     /// The name of the app that serves the banks.
     pub fn ftl(&self) -> &str {
         &self.ftl
+    }
+
+    /// The operation of the store that a peer is of.
+    pub fn ticket(&self, peer: u32) -> Option<Ticket> {
+        self.operations.get(peer).map(|operation| operation.delegated.ticket)
     }
 
     /// What a bank's FTL is to offer: bytes of the bank, bytes of a unit.

@@ -79,6 +79,9 @@ impl Machine {
         if let Some(error) = self.too_much(caller, total, abi::DMA_BYTES_MAX)? {
             return Ok(error);
         }
+        if dma.segments > 1 && self.delegates() {
+            self.join_segments(caller, &mut dma);
+        }
         self.meter.charge(u64::from(dma.segments) * SEGMENT_WORK)?;
         if !self.may_begin(caller) {
             return Ok(abi::ERROR_REFUSED);

@@ -8,11 +8,13 @@
 //! - The FTL's instances share nothing, so one that fails ends alone: those of other SPUs go on, with all that they keep in memory.
 
 use super::abi;
-use super::activity::{Activity, Admission, Origin, State};
+use super::activity::{Activity, Admission, Caller, Origin, State};
+use super::dma::{Dma, End};
 use super::os::Machine;
+use super::permission::Rights;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
-use crate::interconnect::{Endpoint, Key};
+use crate::interconnect::Key;
 use crate::media::delegate::{Delegated, DelegatingStore, Kind, Service};
 use crate::media::store::{MEDIA_FAILED, StoreError};
 use crate::request::{AppNumber, Arguments, RpcOutcome};
@@ -85,12 +87,33 @@ impl Machine {
             replied_bytes: 0,
             origin: Origin::Bank { peer },
         };
-        if self.send(account, bank as u16, activity, Endpoint::Bridge).is_some() {
+        if self.send_here(account, bank as u16, activity).is_some() {
             self.ftl.handed_out += 1;
         } else if let Some(store) = self.media.store.delegating() {
             // There is a place for each that the store hands out.
             store.answered(peer, Err(StoreError::Busy));
             self.stray("no place for a request to the FTL");
+        }
+    }
+
+    /// Makes one segment of those that follow one another without gaps: an FTL that is asked for a whole unit need not merge its parts. Only where
+    /// the range is permitted as one.
+    pub fn join_segments(&mut self, caller: Caller, dma: &mut Dma) {
+        let bytes = u64::from(dma.segment_bytes) * u64::from(dma.segments);
+        let adjoins = |end: &End| end.port == abi::PORT_ZERO || end.stride == i64::from(dma.segment_bytes);
+        let rights = match (dma.source.port == abi::PORT_NV, dma.destination.port == abi::PORT_NV) {
+            (true, false) => Rights::READ,
+            (false, true) => Rights::WRITE,
+            _ => return,
+        };
+        let nv = if dma.source.port == abi::PORT_NV { dma.source.address } else { dma.destination.address };
+        let (true, Ok(segment_bytes)) = (adjoins(&dma.source) && adjoins(&dma.destination), u32::try_from(bytes))
+        else {
+            return;
+        };
+        let Some(originating) = self.activity(caller, dma.token).map(|activity| activity.originating) else { return };
+        if self.permitted(caller, originating, nv, bytes, rights) {
+            (dma.segment_bytes, dma.segments) = (segment_bytes, 1);
         }
     }
 

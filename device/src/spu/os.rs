@@ -12,6 +12,7 @@ pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin,
 pub(crate) use super::app::AppState;
 use super::clock::Clock;
 use super::continuation::{Continuation, Pending};
+use super::flash_job::FlashJobs;
 use super::ftl::Ftl;
 use super::group::Group;
 use super::meter::{LINE_WORK, Meter, OverBudget, PRINTED_BYTE_WORK};
@@ -110,6 +111,8 @@ pub(crate) struct Machine {
     pub(super) upcalls_at: BTreeMap<(AppNumber, u32), u32>,
     pub(super) next_upcall: u64,
     pub media: MediaController<Pending, Continuation>,
+    /// Operations of flash that take time.
+    pub(super) flash: FlashJobs,
     pub(super) published: Arc<Published>,
     pub protection: Protection,
     /// The version of an app that is being made ready.
@@ -192,6 +195,7 @@ impl Machine {
             upcalls: BTreeMap::new(),
             upcalls_at: BTreeMap::new(),
             next_upcall: 1,
+            flash: FlashJobs::new(store.served_by().is_some()),
             media: MediaController::new(store),
             published: Arc::new(published),
             protection: Protection::new(),

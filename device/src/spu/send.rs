@@ -9,6 +9,7 @@ use super::os::{ACTIVITIES_MAX, EVENT_ACTIVITIES, Machine};
 use super::sleep::BACKGROUND_MAX;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
+use crate::interconnect::event::Event;
 use crate::interconnect::{Endpoint, Key};
 use crate::media::delegate::HANDED_OUT_MAX;
 use crate::places::Places;
@@ -35,6 +36,17 @@ impl Machine {
         self.held.activities += 1;
         let token = Key { spu, key: self.spus[spu as usize].activities.put(activity) };
         self.transmit_request(account, token, from);
+        Some(token)
+    }
+
+    /// Puts a request for an SPU that comes from that SPU itself: no message carries it.
+    pub fn send_here(&mut self, account: u16, spu: u16, activity: impl FnOnce() -> Activity) -> Option<Key> {
+        if self.held.activities >= ACTIVITIES_MAX {
+            return None;
+        }
+        self.held.activities += 1;
+        let token = Key { spu, key: self.spus[spu as usize].activities.put(activity) };
+        self.events.push(self.ready_account(account), Event::Deliver { token });
         Some(token)
     }
 

@@ -119,7 +119,10 @@ fn each_namespace_has_its_own_smart_page_and_formats_are_told_before_there_is_on
     assert_eq!((bytes, granularity[4]), (4 * 65536, 0), "four SPUs' least region");
     assert_eq!(identify(cns::NAMESPACE_FORMAT, 0, 1).unwrap()[132 + 2], 12);
     assert!(identify(cns::NAMESPACE_FORMAT, 0, 2).is_none());
-    assert!(identify(cns::CSI_NAMESPACE_FORMAT, 0, 1).is_some() && identify(cns::CSI_NAMESPACE_FORMAT, 0, 1 << 24).is_none());
+    assert!(
+        identify(cns::CSI_NAMESPACE_FORMAT, 0, 1).is_some()
+            && identify(cns::CSI_NAMESPACE_FORMAT, 0, 1 << 24).is_none()
+    );
     assert!(identify(cns::CSI_ALLOCATED_NAMESPACE, 2, 1 << 24).is_some_and(|data| data[72] == 16));
     assert!(identify(cns::CSI_ALLOCATED_NAMESPACE, 2, 0).is_none(), "of another command set");
 }
