@@ -128,7 +128,11 @@ pub fn run(atomic: Atomic) -> Outcome<()> {
             let (mut client, found) = place.open()?;
             let (Size(offset), Size(bytes)) = (offset, bytes);
             if offset.checked_add(bytes).is_none_or(|end| end > found.bytes) {
-                fail!("{bytes} bytes at {offset} go past the end of namespace {}, which has {}", found.nsid, found.bytes);
+                fail!(
+                    "{bytes} bytes at {offset} go past the end of namespace {}, which has {}",
+                    found.nsid,
+                    found.bytes
+                );
             }
             let mut at = offset;
             while at < offset + bytes {

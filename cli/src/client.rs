@@ -15,7 +15,8 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use willow_host::control::{AppInfo, AttachRequest, Attachment, CommandSet, NamespaceInfo, NamespaceRequest};
 use willow_host::{
-    AtomicWriteClient, BlockClient, ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, ShmHre, ShmOptions, StoreCondition,
+    AtomicWriteClient, BlockClient, ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, ShmHre,
+    ShmOptions, StoreCondition,
 };
 use willow_wire::spec::fabrics::DISCOVERY_NQN;
 

@@ -54,9 +54,10 @@ impl AtomicWriteError {
         match self {
             AtomicWriteError::Refused(refusal) => matches!(refusal, Refusal::Unfinished | Refusal::Unknown(_)),
             AtomicWriteError::Request(_) => false,
-            AtomicWriteError::Hre(error) => {
-                !matches!(error, HreError::NoApp(_) | HreError::NoHandler { .. } | HreError::Refused | HreError::NotPermitted)
-            }
+            AtomicWriteError::Hre(error) => !matches!(
+                error,
+                HreError::NoApp(_) | HreError::NoHandler { .. } | HreError::Refused | HreError::NotPermitted
+            ),
         }
     }
 }
@@ -103,13 +104,8 @@ impl AtomicWriteClient {
     /// How full the log of an SPU is.
     pub async fn statistics(&self, spu: u16) -> Result<Statistics, AtomicWriteError> {
         let reply_bytes_max = Statistics::BYTES as u32;
-        let call = RpcCall {
-            app: self.app,
-            handler: handler::STAT,
-            spu: Some(spu),
-            reply_bytes_max,
-            ..RpcCall::default()
-        };
+        let call =
+            RpcCall { app: self.app, handler: handler::STAT, spu: Some(spu), reply_bytes_max, ..RpcCall::default() };
         let reply = self.hre.rpc(call).await?;
         Refusal::from_status(reply.status)?;
         let bytes = reply.data.first_chunk().ok_or_else(|| HreError::Answer("short statistics".to_owned()))?;

@@ -10,7 +10,8 @@
 //! Who may call it: host programs; `willow-host` has clients over it.
 
 use atomic_write_spu::wire::{
-    CommitArguments, FLAG_FIRST, RecordArguments, VECTOR_WRITES_MAX, VectorWrite, WRITE_BYTES_MAX, WriteArguments, handler,
+    CommitArguments, FLAG_FIRST, RecordArguments, VECTOR_WRITES_MAX, VectorWrite, WRITE_BYTES_MAX, WriteArguments,
+    handler,
 };
 use base_io_host::Geometry;
 
@@ -260,7 +261,9 @@ impl std::fmt::Display for Refusal {
             Refusal::Aborted => "the transaction was aborted since a processor could not be asked: try again",
             Refusal::Incomplete => "the transaction was aborted since a write of it is missing",
             Refusal::NoLog => "the media have no room for the log",
-            Refusal::Unfinished => "the transaction is committed, and a part of it will be applied when the media let it",
+            Refusal::Unfinished => {
+                "the transaction is committed, and a part of it will be applied when the media let it"
+            }
             Refusal::Unknown(status) => return write!(formatter, "status {status}"),
         })
     }

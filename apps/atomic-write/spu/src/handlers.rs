@@ -48,6 +48,7 @@ willow_sdk::app! {
         wire::handler::CARETAKER => caretaker,
     },
     public: "1,2,3,4,5,6,7,8",
+    settles: true,
     events: on_event,
 }
 
@@ -103,7 +104,12 @@ fn single(request: &Request, arguments: &WriteArguments) -> Result<Write, Refusa
 }
 
 /// Adds writes; where the transaction is new and they cannot be added, there is none.
-async fn append(request: &Request, state: &State, arguments: &WriteArguments, writes: &[Write]) -> Result<u32, Refusal> {
+async fn append(
+    request: &Request,
+    state: &State,
+    arguments: &WriteArguments,
+    writes: &[Write],
+) -> Result<u32, Refusal> {
     willow_sdk::count(counter::LOG_WRITES, writes.len() as i64);
     let place = state.open(request).await?;
     let held = transaction(state, request, arguments).await?;
@@ -203,8 +209,7 @@ async fn log_write_commit(request: Request, state: &State) -> Result<(), Refusal
     let (owner, spu) = (owner(&request), willow_sdk::spu_id());
     let mut writes = [0; SPUS_MAX];
     writes[spu as usize] = 1;
-    let outcome =
-        coordinator::commit(state, &request, place, (owner, arguments.transaction, 1 << spu), &writes).await;
+    let outcome = coordinator::commit(state, &request, place, (owner, arguments.transaction, 1 << spu), &writes).await;
     if let (Err(wire::STATUS_BUSY), Some(index)) = (outcome, state.table.find(owner, arguments.transaction)) {
         // Nothing was done.
         state.free(index);
@@ -332,6 +337,11 @@ async fn caretaker(request: Request, state: &State) -> Result<(), Refusal> {
 async fn on_event(request: Request, event: DeviceEvent, state: &State) -> Response {
     match event {
         DeviceEvent::Started => recovery::recover(state, &request).await,
+        DeviceEvent::Revoked { process, has_ended } => {
+            if let Err(status) = participant::settle(state, &request, process, has_ended).await {
+                return Response::failure(status);
+            }
+        }
         // What all have applied need not be read at the next start.
         DeviceEvent::Shutdown => crate::caretaker::forget(state, &request).await,
         _ => {}

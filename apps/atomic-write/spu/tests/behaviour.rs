@@ -46,7 +46,9 @@ impl Rig {
 /// More writes than a head and several pages hold, some of them over others: all are applied, in their order; also after a cut.
 #[test]
 fn long_logs_are_applied_in_order() {
-    for (seed, count) in [(0, HEAD_ENTRIES + 1), (1, HEAD_ENTRIES + PAGE_ENTRIES), (2, HEAD_ENTRIES + 3 * PAGE_ENTRIES + 7)] {
+    for (seed, count) in
+        [(0, HEAD_ENTRIES + 1), (1, HEAD_ENTRIES + PAGE_ENTRIES), (2, HEAD_ENTRIES + 3 * PAGE_ENTRIES + 7)]
+    {
         let (media, mut rig) = start(seed);
         let mut expected = BTreeMap::new();
         for number in 0..count {
@@ -149,14 +151,22 @@ fn writes_in_the_log_can_be_read_and_changed_until_the_commit() {
 fn senseless_requests_are_refused_and_leave_nothing() {
     let (_, mut rig) = start(0);
     let base = rig.base;
-    let write = |nv_address, bytes| WriteArguments { transaction: 1, nv_address, bytes, flags: wire::FLAG_FIRST }.encode();
+    let write =
+        |nv_address, bytes| WriteArguments { transaction: 1, nv_address, bytes, flags: wire::FLAG_FIRST }.encode();
     assert_eq!(rig.ask(0, handler::LOG_WRITE, &write(base, 513), &[0; 512]).0, wire::STATUS_MALFORMED);
     assert_eq!(rig.ask(0, handler::LOG_WRITE, &write(base, 0), &[]).0, wire::STATUS_MALFORMED);
-    assert_eq!(rig.ask(0, handler::LOG_WRITE, &write(base, wire::WRITE_BYTES_MAX + 1), &[0; 20000]).0, wire::STATUS_MALFORMED);
+    assert_eq!(
+        rig.ask(0, handler::LOG_WRITE, &write(base, wire::WRITE_BYTES_MAX + 1), &[0; 20000]).0,
+        wire::STATUS_MALFORMED
+    );
     assert_eq!(rig.ask(0, handler::LOG_WRITE, &write(u64::MAX - 4, 512), &[0; 512]).0, wire::STATUS_PERMISSION);
     assert_eq!(rig.ask(0, handler::LOG_WRITE, &[1; 23], &[]).0, wire::STATUS_MALFORMED);
     for count in [0, 13, u32::MAX] {
-        assert_eq!(rig.ask(0, handler::VECTOR_LOG_WRITE, &write(0, count), &[0; 4000]).0, wire::STATUS_MALFORMED, "{count}");
+        assert_eq!(
+            rig.ask(0, handler::VECTOR_LOG_WRITE, &write(0, count), &[0; 4000]).0,
+            wire::STATUS_MALFORMED,
+            "{count}"
+        );
     }
     // A vector whose data are short, and one with a write that cannot be: the good one beside it is not there either.
     let mut vector = Vec::new();
@@ -173,12 +183,24 @@ fn senseless_requests_are_refused_and_leave_nothing() {
     assert_eq!(rig.commit(3, 0, &[(0, 1)]), wire::STATUS_NOT_FOUND);
     // The coordinator takes part; nobody takes part that is not there; a participant without a part refuses.
     assert_eq!(rig.commit(2, 1, &[(0, 1)]), wire::STATUS_MALFORMED);
-    assert_eq!(rig.ask(0, handler::COMMIT, &wire::CommitArguments { transaction: 2, participants: 9 }.encode(), &[1, 0, 1, 0]).0, wire::STATUS_MALFORMED);
+    assert_eq!(
+        rig.ask(0, handler::COMMIT, &wire::CommitArguments { transaction: 2, participants: 9 }.encode(), &[1, 0, 1, 0])
+            .0,
+        wire::STATUS_MALFORMED
+    );
     assert_eq!(rig.commit(2, 0, &[(0, 1), (2, 1)]), wire::STATUS_NOT_FOUND);
     assert!(rig.is_clean(), "a commit that was refused has ended the transaction");
     assert_eq!(rig.value(0), Some(0));
     // What instances tell each other comes from no host, not even a kernel's.
-    for number in [handler::PREPARE, handler::APPLY, handler::CANCEL, handler::FORGET, handler::RESOLVE, handler::PROGRESS, handler::CARETAKER] {
+    for number in [
+        handler::PREPARE,
+        handler::APPLY,
+        handler::CANCEL,
+        handler::FORGET,
+        handler::RESOLVE,
+        handler::PROGRESS,
+        handler::CARETAKER,
+    ] {
         assert_eq!(rig.ask(0, number, &[0; 64], &[]).0, wire::STATUS_MALFORMED, "{number}");
     }
 }
