@@ -7,8 +7,8 @@ use crate::table::{Table, grouped};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
 use std::path::PathBuf;
-use willow_sim::report::{FlashReport, ResourceReport};
 use willow_sim::replay::{Format, Records, Replay, ReplayOptions};
+use willow_sim::report::{FlashReport, ResourceReport};
 use willow_sim::{
     BlockWorkload, GeneratorOptions, KvWorkload, Path, Preset, Report, Simulation, SimulationOptions, Trace,
 };

@@ -34,7 +34,8 @@ use std::task::{Context, Waker};
 use willow_device::media::ram::RamStore;
 use willow_device::region::REGION_ALIGNMENT_BYTES;
 use willow_device::{
-    AppNumber, Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HostRequest, HreId, Rpc, RpcList, RpcOutcome, Store,
+    AppNumber, Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HostRequest, HreId, Rpc, RpcList, RpcOutcome,
+    Store,
 };
 use willow_host::device_queue::{QueueHre, upcall_of};
 
@@ -189,9 +190,9 @@ impl Simulation {
         let flash = FlashChoice::of_preset(preset, options.ftl.as_deref()).map_err(|error| failed(&error))?;
         let bounded = match &flash {
             Some(flash) => Some(flash.bank_bytes),
-            None => preset.capacity_bytes().map(|capacity| {
-                capacity / u64::from(config.spus) / REGION_ALIGNMENT_BYTES * REGION_ALIGNMENT_BYTES
-            }),
+            None => preset
+                .capacity_bytes()
+                .map(|capacity| capacity / u64::from(config.spus) / REGION_ALIGNMENT_BYTES * REGION_ALIGNMENT_BYTES),
         };
         if let Some(bank) = bounded.filter(|bank| *bank < needed) {
             let text = format!(

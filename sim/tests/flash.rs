@@ -61,12 +61,8 @@ fn mixed(options: &SimulationOptions) -> Result<(Report, u64), SimulationError> 
 fn same_seed_same_trace_of_dies_and_buses() {
     let run = |seed, contents| {
         let trace = Trace::new();
-        let options = SimulationOptions {
-            seed,
-            contents,
-            trace: Some(trace.clone()),
-            ..options(small(|_| ()), 10 * MIB)
-        };
+        let options =
+            SimulationOptions { seed, contents, trace: Some(trace.clone()), ..options(small(|_| ()), 10 * MIB) };
         let (report, end_ns) = mixed(&options).expect("it runs");
         let mut bytes = Vec::new();
         trace.write(&mut bytes).expect("in memory");
@@ -83,7 +79,8 @@ fn same_seed_same_trace_of_dies_and_buses() {
     let parts = flash.by_merging + flash.by_collection + flash.by_leveling + flash.by_metadata + flash.by_fillers;
     assert!((flash.write_amplification - 1.0 - parts).abs() < 1e-9, "{flash:?}");
     for spu in 0..2 {
-        for lane in [format!("SPU {spu} flash channel 0"), format!("SPU {spu} flash die 0"), format!("SPU {spu} flash die 1")]
+        for lane in
+            [format!("SPU {spu} flash channel 0"), format!("SPU {spu} flash die 0"), format!("SPU {spu} flash die 1")]
         {
             let of_lane: Vec<&TracedSpan> = spans.iter().filter(|span| span.lane == lane).collect();
             let names = |name: &str| of_lane.iter().filter(|span| span.name == name).count();
@@ -94,7 +91,10 @@ fn same_seed_same_trace_of_dies_and_buses() {
                 free_ns = span.end_ns;
             }
             let resource = report.resource(&lane).expect("a line of its own");
-            assert!(resource.utilization > 0.0 && resource.utilization <= 1.0 && resource.operations > 0, "{resource:?}");
+            assert!(
+                resource.utilization > 0.0 && resource.utilization <= 1.0 && resource.operations > 0,
+                "{resource:?}"
+            );
         }
     }
     assert!(report.energy.iter().any(|part| part.name == "flash" && part.joules > 0.0));

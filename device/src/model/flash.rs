@@ -77,7 +77,13 @@ impl FlashHardware {
 
     /// Takes an operation on a die of a bank.
     #[inline]
-    pub(super) fn submit(&mut self, now_ns: u64, bank: u16, submission: &Submission<'_>, trace: &mut Tracer) -> FlashStep {
+    pub(super) fn submit(
+        &mut self,
+        now_ns: u64,
+        bank: u16,
+        submission: &Submission<'_>,
+        trace: &mut Tracer,
+    ) -> FlashStep {
         let submission = Submission { die: self.die(bank, submission.die), ..*submission };
         let step = match self.timing.submit(now_ns, &submission) {
             Ok(()) => FlashStep::UnderWay,

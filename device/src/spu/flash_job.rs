@@ -45,13 +45,20 @@ pub(super) enum Task {
         spare: Option<(u64, u32)>,
     },
     /// A part of a page that a program copies.
-    Source { program: u32, page: usize, at: usize, read: Read },
+    Source {
+        program: u32,
+        page: usize,
+        at: usize,
+        read: Read,
+    },
     Program {
         pages: Vec<MadePage>,
         /// The status of a source that could not be read.
         failed: Option<i32>,
     },
-    Erase { blocks: Vec<u32> },
+    Erase {
+        blocks: Vec<u32>,
+    },
 }
 
 /// An operation of flash.

@@ -82,7 +82,8 @@ impl Machine {
             _ => return,
         };
         let nv = if dma.source.port == abi::PORT_NV { dma.source.address } else { dma.destination.address };
-        let (true, Ok(segment_bytes)) = (adjoins(&dma.source) && adjoins(&dma.destination), u32::try_from(bytes)) else {
+        let (true, Ok(segment_bytes)) = (adjoins(&dma.source) && adjoins(&dma.destination), u32::try_from(bytes))
+        else {
             return;
         };
         let Some(originating) = self.activity(caller, dma.token).map(|activity| activity.originating) else { return };

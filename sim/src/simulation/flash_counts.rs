@@ -24,12 +24,7 @@ impl Simulation {
         let mut counts = FlashCounts { media, ftl: Counters::default(), unit_bytes: 0 };
         for spu in 0..self.device.spus() {
             let reply = self.ask(hre, Rpc { app, handler: REPORT, spu, arguments: Arguments::EMPTY })?;
-            let words: Vec<u64> = reply
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .map(|word| u64::from_le_bytes(*word))
-                .collect();
+            let words: Vec<u64> = reply.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
             if let [words @ .., unit_bytes] = &words[..]
                 && let Ok(words) = words.try_into()
             {
