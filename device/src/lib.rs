@@ -38,6 +38,7 @@ pub use request::{
 };
 pub use service::OpenError;
 pub use service::core::{Job, JobDone};
+pub use service::ftl::FlashState;
 pub use service::statistics::Statistics;
 pub use service::versions::BuiltInApp;
 pub use service::{control, metadata, reservation, statistics};

@@ -128,7 +128,9 @@ impl FlashChoice {
             ftl: &self.ftl,
             bank_bytes: self.bank_bytes,
             unit_bytes: self.unit_bytes,
-            is_volatile: !self.is_durable_at_once,
+            // What is in files is in this machine's memory until it is synced.
+            is_volatile: matches!(contents, Contents::Files(..)) || !self.is_durable_at_once,
+            ftl_forgets: !self.is_durable_at_once,
         };
         Ok(Box::new(DelegatingStore::new(metadata, arrays, &banks)))
     }

@@ -15,6 +15,7 @@ use crate::namespace::Namespace;
 use crate::request::{AppNumber, HostCompletion, HostRequest, Upcall};
 use crate::service::OpenError;
 use crate::service::core::{Core, Job, JobDone};
+use crate::service::ftl::FlashState;
 use crate::service::metadata::HostTables;
 use crate::service::statistics::Statistics;
 use crate::service::versions::BuiltInApp;
@@ -196,6 +197,17 @@ impl Device {
     /// True where a power cut can lose completed writes that were not flushed (NVMe: VWC).
     pub fn volatile_write_cache(&self) -> bool {
         self.core.machine.media.store.volatile_write_cache()
+    }
+
+    /// Why a bank's operations fail, where they do: its FTL does not come up.
+    pub fn flash_failed(&self) -> Option<(u16, &str)> {
+        self.core.flash_failed()
+    }
+
+    /// What hosts should know of the flash, where there is some.
+    #[inline]
+    pub fn flash_state(&self) -> FlashState {
+        self.core.flash_state()
     }
 
     /// (used, total) bytes of the media; total is `None` where only the disk bounds it.

@@ -13,6 +13,7 @@ pub(crate) use super::app::AppState;
 use super::clock::Clock;
 use super::continuation::{Continuation, Pending};
 use super::flash_job::FlashJobs;
+use super::ftl::Ftl;
 use super::group::Group;
 use super::meter::{LINE_WORK, Meter, OverBudget, PRINTED_BYTE_WORK};
 use super::permission::Rights;
@@ -116,6 +117,8 @@ pub(crate) struct Machine {
     pub protection: Protection,
     /// The version of an app that is being made ready.
     pub(super) staging: Option<Box<AppState>>,
+    /// Who serves the banks, where an app does.
+    pub(super) ftl: Ftl,
     pub(super) apps: Vec<Option<AppState>>,
     /// Events to apps that somebody waits for: how many are left, and a status other than 0 that one was answered with.
     pub(super) watches: BTreeMap<u32, (u32, Option<u32>)>,
@@ -197,6 +200,7 @@ impl Machine {
             published: Arc::new(published),
             protection: Protection::new(),
             staging: None,
+            ftl: Ftl::default(),
             apps: (0..config.apps_max).map(|_| None).collect(),
             watches: BTreeMap::new(),
             finished_watches: Vec::new(),
@@ -494,7 +498,7 @@ impl Machine {
                 let status = if let RpcOutcome::Answered { status } = outcome { status } else { 0 };
                 self.watched(watch, status);
             }
-            Origin::Bank { peer } => self.bank_answered(peer, outcome),
+            Origin::Bank { peer } => self.bank_answered(peer, outcome, activity.state.is_begun()),
             Origin::Background => self.backgrounds.release(activity.app, 1),
         }
     }

@@ -67,7 +67,9 @@ impl Machine {
         {
             return Ok(abi::ERROR_ARGUMENT);
         }
-        if destination < -1 || destination >= self.spus.len() as i32 {
+        // The FTL waits for flash and peers alone: what it asked another app for might wait for the FTL.
+        let circle = destination >= 0 && self.ftl() == Some(caller.app);
+        if circle || destination < -1 || destination >= self.spus.len() as i32 {
             return Ok(abi::ERROR_REFUSED);
         }
         memory.slice(reply_pointer, reply_bytes as usize)?;
@@ -367,7 +369,8 @@ impl Machine {
 
     /// `flush`: this SPU's bank becomes durable.
     pub fn flush_bank(&mut self, caller: Caller, wait: u32) -> i32 {
-        if self.app(caller.app).is_none() {
+        // What the FTL flushed would wait for the FTL.
+        if self.app(caller.app).is_none() || self.ftl() == Some(caller.app) {
             return abi::ERROR_REFUSED;
         }
         let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
@@ -392,6 +395,9 @@ impl Machine {
         let Some(name) = self.app(caller.app).map(|app| app.name.clone()) else {
             return Ok(i64::from(abi::ERROR_NOT_FOUND));
         };
+        if self.ftl() == Some(caller.app) {
+            return Ok(i64::from(abi::ERROR_REFUSED));
+        }
         if let Some(region) = self.published.regions.find(&name, id) {
             return Ok(region.base as i64);
         }

@@ -38,7 +38,7 @@ impl Machine {
         }
         self.meter.charge(SEGMENT_WORK)?;
         match port {
-            abi::PORT_NV => self.passes_accelerator(caller, Accelerator::Checksum, bytes.into()),
+            abi::PORT_NV => self.passes_accelerator(caller.spu, Accelerator::Checksum, bytes.into()),
             _ => self.accelerates(caller, Accelerator::Checksum, bytes.into()),
         }
         // Sums do not park.

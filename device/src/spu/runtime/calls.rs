@@ -3,6 +3,7 @@
 //! Invariant: the sandbox and the native shims call these and nothing else, so that an app does the same in both.
 
 use super::abi;
+use crate::spu::accelerator::keys::{KeySearch, Layout};
 use crate::spu::accelerator::literals::LiteralSearch;
 use crate::spu::dma::{Dma, End};
 use crate::spu::flash::FlashRead;
@@ -188,6 +189,23 @@ impl<M: LocalMemory> Call<'_, M> {
     ) -> Result<i32, Fault> {
         let search = LiteralSearch { token, set, port, address, bytes, state, to, most, wait };
         self.machine.literals_find(self.caller, self.memory, search)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the import's")]
+    pub fn keys_find(
+        self,
+        token: u32,
+        port: u32,
+        address: u64,
+        key_bytes: u32,
+        stride_bytes: u32,
+        count: u32,
+        order: u32,
+        key: u64,
+        wait: u32,
+    ) -> Result<i32, Fault> {
+        let layout = Layout { key_bytes, stride_bytes, count, order };
+        self.machine.keys_find(self.caller, self.memory, KeySearch { token, port, address, layout, key, wait })
     }
 
     pub fn literals_free(self, set: i32) -> Result<i32, Fault> {
