@@ -5,59 +5,60 @@
 
 use super::abi::{self, DONE, PENDING};
 use super::continuation::Pending;
-use super::dma::Moved;
+use super::dma::{Moved, Port};
+use super::gate::{Behalf, Charged, MayRead};
 use super::group::Waiter;
-use super::meter::{Fault, SEGMENT_WORK};
-use super::os::{Caller, LocalMemory, Machine, error_of};
-use super::permission::Rights;
+use super::os::{Caller, LocalMemory, Machine, WildPointer, error_of};
 use crate::interconnect::{Key, Transfer};
 use crate::media::store::Progress;
 
+/// A comparison of NV memory with a range of the body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Compare {
+    pub token: u32,
+    pub address: u64,
+    pub body_offset: u64,
+    pub bytes: u32,
+    pub wait: u32,
+}
+
+/// A CRC-32C of bytes at a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checksum {
+    pub token: u32,
+    pub port: Port,
+    pub address: u64,
+    pub bytes: u32,
+    pub seed: u32,
+    pub wait: u32,
+}
+
 impl Machine {
     /// `compare`: NV memory with a range of the body.
-    pub fn compare(
-        &mut self,
-        caller: Caller,
-        token: u32,
-        address: u64,
-        body_offset: u64,
-        bytes: u32,
-        wait: u32,
-    ) -> Result<i32, Fault> {
-        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
-        let originating = activity.originating;
-        if let Some(error) = self.too_much(caller, bytes.into(), abi::BOUNCE_BYTES_MAX as u64)? {
-            return Ok(error);
-        }
-        self.meter.charge(SEGMENT_WORK)?;
-        if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
-            return Ok(abi::ERROR_PERMISSION);
-        }
+    pub fn compare(&mut self, caller: Caller, (compare, behalf): (&Compare, Behalf), _: Charged) -> i32 {
+        let &Compare { token, address, body_offset, bytes, wait } = compare;
+        let Some(permit) = self.may_read(caller, behalf, address, bytes as usize) else {
+            return abi::ERROR_PERMISSION;
+        };
         self.clock.note(|work| work.compared_bytes += u64::from(bytes));
         let mut nv = vec![0; bytes as usize];
-        let bank = caller.spu as usize;
-        self.spus[bank].counters.nv_read_bytes += u64::from(bytes);
-        Ok(match self.media.store.read(bank, address, &mut nv) {
+        self.spus[usize::from(caller.spu)].counters.nv_read_bytes += u64::from(bytes);
+        match permit.read(&mut self.media, &mut nv) {
             Ok(Progress::Done) => {
                 let result = self.compare_with_body(caller.at(token), body_offset, &nv);
+                if result < 0 {
+                    return result as i32;
+                }
                 let transfer = Transfer::read(caller.spu, address, bytes, token);
-                let at_once = |machine: &mut Machine| match result {
-                    result @ (0 | 1) if machine.makes_way(caller) => {
-                        machine.yields(caller, token, (wait, result), machine.is_users_app(caller.app))
-                    }
-                    0 => DONE,
-                    1 => abi::DIFFERS,
-                    error => error as i32,
-                };
-                self.tell_end((caller, Waiter { token, wait }), result, |_| (transfer, false), at_once)
+                let at_once = |_: &mut Machine| if result == 0 { DONE } else { abi::DIFFERS };
+                self.tell_end((caller, Waiter { token, wait }), result, |_| Some((transfer, false)), at_once)
             }
             Ok(Progress::WouldBlock) => {
-                let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
-                let pending = Pending::Compare { group, token, body_offset };
-                self.begin_single(group, bank, address, bytes as usize, pending)
+                let Some(group) = self.group(caller, Some(token), wait) else { return abi::ERROR_REFUSED };
+                self.begin_single(permit, Pending::Compare { group, token, body_offset }, group)
             }
             Err(error) => error_of(error),
-        })
+        }
     }
 
     /// 0 equal, 1 different, or an error.
@@ -69,7 +70,8 @@ impl Machine {
         }
     }
 
-    fn begin_single(&mut self, group: Key, bank: usize, address: u64, bytes: usize, pending: Pending) -> i32 {
+    /// Begins the only read of a group.
+    fn begin_single(&mut self, permit: MayRead, pending: Pending, group: Key) -> i32 {
         let account = self.account_of(Some(group));
         let Some(caller) = self.group_at(group).map(|group| group.caller) else { return abi::ERROR_ARGUMENT };
         if !self.place_for_single(caller, account) {
@@ -78,7 +80,7 @@ impl Machine {
         if let Some(group) = self.group_at_mut(group) {
             group.remaining += 1;
         }
-        match self.begin_read(bank, address, bytes, pending, group) {
+        match self.begin_read(permit, pending, group) {
             Moved::Error(error) => {
                 if let Some(group) = self.group_at_mut(group) {
                     group.remaining -= 1;
@@ -89,73 +91,63 @@ impl Machine {
         }
     }
 
-    /// A sum that is known: told now, or, where the run has moved a lot, when it is its turn again.
-    fn summed(&mut self, caller: Caller, token: u32, wait: u32, sum: u32) -> i32 {
-        // Under a model what is in local memory or in the body is summed at once, and takes the processor's time.
-        if self.makes_way(caller) {
-            return self.yields(caller, token, (wait, sum.into()), self.is_users_app(caller.app));
-        }
-        self.checksum_value = sum;
-        DONE
-    }
-
     /// `checksum`: CRC-32C of bytes at a port; done at once, the value is in `checksum_value`.
     pub fn checksum<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &M,
-        (token, port, address, bytes, seed, wait): (u32, u32, u64, u32, u32, u32),
-    ) -> Result<i32, Fault> {
-        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
-        let originating = activity.originating;
-        if let Some(error) = self.too_much(caller, bytes.into(), abi::BOUNCE_BYTES_MAX as u64)? {
-            return Ok(error);
-        }
-        self.meter.charge(SEGMENT_WORK)?;
-        if port != abi::PORT_NV {
+        (checksum, behalf): (&Checksum, Behalf),
+        _: Charged,
+    ) -> Result<i32, WildPointer> {
+        let &Checksum { token, port, address, bytes, seed, wait } = checksum;
+        // Under a model what is in local memory or in the body takes the processor's time, what is in NV memory that of a transfer.
+        let mut transfer = None;
+        if port != Port::Nv {
             self.clock.note(|work| work.summed_bytes += u64::from(bytes));
         }
-        // Sums do not park.
-        match port & !abi::PORT_PARK {
-            abi::PORT_LOCAL => {
-                let sum = crc32c::crc32c_append(seed, memory.slice(address, bytes as usize)?);
-                Ok(self.summed(caller, token, wait, sum))
-            }
-            abi::PORT_NETWORK => {
+        let sum = match port {
+            Port::Local => crc32c::crc32c_append(seed, memory.slice(address, bytes as usize)?),
+            Port::Network => {
                 let Some(activity) = self.activity_at(caller.at(token)) else { return Ok(abi::ERROR_ARGUMENT) };
-                if let Some(range) = Self::payload_range(&self.bridge, activity, address, bytes as usize) {
-                    let sum = crc32c::crc32c_append(seed, range);
-                    return Ok(self.summed(caller, token, wait, sum));
+                match Self::payload_range(&self.bridge, activity, address, bytes as usize) {
+                    Some(range) => crc32c::crc32c_append(seed, range),
+                    None => {
+                        let mut body = vec![0; bytes as usize];
+                        if self.copy_body(caller.at(token), address, &mut body).is_none() {
+                            return Ok(abi::ERROR_RANGE);
+                        }
+                        crc32c::crc32c_append(seed, &body)
+                    }
                 }
-                let mut body = vec![0; bytes as usize];
-                if self.copy_body(caller.at(token), address, &mut body).is_none() {
-                    return Ok(abi::ERROR_RANGE);
-                }
-                let sum = crc32c::crc32c_append(seed, &body);
-                Ok(self.summed(caller, token, wait, sum))
             }
-            abi::PORT_NV => {
-                if !self.permitted(caller, originating, address, u64::from(bytes), Rights::READ) {
+            Port::Nv => {
+                let Some(permit) = self.may_read(caller, behalf, address, bytes as usize) else {
                     return Ok(abi::ERROR_PERMISSION);
-                }
-                let bank = caller.spu as usize;
-                self.spus[bank].counters.nv_read_bytes += u64::from(bytes);
+                };
+                self.spus[usize::from(caller.spu)].counters.nv_read_bytes += u64::from(bytes);
                 let mut nv = vec![0; bytes as usize];
-                match self.media.store.read(bank, address, &mut nv) {
+                match permit.read(&mut self.media, &mut nv) {
                     Ok(Progress::Done) => {
-                        let sum = crc32c::crc32c_append(seed, &nv);
-                        let transfer = Transfer::read(caller.spu, address, bytes, token);
-                        let at_once = |machine: &mut Machine| machine.summed(caller, token, wait, sum);
-                        Ok(self.tell_end((caller, Waiter { token, wait }), sum.into(), |_| (transfer, false), at_once))
+                        transfer = Some((Transfer::read(caller.spu, address, bytes, token), false));
+                        crc32c::crc32c_append(seed, &nv)
                     }
                     Ok(Progress::WouldBlock) => {
                         let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
-                        Ok(self.begin_single(group, bank, address, bytes as usize, Pending::Checksum { group, seed }))
+                        return Ok(self.begin_single(permit, Pending::Checksum { group, seed }, group));
                     }
-                    Err(error) => Ok(error_of(error)),
+                    Err(error) => return Ok(error_of(error)),
                 }
             }
-            _ => Ok(abi::ERROR_ARGUMENT),
-        }
+            Port::Zero => return Ok(abi::ERROR_ARGUMENT),
+        };
+        Ok(self.tell_end(
+            (caller, Waiter { token, wait }),
+            sum.into(),
+            |_| transfer,
+            |machine| {
+                machine.checksum_value = sum;
+                DONE
+            },
+        ))
     }
 }

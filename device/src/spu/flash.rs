@@ -9,7 +9,8 @@
 
 use super::abi::{self, PENDING};
 use super::activity::Caller;
-use super::meter::{Fault, SEGMENT_WORK, STORE_WORK};
+use super::gate::{Charged, FlashOperation};
+use super::meter::Fault;
 use super::os::{LocalMemory, Machine};
 use crate::media::delegate::DelegatingStore;
 use willow_flash_media::{Array, Cell, PageAddress, ProgramPage, Read, Status};
@@ -80,8 +81,31 @@ impl Machine {
         self.port(caller)?.flash(usize::from(caller.spu))
     }
 
+    /// Carries out an operation of the flash port, or begins it.
+    pub fn flash<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &mut M,
+        operation: FlashOperation,
+        _: Charged,
+    ) -> Result<i32, Fault> {
+        match operation {
+            FlashOperation::Geometry { to } => self.flash_geometry(caller, memory, to),
+            FlashOperation::BadBlocks { die, to, most } => self.flash_bad_blocks(caller, memory, die, (to, most)),
+            FlashOperation::Read(read) => self.flash_read(caller, memory, &read),
+            FlashOperation::Program { die, pages, count, wait } => {
+                self.flash_program(caller, memory, (die, pages, count), wait)
+            }
+            FlashOperation::Erase { die, blocks, count, wait } => {
+                self.flash_erase(caller, memory, (die, blocks, count), wait)
+            }
+            FlashOperation::ZeroPeer { peer, offset, bytes } => Ok(self.flash_zero_peer(caller, peer, offset, bytes)),
+            FlashOperation::Pause { wait } => Ok(self.flash_pause(caller, wait)),
+        }
+    }
+
     /// `flash_geometry`.
-    pub fn flash_geometry<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, to: u64) -> Result<i32, Fault> {
+    fn flash_geometry<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, to: u64) -> Result<i32, Fault> {
         let Some((bank_bytes, unit_bytes)) = self.port(caller).map(|store| store.shape()) else {
             return Ok(abi::ERROR_PERMISSION);
         };
@@ -118,14 +142,13 @@ impl Machine {
     }
 
     /// `flash_bad_blocks`.
-    pub fn flash_bad_blocks<M: LocalMemory>(
+    fn flash_bad_blocks<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
         die: u32,
         (to, most): (u64, u32),
     ) -> Result<i32, Fault> {
-        self.meter.charge(STORE_WORK)?;
         if self.port(caller).is_none() {
             return Ok(abi::ERROR_PERMISSION);
         }
@@ -143,14 +166,7 @@ impl Machine {
     }
 
     /// `flash_read`.
-    pub fn flash_read<M: LocalMemory>(
-        &mut self,
-        caller: Caller,
-        memory: &mut M,
-        asked: &FlashRead,
-    ) -> Result<i32, Fault> {
-        self.meter.charge(SEGMENT_WORK)?;
-        self.meter.charge_bytes(u64::from(asked.bytes) + u64::from(asked.spare_bytes))?;
+    fn flash_read<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, asked: &FlashRead) -> Result<i32, Fault> {
         let bank = usize::from(caller.spu);
         let read = Read {
             at: PageAddress { block: asked.block, page: asked.page },
@@ -185,7 +201,7 @@ impl Machine {
     }
 
     /// `flash_program`.
-    pub fn flash_program<M: LocalMemory>(
+    fn flash_program<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
@@ -209,7 +225,7 @@ impl Machine {
                 Gathered::Page(data) => data,
                 Gathered::Not(error) => return Ok(error),
             };
-            self.meter.charge_bytes(spare_bytes.into())?;
+            self.charge_copy(spare_bytes.into())?;
             let spare = memory.slice(u64_at(page, 24), spare_bytes as usize)?.to_vec();
             made.push((at, data, spare));
         }
@@ -240,8 +256,7 @@ impl Machine {
             if page.len() + bytes > page_bytes as usize {
                 return Ok(Gathered::Not(abi::ERROR_RANGE));
             }
-            self.meter.charge(SEGMENT_WORK)?;
-            self.meter.charge_bytes(bytes as u64)?;
+            self.charge_piece(bytes as u64)?;
             match kind {
                 abi::FLASH_FROM_LOCAL => page.extend_from_slice(memory.slice(u64_at(segment, 8), bytes)?),
                 abi::FLASH_FROM_ZEROES => page.resize(page.len() + bytes, 0),
@@ -272,14 +287,13 @@ impl Machine {
     }
 
     /// `flash_erase`.
-    pub fn flash_erase<M: LocalMemory>(
+    fn flash_erase<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
         (die, blocks, count): (u32, u64, u32),
         wait: u32,
     ) -> Result<i32, Fault> {
-        self.meter.charge(STORE_WORK)?;
         let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
         if count == 0 || count > array.geometry().planes_per_die {
             return Ok(abi::ERROR_ARGUMENT);
@@ -291,17 +305,16 @@ impl Machine {
     }
 
     /// `flash_zero_peer`.
-    pub fn flash_zero_peer(&mut self, caller: Caller, peer: u32, offset: u64, bytes: u32) -> Result<i32, Fault> {
-        self.meter.charge_bytes(bytes.into())?;
+    fn flash_zero_peer(&mut self, caller: Caller, peer: u32, offset: u64, bytes: u32) -> i32 {
         let bank = usize::from(caller.spu);
-        let Some(store) = self.port(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        let Some(into) = store.sink(bank, peer, offset, bytes as usize) else { return Ok(abi::ERROR_ENDED) };
+        let Some(store) = self.port(caller) else { return abi::ERROR_PERMISSION };
+        let Some(into) = store.sink(bank, peer, offset, bytes as usize) else { return abi::ERROR_ENDED };
         into.fill(0);
-        Ok(0)
+        0
     }
 
     /// `flash_pause`: a completion behind what others have to do.
-    pub fn flash_pause(&mut self, caller: Caller, wait: u32) -> i32 {
+    fn flash_pause(&mut self, caller: Caller, wait: u32) -> i32 {
         if self.port(caller).is_none() {
             return abi::ERROR_PERMISSION;
         }

@@ -10,6 +10,7 @@ pub(crate) mod dma;
 pub(crate) mod ended;
 pub(crate) mod flash;
 pub(crate) mod ftl;
+pub(crate) mod gate;
 pub(crate) mod group;
 pub(crate) mod handlers;
 #[cfg(feature = "testing")]
@@ -18,6 +19,7 @@ pub(crate) mod hosts;
 mod jam;
 pub mod meter;
 pub(crate) mod miss;
+mod nv_memory;
 pub(crate) mod os;
 pub mod permission;
 pub mod protection;
