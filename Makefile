@@ -24,11 +24,12 @@ build: bootstrap ## the release build: the command bin/willow, and libwillow bes
 
 PREFIX ?= /usr/local
 .PHONY: install
-install: build ## the command, libwillow.so, .a and .h, and libwillow_preload.so, below PREFIX (/usr/local)
-	install -D -t "$(DESTDIR)$(PREFIX)/bin" bin/willow
-	install -D -t "$(DESTDIR)$(PREFIX)/lib" bin/libwillow.so bin/libwillow_preload.so
-	install -D -m 644 -t "$(DESTDIR)$(PREFIX)/lib" bin/libwillow.a
-	install -D -m 644 -t "$(DESTDIR)$(PREFIX)/include" bin/libwillow.h
+install: build ## the command, its manual and completions, libwillow, and a systemd unit, below PREFIX (/usr/local)
+	scripts/install "$(DESTDIR)" "$(PREFIX)"
+
+.PHONY: deb
+deb: build ## a Debian package of all of that in bin/, with a systemd unit (man willow, systemctl start willow)
+	@scripts/deb
 
 .PHONY: demo
 demo: build ## a drive from end to end: attach, run blocks and pairs, kill it, prove that the data is there
@@ -46,7 +47,6 @@ check: bootstrap ## formatting and lints alone
 .PHONY: fmt
 fmt: bootstrap ## format all code
 	cargo fmt
-	rustfmt --edition 2024 --config-path . sim/src/experiments/*.rs
 
 .PHONY: interface
 interface: bootstrap ## write anew what comes from the table of imports: bindings of the SDKs, reference in docs/abi.md

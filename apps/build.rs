@@ -43,7 +43,7 @@ fn build() -> Result<(), String> {
         }
     }
     println!("cargo::rerun-if-changed={}", apps.join("page/spu/build.rs").display());
-    for library in ["sdk/flash", "apps/ftl-page/spu"] {
+    for library in ["sdk/flash", "apps/page/ftl"] {
         for watched in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", root.join(library).join(watched).display());
         }

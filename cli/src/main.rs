@@ -18,6 +18,7 @@ mod hardware;
 mod key;
 mod kv;
 mod logging;
+mod manual;
 mod metrics;
 mod mount;
 mod ns;
@@ -34,7 +35,7 @@ mod table;
 mod target;
 mod weight;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use failure::Outcome;
 use std::process::ExitCode;
 // Shared with simulations.
@@ -89,6 +90,10 @@ enum Command {
     Calibrate(reproduce::CalibrateOptions),
     /// Show what it can do: serve, attach, write, install, crash, prove; under two minutes
     Demo(demo::DemoOptions),
+    /// Write the manual pages
+    Manual(manual::ManualOptions),
+    /// Print a shell's completions of this command
+    Completions(manual::CompletionsOptions),
 }
 
 fn run(command: Command) -> Outcome<()> {
@@ -120,6 +125,8 @@ fn run(command: Command) -> Outcome<()> {
         Command::Reproduce(options) => reproduce::run(&options),
         Command::Calibrate(options) => reproduce::calibrate(&options),
         Command::Demo(options) => demo::run(options),
+        Command::Manual(options) => manual::manual(CommandLine::command(), &options),
+        Command::Completions(options) => manual::completions(CommandLine::command(), &options),
     }
 }
 
@@ -169,7 +176,6 @@ fn usage_error(error: &clap::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

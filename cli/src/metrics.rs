@@ -9,6 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::net::SocketAddr;
+use willow_device::clock::Accelerator;
 
 /// Upper ends of the buckets that latencies are shown in, seconds.
 const BUCKETS_SECONDS: [f64; 15] =
@@ -221,6 +222,24 @@ impl Collector for Scrape {
             spus().map(|(l, c)| (l, c.store_waits)),
         )?;
 
+        let accelerators = || {
+            statistics.spus.iter().enumerate().flat_map(|(spu, of)| {
+                let each = Accelerator::ALL.iter();
+                each.map(move |accelerator| {
+                    let names = [("spu", spu.to_string()), ("accelerator", accelerator.name().to_owned())];
+                    (labels(names), of.accelerators.of(*accelerator))
+                })
+            })
+        };
+        counters(
+            encoder,
+            "willow_accelerator_operations",
+            "Times that the accelerator was started",
+            accelerators().map(|(l, c)| (l, c.operations)),
+        )?;
+        let help = "Bytes that the accelerator took";
+        counters(encoder, "willow_accelerator_bytes", help, accelerators().map(|(l, c)| (l, c.bytes)))?;
+
         let apps = || statistics.apps.iter().map(|app| (labels([("app", app.name.clone())]), &app.counters));
         counters(encoder, "willow_app_requests", "Requests to the app", apps().map(|(l, c)| (l, c.requests)))?;
         counters(
@@ -381,6 +400,7 @@ mod tests {
         for line in [
             "200 OK",
             "willow_spu_requests_total{spu=\"1\"} 7",
+            "willow_accelerator_bytes_total{spu=\"1\",accelerator=\"literals\"} 0",
             "willow_namespace_commands_total{nsid=\"1\",kind=\"read\"} 5",
             "willow_namespace_latency_seconds_bucket{le=\"0.00001\",nsid=\"1\",kind=\"read\"} 2",
             "willow_namespace_latency_seconds_bucket{le=\"+Inf\",nsid=\"1\",kind=\"read\"} 5",

@@ -7,6 +7,7 @@ use crate::size::Size;
 use crate::statistics::{Latency, Statistics};
 use crate::table::{Table, grouped, microseconds};
 use crate::target::TargetOption;
+use willow_device::clock::Accelerator;
 
 /// Flags of `willow stat`.
 #[derive(Debug, clap::Args)]
@@ -114,6 +115,22 @@ fn host_table(statistics: &Statistics) -> String {
     table.render()
 }
 
+/// The table of accelerators, all SPUs together; empty where none has been used.
+fn accelerator_table(statistics: &Statistics) -> String {
+    let mut table = Table::new(&["accelerator", "operations", "bytes"]);
+    let mut used = false;
+    for accelerator in Accelerator::ALL {
+        let of = statistics.spus.iter().map(|spu| spu.accelerators.of(*accelerator));
+        let (operations, bytes) =
+            of.fold((0, 0), |(operations, bytes), of| (operations + of.operations, bytes + of.bytes));
+        if operations > 0 {
+            table.row([accelerator.name().to_owned(), grouped(operations), Size(bytes).to_string()]);
+            used = true;
+        }
+    }
+    if used { format!("\n{}", table.render()) } else { String::new() }
+}
+
 fn render(statistics: &Statistics) -> String {
     let transport = &statistics.transport;
     let capacity = statistics.capacity_bytes.map_or("what the disk holds".to_owned(), |bytes| Size(bytes).to_string());
@@ -126,6 +143,7 @@ fn render(statistics: &Statistics) -> String {
         Size(statistics.used_bytes),
     );
     text.push_str(&spu_table(statistics));
+    text.push_str(&accelerator_table(statistics));
     let mut apps = Table::new(&[
         "app",
         "number",
@@ -229,7 +247,7 @@ mod tests {
         let statistics: Statistics = serde_json::from_value(serde_json::json!({
             "now_ns": 1_500_000_000u64,
             "spus": [{"requests": 12345, "instructions": 1, "nv_read_bytes": 4096, "nv_write_bytes": 0, "dmas": 1,
-                      "store_waits": 0, "thread_waits": 0}],
+                      "store_waits": 0, "thread_waits": 0, "accelerators": {"literals": {"operations": 7531, "bytes": 8192}}}],
             "apps": [{"number": 1, "name": "base-io", "requests": 5, "instructions": 6, "traps": 0, "rpcs": 0,
                       "user": [0, 3, 0], "ended": null}],
             "used_bytes": 1024,
@@ -256,6 +274,9 @@ mod tests {
             "nqn.one",
             "2 KiB",
             "4,321",
+            "literals",
+            "7,531",
+            "8 KiB",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

@@ -149,6 +149,14 @@ fn prometheus_can_scrape() {
     ] {
         assert!(text.contains(line), "{line} is missing in\n{text}");
     }
+    // The dashboard asks for nothing that is not there.
+    let dashboard = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/grafana.json")).unwrap();
+    let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let asked = dashboard
+        .match_indices("willow_")
+        .map(|(at, _)| dashboard[at..].split(|letter| !is_of_name(letter)).next().unwrap());
+    let missing: Vec<&str> = asked.filter(|name| !text.contains(&format!("\n{name}"))).collect();
+    assert!(missing.is_empty() && dashboard.contains("willow_used_bytes"), "{missing:?}");
     device.end();
 }
 

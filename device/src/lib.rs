@@ -40,11 +40,12 @@ pub use service::OpenError;
 pub use service::core::{Job, JobDone};
 pub use service::statistics::Statistics;
 pub use service::versions::BuiltInApp;
-pub use service::{control, metadata, statistics};
+pub use service::{control, metadata, reservation, statistics};
 pub use spu::protection::{Intercall, ProcessInfo, USER_NOBODY};
 
 /// The seam for models of time: what they implement, and what they are handed.
 pub mod clock {
     pub use crate::interconnect::{Agenda, DmaKind, Endpoint, Message, Transfer};
+    pub use crate::model::accelerator::{Accelerated, Accelerator};
     pub use crate::model::timing::{DmaStep, Timing, Work};
 }

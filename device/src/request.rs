@@ -89,8 +89,8 @@ pub struct HostRequest {
     /// What to do.
     pub rpcs: RpcList,
     /// Host memory that the RPCs' network port reaches: the first `payload_bytes` are the payload of every RPC (as a
-    /// DMA source), the first `reply_bytes` may be written (as a destination). A transport passes whichever its command
-    /// carries, not both.
+    /// DMA source), the first `reply_bytes` may be written (as a destination). Where there are both, an app that writes its
+    /// reply writes over the payload.
     pub buffer: Vec<u8>,
     /// Bytes of `buffer` that handlers can read.
     pub payload_bytes: u32,

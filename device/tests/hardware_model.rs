@@ -68,7 +68,7 @@ fn parameters() -> ModelParameters {
             endurance_writes: 1_000_000,
             dies: 32,
         }),
-        accelerator: Accelerators { compare: accelerator.clone(), checksum: accelerator },
+        accelerator: Accelerators::alike(&accelerator),
         power: PowerParameters {
             link: watts(0.12, 0.4),
             bridge: watts(0.3, 1.3),

@@ -97,6 +97,16 @@ fn a_loop_of_any_import_ends_within_the_budget_of_a_run() {
             SEGMENT_WORK,
         ),
         ("(drop (call $checksum_value))", 0),
+        ("(drop (call $literals_load (i32.const 0) (i32.const 10) (i32.const 0)))", 110_000),
+        ("(drop (call $literals_free (i32.const 1)))", 0),
+        // A set of what local memory begins with, and all of the range for the literal `\0`.
+        (
+            "(if (i32.eqz (i32.load8_u (i32.const 9000))) (then (i32.store8 (i32.const 9000) (i32.const 1)) (i32.store (i32.const 0) (i32.const 1)) \
+             (drop (call $literals_load (i32.const 0) (i32.const 5) (i32.const 0))))) \
+             (drop (call $literals_find (local.get 0) (i32.const 1) (i32.const 0) (i64.const 65536) (i32.const 60000) (i32.const 0) \
+             (i32.const 12000) (i32.const 0) (i32.const 0)))",
+            SEGMENT_WORK + 60_000 / 4,
+        ),
         (
             "(drop (call $rpc_start (local.get 0) (i32.const 0) (i32.const -1) (i32.const 2) (i32.const 65536) (i32.const 0) (i32.const 65536)))",
             MESSAGE_WORK + 131_072 / 8,

@@ -26,6 +26,8 @@ const ENDED: u32 = 0x5afe;
 /// Local memory that scripts may use: behind the script and its results.
 const LOCAL_FIRST: u64 = 0x4000;
 const LOCAL_END: u64 = 0x10000;
+/// A DMA's result that was to be done at once or not at all, and was not.
+const NOT_NOW: i64 = 3;
 /// What others' bytes are: a run of these in the user's hands is a leak. Scripts hold none.
 const SECRET: u8 = 0xe7;
 const LEAK_BYTES: usize = 8;
@@ -51,6 +53,9 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
     ("app_number", "ii", "i"),
     ("respond", "iii", ""),
     ("store", "iI", ""),
+    ("literals_find", "iiiIiiiii", "i"),
+    ("literals_load", "iii", "i"),
+    ("literals_free", "i", "i"),
 ];
 const DMA: usize = 0;
 const STRIDED: usize = 1;
@@ -60,6 +65,8 @@ const START: usize = 5;
 const APPEND: usize = 6;
 const FINISH: usize = 7;
 const STORE: usize = 18;
+const FIND: usize = 19;
+const LOAD: usize = 20;
 
 fn interpreter() -> Vec<u8> {
     let mut cases = String::new();
@@ -273,6 +280,7 @@ impl World {
             13 | 14 => APPEND,
             15 => FINISH,
             16 => STORE,
+            17 => self.random.of(&[FIND, FIND, LOAD]),
             _ => self.random.below(OPERATIONS.len() as u64) as usize,
         };
         let token = self.token();
@@ -296,6 +304,18 @@ impl World {
             CHECKSUM => {
                 let (port, address) = self.end(8);
                 vec![token, port, address, self.length(), 0, wait]
+            }
+            FIND => {
+                let (port, address) = self.end(8);
+                let set = self.random.of(&[1, 1, 1, 2, 16, 0, -1]);
+                let (state, most) = (self.random.of(&[0, 0, 1, 2]), self.random.of(&[0, 1, 100, 4097]));
+                vec![token, set, port, address, self.length(), state, self.local(), most, wait]
+            }
+            // What the script's own words are as literals: the length of one is often that of another.
+            LOAD => {
+                let literals = self.local();
+                let literals = self.random.of(&[0x1000, 0x1008, literals]);
+                vec![literals, self.random.of(&[5, 8, 12, 40]), self.random.of(&[0, 1, 0x0a02])]
             }
             START => {
                 let destination = self.random.of(&[-2, -1, 0, 1, 1, 2, 99]);
@@ -372,6 +392,7 @@ impl World {
                 }
             }
             COMPARE => ranges.push((argument(1) as u64, word(3), READ)),
+            FIND if is_nv(argument(2)) => ranges.push((argument(3) as u64, word(4), READ)),
             CHECKSUM if is_nv(argument(1)) => ranges.push((argument(2) as u64, word(3), READ)),
             APPEND if argument(1) == 1 => ranges.push((argument(2) as u64, word(3), READ)),
             _ => {}
@@ -428,7 +449,9 @@ impl World {
                 let allowed = bytes == 0 || self.permitted(spu, address, bytes, rights);
                 self.reached.0 += u64::from(allowed && bytes > 0 && result >= 0);
                 self.reached.1 += u64::from(!allowed && result < 0);
-                if result >= 0 && !allowed && !is_own(address, bytes) {
+                // "Not now": nothing was moved.
+                let is_later = call.operation == DMA && result == NOT_NOW;
+                if result >= 0 && !is_later && !allowed && !is_own(address, bytes) {
                     let name = OPERATIONS[call.operation].0;
                     return Err(format!("program {}: {name}{:?} on SPU {spu} gave {result}", self.tag, call.arguments));
                 }

@@ -163,6 +163,41 @@ fn a_parked_write_keeps_the_bytes_that_it_was_given() {
 }
 
 #[test]
+fn whether_a_range_may_be_written_is_told_without_writing() {
+    let mut users = Users::new(config(1));
+    let alice = users.user(1000);
+    let (kernel, mover) = (users.rig.hre, users.mover);
+    assert_eq!(users.write(kernel, mover, 0, &[9; 1024]), (ANSWERED, 0));
+    let ask = |users: &mut Users, hre, start, bytes| {
+        let arguments = users.arguments(start, bytes, NV);
+        users.rig.call_on(hre, (mover, 5, 0), &arguments, &[], 0).result
+    };
+    assert_eq!(ask(&mut users, kernel, 0, 1024), 0);
+    users.grant(&alice, READ, 0, 1024);
+    assert_eq!(ask(&mut users, alice.hre, 0, 512), PERMISSION, "reading is not writing");
+    users.grant(&alice, WRITE, 256, 256);
+    assert_eq!(ask(&mut users, alice.hre, 256, 256), 0);
+    for (start, bytes) in [(255, 2), (256, 257), (511, 2)] {
+        assert_eq!(ask(&mut users, alice.hre, start, bytes), PERMISSION, "{start} {bytes}");
+    }
+    // Where the agent may help, it is asked, and the look-up waits for what it says.
+    assert_eq!(users.control(control::REGISTER_AGENT, &[]).0, 0);
+    let arguments = users.arguments(600, 8, PARKED_NV);
+    users.rig.begin(alice.hre, (mover, 5, 0), &arguments, &[], 0);
+    users.run();
+    assert!(users.completion().is_none());
+    let upcall = users.rig.device.upcall(kernel).expect("the agent is told");
+    users.grant(&alice, WRITE, 600, 8);
+    assert!(users.rig.device.answer_upcall(kernel, upcall.id, 0, 0));
+    users.run();
+    assert_eq!(users.completion().map(|done| done.result), Some(0));
+    // Nothing else may be its other end, and no byte has changed.
+    let arguments = users.arguments(0, 8, 4);
+    assert_eq!(users.rig.call_on(kernel, (mover, 1, 0), &arguments, &[], 8).result, 0u32.wrapping_sub(2));
+    assert_eq!(users.read(kernel, mover, 0, 1024).2, [9; 1024]);
+}
+
+#[test]
 fn parked_requests_end_by_refusal_time_revocation_and_the_agents_end() {
     let mut users = Users::new(config(1));
     let alice = users.user(1000);

@@ -91,6 +91,7 @@ fn metadata() -> Metadata {
         intercalls: vec![],
         weights: vec![],
         attachments: vec![],
+        reservations: vec![],
     }
 }
 

@@ -495,7 +495,8 @@ fn attachments_are_bounded_and_go_with_their_namespace() {
     let mut drive = Drive::open(&media).unwrap();
     drive.install(&well_behaved("base-io", "")).unwrap();
     assert!(Step::CreateNamespace.run(&mut drive));
-    let attached = |drive: &Drive| drive.device.attachments().iter().map(|it| it.hosts.clone()).collect::<Vec<_>>();
+    let attached =
+        |drive: &Drive| drive.device.host_tables().attachments.iter().map(|it| it.hosts.clone()).collect::<Vec<_>>();
     assert_eq!(attached(&drive), [["nqn.first"]]);
     let hosts = |count: usize, bytes: usize| {
         let hosts = (0..count).map(|_| format!("{:?}", "n".repeat(bytes))).collect::<Vec<_>>().join(",");

@@ -5,7 +5,7 @@ mod common;
 use common::shared::Shared;
 use common::users::*;
 use common::*;
-use willow_device::clock::{Agenda, DmaStep, Message, Timing, Transfer, Work};
+use willow_device::clock::{Accelerator, Agenda, DmaStep, Message, Timing, Transfer, Work};
 use willow_device::{RpcOutcome, control};
 
 const ANSWERED: RpcOutcome = RpcOutcome::Answered { status: 0 };
@@ -25,7 +25,7 @@ impl Timing for Even {
         DmaStep::Ends(at_ns + 100)
     }
     fn processor(&mut self, at_ns: u64, _spu: u16, work: &Work) -> u64 {
-        self.compared_bytes.set(self.compared_bytes.get() + work.compared_bytes);
+        self.compared_bytes.set(self.compared_bytes.get() + work.accelerated.of(Accelerator::Compare));
         self.permission_checks.set(self.permission_checks.get() + u64::from(work.permission_checks));
         at_ns + 100
     }

@@ -3,8 +3,11 @@
 //!
 //! What always holds: no clock, thread or lock here; each command is one request, but for a listing, which is several.
 
-use crate::direct::{self, Direct, Sent};
-use crate::hre::{BlockCommand, BoxFuture, Hre, HreError, KvCommand, KvReply, Namespace, RpcCall, RpcReply, Upcall};
+use crate::direct::{self, Direct, Sent, Way};
+use crate::hre::{
+    BlockCommand, BoxFuture, Each, Hre, HreError, Item, ItemTerms, KeyRange, KvCommand, KvReply, Namespace, RpcCall,
+    RpcReply, ScanCursor, ScanPage, StoreMany, Upcall,
+};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +16,7 @@ use willow_device::{
 };
 use willow_shm::layout::Call;
 use willow_shm::message::NamespaceView;
+use willow_wire::spec::kv::Key;
 
 pub use willow_shm::message::View;
 
@@ -64,13 +68,15 @@ impl<Q: DeviceQueue> Direct for QueueHre<Q> {
         &self,
         target: (u16, u8, Option<u16>),
         calls: Vec<Call>,
-        buffer: Vec<u8>,
-        out: bool,
+        mut buffer: Vec<u8>,
+        way: Way,
     ) -> Result<Sent, HreError> {
-        let bytes = u32::try_from(buffer.len())
-            .ok()
-            .filter(|bytes| u64::from(*bytes) <= TRANSFER_BYTES_MAX)
-            .ok_or_else(|| HreError::Argument(format!("{} bytes are more than {TRANSFER_BYTES_MAX}", buffer.len())))?;
+        let checked = |bytes: usize| {
+            let fits = u32::try_from(bytes).ok().filter(|bytes| u64::from(*bytes) <= TRANSFER_BYTES_MAX);
+            fits.ok_or_else(|| HreError::Argument(format!("{bytes} bytes are more than {TRANSFER_BYTES_MAX}")))
+        };
+        let (payload_bytes, reply_bytes) = (checked(way.payload_bytes)?, checked(way.reply_bytes)?);
+        buffer.resize(buffer.len().max(way.reply_bytes), 0);
         let rpc = |call: &Call| {
             // A call's arguments are no longer than the device's.
             let arguments = Arguments::new(call.arguments()).unwrap_or(Arguments::EMPTY);
@@ -81,7 +87,6 @@ impl<Q: DeviceQueue> Direct for QueueHre<Q> {
             [call] => RpcList::One(rpc(call)),
             calls => RpcList::Many(calls.iter().map(rpc).collect()),
         };
-        let (payload_bytes, reply_bytes) = if out { (bytes, 0) } else { (0, bytes) };
         let done = self.queue.request(HostRequest { tag: 0, rpcs, buffer, payload_bytes, reply_bytes }).await?;
         let (app, handler, spu) = target;
         match done.outcome {
@@ -137,6 +142,28 @@ impl<Q: DeviceQueue> Hre for QueueHre<Q> {
 
     fn kv(&self, nsid: u32, command: KvCommand, buffer: Vec<u8>) -> BoxFuture<'_, Result<KvReply, HreError>> {
         Box::pin(direct::kv(self, nsid, command, buffer))
+    }
+
+    fn kv_store_many(
+        &self,
+        nsid: u32,
+        items: Vec<StoreMany>,
+        terms: ItemTerms,
+    ) -> BoxFuture<'_, Result<Each<()>, HreError>> {
+        Box::pin(direct::kv_store_many(self, self.transfer_bytes_max(), nsid, items, terms))
+    }
+
+    fn kv_retrieve_many(
+        &self,
+        nsid: u32,
+        keys: Vec<Key>,
+        now_s: u32,
+    ) -> BoxFuture<'_, Result<Each<Option<Item>>, HreError>> {
+        Box::pin(direct::kv_retrieve_many(self, self.transfer_bytes_max(), nsid, keys, now_s))
+    }
+
+    fn kv_scan(&self, nsid: u32, range: KeyRange, at: Option<ScanCursor>) -> BoxFuture<'_, Result<ScanPage, HreError>> {
+        Box::pin(direct::kv_scan(self, nsid, range, at))
     }
 }
 

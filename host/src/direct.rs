@@ -4,18 +4,19 @@
 //! What always holds: ranges are checked against the namespace before anything is sent; where a namespace lies is asked of the
 //! device for each command, so that one that was deleted is not written to.
 
-use crate::hre::{
-    BlockCommand, HreError, KvCommand, KvReply, Namespace as HostNamespace, RpcCall, RpcReply, StoreCondition,
-};
+mod pairs;
+
+pub(crate) use pairs::{kv, kv_retrieve_many, kv_scan, kv_store_many};
+
+use crate::hre::{BlockCommand, HreError, Namespace as HostNamespace, RpcCall, RpcReply};
 use crate::nvme_tcp::NamespaceKind;
 use base_io_host::Geometry;
 use base_io_host::wire as base_io;
-use key_value_host::{Call as PairCall, Key as PairKey, KeyValueError, ListScan, ListStep, Placement, PutCondition};
 use std::future::Future;
 use std::sync::Arc;
 use willow_shm::layout::{ARGUMENT_BYTES_MAX, Call};
 use willow_shm::message::{NamespaceView, View};
-use willow_wire::spec::kv::{KEY_BYTES_MAX, Key};
+use willow_wire::spec::kv::KEY_BYTES_MAX;
 
 /// What came of RPCs.
 pub(crate) struct Sent {
@@ -29,18 +30,39 @@ pub(crate) struct Sent {
     pub written: u32,
 }
 
+/// What of a buffer is whose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// Its first bytes are payload.
+    pub payload_bytes: usize,
+    /// Its first bytes may be written; the buffer becomes as long as that.
+    pub reply_bytes: usize,
+}
+
+impl Way {
+    /// All of it is payload.
+    pub fn out(buffer: &[u8]) -> Self {
+        Way { payload_bytes: buffer.len(), reply_bytes: 0 }
+    }
+
+    /// All of it is the reply.
+    pub fn back(buffer: &[u8]) -> Self {
+        Way { payload_bytes: 0, reply_bytes: buffer.len() }
+    }
+}
+
 /// An endpoint that sends RPCs straight to the device.
 pub(crate) trait Direct: Send + Sync {
     /// What the device is like now.
     fn view(&self) -> impl Future<Output = Result<Arc<View>, HreError>> + Send;
-    /// Sends RPCs over one buffer, as payload (`out`) or to be filled; no RPC is done at once. An outcome other than an answer
+    /// Sends RPCs over one buffer, as payload or to be filled, or both; no RPC is done at once. An outcome other than an answer
     /// is an error; `target` (app, handler, SPU) is for its sentence.
     fn send(
         &self,
         target: (u16, u8, Option<u16>),
         rpcs: Vec<Call>,
         buffer: Vec<u8>,
-        out: bool,
+        way: Way,
     ) -> impl Future<Output = Result<Sent, HreError>> + Send;
 }
 
@@ -48,18 +70,6 @@ fn part(app: u16, handler: u8, spu: u16, arguments: &[u8]) -> Result<Call, HreEr
     Call::new(app, handler, spu, arguments).ok_or_else(|| {
         HreError::Argument(format!("{} bytes of arguments, at most {ARGUMENT_BYTES_MAX}", arguments.len()))
     })
-}
-
-fn kv_error(error: KeyValueError) -> HreError {
-    match error {
-        KeyValueError::NotFound => HreError::KeyNotFound,
-        KeyValueError::Exists => HreError::KeyExists,
-        KeyValueError::Capacity => HreError::Full,
-        KeyValueError::Media => HreError::Media,
-        KeyValueError::KeySize => HreError::KeySize,
-        KeyValueError::Permission => HreError::NotPermitted,
-        other => HreError::Answer(other.to_string()),
-    }
 }
 
 pub(crate) fn block_error(status: u32) -> HreError {
@@ -72,17 +82,6 @@ pub(crate) fn block_error(status: u32) -> HreError {
         base_io::STATUS_BUSY => HreError::Refused,
         other => HreError::Answer(format!("Base-IO answered with status {other}")),
     }
-}
-
-fn pair_key(key: Key) -> Result<PairKey, HreError> {
-    PairKey::new(key.as_slice()).map_err(kv_error)
-}
-
-async fn kv_call(device: &impl Direct, app: u16, call: PairCall, buffer: Vec<u8>, out: bool) -> Result<Sent, HreError> {
-    let rpc = part(app, call.handler, call.spu, &call.arguments)?;
-    let sent = device.send((app, call.handler, Some(call.spu)), vec![rpc], buffer, out).await?;
-    KeyValueError::from_status(sent.status).map_err(kv_error)?;
-    Ok(sent)
 }
 
 /// See [`crate::Hre::rpc`].
@@ -100,7 +99,8 @@ pub(crate) async fn rpc(device: &impl Direct, call: RpcCall) -> Result<RpcReply,
     let rpc = part(call.app, call.handler, call.spu.unwrap_or(0), &inline)?;
     let out = call.reply_bytes_max == 0;
     let buffer = if out { payload } else { vec![0; call.reply_bytes_max as usize] };
-    let mut sent = device.send((call.app, call.handler, call.spu), vec![rpc], buffer, out).await?;
+    let way = if out { Way::out(&buffer) } else { Way::back(&buffer) };
+    let mut sent = device.send((call.app, call.handler, call.spu), vec![rpc], buffer, way).await?;
     sent.buffer.truncate(if out { 0 } else { sent.written as usize });
     Ok(RpcReply { status: sent.status, result: sent.result, data: sent.buffer })
 }
@@ -176,80 +176,9 @@ pub(crate) async fn block(
         }
         geometry.range(handler, lba * block, blocks * block, 0, flags, &mut add);
     }
-    let out = !matches!(command, BlockCommand::Read { .. });
-    let sent = device.send((app, handler, None), rpcs, buffer, out).await?;
+    let way = if matches!(command, BlockCommand::Read { .. }) { Way::back(&buffer) } else { Way::out(&buffer) };
+    let sent = device.send((app, handler, None), rpcs, buffer, way).await?;
     if sent.status == 0 { Ok(sent.buffer) } else { Err(block_error(sent.status)) }
-}
-
-/// See [`crate::Hre::kv`].
-pub(crate) async fn kv(
-    device: &impl Direct,
-    nsid: u32,
-    command: KvCommand,
-    buffer: Vec<u8>,
-) -> Result<KvReply, HreError> {
-    let view = device.view().await?;
-    let namespace = find(&view, nsid, true, "no key-value namespace")?;
-    let app = view.key_value.ok_or_else(|| HreError::Argument("app key-value is not installed".to_owned()))?;
-    let placement = Placement::new(namespace.nguid, view.spus);
-    let bytes = buffer.len();
-    let reply = |answer: Sent| KvReply { result: answer.result, data: Vec::new() };
-    match command {
-        KvCommand::Store(key, condition) => {
-            let condition = match condition {
-                StoreCondition::Always => PutCondition::Always,
-                StoreCondition::MustExist => PutCondition::IfExists,
-                StoreCondition::MustNotExist => PutCondition::IfAbsent,
-            };
-            let call =
-                PairCall::put(&placement, nsid, &pair_key(key)?, bytes as u32, condition, false).map_err(|_| {
-                    HreError::ValueSize {
-                        bytes: bytes as u64,
-                        bytes_max: u64::from(key_value_host::wire::VALUE_BYTES_MAX),
-                    }
-                })?;
-            kv_call(device, app, call, buffer, true).await.map(reply)
-        }
-        KvCommand::Retrieve(key) => {
-            let call = PairCall::get(&placement, nsid, &pair_key(key)?, 0);
-            let answer = kv_call(device, app, call, buffer, false).await?;
-            let mut data = answer.buffer;
-            data.truncate((answer.result as usize).min(answer.written as usize));
-            Ok(KvReply { result: answer.result, data })
-        }
-        KvCommand::Delete(key) => {
-            let call = PairCall::delete(&placement, nsid, &pair_key(key)?, false);
-            kv_call(device, app, call, buffer, true).await.map(reply)
-        }
-        KvCommand::Exist(key) => {
-            let call = PairCall::exists(&placement, nsid, &pair_key(key)?);
-            kv_call(device, app, call, buffer, true).await.map(reply)
-        }
-        KvCommand::List(key) => {
-            let from = if key == Key::EMPTY { None } else { Some(pair_key(key)?) };
-            let (mut scan, mut step) = ListScan::start(placement, nsid, from.as_ref(), false, bytes);
-            let mut data = buffer;
-            while let ListStep::Call(call) = step {
-                let answer = kv_call(device, app, call, data, false).await?;
-                data = answer.buffer;
-                step = scan.answered(answer.result);
-            }
-            let written = scan.finish(&mut data);
-            data.truncate(written);
-            Ok(KvReply { result: 0, data })
-        }
-        KvCommand::Flush => {
-            let mut rpcs = Vec::new();
-            for spu in 0..view.spus {
-                let call = PairCall::flush(nsid, spu);
-                rpcs.push(part(app, call.handler, spu, &call.arguments)?);
-            }
-            let handler = key_value_host::wire::handler::FLUSH;
-            let sent = device.send((app, handler, None), rpcs, Vec::new(), true).await?;
-            KeyValueError::from_status(sent.status).map_err(kv_error)?;
-            Ok(KvReply { result: sent.result, data: Vec::new() })
-        }
-    }
 }
 
 fn find(view: &View, nsid: u32, key_value: bool, problem: &'static str) -> Result<NamespaceView, HreError> {

@@ -8,11 +8,16 @@
 //! - dropping a future does not take its command back;
 //! - a reply's data are as long as what came, never longer than what was asked for.
 
+pub(crate) mod many;
+
 use crate::nvme_tcp::NvmeError;
+use key_value_host::{KeyScan, ScanCall};
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 use willow_wire::spec::kv::Key;
+
+pub use key_value_host::ItemCondition;
 
 /// A boxed future, so that transports can be chosen at run time (`dyn Hre`).
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -126,6 +131,112 @@ pub enum KvCommand {
     List(Key),
     /// Makes all that was stored durable.
     Flush,
+    /// Stores the buffer but for its first [`ITEM_HEAD_BYTES`], which the transport uses.
+    StoreItem(Key, ItemStore),
+    /// Fills the buffer from the value, which comes without a head; the result is the value's whole length. The host's time in seconds.
+    RetrieveItem(Key, u32),
+    /// Removes a pair, where a version is given only that one.
+    DeleteItem(Key, Option<u64>, ItemTerms),
+    /// Gives a pair the expiry of the terms; the result is the value's length.
+    Touch(Key, ItemTerms),
+    /// Removes what has expired from some buckets; the result is where to go on, 0 at the end.
+    Sweep {
+        /// SPU.
+        spu: u16,
+        /// First bucket.
+        from: u32,
+        /// The host's time in seconds.
+        now_s: u32,
+    },
+    /// Removes all pairs, durably.
+    Clear,
+}
+
+/// Bytes in front of an item's value, in the buffer of a command.
+pub const ITEM_HEAD_BYTES: usize = 16;
+
+/// What goes with a command for an item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ItemTerms {
+    /// When the pair ends to exist, in seconds of the hosts' clock; 0: never.
+    pub expiry: u32,
+    /// The hosts' clock now; 0: not told.
+    pub now_s: u32,
+    /// Durable before it is answered.
+    pub durable: bool,
+}
+
+/// How an item is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ItemStore {
+    /// When.
+    pub condition: ItemCondition,
+    /// The rest.
+    pub terms: ItemTerms,
+}
+
+/// One pair of several that are stored together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreMany {
+    /// Key.
+    pub key: Key,
+    /// Value.
+    pub value: Vec<u8>,
+    /// When it is stored.
+    pub condition: ItemCondition,
+    /// When the pair ends to exist; 0: never.
+    pub expiry: u32,
+}
+
+/// A pair with what is known of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Item {
+    /// Its value.
+    pub value: Vec<u8>,
+    /// Differs from that of whatever was stored under this key before, or will be.
+    pub version: u64,
+    /// When it ends to exist; 0: never.
+    pub expiry: u32,
+}
+
+/// What became of one pair of several.
+pub type Each<T> = Vec<Result<T, HreError>>;
+
+/// Keys from the first one up to the second one, without that; an empty one is no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// First key.
+    pub from: Key,
+    /// Behind the last key.
+    pub to: Key,
+}
+
+impl KeyRange {
+    /// Whether a key is in it.
+    pub fn holds(&self, key: &[u8]) -> bool {
+        key >= self.from.as_slice() && (self.to == Key::EMPTY || key < self.to.as_slice())
+    }
+}
+
+/// Some keys of a range, and where the rest begins.
+#[derive(Clone, Debug, Default)]
+pub struct ScanPage {
+    /// Keys, in the device's order.
+    pub keys: Vec<Vec<u8>>,
+    /// `None`: that was all.
+    pub next: Option<ScanCursor>,
+}
+
+/// Where a scan goes on.
+#[derive(Clone, Debug)]
+pub struct ScanCursor(pub(crate) ScanPlace);
+
+#[derive(Clone, Debug)]
+pub(crate) enum ScanPlace {
+    /// The app looks for the keys.
+    InApp(Box<(KeyScan, ScanCall)>),
+    /// Keys are listed, and the host looks for those that are wanted.
+    Listed(Key),
 }
 
 /// When a pair is stored.
@@ -147,6 +258,10 @@ pub struct KvReply {
     pub result: u32,
     /// The buffer, cut to what came.
     pub data: Vec<u8>,
+    /// Of an item that was stored or retrieved: its version
+    pub version: u64,
+    /// and expiry.
+    pub expiry: u32,
 }
 
 /// Why a request failed.
@@ -198,6 +313,9 @@ pub enum HreError {
     /// There is such a pair.
     #[error("the key exists already")]
     KeyExists,
+    /// The pair has another version.
+    #[error("the pair has another version")]
+    Changed,
     /// A key of a size that the namespace does not take.
     #[error("a key must have 1 to 16 bytes")]
     KeySize,
@@ -266,4 +384,27 @@ pub trait Hre: Send + Sync {
     ) -> BoxFuture<'_, Result<Vec<u8>, HreError>>;
     /// Does a key-value command with its buffer.
     fn kv(&self, nsid: u32, command: KvCommand, buffer: Vec<u8>) -> BoxFuture<'_, Result<KvReply, HreError>>;
+    /// Stores several pairs, each with an outcome of its own; of pairs with one key the later one stays. Where the terms say so, all that
+    /// were stored are durable when it ends, by one flush.
+    fn kv_store_many(
+        &self,
+        nsid: u32,
+        items: Vec<StoreMany>,
+        terms: ItemTerms,
+    ) -> BoxFuture<'_, Result<Each<()>, HreError>> {
+        Box::pin(many::store(self, nsid, items, terms))
+    }
+    /// Reads several pairs; `None`: there is none.
+    fn kv_retrieve_many(
+        &self,
+        nsid: u32,
+        keys: Vec<Key>,
+        now_s: u32,
+    ) -> BoxFuture<'_, Result<Each<Option<Item>>, HreError>> {
+        Box::pin(many::retrieve(self, nsid, keys, now_s))
+    }
+    /// Some keys of a range, from there on.
+    fn kv_scan(&self, nsid: u32, range: KeyRange, at: Option<ScanCursor>) -> BoxFuture<'_, Result<ScanPage, HreError>> {
+        Box::pin(many::scan(self, nsid, range, at))
+    }
 }

@@ -1,18 +1,20 @@
 //! A key-value namespace: keys of 1 to 16 bytes, values of what one command moves.
 
+use crate::hre::many::RETRIEVE_TRIES_MAX;
 use crate::hre::{Hre, HreError, KvCommand, Namespace};
 use crate::nvme_tcp::NamespaceKind;
 use std::sync::Arc;
 use willow_wire::spec::kv::{KEY_BYTES_MAX, Key, read_list};
 
-pub use crate::hre::StoreCondition;
+mod items;
+
+pub use crate::hre::{Each, Item, ItemCondition, StoreCondition, StoreMany};
+pub use items::{StoreOptions, system_time_s};
 
 /// First try for a value of unknown length.
 const RETRIEVE_BYTES: usize = 64 << 10;
 /// Buffer for a page of keys.
 const LIST_BYTES: usize = 64 << 10;
-/// How often a value that grows while it is read is read anew.
-const RETRIEVE_TRIES_MAX: u32 = 8;
 
 /// A key-value namespace.
 #[derive(Clone)]
@@ -20,6 +22,8 @@ pub struct KvClient {
     hre: Arc<dyn Hre>,
     nsid: u32,
     value_bytes_max: u64,
+    /// The hosts' clock, in seconds.
+    now_s: fn() -> u32,
 }
 
 fn key(bytes: &[u8]) -> Result<Key, HreError> {
@@ -37,7 +41,7 @@ impl KvClient {
             Some(Namespace { kind: NamespaceKind::Kv { value_bytes_max, .. }, .. }) => {
                 let limit = if *value_bytes_max == 0 { u64::MAX } else { u64::from(*value_bytes_max) };
                 let value_bytes_max = hre.transfer_bytes_max().min(limit);
-                Ok(KvClient { hre, nsid, value_bytes_max })
+                Ok(KvClient { hre, nsid, value_bytes_max, now_s: system_time_s })
             }
             Some(_) => Err(HreError::Namespace { nsid, problem: "no key-value namespace" }),
             None => Err(HreError::Namespace { nsid, problem: "not there" }),

@@ -2,6 +2,7 @@
 //! request. It shows what a host does about stalls, disconnects, corrupt digests, wrong identifiers and split transfers; it
 //! is no device. Behind the feature `testing`.
 
+pub mod items;
 mod peer;
 
 pub use crate::agent::fault::{CRASHED as AGENT_CRASHED, Fault as AgentFault};

@@ -127,6 +127,8 @@ async fn all(hre: Arc<dyn Hre>) {
     block_is_kept(&hre).await;
     pairs_are_kept(&hre).await;
     the_device_is_controlled(&hre).await;
+    let kv = KvClient::open_only(hre.clone()).await.expect("the key-value namespace").nsid();
+    willow_host::testing::items::items_are_kept(hre, kv, 4).await;
 }
 
 fn runtime() -> tokio::runtime::Runtime {

@@ -290,6 +290,17 @@ int64_t willow_checksum(Port_t port, uint64_t address, uint32_t bytes, uint32_t 
     return code == DONE ? (int64_t)willow_import_checksum_value() : waited(code);
 }
 
+int32_t LiteralsLoad(const void *literals, uint32_t bytes, uint32_t flags) {
+    return willow_import_literals_load(literals, bytes, flags);
+}
+
+int32_t willow_literals_find(int32_t set, Port_t port, uint64_t address, uint32_t bytes, Found_t *found, uint32_t most) {
+    return (int32_t)waited(willow_import_literals_find(current->token, set, port, address, bytes, found->state, found, most,
+                                                       wait_number()));
+}
+
+int32_t LiteralsFree(int32_t set) { return willow_import_literals_free(set); }
+
 int32_t RPCStartRequest(CPUID_t destination, uint32_t bytes, uint32_t handler) {
     return RPCStartRequestTo(destination, -1, bytes, handler, NULL, 0);
 }

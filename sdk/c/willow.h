@@ -93,6 +93,7 @@ typedef enum {
     NV_MEMORY_PORT = 1,    /* address: a byte of this SPU's bank */
     NETWORK_PORT = 2,      /* as a source an offset in the body, as a destination one in the reply */
     ZEROES_PORT = 3,       /* source only; deallocates NV memory where whole units are covered */
+    NOTHING_PORT = 4,      /* source only, NV memory as destination: moves nothing, and tells whether the request may write there */
     /* NV memory; a DMA without permission is parked until the host's agent has installed one or refused, instead of failing */
     PARKED_NV_MEMORY_PORT = 0x101
 } Port_t;
@@ -126,6 +127,29 @@ int32_t NVCompare(uint64_t nv_address, uint64_t body_offset, uint32_t bytes);
 /* CRC-32C (Castagnoli) of bytes at a port, continued from `seed`. Waits. The sum, or an error. */
 #define Checksum(port, address, bytes, seed) willow_checksum(port, WILLOW_ADDRESS(address), bytes, seed)
 int64_t willow_checksum(Port_t port, uint64_t address, uint32_t bytes, uint32_t seed);
+
+/* ---- The literals accelerator ---- */
+
+/* Flags of a set: letters of ASCII match in either case; one match a line, which ends with this byte. */
+#define LITERALS_IGNORE_CASE 1u
+#define LITERALS_LINES(end) (2u | (uint32_t)(uint8_t)(end) << 8)
+/* What a search found: how many, how far it got in its range, and what the next one takes up. Set `state` to 0 for a new text. */
+typedef struct {
+    uint32_t found, looked_at, state;
+} Found_t;
+/* A match: offsets in the range, and the number of the literal. */
+typedef struct {
+    uint32_t begin, end, literal;
+} Match_t;
+/* Loads a set: of each literal its length, a uint32_t, and its bytes. A handle above 0, or an error. */
+int32_t LiteralsLoad(const void *literals, uint32_t bytes, uint32_t flags);
+/* Looks for the literals of a set in bytes at a port. `found` is followed by room for `most` matches (0: they are only counted). Waits. 0,
+ * or an error. It may end early: the next search begins where `looked_at` says. */
+#define LiteralsFind(set, port, address, bytes, found, most)                                                                \
+    willow_literals_find(set, port, WILLOW_ADDRESS(address), bytes, found, most)
+int32_t willow_literals_find(int32_t set, Port_t port, uint64_t address, uint32_t bytes, Found_t *found, uint32_t most);
+/* Gives a set up. 0, or an error. */
+int32_t LiteralsFree(int32_t set);
 
 /* ---- RPCs that a handler sends ---- */
 

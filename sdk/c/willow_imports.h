@@ -58,6 +58,13 @@ WILLOW_IMPORT(namespace)
 int32_t willow_import_namespace(uint32_t nsid, void *to);
 WILLOW_IMPORT(flush)
 int32_t willow_import_flush(uint32_t wait);
+WILLOW_IMPORT(literals_load)
+int32_t willow_import_literals_load(const void *literals, uint32_t bytes, uint32_t flags);
+WILLOW_IMPORT(literals_find)
+int32_t willow_import_literals_find(uint32_t token, int32_t set, uint32_t port, uint64_t address, uint32_t bytes,
+                                    uint32_t state, void *to, uint32_t most, uint32_t wait);
+WILLOW_IMPORT(literals_free)
+int32_t willow_import_literals_free(int32_t set);
 WILLOW_IMPORT(sleep)
 int32_t willow_import_sleep(uint64_t duration_ns, uint32_t wait);
 WILLOW_IMPORT(cancel)

@@ -29,7 +29,15 @@ struct Request {
     uint32_t wait;
 };
 
-enum Kind { MOVES, COMPARE, CHECKSUM, VALUE };
+enum Kind { MOVES, COMPARE, CHECKSUM, LITERALS, VALUE };
+
+/* What the literals accelerator holds, and the most that one search of the mock looks at. */
+#define SETS_MAX 16
+#define SEARCH_BYTES_MAX 1000u
+struct Set {
+    uint8_t *literals;
+    uint32_t bytes, flags;
+};
 
 struct Operation {
     enum Kind kind;
@@ -38,6 +46,9 @@ struct Operation {
     uint64_t source, destination;
     int64_t source_stride, destination_stride, value;
     int sleeps;           /* a VALUE that can be cancelled */
+    int32_t set;          /* of a search, with what it is to bring where */
+    uint32_t state, most;
+    Found_t *found;
 };
 
 struct Region {
@@ -62,6 +73,7 @@ static uint8_t *bank;
 static uint64_t bank_bytes, random_state, time_ns;
 static struct Request requests[REQUESTS_MAX];
 static uint32_t waiting[REQUESTS_MAX], waiting_count; /* to be started, oldest first */
+static struct Set sets[SETS_MAX];
 static struct Operation operations[OPERATIONS_MAX];
 static uint32_t operation_count;
 static struct Region regions[REGIONS_MAX];
@@ -113,6 +125,7 @@ static int32_t check(uint32_t token, uint32_t port, uint64_t address, uint64_t b
     case LOCAL_MEMORY_PORT:
         return WILLOW_OK;
     case ZEROES_PORT:
+    case NOTHING_PORT:
         return is_destination ? WILLOW_ERROR_ARGUMENT : WILLOW_OK;
     case NETWORK_PORT:
         return end <= (is_destination ? request->reply_bytes : request->body_bytes) ? WILLOW_OK : WILLOW_ERROR_RANGE;
@@ -155,6 +168,61 @@ static uint32_t crc32c(uint32_t seed, const uint8_t *bytes, uint32_t count) {
     return ~sum;
 }
 
+static int same_byte(uint8_t one, uint8_t other, uint32_t flags) {
+    int is_letter = (one | 32) >= 'a' && (one | 32) <= 'z';
+    return one == other || ((flags & LITERALS_IGNORE_CASE) != 0 && is_letter && (one ^ other) == 32);
+}
+
+/* The longest literal of a set that stands at a place: its length, or 0. */
+static uint32_t literal_at(const struct Set *set, const uint8_t *text, uint32_t left, uint32_t *number) {
+    uint32_t longest = 0, index = 0;
+    for (uint32_t at = 0; at < set->bytes; index++) {
+        uint32_t length, same = 0;
+        memcpy(&length, set->literals + at, sizeof length);
+        at += sizeof length;
+        while (same < length && same < left && same_byte(set->literals[at + same], text[same], set->flags)) {
+            same++;
+        }
+        if (same == length && length > longest) {
+            longest = length;
+            *number = index;
+        }
+        at += length;
+    }
+    return longest;
+}
+
+static int64_t search(const struct Operation *o, const uint8_t *text) {
+    const struct Set *set = &sets[o->set - 1];
+    uint32_t bytes = o->bytes < SEARCH_BYTES_MAX ? o->bytes : SEARCH_BYTES_MAX, at = 0, number = 0, state = o->state, found = 0;
+    Match_t *matches = (Match_t *)(o->found + 1);
+    while (at < bytes && (o->most == 0 || found < o->most)) {
+        if (state != 0) {
+            state = text[at++] != (uint8_t)(set->flags >> 8);
+            continue;
+        }
+        uint32_t length = literal_at(set, text + at, bytes - at, &number);
+        if (length == 0) {
+            at++;
+            continue;
+        }
+        if (o->most > 0) {
+            matches[found] = (Match_t){at, at + length, number};
+        }
+        found++;
+        at += length;
+        if ((set->flags & 2) != 0) {
+            at--;
+            state = 1;
+        }
+    }
+    while (state != 0 && at < bytes) {
+        state = text[at++] != (uint8_t)(set->flags >> 8);
+    }
+    *o->found = (Found_t){found, at, state};
+    return 0;
+}
+
 static int64_t carry_out(const struct Operation *operation) {
     const struct Operation *o = operation;
     switch (o->kind) {
@@ -163,6 +231,9 @@ static int64_t carry_out(const struct Operation *operation) {
             uint64_t from = o->source + (uint64_t)(o->source_stride * (int64_t)segment);
             uint64_t to = o->destination + (uint64_t)(o->destination_stride * (int64_t)segment);
             uint8_t *destination = place(o->token, o->destination_port, to, 1);
+            if (o->source_port == NOTHING_PORT) {
+                continue;
+            }
             if (o->source_port == ZEROES_PORT) {
                 memset(destination, 0, o->bytes);
             } else if (o->bytes > 0) {
@@ -174,6 +245,8 @@ static int64_t carry_out(const struct Operation *operation) {
         return memcmp(bank + o->source, request_of(o->token)->body + o->destination, o->bytes) != 0;
     case CHECKSUM:
         return crc32c(o->seed, place(o->token, o->source_port, o->source, 0), o->bytes);
+    case LITERALS:
+        return search(o, place(o->token, o->source_port, o->source, 0));
     default:
         return o->value;
     }

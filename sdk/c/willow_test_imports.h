@@ -112,6 +112,65 @@ int32_t willow_import_checksum(uint32_t token, uint32_t port, uint64_t address, 
 
 uint32_t willow_import_checksum_value(void) { return checksum_value; }
 
+int32_t willow_import_literals_load(const void *literals, uint32_t bytes, uint32_t flags) {
+    const uint8_t *from = literals;
+    uint32_t at = 0;
+    if (bytes == 0 || bytes > 65536 || (flags & ~0xff03u) != 0 || ((flags & 2) == 0 && flags >> 8 != 0)) {
+        return WILLOW_ERROR_ARGUMENT;
+    }
+    while (at < bytes) {
+        uint32_t length = 0;
+        if (bytes - at >= sizeof length) {
+            memcpy(&length, from + at, sizeof length);
+        }
+        at += (uint32_t)sizeof length;
+        if (length == 0 || length > 1024 || length > bytes - at) {
+            return WILLOW_ERROR_ARGUMENT;
+        }
+        at += length;
+    }
+    for (int32_t index = 0; index < SETS_MAX; index++) {
+        if (sets[index].literals == NULL) {
+            sets[index] = (struct Set){allocate(bytes), bytes, flags};
+            memcpy(sets[index].literals, literals, bytes);
+            return index + 1;
+        }
+    }
+    return WILLOW_ERROR_FULL;
+}
+
+int32_t willow_import_literals_free(int32_t set) {
+    if (set < 1 || set > SETS_MAX || sets[set - 1].literals == NULL) {
+        return WILLOW_ERROR_ARGUMENT;
+    }
+    free(sets[set - 1].literals);
+    sets[set - 1] = (struct Set){0};
+    return WILLOW_OK;
+}
+
+int32_t willow_import_literals_find(uint32_t token, int32_t set, uint32_t port, uint64_t address, uint32_t bytes, uint32_t state,
+                                    void *to, uint32_t most, uint32_t wait) {
+    int64_t result;
+    if (set < 1 || set > SETS_MAX || sets[set - 1].literals == NULL || state > 1 || most > 4096 || port == ZEROES_PORT) {
+        return WILLOW_ERROR_ARGUMENT;
+    }
+    int32_t code = check(token, port, address, bytes, 0);
+    if (code != WILLOW_OK) {
+        return code;
+    }
+    struct Operation operation = {.kind = LITERALS,
+                                  .token = token,
+                                  .wait = wait,
+                                  .source_port = port,
+                                  .source = address,
+                                  .bytes = bytes,
+                                  .set = set,
+                                  .state = state,
+                                  .most = most,
+                                  .found = to};
+    return issue(operation, &result) ? PENDING : WILLOW_OK;
+}
+
 int32_t willow_import_rpc_start(uint32_t token, int32_t destination, int32_t app, uint32_t handler, uint32_t body_bytes,
                                 void *reply, uint32_t reply_bytes) {
     request_of(token);

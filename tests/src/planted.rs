@@ -16,22 +16,27 @@ pub struct Planted {
 impl Planted {
     /// In the place of the stage's own.
     pub fn start(stage: &mut Stage, fault: AgentFault) -> Planted {
-        Planted::with(stage, Some(fault), true)
+        Planted::with(stage, Some(fault), true, "")
     }
 
     /// One that forgets nothing, as it is without flags: files on xfs are refused.
     pub fn strict(stage: &mut Stage) -> Planted {
-        Planted::with(stage, None, false)
+        Planted::with(stage, None, false, "")
     }
 
-    fn with(stage: &mut Stage, fault: Option<AgentFault>, allow_xfs: bool) -> Planted {
+    /// One that forgets nothing, and is told of this part of the stage's block device (`p1`, say).
+    pub fn named(stage: &mut Stage, part: &str) -> Planted {
+        Planted::with(stage, None, true, part)
+    }
+
+    fn with(stage: &mut Stage, fault: Option<AgentFault>, allow_xfs: bool, part: &str) -> Planted {
         if stage.agent.is_some() {
             stage.kill_agent();
         }
         let config = AgentConfig {
             device: DeviceAddress::Socket(stage.path("device").into()),
             socket: stage.path("agent").into(),
-            blocks: vec![format!("{}=1", stage.block()).parse().expect("a block device")],
+            blocks: vec![format!("{}{part}=1", stage.block()).parse().expect("a block device")],
             limits: EndpointLimits::default(),
             allow_xfs,
             state: stage.path("agent.frozen").into(),

@@ -439,6 +439,11 @@ fn a_session_decodes_without_a_malformed_packet() {
              nvme dsm $BLOCK --ad --slbs=72 --blocks=8
              ! nvme compare $BLOCK --start-block=64 --block-count=63 --data-size=262144 --data=/tmp/part
              nvme flush $BLOCK -n 1
+             nvme resv-register $BLOCK -n 1 --nrkey=0x11 --rrega=0
+             nvme resv-acquire $BLOCK -n 1 --crkey=0x11 --rtype=1 --racqa=0
+             nvme resv-report $BLOCK -n 1 --eds | tee /tmp/report; grep -qiE 'rkey *: *(0x)?11$' /tmp/report
+             nvme resv-release $BLOCK -n 1 --crkey=0x11 --rtype=1 --rrela=1
+             ! nvme resv-acquire $BLOCK -n 1 --crkey=0x11 --rtype=1 --racqa=0
              nvme write $BLOCK --start-block=3 --block-count=0 --data-size=4096 --data=/tmp/part --force-unit-access
              nvme io-passthru $PAIRS -n 2 $ALPHA --opcode=0x01 --cdw10=7000 --cdw11=5 --data-len=7000 --write --input-file=/tmp/data
              nvme io-passthru $PAIRS -n 2 $ALPHA --opcode=0x02 --cdw10=7000 --cdw11=5 --data-len=7000 --read -b 2> /dev/null |

@@ -7,8 +7,8 @@ use crate::failure::{Failure, Outcome, fail};
 use std::path::Path;
 use willow_apps::{BundledApp, FTLS};
 use willow_device::Store;
-use willow_device::media::delegate::DelegatingStore;
-use willow_device::media::flash::{Array, Cell, FlashParameters, Geometry, Head, Uuid, presets};
+use willow_device::media::delegate::{Banks, DelegatingStore};
+use willow_device::media::flash::{Array, FlashParameters, Head, Uuid, presets};
 use willow_device::region::REGION_ALIGNMENT_BYTES;
 
 /// The flash of a device, and who serves it.
@@ -26,6 +26,8 @@ pub struct FlashChoice {
     pub bank_bytes: u64,
     /// Bytes that the FTL maps as one.
     pub unit_bytes: u64,
+    /// What a write has done is on the flash when it is answered.
+    pub is_durable_at_once: bool,
 }
 
 /// The FTL of that name.
@@ -37,24 +39,9 @@ pub fn ftl(name: &str) -> Outcome<&'static BundledApp> {
     }
 }
 
-fn of_library(geometry: &Geometry) -> willow_flash::Geometry {
-    willow_flash::Geometry {
-        channels: geometry.channels,
-        packages_per_channel: geometry.packages_per_channel,
-        dies_per_package: geometry.dies_per_package,
-        planes_per_die: geometry.planes_per_die,
-        blocks_per_plane: geometry.blocks_per_plane,
-        pages_per_block: geometry.pages_per_block,
-        page_bytes: geometry.page_bytes,
-        spare_bytes: geometry.spare_bytes,
-        cell: match geometry.cell {
-            Cell::Slc => willow_flash::Cell::Slc,
-            Cell::Mlc => willow_flash::Cell::Mlc,
-            Cell::Tlc => willow_flash::Cell::Tlc,
-        },
-        spare_accessible: geometry.spare_accessible,
-        paired_distance: geometry.paired_distance,
-    }
+/// The name of a bank's file (docs/media-format.md, section 9).
+fn file_name(bank: u64) -> String {
+    format!("flash-{bank:03}")
 }
 
 impl FlashChoice {
@@ -75,16 +62,17 @@ impl FlashChoice {
         let geometry = &mut parameters.geometry;
         let banks = u16::try_from(geometry.channels).map_err(Failure::new)?;
         geometry.channels = 1;
-        let library = of_library(geometry);
+        let library = willow_flash::Geometry::of_words(&geometry.words(parameters.faults.paired_page_loss));
         let user = f64::from(parameters.controller.user_blocks_per_ten_thousand);
         let over_provisioning_percent = ((10_000.0 / user - 1.0) * 100.0).round() as u32;
-        let config = ftl_page_spu::FtlConfig::new(&library, 1, over_provisioning_percent)
+        let config = page_ftl::FtlConfig::new(&library, 1, over_provisioning_percent)
             .map_err(|why| Failure::new(format!("preset {name}: FTL {} cannot serve this flash: {why}", ftl.name)))?;
         let unit_bytes = u64::from(geometry.planes_per_die) * u64::from(geometry.page_bytes);
         let offered = u64::from(config.lane.units) * u64::from(config.lanes(&library)) * unit_bytes;
         let bank_bytes = offered / REGION_ALIGNMENT_BYTES * REGION_ALIGNMENT_BYTES;
+        let is_durable_at_once = library.is_durable_at_once();
         let (name, ftl) = ((*name).to_owned(), ftl.name.to_owned());
-        Ok(Some(FlashChoice { name, parameters, banks, ftl, bank_bytes, unit_bytes }))
+        Ok(Some(FlashChoice { name, parameters, banks, ftl, bank_bytes, unit_bytes, is_durable_at_once }))
     }
 
     /// Bytes of a namespace that takes all but room for the apps' own regions.
@@ -94,25 +82,40 @@ impl FlashChoice {
     }
 
     /// The device's store: flash in memory, or in a folder's files beside the metadata.
-    pub fn store(&self, metadata: Box<dyn Store>, files: Option<(&Path, Uuid)>, seed: u64) -> Outcome<Box<dyn Store>> {
+    pub fn store(
+        &self,
+        mut metadata: Box<dyn Store>,
+        files: Option<(&Path, Uuid)>,
+        seed: u64,
+    ) -> Outcome<Box<dyn Store>> {
         let FlashParameters { geometry, faults, .. } = &self.parameters;
+        // Files are made with the device: one that is missing later is a loss, and no new one may stand for it.
+        let is_new = metadata.load_metadata().map_err(Failure::new)?.is_none();
         let mut arrays = Vec::new();
         for bank in 0..u64::from(self.banks) {
             let array = match files {
                 None => Array::in_memory(geometry, faults, seed.wrapping_add(bank)),
                 Some((folder, uuid)) => {
-                    let path = folder.join(format!("flash-{bank}"));
+                    let path = folder.join(file_name(bank));
                     let head = Head { uuid, bank, geometry: *geometry, seed: seed.wrapping_add(bank) };
-                    match path.exists() {
+                    let made = match path.exists() {
                         true => Array::open(&path, &uuid, bank, geometry, faults),
-                        false => Array::create(&path, &head, faults),
-                    }
-                    .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?
+                        false if is_new => Array::create(&path, &head, faults),
+                        false => fail!("{}: a bank of the device's flash is missing: bring it back", path.display()),
+                    };
+                    made.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?
                 }
             };
             arrays.push(array);
         }
-        Ok(Box::new(DelegatingStore::new(metadata, (&self.ftl, arrays), self.bank_bytes, self.unit_bytes)))
+        let banks = Banks {
+            ftl: &self.ftl,
+            bank_bytes: self.bank_bytes,
+            unit_bytes: self.unit_bytes,
+            // What is in files is in this machine's memory until it is synced.
+            is_volatile: files.is_some() || !self.is_durable_at_once,
+        };
+        Ok(Box::new(DelegatingStore::new(metadata, arrays, &banks)))
     }
 }
 

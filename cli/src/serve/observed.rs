@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
-use willow_device::metadata::Attachment;
+use willow_device::metadata::HostTables;
 use willow_device::shared::SharedWindow;
 use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
 use willow_nvme::Backend;
@@ -131,12 +131,12 @@ impl Backend for Observed {
     fn namespaces(&self) -> Arc<Vec<Namespace>> {
         self.device.namespaces()
     }
-    fn attachments(&self) -> Arc<Vec<Attachment>> {
-        self.device.attachments()
+    fn host_tables(&self) -> Arc<HostTables> {
+        self.device.host_tables()
     }
     #[inline]
-    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
-        self.device.tables_are(namespaces, attachments)
+    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, host_tables: &Arc<HostTables>) -> bool {
+        self.device.tables_are(namespaces, host_tables)
     }
     fn app_number(&self, name: &str) -> Option<AppNumber> {
         self.device.app_number(name)

@@ -11,7 +11,7 @@
 
 use crate::contents::{Block, Contents, FileContents, FileError, HeaderContents, PageState, PageWrite, RamContents};
 use crate::faults::{BitErrors, FaultParameters, Faults, PageHistory, Undefined};
-use crate::geometry::{Geometry, PageAddress, PageKind, PlaneSet};
+use crate::geometry::{GEOMETRY_WORDS, Geometry, PageAddress, PageKind, PlaneSet};
 use crate::operation::{Misuse, ProgramPage, Read, Status};
 use std::collections::BTreeMap;
 
@@ -129,6 +129,11 @@ impl Array {
     /// How it is arranged.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// How it is arranged, as the flash port tells it.
+    pub fn words(&self) -> [u32; GEOMETRY_WORDS] {
+        self.geometry.words(self.faults.parameters().paired_page_loss)
     }
 
     /// What it has done and met.

@@ -70,6 +70,9 @@ pub struct PageAddress {
     pub page: u32,
 }
 
+/// Words of [`Geometry::words`].
+pub const GEOMETRY_WORDS: usize = 12;
+
 /// How the flash of one medium is arranged. A die is addressed by one number, channel-major: `die % channels` is its channel. A block of a die
 /// by one number, whose plane is `block % planes_per_die`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +104,30 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// Its shape as the flash port tells an FTL (docs/abi.md, `flash_geometry`), less what is not the medium's: the unit that the FTL is to map
+    /// as one, word 10, is 0. Pages are paired only where the one can take the other along.
+    pub fn words(&self, paired_page_loss: bool) -> [u32; GEOMETRY_WORDS] {
+        let cell = match self.cell {
+            Cell::Slc => 1,
+            Cell::Mlc => 2,
+            Cell::Tlc => 3,
+        };
+        [
+            self.channels,
+            self.packages_per_channel,
+            self.dies_per_package,
+            self.planes_per_die,
+            self.blocks_per_plane,
+            self.pages_per_block,
+            self.page_bytes,
+            self.spare_bytes,
+            cell,
+            u32::from(self.spare_accessible),
+            0,
+            if paired_page_loss { self.paired_distance } else { 0 },
+        ]
+    }
+
     /// Dies of the medium.
     pub fn dies(&self) -> u32 {
         self.channels * self.packages_per_channel * self.dies_per_package

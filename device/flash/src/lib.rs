@@ -33,7 +33,7 @@ pub use check::Absurd;
 pub use contents::file::{FileError, RECORD_BYTES};
 pub use contents::head::{Head, Uuid};
 pub use faults::FaultParameters;
-pub use geometry::{BLOCKS_MAX, Cell, DIES_MAX, Geometry, PLANES_MAX, PageAddress, PageKind, PlaneSet};
+pub use geometry::{BLOCKS_MAX, Cell, DIES_MAX, GEOMETRY_WORDS, Geometry, PLANES_MAX, PageAddress, PageKind, PlaneSet};
 pub use operation::{CutOutcome, Misuse, ProgramPage, Read, Status};
 pub use parameters::{ControllerParameters, FlashParameters};
 pub use view::{BlockState, BlockView, Wear};

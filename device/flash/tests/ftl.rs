@@ -143,7 +143,7 @@ impl Port {
 
 impl FlashPort for Port {
     fn geometry(&self) -> willow_flash::Geometry {
-        shape(self.0.borrow().array.geometry())
+        willow_flash::Geometry::of_words(&self.0.borrow().array.words())
     }
 
     fn factory_bad_blocks(&self, die: u32) -> Vec<u32> {
@@ -196,23 +196,6 @@ impl FlashPort for Port {
     }
 
     async fn pause(&self) {}
-}
-
-/// The geometry as FTLs are told it.
-fn shape(geometry: &Geometry) -> willow_flash::Geometry {
-    willow_flash::Geometry {
-        channels: geometry.channels,
-        packages_per_channel: geometry.packages_per_channel,
-        dies_per_package: geometry.dies_per_package,
-        planes_per_die: geometry.planes_per_die,
-        blocks_per_plane: geometry.blocks_per_plane,
-        pages_per_block: geometry.pages_per_block,
-        page_bytes: geometry.page_bytes,
-        spare_bytes: geometry.spare_bytes,
-        cell: if geometry.cell == Cell::Slc { willow_flash::Cell::Slc } else { willow_flash::Cell::Mlc },
-        spare_accessible: geometry.spare_accessible,
-        paired_distance: geometry.paired_distance,
-    }
 }
 
 fn config() -> LaneConfig {
@@ -317,7 +300,8 @@ fn lanes_of_the_sdk_lose_nothing_durable_on_this_medium() {
             spare_accessible,
         };
         geometry.validate().unwrap();
-        let layout = Layout { geometry: shape(&geometry), dies_per_unit, lane: 0 };
+        let layout =
+            Layout { geometry: willow_flash::Geometry::of_words(&geometry.words(true)), dies_per_unit, lane: 0 };
         let faults = FaultParameters { factory_bad_per_million: 30_000, codeword_bytes: 512, ..FaultParameters::NONE };
         for seed in 0..8u64 {
             let in_file = seed % 4 == 0;

@@ -14,7 +14,7 @@ use crate::namespace::Namespace;
 use crate::request::{AppNumber, HostCompletion, HostRequest, Upcall};
 use crate::service::OpenError;
 use crate::service::core::{Core, Job, JobDone};
-use crate::service::metadata::Attachment;
+use crate::service::metadata::HostTables;
 use crate::service::statistics::Statistics;
 use crate::service::versions::BuiltInApp;
 use crate::shared::{ReplyTo, SharedWindow};
@@ -157,14 +157,14 @@ impl Device {
     }
 
     /// Which hosts namespaces are attached to; one that is not listed is open to all hosts. A new `Arc` each time that changes.
-    pub fn attachments(&self) -> Arc<Vec<Attachment>> {
-        self.core.attachments()
+    pub fn host_tables(&self) -> Arc<HostTables> {
+        self.core.host_tables()
     }
 
-    /// Whether these are the tables of namespaces and attachments that the device works by.
+    /// Whether these are the tables of namespaces and of hosts that the device works by.
     #[inline]
-    pub fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
-        self.core.tables_are(namespaces, attachments)
+    pub fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, host_tables: &Arc<HostTables>) -> bool {
+        self.core.tables_are(namespaces, host_tables)
     }
 
     /// Number of an installed app.

@@ -10,14 +10,12 @@
 //! - There are at most [`OPERATIONS_MAX`] operations; one more is told to come again.
 
 use super::ordering::{Ordering, Span};
-use super::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
+use super::store::{MEDIA_FAILED, Progress, Store, StoreCompletion, StoreError, Ticket};
 use crate::slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use willow_flash_media::Array;
 
-/// What an operation ends with whose FTL has ended: the input/output error of the operating system.
-const EIO: i32 = 5;
 /// Most operations under way, those that wait for others included.
 pub const OPERATIONS_MAX: usize = 1 << 15;
 
@@ -60,10 +58,67 @@ struct Operation {
     buffer: Vec<u8>,
 }
 
+impl Operation {
+    /// The FTL of that bank has it, and it is of that kind.
+    fn is_with(&self, bank: usize, kind: Kind) -> bool {
+        self.handed_out && self.delegated.bank == bank && self.delegated.kind == kind
+    }
+}
+
 /// A flush of several banks.
 struct Flush {
     banks_left: usize,
     result: Result<(), StoreError>,
+}
+
+/// What an FTL offers.
+#[derive(Clone, Copy, Debug)]
+pub struct Banks<'a> {
+    /// The name of the app that serves the banks.
+    pub ftl: &'a str,
+    /// Bytes of each bank.
+    pub bank_bytes: u64,
+    /// What the FTL maps as one; a power of two.
+    pub unit_bytes: u64,
+    /// Whether a power cut can take along what was answered and not flushed.
+    pub is_volatile: bool,
+}
+
+/// The bytes of operations that the FTL of a bank has.
+pub struct Peers<'a> {
+    operations: &'a mut Slab<Operation>,
+    bank: usize,
+}
+
+impl Peers<'_> {
+    /// What a write brings: `bytes` from `offset` of its range. `None` where the peer is not that of a write of this bank that the FTL has, or
+    /// the range goes past its end.
+    pub fn source(&self, peer: u32, offset: u64, bytes: usize) -> Option<&[u8]> {
+        let operation = self.operations.get(peer)?;
+        if !operation.is_with(self.bank, Kind::Write) {
+            return None;
+        }
+        let begin = usize::try_from(offset).ok()?;
+        operation.buffer.get(begin..begin.checked_add(bytes)?)
+    }
+
+    /// Where a read goes, as [`Peers::source`].
+    pub fn sink(&mut self, peer: u32, offset: u64, bytes: usize) -> Option<&mut [u8]> {
+        let operation = self.operations.get_mut(peer)?;
+        if !operation.is_with(self.bank, Kind::Read) {
+            return None;
+        }
+        let begin = usize::try_from(offset).ok()?;
+        operation.buffer.get_mut(begin..begin.checked_add(bytes)?)
+    }
+}
+
+/// What the FTL of a bank works on.
+pub struct BankPort<'a> {
+    /// The bank's flash.
+    pub flash: &'a mut Array,
+    /// The other ends of the operations that it has.
+    pub peers: Peers<'a>,
 }
 
 /// The store.
@@ -77,6 +132,7 @@ pub struct DelegatingStore {
     bank_bytes: u64,
     /// What the FTL maps as one.
     unit_bytes: u64,
+    is_volatile: bool,
     operations: Slab<Operation>,
     order: Ordering<u32>,
     /// What the FTLs shall be handed next.
@@ -87,11 +143,12 @@ pub struct DelegatingStore {
 }
 
 impl DelegatingStore {
-    /// A store of as many banks as `inner` has, each of `bank_bytes` that its FTL serves in units of `unit_bytes`.
+    /// A store of as many banks as `inner` has, served by an FTL; `inner` keeps metadata and modules.
     ///
     /// # Panics
     /// Where a unit is no power of two.
-    pub fn new(inner: Box<dyn Store>, (ftl, flash): (&str, Vec<Array>), bank_bytes: u64, unit_bytes: u64) -> Self {
+    pub fn new(inner: Box<dyn Store>, flash: Vec<Array>, banks: &Banks<'_>) -> Self {
+        let &Banks { ftl, bank_bytes, unit_bytes, is_volatile } = banks;
         assert!(unit_bytes.is_power_of_two());
         DelegatingStore {
             inner,
@@ -99,6 +156,7 @@ impl DelegatingStore {
             flash,
             bank_bytes,
             unit_bytes,
+            is_volatile,
             operations: Slab::new(OPERATIONS_MAX),
             order: Ordering::new(),
             outbox: VecDeque::new(),
@@ -111,11 +169,6 @@ impl DelegatingStore {
     /// The name of the app that serves the banks.
     pub fn ftl(&self) -> &str {
         &self.ftl
-    }
-
-    /// A bank's flash.
-    pub fn flash(&mut self, bank: usize) -> Option<&mut Array> {
-        self.flash.get_mut(bank)
     }
 
     /// What a bank's FTL is to offer: bytes of the bank, bytes of a unit.
@@ -197,25 +250,15 @@ impl DelegatingStore {
         }
     }
 
-    /// What a write brings: `bytes` from `offset` of its range. `None` where the peer is not that of a write of this bank that the FTL has, or
-    /// the range goes past its end.
-    pub fn source(&self, bank: usize, peer: u32, offset: u64, bytes: usize) -> Option<&[u8]> {
-        let operation = self.operations.get(peer)?;
-        if !operation.handed_out || operation.delegated.bank != bank || operation.delegated.kind != Kind::Write {
-            return None;
-        }
-        let begin = usize::try_from(offset).ok()?;
-        operation.buffer.get(begin..begin.checked_add(bytes)?)
+    /// A bank's flash, and the peers that its FTL may use with it.
+    pub fn bank_port(&mut self, bank: usize) -> Option<BankPort<'_>> {
+        let flash = self.flash.get_mut(bank)?;
+        Some(BankPort { flash, peers: Peers { operations: &mut self.operations, bank } })
     }
 
-    /// Where a read goes, as [`DelegatingStore::source`].
-    pub fn sink(&mut self, bank: usize, peer: u32, offset: u64, bytes: usize) -> Option<&mut [u8]> {
-        let operation = self.operations.get_mut(peer)?;
-        if !operation.handed_out || operation.delegated.bank != bank || operation.delegated.kind != Kind::Read {
-            return None;
-        }
-        let begin = usize::try_from(offset).ok()?;
-        operation.buffer.get_mut(begin..begin.checked_add(bytes)?)
+    /// The peers of a bank.
+    pub fn peers(&mut self, bank: usize) -> Peers<'_> {
+        Peers { operations: &mut self.operations, bank }
     }
 
     /// The FTL has answered; false where there is no such operation that it has.
@@ -232,7 +275,7 @@ impl DelegatingStore {
             // What the FTL has programmed is durable on the flash; the files that stand for it follow.
             result = flash.sync().map_err(|error| {
                 tracing::error!("the flash of bank {}: {error}", operation.delegated.bank);
-                StoreError::Failed(EIO)
+                MEDIA_FAILED
             });
         }
         self.ended(operation, result);
@@ -270,7 +313,7 @@ impl DelegatingStore {
         for peer in self.operations.keys() {
             let Some(operation) = self.operations.get(peer) else { continue };
             if operation.delegated.bank == bank && operation.handed_out {
-                self.answered(peer, Err(StoreError::Failed(EIO)));
+                self.answered(peer, Err(MEDIA_FAILED));
             }
         }
     }
@@ -286,7 +329,7 @@ impl Store for DelegatingStore {
     }
 
     fn volatile_write_cache(&self) -> bool {
-        true
+        self.is_volatile
     }
 
     fn read(&mut self, bank: usize, address: u64, into: &mut [u8]) -> Result<Progress, StoreError> {

@@ -41,6 +41,9 @@ pub enum StoreError {
     Busy,
 }
 
+/// A failure of which no more is known: the operating system's input/output error.
+pub const MEDIA_FAILED: StoreError = StoreError::Failed(5);
+
 /// What ended in the background.
 #[derive(Debug)]
 pub struct StoreCompletion {

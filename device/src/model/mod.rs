@@ -11,8 +11,9 @@
 //!
 //! One file a resource: `link` (host link and bridge), `ring`, `spu` (processors, DMA controllers, accelerators), `media` (phase-change
 //! memory, or media of fixed latency; flash takes the same seam), `start_gap` and `wear` for what phase-change memory needs.
-//! `timing` is the seam; `punctuality` says how late a driver of the real clock hands completions out.
+//! `accelerator` is the registry of accelerators. `timing` is the seam; `punctuality` says how late a driver of the real clock hands completions out.
 
+pub mod accelerator;
 pub(crate) mod chosen;
 mod energy;
 mod hardware;

@@ -3,6 +3,7 @@
 //!
 //! Invariants: every field is known and present (a preset never guesses); [`ModelParameters::validate`] has the last word.
 
+pub use super::accelerator::Accelerators;
 use serde::{Deserialize, Serialize};
 
 /// All of the device's hardware.
@@ -192,16 +193,6 @@ pub struct FixedLatencyParameters {
     pub interleave_bytes: u32,
     /// Rate of the channel between the units and the controller, bytes a second.
     pub channel_bytes_per_s: u64,
-}
-
-/// The accelerators, by what they do.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Accelerators {
-    /// Compares bytes (the `compare` import).
-    pub compare: AcceleratorParameters,
-    /// Sums bytes (the `checksum` import).
-    pub checksum: AcceleratorParameters,
 }
 
 /// One kind of accelerator; each SPU has one of each.

@@ -4,9 +4,9 @@
 //! it has started, and for nothing else.
 
 use super::media::{Media, ReadEnd};
-use super::parameters::{AcceleratorParameters, ModelParameters};
+use super::parameters::ModelParameters;
 use super::pcm::byte_fs;
-use super::resource::{Fifo, Rate, duration_ns};
+use super::resource::{Fifo, Rate};
 use super::timing::{DmaStep, Work};
 use super::trace::{Lane, Tracer};
 use crate::interconnect::{DmaKind, Transfer};
@@ -27,12 +27,6 @@ pub struct SpuHardware {
     cycles: Rate,
     /// Cycles of a run of native code, without its overheads.
     native_cycles: u64,
-}
-
-/// Time of an accelerator for so many bytes.
-fn accelerator_ns(parameters: &AcceleratorParameters, bytes: u64) -> u64 {
-    let cycles = bytes.div_ceil(u64::from(parameters.bytes_per_cycle));
-    parameters.set_up_ns + duration_ns(cycles, parameters.clock_hz)
 }
 
 /// Cycles of so many instructions.
@@ -71,18 +65,12 @@ impl SpuHardware {
             + u64::from(work.permission_checks) * spu.permission_check_cycles
             + computing;
         let computing_ns = self.cycles.duration_ns(cycles);
-        let mut waiting_ns = 0;
-        if work.compared_bytes > 0 {
-            waiting_ns += accelerator_ns(&parameters.accelerator.compare, work.compared_bytes);
-        }
-        if work.summed_bytes > 0 {
-            waiting_ns += accelerator_ns(&parameters.accelerator.checksum, work.summed_bytes);
-        }
+        let bytes = work.accelerated.total();
+        let waiting_ns = if bytes > 0 { work.accelerated.duration_ns(&parameters.accelerator) } else { 0 };
         let (begin_ns, end_ns) = self.processor.take(at_ns, computing_ns + waiting_ns, 0);
         let name = if work.dispatch { "start" } else { "resume" };
         trace.span(Lane::Processor(self.number), name, (begin_ns, end_ns), work.id.into(), 0);
         if waiting_ns > 0 {
-            let bytes = work.compared_bytes + work.summed_bytes;
             let (begin_ns, end_ns) = self.accelerator.take(begin_ns + computing_ns, waiting_ns, bytes);
             trace.span(Lane::Accelerator(self.number), "scan", (begin_ns, end_ns), work.id.into(), bytes);
         }

@@ -5,6 +5,7 @@
 //! Invariants: no step ends before it begins; calls for one resource come in the order of the times that they are handed, so that
 //! a queue is the time until which its resource is taken.
 
+use super::accelerator::Accelerated;
 use super::parameters::OperatorCosts;
 use super::{ModelStatistics, TraceSink};
 use crate::interconnect::{Agenda, Message, Transfer};
@@ -32,10 +33,8 @@ pub struct Work {
     pub sends: u32,
     /// Look-ups in the permission table that SPU-OS made for DMAs of user processes.
     pub permission_checks: u32,
-    /// Bytes that the compare accelerator took, once or more; the processor waits for it.
-    pub compared_bytes: u64,
-    /// Bytes that the checksum accelerator took.
-    pub summed_bytes: u64,
+    /// What the accelerators take; the processor waits for them.
+    pub accelerated: Accelerated,
     /// Activity, for the trace.
     pub id: u32,
 }

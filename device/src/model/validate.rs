@@ -1,5 +1,6 @@
 //! Checks of a preset's parameters: what is absurd or contradicts itself is refused with field, value, and what was expected.
 
+use super::accelerator::Accelerator;
 use super::parameters::*;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -65,8 +66,9 @@ impl ModelParameters {
             MediaParameters::Pcm(pcm) => pcm.validate()?,
             MediaParameters::FixedLatency(fixed) => fixed.validate()?,
         }
-        accelerator("accelerator.compare", &self.accelerator.compare)?;
-        accelerator("accelerator.checksum", &self.accelerator.checksum)?;
+        for kind in Accelerator::ALL {
+            accelerator(&format!("accelerator.{}", kind.name()), self.accelerator.of(*kind))?;
+        }
         self.power.validate()
     }
 }

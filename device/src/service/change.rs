@@ -9,6 +9,7 @@ use crate::namespace::{CommandSet, Namespace};
 use crate::region::{REGION_ALIGNMENT_BYTES, RegionError, RegionTable};
 use crate::service::control::{AttachRequest, ControlStatus, IntercallChange, NamespaceRequest};
 use crate::service::metadata::{Attachment, InstalledApp, Metadata, identity};
+use crate::service::reservation::{REGISTRANTS_MAX, Reservation, ReservationError, ReserveRequest};
 use crate::spu::abi;
 use crate::spu::protection::INTERCALLS_MAX;
 use std::collections::BTreeSet;
@@ -48,6 +49,8 @@ pub(crate) enum Change {
     Weight { user: u32, weight: Option<u16> },
     /// Which hosts a namespace is attached to.
     Attach(AttachRequest),
+    /// A host's action on the reservation of a namespace.
+    Reserve(ReserveRequest),
 }
 
 /// What a change has made.
@@ -133,6 +136,7 @@ impl Draft {
             Change::Intercalls(change) => self.intercalls(change)?,
             Change::Weight { user, weight } => self.weight(*user, *weight)?,
             Change::Attach(request) => self.attach(request)?,
+            Change::Reserve(request) => self.reserve(request)?,
         };
         self.changed = true;
         Ok(made)
@@ -264,6 +268,7 @@ impl Draft {
         };
         let namespace = self.metadata.namespaces.remove(at);
         self.metadata.attachments.retain(|attachment| attachment.nsid != nsid);
+        self.metadata.reservations.retain(|one| one.nsid != nsid);
         let range = self.regions.begin_delete(super::serving_app(namespace.csi), nsid);
         Ok(Made::GivenUp(range.into_iter().collect()))
     }
@@ -321,6 +326,38 @@ impl Draft {
         };
         let attachment = attachment(nsid, hosts.as_deref(), private)?;
         self.set_attachment(nsid, attachment);
+        Ok(Made::Nothing)
+    }
+
+    fn reserve(&mut self, request: &ReserveRequest) -> Result<Made, Refusal> {
+        let nsid = request.nsid;
+        if !self.metadata.namespaces.iter().any(|namespace| namespace.nsid == nsid) {
+            return refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"));
+        }
+        let reservations = &mut self.metadata.reservations;
+        let place = reservations.iter().position(|one| one.nsid == nsid);
+        let mut next = match place {
+            Some(place) => reservations[place].clone(),
+            None => Reservation { nsid, ..Reservation::default() },
+        };
+        match next.apply(request) {
+            Ok(()) => {}
+            Err(ReservationError::Conflict) => {
+                return refuse(ControlStatus::Busy, format!("namespace {nsid}: the reservation of it is in conflict"));
+            }
+            Err(ReservationError::Malformed) => {
+                return refuse(ControlStatus::Malformed, "key and type of the reservation do not go together");
+            }
+            Err(ReservationError::Full) => {
+                let text = format!("namespace {nsid} has {REGISTRANTS_MAX} registered hosts already");
+                return refuse(ControlStatus::NoRoom, text);
+            }
+        }
+        match place {
+            Some(place) => reservations[place] = next,
+            None => reservations.push(next),
+        }
+        reservations.sort_by_key(|one| one.nsid);
         Ok(Made::Nothing)
     }
 

@@ -151,8 +151,8 @@ impl Core {
         };
         let intercalls = now.intercalls.iter().cloned().collect();
         self.machine.publish(Published { regions, namespaces, intercalls });
-        if now.attachments != before.attachments {
-            self.attachments = Arc::new(now.attachments.clone());
+        if (&now.attachments, &now.reservations) != (&before.attachments, &before.reservations) {
+            self.host_tables = Arc::new(now.host_tables());
         }
     }
 

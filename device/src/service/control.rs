@@ -68,6 +68,8 @@ pub const LIST_WEIGHTS: u8 = 23;
 pub const ATTACH: u8 = 24;
 /// Reply: JSON array of [`crate::service::metadata::Attachment`].
 pub const LIST_ATTACHMENTS: u8 = 25;
+/// Payload: JSON [`crate::service::reservation::ReserveRequest`]. Durable before it is answered; [`ControlStatus::Busy`]: a conflict.
+pub const RESERVE: u8 = 28;
 
 /// Payload: u32 app, u32 kind (1 to 255; 0: all). This endpoint gets the app's upcalls of that kind from now on, until it is closed. Result: 0.
 pub const SUBSCRIBE: u8 = 26;

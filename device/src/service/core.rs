@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing here runs a handler or decides what comes next; that is the drive's.
 
-use super::metadata::{Attachment, METADATA_VERSION, Metadata, identity};
+use super::metadata::{HostTables, METADATA_VERSION, Metadata, identity};
 use super::versions::{BuiltInApp, Program};
 use super::{OpenError, Service};
 use crate::config::{DeviceConfig, STRIPE_BYTES};
@@ -41,7 +41,7 @@ pub(crate) struct Core {
     pub(super) jobs: VecDeque<Job>,
     uuid: [u8; 16],
     /// Which hosts namespaces are attached to, where not to all.
-    pub(super) attachments: Arc<Vec<Attachment>>,
+    pub(super) host_tables: Arc<HostTables>,
     /// Under the real clock: how late the driver hands completions out.
     pub punctuality: Punctuality,
 }
@@ -79,6 +79,7 @@ impl Core {
                 intercalls: vec![],
                 weights: vec![],
                 attachments: vec![],
+                reservations: vec![],
             },
         };
         if metadata.spus != config.spus || metadata.stripe_bytes != STRIPE_BYTES {
@@ -100,7 +101,7 @@ impl Core {
             machine: Box::new(machine),
             runtime,
             uuid: metadata.uuid,
-            attachments: Arc::new(metadata.attachments.clone()),
+            host_tables: Arc::new(metadata.host_tables()),
             service: Service::new(metadata),
             jobs: VecDeque::new(),
             punctuality: Punctuality::default(),
@@ -123,15 +124,15 @@ impl Core {
         self.machine.published().namespaces.clone()
     }
 
-    /// Which hosts namespaces are attached to; one that is not listed is open to all hosts. A new `Arc` each time that changes.
-    pub fn attachments(&self) -> Arc<Vec<Attachment>> {
-        self.attachments.clone()
+    /// Who is shown which namespace, and has reserved it. A new `Arc` each time that changes.
+    pub fn host_tables(&self) -> Arc<HostTables> {
+        self.host_tables.clone()
     }
 
-    /// Whether these are the tables of namespaces and attachments that the device works by.
+    /// Whether these are the tables of namespaces and of hosts that the device works by.
     #[inline]
-    pub fn tables_are(&self, namespaces: &Arc<Vec<crate::Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
-        Arc::ptr_eq(namespaces, &self.machine.published().namespaces) && Arc::ptr_eq(attachments, &self.attachments)
+    pub fn tables_are(&self, namespaces: &Arc<Vec<crate::Namespace>>, host_tables: &Arc<HostTables>) -> bool {
+        Arc::ptr_eq(namespaces, &self.machine.published().namespaces) && Arc::ptr_eq(host_tables, &self.host_tables)
     }
 
     /// Number of an installed app.

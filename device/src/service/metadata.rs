@@ -6,6 +6,7 @@
 
 use crate::namespace::Namespace;
 use crate::region::Region;
+use crate::service::reservation::Reservation;
 use serde::{Deserialize, Serialize};
 
 /// Version of this form that is written.
@@ -59,6 +60,9 @@ pub struct Metadata {
     /// Namespaces that not every host is shown; one that is not listed is open to all hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
+    /// Namespaces that hosts have registered with for reservations.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reservations: Vec<Reservation>,
 }
 
 /// Which hosts a namespace is attached to.
@@ -71,6 +75,15 @@ pub struct Attachment {
     /// It is one host's alone: never attached to more (NVMe's NMIC bit 0 is clear).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub private: bool,
+}
+
+/// What the metadata say of hosts: who is shown which namespace, and who has reserved it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostTables {
+    /// In order of NSID; a namespace that is not listed is open to all hosts.
+    pub attachments: Vec<Attachment>,
+    /// In order of NSID; with a namespace that is not listed no host has registered.
+    pub reservations: Vec<Reservation>,
 }
 
 /// Name of the blob that holds a module: SHA-256 of its content, in hexadecimal.
@@ -90,6 +103,11 @@ impl Metadata {
     /// Bytes for the store.
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// What they say of hosts.
+    pub(crate) fn host_tables(&self) -> HostTables {
+        HostTables { attachments: self.attachments.clone(), reservations: self.reservations.clone() }
     }
 
     /// From the store; the error says what is wrong.
@@ -115,6 +133,8 @@ impl Metadata {
             }
         }
         metadata.version = METADATA_VERSION;
+        // Those that were not to outlive a loss of power are gone with the process.
+        metadata.reservations.retain(|reservation| reservation.persistent);
         Ok(metadata)
     }
 }

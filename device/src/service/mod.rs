@@ -19,6 +19,7 @@ mod install;
 pub mod metadata;
 mod protection;
 mod requests;
+pub mod reservation;
 pub mod statistics;
 mod transaction;
 pub(crate) mod versions;

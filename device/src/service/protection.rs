@@ -12,6 +12,7 @@ use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::namespace::CommandSet;
 use crate::service::control::{self, AttachRequest, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
+use crate::service::reservation::ReserveRequest;
 use crate::spu::continuation::Continuation;
 use crate::spu::miss::{AGENTS_MAX, Agent};
 use crate::spu::permission::{Extent, Rights};
@@ -121,6 +122,7 @@ impl Core {
             control::SET_WEIGHT => self.set_process_weight(body),
             control::CHANGE_INTERCALLS => return self.change_intercalls(token, hre, body),
             control::ATTACH => return self.attach(token, hre, body),
+            control::RESERVE => return self.reserve(token, hre, body),
             control::LIST_PERMISSIONS
             | control::LIST_PROCESSES
             | control::LIST_INTERCALLS
@@ -141,7 +143,7 @@ impl Core {
             control::LIST_PROCESSES => serde_json::to_vec(&machine.protection.processes(&machine.bridge.accounts)),
             control::LIST_INTERCALLS => serde_json::to_vec(&machine.published().intercalls),
             control::LIST_WEIGHTS => serde_json::to_vec(&machine.bridge.accounts.weights()),
-            control::LIST_ATTACHMENTS => serde_json::to_vec(&*self.attachments),
+            control::LIST_ATTACHMENTS => serde_json::to_vec(&self.host_tables.attachments),
             _ => {
                 let process = word(arguments, 4).unwrap_or(0);
                 let info = |(spu, extent): (u16, Extent)| PermissionInfo {
@@ -310,6 +312,20 @@ impl Core {
             }
             Err(error) => {
                 let text = format!("the request for attachments cannot be read: {error}");
+                self.answer(token, hre, refuse(ControlStatus::Malformed, text));
+            }
+        }
+        Some(())
+    }
+
+    /// An action on a namespace's reservation.
+    fn reserve(&mut self, token: Key, hre: HreId, body: &[u8]) -> Option<()> {
+        match serde_json::from_slice::<ReserveRequest>(body) {
+            Ok(request) => {
+                self.transact(Asker::Request { token, hre }, Change::Reserve(request), Work::Change);
+            }
+            Err(error) => {
+                let text = format!("the request for a reservation cannot be read: {error}");
                 self.answer(token, hre, refuse(ControlStatus::Malformed, text));
             }
         }

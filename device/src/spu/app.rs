@@ -76,6 +76,11 @@ impl AppState {
         }
     }
 
+    /// Whether it is the FTL of that name: the kernel's, since a user's app has another name.
+    pub fn is_ftl(&self, ftl: &str) -> bool {
+        self.owner.is_none() && self.name == ftl
+    }
+
     /// Appends a line to the virtual serial port's buffer; the oldest lines go.
     pub fn push_line(&mut self, line: String) {
         self.log_bytes += line.len() + 1;

@@ -1,8 +1,10 @@
 //! What shall happen when an operation of the store has ended, and what the control service goes on with.
 
+use super::accelerator::literals::set::LiteralSet;
 use super::gate::MayWrite;
 use crate::hre::HreId;
 use crate::interconnect::Key;
+use std::sync::Arc;
 
 /// What goes on when an operation of the store has ended, or a fence is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub(crate) enum Pending {
     Compare { group: Key, token: u32, body_offset: u64 },
     /// A read to be summed.
     Checksum { group: Key, seed: u32 },
+    /// A read to be searched for a set of literals; what is found goes to the app's memory.
+    Literals { group: Key, set: Arc<LiteralSet>, state: u32, to: u64, most: u32 },
     /// A write, a zeroing or a flush.
     Group { group: Key },
     /// Work of the control service.

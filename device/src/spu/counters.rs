@@ -1,5 +1,6 @@
 //! Counters of SPU-OS, as they are shown (docs/statistics.md).
 
+use crate::model::accelerator::AcceleratorCounters;
 use serde::{Deserialize, Serialize};
 
 /// Counters of one SPU since the device started.
@@ -19,6 +20,9 @@ pub struct SpuCounters {
     pub store_waits: u64,
     /// Requests that waited since no thread of their app was free.
     pub thread_waits: u64,
+    /// Use of its accelerators.
+    #[serde(default)]
+    pub accelerators: AcceleratorCounters,
 }
 
 /// Counters of one app since it was installed or the device started.

@@ -25,6 +25,8 @@ pub(crate) enum Port {
     Network,
     /// Zeroes.
     Zero,
+    /// No bytes: asks whether a write would be permitted.
+    Nothing,
 }
 
 impl Port {
@@ -36,6 +38,7 @@ impl Port {
             abi::PORT_NV => Some(Port::Nv),
             abi::PORT_NETWORK => Some(Port::Network),
             abi::PORT_ZERO => Some(Port::Zero),
+            abi::PORT_NOTHING => Some(Port::Nothing),
             _ => None,
         }
     }
@@ -78,11 +81,10 @@ impl Dma {
     #[inline(always)]
     pub fn is_sound(&self) -> bool {
         let connected = match (self.source.port, self.destination.port) {
-            (Port::Nv, port) => port != Port::Zero,
-            (_, Port::Nv) | (Port::Local, Port::Network | Port::Local) => true,
-            (Port::Network, port) => port == Port::Local,
-            (Port::Zero, port) => port != Port::Zero,
-            (Port::Local, Port::Zero) => false,
+            (_, Port::Zero | Port::Nothing) => false,
+            (Port::Nv, _) | (_, Port::Nv) => true,
+            (Port::Nothing, _) | (Port::Network, Port::Network) => false,
+            (Port::Local | Port::Network | Port::Zero, Port::Local | Port::Network) => true,
         };
         connected && self.bytes() <= abi::DMA_BYTES_MAX
     }
@@ -150,6 +152,10 @@ impl Machine {
             }
             from = from.wrapping_add_signed(dma.source.stride);
             to = to.wrapping_add_signed(dma.destination.stride);
+        }
+        if dma.source.port == Port::Nothing {
+            // A look-up takes no time of the DMA controller.
+            return Ok(group.map_or(error, |key| self.settle_group(key, error)));
         }
         self.spus[caller.spu as usize].counters.dmas += 1;
         if let Some(key) = group {
@@ -297,6 +303,9 @@ impl Machine {
                 let Some(permit) = self.may_write(caller, behalf, to, bytes) else {
                     return Ok(Moved::Error(abi::ERROR_PERMISSION));
                 };
+                if dma.source.port == Port::Nothing {
+                    return Ok(Moved::Done);
+                }
                 let moved = self.move_to_nv(caller, memory, dma, (from, permit), group)?;
                 if !matches!(moved, Moved::Full) {
                     self.spus[caller.spu as usize].counters.nv_write_bytes += bytes as u64;
@@ -325,7 +334,7 @@ impl Machine {
                 memory.slice_mut(to, bytes)?.fill(0);
                 Ok(Moved::Done)
             }
-            (Port::Local, _) => {
+            (Port::Local | Port::Nothing, _) => {
                 let copy = memory.slice(from, bytes)?.to_vec();
                 memory.slice_mut(to, bytes)?.copy_from_slice(&copy);
                 Ok(Moved::Done)
@@ -478,7 +487,7 @@ impl Machine {
                 let begun = permit.begin_zero(&mut self.media, Pending::Group { group });
                 Ok(self.begun(begun, group))
             }
-            Port::Local | Port::Nv => {
+            Port::Local | Port::Nv | Port::Nothing => {
                 let source = memory.slice(from, bytes)?;
                 Ok(self.write_nv(caller, dma, permit, source, group))
             }

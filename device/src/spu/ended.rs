@@ -88,6 +88,11 @@ impl Machine {
                     let code = result.map_or(code, |bytes| i64::from(crc32c::crc32c_append(seed, &bytes)));
                     self.end_one(group, code, None);
                 }
+                Pending::Literals { group, set, state, to, most } => {
+                    let account = self.account_of(Some(group));
+                    let found = result.ok().map(|bytes| self.literals_read(account, &set, &bytes, (state, to, most)));
+                    self.end_one(group, code, found);
+                }
                 Pending::Group { group } => self.end_one(group, code, None),
                 Pending::Control(then) => {
                     return Some((then, result.map(|_| ())));

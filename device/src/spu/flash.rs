@@ -4,6 +4,7 @@
 //! - Only the app that serves the banks reaches flash, and only that of its own SPU; of peers only those of operations that it has.
 //! - An operation whose parts do not all exist (a peer that has ended, a pointer outside of its memory, a page that cannot be read) changes
 //!   nothing.
+//! - Payload goes from and to peers and the app's memory in place; only what comes from other pages is copied on the way.
 //! - Under the free clock an operation takes effect when it is asked for. What changes the flash is told by a completion nevertheless, so
 //!   that an FTL which goes on for long makes way for others.
 
@@ -12,8 +13,9 @@ use super::activity::Caller;
 use super::gate::{Charged, FlashOperation};
 use super::meter::Fault;
 use super::os::{LocalMemory, Machine};
-use crate::media::delegate::DelegatingStore;
-use willow_flash_media::{Array, Cell, PageAddress, ProgramPage, Read, Status};
+use crate::media::delegate::{BankPort, DelegatingStore};
+use std::ops::Range;
+use willow_flash_media::{Array, GEOMETRY_WORDS, Geometry, PageAddress, ProgramPage, Read, Status};
 
 /// Bytes that describe a page to be programmed: u32 block, u32 page, u64 pointer to its parts, u32 parts, u32 spare bytes, u64 pointer to
 /// the spare bytes.
@@ -23,6 +25,12 @@ const PAGE_BYTES: usize = 32;
 const SEGMENT_BYTES: usize = 24;
 /// Bytes that `flash_geometry` writes.
 const GEOMETRY_BYTES: usize = 64;
+/// Where the bytes of a unit are in them.
+const UNIT_WORD: usize = 10;
+/// Where the bytes of the bank are.
+const BANK_WORD: usize = GEOMETRY_WORDS;
+/// What parts of zeroes are made of.
+static ZEROES: [u8; 16384] = [0; 16384];
 
 /// Where a read of a page goes.
 #[derive(Clone, Copy, Debug)]
@@ -63,10 +71,37 @@ fn told(status: Status) -> i32 {
     }
 }
 
-/// The bytes of a page, gathered; else why not.
-enum Gathered {
-    Page(Vec<u8>),
-    Not(i32),
+/// Part of a page, checked as far as that goes without its bytes.
+enum Part {
+    Local {
+        pointer: u64,
+        bytes: usize,
+    },
+    Peer {
+        peer: u32,
+        offset: u64,
+        bytes: usize,
+    },
+    /// From another page, copied: where in the program's copies.
+    Copied(Range<usize>),
+    Zeroes(usize),
+}
+
+/// A page to be programmed.
+struct Page {
+    at: PageAddress,
+    parts: Range<usize>,
+    spare: (u64, usize),
+    /// All of it comes from the FTL's memory: its own data.
+    is_local: bool,
+}
+
+/// A program, as its descriptions say.
+#[derive(Default)]
+struct Program {
+    pages: Vec<Page>,
+    parts: Vec<Part>,
+    copies: Vec<u8>,
 }
 
 impl Machine {
@@ -74,11 +109,27 @@ impl Machine {
     fn port(&mut self, caller: Caller) -> Option<&mut DelegatingStore> {
         let app = self.apps.get(usize::from(caller.app)).and_then(Option::as_ref)?;
         let store = self.media.store.delegating()?;
-        (app.owner.is_none() && app.name == store.ftl()).then_some(store)
+        app.is_ftl(store.ftl()).then_some(store)
     }
 
-    fn array(&mut self, caller: Caller) -> Option<&mut Array> {
-        self.port(caller)?.flash(usize::from(caller.spu))
+    /// The flash of the caller's SPU and the peers that it may use with it; else the error.
+    fn bank_port(&mut self, caller: Caller) -> Result<BankPort<'_>, i32> {
+        let bank = usize::from(caller.spu);
+        self.port(caller).and_then(|store| store.bank_port(bank)).ok_or(abi::ERROR_PERMISSION)
+    }
+
+    fn array(&mut self, caller: Caller) -> Result<&mut Array, i32> {
+        Ok(self.bank_port(caller)?.flash)
+    }
+
+    /// A status as the port tells it; which rule an FTL broke is on its serial port.
+    fn told(&mut self, caller: Caller, status: Status) -> i32 {
+        if let Status::Misuse(misuse) = status
+            && let Some(app) = self.app(caller.app)
+        {
+            app.push_line(format!("{}: [SPU-OS] misuse of the flash: {misuse}", caller.spu));
+        }
+        told(status)
     }
 
     /// Carries out an operation of the flash port, or begins it.
@@ -109,31 +160,14 @@ impl Machine {
         let Some((bank_bytes, unit_bytes)) = self.port(caller).map(|store| store.shape()) else {
             return Ok(abi::ERROR_PERMISSION);
         };
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_NOT_FOUND) };
-        let shape = array.geometry();
-        let cell = match shape.cell {
-            Cell::Slc => 1,
-            Cell::Mlc => 2,
-            Cell::Tlc => 3,
+        let array = match self.array(caller) {
+            Ok(array) => array,
+            Err(error) => return Ok(error),
         };
-        let words = [
-            shape.channels,
-            shape.packages_per_channel,
-            shape.dies_per_package,
-            shape.planes_per_die,
-            shape.blocks_per_plane,
-            shape.pages_per_block,
-            shape.page_bytes,
-            shape.spare_bytes,
-            cell,
-            u32::from(shape.spare_accessible),
-            unit_bytes as u32,
-            shape.paired_distance,
-            bank_bytes as u32,
-            (bank_bytes >> 32) as u32,
-            0,
-            0,
-        ];
+        let mut words = [0; GEOMETRY_BYTES / 4];
+        words[..GEOMETRY_WORDS].copy_from_slice(&array.words());
+        words[UNIT_WORD] = unit_bytes as u32;
+        words[BANK_WORD..BANK_WORD + 2].copy_from_slice(&[bank_bytes as u32, (bank_bytes >> 32) as u32]);
         let into = memory.slice_mut(to, GEOMETRY_BYTES)?;
         for (word, place) in words.iter().zip(into.chunks_exact_mut(4)) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -149,53 +183,56 @@ impl Machine {
         die: u32,
         (to, most): (u64, u32),
     ) -> Result<i32, Fault> {
-        if self.port(caller).is_none() {
-            return Ok(abi::ERROR_PERMISSION);
-        }
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_NOT_FOUND) };
+        let array = match self.array(caller) {
+            Ok(array) => array,
+            Err(error) => return Ok(error),
+        };
         if die >= array.geometry().dies() {
             return Ok(abi::ERROR_RANGE);
         }
-        let bad: Vec<u32> = array.factory_bad_blocks(die).collect();
-        let told = bad.len().min(most as usize);
-        let into = memory.slice_mut(to, told * 4)?;
-        for (block, place) in bad.iter().zip(into.chunks_exact_mut(4)) {
+        let most = most.min(array.geometry().blocks_per_die()) as usize;
+        let count = array.factory_bad_blocks(die).count();
+        let into = memory.slice_mut(to, count.min(most) * 4)?;
+        for (block, place) in array.factory_bad_blocks(die).zip(into.chunks_exact_mut(4)) {
             place.copy_from_slice(&block.to_le_bytes());
         }
-        Ok(bad.len() as i32)
+        Ok(count as i32)
     }
 
     /// `flash_read`.
     fn flash_read<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, asked: &FlashRead) -> Result<i32, Fault> {
-        let bank = usize::from(caller.spu);
         let read = Read {
             at: PageAddress { block: asked.block, page: asked.page },
             offset_bytes: asked.offset,
             length_bytes: asked.bytes,
             spare: asked.spare_bytes > 0,
         };
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        let shape = *array.geometry();
+        let BankPort { flash, mut peers } = match self.bank_port(caller) {
+            Ok(port) => port,
+            Err(error) => return Ok(error),
+        };
+        let shape = flash.geometry();
         if asked.bytes > shape.page_bytes || asked.spare_bytes > shape.spare_bytes {
             return Ok(abi::ERROR_RANGE);
         }
-        let mut spare = vec![0; if read.spare { shape.spare_bytes as usize } else { 0 }];
-        let status = if asked.peer == 0 {
-            let into = memory.slice_mut(asked.to, asked.bytes as usize)?;
-            array.read(asked.die, &read, into, &mut spare)
+        let mut spare = vec![0; asked.spare_bytes as usize];
+        let into = if asked.peer == 0 {
+            memory.slice_mut(asked.to, asked.bytes as usize)?
         } else {
-            let mut data = vec![0; asked.bytes as usize];
-            let status = array.read(asked.die, &read, &mut data, &mut spare);
-            let sink = self.port(caller).and_then(|store| store.sink(bank, asked.peer, asked.to, data.len()));
-            let Some(into) = sink else { return Ok(abi::ERROR_ENDED) };
-            into.copy_from_slice(&data);
-            status
+            match peers.sink(asked.peer, asked.to, asked.bytes as usize) {
+                Some(into) => into,
+                None => return Ok(abi::ERROR_ENDED),
+            }
         };
+        let status = flash.read(asked.die, &read, into, &mut spare);
         if read.spare {
-            let bytes = asked.spare_bytes as usize;
-            memory.slice_mut(asked.spare, bytes)?.copy_from_slice(&spare[..bytes]);
+            memory.slice_mut(asked.spare, spare.len())?.copy_from_slice(&spare);
         }
-        let status = status.map_or(abi::ERROR_MEDIA, told);
+        let status = match status {
+            Ok(status @ Status::Misuse(_)) => self.told(caller, status),
+            Ok(status) => told(status),
+            Err(_) => abi::ERROR_MEDIA,
+        };
         // A run that has read a lot is told by a completion, behind what others have to do.
         Ok(if self.in_slice(0) { status } else { self.flash_done(caller, asked.wait, status) })
     }
@@ -208,82 +245,116 @@ impl Machine {
         (die, pages, count): (u32, u64, u32),
         wait: u32,
     ) -> Result<i32, Fault> {
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        let shape = *array.geometry();
+        let shape = match self.array(caller) {
+            Ok(array) => *array.geometry(),
+            Err(error) => return Ok(error),
+        };
         if count == 0 || count > shape.planes_per_die {
             return Ok(abi::ERROR_ARGUMENT);
         }
-        let described = memory.slice(pages, count as usize * PAGE_BYTES)?.to_vec();
-        let mut made = Vec::with_capacity(count as usize);
-        for page in described.chunks_exact(PAGE_BYTES) {
-            let (segments, spare_bytes) = (u32_at(page, 16), u32_at(page, 20));
-            if segments > abi::FLASH_SEGMENTS_MAX || spare_bytes > shape.spare_bytes {
-                return Ok(abi::ERROR_ARGUMENT);
+        let mut wanted = Program::default();
+        for described in memory.slice(pages, count as usize * PAGE_BYTES)?.chunks_exact(PAGE_BYTES) {
+            if let Err(refusal) = self.describe(caller, memory, (described, &shape), &mut wanted)? {
+                return Ok(refusal);
             }
-            let at = PageAddress { block: u32_at(page, 0), page: u32_at(page, 4) };
-            let data = match self.gather(caller, memory, (u64_at(page, 8), segments), shape.page_bytes)? {
-                Gathered::Page(data) => data,
-                Gathered::Not(error) => return Ok(error),
-            };
-            self.charge_copy(spare_bytes.into())?;
-            let spare = memory.slice(u64_at(page, 24), spare_bytes as usize)?.to_vec();
-            made.push((at, data, spare));
         }
-        let parts: Vec<[&[u8]; 1]> = made.iter().map(|(_, data, _)| [&data[..]]).collect();
-        let pages: Vec<ProgramPage<'_>> = made
-            .iter()
-            .zip(&parts)
-            .map(|((at, _, spare), data)| ProgramPage { at: *at, data, spare, metadata: false })
-            .collect();
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        let status = array.program(die, &pages).map_or(abi::ERROR_MEDIA, told);
+        let BankPort { flash, peers } = match self.bank_port(caller) {
+            Ok(port) => port,
+            Err(error) => return Ok(error),
+        };
+        // The bytes of all pages, in pieces that lie where they are.
+        let mut pieces: Vec<&[u8]> = Vec::with_capacity(wanted.parts.len());
+        let mut bounds = Vec::with_capacity(wanted.pages.len());
+        for page in &wanted.pages {
+            let first = pieces.len();
+            for part in &wanted.parts[page.parts.clone()] {
+                match part {
+                    Part::Local { pointer, bytes } => pieces.push(memory.slice(*pointer, *bytes)?),
+                    Part::Peer { peer, offset, bytes } => match peers.source(*peer, *offset, *bytes) {
+                        Some(from) => pieces.push(from),
+                        None => return Ok(abi::ERROR_ENDED),
+                    },
+                    Part::Copied(range) => pieces.push(&wanted.copies[range.clone()]),
+                    Part::Zeroes(bytes) => {
+                        let mut left = *bytes;
+                        while left > 0 {
+                            let piece = left.min(ZEROES.len());
+                            pieces.push(&ZEROES[..piece]);
+                            left -= piece;
+                        }
+                    }
+                }
+            }
+            bounds.push((first..pieces.len(), memory.slice(page.spare.0, page.spare.1)?));
+        }
+        let pages = wanted.pages.iter().zip(bounds).map(|(page, (range, spare))| ProgramPage {
+            at: page.at,
+            data: &pieces[range],
+            spare,
+            metadata: page.is_local,
+        });
+        let pages: Vec<ProgramPage<'_>> = pages.collect();
+        let status = match flash.program(die, &pages) {
+            Ok(status) => self.told(caller, status),
+            Err(_) => abi::ERROR_MEDIA,
+        };
         Ok(self.flash_done(caller, wait, status))
     }
 
-    /// The bytes of a page from its parts.
-    fn gather<M: LocalMemory>(
+    /// Takes a page's description in, and the bytes that come from other pages; else why the program is refused.
+    fn describe<M: LocalMemory>(
         &mut self,
         caller: Caller,
-        memory: &mut M,
-        (segments, count): (u64, u32),
-        page_bytes: u32,
-    ) -> Result<Gathered, Fault> {
-        let bank = usize::from(caller.spu);
-        let described = memory.slice(segments, count as usize * SEGMENT_BYTES)?.to_vec();
-        let mut page = Vec::with_capacity(page_bytes as usize);
-        for segment in described.chunks_exact(SEGMENT_BYTES) {
+        memory: &M,
+        (described, shape): (&[u8], &Geometry),
+        into: &mut Program,
+    ) -> Result<Result<(), i32>, Fault> {
+        let (segments, spare_bytes) = (u32_at(described, 16), u32_at(described, 20));
+        if segments > abi::FLASH_SEGMENTS_MAX || spare_bytes > shape.spare_bytes {
+            return Ok(Err(abi::ERROR_ARGUMENT));
+        }
+        let (first, mut left) = (into.parts.len(), shape.page_bytes as usize);
+        let mut is_local = true;
+        let described_parts = memory.slice(u64_at(described, 8), segments as usize * SEGMENT_BYTES)?;
+        for segment in described_parts.chunks_exact(SEGMENT_BYTES) {
             let (kind, bytes) = (u32_at(segment, 0), u32_at(segment, 4) as usize);
-            if page.len() + bytes > page_bytes as usize {
-                return Ok(Gathered::Not(abi::ERROR_RANGE));
+            if bytes > left {
+                return Ok(Err(abi::ERROR_RANGE));
             }
+            left -= bytes;
             self.charge_piece(bytes as u64)?;
-            match kind {
-                abi::FLASH_FROM_LOCAL => page.extend_from_slice(memory.slice(u64_at(segment, 8), bytes)?),
-                abi::FLASH_FROM_ZEROES => page.resize(page.len() + bytes, 0),
-                abi::FLASH_FROM_PEER => {
-                    let (peer, offset) = (u32_at(segment, 8), u64_at(segment, 16));
-                    let Some(from) = self.port(caller).and_then(|store| store.source(bank, peer, offset, bytes)) else {
-                        return Ok(Gathered::Not(abi::ERROR_ENDED));
-                    };
-                    page.extend_from_slice(from);
-                }
+            is_local &= kind == abi::FLASH_FROM_LOCAL;
+            into.parts.push(match kind {
+                abi::FLASH_FROM_LOCAL => Part::Local { pointer: u64_at(segment, 8), bytes },
+                abi::FLASH_FROM_ZEROES => Part::Zeroes(bytes),
+                abi::FLASH_FROM_PEER => Part::Peer { peer: u32_at(segment, 8), offset: u64_at(segment, 16), bytes },
                 abi::FLASH_FROM_FLASH => {
                     let at = PageAddress { block: u32_at(segment, 12), page: u32_at(segment, 16) };
                     let (die, offset_bytes) = (u32_at(segment, 8), u32_at(segment, 20));
-                    let begin = page.len();
-                    page.resize(begin + bytes, 0);
-                    let Some(array) = self.array(caller) else { return Ok(Gathered::Not(abi::ERROR_PERMISSION)) };
                     let read = Read { at, offset_bytes, length_bytes: bytes as u32, spare: false };
-                    match array.read(die, &read, &mut page[begin..], &mut []) {
-                        Ok(Status::Done { .. } | Status::Latched) => {}
-                        Ok(status) => return Ok(Gathered::Not(told(status))),
-                        Err(_) => return Ok(Gathered::Not(abi::ERROR_MEDIA)),
+                    let begin = into.copies.len();
+                    into.copies.resize(begin + bytes, 0);
+                    let array = match self.array(caller) {
+                        Ok(array) => array,
+                        Err(error) => return Ok(Err(error)),
+                    };
+                    match array.read(die, &read, &mut into.copies[begin..], &mut []) {
+                        Ok(Status::Done { .. } | Status::Latched) => Part::Copied(begin..begin + bytes),
+                        Ok(status) => return Ok(Err(self.told(caller, status))),
+                        Err(_) => return Ok(Err(abi::ERROR_MEDIA)),
                     }
                 }
-                _ => return Ok(Gathered::Not(abi::ERROR_ARGUMENT)),
-            }
+                _ => return Ok(Err(abi::ERROR_ARGUMENT)),
+            });
         }
-        Ok(Gathered::Page(page))
+        self.charge_copy(spare_bytes.into())?;
+        into.pages.push(Page {
+            at: PageAddress { block: u32_at(described, 0), page: u32_at(described, 4) },
+            parts: first..into.parts.len(),
+            spare: (u64_at(described, 24), spare_bytes as usize),
+            is_local,
+        });
+        Ok(Ok(()))
     }
 
     /// `flash_erase`.
@@ -294,21 +365,29 @@ impl Machine {
         (die, blocks, count): (u32, u64, u32),
         wait: u32,
     ) -> Result<i32, Fault> {
-        let Some(array) = self.array(caller) else { return Ok(abi::ERROR_PERMISSION) };
+        let array = match self.array(caller) {
+            Ok(array) => array,
+            Err(error) => return Ok(error),
+        };
         if count == 0 || count > array.geometry().planes_per_die {
             return Ok(abi::ERROR_ARGUMENT);
         }
         let blocks: Vec<u32> =
             memory.slice(blocks, count as usize * 4)?.chunks_exact(4).map(|block| u32_at(block, 0)).collect();
-        let status = array.erase(die, &blocks).map_or(abi::ERROR_MEDIA, told);
+        let status = match array.erase(die, &blocks) {
+            Ok(status) => self.told(caller, status),
+            Err(_) => abi::ERROR_MEDIA,
+        };
         Ok(self.flash_done(caller, wait, status))
     }
 
     /// `flash_zero_peer`.
     fn flash_zero_peer(&mut self, caller: Caller, peer: u32, offset: u64, bytes: u32) -> i32 {
-        let bank = usize::from(caller.spu);
-        let Some(store) = self.port(caller) else { return abi::ERROR_PERMISSION };
-        let Some(into) = store.sink(bank, peer, offset, bytes as usize) else { return abi::ERROR_ENDED };
+        let mut port = match self.bank_port(caller) {
+            Ok(port) => port,
+            Err(error) => return error,
+        };
+        let Some(into) = port.peers.sink(peer, offset, bytes as usize) else { return abi::ERROR_ENDED };
         into.fill(0);
         0
     }

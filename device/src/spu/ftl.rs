@@ -12,16 +12,14 @@ use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
 use crate::interconnect::Endpoint;
 use crate::media::delegate::{Delegated, DelegatingStore, Kind};
-use crate::media::store::StoreError;
+use crate::media::store::{MEDIA_FAILED, StoreError};
 use crate::request::{AppNumber, Arguments, RpcOutcome};
-
-/// What an operation ends with whose FTL has ended or could not do it: the operating system's input/output error.
-const EIO: i32 = 5;
 
 impl Machine {
     /// The app that serves the banks, where one does.
     pub fn ftl(&self) -> Option<AppNumber> {
-        self.find_app(self.media.store.served_by()?.as_bytes())
+        let ftl = self.media.store.served_by()?;
+        self.apps().find(|(_, app)| app.is_ftl(ftl)).map(|(number, _)| number)
     }
 
     /// Asks the FTLs for all that waits for them, as far as there is room for requests.
@@ -73,11 +71,11 @@ impl Machine {
     }
 
     /// An operation on a bank has ended.
-    pub fn bank_answered(&mut self, peer: u32, outcome: RpcOutcome, _result: u32) {
+    pub fn bank_answered(&mut self, peer: u32, outcome: RpcOutcome) {
         let result = match outcome {
             RpcOutcome::Answered { status: abi::NV_DONE } => Ok(()),
             RpcOutcome::Answered { status: abi::NV_FULL } => Err(StoreError::Full),
-            _ => Err(StoreError::Failed(EIO)),
+            _ => Err(MEDIA_FAILED),
         };
         if let Some(store) = self.media.store.delegating() {
             let answered = store.answered(peer, result);

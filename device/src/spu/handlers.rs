@@ -96,6 +96,14 @@ impl Machine {
             self.end_activity(token, RpcOutcome::NotPermitted, 0);
             return None;
         }
+        if (abi::NV_READ_HANDLER..=abi::NV_FLUSH_HANDLER).contains(&handler)
+            && !matches!(activity.origin, Origin::Bank { .. })
+            && self.media.store.served_by().is_some_and(|ftl| app.is_ftl(ftl))
+        {
+            // Its peers are others' bytes.
+            self.end_activity(token, RpcOutcome::NotPermitted, 0);
+            return None;
+        }
         if !app.has_handler[handler as usize] {
             self.end_activity(token, RpcOutcome::NoHandler, 0);
             return None;

@@ -87,6 +87,12 @@ impl Meter {
         self.charge(bytes / BYTES_A_WORK)
     }
 
+    /// What the run may still have charged.
+    #[inline]
+    pub fn left(&self) -> u64 {
+        self.most.saturating_sub(self.done)
+    }
+
     /// Charged since the run began.
     #[inline]
     pub fn done(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! An SPU from inside: SPU-OS (requests, DMA, RPCs, regions) and the runtime of the apps on it.
 
-pub(crate) mod accelerate;
+pub(crate) mod accelerator;
 pub(crate) mod activity;
 pub(crate) mod app;
 pub(crate) mod clock;

@@ -467,7 +467,7 @@ impl Machine {
                 let status = if let RpcOutcome::Answered { status } = outcome { status } else { 0 };
                 self.watched(watch, status);
             }
-            Origin::Bank { peer } => self.bank_answered(peer, outcome, result),
+            Origin::Bank { peer } => self.bank_answered(peer, outcome),
             Origin::Background => self.backgrounds.release(activity.app, 1),
         }
     }

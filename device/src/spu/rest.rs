@@ -191,6 +191,7 @@ impl Machine {
             | Pending::ToNv { group, .. }
             | Pending::Compare { group, .. }
             | Pending::Checksum { group, .. }
+            | Pending::Literals { group, .. }
             | Pending::Group { group } => Some(self.account_of(Some(*group))),
             Pending::ToMessage { account, .. } => Some(*account),
             Pending::Control(_) => None,

@@ -149,7 +149,7 @@ impl Machine {
                 return Ok(abi::DONE);
             }
             Port::Nv => {}
-            Port::Network | Port::Zero => return Ok(abi::ERROR_ARGUMENT),
+            Port::Network | Port::Zero | Port::Nothing => return Ok(abi::ERROR_ARGUMENT),
         }
         let (offset, account) = (message.body.len(), message.account);
         if !self.may_begin(caller) {

@@ -4,6 +4,7 @@
 //! instance runs.
 
 use super::Instance;
+use super::accelerator::literals::Sets;
 use super::activity::Activity;
 use super::counters::SpuCounters;
 use super::group::Group;
@@ -28,6 +29,8 @@ pub(super) struct Resident {
     pub cancellable: Vec<u32>,
     /// A range that was found to be permitted to kernel endpoints, and whether to all. Of a user's app: to all, always.
     pub permitted: (u64, u64, bool),
+    /// What it has loaded into the literals accelerator.
+    pub literals: Sets,
 }
 
 /// An SPU.
@@ -43,6 +46,8 @@ pub(crate) struct Spu {
     /// By app number.
     pub(super) residents: Vec<Resident>,
     pub(super) counters: SpuCounters,
+    /// A piece of NV memory on its way through an accelerator.
+    pub(super) piece: Vec<u8>,
     /// Messages of other SPUs that are here: all, and the places of users' apps.
     inbox: (u32, Places),
 }
@@ -62,6 +67,7 @@ impl Spu {
             permissions: PermissionTable::new(config.permission_entries),
             residents: (0..config.apps_max).map(|_| Resident::default()).collect(),
             counters: SpuCounters::default(),
+            piece: Vec::new(),
             inbox: (0, users_inbox(config.apps_max)),
         }
     }
@@ -97,8 +103,9 @@ impl Spu {
         std::mem::forget(self.residents[number as usize].instance.replace(instance));
     }
 
-    /// Bytes of an app's memory here; `None` where it has no instance.
+    /// Bytes of an app's memory here, with what it has loaded into accelerators; `None` where it has no instance.
     pub fn memory_bytes(&self, number: usize) -> Option<u64> {
-        Some(self.residents.get(number)?.instance.as_ref()?.memory_bytes())
+        let resident = self.residents.get(number)?;
+        Some(resident.instance.as_ref()?.memory_bytes() + resident.literals.bytes())
     }
 }

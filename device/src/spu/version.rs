@@ -77,6 +77,7 @@ impl Machine {
             }
         }
         self.clear_waiting(number);
+        self.end_literals(number);
         if planted!(self, KeepsPlaces) {
             return;
         }
@@ -117,5 +118,6 @@ impl Machine {
         self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
         self.hold_requests(number, Admission::Own);
         self.clear_waiting(number);
+        self.end_literals(number);
     }
 }

@@ -7,7 +7,7 @@ use willow_device::CommandSet;
 
 /// Moves what it is asked to: inline arguments u64 NV address, u32 bytes, u32 port of NV memory. Handler 1: NV memory to the
 /// reply. 2: payload to NV memory. 3: NV memory to local memory; the result is its first word. 4: the payload's first 4 bytes by
-/// way of local memory to NV memory. Result: what the DMA came to.
+/// way of local memory to NV memory. 5: whether NV memory may be written. Result: what the DMA came to.
 pub const MOVER: &str = r#"
     (func $start (param i32 i32) (result i32) (local $code i32)
         (if (i32.eqz (local.get 1)) (then (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (return (i32.const 0))))
@@ -24,6 +24,8 @@ pub const MOVER: &str = r#"
             (local.set $code
             (call $dma (local.get 0) (i32.const 0) (i64.const 64) (i32.load (i32.const 12)) (i64.load (i32.const 0)) (i32.const 4) (local.get 0)))
             (i32.store (i32.const 64) (i32.const -1))))
+        (if (i32.eq (local.get 1) (i32.const 5)) (then (local.set $code
+            (call $dma (local.get 0) (i32.const 4) (i64.const 0) (i32.load (i32.const 12)) (i64.load (i32.const 0)) (i32.load (i32.const 8)) (local.get 0)))))
         (if (i32.eq (local.get $code) (i32.const 1)) (then (return (i32.const 0))))
         (call $complete (local.get 0) (i64.extend_i32_s (local.get $code)))
         (i32.const 0))
@@ -75,7 +77,7 @@ impl Users {
         let valve = Valve::default();
         let store = SlowStore::new(config.spus as usize, 1 << 26, valve.clone());
         let mut rig = Rig::on(config, Box::new(store), timing);
-        let mover = rig.install(&app("base-io", MOVER, "public=*\\n")).expect("an app");
+        let mover = rig.install(&app("base-io", MOVER, "public=*\\nhandler=5:five\\n")).expect("an app");
         let request = format!(r#"{{"csi":"nvm","size_bytes":{namespace_bytes},"block_bytes":512}}"#);
         let made = rig.call(control::CONTROL_APP, control::CREATE_NAMESPACE, 0, &[], request.as_bytes(), 0);
         assert_eq!(made.outcome, RpcOutcome::Answered { status: 0 });

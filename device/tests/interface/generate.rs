@@ -159,6 +159,7 @@ pub const SECTIONS: &[(Section, &str)] = &[
     (Section::Requests, "requests"),
     (Section::Messages, "messages"),
     (Section::NvMemory, "nv-memory"),
+    (Section::Accelerators, "accelerators"),
     (Section::Time, "time"),
     (Section::Rest, "rest"),
     (Section::Flash, "flash"),
@@ -174,6 +175,7 @@ fn work(work: Work) -> &'static str {
         Work::Print => "print",
         Work::Entries => "entries",
         Work::Store => "store",
+        Work::Literals => "literals",
     }
 }
 

@@ -1,8 +1,10 @@
 //! Which block device of this machine is which block namespace of the Willow device.
 //!
-//! What always holds: that a block device is a namespace is not believed, and no name is. What the kernel's NVMe driver has attached
-//! says itself which it is (NGUID and the subsystem's NQN, in sysfs); of all else, a loop device say, the first bytes must be those of
-//! the namespace. Partitions count from where they begin; what is stacked on a block device (dm, md) is none.
+//! What always holds: that a block device is a namespace is not believed, and no name or number is. What the kernel's NVMe driver has
+//! attached says itself which it is (NGUID and the subsystem's NQN, in sysfs), and is asked for each file; of all else, a loop device say,
+//! the first bytes must be those of the namespace, and it is that disk as long as the kernel's sequence number of the disk is the same
+//! (diskseq in sysfs): a loop device that is attached again has another one. Partitions count from where they begin; what is stacked on
+//! a block device (dm, md) is none.
 
 use super::AgentError;
 use crate::block::BlockClient;
@@ -34,7 +36,7 @@ impl Identity {
         let folder = std::fs::canonicalize(system.join(format!("dev/block/{major}:{minor}"))).ok()?;
         let is_partition = folder.join("partition").exists();
         let (disk, offset) = match is_partition {
-            true => (folder.parent()?, number(&folder.join("start")).checked_mul(512)?),
+            true => (folder.parent()?, number(&folder.join("start"))?.checked_mul(512)?),
             false => (folder.as_path(), 0),
         };
         Identity::of_disk(disk).map(|identity| Identity { offset, ..identity })
@@ -58,7 +60,7 @@ fn parse_nguid(text: &str) -> Option<[u8; 16]> {
 
 /// The block devices of this host that are namespaces of the device.
 pub struct Places {
-    named: Vec<BlockDevice>,
+    named: Vec<Checked>,
     /// Namespaces, by NGUID, that the kernel may have attached under any name.
     attached: BTreeMap<[u8; 16], u32>,
     subsystem_nqn: String,
@@ -67,7 +69,7 @@ pub struct Places {
 
 impl Places {
     /// Those that were named and checked.
-    pub fn named(named: Vec<BlockDevice>) -> Places {
+    pub fn named(named: Vec<Checked>) -> Places {
         Places { named, attached: BTreeMap::new(), subsystem_nqn: String::new(), system: PathBuf::from(SYSTEM) }
     }
 
@@ -97,22 +99,76 @@ impl Places {
 
     /// The namespaces that are in use here.
     pub fn namespaces(&self) -> Vec<u32> {
-        let mut all: Vec<u32> = self.named.iter().map(|it| it.nsid).chain(self.attached.values().copied()).collect();
+        let mut all: Vec<u32> =
+            self.named.iter().map(|it| it.block.nsid).chain(self.attached.values().copied()).collect();
         all.sort_unstable();
         all.dedup();
         all
     }
 
-    /// Namespace of a file system's block device, and where in it that begins; `None`: it is none of them.
-    pub fn find(&self, of_file_system: u64) -> Option<(u32, u64)> {
-        let named = self.named.iter().find_map(|block| Some((block.nsid, block.offset_of(of_file_system)?)));
-        named.or_else(|| {
-            // Asked of the kernel each time: numbers and names may be another disk's by now.
-            let found = Identity::of(&self.system, of_file_system)?;
-            let nsid = self.attached.get(&found.nguid).filter(|_| found.subsystem_nqn == self.subsystem_nqn)?;
-            Some((*nsid, found.offset))
-        })
+    /// Namespace of a file system's block device, and where in it that begins. The error is a sentence.
+    pub fn find(&self, of_file_system: u64) -> Result<(u32, u64), String> {
+        const NONE: &str = "it is not on a block device that is a namespace which the agent serves";
+        let place = Place::of(&self.system, of_file_system);
+        let disk = place.as_ref().map(|place| place.disk);
+        let is_at = |checked: &&Checked| checked.number == of_file_system || Some(checked.number) == disk;
+        if let Some(checked) = self.named.iter().find(is_at) {
+            return match place.filter(|place| place.sequence == checked.sequence) {
+                Some(place) => Ok((checked.block.nsid, place.offset)),
+                None => Err(format!(
+                    "{} is another disk than when the agent was started: where that is right, start the agent again",
+                    checked.block.path.display()
+                )),
+            };
+        }
+        // Asked of the kernel each time: numbers and names may be another disk's by now.
+        let found = Identity::of(&self.system, of_file_system).ok_or(NONE)?;
+        let nsid = self.attached.get(&found.nguid).filter(|_| found.subsystem_nqn == self.subsystem_nqn);
+        Ok((*nsid.ok_or(NONE)?, found.offset))
     }
+}
+
+/// A block device, whole or partition, as sysfs has it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    /// Number of the whole disk.
+    disk: u64,
+    /// Of the disk: no other one that is attached before the machine starts again has it, whatever its number and name.
+    sequence: u64,
+    /// Where in what the disk is made of the block device begins.
+    offset: u64,
+}
+
+impl Place {
+    /// `None` where the kernel knows no such block device, or does not number its disks (before Linux 5.15).
+    fn of(system: &Path, device: u64) -> Option<Place> {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let folder = std::fs::canonicalize(system.join(format!("dev/block/{major}:{minor}"))).ok()?;
+        let is_partition = folder.join("partition").exists();
+        let disk = if is_partition { folder.parent()? } else { folder.as_path() };
+        let start = if is_partition { number(&folder.join("start"))?.checked_mul(512)? } else { 0 };
+        // Of a loop device alone.
+        let offset = number(&disk.join("loop/offset")).unwrap_or(0).checked_add(start)?;
+        let text = std::fs::read_to_string(disk.join("dev")).ok()?;
+        let (major, minor) = text.trim().split_once(':')?;
+        let number_of_disk = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+        Some(Place { disk: number_of_disk, sequence: number(&disk.join("diskseq"))?, offset })
+    }
+
+    /// True where its blocks are other devices', in whatever order (dm, md).
+    fn is_stacked(system: &Path, device: u64) -> bool {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let slaves = std::fs::read_dir(system.join(format!("dev/block/{major}:{minor}/slaves")));
+        slaves.is_ok_and(|mut slaves| slaves.next().is_some())
+    }
+}
+
+/// A block device that was found to be the namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    block: BlockDevice,
+    number: u64,
+    sequence: u64,
 }
 
 /// A block device of the host's kernel that is a namespace: by FUSE and a loop device, or by NVMe.
@@ -135,9 +191,9 @@ impl std::str::FromStr for BlockDevice {
     }
 }
 
-/// Reads a number from sysfs; 0 where there is none.
-fn number(path: &Path) -> u64 {
-    std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+/// Reads a number from sysfs.
+fn number(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok())
 }
 
 impl BlockDevice {
@@ -150,41 +206,28 @@ impl BlockDevice {
         Ok(stat.st_rdev)
     }
 
-    /// Where in the namespace the block device `of_file_system` begins: this one, or a partition of it. `None`: it is neither.
-    pub fn offset_of(&self, of_file_system: u64) -> Option<u64> {
-        let own = self.number().ok()?;
-        let folder = |device: u64| {
-            let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-            PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
-        };
-        let loop_offset = number(&folder(own).join("loop/offset"));
-        if of_file_system == own {
-            return Some(loop_offset);
-        }
-        let partition = folder(of_file_system);
-        if !partition.join("partition").exists() {
-            return None;
-        }
-        let parent = std::fs::canonicalize(&partition).ok()?;
-        let parent = std::fs::read_to_string(parent.parent()?.join("dev")).ok()?;
-        let own = format!("{}:{}", rustix::fs::major(own), rustix::fs::minor(own));
-        (parent.trim() == own).then(|| loop_offset + number(&partition.join("start")) * 512)
-    }
-
     /// Checks that the block device is the namespace: by what it says of itself, or by its first bytes.
-    pub async fn check(&self, hre: Arc<dyn Hre>, namespace: &NamespaceInfo) -> Result<(), AgentError> {
+    pub async fn check(&self, hre: Arc<dyn Hre>, namespace: &NamespaceInfo) -> Result<Checked, AgentError> {
         let failed = |what: &str| AgentError(format!("{}: {what}", self.path.display()));
         let own = self.number().map_err(|error| failed(&error.to_string()))?;
-        if let Some(identity) = Identity::of(Path::new(SYSTEM), own) {
+        let system = Path::new(SYSTEM);
+        let unknown = || failed("the kernel says nothing of its disk in /sys (Linux 5.15 and later do)");
+        let place = Place::of(system, own).ok_or_else(unknown)?;
+        let checked = || Checked { block: self.clone(), number: own, sequence: place.sequence };
+        if Place::is_stacked(system, own) {
+            return Err(failed(
+                "it is stacked on other block devices (dm, md), which have its blocks wherever they like",
+            ));
+        }
+        if let Some(identity) = Identity::of(system, own) {
             if identity.nguid != namespace.nguid {
                 return Err(failed(&format!("its NGUID is not that of namespace {}: it is another device", self.nsid)));
             }
-            return Ok(());
+            return Ok(checked());
         }
-        let offset = self.offset_of(own).unwrap_or(0);
         let block = BlockClient::open(hre, self.nsid).await?;
-        let left = namespace.size_bytes.saturating_sub(offset);
-        let of_namespace = block.read(offset, COMPARED_BYTES.min(left as usize)).await?;
+        let left = namespace.size_bytes.saturating_sub(place.offset);
+        let of_namespace = block.read(place.offset, COMPARED_BYTES.min(left as usize)).await?;
         let of_device = direct_read(&self.path, of_namespace.len()).map_err(|error| failed(&error.to_string()))?;
         if of_device != of_namespace {
             return Err(failed(&format!(
@@ -192,7 +235,11 @@ impl BlockDevice {
                 self.nsid
             )));
         }
-        Ok(())
+        // Attached anew meanwhile, it would be something else that was read.
+        match Place::of(system, own) == Some(place.clone()) && self.number().is_ok_and(|number| number == own) {
+            true => Ok(checked()),
+            false => Err(failed("it was attached anew while it was looked at: try again")),
+        }
     }
 }
 
@@ -252,14 +299,55 @@ mod tests {
         std::fs::write(partition.join("start"), "2048\n").unwrap();
         let places = Places::attached_in(&system, nqn, &[info(3, 7), info(4, 8)]).unwrap();
         assert_eq!(places.namespaces(), [3]);
-        assert_eq!(places.find(number(&own, 0)), Some((3, 0)));
-        assert_eq!(places.find(number(&partition, 1)), Some((3, 2048 * 512)));
+        assert_eq!(places.find(number(&own, 0)), Ok((3, 0)));
+        assert_eq!(places.find(number(&partition, 1)), Ok((3, 2048 * 512)));
         for (minor, none) in [(2, &others), (3, &nameless), (4, &stacked)] {
-            assert_eq!(places.find(number(none, minor)), None, "{}", none.display());
+            assert!(places.find(number(none, minor)).is_err(), "{}", none.display());
         }
-        assert_eq!(places.find(rustix::fs::makedev(259, 77)), None);
+        assert!(places.find(rustix::fs::makedev(259, 77)).is_err());
         let refused = Places::attached_in(&system, nqn, &[info(1, 9)]).err().unwrap();
         assert!(refused.to_string().contains("nvme connect"), "{refused}");
+        std::fs::remove_dir_all(&system).unwrap();
+    }
+
+    #[test]
+    fn a_disk_that_was_named_is_known_by_its_sequence_number_and_its_partitions_by_their_begin() {
+        let system = std::env::temp_dir().join(format!("willow-sys-named-{}", std::process::id()));
+        let (disk, partition) = (system.join("devices/loop5"), system.join("devices/loop5/loop5p1"));
+        let write = |path: PathBuf, text: &str| {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write(disk.join("dev"), "7:5\n");
+        write(disk.join("diskseq"), "41\n");
+        write(disk.join("loop/offset"), "4096\n");
+        write(partition.join("partition"), "1\n");
+        write(partition.join("start"), "100\n");
+        std::fs::create_dir_all(disk.join("slaves")).unwrap();
+        std::fs::create_dir_all(system.join("dev/block")).unwrap();
+        std::os::unix::fs::symlink(&disk, system.join("dev/block/7:5")).unwrap();
+        std::os::unix::fs::symlink(&partition, system.join("dev/block/259:5")).unwrap();
+        let (whole, part) = (rustix::fs::makedev(7, 5), rustix::fs::makedev(259, 5));
+        // Whether the disk or the partition was named, a file system on the partition begins where that does.
+        let named = |number: u64| {
+            let block = BlockDevice { path: PathBuf::from("/dev/it"), nsid: 3 };
+            let named = vec![Checked { block, number, sequence: 41 }];
+            Places { named, attached: BTreeMap::new(), subsystem_nqn: String::new(), system: system.clone() }
+        };
+        assert_eq!(named(whole).find(whole), Ok((3, 4096)));
+        assert_eq!(named(whole).find(part), Ok((3, 4096 + 51_200)));
+        assert_eq!(named(part).find(part), Ok((3, 4096 + 51_200)));
+        assert!(named(part).find(whole).is_err());
+        // Attached again it is another disk, whatever it holds, and its partitions are.
+        write(disk.join("diskseq"), "42\n");
+        for (named, place) in [(named(whole), whole), (named(whole), part), (named(part), part)] {
+            assert!(named.find(place).unwrap_err().contains("another disk"));
+        }
+        std::fs::remove_file(disk.join("diskseq")).unwrap();
+        assert!(named(whole).find(whole).is_err() && Place::of(&system, whole).is_none());
+        assert!(!Place::is_stacked(&system, whole));
+        std::fs::create_dir_all(disk.join("slaves/sda")).unwrap();
+        assert!(Place::is_stacked(&system, whole));
         std::fs::remove_dir_all(&system).unwrap();
     }
 

@@ -88,8 +88,7 @@ impl Agent {
             false => 0,
         };
         let judged = judge(&descriptors, user, (self.allow_xfs, self.faults.has(Fault::NoJudge)), known)?;
-        let place = self.places.find(judged.key.0);
-        let place = place.ok_or("it is not on a block device that is a namespace which the agent serves")?;
+        let place = self.places.find(judged.key.0)?;
         let process = self.process(key, user, identity).await?;
         self.make_place(user).await?;
         let hold = {

@@ -10,7 +10,7 @@
 use super::fault::{Fault, Faults};
 use super::handle::Handle;
 use super::journal::{Found, Journal, Key};
-use super::judge::places;
+use super::judge::{NAMELESS, places};
 use super::{Refusal, freeze, lease, lock};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
@@ -202,13 +202,18 @@ impl Holds {
 
     /// Proves that a file which is frozen has nobody who could move its blocks.
     pub fn prove(&self, hold: &Hold) -> Result<(), Refusal> {
+        lease::check_break_time()?;
         let begun = Instant::now();
         loop {
             {
                 let mut phase = lock(&hold.phase);
                 let Phase::Frozen(kept) = &mut *phase else { return Err("it was taken back meanwhile".into()) };
                 let file = kept.descriptor.as_fd();
-                // Once more: what the flags say now stays so.
+                // Once more: from now on nobody deletes it,
+                if rustix::fs::fstat(file).map_err(|error| error.to_string())?.st_nlink == 0 {
+                    return Err(NAMELESS.into());
+                }
+                // and what the flags say stays so.
                 if !freeze::check(file)? && !self.faults.has(Fault::NoFlag) {
                     return Err("somebody has taken the attribute from it that keeps it as it is (chattr -i)".into());
                 }

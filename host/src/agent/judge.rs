@@ -5,6 +5,10 @@ use super::serving::{READ, WRITE};
 use rustix::fs::{FileType, OFlags};
 use std::os::fd::{AsFd, OwnedFd};
 
+/// Why a file without a name is refused: were the agent killed, its blocks would be free at once, and the device might not know yet.
+pub(super) const NAMELESS: &str =
+    "it has no name (it was deleted, or made with O_TMPFILE): nothing would keep its blocks if the agent were killed";
+
 /// A file that can be opened directly, as far as its descriptors tell.
 pub(super) struct Judged {
     /// Rights that the descriptors have together.
@@ -51,6 +55,9 @@ pub(super) fn judge(
         let why =
             "it belongs to another user, for whom it would be frozen meanwhile: only its owner may open it directly";
         return Err(why.to_owned());
+    }
+    if stat.st_nlink == 0 {
+        return Err(NAMELESS.to_owned());
     }
     let system = rustix::fs::fstatfs(first).map_err(|error| error.to_string())?.f_type as u64;
     if !matches!(system, EXT4 | XFS) {

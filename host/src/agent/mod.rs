@@ -306,14 +306,15 @@ impl Agent {
         let runtime = runtime()?;
         let (spus, stripe_bytes) = runtime.block_on(control.stripes())?;
         let known = runtime.block_on(control.namespaces())?;
+        let mut checked = Vec::new();
         for block in &config.blocks {
-            runtime.block_on(block.check(hre.clone(), block_namespace(&known, block)?))?;
+            checked.push(runtime.block_on(block.check(hre.clone(), block_namespace(&known, block)?))?);
         }
         let places = match &way {
             Way::Network(network) if config.blocks.is_empty() => {
                 Places::attached(&network.controller.options().subsystem_nqn, &known)?
             }
-            _ => Places::named(config.blocks),
+            _ => Places::named(checked),
         };
         let namespaces = places.namespaces();
         let own: Vec<&NamespaceInfo> = known.iter().filter(|it| namespaces.contains(&it.nsid)).collect();

@@ -5,7 +5,8 @@ use super::identity::TRANSFER_BYTES_MAX;
 use super::queue::{Completed, Transfer};
 use super::{Controller, NvmeError, Via};
 use crate::hre::{
-    BlockCommand, BoxFuture, Hre, HreError, KvCommand, KvReply, Namespace, RpcCall, RpcReply, StoreCondition, Upcall,
+    BlockCommand, BoxFuture, Hre, HreError, ItemCondition, ItemStore, ItemTerms, KvCommand, KvReply, Namespace,
+    RpcCall, RpcReply, StoreCondition, Upcall,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -216,29 +217,45 @@ impl Hre for NvmeHre {
         })
     }
 
-    fn kv(&self, nsid: u32, command: KvCommand, buffer: Vec<u8>) -> BoxFuture<'_, Result<KvReply, HreError>> {
+    fn kv(&self, nsid: u32, command: KvCommand, mut buffer: Vec<u8>) -> BoxFuture<'_, Result<KvReply, HreError>> {
         Box::pin(async move {
             let bytes = buffer.len();
             let bytes_max = self.transfer_bytes_max();
             if bytes as u64 > bytes_max {
                 return Err(HreError::ValueSize { bytes: bytes as u64, bytes_max });
             }
-            let (what, entry, out) = kv_entry(nsid, &command, bytes);
+            let (what, entry, out) = kv_entry(nsid, &command, &mut buffer);
             let transfer = match out {
                 _ if buffer.is_empty() => Transfer::None,
                 true => Transfer::ToController(buffer),
                 false => Transfer::FromController(buffer),
             };
             // A conditional store or a delete that is done twice fails the second time.
-            let idempotent = !matches!(
-                command,
-                KvCommand::Store(_, StoreCondition::MustNotExist | StoreCondition::MustExist) | KvCommand::Delete(_)
-            );
+            let idempotent = match &command {
+                KvCommand::Store(_, condition) => *condition == StoreCondition::Always,
+                KvCommand::StoreItem(_, store) => store.condition == ItemCondition::Always,
+                KvCommand::Delete(_) | KvCommand::DeleteItem(..) => false,
+                _ => true,
+            };
             let done = self.controller.command(self.via(), what, entry, transfer, idempotent).await;
-            let done = done.map_err(|error| data_error(nsid, bytes, bytes_max, error))?;
+            let done = done.map_err(|error| match data_error(nsid, bytes, bytes_max, error) {
+                HreError::CompareFailed => HreError::Changed,
+                error => error,
+            })?;
             let mut data = done.buffer;
             data.truncate(done.received_bytes as usize);
-            Ok(KvReply { result: done.entry.result as u32, data })
+            let mut reply = KvReply { result: done.entry.result as u32, ..KvReply::default() };
+            match command {
+                KvCommand::StoreItem(..) => reply.version = done.entry.result,
+                KvCommand::RetrieveItem(..) => {
+                    let head = kv::ItemHead::decode(&data);
+                    let head = head.ok_or_else(|| HreError::Answer("an item without a head".to_owned()))?;
+                    data.drain(..kv::ItemHead::BYTES);
+                    (reply.data, reply.version, reply.expiry) = (data, head.version, head.expiry);
+                }
+                _ => reply.data = data,
+            }
+            Ok(reply)
         })
     }
 }
@@ -306,8 +323,10 @@ pub fn block_entry(
     })
 }
 
-/// (name, entry, data go to the controller) of a key-value command with a buffer of `bytes`.
-pub fn kv_entry(nsid: u32, command: &KvCommand, bytes: usize) -> (&'static str, SubmissionEntry, bool) {
+/// (name, entry, data go to the controller) of a key-value command with its buffer; that of an item that is stored gets its head.
+pub fn kv_entry(nsid: u32, command: &KvCommand, buffer: &mut [u8]) -> (&'static str, SubmissionEntry, bool) {
+    let bytes = buffer.len();
+    let durable = |terms: &ItemTerms| if terms.durable { kv::DURABLE } else { 0 };
     let entry = |opcode, key: &kv::Key, options: u32| {
         let mut entry = SubmissionEntry::new(opcode).with_nsid(nsid).with_cdw(10, bytes as u32).with_cdw(11, options);
         key.put(&mut entry);
@@ -327,5 +346,41 @@ pub fn kv_entry(nsid: u32, command: &KvCommand, bytes: usize) -> (&'static str, 
         KvCommand::Exist(key) => ("Exist", entry(kv_opcode::EXIST, key, 0), false),
         KvCommand::List(key) => ("List", entry(kv_opcode::LIST, key, 0), false),
         KvCommand::Flush => ("Flush", SubmissionEntry::new(kv_opcode::FLUSH).with_nsid(nsid), false),
+        KvCommand::StoreItem(key, ItemStore { condition, terms }) => {
+            let (condition, version) = match condition {
+                ItemCondition::Always => (0, 0),
+                ItemCondition::IfExists => (kv::STORE_MUST_EXIST, 0),
+                ItemCondition::IfAbsent => (kv::STORE_MUST_NOT_EXIST, 0),
+                ItemCondition::IfVersion(version) => (kv::IF_VERSION, *version),
+            };
+            let head = kv::StoreHead { version, expiry: terms.expiry, now_s: terms.now_s };
+            debug_assert!(bytes >= kv::StoreHead::BYTES, "room for the head");
+            if let Some(place) = buffer.first_chunk_mut::<{ kv::StoreHead::BYTES }>() {
+                *place = head.encode();
+            }
+            ("Store Item", entry(kv_opcode::STORE_ITEM, key, condition | durable(terms)), true)
+        }
+        KvCommand::RetrieveItem(key, now_s) => {
+            ("Retrieve Item", entry(kv_opcode::RETRIEVE_ITEM, key, 0).with_cdw(12, *now_s), false)
+        }
+        KvCommand::DeleteItem(key, version, terms) => {
+            let condition = if version.is_some() { kv::IF_VERSION } else { 0 };
+            let version = version.unwrap_or(0);
+            let entry = entry(kv_opcode::DELETE_ITEM, key, condition | durable(terms))
+                .with_cdw(10, version as u32)
+                .with_cdw(12, terms.now_s)
+                .with_cdw(13, (version >> 32) as u32);
+            ("Delete Item", entry, false)
+        }
+        KvCommand::Touch(key, terms) => {
+            let entry =
+                entry(kv_opcode::TOUCH, key, durable(terms)).with_cdw(12, terms.now_s).with_cdw(13, terms.expiry);
+            ("Touch", entry, false)
+        }
+        KvCommand::Sweep { spu, from, now_s } => {
+            let entry = SubmissionEntry::new(kv_opcode::SWEEP).with_nsid(nsid).with_cdw(10, *from);
+            ("Sweep", entry.with_cdw(12, *now_s).with_cdw(13, u32::from(*spu)), false)
+        }
+        KvCommand::Clear => ("Clear", SubmissionEntry::new(kv_opcode::CLEAR).with_nsid(nsid), false),
     }
 }

@@ -9,8 +9,11 @@
 
 pub mod extents;
 
-use crate::direct::{self, Direct, Sent};
-use crate::hre::{BlockCommand, BoxFuture, Hre, HreError, KvCommand, KvReply, Namespace, RpcCall, RpcReply, Upcall};
+use crate::direct::{self, Direct, Sent, Way};
+use crate::hre::{
+    BlockCommand, BoxFuture, Each, Hre, HreError, Item, ItemTerms, KeyRange, KvCommand, KvReply, Namespace, RpcCall,
+    RpcReply, ScanCursor, ScanPage, StoreMany, Upcall,
+};
 use extents::{Extent, Extents};
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,6 +27,7 @@ use willow_shm::memory::Mapping;
 use willow_shm::message::{Kind, View};
 use willow_shm::ring::{DATA_BYTES_DEFAULT, ENTRIES_DEFAULT, Endpoint, EndpointError};
 use willow_shm::socket::Channel;
+use willow_wire::spec::kv::Key;
 
 /// How long the endpoint's thread looks for the next completion before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
@@ -363,16 +367,18 @@ impl Direct for ShmHre {
         (app, handler, spu): (u16, u8, Option<u16>),
         rpcs: Vec<Call>,
         mut buffer: Vec<u8>,
-        out: bool,
+        way: Way,
     ) -> Result<Sent, HreError> {
-        let bytes = self.check_length(buffer.len())?;
+        self.check_length(way.payload_bytes)?;
+        let reply_bytes = self.check_length(way.reply_bytes)?;
         let mut sent = Sent { status: 0, result: 0, buffer: Vec::new(), written: 0 };
         // Long lists (many ranges to be given back) go as several commands.
         for part in rpcs.chunks(RPCS_MAX) {
-            let (from, reply_bytes): (&[u8], u32) = if out { (&buffer, 0) } else { (&[], bytes) };
+            let from = &buffer[..way.payload_bytes];
             let (completion, lease) = self.command(Operation::Rpc, part[0], &part[1..], from, reply_bytes).await?;
             let written = completion.reply_bytes.min(reply_bytes);
-            if !out {
+            if written > 0 {
+                buffer.resize(buffer.len().max(way.reply_bytes), 0);
                 lease.read(&mut buffer[..written as usize]);
             }
             drop(lease);
@@ -466,6 +472,28 @@ impl Hre for ShmHre {
 
     fn kv(&self, nsid: u32, command: KvCommand, buffer: Vec<u8>) -> BoxFuture<'_, Result<KvReply, HreError>> {
         Box::pin(direct::kv(self, nsid, command, buffer))
+    }
+
+    fn kv_store_many(
+        &self,
+        nsid: u32,
+        items: Vec<StoreMany>,
+        terms: ItemTerms,
+    ) -> BoxFuture<'_, Result<Each<()>, HreError>> {
+        Box::pin(direct::kv_store_many(self, self.transfer_bytes_max(), nsid, items, terms))
+    }
+
+    fn kv_retrieve_many(
+        &self,
+        nsid: u32,
+        keys: Vec<Key>,
+        now_s: u32,
+    ) -> BoxFuture<'_, Result<Each<Option<Item>>, HreError>> {
+        Box::pin(direct::kv_retrieve_many(self, self.transfer_bytes_max(), nsid, keys, now_s))
+    }
+
+    fn kv_scan(&self, nsid: u32, range: KeyRange, at: Option<ScanCursor>) -> BoxFuture<'_, Result<ScanPage, HreError>> {
+        Box::pin(direct::kv_scan(self, nsid, range, at))
     }
 }
 

@@ -72,6 +72,19 @@ static void ports(RPCHdr_t *request) {
     EXPECT(DMATransferStrided(NV_MEMORY_PORT, base, NETWORK_PORT, 0, &strides) == WILLOW_OK);
     int64_t sum = Checksum(NV_MEMORY_PORT, base + 4, bytes - 4, (uint32_t)Checksum(NV_MEMORY_PORT, base, 4, 0));
     EXPECT(sum >= 0);
+    static const uint8_t literals[] = {6, 0, 0, 0, 'n', 'e', 'e', 'd', 'l', 'e', 7, 0, 0, 0, 'n', 'e', 'e', 'd', 'l', 'e', 's'};
+    struct {
+        Found_t head;
+        Match_t matches[2];
+    } found = {.head = {0, 0, 0}};
+    int32_t set = LiteralsLoad(literals, sizeof literals, LITERALS_IGNORE_CASE);
+    EXPECT(set > 0 && LiteralsLoad(literals, 9, 0) == WILLOW_ERROR_ARGUMENT);
+    EXPECT(DMATransfer(LOCAL_MEMORY_PORT, "hay NEEDLE hay needles", NV_MEMORY_PORT, base + 64, 22) == WILLOW_OK);
+    EXPECT(LiteralsFind(set, NV_MEMORY_PORT, base + 64, 22, &found.head, 2) == WILLOW_OK);
+    EXPECT(found.head.found == 2 && found.head.state == 0 && found.matches[0].begin == 4 && found.matches[0].end == 10);
+    EXPECT(found.matches[0].literal == 0 && found.matches[1].begin == 15 && found.matches[1].literal == 1);
+    EXPECT(LiteralsFind(set, LOCAL_MEMORY_PORT, "needle", 6, &found.head, 0) == WILLOW_OK && found.head.found == 1);
+    EXPECT(LiteralsFree(set) == WILLOW_OK && LiteralsFree(set) == WILLOW_ERROR_ARGUMENT);
     EXPECT(DMATransfer(ZEROES_PORT, 0, NV_MEMORY_PORT, base, 1) == WILLOW_OK);
     EXPECT(NVCompare(base, 0, bytes) == 1);
     EXPECT(DMATransfer(NV_MEMORY_PORT, base + REGION_BYTES, NETWORK_PORT, 0, 1) == WILLOW_ERROR_PERMISSION);

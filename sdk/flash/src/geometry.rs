@@ -42,7 +42,36 @@ pub struct Geometry {
     pub paired_distance: u32,
 }
 
+/// Words in which the flash port tells a geometry.
+pub const GEOMETRY_WORDS: usize = 12;
+
 impl Geometry {
+    /// From the words of the flash port (docs/abi.md, `flash_geometry`); of the unit, word 10, it knows nothing.
+    pub const fn of_words(words: &[u32; GEOMETRY_WORDS]) -> Geometry {
+        Geometry {
+            channels: words[0],
+            packages_per_channel: words[1],
+            dies_per_package: words[2],
+            planes_per_die: words[3],
+            blocks_per_plane: words[4],
+            pages_per_block: words[5],
+            page_bytes: words[6],
+            spare_bytes: words[7],
+            cell: match words[8] {
+                1 => Cell::Slc,
+                2 => Cell::Mlc,
+                _ => Cell::Tlc,
+            },
+            spare_accessible: words[9] != 0,
+            paired_distance: words[11],
+        }
+    }
+
+    /// Whether a page that was programmed is there after a power cut, with a header that tells what it is.
+    pub const fn is_durable_at_once(&self) -> bool {
+        self.spare_accessible && self.paired_distance == 0
+    }
+
     /// Number of dies.
     pub const fn dies(&self) -> u32 {
         self.channels.saturating_mul(self.packages_per_channel).saturating_mul(self.dies_per_package)

@@ -26,7 +26,7 @@ pub mod replacements;
 pub mod testing;
 pub mod wait;
 
-pub use geometry::{Cell, DIES_PER_UNIT_MAX, Geometry, Layout, PLANES_MAX};
+pub use geometry::{Cell, DIES_PER_UNIT_MAX, GEOMETRY_WORDS, Geometry, Layout, PLANES_MAX};
 pub use header::{HEADER_BYTES, Header, Kind};
 pub use lane::{Counters, Failure, Health, Lane, LaneConfig, MountError, Update};
 pub use planted::Planted;

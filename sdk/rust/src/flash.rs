@@ -43,35 +43,23 @@ impl NvArguments {
     }
 }
 
+/// Words that say how the flash is arranged (docs/abi.md, `flash_geometry`).
+pub const GEOMETRY_WORDS: usize = 12;
+
 /// The flash of this SPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashShape {
-    /// Buses.
-    pub channels: u32,
-    /// Packages on each.
-    pub packages_per_channel: u32,
-    /// Dies in each.
-    pub dies_per_package: u32,
-    /// Planes of a die.
-    pub planes_per_die: u32,
-    /// Erase blocks of a plane.
-    pub blocks_per_plane: u32,
-    /// Pages of a block.
-    pub pages_per_block: u32,
-    /// Payload of a page, bytes.
-    pub page_bytes: u32,
-    /// Spare area of a page, bytes.
-    pub spare_bytes: u32,
-    /// Bits of a cell.
-    pub cell_bits: u32,
-    /// Whether the spare area can be reached.
-    pub spare_accessible: bool,
-    /// Bytes that the FTL is to map as one.
-    pub unit_bytes: u32,
-    /// From a lower page to its upper one; 0: a cut harms no other page.
-    pub paired_distance: u32,
-    /// Bytes of the bank that it is to offer.
+    /// How it is arranged: `Geometry::of_words` of the flash library reads them.
+    pub geometry: [u32; GEOMETRY_WORDS],
+    /// Bytes of the bank that the FTL is to offer.
     pub bank_bytes: u64,
+}
+
+impl FlashShape {
+    /// Bytes of the unit that the FTL is to map as one.
+    pub const fn unit_bytes(&self) -> u32 {
+        self.geometry[10]
+    }
 }
 
 /// How an operation ended.
@@ -383,21 +371,11 @@ pub fn shape() -> Result<FlashShape, Error> {
     let mut words = [0_u32; 16];
     // SAFETY: the import writes 64 bytes, which `words` has.
     match unsafe { imports::flash_geometry(words.as_mut_ptr().cast()) } {
-        0 => Ok(FlashShape {
-            channels: words[0],
-            packages_per_channel: words[1],
-            dies_per_package: words[2],
-            planes_per_die: words[3],
-            blocks_per_plane: words[4],
-            pages_per_block: words[5],
-            page_bytes: words[6],
-            spare_bytes: words[7],
-            cell_bits: words[8],
-            spare_accessible: words[9] != 0,
-            unit_bytes: words[10],
-            paired_distance: words[11],
-            bank_bytes: u64::from(words[12]) | u64::from(words[13]) << 32,
-        }),
+        0 => {
+            let (geometry, rest) = words.split_at(GEOMETRY_WORDS);
+            let geometry = core::array::from_fn(|word| geometry[word]);
+            Ok(FlashShape { geometry, bank_bytes: u64::from(rest[0]) | u64::from(rest[1]) << 32 })
+        }
         error => Err(Error::from_code(error.into())),
     }
 }

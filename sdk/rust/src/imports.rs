@@ -56,6 +56,19 @@ mod linked {
         pub safe fn region_free(id: u32, wait: u32) -> i32;
         pub fn namespace(nsid: u32, to: *mut u8) -> i32;
         pub safe fn flush(wait: u32) -> i32;
+        pub fn literals_load(literals: *const u8, bytes: u32, flags: u32) -> i32;
+        pub fn literals_find(
+            token: u32,
+            set: i32,
+            port: u32,
+            address: u64,
+            bytes: u32,
+            state: u32,
+            to: *mut u8,
+            most: u32,
+            wait: u32,
+        ) -> i32;
+        pub safe fn literals_free(set: i32) -> i32;
         pub safe fn sleep(duration_ns: u64, wait: u32) -> i32;
         pub safe fn cancel(token: u32, wait: u32) -> i32;
         pub safe fn background(handler: u32, argument: u64) -> i32;
@@ -211,6 +224,34 @@ pub trait Host {
     unsafe fn namespace(&mut self, nsid: u32, to: *mut u8) -> i32;
     /// all that was written to this SPU's bank before is durable when it completes
     fn flush(&mut self, wait: u32) -> i32;
+    /// loads a set of literals into the accelerator of this SPU: `bytes` bytes, of each literal its length (u32, 1 to 1024) and its bytes.
+    /// `flags`: 1: ASCII letters match in either case; 2: one match a line, bits 8 to 15 are the byte that ends a line. Returns
+    /// a handle, above 0, or an error
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn literals_load(&mut self, literals: *const u8, bytes: u32, flags: u32) -> i32;
+    /// looks for the literals of `set` in bytes at a port. At `to` it writes u32 found, u32 looked at, u32 state, then 12 bytes for each
+    /// match: u32 begin, u32 end (offsets in the range), u32 number of the literal. It ends with `most` matches (at most 4096; 0: it
+    /// counts them and writes none), or before, where it has done as much as one search may: the next one begins where `looked at`
+    /// says, with `state` as it was left
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn literals_find(
+        &mut self,
+        token: u32,
+        set: i32,
+        port: u32,
+        address: u64,
+        bytes: u32,
+        state: u32,
+        to: *mut u8,
+        most: u32,
+        wait: u32,
+    ) -> i32;
+    /// gives a set up
+    fn literals_free(&mut self, set: i32) -> i32;
     /// ends after so many ns of the device's clock, from the end of the run on; 0: when others have had their turn. Pending, unless
     /// it is an error; at most a day
     fn sleep(&mut self, duration_ns: u64, wait: u32) -> i32;
@@ -406,6 +447,30 @@ mod hosted {
     #[inline]
     pub fn flush(wait: u32) -> i32 {
         with_host(|host| host.flush(wait))
+    }
+    #[inline]
+    pub unsafe fn literals_load(literals: *const u8, bytes: u32, flags: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.literals_load(literals, bytes, flags) })
+    }
+    #[inline]
+    pub unsafe fn literals_find(
+        token: u32,
+        set: i32,
+        port: u32,
+        address: u64,
+        bytes: u32,
+        state: u32,
+        to: *mut u8,
+        most: u32,
+        wait: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.literals_find(token, set, port, address, bytes, state, to, most, wait) })
+    }
+    #[inline]
+    pub fn literals_free(set: i32) -> i32 {
+        with_host(|host| host.literals_free(set))
     }
     #[inline]
     pub fn sleep(duration_ns: u64, wait: u32) -> i32 {

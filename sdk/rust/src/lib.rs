@@ -20,6 +20,7 @@ pub mod flash;
 #[rustfmt::skip]
 mod imports;
 mod join;
+mod literals;
 mod macros;
 #[doc(hidden)]
 pub mod manifest;
@@ -37,11 +38,15 @@ mod sys;
 pub mod testing;
 mod time;
 
-pub use batch::Batch;
+pub use batch::{Batch, RpcBatch};
 pub use error::{Error, Response};
 pub use event::DeviceEvent;
 pub use executor::{THREADS_MAX, WAITS_MAX};
 pub use join::{join, join_all};
+pub use literals::{
+    Found, LITERAL_BYTES_MAX, LITERAL_SET_BYTES_MAX, LITERALS_MAX, LiteralOptions, Literals, MATCHES_MAX, Match,
+    SEARCH_BYTES_MAX, write_literal,
+};
 pub use nv::{
     COUNTERS_MAX, Namespace, REGION_ALIGNMENT_BYTES, count, flush, namespace, region, region_bytes, region_free,
     spu_count, spu_id, time_ns,

@@ -61,6 +61,11 @@ pub(crate) fn with_host<R>(call: impl FnOnce(&mut dyn Host) -> R) -> R {
     result
 }
 
+/// True where a handler runs, whose imports have a host.
+pub(crate) fn is_hosted() -> bool {
+    HOST.get().is_some()
+}
+
 /// Has imports go to a host, until dropped.
 struct Hosted(Option<NonNull<dyn Host>>);
 

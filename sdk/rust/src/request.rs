@@ -144,6 +144,17 @@ impl Source for Zeroes {
         (0, UNBOUNDED)
     }
 }
+/// No bytes at all: a permission is looked up.
+struct Nothing;
+
+impl Sealed for Nothing {}
+impl Source for Nothing {
+    const SOURCE_PORT: u32 = port::NOTHING;
+    #[inline]
+    fn source(self) -> End {
+        (0, UNBOUNDED)
+    }
+}
 impl<T> Sealed for Local<T> {}
 impl<T: AsRef<[u8]> + ?Sized> Source for Local<&T> {
     const SOURCE_PORT: u32 = port::LOCAL;
@@ -299,6 +310,14 @@ impl Request {
             sys::NOT_NOW => None,
             error => Some(Err(failure(error.into()))),
         }
+    }
+
+    /// Whether this request may write those bytes of NV memory: [`Error::Permission`] where it may not. Nothing is moved. Where a permission
+    /// is missing it waits until the host's agent has installed one or refused. The answer holds for now; what is written later is checked
+    /// again then.
+    #[inline]
+    pub fn may_write(&self, at: Nv, bytes: u32) -> impl Future<Output = Result<(), Error>> + use<'_> {
+        self.dma(Nothing, at.parked(), bytes)
     }
 
     /// Moves several pieces that lie at equal distances. Strides of local buffers must not be negative.

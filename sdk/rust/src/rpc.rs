@@ -135,6 +135,10 @@ impl<'a> RpcBuilder<'a> {
         self
     }
 
+    pub(crate) fn has_reply(&self) -> bool {
+        self.reply_bytes > 0
+    }
+
     /// Sends it and waits for the response (Figure 3, `RPCFinishRequest`). A status other than 0 is no error here.
     #[inline]
     pub fn send(self) -> impl Future<Output = Result<Response, Error>> + use<'a> {
@@ -146,12 +150,10 @@ struct Send<'a> {
     rpc: RpcBuilder<'a>,
 }
 
-impl Operation for Send<'_> {
-    type Output = Result<Response, Error>;
-    const LOCAL: bool = true;
-
-    fn issue(&mut self, wait: u32) -> Issued<Self::Output> {
-        let rpc = &self.rpc;
+impl RpcBuilder<'_> {
+    /// Puts it together and sends it; what was appended and the reply's buffer are borrowed until it has ended.
+    pub(crate) fn issue(&self, wait: u32) -> Issued<Result<Response, Error>> {
+        let rpc = self;
         let Some(segments) = rpc.segments.get(..rpc.used) else { return Issued::Done(Err(Error::Argument)) };
         let body_bytes = segments.iter().fold(0u32, |sum, segment| sum.saturating_add(segment.bytes));
         if rpc.error.is_some() || body_bytes > RPC_BODY_BYTES_MAX {
@@ -191,12 +193,26 @@ impl Operation for Send<'_> {
             error => fail(error),
         }
     }
+}
+
+/// What `complete`'s result says.
+pub(crate) fn answer(result: i64) -> Result<Response, Error> {
+    if result >> 32 == -1 && (-10..=-2).contains(&result) {
+        return Err(Error::from_code(result));
+    }
+    Ok(Response { status: (result >> 32) as u32, result: result as u32 })
+}
+
+impl Operation for Send<'_> {
+    type Output = Result<Response, Error>;
+    const LOCAL: bool = true;
+
+    fn issue(&mut self, wait: u32) -> Issued<Self::Output> {
+        self.rpc.issue(wait)
+    }
 
     #[inline]
     fn completed(&mut self, result: i64) -> Self::Output {
-        if result >> 32 == -1 && (-10..=-2).contains(&result) {
-            return Err(Error::from_code(result));
-        }
-        Ok(Response { status: (result >> 32) as u32, result: result as u32 })
+        answer(result)
     }
 }

@@ -6,9 +6,9 @@
 use crate::{Error, Namespace, RequestInfo, imports};
 
 pub use imports::{
-    background, cancel, checksum, checksum_value, compare, count, dma, dma_strided, flush, region, region_bytes,
-    region_free, respond, rpc_append, rpc_finish, rpc_start, sleep, spu_count, spu_id, subscribers, time_ns,
-    upcall_start,
+    background, cancel, checksum, checksum_value, compare, count, dma, dma_strided, flush, literals_find,
+    literals_load, region, region_bytes, region_free, respond, rpc_append, rpc_finish, rpc_start, sleep, spu_count,
+    spu_id, subscribers, time_ns, upcall_start,
 };
 
 /// Port numbers of the ABI.
@@ -21,6 +21,8 @@ pub mod port {
     pub const NETWORK: u32 = 2;
     /// Zeroes, as a source.
     pub const ZEROES: u32 = 3;
+    /// Nothing, as a source: the permission to write is looked up.
+    pub const NOTHING: u32 = 4;
     /// Added to a port of a DMA: a permission miss parks it.
     pub const PARK: u32 = 0x100;
     /// Added to the source's port of a DMA: a read of NV memory is done at once or not at all.
@@ -87,6 +89,15 @@ pub fn namespace(nsid: u32) -> Result<Namespace, Error> {
         block_bytes: (words[2] >> 32) as u32,
         blocks: words[3],
     })
+}
+
+/// Gives a set of literals up; natively it may be that the instance is gone, and its sets with it.
+pub fn literals_free(set: i32) {
+    #[cfg(not(target_arch = "wasm32"))]
+    if !crate::native::is_hosted() {
+        return;
+    }
+    imports::literals_free(set);
 }
 
 pub fn print(text: &[u8]) {

@@ -1,7 +1,7 @@
-//! Batches of DMAs on the mock device: ended at once, later, and in any order; alone, several in one handler, and beside other waits.
+//! Batches of DMAs and of RPCs on the mock device: ended at once, later, and in any order; alone, several in one handler, and beside other waits.
 
 use willow_sdk::testing::{Device, Options, Pending};
-use willow_sdk::{Batch, Body, DeviceEvent, Error, Local, Nv, Reply, Request, join};
+use willow_sdk::{App, Batch, Body, Destination, DeviceEvent, Error, Local, Nv, Reply, Request, Response, join};
 
 struct State;
 
@@ -79,6 +79,39 @@ async fn given_up_without_local_memory(request: Request, _: &State) -> Result<u3
     Ok(7)
 }
 
+/// Asks this SPU's handler 7 as often as the body has bytes, each with one of them; twice, the second time beside a DMA.
+async fn ask_all(request: Request, _: &State) -> Result<Response, Error> {
+    let mut bytes = [0; 8];
+    let count = request.receive(&mut bytes);
+    let ask = || {
+        let mut asked = request.rpc_batch();
+        for byte in bytes[..count].chunks_exact(1) {
+            asked.send(request.rpc(Destination::Spu(0), App::Own, 7).append(byte));
+        }
+        asked
+    };
+    let first = ask().await?;
+    let base = base().await?;
+    let (second, written) = join(ask(), request.write(base, &bytes)).await;
+    written?;
+    if second? == first { Ok(first) } else { Err(Error::Media) }
+}
+
+/// Answers with its byte: 0 is success without a result.
+async fn echo(request: Request, _: &State) -> Result<Response, Error> {
+    let [byte] = request.receive_array()?;
+    base().await?;
+    Ok(Response { status: 0, result: byte.into() })
+}
+
+/// One that goes nowhere.
+async fn ask_nobody(request: Request, _: &State) -> Result<Response, Error> {
+    let mut asked = request.rpc_batch();
+    asked.send(request.rpc(Destination::Spu(0), App::Own, 7).append(&[0]));
+    asked.send(request.rpc(Destination::Spu(9), App::Own, 7).append(&[0]));
+    asked.await
+}
+
 async fn on_event(_: Request, _: DeviceEvent, _: &State) -> Result<(), Error> {
     base().await.map(drop)
 }
@@ -88,7 +121,10 @@ willow_sdk::app! {
     version: "1.0.0",
     state: State = State,
     threads: 4,
-    handlers: { 1 => sum, 2 => one_fails, 3 => too_much, 4 => given_up, 5 => given_up_without_local_memory },
+    handlers: {
+        1 => sum, 2 => one_fails, 3 => too_much, 4 => given_up, 5 => given_up_without_local_memory, 6 => ask_all, 7 => echo,
+        8 => ask_nobody,
+    },
     events: on_event,
 }
 
@@ -119,6 +155,17 @@ fn an_error_is_told_when_all_has_ended() {
         let outcome = device.call(0, 2, &[], &[], 9);
         assert_eq!((outcome.status, outcome.reply.as_slice()), (Error::Range.code() as u32, b"leftright".as_slice()));
         assert_eq!(device.call(0, 3, &[], &[], 0).status, Error::Range.code() as u32);
+    });
+}
+
+#[test]
+fn rpcs_of_a_batch_have_all_answered_when_it_ends() {
+    each_device(|device| {
+        let outcome = device.call(0, 6, &[], &[0; 3], 0);
+        assert_eq!((outcome.status, outcome.result), (0, 0));
+        let outcome = device.call(0, 6, &[], &[0, 9, 0], 0);
+        assert_eq!((outcome.status, outcome.result), (0, 9), "the one that is not 0 is told");
+        assert_eq!(device.call(0, 8, &[], &[], 0).status, Error::Refused.code() as u32);
     });
 }
 

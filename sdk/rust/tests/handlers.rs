@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use willow_sdk::sync::{Event, Mutex};
 use willow_sdk::testing::{Device, Options, Pending};
 use willow_sdk::{
-    App, Body, Destination, DeviceEvent, Error, Local, Nv, Reply, Request, Response, Strides, Zeroes, join, join_all,
+    App, Body, Destination, DeviceEvent, Error, Found, LiteralOptions, Literals, Local, Match, Nv, Reply, Request,
+    Response, Strides, Zeroes, join, join_all, write_literal,
 };
 
 struct State {
@@ -71,6 +72,22 @@ async fn ports(request: Request, state: &State) -> Result<u32, Error> {
     request.dma_strided(Nv(base), Reply(0), strides).await?;
     request.dma(Zeroes, Nv(base), 1).await?;
     assert!(!request.compare(Nv(base), Body(0), bytes).await?);
+    let mut literals = [0; 40];
+    let at = write_literal(&mut literals, 0, b"needle").expect("room");
+    let end = write_literal(&mut literals, at, b"needles").expect("room");
+    let set = Literals::load(&literals[..end], LiteralOptions { ignore_case: true, lines: None })?;
+    let text = b"hay NEEDLE hay needles";
+    request.write(base + 64, text).await?;
+    let mut found = Found::<2>::new();
+    set.find(&request, Nv(base + 64), 22, &mut found).await?;
+    let matches = [Match { begin: 4, end: 10, literal: 0 }, Match { begin: 15, end: 22, literal: 1 }];
+    assert_eq!((found.matches(), found.looked_at(), found.in_matched_line()), (&matches[..], 22, false));
+    let mut counted = Found::<0>::new();
+    set.find(&request, Local(text), 22, &mut counted).await?;
+    assert_eq!((counted.count(), counted.matches()), (2, &[][..]));
+    assert_eq!(set.find(&request, Local(text), 23, &mut counted).await, Err(Error::Range));
+    assert_eq!(set.find(&request, Nv(u64::MAX), 23, &mut counted).await, Err(Error::Range));
+    drop(set);
     let mut small = [0; 4];
     assert_eq!(request.dma(Nv(base), Local(&mut small), 5).await, Err(Error::Range));
     let strides = Strides { segment_bytes: 2, segments: 2, source_stride: 0, destination_stride: 3 };

@@ -78,6 +78,9 @@ impl<B: Backend> Subsystem<B> {
                 admin::IDENTIFY => self.identify(cntlid, entry).map(Answer::from),
                 admin::GET_LOG_PAGE => self.get_log_page(index, cntlid, entry),
                 admin::GET_FEATURES => self.get_features(cntlid, entry),
+                admin::SET_FEATURES if entry.cdw10() as u8 == fid::RESERVATION_PERSISTENCE && !discovery => {
+                    return self.set_persistence(index, cntlid, entry);
+                }
                 admin::SET_FEATURES => match self.set_features(cntlid, entry, capsule) {
                     Ok(answer) => answer.map(Answer::from),
                     Err(next) => return self.fetch_admin(index, entry, next),
@@ -354,6 +357,7 @@ impl<B: Backend> Subsystem<B> {
             }
             (log::FIRMWARE_SLOT, _) => log_page::firmware(),
             (log::CHANGED_NAMESPACES, _) => log_page::changed_namespaces(&controller.take_changed(wanted.retain_event)),
+            (log::RESERVATION, _) => controller.notices.page(wanted.retain_event),
             (log::COMMAND_EFFECTS, _) => match wanted.csi {
                 0 => log_page::effects(Some(CommandSet::Nvm)),
                 1 => log_page::effects(Some(CommandSet::Kv)),
@@ -399,6 +403,18 @@ impl<B: Backend> Subsystem<B> {
         match (feature, select) {
             (fid::NUMBER_OF_QUEUES, Select::Current) => Ok(queues_value(controller.queues_granted).into()),
             (fid::NUMBER_OF_QUEUES, Select::Default) => Ok(queues_value(controller.queues_max).into()),
+            (fid::RESERVATION_NOTIFICATION_MASK | fid::RESERVATION_PERSISTENCE, Select::Current | Select::Default) => {
+                // Both are a namespace's.
+                let nsid = entry.nsid();
+                let place = self.find_active(cntlid, nsid).ok_or(Failure::field(4))?;
+                let reservation = self.namespaces[place].reservation.as_ref();
+                Ok(match (feature, select) {
+                    (_, Select::Default) => 0,
+                    (fid::RESERVATION_PERSISTENCE, _) => u32::from(reservation.is_some_and(|one| one.persistent)),
+                    _ => controller.notices.mask(nsid),
+                }
+                .into())
+            }
             (fid::HOST_IDENTIFIER, Select::Current | Select::Default) => {
                 // EXHID: 128 bits, always so over fabrics.
                 if entry.cdw11() & 1 == 0 {
@@ -430,6 +446,9 @@ impl<B: Backend> Subsystem<B> {
         }
         if entry.cdw10() & fid::SAVE != 0 {
             return Ok(Err(Failure::at(Status::FEATURE_NOT_SAVEABLE, 43)));
+        }
+        if feature == fid::RESERVATION_NOTIFICATION_MASK {
+            return Ok(self.set_notices(cntlid, entry));
         }
         // Only error recovery is a namespace's; it may be set for all (NVMe Base 5.27).
         if !matches!(entry.nsid(), 0 | NSID_ALL) && feature != fid::ERROR_RECOVERY {

@@ -291,8 +291,8 @@ impl<B: Backend> Subsystem<B> {
             debug_assert!(false, "a command that had ended waited");
             return self.give(index, buffer);
         };
-        if !self.may_still_begin(index, &command) {
-            return self.give_up(index, place, Status::INVALID_FIELD.with_do_not_retry(), buffer);
+        if let Some(status) = self.refusal(index, &command) {
+            return self.give_up(index, place, status.with_do_not_retry(), buffer);
         }
         match self.start(index, place, cid, command, entry.map(|entry| *entry), buffer) {
             Some(fetch) => self.fetches.push_back((connection, fetch)),

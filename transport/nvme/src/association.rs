@@ -115,9 +115,10 @@ impl<B: Backend> Subsystem<B> {
 
     /// Answers event requests of a controller with what there is to tell.
     pub(crate) fn tell_events(&mut self, cntlid: u16) {
-        let Some(controller) = self.controllers.get_mut(&cntlid) else { return };
-        let admin = controller.admin;
-        if let Some((place, result)) = controller.next_event() {
+        let Some(admin) = self.controllers.get(&cntlid).map(|controller| controller.admin) else { return };
+        while let Some(controller) = self.controllers.get_mut(&cntlid)
+            && let Some((place, result)) = controller.next_event()
+        {
             self.complete(admin, place, Status::SUCCESS, u64::from(result), None);
         }
     }

@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use willow_device::metadata::Attachment;
+use willow_device::metadata::HostTables;
 use willow_device::shared::SharedWindow;
 use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
 
@@ -29,8 +29,8 @@ pub trait Backend {
     fn upcall(&mut self, hre: HreId) -> Option<Upcall>;
     fn answer_upcall(&mut self, hre: HreId, id: u64, status: u32, result: u32) -> bool;
     fn namespaces(&self) -> Arc<Vec<Namespace>>;
-    fn attachments(&self) -> Arc<Vec<Attachment>>;
-    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool;
+    fn host_tables(&self) -> Arc<HostTables>;
+    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, host_tables: &Arc<HostTables>) -> bool;
     fn app_number(&self, name: &str) -> Option<AppNumber>;
     fn spus(&self) -> u16;
     fn stripe_bytes(&self) -> u32;
@@ -131,12 +131,12 @@ impl Backend for Device {
     fn namespaces(&self) -> Arc<Vec<Namespace>> {
         Device::namespaces(self)
     }
-    fn attachments(&self) -> Arc<Vec<Attachment>> {
-        Device::attachments(self)
+    fn host_tables(&self) -> Arc<HostTables> {
+        Device::host_tables(self)
     }
     #[inline]
-    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
-        Device::tables_are(self, namespaces, attachments)
+    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, host_tables: &Arc<HostTables>) -> bool {
+        Device::tables_are(self, namespaces, host_tables)
     }
     fn app_number(&self, name: &str) -> Option<AppNumber> {
         Device::app_number(self, name)

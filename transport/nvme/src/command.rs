@@ -1,13 +1,14 @@
 //! I/O commands: parsed once, here, from the 64 bytes of a submission queue entry into a typed command. Behind this module no
 //! byte of an entry is looked at again, and every field that is not supported has been refused.
 
-use key_value_host::{Key, PutCondition};
+use key_value_host::{ItemCondition, Key, PutCondition};
 use willow_device::CommandSet;
 use willow_wire::bytes::{u32_at, u64_at};
 use willow_wire::spec::opcode::{kv, nvm};
 use willow_wire::spec::{Sgl, Status, SubmissionEntry, tunnel};
 
 use crate::config::*;
+use crate::reservation::{self, ReserveCommand};
 use crate::statistics::Direction;
 use crate::status::Failure;
 
@@ -82,6 +83,61 @@ pub enum Operation {
     Delete(Key),
     /// KV 3.2.2.
     Exist(Key),
+    /// 91h: the head and the value are in the data, `bytes` of both.
+    StoreItem {
+        /// Key.
+        key: Key,
+        /// Length of head and value.
+        bytes: u32,
+        /// Store options; the version is in the head.
+        condition: ItemCondition,
+        /// Durable before it completes.
+        durable: Durable,
+    },
+    /// 92h.
+    RetrieveItem {
+        /// Key.
+        key: Key,
+        /// The host's time.
+        now_s: u32,
+    },
+    /// 94h.
+    DeleteItem {
+        /// Key.
+        key: Key,
+        /// Only where the pair has this one.
+        version: Option<u64>,
+        /// The host's time.
+        now_s: u32,
+        /// Durable before it completes.
+        durable: Durable,
+    },
+    /// 98h.
+    Touch {
+        /// Key.
+        key: Key,
+        /// The new expiry.
+        expiry: u32,
+        /// The host's time.
+        now_s: u32,
+        /// Durable before it completes.
+        durable: Durable,
+    },
+    /// 9Ch.
+    Sweep {
+        /// SPU.
+        spu: u16,
+        /// First bucket.
+        from: u32,
+        /// The host's time.
+        now_s: u32,
+    },
+    /// A0h.
+    Clear,
+    /// Reservation Register, Acquire or Release.
+    Reserve(ReserveCommand),
+    /// Reservation Report.
+    ReservationReport,
     /// 81h.
     Send(Target),
     /// 82h with its arguments.
@@ -142,8 +198,10 @@ impl Operation {
     /// How it is counted.
     pub fn direction(&self) -> Direction {
         match self {
-            Operation::Read(_) | Operation::Retrieve(_) | Operation::List(_) => Direction::Read,
-            Operation::Write(..) | Operation::Store { .. } => Direction::Write,
+            Operation::Read(_) | Operation::Retrieve(_) | Operation::RetrieveItem { .. } | Operation::List(_) => {
+                Direction::Read
+            }
+            Operation::Write(..) | Operation::Store { .. } | Operation::StoreItem { .. } => Direction::Write,
             _ => Direction::Other,
         }
     }
@@ -285,12 +343,7 @@ pub fn parse(entry: &SubmissionEntry, view: Option<NamespaceView>, capsule_bytes
             if bytes > TRANSFER_BYTES_MAX {
                 return Err(Failure::at(Status::KV_INVALID_VALUE_SIZE, 40));
             }
-            let condition = match entry.cdw11() >> 8 & 3 {
-                0 => PutCondition::Always,
-                1 => PutCondition::IfExists,
-                2 => PutCondition::IfAbsent,
-                _ => return Err(Failure::field(45)),
-            };
+            let condition = put_condition(entry)?;
             let key = key(entry)?;
             let data =
                 if bytes == 0 { Data::None } else { data_from_host(entry, Some(u64::from(bytes)), capsule_bytes)? };
@@ -312,9 +365,67 @@ pub fn parse(entry: &SubmissionEntry, view: Option<NamespaceView>, capsule_bytes
         }
         (CommandSet::Kv, kv::DELETE) => (Operation::Delete(key(entry)?), Data::None),
         (CommandSet::Kv, kv::EXIST) => (Operation::Exist(key(entry)?), Data::None),
-        _ => return parse_tunnel(entry, capsule_bytes),
+        (CommandSet::Kv, opcode) if opcode & 0x80 != 0 => match parse_item(entry, capsule_bytes)? {
+            Some(parsed) => parsed,
+            None => return parse_tunnel(entry, capsule_bytes),
+        },
+        _ => match reservation::parse(entry, capsule_bytes) {
+            Some(parsed) => parsed?,
+            None => return parse_tunnel(entry, capsule_bytes),
+        },
     };
     Ok(Command { nsid, generation: view.generation, operation, data })
+}
+
+/// Store options (CDW11 bits 8 and 9).
+fn put_condition(entry: &SubmissionEntry) -> Result<PutCondition, Failure> {
+    match entry.cdw11() >> 8 & 3 {
+        0 => Ok(PutCondition::Always),
+        1 => Ok(PutCondition::IfExists),
+        2 => Ok(PutCondition::IfAbsent),
+        _ => Err(Failure::field(45)),
+    }
+}
+
+/// Vendor commands of key-value namespaces; `None`: it is none of them.
+fn parse_item(entry: &SubmissionEntry, capsule_bytes: usize) -> Result<Option<(Operation, Data)>, Failure> {
+    use willow_wire::spec::kv::{DURABLE, IF_VERSION, ItemHead, StoreHead};
+    let durable = Durable(entry.cdw11() & DURABLE != 0);
+    let if_version = entry.cdw11() & IF_VERSION != 0;
+    let (bytes, now_s) = (entry.cdw10(), entry.cdw12());
+    Ok(Some(match entry.opcode() {
+        kv::STORE_ITEM => {
+            if bytes > TRANSFER_BYTES_MAX || (bytes as usize) < StoreHead::BYTES {
+                return Err(Failure::at(Status::KV_INVALID_VALUE_SIZE, 40));
+            }
+            let condition = match (put_condition(entry)?, if_version) {
+                (condition, false) => condition.into(),
+                // The version is known when the data have come.
+                (PutCondition::Always, true) => ItemCondition::IfVersion(0),
+                _ => return Err(Failure::field(45)),
+            };
+            let key = key(entry)?;
+            let data = data_from_host(entry, Some(u64::from(bytes)), capsule_bytes)?;
+            (Operation::StoreItem { key, bytes, condition, durable }, data)
+        }
+        kv::RETRIEVE_ITEM => {
+            if (bytes as usize) < ItemHead::BYTES {
+                return Err(Failure::field(40));
+            }
+            (Operation::RetrieveItem { key: key(entry)?, now_s }, data_to_host(entry, Some(u64::from(bytes)))?)
+        }
+        kv::DELETE_ITEM => {
+            let version = if_version.then_some(u64::from(bytes) | u64::from(entry.cdw13()) << 32);
+            (Operation::DeleteItem { key: key(entry)?, version, now_s, durable }, Data::None)
+        }
+        kv::TOUCH => (Operation::Touch { key: key(entry)?, expiry: entry.cdw13(), now_s, durable }, Data::None),
+        kv::SWEEP => {
+            let spu = u16::try_from(entry.cdw13()).map_err(|_| Failure::field(52))?;
+            (Operation::Sweep { spu, from: bytes, now_s }, Data::None)
+        }
+        kv::CLEAR => (Operation::Clear, Data::None),
+        _ => return Ok(None),
+    }))
 }
 
 fn key(entry: &SubmissionEntry) -> Result<Key, Failure> {

@@ -14,6 +14,7 @@ use willow_wire::spec::property::{Capabilities, Configuration, csts};
 use crate::config::*;
 use crate::features::Features;
 use crate::log_page::ErrorLog;
+use crate::reservation::Notices;
 
 /// A controller.
 pub(crate) struct Controller {
@@ -42,6 +43,8 @@ pub(crate) struct Controller {
     pub changed_pending: bool,
     /// Slots on the admin queue of event requests, oldest first.
     pub event_requests: VecDeque<u16>,
+    /// What it is to be told of reservations.
+    pub notices: Notices,
     /// When the keep alive timer was last restarted; it runs only where its timeout is not 0.
     pub keep_alive_ns: u64,
     /// Its host has proved itself, or need not, and it is no discovery controller.
@@ -96,6 +99,7 @@ impl Controller {
             changed_told: false,
             changed_pending: false,
             event_requests: VecDeque::new(),
+            notices: Notices::default(),
             keep_alive_ns: now_ns,
             proved: false,
             commanded_ns: now_ns,
@@ -152,6 +156,7 @@ impl Controller {
         self.changed_told = false;
         self.changed_pending = false;
         self.event_requests.clear();
+        self.notices.reset();
     }
 
     /// When the keep alive timer runs out (NVMe Base 3.9): the timeout and one granule of grace.
@@ -177,10 +182,14 @@ impl Controller {
 
     /// The next event to tell and the request to answer with it.
     pub fn next_event(&mut self) -> Option<(u16, u32)> {
-        if !self.changed_pending || self.changed_told || !self.is_ready() {
+        let is_changed = self.changed_pending && !self.changed_told;
+        if !self.is_ready() || !is_changed && !self.notices.is_due() {
             return None;
         }
         let slot = self.event_requests.pop_front()?;
+        if !is_changed {
+            return self.notices.event().map(|event| (slot, event));
+        }
         self.changed_pending = false;
         self.changed_told = true;
         Some((slot, event::result(event::TYPE_NOTICE, event::NOTICE_NAMESPACE_CHANGED, log::CHANGED_NAMESPACES)))

@@ -77,6 +77,8 @@ impl Features {
             | fid::NUMBER_OF_QUEUES
             | fid::WRITE_ATOMICITY
             | fid::TIMESTAMP
+            | fid::RESERVATION_NOTIFICATION_MASK
+            | fid::RESERVATION_PERSISTENCE
             | fid::COMMAND_SET_PROFILE => !discovery,
             fid::VOLATILE_WRITE_CACHE => !discovery && self.volatile_write_cache,
             _ => false,
@@ -98,7 +100,10 @@ impl Features {
             // Bit 2: changeable; bit 1: namespace specific; bit 0: saveable.
             let changeable =
                 !matches!(feature, fid::HOST_IDENTIFIER | fid::POWER_MANAGEMENT | fid::VOLATILE_WRITE_CACHE);
-            let per_namespace = feature == fid::ERROR_RECOVERY;
+            let per_namespace = matches!(
+                feature,
+                fid::ERROR_RECOVERY | fid::RESERVATION_NOTIFICATION_MASK | fid::RESERVATION_PERSISTENCE
+            );
             return Ok((u32::from(changeable) << 2 | u32::from(per_namespace) << 1, None));
         }
         let defaults = Features::new(self.volatile_write_cache, 0);

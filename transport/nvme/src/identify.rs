@@ -14,6 +14,8 @@ pub const VERSION: u32 = 0x0002_0000;
 const MODEL: &str = "Willow programmable SSD";
 /// Longest value of a KV namespace: a Store is one transfer.
 pub const KV_VALUE_BYTES_MAX: u32 = TRANSFER_BYTES_MAX;
+/// RESCAP: all types, persistent through power loss, and IEKEY as NVMe 1.3 and later have it.
+const RESERVATIONS: u8 = 0xff;
 /// Longest key of a KV namespace.
 pub const KV_KEY_BYTES_MAX: u16 = 16;
 
@@ -94,8 +96,8 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data[512] = 0x66;
     data[513] = 0x44;
     data.put32(516, NSID_MAX);
-    // ONCS: compare, dataset management, write zeroes, save and select in features, timestamp, verify.
-    data.put16(520, 1 << 7 | 1 << 6 | 1 << 4 | 1 << 3 | 1 << 2 | 1);
+    // ONCS: compare, dataset management, write zeroes, save and select in features, reservations, timestamp, verify.
+    data.put16(520, 1 << 7 | 1 << 6 | 1 << 5 | 1 << 4 | 1 << 3 | 1 << 2 | 1);
     // VWC: Flush of all namespaces is supported (11b); bit 0 tells the truth.
     data[525] = 0b110 | u8::from(view.volatile_write_cache);
     // AWUN, AWUPF, ACWU: one logical block whatever the format (0's based); see `namespace` for more.
@@ -119,6 +121,7 @@ pub fn namespace(namespace: Option<&Namespace>, private: bool, stripe_bytes: u32
     data[132 + 2] = 12;
     // NMIC bit 0: several controllers may have it.
     data[30] = u8::from(!private);
+    data[31] = RESERVATIONS;
     // DLFEAT: deallocated blocks read as zeroes, Write Zeroes may deallocate.
     data[33] = 1 << 3 | 1;
     let Some(namespace) = namespace else { return out };
@@ -144,6 +147,7 @@ pub fn kv_namespace(namespace: &Namespace) -> Structure {
     let data = &mut out[..];
     data.put64(0, namespace.size_bytes);
     data[26] = 1;
+    data[27] = RESERVATIONS;
     data[48..64].copy_from_slice(&namespace.nguid);
     // KV format 0; NKVF is 0's based.
     data.put16(72, KV_KEY_BYTES_MAX);
@@ -164,6 +168,7 @@ pub fn independent_namespace(private: bool) -> Structure {
     let mut out = blank();
     // NMIC: shared or not. NSTAT: ready.
     out[1] = u8::from(!private);
+    out[2] = RESERVATIONS;
     out[14] = 1;
     out
 }

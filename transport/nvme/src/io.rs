@@ -3,7 +3,6 @@
 
 use base_io_host::wire::{self as block_wire, handler};
 use base_io_host::{Geometry, SpuRequest};
-use key_value_host::{Call, KeyValueError, ListScan, ListStep};
 use willow_device::{Arguments, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, Upcall};
 use willow_wire::control::{self, CONTROL_APP};
 use willow_wire::spec::{Status, SubmissionEntry, opcode::nvm, tunnel};
@@ -14,12 +13,13 @@ use crate::buffer::HEADROOM_BYTES;
 use crate::command::{self, Blocks, Command, Data, Durable, NSID_ALL, Operation, Target};
 use crate::config::*;
 use crate::queue::{Association, State};
+use crate::reservation;
 use crate::status::{self, Failure};
 use crate::subsystem::{Next, Payload, Subsystem};
 use crate::work::{Deallocation, Work};
 
 /// A status that may be gone when the command is sent again: its app is not there (yet).
-const NOT_READY: Status = Status::NAMESPACE_NOT_READY;
+pub(crate) const NOT_READY: Status = Status::NAMESPACE_NOT_READY;
 
 /// Where a command's data lie in its buffer: behind the headroom for blocks, whose RPCs say where; at the start for others,
 /// whose payload begins with the buffer.
@@ -36,13 +36,9 @@ fn rpc(app: u16, request: SpuRequest) -> Rpc {
     Rpc { app, handler: request.handler, spu: request.spu, arguments: arguments(&request.arguments.encode()) }
 }
 
-fn arguments(bytes: &[u8]) -> Arguments {
+pub(crate) fn arguments(bytes: &[u8]) -> Arguments {
     // Every caller's arguments have a fixed length below the limit of 64.
     Arguments::new(bytes).unwrap_or_else(|| unreachable!("{} bytes of arguments", bytes.len()))
-}
-
-fn call_rpc(app: u16, call: Call) -> Rpc {
-    Rpc { app, handler: call.handler, spu: call.spu, arguments: arguments(&call.arguments) }
 }
 
 fn block_rpcs(app: u16, geometry: &Geometry, handler: u8, blocks: &Blocks, flags: u32) -> RpcList {
@@ -90,7 +86,8 @@ impl<B: Backend> Subsystem<B> {
         }
         // As `find_active`, with the controller that is at hand.
         let is_active = |place: &usize| controller.active.get(*place).copied().unwrap_or(false);
-        let view = self.find(entry.nsid()).filter(is_active).map(|place| self.namespaces[place].view);
+        let found = self.find(entry.nsid()).filter(is_active).map(|place| &self.namespaces[place]);
+        let view = found.map(|entry| entry.view);
         let command = match command::parse(entry, view, capsule.len()) {
             Ok(command) => command,
             Err(failure) => {
@@ -98,6 +95,13 @@ impl<B: Backend> Subsystem<B> {
                 return Next::Taken;
             }
         };
+        if let Some(reservation) = found.and_then(|entry| entry.reservation.as_ref())
+            && let Some(access) = reservation::access(&command.operation)
+            && !reservation.permits(&controller.host_id, access)
+        {
+            self.fail(index, entry, Failure::of(Status::RESERVATION_CONFLICT));
+            return Next::Taken;
+        }
         // Data of a capsule have to lie somewhere before the next is read; all else waits in its slot.
         let mut capsule_buffer = Vec::new();
         let mut capsule_bytes = 0;
@@ -182,8 +186,19 @@ impl<B: Backend> Subsystem<B> {
         };
         let (geometry, placement, nsid) = (entry.geometry, entry.placement, command.nsid);
         let is_kv = entry.view.set == willow_device::CommandSet::Kv;
-        let app = if is_kv { self.key_value() } else { self.base_io() };
-        let Some(app) = app else { return self.give_up(index, place, NOT_READY, buffer) };
+        match command.operation {
+            Operation::Reserve(wanted) => {
+                let keys = buffer[..bytes as usize].to_vec();
+                self.give(index, buffer);
+                return self.reserve(index, place, nsid, &wanted, &keys);
+            }
+            Operation::ReservationReport => return self.report_reservation(index, place, nsid, buffer, bytes as usize),
+            _ => {}
+        }
+        if is_kv {
+            return self.pair_command(index, place, (placement, nsid), command.operation, buffer, bytes);
+        }
+        let Some(app) = self.base_io() else { return self.give_up(index, place, NOT_READY, buffer) };
         let at = HEADROOM_BYTES as u32;
         match command.operation {
             Operation::Read(blocks) => {
@@ -225,40 +240,14 @@ impl<B: Backend> Subsystem<B> {
                     }
                 }
             }
-            Operation::Flush if is_kv => {
-                let many = (0..geometry.spus).map(|spu| call_rpc(app, Call::flush(nsid, spu))).collect();
-                self.submit(index, place, RpcList::Many(many), buffer, 0, 0, Work::Pair);
-            }
             Operation::Flush => self.submit(index, place, flush_rpcs(app, &geometry), buffer, 0, 0, Work::Block),
-            Operation::Store { key, bytes, condition } => {
-                match Call::put(&placement, nsid, &key, bytes, condition, false) {
-                    Ok(call) => {
-                        self.submit(index, place, RpcList::One(call_rpc(app, call)), buffer, bytes, 0, Work::Pair);
-                    }
-                    Err(error) => self.give_up(index, place, kv_status(error), buffer),
-                }
-            }
-            Operation::Retrieve(key) => {
-                let call = call_rpc(app, Call::get_at(&placement, nsid, &key, at));
-                self.submit(index, place, RpcList::One(call), buffer, 0, at + bytes, Work::Retrieve);
-            }
-            Operation::Delete(key) => {
-                let call = call_rpc(app, Call::delete(&placement, nsid, &key, false));
-                self.submit(index, place, RpcList::One(call), buffer, 0, 0, Work::Pair);
-            }
-            Operation::Exist(key) => {
-                let call = call_rpc(app, Call::exists(&placement, nsid, &key));
-                self.submit(index, place, RpcList::One(call), buffer, 0, 0, Work::Pair);
-            }
-            Operation::List(from) => {
-                let mut buffer = buffer;
-                buffer[..bytes as usize].fill(0);
-                let (scan, step) = ListScan::start(placement, nsid, from.as_ref(), false, bytes as usize);
-                self.list_step(index, place, scan, step, buffer, bytes);
-            }
-            Operation::Send(_) | Operation::Call(..) | Operation::Receive { .. } | Operation::Admin => {
-                unreachable!("handled above")
-            }
+            Operation::Send(_)
+            | Operation::Call(..)
+            | Operation::Receive { .. }
+            | Operation::Admin
+            | Operation::Reserve(_)
+            | Operation::ReservationReport => unreachable!("handled above"),
+            _ => unreachable!("parsed for key-value namespaces alone"),
         }
     }
 
@@ -310,22 +299,6 @@ impl<B: Backend> Subsystem<B> {
             geometry.range(handler::ZERO, start, bytes, 0, flags, |request| rpcs.push(rpc(app, request)));
         });
         self.submit(index, place, RpcList::Many(rpcs), Vec::new(), 0, 0, Work::Deallocate(left));
-    }
-
-    fn list_step(&mut self, index: u16, place: u16, scan: ListScan, step: ListStep, mut buffer: Vec<u8>, bytes: u32) {
-        match step {
-            ListStep::Call(call) => match self.key_value() {
-                Some(app) => {
-                    let rpcs = RpcList::One(call_rpc(app, call));
-                    self.submit(index, place, rpcs, buffer, 0, bytes, Work::List(Box::new(scan)));
-                }
-                None => self.give_up(index, place, NOT_READY, buffer),
-            },
-            ListStep::Done { .. } => {
-                let listed = scan.finish(&mut buffer[..bytes as usize]);
-                self.complete(index, place, Status::SUCCESS, 0, Some(Payload { buffer, start: 0, bytes: listed }));
-            }
-        }
     }
 
     /// Flushes all of the device.
@@ -398,31 +371,8 @@ impl<B: Backend> Subsystem<B> {
                     self.complete(index, place, status, 0, None)
                 }
             }
-            Work::Pair => {
-                let status = pair_status(completion.outcome);
-                self.give_up(index, place, status, completion.buffer);
-            }
-            Work::Retrieve => {
-                let status = pair_status(completion.outcome);
-                if !status.is_success() {
-                    return self.give_up(index, place, status, completion.buffer);
-                }
-                let written = completion.reply_bytes.saturating_sub(HEADROOM_BYTES as u32);
-                let sent = completion.result.min(bytes).min(written) as usize;
-                if let Some(slot) = self.slot_mut(index, place) {
-                    slot.bytes = sent as u32;
-                }
-                let payload = Payload { buffer: completion.buffer, start: HEADROOM_BYTES, bytes: sent };
-                let payload = self.or_nothing(index, payload);
-                self.complete(index, place, Status::SUCCESS, u64::from(completion.result), payload);
-            }
-            Work::List(mut scan) => {
-                let status = pair_status(completion.outcome);
-                if !status.is_success() {
-                    return self.give_up(index, place, status, completion.buffer);
-                }
-                let step = scan.answered(completion.result);
-                self.list_step(index, place, *scan, step, completion.buffer, bytes);
+            Work::Pair | Work::Retrieve | Work::StoreItem | Work::RetrieveItem | Work::Item | Work::List(_) => {
+                self.pair_answered(index, place, work, completion, bytes)
             }
             Work::Tunnel => {
                 let RpcOutcome::Answered { status } = completion.outcome else {
@@ -437,16 +387,17 @@ impl<B: Backend> Subsystem<B> {
             Work::NamespaceCreate | Work::NamespaceDelete | Work::NamespaceAttach => {
                 self.namespace_managed(index, place, work, completion)
             }
+            Work::Reserve(aborts) => self.reserved(index, place, aborts, completion),
             Work::Shutdown => self.shutdown_flushed(index, place, completion),
             Work::Nothing => self.give_up(index, place, Status::INTERNAL_ERROR, completion.buffer),
         }
     }
 
-    fn slot_mut(&mut self, index: u16, place: u16) -> Option<&mut crate::queue::Slot> {
+    pub(crate) fn slot_mut(&mut self, index: u16, place: u16) -> Option<&mut crate::queue::Slot> {
         self.queues[usize::from(index)].as_mut()?.slots.get_mut(usize::from(place))
     }
 
-    fn or_nothing(&mut self, index: u16, payload: Payload) -> Option<Payload> {
+    pub(crate) fn or_nothing(&mut self, index: u16, payload: Payload) -> Option<Payload> {
         if payload.bytes > 0 {
             return Some(payload);
         }
@@ -540,7 +491,7 @@ fn fua(durable: Durable) -> u32 {
 }
 
 /// Status of a block command: what Base-IO's answer means to a host.
-fn block_status(outcome: RpcOutcome, opcode: u8) -> Status {
+pub(crate) fn block_status(outcome: RpcOutcome, opcode: u8) -> Status {
     let answered = match outcome {
         RpcOutcome::Answered { status } => status,
         RpcOutcome::Aborted => return Status::ABORT_REQUESTED,
@@ -562,34 +513,6 @@ fn block_status(outcome: RpcOutcome, opcode: u8) -> Status {
         block_wire::STATUS_RANGE => Status::LBA_OUT_OF_RANGE,
         block_wire::STATUS_PERMISSION => Status::ACCESS_DENIED,
         _ => Status::INTERNAL_ERROR,
-    };
-    status.with_do_not_retry()
-}
-
-/// Status of a key-value command.
-fn pair_status(outcome: RpcOutcome) -> Status {
-    match outcome {
-        RpcOutcome::Answered { status } => match KeyValueError::from_status(status) {
-            Ok(()) => Status::SUCCESS,
-            Err(error) => kv_status(error),
-        },
-        // What SPU-OS itself says means the same as for blocks.
-        other => block_status(other, nvm::READ),
-    }
-}
-
-/// What Key-Value's errors are to a host (KV 3.1).
-fn kv_status(error: KeyValueError) -> Status {
-    let status = match error {
-        KeyValueError::NotFound => Status::KV_KEY_NOT_FOUND,
-        KeyValueError::Exists => Status::KV_KEY_EXISTS,
-        KeyValueError::Capacity | KeyValueError::TooSmall => Status::CAPACITY_EXCEEDED,
-        KeyValueError::Media => Status::KV_UNRECOVERED_ERROR,
-        KeyValueError::KeySize => Status::KV_INVALID_KEY_SIZE,
-        KeyValueError::ValueSize => Status::KV_INVALID_VALUE_SIZE,
-        KeyValueError::NoNamespace => Status::INVALID_NAMESPACE,
-        KeyValueError::Permission => Status::ACCESS_DENIED,
-        KeyValueError::Malformed | KeyValueError::Format | KeyValueError::Unknown(_) => Status::INTERNAL_ERROR,
     };
     status.with_do_not_retry()
 }

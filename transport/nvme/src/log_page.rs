@@ -22,6 +22,7 @@ pub fn supported(discovery: bool) -> Vec<u8> {
             log::SMART,
             log::FIRMWARE_SLOT,
             log::CHANGED_NAMESPACES,
+            log::RESERVATION,
             log::COMMAND_EFFECTS,
             log::FEATURE_EFFECTS,
             log::MANAGEMENT_EFFECTS,
@@ -146,6 +147,14 @@ pub fn smart(view: &SmartView) -> Vec<u8> {
     out
 }
 
+/// Commands of reservations, which every command set has.
+const RESERVATIONS: [u8; 4] = [
+    opcode::nvm::RESERVATION_REGISTER,
+    opcode::nvm::RESERVATION_REPORT,
+    opcode::nvm::RESERVATION_ACQUIRE,
+    opcode::nvm::RESERVATION_RELEASE,
+];
+
 /// LID 03h, Firmware Slot: slot 1 is active.
 pub fn firmware() -> Vec<u8> {
     let mut out = vec![0; 512];
@@ -224,15 +233,21 @@ pub fn effects(set: Option<CommandSet>) -> Vec<u8> {
             for opcode in [nvm::FLUSH, nvm::READ, nvm::COMPARE, nvm::VERIFY] {
                 io(opcode, 0);
             }
+            for opcode in RESERVATIONS {
+                io(opcode, 0);
+            }
             for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT] {
                 io(opcode, CONTENT);
             }
         }
         Some(CommandSet::Kv) => {
-            for opcode in [nvm::FLUSH, kv::RETRIEVE, kv::LIST, kv::EXIST] {
+            for opcode in [nvm::FLUSH, kv::RETRIEVE, kv::LIST, kv::EXIST, kv::RETRIEVE_ITEM] {
                 io(opcode, 0);
             }
-            for opcode in [kv::STORE, kv::DELETE] {
+            for opcode in RESERVATIONS {
+                io(opcode, 0);
+            }
+            for opcode in [kv::STORE, kv::DELETE, kv::STORE_ITEM, kv::DELETE_ITEM, kv::TOUCH, kv::SWEEP, kv::CLEAR] {
                 io(opcode, CONTENT);
             }
         }

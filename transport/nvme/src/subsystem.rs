@@ -21,7 +21,8 @@ use std::sync::Arc;
 use base_io_host::Geometry;
 use key_value_host::Placement;
 use willow_auth::{KeyRing, SequenceNumbers};
-use willow_device::metadata::Attachment;
+use willow_device::metadata::HostTables;
+use willow_device::reservation::Reservation;
 use willow_device::{AppNumber, Namespace};
 
 use willow_wire::spec::{CompletionEntry, Status, SubmissionEntry, opcode};
@@ -35,6 +36,7 @@ use crate::command::{self, NamespaceView};
 use crate::config::*;
 use crate::controller::Controller;
 use crate::queue::{Queue, State};
+use crate::reservation::Preempting;
 use crate::statistics::*;
 use crate::status::Failure;
 use crate::ticket::Ticket;
@@ -116,6 +118,8 @@ pub(crate) struct Entry {
     pub hosts: Option<Vec<String>>,
     /// It is never attached to more than one host (NMIC bit 0 is clear).
     pub private: bool,
+    /// Registrations and reservation, once a host has registered.
+    pub reservation: Option<Reservation>,
 }
 
 /// The subsystem.
@@ -125,7 +129,7 @@ pub struct Subsystem<B> {
     pub(crate) now_ns: u64,
     /// The device's tables as they were taken over last.
     table: Arc<Vec<Namespace>>,
-    attachments: Arc<Vec<Attachment>>,
+    host_tables: Arc<HostTables>,
     pub(crate) namespaces: Vec<Entry>,
     /// Namespaces seen so far, those included that have gone.
     namespaces_seen: u32,
@@ -139,6 +143,8 @@ pub struct Subsystem<B> {
     pub(crate) granted_at: u64,
     /// What the device has for queues that are gone, by endpoint and tag.
     pub(crate) orphans: BTreeMap<(u32, u64), Orphan>,
+    /// Preempt and Abort that waits for what was preempted.
+    pub(crate) preempting: Vec<Preempting>,
     /// Commands that waited for a buffer and have it: the transport fetches their data.
     pub(crate) fetches: VecDeque<(ConnectionId, Fetch)>,
     pub(crate) completions: VecDeque<Completion>,
@@ -181,7 +187,7 @@ impl<B: Backend> Subsystem<B> {
             config,
             now_ns,
             table: Arc::new(Vec::new()),
-            attachments: Arc::new(Vec::new()),
+            host_tables: Arc::default(),
             namespaces: Vec::new(),
             namespaces_seen: 0,
             controllers: BTreeMap::new(),
@@ -192,6 +198,7 @@ impl<B: Backend> Subsystem<B> {
             accounts,
             granted_at: 0,
             orphans: BTreeMap::new(),
+            preempting: Vec::new(),
             fetches: VecDeque::new(),
             completions: VecDeque::new(),
             closing: VecDeque::new(),
@@ -342,10 +349,10 @@ impl<B: Backend> Subsystem<B> {
     /// Brings data that were fetched.
     pub fn data(&mut self, connection: ConnectionId, slot: u16, buffer: Vec<u8>) {
         match self.fetched(connection, slot) {
-            Some(command) if self.may_still_begin(connection.index, &command) => {
-                self.execute(connection.index, slot, command, buffer)
-            }
-            Some(_) => self.give_up(connection.index, slot, Status::INVALID_FIELD.with_do_not_retry(), buffer),
+            Some(command) => match self.refusal(connection.index, &command) {
+                None => self.execute(connection.index, slot, command, buffer),
+                Some(status) => self.give_up(connection.index, slot, status.with_do_not_retry(), buffer),
+            },
             None => self.give(connection.index, buffer),
         }
     }
@@ -413,6 +420,9 @@ impl<B: Backend> Subsystem<B> {
         };
         if self.tables_changed() {
             self.take_tables();
+        }
+        if !self.preempting.is_empty() {
+            self.settle_preempting();
         }
         if !self.receiving.is_empty() {
             self.deliver_upcalls();

@@ -51,6 +51,12 @@ pub(crate) enum Work {
     Pair,
     /// Key-Value: the value goes to the host, its length is the result.
     Retrieve,
+    /// Key-Value: the new version, which is the reply, is the result.
+    StoreItem,
+    /// Key-Value: head and value go to the host, the value's length is the result.
+    RetrieveItem,
+    /// Key-Value: the handler's result is the command's.
+    Item,
     /// Key-Value: a listing, one SPU after the other.
     List(Box<ListScan>),
     /// An RPC of the tunnel.
@@ -61,6 +67,9 @@ pub(crate) enum Work {
     NamespaceDelete,
     /// The control service attaches a namespace to hosts, or detaches it.
     NamespaceAttach,
+    /// The control service changes a reservation; with the hosts that were registered before, where those that are no longer are to be
+    /// aborted.
+    Reserve(Option<Vec<[u8; 16]>>),
     /// All is flushed before the controller says that it is shut down.
     Shutdown,
 }

@@ -6,12 +6,18 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod hash;
+mod item;
 mod list;
+mod scan;
 
+pub use batch::{GetBatch, Gotten, PutBatch};
 pub use hash::Placement;
+pub use item::{ItemCall, ItemCondition, ItemPut};
 pub use key_value_spu::wire;
 pub use list::{ListKeys, ListScan, ListStep};
+pub use scan::{KeyScan, ScanCall, ScanStep};
 
 use key_value_spu::wire::{
     FLAG_FUA, FLAG_ONLY_IF_ABSENT, FLAG_ONLY_IF_EXISTS, KEY_BYTES_MAX, PairArguments, VALUE_BYTES_MAX, handler,
@@ -65,13 +71,13 @@ pub enum PutCondition {
 
 /// One RPC to the app: the payload (PUT) or reply buffer (GET, LIST, STAT) travels beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct Call<const ARGUMENT_BYTES: usize = { PairArguments::BYTES }> {
     /// Handler number.
     pub handler: u8,
     /// Receiving SPU.
     pub spu: u16,
     /// Inline arguments.
-    pub arguments: [u8; PairArguments::BYTES],
+    pub arguments: [u8; ARGUMENT_BYTES],
 }
 
 impl Call {
@@ -172,6 +178,10 @@ pub enum KeyValueError {
     Format,
     /// The namespace is too small to hold anything.
     TooSmall,
+    /// The pair has another version.
+    Changed,
+    /// The reply has no room for the value.
+    Room,
     /// A status that this library does not know.
     Unknown(u32),
 }
@@ -192,6 +202,8 @@ impl KeyValueError {
             wire::STATUS_PERMISSION => Self::Permission,
             wire::STATUS_FORMAT => Self::Format,
             wire::STATUS_TOO_SMALL => Self::TooSmall,
+            wire::STATUS_CHANGED => Self::Changed,
+            wire::STATUS_ROOM => Self::Room,
             other => Self::Unknown(other),
         })
     }
@@ -210,6 +222,8 @@ impl fmt::Display for KeyValueError {
             Self::NoNamespace => "there is no such key-value namespace",
             Self::Permission => "not permitted",
             Self::Format => "the namespace holds no key-value store that this version understands",
+            Self::Changed => "the pair has another version",
+            Self::Room => "the buffer is too short for the value",
             Self::TooSmall => "the key-value namespace is too small to hold anything",
             Self::Unknown(status) => return write!(f, "the key-value app answered with unknown status {status}"),
         };
@@ -251,7 +265,7 @@ mod tests {
     #[test]
     fn every_status_has_an_error() {
         assert_eq!(KeyValueError::from_status(0), Ok(()));
-        for status in 1..=wire::STATUS_TOO_SMALL {
+        for status in 1..=wire::STATUS_ROOM {
             let error = KeyValueError::from_status(status).unwrap_err();
             assert!(!matches!(error, KeyValueError::Unknown(_)), "{status}");
         }

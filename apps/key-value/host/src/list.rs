@@ -127,6 +127,13 @@ impl<'a> ListKeys<'a> {
     }
 }
 
+impl<'a> ListKeys<'a> {
+    /// The keys of entries without a count, as a scan brings them.
+    pub fn of_entries(rest: &'a [u8]) -> Self {
+        ListKeys { left: u32::MAX, rest }
+    }
+}
+
 impl Iterator for ListKeys<'_> {
     type Item = Key;
 

@@ -4,7 +4,11 @@
 mod rig;
 
 use key_value_host::wire::{self, PairArguments};
-use key_value_host::{Call, Key, KeyValueError, PutCondition};
+use key_value_host::wire::{ItemArguments, ItemHead};
+use key_value_host::{
+    Call, GetBatch, Gotten, ItemCall, ItemCondition, ItemPut, Key, KeyScan, KeyValueError, PutBatch, PutCondition,
+    ScanStep,
+};
 use rig::{Namespace, Rig, outcome};
 use std::collections::BTreeMap;
 use willow_device::media::fault::{Choices, FaultMedia, FaultOptions};
@@ -259,4 +263,195 @@ fn full_media() {
         namespace.put(&mut rig, &number.to_le_bytes(), &value(u64::from(number), 2000)).unwrap();
     }
     assert_eq!(namespace.list_all(&mut rig, 4096).unwrap().len(), 400);
+}
+
+fn reply(rig: &mut Rig, call: ItemCall, payload: &[u8], room: usize) -> Result<(u32, Vec<u8>), KeyValueError> {
+    rig.call(call, payload, room).map(|done| (done.result, done.buffer))
+}
+
+/// Versions, expiry, touches, sweeps and clears through the handlers.
+#[test]
+fn items() {
+    let (mut rig, namespace) = fresh();
+    let (placement, nsid) = (namespace.placement, namespace.nsid);
+    let key = Key::new(b"item").unwrap();
+    let put = |rig: &mut Rig, value: &[u8], put: ItemPut| -> Result<u64, KeyValueError> {
+        // The value behind five bytes that are not its.
+        let payload = [b"other", value].concat();
+        let put = ItemPut { value_bytes: value.len() as u32, offset: 5, ..put };
+        let call = ItemCall::put_item(&placement, nsid, &key, &put)?;
+        let (_, version) = reply(rig, call, &payload, 8)?;
+        Ok(u64::from_le_bytes(version[..8].try_into().unwrap()))
+    };
+    let get = |rig: &mut Rig, now_s: u32| -> Result<(ItemHead, Vec<u8>), KeyValueError> {
+        let (length, bytes) = reply(rig, ItemCall::get_item(&placement, nsid, &key, now_s, 0, 20), &[], 120)?;
+        let head = ItemHead::decode(bytes[4..20].try_into().unwrap());
+        assert_eq!(head.value_bytes, length);
+        Ok((head, bytes[20..20 + length as usize].to_vec()))
+    };
+    let first = put(&mut rig, b"one", ItemPut { durable: true, ..ItemPut::default() }).unwrap();
+    assert_eq!(get(&mut rig, 0), Ok((ItemHead { version: first, expiry: 0, value_bytes: 3 }, b"one".to_vec())));
+    let condition = ItemCondition::IfVersion(first + 1);
+    assert_eq!(put(&mut rig, b"two", ItemPut { condition, ..ItemPut::default() }), Err(KeyValueError::Changed));
+    let condition = ItemCondition::IfVersion(first);
+    let second = put(&mut rig, b"two", ItemPut { condition, expiry: 100, ..ItemPut::default() }).unwrap();
+    assert_ne!(first, second);
+    assert_eq!(get(&mut rig, 99).unwrap().0, ItemHead { version: second, expiry: 100, value_bytes: 3 });
+    assert_eq!(get(&mut rig, 100), Err(KeyValueError::NotFound));
+    // Commands that tell no time go by what was told last.
+    assert_eq!(namespace.get(&mut rig, b"item", 10), Err(KeyValueError::NotFound));
+    let condition = ItemCondition::IfExists;
+    assert_eq!(put(&mut rig, b"x", ItemPut { condition, ..ItemPut::default() }), Err(KeyValueError::NotFound));
+    assert_eq!(get(&mut rig, 99).unwrap().1, b"two");
+    let (length, head) = reply(&mut rig, ItemCall::touch(&placement, nsid, &key, 200, 99, true), &[], 16).unwrap();
+    assert_eq!(length, 3);
+    assert_eq!(
+        ItemHead::decode(head[..16].try_into().unwrap()),
+        ItemHead { version: second, expiry: 200, value_bytes: 3 }
+    );
+    assert_eq!(get(&mut rig, 199).unwrap().1, b"two");
+    let wrong = ItemCall::delete_item(&placement, nsid, &key, Some(first), 199, false);
+    assert_eq!(reply(&mut rig, wrong, &[], 0), Err(KeyValueError::Changed));
+    let spu = placement.spu(placement.hash(&key));
+    let sweep_all = |rig: &mut Rig, now_s: u32| {
+        let mut from = 0;
+        loop {
+            from = reply(rig, ItemCall::sweep(nsid, spu, from, now_s), &[], 0).unwrap().0;
+            if from == 0 {
+                return;
+            }
+        }
+    };
+    sweep_all(&mut rig, 199);
+    assert_eq!(namespace.statistics(&mut rig).unwrap().pairs, 1);
+    sweep_all(&mut rig, 200);
+    assert_eq!(namespace.statistics(&mut rig).unwrap().pairs, 0);
+    for number in 0..60 {
+        namespace.put(&mut rig, &[number], b"gone").unwrap();
+    }
+    for spu in 0..SPUS {
+        reply(&mut rig, ItemCall::clear(nsid, spu), &[], 0).unwrap();
+    }
+    assert_eq!(namespace.list_all(&mut rig, 4096), Ok(vec![]));
+    assert_eq!(namespace.statistics(&mut rig).unwrap().pairs, 0);
+    put(&mut rig, b"after", ItemPut::default()).unwrap();
+    assert_eq!(namespace.list_all(&mut rig, 4096), Ok(vec![key]));
+}
+
+#[test]
+fn senseless_items_are_refused() {
+    let (mut rig, namespace) = fresh();
+    let (placement, nsid) = (namespace.placement, namespace.nsid);
+    let key = Key::new(b"item").unwrap();
+    let put = |change: &dyn Fn(&mut ItemArguments)| {
+        let put = ItemPut { value_bytes: 10, ..ItemPut::default() };
+        let call = ItemCall::put_item(&placement, nsid, &key, &put).unwrap();
+        let mut arguments = ItemArguments::decode(&call.arguments);
+        change(&mut arguments);
+        Call { arguments: arguments.encode(), ..call }
+    };
+    let mut refused = |call: ItemCall, room: usize| rig.call(call, &[0; 10], room).unwrap_err();
+    assert_eq!(refused(put(&|arguments| arguments.pair.reply_offset = 1), 0), KeyValueError::Malformed);
+    assert_eq!(refused(put(&|arguments| arguments.pair.reply_offset = u32::MAX), 0), KeyValueError::Malformed);
+    assert_eq!(refused(put(&|arguments| arguments.pair.word = u32::MAX), 0), KeyValueError::ValueSize);
+    assert_eq!(refused(put(&|arguments| arguments.pair.flags = 33), 0), KeyValueError::Malformed);
+    assert_eq!(refused(put(&|arguments| arguments.pair.key_bytes = 0), 0), KeyValueError::KeySize);
+    let get = ItemCall::get_item(&placement, nsid, &key, 0, 0, 16);
+    assert_eq!(refused(get, 15), KeyValueError::Malformed);
+    let mut arguments = ItemArguments::decode(&get.arguments);
+    arguments.pair.reply_offset = 15;
+    assert_eq!(refused(Call { arguments: arguments.encode(), ..get }, 100), KeyValueError::Malformed);
+    let sweep = ItemCall::sweep(nsid, 0, u32::MAX, 1);
+    assert_eq!(rig.call(sweep, &[], 0).map(|done| done.result), Ok(0), "behind the last bucket there is nothing");
+}
+
+/// Batches and scans through the handlers, against a model; a batch that fails in the middle says where.
+#[test]
+fn batches_and_scans() {
+    let (mut rig, namespace) = fresh();
+    let (placement, nsid) = (namespace.placement, namespace.nsid);
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    let mut batches = Vec::new();
+    for number in 0..300_u32 {
+        let name = format!("key{number}").into_bytes();
+        let key = Key::new(&name).unwrap();
+        let value = value(number.into(), number as usize * 37 % 900);
+        PutBatch::add(&mut batches, &placement, &key, &value, (ItemCondition::Always, 0), 16 << 10).unwrap();
+        model.insert(name, value);
+    }
+    assert!(batches.len() > usize::from(SPUS));
+    for batch in &batches {
+        let done = rig.call(batch.call(nsid, 0, true), &batch.payload, 0).unwrap();
+        assert_eq!(done.result, batch.count());
+    }
+    let keys: Vec<Key> = model.keys().map(|key| Key::new(key).unwrap()).chain([Key::new(b"none").unwrap()]).collect();
+    for room in [200, 1500, 9000, 200_000] {
+        let mut found = BTreeMap::new();
+        let mut wanted: Vec<usize> = (0..keys.len()).collect();
+        while !wanted.is_empty() {
+            let batches = GetBatch::sort(&placement, &keys, wanted.drain(..));
+            for batch in &batches {
+                // Payload and reply in one buffer, one behind the other.
+                let at = batch.payload.len();
+                let done = rig.call(batch.call(nsid, 0, at as u32), &batch.payload, at + room).unwrap();
+                assert!(done.result > 0, "no progress");
+                for (member, gotten) in batch.answers(&done.buffer[at..], done.result).unwrap() {
+                    match gotten {
+                        Gotten::Found(head, value) => {
+                            assert_eq!(head.value_bytes as usize, value.len());
+                            found.insert(keys[member].as_bytes().to_vec(), value);
+                        }
+                        Gotten::TooLong(head) => {
+                            assert!(head.value_bytes as usize + 24 > room);
+                            let key = keys[member].as_bytes();
+                            found.insert(key.to_vec(), namespace.get(&mut rig, key, 1000).unwrap());
+                        }
+                        Gotten::Failed(error) => assert_eq!((error, member), (KeyValueError::NotFound, 300)),
+                    }
+                }
+                wanted.extend(&batch.members[done.result as usize..]);
+            }
+        }
+        assert!(found == model, "room {room}");
+    }
+    for (from, to) in [("", ""), ("key1", "key2"), ("key25", ""), ("", "key10"), ("l", "m")] {
+        let bound = |text: &str| Key::new(text.as_bytes()).ok();
+        let (mut scan, mut step) = KeyScan::start(placement, nsid, bound(from).as_ref(), bound(to).as_ref());
+        let mut found = Vec::new();
+        while let ScanStep::Call(call) = step {
+            let done = rig.call(call, &[], 200).unwrap();
+            let (keys, next) = scan.answered(&done.buffer[..done.result as usize]).unwrap();
+            found.extend(keys.iter().map(|key| key.as_bytes().to_vec()));
+            step = next;
+        }
+        found.sort();
+        let (from, to) = (from.as_bytes(), to.as_bytes());
+        let inside = |key: &&Vec<u8>| key[..] >= *from && (to.is_empty() || key[..] < *to);
+        assert_eq!(found.iter().collect::<Vec<_>>(), model.keys().filter(inside).collect::<Vec<_>>());
+    }
+    // The third of a batch fails: two are stored, the fourth is not.
+    let of_one: Vec<Key> = (0..100_u32)
+        .map(|number| Key::new(format!("b{number}").as_bytes()).unwrap())
+        .filter(|key| placement.spu(placement.hash(key)) == 1)
+        .take(4)
+        .collect();
+    let mut batches = Vec::new();
+    for (index, key) in of_one.iter().enumerate() {
+        let condition = if index == 2 { ItemCondition::IfExists } else { ItemCondition::IfAbsent };
+        PutBatch::add(&mut batches, &placement, key, b"v", (condition, 0), 1000).unwrap();
+    }
+    let tag = rig.submit(batches[0].call(nsid, 0, true), &batches[0].payload, 0);
+    let done = rig.wait(tag);
+    assert_eq!((outcome(&done), done.result), (Err(KeyValueError::NotFound), 2));
+    let there: Vec<bool> = of_one.iter().map(|key| namespace.get(&mut rig, key.as_bytes(), 10).is_ok()).collect();
+    assert_eq!(there, [true, true, false, false]);
+    // Batches whose parts go past what came.
+    let mut short = batches[0].clone();
+    short.payload.truncate(60);
+    assert_eq!(rig.call(short.call(nsid, 0, false), &short.payload, 0).unwrap_err(), KeyValueError::Exists);
+    short.payload.truncate(50);
+    assert_eq!(rig.call(short.call(nsid, 0, false), &short.payload, 0).unwrap_err(), KeyValueError::Malformed);
+    let gets = GetBatch::sort(&placement, &of_one, 0..4);
+    assert_eq!(rig.call(gets[0].call(nsid, 0, 0), &gets[0].payload[..127], 0).unwrap_err(), KeyValueError::Malformed);
+    assert_eq!(rig.call(gets[0].call(nsid, 0, u32::MAX), &gets[0].payload, 0).unwrap().result, 0);
 }

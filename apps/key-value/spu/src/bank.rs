@@ -26,6 +26,8 @@ pub enum Failure {
     NotFound,
     /// The pair is there already.
     Exists,
+    /// The pair has another version.
+    Changed,
     /// No room.
     Capacity,
     /// The media failed.
@@ -56,6 +58,7 @@ impl Failure {
         match self {
             Failure::NotFound => wire::STATUS_NOT_FOUND,
             Failure::Exists => wire::STATUS_EXISTS,
+            Failure::Changed => wire::STATUS_CHANGED,
             Failure::Capacity => wire::STATUS_CAPACITY,
             Failure::Media => wire::STATUS_MEDIA_ERROR,
             Failure::Permission => wire::STATUS_PERMISSION,
@@ -169,6 +172,14 @@ pub enum Planted {
     ReaderUnprotected,
     /// The durability mark does not wait for records that are being written.
     MarkTooHigh,
+    /// A put on condition of a version stores over any.
+    VersionUnchecked,
+    /// The check of a header leaves its expiry out... of what a touch writes: it is given a tag as if it never expired.
+    ExpiryUnchecked,
+    /// A sweep buries a pair that was stored anew after it had been looked at.
+    SweepBlind,
+    /// A clear is answered before it is durable.
+    ClearTooEarly,
 }
 
 /// True where that bug is planted.

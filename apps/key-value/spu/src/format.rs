@@ -232,7 +232,7 @@ pub struct Nonce(pub [u64; 2]);
 
 impl Nonce {
     /// A 64-bit keyed check of words at an address in a generation; never 0.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, address: u64, generation: u64, words: &[u64]) -> u64 {
         let mut state = mix(self.0[0] ^ address, self.0[1] ^ generation);
         for word in words {

@@ -3,13 +3,18 @@
 use crate::bank::{Bank, Failure, Fault, Record, Region, Word};
 use crate::format::PairId;
 use crate::lock::WAITERS_MAX;
-use crate::store::{Condition, ListFrom};
+use crate::store::{Condition, ListFrom, Put};
 use crate::table::Table;
 use crate::wire::{self, PairArguments, Statistics};
+mod batches;
+mod items;
+
+use batches::{get_many, put_many, scan};
 use core::cell::Cell;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use items::{clear, delete_item, get_item, put_item, sweep, touch};
 use willow_sdk::{App, Body, Destination, DeviceEvent, Error, Local, Nv, Reply, Request, Response};
 
 /// Requests that are handled on an SPU at a time.
@@ -32,6 +37,10 @@ mod counter {
     pub const LISTS: u32 = 4;
     pub const FLUSHES: u32 = 5;
     pub const PAUSES: u32 = 6;
+    pub const TOUCHES: u32 = 7;
+    pub const SWEEPS: u32 = 8;
+    pub const CLEARS: u32 = 9;
+    pub const SCANS: u32 = 10;
 }
 
 /// What the app keeps in an SPU's local memory.
@@ -52,6 +61,15 @@ willow_sdk::app! {
         wire::handler::LIST => list,
         wire::handler::FLUSH => flush,
         wire::handler::STAT => stat,
+        wire::handler::PUT_ITEM => put_item,
+        wire::handler::GET_ITEM => get_item,
+        wire::handler::DELETE_ITEM => delete_item,
+        wire::handler::TOUCH => touch,
+        wire::handler::SWEEP => sweep,
+        wire::handler::CLEAR => clear,
+        wire::handler::PUT_MANY => put_many,
+        wire::handler::GET_MANY => get_many,
+        wire::handler::SCAN => scan,
     },
     events: on_event,
 }
@@ -93,9 +111,35 @@ impl<F: Future<Output = Result<(), Error>>> Future for Faults<F> {
     }
 }
 
+/// Where a value begins in the body.
+trait Begin {
+    fn begin(&self) -> u32;
+}
+
+/// Behind the arguments of a plain put, which the compiler knows.
+struct BehindArguments;
+
+impl Begin for BehindArguments {
+    #[inline]
+    fn begin(&self) -> u32 {
+        PairArguments::BYTES as u32
+    }
+}
+
+/// At that byte.
+struct At(u32);
+
+impl Begin for At {
+    #[inline]
+    fn begin(&self) -> u32 {
+        self.0
+    }
+}
+
 /// A request's view of SPU-OS.
-struct Ports<'a> {
+struct Ports<'a, P = BehindArguments> {
     request: &'a Request,
+    value: P,
     /// Where values begin in the reply.
     reply_offset: u32,
     turns: Cell<u32>,
@@ -103,14 +147,21 @@ struct Ports<'a> {
 
 impl<'a> Ports<'a> {
     fn new(request: &'a Request) -> Self {
-        Ports { request, reply_offset: 0, turns: Cell::new(0) }
+        Ports { request, value: BehindArguments, reply_offset: 0, turns: Cell::new(0) }
+    }
+}
+
+impl<'a> Ports<'a, At> {
+    /// For a value that begins at that byte of the body.
+    fn at(request: &'a Request, begin: u32) -> Self {
+        Ports { request, value: At(begin), reply_offset: 0, turns: Cell::new(0) }
     }
 }
 
 /// The payload begins behind the arguments.
 const PAYLOAD: u32 = PairArguments::BYTES as u32;
 
-impl Bank for Ports<'_> {
+impl<P: Begin> Bank for Ports<'_, P> {
     #[inline]
     fn read(&self, address: u64, into: &mut [u8]) -> impl Future<Output = Result<(), Fault>> {
         Faults(self.request.read(address, into))
@@ -139,14 +190,14 @@ impl Bank for Ports<'_> {
 
     #[inline]
     fn receive(&self, offset: u32, address: u64, bytes: u32) -> impl Future<Output = Result<(), Fault>> {
-        Faults(self.request.dma(Body(PAYLOAD + offset), Nv(address), bytes))
+        Faults(self.request.dma(Body(self.value.begin() + offset), Nv(address), bytes))
     }
 
     #[inline]
     fn store<'a>(&'a self, record: Record<'a>) -> impl Future<Output = Result<(), Fault>> {
         let mut writes = self.request.batch();
         if record.rest_bytes > 0 {
-            writes.dma(Body(PAYLOAD + record.rest_offset), Nv(record.rest_address), record.rest_bytes);
+            writes.dma(Body(self.value.begin() + record.rest_offset), Nv(record.rest_address), record.rest_bytes);
         }
         writes.dma(Local(record.header), Nv(record.address), record.header.len() as u32);
         writes.dma(Local(&record.link.bytes), Nv(record.link.address), record.link.bytes.len() as u32);
@@ -176,7 +227,7 @@ impl Bank for Ports<'_> {
 
     #[inline]
     async fn checksum_payload(&self, bytes: u32) -> Result<u32, Fault> {
-        self.request.checksum(Body(PAYLOAD), bytes, 0).await.map_err(fault)
+        self.request.checksum(Body(self.value.begin()), bytes, 0).await.map_err(fault)
     }
 
     async fn flush(&self) -> Result<(), Fault> {
@@ -238,6 +289,18 @@ fn response(outcome: Result<u32, Failure>) -> Response {
     }
 }
 
+/// When a put stores; `None` for conditions that exclude each other.
+#[inline]
+fn condition(flags: u32, version: u64) -> Option<Condition> {
+    Some(match flags & (wire::FLAG_ONLY_IF_EXISTS | wire::FLAG_ONLY_IF_ABSENT | wire::FLAG_IF_VERSION) {
+        0 => Condition::Always,
+        wire::FLAG_ONLY_IF_EXISTS => Condition::IfExists,
+        wire::FLAG_ONLY_IF_ABSENT => Condition::IfAbsent,
+        wire::FLAG_IF_VERSION => Condition::IfVersion(version),
+        _ => return None,
+    })
+}
+
 async fn put(request: Request, state: &State) -> Response {
     willow_sdk::count(counter::PUTS, 1);
     let (arguments, id) = match pair(&request) {
@@ -247,11 +310,8 @@ async fn put(request: Request, state: &State) -> Response {
     if arguments.word > wire::VALUE_BYTES_MAX {
         return Response::failure(wire::STATUS_VALUE_SIZE);
     }
-    let condition = match arguments.flags & (wire::FLAG_ONLY_IF_EXISTS | wire::FLAG_ONLY_IF_ABSENT) {
-        0 => Condition::Always,
-        wire::FLAG_ONLY_IF_EXISTS => Condition::IfExists,
-        wire::FLAG_ONLY_IF_ABSENT => Condition::IfAbsent,
-        _ => return Response::failure(wire::STATUS_MALFORMED),
+    let Some(condition) = condition(arguments.flags & !wire::FLAG_IF_VERSION, 0) else {
+        return Response::failure(wire::STATUS_MALFORMED);
     };
     if request.info().body_bytes < PAYLOAD + arguments.word {
         return Response::failure(wire::STATUS_MALFORMED);
@@ -264,7 +324,7 @@ async fn put(request: Request, state: &State) -> Response {
             Err(failure) => return response(Err(failure)),
         },
     };
-    if let Err(failure) = store.put(&ports, &id, arguments.word, condition).await {
+    if let Err(failure) = store.put::<_, false>(&ports, &id, Put::new(arguments.word, condition)).await {
         return response(Err(failure));
     }
     if arguments.flags & wire::FLAG_FUA != 0
@@ -309,7 +369,7 @@ async fn delete(request: Request, state: &State) -> Response {
     let ports = Ports::new(&request);
     let outcome = async {
         let store = state.table.enter(&ports, arguments.nsid).await?;
-        store.delete(&ports, &id).await?;
+        store.delete(&ports, &id, None).await?;
         if arguments.flags & wire::FLAG_FUA != 0 {
             store.flush(&ports).await?;
         }

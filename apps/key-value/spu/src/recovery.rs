@@ -24,7 +24,7 @@ const EPOCH_MAX: u32 = (1 << (64 - EPOCH_SHIFT)) - 1;
 /// Flushes that a close makes before it leaves the region to be recovered.
 const CLOSE_ROUNDS_MAX: u32 = 8;
 
-const _: () = assert!(FORMAT_VERSION == 1);
+const _: () = assert!(FORMAT_VERSION == 2, "what is to be done for regions of older versions was thought of");
 
 impl Store {
     /// Makes the store ready to serve a region.
@@ -61,6 +61,8 @@ impl Store {
             return Err(Failure::Format);
         }
         self.nonce.set(superblock.nonce);
+        self.horizon.set(superblock.horizon);
+        self.counted_from.set(superblock.horizon);
         // Where a copy is unreadable, the other may be the older one: its epoch may have been followed by one more.
         self.epoch.set(superblock.epoch + u32::from(foreign));
         self.revision.set(superblock.revision + u64::from(foreign));
@@ -83,9 +85,10 @@ impl Store {
     /// Local memory as for an empty region.
     fn forget(&self) {
         self.clean.set(true);
-        for number in [&self.revision, &self.sequence, &self.marked, &self.pairs, &self.value_bytes, &self.used_bytes] {
+        for number in [&self.revision, &self.sequence, &self.marked, &self.horizon, &self.counted_from] {
             number.set(0);
         }
+        self.now_s.set(0);
         self.epoch.set(0);
         self.forget_index();
     }
@@ -103,6 +106,16 @@ impl Store {
     }
 
     async fn write_superblock<B: Bank>(&self, bank: &B, clean: bool) -> Result<(), Failure> {
+        self.write_superblock_with(bank, clean, self.horizon.get()).await
+    }
+
+    /// The same with another horizon.
+    pub(crate) async fn write_superblock_with<B: Bank>(
+        &self,
+        bank: &B,
+        clean: bool,
+        horizon: u64,
+    ) -> Result<(), Failure> {
         let revision = self.revision.get() + 1;
         let (spu, spus) = self.place.get();
         let geometry = self.geometry.get();
@@ -125,6 +138,7 @@ impl Store {
             free_head: self.free_head.get(),
             fresh: self.fresh.get(),
             partial,
+            horizon,
         };
         let copy = Geometry::SUPERBLOCKS[(revision % 2) as usize];
         bank.write(geometry.base + copy, &superblock.encode()).await?;
@@ -355,8 +369,10 @@ impl Store {
 
     async fn settle_pair<B: Bank>(&self, bank: &B, pointer: u32, class: usize, header: &Header) -> Result<(), Failure> {
         let geometry = self.geometry.get();
-        self.pairs.set(self.pairs.get() + 1);
-        self.value_bytes.set(self.value_bytes.get() + u64::from(header.value_bytes));
+        if header.sequence > self.counted_from.get() {
+            self.pairs.set(self.pairs.get() + 1);
+            self.value_bytes.set(self.value_bytes.get() + u64::from(header.value_bytes));
+        }
         let chunks = u32::from(header.chunks);
         self.used_bytes.set(self.used_bytes.get() + slot_bytes(class) + u64::from(chunks) * SLAB_BYTES);
         for chunk in 0..chunks {

@@ -44,12 +44,15 @@ macro_rules! walk {
     }};
 }
 
+mod dead;
 mod get;
 mod put;
+mod scan;
+mod touch;
 
 use crate::bank::{Bank, Failure};
 use crate::format::{
-    CLASSES, Geometry, HEADER_BYTES, Header, HeaderView, Kind, NEXT_OFFSET, NO_SLAB, Nonce, PairId, SLAB_BYTES,
+    CLASSES, Geometry, HEADER_BYTES, Header, HeaderView, NEXT_OFFSET, NO_SLAB, Nonce, PairId, SLAB_BYTES,
 };
 use crate::heap::Claim;
 use crate::limbo::Limbo;
@@ -64,7 +67,11 @@ pub(crate) const POINTERS_AT_ONCE: u32 = 16;
 /// Bucket heads that a listing reads at a time.
 const HEADS_AT_ONCE: u32 = 128;
 /// Limbo slots that a mutation moves on.
-const DRAIN_PER_MUTATION: u32 = 4;
+pub(crate) const DRAIN_PER_MUTATION: u32 = 4;
+
+pub use get::Found;
+pub use put::Put;
+pub use scan::{KeyRange, SCAN_BUCKETS};
 
 /// When a put stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +82,8 @@ pub enum Condition {
     IfExists,
     /// Only where it does not.
     IfAbsent,
+    /// Only over the pair of that version.
+    IfVersion(u64),
 }
 
 /// Where a listing begins.
@@ -100,6 +109,14 @@ pub struct Store {
     pub(crate) sequence: Cell<u64>,
     pub(crate) writing: Writing,
     pub(crate) marked: Cell<u64>,
+    /// Pairs of this sequence number or a lower one do not exist.
+    pub(crate) horizon: Cell<u64>,
+    /// Pairs of higher sequence numbers are counted: the horizon, also of a clear that is under way.
+    pub(crate) counted_from: Cell<u64>,
+    /// The hosts' time as it was told last, in seconds; 0: never told.
+    pub(crate) now_s: Cell<u32>,
+    /// Where a put that finds no room goes on to look for pairs that do not exist any more.
+    pub(crate) sweep_at: Cell<u32>,
     /// Nothing was written since it was closed in order.
     pub(crate) clean: Cell<bool>,
     /// An operation failed half-way: the index must be rebuilt before the next use.
@@ -143,6 +160,10 @@ impl Store {
             sequence: Cell::new(0),
             writing: Writing::new(),
             marked: Cell::new(0),
+            horizon: Cell::new(0),
+            counted_from: Cell::new(0),
+            now_s: Cell::new(0),
+            sweep_at: Cell::new(0),
             clean: Cell::new(true),
             damaged: Cell::new(false),
             patience: Cell::new(0),
@@ -256,44 +277,7 @@ impl Store {
         if !self.find(bank, bucket, id, &mut bytes).await?.found {
             return Err(Failure::NotFound);
         }
-        HeaderView(&bytes).value().map(|(length, _)| length).ok_or(Failure::NotFound)
-    }
-
-    /// Removes a pair: its record becomes a tombstone, in place, and leaves the chain.
-    pub async fn delete<B: Bank>(&self, bank: &B, id: &PairId) -> Result<(), Failure> {
-        let bucket = self.bucket(id);
-        let mut bytes = [0; HEADER_BYTES as usize];
-        {
-            let share = self.stripes.read(bucket, &self.waiters).await;
-            // Looks first, so that to delete what is not there writes nothing.
-            if !self.find(bank, bucket, id, &mut bytes).await?.found {
-                return Err(Failure::NotFound);
-            }
-            drop(share);
-        }
-        self.begin_mutation(bank).await?;
-        {
-            let _alone = self.stripes.write(bucket, &self.waiters).await;
-            let position = self.find(bank, bucket, id, &mut bytes).await?;
-            if !position.found {
-                return Err(Failure::NotFound);
-            }
-            let old = self.decoded(&bytes)?;
-            let Some((slab, _)) = self.geometry.get().slab_of(position.pointer) else {
-                return self.sound(Err(Failure::Media));
-            };
-            let generation = self.read_entry(bank, slab).await?.generation;
-            let tombstone = Header { sequence: self.next_sequence(), kind: Kind::Tombstone, ..old };
-            tombstone.encode(&self.nonce.get(), Self::offset(position.pointer), generation, &mut bytes);
-            let buried = bank.write(self.geometry.get().address(position.pointer), &bytes).await;
-            self.sound(buried)?;
-            let unlinked = bank.write(position.link, &old.next.to_le_bytes()).await;
-            self.sound(unlinked)?;
-            self.pairs.set(self.pairs.get().wrapping_sub(1));
-            self.value_bytes.set(self.value_bytes.get().wrapping_sub(u64::from(old.value_bytes)));
-            self.push_tombstone(bank, position.pointer).await?;
-        }
-        self.drain(bank, DRAIN_PER_MUTATION).await
+        self.value_of(&HeaderView(&bytes)).map(|(length, _)| length).ok_or(Failure::NotFound)
     }
 
     /// Writes list entries into the reply from byte `at` on, as far as `capacity` goes. Returns the bytes written, with
@@ -349,7 +333,7 @@ impl Store {
                 ListFrom::At(id) => header.id.order(id) != Ordering::Less,
                 ListFrom::After(id) => header.id.order(id) == Ordering::Greater,
             };
-            if wanted && header.is_pair() {
+            if wanted && self.exists_now(&header) {
                 let length = usize::from(header.id.key_bytes);
                 let bytes = list_entry_bytes(length);
                 let place = u64::from(at) + u64::from(*written);

@@ -4,6 +4,13 @@
 //! `Placement`. The engine takes (hash, key) as the pair's identity and never computes the hash itself, so that a host with
 //! another hash function harms nobody but its own namespace.
 
+mod items;
+
+pub use items::{
+    BATCH_ALIGNMENT, BATCH_MAX, BatchArguments, Bound, GetEntry, ItemArguments, ItemHead, ManyHead, PutEntry,
+    ScanArguments, ScanHead,
+};
+
 /// Handler numbers.
 pub mod handler {
     /// Stores a pair. Payload: the value. `word`: its length in bytes. `FLAG_ONLY_IF_*` and [`super::FLAG_FUA`] apply.
@@ -23,6 +30,28 @@ pub mod handler {
     pub const FLUSH: u8 = 6;
     /// Reply: [`super::Statistics`].
     pub const STAT: u8 = 7;
+    /// As PUT, with [`super::ItemArguments`]: on condition of a version ([`super::FLAG_IF_VERSION`]), with an expiry. The value begins
+    /// at byte `offset` of the payload. Reply, as far as there is room: the new version (u64).
+    pub const PUT_ITEM: u8 = 8;
+    /// As GET, with [`super::ItemArguments`]. An [`super::ItemHead`] goes in front of the value, to `offset` - 16 of the reply.
+    pub const GET_ITEM: u8 = 9;
+    /// As DELETE, with [`super::ItemArguments`]: on condition of a version.
+    pub const DELETE_ITEM: u8 = 10;
+    /// Gives a pair another expiry; its value and version stay. [`super::FLAG_FUA`] applies. Reply, as far as there is room: an
+    /// [`super::ItemHead`]. Result: the value's length.
+    pub const TOUCH: u8 = 11;
+    /// Removes pairs that have expired from some buckets, from number `word` on. Result: where to go on; 0: that was the end.
+    pub const SWEEP: u8 = 12;
+    /// Removes all pairs of this SPU, durably.
+    pub const CLEAR: u8 = 13;
+    /// Stores several pairs: [`super::BatchArguments`], payload: a [`super::PutEntry`] each, then its value and zeroes up to a multiple of 8.
+    /// In order; the first that fails ends it. Result: how many were stored. [`super::FLAG_FUA`]: all of them are durable then.
+    pub const PUT_MANY: u8 = 14;
+    /// Reads several pairs: [`super::BatchArguments`], payload: a [`super::GetEntry`] each. Reply: an [`super::ManyHead`] each, then its value
+    /// and zeroes up to a multiple of 8, as many as there is room for. Result: how many.
+    pub const GET_MANY: u8 = 15;
+    /// The keys of a range: [`super::ScanArguments`]. Reply: a [`super::ScanHead`], then entries as of LIST. Result: bytes of the reply.
+    pub const SCAN: u8 = 16;
 }
 
 /// No such pair (NVMe KV: KV Key Does Not Exist, 87h).
@@ -48,6 +77,11 @@ pub const STATUS_FORMAT: u32 = 10;
 /// The namespace is too small to hold anything.
 pub const STATUS_TOO_SMALL: u32 = 11;
 
+/// The pair has another version.
+pub const STATUS_CHANGED: u32 = 12;
+/// The reply has no room for the value.
+pub const STATUS_ROOM: u32 = 13;
+
 /// PUT: only where the key exists (NVMe KV Store Option, CDW11 bit 8).
 pub const FLAG_ONLY_IF_EXISTS: u32 = 1;
 /// PUT: only where the key does not exist (NVMe KV Store Option, CDW11 bit 9).
@@ -58,6 +92,8 @@ pub const FLAG_FUA: u32 = 4;
 pub const FLAG_FROM_START: u32 = 8;
 /// LIST: begin after the given pair rather than at it.
 pub const FLAG_AFTER: u32 = 16;
+/// PUT_ITEM, DELETE_ITEM: only where the pair has this version.
+pub const FLAG_IF_VERSION: u32 = 32;
 
 /// Longest key (NVMe KV: 16 bytes in CDW2-3 and CDW14-15).
 pub const KEY_BYTES_MAX: usize = 16;

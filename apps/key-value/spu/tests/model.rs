@@ -3,7 +3,7 @@
 mod world;
 
 use key_value_spu::bank::Failure;
-use key_value_spu::store::{Condition, ListFrom};
+use key_value_spu::store::{Condition, ListFrom, Put};
 use key_value_spu::table::Table;
 use std::collections::BTreeMap;
 use world::{
@@ -281,8 +281,8 @@ fn many_namespaces() {
             run_one(&world, async {
                 let store = table.enter(&request, *nsid).await?;
                 assert_eq!(store.statistics().pairs, round);
-                store.put(&request, &id(&[round as u8 + 1], true), 500, Condition::Always).await?;
-                assert_eq!(store.get(&request, &id(&[round as u8 + 1], true), 0, 500).await?, 500);
+                store.put::<_, true>(&request, &id(&[round as u8 + 1], true), Put::new(500, Condition::Always)).await?;
+                assert_eq!(store.get::<_, u32>(&request, &id(&[round as u8 + 1], true), 0, 500).await?, 500);
                 Ok::<(), Failure>(())
             })
             .unwrap()

@@ -149,7 +149,7 @@ const THOROUGH: Effort = Effort { exhaustive: 7, samples: 24, recovery_cuts: 1 }
 
 /// The small workloads: each is a way that one write depends on another.
 fn small_workloads() -> Vec<Workload> {
-    use Step::{Delete, Flush, Put};
+    use Step::{Clear, Delete, Flush, Put, PutUntil, Sweep, Tell, Touch};
     let steps: &[&[Step]] = &[
         // New, replaced, replaced again, nothing flushed; then flushed.
         &[Put(0, 100), Put(0, 700), Put(0, 90), Flush, Put(0, 1200), Flush, Flush],
@@ -187,6 +187,50 @@ fn small_workloads() -> Vec<Workload> {
         ],
         // No value at all.
         &[Put(0, 0), Put(0, 0), Flush, Delete(0), Flush, Put(0, 1)],
+        // Another time to end, before and after it is durable; what does not end gets an end, and the other way round.
+        &[
+            PutUntil(0, 100, 5),
+            Touch(0, 9),
+            Flush,
+            Touch(0, 0),
+            Touch(0, 7),
+            Flush,
+            Put(1, 20),
+            Touch(1, 3),
+            Flush,
+            Put(0, 9),
+        ],
+        // What has ended is swept away, stored anew, and its slot used by others.
+        &[
+            PutUntil(0, 100, 5),
+            Put(1, 100),
+            Flush,
+            Tell(6),
+            Sweep,
+            PutUntil(0, 100, 9),
+            Flush,
+            Flush,
+            Flush,
+            Put(2, 100),
+            Tell(10),
+            Sweep,
+            Flush,
+        ],
+        // All is removed at once; what comes afterwards stays, and what was there before never comes back.
+        &[
+            Put(0, 100),
+            Put(1, 70_000),
+            Flush,
+            Put(2, 9),
+            Clear,
+            Put(0, 30),
+            Flush,
+            Delete(0),
+            Flush,
+            Sweep,
+            Flush,
+            Put(1, 5),
+        ],
     ];
     steps.iter().enumerate().map(|(index, steps)| script(steps, index % 2 == 0)).collect()
 }
@@ -254,6 +298,16 @@ fn planted_short_tombstone_is_caught() {
 #[test]
 fn planted_torn_values_are_caught() {
     assert!(caught(Planted::TornValues));
+}
+
+#[test]
+fn planted_touch_outside_the_check_is_caught() {
+    assert!(caught(Planted::ExpiryUnchecked));
+}
+
+#[test]
+fn planted_clear_before_it_is_durable_is_caught() {
+    assert!(caught(Planted::ClearTooEarly));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The SSD App `page`: the FTL of the same name ([`ftl_page_spu`]) as what serves the banks of a device with flash. SPU-OS asks it by the four
+//! The SSD App `page`: the FTL of the same name ([`page_ftl`]) as what serves the banks of a device with flash. SPU-OS asks it by the four
 //! handlers; it works on the flash by the flash port.
 //!
 //! What always holds: nothing is served before the flash has been recovered, or, where it was never formatted, formatted; if that fails,
@@ -13,10 +13,10 @@ mod port;
 
 use core::cell::{Cell, OnceCell};
 
-use ftl_page_spu::{FtlConfig, PageFtl};
+use page_ftl::{FtlConfig, PageFtl};
 use port::Port;
 use willow_flash::wait::{Event, join_all};
-use willow_flash::{Failure, MountError, Peer};
+use willow_flash::{Failure, Geometry, MountError, Peer};
 use willow_sdk::flash::{self, NvArguments};
 use willow_sdk::{DeviceEvent, Error, Request, Response, println};
 
@@ -137,11 +137,11 @@ async fn mount() -> Result<PageFtl<Port>, Error> {
 
 /// What the FTL is made for: the bank that it is to offer, in units of the device's.
 fn config(shape: &flash::FlashShape) -> Result<FtlConfig, &'static str> {
-    let geometry = port::geometry(shape);
-    let dies_per_unit = shape.unit_bytes / (shape.planes_per_die * shape.page_bytes).max(1);
+    let geometry = Geometry::of_words(&shape.geometry);
+    let dies_per_unit = shape.unit_bytes() / (geometry.planes_per_die * geometry.page_bytes).max(1);
     let mut config = FtlConfig::new(&geometry, dies_per_unit, 0)?;
     let lanes = u64::from(config.lanes(&geometry).max(1));
-    config.lane.units = shape.bank_bytes.div_ceil(u64::from(shape.unit_bytes.max(1))).div_ceil(lanes) as u32;
+    config.lane.units = shape.bank_bytes.div_ceil(u64::from(shape.unit_bytes().max(1))).div_ceil(lanes) as u32;
     config.check(&geometry)?;
     Ok(config)
 }

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use willow_flash::{Cell, FlashPort, Geometry, Peer, ProgramPage, Read, Sink, Source, Status};
+use willow_flash::{FlashPort, Geometry, Peer, ProgramPage, Read, Sink, Source, Status};
 use willow_sdk::Error;
 use willow_sdk::flash::{self, FlashShape, FlashStatus, PagePart, PageProgram, Program, ReadTo};
 
@@ -13,31 +13,12 @@ pub struct Port {
     geometry: Geometry,
 }
 
-/// The shape as the library has it.
-pub fn geometry(shape: &FlashShape) -> Geometry {
-    Geometry {
-        channels: shape.channels,
-        packages_per_channel: shape.packages_per_channel,
-        dies_per_package: shape.dies_per_package,
-        planes_per_die: shape.planes_per_die,
-        blocks_per_plane: shape.blocks_per_plane,
-        pages_per_block: shape.pages_per_block,
-        page_bytes: shape.page_bytes,
-        spare_bytes: shape.spare_bytes,
-        cell: match shape.cell_bits {
-            1 => Cell::Slc,
-            2 => Cell::Mlc,
-            _ => Cell::Tlc,
-        },
-        spare_accessible: shape.spare_accessible,
-        paired_distance: shape.paired_distance,
-    }
-}
-
 fn told(result: Result<FlashStatus, Error>) -> Status {
     match result {
-        // A page in the latches is programmed as far as the FTL goes: a cut takes it with the rest of its word line.
-        Ok(FlashStatus::Latched) => Status::Done { corrected_bits: 0 },
+        // The next power cut would take it along, though a flush had called it durable.
+        Ok(FlashStatus::Latched) => {
+            Status::Misuse("pages of a word line wait for one another: this FTL needs a buffer")
+        }
         Ok(FlashStatus::Done(corrected_bits)) => Status::Done { corrected_bits },
         Ok(FlashStatus::Erased) => Status::Erased,
         Ok(FlashStatus::Uncorrectable) => Status::Uncorrectable,
@@ -53,7 +34,7 @@ fn told(result: Result<FlashStatus, Error>) -> Status {
 impl Port {
     /// The port of flash of that shape.
     pub fn new(shape: &FlashShape) -> Port {
-        Port { geometry: geometry(shape) }
+        Port { geometry: Geometry::of_words(&shape.geometry) }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::media::ram::RamStore;
 
 const BANK_BYTES: u64 = 1 << 18;
 const UNIT_BYTES: u64 = 4096;
+const BANKS: Banks<'static> = Banks { ftl: "plain", bank_bytes: BANK_BYTES, unit_bytes: UNIT_BYTES, is_volatile: true };
 
 /// A store whose FTLs are plain arrays that serve what they have been handed in any order, whenever somebody looks for completions.
 struct Served {
@@ -24,7 +25,7 @@ impl Served {
     fn new(seed: u64) -> Self {
         let inner = RamStore::new(2, 4096).expect("a store");
         Served {
-            store: DelegatingStore::new(Box::new(inner), ("plain", Vec::new()), BANK_BYTES, UNIT_BYTES),
+            store: DelegatingStore::new(Box::new(inner), Vec::new(), &BANKS),
             banks: vec![vec![0; BANK_BYTES as usize]; 2],
             taken: Vec::new(),
             random: Random::new(seed),
@@ -61,23 +62,25 @@ impl Served {
         let half = bytes / 2;
         match one.kind {
             Kind::Read => {
-                self.store.sink(one.bank, one.peer, 0, half).expect("its place").copy_from_slice(&contents[..half]);
-                let rest = self.store.sink(one.bank, one.peer, half as u64, bytes - half).expect("its place");
+                let mut peers = self.store.peers(one.bank);
+                peers.sink(one.peer, 0, half).expect("its place").copy_from_slice(&contents[..half]);
+                let rest = peers.sink(one.peer, half as u64, bytes - half).expect("its place");
                 rest.copy_from_slice(&contents[half..]);
             }
             Kind::Write => {
-                contents[..half].copy_from_slice(self.store.source(one.bank, one.peer, 0, half).expect("its bytes"));
-                let rest = self.store.source(one.bank, one.peer, half as u64, bytes - half).expect("its bytes");
+                let peers = self.store.peers(one.bank);
+                contents[..half].copy_from_slice(peers.source(one.peer, 0, half).expect("its bytes"));
+                let rest = peers.source(one.peer, half as u64, bytes - half).expect("its bytes");
                 contents[half..].copy_from_slice(rest);
             }
             Kind::Zero => contents.fill(0),
             Kind::Flush => {}
         }
-        assert!(self.store.source(1 - one.bank, one.peer, 0, 0).is_none(), "a peer of another bank");
+        assert!(self.store.peers(1 - one.bank).source(one.peer, 0, 0).is_none(), "a peer of another bank");
         assert!(self.store.answered(one.peer, Ok(())));
         assert!(!self.store.answered(one.peer, Ok(())), "answered once");
-        assert!(self.store.source(one.bank, one.peer, 0, 0).is_none(), "a peer that is over");
-        assert!(self.store.sink(one.bank, one.peer, 0, 0).is_none(), "a peer that is over");
+        assert!(self.store.peers(one.bank).source(one.peer, 0, 0).is_none(), "a peer that is over");
+        assert!(self.store.peers(one.bank).sink(one.peer, 0, 0).is_none(), "a peer that is over");
     }
 }
 
@@ -215,8 +218,8 @@ fn what_a_dead_ftl_had_fails_and_the_rest_waits_for_the_next() {
         ended.push((completion.ticket, completion.result.is_err()));
     }
     assert_eq!(ended, [(1, true), (2, true)]);
-    assert!(served.store.source(0, peers[0], 0, 1).is_none() && !served.store.answered(peers[0], Ok(())));
-    assert!(served.store.source(1, peers[2], 0, 1).is_some(), "the other bank's FTL has what it had");
+    assert!(served.store.peers(0).source(peers[0], 0, 1).is_none() && !served.store.answered(peers[0], Ok(())));
+    assert!(served.store.peers(1).source(peers[2], 0, 1).is_some(), "the other bank's FTL has what it had");
     served.taken.retain(|one| one.bank == 1);
     let ended = settle(&mut served);
     assert_eq!(ended.keys().copied().collect::<Vec<_>>(), [3, 4, 5, 6]);

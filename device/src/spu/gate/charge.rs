@@ -5,7 +5,9 @@
 
 use super::{FlashOperation, Operation};
 use crate::config::DMA_SLICE_BYTES;
-use crate::spu::accelerate::{Checksum, Compare};
+use crate::spu::accelerator::checksum::Checksum;
+use crate::spu::accelerator::compare::Compare;
+use crate::spu::accelerator::literals::{LOAD_BYTE_WORK, LOAD_WORK, LiteralSearch};
 use crate::spu::activity::Caller;
 use crate::spu::meter::{
     ENTRY_WORK, Fault, IMPORT_WORK, LINE_WORK, MESSAGE_WORK, OverBudget, PRINTED_BYTE_WORK, SEGMENT_WORK, STORE_WORK,
@@ -53,11 +55,16 @@ impl Machine {
                     return Ok(None);
                 }
             }
-            Operation::Compare(Compare { bytes, .. }) | Operation::Checksum(Checksum { bytes, .. }) => {
+            Operation::Compare(Compare { bytes, .. })
+            | Operation::Checksum(Checksum { bytes, .. })
+            | Operation::FindLiterals(LiteralSearch { bytes, .. }) => {
                 if !self.charge_moved(caller, (*bytes).into())? {
                     return Ok(None);
                 }
                 self.meter.charge(SEGMENT_WORK)?;
+            }
+            Operation::LoadLiterals { bytes, .. } => {
+                self.meter.charge(LOAD_WORK + u64::from(*bytes) * LOAD_BYTE_WORK)?;
             }
             Operation::DmaNow(_) => self.meter.charge(SEGMENT_WORK)?,
             Operation::Receive(receive) => {
@@ -107,7 +114,10 @@ impl Machine {
                 // A program is charged for each part of each page when that is found.
                 FlashOperation::Geometry { .. } | FlashOperation::Program { .. } | FlashOperation::Pause { .. } => {}
             },
-            Operation::Info { .. } | Operation::Respond { .. } | Operation::Count { .. } => {}
+            Operation::Info { .. }
+            | Operation::Respond { .. }
+            | Operation::Count { .. }
+            | Operation::FreeLiterals { .. } => {}
         }
         Ok(Some(Charged(())))
     }
@@ -140,6 +150,16 @@ impl Machine {
     /// Charges a copy that an operation turns out to need.
     pub fn charge_copy(&mut self, bytes: u64) -> Result<(), OverBudget> {
         self.meter.charge_bytes(bytes)
+    }
+
+    /// What the run may still have charged: how much may be found.
+    pub fn charge_left(&self) -> u64 {
+        self.meter.left()
+    }
+
+    /// Charges what an operation has found, within what was left.
+    pub fn charge_found(&mut self, work: u64) -> Result<(), OverBudget> {
+        self.meter.charge(work)
     }
 
     /// Charges a change of the region table.

@@ -14,7 +14,9 @@ mod permit;
 mod wake;
 
 use super::abi;
-use super::accelerate::{Checksum, Compare};
+use super::accelerator::checksum::Checksum;
+use super::accelerator::compare::Compare;
+use super::accelerator::literals::LiteralSearch;
 use super::activity::Caller;
 use super::dma::Dma;
 use super::flash::FlashRead;
@@ -43,6 +45,12 @@ pub(crate) enum Operation {
     Compare(Compare),
     /// `checksum`.
     Checksum(Checksum),
+    /// `literals_load`.
+    LoadLiterals { literals: u64, bytes: u32, flags: u32 },
+    /// `literals_find`.
+    FindLiterals(LiteralSearch),
+    /// `literals_free`.
+    FreeLiterals { set: i32 },
     /// `rpc_start`, `upcall_start`.
     Draft(Draft),
     /// `rpc_append`.
@@ -136,12 +144,15 @@ impl Machine {
             | Operation::DmaNow(Dma { token, .. })
             | Operation::Compare(Compare { token, .. })
             | Operation::Checksum(Checksum { token, .. })
+            | Operation::FindLiterals(LiteralSearch { token, .. })
             | Operation::Draft(Draft { token, .. })
             | Operation::Cancel { token, .. } => *token,
             Operation::Append(Append { handle, .. }) | Operation::Post { handle, .. } => {
                 return self.message(caller, *handle).map(|message| Behalf::Of(message.originating));
             }
             Operation::Info { .. }
+            | Operation::LoadLiterals { .. }
+            | Operation::FreeLiterals { .. }
             | Operation::Subscribers { .. }
             | Operation::AppNumber { .. }
             | Operation::Region { .. }
@@ -178,6 +189,11 @@ impl Machine {
             Operation::DmaNow(dma) => self.dma_now(caller, memory, (&dma, behalf), charged)?.into(),
             Operation::Compare(compare) => self.compare(caller, (&compare, behalf), charged).into(),
             Operation::Checksum(checksum) => self.checksum(caller, memory, (&checksum, behalf), charged)?.into(),
+            Operation::LoadLiterals { literals, bytes, flags } => {
+                self.literals_load(caller, memory.slice(literals, bytes as usize)?, flags, charged).into()
+            }
+            Operation::FindLiterals(search) => self.literals_find(caller, memory, (search, behalf), charged)?.into(),
+            Operation::FreeLiterals { set } => self.literals_free(caller, set).into(),
             Operation::Draft(draft) => self.draft(caller, (draft, behalf), charged).into(),
             Operation::Append(append) => self.append(caller, memory, (append, behalf), charged)?.into(),
             Operation::Post { handle, wait } => self.finish(caller, handle, wait, charged).into(),

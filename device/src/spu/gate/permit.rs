@@ -56,6 +56,15 @@ impl MayRead {
         media.store.skip(self.0.bank, self.0.address, self.0.bytes)
     }
 
+    /// Reads a part of it, from an offset on.
+    #[inline]
+    pub fn read_part(&self, media: &mut Media, offset: usize, into: &mut [u8]) -> Result<Progress, StoreError> {
+        match offset.checked_add(into.len()) {
+            Some(end) if end <= self.0.bytes => media.store.read(self.0.bank, self.0.address + offset as u64, into),
+            _ => Err(StoreError::Range),
+        }
+    }
+
     /// Has the processor fetch it into its caches, and what follows it.
     #[inline(always)]
     pub fn prefetch(&self, media: &Media, ahead_bytes: u64) {

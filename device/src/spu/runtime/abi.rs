@@ -11,6 +11,8 @@ pub const PORT_NV: u32 = 1;
 pub const PORT_NETWORK: u32 = 2;
 /// DMA port: zeroes.
 pub const PORT_ZERO: u32 = 3;
+/// DMA port: nothing (source only, NV memory as destination): no byte is moved, the permission to write there is looked up.
+pub const PORT_NOTHING: u32 = 4;
 /// Added to a port number of `dma` or `dma_strided`: a permission miss parks the DMA instead of failing it.
 pub const PORT_PARK: u32 = 0x100;
 

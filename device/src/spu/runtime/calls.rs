@@ -5,7 +5,10 @@
 
 use super::abi;
 use crate::hre::HreId;
-use crate::spu::accelerate::{Checksum, Compare};
+use crate::spu::accelerator::checksum::Checksum;
+use crate::spu::accelerator::compare::Compare;
+use crate::spu::accelerator::literals::set::SET_BYTES_MAX;
+use crate::spu::accelerator::literals::{FOUND_MAX, LiteralSearch, SEARCH_BYTES_MAX};
 use crate::spu::dma::{Dma, End, Port};
 use crate::spu::flash::FlashRead;
 use crate::spu::gate::{FlashOperation, Operation};
@@ -210,6 +213,41 @@ impl<M: LocalMemory> Call<'_, M> {
 
     pub fn flush(self, wait: u32) -> Result<i32, Fault> {
         self.ask_seldom(Operation::Flush { wait })
+    }
+
+    pub fn literals_load(self, literals: u64, bytes: u32, flags: u32) -> Result<i32, Fault> {
+        if bytes > SET_BYTES_MAX {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        self.ask_seldom(Operation::LoadLiterals { literals, bytes, flags })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the import's")]
+    pub fn literals_find(
+        self,
+        token: u32,
+        set: i32,
+        from: u32,
+        address: u64,
+        bytes: u32,
+        state: u32,
+        to: u64,
+        most: u32,
+        wait: u32,
+    ) -> Result<i32, Fault> {
+        // Searches do not park, and go no further than one may.
+        let (port, bytes) = (port(from).0, bytes.min(SEARCH_BYTES_MAX));
+        match port {
+            Some(port) if most <= FOUND_MAX && state <= 1 => {
+                let search = LiteralSearch { token, set, port, address, bytes, state, to, most, wait };
+                self.ask_seldom(Operation::FindLiterals(search))
+            }
+            _ => Ok(abi::ERROR_ARGUMENT),
+        }
+    }
+
+    pub fn literals_free(self, set: i32) -> Result<i32, Fault> {
+        self.ask_seldom(Operation::FreeLiterals { set })
     }
 
     pub fn sleep(self, duration_ns: u64, wait: u32) -> Result<i32, Fault> {

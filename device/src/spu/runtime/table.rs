@@ -74,6 +74,8 @@ pub enum Work {
     Entries,
     /// A flush, or a change of the region table.
     Store,
+    /// What it searches, or gets ready to search.
+    Literals,
 }
 
 /// An import.
@@ -112,6 +114,8 @@ pub enum Section {
     Messages,
     /// Regions, namespaces, durability.
     NvMemory,
+    /// Accelerators with imports of their own.
+    Accelerators,
     /// Sleeping, cancelling, work in the background.
     Time,
     /// All else.
@@ -125,7 +129,12 @@ impl Section {
     pub const fn module(self) -> &'static str {
         match self {
             Section::Flash => "willow_flash",
-            Section::Requests | Section::Messages | Section::NvMemory | Section::Time | Section::Rest => "willow",
+            Section::Requests
+            | Section::Messages
+            | Section::NvMemory
+            | Section::Accelerators
+            | Section::Time
+            | Section::Rest => "willow",
         }
     }
 }
@@ -240,6 +249,24 @@ macro_rules! imports {
             [] fn flush(wait: u32) -> i32;
             { NvMemory, since 1, Any, Started, Store, errors [MEDIA, REFUSED] }
 
+            /// loads a set of literals into the accelerator of this SPU: `bytes` bytes, of each literal its length (u32, 1 to 1024) and its bytes.
+            /// `flags`: 1: ASCII letters match in either case; 2: one match a line, bits 8 to 15 are the byte that ends a line. Returns
+            /// a handle, above 0, or an error
+            [unsafe] fn literals_load(literals: read, bytes: u32, flags: u32) -> i32;
+            { Accelerators, since 2, Any, Started, Literals, errors [ARGUMENT, FULL] }
+
+            /// looks for the literals of `set` in bytes at a port. At `to` it writes u32 found, u32 looked at, u32 state, then 12 bytes for each
+            /// match: u32 begin, u32 end (offsets in the range), u32 number of the literal. It ends with `most` matches (at most 4096; 0: it
+            /// counts them and writes none), or before, where it has done as much as one search may: the next one begins where `looked at`
+            /// says, with `state` as it was left
+            [unsafe] fn literals_find(token: u32, set: i32, port: u32, address: address, bytes: u32, state: u32, to: written, most: u32,
+                wait: u32) -> i32;
+            { Accelerators, since 2, Any, Started, Literals, errors [ARGUMENT, RANGE, PERMISSION, MEDIA, REFUSED] }
+
+            /// gives a set up
+            [] fn literals_free(set: i32) -> i32;
+            { Accelerators, since 2, Any, Started, Call, errors [ARGUMENT] }
+
             /// ends after so many ns of the device's clock, from the end of the run on; 0: when others have had their turn. Pending, unless
             /// it is an error; at most a day
             [] fn sleep(duration_ns: u64, wait: u32) -> i32;
@@ -280,11 +307,11 @@ macro_rules! imports {
             /// one, distance from a lower page to its upper one (0: a cut harms no other page); u64 bytes of the bank that it is to
             /// offer; u64 zero
             [unsafe] fn flash_geometry(to: written) -> i32;
-            { Flash, since 1, Trusted, Started, Call, errors [PERMISSION, NOT_FOUND] }
+            { Flash, since 1, Trusted, Started, Call, errors [PERMISSION] }
 
             /// writes the numbers (u32) of the first `most` blocks of a die that are bad from the factory; returns how many there are
             [unsafe] fn flash_bad_blocks(die: u32, to: written, most: u32) -> i32;
-            { Flash, since 1, Trusted, Started, Store, errors [PERMISSION, NOT_FOUND, RANGE] }
+            { Flash, since 1, Trusted, Started, Store, errors [PERMISSION, RANGE] }
 
             /// reads `bytes` of a page from `offset` on: to local memory at `to` where `peer` is 0, else to the peer at offset `to`; and
             /// the first `spare_bytes` of its spare area to `spare`

@@ -34,7 +34,7 @@ impl<P: FlashPort> Lane<P> {
 
     /// Whether what a write has done is durable when it ends, without a flush.
     pub fn is_durable_at_once(&self) -> bool {
-        self.layout.geometry.spare_accessible && self.layout.geometry.paired_distance == 0
+        self.layout.geometry.is_durable_at_once()
     }
 
     /// Reads bytes of a logical page to a peer.

@@ -78,9 +78,55 @@ pub(super) enum Work {
     Moves(Vec<Move>),
     Compare { nv: u64, body: u64, bytes: usize },
     Checksum { source: (u32, u64), bytes: usize, seed: u32 },
+    Literals { source: (u32, u64), bytes: usize, set: LiteralSet, state: u32, to: *mut u8, most: u32 },
     Flush { until: u64 },
     Value(i64),
     Answer { result: i64, to: *mut u8, reply: Vec<u8> },
+}
+
+/// A set of literals.
+#[derive(Clone)]
+pub(super) struct LiteralSet {
+    pub literals: Vec<Vec<u8>>,
+    pub ignore_case: bool,
+    pub lines: Option<u8>,
+}
+
+/// The mock's searches look at no more than this.
+const SEARCH_BYTES_MAX: usize = 1000;
+
+impl LiteralSet {
+    /// What a search writes: matches that begin first and of these the longest, byte by byte.
+    fn find(&self, text: &[u8], state: u32, most: usize) -> Vec<u8> {
+        let text = &text[..text.len().min(SEARCH_BYTES_MAX)];
+        let is_at = |literal: &[u8], at: usize| {
+            text.get(at..at + literal.len()).is_some_and(|there| match self.ignore_case {
+                true => there.eq_ignore_ascii_case(literal),
+                false => there == literal,
+            })
+        };
+        let line_end = |from: usize| self.lines.and_then(|end| text[from..].iter().position(|byte| *byte == end));
+        let pass = |from: usize| line_end(from).map_or((text.len(), 1), |at| (from + at + 1, 0));
+        let (mut at, mut state) = if state == 1 { pass(0) } else { (0, 0) };
+        let mut found = Vec::new();
+        while at < text.len() && (most == 0 || found.len() < most) {
+            let there = self.literals.iter().enumerate().filter(|(_, literal)| is_at(literal, at));
+            let Some((number, literal)) = there.max_by_key(|(number, literal)| (literal.len(), usize::MAX - number))
+            else {
+                at += 1;
+                continue;
+            };
+            found.push([at, at + literal.len(), number]);
+            at += literal.len();
+            if self.lines.is_some() {
+                (at, state) = pass(at - 1);
+            }
+        }
+        let head = [found.len(), at, state as usize];
+        let matches = if most == 0 { &[][..] } else { &found[..] };
+        let words = head.iter().chain(matches.as_flattened());
+        words.flat_map(|word| (*word as u32).to_le_bytes()).collect()
+    }
 }
 
 /// An operation that completes later.
@@ -122,6 +168,7 @@ pub(super) struct SpuHost {
     pub counters: [i64; COUNTERS_MAX as usize],
     pub(super) shared: Rc<RefCell<Shared>>,
     pub(super) checksum: u32,
+    pub(super) literals: BTreeMap<i32, LiteralSet>,
     pub(super) rpcs: BTreeMap<i32, Rpc>,
     pub(super) next_handle: i32,
 }
@@ -146,6 +193,7 @@ impl SpuHost {
             counters: [0; COUNTERS_MAX as usize],
             shared,
             checksum: 0,
+            literals: BTreeMap::new(),
             rpcs: BTreeMap::new(),
             next_handle: 1,
         }
@@ -154,6 +202,7 @@ impl SpuHost {
     /// The instance is gone.
     pub fn forget(&mut self) {
         self.rpcs.clear();
+        self.literals.clear();
     }
 
     /// Checks one end of an operation as SPU-OS does.
@@ -170,7 +219,7 @@ impl SpuHost {
         let request = shared.requests.get(&token).ok_or(Error::Argument)?;
         match port_number {
             port::LOCAL => Ok(()),
-            port::ZEROES if !sink => Ok(()),
+            port::ZEROES | port::NOTHING if !sink => Ok(()),
             port::NETWORK => {
                 let room = if sink { request.reply.len() } else { request.body.len() };
                 if end <= room as u64 { Ok(()) } else { Err(Error::Range) }
@@ -210,7 +259,7 @@ impl SpuHost {
         match work {
             Work::Moves(moves) => {
                 for piece in moves {
-                    if piece.bytes == 0 {
+                    if piece.bytes == 0 || piece.source.0 == port::NOTHING {
                         continue;
                     }
                     let bytes = self.read(token, piece.source, piece.bytes);
@@ -236,6 +285,12 @@ impl SpuHost {
                 i64::from(!same)
             }
             Work::Checksum { source, bytes, seed } => crc32c(seed, &self.read(token, source, bytes)).into(),
+            Work::Literals { source, bytes, set, state, to, most } => {
+                let found = set.find(&self.read(token, source, bytes), state, most as usize);
+                // SAFETY: the caller of the import vouches for its room until now.
+                unsafe { to.copy_from_nonoverlapping(found.as_ptr(), found.len()) };
+                0
+            }
             Work::Flush { until } => {
                 self.bank.flush(until);
                 0
@@ -283,6 +338,9 @@ impl SpuHost {
     }
 
     fn check_move(&self, token: u32, piece: &Move) -> Result<(), Error> {
+        if piece.source.0 == port::NOTHING && piece.destination.0 != port::NV {
+            return Err(Error::Argument);
+        }
         self.check(token, piece.source.0, piece.source.1, piece.bytes, false)?;
         self.check(token, piece.destination.0, piece.destination.1, piece.bytes, true)
     }

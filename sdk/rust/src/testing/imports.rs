@@ -4,11 +4,17 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
-use super::host::{Move, Pending, Rpc, SpuHost, Work, code};
+use super::host::{LiteralSet, Move, Pending, Rpc, SpuHost, Work, code};
 use super::{Action, PendingRequest, Region, Requester};
 use crate::native::Host;
 use crate::sys::{DIFFERENT, DONE, GOES_ON, PENDING, REGION_PENDING, port};
-use crate::{Error, RPC_BODY_BYTES_MAX, Response};
+use crate::{
+    Error, LITERAL_BYTES_MAX, LITERAL_SET_BYTES_MAX, LITERALS_MAX, MATCHES_MAX, RPC_BODY_BYTES_MAX, Response,
+    SEARCH_BYTES_MAX,
+};
+
+/// Most sets of literals of an app on an SPU.
+const LITERAL_SETS_MAX: i32 = 16;
 
 /// Writes to a handler's memory.
 ///
@@ -160,6 +166,64 @@ impl Host for SpuHost {
 
     fn checksum_value(&mut self) -> u32 {
         self.checksum
+    }
+
+    unsafe fn literals_load(&mut self, literals: *const u8, bytes: u32, flags: u32) -> i32 {
+        if bytes as usize > LITERAL_SET_BYTES_MAX || flags & !0xff03 != 0 || (flags & 2 == 0 && flags >> 8 != 0) {
+            return Error::Argument.code();
+        }
+        // SAFETY: as the caller promises.
+        let mut left = unsafe { std::slice::from_raw_parts(literals, bytes as usize) };
+        let mut literals = Vec::new();
+        while let Some((length, rest)) = left.split_first_chunk::<4>() {
+            let length = u32::from_le_bytes(*length) as usize;
+            let Some((literal, rest)) = rest.split_at_checked(length) else { return Error::Argument.code() };
+            if length == 0 || length > LITERAL_BYTES_MAX || literals.len() == LITERALS_MAX {
+                return Error::Argument.code();
+            }
+            literals.push(literal.to_vec());
+            left = rest;
+        }
+        if !left.is_empty() || literals.is_empty() {
+            return Error::Argument.code();
+        }
+        let Some(handle) = (1..=LITERAL_SETS_MAX).find(|handle| !self.literals.contains_key(handle)) else {
+            return Error::Full.code();
+        };
+        let lines = (flags & 2 != 0).then_some((flags >> 8) as u8);
+        self.literals.insert(handle, LiteralSet { literals, ignore_case: flags & 1 != 0, lines });
+        handle
+    }
+
+    unsafe fn literals_find(
+        &mut self,
+        token: u32,
+        set: i32,
+        from: u32,
+        address: u64,
+        bytes: u32,
+        state: u32,
+        to: *mut u8,
+        most: u32,
+        wait: u32,
+    ) -> i32 {
+        let Some(set) = self.literals.get(&set).cloned() else { return Error::Argument.code() };
+        if most as usize > MATCHES_MAX || state > 1 {
+            return Error::Argument.code();
+        }
+        let (from, bytes) = (from & !port::PARK, bytes.min(SEARCH_BYTES_MAX) as usize);
+        if from == port::ZEROES {
+            return Error::Argument.code();
+        }
+        if let Err(error) = self.check(token, from, address, bytes, false) {
+            return error.code();
+        }
+        let work = Work::Literals { source: (from, address), bytes, set, state, to, most };
+        if self.issue(Some(token), wait, work).is_some() { DONE } else { PENDING }
+    }
+
+    fn literals_free(&mut self, set: i32) -> i32 {
+        if self.literals.remove(&set).is_some() { DONE } else { Error::Argument.code() }
     }
 
     unsafe fn rpc_start(

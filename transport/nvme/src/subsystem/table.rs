@@ -5,32 +5,39 @@
 //! - a change shows before the command that made it is answered;
 //! - a host that a namespace is no longer attached to begins nothing more in it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base_io_host::Geometry;
 use key_value_host::Placement;
 use willow_device::CommandSet;
+use willow_device::reservation::Reservation;
 use willow_wire::spec::Status;
 
 use super::{ConnectionId, Entry, Subsystem};
 use crate::backend::Backend;
-use crate::command::{Command, NamespaceView};
+use crate::command::NamespaceView;
 use crate::queue::State;
 use crate::statistics::NamespaceCounters;
 
 impl<B: Backend> Subsystem<B> {
     /// True where the device has other tables than those that were taken over.
     #[inline]
-    pub(super) fn tables_changed(&self) -> bool {
-        !self.backend.tables_are(&self.table, &self.attachments)
+    pub(crate) fn tables_changed(&self) -> bool {
+        !self.backend.tables_are(&self.table, &self.host_tables)
     }
 
     /// Takes over the device's tables and tells hosts what changed.
     #[cold]
-    pub(super) fn take_tables(&mut self) {
+    pub(crate) fn take_tables(&mut self) {
         let before = self.active_numbers();
+        let reserved: BTreeMap<u32, Reservation> = self
+            .namespaces
+            .iter()
+            .filter_map(|entry| Some((entry.namespace.nsid, entry.reservation.clone()?)))
+            .collect();
         let changed = self.take_namespaces();
         self.refresh_active();
+        self.tell_reservations(&reserved);
         for (cntlid, before) in before {
             let Some(controller) = self.controllers.get(&cntlid) else { continue };
             let after: BTreeSet<u32> = self.active_of(controller).collect();
@@ -64,9 +71,9 @@ impl<B: Backend> Subsystem<B> {
 
     /// Takes over the tables; returns the numbers of namespaces that are there, and others than before or with other attributes.
     fn take_namespaces(&mut self) -> BTreeSet<u32> {
-        let (table, attachments) = (self.backend.namespaces(), self.backend.attachments());
+        let (table, host_tables) = (self.backend.namespaces(), self.backend.host_tables());
         let (spus, stripe_bytes) = (self.backend.spus(), self.backend.stripe_bytes());
-        let mut before: std::collections::BTreeMap<u32, Entry> =
+        let mut before: BTreeMap<u32, Entry> =
             std::mem::take(&mut self.namespaces).into_iter().map(|entry| (entry.namespace.nsid, entry)).collect();
         let mut changed = BTreeSet::new();
         for namespace in table.iter() {
@@ -85,7 +92,7 @@ impl<B: Backend> Subsystem<B> {
                 }
             };
             let block_bytes = if namespace.csi == CommandSet::Nvm { namespace.block_bytes } else { 1 };
-            let attachment = attachments.iter().find(|attachment| attachment.nsid == nsid);
+            let attachment = host_tables.attachments.iter().find(|attachment| attachment.nsid == nsid);
             let mut hosts = attachment.map(|attachment| attachment.hosts.clone());
             hosts.iter_mut().for_each(|hosts| hosts.sort());
             self.namespaces.push(Entry {
@@ -100,11 +107,12 @@ impl<B: Backend> Subsystem<B> {
                 namespace: namespace.clone(),
                 counters,
                 hosts,
+                reservation: host_tables.reservations.iter().find(|one| one.nsid == nsid).cloned(),
                 private: attachment.is_some_and(|attachment| attachment.private),
             });
         }
         self.namespaces.sort_by_key(|entry| entry.namespace.nsid);
-        (self.table, self.attachments) = (table, attachments);
+        (self.table, self.host_tables) = (table, host_tables);
         changed
     }
 
@@ -148,18 +156,6 @@ impl<B: Backend> Subsystem<B> {
         let place = self.find(nsid)?;
         let controller = self.controllers.get(&cntlid)?;
         controller.active.get(place).copied().unwrap_or(false).then_some(place)
-    }
-
-    /// Whether a command that waited, for a buffer or for its data, may still begin: its namespace is the one that it was parsed for,
-    /// and its host still has it.
-    pub(crate) fn may_still_begin(&self, index: u16, command: &Command) -> bool {
-        if command.generation == 0 {
-            return true;
-        }
-        let association = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.association);
-        association
-            .and_then(|association| self.find_active(association.controller, command.nsid))
-            .is_some_and(|place| self.namespaces[place].view.generation == command.generation)
     }
 
     /// Ends what waits for a place in the device, of a controller whose host has lost these namespaces.

@@ -5,7 +5,7 @@
 use crate::front::{Front, document};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use willow_device::metadata::Attachment;
+use willow_device::metadata::HostTables;
 use willow_device::shared::SharedWindow;
 use willow_device::{AppNumber, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
 use willow_nvme::Backend;
@@ -108,12 +108,12 @@ impl<B: Backend> Backend for Fronted<B> {
     fn namespaces(&self) -> Arc<Vec<Namespace>> {
         self.device.namespaces()
     }
-    fn attachments(&self) -> Arc<Vec<Attachment>> {
-        self.device.attachments()
+    fn host_tables(&self) -> Arc<HostTables> {
+        self.device.host_tables()
     }
     #[inline]
-    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, attachments: &Arc<Vec<Attachment>>) -> bool {
-        self.device.tables_are(namespaces, attachments)
+    fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, host_tables: &Arc<HostTables>) -> bool {
+        self.device.tables_are(namespaces, host_tables)
     }
     fn app_number(&self, name: &str) -> Option<AppNumber> {
         self.device.app_number(name)

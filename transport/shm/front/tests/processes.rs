@@ -76,6 +76,12 @@ fn blocks_pairs_and_calls_go_through_shared_memory() {
 }
 
 #[test]
+fn items_go_in_and_out_over_shared_memory() {
+    let running = serve();
+    wait(willow_host::testing::items::items_are_kept(endpoint(&running.path), 2, 4));
+}
+
+#[test]
 fn many_at_once_and_after_pauses_are_all_answered() {
     let running = serve();
     let hre = Arc::new(

@@ -244,6 +244,8 @@ pub fn connect_command(queue_id: u16, controller_id: u16, nqn: &str) -> (Submiss
 #[derive(Clone)]
 pub struct Host {
     pub nqn: String,
+    /// HOSTID.
+    pub id: [u8; 16],
     /// Entries of each of its queues.
     pub entries: u16,
     pub keep_alive_ms: u32,
@@ -252,7 +254,7 @@ pub struct Host {
 impl Default for Host {
     fn default() -> Self {
         let nqn = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".to_owned();
-        Host { nqn, entries: 32, keep_alive_ms: 0 }
+        Host { nqn, id: [7; 16], entries: 32, keep_alive_ms: 0 }
     }
 }
 
@@ -269,7 +271,7 @@ impl Host {
             .with_cid(7)
             .with_sgl(Sgl::in_capsule(0, 1024));
         let data =
-            ConnectData { host_id: [7; 16], controller_id, subsystem_nqn: nqn.to_owned(), host_nqn: self.nqn.clone() };
+            ConnectData { host_id: self.id, controller_id, subsystem_nqn: nqn.to_owned(), host_nqn: self.nqn.clone() };
         (entry, data.to_bytes())
     }
 

@@ -32,6 +32,10 @@ pub const COMMAND_SET_PROFILE: u8 = 0x19;
 pub const SOFTWARE_PROGRESS: u8 = 0x80;
 /// Host Identifier.
 pub const HOST_IDENTIFIER: u8 = 0x81;
+/// Reservation Notification Mask.
+pub const RESERVATION_NOTIFICATION_MASK: u8 = 0x82;
+/// Reservation Persistence.
+pub const RESERVATION_PERSISTENCE: u8 = 0x83;
 /// Namespace Write Protection Configuration.
 pub const NAMESPACE_WRITE_PROTECTION: u8 = 0x84;
 
@@ -56,6 +60,10 @@ pub mod event {
     pub const TYPE_NOTICE: u8 = 2;
     /// Type: immediate.
     pub const TYPE_IMMEDIATE: u8 = 3;
+    /// Type: of the I/O command set.
+    pub const TYPE_COMMAND_SET: u8 = 6;
+    /// Of the command set: a reservation notice is in the log.
+    pub const RESERVATION_LOG: u8 = 0x00;
     /// Notice: namespace attribute changed.
     pub const NOTICE_NAMESPACE_CHANGED: u8 = 0x00;
     /// Notice: firmware activation starting.

@@ -14,8 +14,80 @@ pub const STORE_NO_COMPRESSION: u32 = 1 << 10;
 /// Retrieve option (CDW11 bit 8): do not decompress.
 pub const RETRIEVE_RAW: u32 = 1 << 8;
 
+/// Vendor option of Store Item and Delete Item (CDW11 bit 11): only where the pair has this version.
+pub const IF_VERSION: u32 = 1 << 11;
+/// Vendor option of Store Item, Delete Item and Touch (CDW11 bit 12): durable before the completion.
+pub const DURABLE: u32 = 1 << 12;
+
+/// In front of the value of a Store Item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreHead {
+    /// With [`IF_VERSION`].
+    pub version: u64,
+    /// When the pair ends to exist, in seconds of the hosts' clock; 0: never.
+    pub expiry: u32,
+    /// The hosts' clock now; 0: not told.
+    pub now_s: u32,
+}
+
+impl StoreHead {
+    /// Encoded length.
+    pub const BYTES: usize = 16;
+
+    /// Little-endian bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        words(self.version, self.expiry, self.now_s)
+    }
+
+    /// From its bytes; `None` where there are fewer.
+    pub fn decode(from: &[u8]) -> Option<Self> {
+        let (version, expiry, now_s) = of_words(from)?;
+        Some(StoreHead { version, expiry, now_s })
+    }
+}
+
+/// In front of the value that a Retrieve Item brings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ItemHead {
+    /// Differs from that of whatever was stored under this key before, or will be.
+    pub version: u64,
+    /// When the pair ends to exist; 0: never.
+    pub expiry: u32,
+    /// Length of the whole value.
+    pub value_bytes: u32,
+}
+
+impl ItemHead {
+    /// Encoded length.
+    pub const BYTES: usize = 16;
+
+    /// Little-endian bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        words(self.version, self.expiry, self.value_bytes)
+    }
+
+    /// From its bytes; `None` where there are fewer.
+    pub fn decode(from: &[u8]) -> Option<Self> {
+        let (version, expiry, value_bytes) = of_words(from)?;
+        Some(ItemHead { version, expiry, value_bytes })
+    }
+}
+
+fn words(long: u64, first: u32, second: u32) -> [u8; 16] {
+    let mut out = [0; 16];
+    crate::bytes::put_u64(&mut out, 0, long);
+    crate::bytes::put_u32(&mut out, 8, first);
+    crate::bytes::put_u32(&mut out, 12, second);
+    out
+}
+
+fn of_words(from: &[u8]) -> Option<(u64, u32, u32)> {
+    let from = from.get(..16)?;
+    Some((crate::bytes::u64_at(from, 0), crate::bytes::u32_at(from, 8), crate::bytes::u32_at(from, 12)))
+}
+
 /// A key of a command.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Key {
     bytes: [u8; KEY_BYTES_MAX],
     length: u8,

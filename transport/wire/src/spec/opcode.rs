@@ -137,6 +137,18 @@ pub mod kv {
     pub const DELETE: u8 = 0x10;
     /// Exist.
     pub const EXIST: u8 = 0x14;
+    /// Vendor: Store Item, [`crate::spec::kv::StoreHead`] and the value in the data; the result is the new version.
+    pub const STORE_ITEM: u8 = 0x91;
+    /// Vendor: Retrieve Item, the host's time in CDW12; [`crate::spec::kv::ItemHead`] and the value in the data, the result is the value's length.
+    pub const RETRIEVE_ITEM: u8 = 0x92;
+    /// Vendor: Delete Item, a version in CDW10 and CDW13, the host's time in CDW12.
+    pub const DELETE_ITEM: u8 = 0x94;
+    /// Vendor: Touch, the host's time in CDW12, the new expiry in CDW13; the result is the value's length.
+    pub const TOUCH: u8 = 0x98;
+    /// Vendor: Sweep, the first bucket in CDW10, the SPU in CDW13, the host's time in CDW12; the result is where to go on.
+    pub const SWEEP: u8 = 0x9c;
+    /// Vendor: Clear.
+    pub const CLEAR: u8 = 0xa0;
 }
 
 /// Types of fabrics commands, in byte 4 of the submission entry (NVMe Base 6).

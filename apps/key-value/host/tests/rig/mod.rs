@@ -63,7 +63,7 @@ impl Rig {
         false
     }
 
-    pub fn submit(&mut self, call: Call, payload: &[u8], reply_bytes: usize) -> u64 {
+    pub fn submit<const BYTES: usize>(&mut self, call: Call<BYTES>, payload: &[u8], reply_bytes: usize) -> u64 {
         let rpc = Rpc {
             app: self.app,
             handler: call.handler,
@@ -103,7 +103,12 @@ impl Rig {
         panic!("request {tag} does not end");
     }
 
-    pub fn call(&mut self, call: Call, payload: &[u8], reply_bytes: usize) -> Result<HostCompletion, KeyValueError> {
+    pub fn call<const BYTES: usize>(
+        &mut self,
+        call: Call<BYTES>,
+        payload: &[u8],
+        reply_bytes: usize,
+    ) -> Result<HostCompletion, KeyValueError> {
         let tag = self.submit(call, payload, reply_bytes);
         let done = self.wait(tag);
         outcome(&done).map(|()| done)

@@ -66,6 +66,8 @@ pub enum Kind {
 /// A record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// When the pair ends to exist, in seconds of the hosts' clock; 0: never. A tombstone has none.
+    pub expiry: u32,
     /// Next record of the bucket, or of the limbo list. Not checked: rebuilt after a crash.
     pub next: u32,
     /// Whose record.
@@ -86,8 +88,12 @@ pub struct Header {
 
 /// Offset of [`Header::next`].
 pub const NEXT_OFFSET: u64 = 8;
+/// Offset of [`Header::expiry`].
+const EXPIRY_OFFSET: usize = 12;
 const KIND_PAIR: u64 = 1;
 const KIND_TOMBSTONE: u64 = 2;
+/// A pair with an expiry (from version 2 of the format on).
+const KIND_EXPIRING: u64 = 3;
 
 impl Header {
     /// True for a pair. A tombstone is in a chain only during recovery, or where the media failed in the midst of a delete.
@@ -95,11 +101,12 @@ impl Header {
         self.kind == Kind::Pair
     }
 
-    #[inline]
+    #[inline(always)]
     fn words(&self) -> [u64; 6] {
         let [first, second] = self.id.key_halves();
         let kind = match self.kind {
-            Kind::Pair => KIND_PAIR,
+            Kind::Pair if self.expiry == 0 => KIND_PAIR,
+            Kind::Pair => KIND_EXPIRING,
             Kind::Tombstone => KIND_TOMBSTONE,
         };
         [
@@ -116,24 +123,37 @@ impl Header {
     }
 
     /// Writes the bytes of the header at that offset of its region, in a slab of that generation.
-    #[inline]
+    #[inline(always)]
     pub fn encode(&self, nonce: &Nonce, offset: u64, generation: u64, out: &mut [u8; HEADER_BYTES as usize]) {
+        debug_assert!(self.expiry == 0 || self.is_pair(), "a tombstone does not expire");
         let words = self.words();
-        let next = u64::from(self.next);
-        let [first, second, third, fourth, fifth, sixth] = words;
-        let all = [nonce.check(offset, generation, &words), next, first, second, third, fourth, fifth, sixth];
+        let second = u64::from(self.next) | u64::from(self.expiry) << 32;
+        let tag = self.tag(&words, nonce, offset, generation);
+        let [a, b, c, d, e, f] = words;
+        let all = [tag, second, a, b, c, d, e, f];
         for (place, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(all) {
             *place = word.to_le_bytes();
         }
+    }
+
+    /// The check of all but [`Header::next`]: the words that every header has and, where there is one, the expiry.
+    #[inline(always)]
+    fn tag(&self, words: &[u64; 6], nonce: &Nonce, offset: u64, generation: u64) -> u64 {
+        if self.expiry == 0 {
+            return nonce.check(offset, generation, words);
+        }
+        let [a, b, c, d, e, f] = *words;
+        nonce.check(offset, generation, &[a, b, c, d, e, f, u64::from(self.expiry)])
     }
 
     /// Reads a header that the index points to; `None` where it makes no sense.
     #[inline]
     pub fn decode(from: &[u8; HEADER_BYTES as usize]) -> Option<Self> {
         let last = long(from, 56);
-        let kind = match last >> 8 & 0xff {
-            KIND_PAIR => Kind::Pair,
-            KIND_TOMBSTONE => Kind::Tombstone,
+        let (kind, expiry) = match last >> 8 & 0xff {
+            KIND_PAIR => (Kind::Pair, 0),
+            KIND_TOMBSTONE => (Kind::Tombstone, 0),
+            KIND_EXPIRING if word(from, EXPIRY_OFFSET) != 0 => (Kind::Pair, word(from, EXPIRY_OFFSET)),
             _ => return None,
         };
         let mut key = [0; KEY_BYTES_MAX];
@@ -143,6 +163,7 @@ impl Header {
             return None;
         }
         Some(Header {
+            expiry,
             next: word(from, 8),
             id: PairId { hash: long(from, 16), key, key_bytes },
             sequence: long(from, 40),
@@ -171,7 +192,7 @@ impl Header {
     }
 
     fn check_matches(&self, from: &[u8; HEADER_BYTES as usize], nonce: &Nonce, offset: u64, generation: u64) -> bool {
-        nonce.check(offset, generation, &self.words()) == long(from, 0)
+        self.tag(&self.words(), nonce, offset, generation) == long(from, 0)
     }
 }
 
@@ -184,7 +205,7 @@ impl HeaderView<'_> {
     pub fn is_sound(&self) -> bool {
         let last = long(self.0, 56);
         let (key_bytes, kind) = (last & 0xff, last >> 8 & 0xff);
-        (kind == KIND_PAIR || kind == KIND_TOMBSTONE)
+        kind.wrapping_sub(KIND_PAIR) <= KIND_EXPIRING - KIND_PAIR
             && key_bytes.wrapping_sub(1) < KEY_BYTES_MAX as u64
             && long(self.0, 0) != 0
     }
@@ -215,10 +236,34 @@ impl HeaderView<'_> {
         word(self.0, 8)
     }
 
-    /// Length of the value, and number of its chunks; `None` where it is a tombstone's.
+    /// Its sequence number: the pair's version.
+    #[inline]
+    pub fn sequence(&self) -> u64 {
+        long(self.0, 40)
+    }
+
+    /// When the pair ends to exist; 0: never. Of a tombstone nothing can be said.
+    #[inline]
+    pub fn expiry(&self) -> u32 {
+        word(self.0, EXPIRY_OFFSET)
+    }
+
+    /// Length of the value, and number of its chunks, of a pair that does not expire; `None` for all else.
     #[inline]
     pub fn value(&self) -> Option<(u32, u16)> {
         let last = long(self.0, 56);
         (last >> 8 & 0xff == KIND_PAIR).then_some((word(self.0, 48), (last >> 16) as u16))
+    }
+
+    /// The same of a pair that exists at that time.
+    #[inline]
+    pub fn value_at(&self, now_s: u32) -> Option<(u32, u16)> {
+        let last = long(self.0, 56);
+        let exists = match last >> 8 & 0xff {
+            KIND_PAIR => true,
+            KIND_EXPIRING => self.expiry() > now_s,
+            _ => false,
+        };
+        exists.then_some((word(self.0, 48), (last >> 16) as u16))
     }
 }

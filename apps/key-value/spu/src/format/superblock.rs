@@ -7,8 +7,10 @@ use super::{CLASSES, Nonce, SECTOR_BYTES, long, word};
 /// Length of a superblock: one sector.
 pub const SUPERBLOCK_BYTES: usize = SECTOR_BYTES as usize;
 const MAGIC: u64 = u64::from_le_bytes(*b"WLWKEYVL");
-/// Version of this format.
-pub const FORMAT_VERSION: u32 = 1;
+/// Version of this format. Version 1 had neither expiry nor horizon; what is written to a region of it makes it one of this version.
+pub const FORMAT_VERSION: u32 = 2;
+/// Oldest version that is understood.
+pub const FORMAT_VERSION_MIN: u32 = 1;
 
 /// The superblock: identity of the region and, where it is clean, what was in local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +43,12 @@ pub struct Superblock {
     pub fresh: u32,
     /// First slab with free slots, class by class.
     pub partial: [u32; CLASSES],
+    /// Pairs of this sequence number or a lower one do not exist: the namespace was cleared then.
+    pub horizon: u64,
 }
+
+const HORIZON_OFFSET: usize = 208;
+const _: () = assert!(96 + 4 * CLASSES <= HORIZON_OFFSET && HORIZON_OFFSET + 8 <= SUPERBLOCK_BYTES - 8);
 
 /// What a sector where a superblock should be turned out to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +85,7 @@ impl Superblock {
         for (class, head) in self.partial.iter().enumerate() {
             put(96 + 4 * class, &head.to_le_bytes());
         }
+        put(HORIZON_OFFSET, &self.horizon.to_le_bytes());
         let check = Self::check(&out);
         out[SUPERBLOCK_BYTES - 8..].copy_from_slice(&check.to_le_bytes());
         out
@@ -97,7 +105,7 @@ impl Superblock {
             return Found::Nothing;
         }
         let right = long(from, 0) == MAGIC
-            && word(from, 8) == FORMAT_VERSION
+            && (FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&word(from, 8))
             && long(from, SUPERBLOCK_BYTES - 8) == Self::check(from);
         if !right {
             return Found::Foreign;
@@ -121,6 +129,8 @@ impl Superblock {
             free_head: word(from, 88),
             fresh: word(from, 92),
             partial,
+            // Version 1 had zeroes there.
+            horizon: long(from, HORIZON_OFFSET),
         })
     }
 }

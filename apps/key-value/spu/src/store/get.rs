@@ -13,11 +13,48 @@ const RECORDS_AT_ONCE: u32 = 8;
 /// Gets that are done with waits after one that could not be done at once.
 const GETS_THAT_WAIT: u32 = 63;
 
+/// A pair that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Length of its value.
+    pub value_bytes: u32,
+    /// Its version: differs from that of whatever was stored under this key before, or will be.
+    pub version: u64,
+    /// When it ends to exist; 0: never.
+    pub expiry: u32,
+}
+
+/// What a get says of a pair: all, or only the length of its value.
+pub trait Answer {
+    /// Of a pair with such a header.
+    fn of(value_bytes: u32, header: &HeaderView<'_>) -> Self;
+}
+
+impl Answer for Found {
+    #[inline]
+    fn of(value_bytes: u32, header: &HeaderView<'_>) -> Self {
+        Found { value_bytes, version: header.sequence(), expiry: header.expiry() }
+    }
+}
+
+impl Answer for u32 {
+    #[inline]
+    fn of(value_bytes: u32, _header: &HeaderView<'_>) -> Self {
+        value_bytes
+    }
+}
+
 impl Store {
     /// [`Self::get`] where all of it can be done at once, which is the way of most requests: nobody else runs meanwhile, so that
     /// nothing has to be held. `None`: nothing was done, and nothing is said of the pair; what is unusual ends so as well.
     #[inline]
-    pub fn get_now<B: Bank>(&self, bank: &B, id: &PairId, offset: u32, room: u32) -> Option<Result<u32, Failure>> {
+    pub fn get_now<B: Bank, A: Answer>(
+        &self,
+        bank: &B,
+        id: &PairId,
+        offset: u32,
+        room: u32,
+    ) -> Option<Result<A, Failure>> {
         let patience = self.patience.get();
         if patience > 0 {
             self.patience.set(patience - 1);
@@ -58,6 +95,9 @@ impl Store {
             }
             if header.is_of(id) {
                 let (length, 0) = header.value()? else { return None };
+                if header.sequence() <= self.horizon.get() {
+                    return None;
+                }
                 let end = length.min(offset.saturating_add(room));
                 if offset < end {
                     let from = address + HEADER_BYTES + u64::from(offset);
@@ -65,7 +105,7 @@ impl Store {
                         return Some(Err(fault.into()));
                     }
                 }
-                return Some(Ok(length));
+                return Some(Ok(A::of(length, &header)));
             }
             let hash = header.hash();
             if hash > id.hash {
@@ -81,9 +121,9 @@ impl Store {
         None
     }
 
-    /// Copies the value from byte `offset` on to the reply, at most `room` bytes; returns the value's length.
+    /// Copies the value from byte `offset` on to the reply, at most `room` bytes.
     #[inline]
-    pub async fn get<B: Bank>(&self, bank: &B, id: &PairId, offset: u32, room: u32) -> Result<u32, Failure> {
+    pub async fn get<B: Bank, A: Answer>(&self, bank: &B, id: &PairId, offset: u32, room: u32) -> Result<A, Failure> {
         let bucket = self.bucket(id);
         let share = match self.stripes.try_read(bucket, &self.waiters) {
             Some(share) => share,
@@ -94,7 +134,7 @@ impl Store {
         if !position.found {
             return Err(Failure::NotFound);
         }
-        let (length, chunks) = HeaderView(&bytes).value().ok_or(Failure::NotFound)?;
+        let (length, chunks) = self.value_of(&HeaderView(&bytes)).ok_or(Failure::NotFound)?;
         let _share = Some(share).filter(|_| !planted(bank, Planted::ReaderUnprotected));
         let end = length.min(offset.saturating_add(room));
         if offset < end {
@@ -105,7 +145,7 @@ impl Store {
                 self.send_chunked(bank, address, length, offset, end).await?;
             }
         }
-        Ok(length)
+        Ok(A::of(length, &HeaderView(&bytes)))
     }
 
     async fn send_chunked<B: Bank>(

@@ -54,6 +54,25 @@ impl Writing {
     }
 }
 
+/// What a put stores.
+#[derive(Clone, Copy, Debug)]
+pub struct Put {
+    /// Length of the value: the request's first bytes of payload.
+    pub value_bytes: u32,
+    /// When it stores.
+    pub condition: Condition,
+    /// When the pair ends to exist, in seconds of the hosts' clock; 0: never.
+    pub expiry: u32,
+}
+
+impl Put {
+    /// A value that stays.
+    #[inline]
+    pub fn new(value_bytes: u32, condition: Condition) -> Self {
+        Put { value_bytes, condition, expiry: 0 }
+    }
+}
+
 impl Store {
     /// The sequence number up to which every record has been written.
     pub(crate) fn settled_sequence<B: Bank>(&self, bank: &B) -> u64 {
@@ -61,15 +80,12 @@ impl Store {
         lowest.map_or(self.sequence.get(), |lowest| lowest - 1)
     }
 
-    /// Stores a value: the request's first `value_bytes` of payload.
+    /// Stores a value; returns the pair's new version. What most puts are is compiled by itself (not `ITEM`): without expiry and
+    /// condition of a version.
     #[inline]
-    pub async fn put<B: Bank>(
-        &self,
-        bank: &B,
-        id: &PairId,
-        value_bytes: u32,
-        condition: Condition,
-    ) -> Result<(), Failure> {
+    pub async fn put<B: Bank, const ITEM: bool>(&self, bank: &B, id: &PairId, put: Put) -> Result<u64, Failure> {
+        let Put { value_bytes, condition, expiry } = put;
+        let expiry = if ITEM { expiry } else { 0 };
         if self.clean.get() || self.damaged.get() {
             self.begin_mutation(bank).await?;
         }
@@ -81,10 +97,18 @@ impl Store {
         // The header of the record there, then the new one.
         let mut header = [0; HEADER_BYTES as usize];
         let position = walk!(self, bank.read_in_place, bucket, id, &mut header);
-        match condition {
-            Condition::IfExists if !position.found => return Err(Failure::NotFound),
-            Condition::IfAbsent if position.found => return Err(Failure::Exists),
-            _ => {}
+        if condition != Condition::Always {
+            let exists = position.found && self.value_of(&HeaderView(&header)).is_some();
+            match condition {
+                Condition::IfExists | Condition::IfVersion(_) if !exists => return Err(Failure::NotFound),
+                Condition::IfVersion(version) if ITEM => {
+                    if HeaderView(&header).sequence() != version && !planted(bank, Planted::VersionUnchecked) {
+                        return Err(Failure::Changed);
+                    }
+                }
+                Condition::IfAbsent if exists => return Err(Failure::Exists),
+                _ => {}
+            }
         }
         let value_check = match value_bytes {
             0 => 0,
@@ -100,9 +124,10 @@ impl Store {
             0 => 0,
             _ => self.write_chunks(bank, &slot, layout, value_bytes).await?,
         };
-        let old_bytes = if position.found { HeaderView(&header).value_bytes() } else { 0 };
-        let place =
-            self.write_header(id, &position, layout, [value_bytes, value_check, chunks_check], &slot, &mut header);
+        let old =
+            if position.found { (HeaderView(&header).sequence(), HeaderView(&header).value_bytes()) } else { (0, 0) };
+        let checks = [value_bytes, value_check, chunks_check];
+        let (place, sequence) = self.write_header(id, &position, layout, checks, expiry, &slot, &mut header);
         let address = self.geometry.get().address(slot.pointer);
         let link = Word { address: position.link, bytes: slot.pointer.to_le_bytes() };
         let record = Record {
@@ -119,38 +144,54 @@ impl Store {
             return Err(fault.into());
         }
         self.writing.end(place);
-        let value_bytes = self.value_bytes.get() + u64::from(value_bytes);
-        self.value_bytes.set(value_bytes.wrapping_sub(old_bytes.into()));
-        if !position.found {
-            self.pairs.set(self.pairs.get() + 1);
-        } else if planted(bank, Planted::ReuseTooEarly) || !self.limbo.note_replaced(position.pointer) {
+        self.count(old, (sequence, value_bytes));
+        if position.found && (planted(bank, Planted::ReuseTooEarly) || !self.limbo.note_replaced(position.pointer)) {
             self.push_replaced(bank, position.pointer).await?;
         }
         drop(alone);
         if self.limbo.has_cooled() {
             self.drain(bank, super::DRAIN_PER_MUTATION).await?;
         }
-        Ok(())
+        Ok(sequence)
+    }
+
+    /// Counts a pair, (sequence number, length of the value), in the place of another (0 where there was none).
+    #[inline(always)]
+    pub(crate) fn count(&self, old: (u64, u32), new: (u64, u32)) {
+        let from = self.counted_from.get();
+        let mut bytes = self.value_bytes.get();
+        if old.0 > from {
+            bytes = bytes.wrapping_sub(old.1.into());
+        }
+        if new.0 > from {
+            bytes = bytes.wrapping_add(new.1.into());
+        }
+        self.value_bytes.set(bytes);
+        if (old.0 > from) != (new.0 > from) {
+            self.pairs.set(if old.0 > from { self.pairs.get().wrapping_sub(1) } else { self.pairs.get() + 1 });
+        }
     }
 
     /// Gives a record a sequence number, notes that it is being written, and turns the header of the record that it replaces into its
-    /// own. Returns the note's place.
-    #[inline]
+    /// own. Returns the note's place, and the number.
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
     fn write_header(
         &self,
         id: &PairId,
         at: &Position,
         layout: Layout,
         [value_bytes, value_check, chunks_check]: [u32; 3],
+        expiry: u32,
         slot: &Slot,
         header: &mut [u8; HEADER_BYTES as usize],
-    ) -> usize {
+    ) -> (usize, u64) {
         let next = if at.found { HeaderView(header).next() } else { at.pointer };
         let sequence = self.next_sequence();
         let (kind, chunks) = (Kind::Pair, layout.chunks as u16);
-        let new = Header { next, id: *id, sequence, value_bytes, value_check, kind, chunks, chunks_check };
+        let new = Header { expiry, next, id: *id, sequence, value_bytes, value_check, kind, chunks, chunks_check };
         new.encode(&self.nonce.get(), Self::offset(slot.pointer), slot.generation, header);
-        self.writing.begin(sequence)
+        (self.writing.begin(sequence), sequence)
     }
 
     /// Undoes what was done of a record's writes, one of which failed. Where that fails, too, the index is to be rebuilt, and the

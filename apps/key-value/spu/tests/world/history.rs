@@ -1,16 +1,20 @@
 //! What a power cut may leave: for each key, the versions since the latest that is known to be durable.
 
-use super::{Random, World, delete, flush, get, id, list_all, put, run, run_one, statistics, value};
+use super::{
+    Random, World, clear, delete, flush, get_item, id, list_all, put_until, run, run_one, statistics, sweep, tell,
+    touch, value,
+};
 use key_value_spu::bank::Failure;
 use key_value_spu::store::Condition;
 use key_value_spu::table::Table;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-type Version = Option<Vec<u8>>;
+/// A value and when it ends.
+type Version = Option<(Vec<u8>, u32)>;
 
 #[derive(Clone, Debug)]
 struct Past {
@@ -29,6 +33,13 @@ pub enum Step {
     Delete(u8),
     Flush,
     Get(u8),
+    /// With an expiry.
+    PutUntil(u8, usize, u32),
+    Touch(u8, u32),
+    /// The hosts' time. This and the next two are for one client alone.
+    Tell(u32),
+    Sweep,
+    Clear,
 }
 
 /// Versions by key.
@@ -65,6 +76,20 @@ impl History {
         past.versions[past.answered - past.first].clone()
     }
 
+    /// Versions that end those which are there now and of which `ends` says so; their keys.
+    fn end_all(&mut self, ends: impl Fn(u32) -> bool) -> Vec<Vec<u8>> {
+        let keys: Vec<Vec<u8>> = self.0.keys().cloned().collect();
+        let gone = |key: &Vec<u8>| self.current(key).is_some_and(|(_, expiry)| ends(expiry));
+        let gone: Vec<Vec<u8>> = keys.into_iter().filter(gone).collect();
+        gone.iter().for_each(|key| self.begin(key, None));
+        gone
+    }
+
+    /// Keys that have a value now.
+    fn present(&self) -> u64 {
+        self.0.values().filter(|past| past.versions[past.answered - past.first].is_some()).count() as u64
+    }
+
     fn answered(&self) -> Vec<(Vec<u8>, usize)> {
         self.0.iter().map(|(key, past)| (key.clone(), past.answered)).collect()
     }
@@ -85,16 +110,20 @@ impl History {
     pub fn verify(&mut self, world: &Rc<World>, table: &Table, spread: bool) -> Result<(), String> {
         let mut pairs = 0;
         for (key, past) in &mut self.0 {
-            let found = match run_one(world, get(world, table, &id(key, spread))) {
-                Some(Ok(value)) => Some(value),
+            let found = match run_one(world, get_item(world, table, &id(key, spread))) {
+                Some(Ok((value, found))) => Some((value, found.expiry)),
                 Some(Err(Failure::NotFound)) => None,
                 other => return Err(format!("get after recovery: {other:?}")),
             };
             pairs += u64::from(found.is_some());
             if !past.versions.contains(&found) {
-                let lengths: Vec<_> = past.versions.iter().map(|version| version.as_ref().map(Vec::len)).collect();
-                let length = found.map(|value| value.len());
-                return Err(format!("{key:?} has {length:?} bytes, none of the versions {lengths:?}"));
+                let lengths: Vec<_> = past
+                    .versions
+                    .iter()
+                    .map(|version| version.as_ref().map(|(value, expiry)| (value.len(), *expiry)))
+                    .collect();
+                let length = found.map(|(value, expiry)| (value.len(), expiry));
+                return Err(format!("{key:?} has {length:?} (bytes, expiry), none of the versions {lengths:?}"));
             }
             *past = Past { versions: VecDeque::from([found]), first: 0, answered: 0 };
         }
@@ -132,10 +161,16 @@ impl Workload {
             match random.below(10) {
                 0..=4 => {
                     let bound = if random.one_in(3) { largest } else { 600 };
-                    Step::Put(key, random.below(bound) as usize)
+                    let bytes = random.below(bound) as usize;
+                    if random.one_in(3) {
+                        Step::PutUntil(key, bytes, 1 + random.below(9) as u32)
+                    } else {
+                        Step::Put(key, bytes)
+                    }
                 }
                 5..=7 => Step::Delete(key),
                 8 => Step::Flush,
+                _ if random.one_in(2) => Step::Touch(key, random.below(9) as u32),
                 _ => Step::Get(key),
             }
         };
@@ -155,25 +190,72 @@ impl Workload {
         client: usize,
         broken: &RefCell<Option<String>>,
     ) {
+        let now_s = Cell::new(0);
+        let exists = |expiry: u32| expiry == 0 || now_s.get() == 0 || expiry > now_s.get();
         for (number, step) in self.clients[client].iter().enumerate() {
             let version = self.round ^ (client as u64) << 32 ^ number as u64;
             match *step {
-                Step::Put(key, bytes) => {
-                    let key = key_of(client, key);
+                Step::Put(..) | Step::PutUntil(..) => {
+                    let (key, bytes, expiry) = match *step {
+                        Step::Put(key, bytes) => (key_of(client, key), bytes, 0),
+                        Step::PutUntil(key, bytes, expiry) => (key_of(client, key), bytes, expiry),
+                        _ => unreachable!(),
+                    };
                     let new = value(&key, version, bytes);
-                    history.borrow_mut().begin(&key, Some(new.clone()));
-                    match put(world, table, &id(&key, self.spread), &new, Condition::Always).await {
-                        Ok(()) => history.borrow_mut().answer(&key),
+                    history.borrow_mut().begin(&key, Some((new.clone(), expiry)));
+                    match put_until(world, table, &id(&key, self.spread), &new, Condition::Always, expiry).await {
+                        Ok(_) => history.borrow_mut().answer(&key),
                         Err(Failure::Capacity) => history.borrow_mut().refuse(&key),
                         Err(failure) => {
                             broken.borrow_mut().get_or_insert(format!("put failed: {failure:?}"));
                         }
                     }
                 }
+                Step::Touch(key, expiry) => {
+                    let key = key_of(client, key);
+                    let before = history.borrow_mut().current(&key).filter(|(_, expiry)| exists(*expiry));
+                    if let Some((value, _)) = &before {
+                        history.borrow_mut().begin(&key, Some((value.clone(), expiry)));
+                    }
+                    let outcome = touch(world, table, &id(&key, self.spread), expiry).await.map(drop);
+                    if outcome != if before.is_some() { Ok(()) } else { Err(Failure::NotFound) } {
+                        broken.borrow_mut().get_or_insert(format!("touch: {outcome:?}"));
+                    }
+                    history.borrow_mut().answer(&key);
+                }
+                Step::Tell(now) => {
+                    now_s.set(now);
+                    if let Err(failure) = tell(world, table, now).await {
+                        broken.borrow_mut().get_or_insert(format!("tell failed: {failure:?}"));
+                    }
+                }
+                Step::Sweep => {
+                    let gone = history.borrow_mut().end_all(|expiry| !exists(expiry));
+                    if let Err(failure) = sweep(world, table).await {
+                        broken.borrow_mut().get_or_insert(format!("sweep failed: {failure:?}"));
+                    }
+                    gone.iter().for_each(|key| history.borrow_mut().answer(key));
+                    let left = statistics(world, table).await.map(|statistics| statistics.pairs);
+                    if left != Ok(history.borrow().present()) {
+                        broken.borrow_mut().get_or_insert(format!("a sweep left {left:?} pairs"));
+                    }
+                }
+                Step::Clear => {
+                    let gone = history.borrow_mut().end_all(|_| true);
+                    if let Err(failure) = clear(world, table).await {
+                        broken.borrow_mut().get_or_insert(format!("clear failed: {failure:?}"));
+                    }
+                    let mut history = history.borrow_mut();
+                    gone.iter().for_each(|key| history.answer(key));
+                    let cleared = history.answered().into_iter().filter(|(key, _)| gone.contains(key)).collect();
+                    history.durable(cleared);
+                }
                 Step::Delete(key) => {
                     let key = key_of(client, key);
-                    let present = history.borrow_mut().current(&key).is_some();
-                    history.borrow_mut().begin(&key, None);
+                    let present = history.borrow_mut().current(&key).is_some_and(|(_, expiry)| exists(expiry));
+                    if present {
+                        history.borrow_mut().begin(&key, None);
+                    }
                     let outcome = delete(world, table, &id(&key, self.spread)).await;
                     if outcome != if present { Ok(()) } else { Err(Failure::NotFound) } {
                         broken.borrow_mut().get_or_insert(format!("delete: {outcome:?}"));
@@ -189,8 +271,9 @@ impl Workload {
                 }
                 Step::Get(key) => {
                     let key = key_of(client, key);
-                    let expected = history.borrow_mut().current(&key);
-                    let found = get(world, table, &id(&key, self.spread)).await.ok();
+                    let expected = history.borrow_mut().current(&key).filter(|(_, expiry)| exists(*expiry));
+                    let found = get_item(world, table, &id(&key, self.spread)).await.ok();
+                    let found = found.map(|(value, found)| (value, found.expiry));
                     if found != expected {
                         broken.borrow_mut().get_or_insert(format!("get of {key:?} gave another value"));
                     }

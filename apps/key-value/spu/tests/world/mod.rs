@@ -10,7 +10,7 @@ pub mod history;
 
 use key_value_spu::bank::{Bank, Failure, Fault, Planted, Record, Region, WORDS_MAX, Word};
 use key_value_spu::format::PairId;
-use key_value_spu::store::{Condition, ListFrom};
+use key_value_spu::store::{Condition, Found, KeyRange, ListFrom, Put};
 use key_value_spu::table::Table;
 use key_value_spu::wire::{self, KEY_BYTES_MAX};
 use std::cell::{Cell, RefCell};
@@ -457,8 +457,93 @@ pub async fn put(
     value: &[u8],
     condition: Condition,
 ) -> Result<(), Failure> {
+    put_until(world, table, id, value, condition, 0).await.map(drop)
+}
+
+/// A put with an expiry; the new version.
+pub async fn put_until(
+    world: &Rc<World>,
+    table: &Table,
+    id: &PairId,
+    value: &[u8],
+    condition: Condition,
+    expiry: u32,
+) -> Result<u64, Failure> {
     let request = world.request(value, 0);
-    table.enter(&request, NSID).await?.put(&request, id, value.len() as u32, condition).await
+    let put = Put { value_bytes: value.len() as u32, condition, expiry };
+    let store = table.enter(&request, NSID).await?;
+    match (expiry, condition) {
+        (0, Condition::Always | Condition::IfExists | Condition::IfAbsent) => {
+            store.put::<_, false>(&request, id, put).await
+        }
+        _ => store.put::<_, true>(&request, id, put).await,
+    }
+}
+
+/// The value with what is known of it.
+pub async fn get_item(world: &Rc<World>, table: &Table, id: &PairId) -> Result<(Vec<u8>, Found), Failure> {
+    find_part(world, table, id, 0, 5 << 20).await
+}
+
+pub async fn touch(world: &Rc<World>, table: &Table, id: &PairId, expiry: u32) -> Result<Found, Failure> {
+    let request = world.request(&[], 0);
+    table.enter(&request, NSID).await?.touch(&request, id, expiry).await
+}
+
+pub async fn tell(world: &Rc<World>, table: &Table, now_s: u32) -> Result<(), Failure> {
+    let request = world.request(&[], 0);
+    table.enter(&request, NSID).await?.tell_time(now_s);
+    Ok(())
+}
+
+/// Sweeps all.
+pub async fn sweep(world: &Rc<World>, table: &Table) -> Result<(), Failure> {
+    let request = world.request(&[], 0);
+    let mut from = 0;
+    loop {
+        from = table.enter(&request, NSID).await?.sweep(&request, from).await?;
+        if from == 0 {
+            return Ok(());
+        }
+    }
+}
+
+pub async fn clear(world: &Rc<World>, table: &Table) -> Result<(), Failure> {
+    let request = world.request(&[], 0);
+    table.enter(&request, NSID).await?.clear(&request).await
+}
+
+/// Keys of a range, in calls with so much room each, and how many calls that were.
+pub async fn scan(
+    world: &Rc<World>,
+    table: &Table,
+    range: &KeyRange,
+    reply_bytes: usize,
+) -> Result<(Vec<Vec<u8>>, u32), Failure> {
+    let mut from = PairId { hash: 0, key: [0; KEY_BYTES_MAX], key_bytes: 0 };
+    let (mut keys, mut calls) = (Vec::new(), 0);
+    loop {
+        let request = world.request(&[], reply_bytes);
+        let scanned = table.enter(&request, NSID).await?.scan(&request, range, from, 4, reply_bytes as u32).await?;
+        calls += 1;
+        keys.extend(entries(&request.reply.borrow()[4..], scanned.bytes as usize));
+        match scanned.next {
+            Some(next) => from = next,
+            None => return Ok((keys, calls)),
+        }
+    }
+}
+
+fn entries(reply: &[u8], bytes: usize) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let length = usize::from(u16::from_le_bytes([reply[at], reply[at + 1]]));
+        keys.push(reply[at + 2..at + 2 + length].to_vec());
+        at += wire::list_entry_bytes(length);
+    }
+    assert_eq!(at, bytes);
+    keys
 }
 
 pub async fn get(world: &Rc<World>, table: &Table, id: &PairId) -> Result<Vec<u8>, Failure> {
@@ -472,6 +557,16 @@ pub async fn get_part(
     offset: u32,
     room: u32,
 ) -> Result<(Vec<u8>, u32), Failure> {
+    find_part(world, table, id, offset, room).await.map(|(bytes, found)| (bytes, found.value_bytes))
+}
+
+async fn find_part(
+    world: &Rc<World>,
+    table: &Table,
+    id: &PairId,
+    offset: u32,
+    room: u32,
+) -> Result<(Vec<u8>, Found), Failure> {
     let request = world.request(&[], 0);
     let length = table.enter(&request, NSID).await?.exists(&request, id).await?;
     // Another value may come between the two: as long as the room was made for the first it is cut off, and asked again.
@@ -480,15 +575,15 @@ pub async fn get_part(
         let request = world.request(&[], room_now as usize);
         // As the handler does it: at once where that can be, else with waits.
         let at_once = table.at_once(NSID).and_then(|store| store.get_now(&request, id, offset, room_now));
-        let length = match at_once {
+        let found: Found = match at_once {
             Some(outcome) => outcome?,
             None => table.enter(&request, NSID).await?.get(&request, id, offset, room_now).await?,
         };
-        let wanted = room.min(length.saturating_sub(offset));
+        let wanted = room.min(found.value_bytes.saturating_sub(offset));
         if wanted <= room_now {
             let mut bytes = request.reply.into_inner();
             bytes.truncate(wanted as usize);
-            return Ok((bytes, length));
+            return Ok((bytes, found));
         }
         room_now = wanted;
     }
@@ -496,7 +591,7 @@ pub async fn get_part(
 
 pub async fn delete(world: &Rc<World>, table: &Table, id: &PairId) -> Result<(), Failure> {
     let request = world.request(&[], 0);
-    table.enter(&request, NSID).await?.delete(&request, id).await
+    table.enter(&request, NSID).await?.delete(&request, id, None).await
 }
 
 pub async fn flush(world: &Rc<World>, table: &Table) -> Result<(), Failure> {
@@ -519,15 +614,7 @@ pub async fn list(
     let request = world.request(&[], reply_bytes);
     let result = table.enter(&request, NSID).await?.list(&request, from, 0, reply_bytes as u32).await?;
     let bytes = (result & !wire::LIST_MORE) as usize;
-    let reply = request.reply.into_inner();
-    let mut keys = Vec::new();
-    let mut at = 0;
-    while at < bytes {
-        let length = usize::from(u16::from_le_bytes([reply[at], reply[at + 1]]));
-        keys.push(reply[at + 2..at + 2 + length].to_vec());
-        at += wire::list_entry_bytes(length);
-    }
-    assert_eq!(at, bytes);
+    let keys = entries(&request.reply.borrow(), bytes);
     Ok((keys, result & wire::LIST_MORE != 0))
 }
 

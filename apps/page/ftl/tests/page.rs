@@ -1,7 +1,7 @@
 //! The FTL `page` natively: ranges over several lanes against a model of bytes, power cuts and mounts between, the end of its life, wear, and
 //! bounds of its write amplification.
 
-use ftl_page_spu::{FtlConfig, PageFtl};
+use page_ftl::{FtlConfig, PageFtl};
 use std::cell::RefCell;
 use willow_flash::testing::{Choices, Executor, Faults, Medium, Random, Stop};
 use willow_flash::{Cell, Failure, Geometry, LaneConfig, MountError, Peer};

@@ -1,7 +1,7 @@
 //! Write amplification of `page` under uniform random writes, beside what the published closed form for greedy cleaning predicts; and how many
 //! requests a second its map and its collection manage on one core.
 //!
-//! `cargo run --release -p ftl-page-spu --example write_amplification`
+//! `cargo run --release -p page-ftl --example write_amplification`
 
 use std::time::Instant;
 use willow_flash::testing::{NullFlash, Random, drive};

@@ -1,0 +1,3 @@
+//! Atomic-Write's library for hosts.
+
+pub use atomic_write_spu::wire;

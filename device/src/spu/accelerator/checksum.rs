@@ -1,0 +1,84 @@
+//! The checksum accelerator: CRC-32C (Castagnoli) of bytes at a port.
+//!
+//! Natively the processor's own instruction; under a model the accelerator takes what is in local memory or in the request, and sums what
+//! comes from NV memory as it passes.
+
+use crate::interconnect::Transfer;
+use crate::media::store::Progress;
+use crate::model::accelerator::Accelerator;
+use crate::spu::abi::{self, DONE};
+use crate::spu::continuation::Pending;
+use crate::spu::dma::Port;
+use crate::spu::gate::{Behalf, Charged};
+use crate::spu::group::Waiter;
+use crate::spu::os::{Caller, LocalMemory, Machine, WildPointer, error_of};
+
+/// A CRC-32C of bytes at a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checksum {
+    pub token: u32,
+    pub port: Port,
+    pub address: u64,
+    pub bytes: u32,
+    pub seed: u32,
+    pub wait: u32,
+}
+
+impl Machine {
+    /// `checksum`: CRC-32C of bytes at a port; done at once, the value is in `checksum_value`.
+    pub fn checksum<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &M,
+        (checksum, behalf): (&Checksum, Behalf),
+        _: Charged,
+    ) -> Result<i32, WildPointer> {
+        let &Checksum { token, port, address, bytes, seed, wait } = checksum;
+        match port {
+            Port::Nv => self.passes_accelerator(caller, Accelerator::Checksum, bytes.into()),
+            _ => self.accelerates(caller, Accelerator::Checksum, bytes.into()),
+        }
+        // Under a model what is in local memory or in the body takes the processor's time, what is in NV memory that of a transfer.
+        let mut transfer = None;
+        let sum = match port {
+            Port::Local => crc32c::crc32c_append(seed, memory.slice(address, bytes as usize)?),
+            Port::Network => {
+                let Some(activity) = self.activity_at(caller.at(token)) else { return Ok(abi::ERROR_ARGUMENT) };
+                match Self::payload_range(&self.bridge, activity, address, bytes as usize) {
+                    Some(range) => crc32c::crc32c_append(seed, range),
+                    None => {
+                        let mut body = vec![0; bytes as usize];
+                        if self.copy_body(caller.at(token), address, &mut body).is_none() {
+                            return Ok(abi::ERROR_RANGE);
+                        }
+                        crc32c::crc32c_append(seed, &body)
+                    }
+                }
+            }
+            Port::Nv => {
+                let Some(permit) = self.may_read(caller, behalf, address, bytes as usize) else {
+                    return Ok(abi::ERROR_PERMISSION);
+                };
+                self.spus[usize::from(caller.spu)].counters.nv_read_bytes += u64::from(bytes);
+                let mut nv = vec![0; bytes as usize];
+                match permit.read(&mut self.media, &mut nv) {
+                    Ok(Progress::Done) => {
+                        transfer = Some((Transfer::read(caller.spu, address, bytes, token), false));
+                        crc32c::crc32c_append(seed, &nv)
+                    }
+                    Ok(Progress::WouldBlock) => {
+                        let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
+                        return Ok(self.begin_single(permit, Pending::Checksum { group, seed }, group));
+                    }
+                    Err(error) => return Ok(error_of(error)),
+                }
+            }
+            Port::Zero | Port::Nothing => return Ok(abi::ERROR_ARGUMENT),
+        };
+        let at_once = |machine: &mut Machine| {
+            machine.checksum_value = sum;
+            DONE
+        };
+        Ok(self.tell_end((caller, Waiter { token, wait }), sum.into(), |_| transfer, at_once))
+    }
+}

@@ -1,0 +1,55 @@
+//! Accelerators: native kernels beside each SPU's processor, one file each. A file says what its kernel does natively and what it is charged;
+//! [`crate::model::accelerator`] is the registry that gives it its parameters and counters, [`super::runtime::table`] has its imports.
+//!
+//! What always holds:
+//! - they read what a DMA could read: an accelerator's operand passes the same checks of address and permission;
+//! - what is known at once is told at once, unless the run has to make way for others or a model of time says when;
+//! - an operation is charged by its operands and what it finds, never by how fast this machine's kernel is.
+//!
+//! A new one: a line in the registry, values in the presets, its import in the table, a file here.
+
+pub(crate) mod checksum;
+pub(crate) mod compare;
+pub(crate) mod literals;
+
+use super::abi::{self, PENDING};
+use super::continuation::Pending;
+use super::dma::Moved;
+use super::gate::MayRead;
+use super::os::{Caller, Machine};
+use crate::interconnect::Key;
+use crate::model::accelerator::Accelerator;
+
+impl Machine {
+    /// The processor starts an accelerator and waits for it.
+    pub(super) fn accelerates(&mut self, caller: Caller, accelerator: Accelerator, bytes: u64) {
+        self.passes_accelerator(caller, accelerator, bytes);
+        self.clock.note(|work| work.accelerated.add(accelerator, bytes));
+    }
+
+    /// Bytes pass an accelerator on their way from NV memory, which takes it no time of its own.
+    pub(super) fn passes_accelerator(&mut self, caller: Caller, accelerator: Accelerator, bytes: u64) {
+        self.spus[caller.spu as usize].counters.accelerators.count(accelerator, bytes);
+    }
+
+    /// Begins the one read of an operation that is no DMA.
+    pub(super) fn begin_single(&mut self, permit: MayRead, pending: Pending, group: Key) -> i32 {
+        let account = self.account_of(Some(group));
+        let Some(caller) = self.group_at(group).map(|group| group.caller) else { return abi::ERROR_ARGUMENT };
+        if !self.place_for_single(caller, account) {
+            return self.settle_group(group, abi::ERROR_REFUSED);
+        }
+        if let Some(group) = self.group_at_mut(group) {
+            group.remaining += 1;
+        }
+        match self.begin_read(permit, pending, group) {
+            Moved::Error(error) => {
+                if let Some(group) = self.group_at_mut(group) {
+                    group.remaining -= 1;
+                }
+                self.settle_group(group, error)
+            }
+            _ => PENDING,
+        }
+    }
+}
