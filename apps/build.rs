@@ -8,12 +8,16 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Package and the name of the constant that holds it.
-const APPS: [(&str, &str); 4] = [
+const APPS: [(&str, &str); 6] = [
     ("base-io", "BASE_IO_WASM"),
     ("key-value", "KEY_VALUE_WASM"),
     ("direct-io", "DIRECT_IO_WASM"),
+    ("atomic-write", "ATOMIC_WRITE_WASM"),
     ("page", "PAGE_WASM"),
+    (SEARCH, "SEARCH_WASM"),
 ];
+/// It goes through many bytes between two imports: by vectors of 128 bits.
+const SEARCH: &str = "search";
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The stack of a module; an overflow traps, since the stack lies first in memory.
 const STACK_BYTES: u32 = 16384;
@@ -42,7 +46,9 @@ fn build() -> Result<(), String> {
             println!("cargo::rerun-if-changed={}", apps.join(name).join("spu").join(watched).display());
         }
     }
-    println!("cargo::rerun-if-changed={}", apps.join("page/spu/build.rs").display());
+    for script in ["page/spu/build.rs", "search/spu/build.rs"] {
+        println!("cargo::rerun-if-changed={}", apps.join(script).display());
+    }
     for library in ["sdk/flash", "apps/page/ftl"] {
         for watched in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", root.join(library).join(watched).display());
@@ -50,9 +56,15 @@ fn build() -> Result<(), String> {
     }
     check_target()?;
     let folder = out.join("spu");
-    compile(root, &folder)?;
+    let (vectors, others): (Vec<&str>, Vec<&str>) =
+        APPS.map(|(name, _)| name).into_iter().partition(|name| *name == SEARCH);
+    compile(root, &folder, &others, &[])?;
+    // In a folder of its own, so that libraries are not compiled anew each time for the other flags.
+    let of_vectors = out.join("spu-simd");
+    compile(root, &of_vectors, &vectors, &["-Ctarget-feature=+simd128"])?;
     let mut constants = String::new();
     for (name, constant) in APPS {
+        let folder = if vectors.contains(&name) { &of_vectors } else { &folder };
         let built = folder.join(TARGET).join("release").join(format!("{}_spu.wasm", name.replace('-', "_")));
         let kept = out.join(format!("{name}.wasm"));
         fs::copy(&built, &kept).map_err(|error| format!("cannot copy {}: {error}", built.display()))?;
@@ -78,10 +90,10 @@ fn check_target() -> Result<(), String> {
     Err(format!("SSD Apps are compiled for {TARGET}, which is not installed: run `rustup target add {TARGET}`"))
 }
 
-fn compile(root: &Path, folder: &Path) -> Result<(), String> {
+fn compile(root: &Path, folder: &Path, names: &[&str], more_flags: &[&str]) -> Result<(), String> {
     let mut command = Command::new(variable("CARGO")?);
     command.current_dir(root).args(["build", "--release", "--offline", "--target", TARGET, "--target-dir"]).arg(folder);
-    for (name, _) in APPS {
+    for name in names {
         command.arg("--package").arg(format!("{name}-spu"));
     }
     for setting in [
@@ -108,7 +120,8 @@ fn compile(root: &Path, folder: &Path) -> Result<(), String> {
             command.env_remove(&name);
         }
     }
-    let flags = ["-Clink-arg=--stack-first".to_string(), format!("-Clink-arg=-zstack-size={STACK_BYTES}")];
+    let mut flags = vec!["-Clink-arg=--stack-first".to_string(), format!("-Clink-arg=-zstack-size={STACK_BYTES}")];
+    flags.extend(more_flags.iter().map(ToString::to_string));
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     let output = command.output().map_err(|error| format!("cannot run cargo: {error}"))?;
     if output.status.success() {

@@ -4,6 +4,8 @@
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::statistics::Statistics;
 use crate::target::{Target, TargetOption};
+use atomic_write_host::wire::Statistics as LogStatistics;
+use base_io_host::Geometry;
 use key_value_host::Key;
 use std::fmt::Display;
 use std::future::Future;
@@ -13,7 +15,8 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use willow_host::control::{AppInfo, AttachRequest, Attachment, CommandSet, NamespaceInfo, NamespaceRequest};
 use willow_host::{
-    ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, ShmHre, ShmOptions, StoreCondition,
+    AtomicWriteClient, BlockClient, ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, ShmHre,
+    ShmOptions, StoreCondition,
 };
 use willow_wire::spec::fabrics::DISCOVERY_NQN;
 
@@ -103,6 +106,17 @@ pub struct Answer {
     pub result: u32,
     /// Reply.
     pub reply: Vec<u8>,
+}
+
+/// A block namespace, and where it lies in the banks.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockNamespace {
+    /// Its number.
+    pub nsid: u32,
+    /// Its size.
+    pub bytes: u64,
+    /// Where its bytes lie.
+    pub geometry: Geometry,
 }
 
 /// The connection.
@@ -221,6 +235,59 @@ impl Client {
                 Ok(kv)
             }
         }
+    }
+
+    /// Where a block namespace lies.
+    pub fn block_namespace(&mut self, nsid: u32) -> Outcome<BlockNamespace> {
+        let (spus, stripe_bytes) = self.wait("cannot ask how blocks lie on the processors", self.control.stripes())?;
+        let found = self.namespaces()?.into_iter().find(|namespace| namespace.nsid == nsid);
+        let Some(found) = found else { fail!("there is no namespace {nsid}") };
+        let geometry = Geometry { spus, stripe_bytes, base: found.base };
+        Ok(BlockNamespace { nsid, bytes: found.size_bytes, geometry })
+    }
+
+    fn atomic_write(&self) -> Outcome<AtomicWriteClient> {
+        self.wait("the device has no app atomic-write", AtomicWriteClient::find(self.hre.clone()))
+    }
+
+    /// Writes ranges (first byte, data) of a block namespace as a whole or not at all; or gives them up before that.
+    pub fn write_atomically(&mut self, to: &BlockNamespace, ranges: &[(u64, &[u8])], gives_up: bool) -> Outcome<()> {
+        let client = self.atomic_write()?;
+        let written = self.runtime.block_on(async {
+            let mut transaction = client.begin();
+            for (start, data) in ranges {
+                if let Err(error) = transaction.write_range(&to.geometry, *start, data).await {
+                    let _ = transaction.abort().await;
+                    return Err(error);
+                }
+            }
+            if gives_up { transaction.abort().await } else { transaction.commit().await }
+        });
+        written.map_err(|error| match error.is_unknown() {
+            true => Failure::new(format_args!("whether all was written, or nothing, is not known: {error}")),
+            false => Failure::new(format_args!("nothing was written: {error}")),
+        })
+    }
+
+    /// Bytes of a block namespace that lie within it.
+    pub fn read_range(&mut self, from: &BlockNamespace, start: u64, bytes: u64) -> Outcome<Vec<u8>> {
+        let hre = self.hre.clone();
+        self.wait("the namespace cannot be read", async {
+            let client = BlockClient::open(hre, from.nsid).await?;
+            let block = u64::from(client.block_bytes());
+            let (first, end) = (start / block * block, (start + bytes).next_multiple_of(block));
+            let mut data = client.read(first, (end - first) as usize).await?;
+            data.drain(..(start - first) as usize);
+            data.truncate(bytes as usize);
+            Ok::<_, willow_host::HreError>(data)
+        })
+    }
+
+    /// How full Atomic-Write's log is, by processor.
+    pub fn log_statistics(&mut self) -> Outcome<Vec<LogStatistics>> {
+        let client = self.atomic_write()?;
+        let (spus, _) = self.wait("cannot ask for the processors", self.control.stripes())?;
+        (0..spus).map(|spu| self.wait("cannot ask for the log", client.statistics(spu))).collect()
     }
 
     /// Stores a pair.

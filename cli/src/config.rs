@@ -300,9 +300,8 @@ impl ServeOptions {
             config.validate().map_err(Failure::new)?;
         }
         let asked = self.preset.as_deref().unwrap_or(preset::DEFAULT);
-        let flash = FlashChoice::of_preset(asked, self.ftl.as_deref())?;
-        // A preset with flash says nothing of the rest yet: that is as fast as the machine.
-        let preset = Preset::load(if flash.is_some() { preset::DEFAULT } else { asked }).map_err(Failure::new)?;
+        let preset = Preset::load(asked).map_err(Failure::new)?;
+        let flash = FlashChoice::of_preset(&preset, self.ftl.as_deref()).map_err(Failure::new)?;
         let defaults = DeviceConfig::default();
         let size_default = match &flash {
             Some(flash) => Size(flash.namespace_bytes()),
@@ -324,9 +323,6 @@ impl ServeOptions {
                     flash.name,
                     flash.banks
                 );
-            }
-            if real {
-                fail!("--clock real with flash is not there yet: preset {} runs under --clock free", flash.name);
             }
             device.spus = flash.banks;
         }

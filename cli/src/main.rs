@@ -5,6 +5,7 @@
 
 mod agent;
 mod app;
+mod atomic;
 mod bench;
 mod child;
 mod client;
@@ -14,6 +15,7 @@ mod demo;
 mod descriptors;
 mod direct;
 mod failure;
+mod grep;
 mod hardware;
 mod key;
 mod kv;
@@ -70,11 +72,16 @@ enum Command {
     /// Key-value pairs: put, get, delete, exists, list
     #[command(subcommand)]
     Kv(kv::Kv),
+    /// Writes to a block namespace that are done as a whole or not at all: write, read, stat
+    #[command(subcommand)]
+    Atomic(atomic::Atomic),
     /// Let processes of this machine reach their own files on a device directly
     Agent(agent::AgentOptions),
     /// A file's bytes by the process' own endpoint: read, write
     #[command(subcommand)]
     Direct(direct::Direct),
+    /// Search files on a drive there: options, output and exit status of grep
+    Grep(Box<grep::GrepArguments>),
     /// Block namespace as a file: DIR/disk, by FUSE, until Ctrl-C
     Mount(mount::MountArguments),
     /// Counters and latencies of the device
@@ -109,13 +116,15 @@ fn run(command: Command) -> Outcome<()> {
         _ => logging::start(&logging::filter_or("error"))?,
     }
     match command {
-        Command::Serve(_) => Ok(()),
+        // They end with an exit status of their own.
+        Command::Serve(_) | Command::Grep(_) => Ok(()),
         Command::App(app) => app::run(app),
         Command::Rpc(options) => rpc::run(options),
         Command::Key(key) => key::run(key),
         Command::Ns(ns) => ns::run(ns),
         Command::Weight(weight) => weight::run(weight),
         Command::Kv(kv) => kv::run(kv),
+        Command::Atomic(atomic) => atomic::run(atomic),
         Command::Agent(options) => agent::run(options),
         Command::Direct(direct) => direct::run(direct),
         Command::Mount(arguments) => mount::run(&arguments),
@@ -135,7 +144,9 @@ fn main() -> ExitCode {
         Ok(command_line) => command_line,
         Err(error) if error.use_stderr() => {
             eprintln!("willow: {}", usage_error(&error));
-            return ExitCode::FAILURE;
+            // Of grep, 1 would say that nothing was found.
+            let is_grep = std::env::args_os().nth(1).is_some_and(|word| word == "grep");
+            return ExitCode::from(if is_grep { grep::STATUS_ERROR } else { 1 });
         }
         Err(help) => {
             // Printing to a closed pipe is no failure.
@@ -143,7 +154,11 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    let outcome = run(command_line.command);
+    let command = match command_line.command {
+        Command::Grep(arguments) => return grep::run(*arguments),
+        other => other,
+    };
+    let outcome = run(command);
     logging::finish();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
 use std::path::PathBuf;
 use willow_sim::replay::{Format, Records, Replay, ReplayOptions};
+use willow_sim::report::{FlashReport, ResourceReport};
 use willow_sim::{
     BlockWorkload, GeneratorOptions, KvWorkload, Path, Preset, Report, Simulation, SimulationOptions, Trace,
 };
@@ -21,12 +22,42 @@ pub enum Workload {
     Kv,
 }
 
+/// Where contents of flash are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Contents {
+    /// In memory
+    Memory,
+    /// Nowhere but for what the FTL needs
+    None,
+}
+
+/// What is written before a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Precondition {
+    /// Nothing
+    None,
+    /// The range, in order
+    Fill,
+    /// The range in order, then at random until the write amplification stays
+    Steady,
+}
+
 /// Flags of `willow simulate`.
 #[derive(Debug, clap::Args)]
 pub struct SimulateOptions {
     /// Hardware and host: the name of a preset (bee3, ...) or the path of a preset file
     #[arg(long, default_value = "bee3")]
     pub preset: String,
+    /// The FTL of a preset with flash [default: page]
+    #[arg(long, value_name = "NAME")]
+    pub ftl: Option<String>,
+    /// Contents of flash: memory, or none: they read as zeroes, and a terabyte takes less than a gigabyte [default: none for block, memory for kv]
+    #[arg(long, value_enum, value_name = "memory|none")]
+    pub contents: Option<Contents>,
+    /// What is written before the measurement, on flash: nothing; the range, in order (fill); or that, and then at random until as much is
+    /// collected as will be from then on (steady) [default: fill on flash]
+    #[arg(long, value_enum)]
+    pub precondition: Option<Precondition>,
     /// What is done
     #[arg(long, value_enum, default_value = "block", conflicts_with = "replay")]
     pub workload: Workload,
@@ -126,6 +157,8 @@ impl SimulateOptions {
             namespace_bytes: if kv { 0 } else { self.size.unwrap_or(self.range).0 },
             kv_namespace_bytes: if kv { (self.pairs * (self.value.0 + 512) * 2).max(64 << 20) } else { 0 },
             native: self.native,
+            ftl: self.ftl.clone(),
+            contents: self.contents.map_or(kv, |contents| contents == Contents::Memory),
             trace: trace.cloned(),
             seed: self.seed,
             ..SimulationOptions::new(preset.clone())
@@ -176,7 +209,10 @@ impl SimulateOptions {
     fn one(&self, preset: &Preset, trace: Option<&Trace>, depth: usize, percent: u8) -> Outcome<Report> {
         let mut simulation = self.simulation(preset, trace)?;
         let (generator, source) = match self.workload {
-            Workload::Block => self.block(depth, percent).generator().map_err(Failure::new)?,
+            Workload::Block => {
+                self.precondition(preset, &mut simulation)?;
+                self.block(depth, percent).generator().map_err(Failure::new)?
+            }
             Workload::Kv => {
                 let load = KvWorkload { name: "load".to_owned(), load: true, ..self.kv(16, 0) };
                 let (generator, source) = load.generator().map_err(Failure::new)?;
@@ -189,11 +225,26 @@ impl SimulateOptions {
         simulation.run().map_err(Failure::new)
     }
 
+    /// Writes what is to be there before the measurement.
+    fn precondition(&self, preset: &Preset, simulation: &mut Simulation) -> Outcome<()> {
+        let default = if preset.has_flash() { Precondition::Fill } else { Precondition::None };
+        let wanted = self.precondition.unwrap_or(default);
+        if wanted == Precondition::None {
+            return Ok(());
+        }
+        simulation.fill(self.range.0).map_err(Failure::new)?;
+        if wanted == Precondition::Steady {
+            simulation.settle_flash(self.range.0, self.bs.0 as u32, self.seed).map_err(Failure::new)?;
+        }
+        Ok(())
+    }
+
     fn replayed(&self, preset: &Preset, trace: Option<&Trace>, file: &std::path::Path) -> Outcome<Report> {
         let name = file.display();
         let Some(format) = self.format else { fail!("--replay needs --format: fio, blktrace or msr") };
         let input = BufReader::new(File::open(file).context(|| format!("cannot read trace {name}"))?);
         let mut simulation = self.simulation(preset, trace)?;
+        self.precondition(preset, &mut simulation)?;
         let options = ReplayOptions {
             namespace_bytes: simulation.block_namespace_bytes(),
             block_bytes: 512,
@@ -250,6 +301,67 @@ pub fn run(options: &SimulateOptions) -> Outcome<()> {
     output::text(&tables(&reports))
 }
 
+/// Most dies of an SPU that have a line each.
+const DIES_TOLD_MAX: usize = 8;
+
+/// The resources, but many dies of an SPU as the least and the most used and all together.
+fn grouped_dies(resources: &[ResourceReport]) -> Vec<ResourceReport> {
+    let dies_of = |resource: &ResourceReport| resource.name.split_once(" die ").map(|(of, _)| of.to_owned());
+    let mut told = Vec::new();
+    let mut rest = resources;
+    while let Some(first) = rest.first() {
+        let of = dies_of(first);
+        let count = match &of {
+            Some(_) => rest.iter().take_while(|resource| dies_of(resource) == of).count(),
+            None => 1,
+        };
+        let (these, after) = rest.split_at(count);
+        rest = after;
+        let Some(of) = of.filter(|_| count > DIES_TOLD_MAX) else {
+            told.extend_from_slice(these);
+            continue;
+        };
+        let by_use = |a: &&ResourceReport, b: &&ResourceReport| a.utilization.total_cmp(&b.utilization);
+        let line = |name: String, of: &[&ResourceReport]| ResourceReport {
+            name,
+            utilization: of.iter().map(|die| die.utilization).sum::<f64>() / of.len() as f64,
+            operations: of.iter().map(|die| die.operations).sum(),
+            bytes: 0,
+            waited_ns: of.iter().map(|die| die.waited_ns).sum(),
+        };
+        let (least, most) = (these.iter().min_by(by_use), these.iter().max_by(by_use));
+        told.push(line(format!("{of} dies, all {count}"), &these.iter().collect::<Vec<_>>()));
+        told.extend(least.map(|die| line(format!("{}, least used", die.name), &[die])));
+        told.extend(most.map(|die| line(format!("{}, most used", die.name), &[die])));
+    }
+    told
+}
+
+fn flash_text(flash: &FlashReport) -> String {
+    format!(
+        "write amplification: {:.3} (merging {:.3}, collection {:.3}, leveling {:.3}, metadata {:.3}, fillers {:.3}) for {} bytes written\n\
+         flash: {} pages read, {} programmed, {} blocks erased, {} read retries, {} reads that failed, {} programs and erases that did\n\
+         erases of a block since the device was made: {:.2} on average, {} to {}, standard deviation {:.2}\n",
+        flash.write_amplification,
+        flash.by_merging,
+        flash.by_collection,
+        flash.by_leveling,
+        flash.by_metadata,
+        flash.by_fillers,
+        grouped(flash.host_bytes),
+        grouped(flash.reads),
+        grouped(flash.programs),
+        grouped(flash.erases),
+        grouped(flash.retries),
+        grouped(flash.uncorrectable_reads),
+        grouped(flash.failures),
+        flash.erases_mean,
+        flash.erases_min,
+        flash.erases_max,
+        flash.erases_deviation,
+    )
+}
+
 fn tables(reports: &[Report]) -> String {
     let us = |ns: f64| format!("{:.2}", ns / 1000.0);
     let mut rows = Table::new(&[
@@ -290,7 +402,7 @@ fn tables(reports: &[Report]) -> String {
             report.preset
         ));
         let mut used = Table::new(&["resource", "used %", "count", "waited us, mean"]);
-        for resource in report.resources.iter().filter(|resource| resource.utilization > 0.0) {
+        for resource in grouped_dies(&report.resources).iter().filter(|resource| resource.utilization > 0.0) {
             used.row([
                 resource.name.clone(),
                 format!("{:.1}", resource.utilization * 100.0),
@@ -299,6 +411,9 @@ fn tables(reports: &[Report]) -> String {
             ]);
         }
         text.push_str(&used.render());
+        if let Some(flash) = &report.flash {
+            text.push_str(&flash_text(flash));
+        }
         if report.wear.line_writes > 0 {
             text.push_str(&format!(
                 "wear: {} line writes on {} lines, at most {} on one ({:.2e} of its endurance), {} moves of the gap\n",

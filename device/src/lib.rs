@@ -38,6 +38,7 @@ pub use request::{
 };
 pub use service::OpenError;
 pub use service::core::{Job, JobDone};
+pub use service::ftl::FlashState;
 pub use service::statistics::Statistics;
 pub use service::versions::BuiltInApp;
 pub use service::{control, metadata, reservation, statistics};
@@ -47,5 +48,6 @@ pub use spu::protection::{Intercall, ProcessInfo, USER_NOBODY};
 pub mod clock {
     pub use crate::interconnect::{Agenda, DmaKind, Endpoint, Message, Transfer};
     pub use crate::model::accelerator::{Accelerated, Accelerator};
+    pub use crate::model::flash::FlashStep;
     pub use crate::model::timing::{DmaStep, Timing, Work};
 }

@@ -302,6 +302,94 @@ fn the_worst_text_costs_a_bounded_search_and_is_charged() {
     assert!(searches > 10, "{searches}");
 }
 
+/// Handler 1 looks for a key: inline arguments u64 address, u32 port, key bytes, stride, count, order, zero, the key. The answer is what came of it.
+const FINDER: &str = r#"(global $token (mut i32) (i32.const 0))
+    (func $start (param i32 i32) (result i32) (local $code i32)
+        (if (i32.eqz (local.get 1)) (then (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (return (i32.const 0))))
+        (drop (call $receive_bytes (local.get 0) (i32.const 0) (i32.const 64)))
+        (global.set $token (local.get 0))
+        (i32.store (i32.const 1024) (i32.const 0x64636261))
+        (local.set $code (call $keys_find (local.get 0) (i32.load (i32.const 8)) (i64.load (i32.const 0)) (i32.load (i32.const 12))
+            (i32.load (i32.const 16)) (i32.load (i32.const 20)) (i32.load (i32.const 24)) (i32.const 32) (i32.const 5)))
+        (if (i32.ne (local.get $code) (i32.const 1)) (then (call $complete (i32.const 5) (i64.extend_i32_s (local.get $code)))))
+        (i32.const 0))
+    (func $complete (param i32 i64) (call $respond (global.get $token) (i32.const 0) (i32.wrap_i64 (local.get 1))))"#;
+
+/// Has an app look for a key; `None` where the store makes it wait.
+fn find_key(
+    users: &mut Users,
+    (hre, finder): (willow_device::HreId, u16),
+    at: (u32, u64),
+    words: [u32; 4],
+    key: &[u8],
+) -> Option<u32> {
+    let mut arguments = at.1.to_le_bytes().to_vec();
+    arguments.extend(at.0.to_le_bytes());
+    words.iter().chain(&[0]).for_each(|word| arguments.extend(word.to_le_bytes()));
+    arguments.extend(key);
+    arguments.resize(64, 0);
+    users.rig.begin(hre, (finder, 1, 0), &arguments, &[], 0);
+    users.rig.settle();
+    let done = users.completion()?;
+    assert_eq!(done.outcome, ANSWERED);
+    Some(done.result)
+}
+
+#[test]
+fn keys_are_found_in_nodes_that_the_process_may_read() {
+    for waits in [false, true] {
+        let mut users = Users::with_namespace(config(2), 4 << 20);
+        let alice = users.user(1000);
+        let finder = users.install_for(alice.hre, &app("finder", FINDER, "")).expect("an app");
+        // A node of 200 keys of 16 bytes, each with 4 bytes behind it.
+        let node: Vec<u8> =
+            (0..200u32).flat_map(|key| [&[0; 12][..], &(key * 3).to_be_bytes(), &[0xff; 4]].concat()).collect();
+        let (kernel, mover, base) = (users.rig.hre, users.mover, users.base);
+        assert_eq!(users.write(kernel, mover, 0, &node), (ANSWERED, 0));
+        users.grant(&alice, READ, 0, 4096);
+        users.valve.closed.set(waits);
+        let app = (alice.hre, finder);
+        let mut find = |at: (u32, u64), words: [u32; 4], key: &[u8]| {
+            let at_once = find_key(&mut users, app, at, words, key);
+            at_once.unwrap_or_else(|| {
+                assert!(waits && users.valve.waiting() == 1);
+                users.valve.closed.set(false);
+                users.rig.settle();
+                users.valve.closed.set(true);
+                users.completion().expect("it has ended").result
+            })
+        };
+        let key = |number: u32| [&[0; 12][..], &number.to_be_bytes()].concat();
+        for (number, place, equal) in [(0, 0, 1), (1, 1, 0), (300, 100, 1), (301, 101, 0), (597, 199, 1), (598, 200, 0)]
+        {
+            assert_eq!(find((NV, base), [16, 20, 200, 0], &key(number)), 2 + 2 * place + equal);
+            let place = if equal == 1 { place } else { 200 };
+            assert_eq!(find((NV, base), [16, 20, 200, 1], &key(number)), 2 + 2 * place + equal);
+        }
+        assert_eq!(find((NV, base), [16, 20, 0, 0], &key(5)), 2);
+        assert_eq!(find((LOCAL, 1024), [1, 1, 4, 0], b"c"), 2 + 2 * 2 + 1);
+        // The request's body begins with the arguments: the key itself is there.
+        assert_eq!(find((NETWORK, 32), [16, 16, 1, 1], &key(77)), 3);
+        for (at, words, code) in [
+            ((NV, base), [16, 20, 206, 0], PERMISSION),
+            ((NV, base + 1), [16, 4080, 2, 0], PERMISSION),
+            ((NV, base + 4096), [1, 1, 1, 0], PERMISSION),
+            ((NETWORK, 64), [1, 1, 1, 0], RANGE),
+            ((NV, base), [0, 20, 200, 0], ARGUMENT),
+            ((NV, base), [257, 300, 1, 0], ARGUMENT),
+            ((NV, base), [16, 15, 200, 0], ARGUMENT),
+            ((NV, base), [16, 16, 4097, 0], ARGUMENT),
+            ((NV, base), [16, 20, 200, 2], ARGUMENT),
+            ((3, 0), [16, 20, 2, 0], ARGUMENT),
+        ] {
+            assert_eq!(find(at, words, &key(0)), code, "{at:?} {words:?}");
+        }
+        let used = users.rig.device.statistics().spus[0].accelerators.keys;
+        // In order at most 8 comparisons, in no order 200.
+        assert!(used.operations == 15 && used.bytes > 3 * 200 * 16 && used.bytes < 16 * (7 * 200 + 7 * 8), "{used:?}");
+    }
+}
+
 /// Tells what the literals accelerator was asked for.
 #[derive(Clone, Default)]
 struct Even {

@@ -98,6 +98,14 @@ fn a_loop_of_any_import_ends_within_the_budget_of_a_run() {
         ),
         ("(drop (call $checksum_value))", 0),
         ("(drop (call $literals_load (i32.const 0) (i32.const 10) (i32.const 0)))", 110_000),
+        (
+            "(drop (call $keys_find (local.get 0) (i32.const 0) (i64.const 0) (i32.const 8) (i32.const 8) (i32.const 1000) (i32.const 1) (i32.const 0) (i32.const 0)))",
+            SEGMENT_WORK + 1000 * 21,
+        ),
+        (
+            "(drop (call $keys_find (local.get 0) (i32.const 2) (i64.const 0) (i32.const 8) (i32.const 8) (i32.const 7000) (i32.const 0) (i32.const 0) (i32.const 0)))",
+            SEGMENT_WORK + 56_000 / 8 + 12 * 21,
+        ),
         ("(drop (call $literals_free (i32.const 1)))", 0),
         // A set of what local memory begins with, and all of the range for the literal `\0`.
         (

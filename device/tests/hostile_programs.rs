@@ -56,6 +56,7 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
     ("literals_find", "iiiIiiiii", "i"),
     ("literals_load", "iii", "i"),
     ("literals_free", "i", "i"),
+    ("keys_find", "iiIiiiiii", "i"),
 ];
 const DMA: usize = 0;
 const STRIDED: usize = 1;
@@ -67,6 +68,7 @@ const FINISH: usize = 7;
 const STORE: usize = 18;
 const FIND: usize = 19;
 const LOAD: usize = 20;
+const KEY: usize = 22;
 
 fn interpreter() -> Vec<u8> {
     let mut cases = String::new();
@@ -280,7 +282,7 @@ impl World {
             13 | 14 => APPEND,
             15 => FINISH,
             16 => STORE,
-            17 => self.random.of(&[FIND, FIND, LOAD]),
+            17 => self.random.of(&[FIND, FIND, LOAD, KEY]),
             _ => self.random.below(OPERATIONS.len() as u64) as usize,
         };
         let token = self.token();
@@ -312,6 +314,12 @@ impl World {
                 vec![token, set, port, address, self.length(), state, self.local(), most, wait]
             }
             // What the script's own words are as literals: the length of one is often that of another.
+            KEY => {
+                let (port, address) = self.end(8);
+                let (key_bytes, stride) = (self.random.of(&[1, 8, 8, 0, 257]), self.random.of(&[8, 8, 64, 257]));
+                let (count, order) = (self.random.of(&[0, 1, 3, 100]), self.random.of(&[0, 1, 2]));
+                vec![token, port, address, key_bytes, stride, count, order, self.local(), wait]
+            }
             LOAD => {
                 let literals = self.local();
                 let literals = self.random.of(&[0x1000, 0x1008, literals]);
@@ -392,6 +400,9 @@ impl World {
                 }
             }
             COMPARE => ranges.push((argument(1) as u64, word(3), READ)),
+            KEY if is_nv(argument(1)) && argument(5) > 0 => {
+                ranges.push((argument(2) as u64, word(4) * (word(5) - 1) + word(3), READ));
+            }
             FIND if is_nv(argument(2)) => ranges.push((argument(3) as u64, word(4), READ)),
             CHECKSUM if is_nv(argument(1)) => ranges.push((argument(2) as u64, word(3), READ)),
             APPEND if argument(1) == 1 => ranges.push((argument(2) as u64, word(3), READ)),
@@ -450,7 +461,7 @@ impl World {
                 self.reached.0 += u64::from(allowed && bytes > 0 && result >= 0);
                 self.reached.1 += u64::from(!allowed && result < 0);
                 // "Not now": nothing was moved.
-                let is_later = call.operation == DMA && result == NOT_NOW;
+                let is_later = matches!(call.operation, DMA | STRIDED) && result == NOT_NOW;
                 if result >= 0 && !is_later && !allowed && !is_own(address, bytes) {
                     let name = OPERATIONS[call.operation].0;
                     return Err(format!("program {}: {name}{:?} on SPU {spu} gave {result}", self.tag, call.arguments));

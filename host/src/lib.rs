@@ -15,6 +15,7 @@
 //! checked before it is used.
 
 pub mod agent;
+pub mod atomic_write;
 pub mod block;
 pub mod control;
 #[cfg(feature = "in-process")]
@@ -27,10 +28,12 @@ pub mod in_process;
 pub mod kv;
 pub mod nvme_tcp;
 pub mod rpc;
+pub mod search;
 pub mod shm;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use atomic_write::{AtomicTransaction, AtomicWriteClient, AtomicWriteError};
 pub use block::BlockClient;
 pub use control::ControlClient;
 pub use hre::{Hre, HreError, RpcCall, RpcReply, Upcall};

@@ -290,6 +290,14 @@ int64_t willow_checksum(Port_t port, uint64_t address, uint32_t bytes, uint32_t 
     return code == DONE ? (int64_t)willow_import_checksum_value() : waited(code);
 }
 
+int32_t willow_keys_find(Port_t port, uint64_t address, const Keys_t *keys, const void *key, int *equal) {
+    int32_t code = willow_import_keys_find(current->token, port, address, keys->key_bytes, keys->stride_bytes, keys->count,
+                                           !keys->in_order, key, wait_number());
+    int32_t place = code > PENDING ? code : (int32_t)waited(code);
+    *equal = place >= 2 && place % 2 == 1;
+    return place >= 2 ? (place - 2) / 2 : place;
+}
+
 int32_t LiteralsLoad(const void *literals, uint32_t bytes, uint32_t flags) {
     return willow_import_literals_load(literals, bytes, flags);
 }

@@ -128,6 +128,16 @@ int32_t NVCompare(uint64_t nv_address, uint64_t body_offset, uint32_t bytes);
 #define Checksum(port, address, bytes, seed) willow_checksum(port, WILLOW_ADDRESS(address), bytes, seed)
 int64_t willow_checksum(Port_t port, uint64_t address, uint32_t bytes, uint32_t seed);
 
+/* How keys lie at a port; in_order: they ascend, as bytes. */
+typedef struct {
+    uint32_t key_bytes, stride_bytes, count;
+    int in_order;
+} Keys_t;
+/* The place of a key among keys at a port: how many are less, or, in no order, how many come before the first that equals it. `equal` is set to
+ * whether the key there equals it. Waits. The place, or an error. */
+#define KeysFind(port, address, keys, key, equal) willow_keys_find(port, WILLOW_ADDRESS(address), keys, key, equal)
+int32_t willow_keys_find(Port_t port, uint64_t address, const Keys_t *keys, const void *key, int *equal);
+
 /* ---- The literals accelerator ---- */
 
 /* Flags of a set: letters of ASCII match in either case; one match a line, which ends with this byte. */

@@ -63,6 +63,9 @@ int32_t willow_import_literals_load(const void *literals, uint32_t bytes, uint32
 WILLOW_IMPORT(literals_find)
 int32_t willow_import_literals_find(uint32_t token, int32_t set, uint32_t port, uint64_t address, uint32_t bytes,
                                     uint32_t state, void *to, uint32_t most, uint32_t wait);
+WILLOW_IMPORT(keys_find)
+int32_t willow_import_keys_find(uint32_t token, uint32_t port, uint64_t address, uint32_t key_bytes, uint32_t stride,
+                                uint32_t count, uint32_t order, const void *key, uint32_t wait);
 WILLOW_IMPORT(literals_free)
 int32_t willow_import_literals_free(int32_t set);
 WILLOW_IMPORT(sleep)

@@ -29,7 +29,7 @@ struct Request {
     uint32_t wait;
 };
 
-enum Kind { MOVES, COMPARE, CHECKSUM, LITERALS, VALUE };
+enum Kind { MOVES, COMPARE, CHECKSUM, LITERALS, KEYS, VALUE };
 
 /* What the literals accelerator holds, and the most that one search of the mock looks at. */
 #define SETS_MAX 16
@@ -49,6 +49,8 @@ struct Operation {
     int32_t set;          /* of a search, with what it is to bring where */
     uint32_t state, most;
     Found_t *found;
+    Keys_t keys;          /* of a search for a key */
+    uint8_t key[256];
 };
 
 struct Region {
@@ -223,6 +225,18 @@ static int64_t search(const struct Operation *o, const uint8_t *text) {
     return 0;
 }
 
+static int64_t find_key(const struct Operation *o, const uint8_t *keys) {
+    uint32_t index = 0;
+    int order = 1;
+    for (; index < o->keys.count; index++) {
+        order = memcmp(keys + (size_t)index * o->keys.stride_bytes, o->key, o->keys.key_bytes);
+        if (order == 0 || (o->keys.in_order && order > 0)) {
+            break;
+        }
+    }
+    return 2 + 2 * (int64_t)index + (index < o->keys.count && order == 0);
+}
+
 static int64_t carry_out(const struct Operation *operation) {
     const struct Operation *o = operation;
     switch (o->kind) {
@@ -247,6 +261,8 @@ static int64_t carry_out(const struct Operation *operation) {
         return crc32c(o->seed, place(o->token, o->source_port, o->source, 0), o->bytes);
     case LITERALS:
         return search(o, place(o->token, o->source_port, o->source, 0));
+    case KEYS:
+        return find_key(o, place(o->token, o->source_port, o->source, 0));
     default:
         return o->value;
     }

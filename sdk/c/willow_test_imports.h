@@ -139,6 +139,27 @@ int32_t willow_import_literals_load(const void *literals, uint32_t bytes, uint32
     return WILLOW_ERROR_FULL;
 }
 
+int32_t willow_import_keys_find(uint32_t token, uint32_t port, uint64_t address, uint32_t key_bytes, uint32_t stride, uint32_t count,
+                                uint32_t order, const void *key, uint32_t wait) {
+    int64_t result;
+    uint64_t span = count == 0 ? 0 : (uint64_t)(count - 1) * stride + key_bytes;
+    if (key_bytes == 0 || key_bytes > 256 || stride < key_bytes || order > 1 || span > 65536 || port == ZEROES_PORT) {
+        return WILLOW_ERROR_ARGUMENT;
+    }
+    int32_t code = check(token, port, address, span, 0);
+    if (code != WILLOW_OK) {
+        return code;
+    }
+    struct Operation operation = {.kind = KEYS,
+                                  .token = token,
+                                  .wait = wait,
+                                  .source_port = port,
+                                  .source = address,
+                                  .keys = {key_bytes, stride, count, order == 0}};
+    memcpy(operation.key, key, key_bytes);
+    return issue(operation, &result) ? PENDING : (int32_t)result;
+}
+
 int32_t willow_import_literals_free(int32_t set) {
     if (set < 1 || set > SETS_MAX || sets[set - 1].literals == NULL) {
         return WILLOW_ERROR_ARGUMENT;

@@ -9,11 +9,13 @@ use crate::size::Size;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
+use std::path::Path;
 use willow_device::config::{DeviceConfig, STRIPE_BYTES};
+use willow_device::media::flash::{FlashParameters, presets as flash_tables};
 use willow_device::model::ModelParameters;
 use willow_device::model::parameters::{
-    Accelerators, BridgeParameters, DmaParameters, LinkParameters, MediaParameters, PowerParameters, RingParameters,
-    SpuParameters,
+    Accelerators, BridgeParameters, DmaParameters, FixedLatencyParameters, LinkParameters, MediaParameters,
+    PcmParameters, PowerParameters, RingParameters, SpuParameters,
 };
 
 /// Name and text of the presets in the binary.
@@ -22,6 +24,10 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("bee3", include_str!("../../presets/bee3.toml")),
     ("null-nvme", include_str!("../../presets/null-nvme.toml")),
     ("modern-nvme", include_str!("../../presets/modern-nvme.toml")),
+    ("jasmine", include_str!("../../presets/jasmine.toml")),
+    ("slc", include_str!("../../presets/slc.toml")),
+    ("tlc", include_str!("../../presets/tlc.toml")),
+    ("mqsim", include_str!("../../presets/mqsim.toml")),
 ];
 /// The preset where none is asked for.
 pub const DEFAULT: &str = "fast";
@@ -142,7 +148,7 @@ struct Written {
     ring: Option<RingParameters>,
     spu: Option<SpuParameters>,
     dma: Option<DmaParameters>,
-    media: Option<MediaParameters>,
+    media: Option<WrittenMedia>,
     accelerator: Option<Accelerators>,
     power: Option<PowerParameters>,
     host: Option<HostParameters>,
@@ -150,6 +156,63 @@ struct Written {
     workload: BTreeMap<String, f64>,
     #[serde(default)]
     calibrate: BTreeMap<String, String>,
+}
+
+/// Table `media` of a preset.
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+enum WrittenMedia {
+    Pcm(PcmParameters),
+    FixedLatency(FixedLatencyParameters),
+    Flash(FlashTable),
+}
+
+/// Where the flash of a preset is described.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FlashTable {
+    /// Name of a table of the repository, or the path of a file, from the preset's folder on.
+    table: String,
+}
+
+impl WrittenMedia {
+    /// The parameters; those of flash are in a file of their own, which its errors name.
+    fn parameters(self, file: &str) -> Result<MediaParameters, PresetError> {
+        let FlashTable { table } = match self {
+            WrittenMedia::Pcm(pcm) => return Ok(MediaParameters::Pcm(pcm)),
+            WrittenMedia::FixedLatency(fixed) => return Ok(MediaParameters::FixedLatency(fixed)),
+            WrittenMedia::Flash(flash) => flash,
+        };
+        let known = flash_tables::TEXTS.iter().find(|(name, _)| *name == table);
+        let (text, name) = match known {
+            Some((name, text)) => ((*text).to_owned(), format!("presets/flash/{name}.toml")),
+            None if table.contains(['/', '.']) => {
+                let path = Path::new(file).parent().unwrap_or(Path::new("")).join(&table);
+                (read(&path, "table of flash")?, path.display().to_string())
+            }
+            None => {
+                let names: Vec<&str> = flash_tables::TEXTS.iter().map(|(name, _)| *name).collect();
+                return Err(PresetError(format!(
+                    "{file}: media.table is \"{table}\", expected one of {} or the path of a file",
+                    names.join(", ")
+                )));
+            }
+        };
+        let flash: FlashParameters = parse_toml(&text, &name)?;
+        flash.validate().map_err(|absurd| placed(&text, &name, &absurd.to_string()))?;
+        Ok(MediaParameters::Flash(Box::new(flash)))
+    }
+}
+
+/// The text of a file of settings.
+fn read(path: &Path, what: &str) -> Result<String, PresetError> {
+    let name = path.display();
+    let unreadable = |error: &dyn std::fmt::Display| PresetError(format!("cannot read {what} {name}: {error}"));
+    let bytes = std::fs::metadata(path).map_err(|error| unreadable(&error))?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(unreadable(&format_args!("it has {bytes} bytes, a preset has at most {FILE_BYTES_MAX}")));
+    }
+    std::fs::read_to_string(path).map_err(|error| unreadable(&error))
 }
 
 /// Bound of the media.
@@ -257,13 +320,7 @@ impl Preset {
                 names.join(", ")
             )));
         }
-        let unreadable =
-            |error: &dyn std::fmt::Display| PresetError(format!("cannot read preset {name_or_path}: {error}"));
-        let bytes = std::fs::metadata(name_or_path).map_err(|error| unreadable(&error))?.len();
-        if bytes > FILE_BYTES_MAX {
-            return Err(unreadable(&format_args!("it has {bytes} bytes, a preset has at most {FILE_BYTES_MAX}")));
-        }
-        let text = std::fs::read_to_string(name_or_path).map_err(|error| unreadable(&error))?;
+        let text = read(Path::new(name_or_path), "preset")?;
         Self::parse(&text, name_or_path, name_or_path)
     }
 
@@ -293,9 +350,10 @@ impl Preset {
                 tables.map(|(name, _)| format!("[{name}]")).join(", ")
             )));
         }
+        let media = written.media.map(|media| media.parameters(file)).transpose()?;
         let model = match (written.link, written.bridge, written.ring, written.spu) {
             (Some(link), Some(bridge), Some(ring), Some(spu)) => {
-                match (written.dma, written.media, written.accelerator, written.power) {
+                match (written.dma, media, written.accelerator, written.power) {
                     (Some(dma), Some(media), Some(accelerator), Some(power)) => {
                         Some(ModelParameters { link, bridge, ring, spu, dma, media, accelerator, power })
                     }
@@ -364,6 +422,11 @@ impl Preset {
             spu_code_bytes_max: self.device.budgets.spu_code_bytes_max,
             ..config
         }
+    }
+
+    /// Whether its media are flash.
+    pub fn has_flash(&self) -> bool {
+        self.model.as_ref().is_some_and(|model| matches!(model.media, MediaParameters::Flash(_)))
     }
 
     /// Most bytes of all banks together, where the preset bounds them.

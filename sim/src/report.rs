@@ -5,6 +5,7 @@
 use crate::generator::{Generator, Measured};
 use crate::host::HostParameters;
 use crate::operation::KINDS;
+use crate::simulation::FlashCounts;
 use serde::Serialize;
 use willow_device::model::ModelStatistics;
 
@@ -91,6 +92,45 @@ pub struct WearReport {
     pub gap_moves: u64,
 }
 
+/// What flash and its FTL did in a run. Bytes are those of pages that were programmed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct FlashReport {
+    /// Bytes that hosts, and apps on their behalf, wrote.
+    pub host_bytes: u64,
+    /// Bytes programmed for each byte written, all causes together.
+    pub write_amplification: f64,
+    /// Of it because of parts of mapping units: the rest of the unit is programmed, too.
+    pub by_merging: f64,
+    /// Because of collection.
+    pub by_collection: f64,
+    /// Because of wear leveling and the rescue of failing blocks.
+    pub by_leveling: f64,
+    /// Because of logs, checkpoints and summaries.
+    pub by_metadata: f64,
+    /// Because of pages that settle others.
+    pub by_fillers: f64,
+    /// Pages read.
+    pub reads: u64,
+    /// Pages programmed.
+    pub programs: u64,
+    /// Blocks erased.
+    pub erases: u64,
+    /// Steps of the ladder of read retries.
+    pub retries: u64,
+    /// Reads that could not be corrected.
+    pub uncorrectable_reads: u64,
+    /// Pages and blocks that could not be programmed or erased.
+    pub failures: u64,
+    /// Fewest erases of a block since the device was made.
+    pub erases_min: u32,
+    /// Most erases of a block.
+    pub erases_max: u32,
+    /// Erases of a block on average.
+    pub erases_mean: f64,
+    /// Standard deviation of that.
+    pub erases_deviation: f64,
+}
+
 /// A simulation's report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -108,6 +148,8 @@ pub struct Report {
     pub energy: Vec<EnergyReport>,
     /// Wear, where the media count it.
     pub wear: WearReport,
+    /// Flash, where there is some.
+    pub flash: Option<FlashReport>,
 }
 
 impl Report {
@@ -165,6 +207,34 @@ pub(crate) fn workloads_of(generator: &Generator) -> Vec<WorkloadReport> {
         }
     })
     .collect()
+}
+
+/// What flash did between two moments.
+pub(crate) fn flash_of(before: &FlashCounts, after: &FlashCounts) -> FlashReport {
+    let (old, new, unit) = (&before.ftl, &after.ftl, after.unit_bytes as f64);
+    let host_bytes = new.host_bytes - old.host_bytes;
+    let share = |bytes: f64| if host_bytes == 0 { 0.0 } else { bytes / host_bytes as f64 };
+    let pages = |new: u64, old: u64| share((new - old) as f64 * unit);
+    let (then, now) = (&before.media, &after.media);
+    FlashReport {
+        host_bytes,
+        write_amplification: pages(new.programmed_pages(), old.programmed_pages()),
+        by_merging: pages(new.host_pages, old.host_pages) - share(host_bytes as f64),
+        by_collection: pages(new.collected_pages, old.collected_pages),
+        by_leveling: pages(new.leveled_pages, old.leveled_pages),
+        by_metadata: pages(new.metadata_pages, old.metadata_pages),
+        by_fillers: pages(new.filler_pages, old.filler_pages),
+        reads: now.reads - then.reads,
+        programs: now.programs - then.programs,
+        erases: now.erases - then.erases,
+        retries: now.retries - then.retries,
+        uncorrectable_reads: now.uncorrectable_reads - then.uncorrectable_reads,
+        failures: now.program_failures + now.erase_failures - then.program_failures - then.erase_failures,
+        erases_min: now.erases_min,
+        erases_max: now.erases_max,
+        erases_mean: now.erases_mean,
+        erases_deviation: now.erases_deviation,
+    }
 }
 
 /// The host's use and energy: (processors, their busy time, polling time).

@@ -7,10 +7,14 @@
 //!   other simulations;
 //! - where nothing can ever happen any more and somebody waits, the run ends with a list of who waits for what.
 
+mod flash_counts;
 mod moments;
+
+pub(crate) use flash_counts::FlashCounts;
 
 use crate::direct::DirectSlot;
 use crate::executor::{Ready, Task, TaskWaker};
+use crate::flash::{self, Contents, FlashChoice};
 use crate::generator::{ChosenSource, Generator, GeneratorOptions, SLOTS_MAX, Slot, Source, Stage};
 use crate::hardware;
 use crate::host::{HostParameters, Path};
@@ -29,7 +33,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use willow_device::media::ram::RamStore;
 use willow_device::region::REGION_ALIGNMENT_BYTES;
-use willow_device::{BuiltInApp, CommandSet, Device, DeviceConfig, HostRequest, HreId};
+use willow_device::{
+    AppNumber, Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HostRequest, HreId, Rpc, RpcList, RpcOutcome,
+    Store,
+};
 use willow_host::device_queue::{QueueHre, upcall_of};
 
 /// Simulated time that a device is given to start in, nanoseconds; more where it has more to do.
@@ -88,6 +95,10 @@ pub struct SimulationOptions {
     pub kv_namespace_bytes: u64,
     /// Run the apps as native code instead of in the sandbox: faster to simulate; their processor time is then a constant.
     pub native: bool,
+    /// The FTL, where the preset has flash; `None`: the first that there is.
+    pub ftl: Option<String>,
+    /// Keep what is written to flash; else it reads as zeroes, and a terabyte takes less than a gigabyte of memory.
+    pub contents: bool,
     /// Keeps spans.
     pub trace: Option<Trace>,
     /// Seed of the device and for workloads to derive theirs from.
@@ -103,6 +114,8 @@ impl SimulationOptions {
             block_bytes: 512,
             kv_namespace_bytes: 0,
             native: false,
+            ftl: None,
+            contents: true,
             trace: None,
             seed: 1,
         }
@@ -154,6 +167,8 @@ pub struct Simulation {
     pub(crate) run_began_ns: u64,
     pub(crate) broken: Option<SimulationError>,
     trace: Option<Trace>,
+    /// The FTL, and an endpoint to ask it by.
+    ftl: Option<(AppNumber, HreId)>,
 }
 
 const NO_OWNER: u32 = u32::MAX;
@@ -172,31 +187,46 @@ impl Simulation {
         let failed = |error: &dyn std::fmt::Display| SimulationError::Device(error.to_string());
         let share = |bytes| config.bank_share_bytes(bytes).unwrap_or(u64::MAX / 4);
         let needed = share(options.namespace_bytes).saturating_add(share(options.kv_namespace_bytes));
-        let bank_bytes = match preset.capacity_bytes() {
-            Some(capacity) => {
-                let bank = capacity / u64::from(config.spus) / REGION_ALIGNMENT_BYTES * REGION_ALIGNMENT_BYTES;
-                if bank < needed {
-                    let text = format!(
-                        "its namespaces take {needed} bytes of each bank, preset {} has {bank}: choose smaller ones",
-                        preset.name
-                    );
-                    return Err(SimulationError::Device(text));
-                }
-                bank
-            }
-            None => needed.saturating_add(REGIONS_BANK_BYTES),
+        let flash = FlashChoice::of_preset(preset, options.ftl.as_deref()).map_err(|error| failed(&error))?;
+        let bounded = match &flash {
+            Some(flash) => Some(flash.bank_bytes),
+            None => preset
+                .capacity_bytes()
+                .map(|capacity| capacity / u64::from(config.spus) / REGION_ALIGNMENT_BYTES * REGION_ALIGNMENT_BYTES),
         };
-        let mut store = RamStore::new(usize::from(config.spus), bank_bytes).map_err(|error| failed(&error))?;
-        if HUGE_PAGES.contains(&options.namespace_bytes) {
-            store.prefer_huge_pages();
+        if let Some(bank) = bounded.filter(|bank| *bank < needed) {
+            let text = format!(
+                "its namespaces take {needed} bytes of each bank, preset {} has {bank}: choose smaller ones",
+                preset.name
+            );
+            return Err(SimulationError::Device(text));
         }
-        let apps = willow_apps::BUNDLED_APPS.iter().map(|app| match options.native {
+        let bank_bytes = bounded.unwrap_or(needed.saturating_add(REGIONS_BANK_BYTES));
+        let store: Box<dyn Store> = match &flash {
+            Some(flash) => {
+                let metadata = RamStore::new(usize::from(config.spus), REGION_ALIGNMENT_BYTES);
+                let contents = if options.contents { Contents::Memory } else { Contents::Nowhere };
+                flash
+                    .store(Box::new(metadata.map_err(|error| failed(&error))?), contents, options.seed)
+                    .map_err(SimulationError::Device)?
+            }
+            None => {
+                let mut store = RamStore::new(usize::from(config.spus), bank_bytes).map_err(|error| failed(&error))?;
+                if HUGE_PAGES.contains(&options.namespace_bytes) {
+                    store.prefer_huge_pages();
+                }
+                Box::new(store)
+            }
+        };
+        let ftl = flash.as_ref().and_then(|flash| flash::ftl(&flash.ftl).ok());
+        // The FTL first: whatever the others do with their banks waits for it.
+        let apps = ftl.into_iter().chain(&willow_apps::BUNDLED_APPS).map(|app| match options.native {
             true => BuiltInApp::Native((app.native)()),
             false => BuiltInApp::Wasm(app.wasm),
         });
         let timing = hardware::timing(options, &config, bank_bytes).map_err(SimulationError::Device)?;
         let timed = timing.is_some();
-        let device = Device::open(config, Box::new(store), timing, apps.collect()).map_err(|error| failed(&error))?;
+        let device = Device::open(config, store, timing, apps.collect()).map_err(|error| failed(&error))?;
         let parameters = Arc::new(preset.host.clone().unwrap_or_else(HostParameters::free));
         let mut world = World::new(parameters.processors, options.trace.clone());
         let file_lock = world.lock("file".to_owned(), 1);
@@ -223,8 +253,12 @@ impl Simulation {
             run_began_ns: 0,
             broken: None,
             trace: options.trace.clone(),
+            ftl: None,
         };
         simulation.settle()?;
+        if let Some(app) = ftl.and_then(|ftl| simulation.device.app_number(ftl.name)) {
+            simulation.ftl = Some((app, simulation.endpoint(None)?));
+        }
         simulation.find_targets();
         simulation.open_process();
         Ok(simulation)
@@ -400,6 +434,7 @@ impl Simulation {
 
     /// Runs until all threads and generators have ended, and tells what was measured since. May be called again for others.
     pub fn run(&mut self) -> Result<Report, SimulationError> {
+        let flash_before = self.flash_counts()?;
         let began_ns = self.now_ns();
         self.run_began_ns = began_ns;
         let before = self.device.model_statistics(began_ns);
@@ -429,6 +464,10 @@ impl Simulation {
             energy.extend(device_energy);
             wear = device_wear;
         }
+        let flash = match (flash_before, self.flash_counts()?) {
+            (Some(before), Some(after)) => Some(report::flash_of(&before, &after)),
+            _ => None,
+        };
         let workloads = first.iter().flat_map(|number| report::workloads_of(&self.generators[*number as usize]));
         Ok(Report {
             preset: self.preset.clone(),
@@ -438,6 +477,7 @@ impl Simulation {
             resources,
             energy,
             wear,
+            flash,
         })
     }
 }

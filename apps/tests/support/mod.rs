@@ -58,13 +58,14 @@ impl Ftl {
     pub fn banks(&self) -> Banks<'static> {
         if let Ftl::Tiny(_) = self {
             let (bank_bytes, unit_bytes) = (tiny::BANK_BYTES, tiny::UNIT_BYTES);
-            return Banks { ftl: tiny::NAME, bank_bytes, unit_bytes, is_volatile: false };
+            return Banks { ftl: tiny::NAME, bank_bytes, unit_bytes, is_volatile: false, ftl_forgets: true };
         }
         let geometry = willow_flash::Geometry::of_words(&FLASH.words(false));
         let config = page_ftl::FtlConfig::new(&geometry, 1, 25).expect("this flash is enough");
         let unit_bytes = u64::from(FLASH.planes_per_die * FLASH.page_bytes);
         let units = u64::from(config.lane.units) * u64::from(config.lanes(&geometry));
-        Banks { ftl: "page", bank_bytes: units * unit_bytes / 65536 * 65536, unit_bytes, is_volatile: false }
+        let bank_bytes = units * unit_bytes / 65536 * 65536;
+        Banks { ftl: "page", bank_bytes, unit_bytes, is_volatile: false, ftl_forgets: false }
     }
 
     fn built_in(self) -> BuiltInApp {

@@ -52,7 +52,11 @@ pub fn module(hook: &Hook<'_>, at_start: &AtStart<'_>) -> Vec<u8> {
         (import "willow" "receive_bytes" (func $receive_bytes (param i32 i32 i32) (result i32)))
         (import "willow" "respond" (func $respond (param i32 i32 i32)))
         (import "willow" "print" (func $print (param i32 i32)))
-        (import "willow" "background" (func $background (param i32 i64) (result i32)))
+        (import "willow" "flush" (func $flush (param i32) (result i32)))
+        (import "willow" "region" (func $region (param i32 i64 i32) (result i64)))
+        (import "willow" "dma" (func $dma (param i32 i32 i64 i32 i64 i32 i32) (result i32)))
+        (import "willow" "rpc_start" (func $rpc_start (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
+        (import "willow" "spu_id" (func $spu_id (result i32)))
         (import "willow_flash" "flash_geometry" (func $flash_geometry (param i32) (result i32)))
         (import "willow_flash" "flash_read"
             (func $flash_read (param i32 i32 i32 i32 i32 i32 i64 i32 i32 i32) (result i32)))

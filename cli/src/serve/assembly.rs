@@ -2,7 +2,7 @@
 
 use crate::config::ServeConfig;
 use crate::failure::{Context, Failure, Outcome, fail};
-use crate::serve::flash::ftl;
+use crate::serve::flash::{Contents, ftl};
 use crate::size::Size;
 use std::io::Read;
 use std::path::Path;
@@ -114,12 +114,12 @@ pub fn open(config: &ServeConfig) -> Outcome<Device> {
                 fail!("{} was not made for preset {}: choose another folder", folder.display(), flash.name);
             }
             let uuid = metadata.uuid();
-            flash.store(Box::new(metadata), Some((folder, uuid)), device.seed)?
+            flash.store(Box::new(metadata), Contents::Files(folder, uuid), device.seed).map_err(Failure::new)?
         }
         (None, Some(flash)) => {
             let metadata = RamStore::new(usize::from(device.spus), REGION_ALIGNMENT_BYTES)
                 .context(|| "cannot keep metadata in memory".to_owned())?;
-            flash.store(Box::new(metadata), None, device.seed)?
+            flash.store(Box::new(metadata), Contents::Memory, device.seed).map_err(Failure::new)?
         }
     };
     let timing = match &config.hardware {
@@ -131,7 +131,7 @@ pub fn open(config: &ServeConfig) -> Outcome<Device> {
     };
     let mut built_in = Vec::new();
     if let Some(flash) = &config.flash {
-        let ftl = ftl(&flash.ftl)?;
+        let ftl = ftl(&flash.ftl).map_err(Failure::new)?;
         // First: whatever the others do with their banks waits for it.
         built_in.push(match config.native.contains(&flash.ftl) {
             true => BuiltInApp::Native((ftl.native)()),

@@ -12,7 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use willow_device::metadata::HostTables;
 use willow_device::shared::SharedWindow;
-use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
+use willow_device::{
+    AppNumber, Device, FlashState, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall,
+};
 use willow_nvme::Backend;
 use willow_tcp::ServerHandle;
 
@@ -149,6 +151,10 @@ impl Backend for Observed {
     }
     fn volatile_write_cache(&self) -> bool {
         self.device.volatile_write_cache()
+    }
+    #[inline]
+    fn flash_state(&self) -> FlashState {
+        self.device.flash_state()
     }
     fn capacity(&self) -> (u64, Option<u64>) {
         let (used_bytes, total_bytes) = self.device.capacity();

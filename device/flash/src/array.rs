@@ -208,11 +208,30 @@ impl Array {
     /// pages are ones; of uncorrectable ones nothing is delivered, the buffers become zeroes.
     #[inline]
     pub fn read(&mut self, die: u32, read: &Read, data: &mut [u8], spare: &mut [u8]) -> Result<Status, FileError> {
-        let number = match self.check_read(die, read, data.len(), spare.len()) {
+        self.read_to(die, read, Some(data), spare)
+    }
+
+    /// The same where nobody looks at the payload: how it ends.
+    #[inline]
+    pub fn read_unseen(&mut self, die: u32, read: &Read, spare: &mut [u8]) -> Result<Status, FileError> {
+        self.read_to(die, read, None, spare)
+    }
+
+    #[inline]
+    fn read_to(
+        &mut self,
+        die: u32,
+        read: &Read,
+        mut data: Option<&mut [u8]>,
+        spare: &mut [u8],
+    ) -> Result<Status, FileError> {
+        let length = data.as_ref().map_or(read.length_bytes as usize, |data| data.len());
+        let number = match self.check_read(die, read, length, spare.len()) {
             Ok(number) => number,
             Err(misuse) => return Ok(self.misuse(misuse)),
         };
         self.counters.reads += 1;
+        let data = data.as_deref_mut().unwrap_or(&mut []);
         let status = match self.sense(number, read) {
             Sensed::Erased => {
                 data.fill(0xFF);
@@ -234,6 +253,21 @@ impl Array {
         };
         self.disturb(number);
         Ok(status)
+    }
+
+    /// Whether the payload of pages is kept: else of those alone that the FTL marked as its own.
+    #[inline]
+    pub fn keeps_payload(&self) -> bool {
+        !matches!(self.contents, Contents::Headers(_))
+    }
+
+    /// Whether the payload of a page is kept.
+    #[inline]
+    pub fn keeps(&self, die: u32, at: PageAddress) -> bool {
+        match &self.contents {
+            Contents::Ram(_) | Contents::File(_) => true,
+            Contents::Headers(headers) => self.check_page(die, at).is_ok_and(|number| headers.keeps((number, at.page))),
+        }
     }
 
     #[inline]

@@ -8,12 +8,14 @@ mod modelled;
 
 use crate::config::{DeviceConfig, STRIPE_BYTES};
 use crate::hre::HreId;
+use crate::media::delegate::FlashStatistics;
 use crate::media::store::Store;
 use crate::model::{ModelStatistics, Timing, TraceSink};
 use crate::namespace::Namespace;
 use crate::request::{AppNumber, HostCompletion, HostRequest, Upcall};
 use crate::service::OpenError;
 use crate::service::core::{Core, Job, JobDone};
+use crate::service::ftl::FlashState;
 use crate::service::metadata::HostTables;
 use crate::service::statistics::Statistics;
 use crate::service::versions::BuiltInApp;
@@ -138,6 +140,11 @@ impl Device {
         self.core.machine.model()?.statistics(now_ns)
     }
 
+    /// What the flash has done and how worn it is, where an FTL serves the banks.
+    pub fn flash_statistics(&mut self) -> Option<FlashStatistics> {
+        self.core.machine.media.store.delegating().map(|store| store.statistics())
+    }
+
     /// Where the model's spans go from now on; without a model there are none.
     pub fn set_trace(&mut self, sink: Option<Box<dyn TraceSink>>) {
         if let Some(timing) = self.core.machine.model_mut() {
@@ -190,6 +197,17 @@ impl Device {
     /// True where a power cut can lose completed writes that were not flushed (NVMe: VWC).
     pub fn volatile_write_cache(&self) -> bool {
         self.core.machine.media.store.volatile_write_cache()
+    }
+
+    /// Why a bank's operations fail, where they do: its FTL does not come up.
+    pub fn flash_failed(&self) -> Option<(u16, &str)> {
+        self.core.flash_failed()
+    }
+
+    /// What hosts should know of the flash, where there is some.
+    #[inline]
+    pub fn flash_state(&self) -> FlashState {
+        self.core.flash_state()
     }
 
     /// (used, total) bytes of the media; total is `None` where only the disk bounds it.

@@ -31,7 +31,17 @@ impl Machine {
     /// Handles what is due until then, each at its time, as long as it concerns the hardware alone.
     fn run_hardware(&mut self, until_ns: u64, stop_at_completion: bool, events: &mut usize) -> Hardware {
         while *events < EVENTS_A_RUN_MAX {
-            let Some((now_ns, due)) = self.events.due(self.now_ns, until_ns) else { return Hardware::AtRest };
+            let Some((now_ns, due)) = self.events.due(self.now_ns, until_ns.min(self.flash_next_ns())) else {
+                if self.flash_next_ns() > until_ns || self.flash_next_ns() == u64::MAX {
+                    return Hardware::AtRest;
+                }
+                // Dies and buses go on after what else is due at that time.
+                *events += 1;
+                self.flash_due();
+                let now_ns = self.now_ns;
+                self.begin_deferred(now_ns);
+                continue;
+            };
             *events += 1;
             (self.now_ns, self.bridge.now_ns) = (now_ns, now_ns);
             let place = match due {
@@ -115,6 +125,8 @@ pub(super) struct Modelled {
     processors: Vec<Processor>,
     /// Instructions of apps since the run began.
     run_instructions: u64,
+    /// When the handler's run that was handled last ends.
+    ran_until_ns: u64,
 }
 
 impl Drive for Modelled {
@@ -127,12 +139,13 @@ impl Drive for Modelled {
         let processor = &mut self.processors[spu as usize];
         processor.queue.charge(account, units);
         processor.ran(machine, spu, metered.then_some(instructions), started);
+        self.ran_until_ns = processor.free_ns;
     }
 }
 
 impl Modelled {
     pub fn new(spus: u16) -> Self {
-        Modelled { processors: (0..spus).map(|_| Processor::default()).collect(), run_instructions: 0 }
+        Modelled { processors: (0..spus).map(|_| Processor::default()).collect(), run_instructions: 0, ran_until_ns: 0 }
     }
 
     /// Does all that is due until `until_ns`, up to a bound, or stops at the first completion; returns when it wants to be called again, if
@@ -152,7 +165,13 @@ impl Modelled {
                 match next {
                     Hardware::News(now_ns) => return Some(now_ns),
                     Hardware::AtRest => break,
-                    Hardware::Software(place) => self.handle(core, place),
+                    Hardware::Software(place) => {
+                        self.ran_until_ns = 0;
+                        self.handle(core, place);
+                    }
+                }
+                if core.machine.delegates() && core.machine.media.store.has_news() {
+                    self.collect_store(core);
                 }
                 let machine = &mut *core.machine;
                 let now_ns = machine.now_ns;
@@ -162,7 +181,7 @@ impl Modelled {
                 }
             }
             if events >= EVENTS_A_RUN_MAX || self.run_instructions >= INSTRUCTIONS_A_RUN_MAX {
-                return Some(until_ns.min(core.machine.events.next_ns().unwrap_or(until_ns)));
+                return Some(until_ns.min(core.machine.next_ns().unwrap_or(until_ns)));
             }
             {
                 let machine = &mut *core.machine;
@@ -178,12 +197,20 @@ impl Modelled {
             events += usize::from(more);
             let machine = &mut *core.machine;
             machine.begin_deferred(now_ns);
-            let due = !machine.is_at_rest() || machine.events.next_ns().is_some_and(|at_ns| at_ns <= until_ns);
+            let due = !machine.is_at_rest() || machine.next_ns().is_some_and(|at_ns| at_ns <= until_ns);
             if !more && !due {
                 break;
             }
         }
-        [core.machine.events.next_ns(), core.deadline_ns()].into_iter().flatten().min()
+        [core.machine.next_ns(), core.deadline_ns()].into_iter().flatten().min()
+    }
+
+    /// An FTL is asked, or has answered, in the run that was just handled: what follows begins when that run has ended.
+    #[cold]
+    fn collect_store(&mut self, core: &mut Core) {
+        core.collect_store();
+        let at_ns = self.ran_until_ns.max(core.machine.now_ns);
+        core.machine.begin_deferred(at_ns);
     }
 
     /// What concerns handlers, processors or the control service.

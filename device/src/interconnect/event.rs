@@ -37,6 +37,10 @@ pub(crate) enum Event {
     DmaData(TimedDma),
     /// Data that were streamed have arrived: nobody waits for them.
     Streamed,
+    /// The data of a write have come to the buffers before flash.
+    Landed { group: Key },
+    /// Operations of flash begin: the first of a run's.
+    Flash { first: u32 },
     /// A processor is free, and work waits for it.
     Processor { spu: u16 },
 }

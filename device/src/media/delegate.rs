@@ -6,8 +6,13 @@
 //!   so that an FTL needs no locks for what hosts ask.
 //! - The bytes of an operation lie here, and the FTL reaches them by its number alone (its *peer*), from when it was handed out until
 //!   it has ended; the number of one that has ended, or that belongs to another bank, finds nothing.
-//! - Every operation ends exactly once: by the FTL's answer, or because the FTL ended ([`DelegatingStore::fail`]).
-//! - There are at most [`OPERATIONS_MAX`] operations; one more is told to come again.
+//! - Every operation ends exactly once: by the FTL's answer, because the FTL ended while it worked on it, or because no FTL comes up.
+//! - Operations are handed out while their bank is being served, wait while its FTL starts, and fail where none comes up ([`Service`]).
+//! - There are at most [`OPERATIONS_MAX`] operations, of which FTLs have at most [`HANDED_OUT_MAX`]; one more is told to come again, or waits.
+
+mod statistics;
+
+pub use statistics::FlashStatistics;
 
 use super::ordering::{Ordering, Span};
 use super::store::{MEDIA_FAILED, Progress, Store, StoreCompletion, StoreError, Ticket};
@@ -18,6 +23,19 @@ use willow_flash_media::Array;
 
 /// Most operations under way, those that wait for others included.
 pub const OPERATIONS_MAX: usize = 1 << 15;
+/// Most of them that FTLs have at the same time: SPU-OS keeps so many places for requests to them.
+pub const HANDED_OUT_MAX: usize = 1 << 13;
+
+/// How a bank is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Its FTL starts, or is about to: operations wait.
+    Waiting,
+    /// Operations are handed out.
+    Serving,
+    /// No FTL comes up: operations fail.
+    Failed,
+}
 
 /// What an FTL is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +73,8 @@ struct Operation {
     order: Option<u64>,
     /// The FTL has it.
     handed_out: bool,
+    /// How often it was found with the FTL, unanswered.
+    looks: u32,
     buffer: Vec<u8>,
 }
 
@@ -82,6 +102,8 @@ pub struct Banks<'a> {
     pub unit_bytes: u64,
     /// Whether a power cut can take along what was answered and not flushed.
     pub is_volatile: bool,
+    /// Whether the end of the FTL can.
+    pub ftl_forgets: bool,
 }
 
 /// The bytes of operations that the FTL of a bank has.
@@ -133,23 +155,33 @@ pub struct DelegatingStore {
     /// What the FTL maps as one.
     unit_bytes: u64,
     is_volatile: bool,
+    ftl_forgets: bool,
     operations: Slab<Operation>,
     order: Ordering<u32>,
+    /// By bank.
+    services: Vec<Service>,
+    /// What waits until its bank is served, by bank.
+    waiting: Vec<VecDeque<u32>>,
     /// What the FTLs shall be handed next.
     outbox: VecDeque<u32>,
+    /// What FTLs have.
+    handed_out: usize,
+    /// What is about to fail, since its bank has no FTL.
+    failing: VecDeque<u32>,
     flushes: BTreeMap<Ticket, Flush>,
     completions: VecDeque<StoreCompletion>,
     waker: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl DelegatingStore {
-    /// A store of as many banks as `inner` has, served by an FTL; `inner` keeps metadata and modules.
+    /// A store of as many banks as `inner` has, to be served by an FTL; `inner` keeps metadata and modules.
     ///
     /// # Panics
     /// Where a unit is no power of two.
     pub fn new(inner: Box<dyn Store>, flash: Vec<Array>, banks: &Banks<'_>) -> Self {
-        let &Banks { ftl, bank_bytes, unit_bytes, is_volatile } = banks;
+        let &Banks { ftl, bank_bytes, unit_bytes, is_volatile, ftl_forgets } = banks;
         assert!(unit_bytes.is_power_of_two());
+        let count = inner.banks();
         DelegatingStore {
             inner,
             ftl: ftl.to_owned(),
@@ -157,9 +189,14 @@ impl DelegatingStore {
             bank_bytes,
             unit_bytes,
             is_volatile,
+            ftl_forgets,
             operations: Slab::new(OPERATIONS_MAX),
             order: Ordering::new(),
+            services: vec![Service::Waiting; count],
+            waiting: vec![VecDeque::new(); count],
             outbox: VecDeque::new(),
+            handed_out: 0,
+            failing: VecDeque::new(),
             flushes: BTreeMap::new(),
             completions: VecDeque::new(),
             waker: None,
@@ -169,6 +206,11 @@ impl DelegatingStore {
     /// The name of the app that serves the banks.
     pub fn ftl(&self) -> &str {
         &self.ftl
+    }
+
+    /// The operation of the store that a peer is of.
+    pub fn ticket(&self, peer: u32) -> Option<Ticket> {
+        self.operations.get(peer).map(|operation| operation.delegated.ticket)
     }
 
     /// What a bank's FTL is to offer: bytes of the bank, bytes of a unit.
@@ -206,7 +248,7 @@ impl DelegatingStore {
             return self.complete(ticket, Ok(buffer));
         }
         let delegated = Delegated { peer: 0, ticket, bank, kind, address, bytes };
-        let operation = Operation { delegated, order: None, handed_out: false, buffer };
+        let operation = Operation { delegated, order: None, handed_out: false, looks: 0, buffer };
         let Ok(peer) = self.operations.insert(operation) else {
             return self.complete(ticket, Err(StoreError::Busy));
         };
@@ -218,35 +260,93 @@ impl DelegatingStore {
         operation.delegated.peer = peer;
         operation.order = order;
         if order.is_none() {
-            self.outbox.push_back(peer);
+            self.offer(peer);
         }
-        self.hand_out_ready();
+        self.proceed();
         self.wake();
     }
 
-    fn hand_out_ready(&mut self) {
-        while let Some((_, _, peer)) = self.order.take_ready() {
-            self.outbox.push_back(peer);
+    /// An operation waits for nothing but its bank's FTL.
+    fn offer(&mut self, peer: u32) {
+        let Some(operation) = self.operations.get(peer) else { return };
+        let bank = operation.delegated.bank;
+        match self.services[bank] {
+            Service::Serving => self.outbox.push_back(peer),
+            Service::Waiting => self.waiting[bank].push_back(peer),
+            Service::Failed => self.failing.push_back(peer),
         }
     }
 
-    /// The next operation for an FTL, which has it from now on until [`DelegatingStore::answered`].
-    pub fn take_next(&mut self) -> Option<Delegated> {
+    /// Offers what waits for no other operation any more, and ends what fails.
+    fn proceed(&mut self) {
         loop {
-            let peer = self.outbox.pop_front()?;
-            // One that failed meanwhile is gone.
-            if let Some(operation) = self.operations.get_mut(peer) {
-                operation.handed_out = true;
-                return Some(operation.delegated);
+            while let Some((_, _, peer)) = self.order.take_ready() {
+                self.offer(peer);
+            }
+            let Some(peer) = self.failing.pop_front() else { return };
+            if let Some(operation) = self.operations.remove(peer) {
+                self.ended(operation, Err(MEDIA_FAILED));
             }
         }
     }
 
-    /// Takes one back that the FTL could not be told of: it is the next again.
-    pub fn put_back(&mut self, peer: u32) {
-        if let Some(operation) = self.operations.get_mut(peer) {
+    /// How a bank is served.
+    pub fn service(&self, bank: usize) -> Option<Service> {
+        self.services.get(bank).copied()
+    }
+
+    /// From now on a bank is served otherwise. What its FTL has stays with it until it is answered, or given back.
+    pub fn set_service(&mut self, bank: usize, service: Service) {
+        let Some(before) = self.services.get_mut(bank) else { return };
+        *before = service;
+        let of_bank = |peer: &u32| self.operations.get(*peer).is_some_and(|one| one.delegated.bank == bank);
+        let (mut affected, others): (VecDeque<u32>, VecDeque<u32>) = self.outbox.drain(..).partition(of_bank);
+        self.outbox = others;
+        affected.append(&mut self.waiting[bank]);
+        affected.into_iter().for_each(|peer| self.offer(peer));
+        self.proceed();
+        self.wake();
+    }
+
+    /// The next operation for an FTL, which has it from now on until [`DelegatingStore::answered`].
+    pub fn take_next(&mut self) -> Option<Delegated> {
+        while self.handed_out < HANDED_OUT_MAX {
+            let peer = self.outbox.pop_front()?;
+            // One that failed meanwhile is gone.
+            if let Some(operation) = self.operations.get_mut(peer) {
+                operation.handed_out = true;
+                operation.looks = 0;
+                self.handed_out += 1;
+                return Some(operation.delegated);
+            }
+        }
+        None
+    }
+
+    /// Takes one back that the FTL had been handed and had not begun.
+    pub fn give_back(&mut self, peer: u32) {
+        if let Some(operation) = self.operations.get_mut(peer).filter(|operation| operation.handed_out) {
             operation.handed_out = false;
-            self.outbox.push_front(peer);
+            self.handed_out -= 1;
+            self.offer(peer);
+            self.proceed();
+        }
+    }
+
+    /// The FTL works on an operation: what it is, and how often this was asked since it was handed out, this time included.
+    pub fn look(&mut self, peer: u32) -> Option<(Delegated, u32)> {
+        let operation = self.operations.get_mut(peer).filter(|operation| operation.handed_out)?;
+        operation.looks += 1;
+        Some((operation.delegated, operation.looks))
+    }
+
+    /// The device ends: what the flash keeps in memory goes to its files, and nothing is handed out any more.
+    pub fn close(&mut self) {
+        (0..self.services.len()).for_each(|bank| self.set_service(bank, Service::Failed));
+        for (bank, flash) in std::mem::take(&mut self.flash).into_iter().enumerate() {
+            if let Err(error) = flash.close() {
+                tracing::error!("the flash of bank {bank} could not be closed: {error}");
+            }
         }
     }
 
@@ -267,6 +367,7 @@ impl DelegatingStore {
             return false;
         }
         let Some(operation) = self.operations.remove(peer) else { return false };
+        self.handed_out -= 1;
         let mut result = result;
         if operation.delegated.kind == Kind::Flush
             && result.is_ok()
@@ -279,6 +380,7 @@ impl DelegatingStore {
             });
         }
         self.ended(operation, result);
+        self.proceed();
         true
     }
 
@@ -287,7 +389,6 @@ impl DelegatingStore {
         let ticket = delegated.ticket;
         if let Some(order) = order {
             self.order.finish(order);
-            self.hand_out_ready();
         }
         if delegated.kind != Kind::Read {
             buffer = Vec::new();
@@ -305,17 +406,6 @@ impl DelegatingStore {
             return self.complete(ticket, result.map(|()| buffer));
         }
         self.complete(ticket, result.map(|()| buffer));
-    }
-
-    /// The FTL of a bank has ended: what it had fails, and its peers find nothing from now on. What it had not been handed yet waits
-    /// for the next FTL.
-    pub fn fail(&mut self, bank: usize) {
-        for peer in self.operations.keys() {
-            let Some(operation) = self.operations.get(peer) else { continue };
-            if operation.delegated.bank == bank && operation.handed_out {
-                self.answered(peer, Err(MEDIA_FAILED));
-            }
-        }
     }
 }
 
@@ -384,12 +474,16 @@ impl Store for DelegatingStore {
         Some(&self.ftl)
     }
 
+    fn volatile_service(&self) -> bool {
+        self.ftl_forgets
+    }
+
     fn delegating(&mut self) -> Option<&mut DelegatingStore> {
         Some(self)
     }
 
     fn has_news(&self) -> bool {
-        !self.outbox.is_empty() || !self.completions.is_empty()
+        !self.completions.is_empty() || !self.outbox.is_empty() && self.handed_out < HANDED_OUT_MAX
     }
 
     fn completed(&mut self) -> Option<StoreCompletion> {

@@ -104,6 +104,10 @@ pub trait Store: Send {
     fn served_by(&self) -> Option<&str> {
         None
     }
+    /// True where that app keeps in memory what it has answered and is not durable yet: its end loses that.
+    fn volatile_service(&self) -> bool {
+        false
+    }
     /// The store itself, where an app serves its banks.
     fn delegating(&mut self) -> Option<&mut super::delegate::DelegatingStore> {
         None

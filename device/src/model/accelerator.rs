@@ -93,6 +93,8 @@ registry! {
     Checksum checksum
     /// Finds any of a set of literals in bytes (the `literals_find` import).
     Literals literals
+    /// Finds a key among others (the `keys_find` import).
+    Keys keys
 }
 
 /// What a run has the accelerators of its SPU do: bytes for each, in one go.

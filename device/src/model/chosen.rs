@@ -3,12 +3,14 @@
 //!
 //! Invariant: whichever it is, it is called with the same arguments in the same order.
 
+use super::flash::FlashStep;
 use super::hardware::HardwareModel;
 use super::statistics::ModelStatistics;
 use super::timing::{DmaStep, Timing, Work};
 use super::trace::TraceSink;
 use crate::interconnect::{Agenda, Message, Transfer};
 use std::any::Any;
+use willow_flash_media::timing::{Completion, Submission};
 
 /// A model of time.
 pub(crate) enum ChosenModel {
@@ -68,6 +70,24 @@ impl ChosenModel {
     #[inline(always)]
     pub fn dma_data(&mut self, at_ns: u64, transfer: &Transfer) -> u64 {
         of_either!(self, model => model.dma_data(at_ns, transfer))
+    }
+
+    /// [`Timing::flash`].
+    #[inline]
+    pub fn flash(&mut self, now_ns: u64, spu: u16, submission: &Submission<'_>) -> FlashStep {
+        of_either!(self, model => model.flash(now_ns, spu, submission))
+    }
+
+    /// [`Timing::flash_next_ns`].
+    #[inline]
+    pub fn flash_next_ns(&self) -> Option<u64> {
+        of_either!(self, model => model.flash_next_ns())
+    }
+
+    /// [`Timing::flash_advance`].
+    #[inline]
+    pub fn flash_advance(&mut self, now_ns: u64, completions: &mut Vec<Completion>) {
+        of_either!(self, model => model.flash_advance(now_ns, completions));
     }
 
     /// [`Timing::processor`].

@@ -47,7 +47,7 @@ pub fn energy(
     let written_bytes: u64 = media.iter().map(|media| media.written_bytes).sum::<u64>() + copied_bytes;
     let dies = match &parameters.media {
         MediaParameters::Pcm(pcm) => u64::from(pcm.dies) * media.len() as u64,
-        MediaParameters::FixedLatency(_) => 0,
+        MediaParameters::FixedLatency(_) | MediaParameters::Flash(_) => 0,
     };
     let background_w = power.media_background_uw_per_die * MICRO * dies as f64;
     let parts = [

@@ -4,14 +4,16 @@
 //! (with cut-through, its head may be one further); every message that was taken arrives once.
 
 use super::energy::{Busy, energy};
+use super::flash::{self, FlashHardware, FlashStep};
 use super::link::{FromRing, HostLink};
 use super::parameters::{ModelParameters, OperatorCosts};
 use super::ring::{Ring, Sent};
 use super::spu::SpuHardware;
-use super::statistics::ModelStatistics;
+use super::statistics::{ComponentEnergy, ModelStatistics};
 use super::timing::{DmaStep, Timing, Work};
 use super::trace::{Lane, TraceSink, Tracer};
 use crate::interconnect::{Agenda, Endpoint, Message, Transfer};
+use willow_flash_media::timing::{Completion, Submission};
 
 /// Word of the tick at which the ring's token is free; all others are messages that reach the ring.
 const RING_FREE: u32 = Agenda::OWN_TICK;
@@ -40,6 +42,7 @@ pub struct HardwareModel {
     /// True where a tick for the ring's token is on the agenda.
     ring_tick: bool,
     spus: Vec<SpuHardware>,
+    flash: Option<Box<FlashHardware>>,
     /// By the message's number.
     carried: Vec<Carried>,
     trace: Tracer,
@@ -57,6 +60,7 @@ impl HardwareModel {
             ring,
             ring_tick: false,
             spus: (0..spus).map(|spu| SpuHardware::new(parameters, spu, bank_bytes)).collect(),
+            flash: flash::of(parameters, spus)?,
             carried: Vec::new(),
             trace: Tracer::default(),
             parameters: parameters.clone(),
@@ -177,6 +181,26 @@ impl Timing for HardwareModel {
         self.spus[transfer.spu as usize].dma_data(set_up_ns, at_ns, transfer, &mut self.trace)
     }
 
+    #[inline]
+    fn flash(&mut self, now_ns: u64, spu: u16, submission: &Submission<'_>) -> FlashStep {
+        match &mut self.flash {
+            Some(flash) => flash.submit(now_ns, spu, submission, &mut self.trace),
+            None => FlashStep::Done,
+        }
+    }
+
+    #[inline]
+    fn flash_next_ns(&self) -> Option<u64> {
+        self.flash.as_ref()?.next_ns()
+    }
+
+    #[inline]
+    fn flash_advance(&mut self, now_ns: u64, completions: &mut Vec<Completion>) {
+        if let Some(flash) = &mut self.flash {
+            flash.advance(now_ns, completions, &mut self.trace);
+        }
+    }
+
     #[inline(always)]
     fn processor(&mut self, at_ns: u64, spu: u16, work: &Work) -> u64 {
         self.spus[spu as usize].run(&self.parameters, at_ns, work, &mut self.trace)
@@ -201,15 +225,24 @@ impl Timing for HardwareModel {
             resources.push(spu.processor.statistics(Lane::Processor(number).to_string(), now_ns));
             resources.push(spu.dma.statistics(Lane::Dma(number).to_string(), now_ns));
             resources.push(spu.accelerator.statistics(Lane::Accelerator(number).to_string(), now_ns));
-            resources.push(spu.media.controller(format!("SPU {number} media"), now_ns));
+            match &self.flash {
+                None => resources.push(spu.media.controller(format!("SPU {number} media"), now_ns)),
+                Some(flash) => resources.extend(flash.resources(number)),
+            }
         }
         let media: Vec<_> = self.spus.iter().map(|spu| spu.media.statistics()).collect();
         let copied_bytes = self.spus.iter().map(|spu| spu.media.copied_bytes()).sum();
-        let energy = energy(&self.parameters, now_ns, &self.busy(now_ns), &media, copied_bytes);
+        let mut energy = energy(&self.parameters, now_ns, &self.busy(now_ns), &media, copied_bytes);
+        if let Some(flash) = &self.flash {
+            energy.push(ComponentEnergy { name: "flash".to_owned(), joules: flash.joules() });
+        }
         Some(ModelStatistics { now_ns, resources, media, energy })
     }
 
     fn set_trace(&mut self, sink: Option<Box<dyn TraceSink>>) {
+        if let Some(flash) = &mut self.flash {
+            flash.set_trace(sink.is_some());
+        }
         self.trace = Tracer(sink);
     }
 }

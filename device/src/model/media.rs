@@ -1,4 +1,4 @@
-//! The media behind one SPU, whatever they are: the seam that flash takes, too.
+//! The media behind one SPU, whatever they are. Of flash it is the buffers that DMAs reach; dies and buses are [`super::flash`]'s.
 //!
 //! Invariants: a DMA that reads asks first when the data are there ([`Media::read`]); media that share their controller with the
 //! transfer answer with its end, media with buffers of their own with the time from which the DMA controller can take them.
@@ -26,6 +26,8 @@ pub enum Media {
     Pcm(Box<Pcm>),
     /// Units of fixed latency.
     Fixed(FixedMedia),
+    /// Buffers before flash: as fast as the DMA controller.
+    Buffers,
 }
 
 impl Media {
@@ -34,6 +36,7 @@ impl Media {
         match parameters {
             MediaParameters::Pcm(pcm) => Media::Pcm(Box::new(Pcm::new(pcm, spu, bytes))),
             MediaParameters::FixedLatency(fixed) => Media::Fixed(FixedMedia::new(fixed, spu)),
+            MediaParameters::Flash(_) => Media::Buffers,
         }
     }
 
@@ -43,6 +46,7 @@ impl Media {
         match self {
             Media::Pcm(pcm) => ReadEnd::Streamed(pcm.access(at_ns, Access::Read, range, byte_fs, trace, id)),
             Media::Fixed(fixed) => ReadEnd::Buffered(fixed.read(at_ns, range, trace, id)),
+            Media::Buffers => ReadEnd::Buffered(at_ns),
         }
     }
 
@@ -63,6 +67,7 @@ impl Media {
                 (end_ns, end_ns)
             }
             Media::Fixed(fixed) => (to_ns, fixed.write(to_ns, range, trace, id)),
+            Media::Buffers => (to_ns, to_ns),
         }
     }
 
@@ -70,7 +75,7 @@ impl Media {
     #[inline]
     pub fn transfer(&mut self, at_ns: u64, bytes: u64) -> u64 {
         match self {
-            Media::Pcm(_) => at_ns,
+            Media::Pcm(_) | Media::Buffers => at_ns,
             Media::Fixed(fixed) => fixed.transfer(at_ns, bytes),
         }
     }
@@ -85,6 +90,7 @@ impl Media {
                 ResourceStatistics { name, busy_ns: pcm.busy_ns(now_ns), operations, bytes, waited_ns: 0 }
             }
             Media::Fixed(fixed) => fixed.channel.statistics(name, now_ns),
+            Media::Buffers => ResourceStatistics { name, ..ResourceStatistics::default() },
         }
     }
 
@@ -93,6 +99,7 @@ impl Media {
         match self {
             Media::Pcm(pcm) => pcm.statistics(),
             Media::Fixed(fixed) => fixed.counters.clone(),
+            Media::Buffers => MediaStatistics::default(),
         }
     }
 
@@ -100,7 +107,7 @@ impl Media {
     pub fn copied_bytes(&self) -> u64 {
         match self {
             Media::Pcm(pcm) => pcm.copied_bytes(),
-            Media::Fixed(_) => 0,
+            Media::Fixed(_) | Media::Buffers => 0,
         }
     }
 }

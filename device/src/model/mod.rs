@@ -10,12 +10,13 @@
 //! - Memory grows with what is touched: lines that were never written have no entry.
 //!
 //! One file a resource: `link` (host link and bridge), `ring`, `spu` (processors, DMA controllers, accelerators), `media` (phase-change
-//! memory, or media of fixed latency; flash takes the same seam), `start_gap` and `wear` for what phase-change memory needs.
+//! memory, media of fixed latency, or the buffers before flash), `flash` (dies and buses), `start_gap` and `wear` for what phase-change memory needs.
 //! `accelerator` is the registry of accelerators. `timing` is the seam; `punctuality` says how late a driver of the real clock hands completions out.
 
 pub mod accelerator;
 pub(crate) mod chosen;
 mod energy;
+pub mod flash;
 mod hardware;
 pub mod histogram;
 mod link;

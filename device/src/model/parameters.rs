@@ -5,6 +5,7 @@
 
 pub use super::accelerator::Accelerators;
 use serde::{Deserialize, Serialize};
+use willow_flash_media::FlashParameters;
 
 /// All of the device's hardware.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -149,6 +150,8 @@ pub enum MediaParameters {
     Pcm(PcmParameters),
     /// Units with a fixed latency for each access, working in parallel.
     FixedLatency(FixedLatencyParameters),
+    /// Flash behind an FTL; its channels are shared out to the SPUs.
+    Flash(Box<FlashParameters>),
 }
 
 /// Phase-change memory behind a DDR2-like interface (XSSD, 6.3).

@@ -95,6 +95,10 @@ impl SpuHardware {
         match transfer.kind {
             DmaKind::Local => DmaStep::Ends(self.move_bytes(at_ns, set_up_ns, bytes, "local", trace, id)),
             DmaKind::NvWrite => DmaStep::Ends(self.write(at_ns, set_up_ns, transfer, transfer.address, trace)),
+            // The flash has the data in the buffers, or takes them from there.
+            DmaKind::NvRead | DmaKind::NvCopy { .. } if matches!(self.media, Media::Buffers) => {
+                DmaStep::Ends(self.move_bytes(at_ns, set_up_ns, bytes, "read", trace, id))
+            }
             DmaKind::NvRead | DmaKind::NvCopy { .. } => {
                 let begin_ns = at_ns.max(self.dma.free_ns);
                 let (mut streamed_ns, mut buffered_ns) = (begin_ns + set_up_ns, None);
@@ -155,7 +159,7 @@ impl SpuHardware {
     fn write(&mut self, at_ns: u64, set_up_ns: u64, transfer: &Transfer, address: u64, trace: &mut Tracer) -> u64 {
         let bytes = transfer.segment_bytes * u64::from(transfer.segments);
         let (byte_fs, id) = (self.dma_byte_fs, transfer.id);
-        if matches!(self.media, Media::Fixed(_)) {
+        if matches!(self.media, Media::Fixed(_) | Media::Buffers) {
             let there_ns = self.move_bytes(at_ns, set_up_ns, bytes, "write", trace, id);
             let (media, mut end_ns) = (&mut self.media, there_ns);
             Self::ranges(transfer, address, |range| {

@@ -6,10 +6,12 @@
 //! a queue is the time until which its resource is taken.
 
 use super::accelerator::Accelerated;
+use super::flash::FlashStep;
 use super::parameters::OperatorCosts;
 use super::{ModelStatistics, TraceSink};
 use crate::interconnect::{Agenda, Message, Transfer};
 use std::any::Any;
+use willow_flash_media::timing::{Completion, Submission};
 
 /// How far a DMA gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +66,22 @@ pub trait Timing: Any + Send {
     fn dma_data(&mut self, at_ns: u64, transfer: &Transfer) -> u64 {
         let _ = transfer;
         at_ns
+    }
+
+    /// Takes an operation on the flash of an SPU's bank, at a time that is not before any other of these calls.
+    fn flash(&mut self, now_ns: u64, spu: u16, submission: &Submission<'_>) -> FlashStep {
+        let _ = (now_ns, spu, submission);
+        FlashStep::Done
+    }
+
+    /// When something happens next in the flash, if anything does; then [`Timing::flash_advance`] is to be called.
+    fn flash_next_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Has the flash go on until now, and tells which operations are done.
+    fn flash_advance(&mut self, now_ns: u64, completions: &mut Vec<Completion>) {
+        let _ = (now_ns, completions);
     }
 
     /// When a processor that begins now is done.

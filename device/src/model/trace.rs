@@ -29,6 +29,20 @@ pub enum Lane {
         /// The bank behind its controller.
         bank: u16,
     },
+    /// Bus of a channel of an SPU's flash.
+    Bus {
+        /// The SPU.
+        spu: u16,
+        /// The channel.
+        channel: u16,
+    },
+    /// Array of a die of an SPU's flash.
+    Die {
+        /// The SPU.
+        spu: u16,
+        /// The die.
+        die: u16,
+    },
 }
 
 impl std::fmt::Display for Lane {
@@ -43,6 +57,8 @@ impl std::fmt::Display for Lane {
             Lane::Dma(spu) => write!(f, "SPU {spu} DMA"),
             Lane::Accelerator(spu) => write!(f, "SPU {spu} accelerators"),
             Lane::Media { spu, bank } => write!(f, "SPU {spu} media bank {bank}"),
+            Lane::Bus { spu, channel } => write!(f, "SPU {spu} flash channel {channel}"),
+            Lane::Die { spu, die } => write!(f, "SPU {spu} flash die {die}"),
         }
     }
 }

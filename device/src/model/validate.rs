@@ -65,6 +65,7 @@ impl ModelParameters {
         match &self.media {
             MediaParameters::Pcm(pcm) => pcm.validate()?,
             MediaParameters::FixedLatency(fixed) => fixed.validate()?,
+            MediaParameters::Flash(flash) => flash.validate().map_err(|absurd| format!("media.{absurd}"))?,
         }
         for kind in Accelerator::ALL {
             accelerator(&format!("accelerator.{}", kind.name()), self.accelerator.of(*kind))?;

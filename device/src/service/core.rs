@@ -164,6 +164,7 @@ impl Core {
 
     /// When the service or SPU-OS has something to do, whatever else happens.
     pub fn deadline_ns(&self) -> Option<u64> {
-        [self.service.deadline_ns(), self.machine.protection.misses.deadline_ns()].into_iter().flatten().min()
+        let misses_ns = self.machine.protection.misses.deadline_ns();
+        [self.service.deadline_ns(), misses_ns, self.ftl_look_ns()].into_iter().flatten().min()
     }
 }

@@ -267,10 +267,13 @@ impl Core {
         let result = match (result, staged) {
             (Ok(_), Some(new)) => {
                 self.enter_version(number, new, Admission::Open);
-                self.machine.send_event(number, &[abi::EVENT_STARTED], None);
+                self.announce_start(number);
                 Ok(u64::from(number))
             }
             (Ok(_), None) => {
+                if self.machine.ftl() == Some(number) {
+                    self.ftl_started();
+                }
                 self.machine.release_requests(number);
                 Ok(u64::from(number))
             }

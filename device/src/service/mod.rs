@@ -15,6 +15,7 @@ pub mod control;
 pub(crate) mod core;
 mod endpoints;
 mod erase;
+pub(crate) mod ftl;
 mod install;
 pub mod metadata;
 mod protection;
@@ -66,6 +67,8 @@ pub(crate) struct Service {
     errors: BTreeMap<HreId, String>,
     front: Option<Box<dyn Fn() -> serde_json::Value>>,
     shutdown: Shutdown,
+    /// Where an app serves the banks.
+    ftl: Option<ftl::Keeper>,
 }
 
 /// How far the clean end of the device is.
@@ -78,6 +81,8 @@ enum Shutdown {
     Draining,
     /// All media are flushed.
     Flushing,
+    /// The app that serves the banks, which all others needed until now, leaves the flash clean.
+    Parting,
     /// The metadata are saved.
     Saving,
     Done,
@@ -96,6 +101,7 @@ impl Service {
             errors: BTreeMap::new(),
             front: None,
             shutdown: Shutdown::No,
+            ftl: None,
         }
     }
 
@@ -183,6 +189,7 @@ impl Core {
             capacity_bytes,
             store_in_flight: machine.media.in_flight() as u64,
             strays: machine.strays(),
+            flash: self.flash_statistics(),
             clock: self.punctuality.statistics(),
             model: machine.model().and_then(|timing| timing.statistics(machine.now_ns)),
         }
@@ -203,6 +210,10 @@ impl Core {
                     _ => {}
                 }
             }
+            self.ftl_told(watch, refusal);
+        }
+        if self.service.ftl.is_some() {
+            busy |= self.keep_ftl(now_ns);
         }
         loop {
             let call = self.machine.region_call_made();
@@ -235,6 +246,12 @@ impl Core {
                 self.service.shutdown = Shutdown::Flushing;
                 self.store_step(Continuation::Shutdown, |store, ticket| store.flush(ticket, None));
             }
+            Shutdown::Parting if at_rest => {
+                if let Some(store) = self.machine.media.store.delegating() {
+                    store.close();
+                }
+                self.save_last();
+            }
             _ => return false,
         }
         true
@@ -245,6 +262,16 @@ impl Core {
         if let Err(error) = flushed {
             tracing::error!("the media could not be flushed at shutdown: {error}");
         }
+        match self.machine.ftl() {
+            Some(number) => {
+                self.service.shutdown = Shutdown::Parting;
+                self.retire(number);
+            }
+            None => self.save_last(),
+        }
+    }
+
+    fn save_last(&mut self) {
         self.service.shutdown = Shutdown::Saving;
         self.transact(Asker::Service, change::Change::Nothing, Work::LastSave);
     }

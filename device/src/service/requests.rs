@@ -207,6 +207,10 @@ impl Core {
         let Some(number) = number else {
             return self.answer(token, hre, refuse(ControlStatus::NotFound, format!("no app {name} is installed")));
         };
+        if self.machine.ftl() == Some(number) {
+            let text = format!("app {name} serves the device's banks: it can be replaced, and not removed");
+            return self.answer(token, hre, refuse(ControlStatus::Busy, text));
+        }
         let serves = self.namespaces().iter().any(|namespace| serving_app(namespace.csi) == name);
         if serves || self.is_changing(&name) {
             let text = format!("app {name} serves namespaces, or is being replaced: delete them first");

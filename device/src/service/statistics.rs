@@ -35,6 +35,19 @@ pub struct AppStatistics {
     pub failed: bool,
 }
 
+/// The flash behind an FTL.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FlashStatistics {
+    /// The app that serves the banks.
+    pub ftl: String,
+    /// Instances of it that were started anew, since they had failed while they served.
+    pub restarts: u64,
+    /// How often what was answered and not flushed may have been lost with one.
+    pub losses: u64,
+    /// Why a bank has failed, where one has: its FTL does not come up.
+    pub failed: Option<String>,
+}
+
 /// Everything, at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Statistics {
@@ -61,6 +74,9 @@ pub struct Statistics {
     /// Answers and ends of operations that nobody waited for any more, since the device started: a defect of the device where it is not 0.
     #[serde(default)]
     pub strays: u64,
+    /// The flash, where an FTL serves the banks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flash: Option<FlashStatistics>,
     /// How late completions are, under the real clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<crate::model::punctuality::ClockStatistics>,

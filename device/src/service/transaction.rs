@@ -418,17 +418,23 @@ impl Core {
         }
     }
 
-    /// Retires all apps, since the device ends.
+    /// Retires all apps, since the device ends, but the one that serves the banks: the others need it to leave their state clean.
     pub(super) fn retire_all(&mut self) {
-        let running: Vec<AppNumber> = {
-            let apps = self.machine.apps();
-            apps.filter(|(_, app)| app.ended.is_none()).map(|(number, _)| number).collect()
-        };
+        let running: Vec<AppNumber> = self.machine.apps().map(|(number, _)| number).collect();
         for number in running {
-            let work = Work::Retirement { number, state: Retiring::Draining };
-            if let Some(key) = self.transact(Asker::Service, Change::Nothing, work) {
-                self.begin_drain(key, number);
+            if self.machine.ftl() != Some(number) {
+                self.retire(number);
             }
+        }
+    }
+
+    /// Retires an app, where it runs.
+    pub(super) fn retire(&mut self, number: AppNumber) {
+        let work = Work::Retirement { number, state: Retiring::Draining };
+        if self.machine.is_running(number)
+            && let Some(key) = self.transact(Asker::Service, Change::Nothing, work)
+        {
+            self.begin_drain(key, number);
         }
     }
 

@@ -80,7 +80,7 @@ impl Core {
             };
             let version = version.map_err(|why| OpenError(format!("app {name}: {why}")))?;
             self.enter_version(number, version, Admission::Open);
-            self.machine.send_event(number, &[abi::EVENT_STARTED], None);
+            self.announce_start(number);
         }
         // What came with another program and not with this one has no place.
         let machine = &self.machine;
@@ -93,7 +93,7 @@ impl Core {
             match self.load_app(app) {
                 Ok(version) => {
                     self.enter_version(app.number, version, Admission::Open);
-                    self.machine.send_event(app.number, &[abi::EVENT_STARTED], None);
+                    self.announce_start(app.number);
                 }
                 Err(why) => {
                     tracing::error!("app {} does not come up: {why}", app.name);
@@ -104,7 +104,19 @@ impl Core {
                 }
             }
         }
+        if self.machine.media.store.served_by().is_some() && self.service.ftl.is_none() {
+            let failed = self.machine.ftl().and_then(|number| self.machine.app_at(number)?.ended.clone());
+            self.ftl_missing(&failed.unwrap_or_else(|| "it is not installed".to_owned()));
+        }
         Ok(())
+    }
+
+    /// A version is in its place, and is told to start.
+    pub(crate) fn announce_start(&mut self, number: AppNumber) {
+        match self.machine.ftl() {
+            Some(ftl) if ftl == number => self.start_ftl(number),
+            _ => self.machine.send_event(number, &[abi::EVENT_STARTED], None),
+        }
     }
 
     /// Number of a built-in app, which it has from now on; `None` where another version of it was installed.
@@ -227,32 +239,46 @@ impl Core {
         self.make_ready(Program::Native(native), state)
     }
 
-    fn make_ready(&mut self, program: Program, mut state: AppState) -> Result<Version, String> {
-        let (data_bytes_max, budget) = {
-            let config = &self.machine.config;
-            let users = state.owner.is_some();
-            state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };
-            let budget = if users { config.user_instruction_budget } else { config.instruction_budget };
-            // The FTL's tables grow with the flash, which is the preset's.
-            let serves = self.machine.media.store.served_by() == Some(&state.name);
-            let data_bytes_max = if serves { FTL_DATA_BYTES_MAX } else { config.app_data_bytes_max };
-            (data_bytes_max, budget)
+    /// What an instance of an app may take of memory, and do between two waits.
+    pub(super) fn instance_limits(&self, app: &AppState) -> (u64, u64) {
+        let config = &self.machine.config;
+        let budget = if app.owner.is_some() { config.user_instruction_budget } else { config.instruction_budget };
+        // The FTL's tables grow with the flash, which is the preset's.
+        let serves = self.machine.media.store.served_by() == Some(&app.name);
+        let data_bytes_max = if serves { FTL_DATA_BYTES_MAX } else { config.app_data_bytes_max };
+        (data_bytes_max, budget)
+    }
+
+    /// An instance of an app for an SPU, initialised. What it prints goes to the app that is being staged.
+    pub(super) fn make_instance(
+        &mut self,
+        program: &Program,
+        spu: u16,
+        (data_bytes_max, budget): (u64, u64),
+    ) -> Result<Box<dyn Instance>, String> {
+        let caller = Caller { app: UNPLACED, spu, incarnation: 0 };
+        let instance: Result<Box<dyn Instance>, String> = match program {
+            Program::Wasm(pre) => {
+                WasmInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, data_bytes_max, budget)
+                    .map(|instance| Box::new(instance) as Box<dyn Instance>)
+            }
+            Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, caller))),
         };
+        // What it printed was within its own budget.
+        self.machine.staged_one();
+        instance
+    }
+
+    fn make_ready(&mut self, program: Program, mut state: AppState) -> Result<Version, String> {
+        let config = &self.machine.config;
+        let users = state.owner.is_some();
+        state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };
+        let limits = self.instance_limits(&state);
         self.machine.begin_staging(state);
         let mut made = Ok(Vec::new());
         for spu in 0..self.spus() {
             let Ok(instances) = &mut made else { break };
-            let caller = Caller { app: UNPLACED, spu, incarnation: 0 };
-            let instance: Result<Box<dyn Instance>, String> = match &program {
-                Program::Wasm(pre) => {
-                    WasmInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, data_bytes_max, budget)
-                        .map(|instance| Box::new(instance) as Box<dyn Instance>)
-                }
-                Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, caller))),
-            };
-            // What it printed was within its own budget.
-            self.machine.staged_one();
-            match instance {
+            match self.make_instance(&program, spu, limits) {
                 Ok(instance) => instances.push(instance),
                 Err(why) => made = Err(why),
             }
@@ -270,7 +296,7 @@ impl Core {
         version: Version,
         admission: Admission,
     ) -> Option<Version> {
-        let Version { mut state, program, mut instances } = version;
+        let Version { mut state, program, instances } = version;
         let old = {
             let machine = &mut *self.machine;
             machine.end_version(number);
@@ -286,9 +312,6 @@ impl Core {
                 state.incarnation = state.incarnation.wrapping_add(1);
             }
             state.admission = admission;
-            for (spu, instance) in instances.iter_mut().enumerate() {
-                instance.enter(Caller { app: number, spu: spu as u16, incarnation: state.incarnation });
-            }
             machine.set_app(number, Some(state));
             old
         };
@@ -315,7 +338,7 @@ impl Core {
                 let runs = version.state.ended.is_none();
                 self.enter_version(number, version, Admission::Open);
                 if runs {
-                    self.machine.send_event(number, &[abi::EVENT_STARTED], None);
+                    self.announce_start(number);
                 }
             }
             Err(why) => {

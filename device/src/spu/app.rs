@@ -20,6 +20,7 @@ pub(crate) struct AppState {
     pub module_bytes: u64,
     pub handlers: Vec<(u8, String)>,
     pub has_handler: [bool; 256],
+    /// The last that an instance of it was given: each has another.
     pub incarnation: u32,
     /// What it takes of each SPU's memories.
     pub footprint: Footprint,
@@ -117,6 +118,12 @@ impl Machine {
 
     /// An app gets a number, or goes; what was there before.
     pub fn set_app(&mut self, number: AppNumber, app: Option<AppState>) -> Option<AppState> {
+        let is_ftl = |ftl| app.as_ref().is_some_and(|app| app.is_ftl(ftl));
+        if self.media.store.served_by().is_some_and(is_ftl) {
+            self.ftl.number = Some(number);
+        } else if self.ftl.number == Some(number) {
+            self.ftl.number = None;
+        }
         std::mem::replace(&mut self.apps[number as usize], app)
     }
 

@@ -6,12 +6,13 @@
 
 use super::abi::PENDING;
 use super::activity::{Caller, Origin};
+use super::flash_job::Chain;
 use super::group::Waiter;
 use super::os::Machine;
 use super::sleep::begin_sleep;
 use crate::bridge::accounts::KERNEL;
 use crate::interconnect::event::{EVENTS_MAX, Event, EventQueue, TimedDma};
-use crate::interconnect::{Agenda, Endpoint, HEADER_BYTES, Key, Message, Transfer};
+use crate::interconnect::{Agenda, DmaKind, Endpoint, HEADER_BYTES, Key, Message, Transfer};
 use crate::model::chosen::ChosenModel;
 use crate::model::timing::{DmaStep, Timing, Work};
 
@@ -41,6 +42,8 @@ pub(crate) enum Deferred {
     Message(Message),
     /// A sleep.
     Sleep { group: Key, duration_ns: u64 },
+    /// An operation of flash: its job.
+    Flash(u32),
 }
 
 /// A DMA begins and ends then.
@@ -173,6 +176,8 @@ impl Machine {
                 }
                 self.message_read(handle, 0, Ok(&[]));
             }
+            Event::Landed { group } => self.landed(group),
+            Event::Flash { first } => self.begin_flash(first),
             Event::Deliver { .. }
             | Event::Complete(_)
             | Event::DmaData(_)
@@ -222,16 +227,41 @@ impl Machine {
         }
     }
 
-    /// The operations of a group have begun: under a model the end of its transfer is one more.
+    /// The operations of a group have begun: under a model the end of its transfer is one more. What an FTL reads moves when that has
+    /// brought it; what is written has to come before the flash takes it.
     #[inline(always)]
     pub fn group_takes(&mut self, key: Key, transfer: impl FnOnce(&mut Machine) -> (Transfer, bool)) {
         if matches!(self.clock, Clock::Free) {
             return;
         }
         let (transfer, streamed) = transfer(self);
-        if let Some(group) = self.group_at_mut(key) {
-            group.remaining += 1;
-            self.dma_then(transfer, streamed, || Event::End { group: key, result: 0, memory: None });
+        let delegates = self.delegates();
+        let Some(group) = self.group_at_mut(key) else { return };
+        match transfer.kind {
+            DmaKind::NvRead | DmaKind::NvCopy { .. } if delegates => group.then = Some(Box::new((transfer, streamed))),
+            _ => {
+                group.remaining += 1;
+                group.landing = delegates;
+                let end = match delegates {
+                    true => Event::Landed { group: key },
+                    false => Event::End { group: key, result: 0, memory: None },
+                };
+                self.dma_then(transfer, streamed, || end);
+            }
+        }
+    }
+
+    /// Whether operations of flash take time: then an app is told of each by a completion, when the model says.
+    #[inline]
+    pub fn flash_takes_time(&self) -> bool {
+        matches!(self.clock, Clock::Modelled(_))
+    }
+
+    /// An operation of flash begins when the run ends.
+    pub fn flash_then(&mut self, job: u32) {
+        if let Clock::Modelled(modelled) = &mut self.clock {
+            modelled.work.dmas += 1;
+            modelled.deferred.push(Deferred::Flash(job));
         }
     }
 
@@ -338,8 +368,10 @@ impl Machine {
     fn begin_all_deferred(&mut self, at_ns: u64) {
         let Clock::Modelled(Modelled { model, deferred, work }) = &mut self.clock else { return };
         *work = Work::default();
+        let mut flash = Chain::default();
         for deferred in &*deferred {
             match deferred {
+                Deferred::Flash(job) => flash.push(&mut self.flash, *job),
                 Deferred::Sleep { group, duration_ns } => {
                     let until_ns = at_ns.saturating_add(*duration_ns);
                     begin_sleep(&mut self.spus, &mut self.events, *group, until_ns);
@@ -359,6 +391,9 @@ impl Machine {
             }
         }
         deferred.clear();
+        if let Some(first) = flash.first() {
+            self.events.push_at(at_ns, Event::Flash { first });
+        }
     }
 
     /// The media have a DMA's data in their buffers.

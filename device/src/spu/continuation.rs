@@ -1,5 +1,6 @@
 //! What shall happen when an operation of the store has ended, and what the control service goes on with.
 
+use super::accelerator::keys::Layout;
 use super::accelerator::literals::set::LiteralSet;
 use super::gate::MayWrite;
 use crate::hre::HreId;
@@ -37,6 +38,8 @@ pub(crate) enum Pending {
     Checksum { group: Key, seed: u32 },
     /// A read to be searched for a set of literals; what is found goes to the app's memory.
     Literals { group: Key, set: Arc<LiteralSet>, state: u32, to: u64, most: u32 },
+    /// A read of keys, among which one is looked for.
+    Keys { group: Key, layout: Layout, key: Box<[u8]> },
     /// A write, a zeroing or a flush.
     Group { group: Key },
     /// Work of the control service.

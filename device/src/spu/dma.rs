@@ -124,6 +124,14 @@ impl Machine {
         (dma, behalf): (&Dma, Behalf),
         _: Charged,
     ) -> Result<i32, Fault> {
+        let joined;
+        let dma = match dma.segments > 1 && self.delegates() {
+            true => {
+                joined = self.join_segments(caller, *dma, behalf);
+                &joined
+            }
+            false => dma,
+        };
         let mut group = None;
         let mut error = 0;
         let (mut from, mut to) = (dma.source.address, dma.destination.address);

@@ -93,6 +93,10 @@ impl Machine {
                     let found = result.ok().map(|bytes| self.literals_read(account, &set, &bytes, (state, to, most)));
                     self.end_one(group, code, found);
                 }
+                Pending::Keys { group, layout, key } => {
+                    let code = result.map_or(code, |keys| self.keys_read(group.spu, (layout, &key), &keys));
+                    self.end_one(group, code, None);
+                }
                 Pending::Group { group } => self.end_one(group, code, None),
                 Pending::Control(then) => {
                     return Some((then, result.map(|_| ())));

@@ -6,10 +6,12 @@
 //!   nothing.
 //! - Payload goes from and to peers and the app's memory in place; only what comes from other pages is copied on the way.
 //! - Under the free clock an operation takes effect when it is asked for. What changes the flash is told by a completion nevertheless, so
-//!   that an FTL which goes on for long makes way for others.
+//!   that an FTL which goes on for long makes way for others. Under a model it takes effect, and is told, when the model says ([`super::flash_time`]).
 
 use super::abi::{self, PENDING};
 use super::activity::Caller;
+use super::flash_job::{MadePage, Task, To};
+use super::flash_time::Copied;
 use super::gate::{Charged, FlashOperation};
 use super::meter::Fault;
 use super::os::{LocalMemory, Machine};
@@ -59,7 +61,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// A status as the port tells it.
-fn told(status: Status) -> i32 {
+pub(super) fn told(status: Status) -> i32 {
     match status {
         Status::Done { corrected_bits, .. } => abi::FLASH_DONE | i32::from(corrected_bits) << 8,
         Status::Latched => abi::FLASH_LATCHED,
@@ -87,13 +89,22 @@ enum Part {
     Zeroes(usize),
 }
 
+impl Part {
+    fn bytes(&self) -> usize {
+        match self {
+            Part::Local { bytes, .. } | Part::Peer { bytes, .. } | Part::Zeroes(bytes) => *bytes,
+            Part::Copied(range) => range.len(),
+        }
+    }
+}
+
 /// A page to be programmed.
 struct Page {
     at: PageAddress,
     parts: Range<usize>,
     spare: (u64, usize),
-    /// All of it comes from the FTL's memory: its own data.
-    is_local: bool,
+    /// Some of it comes from the FTL's memory: its own data, which are kept where payload is not.
+    is_own: bool,
 }
 
 /// A program, as its descriptions say.
@@ -102,6 +113,8 @@ struct Program {
     pages: Vec<Page>,
     parts: Vec<Part>,
     copies: Vec<u8>,
+    /// Under a model: what is yet to be copied.
+    sources: Vec<Copied>,
 }
 
 impl Machine {
@@ -122,8 +135,13 @@ impl Machine {
         Ok(self.bank_port(caller)?.flash)
     }
 
+    /// Whether payload is kept; else it need not be moved.
+    fn keeps_payload(&mut self, caller: Caller) -> bool {
+        self.array(caller).is_ok_and(|array| array.keeps_payload())
+    }
+
     /// A status as the port tells it; which rule an FTL broke is on its serial port.
-    fn told(&mut self, caller: Caller, status: Status) -> i32 {
+    pub(super) fn told(&mut self, caller: Caller, status: Status) -> i32 {
         if let Status::Misuse(misuse) = status
             && let Some(app) = self.app(caller.app)
         {
@@ -207,14 +225,20 @@ impl Machine {
             length_bytes: asked.bytes,
             spare: asked.spare_bytes > 0,
         };
+        let shape = match self.array(caller) {
+            Ok(array) => array.geometry(),
+            Err(error) => return Ok(error),
+        };
+        if asked.bytes > shape.page_bytes || asked.spare_bytes > shape.spare_bytes {
+            return Ok(abi::ERROR_RANGE);
+        }
+        if self.flash_takes_time() {
+            return self.ask_read(caller, memory, asked, read);
+        }
         let BankPort { flash, mut peers } = match self.bank_port(caller) {
             Ok(port) => port,
             Err(error) => return Ok(error),
         };
-        let shape = flash.geometry();
-        if asked.bytes > shape.page_bytes || asked.spare_bytes > shape.spare_bytes {
-            return Ok(abi::ERROR_RANGE);
-        }
         let mut spare = vec![0; asked.spare_bytes as usize];
         let into = if asked.peer == 0 {
             memory.slice_mut(asked.to, asked.bytes as usize)?
@@ -258,6 +282,9 @@ impl Machine {
                 return Ok(refusal);
             }
         }
+        if self.flash_takes_time() {
+            return self.ask_program_of(caller, memory, (die, wait), wanted);
+        }
         let BankPort { flash, peers } = match self.bank_port(caller) {
             Ok(port) => port,
             Err(error) => return Ok(error),
@@ -291,7 +318,7 @@ impl Machine {
             at: page.at,
             data: &pieces[range],
             spare,
-            metadata: page.is_local,
+            metadata: page.is_own,
         });
         let pages: Vec<ProgramPage<'_>> = pages.collect();
         let status = match flash.program(die, &pages) {
@@ -299,6 +326,69 @@ impl Machine {
             Err(_) => abi::ERROR_MEDIA,
         };
         Ok(self.flash_done(caller, wait, status))
+    }
+
+    /// Under a model: asks for a read.
+    fn ask_read<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &mut M,
+        asked: &FlashRead,
+        read: Read,
+    ) -> Result<i32, Fault> {
+        let to = match asked.peer {
+            0 => {
+                memory.slice_mut(asked.to, asked.bytes as usize)?;
+                To::Local { pointer: asked.to }
+            }
+            peer => To::Peer { peer, offset: asked.to },
+        };
+        if read.spare {
+            memory.slice_mut(asked.spare, asked.spare_bytes as usize)?;
+        }
+        let spare = read.spare.then_some((asked.spare, asked.spare_bytes));
+        Ok(self.ask_flash(caller, asked.wait, asked.die, Task::Read { read, to, spare }))
+    }
+
+    /// Under a model: asks for a program. What it takes from the FTL's memory and from peers is copied now, as far as it is kept.
+    fn ask_program_of<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &M,
+        (die, wait): (u32, u32),
+        wanted: Program,
+    ) -> Result<i32, Fault> {
+        let BankPort { flash, peers } = match self.bank_port(caller) {
+            Ok(port) => port,
+            Err(error) => return Ok(error),
+        };
+        let keeps = flash.keeps_payload();
+        let mut awaited = Vec::new();
+        let mut made = Vec::with_capacity(wanted.pages.len());
+        for page in &wanted.pages {
+            let mut data = Vec::new();
+            for part in &wanted.parts[page.parts.clone()] {
+                let bytes = match part {
+                    Part::Local { pointer, bytes } => Some(memory.slice(*pointer, *bytes)?),
+                    Part::Peer { peer, offset, bytes } => {
+                        awaited.push(*peer);
+                        match peers.source(*peer, *offset, *bytes) {
+                            Some(from) => Some(from),
+                            None => return Ok(abi::ERROR_ENDED),
+                        }
+                    }
+                    Part::Copied(_) | Part::Zeroes(_) => None,
+                };
+                if keeps || page.is_own {
+                    let length = data.len() + part.bytes();
+                    data.extend_from_slice(bytes.unwrap_or(&[]));
+                    data.resize(length, 0);
+                }
+            }
+            let spare = memory.slice(page.spare.0, page.spare.1)?.to_vec();
+            made.push(MadePage { at: page.at, data, spare, own: page.is_own });
+        }
+        Ok(self.ask_program((caller, wait, die), made, &wanted.sources, &awaited))
     }
 
     /// Takes a page's description in, and the bytes that come from other pages; else why the program is refused.
@@ -314,16 +404,17 @@ impl Machine {
             return Ok(Err(abi::ERROR_ARGUMENT));
         }
         let (first, mut left) = (into.parts.len(), shape.page_bytes as usize);
-        let mut is_local = true;
+        let (mut is_own, takes_time, keeps) = (false, self.flash_takes_time(), self.keeps_payload(caller));
         let described_parts = memory.slice(u64_at(described, 8), segments as usize * SEGMENT_BYTES)?;
         for segment in described_parts.chunks_exact(SEGMENT_BYTES) {
             let (kind, bytes) = (u32_at(segment, 0), u32_at(segment, 4) as usize);
             if bytes > left {
                 return Ok(Err(abi::ERROR_RANGE));
             }
+            let at_byte = shape.page_bytes as usize - left;
             left -= bytes;
             self.charge_piece(bytes as u64)?;
-            is_local &= kind == abi::FLASH_FROM_LOCAL;
+            is_own |= kind == abi::FLASH_FROM_LOCAL;
             into.parts.push(match kind {
                 abi::FLASH_FROM_LOCAL => Part::Local { pointer: u64_at(segment, 8), bytes },
                 abi::FLASH_FROM_ZEROES => Part::Zeroes(bytes),
@@ -332,12 +423,18 @@ impl Machine {
                     let at = PageAddress { block: u32_at(segment, 12), page: u32_at(segment, 16) };
                     let (die, offset_bytes) = (u32_at(segment, 8), u32_at(segment, 20));
                     let read = Read { at, offset_bytes, length_bytes: bytes as u32, spare: false };
+                    if takes_time {
+                        into.sources.push(Copied { page: into.pages.len(), at: at_byte, die, read });
+                        into.parts.push(Part::Zeroes(bytes));
+                        continue;
+                    }
                     let begin = into.copies.len();
                     into.copies.resize(begin + bytes, 0);
                     let array = match self.array(caller) {
                         Ok(array) => array,
                         Err(error) => return Ok(Err(error)),
                     };
+                    is_own |= !keeps && array.keeps(die, at);
                     match array.read(die, &read, &mut into.copies[begin..], &mut []) {
                         Ok(Status::Done { .. } | Status::Latched) => Part::Copied(begin..begin + bytes),
                         Ok(status) => return Ok(Err(self.told(caller, status))),
@@ -352,7 +449,7 @@ impl Machine {
             at: PageAddress { block: u32_at(described, 0), page: u32_at(described, 4) },
             parts: first..into.parts.len(),
             spare: (u64_at(described, 24), spare_bytes as usize),
-            is_local,
+            is_own,
         });
         Ok(Ok(()))
     }
@@ -374,6 +471,13 @@ impl Machine {
         }
         let blocks: Vec<u32> =
             memory.slice(blocks, count as usize * 4)?.chunks_exact(4).map(|block| u32_at(block, 0)).collect();
+        if self.flash_takes_time() {
+            return Ok(self.ask_flash(caller, wait, die, Task::Erase { blocks }));
+        }
+        let array = match self.array(caller) {
+            Ok(array) => array,
+            Err(error) => return Ok(error),
+        };
         let status = match array.erase(die, &blocks) {
             Ok(status) => self.told(caller, status),
             Err(_) => abi::ERROR_MEDIA,

@@ -3,43 +3,63 @@
 //! Invariants:
 //! - Permissions were checked before: an FTL is asked for what is allowed. It knows neither who asked nor on whose behalf.
 //! - What an FTL does for an operation is the work of the account that asked.
-//! - Each operation is answered once: by the FTL, or, where that has ended, with a failure of the media.
+//! - Each operation is answered once: by the FTL, or, where that ended while it worked on it, with a failure of the media. One that the FTL
+//!   had not begun waits for the next.
+//! - The FTL's instances share nothing, so one that fails ends alone: those of other SPUs go on, with all that they keep in memory.
 
 use super::abi;
-use super::activity::{Activity, Origin, State};
+use super::activity::{Activity, Admission, Caller, Origin, State};
+use super::dma::{Dma, End, Port};
+use super::gate::Behalf;
 use super::os::Machine;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
-use crate::interconnect::Endpoint;
-use crate::media::delegate::{Delegated, DelegatingStore, Kind};
+use crate::interconnect::Key;
+use crate::media::delegate::{Delegated, DelegatingStore, Kind, Service};
 use crate::media::store::{MEDIA_FAILED, StoreError};
 use crate::request::{AppNumber, Arguments, RpcOutcome};
+
+/// The app that serves the banks, as SPU-OS knows it.
+#[derive(Default)]
+pub(crate) struct Ftl {
+    /// Its number, where it is installed.
+    pub(super) number: Option<AppNumber>,
+    /// Instances that have ended, by SPU, and why: news for the control service.
+    ended: Vec<(u16, String)>,
+    /// Operations that it has.
+    handed_out: usize,
+}
 
 impl Machine {
     /// The app that serves the banks, where one does.
     pub fn ftl(&self) -> Option<AppNumber> {
-        let ftl = self.media.store.served_by()?;
-        self.apps().find(|(_, app)| app.is_ftl(ftl)).map(|(number, _)| number)
+        self.ftl.number
     }
 
-    /// Asks the FTLs for all that waits for them, as far as there is room for requests.
+    /// Operations that FTLs have.
+    pub fn handed_out(&self) -> usize {
+        self.ftl.handed_out
+    }
+
+    /// From now on a bank is served otherwise.
+    pub fn set_service(&mut self, spu: u16, service: Service) {
+        if let Some(store) = self.media.store.delegating() {
+            store.set_service(spu.into(), service);
+        }
+    }
+
+    /// Asks the FTLs for all that waits for them.
     pub fn ask_ftls(&mut self) {
         if !self.media.store.has_news() {
             return;
         }
-        let Some(app) = self.ftl() else { return };
+        let Some(app) = self.ftl.number else { return };
         while let Some(delegated) = self.media.store.delegating().and_then(DelegatingStore::take_next) {
-            let peer = delegated.peer;
-            if !self.ask_ftl(app, &delegated) {
-                if let Some(store) = self.media.store.delegating() {
-                    store.put_back(peer);
-                }
-                return;
-            }
+            self.ask_ftl(app, &delegated);
         }
     }
 
-    fn ask_ftl(&mut self, app: AppNumber, delegated: &Delegated) -> bool {
+    fn ask_ftl(&mut self, app: AppNumber, delegated: &Delegated) {
         let &Delegated { peer, ticket, bank, kind, address, bytes } = delegated;
         let handler = match kind {
             Kind::Read => abi::NV_READ_HANDLER,
@@ -51,7 +71,7 @@ impl Machine {
         words[0..4].copy_from_slice(&peer.to_le_bytes());
         words[8..16].copy_from_slice(&address.to_le_bytes());
         words[16..24].copy_from_slice(&bytes.to_le_bytes());
-        let Some(arguments) = Arguments::new(&words) else { return false };
+        let arguments = Arguments::new(&words).expect("24 bytes are few enough");
         let account =
             self.media.waiting(ticket).and_then(|pending| self.account_of_operation(pending)).unwrap_or(KERNEL);
         let activity = || Activity {
@@ -67,19 +87,115 @@ impl Machine {
             replied_bytes: 0,
             origin: Origin::Bank { peer },
         };
-        self.send(account, bank as u16, activity, Endpoint::Bridge).is_some()
+        if self.send_here(account, bank as u16, activity).is_some() {
+            self.ftl.handed_out += 1;
+        } else if let Some(store) = self.media.store.delegating() {
+            // There is a place for each that the store hands out.
+            store.answered(peer, Err(StoreError::Busy));
+            self.stray("no place for a request to the FTL");
+        }
     }
 
-    /// An operation on a bank has ended.
-    pub fn bank_answered(&mut self, peer: u32, outcome: RpcOutcome) {
+    /// Makes one segment of those that follow one another without gaps: an FTL that is asked for a whole unit need not merge its parts. Only where
+    /// the range is permitted as one.
+    pub fn join_segments(&mut self, caller: Caller, mut dma: Dma, behalf: Behalf) -> Dma {
+        let adjoins = |end: &End| end.port == Port::Zero || end.stride == i64::from(dma.segment_bytes);
+        let (true, Ok(segment_bytes)) = (adjoins(&dma.source) && adjoins(&dma.destination), u32::try_from(dma.bytes()))
+        else {
+            return dma;
+        };
+        let bytes = segment_bytes as usize;
+        let permitted = match (dma.source.port, dma.destination.port) {
+            (Port::Nv, Port::Nv) => false,
+            (Port::Nv, _) => self.may_read(caller, behalf, dma.source.address, bytes).is_some(),
+            (_, Port::Nv) => self.may_write(caller, behalf, dma.destination.address, bytes).is_some(),
+            _ => false,
+        };
+        if permitted {
+            (dma.segment_bytes, dma.segments) = (segment_bytes, 1);
+        }
+        dma
+    }
+
+    /// The FTL's request for an operation has ended; it had begun with it, or not.
+    pub fn bank_answered(&mut self, peer: u32, outcome: RpcOutcome, begun: bool) {
+        self.ftl.handed_out -= 1;
+        let Some(store) = self.media.store.delegating() else { return };
         let result = match outcome {
             RpcOutcome::Answered { status: abi::NV_DONE } => Ok(()),
             RpcOutcome::Answered { status: abi::NV_FULL } => Err(StoreError::Full),
+            RpcOutcome::AppEnded if !begun => return store.give_back(peer),
             _ => Err(MEDIA_FAILED),
         };
-        if let Some(store) = self.media.store.delegating() {
-            let answered = store.answered(peer, result);
-            debug_assert!(answered, "an FTL's request is answered once");
+        if !store.answered(peer, result) {
+            self.stray("the end of an operation that no FTL had");
         }
+    }
+
+    /// True for an app whose instances end one by one: the FTL, unless it is being replaced.
+    pub(super) fn ends_alone(&self, number: AppNumber) -> bool {
+        let is_open = |app: &super::app::AppState| app.admission == Admission::Open && app.ended.is_none();
+        self.ftl.number == Some(number) && self.app_at(number).is_some_and(is_open)
+    }
+
+    /// The FTL's instance on an SPU has failed, and ends. What it had begun fails, the rest of its bank's operations wait for the next one.
+    pub fn ftl_instance_ended(&mut self, spu: u16, why: &str) {
+        let Some(number) = self.ftl.number else { return };
+        self.set_service(spu, Service::Waiting);
+        let incarnation = self.next_incarnation(number);
+        let resident = &mut self.spus[spu as usize].residents[number as usize];
+        (resident.instance, resident.incarnation, resident.permitted) = (None, incarnation, (0, 0, false));
+        resident.waiting.clear();
+        if let Some(app) = self.app(number) {
+            tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);
+            app.counters.traps += 1;
+            app.push_line(format!("{spu}: [SPU-OS] ended: {why}"));
+        }
+        for key in self.spus[spu as usize].activities.keys() {
+            let token = Key { spu, key };
+            if self.activity_at(token).is_some_and(|activity| activity.app == number) {
+                self.end_activity(token, RpcOutcome::AppEnded, 0);
+            }
+        }
+        self.end_own(number, spu..spu + 1);
+        self.ftl.ended.push((spu, why.to_owned()));
+        self.tell_app_ended(number, spu, why);
+    }
+
+    /// An app has ended on all SPUs: where it serves the banks, these wait for the next.
+    pub(super) fn ftl_ended(&mut self, number: AppNumber, why: &str) {
+        if self.ftl.number != Some(number) {
+            return;
+        }
+        for spu in 0..self.config.spus {
+            self.set_service(spu, Service::Waiting);
+            self.ftl.ended.push((spu, why.to_owned()));
+        }
+    }
+
+    /// An instance of the FTL that has ended, and why.
+    pub fn ftl_news(&mut self) -> Option<(u16, String)> {
+        self.ftl.ended.pop()
+    }
+
+    /// True where [`Machine::ftl_news`] has some.
+    pub fn has_ftl_news(&self) -> bool {
+        !self.ftl.ended.is_empty()
+    }
+
+    /// Looks at what the FTL's instance on an SPU works on: an operation that was found there this often before, if there is one.
+    pub fn overdue(&mut self, spu: u16, looks_max: u32) -> Option<Delegated> {
+        let number = self.ftl.number?;
+        let mut overdue = None;
+        for key in self.spus[spu as usize].activities.keys() {
+            let Some(activity) = self.activity_at(Key { spu, key }) else { continue };
+            if activity.app != number || !activity.state.is_begun() {
+                continue;
+            }
+            let &Activity { origin: Origin::Bank { peer }, .. } = activity else { continue };
+            let looked = self.media.store.delegating().and_then(|store| store.look(peer));
+            overdue = overdue.or(looked.filter(|(_, looks)| *looks > looks_max).map(|(delegated, _)| delegated));
+        }
+        overdue
     }
 }

@@ -6,8 +6,8 @@
 use super::abi::{self, PENDING};
 use super::dma::Dma;
 use super::os::{Caller, Machine, WAITS_MAX};
-use crate::interconnect::Key;
-use crate::interconnect::event::Wait;
+use crate::interconnect::event::{Event, Wait};
+use crate::interconnect::{Key, Transfer};
 
 /// Who waits: a request's handler, under a number of its own choosing.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,10 @@ pub(crate) struct Group {
     pub under: Under,
     /// Its place among what its app can cancel, or [`UNLISTED`].
     pub listed: u32,
+    /// Under a model: the data that it writes have not come yet to where flash takes them from.
+    pub landing: bool,
+    /// Under a model: the transfer that follows when its operations have brought the data, and whether they go to a host as they move.
+    pub then: Option<Box<(Transfer, bool)>>,
 }
 
 impl Machine {
@@ -59,8 +63,19 @@ impl Machine {
         self.held.groups += 1;
         let (under, listed) = (Under::Operations, UNLISTED);
         let spu = &mut self.spus[caller.spu as usize];
-        let key =
-            (spu.groups).put(|| Group { caller, account, token, wait, remaining: 0, result: 0, placed, under, listed });
+        let key = spu.groups.put(|| Group {
+            caller,
+            account,
+            token,
+            wait,
+            remaining: 0,
+            result: 0,
+            placed,
+            under,
+            listed,
+            landing: false,
+            then: None,
+        });
         if let Some(activity) = token.and_then(|token| spu.activities.get_mut(token)) {
             activity.pending_dmas += 1;
         }
@@ -80,7 +95,13 @@ impl Machine {
             group.result = result;
         }
         group.remaining -= 1;
-        let last = group.remaining == 0;
+        let mut last = group.remaining == 0;
+        if last && let Some(then) = group.then.take_if(|_| group.result >= 0) {
+            group.remaining = 1;
+            last = false;
+            self.dma_then(then.0, then.1, || Event::End { group: key, result: 0, memory: None });
+        }
+        let Some(group) = self.group_at(key) else { return };
         let (caller, account, wait, token, result) =
             (group.caller, group.account, group.wait, group.token, group.result);
         let (placed, listed) = (group.placed && last, group.listed);

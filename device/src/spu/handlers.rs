@@ -3,7 +3,7 @@
 //! Invariants: an instance is out of its place while it runs, and has SPU-OS for that time; what it ran is charged to its app and SPU, and
 //! whoever drives the device is told of each run; an app that traps ends on all SPUs.
 
-use super::activity::{Activity, Admission, Origin, State};
+use super::activity::{Activity, Admission, Caller, Origin, State};
 use super::counters::SpuCounters;
 use super::os::Machine;
 use super::protection::may_request;
@@ -185,8 +185,36 @@ impl Machine {
     /// An app's instances, by SPU.
     pub fn place_instances(&mut self, number: AppNumber, instances: Vec<Box<dyn Instance>>) {
         self.drop_instances(number);
-        for (spu, instance) in self.spus.iter_mut().zip(instances) {
-            spu.residents[number as usize].instance = Some(instance);
+        for (at, instance) in instances.into_iter().enumerate() {
+            self.place_instance(number, at as u16, instance);
+        }
+    }
+
+    /// An instance of an app, on one SPU.
+    pub fn place_instance(&mut self, number: AppNumber, spu: u16, mut instance: Box<dyn Instance>) {
+        let incarnation = self.next_incarnation(number);
+        instance.enter(Caller { app: number, spu, incarnation });
+        let resident = &mut self.spus[spu as usize].residents[number as usize];
+        (resident.instance, resident.incarnation) = (Some(instance), incarnation);
+    }
+
+    /// Whether an app has an instance on an SPU.
+    pub fn has_instance(&self, number: AppNumber, spu: u16) -> bool {
+        self.spus[spu as usize].memory_bytes(number.into()).is_some()
+    }
+
+    /// A number that no instance of an app had.
+    pub fn next_incarnation(&mut self, number: AppNumber) -> u32 {
+        let Some(app) = self.app(number) else { return 0 };
+        app.incarnation = app.incarnation.wrapping_add(1);
+        app.incarnation
+    }
+
+    /// What an app's instances wait for is waited for no longer.
+    pub fn forget_waits(&mut self, number: AppNumber) {
+        let incarnation = self.next_incarnation(number);
+        for spu in &mut self.spus {
+            spu.residents[number as usize].incarnation = incarnation;
         }
     }
 
@@ -211,6 +239,9 @@ impl Machine {
 
     /// An app ends on all SPUs.
     pub fn trapped(&mut self, number: AppNumber, spu: u16, why: &str) {
+        if self.ends_alone(number) {
+            return self.ftl_instance_ended(spu, why);
+        }
         self.drop_instances(number);
         if let Some(app) = self.app(number) {
             tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);
@@ -236,11 +267,14 @@ impl Machine {
         if let Some(token) = token {
             self.drained(Key { spu, key: token });
         }
-        match self.app(number) {
-            Some(app) if app.incarnation == incarnation && app.ended.is_none() => {}
-            _ => return,
+        if self.app(number).is_none_or(|app| app.ended.is_some()) {
+            return;
         }
-        let Some(mut instance) = self.spus[spu as usize].take_instance(number) else { return };
+        let at = &mut self.spus[spu as usize];
+        if at.residents[number as usize].incarnation != incarnation {
+            return;
+        }
+        let Some(mut instance) = at.take_instance(number) else { return };
         let mut ran = match &memory {
             Some(memory) => instance.local(memory.0, memory.1.len()).map(|local| local.copy_from_slice(&memory.1)),
             None => Ok(()),

@@ -9,6 +9,8 @@ pub mod counters;
 pub(crate) mod dma;
 pub(crate) mod ended;
 pub(crate) mod flash;
+pub(crate) mod flash_job;
+pub(crate) mod flash_time;
 pub(crate) mod ftl;
 pub(crate) mod gate;
 pub(crate) mod group;

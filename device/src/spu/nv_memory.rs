@@ -19,7 +19,8 @@ pub const REGION_CALLS_PER_USER_APP_MAX: usize = 8;
 impl Machine {
     /// `flush`: this SPU's bank becomes durable.
     pub fn flush(&mut self, caller: Caller, wait: u32, _: Charged) -> i32 {
-        if self.app(caller.app).is_none() {
+        // What the FTL flushed would wait for the FTL.
+        if self.app(caller.app).is_none() || self.ftl() == Some(caller.app) {
             return abi::ERROR_REFUSED;
         }
         let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
@@ -51,6 +52,9 @@ impl Machine {
         wait: u32,
         _: Charged,
     ) -> Result<i64, OverBudget> {
+        if self.ftl() == Some(caller.app) {
+            return Ok(abi::ERROR_REFUSED.into());
+        }
         if let Some(region) = self.published.regions.find(self.owner_name(caller), id) {
             return Ok(region.base as i64);
         }

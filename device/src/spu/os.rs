@@ -12,6 +12,8 @@ pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin,
 pub(crate) use super::app::AppState;
 use super::clock::Clock;
 use super::continuation::{Continuation, Pending};
+use super::flash_job::FlashJobs;
+use super::ftl::Ftl;
 use super::gate::Charged;
 use super::group::Group;
 use super::meter::Meter;
@@ -109,10 +111,14 @@ pub(crate) struct Machine {
     pub(super) upcalls_at: BTreeMap<(AppNumber, u32), u32>,
     pub(super) next_upcall: u64,
     pub media: MediaController<Pending, Continuation>,
+    /// Operations of flash that take time.
+    pub(super) flash: FlashJobs,
     pub(super) published: Arc<Published>,
     pub protection: Protection,
     /// The version of an app that is being made ready.
     pub(super) staging: Option<Box<AppState>>,
+    /// Who serves the banks, where an app does.
+    pub(super) ftl: Ftl,
     pub(super) apps: Vec<Option<AppState>>,
     /// Events to apps that somebody waits for: how many are left, and a status other than 0 that one was answered with.
     pub(super) watches: BTreeMap<u32, (u32, Option<u32>)>,
@@ -189,10 +195,12 @@ impl Machine {
             upcalls: BTreeMap::new(),
             upcalls_at: BTreeMap::new(),
             next_upcall: 1,
+            flash: FlashJobs::new(store.served_by().is_some()),
             media: MediaController::new(store),
             published: Arc::new(published),
             protection: Protection::new(),
             staging: None,
+            ftl: Ftl::default(),
             apps: (0..config.apps_max).map(|_| None).collect(),
             watches: BTreeMap::new(),
             finished_watches: Vec::new(),
@@ -467,7 +475,7 @@ impl Machine {
                 let status = if let RpcOutcome::Answered { status } = outcome { status } else { 0 };
                 self.watched(watch, status);
             }
-            Origin::Bank { peer } => self.bank_answered(peer, outcome),
+            Origin::Bank { peer } => self.bank_answered(peer, outcome, activity.state.is_begun()),
             Origin::Background => self.backgrounds.release(activity.app, 1),
         }
     }

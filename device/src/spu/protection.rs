@@ -292,6 +292,10 @@ impl Machine {
         let Some(state) = self.apps.get(caller.app as usize).and_then(Option::as_ref) else {
             return Ok(Access::Forbidden);
         };
+        if self.ftl() == Some(caller.app) {
+            // It would wait for itself.
+            return Ok(Access::Forbidden);
+        }
         let permitted = &mut self.spus[caller.spu as usize].residents[caller.app as usize].permitted;
         let (base, limit, all) = *permitted;
         if all || address < base || end > limit {

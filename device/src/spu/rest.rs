@@ -192,6 +192,7 @@ impl Machine {
             | Pending::Compare { group, .. }
             | Pending::Checksum { group, .. }
             | Pending::Literals { group, .. }
+            | Pending::Keys { group, .. }
             | Pending::Group { group } => Some(self.account_of(Some(*group))),
             Pending::ToMessage { account, .. } => Some(*account),
             Pending::Control(_) => None,

@@ -85,6 +85,8 @@ impl Machine {
                 return abi::ERROR_PERMISSION;
             }
             Receiver::Spu(spu, _) if usize::from(spu) >= self.spus.len() => return abi::ERROR_REFUSED,
+            // The FTL waits for flash and peers alone: what it asked another app for might wait for the FTL.
+            Receiver::Spu(..) if self.ftl() == Some(caller.app) => return abi::ERROR_REFUSED,
             _ => {}
         }
         let Some(users) = self.place_for_message(caller.app) else { return abi::ERROR_REFUSED };

@@ -9,9 +9,12 @@ use super::os::{ACTIVITIES_MAX, EVENT_ACTIVITIES, Machine};
 use super::sleep::BACKGROUND_MAX;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
+use crate::interconnect::event::Event;
 use crate::interconnect::{Endpoint, Key};
+use crate::media::delegate::HANDED_OUT_MAX;
 use crate::places::Places;
 use crate::request::{AppNumber, Arguments};
+use std::ops::Range;
 
 /// Most messages from SPUs that one SPU holds.
 pub const MESSAGES_PER_SPU_MAX: u32 = 512;
@@ -36,23 +39,40 @@ impl Machine {
         Some(token)
     }
 
-    /// Most activities while a host's request may be taken in, on that account: the rest is kept for messages of SPUs and for events, and
-    /// of a user's requests for those of others.
+    /// Puts a request for an SPU that comes from that SPU itself: no message carries it.
+    pub fn send_here(&mut self, account: u16, spu: u16, activity: impl FnOnce() -> Activity) -> Option<Key> {
+        if self.held.activities >= ACTIVITIES_MAX {
+            return None;
+        }
+        self.held.activities += 1;
+        let token = Key { spu, key: self.spus[spu as usize].activities.put(activity) };
+        self.events.push(self.ready_account(account), Event::Deliver { token });
+        Some(token)
+    }
+
+    /// Most activities while a host's request may be taken in, on that account: the rest is kept for messages of SPUs, for events and for
+    /// operations on banks that an FTL serves, and of a user's requests for those of others.
     pub fn host_activities_max(&self, account: u16) -> usize {
         let inboxes = self.spus.len() * MESSAGES_PER_SPU_MAX as usize;
-        let of_hosts = ACTIVITIES_MAX - EVENT_ACTIVITIES - BACKGROUND_MAX - inboxes;
+        let of_banks = if self.ftl().is_some() { HANDED_OUT_MAX } else { 0 };
+        let of_hosts = ACTIVITIES_MAX - EVENT_ACTIVITIES - BACKGROUND_MAX - inboxes - of_banks;
         if account == KERNEL { of_hosts } else { of_hosts / 4 * 3 }
     }
 
     /// Sends an event of SPU-OS to an app on all SPUs; `watch` counts their answers.
     pub fn send_event(&mut self, app: AppNumber, words: &[u32], watch: Option<u32>) {
+        self.send_event_to(app, 0..self.config.spus, words, watch);
+    }
+
+    /// The same on some SPUs.
+    pub fn send_event_to(&mut self, app: AppNumber, spus: Range<u16>, words: &[u32], watch: Option<u32>) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let Some(arguments) = Arguments::new(&bytes) else { return };
-        let (spus, account) = (self.config.spus, self.account_of_events(app));
+        let account = self.account_of_events(app);
         if let Some(watch) = watch {
-            self.watches.entry(watch).or_default().0 += u32::from(spus);
+            self.watches.entry(watch).or_default().0 += spus.len() as u32;
         }
-        for spu in 0..spus {
+        for spu in spus {
             let activity = || Activity {
                 app,
                 spu,

@@ -72,7 +72,10 @@ impl Machine {
 
     /// One of an app's has been answered, or is gone.
     pub fn message_gone(&mut self, sender: Caller) {
-        if let Some(app) = self.app(sender.app).filter(|app| app.incarnation == sender.incarnation) {
+        let resident = self.spus[sender.spu as usize].residents.get(sender.app as usize);
+        if resident.is_some_and(|resident| resident.incarnation == sender.incarnation)
+            && let Some(app) = self.app(sender.app)
+        {
             app.messages = app.messages.saturating_sub(1);
         }
     }

@@ -17,6 +17,7 @@ use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::interconnect::event::{Event, EventQueue};
 use crate::request::{AppNumber, Arguments};
+use std::ops::Range;
 
 /// Most activities in the background, of all apps, which share these places.
 pub const BACKGROUND_MAX: usize = 1 << 12;
@@ -77,8 +78,8 @@ impl Machine {
     }
 
     /// An app, or a version of it, has ended: nobody sleeps there any more.
-    pub fn end_sleeps(&mut self, app: AppNumber) {
-        for spu in 0..self.config.spus {
+    pub fn end_sleeps(&mut self, app: AppNumber, spus: Range<u16>) {
+        for spu in spus {
             for key in self.cancellable(app, spu).to_vec() {
                 let key = Key { spu, key };
                 if let Some(&Group { under: Under::Sleep { alarm }, .. }) = self.group_at(key) {

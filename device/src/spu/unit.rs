@@ -23,6 +23,8 @@ use std::collections::VecDeque;
 pub(super) struct Resident {
     /// Its instance; out of its place while it runs.
     pub instance: Option<Box<dyn Instance>>,
+    /// Which of the app's instances here it is: completions for others go nowhere.
+    pub incarnation: u32,
     /// Requests that found no free thread.
     pub waiting: VecDeque<u32>,
     /// Waits that may be cancelled.

@@ -4,9 +4,11 @@
 //! follow, what a version has not begun does not end with it.
 
 use super::abi;
+use super::group::Group;
 use super::os::{Activity, Admission, Machine, Origin, planted};
 use crate::interconnect::Key;
 use crate::request::{AppNumber, RpcOutcome};
+use std::ops::Range;
 
 impl Machine {
     /// True for what was begun and is waited for: requests of hosts that have begun, events, and messages while who asked is there. What an
@@ -66,7 +68,8 @@ impl Machine {
         let Some(app) = self.app(number) else { return };
         let is_changing = app.admission != Admission::Open;
         app.ended = Some(reason.to_owned());
-        app.incarnation = app.incarnation.wrapping_add(1);
+        self.forget_waits(number);
+        self.ftl_ended(number, reason);
         if is_changing {
             self.hold_requests(number, Admission::Own);
         }
@@ -81,9 +84,15 @@ impl Machine {
         if planted!(self, KeepsPlaces) {
             return;
         }
-        self.end_messages(number);
-        self.end_sleeps(number);
-        self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
+        self.end_own(number, 0..self.config.spus);
+    }
+
+    /// What an app's instances on some SPUs have put together, sleep for and ask hosts ends.
+    pub(super) fn end_own(&mut self, number: AppNumber, spus: Range<u16>) {
+        self.end_messages(number, spus.clone());
+        self.end_sleeps(number, spus.clone());
+        let is_own = |_, group: &Group| group.caller.app == number && spus.contains(&group.caller.spu);
+        self.end_upcalls(is_own, abi::ERROR_ENDED);
     }
 
     fn clear_waiting(&mut self, number: AppNumber) {
@@ -91,8 +100,8 @@ impl Machine {
     }
 
     /// What an app has put together or has finished, but not sent yet, goes.
-    fn end_messages(&mut self, number: AppNumber) {
-        for spu in 0..self.config.spus {
+    fn end_messages(&mut self, number: AppNumber, spus: Range<u16>) {
+        for spu in spus {
             for key in self.spus[spu as usize].messages.keys() {
                 let handle = Key { spu, key };
                 if self.message_at_mut(handle).is_some_and(|message| message.caller.app == number) {
@@ -105,17 +114,17 @@ impl Machine {
     /// A version of an app is about to give way: what it still has at work, or has asked itself, is told that it ended; what waits
     /// for the app is kept for the next.
     pub fn end_version(&mut self, number: AppNumber) {
-        let Some(app) = self.app(number) else { return };
-        app.incarnation = app.incarnation.wrapping_add(1);
+        if self.app(number).is_none() {
+            return;
+        }
+        self.forget_waits(number);
         for token in self.activity_keys() {
             let Some(activity) = self.activity_at(token).filter(|activity| activity.app == number) else { continue };
             if !activity.is_held(Admission::Own) {
                 self.end_activity(token, RpcOutcome::AppEnded, 0);
             }
         }
-        self.end_messages(number);
-        self.end_sleeps(number);
-        self.end_upcalls(|_, group| group.caller.app == number, abi::ERROR_ENDED);
+        self.end_own(number, 0..self.config.spus);
         self.hold_requests(number, Admission::Own);
         self.clear_waiting(number);
         self.end_literals(number);

@@ -50,6 +50,7 @@ const KINDS: &[(&str, &str)] = &[
     ("flush", "W"),
     ("literals_load", "PBV"),
     ("literals_find", "TVpABVPVW"),
+    ("keys_find", "TpABBNVPW"),
     ("literals_free", "V"),
     ("sleep", "LW"),
     ("cancel", "TW"),

@@ -177,6 +177,7 @@ pub fn module_with_manifest(name: &str, memory: &str, body: &str, lines: &str) -
         (import "willow" "checksum_value" (func $checksum_value (result i32)))
         (import "willow" "literals_load" (func $literals_load (param i32 i32 i32) (result i32)))
         (import "willow" "literals_find" (func $literals_find (param i32 i32 i32 i64 i32 i32 i32 i32 i32) (result i32)))
+        (import "willow" "keys_find" (func $keys_find (param i32 i32 i64 i32 i32 i32 i32 i32 i32) (result i32)))
         (import "willow" "literals_free" (func $literals_free (param i32) (result i32)))
         (import "willow" "rpc_start" (func $rpc_start (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
         (import "willow" "rpc_append" (func $rpc_append (param i32 i32 i64 i32) (result i32)))

@@ -176,6 +176,7 @@ fn work(work: Work) -> &'static str {
         Work::Entries => "entries",
         Work::Store => "store",
         Work::Literals => "literals",
+        Work::Keys => "keys",
     }
 }
 

@@ -84,6 +84,15 @@ static void ports(RPCHdr_t *request) {
     EXPECT(found.head.found == 2 && found.head.state == 0 && found.matches[0].begin == 4 && found.matches[0].end == 10);
     EXPECT(found.matches[0].literal == 0 && found.matches[1].begin == 15 && found.matches[1].literal == 1);
     EXPECT(LiteralsFind(set, LOCAL_MEMORY_PORT, "needle", 6, &found.head, 0) == WILLOW_OK && found.head.found == 1);
+    Keys_t keys = {.key_bytes = 2, .stride_bytes = 3, .count = 4, .in_order = 1};
+    int equal = 0;
+    EXPECT(DMATransfer(LOCAL_MEMORY_PORT, "ab-cd-ef-gh-", NV_MEMORY_PORT, base + 128, 12) == WILLOW_OK);
+    EXPECT(KeysFind(NV_MEMORY_PORT, base + 128, &keys, "cd", &equal) == 1 && equal);
+    EXPECT(KeysFind(NV_MEMORY_PORT, base + 128, &keys, "zz", &equal) == 4 && !equal);
+    keys.in_order = 0;
+    EXPECT(KeysFind(LOCAL_MEMORY_PORT, "gh-ef-cd-ab-", &keys, "ab", &equal) == 3 && equal);
+    keys.stride_bytes = 1;
+    EXPECT(KeysFind(NV_MEMORY_PORT, base, &keys, "ab", &equal) == WILLOW_ERROR_ARGUMENT);
     EXPECT(LiteralsFree(set) == WILLOW_OK && LiteralsFree(set) == WILLOW_ERROR_ARGUMENT);
     EXPECT(DMATransfer(ZEROES_PORT, 0, NV_MEMORY_PORT, base, 1) == WILLOW_OK);
     EXPECT(NVCompare(base, 0, bytes) == 1);

@@ -68,6 +68,17 @@ mod linked {
             most: u32,
             wait: u32,
         ) -> i32;
+        pub fn keys_find(
+            token: u32,
+            port: u32,
+            address: u64,
+            key_bytes: u32,
+            stride: u32,
+            count: u32,
+            order: u32,
+            key: *const u8,
+            wait: u32,
+        ) -> i32;
         pub safe fn literals_free(set: i32) -> i32;
         pub safe fn sleep(duration_ns: u64, wait: u32) -> i32;
         pub safe fn cancel(token: u32, wait: u32) -> i32;
@@ -248,6 +259,25 @@ pub trait Host {
         state: u32,
         to: *mut u8,
         most: u32,
+        wait: u32,
+    ) -> i32;
+    /// finds a key among `count` keys of `key_bytes` bytes (1 to 256) that lie `stride` bytes apart at a port, 64 KiB in all at most. With an
+    /// `order` of 0 the keys ascend, as bytes, and its place is how many are less; with 1 they are in no order, and it is how many come
+    /// before the first that equals it. Returns 1: pending; else 2 + 2 * place, and 1 more where the key at that place equals it, as
+    /// `complete` brings it
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn keys_find(
+        &mut self,
+        token: u32,
+        port: u32,
+        address: u64,
+        key_bytes: u32,
+        stride: u32,
+        count: u32,
+        order: u32,
+        key: *const u8,
         wait: u32,
     ) -> i32;
     /// gives a set up
@@ -467,6 +497,21 @@ mod hosted {
     ) -> i32 {
         // SAFETY: the caller vouches for local memory.
         with_host(|host| unsafe { host.literals_find(token, set, port, address, bytes, state, to, most, wait) })
+    }
+    #[inline]
+    pub unsafe fn keys_find(
+        token: u32,
+        port: u32,
+        address: u64,
+        key_bytes: u32,
+        stride: u32,
+        count: u32,
+        order: u32,
+        key: *const u8,
+        wait: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.keys_find(token, port, address, key_bytes, stride, count, order, key, wait) })
     }
     #[inline]
     pub fn literals_free(set: i32) -> i32 {

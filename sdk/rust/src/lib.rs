@@ -20,6 +20,7 @@ pub mod flash;
 #[rustfmt::skip]
 mod imports;
 mod join;
+mod keys;
 mod literals;
 mod macros;
 #[doc(hidden)]
@@ -43,6 +44,7 @@ pub use error::{Error, Response};
 pub use event::DeviceEvent;
 pub use executor::{THREADS_MAX, WAITS_MAX};
 pub use join::{join, join_all};
+pub use keys::{KEY_BYTES_MAX, KeyPlace, Keys};
 pub use literals::{
     Found, LITERAL_BYTES_MAX, LITERAL_SET_BYTES_MAX, LITERALS_MAX, LiteralOptions, Literals, MATCHES_MAX, Match,
     SEARCH_BYTES_MAX, write_literal,

@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use willow_sdk::sync::{Event, Mutex};
 use willow_sdk::testing::{Device, Options, Pending};
 use willow_sdk::{
-    App, Body, Destination, DeviceEvent, Error, Found, LiteralOptions, Literals, Local, Match, Nv, Reply, Request,
-    Response, Strides, Zeroes, join, join_all, write_literal,
+    App, Body, Destination, DeviceEvent, Error, Found, KeyPlace, Keys, LiteralOptions, Literals, Local, Match, Nv,
+    Reply, Request, Response, Strides, Zeroes, join, join_all, write_literal,
 };
 
 struct State {
@@ -88,6 +88,15 @@ async fn ports(request: Request, state: &State) -> Result<u32, Error> {
     assert_eq!(set.find(&request, Local(text), 23, &mut counted).await, Err(Error::Range));
     assert_eq!(set.find(&request, Nv(u64::MAX), 23, &mut counted).await, Err(Error::Range));
     drop(set);
+    request.write(base + 128, b"ab-cd-ef-gh-").await?;
+    let keys = Keys { stride_bytes: 3, count: 4, ascending: true };
+    for (key, index, equal) in [(b"cd", 1, true), (b"aa", 0, false), (b"zz", 4, false), (b"ee", 2, false)] {
+        assert_eq!(request.find_key(Nv(base + 128), keys, key).await?, KeyPlace { index, equal });
+    }
+    let unordered = Keys { ascending: false, ..keys };
+    assert_eq!(request.find_key(Local(b"gh-ef-cd-ab"), unordered, b"ab").await?, KeyPlace { index: 3, equal: true });
+    assert_eq!(request.find_key(Local(b"gh-ef-cd-a"), unordered, b"ab").await, Err(Error::Range));
+    assert_eq!(request.find_key(Nv(base), keys, &[0; 257]).await, Err(Error::Argument));
     let mut small = [0; 4];
     assert_eq!(request.dma(Nv(base), Local(&mut small), 5).await, Err(Error::Range));
     let strides = Strides { segment_bytes: 2, segments: 2, source_stride: 0, destination_stride: 3 };

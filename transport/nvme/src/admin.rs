@@ -3,6 +3,7 @@
 mod namespaces;
 
 use willow_device::CommandSet;
+use willow_device::region::REGION_ALIGNMENT_BYTES;
 use willow_wire::spec::identify::cns;
 use willow_wire::spec::log::GetLogPage;
 use willow_wire::spec::opcode::admin;
@@ -300,6 +301,25 @@ impl<B: Backend> Subsystem<B> {
                     _ => identify::zeroes(),
                 }
             }
+            cns::CSI_ALLOCATED_NAMESPACE => {
+                let set = checked_set()?;
+                valid(nsid)?;
+                match self.find(nsid).map(|place| &self.namespaces[place].namespace) {
+                    Some(namespace) if namespace.csi != set => {
+                        return Err(Failure::at(Status::INVALID_COMMAND_SET, 47));
+                    }
+                    Some(namespace) if set == CommandSet::Kv => identify::kv_namespace(namespace),
+                    _ => identify::zeroes(),
+                }
+            }
+            // What the formats have in common with every namespace; the index says of which is asked (CNS specific identifier).
+            cns::NAMESPACE_FORMAT if (entry.cdw11() as u16) < identify::FORMATS => {
+                identify::namespace(None, false, stripe_bytes)
+            }
+            cns::CSI_NAMESPACE_FORMAT if set == Some(CommandSet::Nvm) && (entry.cdw11() as u16) < identify::FORMATS => {
+                identify::zeroes()
+            }
+            cns::GRANULARITY => identify::granularity(REGION_ALIGNMENT_BYTES * u64::from(self.backend.spus())),
             cns::ATTACHED_CONTROLLERS => {
                 valid(nsid)?;
                 let place = self.find(nsid).ok_or(Failure::field(4))?;
@@ -334,12 +354,15 @@ impl<B: Backend> Subsystem<B> {
         if !wanted.offset.is_multiple_of(4) || entry.cdw14() & 1 << 23 != 0 {
             return Err(Failure::field(48));
         }
-        let smart = if wanted.page == log::SMART { self.smart() } else { SmartView::default() };
+        let smart = match (wanted.page, entry.nsid()) {
+            (log::SMART, 0 | NSID_ALL) => self.smart(None),
+            (log::SMART, nsid) => self.smart(Some(self.find_active(cntlid, nsid).ok_or(Failure::field(4))?)),
+            _ => SmartView::default(),
+        };
         let local = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.local);
         let Some(controller) = self.controllers.get_mut(&cntlid) else {
             return Err(Failure::of(Status::INTERNAL_ERROR));
         };
-        let whole_controller = |nsid: u32| if nsid != 0 && nsid != NSID_ALL { Err(Failure::field(4)) } else { Ok(()) };
         let page = match (wanted.page, controller.discovery) {
             (log::SUPPORTED_PAGES, discovery) => log_page::supported(discovery),
             (log::ERROR, _) => controller.error_log.page(),
@@ -350,11 +373,7 @@ impl<B: Backend> Subsystem<B> {
                 log_page::discovery(&self.config.nqn, &self.config.addresses, local, tls)
             }
             (_, true) => return Err(Failure::at(Status::INVALID_LOG_PAGE, 40)),
-            (log::SMART, _) => {
-                // Of the controller alone: LPA bit 0 is 0.
-                whole_controller(entry.nsid())?;
-                log_page::smart(&smart)
-            }
+            (log::SMART, _) => log_page::smart(&smart),
             (log::FIRMWARE_SLOT, _) => log_page::firmware(),
             (log::CHANGED_NAMESPACES, _) => log_page::changed_namespaces(&controller.take_changed(wanted.retain_event)),
             (log::RESERVATION, _) => controller.notices.page(wanted.retain_event),

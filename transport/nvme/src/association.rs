@@ -113,6 +113,27 @@ impl<B: Backend> Subsystem<B> {
         self.detach_and_close(admin);
     }
 
+    /// The flash is in another state. Where what was answered and not flushed may be lost, or a bank has failed, controllers have a fatal
+    /// status (NVMe Base 3.1.4.6): their I/O queues end, and their hosts are told, so that they reset them.
+    #[cold]
+    pub(crate) fn take_flash_state(&mut self) {
+        let (before, now) = (self.flash, self.backend.flash_state());
+        self.flash = now;
+        if before.losses == now.losses && (before.failed || !now.failed) {
+            return;
+        }
+        let of_subsystem = self.controllers.values().filter(|one| !one.discovery && one.is_ready());
+        for cntlid in of_subsystem.map(|one| one.cntlid).collect::<Vec<u16>>() {
+            let Some(controller) = self.controllers.get_mut(&cntlid) else { continue };
+            tracing::warn!(controller = cntlid, host = %controller.host_nqn, "fatal status: the FTL has failed");
+            controller.status |= csts::CFS;
+            controller.fatal_pending = true;
+            let io: Vec<u16> = controller.io.iter().flatten().copied().collect();
+            io.into_iter().for_each(|index| self.detach_and_close(index));
+            self.tell_events(cntlid);
+        }
+    }
+
     /// Answers event requests of a controller with what there is to tell.
     pub(crate) fn tell_events(&mut self, cntlid: u16) {
         let Some(admin) = self.controllers.get(&cntlid).map(|controller| controller.admin) else { return };

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use willow_device::metadata::HostTables;
 use willow_device::shared::SharedWindow;
-use willow_device::{AppNumber, Device, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
+use willow_device::{
+    AppNumber, Device, FlashState, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall,
+};
 
 /// What serves the subsystem. Each function is the one of the same name in [`Device`].
 #[allow(missing_docs)]
@@ -35,6 +37,7 @@ pub trait Backend {
     fn spus(&self) -> u16;
     fn stripe_bytes(&self) -> u32;
     fn volatile_write_cache(&self) -> bool;
+    fn flash_state(&self) -> FlashState;
     fn capacity(&self) -> (u64, Option<u64>);
     /// Temperature of the machine; 0: it tells none.
     fn temperature_kelvin(&self) -> u16 {
@@ -149,6 +152,10 @@ impl Backend for Device {
     }
     fn volatile_write_cache(&self) -> bool {
         Device::volatile_write_cache(self)
+    }
+    #[inline]
+    fn flash_state(&self) -> FlashState {
+        Device::flash_state(self)
     }
     fn capacity(&self) -> (u64, Option<u64>) {
         Device::capacity(self)

@@ -41,6 +41,8 @@ pub(crate) struct Controller {
     pub changed_told: bool,
     /// An event of changed namespaces is to be told.
     pub changed_pending: bool,
+    /// The event of a fatal status is to be told.
+    pub fatal_pending: bool,
     /// Slots on the admin queue of event requests, oldest first.
     pub event_requests: VecDeque<u16>,
     /// What it is to be told of reservations.
@@ -98,6 +100,7 @@ impl Controller {
             changed: BTreeSet::new(),
             changed_told: false,
             changed_pending: false,
+            fatal_pending: false,
             event_requests: VecDeque::new(),
             notices: Notices::default(),
             keep_alive_ns: now_ns,
@@ -116,8 +119,8 @@ impl Controller {
         self.configuration.css() == Configuration::CSS_ALL
     }
 
-    /// Takes a write to CC (NVMe Base 3.1.4.5).
-    pub fn configure(&mut self, value: u32) -> ConfigurationChange {
+    /// Takes a write to CC (NVMe Base 3.1.4.5). Where the media have failed, it does not become ready.
+    pub fn configure(&mut self, value: u32, media_failed: bool) -> ConfigurationChange {
         let (old, new) = (self.configuration, Configuration(value));
         self.configuration = new;
         let mut change = ConfigurationChange::Nothing;
@@ -129,7 +132,8 @@ impl Controller {
             };
             // Discovery controllers have no I/O queues, so that the entry sizes mean nothing to them.
             let sizes = self.discovery || (new.iosqes(), new.iocqes()) == (6, 4);
-            if sets && sizes && new.page_size_shift() == 12 && new.arbitration() == 0 {
+            let has_media = self.discovery || !media_failed;
+            if sets && sizes && new.page_size_shift() == 12 && new.arbitration() == 0 && has_media {
                 self.status = csts::RDY;
                 self.keep_alive_ns = self.keep_alive_ns.max(1);
             } else {
@@ -155,6 +159,7 @@ impl Controller {
         self.changed.clear();
         self.changed_told = false;
         self.changed_pending = false;
+        self.fatal_pending = false;
         self.event_requests.clear();
         self.notices.reset();
     }
@@ -182,6 +187,11 @@ impl Controller {
 
     /// The next event to tell and the request to answer with it.
     pub fn next_event(&mut self) -> Option<(u16, u32)> {
+        if self.fatal_pending && self.is_ready() {
+            let slot = self.event_requests.pop_front()?;
+            self.fatal_pending = false;
+            return Some((slot, event::result(event::TYPE_ERROR, event::ERROR_PERSISTENT_INTERNAL, log::ERROR)));
+        }
         let is_changed = self.changed_pending && !self.changed_told;
         if !self.is_ready() || !is_changed && !self.notices.is_due() {
             return None;
@@ -217,18 +227,38 @@ mod tests {
     #[test]
     fn enable_reset_shutdown() {
         let mut one = controller();
-        assert_eq!(one.configure(0x46_0060), ConfigurationChange::Nothing);
-        one.configure(0x46_0061);
+        assert_eq!(one.configure(0x46_0060, false), ConfigurationChange::Nothing);
+        one.configure(0x46_0061, false);
         assert!(one.is_ready() && one.all_command_sets());
-        assert_eq!(one.configure(0x46_4061), ConfigurationChange::Shutdown);
+        assert_eq!(one.configure(0x46_4061, false), ConfigurationChange::Shutdown);
         assert_eq!(one.status, csts::RDY | csts::SHST_IN_PROGRESS);
-        assert_eq!(one.configure(0x46_0060), ConfigurationChange::Reset);
+        assert_eq!(one.configure(0x46_0060, false), ConfigurationChange::Reset);
         assert_eq!(one.status, 0);
         for bad in [0x46_0021, 0x46_0081, 0x45_0001, 0x46_0801] {
             let mut one = controller();
-            one.configure(bad);
+            one.configure(bad, false);
             assert_eq!(one.status, csts::CFS, "{bad:x}");
         }
+    }
+
+    #[test]
+    fn a_fatal_status_is_told_and_lasts_until_a_reset_that_finds_media() {
+        let mut one = controller();
+        one.configure(0x46_0061, false);
+        one.event_requests.push_back(4);
+        one.status |= csts::CFS;
+        one.fatal_pending = true;
+        assert_eq!((one.next_event(), one.next_event()), (Some((4, 0x01_0300)), None));
+        one.configure(0x46_0060, true);
+        one.configure(0x46_0061, true);
+        assert_eq!(one.status, csts::CFS, "not ready");
+        one.configure(0x46_0060, false);
+        one.configure(0x46_0061, false);
+        assert_eq!(one.status, csts::RDY);
+        let mut other = controller();
+        other.discovery = true;
+        other.configure(0x46_0061, true);
+        assert_eq!(other.status, csts::RDY, "discovery needs no media");
     }
 
     #[test]
@@ -236,7 +266,7 @@ mod tests {
         for sets in [0x46_0001, 0x46_0061, 0x46_0071, 0x61] {
             let mut one = controller();
             one.discovery = true;
-            one.configure(sets);
+            one.configure(sets, false);
             assert_eq!(one.status, csts::RDY, "{sets:x}");
         }
     }
@@ -244,7 +274,7 @@ mod tests {
     #[test]
     fn an_event_is_told_once_until_its_log_is_read() {
         let mut one = controller();
-        one.configure(0x46_0061);
+        one.configure(0x46_0061, false);
         one.features.async_events = event::CONFIGURE_NAMESPACE;
         one.event_requests.extend([4, 5]);
         one.note_changed(3);

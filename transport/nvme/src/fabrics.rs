@@ -198,7 +198,7 @@ impl<B: Backend> Subsystem<B> {
         if discovery || fields.queue_id > controller.queues_granted {
             return Err(invalid(connect_offset::QID, false));
         }
-        if !controller.is_ready() || controller.status & csts::SHST_MASK != 0 {
+        if !controller.is_ready() || controller.status & (csts::SHST_MASK | csts::CFS) != 0 {
             return Err(Failure::of(Status::COMMAND_SEQUENCE_ERROR));
         }
         let place = &mut controller.io[usize::from(fields.queue_id) - 1];
@@ -284,7 +284,7 @@ impl<B: Backend> Subsystem<B> {
     fn property_set(&mut self, cntlid: u16, value: u32) {
         let now_ns = self.now_ns;
         let Some(controller) = self.controllers.get_mut(&cntlid) else { return };
-        let change = controller.configure(value);
+        let change = controller.configure(value, self.flash.failed);
         controller.keep_alive_ns = now_ns;
         let (admin, status) = (controller.admin, controller.status);
         tracing::debug!(

@@ -60,8 +60,8 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data[77] = if view.discovery { DISCOVERY_MDTS } else { MDTS };
     data.put16(78, view.cntlid);
     data.put32(80, VERSION);
-    // CTRATT: 128-bit host identifiers, those of Connect.
-    data.put32(96, 1);
+    // CTRATT: 128-bit host identifiers, those of Connect; of I/O controllers the list of granularities as well.
+    data.put32(96, if view.discovery { 1 } else { 1 << 7 | 1 });
     data[111] = if view.discovery { 2 } else { 1 };
     data[258] = ABORTS_MAX - 1;
     data[259] = EVENT_REQUESTS_MAX as u8 - 1;
@@ -85,9 +85,9 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data.put32(92, OAES);
     // OACS: namespace management and attachment.
     data.put16(256, 1 << 3);
-    // LPA: effects log, offsets. Bit 5 is not claimed, though its pages are there: it stands for the scope of commands as well, which
+    // LPA: SMART of each namespace, effects log, offsets. Bit 5 is not claimed, though its pages are there: it stands for the scope of commands as well, which
     // Linux (6.12) takes for an unusual effect.
-    data[261] = 1 << 2 | 1 << 1;
+    data[261] = 1 << 2 | 1 << 1 | 1;
     let (used, total) = view.capacity;
     if let Some(total) = total {
         data.put128(280, u128::from(total));
@@ -105,6 +105,19 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data.put32(1792, (64 + IN_CAPSULE_BYTES_MAX) / 16);
     data.put32(1796, 1);
     data[1803] = 1;
+    out
+}
+
+/// Formats of block namespaces: blocks of 512 and of 4096 bytes.
+pub const FORMATS: u16 = 2;
+
+/// CNS 16h, Namespace Granularity List (NVM 4.1.5.4): one descriptor for all formats, size and capacity in bytes. Namespaces of a multiple
+/// leave nothing of what is allocated unused.
+pub fn granularity(bytes: u64) -> Structure {
+    let mut out = blank();
+    // NUM in byte 4 is 0's based; attributes bit 0 clear: the first descriptor holds for every format.
+    out.put64(32, bytes);
+    out.put64(40, bytes);
     out
 }
 

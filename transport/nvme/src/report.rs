@@ -9,8 +9,8 @@ use crate::statistics::{HostStatistics, NamespaceStatistics, QueueStatistics, St
 use crate::subsystem::Subsystem;
 
 impl<B: Backend> Subsystem<B> {
-    /// SMART's numbers.
-    pub(crate) fn smart(&self) -> SmartView {
+    /// SMART's numbers, of the whole or of what hosts did with the namespace of that place.
+    pub(crate) fn smart(&self, place: Option<usize>) -> SmartView {
         let mut view = SmartView {
             up_ns: self.now_ns - self.started_ns,
             busy_ns: self.busy_ns,
@@ -19,7 +19,13 @@ impl<B: Backend> Subsystem<B> {
             temperature_kelvin: self.backend.temperature_kelvin(),
             ..Default::default()
         };
-        for entry in &self.namespaces {
+        for entry in self
+            .namespaces
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| place.is_none_or(|place| place == *at))
+            .map(|(_, entry)| entry)
+        {
             let counters = &entry.counters;
             view.read_bytes += counters.read_bytes;
             view.write_bytes += counters.write_bytes;

@@ -23,7 +23,7 @@ use key_value_host::Placement;
 use willow_auth::{KeyRing, SequenceNumbers};
 use willow_device::metadata::HostTables;
 use willow_device::reservation::Reservation;
-use willow_device::{AppNumber, Namespace};
+use willow_device::{AppNumber, FlashState, Namespace};
 
 use willow_wire::spec::{CompletionEntry, Status, SubmissionEntry, opcode};
 
@@ -133,6 +133,8 @@ pub struct Subsystem<B> {
     pub(crate) namespaces: Vec<Entry>,
     /// Namespaces seen so far, those included that have gone.
     namespaces_seen: u32,
+    /// The state of the flash that hosts were told of.
+    pub(crate) flash: FlashState,
     pub(crate) controllers: BTreeMap<u16, Controller>,
     pub(crate) next_cntlid: u16,
     pub(crate) queues: Vec<Option<Queue>>,
@@ -190,6 +192,7 @@ impl<B: Backend> Subsystem<B> {
             host_tables: Arc::default(),
             namespaces: Vec::new(),
             namespaces_seen: 0,
+            flash: FlashState::default(),
             controllers: BTreeMap::new(),
             next_cntlid: 1,
             queues: Vec::new(),
@@ -420,6 +423,9 @@ impl<B: Backend> Subsystem<B> {
         };
         if self.tables_changed() {
             self.take_tables();
+        }
+        if self.backend.flash_state() != self.flash {
+            self.take_flash_state();
         }
         if !self.preempting.is_empty() {
             self.settle_preempting();

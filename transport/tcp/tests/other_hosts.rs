@@ -86,3 +86,43 @@ fn pages_of_effects_are_there_and_claim_nothing_else() {
     // No sensor of this device tells a temperature.
     assert_eq!(u16_at(&page(&mut admin_queue, log::SMART, 0, 512), 1), 0);
 }
+
+/// As `nvme smart-log --namespace-id`, and `create-ns` with sizes in bytes, ask.
+#[test]
+fn each_namespace_has_its_own_smart_page_and_formats_are_told_before_there_is_one() {
+    let server = serve();
+    let (mut admin_queue, mut io, _) = Peer::with_queue(server.address, false);
+    assert!(io.ask(&write(1, 0, 1, Sgl::in_capsule(0, 4096)), &[1; 4096]).status.is_success());
+    let mut units_written = |nsid: u32| {
+        let entry = SubmissionEntry::new(admin::GET_LOG_PAGE)
+            .with_cid(2)
+            .with_nsid(nsid)
+            .with_cdw(10, 127 << 16 | u32::from(log::SMART))
+            .with_sgl(Sgl::transport(512));
+        let (completion, data) = admin_queue.ask_data(&entry, &[]);
+        completion.status.is_success().then(|| (data[48], data[80]))
+    };
+    assert_eq!([1, 2, u32::MAX, 9].map(&mut units_written), [Some((1, 1)), Some((0, 0)), Some((1, 1)), None]);
+
+    let mut identify = |structure: u8, nsid: u32, cdw11: u32| {
+        let entry = SubmissionEntry::new(admin::IDENTIFY)
+            .with_cid(3)
+            .with_nsid(nsid)
+            .with_cdw(10, u32::from(structure))
+            .with_cdw(11, cdw11)
+            .with_sgl(Sgl::transport(4096));
+        let (completion, data) = admin_queue.ask_data(&entry, &[]);
+        completion.status.is_success().then_some(data)
+    };
+    let granularity = identify(cns::GRANULARITY, 0, 0).unwrap();
+    let bytes = u64::from(u16_at(&granularity, 32)) | u64::from(u16_at(&granularity, 34)) << 16;
+    assert_eq!((bytes, granularity[4]), (4 * 65536, 0), "four SPUs' least region");
+    assert_eq!(identify(cns::NAMESPACE_FORMAT, 0, 1).unwrap()[132 + 2], 12);
+    assert!(identify(cns::NAMESPACE_FORMAT, 0, 2).is_none());
+    assert!(
+        identify(cns::CSI_NAMESPACE_FORMAT, 0, 1).is_some()
+            && identify(cns::CSI_NAMESPACE_FORMAT, 0, 1 << 24).is_none()
+    );
+    assert!(identify(cns::CSI_ALLOCATED_NAMESPACE, 2, 1 << 24).is_some_and(|data| data[72] == 16));
+    assert!(identify(cns::CSI_ALLOCATED_NAMESPACE, 2, 0).is_none(), "of another command set");
+}

@@ -239,12 +239,13 @@ async fn stat(request: Request, state: &State) -> Result<u32, Refusal> {
     Ok(Statistics::BYTES as u32)
 }
 
-/// The log, for a message of an instance: it is there, or is being recovered.
+/// The log, for a message about a transaction.
 fn place(state: &State) -> Result<Place, Refusal> {
     match state.log.get() {
         Log::Ready(place) => Ok(place),
         Log::Failed(status) => Err(Refusal(status)),
-        _ => Err(Refusal(wire::STATUS_NOT_YET)),
+        Log::Absent | Log::Opening => Err(Refusal(wire::STATUS_NOT_FOUND)),
+        Log::Unread | Log::Settling(_) => Err(Refusal(wire::STATUS_BUSY)),
     }
 }
 

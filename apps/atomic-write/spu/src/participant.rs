@@ -157,6 +157,7 @@ pub async fn apply(state: &State, request: &Request, place: Place, index: usize)
         wait_ns = (wait_ns * 2).min(APPLY_WAIT_NS_MAX);
     }
     state.set_stage(part, Stage::Stuck);
+    state.work.notify_all();
     Err(wire::STATUS_UNFINISHED)
 }
 

@@ -84,7 +84,7 @@ fn cut_everywhere(scripts: &[Vec<Operation>], seed: u64, effort: Effort) -> Resu
         let what = format!("seed {seed}, cut {cut}");
         if !media.is_cut() {
             // What goes on in the background is cut as well.
-            rig.settle();
+            rig.settle_or_cut(&media);
         }
         looked_at += check(&media, &model, effort, seed ^ cut, &what)?;
         if !media.is_cut() {

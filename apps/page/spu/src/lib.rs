@@ -11,6 +11,7 @@ extern crate alloc;
 
 mod port;
 
+use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell};
 
 use page_ftl::{FtlConfig, PageFtl};
@@ -18,7 +19,11 @@ use port::Port;
 use willow_flash::wait::{Event, join_all};
 use willow_flash::{Failure, Geometry, MountError, Peer};
 use willow_sdk::flash::{self, NvArguments};
-use willow_sdk::{DeviceEvent, Error, Request, Response, println};
+use willow_sdk::{DeviceEvent, Error, Local, Reply, Request, Response, println};
+
+/// Handler of this app: what it has done, by cause, on this SPU; 12 numbers of 64 bits, in the order of [`willow_flash::Counters`], then 8 bytes for the
+/// bytes of its mapping unit.
+pub const REPORT: u8 = 1;
 
 #[cfg(target_arch = "wasm32")]
 #[global_allocator]
@@ -54,6 +59,7 @@ willow_sdk::app! {
     state: State = State { ftl: OnceCell::new(), failed: Cell::new(false), ready: Event::new() },
     threads: 33,
     handlers: {
+        REPORT => report,
         flash::NV_READ => nv_read,
         flash::NV_WRITE => nv_write,
         flash::NV_ZERO => nv_zero,
@@ -114,6 +120,18 @@ async fn nv_flush(_request: Request, state: &State) -> Response {
     match state.ftl().await {
         Some(ftl) => answer(ftl.flush().await),
         None => Response::failure(flash::NV_FAILED),
+    }
+}
+
+async fn report(request: Request, state: &State) -> Response {
+    let Some(ftl) = state.ftl().await else { return Response::failure(flash::NV_FAILED) };
+    let mut words = [0; 13];
+    words[..12].copy_from_slice(&ftl.counters().words());
+    words[12] = u64::from(ftl.nv_unit());
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    match request.dma(Local(&bytes[..]), Reply(0), bytes.len() as u32).await {
+        Ok(()) => Response::success(bytes.len() as u32),
+        Err(_) => Response::failure(flash::NV_FAILED),
     }
 }
 

@@ -22,6 +22,8 @@ struct BlockHeaders {
     /// Where those of pages 0, 16, 32 and so on begin.
     keys: Vec<u32>,
     pages: u16,
+    /// Some page of it is, or was, the FTL's own.
+    has_metadata: bool,
 }
 
 /// The header that was read or written last: the next one is often the next page's.
@@ -65,6 +67,7 @@ impl HeaderContents {
         if page.metadata {
             let bytes: Box<[u8]> = page.data.concat().into();
             self.held_bytes += bytes.len() as u64;
+            self.blocks[page.block as usize].has_metadata = true;
             self.metadata.insert((page.block, page.page), bytes);
         }
     }
@@ -128,7 +131,11 @@ impl HeaderContents {
             spare[..length].copy_from_slice(&known[..length]);
             spare[length..].fill(0xFF);
         }
-        let Some(bytes) = self.metadata.get(&(block, page)) else {
+        if data.is_empty() {
+            return;
+        }
+        let of_ftl = self.blocks[block as usize].has_metadata;
+        let Some(bytes) = of_ftl.then(|| self.metadata.get(&(block, page))).flatten() else {
             data.fill(0);
             return;
         };
@@ -136,6 +143,12 @@ impl HeaderContents {
         let length = from.len().min(data.len());
         data[..length].copy_from_slice(&from[..length]);
         data[length..].fill(0xFF);
+    }
+
+    /// Whether a page is the FTL's own.
+    #[inline]
+    pub fn keeps(&self, (block, page): (u64, u32)) -> bool {
+        self.blocks[block as usize].has_metadata && self.metadata.contains_key(&(block, page))
     }
 
     /// A page that holds nothing, and follows the others.

@@ -142,10 +142,10 @@ impl Timing {
     }
 
     #[inline]
-    pub(super) fn span(&mut self, lane: Lane, operation: u32, begin_ns: u64, end_ns: u64) {
+    pub(super) fn span(&mut self, lane: Lane, operation: u32, (begin_ns, end_ns): (u64, u64), bytes: u64) {
         if let Some(spans) = &mut self.spans {
             let operation = &self.slab[operation];
-            spans.push(Span { lane, name: operation.work.name(), begin_ns, end_ns, token: operation.token });
+            spans.push(Span { lane, name: operation.work.name(), begin_ns, end_ns, token: operation.token, bytes });
         }
     }
 
@@ -207,7 +207,7 @@ impl Timing {
 
     pub(super) fn array_was_busy(&mut self, number: u32, operation: u32, begin_ns: u64, end_ns: u64) {
         self.die_use[number as usize].busy_ns += end_ns - begin_ns;
-        self.span(Lane::Die(number), operation, begin_ns, end_ns);
+        self.span(Lane::Die(number), operation, (begin_ns, end_ns), 0);
     }
 
     /// A sensed page goes to the register that is sent.
@@ -325,7 +325,7 @@ impl Timing {
         bus_use.bytes += u64::from(bytes);
         bus_use.waited_ns += self.now_ns - request.requested_ns;
         self.energy_pj += u64::from(bytes) * self.parameters.bus_pj_per_byte;
-        self.span(Lane::Bus(number), operation, self.now_ns, end_ns);
+        self.span(Lane::Bus(number), operation, (self.now_ns, end_ns), bytes.into());
         if request.transfer != Transfer::Out {
             self.count_begin(operation);
         }

@@ -98,4 +98,6 @@ pub struct Span {
     pub end_ns: u64,
     /// The operation.
     pub token: u64,
+    /// Bytes on a bus; 0 for arrays.
+    pub bytes: u64,
 }

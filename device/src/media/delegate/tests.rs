@@ -7,7 +7,8 @@ use crate::media::ram::RamStore;
 
 const BANK_BYTES: u64 = 1 << 18;
 const UNIT_BYTES: u64 = 4096;
-const BANKS: Banks<'static> = Banks { ftl: "plain", bank_bytes: BANK_BYTES, unit_bytes: UNIT_BYTES, is_volatile: true };
+const BANKS: Banks<'static> =
+    Banks { ftl: "plain", bank_bytes: BANK_BYTES, unit_bytes: UNIT_BYTES, is_volatile: true, ftl_forgets: true };
 
 /// A store whose FTLs are plain arrays that serve what they have been handed in any order, whenever somebody looks for completions.
 struct Served {
@@ -24,8 +25,10 @@ struct Served {
 impl Served {
     fn new(seed: u64) -> Self {
         let inner = RamStore::new(2, 4096).expect("a store");
+        let mut store = DelegatingStore::new(Box::new(inner), Vec::new(), &BANKS);
+        (0..2).for_each(|bank| store.set_service(bank, Service::Serving));
         Served {
-            store: DelegatingStore::new(Box::new(inner), Vec::new(), &BANKS),
+            store,
             banks: vec![vec![0; BANK_BYTES as usize]; 2],
             taken: Vec::new(),
             random: Random::new(seed),
@@ -212,18 +215,51 @@ fn what_a_dead_ftl_had_fails_and_the_rest_waits_for_the_next() {
     served.begin_read(4, 0, 50, 10);
     served.begin_read(5, 0, 65536, 10);
     assert_eq!(served.store.flush(6, None), Ok(Progress::WouldBlock));
-    served.store.fail(0);
+    // The FTL of bank 0 ends: it had begun the first, and had been handed the second.
+    served.store.set_service(0, Service::Waiting);
+    assert!(served.store.answered(peers[0], Err(MEDIA_FAILED)));
+    served.store.give_back(peers[1]);
     let mut ended = Vec::new();
     while let Some(completion) = served.store.completed() {
         ended.push((completion.ticket, completion.result.is_err()));
     }
-    assert_eq!(ended, [(1, true), (2, true)]);
+    assert_eq!(ended, [(1, true)]);
     assert!(served.store.peers(0).source(peers[0], 0, 1).is_none() && !served.store.answered(peers[0], Ok(())));
+    assert!(served.store.peers(0).source(peers[1], 0, 1).is_none(), "given back");
     assert!(served.store.peers(1).source(peers[2], 0, 1).is_some(), "the other bank's FTL has what it had");
     served.taken.retain(|one| one.bank == 1);
+    // Nothing of bank 0 is handed out meanwhile, and nobody is told that there was something to hand out.
+    served.take();
+    assert!(served.taken.iter().all(|one| one.bank == 1) && !served.store.has_news());
+    served.store.set_service(0, Service::Serving);
     let ended = settle(&mut served);
-    assert_eq!(ended.keys().copied().collect::<Vec<_>>(), [3, 4, 5, 6]);
+    assert_eq!(ended.keys().copied().collect::<Vec<_>>(), [2, 3, 4, 5, 6]);
     assert!(ended.values().all(Result::is_ok));
+    assert_eq!(served.store.handed_out, 0);
+}
+
+#[test]
+fn where_no_ftl_comes_up_operations_fail_at_once_however_many_wait_for_one_another() {
+    let mut served = Served::new(3);
+    served.store.set_service(0, Service::Waiting);
+    // Each waits for the one before.
+    for ticket in 0..3000 {
+        served.begin_write(ticket, 0, 0, vec![1; 10]);
+    }
+    served.begin_write(3000, 1, 0, vec![3; 100]);
+    assert_eq!(served.store.flush(3001, None), Ok(Progress::WouldBlock));
+    assert!(served.store.completed().is_none());
+    served.store.set_service(0, Service::Failed);
+    served.begin_read(3002, 0, 0, 10);
+    let ended = settle(&mut served);
+    assert_eq!(ended.len(), 3003);
+    let good: Vec<Ticket> = ended.iter().filter(|(_, result)| result.is_ok()).map(|(ticket, _)| *ticket).collect();
+    assert_eq!(good, [3000], "and a flush of both banks is none");
+    assert!(served.store.order.is_empty() && served.store.flushes.is_empty());
+    // Another FTL comes.
+    served.store.set_service(0, Service::Serving);
+    served.begin_write(1, 0, 0, vec![1; 10]);
+    assert!(settle(&mut served)[&1].is_ok());
 }
 
 #[test]
@@ -236,13 +272,25 @@ fn too_many_are_told_to_come_again_and_nothing_is_left_behind() {
     let refused = served.store.completed().expect("at once");
     assert_eq!((refused.ticket, refused.result), (u64::MAX, Err(StoreError::Busy)));
     assert_eq!(served.store.flush(1 << 40, None), Err(StoreError::Busy));
+    // FTLs have a part of them at most; nobody is to ask for more meanwhile.
+    let mut taken = Vec::new();
     while let Some(one) = served.store.take_next() {
-        assert!(served.store.answered(one.peer, Ok(())));
+        taken.push(one.peer);
+    }
+    assert_eq!(taken.len(), HANDED_OUT_MAX);
+    while served.store.completed().is_some() {}
+    assert!(!served.store.has_news());
+    for peer in taken {
+        assert!(served.store.answered(peer, Ok(())));
     }
     let mut ended = 0;
-    while let Some(completion) = served.store.completed() {
-        assert!(completion.result.is_ok());
-        ended += 1;
+    loop {
+        while let Some(completion) = served.store.completed() {
+            assert!(completion.result.is_ok());
+            ended += 1;
+        }
+        let Some(one) = served.store.take_next() else { break };
+        assert!(served.store.answered(one.peer, Ok(())));
     }
     assert_eq!(ended, OPERATIONS_MAX);
     assert!(served.store.order.is_empty() && served.store.flushes.is_empty());

@@ -35,7 +35,7 @@ impl Machine {
     ) -> Result<i32, WildPointer> {
         let &Checksum { token, port, address, bytes, seed, wait } = checksum;
         match port {
-            Port::Nv => self.passes_accelerator(caller, Accelerator::Checksum, bytes.into()),
+            Port::Nv => self.passes_accelerator(caller.spu, Accelerator::Checksum, bytes.into()),
             _ => self.accelerates(caller, Accelerator::Checksum, bytes.into()),
         }
         // Under a model what is in local memory or in the body takes the processor's time, what is in NV memory that of a transfer.

@@ -10,6 +10,7 @@
 
 pub(crate) mod checksum;
 pub(crate) mod compare;
+pub(crate) mod keys;
 pub(crate) mod literals;
 
 use super::abi::{self, PENDING};
@@ -23,13 +24,13 @@ use crate::model::accelerator::Accelerator;
 impl Machine {
     /// The processor starts an accelerator and waits for it.
     pub(super) fn accelerates(&mut self, caller: Caller, accelerator: Accelerator, bytes: u64) {
-        self.passes_accelerator(caller, accelerator, bytes);
+        self.passes_accelerator(caller.spu, accelerator, bytes);
         self.clock.note(|work| work.accelerated.add(accelerator, bytes));
     }
 
     /// Bytes pass an accelerator on their way from NV memory, which takes it no time of its own.
-    pub(super) fn passes_accelerator(&mut self, caller: Caller, accelerator: Accelerator, bytes: u64) {
-        self.spus[caller.spu as usize].counters.accelerators.count(accelerator, bytes);
+    pub(super) fn passes_accelerator(&mut self, spu: u16, accelerator: Accelerator, bytes: u64) {
+        self.spus[spu as usize].counters.accelerators.count(accelerator, bytes);
     }
 
     /// Begins the one read of an operation that is no DMA.

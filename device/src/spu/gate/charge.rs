@@ -63,6 +63,12 @@ impl Machine {
                 }
                 self.meter.charge(SEGMENT_WORK)?;
             }
+            Operation::FindKey(search) => {
+                if !self.charge_moved(caller, search.layout.span_bytes.into())? {
+                    return Ok(None);
+                }
+                self.meter.charge(search.work())?;
+            }
             Operation::LoadLiterals { bytes, .. } => {
                 self.meter.charge(LOAD_WORK + u64::from(*bytes) * LOAD_BYTE_WORK)?;
             }

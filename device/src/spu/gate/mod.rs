@@ -16,6 +16,7 @@ mod wake;
 use super::abi;
 use super::accelerator::checksum::Checksum;
 use super::accelerator::compare::Compare;
+use super::accelerator::keys::KeySearch;
 use super::accelerator::literals::LiteralSearch;
 use super::activity::Caller;
 use super::dma::Dma;
@@ -51,6 +52,8 @@ pub(crate) enum Operation {
     FindLiterals(LiteralSearch),
     /// `literals_free`.
     FreeLiterals { set: i32 },
+    /// `keys_find`.
+    FindKey(KeySearch),
     /// `rpc_start`, `upcall_start`.
     Draft(Draft),
     /// `rpc_append`.
@@ -145,6 +148,7 @@ impl Machine {
             | Operation::Compare(Compare { token, .. })
             | Operation::Checksum(Checksum { token, .. })
             | Operation::FindLiterals(LiteralSearch { token, .. })
+            | Operation::FindKey(KeySearch { token, .. })
             | Operation::Draft(Draft { token, .. })
             | Operation::Cancel { token, .. } => *token,
             Operation::Append(Append { handle, .. }) | Operation::Post { handle, .. } => {
@@ -193,6 +197,7 @@ impl Machine {
                 self.literals_load(caller, memory.slice(literals, bytes as usize)?, flags, charged).into()
             }
             Operation::FindLiterals(search) => self.literals_find(caller, memory, (search, behalf), charged)?.into(),
+            Operation::FindKey(search) => self.keys_find(caller, memory, (search, behalf), charged)?.into(),
             Operation::FreeLiterals { set } => self.literals_free(caller, set).into(),
             Operation::Draft(draft) => self.draft(caller, (draft, behalf), charged).into(),
             Operation::Append(append) => self.append(caller, memory, (append, behalf), charged)?.into(),

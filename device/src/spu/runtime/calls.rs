@@ -7,6 +7,7 @@ use super::abi;
 use crate::hre::HreId;
 use crate::spu::accelerator::checksum::Checksum;
 use crate::spu::accelerator::compare::Compare;
+use crate::spu::accelerator::keys::{KeySearch, Layout};
 use crate::spu::accelerator::literals::set::SET_BYTES_MAX;
 use crate::spu::accelerator::literals::{FOUND_MAX, LiteralSearch, SEARCH_BYTES_MAX};
 use crate::spu::dma::{Dma, End, Port};
@@ -241,6 +242,28 @@ impl<M: LocalMemory> Call<'_, M> {
             Some(port) if most <= FOUND_MAX && state <= 1 => {
                 let search = LiteralSearch { token, set, port, address, bytes, state, to, most, wait };
                 self.ask_seldom(Operation::FindLiterals(search))
+            }
+            _ => Ok(abi::ERROR_ARGUMENT),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the import's")]
+    pub fn keys_find(
+        self,
+        token: u32,
+        from: u32,
+        address: u64,
+        key_bytes: u32,
+        stride_bytes: u32,
+        count: u32,
+        order: u32,
+        key: u64,
+        wait: u32,
+    ) -> Result<i32, Fault> {
+        // Searches do not park.
+        match (port(from).0, Layout::new(key_bytes, stride_bytes, count, order)) {
+            (Some(port), Some(layout)) => {
+                self.ask_seldom(Operation::FindKey(KeySearch { token, port, address, layout, key, wait }))
             }
             _ => Ok(abi::ERROR_ARGUMENT),
         }

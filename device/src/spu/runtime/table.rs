@@ -76,6 +76,8 @@ pub enum Work {
     Store,
     /// What it searches, or gets ready to search.
     Literals,
+    /// What it compares, and bytes that it copies.
+    Keys,
 }
 
 /// An import.
@@ -262,6 +264,14 @@ macro_rules! imports {
             [unsafe] fn literals_find(token: u32, set: i32, port: u32, address: address, bytes: u32, state: u32, to: written, most: u32,
                 wait: u32) -> i32;
             { Accelerators, since 2, Any, Started, Literals, errors [ARGUMENT, RANGE, PERMISSION, MEDIA, REFUSED] }
+
+            /// finds a key among `count` keys of `key_bytes` bytes (1 to 256) that lie `stride` bytes apart at a port, 64 KiB in all at most. With an
+            /// `order` of 0 the keys ascend, as bytes, and its place is how many are less; with 1 they are in no order, and it is how many come
+            /// before the first that equals it. Returns 1: pending; else 2 + 2 * place, and 1 more where the key at that place equals it, as
+            /// `complete` brings it
+            [unsafe] fn keys_find(token: u32, port: u32, address: address, key_bytes: u32, stride: u32, count: u32, order: u32, key: read,
+                wait: u32) -> i32;
+            { Accelerators, since 2, Any, Started, Keys, errors [ARGUMENT, RANGE, PERMISSION, MEDIA, REFUSED] }
 
             /// gives a set up
             [] fn literals_free(set: i32) -> i32;

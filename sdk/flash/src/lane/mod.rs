@@ -257,6 +257,21 @@ impl Counters {
         ]
     }
 
+    /// All of them, in the order of the fields.
+    pub fn words(&self) -> [u64; 12] {
+        let mut copy = *self;
+        copy.fields().map(|field| *field)
+    }
+
+    /// From what [`Counters::words`] gave.
+    pub fn from_words(words: &[u64; 12]) -> Counters {
+        let mut counters = Counters::default();
+        for (field, word) in counters.fields().into_iter().zip(words) {
+            *field = *word;
+        }
+        counters
+    }
+
     /// Adds another lane's.
     pub fn add(&mut self, other: &Counters) {
         let mut other = *other;

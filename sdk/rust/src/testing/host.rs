@@ -79,6 +79,7 @@ pub(super) enum Work {
     Compare { nv: u64, body: u64, bytes: usize },
     Checksum { source: (u32, u64), bytes: usize, seed: u32 },
     Literals { source: (u32, u64), bytes: usize, set: LiteralSet, state: u32, to: *mut u8, most: u32 },
+    Keys { source: (u32, u64), keys: (usize, usize, usize, u32), key: Vec<u8> },
     Flush { until: u64 },
     Value(i64),
     Answer { result: i64, to: *mut u8, reply: Vec<u8> },
@@ -290,6 +291,16 @@ impl SpuHost {
                 // SAFETY: the caller of the import vouches for its room until now.
                 unsafe { to.copy_from_nonoverlapping(found.as_ptr(), found.len()) };
                 0
+            }
+            Work::Keys { source, keys: (key_bytes, stride, count, order), key } => {
+                let bytes = self.read(token, source, if count == 0 { 0 } else { (count - 1) * stride + key_bytes });
+                let at = |index: &usize| &bytes[index * stride..][..key_bytes];
+                let index = match order {
+                    0 => (0..count).filter(|index| at(index) < &key[..]).count(),
+                    _ => (0..count).find(|index| at(index) == key).unwrap_or(count),
+                };
+                let equal = index < count && at(&index) == key;
+                (2 + 2 * index + usize::from(equal)) as i64
             }
             Work::Flush { until } => {
                 self.bank.flush(until);

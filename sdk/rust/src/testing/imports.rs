@@ -9,8 +9,8 @@ use super::{Action, PendingRequest, Region, Requester};
 use crate::native::Host;
 use crate::sys::{DIFFERENT, DONE, GOES_ON, PENDING, REGION_PENDING, port};
 use crate::{
-    Error, LITERAL_BYTES_MAX, LITERAL_SET_BYTES_MAX, LITERALS_MAX, MATCHES_MAX, RPC_BODY_BYTES_MAX, Response,
-    SEARCH_BYTES_MAX,
+    Error, KEY_BYTES_MAX, LITERAL_BYTES_MAX, LITERAL_SET_BYTES_MAX, LITERALS_MAX, MATCHES_MAX, RPC_BODY_BYTES_MAX,
+    Response, SEARCH_BYTES_MAX,
 };
 
 /// Most sets of literals of an app on an SPU.
@@ -220,6 +220,36 @@ impl Host for SpuHost {
         }
         let work = Work::Literals { source: (from, address), bytes, set, state, to, most };
         if self.issue(Some(token), wait, work).is_some() { DONE } else { PENDING }
+    }
+
+    unsafe fn keys_find(
+        &mut self,
+        token: u32,
+        from: u32,
+        address: u64,
+        key_bytes: u32,
+        stride: u32,
+        count: u32,
+        order: u32,
+        key: *const u8,
+        wait: u32,
+    ) -> i32 {
+        let span = if count == 0 { 0 } else { u64::from(count - 1) * u64::from(stride) + u64::from(key_bytes) };
+        let from = from & !port::PARK;
+        if !(1..=KEY_BYTES_MAX as u32).contains(&key_bytes) || stride < key_bytes || order > 1 || span > 65536 {
+            return Error::Argument.code();
+        }
+        if from == port::ZEROES {
+            return Error::Argument.code();
+        }
+        if let Err(error) = self.check(token, from, address, span as usize, false) {
+            return error.code();
+        }
+        // SAFETY: as the caller promises.
+        let key = unsafe { std::slice::from_raw_parts(key, key_bytes as usize) }.to_vec();
+        let keys = (key_bytes as usize, stride as usize, count as usize, order);
+        let work = Work::Keys { source: (from, address), keys, key };
+        self.issue(Some(token), wait, work).map_or(PENDING, |place| place as i32)
     }
 
     fn literals_free(&mut self, set: i32) -> i32 {

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use willow_device::metadata::HostTables;
 use willow_device::shared::SharedWindow;
-use willow_device::{AppNumber, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
+use willow_device::{AppNumber, FlashState, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
 use willow_nvme::Backend;
 
 /// A device, with or without endpoints in shared memory.
@@ -72,6 +72,7 @@ impl<B: Backend> Backend for Fronted<B> {
         let limit_ns = front.turn(&mut self.device, now_ns);
         let wake_ns = self.device.run(now_ns);
         front.look_at_namespaces(&self.device);
+        front.look_at_flash(&mut self.device);
         [limit_ns, wake_ns].into_iter().flatten().min()
     }
     #[inline]
@@ -126,6 +127,10 @@ impl<B: Backend> Backend for Fronted<B> {
     }
     fn volatile_write_cache(&self) -> bool {
         self.device.volatile_write_cache()
+    }
+    #[inline]
+    fn flash_state(&self) -> FlashState {
+        self.device.flash_state()
     }
     fn capacity(&self) -> (u64, Option<u64>) {
         self.device.capacity()

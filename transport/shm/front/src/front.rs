@@ -97,6 +97,8 @@ pub struct Front {
     pub(crate) receives: Vec<Receive>,
     pub(crate) buffers: Vec<Vec<u8>>,
     pub(crate) namespaces: Arc<Vec<Namespace>>,
+    /// How often the FTL had lost something when endpoints were last looked at.
+    pub(crate) flash_losses: u64,
     pub(crate) view_version: u32,
     pub(crate) turns: u32,
     pub(crate) active: bool,
@@ -133,6 +135,7 @@ impl Front {
             receives: Vec::new(),
             buffers: Vec::new(),
             namespaces: Arc::default(),
+            flash_losses: 0,
             view_version: 0,
             turns: 0,
             active: false,
@@ -415,6 +418,26 @@ impl Front {
         for connection in self.connections.iter().flatten() {
             if let Some(endpoint) = &connection.endpoint {
                 endpoint.show_view(self.view_version);
+            }
+        }
+    }
+
+    /// To be called when the device has run: where what was answered and not flushed may be lost, endpoints end, so that hosts know.
+    #[inline]
+    pub(crate) fn look_at_flash<B: Backend>(&mut self, device: &mut B) {
+        let losses = device.flash_state().losses;
+        if self.flash_losses != losses {
+            self.flash_losses = losses;
+            self.end_endpoints(device);
+        }
+    }
+
+    #[cold]
+    fn end_endpoints<B: Backend>(&mut self, device: &mut B) {
+        for index in 0..self.connections.len() {
+            let has_endpoint = |connection: &Connection| connection.endpoint.is_some();
+            if self.connections[index].as_ref().is_some_and(has_endpoint) {
+                self.end(device, index, "the FTL has failed: what was answered and not flushed may be lost");
             }
         }
     }

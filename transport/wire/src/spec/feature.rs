@@ -60,6 +60,8 @@ pub mod event {
     pub const TYPE_NOTICE: u8 = 2;
     /// Type: immediate.
     pub const TYPE_IMMEDIATE: u8 = 3;
+    /// Error: persistent internal error.
+    pub const ERROR_PERSISTENT_INTERNAL: u8 = 0x03;
     /// Type: of the I/O command set.
     pub const TYPE_COMMAND_SET: u8 = 6;
     /// Of the command set: a reservation notice is in the log.

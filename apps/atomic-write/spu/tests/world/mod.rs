@@ -91,6 +91,16 @@ impl Rig {
         panic!("the device does not come to rest");
     }
 
+    /// The same, or until the power has gone.
+    pub fn settle_or_cut(&mut self, media: &FaultMedia) {
+        for _ in 0..STEPS_MAX {
+            if media.is_cut() || !self.step() {
+                return;
+            }
+        }
+        panic!("the device does not come to rest");
+    }
+
     pub fn submit_on(
         &mut self,
         hre: HreId,

@@ -1,0 +1,321 @@
+//! Against GNU grep: the same output and status for generated patterns and corpora, cut into segments as a drive's stripes cut them.
+
+use proptest::prelude::*;
+use regex_automata::dfa::dense::DFA;
+use search_host::join::{self, Joiner, Segment};
+use search_host::segment::{self, Automaton, End, Output, Set};
+use search_host::wire::{Prepare, REPLY_BYTES_MIN, REPLY_HEAD_BYTES};
+use search_host::{Grep, GrepOptions, Pattern, PatternOptions, Syntax};
+
+use std::process::{Command, Stdio};
+
+/// What came of it: output, exit status.
+#[derive(Debug, PartialEq, Eq)]
+struct Outcome(Vec<u8>, i32);
+
+#[derive(Debug)]
+struct Run {
+    pattern: Vec<u8>,
+    pattern_options: PatternOptions,
+    options: GrepOptions,
+    /// Where the file is cut.
+    cuts: Vec<usize>,
+    reply_bytes: usize,
+}
+
+fn scan<A: Automaton>(set: &Set<'_, A>, run: &Run, file: &[u8]) -> Outcome {
+    let pattern = Pattern::new(std::slice::from_ref(&run.pattern), run.pattern_options).expect("checked before");
+    let mut output = Vec::new();
+    let mut grep = Grep::new(&pattern, run.options, b"FILE", &mut output);
+    let mut joiner = Joiner::new(!run.options.text);
+    let mut at = 0;
+    let mut cuts = run.cuts.iter().copied().chain([file.len()]);
+    while at < file.len() && !grep.is_done() {
+        let Some(cut) = cuts.by_ref().find(|cut| *cut > at) else { break };
+        let cut = cut.min(file.len());
+        while at < cut {
+            let mut reply = vec![0; run.reply_bytes];
+            let mut out = Output::new(&mut reply[REPLY_HEAD_BYTES..]);
+            let End::Scanned(bytes) = segment::scan(set, &file[at..cut], &mut out) else { panic!("no room at all") };
+            assert!(bytes > 0 && bytes <= cut - at, "it goes on");
+            at += bytes;
+            let used = out.used() + REPLY_HEAD_BYTES;
+            reply[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
+            reply[4..8].copy_from_slice(&(used as u32).to_le_bytes());
+            let (_, mut rest) = join::open(&reply).expect("a reply");
+            let mut lines = Vec::new();
+            while !rest.is_empty() {
+                let segment = Segment::take(&mut rest).expect("a segment");
+                joiner.segment(&segment, run.options.text_wanted(), &mut |line| lines.push(line));
+            }
+            deliver(&mut grep, &joiner, lines, file);
+        }
+    }
+    let mut lines = Vec::new();
+    joiner.finish(&mut |line| lines.push(line));
+    deliver(&mut grep, &joiner, lines, file);
+    let found = grep.finish(&joiner).expect("written");
+    Outcome(output, i32::from(found.lines == 0))
+}
+
+fn deliver(grep: &mut Grep<'_>, joiner: &Joiner, lines: Vec<join::Line>, file: &[u8]) {
+    for mut line in lines {
+        let text = &file[line.offset as usize..(line.offset + line.bytes) as usize];
+        match &line.text {
+            Some(told) => assert_eq!(told, text, "the text of a line is the file's"),
+            None => line.text = Some(text.to_vec()),
+        }
+        grep.line(line).expect("written");
+    }
+    grep.advance(joiner, false).expect("written");
+}
+
+fn gnu(run: &Run, file: &[u8]) -> (Outcome, String) {
+    let path =
+        std::env::temp_dir().join(format!("willow-gnu-grep-{}-{:?}", std::process::id(), std::thread::current().id()));
+    std::fs::write(&path, file).expect("a file");
+    let mut command = Command::new("grep");
+    command.env("LC_ALL", if run.pattern_options.unicode { "C.UTF-8" } else { "C" });
+    let PatternOptions { syntax, ignore_case, word, line, .. } = run.pattern_options;
+    command.arg(match syntax {
+        Syntax::Fixed => "-F",
+        Syntax::Basic => "-G",
+        Syntax::Extended => "-E",
+    });
+    let GrepOptions { invert, count, number, only_matching, list, list_without, quiet, text, lines_max, .. } =
+        run.options;
+    for (wanted, flag) in [
+        (ignore_case, "-i"),
+        (word, "-w"),
+        (line, "-x"),
+        (invert, "-v"),
+        (count, "-c"),
+        (number, "-n"),
+        (only_matching, "-o"),
+        (list, "-l"),
+        (list_without, "-L"),
+        (quiet, "-q"),
+        (text, "-a"),
+    ] {
+        if wanted {
+            command.arg(flag);
+        }
+    }
+    if let Some(most) = lines_max {
+        command.arg(format!("-m{most}"));
+    }
+    use std::os::unix::ffi::OsStringExt;
+    command.arg("-e").arg(std::ffi::OsString::from_vec(run.pattern.clone()));
+    // By its name, since grep reads files otherwise than pipes.
+    command.arg(&path).stdin(Stdio::null());
+    let output = command.output().expect("GNU grep");
+    let _ = std::fs::remove_file(&path);
+    let name = [path.into_os_string().into_vec(), b"\n".to_vec()].concat();
+    let stdout = if output.stdout == name { b"FILE\n".to_vec() } else { output.stdout };
+    (Outcome(stdout, output.status.code().unwrap_or(99)), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn compare(run: &Run, file: &[u8]) {
+    let (wanted, message) = gnu(run, file);
+    if message.contains("at start of expression") {
+        // It warns, and its two engines do not agree on what that means.
+        return;
+    }
+    let pattern = Pattern::new(std::slice::from_ref(&run.pattern), run.pattern_options);
+    let what = format!(
+        "{:?} {:?} {:?} reply {} cuts {:?} in {:?}\n{message}",
+        String::from_utf8_lossy(&run.pattern),
+        run.pattern_options,
+        run.options,
+        run.reply_bytes,
+        run.cuts,
+        String::from_utf8_lossy(file)
+    );
+    if run.options.selects_nothing(std::slice::from_ref(&run.pattern), &run.pattern_options) {
+        return assert_eq!(Outcome(Vec::new(), 1), wanted, "{what}");
+    }
+    let pattern = match pattern {
+        Ok(pattern) => pattern,
+        Err(error) => return assert_eq!(wanted.1, 2, "{error}: {what}"),
+    };
+    assert_ne!(wanted.1, 2, "{what}");
+    let options = run.options.for_scan();
+    assert_eq!(scan(&pattern.for_host(options), run, file), wanted, "on the host: {what}");
+    let body = pattern.for_drive(options).expect("it fits the drive");
+    // As the app has it: in words.
+    let head = Prepare::decode(body[..Prepare::BYTES].try_into().expect("a head")).expect("a head");
+    let words: Vec<u32> = body[Prepare::BYTES..]
+        .chunks(4)
+        .map(|word| {
+            let mut four = [0; 4];
+            four[..word.len()].copy_from_slice(word);
+            u32::from_ne_bytes(four)
+        })
+        .collect();
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let mut aligned = vec![0u32; words.len()];
+    aligned.copy_from_slice(&words);
+    // SAFETY: words have no padding and any bytes are bytes.
+    let aligned = unsafe { std::slice::from_raw_parts(aligned.as_ptr().cast::<u8>(), aligned.len() * 4) };
+    let automaton = &aligned[head.automaton_offset()..][..head.automaton_bytes as usize];
+    let set = Set {
+        options: head.options,
+        literal: (head.literal_bytes > 0).then(|| memchr::memmem::Finder::new(&bytes[..head.literal_bytes as usize])),
+        automaton: (head.automaton_bytes > 0).then(|| DFA::from_bytes(automaton).expect("an automaton").0),
+    };
+    assert_eq!(scan(&set, run, file), wanted, "in the drive: {what}");
+}
+
+fn syntax() -> impl Strategy<Value = Syntax> {
+    prop_oneof![Just(Syntax::Fixed), Just(Syntax::Basic), Just(Syntax::Extended)]
+}
+
+fn options() -> impl Strategy<Value = GrepOptions> {
+    (prop::bits::u16::ANY, prop::option::weighted(0.1, 0u64..4)).prop_map(|(bits, lines_max)| {
+        let bit = |at: u32| bits >> at & 1 == 1;
+        // One of the ways to print, most often lines.
+        let way = bits >> 8 & 15;
+        GrepOptions {
+            invert: bit(0) && bit(1),
+            number: bit(2),
+            only_matching: bit(3) && bit(4),
+            text: bit(5),
+            count: way == 1 || way == 2,
+            list: way == 3,
+            list_without: way == 4,
+            quiet: way == 5,
+            with_name: false,
+            unicode: true,
+            lines_max,
+        }
+    })
+}
+
+/// Pieces of patterns: what is special in one syntax or another, and letters that the corpora have.
+fn pattern() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        6 => prop::sample::select(vec!["a", "b", "ab", "foo", "é", "x", " ", "_", "A", "1", "ß"]),
+        3 => prop::sample::select(vec![".", "*", "[ab]", "[^a]", "[a-f]", "[[:alpha:]]", "[[:space:]_]", "[]x]", "[^]b]", "[éü]", "\\w", "\\W", "\\s", "\\S", "[[:digit:]]", "[[.a.]b]", "[[=b=]]", "[[:upper:]]", "[[:punct:]]"]),
+        2 => prop::sample::select(vec!["^", "$", "\\<", "\\>", "\\b", "\\B", "\\.", "\\*", "\\[", "\\`", "\\'"]),
+        2 => prop::sample::select(vec!["\\(", "\\)", "(", ")", "|", "\\|", "+", "\\+", "?", "\\?", "{1}", "{2,}", "{,1}", "{1,2}", "\\{1,2\\}", "\\{2\\}", "\\{0,\\}", "{", "}", "\\{1", "{x", "\n"]),
+    ];
+    prop::collection::vec(piece, 0..7).prop_map(|pieces| pieces.concat().into_bytes())
+}
+
+fn corpus() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        12 => prop::sample::select(vec!["a", "b", "ab", "foo", "é", "x", " ", "_", "A", "1", "aab", "foobar", ".", "*", "(a)", "a|b", "{1}", "Ü", "ß", "É", "-", "FOO", "\t"]).prop_map(|text| text.as_bytes().to_vec()),
+        5 => Just(b"\n".to_vec()),
+        1 => prop::sample::select(vec![&b"\xff"[..], b"\xc3", b"\x80a", b"\r\n", b"\0"]).prop_map(<[u8]>::to_vec),
+        1 => (1usize..3000).prop_map(|count| vec![b'a'; count]),
+    ];
+    prop::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat())
+}
+
+fn run_of(
+    (pattern, syntax, (ignore_case, word, line), options, (cuts, reply_bytes), unicode): (
+        Vec<u8>,
+        Syntax,
+        (bool, bool, bool),
+        GrepOptions,
+        (Vec<usize>, usize),
+        bool,
+    ),
+) -> Run {
+    let mut cuts = cuts;
+    cuts.sort_unstable();
+    Run {
+        pattern,
+        pattern_options: PatternOptions { syntax, ignore_case, word, line, unicode },
+        options: GrepOptions { unicode, ..options },
+        cuts,
+        reply_bytes,
+    }
+}
+
+fn flags() -> impl Strategy<Value = (bool, bool, bool)> {
+    (prop::bool::weighted(0.25), prop::bool::weighted(0.15), prop::bool::weighted(0.1))
+}
+
+fn cutting() -> impl Strategy<Value = (Vec<usize>, usize)> {
+    (prop::collection::vec(0usize..400, 0..30), prop_oneof![Just(REPLY_BYTES_MIN), Just(64usize << 10)])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_global_rejects: 1 << 20, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn generated_patterns_give_what_gnu_grep_gives(
+        run in (pattern(), syntax(), flags(), options(), cutting(), prop::bool::weighted(0.7)).prop_map(run_of),
+        file in corpus(),
+    ) {
+        // The engine sees no border of a word beside a byte that is no character (docs/grep.md).
+        let has_borders = [&b"\\b"[..], b"\\B", b"\\<", b"\\>"].iter().any(|border| memchr::memmem::find(&run.pattern, border).is_some());
+        let has_borders = run.pattern_options.word || has_borders;
+        prop_assume!(!(run.pattern_options.unicode && has_borders && std::str::from_utf8(&file).is_err()));
+        // What a repetition of an assertion means, the two engines of GNU grep do not agree on.
+        let is_repeated = ["^", "$", "\\<", "\\>", "\\b", "\\B", "\\`", "\\'"].iter().any(|assertion| {
+            let repetitions = ["*", "+", "?", "{", "\\+", "\\?", "\\{"];
+            let has = |repetition: &&str| memchr::memmem::find(&run.pattern, format!("{assertion}{repetition}").as_bytes()).is_some();
+            repetitions.iter().any(has)
+        });
+        prop_assume!(!is_repeated);
+        // GNU grep prints empty matches of an empty pattern with -Fowx, and of no other.
+        prop_assume!(!(run.options.only_matching && run.pattern.is_empty()));
+        compare(&run, &file);
+    }
+}
+
+/// Larger files: words, bytes at random, lines of any length, zero bytes somewhere.
+fn large(seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut below = |bound: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) % bound
+    };
+    let words = ["willow", "storage", "drive", "Zürich", "ab", "e", "12345", "the", "foo", "bar", "a_b"];
+    let bytes = [100, 9_000, 70_000, 300_000][below(4) as usize];
+    let (is_random, line, zero) = (below(4) == 0, [1, 8, 60, 3000, 40_000][below(5) as usize], below(3) == 0);
+    let mut file = Vec::new();
+    while file.len() < bytes {
+        match is_random {
+            true => file.push(below(256) as u8),
+            false => file.extend_from_slice(words[below(words.len() as u64) as usize].as_bytes()),
+        }
+        file.push(if below(line) == 0 { b'\n' } else { b' ' });
+        if zero && below(bytes as u64 / 4) == 0 {
+            file.push(0);
+        }
+    }
+    if below(2) == 0 {
+        file.pop();
+    }
+    file
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases() / 4, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn large_files_give_what_gnu_grep_gives(
+        pattern in prop::sample::select(vec!["willow", "Zürich", "z[üu]rich", "e", "st.*dr", "^the ", "bar$", "[0-9]{3}", "willow.*storage.*drive", "\\w_", "12345 12345", "zzz", "", "foo|bar"]),
+        syntax in syntax(),
+        ignore_case in prop::bool::weighted(0.3),
+        options in options(),
+        unicode in prop::bool::weighted(0.5),
+        shift in 12u32..18,
+        seed in any::<u64>(),
+    ) {
+        let file = large(seed);
+        let pattern_options = PatternOptions { syntax, ignore_case, word: false, line: false, unicode };
+        let cuts = (1..=file.len() >> shift).map(|at| at << shift).collect();
+        let options = GrepOptions { unicode, ..options };
+        compare(&Run { pattern: pattern.as_bytes().to_vec(), pattern_options, options, cuts, reply_bytes: 32 << 10 }, &file);
+    }
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(400)
+}

@@ -1,0 +1,50 @@
+//! `willow atomic` against a served device: what it prints, how it fails, and what kills leave.
+
+mod support;
+
+use serde_json::Value;
+use support::{Folder, Served};
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// No transaction is open, and all chunks are free or wait to be forgotten.
+fn is_idle(device: &Served) -> bool {
+    let statistics = json(&device.ok(&["atomic", "stat", "--json"]));
+    let spus = statistics["spus"].as_array().expect("a list").clone();
+    assert_eq!(spus.len(), 8);
+    spus.iter().all(|spu| spu["open"] == 0)
+}
+
+#[test]
+fn several_files_are_written_as_one() {
+    let folder = Folder::new();
+    let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "64M"]);
+    // Over all processors, and beside it two bytes that lie on two of them.
+    let large: Vec<u8> = (0..100_000_u32).map(|byte| (byte % 251) as u8).collect();
+    let (large_file, small_file) = (folder.file("large", &large), folder.file("small", b"xy"));
+    let (first, second) = (format!("12345={large_file}"), format!("1048575={small_file}"));
+    assert_eq!(device.ok(&["atomic", "write", &first, &second]), "");
+    assert_eq!(device.run(&["atomic", "read", "12345", "100000"]).stdout, large);
+    assert_eq!(device.run(&["atomic", "read", "1048574", "4"]).stdout, [0, b'x', b'y', 0]);
+    assert!(is_idle(&device));
+    // What is given up is not there.
+    let (first, second) = (format!("0={small_file}"), format!("32M={small_file}"));
+    assert_eq!(device.ok(&["atomic", "write", &first, &second, "--abort"]), "");
+    assert_eq!(device.run(&["atomic", "read", "0", "2"]).stdout, [0, 0]);
+    assert!(is_idle(&device));
+    let table = device.ok(&["atomic", "stat"]);
+    assert_eq!(table.lines().count(), 9, "{table}");
+    for (arguments, why) in [
+        (&["atomic", "write", "0"][..], "OFFSET=FILE"),
+        (&["atomic", "write", "64M=/dev/null"], "empty"),
+        (&["atomic", "write", &format!("67108863={small_file}")], "past the end"),
+        (&["atomic", "write", &first, "--nsid", "2"], "no block namespace"),
+        (&["atomic", "read", "64M", "1"], "past the end"),
+    ] {
+        let said = device.fails(arguments);
+        assert!(said.contains(why), "{arguments:?}: {said}");
+    }
+    device.end();
+}

@@ -1,0 +1,79 @@
+//! What the flash behind all banks has done and met since it was opened, and how worn it is.
+//!
+//! Invariant: wear is the medium's own count; blocks that were bad from the factory have none.
+
+use super::DelegatingStore;
+use serde::{Deserialize, Serialize};
+
+/// Counts of the flash of all banks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlashStatistics {
+    /// Pages read.
+    pub reads: u64,
+    /// Pages programmed.
+    pub programs: u64,
+    /// Blocks erased.
+    pub erases: u64,
+    /// Reads that the ECC corrected bits of.
+    pub corrected_reads: u64,
+    /// Steps of the ladder of read retries.
+    pub retries: u64,
+    /// Reads that could not be corrected.
+    pub uncorrectable_reads: u64,
+    /// Pages that could not be programmed.
+    pub program_failures: u64,
+    /// Blocks that could not be erased.
+    pub erase_failures: u64,
+    /// Blocks that are not bad from the factory.
+    pub blocks: u64,
+    /// Fewest erases of one of them.
+    pub erases_min: u32,
+    /// Most erases of one of them.
+    pub erases_max: u32,
+    /// Erases of one on average.
+    pub erases_mean: f64,
+    /// Standard deviation of that.
+    pub erases_deviation: f64,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+}
+
+impl DelegatingStore {
+    /// What the flash of all banks has done, and its wear.
+    pub fn statistics(&self) -> FlashStatistics {
+        let mut all = FlashStatistics { erases_min: u32::MAX, ..FlashStatistics::default() };
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for array in &self.flash {
+            let counted = array.statistics();
+            all.reads += counted.reads;
+            all.programs += counted.programs;
+            all.erases += counted.erases;
+            all.corrected_reads += counted.corrected_reads;
+            all.retries += counted.retries;
+            all.uncorrectable_reads += counted.uncorrectable_reads;
+            all.program_failures += counted.program_failures;
+            all.erase_failures += counted.erase_failures;
+            let shape = array.geometry();
+            all.page_bytes = shape.page_bytes;
+            for die in 0..shape.dies() {
+                let mut bad = array.factory_bad_blocks(die).peekable();
+                for block in 0..shape.blocks_per_die() {
+                    if bad.next_if_eq(&block).is_some() {
+                        continue;
+                    }
+                    let erases = array.erase_count(die, block).unwrap_or(0);
+                    all.blocks += 1;
+                    all.erases_min = all.erases_min.min(erases);
+                    all.erases_max = all.erases_max.max(erases);
+                    sum += f64::from(erases);
+                    squares += f64::from(erases) * f64::from(erases);
+                }
+            }
+        }
+        let blocks = all.blocks.max(1) as f64;
+        all.erases_min = all.erases_min.min(all.erases_max);
+        all.erases_mean = sum / blocks;
+        all.erases_deviation = (squares / blocks - all.erases_mean * all.erases_mean).max(0.0).sqrt();
+        all
+    }
+}

@@ -1,0 +1,156 @@
+//! Flash in the place of NV memory: how the SPUs of a preset share its channels, who serves it, and what that offers.
+//!
+//! What always holds: a bank is as many neighbouring channels as every other, and its FTL offers as many bytes as the same FTL says that the flash
+//! is enough for.
+
+use crate::preset::{Preset, PresetError};
+use std::path::Path;
+use willow_apps::{BundledApp, FTLS};
+use willow_device::Store;
+use willow_device::media::delegate::{Banks, DelegatingStore};
+use willow_device::media::flash::{Array, FlashParameters, Head, Uuid};
+use willow_device::model::flash::bank_geometry;
+use willow_device::model::parameters::MediaParameters;
+use willow_device::region::REGION_ALIGNMENT_BYTES;
+
+/// Where the contents of flash are.
+#[derive(Clone, Copy, Debug)]
+pub enum Contents<'a> {
+    /// In memory.
+    Memory,
+    /// Nowhere, but for what the FTL itself needs: all else reads as zeroes.
+    Nowhere,
+    /// In a folder's files, of the device of that id.
+    Files(&'a Path, Uuid),
+}
+
+/// The flash of a device, and who serves it.
+#[derive(Clone, Debug)]
+pub struct FlashChoice {
+    /// The preset.
+    pub name: String,
+    /// One bank's flash.
+    pub parameters: FlashParameters,
+    /// Banks.
+    pub banks: u16,
+    /// The FTL.
+    pub ftl: String,
+    /// Bytes that the FTL offers, a bank.
+    pub bank_bytes: u64,
+    /// Bytes that the FTL maps as one.
+    pub unit_bytes: u64,
+    /// What a write has done is on the flash when it is answered.
+    pub is_durable_at_once: bool,
+}
+
+/// The FTL of that name.
+pub fn ftl(name: &str) -> Result<&'static BundledApp, PresetError> {
+    FTLS.iter().find(|ftl| ftl.name == name).ok_or_else(|| {
+        let names: Vec<&str> = FTLS.iter().map(|ftl| ftl.name).collect();
+        PresetError(format!("there is no FTL {name}: use --ftl {}", names.join(" or ")))
+    })
+}
+
+/// The name of a bank's file (docs/media-format.md, section 9).
+fn file_name(bank: u64) -> String {
+    format!("flash-{bank:03}")
+}
+
+impl FlashChoice {
+    /// The flash of a preset, where it has some, behind an FTL.
+    pub fn of_preset(preset: &Preset, ftl_name: Option<&str>) -> Result<Option<FlashChoice>, PresetError> {
+        let Some(MediaParameters::Flash(flash)) = preset.model.as_ref().map(|model| &model.media) else {
+            return match ftl_name {
+                None => Ok(None),
+                Some(ftl) => Err(PresetError(format!(
+                    "--ftl {ftl}: preset {} has no flash; those of the repository that have: jasmine, slc, tlc, mqsim",
+                    preset.name
+                ))),
+            };
+        };
+        let ftl = ftl(ftl_name.unwrap_or(FTLS[0].name))?;
+        let banks = preset.device.spus;
+        let wrong = |what: String| PresetError(format!("preset {}: {what}", preset.name));
+        let geometry = bank_geometry(&flash.geometry, banks).map_err(wrong)?;
+        let library = willow_flash::Geometry::of_words(&geometry.words(flash.faults.paired_page_loss));
+        let user = f64::from(flash.controller.user_blocks_per_ten_thousand);
+        let over_provisioning_percent = ((10_000.0 / user - 1.0) * 100.0).round() as u32;
+        let config = page_ftl::FtlConfig::new(&library, 1, over_provisioning_percent)
+            .map_err(|why| wrong(format!("FTL {} cannot serve this flash: {why}", ftl.name)))?;
+        let unit_bytes = u64::from(geometry.planes_per_die) * u64::from(geometry.page_bytes);
+        let offered = u64::from(config.lane.units) * u64::from(config.lanes(&library)) * unit_bytes;
+        let bank_bytes = offered / REGION_ALIGNMENT_BYTES * REGION_ALIGNMENT_BYTES;
+        let parameters = FlashParameters { geometry, ..**flash };
+        let (name, ftl) = (preset.name.clone(), ftl.name.to_owned());
+        let is_durable_at_once = library.is_durable_at_once();
+        Ok(Some(FlashChoice { name, parameters, banks, ftl, bank_bytes, unit_bytes, is_durable_at_once }))
+    }
+
+    /// Bytes of a namespace that takes all but room for the apps' own regions.
+    pub fn namespace_bytes(&self) -> u64 {
+        let regions = (self.bank_bytes / 16).next_multiple_of(REGION_ALIGNMENT_BYTES);
+        self.bank_bytes.saturating_sub(regions) * u64::from(self.banks)
+    }
+
+    /// The device's store over that of its metadata.
+    pub fn store(
+        &self,
+        mut metadata: Box<dyn Store>,
+        contents: Contents<'_>,
+        seed: u64,
+    ) -> Result<Box<dyn Store>, String> {
+        let FlashParameters { geometry, faults, .. } = &self.parameters;
+        // Files are made with the device: one that is missing later is a loss, and no new one may stand for it.
+        let is_new = metadata.load_metadata().map_err(|error| error.to_string())?.is_none();
+        let mut arrays = Vec::new();
+        for bank in 0..u64::from(self.banks) {
+            let seed = seed.wrapping_add(bank);
+            let array = match contents {
+                Contents::Memory => Array::in_memory(geometry, faults, seed),
+                Contents::Nowhere => Array::headers_only(geometry, faults, seed),
+                Contents::Files(folder, uuid) => {
+                    let path = folder.join(file_name(bank));
+                    let head = Head { uuid, bank, geometry: *geometry, seed };
+                    let made = match path.exists() {
+                        true => Array::open(&path, &uuid, bank, geometry, faults),
+                        false if is_new => Array::create(&path, &head, faults),
+                        false => {
+                            let path = path.display();
+                            return Err(format!("{path}: a bank of the device's flash is missing: bring it back"));
+                        }
+                    };
+                    made.map_err(|error| format!("{}: {error}", path.display()))?
+                }
+            };
+            arrays.push(array);
+        }
+        let banks = Banks {
+            ftl: &self.ftl,
+            bank_bytes: self.bank_bytes,
+            unit_bytes: self.unit_bytes,
+            // What is in files is in this machine's memory until it is synced.
+            is_volatile: matches!(contents, Contents::Files(..)) || !self.is_durable_at_once,
+            ftl_forgets: !self.is_durable_at_once,
+        };
+        Ok(Box::new(DelegatingStore::new(metadata, arrays, &banks)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_with_flash_are_found_and_others_take_no_ftl() {
+        let choice = |preset: &str, ftl| FlashChoice::of_preset(&Preset::load(preset).expect("a preset"), ftl);
+        assert!(choice("fast", None).expect("no flash, no FTL").is_none());
+        let refused = choice("bee3", Some("page")).expect_err("no flash").to_string();
+        assert!(refused.contains("tlc"), "{refused}");
+        let refused = choice("slc", Some("leaf")).expect_err("no such FTL").to_string();
+        assert!(refused.contains("--ftl page"), "{refused}");
+        for (name, banks) in [("jasmine", 1), ("slc", 8), ("tlc", 8), ("mqsim", 8)] {
+            let choice = choice(name, None).expect("it is enough").expect("it has flash");
+            assert!(choice.bank_bytes > 0 && choice.ftl == "page" && choice.banks == banks);
+        }
+    }
+}

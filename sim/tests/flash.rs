@@ -1,0 +1,277 @@
+//! Flash in simulated time, behind the FTL `page` in the sandbox: the bytes are those that were written, a run is the same each time, and dies and
+//! buses do what their parameters say.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use willow_device::media::flash::{FlashParameters, Geometry};
+use willow_device::model::parameters::MediaParameters;
+use willow_sim::{
+    BlockWorkload, HostThread, Path, Preset, Report, Simulation, SimulationError, SimulationOptions, Trace, TracedSpan,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// Preset `slc` with as little flash as the FTL can do with, so that collection begins soon.
+fn small(change: impl FnOnce(&mut FlashParameters)) -> Preset {
+    let mut preset = Preset::load("slc").expect("a preset");
+    preset.device.spus = 2;
+    let Some(MediaParameters::Flash(flash)) = preset.model.as_mut().map(|model| &mut model.media) else {
+        panic!("slc has flash");
+    };
+    flash.geometry = Geometry {
+        channels: 2,
+        packages_per_channel: 1,
+        dies_per_package: 2,
+        planes_per_die: 2,
+        blocks_per_plane: 80,
+        pages_per_block: 16,
+        ..flash.geometry
+    };
+    flash.controller.user_blocks_per_ten_thousand = 8_000;
+    change(flash);
+    preset
+}
+
+fn options(preset: Preset, namespace_bytes: u64) -> SimulationOptions {
+    SimulationOptions { namespace_bytes, block_bytes: 4096, ..SimulationOptions::new(preset) }
+}
+
+/// A random mix on the small flash, four times as many bytes as it has.
+fn mixed(options: &SimulationOptions) -> Result<(Report, u64), SimulationError> {
+    let mut simulation = Simulation::new(options)?;
+    let workload = BlockWorkload {
+        name: "mix".to_owned(),
+        path: Path::Raw,
+        threads: 2,
+        queue_depth: 8,
+        bytes: 8192,
+        read_percent: 40,
+        range_bytes: 10 * MIB,
+        operations: Some(10_000),
+        ..BlockWorkload::default()
+    };
+    let (generator, source) = workload.generator().expect("a good workload");
+    simulation.generator(generator, source)?;
+    let report = simulation.run()?;
+    Ok((report, simulation.now_ns()))
+}
+
+/// Same seed, same trace, whether contents are kept or not; another seed, another one. Dies and buses have lanes, whose spans do not overlap.
+#[test]
+fn same_seed_same_trace_of_dies_and_buses() {
+    let run = |seed, contents| {
+        let trace = Trace::new();
+        let options =
+            SimulationOptions { seed, contents, trace: Some(trace.clone()), ..options(small(|_| ()), 10 * MIB) };
+        let (report, end_ns) = mixed(&options).expect("it runs");
+        let mut bytes = Vec::new();
+        trace.write(&mut bytes).expect("in memory");
+        (report, end_ns, trace.spans(0), bytes)
+    };
+    let (report, end_ns, spans, bytes) = run(1, true);
+    for again in [run(1, true), run(1, false)] {
+        assert_eq!((&again.0, again.1), (&report, end_ns));
+        assert!(again.3 == bytes, "the trace is the same, byte for byte");
+    }
+    assert!(run(2, true).3 != bytes);
+    let flash = report.flash.as_ref().expect("flash");
+    assert!(flash.erases > 0 && flash.by_collection > 0.0, "collection had to work: {flash:?}");
+    let parts = flash.by_merging + flash.by_collection + flash.by_leveling + flash.by_metadata + flash.by_fillers;
+    assert!((flash.write_amplification - 1.0 - parts).abs() < 1e-9, "{flash:?}");
+    for spu in 0..2 {
+        for lane in
+            [format!("SPU {spu} flash channel 0"), format!("SPU {spu} flash die 0"), format!("SPU {spu} flash die 1")]
+        {
+            let of_lane: Vec<&TracedSpan> = spans.iter().filter(|span| span.lane == lane).collect();
+            let names = |name: &str| of_lane.iter().filter(|span| span.name == name).count();
+            assert!(names("read") > 100 && names("program") > 100 && names("erase") > 1, "{lane}");
+            let mut free_ns = 0;
+            for span in &of_lane {
+                assert!(span.begin_ns >= free_ns && span.end_ns >= span.begin_ns, "{lane}: {span:?}");
+                free_ns = span.end_ns;
+            }
+            let resource = report.resource(&lane).expect("a line of its own");
+            assert!(
+                resource.utilization > 0.0 && resource.utilization <= 1.0 && resource.operations > 0,
+                "{resource:?}"
+            );
+        }
+    }
+    assert!(report.energy.iter().any(|part| part.name == "flash" && part.joules > 0.0));
+}
+
+/// A number that stands for what was written to a block at a time.
+fn pattern(block: u64, version: u64) -> Vec<u8> {
+    let mut state = (block << 32 | version) ^ 0x9e37_79b9_7f4a_7c15;
+    let word = |state: &mut u64| {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 32) as u32
+    };
+    (0..1024).flat_map(|_| word(&mut state).to_le_bytes()).collect()
+}
+
+/// A thread's share of the blocks, written over and over in parts of mapping units and read back.
+async fn check(thread: HostThread, number: u64, reads: Arc<AtomicU64>) -> Result<(), String> {
+    const BLOCKS: u64 = 900;
+    let first = number * BLOCKS;
+    let mut versions = vec![0; BLOCKS as usize];
+    let mut state = number + 1;
+    for step in 1..=2000_u64 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let block = (state >> 33) % BLOCKS;
+        let (at, version) = ((first + block) * 4096, &mut versions[block as usize]);
+        if (state >> 20) % 10 < 7 {
+            thread.write(Path::Raw, at, pattern(first + block, step)).await.map_err(|error| error.to_string())?;
+            *version = step;
+            continue;
+        }
+        let found = thread.read(Path::Raw, at, 4096).await.map_err(|error| error.to_string())?;
+        let expected = if *version == 0 { vec![0; 4096] } else { pattern(first + block, *version) };
+        if found != expected {
+            return Err(format!("block {} at step {step}", first + block));
+        }
+        reads.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// What is read is what was written last, while pages are merged, collected, and under way in dies and on buses.
+#[test]
+fn what_is_read_is_what_was_written() {
+    for preset in [
+        // Data come and pages go while dies work; reads go first.
+        small(|flash| {
+            flash.timing.suspend_program = true;
+            flash.timing.suspend_erase = true;
+            flash.timing.suspensions_max = 4;
+            flash.timing.suspended_max_ns = 1_000_000;
+        }),
+        small(|flash| flash.timing.cache_operations = false),
+    ] {
+        let mut simulation = Simulation::new(&options(preset, 14 * MIB)).expect("it is made");
+        let reads = Arc::new(AtomicU64::new(0));
+        let outputs: Vec<_> = (0..3)
+            .map(|number| {
+                let reads = reads.clone();
+                let name = format!("thread {number}");
+                simulation.host_thread(&name, move |thread| check(thread, number, reads)).expect("a thread")
+            })
+            .collect();
+        let report = simulation.run().expect("it runs");
+        for output in outputs {
+            assert_eq!(output.take().expect("it has ended"), Ok(()));
+        }
+        assert!(reads.load(Ordering::Relaxed) > 1000);
+        let flash = report.flash.expect("flash");
+        assert!(flash.by_merging > 0.0 && flash.by_collection > 0.0 && flash.erases > 50, "{flash:?}");
+    }
+}
+
+/// How long a read takes at a time, with or without a write that comes after it.
+fn read_ns(write_after_ns: Option<u64>) -> u64 {
+    let mut simulation = Simulation::new(&options(small(|_| ()), 10 * MIB)).expect("it is made");
+    let filled = simulation
+        .host_thread("fill", |thread| async move { thread.write(Path::Bare, 0, vec![7; 8192]).await.map(drop) })
+        .expect("a thread");
+    simulation.run().expect("it runs");
+    assert!(matches!(filled.take(), Some(Ok(()))));
+    let begin_ns = simulation.now_ns() + 10_000_000;
+    let output = simulation
+        .host_thread("reader", move |thread| async move {
+            thread.sleep(begin_ns - thread.now_ns()).await;
+            thread.read(Path::Bare, 0, 4096).await.expect("what was written");
+            thread.now_ns() - begin_ns
+        })
+        .expect("a thread");
+    if let Some(after_ns) = write_after_ns {
+        simulation
+            .host_thread("writer", move |thread| async move {
+                thread.sleep(begin_ns + after_ns - thread.now_ns()).await;
+                // Another mapping unit of the same die: two SPUs, two dies each.
+                thread.write(Path::Bare, 4 * 8192, vec![8; 8192]).await.map(drop)
+            })
+            .expect("a thread");
+    }
+    simulation.run().expect("it runs");
+    output.take().expect("it has ended")
+}
+
+/// A read waits for what came before it, and for nothing that comes later.
+#[test]
+fn a_read_never_waits_for_a_write_that_comes_after_it() {
+    let alone_ns = read_ns(None);
+    // Bytes on the bus (100 us), the array (25 us), and some of all else.
+    assert!((125_000..140_000).contains(&alone_ns), "{alone_ns}");
+    // While the page is sensed, and while it is on the bus: the write's data come after.
+    for after_ns in [15_000, 30_000, 60_000] {
+        let beside_ns = read_ns(Some(after_ns));
+        // The processor may be at work for the write when the read ends; its program would take 200 us, its data on the bus as much.
+        assert!(beside_ns.abs_diff(alone_ns) < 2_000, "a write {after_ns} ns later: {beside_ns}, alone {alone_ns}");
+    }
+}
+
+/// Flash takes a host's bytes when they have come, and hosts get a page's when flash has brought it; a part of a mapping unit is programmed when the
+/// rest of it has been read.
+#[test]
+fn data_move_when_they_are_there() {
+    let mut preset = small(|_| ());
+    preset.set_parameter("dma.bytes_per_s", 10_000_000.0).expect("it is one");
+    let trace = Trace::new();
+    let options = SimulationOptions { trace: Some(trace.clone()), ..options(preset, 10 * MIB) };
+    let mut simulation = Simulation::new(&options).expect("it is made");
+    let mut run = |write: bool, bytes: usize| {
+        let begin_ns = simulation.now_ns() + 50_000_000;
+        let output = simulation
+            .host_thread("host", move |thread| async move {
+                thread.sleep(begin_ns - thread.now_ns()).await;
+                match write {
+                    true => thread.write(Path::Bare, 0, vec![1; bytes]).await.map(drop),
+                    false => thread.read(Path::Bare, 0, bytes as u32).await.map(drop),
+                }
+            })
+            .expect("a thread");
+        simulation.run().expect("it runs");
+        assert!(matches!(output.take(), Some(Ok(()))));
+        trace.spans(begin_ns)
+    };
+    let first = |spans: &[TracedSpan], lane: &str, name: &str| {
+        spans.iter().find(|span| span.lane.starts_with(lane) && span.name == name).cloned().expect("it happened")
+    };
+    // What comes before are pages of the FTL's log.
+    let last = |spans: &[TracedSpan], lane: &str, name: &str| {
+        spans.iter().rfind(|span| span.lane.starts_with(lane) && span.name == name).cloned().expect("it happened")
+    };
+    let (dma, bus, die) = ("SPU 0 DMA", "SPU 0 flash channel", "SPU 0 flash die");
+    let whole = run(true, 8192);
+    let moved = first(&whole, dma, "write");
+    assert!(moved.end_ns - moved.begin_ns > 800_000);
+    assert!(last(&whole, bus, "program").begin_ns >= moved.end_ns, "its data have come");
+    let part = run(true, 4096);
+    let read_ns = part.iter().filter(|span| span.lane.starts_with(bus) && span.name == "read").map(|span| span.end_ns);
+    let (read_ns, program) = (read_ns.max().expect("the rest is read"), last(&part, bus, "program"));
+    assert!(program.begin_ns >= read_ns && program.begin_ns >= first(&part, dma, "write").end_ns);
+    let read = run(false, 8192);
+    let sensed = read.iter().filter(|span| span.lane.starts_with(die) && span.name == "read").count();
+    assert_eq!(sensed, 1, "both planes are sensed at once");
+    let brought_ns = read.iter().filter(|span| span.lane.starts_with(bus)).map(|span| span.end_ns).max();
+    assert!(Some(first(&read, dma, "read").begin_ns) >= brought_ns, "flash has brought it");
+}
+
+/// Nobody loses anything where the FTL, or what it stands on, cannot be.
+#[test]
+fn what_cannot_be_is_refused_with_what_is_wrong() {
+    let refused = |preset: Preset, ftl: Option<&str>, bytes| {
+        let options = SimulationOptions { ftl: ftl.map(str::to_owned), ..options(preset, bytes) };
+        match Simulation::new(&options) {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("it was made"),
+        }
+    };
+    let mut three = small(|_| ());
+    three.device.spus = 3;
+    assert!(refused(three, None, MIB).contains("expected a multiple of spus"));
+    assert!(refused(small(|_| ()), Some("none"), MIB).contains("there is no FTL none"));
+    assert!(refused(Preset::load("bee3").expect("a preset"), Some("page"), MIB).contains("has no flash"));
+    assert!(refused(small(|_| ()), None, 1 << 40).contains("choose smaller ones"));
+    assert!(refused(small(|flash| flash.geometry.blocks_per_plane = 4), None, MIB).contains("cannot serve this flash"));
+}
