@@ -191,6 +191,63 @@ fn one_file_of_spu_os_knows_which_clock_it_works_by() {
     assert!(others.is_empty(), "these ask as well: {others:?}");
 }
 
+/// What one file of SPU-OS alone may do, as its code has it.
+const GATE: [(&str, &[&str]); 3] = [
+    ("gate/charge.rs", &["meter.charge", "meter.allow(", "Charged(())"]),
+    (
+        "gate/permit.rs",
+        &[
+            "store.read(",
+            "store.read_shared(",
+            "store.skip(",
+            "store.write(",
+            "store.zero(",
+            "media.begin_read(",
+            "media.begin_write(",
+            "media.begin_zero(",
+            "MayRead(Range",
+            "MayWrite(Range",
+        ],
+    ),
+    ("gate/wake.rs", &["Event::Complete(Completion"]),
+];
+
+/// Files of SPU-OS that do what another file alone may do, and what.
+fn strays(files: &[(String, String)]) -> Vec<(String, &'static str)> {
+    let mut strays = Vec::new();
+    for (path, code) in files {
+        let others = GATE.iter().filter(|(home, _)| !path.ends_with(home));
+        let words = others.flat_map(|(_, words)| *words).filter(|word| code.contains(**word));
+        strays.extend(words.map(|word| (path.clone(), *word)));
+    }
+    strays
+}
+
+#[test]
+fn what_apps_ask_for_goes_through_the_gate() {
+    let read = |path: PathBuf| (path.to_string_lossy().into_owned(), code(&fs::read_to_string(path).expect("a file")));
+    let mut files: Vec<(String, String)> = rust_files(&source().join("spu")).into_iter().map(read).collect();
+    assert_eq!(strays(&files), [], "these go past the gate");
+    for (home, words) in GATE {
+        let (_, code) = files.iter().find(|(path, _)| path.ends_with(home)).expect("it is there");
+        let missing: Vec<_> = words.iter().filter(|word| !code.contains(**word)).collect();
+        assert!(missing.is_empty(), "{home} has no {missing:?}: is it called otherwise?");
+    }
+    // Imports have no other way: what they call of SPU-OS is the gate, or a number that it has.
+    let (_, calls) = files.iter().find(|(path, _)| path.ends_with("runtime/calls.rs")).expect("imports");
+    let name = |rest: &str| -> String { rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
+    let called: BTreeSet<String> = calls.split("self.machine.").skip(1).map(name).collect();
+    let called: Vec<&str> = called.iter().map(String::as_str).collect();
+    assert_eq!(called, ["ask", "ask_seldom", "checksum_value", "now_ns", "spus"]);
+    // One that does go past it is seen.
+    for planted in ["self.meter.charge(1)?;", "self.media.store.write(0, 0, &[])", "Event::Complete(Completion { of })"]
+    {
+        files.push(("spu/planted.rs".to_owned(), planted.to_owned()));
+        assert_eq!(strays(&files).len(), 1, "{planted}");
+        files.pop();
+    }
+}
+
 #[test]
 fn a_circle_is_found_however_it_is_written() {
     let library = "mod top;\npub use bottom::{Thing, other};\npub use crate::middle::Part;";

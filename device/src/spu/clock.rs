@@ -4,6 +4,7 @@
 //! Invariants: a message arrives once, and an operation that is done is told once, under either clock; under a model, what was asked for
 //! during a run leaves in the order in which it was asked; an event that is held has exactly one way to its time, by a message or by a DMA.
 
+use super::abi::PENDING;
 use super::activity::{Caller, Origin};
 use super::flash_job::Chain;
 use super::group::Waiter;
@@ -206,28 +207,23 @@ impl Machine {
         matches!(self.clock, Clock::Free)
     }
 
-    /// Takes a place for telling a run later of what is done already, where it has moved as much as it may before others have their turn. Under
-    /// a model what a processor does takes its time, and nobody else's.
-    pub fn makes_way(&mut self, caller: Caller) -> bool {
-        matches!(self.clock, Clock::Free) && !self.in_slice(0) && self.place_for_wait(caller).is_some()
-    }
-
-    /// An operation is done whose end no group waits for: it is told as `at_once` says, or, under a model, with `result` when the model's
-    /// transfer has ended.
+    /// An operation is done whose end no group waits for: it is told now, as `at_once` says, or, where the run has moved as much as it may
+    /// before others have their turn, behind what these have to do. Under a model it is told when the model's transfer has ended; without one
+    /// it was the processor's work, which takes its time.
     #[inline(always)]
     pub fn tell_end(
         &mut self,
         (caller, waiter): (Caller, Waiter),
         result: i64,
-        transfer: impl FnOnce(&mut Machine) -> (Transfer, bool),
+        transfer: impl FnOnce(&mut Machine) -> Option<(Transfer, bool)>,
         at_once: impl FnOnce(&mut Machine) -> i32,
     ) -> i32 {
-        match self.clock {
-            Clock::Free => at_once(self),
-            Clock::Modelled(_) => {
-                let transfer = transfer(self);
-                self.complete_after(transfer, caller, waiter, result)
-            }
+        if matches!(self.clock, Clock::Free) {
+            return if self.makes_way(caller, waiter, result) { PENDING } else { at_once(self) };
+        }
+        match transfer(self) {
+            Some(transfer) => self.wake_after(transfer, caller, waiter, result),
+            None => at_once(self),
         }
     }
 

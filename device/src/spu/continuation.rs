@@ -2,6 +2,7 @@
 
 use super::accelerator::keys::Layout;
 use super::accelerator::literals::set::LiteralSet;
+use super::gate::MayWrite;
 use crate::hre::HreId;
 use crate::interconnect::Key;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub(crate) enum Pending {
     /// A read for the body of a message.
     ToMessage { handle: Key, offset: usize, account: u16 },
     /// A read that goes on as a write.
-    ToNv { group: Key, bank: usize, address: u64 },
+    ToNv { group: Key, onto: MayWrite },
     /// A read to be compared with an activity's body.
     Compare { group: Key, token: u32, body_offset: u64 },
     /// A read to be summed.

@@ -54,19 +54,16 @@ impl Machine {
                 }
                 // Somebody waits for what was under way when a permission or a region went: what was read is written only where
                 // that is still allowed.
-                Pending::ToNv { group, address, .. }
-                    if fenced
-                        && result.as_ref().is_ok_and(|bytes| !self.may_still_write(group, address, bytes.len())) =>
-                {
+                Pending::ToNv { group, ref onto } if fenced && result.is_ok() && !self.may_still_write(group, onto) => {
                     self.end_one(group, abi::ERROR_PERMISSION.into(), None);
                 }
-                Pending::ToNv { group, bank, address } => match result {
+                Pending::ToNv { group, onto } => match result {
                     Ok(bytes) => {
-                        let written = match self.media.store.write(bank, address, &bytes) {
+                        let written = match onto.write(&mut self.media, &bytes) {
                             Ok(Progress::WouldBlock) => {
                                 // It goes on in the place of the read.
                                 let account = self.account_of(Some(group));
-                                match self.media.begin_write(bank, address, bytes, Pending::Group { group }) {
+                                match onto.begin_write(&mut self.media, bytes, Pending::Group { group }) {
                                     Ok(()) => {
                                         self.put_operation(account);
                                         continue;

@@ -12,7 +12,8 @@ use super::abi::{self, PENDING};
 use super::activity::Caller;
 use super::flash_job::{MadePage, Task, To};
 use super::flash_time::Copied;
-use super::meter::{Fault, SEGMENT_WORK, STORE_WORK};
+use super::gate::{Charged, FlashOperation};
+use super::meter::Fault;
 use super::os::{LocalMemory, Machine};
 use crate::media::delegate::{BankPort, DelegatingStore};
 use std::ops::Range;
@@ -149,8 +150,31 @@ impl Machine {
         told(status)
     }
 
+    /// Carries out an operation of the flash port, or begins it.
+    pub fn flash<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &mut M,
+        operation: FlashOperation,
+        _: Charged,
+    ) -> Result<i32, Fault> {
+        match operation {
+            FlashOperation::Geometry { to } => self.flash_geometry(caller, memory, to),
+            FlashOperation::BadBlocks { die, to, most } => self.flash_bad_blocks(caller, memory, die, (to, most)),
+            FlashOperation::Read(read) => self.flash_read(caller, memory, &read),
+            FlashOperation::Program { die, pages, count, wait } => {
+                self.flash_program(caller, memory, (die, pages, count), wait)
+            }
+            FlashOperation::Erase { die, blocks, count, wait } => {
+                self.flash_erase(caller, memory, (die, blocks, count), wait)
+            }
+            FlashOperation::ZeroPeer { peer, offset, bytes } => Ok(self.flash_zero_peer(caller, peer, offset, bytes)),
+            FlashOperation::Pause { wait } => Ok(self.flash_pause(caller, wait)),
+        }
+    }
+
     /// `flash_geometry`.
-    pub fn flash_geometry<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, to: u64) -> Result<i32, Fault> {
+    fn flash_geometry<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, to: u64) -> Result<i32, Fault> {
         let Some((bank_bytes, unit_bytes)) = self.port(caller).map(|store| store.shape()) else {
             return Ok(abi::ERROR_PERMISSION);
         };
@@ -170,14 +194,13 @@ impl Machine {
     }
 
     /// `flash_bad_blocks`.
-    pub fn flash_bad_blocks<M: LocalMemory>(
+    fn flash_bad_blocks<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
         die: u32,
         (to, most): (u64, u32),
     ) -> Result<i32, Fault> {
-        self.meter.charge(STORE_WORK)?;
         let array = match self.array(caller) {
             Ok(array) => array,
             Err(error) => return Ok(error),
@@ -195,14 +218,7 @@ impl Machine {
     }
 
     /// `flash_read`.
-    pub fn flash_read<M: LocalMemory>(
-        &mut self,
-        caller: Caller,
-        memory: &mut M,
-        asked: &FlashRead,
-    ) -> Result<i32, Fault> {
-        self.meter.charge(SEGMENT_WORK)?;
-        self.meter.charge_bytes(u64::from(asked.bytes) + u64::from(asked.spare_bytes))?;
+    fn flash_read<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, asked: &FlashRead) -> Result<i32, Fault> {
         let read = Read {
             at: PageAddress { block: asked.block, page: asked.page },
             offset_bytes: asked.offset,
@@ -246,7 +262,7 @@ impl Machine {
     }
 
     /// `flash_program`.
-    pub fn flash_program<M: LocalMemory>(
+    fn flash_program<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
@@ -397,8 +413,7 @@ impl Machine {
             }
             let at_byte = shape.page_bytes as usize - left;
             left -= bytes;
-            self.meter.charge(SEGMENT_WORK)?;
-            self.meter.charge_bytes(bytes as u64)?;
+            self.charge_piece(bytes as u64)?;
             is_own |= kind == abi::FLASH_FROM_LOCAL;
             into.parts.push(match kind {
                 abi::FLASH_FROM_LOCAL => Part::Local { pointer: u64_at(segment, 8), bytes },
@@ -429,7 +444,7 @@ impl Machine {
                 _ => return Ok(Err(abi::ERROR_ARGUMENT)),
             });
         }
-        self.meter.charge_bytes(spare_bytes.into())?;
+        self.charge_copy(spare_bytes.into())?;
         into.pages.push(Page {
             at: PageAddress { block: u32_at(described, 0), page: u32_at(described, 4) },
             parts: first..into.parts.len(),
@@ -440,14 +455,13 @@ impl Machine {
     }
 
     /// `flash_erase`.
-    pub fn flash_erase<M: LocalMemory>(
+    fn flash_erase<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
         (die, blocks, count): (u32, u64, u32),
         wait: u32,
     ) -> Result<i32, Fault> {
-        self.meter.charge(STORE_WORK)?;
         let array = match self.array(caller) {
             Ok(array) => array,
             Err(error) => return Ok(error),
@@ -472,19 +486,18 @@ impl Machine {
     }
 
     /// `flash_zero_peer`.
-    pub fn flash_zero_peer(&mut self, caller: Caller, peer: u32, offset: u64, bytes: u32) -> Result<i32, Fault> {
-        self.meter.charge_bytes(bytes.into())?;
+    fn flash_zero_peer(&mut self, caller: Caller, peer: u32, offset: u64, bytes: u32) -> i32 {
         let mut port = match self.bank_port(caller) {
             Ok(port) => port,
-            Err(error) => return Ok(error),
+            Err(error) => return error,
         };
-        let Some(into) = port.peers.sink(peer, offset, bytes as usize) else { return Ok(abi::ERROR_ENDED) };
+        let Some(into) = port.peers.sink(peer, offset, bytes as usize) else { return abi::ERROR_ENDED };
         into.fill(0);
-        Ok(0)
+        0
     }
 
     /// `flash_pause`: a completion behind what others have to do.
-    pub fn flash_pause(&mut self, caller: Caller, wait: u32) -> i32 {
+    fn flash_pause(&mut self, caller: Caller, wait: u32) -> i32 {
         if self.port(caller).is_none() {
             return abi::ERROR_PERMISSION;
         }

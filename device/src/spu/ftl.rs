@@ -9,9 +9,9 @@
 
 use super::abi;
 use super::activity::{Activity, Admission, Caller, Origin, State};
-use super::dma::{Dma, End};
+use super::dma::{Dma, End, Port};
+use super::gate::Behalf;
 use super::os::Machine;
-use super::permission::Rights;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
 use crate::interconnect::Key;
@@ -98,23 +98,23 @@ impl Machine {
 
     /// Makes one segment of those that follow one another without gaps: an FTL that is asked for a whole unit need not merge its parts. Only where
     /// the range is permitted as one.
-    pub fn join_segments(&mut self, caller: Caller, dma: &mut Dma) {
-        let bytes = u64::from(dma.segment_bytes) * u64::from(dma.segments);
-        let adjoins = |end: &End| end.port == abi::PORT_ZERO || end.stride == i64::from(dma.segment_bytes);
-        let rights = match (dma.source.port == abi::PORT_NV, dma.destination.port == abi::PORT_NV) {
-            (true, false) => Rights::READ,
-            (false, true) => Rights::WRITE,
-            _ => return,
-        };
-        let nv = if dma.source.port == abi::PORT_NV { dma.source.address } else { dma.destination.address };
-        let (true, Ok(segment_bytes)) = (adjoins(&dma.source) && adjoins(&dma.destination), u32::try_from(bytes))
+    pub fn join_segments(&mut self, caller: Caller, mut dma: Dma, behalf: Behalf) -> Dma {
+        let adjoins = |end: &End| end.port == Port::Zero || end.stride == i64::from(dma.segment_bytes);
+        let (true, Ok(segment_bytes)) = (adjoins(&dma.source) && adjoins(&dma.destination), u32::try_from(dma.bytes()))
         else {
-            return;
+            return dma;
         };
-        let Some(originating) = self.activity(caller, dma.token).map(|activity| activity.originating) else { return };
-        if self.permitted(caller, originating, nv, bytes, rights) {
+        let bytes = segment_bytes as usize;
+        let permitted = match (dma.source.port, dma.destination.port) {
+            (Port::Nv, Port::Nv) => false,
+            (Port::Nv, _) => self.may_read(caller, behalf, dma.source.address, bytes).is_some(),
+            (_, Port::Nv) => self.may_write(caller, behalf, dma.destination.address, bytes).is_some(),
+            _ => false,
+        };
+        if permitted {
             (dma.segment_bytes, dma.segments) = (segment_bytes, 1);
         }
+        dma
     }
 
     /// The FTL's request for an operation has ended; it had begun with it, or not.

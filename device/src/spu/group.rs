@@ -5,8 +5,8 @@
 
 use super::abi::{self, PENDING};
 use super::dma::Dma;
-use super::os::{Caller, Machine, WAITS_MAX, planted};
-use crate::interconnect::event::{Completion, Event, Wait};
+use super::os::{Caller, Machine, WAITS_MAX};
+use crate::interconnect::event::{Event, Wait};
 use crate::interconnect::{Key, Transfer};
 
 /// Who waits: a request's handler, under a number of its own choosing.
@@ -111,9 +111,6 @@ impl Machine {
                 self.unlist(caller, listed);
             }
         }
-        if planted!(self, ForgetsWake) && token.is_none() {
-            return;
-        }
         if last || memory.is_some() {
             // Bytes for the app's memory travel with the completion; those of earlier operations of a group go ahead of it.
             let of = Wait {
@@ -125,35 +122,8 @@ impl Machine {
                 token: token.filter(|_| last),
                 placed,
             };
-            self.events.push(self.ready_account(account), Event::Complete(Completion { of, memory }));
+            self.wake(of, memory);
         }
-    }
-
-    /// Under a model: ends a wait that took no store's time with `result` when a DMA that begins after this run has ended.
-    #[inline(never)]
-    pub fn complete_after(
-        &mut self,
-        (transfer, streamed): (Transfer, bool),
-        caller: Caller,
-        waiter: Waiter,
-        result: i64,
-    ) -> i32 {
-        let Waiter { token, wait } = waiter;
-        let Some(placed) = self.place_for_wait(caller) else { return abi::ERROR_REFUSED };
-        if let Some(activity) = self.activity_at_mut(caller.at(token)) {
-            activity.pending_dmas += 1;
-        }
-        let of = Wait {
-            spu: caller.spu,
-            app: caller.app,
-            account: self.running,
-            incarnation: caller.incarnation,
-            wake: Some((wait, result)),
-            token: Some(token),
-            placed,
-        };
-        self.dma_then(transfer, streamed, || Event::Complete(Completion { of, memory: None }));
-        PENDING
     }
 
     /// A group whose operations have all been begun: pending, or, where none was, gone again.

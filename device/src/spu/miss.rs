@@ -11,7 +11,7 @@
 //! - a retried DMA is checked anew, like any other; nothing of a parked one has moved before.
 
 use super::abi;
-use super::dma::Dma;
+use super::dma::{Dma, Port};
 use super::meter::Fault;
 use super::os::{Caller, LocalMemory, Machine};
 use super::permission::{Extent, Rights};
@@ -114,7 +114,7 @@ impl Machine {
         let bytes = u64::from(dma.segment_bytes);
         let ends = [(dma.source.port, from, Rights::READ), (dma.destination.port, to, Rights::WRITE)];
         for (port, address, rights) in ends {
-            if port == abi::PORT_NV {
+            if port == Port::Nv {
                 match self.access_again(caller, originating, (address, bytes), rights) {
                     Access::Permitted => {}
                     Access::Forbidden => return None,
@@ -132,17 +132,17 @@ impl Machine {
         &mut self,
         caller: Caller,
         memory: &M,
-        (dma, park): (&Dma, bool),
+        dma: &Dma,
         (from, to, left): (u64, u64, u32),
         group: &mut Option<Key>,
     ) -> Result<i32, Fault> {
         let Some(missed) = self.missed(caller, dma, from, to) else { return Ok(abi::ERROR_PERMISSION) };
         let Some(activity) = self.activity_at(caller.at(dma.token)) else { return Ok(abi::ERROR_PERMISSION) };
         let (originating, app) = (activity.originating, caller.app);
-        if !self.tell(originating, caller.spu, app, missed) || !park {
+        if !self.tell(originating, caller.spu, app, missed) || !dma.parks {
             return Ok(abi::ERROR_PERMISSION);
         }
-        let Some(rest) = self.rest_of(caller, memory, (dma, true), (from, to, left), group)? else {
+        let Some(rest) = self.rest_of(caller, memory, dma, (from, to, left), group)? else {
             return Ok(abi::ERROR_PERMISSION);
         };
         let key = rest.group;

@@ -12,6 +12,7 @@ pub(crate) mod flash;
 pub(crate) mod flash_job;
 pub(crate) mod flash_time;
 pub(crate) mod ftl;
+pub(crate) mod gate;
 pub(crate) mod group;
 pub(crate) mod handlers;
 #[cfg(feature = "testing")]
@@ -20,6 +21,7 @@ pub(crate) mod hosts;
 mod jam;
 pub mod meter;
 pub(crate) mod miss;
+mod nv_memory;
 pub(crate) mod os;
 pub mod permission;
 pub mod protection;

@@ -14,10 +14,10 @@ use super::clock::Clock;
 use super::continuation::{Continuation, Pending};
 use super::flash_job::FlashJobs;
 use super::ftl::Ftl;
+use super::gate::Charged;
 use super::group::Group;
-use super::meter::{LINE_WORK, Meter, OverBudget, PRINTED_BYTE_WORK};
-use super::permission::Rights;
-use super::protection::{Access, Protection};
+use super::meter::Meter;
+use super::protection::Protection;
 use super::published::Published;
 use super::rest::Line;
 use super::rpc::{Message, USERS_MESSAGES_MAX};
@@ -401,30 +401,7 @@ impl Machine {
         }
     }
 
-    /// May the app touch this range of NV memory on behalf of that endpoint?
-    #[inline]
-    pub fn permitted(&mut self, caller: Caller, originating: HreId, address: u64, bytes: u64, rights: Rights) -> bool {
-        let Some(end) = address.checked_add(bytes) else { return false };
-        if planted!(self, SkipsPermission) {
-            return true;
-        }
-        let Some(resident) = self.spus[caller.spu as usize].residents.get(caller.app as usize) else { return false };
-        let (base, limit, all) = resident.permitted;
-        if address >= base && end <= limit && (all || originating.is_kernel()) {
-            return true;
-        }
-        self.access(caller, originating, address, bytes, rights) == Access::Permitted
-    }
-
-    /// `respond`: ends a request, once its pending DMAs have drained.
-    #[inline(always)]
-    pub fn respond(&mut self, caller: Caller, token: u32, status: u32, result: u32) {
-        if self.activity(caller, token).is_some() {
-            self.respond_to(Key { spu: caller.spu, key: token }, status, result);
-        }
-    }
-
-    /// Ends a request that is its app's for sure.
+    /// Ends a request that is its app's for sure, once its pending DMAs have drained.
     #[inline(always)]
     pub fn respond_to(&mut self, token: Key, status: u32, result: u32) {
         let Some(activity) = self.activity_at_mut(token) else { return };
@@ -504,13 +481,10 @@ impl Machine {
     }
 
     /// `print`: to the virtual serial port, a line at a time.
-    pub fn print(&mut self, caller: Caller, text: &[u8]) -> Result<(), OverBudget> {
-        self.meter.charge(text.len() as u64 * PRINTED_BYTE_WORK)?;
-        let pieces = text.split(|byte| *byte == b'\n').count() as u64;
-        self.meter.charge(pieces * LINE_WORK)?;
+    pub fn print(&mut self, caller: Caller, text: &[u8], _: Charged) {
         let staging = self.staging.as_deref_mut().filter(|_| caller.app == UNPLACED);
         let Some(app) = staging.or(self.apps.get_mut(caller.app as usize).and_then(Option::as_mut)) else {
-            return Ok(());
+            return;
         };
         let mut partial = app.partial_lines.remove(&caller.spu).unwrap_or_default();
         let mut end_line = |partial: &mut Vec<u8>| {
@@ -530,7 +504,6 @@ impl Machine {
             }
         }
         app.partial_lines.insert(caller.spu, partial);
-        Ok(())
     }
 
     /// `count`: adds to one of the app's own counters.
@@ -545,12 +518,6 @@ impl Machine {
     pub fn find_app(&self, name: &[u8]) -> Option<AppNumber> {
         let matching = |app: &Option<AppState>| app.as_ref().is_some_and(|app| app.name.as_bytes() == name);
         self.apps.iter().position(matching).map(|number| number as AppNumber)
-    }
-
-    /// `region_bytes`: size a bank of a region of the calling app.
-    pub fn region_bytes(&self, caller: Caller, id: u32) -> i64 {
-        let name = self.apps.get(caller.app as usize).and_then(Option::as_ref).map_or("", |app| &app.name);
-        self.published.regions.find(name, id).map_or(i64::from(abi::ERROR_NOT_FOUND), |region| region.bank_bytes as i64)
     }
 }
 

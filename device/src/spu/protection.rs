@@ -14,7 +14,6 @@ use crate::bridge::MISSES_PER_AGENT_MAX;
 use crate::bridge::accounts::Accounts;
 use crate::config::PROCESSES_MAX;
 use crate::hre::HreId;
-use crate::interconnect::Key;
 use crate::request::{AppNumber, Upcall};
 use crate::spu::miss::Misses;
 use crate::spu::os::{AppState, Caller, Machine};
@@ -346,15 +345,6 @@ impl Machine {
             counters.evictions += table.counters().evictions;
         }
         counters
-    }
-
-    /// Whether the copy that a wait is for may still write there. Not where the request has ended with its app.
-    pub fn may_still_write(&mut self, group: Key, address: u64, bytes: usize) -> bool {
-        let Some(group) = self.group_at(group) else { return false };
-        let caller = group.caller;
-        let Some(activity) = group.token.and_then(|token| self.activity_at(caller.at(token))) else { return false };
-        let originating = activity.originating;
-        self.permitted(caller, originating, address, bytes as u64, Rights::WRITE)
     }
 
     /// Tells the agents that an app has ended; they tell the app's users.

@@ -3,9 +3,10 @@
 //! Invariant: an app sees its own requests alone, and of them what docs/abi.md says.
 
 use super::abi;
-use super::meter::Fault;
-use super::os::{Activity, Caller, LocalMemory, Machine, Origin};
+use super::gate::Charged;
+use super::os::{Activity, Caller, LocalMemory, Machine, Origin, WildPointer};
 use crate::interconnect::Key;
+use crate::request::INLINE_ARGUMENT_BYTES_MAX;
 
 /// Bytes of the request record (docs/abi.md): info, room for the response, inline arguments.
 pub(crate) const RECORD_BYTES: usize = 96;
@@ -16,6 +17,16 @@ const RECORD_ARGUMENTS: usize = 32;
 
 /// Words of `request_info`.
 const INFO_WORDS: usize = 6;
+
+/// Bytes of a request's body that its app wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receive {
+    pub token: u32,
+    /// From where on; `None`: from where the last one ended.
+    pub offset: Option<u32>,
+    pub to: u64,
+    pub bytes: u32,
+}
 
 impl Machine {
     #[inline]
@@ -45,60 +56,71 @@ impl Machine {
         arguments.copy_from_slice(activity.arguments.padded());
     }
 
-    /// What `request_info` writes: zeroes where the caller has no such request.
-    pub fn request_info(&mut self, caller: Caller, token: u32) -> [u8; 32] {
+    /// `request_info`: zeroes where the caller has no such request.
+    pub fn request_info<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &mut M,
+        token: u32,
+        to: u64,
+    ) -> Result<i64, WildPointer> {
         let mut info = [0; 32];
-        if self.activity(caller, token).is_none() {
-            return info;
+        if self.activity(caller, token).is_some()
+            && let Some(activity) = self.activity_at(caller.at(token))
+        {
+            for (into, word) in info.as_chunks_mut().0.iter_mut().zip(self.info_words(activity)) {
+                *into = word.to_le_bytes();
+            }
         }
-        let Some(activity) = self.activity_at(caller.at(token)) else { return info };
-        for (into, word) in info.as_chunks_mut().0.iter_mut().zip(self.info_words(activity)) {
-            *into = word.to_le_bytes();
-        }
-        info
+        memory.slice_mut(to, info.len())?.copy_from_slice(&info);
+        Ok(0)
     }
 
-    /// `receive_bytes`: the next bytes of the body.
-    pub fn receive_bytes<M: LocalMemory>(
-        &mut self,
-        caller: Caller,
-        memory: &mut M,
-        token: u32,
-        into: (u64, u32),
-    ) -> Result<i32, Fault> {
-        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
-        let cursor = activity.cursor;
-        let received = self.receive_bytes_at(caller, memory, token, cursor, into)?;
-        if let Some(activity) = self.activity_at_mut(caller.at(token)) {
-            activity.cursor += received.max(0) as u32;
-        }
-        Ok(received)
+    /// How many bytes it copies; where they are no more than inline arguments, none: that is what any import costs.
+    #[inline(always)]
+    pub fn copied_bytes(&self, caller: Caller, receive: &Receive) -> u64 {
+        if receive.bytes as usize <= INLINE_ARGUMENT_BYTES_MAX { 0 } else { self.copied_of_body(caller, receive) }
     }
 
-    /// `receive_bytes_at`: bytes of the body from `offset` on, as many as there are.
+    fn copied_of_body(&self, caller: Caller, receive: &Receive) -> u64 {
+        let Some(activity) = self.activity_at(caller.at(receive.token)) else { return 0 };
+        let begin = receive.offset.unwrap_or(activity.cursor);
+        u64::from(receive.bytes).min(self.body_bytes(activity).saturating_sub(begin.into()))
+    }
+
+    /// `receive_bytes`, `receive_bytes_at`: bytes of the body, as many as there are.
     #[inline]
-    pub fn receive_bytes_at<M: LocalMemory>(
+    pub fn receive<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
-        token: u32,
-        offset: u32,
-        (pointer, bytes): (u64, u32),
-    ) -> Result<i32, Fault> {
-        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
-        let begin = offset as usize;
-        if let Some(range) = activity.arguments.as_slice().get(begin..begin + bytes as usize) {
-            // The common case: all of it lies in the arguments, which are short.
-            memory.slice_mut(pointer, range.len())?.copy_from_slice(range);
-            return Ok(bytes as i32);
-        }
-        let Some(activity) = self.activity_at(caller.at(token)) else { return Ok(abi::ERROR_ARGUMENT) };
-        let left = self.body_bytes(activity).saturating_sub(offset.into());
-        let count = u64::from(bytes).min(left) as usize;
-        self.meter.charge_bytes(count as u64)?;
-        let into = memory.slice_mut(pointer, count)?;
-        if self.copy_body(caller.at(token), offset.into(), into).is_none() {
-            return Ok(abi::ERROR_RANGE);
+        receive: &Receive,
+        _: Charged,
+    ) -> Result<i32, WildPointer> {
+        let &Receive { token, offset, to, bytes } = receive;
+        let key = caller.at(token);
+        let Some(activity) = self.activity_at(key) else { return Ok(abi::ERROR_ARGUMENT) };
+        let begin = offset.unwrap_or(activity.cursor);
+        let arguments = activity.arguments.as_slice();
+        let count = match arguments.get(begin as usize..begin as usize + bytes as usize) {
+            Some(range) => {
+                // The common case: all of it lies in the arguments.
+                memory.slice_mut(to, range.len())?.copy_from_slice(range);
+                bytes
+            }
+            None => {
+                let count = u64::from(bytes).min(self.body_bytes(activity).saturating_sub(begin.into()));
+                let into = memory.slice_mut(to, count as usize)?;
+                if self.copy_body(key, begin.into(), into).is_none() {
+                    return Ok(abi::ERROR_RANGE);
+                }
+                count as u32
+            }
+        };
+        if offset.is_none()
+            && let Some(activity) = self.activity_at_mut(key)
+        {
+            activity.cursor += count;
         }
         Ok(count as i32)
     }

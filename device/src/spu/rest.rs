@@ -10,7 +10,8 @@
 
 use super::abi;
 use super::continuation::Pending;
-use super::dma::{Dma, Moved};
+use super::dma::{Dma, Moved, Port};
+use super::gate::Behalf;
 use super::meter::{BYTES_A_WORK, Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, WildPointer};
 use crate::bridge::accounts::{ACCOUNTS_MAX, KERNEL};
@@ -55,8 +56,6 @@ impl LocalMemory for Detached {
 pub(crate) struct Rest {
     pub caller: Caller,
     pub dma: Dma,
-    /// It waits where a permission is missing.
-    pub parks: bool,
     /// The next segment's addresses, and how many are left.
     pub from: u64,
     pub to: u64,
@@ -220,19 +219,19 @@ impl Machine {
         &mut self,
         caller: Caller,
         memory: &M,
-        (dma, parks): (&Dma, bool),
+        dma: &Dma,
         (from, to, left): (u64, u64, u32),
         group: &mut Option<Key>,
     ) -> Result<Option<Rest>, Fault> {
         let account = self.account_of(*group);
         let mut copies = Detached::default();
         let mut copied_bytes = 0;
-        if dma.source.port == abi::PORT_LOCAL {
+        if dma.source.port == Port::Local {
             let bytes = u64::from(dma.segment_bytes) * u64::from(left);
             if bytes > COPY_BYTES_MAX {
                 return Ok(None);
             }
-            self.meter.charge_bytes(bytes)?;
+            self.charge_copy(bytes)?;
             let mut at = from;
             for _ in 0..left {
                 copies.read.push((at, memory.slice(at, dma.segment_bytes as usize)?.to_vec()));
@@ -247,7 +246,7 @@ impl Machine {
             return Ok(None);
         }
         let dma = *dma;
-        Ok(Some(Rest { caller, dma, parks, from, to, left, group: key, account, copied_bytes, memory: copies }))
+        Ok(Some(Rest { caller, dma, from, to, left, group: key, account, copied_bytes, memory: copies }))
     }
 
     /// A segment found no place among the store's operations: the DMA waits in line. 0, or the error where it cannot.
@@ -256,7 +255,7 @@ impl Machine {
         &mut self,
         caller: Caller,
         memory: &M,
-        dma: (&Dma, bool),
+        dma: &Dma,
         left: (u64, u64, u32),
         group: &mut Option<Key>,
     ) -> Result<i32, Fault> {
@@ -290,9 +289,15 @@ impl Machine {
         let mut group = Some(key);
         let mut error = 0;
         let mut stop = None;
+        let behalf = self.activity_at(caller.at(dma.token)).map(|activity| Behalf::Of(activity.originating));
         while rest.left > 0 {
             let written = rest.memory.written.len();
-            let moved = self.segment(caller, &mut rest.memory, &dma, rest.from, rest.to, &mut group);
+            let moved = match behalf {
+                Some(behalf) => {
+                    self.segment(caller, &mut rest.memory, (&dma, behalf), (rest.from, rest.to), &mut group)
+                }
+                None => Ok(Moved::Error(abi::ERROR_ARGUMENT)),
+            };
             if !matches!(moved, Ok(Moved::Done)) {
                 // The bytes come with the store's completion, or not at all.
                 rest.memory.written.truncate(written);
@@ -304,7 +309,7 @@ impl Machine {
                         group.remaining += 1;
                     }
                 }
-                Ok(Moved::Error(abi::ERROR_PERMISSION)) if rest.parks => stop = Some(Stop::Missed),
+                Ok(Moved::Error(abi::ERROR_PERMISSION)) if rest.dma.parks => stop = Some(Stop::Missed),
                 Ok(Moved::Full) => stop = Some(Stop::Full),
                 Ok(Moved::Error(number)) => error = number,
                 Err(_) => error = abi::ERROR_ARGUMENT,

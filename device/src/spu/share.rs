@@ -4,65 +4,31 @@
 //! Invariants: what is past a budget is refused, and the next run has a budget of its own; a message's place is given back once,
 //! when it is refused, given up or answered, an upcall's as well; that of a wait when the app has been told of its end, or has ended.
 
-use super::abi::{self, DONE, PENDING};
+use super::abi;
 use super::group::Group;
-use super::meter::OverBudget;
 use super::os::{Caller, Machine};
 use super::rpc::Message;
 use crate::bridge::accounts::{EVENTS, KERNEL};
 use crate::config::{DMA_SLICE_BYTES, MESSAGES_MAX};
 use crate::hre::HreId;
 use crate::interconnect::Key;
-use crate::interconnect::event::{Completion, Event, Wait};
+use crate::interconnect::event::Event;
 use crate::request::AppNumber;
 
 /// What SPU-OS does for one run before its next DMA makes way in the same manner: long lists of short DMAs as well.
 pub const WORK_SLICE: u64 = 50_000;
 
 impl Machine {
-    /// Counts bytes that an import is to move; the error where they are more than one may move, or than the run may. What a run moves on
-    /// top of its slice without having made way is host work as well.
-    #[inline]
-    pub fn too_much(&mut self, caller: Caller, bytes: u64, most: u64) -> Result<Option<i32>, OverBudget> {
-        if bytes > most {
-            return Ok(Some(abi::ERROR_ARGUMENT));
-        }
-        let before = self.run_dma_bytes;
-        let moved = before + bytes;
-        if moved > DMA_SLICE_BYTES {
-            if moved > self.dma_budget_bytes(caller.app) {
-                return Ok(Some(abi::ERROR_REFUSED));
-            }
-            if before >= DMA_SLICE_BYTES {
-                // It was told to make way for others, by a completion that it did not wait for.
-                self.meter.charge_bytes(bytes)?;
-            }
-        }
-        self.run_dma_bytes = moved;
-        Ok(None)
-    }
-
     /// Whether a run may move these bytes as well before others have their turn.
     #[inline]
     pub fn in_slice(&self, bytes: u64) -> bool {
-        self.run_dma_bytes + bytes < DMA_SLICE_BYTES && self.meter.done() < WORK_SLICE
+        self.run_dma_bytes + bytes < DMA_SLICE_BYTES && self.charged() < WORK_SLICE
     }
 
+    /// Most bytes that the DMAs of one of its runs may move.
     #[cold]
-    fn dma_budget_bytes(&self, app: AppNumber) -> u64 {
+    pub fn dma_budget_bytes(&self, app: AppNumber) -> u64 {
         self.apps.get(app as usize).and_then(Option::as_ref).map_or(0, |app| app.dma_budget_bytes)
-    }
-
-    /// A DMA that is done: a run that has moved a lot is told so by a completion, behind what others have to do.
-    #[inline]
-    pub fn done_or_yields(&mut self, caller: Caller, token: u32, wait: u32) -> i32 {
-        if self.in_slice(0) {
-            return DONE;
-        }
-        match self.place_for_wait(caller) {
-            Some(placed) => self.yields(caller, token, (wait, 0), placed),
-            None => DONE,
-        }
     }
 
     /// Takes a place for one more operation whose end the app is to be told of; `None` where it has as many as it may. Apps that no user
@@ -79,25 +45,6 @@ impl Machine {
     #[inline]
     pub fn may_wait(&self, caller: Caller) -> bool {
         !self.is_users_app(caller.app) || self.waits.admits(caller.app, 1)
-    }
-
-    /// Tells a run of the end of what it asked for, with `result`, when it is its turn again.
-    pub fn yields(&mut self, caller: Caller, token: u32, (wait, result): (u32, i64), placed: bool) -> i32 {
-        if let Some(activity) = self.activity_at_mut(caller.at(token)) {
-            activity.pending_dmas += 1;
-        }
-        let account = self.running;
-        let of = Wait {
-            spu: caller.spu,
-            app: caller.app,
-            account,
-            incarnation: caller.incarnation,
-            wake: Some((wait, result)),
-            token: Some(token),
-            placed,
-        };
-        self.events.push(account, Event::Complete(Completion { of, memory: None }));
-        PENDING
     }
 
     /// Whose work an event of SPU-OS for an app is.

@@ -9,8 +9,8 @@
 
 use super::abi::{self, PENDING};
 use super::activity::State;
+use super::gate::Charged;
 use super::group::{Group, UNLISTED, Under};
-use super::meter::{ENTRY_WORK, MESSAGE_WORK, OverBudget};
 use super::os::{ACTIVITIES_MAX, Activity, Caller, Machine, Origin};
 use super::unit::Spu;
 use crate::hre::HreId;
@@ -54,12 +54,8 @@ impl Machine {
     }
 
     /// `sleep`.
-    pub fn sleep(&mut self, caller: Caller, duration_ns: u64, wait: u32) -> Result<i32, OverBudget> {
-        self.meter.charge(MESSAGE_WORK)?;
-        if duration_ns > abi::SLEEP_NS_MAX {
-            return Ok(abi::ERROR_ARGUMENT);
-        }
-        let Some(key) = self.group(caller, None, wait) else { return Ok(abi::ERROR_REFUSED) };
+    pub fn sleep(&mut self, caller: Caller, duration_ns: u64, wait: u32, _: Charged) -> i32 {
+        let Some(key) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
         if let Some(group) = self.group_at_mut(key) {
             group.remaining = 1;
         }
@@ -69,7 +65,7 @@ impl Machine {
             self.list(key, Under::Sleep { alarm: None });
             self.fall_asleep(key, duration_ns);
         }
-        Ok(PENDING)
+        PENDING
     }
 
     /// Ends a sleep before its time.
@@ -93,18 +89,23 @@ impl Machine {
         }
     }
 
-    /// `cancel`.
-    pub fn cancel(&mut self, caller: Caller, token: u32, wait: u32) -> Result<i32, OverBudget> {
-        self.meter.charge(MESSAGE_WORK)?;
-        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
-        let (account, process) = (activity.account, activity.originating.process());
+    /// Entries among which what is to be cancelled is looked for: the app's own, and those of the request's process.
+    pub fn cancel_entries(&self, caller: Caller, token: u32) -> usize {
         let own = self.cancellable(caller.app, caller.spu).len();
-        let resting = self.line.of(account) + self.parked_of(process, caller.spu);
-        self.meter.charge((own + resting) as u64 * ENTRY_WORK)?;
+        let resting = |activity: &Activity| {
+            self.line.of(activity.account) + self.parked_of(activity.originating.process(), caller.spu)
+        };
+        own + self.activity_at(caller.at(token)).map_or(0, resting)
+    }
+
+    /// `cancel`.
+    pub fn cancel(&mut self, caller: Caller, token: u32, wait: u32, _: Charged) -> i32 {
+        let Some(activity) = self.activity_at(caller.at(token)) else { return abi::ERROR_ARGUMENT };
+        let (account, process) = (activity.account, activity.originating.process());
         let cancelled = self.cancel_listed(caller, wait)
             || self.cancel_in_line(account, caller, wait)
             || self.cancel_parked(process, caller, wait);
-        Ok(if cancelled { abi::DONE } else { abi::GOES_ON })
+        if cancelled { abi::DONE } else { abi::GOES_ON }
     }
 
     /// Cancels a sleep, an RPC or an upcall.
@@ -145,21 +146,15 @@ impl Machine {
     }
 
     /// `background`: begins a handler of the calling app that belongs to no request.
-    pub fn background(&mut self, caller: Caller, handler: u32, argument: u64) -> Result<i32, OverBudget> {
-        self.meter.charge(MESSAGE_WORK)?;
+    pub fn background(&mut self, caller: Caller, handler: u8, argument: u64, _: Charged) -> i32 {
         let account = self.account_of_events(caller.app);
-        let has_handler = |handler: u8| {
-            handler > 0
-                && self.apps[usize::from(caller.app)].as_ref().is_some_and(|app| app.has_handler[usize::from(handler)])
-        };
-        let (Some(handler), Some(arguments)) = (
-            u8::try_from(handler).ok().filter(|handler| has_handler(*handler)),
-            Arguments::new(&argument.to_le_bytes()),
-        ) else {
-            return Ok(abi::ERROR_ARGUMENT);
+        let app = self.apps[usize::from(caller.app)].as_ref();
+        let arguments = Arguments::new(&argument.to_le_bytes());
+        let (true, Some(arguments)) = (app.is_some_and(|app| app.has_handler[usize::from(handler)]), arguments) else {
+            return abi::ERROR_ARGUMENT;
         };
         if self.held.activities >= ACTIVITIES_MAX || !self.backgrounds.take(caller.app, 1) {
-            return Ok(abi::ERROR_REFUSED);
+            return abi::ERROR_REFUSED;
         }
         self.held.activities += 1;
         let token = self.spus[usize::from(caller.spu)].activities.put(|| Activity {
@@ -177,6 +172,6 @@ impl Machine {
         });
         // It stays on its SPU: no message carries it.
         self.events.push(self.ready_account(account), Event::Deliver { token: caller.at(token) });
-        Ok(abi::DONE)
+        abi::DONE
     }
 }

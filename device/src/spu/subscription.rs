@@ -6,8 +6,7 @@
 //! - a subscription goes with its endpoint, and with its app; it stays when the app is replaced;
 //! - an account has as many places at most as it leaves free, so that nobody can take them all.
 
-use super::meter::{ENTRY_WORK, Fault, OverBudget};
-use super::os::{Caller, LocalMemory, Machine};
+use super::os::{Caller, LocalMemory, Machine, WildPointer};
 use crate::bridge::accounts::ACCOUNTS_MAX;
 use crate::hre::HreId;
 use crate::places::Places;
@@ -88,7 +87,7 @@ impl Subscriptions {
     }
 
     /// Subscriptions of an app.
-    fn of_app(&self, app: AppNumber) -> usize {
+    pub fn of_app(&self, app: AppNumber) -> usize {
         self.of.range((app, HreId(0))..=(app, HreId(u32::MAX))).count()
     }
 
@@ -105,37 +104,16 @@ impl Machine {
         &mut self,
         caller: Caller,
         memory: &mut M,
-        (kind, after): (u32, u32),
+        (kind, after): (u8, HreId),
         (to, most): (u64, u32),
-    ) -> Result<i32, Fault> {
-        let Some(kind) = u8::try_from(kind).ok().filter(|kind| *kind > 0) else {
-            return Ok(super::abi::ERROR_ARGUMENT);
-        };
-        let entries = self.subscriptions.of_app(caller.app);
-        self.meter.charge(entries as u64 * ENTRY_WORK)?;
-        let most = (most as usize).min(entries);
+    ) -> Result<i32, WildPointer> {
+        let most = (most as usize).min(self.subscriptions.of_app(caller.app));
         let mut count = 0;
-        for hre in self.subscriptions.after(caller.app, HreId(after), kind).take(most) {
+        for hre in self.subscriptions.after(caller.app, after, kind).take(most) {
             memory.slice_mut(to + 4 * count, 4)?.copy_from_slice(&hre.0.to_le_bytes());
             count += 1;
         }
         Ok(count as i32)
-    }
-
-    /// `upcall_start`: begins a message to an endpoint that has subscribed.
-    pub fn upcall_start(
-        &mut self,
-        caller: Caller,
-        token: u32,
-        hre: u32,
-        (kind, body_bytes): (u32, u32),
-    ) -> Result<i32, OverBudget> {
-        let to = u8::try_from(kind).ok().filter(|kind| *kind > 0).map(|kind| (HreId(hre), kind));
-        let Some((hre, kind)) = to else { return Ok(super::abi::ERROR_ARGUMENT) };
-        if !self.subscriptions.has(caller.app, hre, kind) {
-            return Ok(super::abi::ERROR_PERMISSION);
-        }
-        self.draft(caller, token, (-1, caller.app, kind, body_bytes), (0, 0), Some(hre))
     }
 }
 

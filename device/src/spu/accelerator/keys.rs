@@ -10,10 +10,11 @@ use crate::media::store::Progress;
 use crate::model::accelerator::Accelerator;
 use crate::spu::abi::{self, PENDING};
 use crate::spu::continuation::Pending;
+use crate::spu::dma::Port;
+use crate::spu::gate::{Behalf, Charged, MayRead};
 use crate::spu::group::Waiter;
-use crate::spu::meter::{BYTES_A_WORK, Fault, SEGMENT_WORK};
-use crate::spu::os::{Caller, LocalMemory, Machine, error_of};
-use crate::spu::permission::Rights;
+use crate::spu::meter::{BYTES_A_WORK, SEGMENT_WORK};
+use crate::spu::os::{Caller, LocalMemory, Machine, WildPointer, error_of};
 
 /// Most bytes of a key.
 pub const KEY_BYTES_MAX: u32 = 256;
@@ -26,7 +27,7 @@ const COMPARISON_WORK: u64 = 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeySearch {
     pub token: u32,
-    pub port: u32,
+    pub port: Port,
     pub address: u64,
     pub layout: Layout,
     /// The key's pointer.
@@ -34,15 +35,28 @@ pub(crate) struct KeySearch {
     pub wait: u32,
 }
 
+impl KeySearch {
+    /// What it is charged, at most as it lies.
+    pub fn work(&self) -> u64 {
+        let layout = &self.layout;
+        let copied_bytes = if self.port == Port::Local { 0 } else { u64::from(layout.span_bytes) };
+        let most = if layout.order == 1 { layout.count } else { u32::BITS - layout.count.leading_zeros() };
+        let comparison = COMPARISON_WORK + u64::from(layout.key_bytes) / BYTES_A_WORK;
+        SEGMENT_WORK + copied_bytes / BYTES_A_WORK + u64::from(most) * comparison
+    }
+}
+
 /// How the keys lie.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub key_bytes: u32,
     /// From the begin of a key to that of the next.
-    pub stride_bytes: u32,
-    pub count: u32,
+    stride_bytes: u32,
+    count: u32,
     /// 0: they ascend; 1: they are in no order.
-    pub order: u32,
+    order: u32,
+    /// From the first key's begin to the last one's end.
+    pub span_bytes: u32,
 }
 
 /// What there is of a key among others.
@@ -55,16 +69,16 @@ struct Place {
 }
 
 impl Layout {
-    /// Bytes from the first key's begin to the last one's end; `None` where they cannot lie so.
-    fn span_bytes(&self) -> Option<u64> {
-        let fits =
-            (1..=KEY_BYTES_MAX).contains(&self.key_bytes) && self.stride_bytes >= self.key_bytes && self.order <= 1;
-        let before_last = u64::from(self.stride_bytes) * u64::from(self.count.saturating_sub(1));
-        let span = if self.count == 0 { 0 } else { before_last.checked_add(self.key_bytes.into())? };
-        (fits && span <= SPAN_BYTES_MAX).then_some(span)
+    /// `None` where they cannot lie so.
+    pub fn new(key_bytes: u32, stride_bytes: u32, count: u32, order: u32) -> Option<Layout> {
+        let fits = (1..=KEY_BYTES_MAX).contains(&key_bytes) && stride_bytes >= key_bytes && order <= 1;
+        let before_last = u64::from(stride_bytes) * u64::from(count.saturating_sub(1));
+        let span = if count == 0 { 0 } else { before_last.checked_add(key_bytes.into())? };
+        let span_bytes = (fits && span <= SPAN_BYTES_MAX).then_some(span as u32)?;
+        Some(Layout { key_bytes, stride_bytes, count, order, span_bytes })
     }
 
-    /// The same of a layout that was found to be one.
+    /// The place of a key among keys.
     fn place(&self, keys: &[u8], key: &[u8]) -> Place {
         let at = |index: usize| &keys[index * self.stride_bytes as usize..][..self.key_bytes as usize];
         let mut comparisons = 0;
@@ -104,47 +118,44 @@ impl Place {
 
 impl Machine {
     /// `keys_find`: the place of a key among keys at a port.
-    pub fn keys_find<M: LocalMemory>(&mut self, caller: Caller, memory: &M, asked: KeySearch) -> Result<i32, Fault> {
+    pub fn keys_find<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &M,
+        (asked, behalf): (KeySearch, Behalf),
+        _: Charged,
+    ) -> Result<i32, WildPointer> {
         let KeySearch { token, port, address, layout, key, wait } = asked;
-        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
-        let originating = activity.originating;
-        let Some(span_bytes) = layout.span_bytes() else { return Ok(abi::ERROR_ARGUMENT) };
-        if let Some(error) = self.too_much(caller, span_bytes, SPAN_BYTES_MAX)? {
-            return Ok(error);
-        }
-        // Searches do not park.
-        let port = port & !abi::PORT_PARK;
-        let copied_bytes = if port == abi::PORT_LOCAL { 0 } else { span_bytes };
-        let most = if layout.order == 1 { layout.count } else { u32::BITS - layout.count.leading_zeros() };
-        let comparison = COMPARISON_WORK + u64::from(layout.key_bytes) / BYTES_A_WORK;
-        self.meter.charge(SEGMENT_WORK + copied_bytes / BYTES_A_WORK + u64::from(most) * comparison)?;
-        let span = span_bytes as usize;
+        let span = layout.span_bytes as usize;
+        let mut transfer = None;
         let mut found = None;
         let mut copy = Vec::new();
         match port {
-            abi::PORT_LOCAL => {
+            Port::Local => {
                 let keys = memory.slice(address, span)?;
                 found = Some(layout.place(keys, memory.slice(key, layout.key_bytes as usize)?));
             }
-            abi::PORT_NETWORK => {
+            Port::Network => {
                 copy.resize(span, 0);
                 if self.copy_body(caller.at(token), address, &mut copy).is_none() {
                     return Ok(abi::ERROR_RANGE);
                 }
             }
-            abi::PORT_NV => {
-                if !self.permitted(caller, originating, address, span_bytes, Rights::READ) {
+            Port::Nv => {
+                let Some(permit) = self.may_read(caller, behalf, address, span) else {
                     return Ok(abi::ERROR_PERMISSION);
-                }
-                self.spus[caller.spu as usize].counters.nv_read_bytes += span_bytes;
+                };
+                self.spus[caller.spu as usize].counters.nv_read_bytes += u64::from(layout.span_bytes);
                 copy.resize(span, 0);
-                match self.media.store.read(caller.spu as usize, address, &mut copy) {
-                    Ok(Progress::Done) => {}
-                    Ok(Progress::WouldBlock) => return self.keys_read_later(caller, memory, &asked, span_bytes),
+                match permit.read(&mut self.media, &mut copy) {
+                    Ok(Progress::Done) => {
+                        transfer = Some((Transfer::read(caller.spu, address, layout.span_bytes, token), false));
+                    }
+                    Ok(Progress::WouldBlock) => return self.keys_read_later(caller, memory, &asked, permit),
                     Err(error) => return Ok(error_of(error)),
                 }
             }
-            _ => return Ok(abi::ERROR_ARGUMENT),
+            Port::Zero | Port::Nothing => return Ok(abi::ERROR_ARGUMENT),
         }
         let place = match found {
             Some(place) => place,
@@ -152,15 +163,7 @@ impl Machine {
         };
         self.accelerates(caller, Accelerator::Keys, place.comparisons * u64::from(layout.key_bytes));
         let result = place.result();
-        let at_once = |machine: &mut Machine| match machine.makes_way(caller) {
-            true => machine.yields(caller, token, (wait, result.into()), machine.is_users_app(caller.app)),
-            false => result,
-        };
-        if port != abi::PORT_NV {
-            return Ok(at_once(self));
-        }
-        let transfer = Transfer::read(caller.spu, address, span_bytes as u32, token);
-        Ok(self.tell_end((caller, Waiter { token, wait }), result.into(), |_| (transfer, false), at_once))
+        Ok(self.tell_end((caller, Waiter { token, wait }), result.into(), |_| transfer, |_| result))
     }
 
     /// The keys are not there at once: they are read, with a copy of the key kept.
@@ -170,15 +173,15 @@ impl Machine {
         caller: Caller,
         memory: &M,
         asked: &KeySearch,
-        span_bytes: u64,
-    ) -> Result<i32, Fault> {
+        permit: MayRead,
+    ) -> Result<i32, WildPointer> {
         let KeySearch { token, address, layout, wait, .. } = *asked;
         let key = memory.slice(asked.key, layout.key_bytes as usize)?.into();
         let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
         let pending = Pending::Keys { group, layout, key };
-        let begun = self.begin_single(group, caller.spu as usize, address, span_bytes as usize, pending);
+        let begun = self.begin_single(permit, pending, group);
         if begun == PENDING {
-            let transfer = Transfer::read(caller.spu, address, span_bytes as u32, token);
+            let transfer = Transfer::read(caller.spu, address, layout.span_bytes, token);
             self.group_takes(group, |_| (transfer, false));
         }
         Ok(begun)
@@ -214,12 +217,12 @@ mod tests {
                 if order == 0 {
                     all.sort();
                 }
-                let layout = Layout { key_bytes, stride_bytes, count, order };
+                let layout = Layout::new(key_bytes, stride_bytes, count, order).expect("a layout");
                 let mut bytes: Vec<u8> = all
                     .iter()
                     .flat_map(|key| [key.clone(), vec![0xff; (stride_bytes - key_bytes) as usize]].concat())
                     .collect();
-                let span = layout.span_bytes().expect("a layout") as usize;
+                let span = layout.span_bytes as usize;
                 assert!(span <= bytes.len());
                 bytes.truncate(span);
                 let first = all.iter().position(|other| *other == key);
@@ -234,8 +237,9 @@ mod tests {
 
     #[test]
     fn layouts_that_cannot_be_are_none() {
-        let layout =
-            |key_bytes, stride_bytes, count, order| Layout { key_bytes, stride_bytes, count, order }.span_bytes();
+        let layout = |key_bytes, stride_bytes, count, order| {
+            Layout::new(key_bytes, stride_bytes, count, order).map(|it| it.span_bytes)
+        };
         assert_eq!(
             (layout(8, 8, 0, 0), layout(8, 16, 2, 1), layout(256, 256, 256, 0)),
             (Some(0), Some(24), Some(65_536))

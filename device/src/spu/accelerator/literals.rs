@@ -11,17 +11,18 @@
 mod fingerprint;
 pub(crate) mod set;
 
-use self::set::{LiteralSet, Match, NoSet, SET_BYTES_MAX, Search};
+use self::set::{LiteralSet, Match, NoSet, Search};
 use crate::interconnect::Transfer;
 use crate::media::store::Progress;
 use crate::model::accelerator::Accelerator;
 use crate::request::AppNumber;
 use crate::spu::abi::{self, DONE, PENDING};
 use crate::spu::continuation::Pending;
+use crate::spu::dma::Port;
+use crate::spu::gate::{Behalf, Charged, MayRead};
 use crate::spu::group::Waiter;
-use crate::spu::meter::{Fault, SEGMENT_WORK};
+use crate::spu::meter::Fault;
 use crate::spu::os::{Caller, LocalMemory, Machine, error_of};
-use crate::spu::permission::Rights;
 use std::sync::Arc;
 
 /// Most sets of an app on an SPU.
@@ -77,7 +78,7 @@ impl Sets {
 pub(crate) struct LiteralSearch {
     pub token: u32,
     pub set: i32,
-    pub port: u32,
+    pub port: Port,
     pub address: u64,
     pub bytes: u32,
     /// What the search before left: 1: in a line that has a match.
@@ -99,32 +100,21 @@ fn result(looked_at: usize, search: &Search) -> Vec<u8> {
 
 impl Machine {
     /// `literals_load`: a set, by a handle.
-    pub fn literals_load<M: LocalMemory>(
-        &mut self,
-        caller: Caller,
-        memory: &M,
-        (literals, bytes): (u64, u32),
-        flags: u32,
-    ) -> Result<i32, Fault> {
-        if bytes > SET_BYTES_MAX {
-            return Ok(abi::ERROR_ARGUMENT);
-        }
-        self.meter.charge(LOAD_WORK + u64::from(bytes) * LOAD_BYTE_WORK)?;
-        let literals = memory.slice(literals, bytes as usize)?;
+    pub fn literals_load(&mut self, caller: Caller, literals: &[u8], flags: u32, _: Charged) -> i32 {
         let Some(resident) = self.spus[caller.spu as usize].residents.get_mut(caller.app as usize) else {
-            return Ok(abi::ERROR_ARGUMENT);
+            return abi::ERROR_ARGUMENT;
         };
         let sets = &mut resident.literals;
-        let Some(place) = sets.vacant() else { return Ok(abi::ERROR_FULL) };
+        let Some(place) = sets.vacant() else { return abi::ERROR_FULL };
         let set = match LiteralSet::new(literals, flags, (SETS_BYTES_MAX - sets.bytes) as usize) {
             Ok(set) => set,
-            Err(NoSet::Malformed) => return Ok(abi::ERROR_ARGUMENT),
-            Err(NoSet::TooLarge) => return Ok(abi::ERROR_FULL),
+            Err(NoSet::Malformed) => return abi::ERROR_ARGUMENT,
+            Err(NoSet::TooLarge) => return abi::ERROR_FULL,
         };
         sets.bytes += set.memory_bytes();
         sets.sets[place] = Some(Arc::new(set));
-        self.accelerates(caller, Accelerator::Literals, bytes.into());
-        Ok(place as i32 + 1)
+        self.accelerates(caller, Accelerator::Literals, literals.len() as u64);
+        place as i32 + 1
     }
 
     /// `literals_free`: a set goes. A search that is under way goes on.
@@ -152,29 +142,19 @@ impl Machine {
         &mut self,
         caller: Caller,
         memory: &mut M,
-        asked: LiteralSearch,
+        (asked, behalf): (LiteralSearch, Behalf),
+        _: Charged,
     ) -> Result<i32, Fault> {
-        let LiteralSearch { token, set, port, address, state, to, most, wait, .. } = asked;
-        let Some(activity) = self.activity(caller, token) else { return Ok(abi::ERROR_ARGUMENT) };
-        let originating = activity.originating;
+        let LiteralSearch { token, set, port, address, bytes, state, to, most, wait } = asked;
         let sets = self.spus[caller.spu as usize].residents.get(caller.app as usize).map(|resident| &resident.literals);
         let Some(set) = sets.and_then(|sets| sets.of(set)).cloned() else { return Ok(abi::ERROR_ARGUMENT) };
-        if most > FOUND_MAX || state > 1 {
-            return Ok(abi::ERROR_ARGUMENT);
-        }
-        let bytes = asked.bytes.min(SEARCH_BYTES_MAX);
-        if let Some(error) = self.too_much(caller, bytes.into(), SEARCH_BYTES_MAX.into())? {
-            return Ok(error);
-        }
-        self.meter.charge(SEGMENT_WORK)?;
         // There is room for the result: nothing is looked at in vain.
         memory.slice_mut(to, HEADER_BYTES + most as usize * MATCH_BYTES)?;
-        let mut search = Search::new(most, state == 1, self.meter.left());
-        // Searches do not park.
-        let port = port & !abi::PORT_PARK;
+        let mut search = Search::new(most, state == 1, self.charge_left());
+        let mut transfer = None;
         let looked_at = match port {
-            abi::PORT_LOCAL => set.find_in(memory.slice(address, bytes as usize)?, &mut search),
-            abi::PORT_NETWORK => {
+            Port::Local => set.find_in(memory.slice(address, bytes as usize)?, &mut search),
+            Port::Network => {
                 let Some(activity) = self.activity_at(caller.at(token)) else { return Ok(abi::ERROR_ARGUMENT) };
                 match Self::payload_range(&self.bridge, activity, address, bytes as usize) {
                     Some(range) => set.find_in(range, &mut search),
@@ -187,19 +167,23 @@ impl Machine {
                     }
                 }
             }
-            abi::PORT_NV => {
-                if !self.permitted(caller, originating, address, bytes.into(), Rights::READ) {
+            Port::Nv => {
+                let Some(permit) = self.may_read(caller, behalf, address, bytes as usize) else {
                     return Ok(abi::ERROR_PERMISSION);
-                }
-                match self.find_in_bank(caller, &set, (address, bytes), &mut search) {
-                    Ok(Some(looked_at)) => looked_at,
+                };
+                match self.find_in_bank(caller, &set, (&permit, bytes), &mut search) {
+                    Ok(Some(looked_at)) => {
+                        self.spus[caller.spu as usize].counters.nv_read_bytes += looked_at as u64;
+                        transfer = Some((Transfer::read(caller.spu, address, looked_at as u32, token), false));
+                        looked_at
+                    }
                     Ok(None) => {
                         let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
-                        self.meter.charge_bytes(bytes.into())?;
+                        self.charge_copy(bytes.into())?;
                         self.accelerates(caller, Accelerator::Literals, bytes.into());
                         self.spus[caller.spu as usize].counters.nv_read_bytes += u64::from(bytes);
                         let pending = Pending::Literals { group, set, state, to, most };
-                        let begun = self.begin_single(group, caller.spu as usize, address, bytes as usize, pending);
+                        let begun = self.begin_single(permit, pending, group);
                         if begun == PENDING {
                             let transfer = Transfer::read(caller.spu, address, bytes, token);
                             self.group_takes(group, |_| (transfer, false));
@@ -209,22 +193,13 @@ impl Machine {
                     Err(error) => return Ok(error),
                 }
             }
-            _ => return Ok(abi::ERROR_ARGUMENT),
+            Port::Zero | Port::Nothing => return Ok(abi::ERROR_ARGUMENT),
         };
         self.accelerates(caller, Accelerator::Literals, looked_at as u64);
-        self.meter.charge(search.work())?;
+        self.charge_found(search.work())?;
         let found = result(looked_at, &search);
         memory.slice_mut(to, found.len())?.copy_from_slice(&found);
-        let at_once = |machine: &mut Machine| match machine.makes_way(caller) {
-            true => machine.yields(caller, token, (wait, 0), machine.is_users_app(caller.app)),
-            false => DONE,
-        };
-        if port != abi::PORT_NV {
-            return Ok(at_once(self));
-        }
-        self.spus[caller.spu as usize].counters.nv_read_bytes += looked_at as u64;
-        let transfer = Transfer::read(caller.spu, address, looked_at as u32, token);
-        Ok(self.tell_end((caller, Waiter { token, wait }), 0, |_| (transfer, false), at_once))
+        Ok(self.tell_end((caller, Waiter { token, wait }), 0, |_| transfer, |_| DONE))
     }
 
     /// Searches NV memory as far as it is there at once: how far it got; `None` where nothing is.
@@ -232,16 +207,16 @@ impl Machine {
         &mut self,
         caller: Caller,
         set: &LiteralSet,
-        (address, bytes): (u64, u32),
+        (permit, bytes): (&MayRead, u32),
         search: &mut Search,
     ) -> Result<Option<usize>, i32> {
-        let (bank, bytes) = (caller.spu as usize, bytes as usize);
-        let buffer = &mut self.spus[bank].piece;
+        let bytes = bytes as usize;
+        let buffer = &mut self.spus[usize::from(caller.spu)].piece;
         buffer.resize(PIECE_BYTES, 0);
         let mut at = 0;
         while at < bytes && !search.is_over() {
             let piece = &mut buffer[..PIECE_BYTES.min(bytes - at)];
-            match self.media.store.read(bank, address + at as u64, piece) {
+            match permit.read_part(&mut self.media, at, piece) {
                 Ok(Progress::Done) => {}
                 Ok(Progress::WouldBlock) if at == 0 => return Ok(None),
                 Ok(Progress::WouldBlock) => break,

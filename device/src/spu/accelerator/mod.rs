@@ -16,6 +16,7 @@ pub(crate) mod literals;
 use super::abi::{self, PENDING};
 use super::continuation::Pending;
 use super::dma::Moved;
+use super::gate::MayRead;
 use super::os::{Caller, Machine};
 use crate::interconnect::Key;
 use crate::model::accelerator::Accelerator;
@@ -33,14 +34,7 @@ impl Machine {
     }
 
     /// Begins the one read of an operation that is no DMA.
-    pub(super) fn begin_single(
-        &mut self,
-        group: Key,
-        bank: usize,
-        address: u64,
-        bytes: usize,
-        pending: Pending,
-    ) -> i32 {
+    pub(super) fn begin_single(&mut self, permit: MayRead, pending: Pending, group: Key) -> i32 {
         let account = self.account_of(Some(group));
         let Some(caller) = self.group_at(group).map(|group| group.caller) else { return abi::ERROR_ARGUMENT };
         if !self.place_for_single(caller, account) {
@@ -49,7 +43,7 @@ impl Machine {
         if let Some(group) = self.group_at_mut(group) {
             group.remaining += 1;
         }
-        match self.begin_read(bank, address, bytes, pending, group) {
+        match self.begin_read(permit, pending, group) {
             Moved::Error(error) => {
                 if let Some(group) = self.group_at_mut(group) {
                     group.remaining -= 1;

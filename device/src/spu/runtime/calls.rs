@@ -1,14 +1,22 @@
-//! What each import of [`super::table`] has SPU-OS do: one function each, over any kind of memory.
+//! What each import of [`super::table`] asks SPU-OS for: its arguments become an operation for the gate ([`crate::spu::gate`]), or an error where
+//! there can be no such operation. What needs nothing of SPU-OS but a number that it has is answered here.
 //!
 //! Invariant: the sandbox and the native shims call these and nothing else, so that an app does the same in both.
 
 use super::abi;
+use crate::hre::HreId;
+use crate::spu::accelerator::checksum::Checksum;
+use crate::spu::accelerator::compare::Compare;
 use crate::spu::accelerator::keys::{KeySearch, Layout};
-use crate::spu::accelerator::literals::LiteralSearch;
-use crate::spu::dma::{Dma, End};
+use crate::spu::accelerator::literals::set::SET_BYTES_MAX;
+use crate::spu::accelerator::literals::{FOUND_MAX, LiteralSearch, SEARCH_BYTES_MAX};
+use crate::spu::dma::{Dma, End, Port};
 use crate::spu::flash::FlashRead;
-use crate::spu::meter::{ENTRY_WORK, Fault, STORE_WORK};
+use crate::spu::gate::{FlashOperation, Operation};
+use crate::spu::meter::Fault;
 use crate::spu::os::{Caller, LocalMemory, Machine};
+use crate::spu::request::Receive;
+use crate::spu::rpc::{Append, Draft, Receiver};
 
 /// An import that is being carried out: who calls, the caller's memory, SPU-OS.
 pub(super) struct Call<'a, M> {
@@ -17,41 +25,49 @@ pub(super) struct Call<'a, M> {
     pub machine: &'a mut Machine,
 }
 
-/// Bytes that `namespace` writes, if there is that namespace.
-fn namespace_info(machine: &Machine, nsid: u32) -> Option<[u8; 32]> {
-    let namespace = machine.published().namespaces.iter().find(|namespace| namespace.nsid == nsid)?;
-    let mut info = [0; 32];
-    info[0..8].copy_from_slice(&namespace.base.to_le_bytes());
-    info[8..16].copy_from_slice(&namespace.bank_bytes.to_le_bytes());
-    let csi: u32 = if namespace.csi == crate::CommandSet::Kv { 1 } else { 0 };
-    info[16..20].copy_from_slice(&csi.to_le_bytes());
-    info[20..24].copy_from_slice(&namespace.block_bytes.to_le_bytes());
-    info[24..32].copy_from_slice(&(namespace.size_bytes / u64::from(namespace.block_bytes.max(1))).to_le_bytes());
-    Some(info)
+/// A DMA's port without what an app adds to its number, and whether it parks where it misses a permission.
+#[inline(always)]
+fn port(number: u32) -> (Option<Port>, bool) {
+    (Port::of(number & !abi::PORT_PARK), number & abi::PORT_PARK != 0)
+}
+
+/// The number of a handler, or of a kind of upcalls: 1 to 255.
+#[inline]
+fn handler(number: u32) -> Option<u8> {
+    u8::try_from(number).ok().filter(|number| *number > 0)
 }
 
 impl<M: LocalMemory> Call<'_, M> {
+    /// Asks for what requests are made of.
+    #[inline(always)]
+    fn ask(self, operation: Operation) -> Result<i32, Fault> {
+        self.machine.ask(self.caller, self.memory, operation).map(|answer| answer as i32)
+    }
+
+    /// Asks for anything else.
+    #[inline]
+    fn ask_seldom(self, operation: Operation) -> Result<i32, Fault> {
+        self.machine.ask_seldom(self.caller, self.memory, operation).map(|answer| answer as i32)
+    }
+
     #[inline]
     pub fn request_info(self, token: u32, to: u64) -> Result<(), Fault> {
-        let info = self.machine.request_info(self.caller, token);
-        self.memory.slice_mut(to, info.len())?.copy_from_slice(&info);
-        Ok(())
+        self.ask_seldom(Operation::Info { token, to }).map(|_| ())
     }
 
     #[inline]
     pub fn receive_bytes(self, token: u32, to: u64, bytes: u32) -> Result<i32, Fault> {
-        self.machine.receive_bytes(self.caller, self.memory, token, (to, bytes))
+        self.ask(Operation::Receive(Receive { token, offset: None, to, bytes }))
     }
 
     #[inline]
     pub fn receive_bytes_at(self, token: u32, offset: u32, to: u64, bytes: u32) -> Result<i32, Fault> {
-        self.machine.receive_bytes_at(self.caller, self.memory, token, offset, (to, bytes))
+        self.ask(Operation::Receive(Receive { token, offset: Some(offset), to, bytes }))
     }
 
     #[inline]
     pub fn respond(self, token: u32, status: u32, result: u32) -> Result<(), Fault> {
-        self.machine.respond(self.caller, token, status, result);
-        Ok(())
+        self.ask(Operation::Respond { token, status, result }).map(|_| ())
     }
 
     #[inline]
@@ -66,10 +82,18 @@ impl<M: LocalMemory> Call<'_, M> {
         bytes: u32,
         wait: u32,
     ) -> Result<i32, Fault> {
-        let source = End { port: source_port, address: source_address, stride: 0 };
-        let destination = End { port: destination_port, address: destination_address, stride: 0 };
-        let dma = Dma { token, source, destination, segment_bytes: bytes, segments: 1, wait };
-        self.machine.dma(self.caller, self.memory, dma)
+        let (now, number) = (source_port & abi::PORT_NOW != 0, source_port & !abi::PORT_NOW);
+        let ((source, source_parks), (destination, destination_parks)) = (port(number), port(destination_port));
+        let (Some(source), Some(destination)) = (source, destination) else { return Ok(abi::ERROR_ARGUMENT) };
+        let source = End { port: source, address: source_address, stride: 0 };
+        let destination = End { port: destination, address: destination_address, stride: 0 };
+        let parks = source_parks || destination_parks;
+        let dma = Dma { token, source, destination, segment_bytes: bytes, segments: 1, parks, wait };
+        match dma.is_sound() {
+            true if !now => self.ask(Operation::Dma(dma)),
+            true if dma.is_read() && !parks => self.ask(Operation::DmaNow(dma)),
+            _ => Ok(abi::ERROR_ARGUMENT),
+        }
     }
 
     #[inline]
@@ -87,18 +111,32 @@ impl<M: LocalMemory> Call<'_, M> {
         segments: u32,
         wait: u32,
     ) -> Result<i32, Fault> {
-        let source = End { port: source_port, address: source_address, stride: source_stride };
-        let destination = End { port: destination_port, address: destination_address, stride: destination_stride };
-        let dma = Dma { token, source, destination, segment_bytes, segments, wait };
-        self.machine.dma(self.caller, self.memory, dma)
+        let ((source, source_parks), (destination, destination_parks)) = (port(source_port), port(destination_port));
+        let (Some(source), Some(destination)) = (source, destination) else { return Ok(abi::ERROR_ARGUMENT) };
+        let source = End { port: source, address: source_address, stride: source_stride };
+        let destination = End { port: destination, address: destination_address, stride: destination_stride };
+        // Segments without bytes are all the same nothing.
+        let segments = if segment_bytes == 0 { segments.min(1) } else { segments };
+        let parks = source_parks || destination_parks;
+        let dma = Dma { token, source, destination, segment_bytes, segments, parks, wait };
+        if dma.is_sound() { self.ask(Operation::Dma(dma)) } else { Ok(abi::ERROR_ARGUMENT) }
     }
 
-    pub fn compare(self, token: u32, nv: u64, body: u64, bytes: u32, wait: u32) -> Result<i32, Fault> {
-        self.machine.compare(self.caller, token, nv, body, bytes, wait)
+    pub fn compare(self, token: u32, address: u64, body_offset: u64, bytes: u32, wait: u32) -> Result<i32, Fault> {
+        if bytes as usize > abi::BOUNCE_BYTES_MAX {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        self.ask_seldom(Operation::Compare(Compare { token, address, body_offset, bytes, wait }))
     }
 
-    pub fn checksum(self, token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> Result<i32, Fault> {
-        self.machine.checksum(self.caller, self.memory, (token, port, address, bytes, seed, wait))
+    pub fn checksum(self, token: u32, from: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> Result<i32, Fault> {
+        // Sums do not park.
+        match port(from).0 {
+            Some(port) if port != Port::Zero && bytes as usize <= abi::BOUNCE_BYTES_MAX => {
+                self.ask_seldom(Operation::Checksum(Checksum { token, port, address, bytes, seed, wait }))
+            }
+            _ => Ok(abi::ERROR_ARGUMENT),
+        }
     }
 
     pub fn checksum_value(self) -> Result<u32, Fault> {
@@ -111,67 +149,78 @@ impl<M: LocalMemory> Call<'_, M> {
         token: u32,
         destination: i32,
         app: i32,
-        handler: u32,
+        number: u32,
         body_bytes: u32,
-        reply: u64,
+        reply_pointer: u64,
         reply_bytes: u32,
     ) -> Result<i32, Fault> {
-        let message = (destination, app, handler, body_bytes);
-        self.machine.rpc_start(self.caller, self.memory, token, message, (reply, reply_bytes))
+        if body_bytes > abi::MESSAGE_BYTES_MAX || reply_bytes > abi::MESSAGE_BYTES_MAX {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        let Some(handler) = handler(number) else { return Ok(abi::ERROR_ARGUMENT) };
+        let app = if app == -1 { self.caller.app } else { app as u16 };
+        let to = match u16::try_from(destination) {
+            Ok(spu) => Receiver::Spu(spu, app),
+            Err(_) if destination == -1 => Receiver::Originating,
+            Err(_) => return Ok(abi::ERROR_REFUSED),
+        };
+        self.memory.slice(reply_pointer, reply_bytes as usize)?;
+        self.ask_seldom(Operation::Draft(Draft { token, to, handler, body_bytes, reply_pointer, reply_bytes }))
     }
 
     pub fn rpc_append(self, handle: i32, port: u32, address: u64, bytes: u32) -> Result<i32, Fault> {
-        self.machine.rpc_append(self.caller, self.memory, handle, port, address, bytes)
+        // From where nothing can be appended is refused with the message.
+        let port = Port::of(port).unwrap_or(Port::Zero);
+        self.ask_seldom(Operation::Append(Append { handle, port, address, bytes }))
     }
 
     pub fn rpc_finish(self, handle: i32, wait: u32) -> Result<i32, Fault> {
-        Ok(self.machine.rpc_finish(self.caller, handle, wait)?)
+        self.ask_seldom(Operation::Post { handle, wait })
     }
 
     pub fn subscribers(self, kind: u32, after: u32, to: u64, most: u32) -> Result<i32, Fault> {
-        self.machine.subscribers(self.caller, self.memory, (kind, after), (to, most))
+        let Some(kind) = handler(kind) else { return Ok(abi::ERROR_ARGUMENT) };
+        self.ask_seldom(Operation::Subscribers { kind, after: HreId(after), to, most })
     }
 
     pub fn upcall_start(self, token: u32, hre: u32, kind: u32, body_bytes: u32) -> Result<i32, Fault> {
-        Ok(self.machine.upcall_start(self.caller, token, hre, (kind, body_bytes))?)
+        let Some(kind) = handler(kind).filter(|_| body_bytes <= abi::MESSAGE_BYTES_MAX) else {
+            return Ok(abi::ERROR_ARGUMENT);
+        };
+        let to = Receiver::Subscriber(HreId(hre));
+        let draft = Draft { token, to, handler: kind, body_bytes, reply_pointer: 0, reply_bytes: 0 };
+        self.ask_seldom(Operation::Draft(draft))
     }
 
     pub fn app_number(self, name: u64, bytes: u32) -> Result<i32, Fault> {
-        let machine = self.machine;
-        machine.meter.charge_bytes(bytes.into())?;
-        machine.meter.charge(machine.apps.len() as u64 * ENTRY_WORK)?;
-        let name = self.memory.slice(name, bytes as usize)?;
-        let owner = machine.app(self.caller.app).and_then(|app| app.owner);
-        Ok(machine.find_app_for(owner, name).map_or(abi::ERROR_NOT_FOUND, i32::from))
+        self.ask_seldom(Operation::AppNumber { name, bytes })
     }
 
     pub fn region(self, id: u32, bytes: u64, wait: u32) -> Result<i64, Fault> {
-        Ok(self.machine.region(self.caller, id, bytes, wait)?)
+        self.machine.ask_seldom(self.caller, self.memory, Operation::Region { id, bytes, wait })
     }
 
     pub fn region_bytes(self, id: u32) -> Result<i64, Fault> {
-        self.machine.charge_region_search()?;
-        Ok(self.machine.region_bytes(self.caller, id))
+        self.machine.ask_seldom(self.caller, self.memory, Operation::RegionBytes { id })
     }
 
     pub fn region_free(self, id: u32, wait: u32) -> Result<i32, Fault> {
-        Ok(self.machine.region_free(self.caller, id, wait)?)
+        self.ask_seldom(Operation::FreeRegion { id, wait })
     }
 
     pub fn namespace(self, nsid: u32, to: u64) -> Result<i32, Fault> {
-        self.machine.meter.charge(self.machine.published().namespaces.len() as u64 * ENTRY_WORK)?;
-        let Some(info) = namespace_info(self.machine, nsid) else { return Ok(abi::ERROR_NOT_FOUND) };
-        self.memory.slice_mut(to, info.len())?.copy_from_slice(&info);
-        Ok(abi::DONE)
+        self.ask_seldom(Operation::Namespace { nsid, to })
     }
 
     pub fn flush(self, wait: u32) -> Result<i32, Fault> {
-        self.machine.meter.charge(STORE_WORK)?;
-        Ok(self.machine.flush_bank(self.caller, wait))
+        self.ask_seldom(Operation::Flush { wait })
     }
 
     pub fn literals_load(self, literals: u64, bytes: u32, flags: u32) -> Result<i32, Fault> {
-        self.machine.literals_load(self.caller, self.memory, (literals, bytes), flags)
+        if bytes > SET_BYTES_MAX {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        self.ask_seldom(Operation::LoadLiterals { literals, bytes, flags })
     }
 
     #[expect(clippy::too_many_arguments, reason = "the import's")]
@@ -179,7 +228,7 @@ impl<M: LocalMemory> Call<'_, M> {
         self,
         token: u32,
         set: i32,
-        port: u32,
+        from: u32,
         address: u64,
         bytes: u32,
         state: u32,
@@ -187,15 +236,22 @@ impl<M: LocalMemory> Call<'_, M> {
         most: u32,
         wait: u32,
     ) -> Result<i32, Fault> {
-        let search = LiteralSearch { token, set, port, address, bytes, state, to, most, wait };
-        self.machine.literals_find(self.caller, self.memory, search)
+        // Searches do not park, and go no further than one may.
+        let (port, bytes) = (port(from).0, bytes.min(SEARCH_BYTES_MAX));
+        match port {
+            Some(port) if most <= FOUND_MAX && state <= 1 => {
+                let search = LiteralSearch { token, set, port, address, bytes, state, to, most, wait };
+                self.ask_seldom(Operation::FindLiterals(search))
+            }
+            _ => Ok(abi::ERROR_ARGUMENT),
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the import's")]
     pub fn keys_find(
         self,
         token: u32,
-        port: u32,
+        from: u32,
         address: u64,
         key_bytes: u32,
         stride_bytes: u32,
@@ -204,24 +260,33 @@ impl<M: LocalMemory> Call<'_, M> {
         key: u64,
         wait: u32,
     ) -> Result<i32, Fault> {
-        let layout = Layout { key_bytes, stride_bytes, count, order };
-        self.machine.keys_find(self.caller, self.memory, KeySearch { token, port, address, layout, key, wait })
+        // Searches do not park.
+        match (port(from).0, Layout::new(key_bytes, stride_bytes, count, order)) {
+            (Some(port), Some(layout)) => {
+                self.ask_seldom(Operation::FindKey(KeySearch { token, port, address, layout, key, wait }))
+            }
+            _ => Ok(abi::ERROR_ARGUMENT),
+        }
     }
 
     pub fn literals_free(self, set: i32) -> Result<i32, Fault> {
-        Ok(self.machine.literals_free(self.caller, set))
+        self.ask_seldom(Operation::FreeLiterals { set })
     }
 
     pub fn sleep(self, duration_ns: u64, wait: u32) -> Result<i32, Fault> {
-        Ok(self.machine.sleep(self.caller, duration_ns, wait)?)
+        if duration_ns > abi::SLEEP_NS_MAX {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        self.ask_seldom(Operation::Sleep { duration_ns, wait })
     }
 
     pub fn cancel(self, token: u32, wait: u32) -> Result<i32, Fault> {
-        Ok(self.machine.cancel(self.caller, token, wait)?)
+        self.ask_seldom(Operation::Cancel { token, wait })
     }
 
-    pub fn background(self, handler: u32, argument: u64) -> Result<i32, Fault> {
-        Ok(self.machine.background(self.caller, handler, argument)?)
+    pub fn background(self, number: u32, argument: u64) -> Result<i32, Fault> {
+        let Some(handler) = handler(number) else { return Ok(abi::ERROR_ARGUMENT) };
+        self.ask_seldom(Operation::Background { handler, argument })
     }
 
     pub fn spu_id(self) -> Result<u32, Fault> {
@@ -237,21 +302,20 @@ impl<M: LocalMemory> Call<'_, M> {
     }
 
     pub fn print(self, text: u64, bytes: u32) -> Result<(), Fault> {
-        let text = self.memory.slice(text, bytes.min(abi::PRINT_BYTES_MAX) as usize)?;
-        Ok(self.machine.print(self.caller, text)?)
+        let bytes = bytes.min(abi::PRINT_BYTES_MAX);
+        self.ask_seldom(Operation::Print { text, bytes }).map(|_| ())
     }
 
     pub fn count(self, counter: u32, delta: i64) -> Result<(), Fault> {
-        self.machine.count(self.caller, counter, delta);
-        Ok(())
+        self.ask(Operation::Count { counter, delta }).map(|_| ())
     }
 
     pub fn flash_geometry(self, to: u64) -> Result<i32, Fault> {
-        self.machine.flash_geometry(self.caller, self.memory, to)
+        self.ask_seldom(Operation::Flash(FlashOperation::Geometry { to }))
     }
 
     pub fn flash_bad_blocks(self, die: u32, to: u64, most: u32) -> Result<i32, Fault> {
-        self.machine.flash_bad_blocks(self.caller, self.memory, die, (to, most))
+        self.ask_seldom(Operation::Flash(FlashOperation::BadBlocks { die, to, most }))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the import's")]
@@ -269,22 +333,22 @@ impl<M: LocalMemory> Call<'_, M> {
         wait: u32,
     ) -> Result<i32, Fault> {
         let read = FlashRead { die, block, page, offset, bytes, peer, to, spare, spare_bytes, wait };
-        self.machine.flash_read(self.caller, self.memory, &read)
+        self.ask(Operation::Flash(FlashOperation::Read(read)))
     }
 
     pub fn flash_program(self, die: u32, pages: u64, count: u32, wait: u32) -> Result<i32, Fault> {
-        self.machine.flash_program(self.caller, self.memory, (die, pages, count), wait)
+        self.ask(Operation::Flash(FlashOperation::Program { die, pages, count, wait }))
     }
 
     pub fn flash_erase(self, die: u32, blocks: u64, count: u32, wait: u32) -> Result<i32, Fault> {
-        self.machine.flash_erase(self.caller, self.memory, (die, blocks, count), wait)
+        self.ask_seldom(Operation::Flash(FlashOperation::Erase { die, blocks, count, wait }))
     }
 
     pub fn flash_zero_peer(self, peer: u32, offset: u64, bytes: u32) -> Result<i32, Fault> {
-        self.machine.flash_zero_peer(self.caller, peer, offset, bytes)
+        self.ask_seldom(Operation::Flash(FlashOperation::ZeroPeer { peer, offset, bytes }))
     }
 
     pub fn flash_pause(self, wait: u32) -> Result<i32, Fault> {
-        Ok(self.machine.flash_pause(self.caller, wait))
+        self.ask_seldom(Operation::Flash(FlashOperation::Pause { wait }))
     }
 }

@@ -9,8 +9,8 @@ use super::limits::MemoryLimits;
 use super::module::{self, Manifest, ModuleLimits};
 use super::table::{Section, When, Work, imports};
 use crate::model::parameters::OperatorCosts;
-use crate::spu::meter::{Fault, IMPORT_WORK};
-use crate::spu::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer, planted};
+use crate::spu::meter::Fault;
+use crate::spu::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer};
 use crate::spu::reach::{Reach, Reaching, lend};
 use crate::spu::request::{RECORD_BYTES, record_answered, record_response};
 use crate::spu::{Instance, Offered};
@@ -116,13 +116,11 @@ fn with<R>(
     let (bytes, state) = memory.data_and_store_mut(&mut guest);
     let caller = state.caller;
     let machine = state.os.get().ok_or_else(too_early)?;
-    let left = if planted!(machine, SkipsMeter) { u64::MAX } else { left };
-    machine.meter.allow(left);
-    machine.meter.charge(IMPORT_WORK).map_err(Fault::from)?;
-    let before = machine.meter.done();
+    machine.enter(left).map_err(Fault::from)?;
+    let before = machine.charged();
     let done = body(Call { caller, memory: &mut GuestMemory(bytes), machine: &mut *machine })?;
     debug_assert!(
-        work != Work::Call || machine.meter.done() == before,
+        work != Work::Call || machine.charged() == before,
         "the table says that it is charged as a call alone"
     );
     Ok(done)
@@ -191,7 +189,7 @@ impl WasmInstance {
         if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
             let initialized = lend(&mut store, machine, |store| initialize.call(store, ()));
             // It is nobody's run.
-            machine.meter.take();
+            machine.staged_one();
             initialized.map_err(|error| format!("its _initialize failed: {error:#}"))?;
         }
         Ok(WasmInstance { store, memory, start, complete, record, budget, instructions: 0 })
@@ -284,7 +282,7 @@ impl Instance for WasmInstance {
                     (0, _) => Ok(()),
                     (2, Some(record)) => {
                         let (token, (status, result)) = (record_answered(record), record_response(record));
-                        machine.respond(self.store.data().caller, token, status, result);
+                        machine.answered(self.store.data().caller, token, status, result);
                         Ok(())
                     }
                     (2, None) => Err("its export complete returned 2, but it has no request record".to_owned()),
