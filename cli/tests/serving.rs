@@ -250,3 +250,28 @@ fn the_real_clock_holds_answers_back_and_says_how_punctual_it_is() {
     device.end();
     assert!(fails(&["serve", "--clock", "real"]).contains("--preset bee3"));
 }
+
+#[test]
+fn the_real_clock_makes_flash_feel_as_flash_and_keeps_it() {
+    let folder = Folder::new();
+    let media = folder.path("flash");
+    let arguments = ["--media", &media, "--preset", "slc", "--ftl", "page", "--clock", "real", "--size", "64M"];
+    let device = Served::start(&arguments);
+    let io = ["bench", "io", "--range", "1M", "--seconds", "0.3", "--warm-up", "0", "--depths", "1", "--nsid", "1"];
+    device.ok(&[&io[..], &["--mix", "0"]].concat());
+    device.ok(&[&io[..], &["--mix", "100"]].concat());
+    let statistics: serde_json::Value = serde_json::from_str(&device.ok(&["stat", "--json"])).unwrap();
+    let served = &statistics["transport"]["namespaces"][0];
+    // A page of 4 KiB takes 25 us in the array and 100 us on the bus; a write reads the rest of its unit, and takes four pages there and 200 us.
+    assert!(served["read_latency"]["p50_ns"].as_u64().unwrap() > 120_000, "{served}");
+    assert!(served["write_latency"]["p50_ns"].as_u64().unwrap() > 550_000, "{served}");
+    let resources = statistics["model"]["resources"].as_array().unwrap();
+    let die = resources.iter().find(|resource| resource["name"] == "SPU 0 flash die 0").unwrap();
+    assert!(die["operations"].as_u64().unwrap() > 0, "{die}");
+    device.end();
+    // What it wrote is there, under any clock.
+    let device = Served::start(&["--media", &media, "--preset", "slc"]);
+    assert!(device.ok(&["ns", "list"]).contains("64M"));
+    device.ok(&[&io[..], &["--mix", "100"]].concat());
+    device.end();
+}

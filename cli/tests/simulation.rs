@@ -73,10 +73,51 @@ fn traces_are_replayed_and_broken_ones_told() {
 }
 
 #[test]
+fn flash_is_simulated_with_its_dies_and_its_amplification() {
+    let trace = scratch("flash-trace.json", "");
+    let path = trace.to_str().expect("a path");
+    let arguments = [
+        "simulate", "--json", "--preset", "slc", "--ftl", "page", "--range", "16M", "--mix", "70", "--depths", "16", "--operations",
+        "2000", "--trace", path,
+    ];
+    let report = json(&arguments);
+    let first = std::fs::read(&trace).expect("the trace");
+    assert_eq!(report, json(&arguments), "the same again");
+    assert!(std::fs::read(&trace).expect("the trace") == first, "byte for byte");
+    let simulation = &report["simulations"][0];
+    let flash = &simulation["flash"];
+    // Every part of 4 KiB is programmed with the rest of its mapping unit of 16 KiB.
+    let amplification = flash["write_amplification"].as_f64().expect("a number");
+    assert!(amplification > 4.0 && flash["by_merging"].as_f64() == Some(3.0), "{flash}");
+    let rows = simulation["workloads"].as_array().expect("workloads");
+    let median = |kind: &str| {
+        let row = rows.iter().find(|row| row["kind"] == kind).expect("a row of it");
+        row["latency"]["p50_ns"].as_u64().expect("a time")
+    };
+    // What the flash alone takes: 25 us and 4 KiB at 40.96 MB/s; for a write as much for the rest, 16 KiB on the bus, and 200 us.
+    assert!(median("read") > 125_000 && median("write") > 600_000, "{rows:?}");
+    let names: Vec<&str> =
+        simulation["resources"].as_array().expect("resources").iter().filter_map(|row| row["name"].as_str()).collect();
+    assert!(names.contains(&"SPU 7 flash die 1") && names.contains(&"SPU 0 flash channel 0"), "{names:?}");
+    let spans: serde_json::Value = serde_json::from_slice(&first).expect("a JSON object");
+    let events = spans["traceEvents"].as_array().expect("events");
+    let lane = |name: &str| events.iter().any(|event| event["name"] == "thread_name" && event["args"]["name"] == name);
+    assert!(lane("SPU 3 flash die 0") && lane("SPU 3 flash channel 0") && lane("SPU 3 processor"));
+    std::fs::remove_file(trace).expect("it was there");
+    let text = willow(&["simulate", "--preset", "tlc", "--range", "16M", "--mix", "0", "--depths", "4", "--operations", "200"]);
+    let text = String::from_utf8_lossy(&text.stdout);
+    for part in ["write amplification: 16.", "flash dies, all 16", "most used", "erases of a block"] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+}
+
+#[test]
 fn mistakes_are_told() {
     for (arguments, expected) in [
         (&["simulate", "--preset", "slow"][..], "use one of fast, bee3"),
         (&["simulate", "--bs", "100"], "multiple of 512"),
+        (&["simulate", "--preset", "bee3", "--ftl", "page"], "has no flash"),
+        (&["simulate", "--preset", "slc", "--ftl", "leaf"], "there is no FTL leaf"),
         (&["simulate", "--path", "moon"], "file, raw, user, rpc or bare"),
         (&["simulate", "--threads", "0"], "give at least 1"),
         (&["simulate", "--replay", "x"], "--format"),

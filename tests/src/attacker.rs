@@ -1,21 +1,21 @@
 //! `willow-attacker` as another user: how it is started, what it tells, and what that comes to as docs/direct-ways.md has it.
 
-use crate::stage::{Stage, tool};
+use crate::daemon;
+use crate::stage::Stage;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
-/// The attacker, where every user gets to. `built`: where it was built, which a test of this package knows.
-pub fn attacker(built: &str, stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
-    let program = stage.path("attacker");
-    if !Path::new(&program).exists() {
-        // By a process of its own, as the stage has it.
-        tool("cp", &[built, &program]).expect("a copy");
-    }
-    let mut command = Command::new(program);
-    command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), what]);
+/// The attacker as a user.
+pub fn attacker(stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
+    let mut command = Command::new(stage.public(&daemon::own("willow-attacker")));
+    // Where the agent reaches it by a network, it says how.
+    let device = if stage.address.is_some() { "-".to_owned() } else { stage.path("device") };
+    command.args([&device, &stage.path("agent"), &file.display().to_string(), what]);
     command.uid(user).gid(user).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
     command
 }
@@ -64,6 +64,48 @@ impl Drop for Talking {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A process that writes its file past the kernel without end. It ends, with the file, when this does.
+pub struct Writer {
+    child: Child,
+    _input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    /// Its file.
+    pub file: PathBuf,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Writer {
+    /// Of a user, in a folder of the user's own on the stage's file system. It has written when this returns.
+    pub fn start(stage: &Stage, user: u32) -> Writer {
+        let folder = stage.on_it(&format!("of-{user}"));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("its owner");
+        let file = folder.join("file");
+        let mut child = attacker(stage, user, &file, "writer").spawn().expect("it runs");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        let (send, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+        let writer = Writer { _input: child.stdin.take(), child, lines, file };
+        assert!(writer.line().starts_with("written"));
+        writer
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(Duration::from_secs(60)).expect("a line")
+    }
+
+    /// What it says when it cannot write any more.
+    pub fn last_line(&self) -> String {
+        std::iter::repeat_with(|| self.line()).find(|line| !line.starts_with("written")).expect("an end")
     }
 }
 

@@ -186,14 +186,20 @@ impl Drop for Daemon {
 /// # Panics
 /// When there is none.
 pub fn binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("WILLOW_BINARY") {
-        return PathBuf::from(path);
-    }
+    std::env::var_os("WILLOW_BINARY").map_or_else(|| built("willow", "willow-cli"), PathBuf::from)
+}
+
+/// A program of this package, which cargo builds with its tests.
+pub fn own(name: &str) -> PathBuf {
+    built(name, "willow-tests")
+}
+
+fn built(name: &str, package: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
-    // target/PROFILE/deps/TEST: the command is target/PROFILE/willow.
-    let path = test.parent().and_then(Path::parent).map(|folder| folder.join("willow"));
+    // target/PROFILE/deps/TEST: programs are target/PROFILE/NAME.
+    let path = test.parent().and_then(Path::parent).map(|folder| folder.join(name));
     match path {
         Some(path) if path.exists() => path,
-        _ => panic!("there is no willow beside {}: run `cargo build --package willow-cli` first", test.display()),
+        _ => panic!("there is no {name} beside {}: run `cargo build --package {package}` first", test.display()),
     }
 }

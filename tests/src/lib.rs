@@ -6,6 +6,7 @@
 pub mod attacker;
 pub mod daemon;
 pub mod guest;
+pub mod guest_agent;
 pub mod judge;
 pub mod planted;
 pub mod scratch;

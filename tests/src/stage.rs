@@ -126,6 +126,12 @@ impl Drop for Stage {
     }
 }
 
+/// Copies a program, by a process of its own: a child that another test's thread makes meanwhile would inherit the file, open for writing,
+/// and a file that is open for writing cannot be run.
+fn copy(built: &Path, program: &Path) {
+    tool("cp", &[&built.display().to_string(), &program.display().to_string()]).expect("a copy of a program");
+}
+
 fn end(child: &mut Child) {
     let _ = tool("kill", &["-TERM", &child.id().to_string()]);
     let begin = Instant::now();
@@ -157,10 +163,7 @@ impl Stage {
         }
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("its mode");
         let willow = folder.join("willow");
-        // By a process of its own: a child that another test's thread makes meanwhile would inherit the file, open for writing, and a file
-        // that is open for writing cannot be run.
-        let binary = crate::daemon::binary();
-        tool("cp", &[&binary.display().to_string(), &willow.display().to_string()]).expect("a copy of the command");
+        copy(&crate::daemon::binary(), &willow);
         let mut stage = Stage {
             folder,
             willow,
@@ -227,6 +230,11 @@ impl Stage {
         Stage::with(EXT4, flags, by, None)
     }
 
+    /// With xfs, and an agent that reaches the device by a network.
+    pub fn remote_xfs(flags: &[&str], by: By) -> Result<Stage, String> {
+        Stage::with(XFS, flags, by, None)
+    }
+
     /// With xfs without reflink, and with what EXCHANGE_RANGE needs: xfsprogs before 6.10 cannot make that, so that the superblock is told by
     /// hand.
     pub fn xfs() -> Result<Stage, String> {
@@ -263,6 +271,15 @@ impl Stage {
         }
         file.set_len(model.len() as u64).expect("its length");
         (file, model)
+    }
+
+    /// A copy of a program, where every user gets to: the folder where it was built may be in somebody's home.
+    pub fn public(&self, built: &Path) -> PathBuf {
+        let program = self.folder.join(built.file_name().expect("a name"));
+        if !program.exists() {
+            copy(built, &program);
+        }
+        program
     }
 
     /// A copy of the command, where every user gets to.

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use willow_host::agent::FILES_MAX;
 use willow_host::direct_io::{AgentClient, File, Session, SessionOptions};
+use willow_tests::attacker::attacker;
 use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 fn session(stage: &Stage) -> Arc<Session> {
@@ -100,18 +101,6 @@ fn a_flood_of_files_has_an_end_and_harms_nobody_else() {
     assert!(!is_frozen(&path));
 }
 
-/// The attacker, where every user gets to.
-fn attacker(stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
-    let program = stage.path("attacker");
-    if !Path::new(&program).exists() {
-        tool("cp", &[env!("CARGO_BIN_EXE_willow-attacker"), &program]).expect("a copy");
-    }
-    let mut command = Command::new(program);
-    command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), what]);
-    command.uid(user).gid(user).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
-    command
-}
-
 #[test]
 fn a_users_idle_connections_keep_nobody_else_out() {
     let Some(stage) = or_skip("a_users_idle_connections_keep_nobody_else_out", Stage::ext4()) else { return };
@@ -170,6 +159,7 @@ fn a_users_open_files_keep_nobody_else_out() {
         // has stay free.
         let fair = 128 / 2 / (user as usize - 54_720 + 2);
         assert!(count + 1 >= fair && said.contains("room for other users"), "{user}: {said}");
+        assert!(count <= 128 / 2 / 2, "{user}: {said}: as many have to stay free");
         hoarders.push(hoarder);
     }
     // One more, who has none, finds a place.

@@ -2,20 +2,18 @@
 //! on in its own blocks, and the next try settles it. Skipped, with a line that says why, as the stage says.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use willow_host::agent::{REVOKE_MAX, extents};
 use willow_host::direct_io::{AgentClient, DirectError, DirectFile, File, Session, SessionOptions, Waits};
 use willow_host::testing::AgentFault;
 use willow_host::{Hre, ShmHre, ShmOptions};
+use willow_tests::attacker::Writer;
+use willow_tests::judge::Judge;
 use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
@@ -190,19 +188,41 @@ fn a_file_that_is_taken_back_and_not_revoked_is_written_on_in_its_own_blocks_unt
 fn what_is_revoked_and_unheard_is_not_installed_again() {
     let Some(mut stage) = stage("what_is_revoked_and_unheard_is_not_installed_again") else { return };
     let planted = Planted::start(&mut stage, AgentFault::RevokeUnheard);
-    let mut victim = Victim::start(&stage, "unheard");
+    let path = stage.on_it("unheard");
+    fs::write(&path, contents(BYTES, 1)).expect("written");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let hre: Arc<dyn Hre> = Arc::new(endpoint(&stage));
+    let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let direct = DirectFile::open(&agent, hre, writable(&path)).expect("directly");
+    let judge = Judge::new(&stage);
+    assert!(judge.permitted(None).len() == BYTES / 4096);
     let other = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
-    let asked = fs::File::open(&victim.path).expect("open");
+    let asked = fs::File::open(&path).expect("open");
     std::thread::scope(|scope| {
         let released = scope.spawn(|| other.release(asked));
-        // Its next access is missed, and the agent is asked.
-        assert!(matches!(victim.told(), Some(DirectError::Permission)), "it was told");
-        stays_frozen(&stage, &victim.path, "unheard");
+        within_seconds("the device revokes", || judge.permitted(None).is_empty());
+        // Whatever it tries from now on, anywhere in the file, is missed, and the agent is asked: again and again it installs nothing.
+        let begun = Instant::now();
+        let mut tries = 0;
+        while begun.elapsed() < WHILE {
+            for at in (0..BYTES as u64).step_by(8192) {
+                let wrote = runtime.block_on(direct.write_at(b"once more", at));
+                let read = runtime.block_on(direct.read_at(&mut [0; 100], at));
+                assert!(matches!(wrote, Err(DirectError::Permission)), "{wrote:?} at {at}");
+                assert!(matches!(read, Err(DirectError::Permission)), "{read:?} at {at}");
+            }
+            assert_eq!(judge.permitted(None), Default::default());
+            tries += 1;
+        }
+        assert!(tries > 0 && !released.is_finished(), "it is released while nobody knows that it is revoked");
+        stays_frozen(&stage, &path, "unheard");
         planted.agent.heal(AgentFault::RevokeUnheard);
         released.join().expect("it does not panic").expect("released");
     });
+    assert!(direct.close().is_err() || !is_frozen(&path));
     other.resume().expect("resumed");
-    settles(&stage, &planted, &victim.path, "unheard");
+    settles(&stage, &planted, &path, "unheard");
+    assert!(fs::read(&path).expect("read") == contents(BYTES, 1)[..10], "what was refused was written");
 }
 
 #[test]
@@ -253,54 +273,13 @@ fn a_grant_that_fails_and_is_not_revoked_leaves_the_file_frozen_until_it_is() {
     drop(kept);
 }
 
-/// A process that writes its file past the kernel without end, as the attacker does.
-struct Writer {
-    child: Child,
-    _input: Option<ChildStdin>,
-    lines: Receiver<String>,
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Writer {
-    fn start(stage: &Stage, file: &Path) -> Writer {
-        let program = stage.path("attacker");
-        tool("cp", &[env!("CARGO_BIN_EXE_willow-attacker"), &program]).expect("a copy");
-        let mut command = Command::new(program);
-        command.args([&stage.path("device"), &stage.path("agent"), &file.display().to_string(), "writer"]);
-        command.uid(ALICE).gid(ALICE).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("it runs");
-        let output = BufReader::new(child.stdout.take().expect("its output"));
-        let (send, lines) = std::sync::mpsc::channel();
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-        let writer = Writer { _input: child.stdin.take(), child, lines };
-        assert!(writer.line().starts_with("written"));
-        writer
-    }
-
-    fn line(&self) -> String {
-        self.lines.recv_timeout(Duration::from_secs(60)).expect("a line")
-    }
-}
-
-fn alices(stage: &Stage) -> PathBuf {
-    let folder = stage.on_it("alices");
-    fs::create_dir_all(&folder).expect("a folder");
-    std::os::unix::fs::chown(&folder, Some(ALICE), Some(ALICE)).expect("its owner");
-    folder.join("file")
-}
-
 #[test]
 fn the_file_of_a_process_that_died_stays_frozen_until_it_is_revoked() {
     let Some(mut stage) = stage("the_file_of_a_process_that_died_stays_frozen_until_it_is_revoked") else { return };
     let planted = Planted::start(&mut stage, AgentFault::RevokeFails);
-    let file = alices(&stage);
-    drop(Writer::start(&stage, &file));
+    let writer = Writer::start(&stage, ALICE);
+    let file = writer.file.clone();
+    drop(writer);
     stays_frozen(&stage, &file, "died");
     planted.agent.heal(AgentFault::RevokeFails);
     settles(&stage, &planted, &file, "died");
@@ -336,8 +315,8 @@ fn a_device_that_never_revokes_loses_its_agent_and_permits_nothing_then() {
     let test = "a_device_that_never_revokes_loses_its_agent_and_permits_nothing_then";
     let Some(mut stage) = stage(test) else { return };
     let planted = Planted::start(&mut stage, AgentFault::RevokeFails);
-    let file = alices(&stage);
-    let writer = Writer::start(&stage, &file);
+    let writer = Writer::start(&stage, ALICE);
+    let file = writer.file.clone();
     let other = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
     let asked = fs::File::open(&file).expect("open");
     let begun = Instant::now();
@@ -345,7 +324,7 @@ fn a_device_that_never_revokes_loses_its_agent_and_permits_nothing_then() {
     let ended = planted.ended().expect("it ends by itself").to_string();
     assert!(ended.contains("could not be revoked") || ended.contains("the device refuses"), "{ended}");
     assert!(begun.elapsed() >= REVOKE_MAX, "{:?}", begun.elapsed());
-    let last = std::iter::repeat_with(|| writer.line()).find(|line| !line.starts_with("written")).expect("an end");
+    let last = writer.last_line();
     assert!(last.contains("no such permission"), "{last}");
     assert!(is_frozen(&file) && journaled(&stage, &file), "it is half frozen");
     // The next one thaws it.

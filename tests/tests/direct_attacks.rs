@@ -2,19 +2,18 @@
 //! file's own, whatever is tried. Agents that forget a part of the proof are caught by the same.
 //! Skipped, with a line that says why, as the stage says.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Stdio;
 use willow_host::direct_io::{File, Session, SessionOptions};
 use willow_host::testing::AgentFault;
-use willow_tests::attacker::{Found, Talking};
+use willow_tests::attacker::{Found, Talking, attacker};
 use willow_tests::judge::Judge;
 use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
-use willow_tests::ways::{NOT_TRIED, Ways, kernel};
+use willow_tests::ways::{Ways, kernel};
 
 const ALICE: u32 = 54_501;
 const BOB: u32 = 54_502;
@@ -34,11 +33,6 @@ fn folder(stage: &Stage, name: &str, user: u32) -> PathBuf {
     fs::create_dir_all(&folder).expect("a folder");
     std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("its owner");
     folder
-}
-
-/// The attacker, where every user gets to.
-fn attacker(stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
-    willow_tests::attacker::attacker(env!("CARGO_BIN_EXE_willow-attacker"), stage, user, file, what)
 }
 
 /// What came of each way for a user. After each one the device's own tables are held against the file system; the error is the first
@@ -78,15 +72,7 @@ fn all_hold(stage: &Stage, system: &str, what: &str) {
     if !ways.kernels.contains(&kernel()) {
         println!("docs/direct-ways.md says nothing of Linux {}: what differs below may be that kernel's way", kernel());
     }
-    let said = ways.of(system, system);
-    let mut wrong: Vec<String> = Vec::new();
-    for way in said.keys().chain(cells.keys()).collect::<BTreeSet<_>>() {
-        let (document, seen) = (said.get(way), cells.get(way));
-        let seen = seen.map_or(NOT_TRIED, String::as_str);
-        if document.copied() != Some(seen) {
-            wrong.push(format!("{way} | {seen} | the document: {document:?}"));
-        }
-    }
+    let wrong = ways.wrong(system, &kernel(), &cells);
     assert!(wrong.is_empty(), "{system}, {what}:\n{}", wrong.join("\n"));
 }
 

@@ -2,23 +2,22 @@
 //! away. Skipped, with a line that says why, as the stage says.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use willow_host::agent::extents;
 use willow_host::direct_io::{File, Session, SessionOptions};
 use willow_host::testing::AgentFault;
-use willow_tests::attacker::{Talking, attacker};
+use willow_tests::attacker::{Talking, Writer, attacker};
 use willow_tests::judge::Judge;
 use willow_tests::planted::Planted;
-use willow_tests::stage::{Stage, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_601;
 /// Extents of the file that takes long to be opened, and files that one process has meanwhile.
@@ -34,52 +33,10 @@ fn session(stage: &Stage) -> Arc<Session> {
     Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session")
 }
 
-/// A process that writes its file past the kernel without end.
-struct Writer {
-    child: Child,
-    // It ends when this does.
-    _input: Option<ChildStdin>,
-    lines: Receiver<String>,
-    file: PathBuf,
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Writer {
-    fn start(stage: &Stage) -> Writer {
-        let folder = stage.on_it("alices");
-        fs::create_dir_all(&folder).expect("a folder");
-        std::os::unix::fs::chown(&folder, Some(ALICE), Some(ALICE)).expect("its owner");
-        let file = folder.join("file");
-        let built = env!("CARGO_BIN_EXE_willow-attacker");
-        let mut child = attacker(built, stage, ALICE, &file, "writer").spawn().expect("it runs");
-        let output = BufReader::new(child.stdout.take().expect("its output"));
-        let (send, lines) = std::sync::mpsc::channel();
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-        let writer = Writer { _input: child.stdin.take(), child, lines, file };
-        assert!(writer.line().starts_with("written"));
-        writer
-    }
-
-    fn line(&self) -> String {
-        self.lines.recv_timeout(Duration::from_secs(60)).expect("a line")
-    }
-
-    /// What it says when it cannot write any more.
-    fn last_line(&self) -> String {
-        std::iter::repeat_with(|| self.line()).find(|line| !line.starts_with("written")).expect("an end")
-    }
-
-    /// Where the number that it writes lies on the device.
-    fn place(&self) -> u64 {
-        let file = fs::File::open(&self.file).expect("open");
-        extents::of_file(file.as_fd()).expect("its extents")[0].namespace_offset
-    }
+/// Where the number that the writer writes lies on the device.
+fn place_of(writer: &Writer) -> u64 {
+    let file = fs::File::open(&writer.file).expect("open");
+    extents::of_file(file.as_fd()).expect("its extents")[0].namespace_offset
 }
 
 /// What the device has there, past every cache.
@@ -103,7 +60,7 @@ fn thaw(stage: &Stage) {
 
 /// What the writer's number on the device is when the file system has just been frozen, and some time later.
 fn while_frozen(stage: &Stage, writer: &Writer) -> (Vec<u8>, Vec<u8>) {
-    let place = writer.place();
+    let place = place_of(writer);
     freeze(stage);
     let first = on_device(stage, place);
     std::thread::sleep(Duration::from_millis(700));
@@ -112,18 +69,23 @@ fn while_frozen(stage: &Stage, writer: &Writer) -> (Vec<u8>, Vec<u8>) {
 
 #[test]
 fn nothing_is_written_past_a_file_system_that_is_frozen() {
-    for (system, stage) in stages("nothing_is_written_past_a_file_system_that_is_frozen") {
+    let test = "nothing_is_written_past_a_file_system_that_is_frozen";
+    let over_tcp = or_skip(test, Stage::remote_xfs(&["--ram", "--size", "400M"], By::Network));
+    for (system, stage) in stages(test).into_iter().chain(over_tcp.map(|stage| ("xfs over TCP", stage))) {
         for round in 0..3 {
-            let writer = Writer::start(&stage);
+            let writer = Writer::start(&stage, ALICE);
             let (first, later) = while_frozen(&stage, &writer);
             assert_eq!(first, later, "{system}, round {round}");
             assert!(writer.last_line().contains("no such permission"), "{system}");
             // Who asks now is told, at once.
-            let other = stage.folder.join("files/alices/file");
+            let other = writer.file.clone();
             let mut asked = Command::new("timeout");
             asked.arg("20").arg(stage.willow()).args(["direct", "read"]).arg(&other);
-            asked.args(["--target", &stage.path("device"), "--agent", &stage.path("agent")]);
-            let asked = asked.uid(ALICE).gid(ALICE).output().expect("it runs");
+            asked.args(["--agent", &stage.path("agent")]);
+            if stage.address.is_none() {
+                asked.args(["--target", &stage.path("device")]);
+            }
+            let asked = asked.uid(ALICE).gid(ALICE).current_dir("/").output().expect("it runs");
             let said = String::from_utf8_lossy(&asked.stderr).into_owned();
             assert!(said.contains("file system is frozen"), "{system}: {said}");
             thaw(&stage);
@@ -209,10 +171,10 @@ fn a_program_goes_on_over_a_freeze_and_has_written_what_it_wrote() {
 #[test]
 fn what_an_administrator_does_leaves_the_device_with_the_files_own_blocks() {
     for (system, stage) in stages("what_an_administrator_does_leaves_the_device_with_the_files_own_blocks") {
-        let writer = Writer::start(&stage);
+        let writer = Writer::start(&stage, ALICE);
         let reader = fs::File::open(&writer.file).expect("open");
         let extents = || extents::of_file(reader.as_fd()).expect("its extents");
-        let (before, place) = (extents(), writer.place());
+        let (before, place) = (extents(), place_of(&writer));
         let (files, block) = (stage.path("files"), stage.block().to_owned());
         let goes_on = |what: &str| {
             let number = on_device(&stage, place);
@@ -247,11 +209,53 @@ fn what_an_administrator_does_leaves_the_device_with_the_files_own_blocks() {
     }
 }
 
+/// The file system is made anew on a part of its device, and grows to all of it while a file is written directly.
+#[test]
+fn a_file_system_that_grows_leaves_direct_files_where_they_are() {
+    for (system, stage) in stages("a_file_system_that_grows_leaves_direct_files_where_they_are") {
+        let (files, block) = (stage.path("files"), stage.block().to_owned());
+        let ext4: (&[&str], &[&str]) = (&["mkfs.ext4", "-q", "-F", &block, "64M"], &["resize2fs", &block]);
+        let make = ["mkfs.xfs", "-q", "-f", "-m", "reflink=0", "-d", "size=300m", &block];
+        let (make, grow) = if system == "ext4" { ext4 } else { (&make[..], &["xfs_growfs", "-d", &files][..]) };
+        tool("umount", &[&files]).expect("nobody has it");
+        tool(make[0], &make[1..]).expect("made on a part of it");
+        tool("mount", &["-o", "noatime", &block, &files]).expect("mounted");
+        let blocks = || rustix::fs::statvfs(&files).expect("its size").f_blocks;
+        let writer = Writer::start(&stage, ALICE);
+        let reader = fs::File::open(&writer.file).expect("open");
+        let extents = || extents::of_file(reader.as_fd()).expect("its extents");
+        let (before, place, small) = (extents(), place_of(&writer), blocks());
+        if let Err(why) = tool(grow[0], &grow[1..]) {
+            // Root without CAP_SYS_RESOURCE, as in containers: tests/tests/guest_ways.rs grows it.
+            assert!(system == "ext4" && why.contains("Permission denied"), "{system}: {why}");
+            println!("{system}: {why}");
+            continue;
+        }
+        assert!(blocks() > small + small / 5, "{system}: it has not grown");
+        // Others get what is new, and none of what is the file's.
+        let others = stage.on_it("others");
+        let data = contents(1 << 20, 5);
+        let mut file = fs::File::create(&others).expect("made");
+        while file.write_all(&data).is_ok() {}
+        file.sync_all().expect("synced");
+        assert_eq!(extents(), before, "{system}");
+        assert!(Judge::new(&stage).all_is_of(&writer.file).is_ok_and(|blocks| blocks > 0), "{system}");
+        let number = on_device(&stage, place);
+        within_seconds("it is written on", || on_device(&stage, place) != number);
+        drop(writer);
+        within_seconds("it thaws", || !is_frozen(&stage.on_it(&format!("of-{ALICE}/file"))));
+        fs::write("/proc/sys/vm/drop_caches", "3").expect("root");
+        let all = fs::read(&others).expect("read");
+        assert!(all.len() > data.len(), "{system}: there is no room");
+        assert!(all.chunks(data.len()).all(|part| part == &data[..part.len()]), "{system}: others' bytes have changed");
+    }
+}
+
 #[test]
 fn a_file_system_that_is_shut_down_gives_no_block_away() {
     for (system, mut stage) in stages("a_file_system_that_is_shut_down_gives_no_block_away") {
-        let writer = Writer::start(&stage);
-        let place = writer.place();
+        let writer = Writer::start(&stage, ALICE);
+        let place = place_of(&writer);
         if let Err(why) = tool("xfs_io", &["-x", "-c", "shutdown", &stage.path("files")]) {
             willow_tests::stage::skip("a_file_system_that_is_shut_down_gives_no_block_away", &why);
             return;
@@ -267,7 +271,7 @@ fn a_file_system_that_is_shut_down_gives_no_block_away() {
         within_seconds("the agent ends", || !Path::new(&format!("/proc/{}/fd/0", agent.id())).exists());
         assert!(agent.wait().expect("an end").success(), "{system}");
         let journal = fs::read_to_string(stage.path("agent.frozen")).expect("the list");
-        assert!(journal.contains("alices/file"), "{system}: {journal}");
+        assert!(journal.contains(&format!("of-{ALICE}/file")), "{system}: {journal}");
     }
 }
 
@@ -279,8 +283,7 @@ fn is_permitted_while_frozen(stage: &Stage, rounds: u64) -> bool {
         drop(stage.in_pieces("in-pieces", PIECES));
         std::os::unix::fs::chown(&path, Some(ALICE), Some(ALICE)).expect("its owner");
     }
-    let built = env!("CARGO_BIN_EXE_willow-attacker");
-    let mut alice = Talking::new(&mut attacker(built, stage, ALICE, &path, "confirms"));
+    let mut alice = Talking::new(&mut attacker(stage, ALICE, &path, "confirms"));
     let (session, judge) = (session(stage), Judge::new(stage));
     let open = |number: usize| {
         let path = stage.on_it(&format!("small-{number}"));
@@ -352,7 +355,7 @@ fn an_agent_that_lets_a_file_system_freeze_too_early_is_caught() {
     let test = "an_agent_that_lets_a_file_system_freeze_too_early_is_caught";
     let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
     let planted = Planted::start(&mut stage, AgentFault::HolderFirst);
-    let writer = Writer::start(&stage);
+    let writer = Writer::start(&stage, ALICE);
     let (first, later) = while_frozen(&stage, &writer);
     thaw(&stage);
     assert_ne!(first, later, "what is written while it is frozen is not seen");

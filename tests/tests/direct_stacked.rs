@@ -12,7 +12,6 @@ use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, is_frozen, or_skip, skip, within_seconds};
 
 const ALICE: u32 = 54_901;
-const BUILT: &str = env!("CARGO_BIN_EXE_willow-attacker");
 
 /// Alice's folder, and the file that is below her overlay.
 fn below(stage: &Stage, name: &str) -> PathBuf {
@@ -30,7 +29,7 @@ fn below(stage: &Stage, name: &str) -> PathBuf {
 /// not. The error says why no user can mount one.
 fn attack(stage: &Stage, name: &str, what: &str) -> Result<(String, Result<usize, String>), String> {
     let file = below(stage, name);
-    let mut alice = Talking::new(&mut attacker(BUILT, stage, ALICE, &file, what));
+    let mut alice = Talking::new(&mut attacker(stage, ALICE, &file, what));
     let line = alice.line();
     if let Some(why) = line.strip_prefix("unavailable\t") {
         return Err(why.trim_end().to_owned());
@@ -73,7 +72,7 @@ fn a_write_that_waits_for_memory_keeps_its_file_and_holds_up_nobody_else() {
     for (system, stage) in [("ext4", Stage::ext4()), ("xfs", Stage::xfs())] {
         let Some(stage) = or_skip(test, stage) else { return };
         let file = stage.on_it("stalled");
-        let mut stalls = Talking::new(&mut attacker(BUILT, &stage, 0, &file, "stalls"));
+        let mut stalls = Talking::new(&mut attacker(&stage, 0, &file, "stalls"));
         assert_eq!(stalls.line(), "stalled\t\n", "{system}");
         // The agent asks the file system about that file, and waits there for the write. Others do not notice.
         let begun = Instant::now();

@@ -4,94 +4,36 @@
 //! Skipped, with the reason, where a guest cannot run; never under `CI=true`.
 #![forbid(unsafe_code)]
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 use std::time::Duration;
-use willow_tests::daemon::{Daemon, binary};
-use willow_tests::guest::{FUNCTIONS, Guest, GuestOptions, HOST_ADDRESS};
-use willow_tests::scratch::Scratch;
-
-const HOST_ID: &str = "0b9f6f3e-5f3d-4a0e-8e0b-6c3f5d1f7a42";
+use willow_tests::daemon::Daemon;
+use willow_tests::guest::{Guest, GuestOptions};
+use willow_tests::guest_agent::{folder, host_name, key as make_key, prelude};
 
 #[test]
 fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
     let test = "a_user_of_a_linux_host_reaches_his_file_past_its_kernel";
-    let folder = Scratch::new("guest-direct").expect("a temporary folder");
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
-    let (program, key) = (folder.path().join("willow"), folder.path().join("key"));
-    // What debuggers want of it would take a minute to be read there.
-    let stripped = Command::new("strip").arg("-o").arg(&program).arg(binary()).status();
-    if !stripped.is_ok_and(|status| status.success()) {
-        fs::copy(binary(), &program).expect("a copy of the command");
-    }
-    let attacker = folder.path().join("attacker");
-    let stripped = Command::new("strip").arg("-o").arg(&attacker).arg(env!("CARGO_BIN_EXE_willow-attacker")).status();
-    if !stripped.is_ok_and(|status| status.success()) {
-        fs::copy(env!("CARGO_BIN_EXE_willow-attacker"), &attacker).expect("a copy of the attacker");
-    }
-    let name = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
-    let made = Command::new(binary()).args(["key", "new", "--host", &name, "--both"]).arg(&key).status();
-    assert!(made.is_ok_and(|status| status.success()), "willow key new");
-    let text = fs::read_to_string(&key).expect("a key file");
-    let secret =
-        |at: usize| text.split('"').filter(|part| part.starts_with("DHHC-1:")).nth(at).expect("a secret").to_owned();
-    let key = key.display().to_string();
-    let tls_key = folder.path().join("tls-key");
-    let made = Command::new(binary()).args(["key", "new", "--host", &name, "--tls"]).arg(&tls_key).status();
-    assert!(made.is_ok_and(|status| status.success()), "willow key new --tls");
-    let tls_text = fs::read_to_string(&tls_key).expect("a key file");
-    let of_tls = |start: &str| tls_text.split('"').find(|part| part.starts_with(start)).expect("a key").to_owned();
+    let folder = folder("guest-direct");
+    let name = host_name();
+    let (key, tls_key) = (folder.path().join("key"), folder.path().join("tls-key"));
+    let found = make_key(&key, "--both");
+    let secret = |at: usize| found.iter().filter(|part| part.starts_with("DHHC-1:")).nth(at).expect("a secret").clone();
+    let found_tls = make_key(&tls_key, "--tls");
+    let of_tls = |start: &str| found_tls.iter().find(|part| part.starts_with(start)).expect("a key").clone();
     let (tls_secret, psk) = (of_tls("DHHC-1:"), of_tls("NVMeTLSkey-1:"));
-    let tls_key = tls_key.display().to_string();
+    let (key, tls_key) = (key.display().to_string(), tls_key.display().to_string());
     let mut daemon =
         Daemon::start(&["--size", "300M", "--kv-size", "0", "--spus", "4", "--log", "info", "--host-key", &key]);
     let options = GuestOptions { folder: Some(folder.path().to_owned()), ..GuestOptions::default() };
     let Some(mut guest) = Guest::boot_or_skip(test, &options) else { return };
-    let prelude = |daemon: &Daemon, key: &str, secrets: &str| {
-        let (nqn, port) = (daemon.nqn(), daemon.address().port());
-        format!(
-            "{FUNCTIONS}\nNQN={nqn}\nTARGET='-t tcp -a {HOST_ADDRESS} -s {port}'\nHOST='--hostnqn={name} --hostid={HOST_ID}'
-             AGENT='--target {HOST_ADDRESS}:{port} --key {key}'\nSECRETS='{secrets}'\n"
-        )
-    };
     let secrets = format!("--dhchap-secret={} --dhchap-ctrl-secret={}", secret(0), secret(1));
     let mut prelude_now = prelude(&daemon, "/tmp/key", &secrets);
     let mut step = |prelude: &str, script: &str| {
         let functions = "
-            as() { local user=$1; shift; setpriv --reuid $user --regid $user --clear-groups -- \"$@\"; }
-            direct() { local user=$1; shift; as $user /host/willow direct \"$@\" --agent /tmp/agent; }
             writer() {
                 exec setpriv --reuid 1000 --regid 1000 --clear-groups -- /host/willow direct write /mnt/his --agent /tmp/agent
             }
-            thawed() { ! lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
-            frozen() { lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
-            agent() {
-                setsid /host/willow agent $AGENT --socket /tmp/agent --allow-xfs \"$@\" \\
-                    > /tmp/agent.out 2> /tmp/agent.log < /dev/null &
-                echo $! > /tmp/agent.pid
-                eventually 120 grep -q ready /tmp/agent.out
-            }
-            # All that could move a file's blocks, on this kernel, as the tests of direct_attacks.rs have it; and a freeze.
-            attacks() {
-                mkdir /mnt/of-$1; chown $1:$1 /mnt/of-$1
-                as $1 /host/attacker - /tmp/agent /mnt/of-$1/file attacks \\
-                    < /dev/null > /tmp/attacks 2> /tmp/attacks.log || { cat /tmp/attacks.log; false; }
-                cat /tmp/attacks
-                # What is kept is refused, for reading and writing; all else leaves the file what it has. Each was tried alone as well.
-                ! grep '^direct' /tmp/attacks | grep -vE '(refused|same)$'
-                test $(grep -c 'refused$' /tmp/attacks) -ge 22
-                test $(grep -c 'same$' /tmp/attacks) -ge 111
-                test $(grep -c '^alone' /tmp/attacks) -ge 76
-            }
-            endless() {
-                exec setpriv --reuid 1000 --regid 1000 --clear-groups -- \\
-                    /host/attacker - /tmp/agent /mnt/of-1000/file writer
-            }
-            # It ends with the first write that is refused, however.
-            stopped() { tail -n 1 /tmp/writer | grep -qv '^written'; }
             freezes() {
-                endless < <(sleep 100) > /tmp/writer 2>&1 &
+                endless 1000 < <(sleep 100) > /tmp/writer 2>&1 &
                 eventually 60 grep -q written /tmp/writer
                 fsfreeze -f /mnt
                 eventually 60 stopped || { tail -n 3 /tmp/writer; tail -n 20 /tmp/agent.log; false; }
@@ -99,7 +41,6 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
                 kill $!
                 eventually 30 thawed /mnt/of-1000/file
             }
-            gone_agent() { ! kill -0 $(cat /tmp/agent.pid); }
             # The user's file, of which /tmp/model is a copy, is read and written past the kernel, which sees it afterwards.
             goes_directly() {
                 agent
@@ -109,8 +50,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
                 dd if=/tmp/new of=/tmp/model bs=64k seek=4321 oflag=seek_bytes conv=notrunc status=none
                 eventually 30 thawed /mnt/his
                 cmp /mnt/his /tmp/model
-                kill $(cat /tmp/agent.pid)
-                eventually 30 gone_agent
+                end_agent
             }
             ";
         guest.check_for(Duration::from_secs(300), &format!("{prelude}{functions}{script}"))
@@ -176,7 +116,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
          thawed /mnt/his
          direct 1000 read /mnt/his | cmp - /tmp/model",
     );
-    step(&prelude_now, "attacks 1000; attacks 0; freezes");
+    step(&prelude_now, "freezes");
     step(
         &prelude_now,
         "kill $(cat /tmp/agent.pid)
@@ -191,7 +131,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
         "mkfs.xfs -q -f -m reflink=0 $(block 1)
          mount $(block 1) /mnt
          agent
-         attacks 1000; attacks 0; freezes
+         freezes
          kill $(cat /tmp/agent.pid)
          eventually 30 gone_agent
          umount /mnt",

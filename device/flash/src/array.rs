@@ -222,7 +222,7 @@ impl Array {
         &mut self,
         die: u32,
         read: &Read,
-        mut data: Option<&mut [u8]>,
+        data: Option<&mut [u8]>,
         spare: &mut [u8],
     ) -> Result<Status, FileError> {
         let length = data.as_ref().map_or(read.length_bytes as usize, |data| data.len());
@@ -231,7 +231,7 @@ impl Array {
             Err(misuse) => return Ok(self.misuse(misuse)),
         };
         self.counters.reads += 1;
-        let data = data.as_deref_mut().unwrap_or(&mut []);
+        let data = data.unwrap_or(&mut []);
         let status = match self.sense(number, read) {
             Sensed::Erased => {
                 data.fill(0xFF);

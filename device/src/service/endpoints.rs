@@ -23,13 +23,17 @@ impl Core {
         }
         machine.subscriptions.forget(|_, of| of == hre);
         machine.bridge.close(hre);
-        if machine.hre_closed(hre) {
+        let process_ended = machine.hre_closed(hre);
+        if process_ended {
             machine.fail_parked(hre.process(), None);
         }
         machine.agent_gone(hre);
         machine.end_upcalls(|of, _| of == hre, abi::ERROR_ENDED);
         let opened = machine.protection.opened_by(hre);
         self.service.forget(hre);
+        if process_ended {
+            self.tell_revoked(hre.process(), true);
+        }
         // Where the trusted part of a host goes, nothing of what it let in stays.
         opened.into_iter().for_each(|process| self.close_process(process));
     }

@@ -74,7 +74,7 @@ impl Core {
         self.service.ftl = Some(Keeper { banks, look_ns: 0, state, restarts });
         for spu in 0..self.spus() {
             self.machine.set_service(spu, Service::Waiting);
-            self.tell_started(number, spu, 1);
+            self.tell_ftl_started(number, spu, 1);
         }
     }
 
@@ -104,7 +104,7 @@ impl Core {
         (0..self.spus()).for_each(|spu| self.ftl_failed(spu, why));
     }
 
-    fn tell_started(&mut self, number: AppNumber, spu: u16, attempt: u32) {
+    fn tell_ftl_started(&mut self, number: AppNumber, spu: u16, attempt: u32) {
         let watch = self.service.key();
         let now_ns = self.machine.now_ns;
         if let Some(keeper) = &mut self.service.ftl {
@@ -228,7 +228,7 @@ impl Core {
             return self.ftl_failed(spu, &why);
         }
         tracing::warn!("FTL on SPU {spu}: started anew, attempt {attempt}");
-        self.tell_started(number, spu, attempt);
+        self.tell_ftl_started(number, spu, attempt);
     }
 
     /// A fresh instance of the FTL takes the place of one that has ended.

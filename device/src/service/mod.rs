@@ -21,6 +21,7 @@ pub mod metadata;
 mod protection;
 mod requests;
 pub mod reservation;
+mod settle;
 pub mod statistics;
 mod transaction;
 pub(crate) mod versions;
@@ -69,6 +70,8 @@ pub(crate) struct Service {
     shutdown: Shutdown,
     /// Where an app serves the banks.
     ftl: Option<ftl::Keeper>,
+    /// The device's start, while apps are waited for.
+    starting: settle::Starting,
 }
 
 /// How far the clean end of the device is.
@@ -102,6 +105,7 @@ impl Service {
             front: None,
             shutdown: Shutdown::No,
             ftl: None,
+            starting: settle::Starting::default(),
         }
     }
 
@@ -113,7 +117,7 @@ impl Service {
     /// The earliest time at which waiting ends.
     pub fn deadline_ns(&self) -> Option<u64> {
         let waiting = self.polled.iter().filter_map(|key| self.transactions.get(key));
-        waiting.map(|transaction| transaction.deadline_ns).min()
+        waiting.map(|transaction| transaction.deadline_ns).chain(self.starting.deadline_ns()).min()
     }
 
     /// An endpoint is gone.
@@ -202,6 +206,9 @@ impl Core {
             let finished = self.machine.finished_watch();
             let Some((watch, refusal)) = finished else { break };
             busy = true;
+            if self.started_or_not(watch, refusal) {
+                continue;
+            }
             for key in &self.service.polled {
                 match self.service.transactions.get_mut(key) {
                     Some(transaction) if transaction.watch == Some(watch) => {
@@ -224,6 +231,7 @@ impl Core {
         if self.machine.protection.misses.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
             busy |= self.machine.expire_misses(now_ns);
         }
+        busy |= self.poll_start(now_ns);
         self.proceed_ready();
         if !self.service.polled.is_empty() {
             busy |= self.poll_transactions(now_ns);

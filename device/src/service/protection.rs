@@ -5,6 +5,7 @@
 
 use super::change::Change;
 use super::core::Core;
+use super::settle::ALL_PROCESSES;
 use super::transaction::{Asker, Work};
 use super::{Answer, refuse};
 use crate::config::WEIGHT_MAX;
@@ -13,7 +14,6 @@ use crate::interconnect::Key;
 use crate::namespace::CommandSet;
 use crate::service::control::{self, AttachRequest, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
 use crate::service::reservation::ReserveRequest;
-use crate::spu::continuation::Continuation;
 use crate::spu::miss::{AGENTS_MAX, Agent};
 use crate::spu::permission::{Extent, Rights};
 use crate::spu::protection::{in_ids, user_app_name};
@@ -94,6 +94,7 @@ impl Core {
         let machine = &mut *self.machine;
         machine.close_process(process);
         machine.fail_parked(process, None);
+        self.tell_revoked(in_ids(process), true);
     }
 
     /// Requests of protection; `None` where the handler is none of them.
@@ -101,8 +102,8 @@ impl Core {
         let answer = match handler {
             control::GRANT => self.grant(body),
             control::REVOKE => match self.revoke(body) {
-                Ok(_) => {
-                    self.answer_behind_fence(token, hre);
+                Ok(process) => {
+                    self.answer_settled(token, hre, (process, false));
                     return Some(());
                 }
                 refused => refused,
@@ -111,7 +112,7 @@ impl Core {
             control::CLOSE_PROCESS => match word(body, 0) {
                 Some(process) if self.machine.protection.knows(process) => {
                     self.close_process(process);
-                    self.answer_behind_fence(token, hre);
+                    self.answer_settled(token, hre, (in_ids(process), true));
                     return Some(());
                 }
                 Some(process) => refuse(ControlStatus::NotFound, format!("there is no process {process}")),
@@ -159,14 +160,6 @@ impl Core {
         list.unwrap_or_default()
     }
 
-    /// Answers when all operations of the store that are under way now have ended.
-    fn answer_behind_fence(&mut self, token: Key, hre: HreId) {
-        if self.machine.media.in_flight() == 0 {
-            return self.answer(token, hre, Ok(0));
-        }
-        self.machine.media.fence(Continuation::Answer { token, hre });
-    }
-
     fn extents(&self, body: &[u8]) -> Result<Extents, (ControlStatus, String)> {
         let Some(request) = decode(body) else {
             let text = "permissions are u32 process, u32 0, then u32 SPU, u32 rights, u64 first byte, u64 bytes each";
@@ -199,7 +192,8 @@ impl Core {
         Ok(request.extents.len() as u32)
     }
 
-    /// Of a process that has ended, too: it has nothing, but what it had under way is to be waited for.
+    /// Of a process that has ended, too: it has nothing, but what it had under way is to be waited for. The process as apps are told of it:
+    /// one of the number 0, which none has, stands for all.
     fn revoke(&mut self, body: &[u8]) -> Answer {
         let request = self.extents(body)?;
         let machine = &mut *self.machine;
@@ -211,7 +205,7 @@ impl Core {
             machine.revoke(request.process, *spu, *extent);
             machine.fail_parked(request.process, Some((*spu, *extent)));
         }
-        Ok(0)
+        Ok(if request.process == 0 { ALL_PROCESSES } else { in_ids(request.process) })
     }
 
     /// The process ends with the endpoint that asks.

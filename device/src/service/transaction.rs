@@ -52,6 +52,8 @@ pub(super) enum Work {
     GivingUp,
     /// A region's range is made free.
     Erasure(Erasure),
+    /// Rights were taken back: what apps owe by them is waited for.
+    Settling,
     /// An app ends its requests and leaves its state clean, since the device ends.
     Retirement { number: AppNumber, state: Retiring },
 }
@@ -133,6 +135,8 @@ impl Core {
     pub(super) fn transact(&mut self, asker: Asker, change: Change, work: Work) -> Option<u32> {
         let shutdown = self.service.shutdown;
         let (is_last, is_full) = match asker {
+            // What has begun ends while the device does, and is waited for.
+            Asker::Request { .. } if matches!(work, Work::Settling) => (false, false),
             Asker::Request { .. } => (shutdown != Shutdown::No, self.service.transactions.len() >= TRANSACTIONS_MAX),
             // Apps go on until their state is clean.
             Asker::Import { app, .. } => {
@@ -247,7 +251,7 @@ impl Core {
                 result => self.finish(key, result.map(|_| 0)),
             },
             Work::Erasure(_) => self.erasure_committed(key, result),
-            Work::Retirement { .. } => {}
+            Work::Retirement { .. } | Work::Settling => {}
         }
     }
 
@@ -272,6 +276,7 @@ impl Core {
         match &transaction.work {
             Work::Install(_) => self.module_stored(key, result),
             Work::Erasure(_) => self.erasure_step(key, result),
+            Work::Settling => self.settled(key, result),
             _ => debug_assert!(false, "only these have steps of the store"),
         }
     }
@@ -315,6 +320,10 @@ impl Core {
                 self.service.polled.remove(&key);
                 self.deletion_told(key);
                 true
+            }
+            Work::Settling => {
+                let refusal = transaction.refusal;
+                self.poll_settling(key, is_told, is_late, refusal)
             }
             Work::Retirement { number, state } => {
                 let (number, state) = (*number, *state);

@@ -80,7 +80,7 @@ impl Core {
             };
             let version = version.map_err(|why| OpenError(format!("app {name}: {why}")))?;
             self.enter_version(number, version, Admission::Open);
-            self.announce_start(number);
+            self.tell_started(number);
         }
         // What came with another program and not with this one has no place.
         let machine = &self.machine;
@@ -93,7 +93,7 @@ impl Core {
             match self.load_app(app) {
                 Ok(version) => {
                     self.enter_version(app.number, version, Admission::Open);
-                    self.announce_start(app.number);
+                    self.tell_started(app.number);
                 }
                 Err(why) => {
                     tracing::error!("app {} does not come up: {why}", app.name);
@@ -104,6 +104,7 @@ impl Core {
                 }
             }
         }
+        self.hold_until_settled();
         if self.machine.media.store.served_by().is_some() && self.service.ftl.is_none() {
             let failed = self.machine.ftl().and_then(|number| self.machine.app_at(number)?.ended.clone());
             self.ftl_missing(&failed.unwrap_or_else(|| "it is not installed".to_owned()));
@@ -195,6 +196,7 @@ impl Core {
         debug_assert_eq!(name, installed_name(&manifest, owner));
         let mut state = AppState::new(&name, &manifest.version, manifest.handlers, bytes.len() as u64, 0);
         (state.owner, state.calls, state.footprint) = (owner, manifest.calls, manifest.footprint);
+        state.settles = manifest.settles;
         self.make_ready(program, state)
     }
 
@@ -235,7 +237,7 @@ impl Core {
 
     fn make_native(&mut self, native: &'static dyn NativeApp, manifest: Manifest) -> Result<Version, String> {
         let mut state = AppState::new(&manifest.name, &manifest.version, manifest.handlers, 0, 0);
-        state.calls = manifest.calls;
+        (state.calls, state.settles) = (manifest.calls, manifest.settles);
         self.make_ready(Program::Native(native), state)
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct AppState {
     pub owner: Option<u32>,
     /// Who may call it.
     pub calls: Calls,
+    /// It carries out writes after it has answered: it is waited for at the device's start and at revocations.
+    pub settles: bool,
     /// Why it ended; `None` while it runs.
     pub ended: Option<String>,
     /// It did not come up with the device: `ended` says why.
@@ -63,6 +65,7 @@ impl AppState {
             footprint: Footprint::default(),
             owner: None,
             calls: Calls::default(),
+            settles: false,
             ended: None,
             failed: false,
             admission: Admission::Open,

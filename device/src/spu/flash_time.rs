@@ -416,6 +416,9 @@ impl Machine {
     }
 }
 
+/// Bytes for the FTL's memory, and where they go.
+type ForMemory = Option<Box<(u64, Vec<u8>)>>;
+
 /// How a read ended.
 enum Brought {
     Read(Status),
@@ -429,7 +432,7 @@ fn bring(
     read: &Read,
     to: To,
     spare: &mut [u8],
-) -> (Option<Brought>, Option<Box<(u64, Vec<u8>)>>) {
+) -> (Option<Brought>, ForMemory) {
     let length = read.length_bytes as usize;
     match to {
         To::Local { pointer } => {

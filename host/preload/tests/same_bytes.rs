@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, within_seconds};
 
 /// Steps of a program.
 const STEPS: u64 = 60;
@@ -90,17 +90,8 @@ fn bounded(mut command: Command) -> Output {
     Output { status, stdout: out.join().expect("read"), stderr: error.join().expect("read") }
 }
 
-/// A copy where every user gets to.
-fn copied(stage: &Stage, from: &Path) -> PathBuf {
-    let to = stage.folder.join(from.file_name().expect("a name"));
-    if !to.exists() {
-        tool("cp", &[&from.display().to_string(), &to.display().to_string()]).expect("a copy");
-    }
-    to
-}
-
 fn without_library(stage: &Stage, program: &Program, folder: &Path) -> Command {
-    let mut command = Command::new(copied(stage, Path::new(env!("CARGO_BIN_EXE_willow-same"))));
+    let mut command = Command::new(stage.public(Path::new(env!("CARGO_BIN_EXE_willow-same"))));
     command.uid(program.how.user).gid(program.how.user).current_dir("/");
     let left_out: Vec<String> = program.left_out.iter().map(u64::to_string).collect();
     command.arg(folder).args([program.seed.to_string(), "0".into(), program.last.to_string(), left_out.join(",")]);
@@ -117,7 +108,7 @@ fn with_library(stage: &Stage, program: &Program, folder: &Path, planted: &str) 
         command.env("WILLOW_PRELOAD_EAGER", "1");
     }
     command
-        .env("LD_PRELOAD", copied(stage, &library()))
+        .env("LD_PRELOAD", stage.public(&library()))
         .env("WILLOW_AGENT", stage.path("agent"))
         .env("WILLOW_DIRECT", folder)
         .env("WILLOW_DIRECT_REPORT", stage.path("report"))

@@ -108,7 +108,7 @@ impl Agent {
             }
             self.holds.reserve(judged.key)
         };
-        let prepared = self.prepare(&hold, &descriptors);
+        let prepared = self.prepare(&hold, &descriptors, judged.rights & WRITE != 0);
         // Whatever of them could be written by is the agent's no longer.
         drop(descriptors);
         let watch = match prepared {
@@ -167,7 +167,7 @@ impl Agent {
         self.close(taken.0, taken.1, false, true).await
     }
 
-    fn prepare(&self, hold: &Hold, descriptors: &[OwnedFd]) -> Result<Arc<Watch>, Refusal> {
+    fn prepare(&self, hold: &Hold, descriptors: &[OwnedFd], writes: bool) -> Result<Arc<Watch>, Refusal> {
         let device = hold.key().0;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo");
         let mounts = mounts.map_err(|error| format!("how it is mounted cannot be found out ({error})"))?;
@@ -180,7 +180,7 @@ impl Agent {
         // Who only reads as well: the attribute cannot be set or taken off while a file system is frozen.
         let watch = self.freezes.watch(device, &places(device, &mounts))?;
         let first = descriptors.first().ok_or("it has no descriptor")?;
-        self.holds.freeze(hold, first.as_fd())?;
+        self.holds.freeze(hold, first.as_fd(), writes)?;
         Ok(watch)
     }
 
@@ -243,7 +243,7 @@ impl Agent {
         let nothing = |why: Refusal| (why, Vec::new());
         let late = self.faults.has(Fault::GrantFirst);
         if !late {
-            self.holds.prove(hold).map_err(nothing)?;
+            self.holds.prove(hold, rights & WRITE != 0).map_err(nothing)?;
         }
         let descriptor = hold.descriptor().ok_or_else(|| nothing("it was taken back meanwhile".into()))?;
         let (bytes, found) = settle(&descriptor, offset).map_err(|why| nothing(why.into()))?;
@@ -254,7 +254,7 @@ impl Agent {
             return Err((error.to_string().into(), permissions));
         }
         self.faults.step();
-        if late && let Err(why) = self.holds.prove(hold) {
+        if late && let Err(why) = self.holds.prove(hold, rights & WRITE != 0) {
             return Err((why, permissions));
         }
         // Whoever began to open it for writing before it was immutable is seen by now, or waits until the lease is given up.

@@ -12,6 +12,7 @@ const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801c_581f;
 const XFS_IOC_FSGEOMETRY_V1: libc::c_ulong = 0x8070_5864;
 /// Attributes of linux/fs.h.
 const IMMUTABLE: u32 = 0x10;
+const APPEND_ONLY: u32 = 0x20;
 /// Those with which a file's extents do not hold its bytes, or not always, and why that is.
 const UNSUITABLE: [(u32, &str); 6] = [
     (0x4, "it is compressed by the file system (chattr +c)"),
@@ -96,6 +97,32 @@ pub fn check(file: BorrowedFd<'_>) -> Result<bool, String> {
     match trouble.or_else(|| UNSUITABLE_EXTENDED.iter().find(|(flag, _)| extended.flags & flag != 0)) {
         Some((_, why)) => Err((*why).to_owned()),
         None => Ok(now & IMMUTABLE != 0),
+    }
+}
+
+/// Why a file that could be written directly is not: the kernel takes privileges from a file when it is written, and lets an append-only
+/// one grow alone. Neither changes while it is immutable.
+pub fn check_writing(file: BorrowedFd<'_>) -> Result<(), String> {
+    const SET_ID: u32 = 0o6000;
+    const SET_USER_ID: u32 = 0o4000;
+    let mode = rustix::fs::fstat(file).map_err(|error| error.to_string())?.st_mode;
+    let gives = |what: &str| format!("it gives who runs it {what}, which the kernel takes away when it is written");
+    if mode & SET_ID != 0 {
+        return Err(gives(if mode & SET_USER_ID != 0 {
+            "another user (set-user-id)"
+        } else {
+            "a group (set-group-id)"
+        }));
+    }
+    // A value that has no room is one.
+    match rustix::fs::fgetxattr(file, "security.capability", &mut [0; 64][..]) {
+        Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {}
+        Ok(_) | Err(rustix::io::Errno::RANGE) => return Err(gives("capabilities")),
+        Err(error) => return Err(format!("whether it gives who runs it capabilities cannot be found out ({error})")),
+    }
+    match flags(file).map_err(|error| error.to_string())? & APPEND_ONLY {
+        0 => Ok(()),
+        _ => Err("it is append-only (chattr +a)".to_owned()),
     }
 }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const PROBE: Duration = Duration::from_millis(20);
 /// A try that takes longer is looked at.
 const PROBE_MAX: Duration = Duration::from_millis(20);
-/// A try that takes so long means a freeze, whatever its thread does.
+/// A try that takes so long means a freeze, whatever its thread waits for.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 /// How long a file system may take until it is watched: else it is frozen.
 const BEGIN_MAX: Duration = Duration::from_secs(2);
@@ -245,7 +245,7 @@ impl Inner {
         let holding = has_begun.recv().map_err(|error| error.to_string())?;
         // It holds the protection when it sleeps there.
         let since = Instant::now();
-        while state_of(holding as u32) != Some('S') {
+        while !waits_for_pipe(holding as u32) {
             if since.elapsed() > BEGIN_MAX {
                 return Err("the thread that keeps it from being frozen does not get to it".to_owned());
             }
@@ -278,9 +278,9 @@ impl Inner {
     /// True where somebody freezes it, once.
     fn notice(&self) -> bool {
         let Some(since) = *lock(&self.probing) else { return false };
-        let waits = since.elapsed() >= PROBE_MAX && state_of(self.thread.load(Ordering::Relaxed)) == Some('D');
+        let waits = waits_for_thaw(since.elapsed(), || state_of(self.thread.load(Ordering::Relaxed)));
         let mut phase = lock(&self.phase);
-        let is_noticed = *phase == Phase::Watched && (waits || since.elapsed() >= PROBE_LIMIT);
+        let is_noticed = *phase == Phase::Watched && waits;
         // The same try, still: it has not come back meanwhile.
         if !is_noticed || *lock(&self.probing) != Some(since) {
             return false;
@@ -288,6 +288,24 @@ impl Inner {
         *phase = Phase::Freezing;
         true
     }
+}
+
+/// Whether a try means that somebody freezes, by how long it takes and how its thread is. One that could run and does not, since the machine
+/// is busy, does not wait for anything.
+fn waits_for_thaw(takes: Duration, state: impl FnOnce() -> Option<char>) -> bool {
+    takes >= PROBE_MAX
+        && match state() {
+            Some('D') => true,
+            Some('R') => false,
+            _ => takes >= PROBE_LIMIT,
+        }
+}
+
+/// True where a thread of this process waits within `splice` for something to be in the pipe: not for a thaw, and nowhere before the call.
+fn waits_for_pipe(thread: u32) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
+    call.split(' ').next().and_then(|number| number.parse().ok()) == Some(libc::SYS_splice)
+        && state_of(thread) == Some('S')
 }
 
 /// How a thread of this process is: running, sleeping, waiting for what nothing interrupts.
@@ -301,4 +319,47 @@ fn splice(from: &OwnedFd, into: &OwnedFd, flags: libc::c_uint) {
     let nothing = std::ptr::null_mut();
     // SAFETY: two descriptors, no memory.
     unsafe { libc::splice(from.as_raw_fd(), nothing, into.as_raw_fd(), nothing, 1, flags) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_try_means_a_freeze_where_its_thread_waits_and_none_where_it_could_run() {
+        let means = |millis, state| waits_for_thaw(Duration::from_millis(millis), || state);
+        assert!(!means(19, Some('D')) && means(20, Some('D')));
+        for state in [Some('S'), Some('T'), None] {
+            assert!(!means(999, state) && means(1000, state));
+        }
+        assert!(!means(1000, Some('R')) && !means(60_000, Some('R')));
+    }
+
+    #[test]
+    fn a_thread_waits_for_the_pipe_when_it_is_in_splice_and_only_then() {
+        let (empty, writer) = pipe().unwrap();
+        let into = std::fs::File::create("/dev/null").unwrap();
+        let ((begun, has_begun), (goes_on, go_on)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+        let thread = std::thread::spawn(move || {
+            // SAFETY: a call without arguments.
+            begun.send(unsafe { libc::gettid() } as u32).unwrap();
+            // It sleeps here too, and has nothing of a file system.
+            let () = go_on.recv().unwrap();
+            splice(&empty, &into.into(), 0);
+        });
+        let number = has_begun.recv().unwrap();
+        let asleep = || state_of(number) == Some('S');
+        while !asleep() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!waits_for_pipe(number), "a thread that waits for something else");
+        goes_on.send(()).unwrap();
+        let begun = Instant::now();
+        while !waits_for_pipe(number) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it does not get there");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(writer);
+        thread.join().unwrap();
+    }
 }

@@ -144,11 +144,15 @@ impl Holds {
         entry.hold.clone()
     }
 
-    /// Makes a file immutable, where it is not yet. The error is a sentence about it.
-    pub fn freeze(&self, hold: &Hold, file: BorrowedFd<'_>) -> Result<(), String> {
+    /// Makes a file immutable, where it is not yet; for somebody who is going to write it, or not. The error is a sentence about it.
+    pub fn freeze(&self, hold: &Hold, file: BorrowedFd<'_>, writes: bool) -> Result<(), String> {
+        const FORBIDDEN: &str = "it is immutable (chattr +i)";
+        if writes {
+            freeze::check_writing(file)?;
+        }
         let mut phase = lock(&hold.phase);
-        if matches!(&*phase, Phase::Frozen(_)) {
-            return Ok(());
+        if let Phase::Frozen(kept) = &*phase {
+            return if writes && kept.was_immutable { Err(FORBIDDEN.to_owned()) } else { Ok(()) };
         }
         if self.is_thawing(hold.key.0) {
             return Err("what an agent before this one left on its file system is not thawed yet".to_owned());
@@ -165,6 +169,9 @@ impl Holds {
             }
             // One of an agent before this one, that could not be thawed when this one began.
             let was_immutable = is_immutable && !self.journal.contains(hold.key);
+            if was_immutable && writes {
+                return Err(FORBIDDEN.to_owned());
+            }
             if !was_immutable {
                 let found = Found { path: path.clone(), handle: Handle::of_file(file) };
                 self.journal.freeze(hold.key, found).map_err(listed)?;
@@ -200,8 +207,9 @@ impl Holds {
         }
     }
 
-    /// Proves that a file which is frozen has nobody who could move its blocks.
-    pub fn prove(&self, hold: &Hold) -> Result<(), Refusal> {
+    /// Proves that a file which is frozen has nobody who could move its blocks, and that it may be written directly where somebody is going
+    /// to.
+    pub fn prove(&self, hold: &Hold, writes: bool) -> Result<(), Refusal> {
         lease::check_break_time()?;
         let begun = Instant::now();
         loop {
@@ -216,6 +224,9 @@ impl Holds {
                 // and what the flags say stays so.
                 if !freeze::check(file)? && !self.faults.has(Fault::NoFlag) {
                     return Err("somebody has taken the attribute from it that keeps it as it is (chattr -i)".into());
+                }
+                if writes {
+                    freeze::check_writing(file)?;
                 }
                 if self.faults.has(Fault::NoLease) {
                     return Ok(());

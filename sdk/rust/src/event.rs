@@ -13,6 +13,14 @@ pub enum DeviceEvent {
     Shutdown,
     /// This instance is up: after it was installed, and after each start of the device.
     Started,
+    /// Rights of a process were taken back: of the one whose endpoints' ids have this number in their upper 20 bits, or of all (0). For apps with
+    /// `settles: true`; it is answered when the app writes nothing any more that they allowed.
+    Revoked {
+        /// The process.
+        process: u32,
+        /// It has ended.
+        has_ended: bool,
+    },
     /// One of a later ABI.
     Other(u32),
 }
@@ -20,13 +28,13 @@ pub enum DeviceEvent {
 impl DeviceEvent {
     /// Reads it from the body of a request to handler 0.
     pub fn receive(request: &Request) -> DeviceEvent {
-        let mut bytes = [0; 8];
+        let mut bytes = [0; 12];
         request.receive(&mut bytes);
-        let [a, b, c, d, e, f, g, h] = bytes;
-        let nsid = u32::from_le_bytes([e, f, g, h]);
-        match u32::from_le_bytes([a, b, c, d]) {
-            1 => DeviceEvent::NamespaceCreated(nsid),
-            2 => DeviceEvent::NamespaceDeleted(nsid),
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        match word(0) {
+            1 => DeviceEvent::NamespaceCreated(word(4)),
+            2 => DeviceEvent::NamespaceDeleted(word(4)),
+            5 => DeviceEvent::Revoked { process: word(4), has_ended: word(8) != 0 },
             3 => DeviceEvent::Shutdown,
             4 => DeviceEvent::Started,
             other => DeviceEvent::Other(other),

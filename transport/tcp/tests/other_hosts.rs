@@ -82,7 +82,7 @@ fn pages_of_effects_are_there_and_claim_nothing_else() {
     }
     let entry = SubmissionEntry::new(admin::IDENTIFY).with_cid(3).with_cdw(10, u32::from(cns::CONTROLLER));
     let identity = admin_queue.ask_data(&entry.with_sgl(Sgl::transport(4096)), &[]).1;
-    assert_eq!(identity[261], 0b110, "LPA");
+    assert_eq!(identity[261], 0b111, "LPA");
     // No sensor of this device tells a temperature.
     assert_eq!(u16_at(&page(&mut admin_queue, log::SMART, 0, 512), 1), 0);
 }

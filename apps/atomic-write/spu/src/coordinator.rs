@@ -177,8 +177,14 @@ pub async fn apply_again(state: &State, request: &Request, index: usize) -> bool
     let participants = part.participants.get();
     let (number, transaction) = (part.number.get(), part.transaction.get());
     let message = CommitMessage { coordinator, writes: 0, number, transaction, participants, owner: 0 };
-    let others = participants & !(1 << coordinator);
-    matches!(ask(request, others, handler::APPLY, &message, &[0; SPUS_MAX]).await, Ok(Response { status: 0, .. }))
+    for other in spus(participants & !(1 << coordinator)) {
+        match ask(request, 1 << other, handler::APPLY, &message, &[0; SPUS_MAX]).await {
+            // Not there any more: its process has lost the right to it.
+            Ok(Response { status: 0 | wire::STATUS_NOT_FOUND, .. }) => {}
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// Whether a refusal to prepare says for sure that the media have no head of that part.

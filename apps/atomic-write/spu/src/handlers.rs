@@ -48,6 +48,7 @@ willow_sdk::app! {
         wire::handler::CARETAKER => caretaker,
     },
     public: "1,2,3,4,5,6,7,8",
+    settles: true,
     events: on_event,
 }
 
@@ -336,6 +337,11 @@ async fn caretaker(request: Request, state: &State) -> Result<(), Refusal> {
 async fn on_event(request: Request, event: DeviceEvent, state: &State) -> Response {
     match event {
         DeviceEvent::Started => recovery::recover(state, &request).await,
+        DeviceEvent::Revoked { process, has_ended } => {
+            if let Err(status) = participant::settle(state, &request, process, has_ended).await {
+                return Response::failure(status);
+            }
+        }
         // What all have applied need not be read at the next start.
         DeviceEvent::Shutdown => crate::caretaker::forget(state, &request).await,
         _ => {}

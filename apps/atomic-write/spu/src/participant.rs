@@ -8,7 +8,7 @@
 use crate::format::{ENTRY_BYTES, Entry, HEADER_BYTES, Header, Mark, NONE, UNIT_BYTES, head_offset, page_offset};
 use crate::log::{Entries, Held, tail_bytes};
 use crate::planted::{Planted, planted};
-use crate::state::{Place, State, status};
+use crate::state::{Log, Place, State, status};
 use crate::table::{Part, Stage, named};
 use crate::wire::{self, CommitMessage};
 use willow_sdk::{Error, Nv, Request, join};
@@ -244,4 +244,38 @@ pub async fn forget(state: &State, request: &Request, place: Place, index: usize
     // A head that stays names what is durable: it is read at the next start, and comes to nothing.
     let _ = wipe(request, place, index).await;
     state.free(index);
+}
+
+/// Rights of a process, or of all (0), were taken back: ends when nothing is written any more that they allowed. What is not prepared looks
+/// them up again. Where the process has ended, what it had open is forgotten.
+pub async fn settle(state: &State, request: &Request, process: u32, has_ended: bool) -> Result<(), u32> {
+    let place = match state.log.get() {
+        Log::Ready(place) | Log::Settling(place) => place,
+        // What it has cannot be read, and may have to be written at the next start.
+        Log::Failed(status) => return Err(status),
+        Log::Unread => return Err(wire::STATUS_NOT_YET),
+        Log::Absent | Log::Opening => return Ok(()),
+    };
+    let is_of_it = |part: &Part| process == 0 && part.owner.get() != 0 || part.owner.get() == process;
+    loop {
+        let mut waits = false;
+        for (index, part) in state.table.taken().filter(|(_, part)| is_of_it(part)) {
+            match part.stage.get() {
+                Stage::Preparing | Stage::Prepared | Stage::Applying | Stage::Handed => waits = true,
+                // The media do not let it, and must not later: what it would write may be another's then.
+                Stage::Stuck => {
+                    wipe(request, place, index).await.map_err(status)?;
+                    willow_sdk::flush().await.map_err(status)?;
+                    state.free(index);
+                }
+                Stage::Open if has_ended && part.busy.get() => waits = true,
+                Stage::Open if has_ended => state.free(index),
+                Stage::Open | Stage::Free | Stage::Applied | Stage::Unfinished | Stage::Finished => {}
+            }
+        }
+        if !waits || planted(Planted::SettlesNothing) {
+            return Ok(());
+        }
+        state.changed.wait().await;
+    }
 }

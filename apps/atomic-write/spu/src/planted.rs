@@ -23,6 +23,8 @@ pub enum Planted {
     TrustsOldRights,
     /// A commit does not look whether all writes have come.
     CountsNothing,
+    /// A revocation does not wait for what is decided.
+    SettlesNothing,
     /// What a process may not write any more is left out.
     LeavesOut,
 }

@@ -451,7 +451,10 @@ async fn on_event(request: Request, event: DeviceEvent, state: &State) -> Respon
     let ports = Ports::new(&request);
     match event {
         // A namespace's region is zeroed when it is created, which is what an empty store looks like.
-        DeviceEvent::NamespaceCreated(_) | DeviceEvent::Started | DeviceEvent::Other(_) => {}
+        DeviceEvent::NamespaceCreated(_)
+        | DeviceEvent::Started
+        | DeviceEvent::Revoked { .. }
+        | DeviceEvent::Other(_) => {}
         DeviceEvent::NamespaceDeleted(nsid) => state.table.forget(nsid).await,
         DeviceEvent::Shutdown => state.table.close_all(&ports).await,
     }

@@ -77,6 +77,9 @@ pub const EVENT_NAMESPACE_DELETED: u32 = 2;
 pub const EVENT_SHUTDOWN: u32 = 3;
 /// Event: the instance is up.
 pub const EVENT_STARTED: u32 = 4;
+/// Event, for apps with `settles=1` in their manifest: rights of a process were taken back; u32 process as it is in endpoints' ids (0: of all),
+/// u32 1 where the process has ended. Answered when the app writes nothing any more that those rights allowed.
+pub const EVENT_REVOKED: u32 = 5;
 /// Stands for the status of an event that found no place in the app's inbox.
 pub const EVENT_UNDELIVERED: u32 = u32::MAX;
 

@@ -42,6 +42,8 @@ pub(crate) struct Manifest {
     pub version: String,
     pub handlers: Vec<(u8, String)>,
     pub calls: Calls,
+    /// It carries out writes after it has answered: SPU-OS waits for what it owes.
+    pub settles: bool,
     /// Of the module that it is in; nothing of a native build.
     pub footprint: Footprint,
 }
@@ -54,7 +56,7 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "its manifest (section willow.app) is not UTF-8".to_owned())?;
     let (mut abi, mut name, mut version) = (None, None, None);
     let mut handlers: Vec<(u8, String)> = Vec::new();
-    let mut calls = Calls::default();
+    let (mut calls, mut settles) = (Calls::default(), false);
     for (index, line) in text.split('\n').enumerate() {
         let line = line.trim_matches(['\0', ' ', '\r']);
         if line.is_empty() {
@@ -71,6 +73,10 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
                     Handlers::parse(value).ok_or_else(|| wrong("is neither * nor handler numbers with commas"))?;
                 *if key == "public" { &mut calls.public } else { &mut calls.kernel } = set;
             }
+            "settles" => match value {
+                "1" => settles = true,
+                _ => return Err(wrong("is not settles=1")),
+            },
             "handler" => {
                 let (number, handler) = value.split_once(':').ok_or_else(|| wrong("is not handler=NUMBER:NAME"))?;
                 let number = number.parse::<u8>().ok().filter(|number| *number > 0);
@@ -108,7 +114,7 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     if version.len() > 64 {
         return Err("its version has more than 64 bytes".to_owned());
     }
-    Ok(Manifest { name, version, handlers, calls, footprint: Footprint::default() })
+    Ok(Manifest { name, version, handlers, calls, settles, footprint: Footprint::default() })
 }
 
 /// True for names of the form `[a-z][a-z0-9-]{0,30}`.
@@ -246,6 +252,9 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
         }
     }
     let mut manifest = manifest.ok_or("it has no section willow.app: it was not built as an SSD App")?;
+    if manifest.settles && !limits.trusted {
+        return Err("it declares settles=1, which is for apps that the host's kernel installs".to_owned());
+    }
     let Some(memory) = memory.filter(|_| exports_memory) else {
         return Err("it does not export a memory named memory".to_owned());
     };

@@ -284,14 +284,15 @@ impl Device {
 
     /// Tells every SPU, and runs until all is quiet.
     fn event(&mut self, event: DeviceEvent) {
-        let (code, nsid) = match event {
-            DeviceEvent::NamespaceCreated(nsid) => (1u32, nsid),
-            DeviceEvent::NamespaceDeleted(nsid) => (2, nsid),
-            DeviceEvent::Shutdown => (3, 0),
-            DeviceEvent::Started => (4, 0),
-            DeviceEvent::Other(code) => (code, 0),
+        let words = match event {
+            DeviceEvent::NamespaceCreated(nsid) => [1u32, nsid, 0],
+            DeviceEvent::NamespaceDeleted(nsid) => [2, nsid, 0],
+            DeviceEvent::Shutdown => [3, 0, 0],
+            DeviceEvent::Started => [4, 0, 0],
+            DeviceEvent::Revoked { process, has_ended } => [5, process, has_ended.into()],
+            DeviceEvent::Other(code) => [code, 0, 0],
         };
-        let body = [code.to_le_bytes(), nsid.to_le_bytes()].concat();
+        let body = words.map(u32::to_le_bytes).concat();
         for spu in 0..self.spus.len() as u32 {
             self.shared.borrow_mut().request(PendingRequest {
                 spu,

@@ -108,10 +108,18 @@ pub fn fresh(world: &World, in_pieces: bool) -> Result<File> {
             spare.write_all_at(&[9; 4096], BYTES as u64 + at)?;
             spare.sync_all()?;
         }
-        return Ok(file);
+        return old(file);
     }
     file.write_all(&[5; BYTES])?;
     file.rewind()?;
+    file.sync_all()?;
+    old(file)
+}
+
+/// Makes a file seem modified long ago: what modifies it now is seen by that.
+fn old(file: File) -> Result<File> {
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30);
+    file.set_modified(long_ago)?;
     file.sync_all()?;
     Ok(file)
 }

@@ -88,6 +88,10 @@ pub fn keep(world: &World, name: &str) -> Result<Kept> {
             let words = vec![spare.as_raw_fd() as u64, 0, 0, BYTES as u64, 0];
             (Box::new(()), stalled::in_ioctl(file, 0x4028_5881, words, spare)?)
         }
+        "stalled in ENABLE_VERITY" => {
+            drop(file);
+            (Box::new(()), stalled::in_sealing(File::open(&world.path)?)?)
+        }
         _ => unreachable!("{name}"),
     })
 }
@@ -125,9 +129,9 @@ fn receive_descriptor(socket: &OwnedFd) -> Result<File> {
 
 /// What waits for memory that is not there: an ordinary user may not have the kernel wait so (vm.unprivileged_userfaultfd), but by a file
 /// system in user space.
-pub const ONLY_AS_ROOT: [&str; 2] = ["stalled in MOVE_EXT", "stalled in EXCHANGE_RANGE"];
+pub const ONLY_AS_ROOT: [&str; 3] = ["stalled in MOVE_EXT", "stalled in EXCHANGE_RANGE", "stalled in ENABLE_VERITY"];
 
-pub const KEPT: [&str; 13] = [
+pub const KEPT: [&str; 14] = [
     "descriptor",
     "duplicate",
     "writes alone",
@@ -141,4 +145,5 @@ pub const KEPT: [&str; 13] = [
     "stalled in splice",
     "stalled in MOVE_EXT",
     "stalled in EXCHANGE_RANGE",
+    "stalled in ENABLE_VERITY",
 ];

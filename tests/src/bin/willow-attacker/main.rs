@@ -93,7 +93,13 @@ impl World {
             Err(error) => panic!("the device: {error}"),
             Ok(_) => {}
         }
-        match willow_host::agent::extents::of_file(reader.as_fd()) {
+        let length = reader.metadata().map_or(0, |about| about.len());
+        let now = willow_host::agent::extents::of_file(reader.as_fd()).map(|mut now| {
+            // What lies past the file's end was not permitted.
+            willow_host::agent::extents::cut(&mut now, length);
+            now
+        });
+        match now {
             Ok(now) if now == direct.extents() => "same",
             // Read alone, they are the file's as well as the clone's.
             Err(why) if why.contains("shares blocks") && direct.rights() == 1 => "shared",
@@ -132,7 +138,10 @@ fn attacks(world: &World, reads: bool) -> Result<()> {
     let is_root = rustix::process::geteuid().is_root();
     // Another file system has no such call, and asks for no memory then.
     let system = rustix::fs::statfs(world.path.parent().unwrap_or(Path::new("/")))?.f_type as u64;
+    renew(world)?;
+    let can_be_sealed = stalled::can_be_sealed(&File::open(&world.path)?);
     let is_stalled = |name: &str| match name {
+        "stalled in ENABLE_VERITY" => can_be_sealed,
         "stalled in MOVE_EXT" => system == willow_host::agent::freeze::EXT4,
         "stalled in EXCHANGE_RANGE" => system == willow_host::agent::freeze::XFS,
         _ => true,
@@ -141,7 +150,9 @@ fn attacks(world: &World, reads: bool) -> Result<()> {
         renew(world)?;
         let (kept, attack) = keep(world, name)?;
         let named = format!("kept: {name}");
-        match world.take(open()?) {
+        // Nobody opens a file for writing that is being sealed.
+        let file = if name == "stalled in ENABLE_VERITY" { File::open(&world.path)? } else { open()? };
+        match world.take(file) {
             Err(DirectError::Contended { .. }) => told(&named, &Ok(()), "refused"),
             Err(error) => told(&named, &Err(Error::other(error)), "refused otherwise"),
             Ok(direct) => {

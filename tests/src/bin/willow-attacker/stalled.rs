@@ -79,6 +79,32 @@ pub fn in_ioctl(file: File, request: u64, words: Vec<u64>, keeps: File) -> Resul
     }))
 }
 
+/// Whether a file can be sealed by fs-verity, and is not.
+pub fn can_be_sealed(file: &File) -> bool {
+    const FS_IOC_MEASURE_VERITY: u64 = 0xc004_6686;
+    ioctl(file.as_raw_fd(), FS_IOC_MEASURE_VERITY, &mut [0; 16])
+        .is_err_and(|error| error.raw_os_error() == Some(libc::ENODATA))
+}
+
+/// The sealing of a file (FS_IOC_ENABLE_VERITY) that waits for its salt: nobody else may write the file meanwhile, and nobody has it open
+/// for writing.
+pub fn in_sealing(reader: File) -> Result<Ends> {
+    const FS_IOC_ENABLE_VERITY: u64 = 0x4080_6685;
+    const SALT_BYTES: u64 = 32;
+    let page = Page::new()?;
+    let number = reader.as_raw_fd();
+    // struct fsverity_enable_arg: version 1, SHA-256, blocks of 4096 bytes, the salt and where it is.
+    let mut words = [0u64; 16];
+    words[..3].copy_from_slice(&[1 | 1 << 32, 4096 | SALT_BYTES << 32, page.at as u64]);
+    let thread = std::thread::spawn(move || ioctl(number, FS_IOC_ENABLE_VERITY, &mut words));
+    page.awaited()?;
+    drop(reader);
+    Ok(Box::new(move || {
+        page.fill(&[7; 8])?;
+        join(thread)
+    }))
+}
+
 /// A `pwrite` of a page that is not there; filled by [`Ends`].
 pub fn in_write(file: File) -> Result<Ends> {
     let page = Page::new()?;

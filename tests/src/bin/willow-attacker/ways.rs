@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// Ways that would end the file system for everybody, where root may: tests of what an administrator does have them.
-pub const NOT_AS_ROOT: [&str; 4] = ["SHUTDOWN", "FIFREEZE", "RESIZE_FS", "FSGROWFSDATA"];
+pub const NOT_AS_ROOT: [&str; 6] = ["SHUTDOWN", "FIFREEZE", "RESIZE_FS", "GROUP_EXTEND", "GROUP_ADD", "FSGROWFSDATA"];
 /// Ways that the kernel refuses while the file is open for writing: they are tried alone by a descriptor that reads.
 pub const ONLY_READING: [&str; 1] = ["ENABLE_VERITY"];
 
@@ -69,7 +69,15 @@ fn dedupe(from: &File, into: &File) -> Result<()> {
     }
 }
 
-pub const BY_DESCRIPTOR: [By; 51] = [
+/// What `quotactl` does to the quota of users on the file system that this is on.
+fn quota(file: &File, what: u64) -> Result<()> {
+    // Of the kernel's format with 64 bits (QFMT_VFS_V1), in an inode that has no name.
+    let (nothing, format) = (std::ptr::null_mut::<u8>(), 4);
+    // SAFETY: no memory.
+    check(unsafe { libc::syscall(libc::SYS_quotactl_fd, file.as_raw_fd(), what << 8, format, nothing) })
+}
+
+pub const BY_DESCRIPTOR: [By; 64] = [
     ("MOVE_EXT as original", |world, file| move_to(&world.spare()?, file.as_raw_fd())),
     ("MOVE_EXT as donor", |world, file| move_to(file, world.spare()?.as_raw_fd())),
     ("SWAP_BOOT", |_, file| ioctl(file.as_raw_fd(), 0x6611, &mut [0])),
@@ -196,6 +204,48 @@ pub const BY_DESCRIPTOR: [By; 51] = [
     ("FIFREEZE", |_, file| ioctl(file.as_raw_fd(), 0xc004_5877, &mut [0])),
     ("RESIZE_FS", |_, file| ioctl(file.as_raw_fd(), 0x4008_6610, &mut [1 << 14])),
     ("FSGROWFSDATA", |_, file| ioctl(file.as_raw_fd(), 0x4010_586e, &mut [1 << 14, 25])),
+    ("GROUP_EXTEND", |_, file| ioctl(file.as_raw_fd(), 0x4008_6607, &mut [1 << 14])),
+    ("GROUP_ADD", |_, file| ioctl(file.as_raw_fd(), 0x4028_6608, &mut [1, 0, 0, 0, 1 << 14])),
+    ("CHECKPOINT", |_, file| ioctl(file.as_raw_fd(), 0x4004_662b, &mut [0])),
+    ("PRECACHE_EXTENTS", |_, file| ioctl(file.as_raw_fd(), 0x6612, &mut [0])),
+    ("SETVERSION", |_, file| ioctl(file.as_raw_fd(), 0x4008_6604, &mut [77])),
+    ("SET_ENCRYPTION_POLICY", |_, file| ioctl(file.as_raw_fd(), 0x800c_6613, &mut [0x0004_0100, 0])),
+    ("SETFLAGS append only", |_, file| {
+        let mut now = [0];
+        ioctl(file.as_raw_fd(), 0x8008_6601, &mut now)?;
+        ioctl(file.as_raw_fd(), 0x4008_6602, &mut [(now[0] & 0xffff_ffff) | 0x20])?;
+        // It is as it was, so that the next one finds it so.
+        ioctl(file.as_raw_fd(), 0x4008_6602, &mut now)
+    }),
+    ("FSSETXATTR project", |_, file| {
+        let mut now = [0u64; 4];
+        ioctl(file.as_raw_fd(), 0x801c_581f, &mut now)?;
+        now[1] = (now[1] & 0xffff_ffff) | 5 << 32;
+        ioctl(file.as_raw_fd(), 0x401c_5820, &mut now)
+    }),
+    ("quota off", |_, file| quota(file, 0x80_0003)),
+    ("quota on", |_, file| quota(file, 0x80_0002)),
+    ("MADV_REMOVE", |_, file| {
+        let at = map(file, libc::PROT_READ)?;
+        // SAFETY: mapped above, and used by nobody else; no memory of this process is freed by it.
+        let done = check(i64::from(unsafe { libc::madvise(at, BYTES, libc::MADV_REMOVE) }));
+        // SAFETY: as above.
+        check(i64::from(unsafe { libc::munmap(at, BYTES) }))?;
+        done
+    }),
+    ("COMMIT_RANGE into", |world, file| {
+        // struct xfs_commit_range: the other file, both offsets, length, flags, and what START_COMMIT has noted of the file.
+        let (mut request, other) = ([0u64; 11], world.spare()?);
+        ioctl(file.as_raw_fd(), 0x8058_5882, &mut request)?;
+        request[..5].copy_from_slice(&[other.as_raw_fd() as u64, 0, 0, BYTES as u64, 0]);
+        ioctl(file.as_raw_fd(), 0x4058_5883, &mut request)
+    }),
+    ("COMMIT_RANGE from", |world, file| {
+        let (mut request, other) = ([0u64; 11], world.spare()?);
+        ioctl(other.as_raw_fd(), 0x8058_5882, &mut request)?;
+        request[..5].copy_from_slice(&[file.as_raw_fd() as u64, 0, 0, BYTES as u64, 0]);
+        ioctl(other.as_raw_fd(), 0x4058_5883, &mut request)
+    }),
     ("FREESP", |_, file| space(file, 0x4030_5825)),
     ("ALLOCSP", |_, file| space(file, 0x4030_5824)),
     ("UNRESVSP", |_, file| space(file, 0x4030_582b)),
@@ -206,7 +256,7 @@ pub const BY_DESCRIPTOR: [By; 51] = [
 pub type ByPath = (&'static str, fn(&World) -> Result<()>);
 
 /// Ways by the file's path.
-pub const BY_PATH: [ByPath; 17] = [
+pub const BY_PATH: [ByPath; 18] = [
     ("open for writing", |world| truncate(&writable(&world.path)?)),
     ("open and truncate", |world| OpenOptions::new().write(true).truncate(true).open(&world.path).map(|_| ())),
     ("truncate", |world| {
@@ -247,6 +297,18 @@ pub const BY_PATH: [ByPath; 17] = [
     }),
     ("set an attribute", |world| {
         Ok(rustix::fs::setxattr(&world.path, "user.a", &[1; 4000], rustix::fs::XattrFlags::empty())?)
+    }),
+    ("file_setattr", |world| {
+        // Linux 6.17: struct file_attr has 24 bytes. Its flags, and that it is left out of dumps.
+        const NUMBERS: [libc::c_long; 2] = [468, 469];
+        let path = std::ffi::CString::new(world.path.as_os_str().as_encoded_bytes())?;
+        let mut now = [0u64; 3];
+        for (step, number) in NUMBERS.into_iter().enumerate() {
+            now[0] |= if step == 1 { 0x80 } else { 0 };
+            // SAFETY: a path that ends with a zero byte, and a structure that is as long as is said.
+            check(unsafe { libc::syscall(number, libc::AT_FDCWD, path.as_ptr(), now.as_mut_ptr(), 24, 0) })?;
+        }
+        Ok(())
     }),
     ("open by handle", |world| {
         let mut handle = [0u64; 18];

@@ -75,10 +75,12 @@ impl Rig {
         while let Some(done) = self.device.completion() {
             self.done.insert(done.tag, done);
         }
-        if let Some(at_ns) = wake {
+        // The media are faster than any deadline.
+        let is_woken = self.woken.load(Ordering::Relaxed);
+        if let Some(at_ns) = wake.filter(|_| !is_woken) {
             self.now_ns = self.now_ns.max(at_ns);
         }
-        wake.is_some() || self.woken.load(Ordering::Relaxed)
+        wake.is_some() || is_woken
     }
 
     /// Runs it until nothing happens by itself any more.
@@ -469,8 +471,8 @@ pub fn run(rig: &mut Rig, media: &FaultMedia, clients: &mut [Client], model: &mu
 
 /// Opens what a cut has left, and holds it against the model. Returns the device, settled, and the model of what is there.
 pub fn recover(media: &FaultMedia, model: &Model) -> Result<(Rig, Model), String> {
+    // Nobody waits for the app: the first request comes when all that was committed is there.
     let mut rig = Rig::open(Box::new(media.store()))?;
-    rig.settle();
     let found: BTreeMap<usize, Option<u32>> =
         model.touched().into_iter().map(|block| (block, value_of(&rig.read_block(block)))).collect();
     let left = model.check(&found)?;
