@@ -61,6 +61,31 @@ fn permissions_end_with_the_process_and_with_the_namespace() {
     assert_eq!(list, [ProcessInfo { process: bob.process, user: 1001, weight: 1, hres: 1, identity: (0, 0) }]);
 }
 
+/// The number of a process that has ended is another's at some time, and the agent may not know that yet.
+#[test]
+fn what_is_granted_to_a_users_process_is_not_installed_for_another_users() {
+    let mut users = Users::new(config(1));
+    let (alice, root) = (users.user(1000), users.user(0));
+    let base = users.base;
+    let grant = |users: &mut Users, process: u32, user: Option<u32>| {
+        let mut body = Users::extents(process, &[(0, READ, base, 512)]);
+        body[4..8].copy_from_slice(&user.map_or(0, |user| user + 1).to_le_bytes());
+        users.control(control::GRANT, &body).0
+    };
+    for (process, others) in [(alice.process, [0, 1001, u32::MAX - 1]), (root.process, [1, 1000, u32::MAX - 1])] {
+        for other in others {
+            assert_eq!(grant(&mut users, process, Some(other)), ControlStatus::NotFound as u32, "{process} {other}");
+        }
+    }
+    assert_eq!(users.rig.device.statistics().protection.permissions, 0);
+    assert_eq!(grant(&mut users, alice.process, Some(1000)), 0);
+    assert_eq!(grant(&mut users, root.process, Some(0)), 0);
+    assert_eq!(users.rig.device.statistics().protection.permissions, 2);
+    // Who does not say whose it is takes it as it is.
+    let bob = users.user(1001);
+    assert_eq!(grant(&mut users, bob.process, None), 0);
+}
+
 fn rpc(app: u16, handler: u8) -> willow_device::Rpc {
     willow_device::Rpc { app, handler, spu: 0, arguments: willow_device::Arguments::EMPTY }
 }

@@ -163,7 +163,19 @@ impl ControlClient {
     /// Adds permissions of a process.
     pub async fn grant(&self, process: u32, permissions: &[PermissionInfo]) -> Result<(), HreError> {
         for some in permissions.chunks(self.permissions_a_request()) {
-            self.send(wire::GRANT, encode_permissions(process, some)).await?;
+            self.send(wire::GRANT, encode_permissions(process, None, some)).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds permissions of a user's process; refused where the process with this number is another user's by now.
+    pub async fn grant_to_user(
+        &self,
+        (process, user): (u32, u32),
+        permissions: &[PermissionInfo],
+    ) -> Result<(), HreError> {
+        for some in permissions.chunks(self.permissions_a_request()) {
+            self.send(wire::GRANT, encode_permissions(process, Some(user), some)).await?;
         }
         Ok(())
     }
@@ -176,14 +188,14 @@ impl ControlClient {
     /// Takes permissions of a process; when it returns, nothing that they allowed is under way any more.
     pub async fn revoke(&self, process: u32, permissions: &[PermissionInfo]) -> Result<(), HreError> {
         for some in permissions.chunks(self.permissions_a_request()) {
-            self.send(wire::REVOKE, encode_permissions(process, some)).await?;
+            self.send(wire::REVOKE, encode_permissions(process, None, some)).await?;
         }
         Ok(())
     }
 
     /// Takes all permissions of a process.
     pub async fn revoke_all(&self, process: u32) -> Result<(), HreError> {
-        self.send(wire::REVOKE, encode_permissions(process, &[])).await.map(|_| ())
+        self.send(wire::REVOKE, encode_permissions(process, None, &[])).await.map(|_| ())
     }
 
     /// The permissions of a process that are in the tables now.
@@ -275,10 +287,11 @@ impl ControlClient {
     }
 }
 
-fn encode_permissions(process: u32, permissions: &[PermissionInfo]) -> Vec<u8> {
+fn encode_permissions(process: u32, user: Option<u32>, permissions: &[PermissionInfo]) -> Vec<u8> {
     let mut body = Vec::with_capacity(8 + 24 * permissions.len());
     body.extend(process.to_le_bytes());
-    body.extend([0; 4]);
+    // The highest number is no user's.
+    body.extend(user.map_or(0, |user| user.saturating_add(1)).to_le_bytes());
     for permission in permissions {
         body.extend(u32::from(permission.spu).to_le_bytes());
         body.extend(permission.rights.to_le_bytes());

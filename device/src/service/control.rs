@@ -36,10 +36,10 @@ pub const ERROR_TEXT: u8 = 10;
 /// Payload: the app's name. Result: its number.
 pub const FIND_APP: u8 = 11;
 
-/// Payload: u32 process, u32 0, then for each extent u32 SPU, u32 rights (bit 0 read, bit 1 write), u64 first byte in the bank,
-/// u64 bytes. Result: number of extents.
+/// Payload: u32 process, u32 its user and 1 (refused where the process with this number is another user's by now), or 0, then for each
+/// extent u32 SPU, u32 rights (bit 0 read, bit 1 write), u64 first byte in the bank, u64 bytes. Result: number of extents.
 pub const GRANT: u8 = 12;
-/// The same payload; without extents, all that the process has. Answered when nothing that was allowed is under way any more.
+/// The same payload, whosever the process is; without extents, all that the process has. Answered when nothing that was allowed is under way any more.
 pub const REVOKE: u8 = 13;
 /// Inline arguments: u32 offset, u32 process. Reply: JSON array of [`PermissionInfo`].
 pub const LIST_PERMISSIONS: u8 = 14;

@@ -24,6 +24,8 @@ pub const EXTENT_BYTES: usize = 24;
 /// A grant or revocation as it came.
 struct Extents {
     process: u32,
+    /// Whose the process has to be.
+    user: Option<u32>,
     extents: Vec<(u16, Extent)>,
 }
 
@@ -35,11 +37,11 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
 }
 
-/// Reads u32 process, u32 0, then extents of u32 SPU, u32 rights, u64 first byte, u64 bytes.
+/// Reads u32 process, u32 user and 1 (0: whosever it is), then extents of u32 SPU, u32 rights, u64 first byte, u64 bytes.
 fn decode(body: &[u8]) -> Option<Extents> {
-    let (process, zero) = (word(body, 0)?, word(body, 4)?);
+    let (process, user) = (word(body, 0)?, word(body, 4)?.checked_sub(1));
     let list = &body[8..];
-    if zero != 0 || !list.len().is_multiple_of(EXTENT_BYTES) {
+    if !list.len().is_multiple_of(EXTENT_BYTES) {
         return None;
     }
     let one = |bytes: &[u8]| {
@@ -48,7 +50,7 @@ fn decode(body: &[u8]) -> Option<Extents> {
         let end = start.checked_add(count).filter(|end| *end > start)?;
         Some((u16::try_from(spu).ok()?, Extent { start, end, rights }))
     };
-    Some(Extents { process, extents: list.chunks_exact(EXTENT_BYTES).map(one).collect::<Option<_>>()? })
+    Some(Extents { process, user, extents: list.chunks_exact(EXTENT_BYTES).map(one).collect::<Option<_>>()? })
 }
 
 /// True for the requests that a user's endpoint may make; each is answered within what is the user's.
@@ -162,7 +164,7 @@ impl Core {
 
     fn extents(&self, body: &[u8]) -> Result<Extents, (ControlStatus, String)> {
         let Some(request) = decode(body) else {
-            let text = "permissions are u32 process, u32 0, then u32 SPU, u32 rights, u64 first byte, u64 bytes each";
+            let text = "permissions are u32 process, u32 user and 1, or 0, then u32 SPU, u32 rights, u64 first byte, u64 bytes each";
             return Err((ControlStatus::Malformed, text.to_owned()));
         };
         let machine = &*self.machine;
@@ -185,6 +187,9 @@ impl Core {
         let machine = &mut *self.machine;
         if !machine.protection.knows(request.process) {
             return refuse(ControlStatus::NotFound, format!("there is no process {}", request.process));
+        }
+        if request.user.is_some_and(|user| machine.protection.user_of(request.process) != Some(user)) {
+            return refuse(ControlStatus::NotFound, format!("process {} is another user's by now", request.process));
         }
         for (spu, extent) in &request.extents {
             machine.grant(request.process, *spu, *extent);

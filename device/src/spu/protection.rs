@@ -152,6 +152,11 @@ impl Protection {
         self.processes.contains_key(&in_ids(process))
     }
 
+    /// The user of a process that is known.
+    pub fn user_of(&self, process: u32) -> Option<u32> {
+        self.processes.get(&in_ids(process)).map(|process| process.user)
+    }
+
     /// Processes that a kernel endpoint told of.
     pub fn opened_by(&self, hre: HreId) -> Vec<u32> {
         if !hre.is_kernel() {

@@ -190,10 +190,11 @@ impl Agent {
             let mut state = self.state();
             let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
             let process = connected.process.ok_or("the device does not know this process")?;
+            let user = connected.user;
             let found = connected.files.get_mut(&file).filter(|found| matches!(found.stage, Stage::Prepared(_)));
             let found = found.ok_or("it was taken back meanwhile")?;
             found.stage = Stage::Busy;
-            (process, found.hold.clone(), found.place, found.rights, found.watch.clone())
+            ((process, user), found.hold.clone(), found.place, found.rights, found.watch.clone())
         };
         let (process, hold, (nsid, offset), rights, watch) = found;
         // Until the permissions are on the list, or taken back.
@@ -235,7 +236,7 @@ impl Agent {
     /// Proves a file, settles it, and installs the permissions for what it has. With an error: what may have been installed.
     async fn grant(
         &self,
-        process: u32,
+        process: (u32, u32),
         hold: &Hold,
         (nsid, offset): (u32, u64),
         rights: u32,
@@ -249,7 +250,7 @@ impl Agent {
         let (bytes, found) = settle(&descriptor, offset).map_err(|why| nothing(why.into()))?;
         let permissions = self.permissions(nsid, &found, rights);
         self.faults.step();
-        if let Err(error) = self.control.grant(process, &permissions).await {
+        if let Err(error) = self.control.grant_to_user(process, &permissions).await {
             // Some of it may have been installed.
             return Err((error.to_string().into(), permissions));
         }

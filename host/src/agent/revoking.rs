@@ -55,16 +55,13 @@ impl Agent {
     /// Installs again what other open files of a process allow in the same file.
     pub(super) async fn restore_kept(&self, process: u32, file: (u64, u64), but: (u64, u32)) {
         let _turn = self.order.lock().await;
-        let kept: Vec<PermissionInfo> = {
-            let state = self.state();
-            let of = state.connected.iter().filter(|(_, other)| other.process == Some(process));
-            let all = of.flat_map(|(key, other)| other.files.iter().map(|(number, file)| ((*key, *number), file)));
-            let same = all.filter(|(which, other)| *which != but && other.hold.key() == file);
-            same.flat_map(|(_, other)| &other.permissions).copied().collect()
-        };
-        if !kept.is_empty() {
+        let kept = self.permissions_of(process, |which, other| match which != but && other.hold.key() == file {
+            true => other.permissions.clone(),
+            false => Vec::new(),
+        });
+        for (user, kept) in kept.into_iter().filter(|(_, kept)| !kept.is_empty()) {
             // What is missing then is missed, and asked for.
-            let _ = self.control.grant(process, &kept).await;
+            let _ = self.control.grant_to_user((process, user), &kept).await;
         }
     }
 

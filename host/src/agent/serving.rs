@@ -3,7 +3,7 @@
 use super::admission::{Place, check_user};
 use super::files::{Asked, Granted};
 use super::message::{EXTENTS_A_MESSAGE, Request, Response};
-use super::{Agent, AgentError, Connected, Refusal, Way, runtime};
+use super::{Agent, AgentError, Connected, OpenFile, Refusal, Way, runtime};
 use crate::control::{PermissionInfo, UPCALL_APP_ENDED, UPCALL_PERMISSION_MISS};
 use crate::hre::Upcall;
 use direct_io_host::FileExtent;
@@ -207,28 +207,45 @@ impl Agent {
         };
         let process = who as u32 >> 12 & 0x7_ffff;
         let _turn = self.order.lock().await;
-        let mut again: Vec<PermissionInfo> = {
-            let state = self.state();
-            let of = state.connected.values().filter(|connected| connected.process == Some(process));
-            let all = of.flat_map(|connected| connected.files.values()).flat_map(|file| &file.permissions);
-            all.filter(|it| it.spu == upcall.spu && start < it.start + it.bytes).copied().collect()
-        };
-        again.sort_unstable_by_key(|it| it.start);
-        let inside = again.partition_point(|it| it.start < end);
-        again.truncate(inside + INSTALLED_BEHIND);
+        let again = self.permissions_of(process, |_, file| {
+            let behind = |it: &&PermissionInfo| it.spu == upcall.spu && start < it.start + it.bytes;
+            file.permissions.iter().filter(behind).copied().collect()
+        });
         let wanted = rights as u32;
-        let reaches = |at: u64| {
-            let at_it = again.iter().filter(|it| it.start <= at && at < it.start + it.bytes);
-            at_it.filter(|it| it.rights & wanted == wanted).map(|it| it.start + it.bytes).max()
-        };
-        let mut at = start;
-        while at < end {
-            match reaches(at) {
-                Some(next) => at = next,
-                None => return false,
+        for (user, mut again) in again {
+            again.sort_unstable_by_key(|it| it.start);
+            let inside = again.partition_point(|it| it.start < end);
+            again.truncate(inside + INSTALLED_BEHIND);
+            let reaches = |at: u64| {
+                let at_it = again.iter().filter(|it| it.start <= at && at < it.start + it.bytes);
+                at_it.filter(|it| it.rights & wanted == wanted).map(|it| it.start + it.bytes).max()
+            };
+            let mut at = start;
+            while let Some(next) = reaches(at).filter(|_| at < end) {
+                at = next;
+            }
+            if at >= end && self.control.grant_to_user((process, user), &again).await.is_ok() {
+                return true;
             }
         }
-        self.control.grant(process, &again).await.is_ok()
+        false
+    }
+
+    /// What `of` takes of each open file of the process with this number in the device, which it is given with its connection's and its own
+    /// number; by the user of the connection, since the number may be another process' by now.
+    pub(super) fn permissions_of(
+        &self,
+        process: u32,
+        of: impl Fn((u64, u32), &OpenFile) -> Vec<PermissionInfo>,
+    ) -> BTreeMap<u32, Vec<PermissionInfo>> {
+        let mut by_user = BTreeMap::<u32, Vec<PermissionInfo>>::new();
+        let state = self.state();
+        for (key, connected) in state.connected.iter().filter(|(_, connected)| connected.process == Some(process)) {
+            for (number, file) in &connected.files {
+                by_user.entry(connected.user).or_default().extend(of((*key, *number), file));
+            }
+        }
+        by_user
     }
 
     /// Tells the processes that could have called it.
