@@ -21,6 +21,7 @@ mod key;
 mod kv;
 mod logging;
 mod manual;
+mod memcached;
 mod metrics;
 mod mount;
 mod ns;
@@ -75,6 +76,8 @@ enum Command {
     /// Writes to a block namespace that are done as a whole or not at all: write, read, stat
     #[command(subcommand)]
     Atomic(atomic::Atomic),
+    /// memcached's protocols in front of a key-value namespace
+    Memcached(memcached::MemcachedOptions),
     /// Let processes of this machine reach their own files on a device directly
     Agent(agent::AgentOptions),
     /// A file's bytes by the process' own endpoint: read, write
@@ -104,13 +107,13 @@ enum Command {
 }
 
 fn run(command: Command) -> Outcome<()> {
-    if matches!(command, Command::Serve(_) | Command::Agent(_)) {
+    if matches!(command, Command::Serve(_) | Command::Agent(_) | Command::Memcached(_)) {
         descriptors::raise();
     }
     match command {
         // `serve` starts its own log: its configuration file may say what to log.
         Command::Serve(arguments) => return serve::run(*arguments),
-        Command::Demo(_) | Command::Bench(_) | Command::Agent(_) | Command::Mount(_) => {
+        Command::Demo(_) | Command::Bench(_) | Command::Agent(_) | Command::Mount(_) | Command::Memcached(_) => {
             logging::start(&logging::filter_or("warn"))?
         }
         _ => logging::start(&logging::filter_or("error"))?,
@@ -125,6 +128,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Weight(weight) => weight::run(weight),
         Command::Kv(kv) => kv::run(kv),
         Command::Atomic(atomic) => atomic::run(atomic),
+        Command::Memcached(options) => memcached::run(&options),
         Command::Agent(options) => agent::run(options),
         Command::Direct(direct) => direct::run(direct),
         Command::Mount(arguments) => mount::run(&arguments),

@@ -74,6 +74,10 @@ impl PolledQueue {
     pub fn has_room(&self) -> bool {
         self.failure.is_none() && self.queue.in_flight() < self.queue.depth()
     }
+    /// True where something is still to be sent: the socket was full.
+    pub fn has_output(&self) -> bool {
+        self.queue.has_output()
+    }
     /// Commands in flight.
     pub fn in_flight(&self) -> usize {
         self.queue.in_flight()
