@@ -124,6 +124,9 @@ impl World {
             assert_eq!(joiner.position(), at, "segments are what was scanned");
         }
         joiner.finish(&mut |line| lines.push(line));
+        if options & wire::OPTION_FIND_NUL != 0 {
+            assert_eq!(joiner.nul(), data.iter().position(|byte| *byte == 0).map(|at| at as u64));
+        }
         let invert = options & wire::OPTION_INVERT != 0;
         let is_selected = |line: &Line| {
             let text = &data[line.offset as usize..][..line.bytes as usize];
@@ -172,32 +175,69 @@ fn text(bytes: usize) -> Vec<u8> {
         text.push(b' ');
     }
     text.truncate(bytes);
+    // Some that are rare, across borders of stripes too, and two that overlap there.
+    for number in 0..bytes / 8192 {
+        let at = match number % 4 {
+            0 => number * 8192 + random.below(8000) as usize,
+            1 => number * 8192 - random.below(8) as usize,
+            _ => continue,
+        };
+        let needle = [&b"needle"[..], b"NEEdle", b"nadel", b"needneedle"][random.below(4) as usize];
+        if let Some(place) = text.get_mut(at..at + needle.len()) {
+            place.copy_from_slice(needle);
+        }
+    }
     text
 }
 
 fn pattern(text: &str, syntax: Syntax) -> Pattern {
-    Pattern::new(&[text.as_bytes().to_vec()], PatternOptions { syntax, ..PatternOptions::default() })
+    let (ignore_case, text) = (text.starts_with('~'), text.trim_start_matches('~'));
+    Pattern::new(&[text.as_bytes().to_vec()], PatternOptions { syntax, ignore_case, ..PatternOptions::default() })
         .expect("a pattern")
 }
 
-const PATTERNS: [&str; 8] = ["willow", "st.*e", "(foo|bar) [0-9]+", "", "^$", "\\<a_b\\>", "Z.rich", "\\w{2}x|e $"];
+/// Each as `grep -E` has it, the first as `grep -F`; ~: in either case.
+const PATTERNS: [&str; 14] = [
+    "willow",
+    "st.*e",
+    "(foo|bar) [0-9]+",
+    "",
+    "^$",
+    "\\<a_b\\>",
+    "Z.rich",
+    "\\w{2}x|e $",
+    "needle",
+    "~needle",
+    "needle|nadel",
+    "need.e",
+    "~nadel|needle|edle",
+    "nowhere",
+];
 
 #[test]
 fn the_drive_finds_what_the_host_finds() {
     for is_native in [false, true] {
         let mut world = World::new(is_native);
-        let text = text(BYTES);
-        world.write(&text);
+        let mut few_zeroes = text(BYTES);
+        few_zeroes.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'0');
+        few_zeroes[700_000] = 0;
+        let texts = [few_zeroes, text(BYTES)];
         for (number, pattern_text) in PATTERNS.into_iter().enumerate() {
+            let text = &texts[number % 2];
+            world.write(text);
             let text_wanted = wire::OPTION_TEXT | wire::OPTION_NUMBER;
-            for options in
-                [0, text_wanted, wire::OPTION_NUL_ENDS | wire::OPTION_INVERT, text_wanted | wire::OPTION_NUL_ENDS]
-            {
+            for options in [
+                0,
+                text_wanted,
+                wire::OPTION_NUL_ENDS | wire::OPTION_INVERT,
+                text_wanted | wire::OPTION_NUL_ENDS,
+                wire::OPTION_TEXT | wire::OPTION_NUL_ENDS | wire::OPTION_FIND_NUL,
+            ] {
                 let pattern = pattern(pattern_text, if number == 0 { Syntax::Fixed } else { Syntax::Extended });
                 let (status, set) = world.prepare(&pattern.for_drive(options).expect("it fits"));
                 assert_eq!(status, 0);
-                let (found, count) = world.scan_all(set, &text, &pattern, options);
-                let wanted = by_lines(&text, &pattern, options);
+                let (found, count) = world.scan_all(set, text, &pattern, options);
+                let wanted = by_lines(text, &pattern, options);
                 assert_eq!(count, wanted.len() as u64, "{pattern_text} {options}");
                 assert!(options & wire::OPTION_TEXT == 0 || found == wanted, "{pattern_text} {options}");
             }
@@ -339,7 +379,7 @@ fn sets_are_bounded_and_nobody_loses_his_to_who_has_more() {
     assert_eq!(done.outcome, RpcOutcome::Answered { status: 0 });
     assert_eq!(world.scan(set, 0, 1000, 0).0, wire::STATUS_NO_SET);
     // Too large for any SPU.
-    let head = Prepare { options: 0, literal_bytes: 0, automaton_bytes: wire::SET_BYTES_MAX as u32 + 4 };
+    let head = Prepare { options: 0, literals_bytes: 0, automaton_bytes: wire::SET_BYTES_MAX as u32 + 4 };
     let body = [&head.encode()[..], &vec![0; wire::SET_BYTES_MAX + 4]].concat();
     assert_eq!(world.prepare(&body), (wire::STATUS_NO_MEMORY, wire::SET_BYTES_MAX as u32));
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! posix    patterns of POSIX and GNU grep for the engine       pattern  what is searched for: a set for the SPUs, and the host's own judge
 //! plan     a file's extents as scans of banks, in rounds       join     segments in the file's order, as lines
-//! grep     what GNU grep prints of a file's lines
+//! literals what each match has                                grep     what GNU grep prints of a file's lines
 //! ```
 //!
 //! What always holds: drive and host decide by the same expression; a line that the drive cannot decide is the host's to decide; no input or
@@ -13,6 +13,7 @@
 
 pub mod grep;
 pub mod join;
+pub mod literals;
 pub mod pattern;
 pub mod plan;
 pub mod posix;

@@ -2,6 +2,7 @@
 //!
 //! What always holds: memory and time of compiling are bounded, whatever the pattern.
 
+use crate::literals::Literals;
 use crate::posix::{PatternError, Syntax, translate};
 use memchr::memmem;
 use regex_automata::dfa::{StartKind, dense};
@@ -9,9 +10,9 @@ use regex_automata::hybrid::{self, LazyStateID};
 use regex_automata::nfa::thompson::pikevm::PikeVM;
 use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_automata::{Anchored, Input, MatchKind, meta};
-use regex_syntax::hir::{Hir, HirKind};
+use regex_syntax::hir::Hir;
 use search_spu::segment::{Automaton, Found, Set};
-use search_spu::wire::{OPTION_LITERAL_DECIDES, Prepare, SET_BYTES_MAX};
+use search_spu::wire::{OPTION_IGNORE_CASE, OPTION_LITERALS_DECIDE, Prepare, SET_BYTES_MAX};
 use std::cell::{OnceCell, RefCell};
 use std::ops::Range;
 
@@ -23,8 +24,8 @@ const NFA_BYTES_MAX: usize = 32 << 20;
 const DETERMINIZE_BYTES_MAX: usize = 2 << 20;
 /// Most memory of the host's own automaton.
 const LAZY_BYTES_MAX: usize = 8 << 20;
-/// Shortest literal that is worth looking for before the automaton runs.
-const LITERAL_BYTES_MIN: usize = 2;
+/// Most bytes of an automaton for what literals decide.
+const SMALL_BYTES_MAX: usize = 32 << 10;
 
 /// What patterns mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +50,7 @@ impl Default for PatternOptions {
 
 /// What is searched for.
 pub struct Pattern {
-    /// In each line that matches.
-    literal: Vec<u8>,
-    /// Each line that has the literal matches.
-    literal_decides: bool,
+    literals: Literals,
     judge: Judge,
 }
 
@@ -91,35 +89,35 @@ impl Pattern {
     }
 
     fn of(hir: &Hir) -> Result<Pattern, PatternError> {
-        let (literal, literal_decides) = literal_of(hir);
-        Ok(Pattern { literal, literal_decides, judge: Judge::new(hir)? })
-    }
-
-    fn options(&self, options: u32) -> u32 {
-        options | if self.literal_decides { OPTION_LITERAL_DECIDES } else { 0 }
+        Ok(Pattern { literals: Literals::of(hir), judge: Judge::new(hir)? })
     }
 
     /// What an SPU is told to prepare (the body of the request), with `OPTION_*`; [`PatternError::TooBig`] where no automaton of the pattern
     /// fits an SPU's memory: then the host has to search.
     pub fn for_drive(&self, options: u32) -> Result<Vec<u8>, PatternError> {
-        let room = SET_BYTES_MAX - self.literal.len().next_multiple_of(4).min(SET_BYTES_MAX);
-        let automaton = match self.literal_decides {
-            true => Vec::new(),
+        let literals = self.literals.encode();
+        let room = SET_BYTES_MAX - literals.len().next_multiple_of(4);
+        let automaton = match self.literals.decides {
+            // Without the accelerator, or where its matches are too many, an SPU looks for one literal by itself.
+            true if self.literals.single().is_some() => Vec::new(),
+            true => self.judge.dense(SMALL_BYTES_MAX, false).unwrap_or_default(),
             // Where it does not fit, one that leaves lines with anything but ASCII to the host.
             false => {
                 self.judge.dense(room, false).or_else(|| self.judge.dense(room, true)).ok_or(PatternError::TooBig)?
             }
         };
+        let decides = if self.literals.decides { OPTION_LITERALS_DECIDE } else { 0 };
+        let ignore_case = if self.literals.ignore_case { OPTION_IGNORE_CASE } else { 0 };
         let head = Prepare {
-            options: self.options(options),
-            literal_bytes: self.literal.len() as u32,
+            options: options | decides | ignore_case,
+            literals_bytes: literals.len() as u32,
             automaton_bytes: automaton.len() as u32,
         };
         if head.automaton_offset() + automaton.len() > SET_BYTES_MAX {
             return Err(PatternError::TooBig);
         }
         let mut body = head.encode().to_vec();
-        body.extend_from_slice(&self.literal);
+        body.extend_from_slice(&literals);
         body.resize(Prepare::BYTES + head.automaton_offset(), 0);
         body.extend_from_slice(&automaton);
         Ok(body)
@@ -127,10 +125,11 @@ impl Pattern {
 
     /// The same for searching on the host.
     pub fn for_host(&self, options: u32) -> Set<'_, &Judge> {
+        let single = self.literals.single().filter(|_| self.literals.decides);
         Set {
-            options: self.options(options),
-            literal: self.literal_decides.then(|| memmem::Finder::new(&self.literal)),
-            automaton: (!self.literal_decides).then_some(&self.judge),
+            options: options | if single.is_some() { OPTION_LITERALS_DECIDE } else { 0 },
+            literal: single.map(memmem::Finder::new),
+            automaton: single.is_none().then_some(&self.judge),
         }
     }
 
@@ -162,8 +161,9 @@ struct Longest {
 }
 
 impl Automaton for &Judge {
-    fn find(&self, lines: &[u8]) -> Option<Found> {
-        self.regex.search_half(&Input::new(lines).earliest(true)).map(|found| Found::Match(found.offset()))
+    fn find(&self, segment: &[u8], from: usize, end: usize) -> Option<Found> {
+        let found = self.regex.search_half(&Input::new(&segment[from..end]).earliest(true))?;
+        Some(Found::Match(from + found.offset()))
     }
 }
 
@@ -303,24 +303,4 @@ impl Parts<'_> {
         let end = self.lazy.automaton.next_eoi_state(&mut self.lazy.cache.borrow_mut(), self.state);
         end.map(|state| state.is_match()).map_err(|_| Undecidable)
     }
-}
-
-/// The longest literal that each match has, and whether it is all of the pattern.
-fn literal_of(hir: &Hir) -> (Vec<u8>, bool) {
-    fn walk(hir: &Hir, best: &mut Vec<u8>) {
-        match hir.kind() {
-            HirKind::Literal(literal) if literal.0.len() > best.len() => *best = literal.0.to_vec(),
-            HirKind::Concat(parts) => parts.iter().for_each(|part| walk(part, best)),
-            HirKind::Capture(capture) => walk(&capture.sub, best),
-            HirKind::Repetition(repetition) if repetition.min > 0 => walk(&repetition.sub, best),
-            _ => {}
-        }
-    }
-    let mut best = Vec::new();
-    walk(hir, &mut best);
-    let is_all = matches!(hir.kind(), HirKind::Literal(_));
-    if !is_all && best.len() < LITERAL_BYTES_MIN {
-        best.clear();
-    }
-    (best, is_all)
 }

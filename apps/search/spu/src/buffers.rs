@@ -7,12 +7,15 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
+use willow_sdk::Found;
 use willow_sdk::sync::Event;
 
 use crate::wire::REPLY_BYTES_MAX;
 
 /// Bytes that are scanned while the next ones are read.
 pub const CHUNK_BYTES: usize = 16 << 10;
+/// Most matches that the accelerator brings at once.
+pub const MATCHES_MAX: usize = 128;
 /// Most scans at once.
 const SCANS_MAX: usize = 4;
 
@@ -22,6 +25,8 @@ pub struct Buffer {
     pub chunks: [Box<[u8]>; 2],
     /// What is replied.
     pub reply: Box<[u8]>,
+    /// What the accelerator finds in a block, and in a segment: lists of one.
+    pub found: [Vec<Found<MATCHES_MAX>>; 2],
 }
 
 fn boxed(bytes: usize) -> Option<Box<[u8]>> {
@@ -31,9 +36,18 @@ fn boxed(bytes: usize) -> Option<Box<[u8]>> {
     Some(room.into_boxed_slice())
 }
 
+/// In a list of one, which says where there is no memory.
+fn found() -> Option<Vec<Found<MATCHES_MAX>>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(1).ok()?;
+    room.push(Found::new());
+    Some(room)
+}
+
 impl Buffer {
     fn new() -> Option<Buffer> {
-        Some(Buffer { chunks: [boxed(CHUNK_BYTES)?, boxed(CHUNK_BYTES)?], reply: boxed(REPLY_BYTES_MAX)? })
+        let chunks = [boxed(CHUNK_BYTES)?, boxed(CHUNK_BYTES)?];
+        Some(Buffer { chunks, reply: boxed(REPLY_BYTES_MAX)?, found: [found()?, found()?] })
     }
 }
 

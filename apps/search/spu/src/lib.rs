@@ -7,20 +7,21 @@
 //! - memory is bounded: sets by [`sets`], scans under way by the buffers of [`buffers`], for which they wait in line;
 //! - an automaton is checked before anything runs on it.
 //!
-//! Who may call it: any user's process, through the exports that `app!` makes; hosts use [`segment`] and [`wire`].
+//! Who may call it: any user's process, through the exports that `app!` makes; hosts use [`segment`] and [`wire`], tests [`sets`].
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
 extern crate alloc;
 
 mod buffers;
+mod fast;
 mod scan;
 pub mod segment;
-mod sets;
+pub mod sets;
 pub mod wire;
 
 use buffers::Buffers;
 use sets::{Kept, Sets};
-use willow_sdk::{Error, Request, Response};
+use willow_sdk::{Error, Request, Response, yield_now};
 use wire::Prepare;
 
 #[cfg(target_arch = "wasm32")]
@@ -80,12 +81,12 @@ fn process(request: &Request) -> u32 {
     request.info().originating_hre >> PROCESS_SHIFT
 }
 
-/// Receives a set and keeps it. There is no wait in it, so that what was reserved is kept or given back.
+/// Receives a set and keeps it.
 async fn prepare(request: Request, state: &State) -> Result<Response, Failure> {
     let head = request.receive_array().ok().and_then(|bytes| Prepare::decode(&bytes)).ok_or(MALFORMED)?;
     let body_bytes = request.info().body_bytes as usize;
-    let (literal, automaton) = (head.literal_bytes as usize, head.automaton_bytes as usize);
-    if literal.max(automaton) > wire::SET_BYTES_MAX || head.automaton_offset() + automaton > wire::SET_BYTES_MAX {
+    let (literals, automaton) = (head.literals_bytes as usize, head.automaton_bytes as usize);
+    if literals > wire::LITERALS_BYTES_MAX || head.automaton_offset() + automaton > wire::SET_BYTES_MAX {
         return Err(NO_MEMORY);
     }
     if body_bytes != Prepare::BYTES + head.automaton_offset() + automaton {
@@ -95,19 +96,21 @@ async fn prepare(request: Request, state: &State) -> Result<Response, Failure> {
     if !state.sets.reserve(process, &head) {
         return Err(NO_MEMORY);
     }
-    let kept = receive(&request, head);
+    let kept = receive(&request, head, process, state).await;
     state.sets.received(&head);
     Ok(Response::success(state.sets.keep(process, kept?)))
 }
 
-fn receive(request: &Request, head: Prepare) -> Result<Kept, Failure> {
+async fn receive(request: &Request, head: Prepare, process: u32, state: &State) -> Result<Kept, Failure> {
     let mut words = Kept::room(&head).ok_or(NO_MEMORY)?;
-    let into = Kept::bytes_mut(&mut words);
     let bytes = head.automaton_offset() + head.automaton_bytes as usize;
-    if request.receive(&mut into[..bytes]) != bytes {
+    if request.receive(&mut sets::bytes_mut(&mut words)[..bytes]) != bytes {
         return Err(MALFORMED);
     }
-    Kept::new(head, words).ok_or(MALFORMED)
+    let mut kept = Kept::new(head, words).ok_or(MALFORMED)?;
+    // What both cost together would be much for one run.
+    yield_now().await?;
+    if state.sets.accelerate(process, &mut kept) { Ok(kept) } else { Err(NO_MEMORY) }
 }
 
 async fn scan(request: Request, state: &State) -> Result<Response, Failure> {

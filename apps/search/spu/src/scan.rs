@@ -1,16 +1,19 @@
-//! One scan: chunks of a bank are read while the one before is searched, and cut at the borders of stripes.
+//! One scan: chunks of a bank are read while the one before is searched, and cut at the borders of stripes. Where literals tell which stripes
+//! need that, the accelerator goes first ([`crate::fast`]).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use willow_sdk::{Error, Local, Nv, Reply, Request, Response, join, yield_now};
+use willow_sdk::{Error, Found, Local, Match, Nv, Reply, Request, Response, join, yield_now};
 
-use crate::buffers::{Buffer, CHUNK_BYTES};
+use crate::buffers::{Buffer, MATCHES_MAX};
 use crate::segment::{self, End, Output, Set};
-use crate::sets::Kept;
+use crate::sets::{Decider, Kept};
 use crate::wire::*;
 use crate::{Failure, MALFORMED, NO_MEMORY, State, process};
 
+/// Longest segment: what its worst bytes cost stays far from a run's budget.
+const SEGMENT_BYTES_MAX: usize = 8 << 10;
 /// How often a scan asks for a permission that is missing before it fails.
 const ASKS_MAX: u32 = 4;
 /// What a scan does before it makes way for others, in instructions as they are estimated here: far from a run's budget.
@@ -20,25 +23,40 @@ const BYTE_WORK: [u32; 2] = [16, 2];
 /// Instructions for a line or a match, all that is done for it.
 const STEP_WORK: u32 = 600;
 
+/// Instructions for a search by the accelerator: the most that it is charged.
+pub const SEARCH_WORK: u32 = 110_000;
+
 /// How far a scan has come.
-struct Progress {
-    range: Scan,
+pub struct Progress {
+    /// What is to be scanned.
+    pub range: Scan,
     /// Bytes scanned.
-    done: u32,
+    pub done: u32,
     /// Bytes of the reply.
-    used: usize,
-    is_full: bool,
+    pub used: usize,
+    /// Nothing more fits the reply.
+    pub is_full: bool,
     /// Instructions since it made way for others.
     work: u32,
 }
 
 impl Progress {
-    fn left(&self) -> u32 {
-        self.range.bytes - self.done
+    fn new(range: Scan) -> Progress {
+        Progress { range, done: 0, used: REPLY_HEAD_BYTES, is_full: false, work: 0 }
+    }
+
+    /// True where the scan is at its end.
+    pub fn is_over(&self) -> bool {
+        self.is_full || self.done == self.range.bytes
+    }
+
+    /// Where in the bank it has come to.
+    pub fn nv_address(&self) -> u64 {
+        self.range.nv_address.wrapping_add(self.done.into())
     }
 
     /// Bytes from an offset to the next border between stripes.
-    fn to_border(&self, offset: u32) -> u32 {
+    pub fn to_border(&self, offset: u32) -> u32 {
         let Scan { stripe_bytes, first_bytes, .. } = self.range;
         match (stripe_bytes, offset < first_bytes) {
             (0, _) => u32::MAX,
@@ -47,24 +65,109 @@ impl Progress {
         }
     }
 
-    /// Scans a chunk that begins where the scan has come to.
-    fn chunk(&mut self, set: &Set<'_>, mut chunk: &[u8], reply: &mut [u8]) {
-        while !chunk.is_empty() && !self.is_full {
-            let segment = chunk.len().min(self.to_border(self.done) as usize);
-            let mut out = Output::new(&mut reply[self.used..]);
-            let end = segment::scan(set, &chunk[..segment], &mut out);
-            let bytes = segment as u32 * BYTE_WORK[usize::from(set.automaton.is_none())];
-            self.work += bytes + out.steps() * STEP_WORK;
-            match end {
-                End::NoRoom => self.is_full = true,
-                End::Scanned(bytes) => {
-                    self.used += out.used();
-                    self.done += bytes as u32;
-                    self.is_full = bytes < segment;
-                    chunk = &chunk[bytes..];
-                }
+    /// Notes what was done, and makes way for others where that was much.
+    pub async fn worked(&mut self, instructions: u32) -> Result<(), Error> {
+        self.work += instructions;
+        if self.work < WORK_MAX {
+            return Ok(());
+        }
+        self.work = 0;
+        yield_now().await
+    }
+
+    /// Scans a segment, where the scan has come to; the instructions that took.
+    fn segment(&mut self, set: &Set<'_, Decider<'_>>, segment: &[u8], reply: &mut [u8]) -> u32 {
+        let mut out = Output::new(&mut reply[self.used..]);
+        let end = segment::scan(set, segment, &mut out);
+        match end {
+            End::NoRoom => self.is_full = true,
+            End::Scanned(bytes) => {
+                self.used += out.used();
+                self.done += bytes as u32;
+                self.is_full = bytes < segment.len();
             }
         }
+        segment.len() as u32 * BYTE_WORK[usize::from(set.automaton.is_none())] + out.steps() * STEP_WORK
+    }
+}
+
+/// What a scan searches for and with.
+pub struct Tools<'a> {
+    /// The request.
+    pub request: &'a Request,
+    /// The set.
+    pub kept: &'a Kept,
+    /// Ready to search with, where the accelerator is not needed for each segment. In a list of one: the handler's own memory is
+    /// scarce.
+    set: Vec<Set<'a, Decider<'a>>>,
+}
+
+impl<'a> Tools<'a> {
+    fn new(request: &'a Request, kept: &'a Kept) -> Result<Tools<'a>, Error> {
+        let mut set = Vec::new();
+        if !kept.needs_accelerator() {
+            set.try_reserve_exact(1).map_err(|_| Error::Full)?;
+            set.push(kept.set(&[]));
+        }
+        Ok(Tools { request, kept, set })
+    }
+
+    /// Scans a chunk, where the scan has come to.
+    async fn chunk(
+        &self,
+        progress: &mut Progress,
+        mut chunk: &[u8],
+        reply: &mut [u8],
+        found: &mut Found<MATCHES_MAX>,
+    ) -> Result<(), Error> {
+        while !chunk.is_empty() && !progress.is_full {
+            let mut bytes = chunk.len().min(progress.to_border(progress.done) as usize).min(SEGMENT_BYTES_MAX);
+            let begin = progress.done;
+            let work = match (self.set.first(), self.kept.accelerated()) {
+                (Some(set), _) => progress.segment(set, &chunk[..bytes], reply),
+                (None, Some(literals)) => {
+                    found.restart();
+                    literals.find(self.request, Local(&chunk[..bytes]), bytes as u32, found).await?;
+                    // Where it did not get to the end, the segment is shorter: it may be cut anywhere.
+                    bytes = bytes.min(found.looked_at().max(1) as usize);
+                    let matches: &[Match] = found.matches();
+                    SEARCH_WORK + progress.segment(&self.kept.set(matches), &chunk[..bytes], reply)
+                }
+                (None, None) => return Err(Error::Full),
+            };
+            progress.worked(work).await?;
+            chunk = &chunk[(progress.done - begin) as usize..];
+        }
+        Ok(())
+    }
+
+    /// Scans up to an offset, each chunk while the next one is read.
+    pub async fn until(
+        &self,
+        end: u32,
+        progress: &mut Progress,
+        (chunks, found): (&mut [&mut [u8]; 2], &mut Found<MATCHES_MAX>),
+        reply: &mut [u8],
+    ) -> Result<(), Error> {
+        let [current, next] = chunks;
+        let chunk_bytes = current.len() as u32;
+        let mut bytes = (end - progress.done).min(chunk_bytes);
+        self.request.read(progress.nv_address(), &mut current[..bytes as usize]).await?;
+        while bytes > 0 {
+            let behind = progress.done + bytes;
+            let next_bytes = (end - behind).min(chunk_bytes);
+            let address = progress.range.nv_address.wrapping_add(behind.into());
+            let read = self.request.read(address, &mut next[..next_bytes as usize]);
+            let search = self.chunk(progress, &current[..bytes as usize], reply, found);
+            let (read, search) = join(read, search).await;
+            read.and(search)?;
+            if progress.is_full {
+                break;
+            }
+            core::mem::swap(current, next);
+            bytes = next_bytes;
+        }
+        Ok(())
     }
 }
 
@@ -76,7 +179,7 @@ pub async fn scan(request: &Request, state: &State) -> Result<Response, Failure>
         return Err(MALFORMED);
     }
     let set = state.sets.get(process(request), range.set).ok_or(Failure(STATUS_NO_SET, 0))?;
-    let mut progress = Progress { range, done: 0, used: REPLY_HEAD_BYTES, is_full: false, work: 0 };
+    let mut progress = Progress::new(range);
     let mut asks = 0;
     loop {
         let mut buffer = state.buffers.take().await.ok_or(NO_MEMORY)?;
@@ -97,7 +200,7 @@ pub async fn scan(request: &Request, state: &State) -> Result<Response, Failure>
             Err(error) => return Err(error.into()),
         }
         // What was found so far went with the buffer: begin anew when the agent has answered.
-        progress = Progress { range, done: 0, used: REPLY_HEAD_BYTES, is_full: false, work: 0 };
+        progress = Progress::new(range);
         ask(request, &range).await?;
     }
 }
@@ -110,36 +213,17 @@ async fn run(
     buffer: &mut Buffer,
     reply_bytes: usize,
 ) -> Result<(), Error> {
-    let Buffer { chunks: [first, second], reply } = buffer;
-    let (mut current, mut next) = (first, second);
+    let tools = Tools::new(request, kept)?;
+    let Buffer { chunks: [first, second], reply, found: [of_block, of_segment] } = buffer;
+    let chunks = &mut [&mut first[..], &mut second[..]];
     let reply = &mut reply[..reply_bytes];
-    let nv = progress.range.nv_address;
-    // Not in the handler's own memory, of which there is as much for each of an app's threads as for any.
-    let mut place = Vec::new();
-    place.try_reserve_exact(1).map_err(|_| Error::Full)?;
-    place.push(kept.set());
-    let Some(set) = place.first() else { return Err(Error::Full) };
-    let mut bytes = progress.left().min(CHUNK_BYTES as u32);
-    request.read(nv, &mut current[..bytes as usize]).await?;
-    while bytes > 0 {
-        let behind = progress.done + bytes;
-        let next_bytes = (progress.range.bytes - behind).min(CHUNK_BYTES as u32);
-        let read = request.read(nv.wrapping_add(behind.into()), &mut next[..next_bytes as usize]);
-        let chunk = &current[..bytes as usize];
-        let search = async { progress.chunk(set, chunk, reply) };
-        let (read, ()) = join(read, search).await;
-        read?;
-        if progress.is_full {
-            break;
-        }
-        if progress.work >= WORK_MAX {
-            progress.work = 0;
-            yield_now().await?;
-        }
-        core::mem::swap(&mut current, &mut next);
-        bytes = next_bytes;
+    let (Some(of_block), Some(of_segment)) = (of_block.first_mut(), of_segment.first_mut()) else {
+        return Err(Error::Full);
+    };
+    if kept.is_fast() {
+        return crate::fast::scan(&tools, progress, chunks, (of_block, of_segment), reply).await;
     }
-    Ok(())
+    tools.until(progress.range.bytes, progress, (chunks, of_segment), reply).await
 }
 
 /// Has the agent asked for what is missing, at both ends of the range: it lies in one extent of a file.

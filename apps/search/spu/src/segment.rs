@@ -16,9 +16,9 @@ use crate::wire::*;
 pub struct Set<'a, A = DFA<&'a [u32]>> {
     /// `OPTION_*`.
     pub options: u32,
-    /// A literal that each matching line has.
+    /// The literal that each matching line has, where there is one alone.
     pub literal: Option<memmem::Finder<'a>>,
-    /// Decides whether a line matches, unless the literal alone does.
+    /// Decides whether a line matches, unless that literal does.
     pub automaton: Option<A>,
 }
 
@@ -33,18 +33,19 @@ pub enum Found {
 
 /// Decides about lines.
 pub trait Automaton {
-    /// The first line of some, the first of which begins at offset 0, that matches or cannot be decided.
-    fn find(&self, lines: &[u8]) -> Option<Found>;
+    /// The first line of those between two offsets of a segment, the first of which begins there, that matches or cannot be decided.
+    fn find(&self, segment: &[u8], from: usize, end: usize) -> Option<Found>;
 }
 
 impl Automaton for DFA<&[u32]> {
-    fn find(&self, lines: &[u8]) -> Option<Found> {
-        match self.try_search_fwd(&Input::new(lines).earliest(true)) {
-            Ok(found) => found.map(|found| Found::Match(found.offset())),
+    fn find(&self, segment: &[u8], from: usize, end: usize) -> Option<Found> {
+        // Nothing before the lines is looked at.
+        match self.try_search_fwd(&Input::new(&segment[from..end]).earliest(true)) {
+            Ok(found) => found.map(|found| Found::Match(from + found.offset())),
             Err(error) => match *error.kind() {
-                MatchErrorKind::Quit { offset, .. } => Some(Found::Undecided(offset)),
+                MatchErrorKind::Quit { offset, .. } => Some(Found::Undecided(from + offset)),
                 // It was made for no such search: nothing that it says can be relied on.
-                _ => Some(Found::Undecided(0)),
+                _ => Some(Found::Undecided(from)),
             },
         }
     }
@@ -55,27 +56,27 @@ impl<A: Automaton> Set<'_, A> {
         self.options & option != 0
     }
 
-    /// Of lines that begin at the start of `lines`.
-    fn find(&self, lines: &[u8]) -> Option<Found> {
-        let Some(literal) = &self.literal else { return self.run(lines) };
-        let mut from = 0;
+    /// Of the lines between two offsets, the first of which begins there.
+    fn find(&self, segment: &[u8], from: usize, end: usize) -> Option<Found> {
+        let Some(literal) = &self.literal else { return self.run(segment, from, end) };
+        let mut at = from;
         loop {
-            let hit = from + literal.find(&lines[from..])?;
-            if self.has(OPTION_LITERAL_DECIDES) {
+            let hit = at + literal.find(&segment[at..end])?;
+            if self.has(OPTION_LITERALS_DECIDE) {
                 return Some(Found::Match(hit));
             }
-            let start = memrchr(b'\n', &lines[from..hit]).map_or(from, |at| from + at + 1);
-            let end = memchr(b'\n', &lines[hit..]).map_or(lines.len(), |at| hit + at);
-            match self.run(&lines[start..end]) {
+            let start = memrchr(b'\n', &segment[at..hit]).map_or(at, |newline| at + newline + 1);
+            let line_end = memchr(b'\n', &segment[hit..end]).map_or(end, |newline| hit + newline);
+            match self.run(segment, start, line_end) {
                 Some(Found::Match(_)) => return Some(Found::Match(hit)),
                 Some(Found::Undecided(_)) => return Some(Found::Undecided(hit)),
-                None => from = end,
+                None => at = line_end,
             }
         }
     }
 
-    fn run(&self, lines: &[u8]) -> Option<Found> {
-        self.automaton.as_ref()?.find(lines)
+    fn run(&self, segment: &[u8], from: usize, end: usize) -> Option<Found> {
+        self.automaton.as_ref()?.find(segment, from, end)
     }
 }
 
@@ -210,7 +211,7 @@ impl<A: Automaton> Scanner<'_, '_, '_, A> {
     /// Goes through the whole lines of a segment.
     fn lines(&mut self, start: usize, end: usize) -> Result<(), Stop> {
         let is_simple =
-            self.set.literal.is_some() && self.set.has(OPTION_LITERAL_DECIDES) && !self.set.has(OPTION_INVERT);
+            self.set.literal.is_some() && self.set.has(OPTION_LITERALS_DECIDE) && !self.set.has(OPTION_INVERT);
         if !self.set.has(OPTION_NUL_ENDS) {
             return self.block(start, end, false);
         }
@@ -251,10 +252,9 @@ impl<A: Automaton> Scanner<'_, '_, '_, A> {
         let mut from = start;
         while from < end || (from == end && is_ended) {
             self.out.steps += 1;
-            let found = set.find(&segment[from..end]);
-            let (offset, is_undecided) = match found {
-                Some(Found::Match(offset)) => (from + offset, false),
-                Some(Found::Undecided(offset)) => (from + offset, true),
+            let (offset, is_undecided) = match set.find(segment, from, end) {
+                Some(Found::Match(offset)) => (offset, false),
+                Some(Found::Undecided(offset)) => (offset, true),
                 None => {
                     return if invert { self.all(from, end, is_ended) } else { Ok(()) };
                 }

@@ -1,7 +1,8 @@
 //! The app's requests on the wire, little-endian, and what a scan replies. Shared by the handlers and the host library.
 //!
 //! ```text
-//! prepare   u32 version, u32 options, u32 literal bytes, u32 automaton bytes; the literal; zeroes up to a multiple of 4; the automaton
+//! prepare   u32 version, u32 options, u32 literals' bytes, u32 automaton bytes; the literals, each a u32 length and its bytes; zeroes up to a
+//!           multiple of 4; the automaton
 //! scan      u32 set, u32 bytes, u64 bank address, u32 stripe bytes (0: none), u32 bytes before the first stripe border
 //! reply     u32 bytes scanned, u32 bytes of the reply; segments
 //! segment   u32 x 8 as in `SegmentHead`; head, tail where they are inline; records
@@ -48,14 +49,23 @@ pub const OPTION_TEXT: u32 = 8;
 pub const OPTION_FIRST: u32 = 16;
 /// Option: the first zero byte of each segment is looked for.
 pub const OPTION_FIND_NUL: u32 = 32;
-/// Option: every occurrence of the literal is a match; else the automaton decides on the line.
-pub const OPTION_LITERAL_DECIDES: u32 = 64;
+/// Option: a line with any of the literals matches; else the automaton decides on it.
+pub const OPTION_LITERALS_DECIDE: u32 = 64;
+/// Option: the literals' ASCII letters match in either case.
+pub const OPTION_IGNORE_CASE: u32 = 128;
 /// All options.
-pub const OPTIONS: u32 = 127;
+pub const OPTIONS: u32 = 255;
+
+/// Most literals of a set.
+pub const LITERALS_MAX: usize = 1024;
+/// Most bytes of a literal.
+pub const LITERAL_BYTES_MAX: usize = 1024;
+/// Most bytes of a set's literals with their lengths: loading them into the accelerator stays far from a run's budget.
+pub const LITERALS_BYTES_MAX: usize = 4 << 10;
 
 /// Longest part of a line before the first line end of a segment, or behind the last, that a reply carries.
 pub const BORDER_BYTES_MAX: usize = 1024;
-/// Most bytes of a set: literal and automaton.
+/// Most bytes of a set: literals and automaton.
 pub const SET_BYTES_MAX: usize = 192 << 10;
 /// Least bytes of a scan's reply: some segments' heads with their borders fit.
 pub const REPLY_BYTES_MIN: usize = 8 << 10;
@@ -75,8 +85,8 @@ fn word(from: &[u8], at: usize) -> u32 {
 pub struct Prepare {
     /// `OPTION_*`.
     pub options: u32,
-    /// Bytes of the literal; 0: none.
-    pub literal_bytes: u32,
+    /// Bytes of the literals; 0: none.
+    pub literals_bytes: u32,
     /// Bytes of the automaton; 0: none.
     pub automaton_bytes: u32,
 }
@@ -89,7 +99,7 @@ impl Prepare {
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
         for (place, word) in
-            out.chunks_exact_mut(4).zip([VERSION, self.options, self.literal_bytes, self.automaton_bytes])
+            out.chunks_exact_mut(4).zip([VERSION, self.options, self.literals_bytes, self.automaton_bytes])
         {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -98,15 +108,15 @@ impl Prepare {
 
     /// From [`Self::BYTES`] bytes; `None` where it is another version's, has unknown options, or nothing to search for.
     pub fn decode(from: &[u8; Self::BYTES]) -> Option<Self> {
-        let (options, literal_bytes, automaton_bytes) = (word(from, 4), word(from, 8), word(from, 12));
-        let decides = if options & OPTION_LITERAL_DECIDES != 0 { literal_bytes } else { automaton_bytes };
+        let (options, literals_bytes, automaton_bytes) = (word(from, 4), word(from, 8), word(from, 12));
+        let decides = if options & OPTION_LITERALS_DECIDE != 0 { literals_bytes } else { automaton_bytes };
         let is_known = word(from, 0) == VERSION && options & !OPTIONS == 0;
-        (is_known && decides > 0).then_some(Prepare { options, literal_bytes, automaton_bytes })
+        (is_known && decides > 0).then_some(Prepare { options, literals_bytes, automaton_bytes })
     }
 
     /// Where the automaton begins behind this head.
     pub fn automaton_offset(&self) -> usize {
-        (self.literal_bytes as usize).next_multiple_of(4)
+        (self.literals_bytes as usize).next_multiple_of(4)
     }
 }
 
