@@ -77,8 +77,22 @@ fn flash_is_simulated_with_its_dies_and_its_amplification() {
     let trace = scratch("flash-trace.json", "");
     let path = trace.to_str().expect("a path");
     let arguments = [
-        "simulate", "--json", "--preset", "slc", "--ftl", "page", "--range", "16M", "--mix", "70", "--depths", "16", "--operations",
-        "2000", "--trace", path,
+        "simulate",
+        "--json",
+        "--preset",
+        "slc",
+        "--ftl",
+        "page",
+        "--range",
+        "16M",
+        "--mix",
+        "70",
+        "--depths",
+        "16",
+        "--operations",
+        "2000",
+        "--trace",
+        path,
     ];
     let report = json(&arguments);
     let first = std::fs::read(&trace).expect("the trace");
@@ -104,7 +118,19 @@ fn flash_is_simulated_with_its_dies_and_its_amplification() {
     let lane = |name: &str| events.iter().any(|event| event["name"] == "thread_name" && event["args"]["name"] == name);
     assert!(lane("SPU 3 flash die 0") && lane("SPU 3 flash channel 0") && lane("SPU 3 processor"));
     std::fs::remove_file(trace).expect("it was there");
-    let text = willow(&["simulate", "--preset", "tlc", "--range", "16M", "--mix", "0", "--depths", "4", "--operations", "200"]);
+    let text = willow(&[
+        "simulate",
+        "--preset",
+        "tlc",
+        "--range",
+        "16M",
+        "--mix",
+        "0",
+        "--depths",
+        "4",
+        "--operations",
+        "200",
+    ]);
     let text = String::from_utf8_lossy(&text.stdout);
     for part in ["write amplification: 16.", "flash dies, all 16", "most used", "erases of a block"] {
         assert!(text.contains(part), "{part} is missing in\n{text}");

@@ -14,7 +14,9 @@ use crate::bridge::accounts::KERNEL;
 use crate::interconnect::event::{EVENTS_MAX, Event, EventQueue, TimedDma};
 use crate::interconnect::{Agenda, DmaKind, Endpoint, HEADER_BYTES, Key, Message, Transfer};
 use crate::model::chosen::ChosenModel;
+use crate::model::flash::FlashStep;
 use crate::model::timing::{DmaStep, Timing, Work};
+use willow_flash_media::timing::{Completion, Submission};
 
 /// The clock that SPU-OS works by.
 pub(crate) enum Clock {
@@ -341,6 +343,24 @@ impl Machine {
     /// The same, to be changed.
     pub fn model_mut(&mut self) -> Option<&mut ChosenModel> {
         self.clock.model_mut()
+    }
+
+    /// An operation of flash is begun: whether it is done, or when the model says.
+    pub fn time_flash(&mut self, bank: u16, submission: &Submission<'_>) -> FlashStep {
+        let now_ns = self.now_ns;
+        self.model_mut().map_or(FlashStep::Done, |model| model.flash(now_ns, bank, submission))
+    }
+
+    /// When the flash goes on by itself; [`u64::MAX`]: it does not.
+    pub fn flash_goes_on_ns(&self) -> u64 {
+        self.model().and_then(|model| model.flash_next_ns()).unwrap_or(u64::MAX)
+    }
+
+    /// Lets the flash go on until then; what has ended is added to `completions`.
+    pub fn advance_flash(&mut self, now_ns: u64, completions: &mut Vec<Completion>) {
+        if let Some(model) = self.model_mut() {
+            model.flash_advance(now_ns, completions);
+        }
     }
 
     /// A run has ended, on a processor that was free at `free_ns`: when it is free again. What the run asked for begins then.

@@ -251,12 +251,8 @@ impl Machine {
             }
         };
         let submission = Submission { token: key.into(), die, work, blocks: &blocks[..count.min(blocks.len())], bytes };
-        let now_ns = self.now_ns;
         let exists = die < shape.dies();
-        let step = match self.model_mut() {
-            Some(model) if exists => model.flash(now_ns, bank, &submission),
-            _ => FlashStep::Done,
-        };
+        let step = if exists { self.time_flash(bank, &submission) } else { FlashStep::Done };
         match step {
             FlashStep::UnderWay => true,
             FlashStep::Full => false,
@@ -269,8 +265,7 @@ impl Machine {
 
     /// Notes when the flash goes on by itself.
     fn note_flash_time(&mut self) {
-        let next_ns = self.model().and_then(|model| model.flash_next_ns());
-        self.flash.next_ns = next_ns.unwrap_or(u64::MAX);
+        self.flash.next_ns = self.flash_goes_on_ns();
     }
 }
 
@@ -300,9 +295,7 @@ impl Machine {
         let now_ns = self.flash.next_ns.max(self.now_ns);
         (self.now_ns, self.bridge.now_ns) = (now_ns, now_ns);
         let mut completions = std::mem::take(&mut self.flash.completions);
-        if let Some(model) = self.model_mut() {
-            model.flash_advance(now_ns, &mut completions);
-        }
+        self.advance_flash(now_ns, &mut completions);
         for completion in completions.drain(..) {
             let key = completion.token as u32;
             let job = self.flash.job(key);
