@@ -187,6 +187,9 @@ impl<'p> Translator<'p> {
                 '*' if self.extended || self.atom.is_some() => self.repeat("*"),
                 '+' | '?' if self.extended => self.repeat(char.encode_utf8(&mut [0; 4])),
                 '{' if self.extended => {
+                    if self.atom.is_some() && self.rest().starts_with(b"}") {
+                        return Err(PatternError::Interval);
+                    }
                     let begin = self.at;
                     match self.interval(b"}")? {
                         Some(text) => self.repeat(&text),

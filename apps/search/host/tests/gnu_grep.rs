@@ -281,6 +281,8 @@ proptest! {
         });
         prop_assume!(!is_repeated);
         // GNU grep prints empty matches of an empty pattern with -Fowx, and of no other.
+        // With -w and -x it puts extended expressions between parentheses, whatever they are.
+        prop_assume!(!(run.pattern_options.syntax == Syntax::Extended && is_odd(&run.pattern)));
         let has_empty = run.pattern.split(|byte| *byte == b'\n').any(<[u8]>::is_empty);
         let PatternOptions { word, line, .. } = run.pattern_options;
         prop_assume!(!(run.options.only_matching && (has_empty || (word && line))));
@@ -364,6 +366,25 @@ fn lines_before_the_block_with_a_zero_byte_are_printed() {
             compare(&Run { pattern, pattern_options, options, cuts, reply_bytes: 32 << 10 }, &file);
         }
     }
+}
+
+/// A brace where an expression begins, or a parenthesis that closes nothing.
+fn is_odd(pattern: &[u8]) -> bool {
+    let mut open = 0;
+    let mut before = b'(';
+    for byte in pattern {
+        match byte {
+            b'{' if b"(|\n".contains(&before) => return true,
+            b'(' => open += 1,
+            b')' => open -= 1,
+            _ => {}
+        }
+        if open < 0 {
+            return true;
+        }
+        before = *byte;
+    }
+    false
 }
 
 fn cases() -> u32 {

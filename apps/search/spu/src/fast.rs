@@ -38,7 +38,7 @@ fn block(progress: &Progress) -> Option<Block> {
     };
     let is_at_border = progress.range.stripe_bytes == 0 || progress.to_border(progress.done) == stripe_bytes;
     let stripes = (left.min(BLOCK_BYTES.max(stripe_bytes)) / stripe_bytes.max(1)).min(STRIPES_MAX);
-    let is_worth_it = is_at_border && stripe_bytes >= STRIPE_BYTES_MIN && stripe_bytes <= BLOCK_BYTES;
+    let is_worth_it = is_at_border && (STRIPE_BYTES_MIN..=BLOCK_BYTES).contains(&stripe_bytes);
     (is_worth_it && stripes > 0).then_some(Block { stripes, stripe_bytes })
 }
 

@@ -168,6 +168,7 @@ impl Kept {
 }
 
 /// What decides about a line.
+#[allow(clippy::large_enum_variant, reason = "there is one a scan, and no memory to be had that could not fail")]
 pub enum Decider<'a> {
     /// An automaton.
     Automaton(DFA<&'a [u32]>),
@@ -213,7 +214,7 @@ pub struct Sets {
 
 impl Sets {
     /// None.
-    pub const fn new() -> Sets {
+    pub(crate) const fn new() -> Sets {
         Sets { entries: RefCell::new(Vec::new()), last: Cell::new(0), uses: Cell::new(0), receiving: Cell::new(0) }
     }
 
