@@ -79,9 +79,7 @@ pub async fn forget(state: &State, request: &Request) {
                 let other = left.trailing_zeros();
                 left &= left - 1;
                 told.send(
-                    request
-                        .rpc(Destination::Spu(other), App::Own, handler::FORGET)
-                        .append(&body[..8 + 8 * commits]),
+                    request.rpc(Destination::Spu(other), App::Own, handler::FORGET).append(&body[..8 + 8 * commits]),
                 );
             }
         }

@@ -103,7 +103,12 @@ fn single(request: &Request, arguments: &WriteArguments) -> Result<Write, Refusa
 }
 
 /// Adds writes; where the transaction is new and they cannot be added, there is none.
-async fn append(request: &Request, state: &State, arguments: &WriteArguments, writes: &[Write]) -> Result<u32, Refusal> {
+async fn append(
+    request: &Request,
+    state: &State,
+    arguments: &WriteArguments,
+    writes: &[Write],
+) -> Result<u32, Refusal> {
     willow_sdk::count(counter::LOG_WRITES, writes.len() as i64);
     let place = state.open(request).await?;
     let held = transaction(state, request, arguments).await?;
@@ -203,8 +208,7 @@ async fn log_write_commit(request: Request, state: &State) -> Result<(), Refusal
     let (owner, spu) = (owner(&request), willow_sdk::spu_id());
     let mut writes = [0; SPUS_MAX];
     writes[spu as usize] = 1;
-    let outcome =
-        coordinator::commit(state, &request, place, (owner, arguments.transaction, 1 << spu), &writes).await;
+    let outcome = coordinator::commit(state, &request, place, (owner, arguments.transaction, 1 << spu), &writes).await;
     if let (Err(wire::STATUS_BUSY), Some(index)) = (outcome, state.table.find(owner, arguments.transaction)) {
         // Nothing was done.
         state.free(index);

@@ -5,9 +5,7 @@
 //! - a part is applied only when all participants are prepared; once it is, what it wrote is durable before the head says so;
 //! - each of the coordinator's messages may come twice: the second one changes nothing.
 
-use crate::format::{
-    ENTRY_BYTES, Entry, HEADER_BYTES, Header, Mark, NONE, UNIT_BYTES, head_offset, page_offset,
-};
+use crate::format::{ENTRY_BYTES, Entry, HEADER_BYTES, Header, Mark, NONE, UNIT_BYTES, head_offset, page_offset};
 use crate::log::{Entries, Held, tail_bytes};
 use crate::planted::{Planted, planted};
 use crate::state::{Place, State, status};
@@ -225,13 +223,7 @@ async fn copy(request: &Request, place: Place, part: &Part) -> Result<(), Error>
 }
 
 /// A participant is not prepared: the part is forgotten. `durably`: the coordinator answers only when the media have forgotten it too.
-pub async fn cancel(
-    state: &State,
-    request: &Request,
-    place: Place,
-    index: usize,
-    durably: bool,
-) -> Result<(), u32> {
+pub async fn cancel(state: &State, request: &Request, place: Place, index: usize, durably: bool) -> Result<(), u32> {
     let part = state.table.part(index);
     if part.stage.get() != Stage::Prepared {
         return Ok(());

@@ -6,7 +6,7 @@
 //! - a cut in the midst leaves the facts as they were: it can begin again.
 
 use crate::format::{
-    ENTRY_BYTES, Entry, HEADER_BYTES, HEADS, HEAD_ENTRIES, Header, Mark, NONE, REGION, UNIT_BYTES, chunks, head_offset,
+    ENTRY_BYTES, Entry, HEAD_ENTRIES, HEADER_BYTES, HEADS, Header, Mark, NONE, REGION, UNIT_BYTES, chunks, head_offset,
 };
 use crate::log::Entries;
 use crate::participant;

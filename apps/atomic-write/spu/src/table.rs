@@ -356,9 +356,9 @@ impl Table {
 
     /// The transaction that was idle longest, no request works on, and that nobody has asked for since `before_ns`.
     pub fn idle_longest(&self, before_ns: u64) -> Option<usize> {
-        let idle = self.taken().filter(|(_, part)| {
-            part.stage.get() == Stage::Open && !part.busy.get() && part.used_ns.get() < before_ns
-        });
+        let idle = self
+            .taken()
+            .filter(|(_, part)| part.stage.get() == Stage::Open && !part.busy.get() && part.used_ns.get() < before_ns);
         idle.min_by_key(|(_, part)| part.used_ns.get()).map(|(index, _)| index)
     }
 }

@@ -290,12 +290,7 @@ impl Statistics {
 
     /// From [`Self::BYTES`] bytes.
     pub fn decode(from: &[u8; Self::BYTES]) -> Self {
-        Statistics {
-            open: word(from, 0),
-            committed: word(from, 4),
-            chunks: word(from, 8),
-            free_chunks: word(from, 12),
-        }
+        Statistics { open: word(from, 0), committed: word(from, 4), chunks: word(from, 8), free_chunks: word(from, 12) }
     }
 }
 
@@ -313,8 +308,14 @@ mod tests {
         assert_eq!(RecordArguments::decode(&record.encode()), record);
         let commit = CommitArguments { transaction: 5, participants: 1 << 63 | 1 };
         assert_eq!(CommitArguments::decode(&commit.encode()), commit);
-        let message =
-            CommitMessage { transaction: 1, owner: 2, participants: 1 << 40, coordinator: 63, number: 1 << 33, writes: 9 };
+        let message = CommitMessage {
+            transaction: 1,
+            owner: 2,
+            participants: 1 << 40,
+            coordinator: 63,
+            number: 1 << 33,
+            writes: 9,
+        };
         assert_eq!(CommitMessage::decode(&message.encode()), message);
         let statistics = Statistics { open: 1, committed: 2, chunks: 3, free_chunks: 4 };
         assert_eq!(Statistics::decode(&statistics.encode()), statistics);

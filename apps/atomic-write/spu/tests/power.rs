@@ -122,7 +122,9 @@ fn small_workloads() -> Vec<Vec<Vec<Operation>>> {
 
 fn cut_small_workloads(seeds: std::ops::Range<u64>, effort: Effort) -> Result<u64, String> {
     let of_seed = |seed| {
-        small_workloads().iter().try_fold(0, |sum, scripts| Ok::<u64, String>(sum + cut_everywhere(scripts, seed, effort)?))
+        small_workloads()
+            .iter()
+            .try_fold(0, |sum, scripts| Ok::<u64, String>(sum + cut_everywhere(scripts, seed, effort)?))
     };
     seeds.map(of_seed).sum()
 }
@@ -178,7 +180,8 @@ fn cut_at_random(seed: u64, rounds: u64) -> Result<u64, String> {
         media.cut_after(media.operations() + 1 + random.below(120));
         let scripts = random_scripts(&mut random, 1 + (seed % 5) as usize, 6);
         let number = |client: u32| (round as u32) << 3 | client;
-        let mut clients: Vec<Client> = (1..).zip(scripts).map(|(at, script)| Client::new(number(at), seed, script)).collect();
+        let mut clients: Vec<Client> =
+            (1..).zip(scripts).map(|(at, script)| Client::new(number(at), seed, script)).collect();
         run(&mut rig, &media, &mut clients, &mut model).map_err(|why| format!("{what}: {why}"))?;
         committed += std::mem::take(&mut model.committed);
         drop(rig);

@@ -50,15 +50,13 @@ pub fn options(seed: u64) -> FaultOptions {
 
 impl Rig {
     pub fn open(store: Box<dyn Store>) -> Result<Rig, String> {
-        let apps = vec![
-            BuiltInApp::Native(base_io_spu::native()),
-            BuiltInApp::Native(atomic_write_spu::native()),
-        ];
+        let apps = vec![BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(atomic_write_spu::native())];
         let mut device = Device::open(config(), store, None, apps).map_err(|error| error.to_string())?;
         let hre = device.open_hre(None).ok_or("no endpoint")?;
         let namespace = device.namespaces().first().cloned().ok_or("no namespace")?;
         assert_eq!(namespace.csi, CommandSet::Nvm);
-        let (atomic_write, base_io) = (device.app_number("atomic-write").unwrap(), device.app_number("base-io").unwrap());
+        let (atomic_write, base_io) =
+            (device.app_number("atomic-write").unwrap(), device.app_number("base-io").unwrap());
         let base = namespace.base;
         let woken = Arc::new(AtomicBool::new(true));
         let waker = Arc::clone(&woken);
