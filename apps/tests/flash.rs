@@ -3,10 +3,14 @@
 
 mod support;
 
-use std::path::Path;
+use base_io_host::wire;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 use support::{BLOCK, Drive, FLASH, Ftl, SPUS};
 use willow_device::media::fault::{FaultMedia, FaultOptions, Random};
-use willow_device::media::flash::{Array, FaultParameters, Head};
+use willow_device::media::flash::{Array, FaultParameters, Head, SyncHook};
 
 const UUID: [u8; 16] = [7; 16];
 
@@ -87,6 +91,7 @@ fn what_was_flushed_is_there_after_a_kill() {
     let metadata = FaultMedia::new(FaultOptions::new(SPUS.into(), 65536));
     for round in 0..4 {
         let mut drive = Drive::open(flash_files(&folder, round == 0), Box::new(metadata.store()), Ftl::Page);
+        drive.on_disk = true;
         model.resize(drive.blocks * BLOCK, 0);
         if round > 0 {
             compare(&mut drive, &model);
@@ -97,4 +102,137 @@ fn what_was_flushed_is_there_after_a_kill() {
         drop(drive);
     }
     std::fs::remove_dir_all(&folder).expect("a folder");
+}
+
+/// A door that syncs of flash files wait at.
+#[derive(Default)]
+struct Door {
+    /// Open, and what it lets through fails.
+    state: Mutex<(bool, bool)>,
+    moved: Condvar,
+    waiting: AtomicUsize,
+}
+
+impl Door {
+    fn hook(self: &Arc<Self>) -> SyncHook {
+        let door = self.clone();
+        SyncHook::new(Arc::new(move || {
+            door.waiting.fetch_add(1, Ordering::SeqCst);
+            let state = door.state.lock().expect("the door");
+            let state = door.moved.wait_while(state, |(open, _)| !*open).expect("the door");
+            door.waiting.fetch_sub(1, Ordering::SeqCst);
+            if state.1 { Err(std::io::Error::other("on purpose")) } else { Ok(()) }
+        }))
+    }
+
+    fn set(&self, open: bool, fails: bool) {
+        *self.state.lock().expect("the door") = (open, fails);
+        self.moved.notify_all();
+    }
+}
+
+/// Opens the door when a test ends, however it ends: the device's end waits for its threads.
+struct OpenAtEnd(Arc<Door>);
+
+impl Drop for OpenAtEnd {
+    fn drop(&mut self) {
+        self.0.set(true, false);
+    }
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let folder = std::env::temp_dir().join(format!("willow-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Scratch(folder)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Steps until something has come true that another thread has to bring.
+fn until(drive: &mut Drive, mut is_true: impl FnMut(&mut Drive) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_true(drive) {
+        assert!(Instant::now() < deadline, "it does not come about");
+        drive.step();
+    }
+}
+
+/// While the disk takes its time with a flush, reads, writes and collection (whose erases wait for the disk as well) go on.
+#[test]
+fn a_slow_disk_holds_up_nobody_but_who_waits_for_it() {
+    let scratch = Scratch::new("flash-slow");
+    let door = Arc::new(Door::default());
+    door.set(true, false);
+    let mut flash = flash_files(&scratch.0, true);
+    flash.iter_mut().for_each(|array| array.set_sync_hook(door.hook()));
+    let mut drive = Drive::open(flash, support::metadata(), Ftl::Page);
+    drive.on_disk = true;
+    let _open = OpenAtEnd(door.clone());
+    drive.write(0, &vec![1; BLOCK]);
+    door.set(false, false);
+    let flush = drive.begin_flush();
+    until(&mut drive, |_| door.waiting.load(Ordering::SeqCst) == usize::from(SPUS));
+    // The same blocks again and again: half of what the flash has free, so that nothing must be collected.
+    for round in 0..60 {
+        drive.write(round % 16, &vec![round as u8; BLOCK]);
+        assert!(drive.read(round % 16, 1) == vec![round as u8; BLOCK]);
+    }
+    assert!(drive.ended(flush).is_none(), "the disk has not said anything yet");
+    // Now the flash is used up: who writes waits for collection, which waits for the disk, and readers for nobody.
+    let (mut writes, mut stuck) = (Vec::<u64>::new(), 0);
+    for round in 0.. {
+        assert!(round < 100_000, "the flash is used up long before");
+        let before = writes.len();
+        if before < 16 {
+            writes.push(drive.begin(wire::handler::WRITE, round * 2 % 64, 1, &vec![2; BLOCK]));
+        }
+        drive.step();
+        writes.retain(|tag| drive.ended(*tag).is_none());
+        stuck = if writes.len() == 16 && before == 16 { stuck + 1 } else { 0 };
+        if stuck == 500 {
+            break;
+        }
+    }
+    assert!(drive.read(65, 1) == vec![0; BLOCK], "a block that nobody writes");
+    door.set(true, false);
+    until(&mut drive, |drive| drive.ended(flush).is_some_and(|done| done.outcome == support::ANSWERED));
+    until(&mut drive, |drive| {
+        writes.retain(|tag| drive.ended(*tag).is_none_or(|done| done.outcome != support::ANSWERED));
+        writes.is_empty()
+    });
+    drive.flush();
+}
+
+/// What the disk may have lost is told by every flush from then on.
+#[test]
+fn a_disk_that_fails_a_flush_is_not_believed_again() {
+    let scratch = Scratch::new("flash-failing");
+    let door = Arc::new(Door::default());
+    door.set(true, false);
+    let mut flash = flash_files(&scratch.0, true);
+    flash.iter_mut().for_each(|array| array.set_sync_hook(door.hook()));
+    let mut drive = Drive::open(flash, support::metadata(), Ftl::Page);
+    drive.on_disk = true;
+    drive.write(0, &vec![1; BLOCK]);
+    drive.flush();
+    drive.write(0, &vec![2; BLOCK]);
+    for fails in [true, false, false] {
+        door.set(true, fails);
+        let flush = drive.begin_flush();
+        let mut outcome = None;
+        until(&mut drive, |drive| {
+            outcome = drive.ended(flush).map(|done| done.outcome);
+            outcome.is_some()
+        });
+        assert_ne!(outcome, Some(support::ANSWERED), "fails: {fails}");
+    }
+    assert!(drive.read(0, 1) == vec![2; BLOCK]);
 }

@@ -343,3 +343,25 @@ fn a_device_on_flash_ends_cleanly() {
         assert!(drive.now_ns - begun_ns < 1_000_000_000, "it took {} ns", drive.now_ns - begun_ns);
     }
 }
+
+/// Whatever writes wait for, reads find the FTL free: it has at most 24 writes of a bank at the same time.
+#[test]
+fn reads_go_beside_writes_that_wait() {
+    let keeps = "(if (i32.eq (local.get $handler) (i32.const 251)) (then
+            (i32.store (i32.const 60000) (i32.add (i32.load (i32.const 60000)) (i32.const 1)))
+            (if (i32.gt_u (i32.load (i32.const 60000)) (i32.const 24)) (then (unreachable)))
+            (return (i32.const 0))))";
+    let mut drive = Drive::new(Ftl::Tiny(tiny::that(keeps)));
+    let writes: Vec<u64> =
+        (0..50).map(|number| drive.begin(wire::handler::WRITE, block_of(0, number), 1, &block(1))).collect();
+    let reads: Vec<u64> =
+        (0..10).map(|number| drive.begin(wire::handler::READ, block_of(0, 60 + number), 1, &[])).collect();
+    for tag in reads {
+        assert_eq!(drive.wait(tag).outcome, ANSWERED);
+    }
+    assert!(drive.now_ns < 2_000_000_000, "the reads waited: {} ns", drive.now_ns);
+    assert!(!drive.log(tiny::NAME).contains("unreachable"));
+    for tag in writes {
+        assert_ne!(drive.wait(tag).outcome, ANSWERED, "nobody has answered it");
+    }
+}

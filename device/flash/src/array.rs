@@ -9,7 +9,9 @@
 //!
 //! A bank's owner calls it: at once under the free clock, at the moments that [`crate::timing`] tells under the others.
 
-use crate::contents::{Block, Contents, FileContents, FileError, HeaderContents, PageState, PageWrite, RamContents};
+use crate::contents::{
+    Block, Contents, FileContents, FileError, HeaderContents, PageState, PageWrite, RamContents, Sync,
+};
 use crate::faults::{BitErrors, FaultParameters, Faults, PageHistory, Undefined};
 use crate::geometry::{GEOMETRY_WORDS, Geometry, PageAddress, PageKind, PlaneSet};
 use crate::operation::{Misuse, ProgramPage, Read, Status};
@@ -59,6 +61,8 @@ pub struct Array {
     pub(crate) latches: Vec<Option<Latches>>,
     pub(crate) contents: Contents,
     time_s: u32,
+    /// What is being erased destroys nothing whose copies are not on the disk.
+    covered: bool,
     pub(crate) counters: ArrayStatistics,
     /// A page, for copybacks.
     buffer: Vec<u8>,
@@ -96,6 +100,7 @@ impl Array {
             latches: vec![None; geometry.dies() as usize],
             contents,
             time_s: 0,
+            covered: false,
             counters: ArrayStatistics::default(),
             buffer: Vec::new(),
             spare_buffer: Vec::new(),
@@ -173,6 +178,42 @@ impl Array {
     /// All that was programmed survives a power cut of the machine when this returns.
     pub fn sync(&mut self) -> Result<(), FileError> {
         self.contents.sync()
+    }
+
+    /// Whether something that was programmed may not survive a power cut of the machine.
+    pub fn must_sync(&self) -> bool {
+        self.contents.must_sync()
+    }
+
+    /// Whether an erase of these blocks waits for the disk, unless a sync beside covers it ([`Array::erase_covered`]): it destroys what may have
+    /// been copied, and the copies may not be on the disk.
+    pub fn must_sync_before_erase(&self, die: u32, blocks: &[u32]) -> bool {
+        self.contents.must_sync() && blocks.iter().any(|block| !self.holds_nothing(self.block_number(die, *block)))
+    }
+
+    /// Whether nothing was programmed in a block since its last erase, which was not interrupted.
+    fn holds_nothing(&self, number: u64) -> bool {
+        let is_fresh = |block: &Block| block.next_page == 0 && !block.is(Block::UNDEFINED);
+        self.blocks.get(number as usize).is_none_or(is_fresh)
+            && self.exceptions.range((number, 0)..(number + 1, 0)).next().is_none()
+    }
+
+    /// Begins a sync for another thread to run, whose end is to be told by [`Array::end_sync`]; `None` where there is nothing to sync. One at a time.
+    pub fn begin_sync(&mut self) -> Result<Option<Sync>, FileError> {
+        self.contents.begin_sync()
+    }
+
+    /// A sync has ended on its thread: what was programmed before it was begun is safe.
+    pub fn end_sync(&mut self, result: std::io::Result<()>) -> Result<(), FileError> {
+        self.contents.end_sync(result)
+    }
+
+    /// Has this done before each sync of its file.
+    #[cfg(feature = "testing")]
+    pub fn set_sync_hook(&mut self, hook: crate::SyncHook) {
+        if let Contents::File(file) = &mut self.contents {
+            file.set_hook(hook);
+        }
     }
 
     /// Syncs of its file so far: those that were asked for, and those before erases.
@@ -481,11 +522,20 @@ impl Array {
         Ok(if failed.is_empty() { Status::DONE } else { Status::EraseFailed(failed) })
     }
 
+    /// Erases blocks of several planes at once, where a sync has ended well that was begun after all was programmed that the erase may rest on.
+    pub fn erase_covered(&mut self, die: u32, blocks: &[u32]) -> Result<Status, FileError> {
+        self.covered = true;
+        let status = self.erase(die, blocks);
+        self.covered = false;
+        status
+    }
+
     /// A block is erased.
     pub(crate) fn set_erased(&mut self, number: u64) -> Result<(), FileError> {
         let erase_count = self.blocks[number as usize].erase_count.saturating_add(1);
         let erased = Block { erase_count, ..Block::default() };
-        self.contents.erase(number, &erased)?;
+        let covered = self.covered || self.holds_nothing(number);
+        self.contents.erase(number, &erased, covered)?;
         self.blocks[number as usize] = erased;
         self.forget_exceptions(number, 0);
         Ok(())
@@ -500,7 +550,7 @@ impl Array {
             return self.contents.save_block(number, &self.blocks[number as usize]);
         }
         let undefined = Block { erase_count: before.erase_count.saturating_add(1), flags: Block::UNDEFINED, ..before };
-        self.contents.erase(number, &undefined)?;
+        self.contents.erase(number, &undefined, self.covered)?;
         self.blocks[number as usize] = undefined;
         Ok(())
     }

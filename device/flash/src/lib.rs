@@ -7,7 +7,8 @@
 //!   [`timing::Timing::advance`] then. An operation that it reports as done is carried out on the [`Array`] at that moment: operations
 //!   of one block are reported in the order in which they were submitted.
 //! - **Flush and FUA** of a host end with [`Array::sync`] where contents are in a file: what was programmed is then safe from a power cut of the
-//!   machine, as it is from death of the process from the start. An erase syncs by itself.
+//!   machine, as it is from death of the process from the start. An erase syncs by itself. Who must not wait for the disk has another thread do it:
+//!   [`Array::begin_sync`], [`Sync::run`] there, [`Array::end_sync`]; and erases after that ([`Array::erase_covered`]).
 //! - **Order**: the dies' operations are not reported in the order of their submission: reads go before writes where the parameters say so. Writes of
 //!   one die keep their order, and so do all operations that share a block.
 //! - **A power cut**: [`timing::Timing::cut`] tells which operations were in an array: [`Array::cut_program`] and [`Array::cut_erase`] for
@@ -30,7 +31,9 @@ mod view;
 
 pub use array::{Array, ArrayStatistics};
 pub use check::Absurd;
-pub use contents::file::{FileError, RECORD_BYTES};
+#[cfg(feature = "testing")]
+pub use contents::file::SyncHook;
+pub use contents::file::{FileError, RECORD_BYTES, Sync};
 pub use contents::head::{Head, Uuid};
 pub use faults::FaultParameters;
 pub use geometry::{BLOCKS_MAX, Cell, DIES_MAX, GEOMETRY_WORDS, Geometry, PLANES_MAX, PageAddress, PageKind, PlaneSet};

@@ -8,7 +8,9 @@
 //!   it has ended; the number of one that has ended, or that belongs to another bank, finds nothing.
 //! - Every operation ends exactly once: by the FTL's answer, because the FTL ended while it worked on it, or because no FTL comes up.
 //! - Operations are handed out while their bank is being served, wait while its FTL starts, and fail where none comes up ([`Service`]).
-//! - There are at most [`OPERATIONS_MAX`] operations, of which FTLs have at most [`HANDED_OUT_MAX`]; one more is told to come again, or waits.
+//! - There are at most [`OPERATIONS_MAX`] operations; one more is told to come again.
+
+mod syncs;
 
 mod statistics;
 
@@ -19,12 +21,11 @@ use super::store::{MEDIA_FAILED, Progress, Store, StoreCompletion, StoreError, T
 use crate::slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use willow_flash_media::Array;
+use syncs::{Ended, Syncs, Waiter};
+use willow_flash_media::{Array, FileError, Status};
 
 /// Most operations under way, those that wait for others included.
 pub const OPERATIONS_MAX: usize = 1 << 15;
-/// Most of them that FTLs have at the same time: SPU-OS keeps so many places for requests to them.
-pub const HANDED_OUT_MAX: usize = 1 << 13;
 
 /// How a bank is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,11 +165,12 @@ pub struct DelegatingStore {
     waiting: Vec<VecDeque<u32>>,
     /// What the FTLs shall be handed next.
     outbox: VecDeque<u32>,
-    /// What FTLs have.
-    handed_out: usize,
     /// What is about to fail, since its bank has no FTL.
     failing: VecDeque<u32>,
     flushes: BTreeMap<Ticket, Flush>,
+    syncs: Syncs,
+    /// Erases that had to wait for the disk and have ended.
+    erased: VecDeque<(u64, Option<Status>)>,
     completions: VecDeque<StoreCompletion>,
     waker: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -195,9 +197,10 @@ impl DelegatingStore {
             services: vec![Service::Waiting; count],
             waiting: vec![VecDeque::new(); count],
             outbox: VecDeque::new(),
-            handed_out: 0,
             failing: VecDeque::new(),
             flushes: BTreeMap::new(),
+            syncs: Syncs::new(count),
+            erased: VecDeque::new(),
             completions: VecDeque::new(),
             waker: None,
         }
@@ -299,6 +302,12 @@ impl DelegatingStore {
     pub fn set_service(&mut self, bank: usize, service: Service) {
         let Some(before) = self.services.get_mut(bank) else { return };
         *before = service;
+        if service != Service::Serving {
+            // An FTL that has ended wanted them.
+            let mut ended = Ended::default();
+            self.syncs.forget_erases(bank, &mut ended);
+            self.erased.extend(ended.erases);
+        }
         let of_bank = |peer: &u32| self.operations.get(*peer).is_some_and(|one| one.delegated.bank == bank);
         let (mut affected, others): (VecDeque<u32>, VecDeque<u32>) = self.outbox.drain(..).partition(of_bank);
         self.outbox = others;
@@ -310,24 +319,21 @@ impl DelegatingStore {
 
     /// The next operation for an FTL, which has it from now on until [`DelegatingStore::answered`].
     pub fn take_next(&mut self) -> Option<Delegated> {
-        while self.handed_out < HANDED_OUT_MAX {
+        loop {
             let peer = self.outbox.pop_front()?;
             // One that failed meanwhile is gone.
             if let Some(operation) = self.operations.get_mut(peer) {
                 operation.handed_out = true;
                 operation.looks = 0;
-                self.handed_out += 1;
                 return Some(operation.delegated);
             }
         }
-        None
     }
 
     /// Takes one back that the FTL had been handed and had not begun.
     pub fn give_back(&mut self, peer: u32) {
         if let Some(operation) = self.operations.get_mut(peer).filter(|operation| operation.handed_out) {
             operation.handed_out = false;
-            self.handed_out -= 1;
             self.offer(peer);
             self.proceed();
         }
@@ -343,11 +349,19 @@ impl DelegatingStore {
     /// The device ends: what the flash keeps in memory goes to its files, and nothing is handed out any more.
     pub fn close(&mut self) {
         (0..self.services.len()).for_each(|bank| self.set_service(bank, Service::Failed));
+        self.syncs.finish();
+        self.take_news();
         for (bank, flash) in std::mem::take(&mut self.flash).into_iter().enumerate() {
             if let Err(error) = flash.close() {
                 tracing::error!("the flash of bank {bank} could not be closed: {error}");
             }
         }
+    }
+
+    fn take_news(&mut self) {
+        let mut ended = Ended::default();
+        self.syncs.take_news(&mut self.flash, &mut ended);
+        self.synced(ended);
     }
 
     /// A bank's flash, and the peers that its FTL may use with it.
@@ -366,22 +380,55 @@ impl DelegatingStore {
         if self.operations.get(peer).is_none_or(|operation| !operation.handed_out) {
             return false;
         }
-        let Some(operation) = self.operations.remove(peer) else { return false };
-        self.handed_out -= 1;
-        let mut result = result;
-        if operation.delegated.kind == Kind::Flush
+        let Some(operation) = self.operations.get_mut(peer) else { return false };
+        operation.handed_out = false;
+        let &mut Operation { delegated: Delegated { bank, kind, .. }, .. } = operation;
+        if kind == Kind::Flush
             && result.is_ok()
-            && let Some(flash) = self.flash.get_mut(operation.delegated.bank)
+            && let Some(flash) = self.flash.get_mut(bank)
         {
             // What the FTL has programmed is durable on the flash; the files that stand for it follow.
-            result = flash.sync().map_err(|error| {
-                tracing::error!("the flash of bank {}: {error}", operation.delegated.bank);
-                MEDIA_FAILED
-            });
+            let mut ended = Ended::default();
+            self.syncs.wait((bank, flash), Waiter::Flush(peer), &mut ended);
+            self.synced(ended);
+            return true;
         }
-        self.ended(operation, result);
-        self.proceed();
+        if let Some(operation) = self.operations.remove(peer) {
+            self.ended(operation, result);
+            self.proceed();
+        }
         true
+    }
+
+    /// Syncs have ended.
+    fn synced(&mut self, ended: Ended) {
+        for (peer, is_durable) in ended.flushes {
+            if let Some(operation) = self.operations.remove(peer) {
+                self.ended(operation, if is_durable { Ok(()) } else { Err(MEDIA_FAILED) });
+            }
+        }
+        self.erased.extend(ended.erases);
+        self.proceed();
+    }
+
+    /// Erases blocks of a bank: at once, or when what was programmed is on the disk. Then (`None`) it ends by [`DelegatingStore::erased`] with this
+    /// tag.
+    pub fn erase(&mut self, bank: usize, blocks: (u32, &[u32]), tag: u64) -> Option<Result<Status, FileError>> {
+        let flash = &mut self.flash[bank];
+        let mut ended = Ended::default();
+        let status = self.syncs.erase((bank, flash), blocks, tag, &mut ended);
+        self.synced(ended);
+        status
+    }
+
+    /// Whether the FTL of a bank may be waiting for the disk.
+    pub fn waits_for_disk(&self, bank: usize) -> bool {
+        self.syncs.holds_erase(bank)
+    }
+
+    /// The next erase that had to wait and has ended, by its tag; without a status it was not done.
+    pub fn erased(&mut self) -> Option<(u64, Option<Status>)> {
+        self.erased.pop_front()
     }
 
     fn ended(&mut self, operation: Operation, result: Result<(), StoreError>) {
@@ -483,15 +530,19 @@ impl Store for DelegatingStore {
     }
 
     fn has_news(&self) -> bool {
-        !self.completions.is_empty() || !self.outbox.is_empty() && self.handed_out < HANDED_OUT_MAX
+        !self.completions.is_empty() || !self.erased.is_empty() || !self.outbox.is_empty()
     }
 
     fn completed(&mut self) -> Option<StoreCompletion> {
+        if self.syncs.has_news() {
+            self.take_news();
+        }
         self.completions.pop_front().or_else(|| self.inner.completed())
     }
 
     fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
         self.waker = Some(waker.clone());
+        self.syncs.set_waker(waker.clone());
         self.inner.set_waker(waker);
     }
 

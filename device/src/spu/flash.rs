@@ -15,6 +15,7 @@ use super::flash_time::Copied;
 use super::gate::{Charged, FlashOperation};
 use super::meter::Fault;
 use super::os::{LocalMemory, Machine};
+use crate::interconnect::Key;
 use crate::media::delegate::{BankPort, DelegatingStore};
 use std::ops::Range;
 use willow_flash_media::{Array, GEOMETRY_WORDS, Geometry, PageAddress, ProgramPage, Read, Status};
@@ -474,15 +475,33 @@ impl Machine {
         if self.flash_takes_time() {
             return Ok(self.ask_flash(caller, wait, die, Task::Erase { blocks }));
         }
-        let array = match self.array(caller) {
-            Ok(array) => array,
-            Err(error) => return Ok(error),
+        let Some(group) = self.flash_group(caller, wait) else { return Ok(abi::ERROR_REFUSED) };
+        let tag = u64::from(group.spu) << 32 | u64::from(group.key);
+        let Some(store) = self.port(caller) else { return Ok(abi::ERROR_PERMISSION) };
+        match store.erase(caller.spu.into(), (die, &blocks), tag) {
+            Some(Ok(status)) => self.erased(group, Some(status)),
+            Some(Err(_)) => self.erased(group, None),
+            // It waits for the disk.
+            None => {}
+        }
+        Ok(PENDING)
+    }
+
+    /// An erase has ended; without a status it was not done.
+    fn erased(&mut self, group: Key, status: Option<Status>) {
+        let caller = self.group_at(group).map(|group| group.caller);
+        let status = match (status, caller) {
+            (Some(status), Some(caller)) => self.told(caller, status),
+            _ => abi::ERROR_MEDIA,
         };
-        let status = match array.erase(die, &blocks) {
-            Ok(status) => self.told(caller, status),
-            Err(_) => abi::ERROR_MEDIA,
-        };
-        Ok(self.flash_done(caller, wait, status))
+        self.end_one(group, status.into(), None);
+    }
+
+    /// Tells FTLs of erases that had to wait for the disk.
+    pub fn tell_erased(&mut self) {
+        while let Some((tag, status)) = self.media.store.delegating().and_then(DelegatingStore::erased) {
+            self.erased(Key { spu: (tag >> 32) as u16, key: tag as u32 }, status);
+        }
     }
 
     /// `flash_zero_peer`.
@@ -506,11 +525,17 @@ impl Machine {
 
     /// An operation that has taken effect is told by a completion.
     fn flash_done(&mut self, caller: Caller, wait: u32, status: i32) -> i32 {
-        let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
+        let Some(group) = self.flash_group(caller, wait) else { return abi::ERROR_REFUSED };
+        self.end_one(group, status.into(), None);
+        PENDING
+    }
+
+    /// What the end of one operation is told by.
+    fn flash_group(&mut self, caller: Caller, wait: u32) -> Option<Key> {
+        let group = self.group(caller, None, wait)?;
         if let Some(group) = self.group_at_mut(group) {
             group.remaining = 1;
         }
-        self.end_one(group, status.into(), None);
-        PENDING
+        Some(group)
     }
 }

@@ -12,6 +12,7 @@ use super::activity::{Activity, Admission, Caller, Origin, State};
 use super::dma::{Dma, End, Port};
 use super::gate::Behalf;
 use super::os::Machine;
+use super::turns::Turns;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
 use crate::interconnect::Key;
@@ -20,7 +21,6 @@ use crate::media::store::{MEDIA_FAILED, StoreError};
 use crate::request::{AppNumber, Arguments, RpcOutcome};
 
 /// The app that serves the banks, as SPU-OS knows it.
-#[derive(Default)]
 pub(crate) struct Ftl {
     /// Its number, where it is installed.
     pub(super) number: Option<AppNumber>,
@@ -28,6 +28,15 @@ pub(crate) struct Ftl {
     ended: Vec<(u16, String)>,
     /// Operations that it has.
     handed_out: usize,
+    /// Whose operation is next, by bank.
+    pub(super) turns: Vec<Turns>,
+}
+
+impl Ftl {
+    pub fn new(spus: u16) -> Self {
+        let turns = (0..spus).map(|_| Turns::default()).collect();
+        Ftl { number: None, ended: Vec::new(), handed_out: 0, turns }
+    }
 }
 
 impl Machine {
@@ -53,14 +62,24 @@ impl Machine {
         if !self.media.store.has_news() {
             return;
         }
+        self.tell_erased();
         let Some(app) = self.ftl.number else { return };
         while let Some(delegated) = self.media.store.delegating().and_then(DelegatingStore::take_next) {
-            self.ask_ftl(app, &delegated);
+            let account = self.account_of_delegated(&delegated);
+            if self.takes_turn(account, &delegated) {
+                self.ask_ftl(app, account, &delegated);
+            }
         }
     }
 
-    fn ask_ftl(&mut self, app: AppNumber, delegated: &Delegated) {
-        let &Delegated { peer, ticket, bank, kind, address, bytes } = delegated;
+    /// Whose work an operation is.
+    fn account_of_delegated(&self, delegated: &Delegated) -> u16 {
+        let pending = self.media.waiting(delegated.ticket);
+        pending.and_then(|pending| self.account_of_operation(pending)).unwrap_or(KERNEL)
+    }
+
+    fn ask_ftl(&mut self, app: AppNumber, account: u16, delegated: &Delegated) {
+        let &Delegated { peer, bank, kind, address, bytes, .. } = delegated;
         let handler = match kind {
             Kind::Read => abi::NV_READ_HANDLER,
             Kind::Write => abi::NV_WRITE_HANDLER,
@@ -72,8 +91,6 @@ impl Machine {
         words[8..16].copy_from_slice(&address.to_le_bytes());
         words[16..24].copy_from_slice(&bytes.to_le_bytes());
         let arguments = Arguments::new(&words).expect("24 bytes are few enough");
-        let account =
-            self.media.waiting(ticket).and_then(|pending| self.account_of_operation(pending)).unwrap_or(KERNEL);
         let activity = || Activity {
             app,
             spu: bank as u16,
@@ -90,8 +107,9 @@ impl Machine {
         if self.send_here(account, bank as u16, activity).is_some() {
             self.ftl.handed_out += 1;
         } else if let Some(store) = self.media.store.delegating() {
-            // There is a place for each that the store hands out.
+            // There is a place for each.
             store.answered(peer, Err(StoreError::Busy));
+            self.next_turn(bank, kind);
             self.stray("no place for a request to the FTL");
         }
     }
@@ -117,9 +135,24 @@ impl Machine {
         dma
     }
 
-    /// The FTL's request for an operation has ended; it had begun with it, or not.
-    pub fn bank_answered(&mut self, peer: u32, outcome: RpcOutcome, begun: bool) {
+    /// The FTL's request for an operation, on this SPU and for this handler, has ended; it had begun with it, or not.
+    pub fn bank_answered(&mut self, peer: u32, outcome: RpcOutcome, (spu, handler, begun): (u16, u8, bool)) {
         self.ftl.handed_out -= 1;
+        let kind = match handler {
+            abi::NV_READ_HANDLER => Kind::Read,
+            abi::NV_FLUSH_HANDLER => Kind::Flush,
+            _ => Kind::Write,
+        };
+        self.end_bank_operation(peer, outcome, begun);
+        if let Some(next) = self.next_turn(spu.into(), kind)
+            && let Some(app) = self.ftl.number
+        {
+            let account = self.account_of_delegated(&next);
+            self.ask_ftl(app, account, &next);
+        }
+    }
+
+    fn end_bank_operation(&mut self, peer: u32, outcome: RpcOutcome, begun: bool) {
         let Some(store) = self.media.store.delegating() else { return };
         let result = match outcome {
             RpcOutcome::Answered { status: abi::NV_DONE } => Ok(()),
@@ -142,6 +175,7 @@ impl Machine {
     pub fn ftl_instance_ended(&mut self, spu: u16, why: &str) {
         let Some(number) = self.ftl.number else { return };
         self.set_service(spu, Service::Waiting);
+        self.give_turns_back(spu.into());
         let incarnation = self.next_incarnation(number);
         let resident = &mut self.spus[spu as usize].residents[number as usize];
         (resident.instance, resident.incarnation, resident.permitted) = (None, incarnation, (0, 0, false));
@@ -169,6 +203,7 @@ impl Machine {
         }
         for spu in 0..self.config.spus {
             self.set_service(spu, Service::Waiting);
+            self.give_turns_back(spu.into());
             self.ftl.ended.push((spu, why.to_owned()));
         }
     }
@@ -186,6 +221,10 @@ impl Machine {
     /// Looks at what the FTL's instance on an SPU works on: an operation that was found there this often before, if there is one.
     pub fn overdue(&mut self, spu: u16, looks_max: u32) -> Option<Delegated> {
         let number = self.ftl.number?;
+        if self.media.store.delegating().is_some_and(|store| store.waits_for_disk(spu.into())) {
+            // The disk's time is not the FTL's.
+            return None;
+        }
         let mut overdue = None;
         for key in self.spus[spu as usize].activities.keys() {
             let Some(activity) = self.activity_at(Key { spu, key }) else { continue };

@@ -35,6 +35,7 @@ pub(crate) mod send;
 pub(crate) mod share;
 pub(crate) mod sleep;
 pub(crate) mod subscription;
+pub(crate) mod turns;
 pub(crate) mod unit;
 pub(crate) mod version;
 

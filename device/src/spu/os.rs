@@ -200,7 +200,7 @@ impl Machine {
             published: Arc::new(published),
             protection: Protection::new(),
             staging: None,
-            ftl: Ftl::default(),
+            ftl: Ftl::new(config.spus),
             apps: (0..config.apps_max).map(|_| None).collect(),
             watches: BTreeMap::new(),
             finished_watches: Vec::new(),
@@ -475,7 +475,10 @@ impl Machine {
                 let status = if let RpcOutcome::Answered { status } = outcome { status } else { 0 };
                 self.watched(watch, status);
             }
-            Origin::Bank { peer } => self.bank_answered(peer, outcome, activity.state.is_begun()),
+            Origin::Bank { peer } => {
+                let of = (activity.spu, activity.handler, activity.state.is_begun());
+                self.bank_answered(peer, outcome, of);
+            }
             Origin::Background => self.backgrounds.release(activity.app, 1),
         }
     }

@@ -7,11 +7,11 @@ use super::abi;
 use super::activity::{Activity, Origin, State};
 use super::os::{ACTIVITIES_MAX, EVENT_ACTIVITIES, Machine};
 use super::sleep::BACKGROUND_MAX;
+use super::turns::OPERATIONS_PER_BANK_MAX;
 use crate::bridge::accounts::KERNEL;
 use crate::hre::HreId;
 use crate::interconnect::event::Event;
 use crate::interconnect::{Endpoint, Key};
-use crate::media::delegate::HANDED_OUT_MAX;
 use crate::places::Places;
 use crate::request::{AppNumber, Arguments};
 use std::ops::Range;
@@ -54,7 +54,7 @@ impl Machine {
     /// operations on banks that an FTL serves, and of a user's requests for those of others.
     pub fn host_activities_max(&self, account: u16) -> usize {
         let inboxes = self.spus.len() * MESSAGES_PER_SPU_MAX as usize;
-        let of_banks = if self.ftl().is_some() { HANDED_OUT_MAX } else { 0 };
+        let of_banks = if self.ftl().is_some() { self.spus.len() * OPERATIONS_PER_BANK_MAX } else { 0 };
         let of_hosts = ACTIVITIES_MAX - EVENT_ACTIVITIES - BACKGROUND_MAX - inboxes - of_banks;
         if account == KERNEL { of_hosts } else { of_hosts / 4 * 3 }
     }

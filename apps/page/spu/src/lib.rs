@@ -57,7 +57,7 @@ willow_sdk::app! {
     name: "page",
     version: "0.1.0",
     state: State = State { ftl: OnceCell::new(), failed: Cell::new(false), ready: Event::new() },
-    threads: 33,
+    threads: 64,
     handlers: {
         REPORT => report,
         flash::NV_READ => nv_read,

@@ -3,8 +3,9 @@
 //! What always holds:
 //! - A page's record is written after its bytes, and tells their checksum and the erase count of its block. So a page is there with the
 //!   bytes that were programmed, or not there, or (after a cut of the machine's power) known as unreadable.
-//! - An erase is written after everything that was programmed before it is on the disk, since what it destroys may have been copied.
+//! - An erase that destroys something is written after everything that was programmed before it is on the disk, since that may have been copied.
 //! - A failed sync is never passed off as a good one: syncs and erases fail from then on, until the file is opened again.
+//! - At most one sync is under way, here or on another thread ([`Sync`]): the system tells of a failure once.
 //! - Only one process has the file open.
 //!
 //! Death of the process loses nothing that was answered: whatever was written is in the system's page cache.
@@ -16,6 +17,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes of a block's record and of a page's.
 pub const RECORD_BYTES: u64 = 32;
@@ -175,22 +177,62 @@ pub struct Found {
     pub exceptions: Vec<(u64, u32, PageState)>,
 }
 
+/// A sync of a flash file, for another thread. What was programmed before it was begun is on the disk when it has ended well.
+pub struct Sync {
+    file: Arc<File>,
+    hook: SyncHook,
+}
+
+impl Sync {
+    /// Waits for the disk.
+    pub fn run(self) -> io::Result<()> {
+        self.hook.before()?;
+        self.file.sync_data()
+    }
+}
+
+/// What a test has done before each sync: it may wait, and fail. Nothing in a device.
+#[derive(Clone, Default)]
+pub struct SyncHook(#[cfg(feature = "testing")] Option<Arc<dyn Fn() -> io::Result<()> + Send + std::marker::Sync>>);
+
+impl std::fmt::Debug for SyncHook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SyncHook")
+    }
+}
+
+impl SyncHook {
+    /// Has this done before each sync.
+    #[cfg(feature = "testing")]
+    pub fn new(before: Arc<dyn Fn() -> io::Result<()> + Send + std::marker::Sync>) -> SyncHook {
+        SyncHook(Some(before))
+    }
+
+    fn before(&self) -> io::Result<()> {
+        #[cfg(feature = "testing")]
+        if let Some(before) = &self.0 {
+            return before();
+        }
+        Ok(())
+    }
+}
+
 /// Contents in a file.
 #[derive(Debug)]
 pub struct FileContents {
-    file: File,
+    file: Arc<File>,
     layout: Layout,
     /// Programmed before the file was opened and not read since: their checksums are still to be compared.
     unverified: Vec<u64>,
     /// A page's bytes, to gather them and to compare checksums.
     buffer: Vec<u8>,
-    /// Programs since the last sync.
+    /// Programs since the last sync was begun.
     unsynced: bool,
+    /// A sync is under way on another thread.
+    syncing: bool,
     sync_failed: bool,
     syncs: u64,
-    /// The next syncs fail.
-    #[cfg(test)]
-    fail_syncs: bool,
+    hook: SyncHook,
 }
 
 impl FileContents {
@@ -223,15 +265,15 @@ impl FileContents {
     fn over(file: File, layout: Layout, geometry: &Geometry) -> FileContents {
         let words = usize::try_from(geometry.pages().div_ceil(64)).expect("fits into memory");
         FileContents {
-            file,
+            file: Arc::new(file),
             layout,
             unverified: vec![0; words],
             buffer: vec![0; geometry.page_bytes as usize],
             unsynced: false,
+            syncing: false,
             sync_failed: false,
             syncs: 0,
-            #[cfg(test)]
-            fail_syncs: false,
+            hook: SyncHook::default(),
         }
     }
 
@@ -438,8 +480,8 @@ impl FileContents {
         self.write_record(self.layout.page(block, page), &[0; RECORD_BYTES as usize])
     }
 
-    pub(super) fn erase(&mut self, block: u64, state: &Block) -> Result<(), FileError> {
-        if self.unsynced || self.sync_failed {
+    pub(super) fn erase(&mut self, block: u64, state: &Block, covered: bool) -> Result<(), FileError> {
+        if self.sync_failed || self.must_sync() && !covered {
             self.sync()?;
         }
         self.save_block(block, state)
@@ -453,16 +495,45 @@ impl FileContents {
         if self.sync_failed {
             return Err(FileError::SyncFailed);
         }
-        let synced = self.file.sync_data();
-        #[cfg(test)]
-        let synced = if self.fail_syncs { Err(io::Error::other("on purpose")) } else { synced };
-        synced.map_err(|error| {
+        assert!(!self.syncing, "a sync is under way on another thread");
+        self.unsynced = false;
+        self.syncing = true;
+        let sync = Sync { file: self.file.clone(), hook: self.hook.clone() };
+        self.end_sync(sync.run())
+    }
+
+    /// Whether something may not be on the disk that was programmed.
+    pub(super) fn must_sync(&self) -> bool {
+        self.unsynced || self.syncing
+    }
+
+    /// Begins a sync that another thread does; `None` where there is nothing to sync.
+    pub(super) fn begin_sync(&mut self) -> Result<Option<Sync>, FileError> {
+        if self.sync_failed {
+            return Err(FileError::SyncFailed);
+        }
+        if !self.unsynced {
+            return Ok(None);
+        }
+        assert!(!self.syncing, "one sync at a time");
+        (self.unsynced, self.syncing) = (false, true);
+        Ok(Some(Sync { file: self.file.clone(), hook: self.hook.clone() }))
+    }
+
+    /// It has ended.
+    pub(super) fn end_sync(&mut self, result: io::Result<()>) -> Result<(), FileError> {
+        self.syncing = false;
+        result.map_err(|error| {
             self.sync_failed = true;
             FileError::System { doing: "synced", error }
         })?;
-        self.unsynced = false;
         self.syncs += 1;
         Ok(())
+    }
+
+    #[cfg(feature = "testing")]
+    pub fn set_hook(&mut self, hook: SyncHook) {
+        self.hook = hook;
     }
 
     pub(super) fn syncs(&self) -> u64 {
@@ -492,17 +563,49 @@ fn sync_folder_of(path: &Path) -> Result<(), FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Array, Cell, FaultParameters, PageAddress, ProgramPage, Read, Status, contents::Contents};
+    use crate::{Array, Cell, FaultParameters, PageAddress, ProgramPage, Read, Status};
 
     fn fail_syncs(array: &mut Array, fail: bool) {
-        let Contents::File(file) = &mut array.contents else { unreachable!("it is in a file") };
-        file.fail_syncs = fail;
+        let fails = move || if fail { Err(io::Error::other("on purpose")) } else { Ok(()) };
+        array.set_sync_hook(SyncHook::new(Arc::new(fails)));
     }
 
+    /// A sync on another thread covers what was programmed before it was begun, and no more.
     #[test]
-    fn a_failed_sync_is_never_passed_off_as_a_good_one() {
-        let path = std::env::temp_dir().join(format!("willow-flash-sync-{}", std::process::id()));
-        let geometry = Geometry {
+    fn a_sync_beside_covers_what_was_before_it() {
+        let path = std::env::temp_dir().join(format!("willow-flash-beside-{}", std::process::id()));
+        let geometry = geometry();
+        let head = Head { uuid: [1; 16], bank: 0, geometry, seed: 1 };
+        let mut array = Array::create(&path, &head, &FaultParameters::NONE).unwrap();
+        assert!(array.begin_sync().unwrap().is_none() && !array.must_sync(), "nothing to sync");
+        program(&mut array, 0, 5);
+        let sync = array.begin_sync().unwrap().expect("something to sync");
+        assert!(array.must_sync(), "it has not ended");
+        program(&mut array, 1, 6);
+        array.end_sync(sync.run()).unwrap();
+        assert!(array.must_sync(), "page 1 came later");
+        // What an erase may destroy was on the disk: it does not wait for page 1. Nor does one that destroys nothing.
+        let syncs = array.syncs();
+        assert!(array.must_sync_before_erase(0, &[1]) && !array.must_sync_before_erase(0, &[2]));
+        assert_eq!(array.erase(0, &[2]).unwrap(), Status::DONE);
+        assert_eq!(array.erase_covered(0, &[1]).unwrap(), Status::DONE);
+        assert_eq!(array.syncs(), syncs);
+        program(&mut array, 0, 7);
+        assert_eq!(array.erase(0, &[1]).unwrap(), Status::DONE);
+        assert_eq!(array.syncs(), syncs + 1);
+        assert!(!array.must_sync());
+        program(&mut array, 0, 7);
+        fail_syncs(&mut array, true);
+        let sync = array.begin_sync().unwrap().expect("page 2");
+        assert!(array.end_sync(sync.run()).is_err());
+        fail_syncs(&mut array, false);
+        assert!(matches!(array.begin_sync(), Err(FileError::SyncFailed)));
+        assert!(matches!(array.erase_covered(0, &[2]), Err(FileError::SyncFailed)));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    fn geometry() -> Geometry {
+        Geometry {
             channels: 1,
             packages_per_channel: 1,
             dies_per_package: 1,
@@ -514,13 +617,20 @@ mod tests {
             cell: Cell::Slc,
             paired_distance: 0,
             spare_accessible: true,
-        };
+        }
+    }
+
+    fn program(array: &mut Array, page: u32, byte: u8) -> Status {
+        let at = PageAddress { block: 1, page };
+        array.program(0, &[ProgramPage { at, data: &[&[byte; 512]], spare: &[], metadata: false }]).unwrap()
+    }
+
+    #[test]
+    fn a_failed_sync_is_never_passed_off_as_a_good_one() {
+        let path = std::env::temp_dir().join(format!("willow-flash-sync-{}", std::process::id()));
+        let geometry = geometry();
         let head = Head { uuid: [1; 16], bank: 0, geometry, seed: 1 };
         let mut array = Array::create(&path, &head, &FaultParameters::NONE).unwrap();
-        let program = |array: &mut Array, page, byte| {
-            let at = PageAddress { block: 1, page };
-            array.program(0, &[ProgramPage { at, data: &[&[byte; 512]], spare: &[], metadata: false }]).unwrap()
-        };
         let read = |array: &mut Array, page| {
             let read = Read { at: PageAddress { block: 1, page }, offset_bytes: 0, length_bytes: 512, spare: false };
             let mut data = [0; 512];

@@ -179,9 +179,9 @@ impl HeaderContents {
         Ok(())
     }
 
-    pub(super) fn erase(&mut self, block: u64, state: &Block) -> Result<(), FileError> {
+    pub(super) fn erase(&mut self, block: u64, state: &Block) {
         if state.is(Block::UNDEFINED) {
-            return Ok(());
+            return;
         }
         let headers = std::mem::take(&mut self.blocks[block as usize]);
         self.held_bytes -= headers.bytes.capacity() as u64 + 4 * headers.keys.capacity() as u64;
@@ -189,7 +189,6 @@ impl HeaderContents {
             self.cursor.at = None;
         }
         self.drop_metadata(block, 0);
-        Ok(())
     }
 
     fn drop_metadata(&mut self, block: u64, from_page: u32) {

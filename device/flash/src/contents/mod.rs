@@ -13,7 +13,7 @@ mod pack;
 mod ram;
 
 use crate::geometry::Geometry;
-pub use file::{FileContents, FileError};
+pub use file::{FileContents, FileError, Sync};
 pub use headers::HeaderContents;
 pub use ram::RamContents;
 
@@ -143,9 +143,15 @@ impl Contents {
     }
 
     /// A block is erased: its pages hold nothing any more. Or its erasing was interrupted: they are as they were, as far as they can be read.
+    /// `covered`: it destroys nothing whose copies are not safe from a power cut of the machine.
     #[inline]
-    pub fn erase(&mut self, block: u64, state: &Block) -> Result<(), FileError> {
-        of_any!(self, contents => contents.erase(block, state))
+    pub fn erase(&mut self, block: u64, state: &Block, covered: bool) -> Result<(), FileError> {
+        match self {
+            Contents::Ram(ram) => ram.erase(block, state),
+            Contents::File(file) => return file.erase(block, state, covered),
+            Contents::Headers(headers) => headers.erase(block, state),
+        }
+        Ok(())
     }
 
     /// What is kept of a block has changed, but not its pages.
@@ -160,6 +166,30 @@ impl Contents {
     pub fn sync(&mut self) -> Result<(), FileError> {
         match self {
             Contents::File(file) => file.sync(),
+            Contents::Ram(_) | Contents::Headers(_) => Ok(()),
+        }
+    }
+
+    /// Whether something may not be safe from a power cut of the machine that was written.
+    pub fn must_sync(&self) -> bool {
+        match self {
+            Contents::File(file) => file.must_sync(),
+            Contents::Ram(_) | Contents::Headers(_) => false,
+        }
+    }
+
+    /// Begins a sync for another thread; `None` where there is nothing to sync.
+    pub fn begin_sync(&mut self) -> Result<Option<file::Sync>, FileError> {
+        match self {
+            Contents::File(file) => file.begin_sync(),
+            Contents::Ram(_) | Contents::Headers(_) => Ok(None),
+        }
+    }
+
+    /// It has ended.
+    pub fn end_sync(&mut self, result: std::io::Result<()>) -> Result<(), FileError> {
+        match self {
+            Contents::File(file) => file.end_sync(result),
             Contents::Ram(_) | Contents::Headers(_) => Ok(()),
         }
     }

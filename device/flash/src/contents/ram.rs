@@ -70,13 +70,12 @@ impl RamContents {
         Ok(())
     }
 
-    pub(super) fn erase(&mut self, block: u64, state: &Block) -> Result<(), FileError> {
+    pub(super) fn erase(&mut self, block: u64, state: &Block) {
         if state.is(Block::UNDEFINED) {
-            return Ok(());
+            return;
         }
         self.free.extend(self.blocks[block as usize].drain(..).filter(|buffer| !buffer.is_empty()));
         self.give_back();
-        Ok(())
     }
 
     fn give_back(&mut self) {

@@ -28,7 +28,7 @@ mod background;
 mod bank;
 mod keeper;
 mod pages;
-mod workers;
+pub(super) mod workers;
 
 #[cfg(test)]
 mod tests;
