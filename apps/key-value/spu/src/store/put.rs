@@ -101,10 +101,12 @@ impl Store {
             let exists = position.found && self.value_of(&HeaderView(&header)).is_some();
             match condition {
                 Condition::IfExists | Condition::IfVersion(_) if !exists => return Err(Failure::NotFound),
-                Condition::IfVersion(version) if ITEM => {
-                    if HeaderView(&header).sequence() != version && !planted(bank, Planted::VersionUnchecked) {
-                        return Err(Failure::Changed);
-                    }
+                Condition::IfVersion(version)
+                    if ITEM
+                        && HeaderView(&header).sequence() != version
+                        && !planted(bank, Planted::VersionUnchecked) =>
+                {
+                    return Err(Failure::Changed);
                 }
                 Condition::IfAbsent if exists => return Err(Failure::Exists),
                 _ => {}
