@@ -276,7 +276,7 @@ fn what_waits_for_an_ftl_that_comes_up_at_the_second_attempt_goes_on() {
 fn one_that_fails_again_and_again_is_started_as_often() {
     let hook = "(if (i32.eq (global.get $operations) (i32.const 10)) (then (unreachable)))";
     let mut drive = Drive::new(Ftl::Tiny(tiny::that(hook)));
-    let mut model = vec![0_u8; 30];
+    let mut model = [0_u8; 30];
     let mut failed = 0;
     for step in 0..300_usize {
         let (place, byte) = (step * 7 % model.len(), (step % 250) as u8 + 1);

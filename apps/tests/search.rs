@@ -94,7 +94,7 @@ impl World {
     fn prepare(&mut self, body: &[u8]) -> (u32, u32) {
         let done = self.call(("search", handler::PREPARE), &[], body, 0);
         let RpcOutcome::Answered { status } = done.outcome else { panic!("{:?}", done.outcome) };
-        (status, done.result as u32)
+        (status, done.result)
     }
 
     /// Status and reply.

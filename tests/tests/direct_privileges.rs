@@ -40,13 +40,16 @@ fn has_privileges(path: &Path) -> bool {
     mode & 0o6000 != 0 || rustix::fs::getxattr(path, "security.capability", &mut [0; 64][..]).is_ok()
 }
 
+/// How root gives a file a privilege.
+type Give<'a> = &'a dyn Fn(&Path);
+
 /// Root gives a user's program rights that the user has not. The kernel takes them away when the user writes it.
 #[test]
 fn a_file_that_gives_privileges_is_not_written_directly() {
     for (system, stage) in stages("a_file_that_gives_privileges_is_not_written_directly") {
         let set_mode =
             |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode");
-        let give: [(&str, &dyn Fn(&Path)); 3] = [
+        let give: [(&str, Give<'_>); 3] = [
             ("set-user-id", &|path| set_mode(path, 0o4755)),
             ("set-group-id", &|path| {
                 chown(path, Some(ALICE), Some(STAFF)).expect("its group");

@@ -91,26 +91,22 @@ fn text(
     (quiet, versions): (bool, bool),
     data: impl FnOnce(&mut Vec<u8>),
 ) {
-    if let (Verb::Get { .. }, outcome) = (verb, outcome) {
-        match outcome {
-            Outcome::Found(found) => {
-                out.extend_from_slice(b"VALUE ");
-                out.extend_from_slice(name.as_bytes());
-                out.push(b' ');
-                digits(out, found.flags);
-                out.push(b' ');
-                digits(out, found.bytes);
-                if versions {
-                    out.push(b' ');
-                    digits(out, found.version);
-                }
-                out.extend_from_slice(b"\r\n");
-                data(out);
-                out.extend_from_slice(b"\r\n");
-            }
-            // A miss says nothing. Nor can a failure be said for one key of several: the whole is answered with it.
-            _ => {}
+    if let Verb::Get { .. } = verb {
+        // A miss says nothing. Nor can a failure be said for one key of several: the whole is answered with it.
+        let Outcome::Found(found) = outcome else { return };
+        out.extend_from_slice(b"VALUE ");
+        out.extend_from_slice(name.as_bytes());
+        out.push(b' ');
+        digits(out, found.flags);
+        out.push(b' ');
+        digits(out, found.bytes);
+        if versions {
+            out.push(b' ');
+            digits(out, found.version);
         }
+        out.extend_from_slice(b"\r\n");
+        data(out);
+        out.extend_from_slice(b"\r\n");
         return;
     }
     if quiet {

@@ -88,10 +88,13 @@ pub struct Task {
     counted: (u64, u64),
 }
 
+/// Appends a part of a value that was read (its number, first byte and bytes); false: it is not there.
+pub type AppendValue<'a> = dyn Fn(u32, usize, usize, &mut Vec<u8>) -> bool + 'a;
+
 /// What a task may look at while it decides.
 pub struct View<'a> {
     /// Appends bytes of the value that was read: from there on, so many.
-    pub value: &'a dyn Fn(u32, usize, usize, &mut Vec<u8>) -> bool,
+    pub value: &'a AppendValue<'a>,
     /// Longest data of an item.
     pub data_bytes_max: usize,
     /// Groups, and processors.

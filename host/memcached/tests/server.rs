@@ -82,7 +82,7 @@ fn conversation<S: std::io::Read + Write>(client: &mut Client<S>) {
     assert_eq!(client.value(), None);
     // Lengths at which something changes: what is read at once, read again, or by its own grant.
     for bytes in [0, 1, 4000, 4096, 10_000, 65_000, 65_536, 70_000, 300_000, 1 << 20] {
-        let data: Vec<u8> = (0..bytes).map(|at: usize| (at * 31 >> 3) as u8).collect();
+        let data: Vec<u8> = (0..bytes).map(|at: usize| ((at * 31) >> 3) as u8).collect();
         assert_eq!(client.set("long", &data), "STORED", "{bytes}");
         assert!(client.get("long") == Some(data), "{bytes}");
     }

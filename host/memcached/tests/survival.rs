@@ -82,25 +82,24 @@ fn without_flushes_power_cuts_lose_what_was_acknowledged() {
 /// The device goes and comes back: what is under way fails, clients stay connected, and what comes meanwhile waits.
 #[test]
 fn a_device_that_comes_back_is_found_again() {
-    for way in [Way::Memory] {
-        let media = FaultMedia::new(FaultOptions::new(usize::from(common::SPUS), 64 << 20));
-        let (socket, store) = (path("back"), media.clone());
-        let first = device_on(socket.clone(), move || Box::new(store.store()));
-        let serving = serve(&first, way, config());
-        let mut client = connect(&serving);
-        assert_eq!(client.set("stays", b"here"), "STORED");
-        drop(first);
-        client.send(b"get stays\r\n");
-        std::thread::sleep(Duration::from_millis(300));
-        let _second = device_on(socket, move || Box::new(media.store()));
-        let line = client.line();
-        match line.as_str() {
-            "VALUE stays 0 4" => assert_eq!(client.take(4 + 2 + 5), b"here\r\nEND\r\n"),
-            other => assert_eq!(other, "SERVER_ERROR the device is gone"),
-        }
-        assert_eq!(client.get("stays"), Some(b"here".to_vec()));
-        assert_eq!(client.set("more", b"1"), "STORED");
+    let way = Way::Memory;
+    let media = FaultMedia::new(FaultOptions::new(usize::from(common::SPUS), 64 << 20));
+    let (socket, store) = (path("back"), media.clone());
+    let first = device_on(socket.clone(), move || Box::new(store.store()));
+    let serving = serve(&first, way, config());
+    let mut client = connect(&serving);
+    assert_eq!(client.set("stays", b"here"), "STORED");
+    drop(first);
+    client.send(b"get stays\r\n");
+    std::thread::sleep(Duration::from_millis(300));
+    let _second = device_on(socket, move || Box::new(media.store()));
+    let line = client.line();
+    match line.as_str() {
+        "VALUE stays 0 4" => assert_eq!(client.take(4 + 2 + 5), b"here\r\nEND\r\n"),
+        other => assert_eq!(other, "SERVER_ERROR the device is gone"),
     }
+    assert_eq!(client.get("stays"), Some(b"here".to_vec()));
+    assert_eq!(client.set("more", b"1"), "STORED");
 }
 
 /// Without a device, and without hope: the server ends, and says why.

@@ -113,9 +113,13 @@ impl Part {
         self.busy.set(false);
         self.entries.set(0);
         self.sum.set(0);
-        (self.first_chunk.set(0), self.last_chunk.set(0), self.chunks.set(0));
-        (self.taken_bytes.set(0), self.page_taken.set(false));
-        (self.first_page.set(0), self.last_page.set(0));
+        self.first_chunk.set(0);
+        self.last_chunk.set(0);
+        self.chunks.set(0);
+        self.taken_bytes.set(0);
+        self.page_taken.set(false);
+        self.first_page.set(0);
+        self.last_page.set(0);
     }
 
     /// The chunk that writes are added to.
@@ -177,7 +181,8 @@ impl Table {
     pub fn set_chunks(&self, chunks: u32) {
         self.chunks.set(chunks);
         self.free_chunks.set(chunks);
-        (self.free_chunk.set(0), self.fresh_chunks.set(0));
+        self.free_chunk.set(0);
+        self.fresh_chunks.set(0);
     }
 
     /// Chunks of the log, and those that are free.
@@ -260,14 +265,16 @@ impl Table {
     pub fn restore(&self, index: usize, transaction: u64, coordinator: u16, number: u64) {
         let part = &self.parts[index];
         part.begin(0, transaction);
-        (part.coordinator.set(coordinator), part.number.set(number));
+        part.coordinator.set(coordinator);
+        part.number.set(number);
         self.put_in_list(index, (OF_COMMIT | u64::from(coordinator), number));
         self.taken_parts.set(self.taken_parts.get() + 1);
     }
 
     /// All is free; for after [`Self::restore`].
     pub fn restored(&self) {
-        (self.free_part.set(0), self.fresh_parts.set(0));
+        self.free_part.set(0);
+        self.fresh_parts.set(0);
     }
 
     fn enter(&self, index: usize, owner: u32, transaction: u64) {
@@ -298,7 +305,9 @@ impl Table {
     pub fn enter_commit(&self, index: usize, coordinator: u32, number: u64, participants: u64) {
         self.take_from_list(index);
         let part = &self.parts[index];
-        (part.coordinator.set(coordinator as u16), part.number.set(number), part.participants.set(participants));
+        part.coordinator.set(coordinator as u16);
+        part.number.set(number);
+        part.participants.set(participants);
         self.put_in_list(index, (OF_COMMIT | u64::from(coordinator), number));
     }
 

@@ -232,16 +232,10 @@ fn corpus() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat())
 }
 
-fn run_of(
-    (pattern, syntax, (ignore_case, word, line), options, (cuts, reply_bytes), unicode): (
-        Vec<u8>,
-        Syntax,
-        (bool, bool, bool),
-        GrepOptions,
-        (Vec<usize>, usize),
-        bool,
-    ),
-) -> Run {
+/// What a run is drawn from: pattern, syntax, (ignore case, words, lines), options, (cuts, room for a reply), Unicode.
+type Drawn = (Vec<u8>, Syntax, (bool, bool, bool), GrepOptions, (Vec<usize>, usize), bool);
+
+fn run_of((pattern, syntax, (ignore_case, word, line), options, (cuts, reply_bytes), unicode): Drawn) -> Run {
     let mut cuts = cuts;
     cuts.sort_unstable();
     Run {
