@@ -169,7 +169,7 @@ impl Client {
 
     /// Makes a namespace; returns its number.
     pub fn create_namespace(&mut self, csi: CommandSet, size_bytes: u64, block_bytes: Option<u32>) -> Outcome<u32> {
-        self.make_namespace(&NamespaceRequest { csi, size_bytes, block_bytes, hosts: None, private: false })
+        self.make_namespace(&NamespaceRequest { block_bytes, ..NamespaceRequest::new(csi, size_bytes) })
     }
 
     /// The same with the hosts that it is attached to.

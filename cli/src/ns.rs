@@ -28,6 +28,12 @@ pub enum Ns {
         /// It is never attached to more than one host
         #[arg(long, requires = "host")]
         private: bool,
+        /// Stripe of a block namespace over the processors, a power of two from 4K to 1M [default: 8K]
+        #[arg(long, value_name = "BYTES")]
+        stripe: Option<Size>,
+        /// The app that serves it, where it is not that of the command set
+        #[arg(long, value_name = "NAME")]
+        app: Option<String>,
         #[command(flatten)]
         target: TargetOption,
         /// Print one JSON object
@@ -96,7 +102,7 @@ fn check_host(host: &str) -> Outcome<()> {
 /// Runs one.
 pub fn run(ns: Ns) -> Outcome<()> {
     match ns {
-        Ns::Create { csi, size, block_bytes, host, private, target, json } => {
+        Ns::Create { csi, size, block_bytes, host, private, stripe, app, target, json } => {
             let csi = match csi.as_str() {
                 "nvm" => CommandSet::Nvm,
                 "kv" => CommandSet::Kv,
@@ -110,7 +116,19 @@ pub fn run(ns: Ns) -> Outcome<()> {
             }
             host.iter().try_for_each(|host| check_host(host))?;
             let hosts = (!host.is_empty()).then_some(host);
-            let request = NamespaceRequest { csi, size_bytes: size.0, block_bytes, hosts, private };
+            let stripe_bytes = match stripe.map(|stripe| u32::try_from(stripe.0)) {
+                None => None,
+                Some(Ok(bytes)) => Some(bytes),
+                Some(Err(_)) => fail!("--stripe is too long: use a power of two from 4K to 1M"),
+            };
+            let request = NamespaceRequest {
+                block_bytes,
+                hosts,
+                private,
+                stripe_bytes,
+                app,
+                ..NamespaceRequest::new(csi, size.0)
+            };
             let nsid = Client::connect(&target)?.make_namespace(&request)?;
             if json {
                 output::json(&serde_json::json!({ "nsid": nsid }))
@@ -124,7 +142,7 @@ pub fn run(ns: Ns) -> Outcome<()> {
             if json {
                 return output::json(&serde_json::json!({ "namespaces": namespaces, "attachments": attachments }));
             }
-            let mut table = Table::new(&["nsid", "csi", "size", "block", "nguid", "hosts"]);
+            let mut table = Table::new(&["nsid", "csi", "size", "block", "stripe", "app", "nguid", "hosts"]);
             for namespace in namespaces {
                 let attachment = attachments.iter().find(|attachment| attachment.nsid == namespace.nsid);
                 table.row([
@@ -132,6 +150,12 @@ pub fn run(ns: Ns) -> Outcome<()> {
                     name_of(namespace.csi).to_owned(),
                     Size(namespace.size_bytes).to_string(),
                     if namespace.csi == CommandSet::Nvm { namespace.block_bytes.to_string() } else { "-".to_owned() },
+                    if namespace.csi == CommandSet::Nvm {
+                        Size(namespace.stripe_bytes.into()).to_string()
+                    } else {
+                        "-".to_owned()
+                    },
+                    namespace.app.clone(),
                     namespace.nguid.iter().map(|byte| format!("{byte:02x}")).collect(),
                     match attachment {
                         None => "all".to_owned(),

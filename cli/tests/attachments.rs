@@ -60,6 +60,14 @@ async fn unallocated_bytes(controller: &Controller) -> u64 {
     u64_at(&done.unwrap().buffer, 296)
 }
 
+/// Identify Namespace: NAWUN, NABSN, NPWG and NOWS, 0's based blocks, and NSFEAT.
+async fn stripe_fields(controller: &Controller, nsid: u32) -> ([u16; 4], u8) {
+    let entry = SubmissionEntry::new(admin::IDENTIFY).with_nsid(nsid).with_cdw(10, u32::from(cns::NAMESPACE));
+    let done = controller.execute(Via::Admin, "identify", entry, Transfer::FromController(vec![0; 4096]), true).await;
+    let data = done.unwrap().buffer;
+    ([34, 40, 64, 72].map(|at| u16::from_le_bytes([data[at], data[at + 1]])), data[24])
+}
+
 async fn numbers(controller: &Controller) -> Vec<u32> {
     controller.namespaces().await.unwrap().iter().map(|namespace| namespace.nsid).collect()
 }
@@ -162,5 +170,47 @@ fn a_kill_in_the_midst_of_an_attachment_leaves_the_old_or_the_new() {
         assert!(attached == acknowledged || attached == under_way, "{attached}, {acknowledged} was acknowledged");
     }
     assert!(changes > 0, "no attachment was acknowledged before its kill");
+    device.end();
+}
+
+#[test]
+fn stripes_and_serving_apps_outlive_the_process_and_are_told_to_hosts() {
+    let folder = Folder::new();
+    let media = folder.path("media");
+    let start = || Served::start(&["--media", &media, "--size", "16M", "--kv-size", "0", "--spus", "4"]);
+    let device = start();
+    let made = ["ns", "create", "--csi", "nvm", "--size", "16M", "--block-bytes", "512", "--stripe", "64K"];
+    assert_eq!(device.ok(&[&made[..], &["--app", "base-io"]].concat()), "nsid 2\n");
+    for (flags, why) in [
+        (&["--stripe", "3000"][..], "a power of two from 4096"),
+        (&["--stripe", "8G"], "--stripe is too long"),
+        (&["--app", "nobody"], "app nobody"),
+        (&["--stripe", "1"], "a stripe of 1 bytes"),
+    ] {
+        let refused = device.fails(&[&["ns", "create", "--csi", "nvm", "--size", "16M"], flags].concat());
+        assert!(refused.contains(why), "{refused}");
+    }
+    let refused = device.fails(&["ns", "create", "--csi", "kv", "--size", "16M", "--stripe", "8K"]);
+    assert!(refused.contains("has no stripes"), "{refused}");
+    let written: Vec<u8> = (0..1u32 << 20).map(|at| ((at * 7) >> 9) as u8).collect();
+    let check = |device: &Served, writes: bool| {
+        let listed = device.ok(&["ns", "list"]);
+        assert!(listed.contains("stripe") && listed.contains("64 KiB") && listed.contains("base-io"), "{listed}");
+        wait(async {
+            let one = host(device, "one").await;
+            assert_eq!(stripe_fields(&one, 1).await, ([1, 1, 0, 0], 2));
+            assert_eq!(stripe_fields(&one, 2).await, ([127; 4], 18));
+            let blocks = blocks(&one, 2).await.unwrap();
+            if writes {
+                blocks.write(512 * 77, written.clone(), true).await.unwrap();
+            }
+            assert_eq!(blocks.read(512 * 77, written.len()).await.unwrap(), written);
+        });
+    };
+    check(&device, true);
+    device.signal("-KILL");
+    drop(device);
+    let device = start();
+    check(&device, false);
     device.end();
 }

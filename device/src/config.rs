@@ -6,8 +6,12 @@ use crate::region::REGION_ALIGNMENT_BYTES;
 pub const SPUS_MAX: u16 = 64;
 /// Most extents of a permission table.
 pub const PERMISSION_ENTRIES_MAX: usize = 1 << 20;
-/// Stripe of block namespaces over SPUs (Willow, section 2.2).
+/// Stripe of block namespaces over SPUs, where they are not made with another (Willow, section 2.2).
 pub const STRIPE_BYTES: u32 = 8192;
+/// Shortest stripe.
+pub const STRIPE_BYTES_MIN: u32 = 4096;
+/// Longest stripe: what one DMA of a request moves, and no more than a run may move before others have their turn.
+pub const STRIPE_BYTES_MAX: u32 = DMA_SLICE_BYTES as u32;
 
 /// Most requests in flight in the whole device.
 pub const TRANSFERS_MAX: usize = 32768;
@@ -164,14 +168,21 @@ impl DeviceConfig {
         Ok(())
     }
 
-    /// Bytes a bank that a namespace of `size_bytes` needs: whole stripes, rounded up to the regions' alignment.
+    /// Bytes a bank that a namespace of `size_bytes` needs, with stripes of [`STRIPE_BYTES`]: whole ones, rounded up to the regions' alignment.
     pub fn bank_share_bytes(&self, size_bytes: u64) -> Option<u64> {
-        bank_share_bytes(size_bytes, self.spus)
+        bank_share_bytes(size_bytes, self.spus, STRIPE_BYTES)
     }
 }
 
-/// The same with that many banks.
-pub(crate) fn bank_share_bytes(size_bytes: u64, spus: u16) -> Option<u64> {
-    let share = size_bytes.div_ceil(u64::from(spus.max(1))).checked_next_multiple_of(u64::from(STRIPE_BYTES))?;
-    share.checked_next_multiple_of(REGION_ALIGNMENT_BYTES)
+/// True for what stripes may be.
+pub(crate) fn stripe_is_possible(bytes: u32) -> bool {
+    bytes.is_power_of_two() && (STRIPE_BYTES_MIN..=STRIPE_BYTES_MAX).contains(&bytes)
+}
+
+/// The same with that many banks and such stripes.
+pub(crate) fn bank_share_bytes(size_bytes: u64, spus: u16, stripe_bytes: u32) -> Option<u64> {
+    // The last stripes of all banks may be begun where the last bank's is not.
+    let stripe = u64::from(stripe_bytes.max(1));
+    let rows = size_bytes.div_ceil(stripe).div_ceil(u64::from(spus.max(1)));
+    rows.checked_mul(stripe)?.checked_next_multiple_of(REGION_ALIGNMENT_BYTES)
 }

@@ -1,15 +1,16 @@
 //! Namespaces: what the device's regions look like from outside. The table is part of the device's metadata and changes
 //! only through the control service.
 
+use crate::config::STRIPE_BYTES;
 use serde::{Deserialize, Serialize};
 
 /// Command set of a namespace (NVMe CSI).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CommandSet {
-    /// NVM, CSI 0: served by Base-IO.
+    /// NVM, CSI 0: served by Base-IO, or by another app that takes its RPCs.
     Nvm,
-    /// Key value, CSI 1: served by Key-Value.
+    /// Key value, CSI 1: served by Key-Value, or by another app that takes its RPCs.
     Kv,
 }
 
@@ -30,4 +31,37 @@ pub struct Namespace {
     pub bank_bytes: u64,
     /// Globally unique id (NGUID).
     pub nguid: [u8; 16],
+    /// The app that serves it, and has its region; left out of metadata where it is that of the command set.
+    #[serde(default)]
+    pub app: String,
+    /// Bytes of a stripe over the SPUs, of a block namespace; left out of metadata where it is [`STRIPE_BYTES`].
+    #[serde(default)]
+    pub stripe_bytes: u32,
+}
+
+impl CommandSet {
+    /// The app that serves such namespaces, where they are bound to no other.
+    pub const fn app(self) -> &'static str {
+        match self {
+            CommandSet::Nvm => "base-io",
+            CommandSet::Kv => "key-value",
+        }
+    }
+}
+
+impl Namespace {
+    /// What metadata leave out is there from now on.
+    pub(crate) fn complete(&mut self) {
+        if self.app.is_empty() {
+            self.app = self.csi.app().to_owned();
+        }
+        if self.stripe_bytes == 0 {
+            self.stripe_bytes = STRIPE_BYTES;
+        }
+    }
+
+    /// True where a program that knows of neither would read it wrongly.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.app != self.csi.app() || self.stripe_bytes != STRIPE_BYTES
+    }
 }

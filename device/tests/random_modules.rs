@@ -86,6 +86,8 @@ fn metadata() -> Metadata {
             base: 0,
             bank_bytes: 65536,
             nguid: [1; 16],
+            app: "base-io".into(),
+            stripe_bytes: 8192,
         }],
         apps: vec![InstalledApp { number: 1, name: "base-io".into(), built_in: true, module: None, owner: None }],
         intercalls: vec![],

@@ -176,12 +176,9 @@ pub fn view_of(device: &Device) -> View {
         block_bytes: namespace.block_bytes,
         base: namespace.base,
         nguid: namespace.nguid,
+        stripe_bytes: namespace.stripe_bytes,
+        app: namespace.app.clone(),
+        app_number: device.app_number(&namespace.app),
     };
-    View {
-        spus: device.spus(),
-        stripe_bytes: device.stripe_bytes(),
-        base_io: device.app_number(base_io_host::APP_NAME),
-        key_value: device.app_number(key_value_host::APP_NAME),
-        namespaces: device.namespaces().iter().map(namespace).collect(),
-    }
+    View { spus: device.spus(), namespaces: device.namespaces().iter().map(namespace).collect() }
 }

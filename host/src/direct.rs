@@ -125,7 +125,7 @@ pub(crate) async fn namespaces(device: &impl Direct) -> Result<Vec<HostNamespace
 
 /// Where a block namespace lies, for [`Geometry::range`].
 pub(crate) fn geometry(view: &View, namespace: &NamespaceView) -> Geometry {
-    Geometry { spus: view.spus.max(1), stripe_bytes: view.stripe_bytes, base: namespace.base }
+    Geometry { spus: view.spus.max(1), stripe_bytes: namespace.stripe_bytes, base: namespace.base }
 }
 
 /// See [`crate::Hre::block`].
@@ -137,7 +137,7 @@ pub(crate) async fn block(
 ) -> Result<Vec<u8>, HreError> {
     let view = device.view().await?;
     let namespace = find(&view, nsid, false, "no block namespace")?;
-    let app = view.base_io.ok_or_else(|| HreError::Argument("app base-io is not installed".to_owned()))?;
+    let app = namespace.serving_app().map_err(HreError::Argument)?;
     let geometry = geometry(&view, &namespace);
     let block = u64::from(namespace.block_bytes);
     let data = (buffer.len() as u64).div_ceil(block.max(1));

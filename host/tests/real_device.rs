@@ -9,6 +9,7 @@ use willow_host::hre::{BlockCommand, Hre};
 use willow_host::{
     AppClient, BlockClient, Controller, HreError, InProcess, KvClient, NvmeHre, Options, RpcCall, StoreCondition,
 };
+use willow_sdk::native::{BoxedInstance, NativeApp};
 
 fn device() -> Result<Device, OpenError> {
     let config = DeviceConfig {
@@ -19,8 +20,23 @@ fn device() -> Result<Device, OpenError> {
         ..DeviceConfig::default()
     };
     let store = RamStore::new(4, 256 << 20).expect("memory for a store");
-    let apps = vec![BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(key_value_spu::native())];
+    let apps = [base_io_spu::native(), key_value_spu::native(), &OtherIo];
+    let apps = apps.into_iter().map(BuiltInApp::Native).collect();
     Device::open(config, Box::new(store), None, apps)
+}
+
+/// Base-IO under another name: what an app that serves block namespaces in its place looks like from outside.
+struct OtherIo;
+
+impl NativeApp for OtherIo {
+    fn instantiate(&self) -> BoxedInstance {
+        base_io_spu::native().instantiate()
+    }
+
+    fn manifest(&self) -> &'static [u8] {
+        let manifest = String::from_utf8(base_io_spu::native().manifest().to_vec()).expect("text");
+        manifest.replace("name=base-io\n", "name=other-io\n").leak().as_bytes()
+    }
 }
 
 fn pattern(bytes: usize, seed: u32) -> Vec<u8> {
@@ -50,6 +66,76 @@ async fn block_is_kept(hre: &Arc<dyn Hre>) {
     assert!(matches!(hre.block(1, 4096, past, vec![0; 4096]).await, Err(HreError::OutOfRange)));
     assert!(matches!(BlockClient::open(hre.clone(), 99).await, Err(HreError::Namespace { nsid: 99, .. })));
     assert!(matches!(BlockClient::open(hre.clone(), 2).await, Err(HreError::Namespace { nsid: 2, .. })));
+}
+
+/// Requests that an app has had, and the bytes that each SPU has written.
+async fn counted(control: &ControlClient, app: &str) -> (u64, Vec<u64>) {
+    let statistics = control.statistics().await.expect("answers");
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let spus = statistics["spus"].as_array().expect("SPUs").iter().map(|spu| number(&spu["nv_write_bytes"])).collect();
+    let apps = statistics["apps"].as_array().expect("apps");
+    (number(&apps.iter().find(|of| of["name"] == app).expect("the app")["requests"]), spus)
+}
+
+async fn namespaces_are_bound_to_apps_and_have_stripes_of_their_own(hre: &Arc<dyn Hre>) {
+    let control = ControlClient::new(hre.clone());
+    for (stripe_bytes, app) in [(4096u32, "base-io"), (65_536, "other-io"), (1 << 20, "other-io"), (8192, "other-io")] {
+        let request = NamespaceRequest {
+            block_bytes: Some(512),
+            stripe_bytes: Some(stripe_bytes),
+            app: Some(app.to_owned()),
+            ..NamespaceRequest::new(CommandSet::Nvm, (8 << 20) + 512)
+        };
+        let nsid = control.create_namespace(&request).await.expect("creates");
+        let known = control.namespaces().await.expect("lists");
+        let known = known.iter().find(|namespace| namespace.nsid == nsid).expect("it is listed");
+        assert_eq!((known.stripe_bytes, known.app.as_str()), (stripe_bytes, app));
+        let block = BlockClient::open(hre.clone(), nsid).await.expect("is there at once");
+        let mut model = vec![0; block.bytes() as usize];
+        // From one stripe on, over borders, the last stripe of all, and everything.
+        let stripe = stripe_bytes as usize;
+        let last = model.len() - 512;
+        for (index, (offset, bytes)) in
+            [(0, stripe), (stripe * 5 - 512, 1024), (512, 3 * stripe), (last, 512), (last - stripe, stripe)]
+                .into_iter()
+                .enumerate()
+        {
+            let (requests, before) = counted(&control, app).await;
+            let data = pattern(bytes, index as u32);
+            block.write(offset as u64, data.clone(), false).await.expect("writes");
+            model[offset..offset + bytes].copy_from_slice(&data);
+            let (later, after) = counted(&control, app).await;
+            // What lies where is for the promise to say, not for the code under test.
+            let mut expected = vec![0; 4];
+            (offset..offset + bytes).for_each(|at| expected[at / stripe % 4] += 1);
+            let written: Vec<u64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+            assert_eq!(written, expected, "{stripe_bytes} {offset} {bytes}");
+            assert_eq!((later - requests) as usize, expected.iter().filter(|bytes| **bytes > 0).count());
+        }
+        assert_eq!(block.read(0, model.len()).await.expect("reads"), model, "stripes of {stripe_bytes}");
+        block.flush().await.expect("flushes");
+        block.write_zeroes(0, 4 * u64::from(stripe_bytes), false).await.expect("zeroes");
+        model[..4 * stripe].fill(0);
+        assert_eq!(block.read(0, model.len()).await.expect("reads"), model);
+        control.delete_namespace(nsid).await.expect("deletes");
+    }
+    let new = |csi| NamespaceRequest::new(csi, 1 << 20);
+    for (request, why) in [
+        (NamespaceRequest { stripe_bytes: Some(2048), ..new(CommandSet::Nvm) }, "a stripe of 2048 bytes"),
+        (
+            NamespaceRequest { stripe_bytes: Some(12_288), ..new(CommandSet::Nvm) },
+            "a power of two from 4096 to 1048576",
+        ),
+        (
+            NamespaceRequest { stripe_bytes: Some(2 << 20), ..new(CommandSet::Nvm) },
+            "a power of two from 4096 to 1048576",
+        ),
+        (NamespaceRequest { stripe_bytes: Some(8192), ..new(CommandSet::Kv) }, "has no stripes"),
+        (NamespaceRequest { app: Some("nobody".to_owned()), ..new(CommandSet::Nvm) }, "app nobody"),
+    ] {
+        let error = control.create_namespace(&request).await.expect_err("is refused");
+        assert!(matches!(&error, HreError::Control { text, .. } if text.contains(why)), "{error}");
+    }
 }
 
 async fn pairs_are_kept(hre: &Arc<dyn Hre>) {
@@ -94,7 +180,7 @@ async fn pairs_are_kept(hre: &Arc<dyn Hre>) {
 async fn the_device_is_controlled(hre: &Arc<dyn Hre>) {
     let control = ControlClient::new(hre.clone());
     let apps = control.apps().await.expect("lists apps");
-    assert_eq!(apps.iter().map(|app| app.name.as_str()).collect::<Vec<_>>(), ["base-io", "key-value"]);
+    assert_eq!(apps.iter().map(|app| app.name.as_str()).collect::<Vec<_>>(), ["base-io", "key-value", "other-io"]);
     let number = control.find_app("key-value").await.expect("finds");
     assert_eq!(number, apps[1].number);
     assert_eq!(AppClient::find(hre.clone(), "base-io").await.expect("finds").number(), apps[0].number);
@@ -102,8 +188,7 @@ async fn the_device_is_controlled(hre: &Arc<dyn Hre>) {
     assert!(matches!(error, HreError::Control { status: 3, .. }), "{error}");
     let error = control.install(b"no module".to_vec()).await.expect_err("is refused");
     assert!(matches!(&error, HreError::Control { text, .. } if !text.is_empty()), "{error}");
-    let request =
-        NamespaceRequest { csi: CommandSet::Kv, size_bytes: 16 << 20, block_bytes: None, hosts: None, private: false };
+    let request = NamespaceRequest::new(CommandSet::Kv, 16 << 20);
     let nsid = control.create_namespace(&request).await.expect("creates");
     assert!(control.namespaces().await.expect("lists").iter().any(|namespace| namespace.nsid == nsid));
     let kv = KvClient::open(hre.clone(), nsid).await.expect("is there at once");
@@ -126,6 +211,7 @@ async fn the_device_is_controlled(hre: &Arc<dyn Hre>) {
 async fn all(hre: Arc<dyn Hre>) {
     block_is_kept(&hre).await;
     pairs_are_kept(&hre).await;
+    namespaces_are_bound_to_apps_and_have_stripes_of_their_own(&hre).await;
     the_device_is_controlled(&hre).await;
     let kv = KvClient::open_only(hre.clone()).await.expect("the key-value namespace").nsid();
     willow_host::testing::items::items_are_kept(hre, kv, 4).await;

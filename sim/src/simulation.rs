@@ -281,12 +281,12 @@ impl Simulation {
     }
 
     fn find_targets(&mut self) {
-        let (spus, stripe_bytes) = (self.device.spus(), self.device.stripe_bytes());
+        let spus = self.device.spus();
         for namespace in self.device.namespaces().iter() {
             match namespace.csi {
                 CommandSet::Nvm => {
-                    self.block = self.device.app_number(base_io_host::APP_NAME).map(|base_io| BlockTarget {
-                        geometry: Geometry { spus, stripe_bytes, base: namespace.base },
+                    self.block = self.device.app_number(&namespace.app).map(|base_io| BlockTarget {
+                        geometry: Geometry { spus, stripe_bytes: namespace.stripe_bytes, base: namespace.base },
                         base_io,
                         bytes: namespace.size_bytes,
                         block_bytes: namespace.block_bytes,
@@ -294,7 +294,7 @@ impl Simulation {
                     });
                 }
                 CommandSet::Kv => {
-                    self.kv = self.device.app_number(key_value_host::APP_NAME).map(|key_value| KvTarget {
+                    self.kv = self.device.app_number(&namespace.app).map(|key_value| KvTarget {
                         placement: Placement::new(namespace.nguid, spus),
                         key_value,
                         nsid: namespace.nsid,

@@ -123,8 +123,8 @@ impl Stage {
         let Some(namespace) = view.namespaces.iter().find(|namespace| !namespace.key_value) else {
             fail!("the device has no block namespace")
         };
-        let Some(app) = view.base_io else { fail!("app base-io is not installed") };
-        let geometry = Geometry { spus: view.spus.max(1), stripe_bytes: view.stripe_bytes, base: namespace.base };
+        let app = namespace.serving_app().map_err(Failure::new)?;
+        let geometry = Geometry { spus: view.spus.max(1), stripe_bytes: namespace.stripe_bytes, base: namespace.base };
         let namespace_bytes = namespace.size_bytes;
         Ok(Stage { device, folder, socket, runtime, control, geometry, namespace_bytes, app, direct_io })
     }

@@ -34,8 +34,8 @@ pub struct Shm {
     block_bytes: u32,
     geometry: Geometry,
     placement: Placement,
-    base_io: u16,
-    key_value: u16,
+    /// The app that serves the namespace.
+    app: u16,
     /// Bytes between two slots' data.
     stride: usize,
     private: Vec<Vec<u8>>,
@@ -111,16 +111,13 @@ impl Shm {
         let Some(namespace) = view.namespaces.iter().find(|namespace| namespace.nsid == nsid) else {
             fail!("the device has no namespace {nsid}: see willow ns list");
         };
-        let app = |number: Option<u16>, name: &str| {
-            number.ok_or_else(|| Failure::new(format_args!("app {name} is not installed")))
-        };
+        let app = namespace.serving_app().map_err(Failure::new)?;
         let made = Shm {
             nsid,
             block_bytes: if namespace.key_value { 1 } else { namespace.block_bytes },
-            geometry: Geometry { spus: view.spus.max(1), stripe_bytes: view.stripe_bytes, base: namespace.base },
+            geometry: Geometry { spus: view.spus.max(1), stripe_bytes: namespace.stripe_bytes, base: namespace.base },
             placement: Placement::new(namespace.nguid, view.spus.max(1)),
-            base_io: app(view.base_io, "base-io")?,
-            key_value: app(view.key_value, "key-value")?,
+            app,
             stride,
             private: vec![vec![0; buffer_bytes]; slots],
             is_changed: vec![false; slots],
@@ -182,7 +179,7 @@ impl Shm {
         if !bytes.is_multiple_of(block) || !offset.is_multiple_of(u64::from(block)) {
             fail!("operations of {bytes} bytes do not fit blocks of {block} bytes: choose another --bs");
         }
-        let (app, calls) = (self.base_io, &mut self.calls);
+        let (app, calls) = (self.app, &mut self.calls);
         calls.clear();
         self.geometry.range(handler, offset, u64::from(bytes), 0, 0, |request| {
             calls.extend(Call::new(app, request.handler, request.spu, &request.arguments.encode()));
@@ -192,7 +189,7 @@ impl Shm {
 
     fn pair(&mut self, call: &PairCall) {
         self.calls.clear();
-        self.calls.extend(Call::new(self.key_value, call.handler, call.spu, &call.arguments));
+        self.calls.extend(Call::new(self.app, call.handler, call.spu, &call.arguments));
     }
 
     fn ended(&self, completion: Completion) -> Outcome<Ended> {

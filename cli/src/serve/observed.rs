@@ -146,9 +146,6 @@ impl Backend for Observed {
     fn spus(&self) -> u16 {
         self.device.spus()
     }
-    fn stripe_bytes(&self) -> u32 {
-        self.device.stripe_bytes()
-    }
     fn volatile_write_cache(&self) -> bool {
         self.device.volatile_write_cache()
     }

@@ -5,6 +5,7 @@
 //! draft is durable ([`super::commit`]).
 
 use crate::bridge::accounts::WEIGHTS_MAX;
+use crate::config::{STRIPE_BYTES, STRIPE_BYTES_MAX, STRIPE_BYTES_MIN, stripe_is_possible};
 use crate::namespace::{CommandSet, Namespace};
 use crate::region::{REGION_ALIGNMENT_BYTES, RegionError, RegionTable};
 use crate::service::control::{AttachRequest, ControlStatus, IntercallChange, NamespaceRequest};
@@ -153,7 +154,7 @@ impl Draft {
         if !self.metadata.apps.iter().any(|app| app.name == name) {
             return refuse(ControlStatus::NotFound, format!("no app {name} is installed"));
         }
-        if self.metadata.namespaces.iter().any(|namespace| super::serving_app(namespace.csi) == name) {
+        if self.metadata.namespaces.iter().any(|namespace| namespace.app == name) {
             return refuse(ControlStatus::Busy, format!("app {name} serves namespaces: delete them first"));
         }
         self.metadata.apps.retain(|app| app.name != name);
@@ -200,11 +201,20 @@ impl Draft {
     }
 
     fn make_namespace(&mut self, request: &NamespaceRequest) -> Result<Made, Refusal> {
-        let app = super::serving_app(request.csi);
-        if !self.metadata.apps.iter().any(|installed| installed.name == app) {
-            let text = format!("app {app}, which serves such namespaces, is not installed");
-            return refuse(ControlStatus::NotFound, text);
+        let app = request.app.as_deref().unwrap_or(request.csi.app());
+        match self.metadata.apps.iter().find(|installed| installed.name == app) {
+            None => {
+                let text = format!("app {app}, which is to serve the namespace, is not installed");
+                return refuse(ControlStatus::NotFound, text);
+            }
+            // It is called on behalf of the kernel, with what that may reach.
+            Some(InstalledApp { owner: Some(user), .. }) => {
+                let text = format!("app {app} is user {user}'s: namespaces are served by the kernel's apps");
+                return refuse(ControlStatus::Malformed, text);
+            }
+            Some(_) => {}
         }
+        let stripe_bytes = stripe(request)?;
         let block_bytes = match (request.csi, request.block_bytes) {
             (CommandSet::Kv, None) => 1,
             (CommandSet::Nvm, None) => 4096,
@@ -221,7 +231,7 @@ impl Draft {
             return refuse(ControlStatus::Malformed, "a namespace has at least 1 MiB");
         }
         let banks = u64::from(self.metadata.spus);
-        let share = crate::config::bank_share_bytes(request.size_bytes, self.metadata.spus);
+        let share = crate::config::bank_share_bytes(request.size_bytes, self.metadata.spus, stripe_bytes);
         let Some(share) = share else { return refuse(ControlStatus::Malformed, "the size is too large") };
         let taken = self.metadata.namespaces.iter().map(|namespace| namespace.nsid);
         let given_up = self.regions.all().iter().filter(|region| region.deleting).map(|region| region.id);
@@ -256,6 +266,8 @@ impl Draft {
             base: region.base,
             bank_bytes: region.bank_bytes,
             nguid,
+            app: app.to_owned(),
+            stripe_bytes,
         });
         self.metadata.namespaces.sort_by_key(|namespace| namespace.nsid);
         self.set_attachment(nsid, attachment);
@@ -269,7 +281,7 @@ impl Draft {
         let namespace = self.metadata.namespaces.remove(at);
         self.metadata.attachments.retain(|attachment| attachment.nsid != nsid);
         self.metadata.reservations.retain(|one| one.nsid != nsid);
-        let range = self.regions.begin_delete(super::serving_app(namespace.csi), nsid);
+        let range = self.regions.begin_delete(&namespace.app, nsid);
         Ok(Made::GivenUp(range.into_iter().collect()))
     }
 
@@ -366,6 +378,21 @@ impl Draft {
         attachments.retain(|attachment| attachment.nsid != nsid);
         attachments.extend(attachment);
         attachments.sort_by_key(|attachment| attachment.nsid);
+    }
+}
+
+/// Bytes of a stripe that a namespace is to have.
+fn stripe(request: &NamespaceRequest) -> Result<u32, Refusal> {
+    match (request.csi, request.stripe_bytes) {
+        (_, None) => Ok(STRIPE_BYTES),
+        (CommandSet::Nvm, Some(bytes)) if stripe_is_possible(bytes) => Ok(bytes),
+        (CommandSet::Nvm, Some(bytes)) => {
+            let most = STRIPE_BYTES_MAX;
+            let text =
+                format!("a stripe of {bytes} bytes is not possible: a power of two from {STRIPE_BYTES_MIN} to {most}");
+            refuse(ControlStatus::Malformed, text)
+        }
+        (CommandSet::Kv, Some(_)) => refuse(ControlStatus::Malformed, "a kv namespace has no stripes"),
     }
 }
 

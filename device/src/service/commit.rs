@@ -13,7 +13,7 @@ use super::change::{Change, Draft, Made, Refusal};
 use super::core::Core;
 use crate::media::store::StoreError;
 use crate::region::RegionTable;
-use crate::service::control::ControlStatus;
+use crate::service::control::{ControlStatus, NamespaceRequest};
 use crate::service::metadata::Metadata;
 use crate::spu::continuation::Continuation;
 use crate::spu::os::error_of;
@@ -165,14 +165,8 @@ impl Core {
         ];
         let mut draft = self.draft().map_err(OpenError)?;
         for (csi, size_bytes, block_bytes) in wanted {
-            if size_bytes > 0 && self.app_number(super::serving_app(csi)).is_some() {
-                let request = crate::service::control::NamespaceRequest {
-                    csi,
-                    size_bytes,
-                    block_bytes,
-                    hosts: None,
-                    private: false,
-                };
+            if size_bytes > 0 && self.app_number(csi.app()).is_some() {
+                let request = NamespaceRequest { block_bytes, ..NamespaceRequest::new(csi, size_bytes) };
                 draft.apply(&Change::MakeNamespace(request)).map_err(|refusal| OpenError(refusal.text))?;
             }
         }

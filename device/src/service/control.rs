@@ -60,7 +60,7 @@ pub const LIST_PROCESSES: u8 = 20;
 /// again; 0: as a user of whom nothing was said. Durable before it is answered. With a third word, u32 process: that process alone, while
 /// it lasts.
 pub const SET_WEIGHT: u8 = 21;
-/// Result: SPUs in bits 15:0, the binary logarithm of the stripe of block namespaces in bytes in bits 31:16.
+/// Result: SPUs in bits 15:0, the binary logarithm of the stripe in bytes of block namespaces that say no other in bits 31:16.
 pub const STRIPES: u8 = 22;
 /// Reply: JSON array of (user, weight).
 pub const LIST_WEIGHTS: u8 = 23;
@@ -131,6 +131,28 @@ pub struct NamespaceRequest {
     /// It is never attached to more than one host; `hosts` names one or none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub private: bool,
+    /// Bytes of a stripe of a block namespace: a power of two from [`crate::config::STRIPE_BYTES_MIN`] to
+    /// [`crate::config::STRIPE_BYTES_MAX`]; left out: [`crate::STRIPE_BYTES`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stripe_bytes: Option<u32>,
+    /// The app that is to serve it, one of the kernel's that takes the RPCs of the command set's own; left out: that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<String>,
+}
+
+impl NamespaceRequest {
+    /// One that every host has, and that is as namespaces are where nothing else is said.
+    pub fn new(csi: crate::CommandSet, size_bytes: u64) -> Self {
+        NamespaceRequest {
+            csi,
+            size_bytes,
+            block_bytes: None,
+            hosts: None,
+            private: false,
+            stripe_bytes: None,
+            app: None,
+        }
+    }
 }
 
 /// Hosts that a namespace is attached to from now on: `hosts` in place of those before. Where `attach` or `detach` names any, these are

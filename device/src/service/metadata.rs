@@ -4,13 +4,16 @@
 //! Invariants: what a device says to a host about namespaces and apps is in the metadata, durably, before it says it; a
 //! module is stored under the hash of its content, so that the metadata name the bytes and not only the app.
 
+use crate::config::stripe_is_possible;
 use crate::namespace::Namespace;
 use crate::region::Region;
 use crate::service::reservation::Reservation;
 use serde::{Deserialize, Serialize};
 
-/// Version of this form that is written.
-pub const METADATA_VERSION: u32 = 2;
+/// Newest version of this form: with namespaces that say which app serves them, or how long their stripes are.
+pub const METADATA_VERSION: u32 = 3;
+/// Version that is written where no namespace says so: programs that know of neither read it.
+const METADATA_VERSION_PLAIN: u32 = 2;
 /// The oldest version that is read.
 pub const METADATA_VERSION_MIN: u32 = 1;
 
@@ -41,7 +44,7 @@ pub struct Metadata {
     pub uuid: [u8; 16],
     /// Number of SPUs and banks: fixed for the life of the media.
     pub spus: u16,
-    /// Stripe size of block namespaces: fixed likewise.
+    /// Stripe of block namespaces that say nothing else: fixed likewise.
     pub stripe_bytes: u32,
     /// Counts identities given out, so that none repeats.
     pub identities: u64,
@@ -102,7 +105,9 @@ const _: () = assert!(MODULE_NAME_BYTES <= crate::media::BLOB_NAME_BYTES_MAX);
 impl Metadata {
     /// Bytes for the store.
     pub fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
+        let is_bound = self.namespaces.iter().any(Namespace::is_bound);
+        let version = if is_bound { METADATA_VERSION } else { METADATA_VERSION_PLAIN };
+        serde_json::to_vec(&Metadata { version, ..self.clone() }).unwrap_or_default()
     }
 
     /// What they say of hosts.
@@ -133,6 +138,15 @@ impl Metadata {
             }
         }
         metadata.version = METADATA_VERSION;
+        for namespace in &mut metadata.namespaces {
+            namespace.complete();
+            let Namespace { nsid, stripe_bytes, .. } = *namespace;
+            if !stripe_is_possible(stripe_bytes) {
+                return Err(format!(
+                    "the device's metadata cannot be read: namespace {nsid} has stripes of {stripe_bytes} bytes"
+                ));
+            }
+        }
         // Those that were not to outlive a loss of power are gone with the process.
         metadata.reservations.retain(|reservation| reservation.persistent);
         Ok(metadata)
@@ -163,15 +177,18 @@ mod tests {
     #[test]
     fn version_1_is_read_and_a_newer_one_refused() {
         let text = r#"{"version":1,"uuid":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"spus":2,"stripe_bytes":8192,
-            "identities":3,"regions":[],"namespaces":[],"apps":[{"number":1,"name":"base-io","built_in":true},
+            "identities":3,"regions":[],"namespaces":[{"nsid":1,"csi":"nvm","size_bytes":8192,"block_bytes":512,"base":0,"bank_bytes":65536,
+            "nguid":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}],"apps":[{"number":1,"name":"base-io","built_in":true},
             {"number":2,"name":"scan","built_in":false,"owner":1000}]}"#;
         let metadata = Metadata::decode(text.as_bytes()).unwrap();
         assert_eq!(metadata.version, METADATA_VERSION);
+        let namespace = &metadata.namespaces[0];
+        assert_eq!((namespace.app.as_str(), namespace.stripe_bytes), ("base-io", 8192));
         assert_eq!(metadata.apps[0].module, None);
         assert_eq!(metadata.apps[1].module.as_deref(), Some("scan"));
         assert_eq!(Metadata::decode(&metadata.encode()), Ok(metadata));
-        let newer = text.replace("\"version\":1", "\"version\":3");
-        assert!(Metadata::decode(newer.as_bytes()).unwrap_err().contains("version 3"));
+        let newer = text.replace("\"version\":1", "\"version\":4");
+        assert!(Metadata::decode(newer.as_bytes()).unwrap_err().contains("version 4"));
     }
 
     #[test]

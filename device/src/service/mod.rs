@@ -29,7 +29,6 @@ pub(crate) mod versions;
 use self::core::{Core, JobDone};
 use crate::hre::HreId;
 use crate::media::store::{Progress, StoreError};
-use crate::namespace::CommandSet;
 use crate::request::AppNumber;
 use crate::service::control::ControlStatus;
 use crate::service::metadata::Metadata;
@@ -364,13 +363,5 @@ impl Core {
     /// Numbers that installations under way have taken.
     pub(crate) fn is_reserved(&self, number: AppNumber) -> bool {
         self.service.transactions.values().any(|transaction| transaction.app_number() == Some(number))
-    }
-}
-
-/// The app that serves a command set.
-pub(crate) fn serving_app(csi: CommandSet) -> &'static str {
-    match csi {
-        CommandSet::Nvm => "base-io",
-        CommandSet::Kv => "key-value",
     }
 }

@@ -4,7 +4,7 @@ use super::change::Change;
 use super::core::Core;
 use super::protection::is_for_users;
 use super::transaction::{Asker, Work};
-use super::{Answer, ERROR_TEXTS_MAX, refuse, serving_app};
+use super::{Answer, ERROR_TEXTS_MAX, refuse};
 use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::request::{AppNumber, RpcOutcome};
@@ -211,7 +211,7 @@ impl Core {
             let text = format!("app {name} serves the device's banks: it can be replaced, and not removed");
             return self.answer(token, hre, refuse(ControlStatus::Busy, text));
         }
-        let serves = self.namespaces().iter().any(|namespace| serving_app(namespace.csi) == name);
+        let serves = self.namespaces().iter().any(|namespace| namespace.app == name);
         if serves || self.is_changing(&name) {
             let text = format!("app {name} serves namespaces, or is being replaced: delete them first");
             return self.answer(token, hre, refuse(ControlStatus::Busy, text));
@@ -233,10 +233,11 @@ impl Core {
 
     fn delete_namespace(&mut self, token: Key, hre: HreId, body: &[u8]) {
         let nsid = body.try_into().map(u32::from_le_bytes).unwrap_or(0);
-        let found = self.namespaces().iter().find(|namespace| namespace.nsid == nsid).map(|namespace| namespace.csi);
+        let found =
+            self.namespaces().iter().find(|namespace| namespace.nsid == nsid).map(|namespace| namespace.app.clone());
         match found {
-            Some(csi) => {
-                let work = Work::Deletion { csi, range: None };
+            Some(app) => {
+                let work = Work::Deletion { app, range: None };
                 self.transact(Asker::Request { token, hre }, Change::DeleteNamespace { nsid }, work);
             }
             None => self.answer(token, hre, refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"))),

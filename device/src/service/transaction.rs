@@ -14,7 +14,6 @@ use super::{DRAIN_NS_MAX, Shutdown};
 use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::media::store::StoreError;
-use crate::namespace::CommandSet;
 use crate::request::{AppNumber, RpcOutcome};
 use crate::service::control::ControlStatus;
 use crate::spu::abi;
@@ -47,7 +46,7 @@ pub(super) enum Work {
     /// An app is removed.
     Removal(Removal),
     /// A namespace is deleted: its app is told, then its range, once that is known, is erased.
-    Deletion { csi: CommandSet, range: Option<(u64, u64)> },
+    Deletion { app: String, range: Option<(u64, u64)> },
     /// A region is given up, and then erased.
     GivingUp,
     /// A region's range is made free.
@@ -239,9 +238,9 @@ impl Core {
                 let (number, name) = (removal.number, removal.name.clone());
                 self.removal_committed(key, number, &name, result);
             }
-            Work::Deletion { csi, .. } => {
-                let csi = *csi;
-                self.deletion_committed(key, csi, result);
+            Work::Deletion { app, .. } => {
+                let app = app.clone();
+                self.deletion_committed(key, &app, result);
             }
             Work::GivingUp => match result {
                 Ok(Made::GivenUp(ranges)) if !ranges.is_empty() => {
@@ -262,7 +261,7 @@ impl Core {
                 self.machine.bridge.accounts.set_weight(*user, *weight);
             }
             (Change::MakeNamespace(request), Ok(Made::Namespace(nsid))) => {
-                if let Some(number) = self.app_number(super::serving_app(request.csi)) {
+                if let Some(number) = self.app_number(request.app.as_deref().unwrap_or(request.csi.app())) {
                     self.machine.send_event(number, &[abi::EVENT_NAMESPACE_CREATED, *nsid], None);
                 }
             }
@@ -390,7 +389,7 @@ impl Core {
         }
     }
 
-    fn deletion_committed(&mut self, key: u32, csi: CommandSet, result: Result<Made, Refusal>) {
+    fn deletion_committed(&mut self, key: u32, app: &str, result: Result<Made, Refusal>) {
         let range = match result {
             Ok(Made::GivenUp(ranges)) if !ranges.is_empty() => ranges[0],
             result => return self.finish(key, result.map(|_| 0)),
@@ -409,7 +408,7 @@ impl Core {
         };
         let running = {
             let machine = &*self.machine;
-            let number = machine.find_app(super::serving_app(csi).as_bytes());
+            let number = machine.find_app(app.as_bytes());
             number.filter(|number| machine.is_running(*number))
         };
         match running {

@@ -265,7 +265,18 @@ mod tests {
 
     fn info(nsid: u32, nguid: u8) -> NamespaceInfo {
         let csi = crate::control::CommandSet::Nvm;
-        NamespaceInfo { nsid, csi, size_bytes: 1 << 20, block_bytes: 4096, base: 0, bank_bytes: 0, nguid: [nguid; 16] }
+        let (app, stripe_bytes, nguid) = ("base-io".to_owned(), 8192, [nguid; 16]);
+        NamespaceInfo {
+            nsid,
+            csi,
+            size_bytes: 1 << 20,
+            block_bytes: 4096,
+            base: 0,
+            bank_bytes: 0,
+            nguid,
+            app,
+            stripe_bytes,
+        }
     }
 
     #[test]

@@ -280,13 +280,25 @@ async fn register(control: &ControlClient, namespaces: &[u32], patience: Duratio
 
 fn block_namespace<'a>(all: &'a [NamespaceInfo], block: &BlockDevice) -> Result<&'a NamespaceInfo, AgentError> {
     let found = all.iter().find(|namespace| namespace.nsid == block.nsid && namespace.csi == CommandSet::Nvm);
-    found.ok_or_else(|| {
-        AgentError(format!(
-            "{} is said to be namespace {}, and the device has no such block namespace",
-            block.path.display(),
-            block.nsid
-        ))
-    })
+    let (path, nsid) = (block.path.display(), block.nsid);
+    match found {
+        Some(namespace) if is_reached_directly(namespace) => Ok(namespace),
+        Some(namespace) => {
+            let app = &namespace.app;
+            let text =
+                format!("{path} is namespace {nsid}, which app {app} serves: what is on it is reached by that app");
+            Err(AgentError(text))
+        }
+        None => {
+            let text = format!("{path} is said to be namespace {nsid}, and the device has no such block namespace");
+            Err(AgentError(text))
+        }
+    }
+}
+
+/// True where what a file's blocks are is what lies in the banks: another app than Base-IO may keep it elsewhere.
+fn is_reached_directly(namespace: &NamespaceInfo) -> bool {
+    namespace.app == base_io_host::APP_NAME
 }
 
 impl Agent {
@@ -304,7 +316,7 @@ impl Agent {
         };
         let control = ControlClient::new(hre.clone());
         let runtime = runtime()?;
-        let (spus, stripe_bytes) = runtime.block_on(control.stripes())?;
+        let (spus, _) = runtime.block_on(control.stripes())?;
         let known = runtime.block_on(control.namespaces())?;
         let mut checked = Vec::new();
         for block in &config.blocks {
@@ -312,13 +324,14 @@ impl Agent {
         }
         let places = match &way {
             Way::Network(network) if config.blocks.is_empty() => {
+                let known: Vec<_> = known.iter().filter(|it| is_reached_directly(it)).cloned().collect();
                 Places::attached(&network.controller.options().subsystem_nqn, &known)?
             }
             _ => Places::named(checked),
         };
         let namespaces = places.namespaces();
         let own: Vec<&NamespaceInfo> = known.iter().filter(|it| namespaces.contains(&it.nsid)).collect();
-        let geometry = |it: &&NamespaceInfo| (it.nsid, Geometry { spus, stripe_bytes, base: it.base });
+        let geometry = |it: &&NamespaceInfo| (it.nsid, Geometry { spus, stripe_bytes: it.stripe_bytes, base: it.base });
         let geometries = own.iter().map(geometry).collect();
         let direct_io = runtime.block_on(control.find_app(direct_io_host::APP_NAME))?;
         runtime.block_on(register(&control, &namespaces, patience(&way)))?;

@@ -56,7 +56,7 @@ impl Place {
     async fn of(device: &impl Direct, nsid: u32) -> Result<Place, HreError> {
         let view = device.view().await?;
         let namespace = find(&view, nsid, true, "no key-value namespace")?;
-        let app = view.key_value.ok_or_else(|| HreError::Argument("app key-value is not installed".to_owned()))?;
+        let app = namespace.serving_app().map_err(HreError::Argument)?;
         let placement = Placement::new(namespace.nguid, view.spus);
         Ok(Place { view, app, placement })
     }

@@ -202,7 +202,6 @@ impl<B: Backend> Subsystem<B> {
         let csi = (entry.cdw11() >> 24) as u8;
         let active_entry = |nsid: u32| self.find_active(cntlid, nsid).map(|place| &self.namespaces[place]);
         let active = |nsid: u32| active_entry(nsid).map(|entry| &entry.namespace);
-        let stripe_bytes = self.backend.stripe_bytes();
         let view = ControllerView {
             cntlid,
             discovery: controller.discovery,
@@ -239,12 +238,12 @@ impl<B: Backend> Subsystem<B> {
             chosen.map(|(_, one)| one.namespace.nsid)
         };
         let out = match structure {
-            cns::NAMESPACE if nsid == NSID_ALL => identify::namespace(None, false, stripe_bytes),
+            cns::NAMESPACE if nsid == NSID_ALL => identify::namespace(None, false),
             cns::NAMESPACE => {
                 valid(nsid)?;
                 match active_entry(nsid) {
                     Some(entry) if entry.namespace.csi == CommandSet::Nvm => {
-                        identify::namespace(Some(&entry.namespace), entry.private, stripe_bytes)
+                        identify::namespace(Some(&entry.namespace), entry.private)
                     }
                     // Inactive, or of another command set: hosts that know only blocks (and SPDK, which asks before it
                     // knows the command set) take a size of 0 as a namespace that is not for them.
@@ -296,7 +295,7 @@ impl<B: Backend> Subsystem<B> {
                 valid(nsid)?;
                 match self.find(nsid).map(|place| &self.namespaces[place]) {
                     Some(entry) if entry.namespace.csi == CommandSet::Nvm => {
-                        identify::namespace(Some(&entry.namespace), entry.private, stripe_bytes)
+                        identify::namespace(Some(&entry.namespace), entry.private)
                     }
                     _ => identify::zeroes(),
                 }
@@ -313,9 +312,7 @@ impl<B: Backend> Subsystem<B> {
                 }
             }
             // What the formats have in common with every namespace; the index says of which is asked (CNS specific identifier).
-            cns::NAMESPACE_FORMAT if (entry.cdw11() as u16) < identify::FORMATS => {
-                identify::namespace(None, false, stripe_bytes)
-            }
+            cns::NAMESPACE_FORMAT if (entry.cdw11() as u16) < identify::FORMATS => identify::namespace(None, false),
             cns::CSI_NAMESPACE_FORMAT if set == Some(CommandSet::Nvm) && (entry.cdw11() as u16) < identify::FORMATS => {
                 identify::zeroes()
             }

@@ -35,7 +35,6 @@ pub trait Backend {
     fn tables_are(&self, namespaces: &Arc<Vec<Namespace>>, host_tables: &Arc<HostTables>) -> bool;
     fn app_number(&self, name: &str) -> Option<AppNumber>;
     fn spus(&self) -> u16;
-    fn stripe_bytes(&self) -> u32;
     fn volatile_write_cache(&self) -> bool;
     fn flash_state(&self) -> FlashState;
     fn capacity(&self) -> (u64, Option<u64>);
@@ -146,9 +145,6 @@ impl Backend for Device {
     }
     fn spus(&self) -> u16 {
         Device::spus(self)
-    }
-    fn stripe_bytes(&self) -> u32 {
-        Device::stripe_bytes(self)
     }
     fn volatile_write_cache(&self) -> bool {
         Device::volatile_write_cache(self)

@@ -319,7 +319,7 @@ impl<B: Backend> Subsystem<B> {
 
     /// A shutdown that the host announced (NVMe Base 3.6): everything completed is made durable first.
     fn shut_controller_down(&mut self, cntlid: u16, admin: u16) {
-        let flush = self.backend.volatile_write_cache() && self.base_io().is_some();
+        let flush = self.backend.volatile_write_cache() && !self.block_apps().is_empty();
         let Some(queue) = self.queues[usize::from(admin)].as_mut() else { return };
         if !flush {
             return self.shutdown_complete(cntlid);

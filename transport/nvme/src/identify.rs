@@ -125,7 +125,7 @@ pub fn granularity(bytes: u64) -> Structure {
 pub const OAES: u32 = 1 << 8;
 
 /// CNS 00h, Identify Namespace (NVM 4.1.5.1). `None`: what all namespaces have in common (NSID FFFFFFFFh).
-pub fn namespace(namespace: Option<&Namespace>, private: bool, stripe_bytes: u32) -> Structure {
+pub fn namespace(namespace: Option<&Namespace>, private: bool) -> Structure {
     let mut out = blank();
     let data = &mut out[..];
     // Two formats: 512 and 4096 bytes, no metadata. LBADS is the power of two.
@@ -146,9 +146,15 @@ pub fn namespace(namespace: Option<&Namespace>, private: bool, stripe_bytes: u32
     // command sees half done: NAWUN is a stripe with a boundary (NABSN) at each. NAWUPF stays one block.
     data[24] = 1 << 1;
     data[26] = u8::from(namespace.block_bytes == 4096);
-    let stripe_blocks = (stripe_bytes / namespace.block_bytes).max(1) as u16 - 1;
+    let stripe_blocks = (namespace.stripe_bytes / namespace.block_bytes).max(1) as u16 - 1;
     data.put16(34, stripe_blocks);
     data.put16(40, stripe_blocks);
+    if namespace.stripe_bytes != willow_device::STRIPE_BYTES {
+        // It was chosen, so hosts are told (NSFEAT bit 4): NPWG, NPWA and NOWS are a stripe, what one SPU writes with one DMA. NOIOB stays 0:
+        // Linux would cut every longer command there, and one that spans all SPUs is done by all at once.
+        data[24] |= 1 << 4;
+        [64, 66, 72].into_iter().for_each(|field| data.put16(field, stripe_blocks));
+    }
     data.put128(48, u128::from(namespace.size_bytes));
     data[104..120].copy_from_slice(&namespace.nguid);
     out
@@ -263,12 +269,18 @@ mod tests {
             base: 0,
             bank_bytes: 1 << 20,
             nguid: [9; 16],
+            app: "base-io".to_owned(),
+            stripe_bytes: 8192,
         };
-        let data = namespace(Some(&ns), false, 8192);
+        let data = namespace(Some(&ns), false);
         assert_eq!((u64::from_le_bytes(data[0..8].try_into().unwrap()), data[26], data[34]), (2048, 0, 15));
         ns.block_bytes = 4096;
-        let data = namespace(Some(&ns), false, 8192);
+        let data = namespace(Some(&ns), false);
         assert_eq!((u64::from_le_bytes(data[0..8].try_into().unwrap()), data[26], data[34], data[40]), (256, 1, 1, 1));
+        assert_eq!((data[24], data[64], data[66], data[72]), (2, 0, 0, 0));
+        ns.stripe_bytes = 65536;
+        let data = namespace(Some(&ns), false);
+        assert_eq!((data[24], data[34], data[40], data[46], data[64], data[66], data[72]), (18, 15, 15, 0, 15, 15, 15));
         assert_eq!(&descriptors(&ns)[..5], &[2, 16, 0, 0, 9]);
         assert_eq!(&namespace_list([1, 2, 5].into_iter(), 1)[..12], &[2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&controller_list([1, 2, 5].into_iter(), 2)[..6], &[2, 0, 2, 0, 5, 0]);

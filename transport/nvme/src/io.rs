@@ -3,7 +3,7 @@
 
 use base_io_host::wire::{self as block_wire, handler};
 use base_io_host::{Geometry, SpuRequest};
-use willow_device::{Arguments, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, Upcall};
+use willow_device::{Arguments, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, STRIPE_BYTES, Upcall};
 use willow_wire::control::{self, CONTROL_APP};
 use willow_wire::spec::{Status, SubmissionEntry, opcode::nvm, tunnel};
 
@@ -61,9 +61,9 @@ fn block_rpcs(app: u16, geometry: &Geometry, handler: u8, blocks: &Blocks, flags
     list.unwrap_or(RpcList::Many(Vec::new()))
 }
 
-fn flush_rpcs(app: u16, geometry: &Geometry) -> RpcList {
-    let mut many = Vec::with_capacity(usize::from(geometry.spus));
-    geometry.flush(|request| many.push(rpc(app, request)));
+fn flush_rpcs(apps: &[u16], geometry: &Geometry) -> RpcList {
+    let mut many = Vec::with_capacity(usize::from(geometry.spus) * apps.len());
+    apps.iter().for_each(|app| geometry.flush(|request| many.push(rpc(*app, request))));
     RpcList::Many(many)
 }
 
@@ -196,9 +196,9 @@ impl<B: Backend> Subsystem<B> {
             _ => {}
         }
         if is_kv {
-            return self.pair_command(index, place, (placement, nsid), command.operation, buffer, bytes);
+            return self.pair_command(index, place, (placement, found), nsid, command.operation, buffer, bytes);
         }
-        let Some(app) = self.base_io() else { return self.give_up(index, place, NOT_READY, buffer) };
+        let Some(app) = self.app_of(found) else { return self.give_up(index, place, NOT_READY, buffer) };
         let at = HEADROOM_BYTES as u32;
         match command.operation {
             Operation::Read(blocks) => {
@@ -240,7 +240,7 @@ impl<B: Backend> Subsystem<B> {
                     }
                 }
             }
-            Operation::Flush => self.submit(index, place, flush_rpcs(app, &geometry), buffer, 0, 0, Work::Block),
+            Operation::Flush => self.submit(index, place, flush_rpcs(&[app], &geometry), buffer, 0, 0, Work::Block),
             Operation::Send(_)
             | Operation::Call(..)
             | Operation::Receive { .. }
@@ -289,10 +289,10 @@ impl<B: Backend> Subsystem<B> {
         // The namespace may have gone since the last step, and its place may be another's.
         let association = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.association);
         let found = association.and_then(|association| self.find_active(association.controller, left.nsid));
-        if found.map(|found| self.namespaces[found].view.generation) != Some(left.generation) {
+        let Some(found) = found.filter(|found| self.namespaces[*found].view.generation == left.generation) else {
             return self.complete(index, place, Status::INVALID_FIELD.with_do_not_retry(), 0, None);
-        }
-        let Some(app) = self.base_io() else { return self.complete(index, place, NOT_READY, 0, None) };
+        };
+        let Some(app) = self.app_of(found) else { return self.complete(index, place, NOT_READY, 0, None) };
         let (mut rpcs, geometry) = (Vec::new(), left.geometry);
         left.step(|start, bytes| {
             let flags = block_wire::FLAG_DEALLOCATE;
@@ -303,11 +303,13 @@ impl<B: Backend> Subsystem<B> {
 
     /// Flushes all of the device.
     pub(crate) fn flush_all(&mut self, index: u16, place: u16, work: Work) {
-        let Some(app) = self.base_io() else {
+        let apps = self.block_apps();
+        if apps.is_empty() {
             return self.complete(index, place, NOT_READY, 0, None);
-        };
-        let geometry = Geometry { spus: self.backend.spus(), stripe_bytes: self.backend.stripe_bytes(), base: 0 };
-        self.submit(index, place, flush_rpcs(app, &geometry), Vec::new(), 0, 0, work);
+        }
+        // A flush has no range.
+        let geometry = Geometry { spus: self.backend.spus(), stripe_bytes: STRIPE_BYTES, base: 0 };
+        self.submit(index, place, flush_rpcs(&apps, &geometry), Vec::new(), 0, 0, work);
     }
 
     /// An RPC of the tunnel (design: 81h with the payload as its body, 82h with inline arguments and a reply).

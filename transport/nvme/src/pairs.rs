@@ -24,16 +24,18 @@ fn call_rpc<const BYTES: usize>(app: u16, call: Call<BYTES>) -> Rpc {
 impl<B: Backend> Subsystem<B> {
     /// Does a command of a key-value namespace whose data are all there.
     #[inline]
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn pair_command(
         &mut self,
         index: u16,
         place: u16,
-        (placement, nsid): (Placement, u32),
+        (placement, found): (Placement, usize),
+        nsid: u32,
         operation: Operation,
         buffer: Vec<u8>,
         bytes: u32,
     ) {
-        let Some(app) = self.key_value() else { return self.give_up(index, place, NOT_READY, buffer) };
+        let Some(app) = self.app_of(found) else { return self.give_up(index, place, NOT_READY, buffer) };
         let one = |call| RpcList::One(call_rpc(app, call));
         let item = |call| RpcList::One(call_rpc(app, call));
         let at = HEADROOM_BYTES as u32;
@@ -110,9 +112,16 @@ impl<B: Backend> Subsystem<B> {
         }
     }
 
+    /// The app that serves the namespace of a slot's command.
+    fn app_of_slot(&mut self, index: u16, place: u16) -> Option<u16> {
+        let nsid = self.queues[usize::from(index)].as_ref()?.slots[usize::from(place)].nsid;
+        let found = self.find(nsid)?;
+        self.app_of(found)
+    }
+
     fn list_step(&mut self, index: u16, place: u16, scan: ListScan, step: ListStep, mut buffer: Vec<u8>, bytes: u32) {
         match step {
-            ListStep::Call(call) => match self.key_value() {
+            ListStep::Call(call) => match self.app_of_slot(index, place) {
                 Some(app) => {
                     let rpcs = RpcList::One(call_rpc(app, call));
                     self.submit(index, place, rpcs, buffer, 0, bytes, Work::List(Box::new(scan)));

@@ -23,7 +23,7 @@ use key_value_host::Placement;
 use willow_auth::{KeyRing, SequenceNumbers};
 use willow_device::metadata::HostTables;
 use willow_device::reservation::Reservation;
-use willow_device::{AppNumber, FlashState, Namespace};
+use willow_device::{AppNumber, CommandSet, FlashState, Namespace};
 
 use willow_wire::spec::{CompletionEntry, Status, SubmissionEntry, opcode};
 
@@ -113,6 +113,8 @@ pub(crate) struct Entry {
     pub view: NamespaceView,
     pub geometry: Geometry,
     pub placement: Placement,
+    /// Number of the app that serves it, once it was asked for.
+    pub app: Option<AppNumber>,
     pub counters: NamespaceCounters,
     /// The hosts that it is attached to, sorted; `None`: all.
     pub hosts: Option<Vec<String>>,
@@ -151,8 +153,6 @@ pub struct Subsystem<B> {
     pub(crate) fetches: VecDeque<(ConnectionId, Fetch)>,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) closing: VecDeque<ConnectionId>,
-    base_io: Option<AppNumber>,
-    key_value: Option<AppNumber>,
     pub(crate) next_spu: u16,
     /// Connections with parked Receives.
     pub(crate) receiving: Vec<u16>,
@@ -205,8 +205,6 @@ impl<B: Backend> Subsystem<B> {
             fetches: VecDeque::new(),
             completions: VecDeque::new(),
             closing: VecDeque::new(),
-            base_io: None,
-            key_value: None,
             next_spu: 0,
             receiving: Vec::new(),
             next_timer_ns: u64::MAX,
@@ -441,26 +439,32 @@ impl<B: Backend> Subsystem<B> {
         [wake_ns, timer_ns, retry_ns].into_iter().flatten().min()
     }
 
+    /// The app that serves the namespace at a place of the table.
     #[inline]
-    pub(crate) fn base_io(&mut self) -> Option<AppNumber> {
-        if self.base_io.is_none() {
-            self.base_io = self.backend.app_number(base_io_host::APP_NAME);
+    pub(crate) fn app_of(&mut self, found: usize) -> Option<AppNumber> {
+        let entry = &mut self.namespaces[found];
+        if entry.app.is_none() {
+            entry.app = self.backend.app_number(&entry.namespace.app);
         }
-        self.base_io
+        entry.app
     }
 
-    #[inline]
-    pub(crate) fn key_value(&mut self) -> Option<AppNumber> {
-        if self.key_value.is_none() {
-            self.key_value = self.backend.app_number(key_value_host::APP_NAME);
+    /// The apps that serve block namespaces, each once; where there are none, the one that would.
+    pub(crate) fn block_apps(&mut self) -> Vec<AppNumber> {
+        let blocks = |entry: &Entry| entry.namespace.csi == CommandSet::Nvm;
+        let places: Vec<usize> = (0..self.namespaces.len()).filter(|place| blocks(&self.namespaces[*place])).collect();
+        let mut apps: Vec<AppNumber> = places.iter().filter_map(|place| self.app_of(*place)).collect();
+        if places.is_empty() {
+            apps.extend(self.backend.app_number(base_io_host::APP_NAME));
         }
-        self.key_value
+        apps.sort_unstable();
+        apps.dedup();
+        apps
     }
 
     /// Numbers of apps may have changed: ask again.
     pub(crate) fn forget_apps(&mut self) {
-        self.base_io = None;
-        self.key_value = None;
+        self.namespaces.iter_mut().for_each(|entry| entry.app = None);
     }
 
     /// The tag of a slot's request.

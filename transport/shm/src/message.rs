@@ -72,12 +72,6 @@ pub struct Opened {
 pub struct View {
     /// SPUs.
     pub spus: u16,
-    /// Stripe of block namespaces over them.
-    pub stripe_bytes: u32,
-    /// Number of app `base-io`, where it is installed.
-    pub base_io: Option<u16>,
-    /// Number of app `key-value`, where it is installed.
-    pub key_value: Option<u16>,
     /// The namespaces, in order of NSID.
     pub namespaces: Vec<NamespaceView>,
 }
@@ -97,6 +91,19 @@ pub struct NamespaceView {
     pub base: u64,
     /// Globally unique id.
     pub nguid: [u8; 16],
+    /// Bytes of a stripe over the SPUs, of a block namespace.
+    pub stripe_bytes: u32,
+    /// The app that serves it.
+    pub app: String,
+    /// Its number, where it is installed.
+    pub app_number: Option<u16>,
+}
+
+impl NamespaceView {
+    /// Number of the app that serves it; the error says that there is none.
+    pub fn serving_app(&self) -> Result<u16, String> {
+        self.app_number.ok_or_else(|| format!("app {} is not installed", self.app))
+    }
 }
 
 /// A message's bytes.

@@ -132,13 +132,7 @@ fn a_process_reaches_what_it_was_permitted_and_nothing_else() {
             denied(blocks.read(0, 4096).await);
             // The control service knows whose endpoint it is.
             let control = ControlClient::new(hre);
-            let request = NamespaceRequest {
-                csi: CommandSet::Nvm,
-                size_bytes: 1 << 20,
-                block_bytes: Some(4096),
-                hosts: None,
-                private: false,
-            };
+            let request = NamespaceRequest::new(CommandSet::Nvm, 1 << 20);
             assert!(control.create_namespace(&request).await.is_err());
             assert!(control.grant(process, &kernel.permission(READ)).await.is_err());
             assert!(control.open_process(&ProcessRequest { user: 0, weight: 1 }).await.is_err());

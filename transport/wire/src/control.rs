@@ -145,6 +145,27 @@ pub struct NamespaceRequest {
     /// It is never attached to more than one host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub private: bool,
+    /// Bytes of a stripe of a block namespace, a power of two; `None`: as the device has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stripe_bytes: Option<u32>,
+    /// The app that is to serve it; `None`: that of the command set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<String>,
+}
+
+impl NamespaceRequest {
+    /// One that every host has, and that is as namespaces are where nothing else is said.
+    pub fn new(csi: CommandSet, size_bytes: u64) -> Self {
+        NamespaceRequest {
+            csi,
+            size_bytes,
+            block_bytes: None,
+            hosts: None,
+            private: false,
+            stripe_bytes: None,
+            app: None,
+        }
+    }
 }
 
 /// Which hosts a namespace is attached to.
@@ -193,6 +214,10 @@ pub struct NamespaceInfo {
     pub bank_bytes: u64,
     /// Globally unique id.
     pub nguid: [u8; 16],
+    /// The app that serves it.
+    pub app: String,
+    /// Bytes of a stripe over the SPUs, of a block namespace.
+    pub stripe_bytes: u32,
 }
 
 /// A process to open.

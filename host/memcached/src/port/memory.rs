@@ -86,7 +86,7 @@ impl Memory {
             extents: Extents::new(endpoint.opened.data_bytes),
             flights: Vec::new(),
             free: Vec::new(),
-            app: view.key_value.ok_or_else(|| broken("app key-value is not installed"))?,
+            app: namespace.app_number.ok_or_else(|| broken(format!("app {} is not installed", namespace.app)))?,
             nsid,
             spus,
             placement: Placement::new(namespace.nguid, spus),

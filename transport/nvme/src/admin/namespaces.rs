@@ -211,11 +211,11 @@ fn create_request(entry: &SubmissionEntry, data: &[u8], left_bytes: u64) -> Resu
             let size_bytes =
                 size.checked_mul(u64::from(block_bytes)).ok_or(Failure::of(Status::NAMESPACE_INSUFFICIENT_CAPACITY))?;
             let (csi, block_bytes) = (control::CommandSet::Nvm, Some(block_bytes));
-            control::NamespaceRequest { csi, size_bytes, block_bytes, hosts, private }
+            control::NamespaceRequest { block_bytes, hosts, private, ..control::NamespaceRequest::new(csi, size_bytes) }
         }
         1 => {
             let (csi, size_bytes) = (control::CommandSet::Kv, size);
-            control::NamespaceRequest { csi, size_bytes, block_bytes: None, hosts, private }
+            control::NamespaceRequest { hosts, private, ..control::NamespaceRequest::new(csi, size_bytes) }
         }
         _ => return Err(Failure::at(Status::COMMAND_SET_NOT_SUPPORTED, 47)),
     };

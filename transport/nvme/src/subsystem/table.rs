@@ -72,7 +72,7 @@ impl<B: Backend> Subsystem<B> {
     /// Takes over the tables; returns the numbers of namespaces that are there, and others than before or with other attributes.
     fn take_namespaces(&mut self) -> BTreeSet<u32> {
         let (table, host_tables) = (self.backend.namespaces(), self.backend.host_tables());
-        let (spus, stripe_bytes) = (self.backend.spus(), self.backend.stripe_bytes());
+        let spus = self.backend.spus();
         let mut before: BTreeMap<u32, Entry> =
             std::mem::take(&mut self.namespaces).into_iter().map(|entry| (entry.namespace.nsid, entry)).collect();
         let mut changed = BTreeSet::new();
@@ -102,7 +102,8 @@ impl<B: Backend> Subsystem<B> {
                     blocks: namespace.size_bytes / u64::from(block_bytes.max(1)),
                     generation,
                 },
-                geometry: Geometry { spus, stripe_bytes, base: namespace.base },
+                geometry: Geometry { spus, stripe_bytes: namespace.stripe_bytes, base: namespace.base },
+                app: None,
                 placement: Placement::new(namespace.nguid, spus),
                 namespace: namespace.clone(),
                 counters,

@@ -114,9 +114,6 @@ fn view_of<B: Backend>(device: &B) -> View {
     let namespaces = device.namespaces();
     View {
         spus: device.spus(),
-        stripe_bytes: device.stripe_bytes(),
-        base_io: device.app_number("base-io"),
-        key_value: device.app_number("key-value"),
         namespaces: (namespaces.iter())
             .map(|namespace| NamespaceView {
                 nsid: namespace.nsid,
@@ -125,6 +122,9 @@ fn view_of<B: Backend>(device: &B) -> View {
                 block_bytes: namespace.block_bytes,
                 base: namespace.base,
                 nguid: namespace.nguid,
+                stripe_bytes: namespace.stripe_bytes,
+                app: namespace.app.clone(),
+                app_number: device.app_number(&namespace.app),
             })
             .collect(),
     }

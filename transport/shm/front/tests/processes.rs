@@ -10,7 +10,7 @@ use std::process::{Child, Command as Process};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use willow_host::control::ControlClient;
+use willow_host::control::{CommandSet, ControlClient, NamespaceRequest};
 use willow_host::{BlockClient, Hre, HreError, KvClient, RpcCall, ShmHre, ShmOptions, StoreCondition};
 use willow_shm::layout::{AT_COMPLETION_HEAD, Call, Command, Operation, Outcome};
 use willow_shm::memory::Mapping;
@@ -61,13 +61,7 @@ fn blocks_pairs_and_calls_go_through_shared_memory() {
     assert!(matches!(wait(hre.rpc(call)), Err(HreError::NoApp(77))));
     // Namespaces made meanwhile are seen, and one that was deleted is not written to.
     let control = ControlClient::new(hre.clone());
-    let request = willow_host::control::NamespaceRequest {
-        csi: willow_host::control::CommandSet::Nvm,
-        size_bytes: 1 << 20,
-        block_bytes: None,
-        hosts: None,
-        private: false,
-    };
+    let request = NamespaceRequest::new(CommandSet::Nvm, 1 << 20);
     let nsid = wait(control.create_namespace(&request)).unwrap();
     let third = wait(BlockClient::open(hre.clone(), nsid)).unwrap();
     wait(third.write(0, vec![1; 4096], false)).unwrap();

@@ -124,8 +124,7 @@ impl Rig {
 
     /// Makes a key-value namespace.
     pub fn create(&mut self, size_bytes: u64) -> Namespace {
-        let request =
-            NamespaceRequest { csi: CommandSet::Kv, size_bytes, block_bytes: None, hosts: None, private: false };
+        let request = NamespaceRequest::new(CommandSet::Kv, size_bytes);
         let nsid = self.control(control::CREATE_NAMESPACE, &serde_json::to_vec(&request).expect("JSON"));
         self.namespace(nsid)
     }
