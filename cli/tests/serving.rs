@@ -271,7 +271,7 @@ fn the_real_clock_makes_flash_feel_as_flash_and_keeps_it() {
     device.end();
     // What it wrote is there, under any clock.
     let device = Served::start(&["--media", &media, "--preset", "slc"]);
-    assert!(device.ok(&["ns", "list"]).contains("64M"));
+    assert!(device.ok(&["ns", "list"]).contains("64 MiB"));
     device.ok(&[&io[..], &["--mix", "100"]].concat());
     device.end();
 }
