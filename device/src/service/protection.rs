@@ -385,7 +385,10 @@ mod tests {
         body.extend(8192u64.to_le_bytes());
         let request = decode(&body).unwrap();
         assert_eq!(request.extents, [(3, Extent { start: 4096, end: 12288, rights: Rights::WRITE })]);
-        for (at, value) in [(4, 1), (10, 1), (12, 4), (12, 0), (31, 0xff)] {
+        assert_eq!(request.user, None, "whosever it is");
+        body[4] = 8;
+        assert_eq!(decode(&body).unwrap().user, Some(7));
+        for (at, value) in [(10, 1), (12, 4), (12, 0), (31, 0xff)] {
             let mut wrong = body.clone();
             wrong[at] = value;
             if at == 31 {
