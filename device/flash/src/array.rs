@@ -15,6 +15,7 @@ use crate::contents::{
 use crate::faults::{BitErrors, FaultParameters, Faults, PageHistory, Undefined};
 use crate::geometry::{GEOMETRY_WORDS, Geometry, PageAddress, PageKind, PlaneSet};
 use crate::operation::{Misuse, ProgramPage, Read, Status};
+use crate::statistics::ArrayStatistics;
 use std::collections::BTreeMap;
 
 /// A word line that waits in a die's latches for its last page.
@@ -23,31 +24,6 @@ pub(crate) struct Latches {
     pub(crate) blocks: Vec<u32>,
     pub(crate) first_page: u32,
     pub(crate) pages: u32,
-}
-
-/// Counts of what the medium has done and met.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ArrayStatistics {
-    /// Reads of pages.
-    pub reads: u64,
-    /// Pages programmed.
-    pub programs: u64,
-    /// Blocks erased.
-    pub erases: u64,
-    /// Pages copied within a plane.
-    pub copybacks: u64,
-    /// Reads that the ECC corrected bits of.
-    pub corrected_reads: u64,
-    /// Steps of the ladder of read retries.
-    pub retries: u64,
-    /// Reads that could not be corrected.
-    pub uncorrectable_reads: u64,
-    /// Pages that could not be programmed.
-    pub program_failures: u64,
-    /// Blocks that could not be erased.
-    pub erase_failures: u64,
-    /// Operations that broke a rule.
-    pub misuses: u64,
 }
 
 /// The dies of one medium.

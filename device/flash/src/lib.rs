@@ -26,10 +26,11 @@ mod parameters;
 mod power;
 pub mod presets;
 mod rules;
+mod statistics;
 pub mod timing;
 mod view;
 
-pub use array::{Array, ArrayStatistics};
+pub use array::Array;
 pub use check::Absurd;
 #[cfg(feature = "testing")]
 pub use contents::file::SyncHook;
@@ -39,4 +40,5 @@ pub use faults::FaultParameters;
 pub use geometry::{BLOCKS_MAX, Cell, DIES_MAX, GEOMETRY_WORDS, Geometry, PLANES_MAX, PageAddress, PageKind, PlaneSet};
 pub use operation::{CutOutcome, Misuse, ProgramPage, Read, Status};
 pub use parameters::{ControllerParameters, FlashParameters};
+pub use statistics::ArrayStatistics;
 pub use view::{BlockState, BlockView, Wear};
