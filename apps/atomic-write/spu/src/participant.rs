@@ -7,7 +7,7 @@
 
 use crate::format::{ENTRY_BYTES, Entry, HEADER_BYTES, Header, Mark, NONE, UNIT_BYTES, head_offset, page_offset};
 use crate::log::{Entries, Held, tail_bytes};
-use crate::planted::{Planted, planted};
+use crate::planted::{Planted, planted, trap_if_planted};
 use crate::state::{Log, Place, State, status};
 use crate::table::{Part, Stage, named};
 use crate::wire::{self, CommitMessage};
@@ -66,6 +66,7 @@ pub async fn prepare(
     }
     match make_durable(request, place, index, part).await {
         Ok(()) => {
+            trap_if_planted(Planted::Traps);
             drop(held);
             state.set_stage(part, Stage::Prepared);
             Ok(())
@@ -180,6 +181,7 @@ pub async fn apply_as_device(state: &State, request: &Request, place: Place, ind
 /// Copies what the log has to its targets, makes that durable, and marks the head.
 async fn carry_out(request: &Request, place: Place, index: usize, part: &Part) -> Result<(), Error> {
     copy(request, place, part).await?;
+    trap_if_planted(Planted::Traps);
     if !planted(Planted::MarksBeforeFlush) {
         willow_sdk::flush().await?;
     }
