@@ -90,8 +90,7 @@ impl Core {
         let program = self.programs[usize::from(number)].clone().ok_or("it never came up")?;
         let old = self.machine.app_at(number).ok_or("it is not installed any more")?;
         let mut state = AppState::new(&old.name, &old.version, old.handlers.clone(), old.module_bytes, 0);
-        (state.owner, state.calls, state.footprint, state.settles) =
-            (old.owner, old.calls.clone(), old.footprint, old.settles);
+        (state.owner, state.calls, state.footprint, state.settles) = (old.owner, old.calls, old.footprint, old.settles);
         (state.counters, state.user_counters) = (old.counters, old.user_counters);
         self.make_ready(program, state)
     }
