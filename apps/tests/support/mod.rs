@@ -7,6 +7,7 @@ use base_io_host::{Geometry as Stripes, SpuRequest, wire};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use willow_apps::{BUNDLED_APPS, BundledApp, FTLS};
+use willow_device::clock::Timing;
 use willow_device::media::delegate::{Banks, DelegatingStore};
 use willow_device::media::flash::{Array, Cell, FaultParameters, Geometry};
 use willow_device::media::ram::RamStore;
@@ -132,6 +133,17 @@ impl Drive {
     }
 
     pub fn with(config: DeviceConfig, flash: Vec<Array>, metadata: Box<dyn Store>, ftl: Ftl) -> Drive {
+        Drive::timed(config, flash, metadata, ftl, None)
+    }
+
+    /// The same under a model of time.
+    pub fn timed(
+        config: DeviceConfig,
+        flash: Vec<Array>,
+        metadata: Box<dyn Store>,
+        ftl: Ftl,
+        timing: Option<Box<dyn Timing>>,
+    ) -> Drive {
         let native = matches!(ftl, Ftl::NativePage);
         let store = DelegatingStore::new(metadata, flash, &ftl.banks());
         let apps = BUNDLED_APPS.iter().filter(|app| app.name == "base-io" || app.name == "key-value");
@@ -140,7 +152,7 @@ impl Drive {
             false => BuiltInApp::Wasm(app.wasm),
         };
         let built_in = std::iter::once(ftl.built_in()).chain(apps.map(app)).collect();
-        let mut device = Device::open(config, Box::new(store), None, built_in).expect("the device opens");
+        let mut device = Device::open(config, Box::new(store), timing, built_in).expect("the device opens");
         let hre = device.open_hre(None).expect("an endpoint");
         let namespace = device.namespaces().first().cloned().expect("a namespace");
         let base_io = device.app_number("base-io").expect("Base-IO");

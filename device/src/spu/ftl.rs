@@ -176,6 +176,7 @@ impl Machine {
         let Some(number) = self.ftl.number else { return };
         self.set_service(spu, Service::Waiting);
         self.give_turns_back(spu.into());
+        self.cut_flash(spu);
         let incarnation = self.next_incarnation(number);
         let resident = &mut self.spus[spu as usize].residents[number as usize];
         (resident.instance, resident.incarnation, resident.permitted) = (None, incarnation, (0, 0, false));
@@ -204,6 +205,7 @@ impl Machine {
         for spu in 0..self.config.spus {
             self.set_service(spu, Service::Waiting);
             self.give_turns_back(spu.into());
+            self.cut_flash(spu);
             self.ftl.ended.push((spu, why.to_owned()));
         }
     }
