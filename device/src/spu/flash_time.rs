@@ -405,8 +405,9 @@ impl Machine {
             }
             Task::Erase { blocks } => {
                 let blocks = std::mem::take(blocks);
-                let erased = self.array_of(bank).and_then(|array| array.erase(die, &blocks).ok());
-                self.flash_ended_as(key, erased);
+                let group = job.group;
+                self.flash.jobs.discard(key);
+                self.take_erase((bank, die), &blocks, group);
             }
         }
     }
