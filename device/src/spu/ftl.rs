@@ -8,7 +8,7 @@
 //! - The FTL's instances share nothing, so one that fails ends alone: those of other SPUs go on, with all that they keep in memory.
 
 use super::abi;
-use super::activity::{Activity, Admission, Caller, Origin, State};
+use super::activity::{Activity, Admission, Caller, Ending, Origin, State};
 use super::dma::{Dma, End, Port};
 use super::gate::Behalf;
 use super::os::Machine;
@@ -100,7 +100,7 @@ impl Machine {
             account,
             arguments,
             cursor: 0,
-            pending_dmas: 0,
+            ending: Ending::default(),
             replied_bytes: 0,
             origin: Origin::Bank { peer },
         };
