@@ -25,6 +25,7 @@ mod io;
 pub mod log_page;
 mod pairs;
 mod queue;
+mod ranges;
 mod report;
 mod reservation;
 pub mod statistics;

@@ -239,7 +239,7 @@ pub fn effects(set: Option<CommandSet>) -> Vec<u8> {
             for opcode in RESERVATIONS {
                 io(opcode, 0);
             }
-            for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT] {
+            for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT, nvm::COPY] {
                 io(opcode, CONTENT);
             }
         }

@@ -116,6 +116,8 @@ pub(crate) struct Entry {
     /// Number of the app that serves it, once it was asked for.
     pub app: Option<AppNumber>,
     pub counters: NamespaceCounters,
+    /// The generation that it had first: it gets another one when it shrinks.
+    pub since: u32,
     /// The hosts that it is attached to, sorted; `None`: all.
     pub hosts: Option<Vec<String>>,
     /// It is never attached to more than one host (NMIC bit 0 is clear).
@@ -352,7 +354,7 @@ impl<B: Backend> Subsystem<B> {
         match self.fetched(connection, slot) {
             Some(command) => match self.refusal(connection.index, &command) {
                 None => self.execute(connection.index, slot, command, buffer),
-                Some(status) => self.give_up(connection.index, slot, status.with_do_not_retry(), buffer),
+                Some(status) => self.give_up(connection.index, slot, status, buffer),
             },
             None => self.give(connection.index, buffer),
         }
