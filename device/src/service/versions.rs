@@ -271,7 +271,7 @@ impl Core {
         instance
     }
 
-    fn make_ready(&mut self, program: Program, mut state: AppState) -> Result<Version, String> {
+    pub(super) fn make_ready(&mut self, program: Program, mut state: AppState) -> Result<Version, String> {
         let config = &self.machine.config;
         let users = state.owner.is_some();
         state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };

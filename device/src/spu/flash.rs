@@ -461,15 +461,20 @@ impl Machine {
             return Ok(self.ask_flash(caller, wait, die, Task::Erase { blocks }));
         }
         let Some(group) = self.flash_group(caller, wait) else { return Ok(abi::ERROR_REFUSED) };
-        let tag = u64::from(group.spu) << 32 | u64::from(group.key);
-        let Some(store) = self.port(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        match store.erase(caller.spu.into(), (die, &blocks), tag) {
-            Some(Ok(status)) => self.erased(group, Some(status)),
-            Some(Err(_)) => self.erased(group, None),
-            // It waits for the disk.
-            None => {}
-        }
+        self.take_erase((caller.spu, die), &blocks, group);
         Ok(PENDING)
+    }
+
+    /// An erase takes effect: now, or when the disk has what it rests on.
+    pub(super) fn take_erase(&mut self, (bank, die): (u16, u32), blocks: &[u32], group: Key) {
+        let tag = u64::from(group.spu) << 32 | u64::from(group.key);
+        let erased = self.media.store.delegating().map(|store| store.erase(bank.into(), (die, blocks), tag));
+        match erased {
+            Some(Some(Ok(status))) => self.erased(group, Some(status)),
+            // It waits for the disk.
+            Some(None) => {}
+            Some(Some(Err(_))) | None => self.erased(group, None),
+        }
     }
 
     /// An erase has ended; without a status it was not done.

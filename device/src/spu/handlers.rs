@@ -247,6 +247,9 @@ impl Machine {
             tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);
             app.counters.traps += 1;
             app.push_line(format!("{spu}: [SPU-OS] ended: {why}"));
+            if app.settles {
+                self.settlers_ended.push(number);
+            }
         }
         let is_changing = self.app(number).is_some_and(|app| app.admission == Admission::Own);
         self.end_app(number, why, RpcOutcome::AppEnded);

@@ -106,6 +106,8 @@ pub(crate) struct Machine {
     /// Events to apps that somebody waits for: how many are left, and a status other than 0 that one was answered with.
     pub(super) watches: BTreeMap<u32, (u32, Option<u32>)>,
     pub(super) finished_watches: Vec<(u32, Option<u32>)>,
+    /// Apps that are waited for at revocations (`settles=1`) and have trapped: news for the control service, which starts them anew.
+    pub(super) settlers_ended: Vec<AppNumber>,
     /// `region` and `region_free` calls of apps, for the control service to carry out.
     pub(super) region_calls: VecDeque<RegionCall>,
     /// Answers and ends that nobody waited for any more, since the device started.
@@ -183,6 +185,7 @@ impl Machine {
             apps: (0..config.apps_max).map(|_| None).collect(),
             watches: BTreeMap::new(),
             finished_watches: Vec::new(),
+            settlers_ended: Vec::new(),
             region_calls: VecDeque::new(),
             strays: 0,
             #[cfg(feature = "testing")]
@@ -225,6 +228,11 @@ impl Machine {
     /// An event to apps that has been answered by all.
     pub fn finished_watch(&mut self) -> Option<(u32, Option<u32>)> {
         self.finished_watches.pop()
+    }
+
+    /// An app that is waited for at revocations and has trapped.
+    pub fn settler_ended(&mut self) -> Option<AppNumber> {
+        self.settlers_ended.pop()
     }
 
     /// The next call of an app that changes the region table.
