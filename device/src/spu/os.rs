@@ -289,7 +289,8 @@ impl Machine {
     #[inline(always)]
     pub fn activity(&mut self, caller: Caller, token: u32) -> Option<&mut Activity> {
         let activity = self.spus[caller.spu as usize].activities.get_mut(token)?;
-        (activity.app == caller.app && !activity.ending.is_answered()).then_some(activity)
+        let is_own = activity.app == caller.app || planted!(self, TakesOthersTokens);
+        (is_own && !activity.ending.is_answered()).then_some(activity)
     }
 
     /// Bytes of an activity's payload (its body after the arguments).
