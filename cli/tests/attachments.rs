@@ -227,13 +227,13 @@ fn a_namespace_is_resized_under_a_host_and_keeps_its_size_over_a_kill() {
         let namespace = blocks(&one, 1).await.unwrap();
         namespace.write(0, b"precious".repeat(512), false).await.unwrap();
         assert_eq!(size_of(&namespace), 16);
-        assert_eq!(device.ok(&["ns", "resize", "1", "--size", "64M"]), "nsid 1 size 64M\n");
+        assert_eq!(device.ok(&["ns", "resize", "1", "--size", "64M"]), "nsid 1 size 64 MiB\n");
         let grown = blocks(&one, 1).await.unwrap();
         assert_eq!(size_of(&grown), 64);
         grown.write((64 << 20) - 4096, vec![7; 4096], true).await.unwrap();
     });
     let error = device.fails(&["ns", "resize", "1", "--size", "32M"]);
-    assert!(error.contains("64M") && error.contains("--shrink"), "{error}");
+    assert!(error.contains("64 MiB") && error.contains("--shrink"), "{error}");
     assert!(device.fails(&["ns", "resize", "7", "--size", "32M"]).contains("there is no namespace 7"));
     for (size, mib) in [(None, 64), (Some("32M"), 32), (Some("64M"), 64)] {
         if let Some(size) = size {

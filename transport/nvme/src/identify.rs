@@ -75,6 +75,7 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     let nqn = view.nqn.as_bytes();
     data[768..768 + nqn.len().min(NQN_BYTES_MAX)].copy_from_slice(&nqn[..nqn.len().min(NQN_BYTES_MAX)]);
     if view.discovery {
+        data.put32(92, OAES_DISCOVERY);
         // LPA: log page offsets.
         data[261] = 1 << 2;
         return out;
@@ -128,6 +129,9 @@ const DEALLOCATION_BYTES: u32 = 4096;
 
 /// OAES of I/O controllers: namespace attribute notices.
 pub const OAES: u32 = 1 << 8;
+
+/// OAES of discovery controllers: notices of a changed discovery log.
+pub const OAES_DISCOVERY: u32 = 1 << 31;
 
 /// CNS 00h, Identify Namespace (NVM 4.1.5.1). `None`: what all namespaces have in common (NSID FFFFFFFFh).
 pub fn namespace(namespace: Option<&Namespace>, private: bool) -> Structure {

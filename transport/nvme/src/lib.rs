@@ -26,6 +26,7 @@ pub mod log_page;
 mod pairs;
 mod queue;
 mod ranges;
+mod reload;
 mod report;
 mod reservation;
 pub mod statistics;

@@ -137,6 +137,8 @@ pub struct Subsystem<B> {
     pub(crate) namespaces: Vec<Entry>,
     /// Namespaces seen so far, those included that have gone.
     namespaces_seen: u32,
+    /// Counts changes of the discovery log (GENCTR).
+    pub(crate) discovery_generation: u64,
     /// The state of the flash that hosts were told of.
     pub(crate) flash: FlashState,
     pub(crate) controllers: BTreeMap<u16, Controller>,
@@ -185,7 +187,7 @@ impl<B: Backend> Subsystem<B> {
         config.validate()?;
         let accounts = Accounts::new(config.buffer_budget_bytes);
         let timed = backend.is_timed();
-        let keys = config.authentication.as_ref().map(HostAuthentication::keys).unwrap_or_default();
+        let keys = KeyRing::new(config.authentication.as_ref().map(HostAuthentication::keys).unwrap_or_default());
         let mut subsystem = Subsystem {
             backend,
             config,
@@ -194,6 +196,7 @@ impl<B: Backend> Subsystem<B> {
             host_tables: Arc::default(),
             namespaces: Vec::new(),
             namespaces_seen: 0,
+            discovery_generation: 1,
             flash: FlashState::default(),
             controllers: BTreeMap::new(),
             next_cntlid: 1,
