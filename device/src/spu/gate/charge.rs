@@ -116,6 +116,7 @@ impl Machine {
                 FlashOperation::Read(read) => {
                     self.charge_piece(u64::from(read.bytes) + u64::from(read.spare_bytes))?;
                 }
+                FlashOperation::Minimum { count, .. } => self.meter.charge_bytes(u64::from(*count) * 4)?,
                 FlashOperation::ZeroPeer { bytes, .. } => self.meter.charge_bytes((*bytes).into())?,
                 // A program is charged for each part of each page when that is found.
                 FlashOperation::Geometry { .. } | FlashOperation::Program { .. } | FlashOperation::Pause { .. } => {}

@@ -519,4 +519,7 @@ impl Host for SpuHost {
     fn flash_pause(&mut self, _: u32) -> i32 {
         Error::Permission.code()
     }
+    unsafe fn flash_minimum(&mut self, _: *const u8, _: u32) -> i32 {
+        Error::Permission.code()
+    }
 }
