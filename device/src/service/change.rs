@@ -10,7 +10,9 @@ use crate::namespace::{CommandSet, Namespace};
 use crate::region::{REGION_ALIGNMENT_BYTES, RegionError, RegionTable};
 use crate::service::control::{AttachRequest, ControlStatus, IntercallChange, NamespaceRequest};
 use crate::service::metadata::{Attachment, InstalledApp, Metadata, identity};
-use crate::service::reservation::{REGISTRANTS_MAX, Reservation, ReservationError, ReserveRequest};
+use crate::service::reservation::{
+    Notice, REGISTRANTS_MAX, Reservation, ReservationAction, ReservationError, ReserveRequest,
+};
 use crate::spu::abi;
 use crate::spu::protection::INTERCALLS_MAX;
 use std::collections::BTreeSet;
@@ -38,6 +40,8 @@ pub(crate) enum Change {
     MakeRegion { app: String, id: u32, bank_bytes: u64, share: Option<(String, u64)> },
     /// A region is given up: nobody reaches it any more, and its range is to be zeroed.
     FreeRegion { app: String, id: u32 },
+    /// An app's regions are given up, but for those that are namespaces.
+    GiveUpRegions { app: String },
     /// A region that was given up is zeroed: its range is free.
     ForgetRegion { base: u64 },
     /// A namespace and its region.
@@ -93,13 +97,15 @@ pub(crate) struct Draft {
     bank_bytes: u64,
     /// Something differs from what is saved.
     pub changed: bool,
+    /// What hosts are to be told when it is durable.
+    pub notices: Vec<Notice>,
 }
 
 impl Draft {
     /// Of the metadata as they are; the error says which region cannot be.
     pub fn new(metadata: Metadata, bank_bytes: u64) -> Result<Draft, String> {
         let regions = RegionTable::new(bank_bytes, metadata.regions.clone())?;
-        Ok(Draft { metadata, regions, bank_bytes, changed: false })
+        Ok(Draft { metadata, regions, bank_bytes, changed: false, notices: Vec::new() })
     }
 
     /// The new metadata and their region table.
@@ -128,6 +134,7 @@ impl Draft {
                 self.make_region(app, *id, *bank_bytes, share.as_ref())?
             }
             Change::FreeRegion { app, id } => self.free_region(app, *id)?,
+            Change::GiveUpRegions { app } => self.give_up_regions(app),
             Change::ForgetRegion { base } => {
                 self.regions.end_delete(*base);
                 Made::Nothing
@@ -158,9 +165,14 @@ impl Draft {
             return refuse(ControlStatus::Busy, format!("app {name} serves namespaces: delete them first"));
         }
         self.metadata.apps.retain(|app| app.name != name);
-        let ids: Vec<u32> = self.regions.all().iter().filter(|region| region.app == name).map(|r| r.id).collect();
-        let given_up = ids.into_iter().filter_map(|id| self.regions.begin_delete(name, id)).collect();
-        Ok(Made::GivenUp(given_up))
+        Ok(self.give_up_regions(name))
+    }
+
+    fn give_up_regions(&mut self, app: &str) -> Made {
+        let is_namespace = |base| self.metadata.namespaces.iter().any(|namespace| namespace.base == base);
+        let own = self.regions.all().iter().filter(|region| region.app == app && !is_namespace(region.base));
+        let ids: Vec<u32> = own.map(|region| region.id).collect();
+        Made::GivenUp(ids.into_iter().filter_map(|id| self.regions.begin_delete(app, id)).collect())
     }
 
     fn make_region(
@@ -342,10 +354,22 @@ impl Draft {
     }
 
     fn reserve(&mut self, request: &ReserveRequest) -> Result<Made, Refusal> {
-        let nsid = request.nsid;
-        if !self.metadata.namespaces.iter().any(|namespace| namespace.nsid == nsid) {
+        if !request.others.is_empty() && request.action != ReservationAction::Persist {
+            return refuse(ControlStatus::Malformed, "an action on a reservation is for one namespace");
+        }
+        let all = || [request.nsid].into_iter().chain(request.others.iter().copied());
+        let is_there = |nsid: &u32| self.metadata.namespaces.iter().any(|namespace| namespace.nsid == *nsid);
+        if let Some(nsid) = all().find(|nsid| !is_there(nsid)) {
             return refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"));
         }
+        for nsid in all() {
+            self.reserve_one(nsid, request)?;
+        }
+        self.metadata.reservations.sort_by_key(|one| one.nsid);
+        Ok(Made::Nothing)
+    }
+
+    fn reserve_one(&mut self, nsid: u32, request: &ReserveRequest) -> Result<(), Refusal> {
         let reservations = &mut self.metadata.reservations;
         let place = reservations.iter().position(|one| one.nsid == nsid);
         let mut next = match place {
@@ -353,7 +377,7 @@ impl Draft {
             None => Reservation { nsid, ..Reservation::default() },
         };
         match next.apply(request) {
-            Ok(()) => {}
+            Ok(notices) => self.notices.extend(notices),
             Err(ReservationError::Conflict) => {
                 return refuse(ControlStatus::Busy, format!("namespace {nsid}: the reservation of it is in conflict"));
             }
@@ -369,8 +393,7 @@ impl Draft {
             Some(place) => reservations[place] = next,
             None => reservations.push(next),
         }
-        reservations.sort_by_key(|one| one.nsid);
-        Ok(Made::Nothing)
+        Ok(())
     }
 
     fn set_attachment(&mut self, nsid: u32, attachment: Option<Attachment>) {

@@ -103,6 +103,8 @@ impl ErrorLog {
 /// What SMART counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SmartView {
+    /// Operations on a bank fail.
+    pub bank_failed: bool,
     /// Bytes read and written by hosts.
     pub read_bytes: u64,
     /// Bytes written.
@@ -129,6 +131,7 @@ pub struct SmartView {
 /// are since the start; so there is one power cycle and no shutdown that was unsafe.
 pub fn smart(view: &SmartView) -> Vec<u8> {
     let mut out = vec![0; 512];
+    out[0] = if view.bank_failed { log::SMART_WARNING_RELIABILITY } else { 0 };
     out.put16(1, view.temperature_kelvin);
     // Available spare and its threshold, in percent: media of a model do not wear out (yet).
     out[3] = 100;

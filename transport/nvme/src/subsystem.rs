@@ -131,7 +131,7 @@ pub struct Subsystem<B> {
     pub(crate) now_ns: u64,
     /// The device's tables as they were taken over last.
     table: Arc<Vec<Namespace>>,
-    host_tables: Arc<HostTables>,
+    pub(crate) host_tables: Arc<HostTables>,
     pub(crate) namespaces: Vec<Entry>,
     /// Namespaces seen so far, those included that have gone.
     namespaces_seen: u32,

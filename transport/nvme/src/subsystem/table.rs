@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use base_io_host::Geometry;
 use key_value_host::Placement;
 use willow_device::CommandSet;
-use willow_device::reservation::Reservation;
 use willow_wire::spec::Status;
 
 use super::{ConnectionId, Entry, Subsystem};
@@ -30,14 +29,10 @@ impl<B: Backend> Subsystem<B> {
     #[cold]
     pub(crate) fn take_tables(&mut self) {
         let before = self.active_numbers();
-        let reserved: BTreeMap<u32, Reservation> = self
-            .namespaces
-            .iter()
-            .filter_map(|entry| Some((entry.namespace.nsid, entry.reservation.clone()?)))
-            .collect();
+        let told = self.host_tables.notices.count();
         let changed = self.take_namespaces();
         self.refresh_active();
-        self.tell_reservations(&reserved);
+        self.tell_reservations(told);
         for (cntlid, before) in before {
             let Some(controller) = self.controllers.get(&cntlid) else { continue };
             let after: BTreeSet<u32> = self.active_of(controller).collect();
@@ -64,7 +59,10 @@ impl<B: Backend> Subsystem<B> {
         of_subsystem.map(|one| (one.cntlid, self.active_of(one).collect())).collect()
     }
 
-    fn active_of<'a>(&'a self, controller: &'a crate::controller::Controller) -> impl Iterator<Item = u32> + 'a {
+    pub(crate) fn active_of<'a>(
+        &'a self,
+        controller: &'a crate::controller::Controller,
+    ) -> impl Iterator<Item = u32> + 'a {
         let all = self.namespaces.iter().zip(&controller.active);
         all.filter(|(_, active)| **active).map(|(entry, _)| entry.namespace.nsid)
     }
