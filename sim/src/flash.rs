@@ -7,8 +7,8 @@ use crate::preset::{Preset, PresetError};
 use std::path::Path;
 use willow_apps::{BundledApp, FTLS};
 use willow_device::Store;
-use willow_device::media::delegate::{Banks, DelegatingStore};
-use willow_device::media::flash::{Array, FlashParameters, Head, Uuid};
+use willow_device::media::delegate::{Banks, CollectionPolicy, DelegatingStore};
+use willow_device::media::flash::{Array, ControllerParameters, FlashParameters, Head, Uuid};
 use willow_device::model::flash::bank_geometry;
 use willow_device::model::parameters::MediaParameters;
 use willow_device::region::REGION_ALIGNMENT_BYTES;
@@ -79,8 +79,13 @@ impl FlashChoice {
         let library = willow_flash::Geometry::of_words(&geometry.words(flash.faults.paired_page_loss));
         let user = f64::from(flash.controller.user_blocks_per_ten_thousand);
         let over_provisioning_percent = ((10_000.0 / user - 1.0) * 100.0).round() as u32;
-        let config = page_ftl::FtlConfig::new(&library, 1, over_provisioning_percent)
-            .map_err(|why| wrong(format!("FTL {} cannot serve this flash: {why}", ftl.name)))?;
+        let config = page_ftl::FtlConfig::collecting(
+            &library,
+            1,
+            over_provisioning_percent,
+            flash.controller.collect_below_blocks,
+        )
+        .map_err(|why| wrong(format!("FTL {} cannot serve this flash: {why}", ftl.name)))?;
         let unit_bytes = u64::from(geometry.planes_per_die) * u64::from(geometry.page_bytes);
         let offered = u64::from(config.lane.units) * u64::from(config.lanes(&library)) * unit_bytes;
         let bank_bytes = offered / REGION_ALIGNMENT_BYTES * REGION_ALIGNMENT_BYTES;
@@ -145,7 +150,9 @@ impl FlashChoice {
             is_volatile: matches!(contents, Contents::Files(..)) || !self.is_durable_at_once,
             ftl_forgets: !self.is_durable_at_once,
         };
-        Ok(Box::new(DelegatingStore::new(metadata, arrays, &banks)))
+        let ControllerParameters { victim_search, collect_below_blocks, .. } = self.parameters.controller;
+        let policy = CollectionPolicy { collect_below_blocks, victim_search };
+        Ok(Box::new(DelegatingStore::new(metadata, arrays, &banks).with_policy(policy)))
     }
 }
 

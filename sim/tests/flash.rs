@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use willow_device::media::flash::{FlashParameters, Geometry};
 use willow_device::model::parameters::MediaParameters;
+use willow_sim::flash::FlashChoice;
 use willow_sim::{
-    BlockWorkload, HostThread, Path, Preset, Report, Simulation, SimulationError, SimulationOptions, Trace, TracedSpan,
+    BlockWorkload, GeneratorOptions, HostThread, Next, Operation, Path, Preset, Report, Simulation, SimulationError,
+    SimulationOptions, Source, Trace, TracedSpan,
 };
 
 const MIB: u64 = 1 << 20;
@@ -98,6 +100,71 @@ fn same_seed_same_trace_of_dies_and_buses() {
         }
     }
     assert!(report.energy.iter().any(|part| part.name == "flash" && part.joules > 0.0));
+}
+
+/// Writes of a unit each, from the beginning on, half a unit late.
+struct Late {
+    unit: u64,
+    late: bool,
+    next: u64,
+}
+
+impl Source for Late {
+    fn next(&mut self, _: u64, _: usize) -> Next {
+        self.next += 1;
+        let offset = self.next * self.unit + if self.late { self.unit / 2 } else { 0 };
+        match self.next <= 256 {
+            true => Next::Now(Operation::Write { offset, bytes: self.unit as u32 }),
+            false => Next::End,
+        }
+    }
+}
+
+/// Neighbouring writes that share a unit wait for each other there alone. As a chain, each for all before it, they would keep two dies busy at most.
+#[test]
+fn writes_that_are_not_aligned_keep_all_dies_busy() {
+    let run = |late| {
+        let mut preset = small(|_| ());
+        preset.device.spus = 1;
+        let unit = FlashChoice::of_preset(&preset, None).expect("a preset").expect("flash").unit_bytes;
+        let mut simulation = Simulation::new(&options(preset, 12 * MIB)).expect("a device");
+        let generator = GeneratorOptions {
+            name: "late".to_owned(),
+            path: Path::Bare,
+            threads: 1,
+            queue_depth: 64,
+            warm_up_ns: 0,
+            duration_ns: None,
+            file_a_thread: false,
+        };
+        simulation.generator(generator, Box::new(Late { unit, late, next: 0 })).expect("a good workload");
+        let report = simulation.run().expect("it runs");
+        let busy = |die: u32| report.resource(&format!("SPU 0 flash die {die}")).expect("a die").utilization;
+        (0..4).map(busy).sum::<f64>()
+    };
+    let (aligned, late) = (run(false), run(true));
+    assert!(late > 0.7 * aligned, "dies that work at a time: {aligned} aligned, {late} not");
+}
+
+/// The collection threshold is a parameter, and so is whether the victim is searched for by the accelerator, which then takes its time.
+#[test]
+fn when_and_by_what_the_ftl_collects_are_parameters() {
+    let run = |collect_below_blocks, victim_search| {
+        let preset = small(|flash| {
+            flash.controller.collect_below_blocks = collect_below_blocks;
+            flash.controller.victim_search = victim_search;
+        });
+        let (report, _) = mixed(&options(preset, 10 * MIB)).expect("it runs");
+        let searches =
+            (0..2).map(|spu| report.resource(&format!("SPU {spu} accelerators")).map_or(0, |of| of.operations));
+        (report.flash.clone().expect("flash"), searches.sum::<u64>())
+    };
+    let (lists, none) = run(0, false);
+    let (searched, searches) = run(0, true);
+    assert!(none == 0 && searches > 0, "{none} and {searches} searches");
+    assert!(lists.by_collection > 0.0 && searched.by_collection > 0.0, "{lists:?}\n{searched:?}");
+    let (early, _) = run(12, false);
+    assert!(early.by_collection > 1.1 * lists.by_collection, "{lists:?}\n{early:?}");
 }
 
 /// A number that stands for what was written to a block at a time.

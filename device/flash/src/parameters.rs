@@ -28,10 +28,10 @@ pub struct ControllerParameters {
     pub dram_bytes: u64,
     /// Blocks of each die that are left to an FTL's user at most, in parts of 10,000; the rest is over-provisioning.
     pub user_blocks_per_ten_thousand: u32,
-    /// Bytes that a minimum-search accelerator looks at in a second; 0: there is none.
-    pub search_bytes_per_s: u64,
-    /// Time to start a search and to fetch its result, nanoseconds.
-    pub search_set_up_ns: u64,
+    /// Whether an FTL finds the block to collect by the accelerator for minima.
+    pub victim_search: bool,
+    /// Free blocks of a lane below which an FTL begins to collect; 0: as it thinks best.
+    pub collect_below_blocks: u32,
 }
 
 impl FlashParameters {
@@ -70,7 +70,12 @@ impl FlashParameters {
         let c = &self.controller;
         within("dram_bytes", c.dram_bytes, 0..=1 << 50, "bytes")?;
         within("user_blocks_per_ten_thousand", c.user_blocks_per_ten_thousand, 1..=9_999, "of 10,000")?;
-        within("search_bytes_per_s", c.search_bytes_per_s, 0..=1_000_000_000_000_000, "bytes/s")?;
-        within("search_set_up_ns", c.search_set_up_ns, 0..=1_000_000_000, "ns")
+        let blocks = u64::from(self.geometry.blocks_per_plane);
+        within(
+            "collect_below_blocks",
+            c.collect_below_blocks.into(),
+            0..=blocks,
+            "blocks, of which a plane has so many",
+        )
     }
 }

@@ -346,6 +346,10 @@ impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
         self.ask_seldom(Operation::Flash(FlashOperation::ZeroPeer { peer, offset, bytes }))
     }
 
+    pub fn flash_minimum(self, numbers: u64, count: u32) -> Result<i32, Fault> {
+        self.ask_seldom(Operation::Flash(FlashOperation::Minimum { numbers, count }))
+    }
+
     pub fn flash_pause(self, wait: u32) -> Result<i32, Fault> {
         self.ask_seldom(Operation::Flash(FlashOperation::Pause { wait }))
     }

@@ -83,6 +83,7 @@ pub enum FlashOperation {
     Erase { die: u32, blocks: u64, count: u32, wait: u32 },
     ZeroPeer { peer: u32, offset: u64, bytes: u32 },
     Pause { wait: u32 },
+    Minimum { numbers: u64, count: u32 },
 }
 
 /// A port of an SPU.

@@ -316,7 +316,8 @@ macro_rules! imports {
             /// writes 64 bytes: u32 channels, packages a channel, dies a package, planes a die, blocks a plane, pages a block, bytes a
             /// page, spare bytes a page, bits of a cell, 1 where the spare area can be reached, bytes of a unit that the FTL is to map as
             /// one, distance from a lower page to its upper one (0: a cut harms no other page); u64 bytes of the bank that it is to
-            /// offer; u64 zero
+            /// offer; u32 free blocks of a lane below which it is to collect (0: as it thinks best), 1 where it is to search for the block to
+            /// collect by `flash_minimum`
             [unsafe] fn flash_geometry(to: written) -> i32;
             { Flash, since 1, Trusted, Started, Call, errors [PERMISSION] }
 
@@ -348,6 +349,10 @@ macro_rules! imports {
             /// makes way for others: `complete` comes behind what they have to do
             [] fn flash_pause(wait: u32) -> i32;
             { Flash, since 1, Trusted, Started, Call, errors [PERMISSION, REFUSED] }
+
+            /// the accelerator for minima: the place (from 0) of the first of the least of `count` numbers (u32; at most 1048576)
+            [unsafe] fn flash_minimum(numbers: read, count: u32) -> i32;
+            { Flash, since 2, Trusted, Started, Bytes, errors [ARGUMENT, PERMISSION] }
         }
     };
 }

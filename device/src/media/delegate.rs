@@ -107,6 +107,15 @@ pub struct Banks<'a> {
     pub ftl_forgets: bool,
 }
 
+/// How the FTL is to collect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollectionPolicy {
+    /// Free blocks of a lane below which it begins; 0: as it thinks best.
+    pub collect_below_blocks: u32,
+    /// Whether it finds the block to collect by the accelerator for minima.
+    pub victim_search: bool,
+}
+
 /// The bytes of operations that the FTL of a bank has.
 pub struct Peers<'a> {
     operations: &'a mut Slab<Operation>,
@@ -155,6 +164,7 @@ pub struct DelegatingStore {
     bank_bytes: u64,
     /// What the FTL maps as one.
     unit_bytes: u64,
+    policy: CollectionPolicy,
     is_volatile: bool,
     ftl_forgets: bool,
     operations: Slab<Operation>,
@@ -190,6 +200,7 @@ impl DelegatingStore {
             flash,
             bank_bytes,
             unit_bytes,
+            policy: CollectionPolicy::default(),
             is_volatile,
             ftl_forgets,
             operations: Slab::new(OPERATIONS_MAX),
@@ -204,6 +215,16 @@ impl DelegatingStore {
             completions: VecDeque::new(),
             waker: None,
         }
+    }
+
+    /// The same, whose FTL is to collect like this.
+    pub fn with_policy(self, policy: CollectionPolicy) -> Self {
+        DelegatingStore { policy, ..self }
+    }
+
+    /// How the FTL is to collect.
+    pub fn policy(&self) -> CollectionPolicy {
+        self.policy
     }
 
     /// The name of the app that serves the banks.

@@ -95,6 +95,8 @@ registry! {
     Literals literals
     /// Finds a key among others (the `keys_find` import).
     Keys keys
+    /// Finds the least of a row of numbers (the `flash_minimum` import).
+    Minimum minimum
 }
 
 /// What a run has the accelerators of its SPU do: bytes for each, in one go.

@@ -57,11 +57,23 @@ impl Machine {
             }
             false => dma,
         };
+        let cut = self.cut_at_units(dma);
+        let parts = cut.as_ref().map_or(std::slice::from_ref(dma), |(parts, count)| &parts[..*count]);
         let mut group = None;
         let mut error = 0;
         let (mut from, mut to) = (dma.source.address, dma.destination.address);
-        for segment in 0..dma.segments {
-            match self.segment(caller, memory, (dma, behalf), (from, to), &mut group)? {
+        let segments = parts.iter().flat_map(|part| (0..part.segments).map(move |segment| (part, segment)));
+        for (part, segment) in segments {
+            let moved = self.segment(caller, memory, (part, behalf), (from, to), &mut group)?;
+            // What is left where it stops here: of a DMA that was cut, all of it as one.
+            let rest = || {
+                if cut.is_none() {
+                    return (*dma, (from, to, dma.segments - segment));
+                }
+                let done = (to - dma.destination.address) as u32;
+                (Dma { segment_bytes: dma.segment_bytes - done, ..*dma }, (from, to, 1))
+            };
+            match moved {
                 Moved::Done => {}
                 Moved::Pending => {
                     if let Some(group) = group.and_then(|key| self.group_at_mut(key)) {
@@ -69,13 +81,13 @@ impl Machine {
                     }
                 }
                 Moved::Error(abi::ERROR_PERMISSION) => {
-                    let left = (from, to, dma.segments - segment);
-                    error = self.permission_missed(caller, memory, dma, left, &mut group)?;
+                    let (dma, left) = rest();
+                    error = self.permission_missed(caller, memory, &dma, left, &mut group)?;
                     break;
                 }
                 Moved::Full => {
-                    let left = (from, to, dma.segments - segment);
-                    error = self.wait_in_line(caller, memory, dma, left, &mut group)?;
+                    let (dma, left) = rest();
+                    error = self.wait_in_line(caller, memory, &dma, left, &mut group)?;
                     break;
                 }
                 Moved::Error(number) => {
@@ -83,7 +95,10 @@ impl Machine {
                     break;
                 }
             }
-            (from, to) = dma.after((from, to));
+            (from, to) = match cut.is_some() {
+                true => (from + u64::from(part.segment_bytes), to + u64::from(part.segment_bytes)),
+                false => dma.after((from, to)),
+            };
         }
         if dma.source.port == Port::Nothing {
             // A look-up takes no time of the DMA controller.

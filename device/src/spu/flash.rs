@@ -33,6 +33,8 @@ const GEOMETRY_BYTES: usize = 64;
 const UNIT_WORD: usize = 10;
 /// Where the bytes of the bank are.
 const BANK_WORD: usize = GEOMETRY_WORDS;
+/// Where what the FTL is to do is: when to collect, and by what.
+const POLICY_WORD: usize = BANK_WORD + 2;
 /// What parts of zeroes are made of.
 static ZEROES: [u8; 16384] = [0; 16384];
 
@@ -142,7 +144,7 @@ impl Machine {
         caller: Caller,
         memory: &mut M,
         operation: FlashOperation,
-        _: Charged,
+        charged: Charged,
     ) -> Result<i32, Fault> {
         match operation {
             FlashOperation::Geometry { to } => self.flash_geometry(caller, memory, to),
@@ -156,12 +158,17 @@ impl Machine {
             }
             FlashOperation::ZeroPeer { peer, offset, bytes } => Ok(self.flash_zero_peer(caller, peer, offset, bytes)),
             FlashOperation::Pause { wait } => Ok(self.flash_pause(caller, wait)),
+            FlashOperation::Minimum { numbers, count } => match self.port(caller).is_some() {
+                true => self.minimum(caller, memory, (numbers, count), &charged),
+                false => Ok(abi::ERROR_PERMISSION),
+            },
         }
     }
 
     /// `flash_geometry`.
     fn flash_geometry<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, to: u64) -> Result<i32, Fault> {
-        let Some((bank_bytes, unit_bytes)) = self.port(caller).map(|store| store.shape()) else {
+        let Some(((bank_bytes, unit_bytes), policy)) = self.port(caller).map(|store| (store.shape(), store.policy()))
+        else {
             return Ok(abi::ERROR_PERMISSION);
         };
         let array = match self.array(caller) {
@@ -172,6 +179,7 @@ impl Machine {
         words[..GEOMETRY_WORDS].copy_from_slice(&array.words());
         words[UNIT_WORD] = unit_bytes as u32;
         words[BANK_WORD..BANK_WORD + 2].copy_from_slice(&[bank_bytes as u32, (bank_bytes >> 32) as u32]);
+        words[POLICY_WORD..].copy_from_slice(&[policy.collect_below_blocks, policy.victim_search.into()]);
         let into = memory.slice_mut(to, GEOMETRY_BYTES)?;
         for (word, place) in words.iter().zip(into.chunks_exact_mut(4)) {
             place.copy_from_slice(&word.to_le_bytes());

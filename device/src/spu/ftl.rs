@@ -154,6 +154,31 @@ impl Machine {
         dma
     }
 
+    /// The parts of a host's write that does not begin and end at units of the FTL: what lies in its first unit, the whole units, what lies in its last.
+    /// As one, it would wait for its neighbours in the units that they share, and all that follow for it. `None`: it is one part. What hosts
+    /// see at once or not at all is a stripe, and no stripe is cut.
+    #[inline]
+    pub fn cut_at_units(&mut self, dma: &Dma) -> Option<([Dma; 3], usize)> {
+        let is_write = dma.source.port == Port::Network && dma.destination.port == Port::Nv;
+        if !is_write || dma.segments != 1 || !self.delegates() {
+            return None;
+        }
+        let (_, unit_bytes) = self.media.store.delegating()?.shape();
+        let (start, bytes) = (dma.destination.address, u64::from(dma.segment_bytes));
+        let head = (unit_bytes - start % unit_bytes) % unit_bytes;
+        let is_cut = head < bytes && (head > 0 || bytes % unit_bytes > 0);
+        if !is_cut || self.published.namespaces.iter().any(|namespace| u64::from(namespace.stripe_bytes) > unit_bytes) {
+            return None;
+        }
+        let tail = (bytes - head) % unit_bytes;
+        let (mut parts, mut count) = ([*dma; 3], 0);
+        for bytes in [head, bytes - head - tail, tail].into_iter().filter(|bytes| *bytes > 0) {
+            parts[count].segment_bytes = bytes as u32;
+            count += 1;
+        }
+        (count > 1).then_some((parts, count))
+    }
+
     /// The FTL's request for an operation, on this SPU and for this handler, has ended; it had begun with it, or not.
     pub fn bank_answered(&mut self, peer: u32, outcome: RpcOutcome, (spu, handler, begun): (u16, u8, bool)) {
         self.ftl.handed_out -= 1;

@@ -13,14 +13,14 @@ const NONE: u32 = u32::MAX;
 struct Links {
     previous: u32,
     next: u32,
-    /// [`NONE`]: in no list.
-    valid: u32,
 }
 
 /// Lists of erase blocks, one for each number of valid pages.
 pub struct VictimBuckets {
     heads: Vec<(u32, u32)>,
     links: Vec<Links>,
+    /// Of each block; [`NONE`]: in no list.
+    valid: Vec<u32>,
     /// No list below holds a block.
     lowest: u32,
 }
@@ -30,16 +30,18 @@ impl VictimBuckets {
     pub fn new(blocks: u32, pages_per_block: u32) -> VictimBuckets {
         VictimBuckets {
             heads: vec![(NONE, NONE); pages_per_block as usize + 1],
-            links: vec![Links { previous: NONE, next: NONE, valid: NONE }; blocks as usize],
+            links: vec![Links { previous: NONE, next: NONE }; blocks as usize],
+            valid: vec![NONE; blocks as usize],
             lowest: pages_per_block + 1,
         }
     }
 
     /// Puts a block in the list of that number.
     pub fn insert(&mut self, block: u32, valid: u32) {
-        assert!(self.links[block as usize].valid == NONE, "the block is in no list");
+        let counted = core::mem::replace(&mut self.valid[block as usize], valid);
+        assert!(counted == NONE, "the block is in no list");
         let (head, tail) = &mut self.heads[valid as usize];
-        self.links[block as usize] = Links { previous: *tail, next: NONE, valid };
+        self.links[block as usize] = Links { previous: *tail, next: NONE };
         if *tail == NONE {
             *head = block;
         } else {
@@ -51,7 +53,8 @@ impl VictimBuckets {
 
     /// Takes a block out of its list.
     pub fn remove(&mut self, block: u32) {
-        let Links { previous, next, valid } = self.links[block as usize];
+        let Links { previous, next } = self.links[block as usize];
+        let valid = core::mem::replace(&mut self.valid[block as usize], NONE);
         assert!(valid != NONE, "the block is in a list");
         match previous {
             NONE => self.heads[valid as usize].0 = next,
@@ -61,19 +64,23 @@ impl VictimBuckets {
             NONE => self.heads[valid as usize].1 = previous,
             _ => self.links[next as usize].previous = previous,
         }
-        self.links[block as usize].valid = NONE;
     }
 
     /// A page of the block is not valid any more.
     pub fn decrement(&mut self, block: u32) {
-        let valid = self.links[block as usize].valid;
+        let valid = self.valid[block as usize];
         self.remove(block);
         self.insert(block, valid - 1);
     }
 
     /// Whether the block is in a list.
     pub fn contains(&self, block: u32) -> bool {
-        self.links[block as usize].valid != NONE
+        self.valid[block as usize] != NONE
+    }
+
+    /// Valid pages of each block, [`u32::MAX`] for those in no list: what a search for the least looks at.
+    pub fn counts(&self) -> &[u32] {
+        &self.valid
     }
 
     /// The block with the fewest valid pages, and their number.
@@ -122,6 +129,8 @@ mod tests {
             if let Some((victim, valid)) = buckets.fewest() {
                 assert_eq!(model[victim as usize], Some(valid));
             }
+            let counts: Vec<u32> = model.iter().map(|valid| valid.unwrap_or(u32::MAX)).collect();
+            assert_eq!(buckets.counts(), counts);
         }
     }
 }

@@ -144,4 +144,9 @@ pub trait FlashPort {
     async fn zero_peer(&self, peer: Peer, offset: u32, bytes: u32) -> Status;
     /// Called once in each turn of a loop whose length has no small bound; may let others work.
     async fn pause(&self);
+    /// The place of the first of the least of some numbers, where hardware finds it; `None`: it does not, and lists are kept instead.
+    fn minimum(&self, numbers: &[u32]) -> Option<usize> {
+        let _ = numbers;
+        None
+    }
 }

@@ -53,6 +53,10 @@ pub struct FlashShape {
     pub geometry: [u32; GEOMETRY_WORDS],
     /// Bytes of the bank that the FTL is to offer.
     pub bank_bytes: u64,
+    /// Free blocks of a lane below which it is to collect; 0: as it thinks best.
+    pub collect_below_blocks: u32,
+    /// Whether it is to find the block to collect by [`minimum`].
+    pub victim_search: bool,
 }
 
 impl FlashShape {
@@ -358,6 +362,13 @@ pub async fn pause() -> Result<FlashStatus, Error> {
     Wait::new(PauseWait).await
 }
 
+/// The place of the first of the least of some numbers, by the accelerator; `None` where there are none, or too many.
+pub fn minimum(numbers: &[u32]) -> Option<usize> {
+    // SAFETY: the import reads as many numbers as the slice has.
+    let place = unsafe { imports::flash_minimum(numbers.as_ptr().cast(), numbers.len() as u32) };
+    usize::try_from(place).ok()
+}
+
 /// Makes part of the peer of a read zeroes.
 pub fn zero_peer(peer: u32, offset: u64, bytes: u32) -> Result<(), Error> {
     match imports::flash_zero_peer(peer, offset, bytes) {
@@ -374,7 +385,8 @@ pub fn shape() -> Result<FlashShape, Error> {
         0 => {
             let (geometry, rest) = words.split_at(GEOMETRY_WORDS);
             let geometry = core::array::from_fn(|word| geometry[word]);
-            Ok(FlashShape { geometry, bank_bytes: u64::from(rest[0]) | u64::from(rest[1]) << 32 })
+            let bank_bytes = u64::from(rest[0]) | u64::from(rest[1]) << 32;
+            Ok(FlashShape { geometry, bank_bytes, collect_below_blocks: rest[2], victim_search: rest[3] != 0 })
         }
         error => Err(Error::from_code(error.into())),
     }

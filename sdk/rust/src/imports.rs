@@ -109,6 +109,7 @@ mod linked {
         pub fn flash_erase(die: u32, blocks: *const u8, count: u32, wait: u32) -> i32;
         pub safe fn flash_zero_peer(peer: u32, offset: u64, bytes: u32) -> i32;
         pub safe fn flash_pause(wait: u32) -> i32;
+        pub fn flash_minimum(numbers: *const u8, count: u32) -> i32;
     }
 }
 #[cfg(target_arch = "wasm32")]
@@ -307,7 +308,8 @@ pub trait Host {
     /// writes 64 bytes: u32 channels, packages a channel, dies a package, planes a die, blocks a plane, pages a block, bytes a
     /// page, spare bytes a page, bits of a cell, 1 where the spare area can be reached, bytes of a unit that the FTL is to map as
     /// one, distance from a lower page to its upper one (0: a cut harms no other page); u64 bytes of the bank that it is to
-    /// offer; u64 zero
+    /// offer; u32 free blocks of a lane below which it is to collect (0: as it thinks best), 1 where it is to search for the block to
+    /// collect by `flash_minimum`
     ///
     /// # Safety
     /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
@@ -352,6 +354,11 @@ pub trait Host {
     fn flash_zero_peer(&mut self, peer: u32, offset: u64, bytes: u32) -> i32;
     /// makes way for others: `complete` comes behind what they have to do
     fn flash_pause(&mut self, wait: u32) -> i32;
+    /// the accelerator for minima: the place (from 0) of the first of the least of `count` numbers (u32; at most 1048576)
+    ///
+    /// # Safety
+    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
+    unsafe fn flash_minimum(&mut self, numbers: *const u8, count: u32) -> i32;
 }
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -593,6 +600,11 @@ mod hosted {
     #[inline]
     pub fn flash_pause(wait: u32) -> i32 {
         with_host(|host| host.flash_pause(wait))
+    }
+    #[inline]
+    pub unsafe fn flash_minimum(numbers: *const u8, count: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_minimum(numbers, count) })
     }
 }
 #[cfg(not(target_arch = "wasm32"))]

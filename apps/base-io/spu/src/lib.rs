@@ -93,6 +93,9 @@ impl Pieces {
     }
 }
 
+/// Most bytes of pieces that are moved as one: fewer than a run may move before others have their turn.
+const JOINED_BYTES_MAX: u32 = 512 << 10;
+
 /// Moves a range of more than one piece; `ports` makes the ends of a DMA of a bank address and a buffer offset.
 async fn transfer<A: Source, B: Sink>(
     request: &Request,
@@ -108,6 +111,10 @@ async fn transfer<A: Source, B: Sink>(
         Strides { segment_bytes: range.stripe_bytes, segments, source_stride, destination_stride }
     };
     let (from, to) = ports(range.nv_address, skipped + range.buffer_offset);
+    if range.stride == range.stripe_bytes && range.bytes <= JOINED_BYTES_MAX {
+        // All in one bank: the pieces adjoin in the buffer as they do there.
+        return Ok(request.dma(from, to, range.bytes).await?);
+    }
     if range.first_bytes == range.stripe_bytes && pieces.last_bytes == 0 {
         return Ok(request.dma_strided(from, to, strides(pieces.middle + 1)).await?);
     }

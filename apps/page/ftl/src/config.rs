@@ -19,7 +19,20 @@ impl FtlConfig {
         dies_per_unit: u32,
         over_provisioning_percent: u32,
     ) -> Result<FtlConfig, &'static str> {
+        FtlConfig::collecting(geometry, dies_per_unit, over_provisioning_percent, 0)
+    }
+
+    /// The same, and collection begins when fewer blocks than `collect_below` are free; 0: as the library thinks best.
+    pub fn collecting(
+        geometry: &Geometry,
+        dies_per_unit: u32,
+        over_provisioning_percent: u32,
+        collect_below: u32,
+    ) -> Result<FtlConfig, &'static str> {
         let mut lane = LaneConfig::new(1);
+        if collect_below > 0 {
+            lane.collect_below = collect_below;
+        }
         // Replacements: about two in a hundred.
         lane.replacement_blocks = (geometry.blocks_per_plane / 50).max(2);
         let mut config = FtlConfig { dies_per_unit, lane };

@@ -153,7 +153,7 @@ async fn mount() -> Result<PageFtl<Port>, Error> {
 fn config(shape: &flash::FlashShape) -> Result<FtlConfig, &'static str> {
     let geometry = Geometry::of_words(&shape.geometry);
     let dies_per_unit = shape.unit_bytes() / (geometry.planes_per_die * geometry.page_bytes).max(1);
-    let mut config = FtlConfig::new(&geometry, dies_per_unit, 0)?;
+    let mut config = FtlConfig::collecting(&geometry, dies_per_unit, 0, shape.collect_below_blocks)?;
     let lanes = u64::from(config.lanes(&geometry).max(1));
     config.lane.units = shape.bank_bytes.div_ceil(u64::from(shape.unit_bytes().max(1))).div_ceil(lanes) as u32;
     config.check(&geometry)?;

@@ -11,6 +11,7 @@ use willow_sdk::flash::{self, FlashShape, FlashStatus, PagePart, PageProgram, Pr
 #[derive(Clone, Copy)]
 pub struct Port {
     geometry: Geometry,
+    victim_search: bool,
 }
 
 fn told(result: Result<FlashStatus, Error>) -> Status {
@@ -34,7 +35,7 @@ fn told(result: Result<FlashStatus, Error>) -> Status {
 impl Port {
     /// The port of flash of that shape.
     pub fn new(shape: &FlashShape) -> Port {
-        Port { geometry: Geometry::of_words(&shape.geometry) }
+        Port { geometry: Geometry::of_words(&shape.geometry), victim_search: shape.victim_search }
     }
 }
 
@@ -94,5 +95,9 @@ impl FlashPort for Port {
 
     async fn pause(&self) {
         let _ = flash::pause().await;
+    }
+
+    fn minimum(&self, numbers: &[u32]) -> Option<usize> {
+        if self.victim_search { flash::minimum(numbers) } else { None }
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod checksum;
 pub(crate) mod compare;
 pub(crate) mod keys;
 pub(crate) mod literals;
+pub(crate) mod minimum;
 
 use super::abi::{self, PENDING};
 use super::continuation::Pending;

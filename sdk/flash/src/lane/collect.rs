@@ -10,6 +10,7 @@ use super::records::{PageKind, Reader, Record, decode_page};
 use super::state::{BlockState, LOST, State, Stream};
 use super::{Failure, LEVELING_INTERVAL, Lane, SLICE};
 use crate::Planted;
+use crate::buckets::VictimBuckets;
 use crate::header::{COPIED, HEADER_BYTES, Header, NONE};
 use crate::port::{FlashPort, Sink};
 use alloc::vec;
@@ -56,6 +57,17 @@ impl<P: FlashPort> Lane<P> {
         }
     }
 
+    /// The block with the fewest valid pages, and their number: as hardware finds it, where it does.
+    fn victim(&self, victims: &mut VictimBuckets) -> Option<(u32, u32)> {
+        match self.port.minimum(victims.counts()) {
+            Some(block) => {
+                let valid = victims.counts()[block];
+                victims.contains(block as u32).then_some((block as u32, valid))
+            }
+            None => victims.fewest(),
+        }
+    }
+
     fn next_job(&self) -> Option<Job> {
         let mut state = self.state();
         let state = &mut *state;
@@ -70,7 +82,7 @@ impl<P: FlashPort> Lane<P> {
         state.collecting = free < self.config.collect_below
             || state.collecting && free < self.config.collect_below + self.config.collect_batch;
         if state.collecting
-            && let Some((victim, valid)) = state.victims.fewest()
+            && let Some((victim, valid)) = self.victim(&mut state.victims)
             && valid < state.data_pages()
         {
             return Some(Job::Collect(victim));
