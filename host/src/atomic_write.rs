@@ -7,8 +7,8 @@
 //! - what the device has no place for is tried again for [`BUSY_MAX`].
 
 use crate::control::ControlClient;
-use crate::hre::{BoxFuture, Hre, HreError, RpcCall, RpcReply};
 use crate::direct_io::all;
+use crate::hre::{BoxFuture, Hre, HreError, RpcCall, RpcReply};
 use atomic_write_host::wire::{Statistics, VECTOR_WRITES_MAX, VectorWrite, handler};
 use atomic_write_host::{Call, Refusal, Transaction, TransactionError, pieces};
 use base_io_host::Geometry;

@@ -10,8 +10,8 @@ use crate::journal::Journal;
 use crate::locks::Locks;
 use crate::ranges::Ranges;
 use crate::session::{Way, way};
-use crate::under::Done;
 use crate::sqlite;
+use crate::under::Done;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, c_int};
@@ -197,7 +197,10 @@ impl Base {
         while done < data.len() {
             let count = self.file.pwrite(&data[done..], offset + done as u64);
             match count.map_err(|error| code(&error, sqlite::IOERR_WRITE))? {
-                0 => return Err(sqlite::FULL),
+                0 => {
+                    log(sqlite::FULL, &format!("nothing was written at byte {}", offset + done as u64));
+                    return Err(sqlite::FULL);
+                }
                 count => done += count,
             }
         }

@@ -5,8 +5,8 @@
 //!   has to go SQLite's own way after all, the journal is put on the disk first;
 //! - a journal that is on the disk is the disk's: all goes there, and its deletion is the commit.
 
-use crate::under::{Done, Under, delete};
 use crate::sqlite;
+use crate::under::{Done, Under, delete};
 use std::ffi::CStr;
 
 /// Most bytes of a journal in memory.

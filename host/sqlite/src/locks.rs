@@ -30,13 +30,8 @@ pub struct Locks {
 }
 
 fn lock(file: &OwnedFd, kind: c_int, start: i64, bytes: i64) -> Result<(), Errno> {
-    let what = libc::flock {
-        l_type: kind as i16,
-        l_whence: libc::SEEK_SET as i16,
-        l_start: start,
-        l_len: bytes,
-        l_pid: 0,
-    };
+    let what =
+        libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: start, l_len: bytes, l_pid: 0 };
     // SAFETY: an open descriptor, and a structure that lives meanwhile.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &what) } {
         0 => Ok(()),

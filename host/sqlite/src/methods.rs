@@ -3,8 +3,8 @@
 //! What always holds: a file of either table is [`Handle`], whose base lives until its `xClose`.
 
 use crate::base::{Base, Shared, lock};
-use crate::under::Done;
 use crate::sqlite;
+use crate::under::Done;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -3,8 +3,8 @@
 use crate::base::{Base, Shared, by_journal, by_super_journal, commit_together, lock};
 use crate::extension::{log, routines};
 use crate::methods::{self, Handle, base_of, put};
-use crate::under::{self, Done, done, vfs};
 use crate::sqlite::{self, Symbol};
+use crate::under::{self, Done, done, vfs};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;

@@ -115,7 +115,10 @@ fn runs(test: &str, by: By) {
     assert_eq!(said(&stage, "base", "pragma integrity_check; select count(*) from t;"), "ok\n40");
     // A base that shrinks, and one of another page size.
     said(&stage, "base", "pragma page_size=8192; vacuum; insert into t values(100, zeroblob(20000));");
-    assert_eq!(said(&stage, "base", "pragma page_size; pragma integrity_check; select count(*) from t;"), "8192\nok\n41");
+    assert_eq!(
+        said(&stage, "base", "pragma page_size; pragma integrity_check; select count(*) from t;"),
+        "8192\nok\n41"
+    );
     // It is a base as any.
     assert_eq!(plainly(&stage, "base", "pragma integrity_check; select count(*) from t;"), "ok\n41");
 }
@@ -130,7 +133,11 @@ fn large_transactions_go_by_a_journal() {
     assert_eq!(counts(&report), (0, 1), "{report}");
     assert!(!stage.on_it("base-journal").exists());
     assert_eq!(said(&stage, "base", "pragma integrity_check; select count(*) from t;"), "ok\n6000");
-    let there = said(&stage, "base", "pragma cache_size=10; begin; update t set v=randomblob(1600); rollback; pragma integrity_check; select max(length(v)) from t;");
+    let there = said(
+        &stage,
+        "base",
+        "pragma cache_size=10; begin; update t set v=randomblob(1600); rollback; pragma integrity_check; select max(length(v)) from t;",
+    );
     assert_eq!(there, "ok\n1500");
     said(&stage, "base", "delete from t where k>10; vacuum;");
     assert_eq!(plainly(&stage, "base", "pragma integrity_check; select count(*) from t;"), "ok\n10");
@@ -141,13 +148,19 @@ fn several_bases_are_committed_together() {
     let test = "several_bases_are_committed_together";
     let Some(stage) = stage(test, By::Memory) else { return };
     let attach = format!("attach 'file:{}?vfs=willow' as other;", stage.on_it("other").display());
-    let sql = format!("{attach} create table main.t(k); create table other.u(k); begin; insert into t values(1); insert into u values(2); commit; pragma main.willow; pragma other.willow;");
+    let sql = format!(
+        "{attach} create table main.t(k); create table other.u(k); begin; insert into t values(1); insert into u values(2); commit; pragma main.willow; pragma other.willow;"
+    );
     let report = said(&stage, "base", &sql);
     for line in report.lines() {
         assert_eq!(counts(line), (2, 0), "{report}");
     }
-    let there: Vec<_> = fs::read_dir(stage.path("files")).expect("a folder").flatten().map(|it| it.file_name()).collect();
-    assert!(!there.iter().any(|name| name.to_string_lossy().contains("journal") || name.to_string_lossy().contains("-mj")), "{there:?}");
+    let there: Vec<_> =
+        fs::read_dir(stage.path("files")).expect("a folder").flatten().map(|it| it.file_name()).collect();
+    assert!(
+        !there.iter().any(|name| name.to_string_lossy().contains("journal") || name.to_string_lossy().contains("-mj")),
+        "{there:?}"
+    );
     assert_eq!(said(&stage, "base", &format!("{attach} select t.k, u.k from t, u;")), "1|2");
 }
 
@@ -197,7 +210,8 @@ fn check(stage: &Stage, told: &[u64], round: usize) {
     let there = said(stage, "base", sql);
     assert_eq!(there, "ok\n0\n0", "round {round}");
     for (who, told) in told.iter().enumerate() {
-        let there = said(stage, "base", &format!("select coalesce(max(number),0), count(*) from history where who={who};"));
+        let there =
+            said(stage, "base", &format!("select coalesce(max(number),0), count(*) from history where who={who};"));
         let (most, count) = there.split_once('|').expect("two");
         let (most, count): (u64, u64) = (most.parse().expect("a number"), count.parse().expect("a number"));
         assert!(most >= *told && most <= told + 1 && most == count, "round {round}: {there}, told {told}");
