@@ -197,7 +197,10 @@ impl Base {
         while done < data.len() {
             let count = self.file.pwrite(&data[done..], offset + done as u64);
             match count.map_err(|error| code(&error, sqlite::IOERR_WRITE))? {
-                0 => return Err(sqlite::FULL),
+                0 => {
+                    log(sqlite::FULL, &format!("nothing was written at byte {}", offset + done as u64));
+                    return Err(sqlite::FULL);
+                }
                 count => done += count,
             }
         }

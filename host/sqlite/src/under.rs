@@ -2,6 +2,7 @@
 //!
 //! What always holds: a file that was opened is closed once, when its value is dropped.
 
+use crate::extension::log;
 use crate::sqlite;
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -18,6 +19,9 @@ pub fn set(vfs: *mut sqlite::sqlite3_vfs) {
 pub fn vfs() -> *mut sqlite::sqlite3_vfs {
     UNDER.load(Ordering::Acquire)
 }
+
+/// Most bytes of one write: SQLite's file system for Unix looks at the low 17 bits of a length alone.
+const WRITE_BYTES_MAX: usize = 64 << 10;
 
 /// An error code, or none.
 pub type Done<T = ()> = Result<T, c_int>;
@@ -78,10 +82,11 @@ impl Under {
 
     /// Writes.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Done {
-        // SQLite counts in 31 bits.
-        for (number, part) in data.chunks(1 << 20).enumerate() {
-            let offset = offset + ((number as u64) << 20);
-            method!(self.xWrite(part.as_ptr().cast(), part.len() as c_int, offset as i64))?;
+        for (number, part) in data.chunks(WRITE_BYTES_MAX).enumerate() {
+            let offset = offset + (number * WRITE_BYTES_MAX) as u64;
+            method!(self.xWrite(part.as_ptr().cast(), part.len() as c_int, offset as i64)).inspect_err(|code| {
+                log(*code, &format!("the journal cannot be written at byte {offset}"));
+            })?;
         }
         Ok(())
     }

@@ -2,11 +2,11 @@
 //! other users. Skipped, with a line that says why, where a program is missing, or as the stage says.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use willow_tests::stage::{By, Stage, has, or_skip, skip};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use willow_tests::stage::{By, Stage, has, is_frozen, or_skip, skip, within_seconds};
 
 /// Where cargo puts the library.
 fn library() -> PathBuf {
@@ -165,41 +165,51 @@ fn several_bases_are_committed_together() {
 }
 
 /// A client that counts up in a table, and tells each number when its commit is done.
-fn counter(stage: &Stage, who: u32) -> Child {
-    let mut command = sqlite(stage, "base");
-    command.arg(":memory:").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().expect("it runs");
-    let mut input = child.stdin.take().expect("its input");
-    std::thread::spawn(move || {
-        for number in 1..100_000 {
-            // Several pages each: accounts, and the history.
-            let sql = format!(
-                "begin immediate; update account set balance=balance+1 where k%97={0}; insert into history values({who},{number},zeroblob(700)); commit; \
-                 select 'done', {number};\n",
-                number % 97
-            );
-            if input.write_all(sql.as_bytes()).is_err() {
-                return;
-            }
-        }
-    });
-    child
+struct Client {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+    /// The last number that it told.
+    told: u64,
 }
 
-/// The last number that it told.
-fn told(child: &mut Child, most: usize) -> u64 {
-    use std::io::{BufRead, BufReader};
-    let mut output = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let mut numbers = output.by_ref().map_while(Result::ok).filter_map(|line| line.strip_prefix("done|")?.parse().ok());
-    let mut last = 0;
-    for number in numbers.by_ref().take(most) {
-        last = number;
+impl Client {
+    fn begin(stage: &Stage, who: usize) -> Client {
+        let mut command = sqlite(stage, "base");
+        command.arg(":memory:").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("it runs");
+        let mut input = child.stdin.take().expect("its input");
+        std::thread::spawn(move || {
+            for number in 1..100_000 {
+                // Several pages each: accounts, and the history.
+                let sql = format!(
+                    "begin immediate; update account set balance=balance+1 where k%97={0}; \
+                     insert into history values({who},{number},zeroblob(700)); commit; select 'done', {number};\n",
+                    number % 97
+                );
+                if input.write_all(sql.as_bytes()).is_err() {
+                    return;
+                }
+            }
+        });
+        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        Client { child, lines, told: 0 }
     }
-    child.kill().expect("killed");
-    let status = child.wait().expect("an end");
-    assert_eq!(status.signal(), Some(9), "it ended by itself: {status}");
-    // What it told and was not read yet.
-    numbers.last().unwrap_or(last)
+
+    /// Waits for so many numbers, or for its end.
+    fn wait(&mut self, most: usize) {
+        let lines = self.lines.by_ref().map_while(Result::ok);
+        for number in lines.filter_map(|line| line.strip_prefix("done|")?.parse().ok()).take(most) {
+            self.told = number;
+        }
+    }
+
+    /// Kills it; the last number that it told.
+    fn kill(mut self) -> u64 {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("an end");
+        self.wait(usize::MAX);
+        self.told
+    }
 }
 
 /// Each transaction is there as a whole: as many changes of accounts as the history says.
@@ -227,14 +237,48 @@ fn nothing_is_lost_or_torn_when_programs_are_killed() {
     let test = "nothing_is_lost_or_torn_when_programs_are_killed";
     let Some(stage) = stage(test, By::Memory) else { return };
     said(&stage, "base", FILL);
-    for round in 0..8 {
+    for round in 0..rounds(8) {
         said(&stage, "base", "delete from history; update account set balance=0;");
-        let mut clients: Vec<Child> = (0..2).map(|who| counter(&stage, who)).collect();
-        // Killed at different moments of a transaction, whatever it is doing then.
-        let numbers: Vec<u64> = clients.iter_mut().map(|client| told(client, 3 + round * 5)).collect();
-        assert!(numbers.iter().all(|number| *number > 0));
-        check(&stage, &numbers, round);
+        let clients = (0..2).map(|who| Client::begin(&stage, who));
+        // Killed at any moment of a transaction, whatever they do just then.
+        let told: Vec<u64> = clients
+            .map(|mut client| {
+                client.wait(3 + round % 40);
+                client
+            })
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(Client::kill)
+            .collect();
+        assert!(told.iter().all(|number| *number > 0), "round {round}: {told:?}");
+        check(&stage, &told, round);
     }
+}
+
+#[test]
+fn nothing_is_lost_or_torn_when_the_device_is_killed() {
+    let test = "nothing_is_lost_or_torn_when_the_device_is_killed";
+    if !has("sqlite3") {
+        return skip(test, "sqlite3 is not installed");
+    }
+    let stage = Stage::remote(&["--media", "MEDIA", "--size", "128M"], By::Network);
+    let Some(mut stage) = or_skip(test, stage) else { return };
+    said(&stage, "base", FILL);
+    for round in 0..rounds(4) {
+        said(&stage, "base", "delete from history; update account set balance=0;");
+        let mut clients: Vec<Client> = (0..2).map(|who| Client::begin(&stage, who)).collect();
+        clients.iter_mut().for_each(|client| client.wait(3 + round % 40));
+        stage.restart_device();
+        let told: Vec<u64> = clients.into_iter().map(Client::kill).collect();
+        let base = stage.on_it("base");
+        within_seconds("the agent begins anew", || !is_frozen(&base));
+        check(&stage, &told, round);
+    }
+}
+
+/// How often something is killed: `WILLOW_KILL_ROUNDS`, or so often.
+fn rounds(usual: usize) -> usize {
+    std::env::var("WILLOW_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(usual)
 }
 
 #[test]
