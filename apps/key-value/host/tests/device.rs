@@ -370,6 +370,28 @@ fn senseless_items_are_refused(medium: Medium) {
     assert_eq!(rig.call(sweep, &[], 0).map(|done| done.result), Ok(0), "behind the last bucket there is nothing");
 }
 
+/// A namespace that was full when it was cleared takes as much again, by plain puts alone.
+#[test]
+fn plain_puts_take_the_room_of_what_was_cleared() {
+    let mut rig = Rig::new(SPUS, Box::new(RamStore::new(usize::from(SPUS), 1 << 30).unwrap()));
+    let namespace = rig.create(6 << 20);
+    let data = value(1, 20_000);
+    let fill = |rig: &mut Rig, name: &str| {
+        (0..u32::MAX)
+            .take_while(|number| namespace.put(rig, format!("{name}{number}").as_bytes(), &data).is_ok())
+            .count()
+    };
+    let stored = fill(&mut rig, "before");
+    assert!(stored > 50, "{stored}");
+    assert_eq!(namespace.put(&mut rig, b"more", &data), Err(KeyValueError::Capacity));
+    for spu in 0..SPUS {
+        rig.call(ItemCall::clear(namespace.nsid, spu), &[], 0).unwrap();
+    }
+    // As many, but for where the keys of the one or the other make an SPU full first.
+    let again = fill(&mut rig, "after");
+    assert!(again * 2 > stored, "{again} after {stored}");
+}
+
 /// Batches and scans through the handlers, against a model; a batch that fails in the middle says where.
 fn batches_and_scans(medium: Medium) {
     let (mut rig, namespace) = fresh(medium);

@@ -324,8 +324,13 @@ async fn put(request: Request, state: &State) -> Response {
             Err(failure) => return response(Err(failure)),
         },
     };
-    if let Err(failure) = store.put::<_, false>(&ports, &id, Put::new(arguments.word, condition)).await {
-        return response(Err(failure));
+    let put = Put::new(arguments.word, condition);
+    if let Err(failure) = store.put::<_, false>(&ports, &id, put).await {
+        let is_full = failure == Failure::Capacity;
+        let outcome = if is_full { store.put_after_sweep(&ports, &id, put).await } else { Err(failure) };
+        if let Err(failure) = outcome {
+            return response(Err(failure));
+        }
     }
     if arguments.flags & wire::FLAG_FUA != 0
         && let Err(failure) = store.flush(&ports).await

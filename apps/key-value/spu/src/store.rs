@@ -60,6 +60,7 @@ use crate::lock::{Busy, Stripes, Waiters};
 use crate::wire::{self, KEY_BYTES_MAX, LIST_ENTRY_BYTES_MAX, LIST_ENTRY_HEADER_BYTES, LIST_MORE, list_entry_bytes};
 use core::cell::Cell;
 use core::cmp::Ordering;
+use dead::Vain;
 use put::Writing;
 
 /// Chunk pointers that are read at a time.
@@ -117,6 +118,8 @@ pub struct Store {
     pub(crate) now_s: Cell<u32>,
     /// Where a put that finds no room goes on to look for pairs that do not exist any more.
     pub(crate) sweep_at: Cell<u32>,
+    /// What such puts have looked at in vain.
+    pub(crate) vain: Cell<Vain>,
     /// Nothing was written since it was closed in order.
     pub(crate) clean: Cell<bool>,
     /// An operation failed half-way: the index must be rebuilt before the next use.
@@ -164,6 +167,7 @@ impl Store {
             counted_from: Cell::new(0),
             now_s: Cell::new(0),
             sweep_at: Cell::new(0),
+            vain: Cell::new(Vain::NONE),
             clean: Cell::new(true),
             damaged: Cell::new(false),
             patience: Cell::new(0),

@@ -11,8 +11,6 @@ use willow_sdk::{Request, Response};
 const PAYLOAD: u32 = ItemArguments::BYTES as u32;
 /// A version in the reply.
 const VERSION_BYTES: u32 = 8;
-/// How often a put that finds no room removes what has expired and tries again.
-const ROOM_ROUNDS_MAX: u32 = 4;
 
 fn arguments(request: &Request) -> Result<ItemArguments, Response> {
     match request.receive_array::<{ ItemArguments::BYTES }>() {
@@ -33,13 +31,10 @@ fn head(found: &Found) -> ItemHead {
 
 /// Stores, and makes room by removing what has expired where there is none.
 pub(super) async fn put_with_room(store: &Store, ports: &Ports<'_, At>, id: &PairId, put: Put) -> Result<u64, Failure> {
-    for _ in 0..ROOM_ROUNDS_MAX {
-        match store.put::<_, true>(ports, id, put).await {
-            Err(Failure::Capacity) if store.make_room(ports).await? => {}
-            outcome => return outcome,
-        }
+    match store.put::<_, true>(ports, id, put).await {
+        Err(Failure::Capacity) => store.put_after_sweep(ports, id, put).await,
+        outcome => outcome,
     }
-    Err(Failure::Capacity)
 }
 
 pub(super) async fn put_item(request: Request, state: &State) -> Response {

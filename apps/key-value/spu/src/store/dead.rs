@@ -6,7 +6,7 @@
 //! - The device has no calendar: time is what the hosts told last. Without a time nothing expires.
 //! - A record is buried under its bucket's stripe, after another look at it.
 
-use super::{DRAIN_PER_MUTATION, HEADS_AT_ONCE, Store};
+use super::{DRAIN_PER_MUTATION, HEADS_AT_ONCE, Put, Store};
 use crate::bank::{Bank, Failure, Planted, planted};
 use crate::format::{HEADER_BYTES, Header, HeaderView, Kind, PairId};
 
@@ -14,6 +14,20 @@ use crate::format::{HEADER_BYTES, Header, HeaderView, Kind, PairId};
 pub const SWEEP_BUCKETS: u32 = 16 << 10;
 /// Pairs that one sweep removes, at most.
 const SWEEP_PAIRS: u32 = 256;
+/// Sweeps that a put without room makes, at most.
+const ROOM_SWEEPS_MAX: u32 = 4;
+
+/// What puts without room have looked at in vain: so many buckets, one after the other, as pairs ended by that time and that horizon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Vain {
+    now_s: u32,
+    horizon: u64,
+    buckets: u32,
+}
+
+impl Vain {
+    pub const NONE: Vain = Vain { now_s: 0, horizon: 0, buckets: 0 };
+}
 
 /// Which record of a key is buried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +128,12 @@ impl Store {
     /// Removes pairs that do not exist any more from at most [`SWEEP_BUCKETS`] buckets, from that one on. Returns the bucket where the
     /// next sweep begins; 0 where that was the end.
     pub async fn sweep<B: Bank>(&self, bank: &B, from: u32) -> Result<u32, Failure> {
+        let (next, _) = self.sweep_from(bank, from).await?;
+        Ok(next)
+    }
+
+    /// The same, and how many pairs were removed.
+    async fn sweep_from<B: Bank>(&self, bank: &B, from: u32) -> Result<(u32, u32), Failure> {
         let buckets = self.geometry.get().buckets;
         let end = from.saturating_add(SWEEP_BUCKETS).min(buckets);
         let mut bucket = from;
@@ -128,13 +148,12 @@ impl Store {
                 }
                 while let Some(dead) = self.dead_in(bank, index).await? {
                     match self.bury(bank, &dead, Which::Dead).await {
-                        Ok(()) => removed += 1,
-                        // Replaced or deleted meanwhile.
-                        Err(Failure::NotFound) => {}
+                        // Or replaced or deleted meanwhile, which makes room as well.
+                        Ok(()) | Err(Failure::NotFound) => removed += 1,
                         Err(failure) => return Err(failure),
                     }
                     if removed == SWEEP_PAIRS {
-                        return Ok(index);
+                        return Ok((index, removed));
                     }
                     bank.pause().await;
                 }
@@ -142,7 +161,7 @@ impl Store {
             bucket += count;
             bank.pause().await;
         }
-        Ok(if end == buckets { 0 } else { end })
+        Ok((if end == buckets { 0 } else { end }, removed))
     }
 
     /// The first pair of a chain that does not exist any more.
@@ -165,14 +184,48 @@ impl Store {
         Ok(None)
     }
 
-    /// Makes room where a put found none: sweeps on from where the last such put stopped. False where nothing can have expired.
-    pub async fn make_room<B: Bank>(&self, bank: &B) -> Result<bool, Failure> {
-        if self.now_s.get() == 0 && self.horizon.get() == 0 {
-            return Ok(false);
+    /// Stores what found no room, once a sweep has removed something.
+    #[cold]
+    #[inline(never)]
+    pub async fn put_after_sweep<B: Bank>(&self, bank: &B, id: &PairId, put: Put) -> Result<u64, Failure> {
+        for _ in 0..ROOM_SWEEPS_MAX {
+            match self.make_room(bank).await? {
+                None => break,
+                Some(0) => {}
+                Some(_) => match self.put::<_, true>(bank, id, put).await {
+                    Err(Failure::Capacity) => {}
+                    outcome => return outcome,
+                },
+            }
         }
-        let next = self.sweep(bank, self.sweep_at.get()).await?;
-        self.sweep_at.set(next);
-        Ok(true)
+        Err(Failure::Capacity)
+    }
+
+    /// Makes room where a put found none: sweeps on from where the last such put stopped. Returns how many pairs were removed; `None` where
+    /// all buckets were looked at in vain since the time was told or the namespace was cleared: a full namespace does not pay for a sweep
+    /// with each put.
+    pub async fn make_room<B: Bank>(&self, bank: &B) -> Result<Option<u32>, Failure> {
+        let (now_s, horizon) = (self.now_s.get(), self.horizon.get());
+        if now_s == 0 && horizon == 0 {
+            return Ok(None);
+        }
+        let vain = self.vain.get();
+        if (vain.now_s, vain.horizon) != (now_s, horizon) {
+            self.vain.set(Vain { now_s, horizon, buckets: 0 });
+        } else if vain.buckets >= self.geometry.get().buckets {
+            return Ok(None);
+        }
+        let from = self.sweep_at.get();
+        let (next, removed) = self.sweep_from(bank, from).await?;
+        // Others may have swept the same buckets meanwhile; they count once.
+        if self.sweep_at.get() == from {
+            self.sweep_at.set(next);
+            let looked = if next == 0 { self.geometry.get().buckets } else { next } - from;
+            let mut vain = self.vain.get();
+            vain.buckets = if removed > 0 { 0 } else { vain.buckets.saturating_add(looked) };
+            self.vain.set(vain);
+        }
+        Ok(Some(removed))
     }
 
     /// Removes all pairs that are there when it is called, in a time that does not depend on how many these are. They are gone, durably, when
