@@ -246,10 +246,10 @@ impl Client {
 
     /// Where a block namespace lies.
     pub fn block_namespace(&mut self, nsid: u32) -> Outcome<BlockNamespace> {
-        let (spus, stripe_bytes) = self.wait("cannot ask how blocks lie on the processors", self.control.stripes())?;
+        let (spus, _) = self.wait("cannot ask how blocks lie on the processors", self.control.stripes())?;
         let found = self.namespaces()?.into_iter().find(|namespace| namespace.nsid == nsid);
         let Some(found) = found else { fail!("there is no namespace {nsid}") };
-        let geometry = Geometry { spus, stripe_bytes, base: found.base };
+        let geometry = Geometry { spus, stripe_bytes: found.stripe_bytes, base: found.base };
         Ok(BlockNamespace { nsid, bytes: found.size_bytes, geometry })
     }
 

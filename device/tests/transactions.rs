@@ -4,7 +4,7 @@
 mod common;
 use common::drive::*;
 use common::keeper::{begin, keeper};
-use common::slow::{SlowStore, Valve};
+use common::slow::Valve;
 use common::*;
 use willow_device::media::fault::{Choices, FaultMedia, FaultOptions};
 use willow_device::{Arguments, Rpc, RpcOutcome, Store, control};
@@ -162,7 +162,7 @@ const COPIER: &str = r#"
 #[test]
 fn a_late_write_does_not_land_in_a_region_that_was_freed_meanwhile() {
     let valve = Valve::default();
-    let mut rig = Rig::over(config(1), Box::new(SlowStore::new(1, 1 << 26, valve.clone())));
+    let mut rig = Rig::slow(config(1), 1 << 26, None, valve.clone());
     let app = rig.install(&module("copier", COPIER)).unwrap();
     assert_eq!(rig.call(app, 1, 0, &[], &[], 0).outcome, RpcOutcome::Answered { status: 0 });
     let first = rig.device.statistics().regions[0].base;

@@ -5,7 +5,6 @@
 
 mod assembly;
 mod disk;
-pub mod flash;
 mod observed;
 mod temperature;
 

@@ -40,6 +40,8 @@ pub(crate) enum Change {
     MakeRegion { app: String, id: u32, bank_bytes: u64, share: Option<(String, u64)> },
     /// A region is given up: nobody reaches it any more, and its range is to be zeroed.
     FreeRegion { app: String, id: u32 },
+    /// An app's regions are given up, but for those that are namespaces.
+    GiveUpRegions { app: String },
     /// A region that was given up is zeroed: its range is free.
     ForgetRegion { base: u64 },
     /// A namespace and its region.
@@ -134,6 +136,7 @@ impl Draft {
                 self.make_region(app, *id, *bank_bytes, share.as_ref())?
             }
             Change::FreeRegion { app, id } => self.free_region(app, *id)?,
+            Change::GiveUpRegions { app } => self.give_up_regions(app),
             Change::ForgetRegion { base } => {
                 self.regions.end_delete(*base);
                 Made::Nothing
@@ -165,9 +168,14 @@ impl Draft {
             return refuse(ControlStatus::Busy, format!("app {name} serves namespaces: delete them first"));
         }
         self.metadata.apps.retain(|app| app.name != name);
-        let ids: Vec<u32> = self.regions.all().iter().filter(|region| region.app == name).map(|r| r.id).collect();
-        let given_up = ids.into_iter().filter_map(|id| self.regions.begin_delete(name, id)).collect();
-        Ok(Made::GivenUp(given_up))
+        Ok(self.give_up_regions(name))
+    }
+
+    fn give_up_regions(&mut self, app: &str) -> Made {
+        let is_namespace = |base| self.metadata.namespaces.iter().any(|namespace| namespace.base == base);
+        let own = self.regions.all().iter().filter(|region| region.app == app && !is_namespace(region.base));
+        let ids: Vec<u32> = own.map(|region| region.id).collect();
+        Made::GivenUp(ids.into_iter().filter_map(|id| self.regions.begin_delete(app, id)).collect())
     }
 
     fn make_region(

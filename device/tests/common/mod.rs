@@ -7,9 +7,11 @@ pub mod shared;
 pub mod slow;
 pub mod users;
 
+use slow::{SlowStore, Valve};
 use willow_device::media::ram::RamStore;
+use willow_device::region::REGION_ALIGNMENT_BYTES;
 use willow_device::{
-    Arguments, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, Store,
+    Arguments, BuiltInApp, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, Store,
     clock::Timing, control,
 };
 
@@ -19,6 +21,23 @@ pub struct Rig {
     pub hre: HreId,
     pub now_ns: u64,
     tag: u64,
+}
+
+/// Whether these tests are part of `on_flash`, which runs them on flash.
+pub const fn is_on_flash() -> bool {
+    matches!(module_path!().as_bytes(), [b'o', b'n', b'_', b'f', b'l', b'a', b's', b'h', b':', ..])
+}
+
+/// Banks in memory, of NV memory or of flash, and the apps that they need.
+pub fn banks(count: usize, bank_bytes: u64) -> (Box<dyn Store>, Vec<BuiltInApp>) {
+    let memory = |bank_bytes| Box::new(RamStore::new(count, bank_bytes).expect("a store in memory"));
+    match is_on_flash() {
+        false => (memory(bank_bytes), vec![]),
+        true => {
+            let (store, ftl) = willow_on_flash::jasmine(memory(REGION_ALIGNMENT_BYTES), bank_bytes);
+            (store, vec![ftl])
+        }
+    }
 }
 
 /// A configuration for tests: small.
@@ -38,18 +57,30 @@ impl Rig {
     }
 
     pub fn with(config: DeviceConfig, timing: Option<Box<dyn Timing>>) -> Rig {
-        let store = RamStore::new(config.spus as usize, 1 << 30).expect("a store in memory");
-        Rig::on(config, Box::new(store), timing)
+        let (store, apps) = banks(config.spus.into(), 1 << 30);
+        Rig::opened(config, store, timing, apps)
     }
 
-    pub fn over(config: DeviceConfig, store: Box<dyn Store>) -> Rig {
-        Rig::on(config, store, None)
+    /// On banks whose operations wait while the valve is closed.
+    pub fn slow(config: DeviceConfig, bank_bytes: u64, timing: Option<Box<dyn Timing>>, valve: Valve) -> Rig {
+        let (store, apps) = banks(config.spus.into(), bank_bytes);
+        Rig::opened(config, Box::new(SlowStore::new(store, valve)), timing, apps)
     }
 
-    pub fn on(config: DeviceConfig, store: Box<dyn Store>, timing: Option<Box<dyn Timing>>) -> Rig {
-        let mut device = Device::open(config, store, timing, vec![]).expect("the device opens");
+    pub fn opened(
+        config: DeviceConfig,
+        store: Box<dyn Store>,
+        timing: Option<Box<dyn Timing>>,
+        apps: Vec<BuiltInApp>,
+    ) -> Rig {
+        let mut device = Device::open(config, store, timing, apps).expect("the device opens");
         let hre = device.open_hre(None).expect("an endpoint");
-        Rig::around(device, hre)
+        let mut rig = Rig::around(device, hre);
+        if is_on_flash() {
+            // The FTL starts.
+            rig.settle();
+        }
+        rig
     }
 
     pub fn around(device: Device, hre: HreId) -> Rig {

@@ -32,7 +32,7 @@ mod session;
 pub use agent_client::{AgentClient, DirectError};
 pub use file::File;
 pub use inode::Hold;
-pub use insist::Waits;
+pub use insist::{Place, Waits};
 pub use lane::LaneOptions;
 pub use mapped::Mapped;
 pub use over_hre::DirectFile;

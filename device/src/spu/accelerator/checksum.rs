@@ -12,19 +12,16 @@ use crate::spu::dma::Port;
 use crate::spu::gate::{Behalf, Charged};
 use crate::spu::group::Waiter;
 use crate::spu::os::{Caller, LocalMemory, Machine, WildPointer, error_of};
-
-/// A CRC-32C of bytes at a port.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Checksum {
-    pub token: u32,
-    pub port: Port,
-    pub address: u64,
-    pub bytes: u32,
-    pub seed: u32,
-    pub wait: u32,
-}
+use willow_gate::Checksum;
 
 impl Machine {
+    /// What `checksum_value` gives the caller from now on.
+    fn set_checksum(&mut self, caller: Caller, sum: u32) {
+        if let Some(resident) = self.spus[usize::from(caller.spu)].residents.get_mut(usize::from(caller.app)) {
+            resident.checksum_value = sum;
+        }
+    }
+
     /// `checksum`: CRC-32C of bytes at a port; done at once, the value is in `checksum_value`.
     pub fn checksum<M: LocalMemory>(
         &mut self,
@@ -76,7 +73,7 @@ impl Machine {
             Port::Zero | Port::Nothing => return Ok(abi::ERROR_ARGUMENT),
         };
         let at_once = |machine: &mut Machine| {
-            machine.checksum_value = sum;
+            machine.set_checksum(caller, sum);
             DONE
         };
         Ok(self.tell_end((caller, Waiter { token, wait }), sum.into(), |_| transfer, at_once))

@@ -10,16 +10,7 @@ use crate::spu::continuation::Pending;
 use crate::spu::gate::{Behalf, Charged};
 use crate::spu::group::Waiter;
 use crate::spu::os::{Caller, Machine, error_of};
-
-/// A comparison of NV memory with a range of the body.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Compare {
-    pub token: u32,
-    pub address: u64,
-    pub body_offset: u64,
-    pub bytes: u32,
-    pub wait: u32,
-}
+use willow_gate::Compare;
 
 impl Machine {
     /// `compare`: NV memory with a range of the body.

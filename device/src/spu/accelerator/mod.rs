@@ -1,5 +1,5 @@
 //! Accelerators: native kernels beside each SPU's processor, one file each. A file says what its kernel does natively and what it is charged;
-//! [`crate::model::accelerator`] is the registry that gives it its parameters and counters, [`super::runtime::table`] has its imports.
+//! [`crate::model::accelerator`] is the registry that gives it its parameters and counters, [`willow_gate::table`] has its imports.
 //!
 //! What always holds:
 //! - they read what a DMA could read: an accelerator's operand passes the same checks of address and permission;

@@ -16,7 +16,7 @@ impl Machine {
     fn promise(&mut self, caller: Caller, waiter: Waiter, result: i64) -> Option<Wait> {
         let placed = self.place_for_wait(caller)?;
         if let Some(activity) = self.activity_at_mut(caller.at(waiter.token)) {
-            activity.pending_dmas += 1;
+            activity.ending.begins();
         }
         Some(Wait {
             spu: caller.spu,
@@ -56,7 +56,7 @@ impl Machine {
     /// it may before they have their turn; else the import tells it.
     #[inline(always)]
     pub fn makes_way(&mut self, caller: Caller, waiter: Waiter, result: i64) -> bool {
-        !self.in_slice(0) && self.make_way(caller, waiter, result)
+        !self.in_slice(caller, 0) && self.make_way(caller, waiter, result)
     }
 
     #[cold]

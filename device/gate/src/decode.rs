@@ -1,28 +1,22 @@
-//! What each import of [`super::table`] asks SPU-OS for: its arguments become an operation for the gate ([`crate::spu::gate`]), or an error where
-//! there can be no such operation. What needs nothing of SPU-OS but a number that it has is answered here.
+//! What each import of [`crate::table`] asks SPU-OS for: its arguments become an operation, or an error where there can be no such operation.
+//! What needs nothing of SPU-OS but a number that it has is answered here.
 //!
-//! Invariant: the sandbox and the native shims call these and nothing else, so that an app does the same in both.
+//! Invariant: the sandbox and the native shims call these and nothing else, so that an app does the same in both, and in a unit test.
+#![allow(missing_docs, reason = "[`crate::table`] describes the imports")]
 
-use super::abi;
 use crate::hre::HreId;
-use crate::spu::accelerator::checksum::Checksum;
-use crate::spu::accelerator::compare::Compare;
-use crate::spu::accelerator::keys::{KeySearch, Layout};
-use crate::spu::accelerator::literals::set::SET_BYTES_MAX;
-use crate::spu::accelerator::literals::{FOUND_MAX, LiteralSearch, SEARCH_BYTES_MAX};
-use crate::spu::dma::{Dma, End, Port};
-use crate::spu::flash::FlashRead;
-use crate::spu::gate::{FlashOperation, Operation};
-use crate::spu::meter::Fault;
-use crate::spu::os::{Caller, LocalMemory, Machine};
-use crate::spu::request::Receive;
-use crate::spu::rpc::{Append, Draft, Receiver};
+use crate::keys::Layout;
+use crate::literals::{FOUND_MAX, SEARCH_BYTES_MAX, SET_BYTES_MAX};
+use crate::{
+    Append, Checksum, Compare, Dma, Draft, End, Fault, FlashOperation, FlashRead, KeySearch, LiteralSearch,
+    LocalMemory, Operation, Port, Receive, Receiver, SpuOs, abi,
+};
 
 /// An import that is being carried out: who calls, the caller's memory, SPU-OS.
-pub(super) struct Call<'a, M> {
-    pub caller: Caller,
+pub struct Call<'a, Os: SpuOs, M> {
+    pub caller: Os::Caller,
     pub memory: &'a mut M,
-    pub machine: &'a mut Machine,
+    pub os: &'a mut Os,
 }
 
 /// A DMA's port without what an app adds to its number, and whether it parks where it misses a permission.
@@ -37,17 +31,17 @@ fn handler(number: u32) -> Option<u8> {
     u8::try_from(number).ok().filter(|number| *number > 0)
 }
 
-impl<M: LocalMemory> Call<'_, M> {
+impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
     /// Asks for what requests are made of.
     #[inline(always)]
     fn ask(self, operation: Operation) -> Result<i32, Fault> {
-        self.machine.ask(self.caller, self.memory, operation).map(|answer| answer as i32)
+        crate::ask(self.os, self.caller, self.memory, operation).map(|answer| answer as i32)
     }
 
     /// Asks for anything else.
     #[inline]
     fn ask_seldom(self, operation: Operation) -> Result<i32, Fault> {
-        self.machine.ask_seldom(self.caller, self.memory, operation).map(|answer| answer as i32)
+        crate::ask_seldom(self.os, self.caller, self.memory, operation).map(|answer| answer as i32)
     }
 
     #[inline]
@@ -140,7 +134,7 @@ impl<M: LocalMemory> Call<'_, M> {
     }
 
     pub fn checksum_value(self) -> Result<u32, Fault> {
-        Ok(self.machine.checksum_value)
+        Ok(self.os.checksum_value(self.caller))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the import's")]
@@ -158,7 +152,7 @@ impl<M: LocalMemory> Call<'_, M> {
             return Ok(abi::ERROR_ARGUMENT);
         }
         let Some(handler) = handler(number) else { return Ok(abi::ERROR_ARGUMENT) };
-        let app = if app == -1 { self.caller.app } else { app as u16 };
+        let app = if app == -1 { Os::app_of(self.caller) } else { app as u16 };
         let to = match u16::try_from(destination) {
             Ok(spu) => Receiver::Spu(spu, app),
             Err(_) if destination == -1 => Receiver::Originating,
@@ -197,11 +191,11 @@ impl<M: LocalMemory> Call<'_, M> {
     }
 
     pub fn region(self, id: u32, bytes: u64, wait: u32) -> Result<i64, Fault> {
-        self.machine.ask_seldom(self.caller, self.memory, Operation::Region { id, bytes, wait })
+        crate::ask_seldom(self.os, self.caller, self.memory, Operation::Region { id, bytes, wait })
     }
 
     pub fn region_bytes(self, id: u32) -> Result<i64, Fault> {
-        self.machine.ask_seldom(self.caller, self.memory, Operation::RegionBytes { id })
+        crate::ask_seldom(self.os, self.caller, self.memory, Operation::RegionBytes { id })
     }
 
     pub fn region_free(self, id: u32, wait: u32) -> Result<i32, Fault> {
@@ -290,15 +284,15 @@ impl<M: LocalMemory> Call<'_, M> {
     }
 
     pub fn spu_id(self) -> Result<u32, Fault> {
-        Ok(self.caller.spu.into())
+        Ok(Os::spu_of(self.caller).into())
     }
 
     pub fn spu_count(self) -> Result<u32, Fault> {
-        Ok(self.machine.spus.len() as u32)
+        Ok(self.os.spus())
     }
 
     pub fn time_ns(self) -> Result<u64, Fault> {
-        Ok(self.machine.now_ns)
+        Ok(self.os.now_ns())
     }
 
     pub fn print(self, text: u64, bytes: u32) -> Result<(), Fault> {

@@ -34,7 +34,7 @@ pub const REGION_PENDING: i64 = -1;
 
 /// A port, length, stride or handle that cannot be.
 pub const ERROR_ARGUMENT: i32 = -2;
-/// Address past the bank, body or reply.
+/// Address past the body or the reply; past the bank nobody has a permission.
 pub const ERROR_RANGE: i32 = -3;
 /// The originating HRE may not.
 pub const ERROR_PERMISSION: i32 = -4;
