@@ -1,6 +1,8 @@
 //! Tests of the device that are written for any medium, on banks of flash behind an FTL (preset `jasmine`, FTL `page`): each is the one of its own
 //! file, where it runs on NV memory.
 
+#![allow(clippy::duplicate_mod, reason = "each of the files below has what they share")]
+
 #[path = "core.rs"]
 mod core_requests;
 #[path = "host_work.rs"]

@@ -155,9 +155,8 @@ impl AtomicWriter {
             let (state, way) = file.way(action, *offset, data.len());
             let Way::Direct(mapped, _) = way else { return Err(AtomicError::NotDirect) };
             for (offset, data) in ranges {
-                if !data.is_empty()
-                    && !(file.allows(action, *offset, data.len()) && mapped.can_write(*offset, data.len()))
-                {
+                let allowed = || file.allows(action, *offset, data.len()) && mapped.can_write(*offset, data.len());
+                if !data.is_empty() && !allowed() {
                     return Err(AtomicError::NotDirect);
                 }
                 let geometry = mapped.geometry();

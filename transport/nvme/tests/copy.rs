@@ -80,7 +80,8 @@ fn what_is_too_much_or_outside_is_refused_and_copies_nothing() {
     let before: Vec<u8> = (0..2 << 20).map(|at: usize| (at / 4096) as u8 ^ 0x55).collect();
     transfer(&mut host, io, nvm::WRITE, &before);
     let too_many = vec![(0, 1); usize::from(COPY_RANGES_MAX) + 1];
-    let cases: [(&[(u64, u16)], u64, Status); 7] = [
+    type Case<'a> = (&'a [(u64, u16)], u64, Status);
+    let cases: [Case<'_>; 7] = [
         (&too_many, 0, Status::COMMAND_SIZE_LIMIT_EXCEEDED),
         (&[(0, most + 1)], 0, Status::COMMAND_SIZE_LIMIT_EXCEEDED),
         (&[(0, most), (0, 1)], 0, Status::COMMAND_SIZE_LIMIT_EXCEEDED),

@@ -12,6 +12,7 @@ use key_value_host::{
 use rig::{Namespace, Rig, outcome};
 use std::collections::BTreeMap;
 use willow_device::media::fault::{Choices, FaultMedia, FaultOptions};
+use willow_device::media::ram::RamStore;
 use willow_on_flash::{Medium, on_each_medium};
 
 const SPUS: u16 = 3;
