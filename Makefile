@@ -16,10 +16,10 @@ bootstrap: ## install what building needs and this machine lacks (apt, rustup); 
 
 .PHONY: build
 build: bootstrap ## the release build: the command bin/willow, and libwillow beside it
-	cargo build --release --package willow-cli --package libwillow --package willow-preload
+	cargo build --release --package willow-cli --package libwillow --package willow-preload --package willow-sqlite
 	@mkdir -p bin
 	@cp "$(CARGO_TARGET_DIR)/release/willow" bin/.willow-new && mv bin/.willow-new bin/willow
-	@cp "$(CARGO_TARGET_DIR)"/release/libwillow{.so,.a,_preload.so} host/c/libwillow.h bin/
+	@cp "$(CARGO_TARGET_DIR)"/release/libwillow{.so,.a,_preload.so,_sqlite.so} host/c/libwillow.h bin/
 	@echo "bin/willow is built"
 
 PREFIX ?= /usr/local

@@ -17,7 +17,7 @@ fn built(folder: &Folder) -> PathBuf {
     let bin = folder.0.join("bin");
     std::fs::create_dir_all(&bin).unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_willow"), bin.join("willow")).unwrap();
-    for file in ["libwillow.so", "libwillow.a", "libwillow_preload.so", "libwillow.h"] {
+    for file in ["libwillow.so", "libwillow.a", "libwillow_preload.so", "libwillow_sqlite.so", "libwillow.h"] {
         std::fs::write(bin.join(file), file).unwrap();
     }
     bin
