@@ -96,7 +96,7 @@ impl Simulation {
         if matches!(slot.stage, Stage::Submitting | Stage::Refused) {
             if slot.direct.is_none() && self.port.is_some() && path.is_of_the_kernel() && slot.operation.is_of_blocks()
             {
-                return self.to_port(world, (number, index));
+                return self.give_to_port(world, (number, index));
             }
             let mut buffer = std::mem::take(&mut slot.buffer);
             if write {

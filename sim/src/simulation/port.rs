@@ -46,7 +46,7 @@ impl Simulation {
 
     /// A slot's operation goes to the port.
     #[cold]
-    pub(crate) fn to_port(&mut self, world: &mut World, (number, index): Member) {
+    pub(crate) fn give_to_port(&mut self, world: &mut World, (number, index): Member) {
         let generator = &mut self.generators[number as usize];
         let merges = generator.path != Path::Bare;
         let slot = &mut generator.slots[index as usize];
