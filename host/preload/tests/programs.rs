@@ -2,10 +2,16 @@
 //! every call. Skipped, with a line that says why, where a program is missing, or as the stage says.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use willow_host::direct_io::{File, Session, SessionOptions};
 use willow_tests::stage::{By, Stage, has, is_frozen, or_skip, skip, tool};
+
+const ALICE: u32 = 54_941;
+const BOB: u32 = 54_942;
+const GROUP: u32 = 54_943;
 
 /// Where cargo puts the library.
 fn library() -> PathBuf {
@@ -288,4 +294,35 @@ fn without_an_agent_programs_run_as_ever() {
     plain.env("LD_PRELOAD", library()).args([stage.on_it("from"), stage.on_it("third")]);
     succeeded("cp with nothing chosen", &plain.output().expect("it runs"));
     assert_eq!(fs::File::open(stage.on_it("third")).expect("it is there").read_at(&mut [0; 10], 5).expect("read"), 10);
+}
+
+#[test]
+fn who_may_write_anothers_file_writes_it_while_that_one_has_it_directly() {
+    let test = "who_may_write_anothers_file_writes_it_while_that_one_has_it_directly";
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let path = stage.owned("file", ALICE, &contents(20_000, 1));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).expect("its mode");
+    std::os::unix::fs::chown(&path, None, Some(GROUP)).expect("its group");
+    fs::set_permissions(stage.on_it("."), fs::Permissions::from_mode(0o755)).expect("nobody takes names away");
+    let session = Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session");
+    let holder = fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
+    let holder = File::new(&session, holder).expect("a file");
+    holder.take().expect("directly");
+    let library = stage.public(&library());
+    let writes = |group: u32| {
+        let mut command = with(&stage, "dd");
+        command.args(["if=/dev/zero", "of=file", "bs=100", "count=1", "conv=notrunc"]);
+        command.env("LD_PRELOAD", &library).env_remove("WILLOW_DIRECT_REPORT").uid(BOB).gid(group);
+        command.output().expect("it runs")
+    };
+    let output = writes(BOB);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("Operation not permitted"), "{said}");
+    assert!(is_frozen(&path), "who may not write it had it released");
+    let mut bytes = [0; 4];
+    assert_eq!(holder.pread(&mut bytes, 0).expect("read"), 4);
+    assert_eq!(bytes, contents(4, 1)[..]);
+    succeeded("a writer of the group", &writes(GROUP));
+    assert_eq!(holder.pread(&mut bytes, 0).expect("read"), 4);
+    assert_eq!(bytes, [0; 4]);
 }

@@ -8,6 +8,7 @@
 //!   the list do so by turns (`order`);
 //! - nothing here keeps a lock of the agent's while it calls a file system.
 
+use super::access::may_change;
 use super::admission::who_gives_up;
 use super::fault::{Fault, LATE};
 use super::freeze::is_immutable;
@@ -27,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use willow_shm::socket::Peer;
 
 /// Longest wait for files that are being opened or closed; then who asks is told to ask again.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
@@ -346,13 +348,13 @@ impl Agent {
 
     /// Takes a file back from all that have it, for a process that is going to change it through the file system.
     /// Its own it closes as well: it asks when it has given back what it knew of it.
-    pub(super) async fn release(&self, key: u64, user: u32, mut descriptors: Vec<OwnedFd>) -> Result<(), Refusal> {
+    pub(super) async fn release(&self, key: u64, peer: &Peer, mut descriptors: Vec<OwnedFd>) -> Result<(), Refusal> {
         let (Some(descriptor), true) = (descriptors.pop(), descriptors.is_empty()) else {
             return Err("one descriptor comes with the request to release a file".into());
         };
         let stat = rustix::fs::fstat(&descriptor).map_err(|error| error.to_string())?;
-        if user != 0 && stat.st_uid != user {
-            return Err("it belongs to another user: only its owner may have it released".into());
+        if !may_change(peer, descriptor.as_fd(), &stat) {
+            return Err("it belongs to another user: only who could change it may have it released".into());
         }
         self.take_back((stat.st_dev, stat.st_ino), Some(key)).await
     }

@@ -15,6 +15,7 @@
 //! - places for connections are bounded, for each user as well ([`admission`]);
 //! - files per process and processes are bounded; a message that breaks the rules ends its connection, and so its grants.
 
+mod access;
 mod admission;
 pub mod block;
 mod endpoints;

@@ -371,7 +371,7 @@ impl Agent {
                     answer_closed(channel, Ok(()))
                 }
                 Ok(Request::Release) => {
-                    let released = runtime.block_on(self.release(key, peer.uid, message.descriptors));
+                    let released = runtime.block_on(self.release(key, peer, message.descriptors));
                     answer_closed(channel, released)
                 }
                 Ok(Request::Resume) => {
