@@ -330,6 +330,17 @@ impl Machine {
         Some(())
     }
 
+    /// Looks at a range of a body: in place where it lies within the payload, else at a copy. `None` where it is past the end.
+    pub fn with_body<R>(&self, token: Key, offset: u64, bytes: usize, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let activity = self.activity_at(token)?;
+        if let Some(range) = Self::payload_range(&self.bridge, activity, offset, bytes) {
+            return Some(look(range));
+        }
+        let mut copy = vec![0; bytes];
+        self.copy_body(token, offset, &mut copy)?;
+        Some(look(&copy))
+    }
+
     /// A range of a body in place, where it lies within the payload.
     #[inline]
     pub fn payload_range<'a>(

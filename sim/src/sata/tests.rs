@@ -1,3 +1,5 @@
+//! The port under small workloads: what waits for what, and how long.
+
 use super::*;
 
 const KIB: u64 = 1024;
