@@ -72,3 +72,74 @@ fn reads_beyond_the_places_of_the_store_wait_or_are_busy_and_have_not_failed() {
     rig.settle();
     assert_eq!(rig.device.completion().expect("it has ended").outcome, RpcOutcome::Answered { status: 0 });
 }
+
+/// What an app answers, call by call: status 0 is success.
+fn statuses(rig: &mut Rig, calls: &[(Rpc, Vec<u8>, u32)]) -> Vec<u32> {
+    let mut status = |(rpc, payload, reply_bytes): &(Rpc, Vec<u8>, u32)| {
+        let request = rig.request(rpc.clone(), payload, *reply_bytes);
+        rig.device.submit(rig.hre, request).expect("the queue has room");
+        rig.settle();
+        match rig.device.completion().expect("it has ended").outcome {
+            RpcOutcome::Answered { status } => status,
+            other => panic!("{other:?}"),
+        }
+    };
+    calls.iter().map(&mut status).collect()
+}
+
+#[test]
+fn what_has_no_place_is_told_as_busy_by_every_app_and_never_as_media_that_failed() {
+    let valve = Valve::default();
+    let (store, mut apps) = banks(1, 1 << 24);
+    let store = SlowStore::new(store, valve.clone());
+    let config = willow_device::DeviceConfig { namespace_bytes: 1 << 20, kv_namespace_bytes: 4 << 20, ..config(1) };
+    let natives = [base_io_spu::native(), key_value_spu::native(), direct_io_spu::native()];
+    apps.extend(natives.map(BuiltInApp::Native));
+    let mut device = Device::open(config, Box::new(store), None, apps).expect("the device opens");
+    let hre = device.open_hre(None).expect("an endpoint");
+    let numbers = ["base-io", "key-value", "direct-io"].map(|name| device.app_number(name).expect("it is built in"));
+    let namespaces: Vec<_> = device.namespaces().iter().map(|namespace| (namespace.nsid, namespace.base)).collect();
+    let mut rig = Rig::around(device, hre);
+    rig.settle();
+    let call = |app, handler, arguments: &[u8], payload: &[u8], reply_bytes| {
+        let arguments = Arguments::new(arguments).expect("at most 64 bytes");
+        (Rpc { app, handler, spu: 0, arguments }, payload.to_vec(), reply_bytes)
+    };
+    let ((_, base), (kv, _)) = (namespaces[0], namespaces[1]);
+    let bytes = 4096;
+    let range = RangeArguments {
+        nv_address: base,
+        bytes,
+        buffer_offset: 0,
+        first_bytes: bytes,
+        stripe_bytes: bytes,
+        stride: bytes,
+        flags: 0,
+    };
+    let placement = key_value_host::Placement::new([3; 16], 1);
+    let key = key_value_host::Key::new(b"key").expect("a key");
+    let put = key_value_host::Call::put(&placement, kv, &key, 5, key_value_host::PutCondition::Always, true);
+    let put = put.expect("a value of 5 bytes");
+    let get = key_value_host::Call::get(&placement, kv, &key, 0);
+    let direct = direct_io_spu::wire::Arguments { nv_address: base, bytes, flags: 0 };
+    let block = vec![7; bytes as usize];
+    use direct_io_spu::wire::handler as direct_handler;
+    let calls = [
+        call(numbers[0], handler::WRITE, &range.encode(), &block, 0),
+        call(numbers[0], handler::READ, &range.encode(), &[], bytes),
+        call(numbers[1], put.handler, &put.arguments, b"value", 0),
+        call(numbers[1], get.handler, &get.arguments, &[], 5),
+        call(numbers[2], direct_handler::WRITE, &direct.encode(), &block, 0),
+        call(numbers[2], direct_handler::READ, &direct.encode(), &[], bytes),
+        call(numbers[2], direct_handler::FLUSH, &direct.encode(), &[], 0),
+    ];
+    let good = [0; 7];
+    assert_eq!(statuses(&mut rig, &calls), good);
+    valve.busy.set(true);
+    let (block, pair) = (wire::STATUS_BUSY, key_value_host::wire::STATUS_BUSY);
+    let file = direct_io_spu::wire::STATUS_BUSY;
+    assert_eq!(statuses(&mut rig, &calls), [block, block, pair, pair, file, file, file]);
+    // It was nothing but that.
+    valve.busy.set(false);
+    assert_eq!(statuses(&mut rig, &calls), good);
+}

@@ -19,6 +19,8 @@ pub struct Valve {
     pub closed: Shared<bool>,
     /// Of these only reads.
     pub reads_alone: Shared<bool>,
+    /// The store has no place for operations while this is true.
+    pub busy: Shared<bool>,
     waiting: Shared<VecDeque<Waiting>>,
     /// While there is a watch.
     pub watch: Shared<Option<Watch>>,
@@ -89,6 +91,10 @@ impl SlowStore {
         self.valve.closed.get()
     }
 
+    fn takes(&self) -> Result<(), StoreError> {
+        if self.valve.busy.get() { Err(StoreError::Busy) } else { Ok(()) }
+    }
+
     fn changes_wait(&self) -> bool {
         self.waits() && !self.valve.reads_alone.get()
     }
@@ -106,14 +112,17 @@ impl Store for SlowStore {
     }
     fn read(&mut self, bank: usize, address: u64, into: &mut [u8]) -> Result<Progress, StoreError> {
         self.valve.touch(bank, false, address, into.len());
+        self.takes()?;
         if self.waits() { Ok(Progress::WouldBlock) } else { self.inner.read(bank, address, into) }
     }
     fn write(&mut self, bank: usize, address: u64, from: &[u8]) -> Result<Progress, StoreError> {
         self.valve.touch(bank, true, address, from.len());
+        self.takes()?;
         if self.changes_wait() { Ok(Progress::WouldBlock) } else { self.inner.write(bank, address, from) }
     }
     fn zero(&mut self, bank: usize, address: u64, bytes: u64) -> Result<Progress, StoreError> {
         self.valve.touch(bank, true, address, bytes as usize);
+        self.takes()?;
         if self.changes_wait() { Ok(Progress::WouldBlock) } else { self.inner.zero(bank, address, bytes) }
     }
     fn begin_read(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: usize) {
@@ -126,6 +135,7 @@ impl Store for SlowStore {
         self.valve.waiting.lock().push_back(Waiting::Zero(ticket, bank, address, bytes));
     }
     fn flush(&mut self, ticket: Ticket, bank: Option<usize>) -> Result<Progress, StoreError> {
+        self.takes()?;
         self.inner.flush(ticket, bank)
     }
     fn completed(&mut self) -> Option<StoreCompletion> {

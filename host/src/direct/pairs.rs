@@ -36,6 +36,7 @@ fn kv_error(error: KeyValueError) -> HreError {
         KeyValueError::Media => HreError::Media,
         KeyValueError::KeySize => HreError::KeySize,
         KeyValueError::Permission => HreError::NotPermitted,
+        KeyValueError::Busy => HreError::Refused,
         other => HreError::Answer(other.to_string()),
     }
 }

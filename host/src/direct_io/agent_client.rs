@@ -92,6 +92,8 @@ impl DirectError {
             DirectError::Stale => libc::ESTALE,
             DirectError::NoBlocks { .. } => libc::ENOSPC,
             DirectError::Device(wire::STATUS_FULL) => libc::ENOSPC,
+            // Only bare access over an endpoint is told so; lanes send it again.
+            DirectError::Hre(HreError::Refused) => libc::EAGAIN,
             DirectError::Device(_) | DirectError::Hre(_) | DirectError::Lost(_) => libc::EIO,
         }
     }
@@ -101,6 +103,7 @@ impl DirectError {
         match status {
             0 => Ok(()),
             wire::STATUS_PERMISSION => Err(DirectError::Permission),
+            wire::STATUS_BUSY => Err(DirectError::Hre(HreError::Refused)),
             other => Err(DirectError::Device(other)),
         }
     }

@@ -14,7 +14,7 @@ use super::agent_client::DirectError;
 use super::mapped::Mapped;
 use crate::hre::HreError;
 use crate::nvme_tcp::polled::PolledQueue;
-use direct_io_host::wire::{Arguments, FLAG_DURABLE, handler};
+use direct_io_host::wire::{Arguments, FLAG_DURABLE, STATUS_BUSY, handler};
 use direct_io_host::{Piece, Pieces};
 use memory::Memory;
 use network::Network;
@@ -479,11 +479,12 @@ impl Lane {
             return Err(DirectError::Hre(HreError::Answer("a completion of what was not sent".to_owned())));
         };
         let (failure, reply_bytes) = match came {
-            Came::Answered { status, reply_bytes } => (DirectError::of_status(status).err(), reply_bytes),
-            Came::Refused => {
+            // What has no place in the device is sent again, whoever says so.
+            Came::Refused | Came::Answered { status: STATUS_BUSY, .. } => {
                 self.again.push(slot as u16);
                 return Ok(());
             }
+            Came::Answered { status, reply_bytes } => (DirectError::of_status(status).err(), reply_bytes),
             Came::Failed(error) => (Some(error.into()), 0),
         };
         if failure.is_none() && call.handler == handler::READ {

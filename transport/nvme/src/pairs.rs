@@ -211,9 +211,23 @@ fn kv_status(error: KeyValueError) -> Status {
         KeyValueError::NoNamespace => Status::INVALID_NAMESPACE,
         KeyValueError::Permission => Status::ACCESS_DENIED,
         KeyValueError::Changed => Status::COMPARE_FAILURE,
+        // Without "do not retry": a host sends it again.
+        KeyValueError::Busy => return Status::COMMAND_INTERRUPTED,
         KeyValueError::Malformed | KeyValueError::Format | KeyValueError::Room | KeyValueError::Unknown(_) => {
             Status::INTERNAL_ERROR
         }
     };
     status.with_do_not_retry()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_a_place_has_the_host_send_a_pair_again() {
+        let busy = kv_status(KeyValueError::Busy);
+        assert!(busy.is(Status::COMMAND_INTERRUPTED) && !busy.do_not_retry());
+        assert!(kv_status(KeyValueError::Media).do_not_retry());
+    }
 }

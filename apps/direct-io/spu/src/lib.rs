@@ -37,6 +37,7 @@ impl From<Error> for Failure {
             Error::Range => wire::STATUS_RANGE,
             Error::Permission => wire::STATUS_PERMISSION,
             Error::Argument => wire::STATUS_MALFORMED,
+            Error::Refused => wire::STATUS_BUSY,
             _ => wire::STATUS_MEDIA_ERROR,
         })
     }

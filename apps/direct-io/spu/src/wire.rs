@@ -20,6 +20,8 @@ pub const STATUS_RANGE: u32 = 4;
 pub const STATUS_PERMISSION: u32 = 5;
 /// Status: arguments that make no sense.
 pub const STATUS_MALFORMED: u32 = 6;
+/// Status: the device has no place for more at the moment, to be sent again.
+pub const STATUS_BUSY: u32 = 7;
 
 /// Flag of a write: durable before it is answered.
 pub const FLAG_DURABLE: u32 = 1;

@@ -182,6 +182,8 @@ pub enum KeyValueError {
     Changed,
     /// The reply has no room for the value.
     Room,
+    /// The device has no place for more at the moment.
+    Busy,
     /// A status that this library does not know.
     Unknown(u32),
 }
@@ -204,6 +206,7 @@ impl KeyValueError {
             wire::STATUS_TOO_SMALL => Self::TooSmall,
             wire::STATUS_CHANGED => Self::Changed,
             wire::STATUS_ROOM => Self::Room,
+            wire::STATUS_BUSY => Self::Busy,
             other => Self::Unknown(other),
         })
     }
@@ -224,6 +227,7 @@ impl fmt::Display for KeyValueError {
             Self::Format => "the namespace holds no key-value store that this version understands",
             Self::Changed => "the pair has another version",
             Self::Room => "the buffer is too short for the value",
+            Self::Busy => "the device has no place for more at the moment; try again",
             Self::TooSmall => "the key-value namespace is too small to hold anything",
             Self::Unknown(status) => return write!(f, "the key-value app answered with unknown status {status}"),
         };
@@ -265,7 +269,7 @@ mod tests {
     #[test]
     fn every_status_has_an_error() {
         assert_eq!(KeyValueError::from_status(0), Ok(()));
-        for status in 1..=wire::STATUS_ROOM {
+        for status in 1..=wire::STATUS_BUSY {
             let error = KeyValueError::from_status(status).unwrap_err();
             assert!(!matches!(error, KeyValueError::Unknown(_)), "{status}");
         }

@@ -17,6 +17,8 @@ pub enum Fault {
     Full,
     /// Not permitted.
     Permission,
+    /// SPU-OS has no place for it now.
+    Busy,
 }
 
 /// Why a request failed.
@@ -34,6 +36,8 @@ pub enum Failure {
     Media,
     /// Not permitted.
     Permission,
+    /// The device has no place for it now.
+    Busy,
     /// No such namespace.
     NoNamespace,
     /// The region holds something else.
@@ -48,6 +52,7 @@ impl From<Fault> for Failure {
             Fault::Media => Failure::Media,
             Fault::Full => Failure::Capacity,
             Fault::Permission => Failure::Permission,
+            Fault::Busy => Failure::Busy,
         }
     }
 }
@@ -62,6 +67,7 @@ impl Failure {
             Failure::Capacity => wire::STATUS_CAPACITY,
             Failure::Media => wire::STATUS_MEDIA_ERROR,
             Failure::Permission => wire::STATUS_PERMISSION,
+            Failure::Busy => wire::STATUS_BUSY,
             Failure::NoNamespace => wire::STATUS_NO_NAMESPACE,
             Failure::Format => wire::STATUS_FORMAT,
             Failure::TooSmall => wire::STATUS_TOO_SMALL,

@@ -80,6 +80,7 @@ fn fault(error: Error) -> Fault {
     match error {
         Error::Full => Fault::Full,
         Error::Permission => Fault::Permission,
+        Error::Refused => Fault::Busy,
         _ => Fault::Media,
     }
 }

@@ -83,6 +83,8 @@ pub const STATUS_TOO_SMALL: u32 = 11;
 pub const STATUS_CHANGED: u32 = 12;
 /// The reply has no room for the value.
 pub const STATUS_ROOM: u32 = 13;
+/// The device has no place for more at the moment: to be tried again. Of what was to be stored the old or the new is there.
+pub const STATUS_BUSY: u32 = 14;
 
 /// PUT: only where the key exists (NVMe KV Store Option, CDW11 bit 8).
 pub const FLAG_ONLY_IF_EXISTS: u32 = 1;

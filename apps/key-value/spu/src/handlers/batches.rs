@@ -175,7 +175,7 @@ pub(super) async fn get_many(request: Request, state: &State) -> Response {
                         next = end.min(info.reply_bytes.into()) as u32;
                     }
                 }
-                Err(failure @ (Failure::NotFound | Failure::Media)) => head.status = failure.status(),
+                Err(failure @ (Failure::NotFound | Failure::Media | Failure::Busy)) => head.status = failure.status(),
                 Err(failure) => return Err(failure),
             }
             ports.reply(&head.encode(), at).await?;
