@@ -153,6 +153,15 @@ impl RegionTable {
         Some(self.limit(at) - self.regions[at].base)
     }
 
+    /// The same for the region that begins there.
+    pub fn begin_delete_at(&mut self, base: u64) -> Option<(u64, u64)> {
+        let found = self.regions.iter_mut().find(|region| region.base == base && !region.deleting);
+        found.map(|region| {
+            region.deleting = true;
+            (region.base, region.bank_bytes)
+        })
+    }
+
     /// Takes a region that was being deleted out of the table.
     pub fn end_delete(&mut self, base: u64) {
         self.regions.retain(|region| !(region.deleting && region.base == base));

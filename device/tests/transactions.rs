@@ -212,9 +212,10 @@ enum Step {
     Attach,
     Grow,
     Shrink,
+    Format,
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step::Install,
     Step::Upgrade,
     Step::MakeRegion,
@@ -227,6 +228,7 @@ const STEPS: [Step; 12] = [
     Step::Attach,
     Step::Grow,
     Step::Shrink,
+    Step::Format,
 ];
 
 /// Sizes that a namespace of 1 MiB gets.
@@ -263,7 +265,7 @@ impl Step {
                 assert!(Step::MakeRegion.run(drive));
             }
             Step::CreateNamespace => drop(drive.install(&base_io).unwrap()),
-            Step::DeleteNamespace | Step::Attach | Step::Grow => {
+            Step::DeleteNamespace | Step::Attach | Step::Grow | Step::Format => {
                 drive.install(&base_io).unwrap();
                 assert!(Step::CreateNamespace.run(drive));
             }
@@ -287,6 +289,9 @@ impl Step {
                 drive.control(control::CREATE_NAMESPACE, br#"{"csi":"nvm","size_bytes":1048576,"hosts":["nqn.first"]}"#)
             }
             Step::DeleteNamespace => drive.control(control::DELETE_NAMESPACE, &1u32.to_le_bytes()),
+            Step::Format => {
+                drive.control(control::FORMAT_NAMESPACE, &[1u32.to_le_bytes(), 512u32.to_le_bytes()].concat())
+            }
             Step::Grow => drive.control(control::RESIZE_NAMESPACE, &[&1u32.to_le_bytes()[..], &GROWN].concat()),
             Step::Shrink => drive.control(control::RESIZE_NAMESPACE, &[&1u32.to_le_bytes()[..], &SHRUNK].concat()),
             Step::Intercall => {

@@ -21,6 +21,8 @@ use std::collections::BTreeSet;
 pub const NAMESPACES_MAX: usize = 1024;
 /// Least bytes of a namespace.
 const NAMESPACE_BYTES_MIN: u64 = 1 << 20;
+/// Bytes that blocks may have.
+const BLOCK_BYTES: [u32; 2] = [512, 4096];
 /// Most hosts that a namespace is attached to.
 pub const ATTACHED_HOSTS_MAX: usize = 64;
 /// Most bytes of a host's NQN (NVM Express Base Specification, section 4.7).
@@ -50,6 +52,8 @@ pub(crate) enum Change {
     DeleteNamespace { nsid: u32 },
     /// A namespace gets another size; what its region loses is given up.
     ResizeNamespace { nsid: u32, size_bytes: u64 },
+    /// A block namespace is empty, with blocks of this size: it has another region, and its old one is given up.
+    FormatNamespace { nsid: u32, block_bytes: u32 },
     /// Rules of the intercall table.
     Intercalls(IntercallChange),
     /// A user's weight; `None`: the default.
@@ -144,6 +148,7 @@ impl Draft {
             Change::MakeNamespace(request) => self.make_namespace(request)?,
             Change::DeleteNamespace { nsid } => self.delete_namespace(*nsid)?,
             Change::ResizeNamespace { nsid, size_bytes } => self.resize_namespace(*nsid, *size_bytes)?,
+            Change::FormatNamespace { nsid, block_bytes } => self.format_namespace(*nsid, *block_bytes)?,
             Change::Intercalls(change) => self.intercalls(change)?,
             Change::Weight { user, weight } => self.weight(*user, *weight)?,
             Change::Attach(request) => self.attach(request)?,
@@ -233,7 +238,7 @@ impl Draft {
         let block_bytes = match (request.csi, request.block_bytes) {
             (CommandSet::Kv, None) => 1,
             (CommandSet::Nvm, None) => 4096,
-            (CommandSet::Nvm, Some(bytes @ (512 | 4096))) => bytes,
+            (CommandSet::Nvm, Some(bytes)) if BLOCK_BYTES.contains(&bytes) => bytes,
             (_, Some(bytes)) => {
                 let text = format!("block_bytes {bytes} is not possible: 512 or 4096 for nvm, none for kv");
                 return refuse(ControlStatus::Malformed, text);
@@ -331,6 +336,30 @@ impl Draft {
                 refuse(ControlStatus::NoRoom, text)
             }
         }
+    }
+
+    fn format_namespace(&mut self, nsid: u32, block_bytes: u32) -> Result<Made, Refusal> {
+        let Some(namespace) = self.metadata.namespaces.iter_mut().find(|namespace| namespace.nsid == nsid) else {
+            return refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"));
+        };
+        if namespace.csi != CommandSet::Nvm || !BLOCK_BYTES.contains(&block_bytes) {
+            let text =
+                format!("a block namespace has blocks of 512 or 4096 bytes, not {block_bytes}; others have none");
+            return refuse(ControlStatus::Malformed, text);
+        }
+        // The new region is all zeroes from the start, so that nobody waits for the old one to be zeroed.
+        let region = match self.regions.create(&namespace.app, nsid, namespace.bank_bytes, true) {
+            Ok(region) => region.clone(),
+            Err(_) => {
+                let text = format!("namespace {nsid} cannot be formatted: there is no room for one more of its size");
+                return refuse(ControlStatus::NoRoom, text);
+            }
+        };
+        let lost = self.regions.begin_delete_at(namespace.base);
+        (namespace.base, namespace.block_bytes) = (region.base, block_bytes);
+        // Blocks of 512 bytes may have left a part of a longer one at the end.
+        namespace.size_bytes = namespace.size_bytes / u64::from(block_bytes) * u64::from(block_bytes);
+        Ok(Made::GivenUp(lost.into_iter().collect()))
     }
 
     fn intercalls(&mut self, change: &IntercallChange) -> Result<Made, Refusal> {

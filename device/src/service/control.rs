@@ -28,6 +28,8 @@ pub const DELETE_NAMESPACE: u8 = 6;
 /// Payload: u32 NSID, u64 bytes: the block namespace has this size, rounded up to whole stripes of all banks. What it loses is gone, what it gains
 /// reads as zeroes. Durable before it is answered; [`ControlStatus::NoRoom`]: what lies behind it in the banks is taken.
 pub const RESIZE_NAMESPACE: u8 = 29;
+/// Payload: u32 NSID, u32 bytes of a block: the block namespace is empty, in the form that it is to have. Durable before it is answered.
+pub const FORMAT_NAMESPACE: u8 = 30;
 /// Reply: JSON array of [`crate::Namespace`].
 pub const LIST_NAMESPACES: u8 = 7;
 /// Reply: JSON object, see docs/statistics.md.

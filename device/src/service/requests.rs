@@ -45,6 +45,11 @@ impl Core {
             control::CREATE_NAMESPACE => return self.create_namespace(token, hre, &body_of(arguments, payload)),
             control::DELETE_NAMESPACE => return self.delete_namespace(token, hre, &body_of(arguments, payload)),
             control::RESIZE_NAMESPACE => return self.resize_namespace(token, hre, &body_of(arguments, payload)),
+            control::FORMAT_NAMESPACE => {
+                let body = body_of(arguments, payload);
+                let (nsid, block_bytes) = (word(&body, 0).unwrap_or(0), word(&body, 4).unwrap_or(0));
+                return self.change_namespace(token, hre, nsid, Change::FormatNamespace { nsid, block_bytes });
+            }
             control::LIST_APPS => {
                 self.reply(token, &arguments, &serde_json::to_vec(&self.list_apps(user)).unwrap_or_default())
             }

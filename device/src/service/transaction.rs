@@ -411,7 +411,9 @@ impl Core {
             Some(Transaction { work: Work::Deletion { range: of, .. }, change, .. }) => {
                 *of = range;
                 match change {
-                    Change::DeleteNamespace { nsid } => [abi::EVENT_NAMESPACE_DELETED, *nsid],
+                    Change::DeleteNamespace { nsid } | Change::FormatNamespace { nsid, .. } => {
+                        [abi::EVENT_NAMESPACE_DELETED, *nsid]
+                    }
                     Change::ResizeNamespace { nsid, .. } => [abi::EVENT_NAMESPACE_RESIZED, *nsid],
                     _ => return,
                 }
@@ -431,6 +433,14 @@ impl Core {
 
     /// The app of a namespace that was deleted or resized knows, or had its time.
     fn deletion_told(&mut self, key: u32) {
+        let Some(transaction) = self.service.transactions.get(&key) else { return };
+        if let (Change::FormatNamespace { nsid, .. }, Work::Deletion { app, .. }) =
+            (&transaction.change, &transaction.work)
+            && let Some(number) = self.app_number(app)
+        {
+            let event = [abi::EVENT_NAMESPACE_CREATED, *nsid];
+            self.machine.send_event(number, &event, None);
+        }
         let Some(transaction) = self.service.transactions.get(&key) else { return };
         match transaction.work {
             Work::Deletion { range: Some(range), .. } => self.begin_erasure(key, range),

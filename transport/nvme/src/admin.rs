@@ -105,6 +105,7 @@ impl<B: Backend> Subsystem<B> {
                     return self.manage_namespace(index, cntlid, entry, capsule);
                 }
                 admin::NAMESPACE_ATTACHMENT if !discovery => return self.attach_namespace(index, entry, capsule),
+                admin::FORMAT_NVM if !discovery => return self.format_namespace(index, cntlid, entry),
                 willow_wire::spec::ticket::ISSUE if !discovery => self.issue_ticket(cntlid, entry).map(Answer::from),
                 willow_wire::spec::ticket::WITHDRAW if !discovery => self.withdraw_tickets(entry).map(Answer::from),
                 _ => Err(Failure::at(Status::INVALID_OPCODE, 0)),

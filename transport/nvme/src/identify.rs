@@ -84,8 +84,10 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data[76] = 1 << 1;
     // OAES: namespace attribute notices.
     data.put32(92, OAES);
-    // OACS: namespace management and attachment.
-    data.put16(256, 1 << 3);
+    // OACS: namespace management and attachment, Format NVM.
+    data.put16(256, 1 << 3 | 1 << 1);
+    // FNA: a namespace is formatted by itself, and never all at once. SANICAP stays 0: Sanitize is refused.
+    data[524] = 1 << 3;
     // LPA: SMART of each namespace, effects log, offsets. Bit 5 is not claimed, though its pages are there: it stands for the scope of commands as well, which
     // Linux (6.12) takes for an unusual effect.
     data[261] = 1 << 2 | 1 << 1 | 1;

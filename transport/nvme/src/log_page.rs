@@ -185,6 +185,8 @@ mod effect {
     pub const SUPPORTED: u32 = 1;
     /// May change what logical blocks (or pairs) hold.
     pub const CONTENT: u32 = 1 << 1;
+    /// May change what a namespace can do: its format.
+    pub const CAPABILITY: u32 = 1 << 2;
     /// May change how many namespaces there are.
     pub const INVENTORY: u32 = 1 << 3;
     /// Scope of a feature: a namespace, a controller (NVMe Base, figure "Feature Identifiers Effects").
@@ -226,6 +228,7 @@ pub fn effects(set: Option<CommandSet>) -> Vec<u8> {
     ] {
         out.put32(usize::from(opcode) * 4, SUPPORTED);
     }
+    out.put32(usize::from(admin::FORMAT_NVM) * 4, SUPPORTED | CONTENT | CAPABILITY);
     for opcode in [admin::NAMESPACE_MANAGEMENT, admin::NAMESPACE_ATTACHMENT] {
         out.put32(usize::from(opcode) * 4, SUPPORTED | INVENTORY);
     }

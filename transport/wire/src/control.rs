@@ -52,6 +52,8 @@ pub const SET_WEIGHT: u8 = 21;
 pub const STRIPES: u8 = 22;
 /// Reply: JSON array of (user, weight).
 pub const LIST_WEIGHTS: u8 = 23;
+/// Payload: u32 NSID, u32 bytes of a block: the block namespace is empty then. Durable before it is answered.
+pub const FORMAT_NAMESPACE: u8 = 30;
 /// Payload: u32 NSID, u64 bytes: the block namespace's new size. Durable before it is answered.
 pub const RESIZE_NAMESPACE: u8 = 29;
 /// Payload: JSON [`AttachRequest`]. Durable before it is answered.

@@ -12,7 +12,8 @@ use crate::identify::IDENTIFY_BYTES;
 use crate::status::Failure;
 use crate::subsystem::{Next, Subsystem};
 use crate::work::Work;
-use willow_device::{Arguments, HostCompletion, Rpc, RpcList, RpcOutcome};
+use willow_device::reservation::Access;
+use willow_device::{Arguments, CommandSet, HostCompletion, Rpc, RpcList, RpcOutcome};
 use willow_wire::bytes::u16_at;
 use willow_wire::control;
 use willow_wire::spec::{Status, SubmissionEntry};
@@ -39,6 +40,48 @@ impl<B: Backend> Subsystem<B> {
         };
         self.ask_control(index, entry, handler, &request, work, nsid);
         Next::Taken
+    }
+
+    /// Format NVM (NVMe Base 5.14): user data are gone whatever secure erase asks for (none or user data), since what the namespace had is zeroed.
+    pub(super) fn format_namespace(&mut self, index: u16, cntlid: u16, entry: &SubmissionEntry) -> Next {
+        match self.format_request(cntlid, entry) {
+            Ok(request) => {
+                self.ask_control(index, entry, control::FORMAT_NAMESPACE, &request, Work::NamespaceDelete, entry.nsid())
+            }
+            Err(failure) => self.fail(index, entry, failure),
+        }
+        Next::Taken
+    }
+
+    fn format_request(&self, cntlid: u16, entry: &SubmissionEntry) -> Result<Vec<u8>, Failure> {
+        let (nsid, cdw10) = (entry.nsid(), entry.cdw10());
+        if nsid == 0 || nsid > NSID_MAX {
+            // FNA bit 3: each namespace by itself.
+            return Err(Failure::at(Status::INVALID_NAMESPACE, 4));
+        }
+        let place = self.find_active(cntlid, nsid).ok_or(Failure::field(4))?;
+        let (namespace, controller) = (&self.namespaces[place], self.controllers.get(&cntlid));
+        // LBAF in bits 3:0 (and 13:12); no metadata, no protection information; SES in bits 11:9.
+        let format = cdw10 & 15 | cdw10 >> 8 & 0x30;
+        let block_bytes: u32 = match format {
+            0 => 512,
+            1 => 4096,
+            _ => return Err(Failure::at(Status::INVALID_FORMAT, 40)),
+        };
+        if namespace.view.set != CommandSet::Nvm || cdw10 & 0x1f0 != 0 {
+            return Err(Failure::at(Status::INVALID_FORMAT, 40));
+        }
+        if cdw10 >> 9 & 7 > 1 {
+            return Err(Failure::field(41));
+        }
+        let is_kept = |controller: &Controller| {
+            let reservation = namespace.reservation.as_ref();
+            reservation.is_some_and(|one| !one.permits(&controller.host_id, Access::Write))
+        };
+        if controller.is_none_or(is_kept) {
+            return Err(Failure::of(Status::RESERVATION_CONFLICT));
+        }
+        Ok([nsid.to_le_bytes(), block_bytes.to_le_bytes()].concat())
     }
 
     /// Begins a command that the control service does.

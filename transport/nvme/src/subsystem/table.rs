@@ -81,7 +81,8 @@ impl<B: Backend> Subsystem<B> {
         for namespace in table.iter() {
             let nsid = namespace.nsid;
             let (counters, since, generation) = match before.remove(&nsid) {
-                Some(entry) if entry.namespace.nguid == namespace.nguid => {
+                // One that was formatted lies elsewhere: what was parsed for it before is of no use.
+                Some(entry) if (entry.namespace.nguid, entry.namespace.base) == (namespace.nguid, namespace.base) => {
                     if entry.namespace != *namespace {
                         changed.insert(nsid);
                     }
