@@ -1,5 +1,6 @@
-//! SIGKILL of the real command at random moments under a workload that verifies, some hundred times on the same media: nothing that was
-//! acknowledged is lost, though nothing was flushed, and nothing shows that was never written.
+//! SIGKILL of the real command at random moments under a workload that verifies, some hundred times on the same media, and nothing shows that was
+//! never written. On NV memory nothing that was acknowledged is lost, though nothing was flushed. On flash, whose FTL has a volatile write cache, nothing
+//! is lost that a flush or FUA had made durable.
 //!
 //! `WILLOW_KILL_ROUNDS` sets the number of rounds, `WILLOW_SEED` the seed.
 
@@ -8,10 +9,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use willow_host::{BlockClient, Controller, Hre, KvClient, NvmeHre, Options, StoreCondition};
+use willow_on_flash::{Medium, on_each_medium};
 use willow_tests::daemon::Daemon;
 
 /// Rounds, where the environment names no number.
 const ROUNDS: u32 = 200;
+/// The same on flash, whose recovery takes longer.
+const FLASH_ROUNDS: u32 = 15;
 /// Writers at the same time, each with slots of its own.
 const WRITERS: usize = 8;
 /// Blocks, and as many keys, of each writer.
@@ -21,6 +25,8 @@ const BLOCK_BYTES: usize = 4096;
 /// Versions of a block or pair: 0 is what a fresh device has.
 #[derive(Clone, Copy, Default)]
 struct Slot {
+    /// The oldest that may be found after a kill.
+    durable: u64,
     acknowledged: u64,
     attempted: u64,
 }
@@ -53,65 +59,106 @@ async fn attach(daemon: &Daemon) -> (Arc<dyn Hre>, Controller) {
     (Arc::new(hre), controller)
 }
 
-/// Writes until the device is gone.
-async fn write(writer: usize, seed: u64, block: Rc<BlockClient>, kv: Rc<KvClient>, model: Rc<RefCell<Vec<[Slot; 2]>>>) {
-    let mut random = Random(seed);
-    loop {
-        let slot = writer * SLOTS + random.below(SLOTS as u64) as usize;
-        let kind = random.below(2) as usize;
-        let version = {
-            let entry = &mut model.borrow_mut()[slot][kind];
-            entry.attempted += 1;
-            entry.attempted
+/// The device's clients, and what they know.
+#[derive(Clone)]
+struct Clients {
+    medium: Medium,
+    block: Rc<BlockClient>,
+    kv: Rc<KvClient>,
+    model: Rc<RefCell<Vec<[Slot; 2]>>>,
+}
+
+impl Clients {
+    /// A version was acknowledged; with a word, or on a medium, that makes it durable.
+    fn acknowledged(&self, slot: usize, kind: usize, version: u64, is_durable: bool) {
+        let entry = &mut self.model.borrow_mut()[slot][kind];
+        entry.acknowledged = version;
+        if is_durable || self.medium == Medium::NvMemory {
+            entry.durable = version;
+        }
+    }
+
+    /// What is acknowledged now is durable when this succeeds.
+    async fn flush(&self, kind: usize) -> bool {
+        let before: Vec<u64> = self.model.borrow().iter().map(|slot| slot[kind].acknowledged).collect();
+        let flushed = match kind {
+            0 => self.block.flush().await,
+            _ => self.kv.flush().await,
         };
-        let ended = if kind == 0 {
-            let data = content(slot, version, BLOCK_BYTES);
-            block.write((slot * BLOCK_BYTES) as u64, data, random.below(20) == 0).await.map(drop)
-        } else {
-            let key = (slot as u32).to_be_bytes();
-            match pair(slot, version) {
-                Some(value) => kv.store(&key, value, StoreCondition::Always).await,
-                None => kv.delete(&key).await.map(drop),
+        if flushed.is_ok() {
+            for (slot, acknowledged) in self.model.borrow_mut().iter_mut().zip(before) {
+                slot[kind].durable = slot[kind].durable.max(acknowledged);
             }
-        };
-        match ended {
-            Ok(()) => model.borrow_mut()[slot][kind].acknowledged = version,
-            Err(_) => return,
+        }
+        flushed.is_ok()
+    }
+
+    /// Writes until the device is gone.
+    async fn write(self, writer: usize, seed: u64) {
+        let mut random = Random(seed);
+        loop {
+            let slot = writer * SLOTS + random.below(SLOTS as u64) as usize;
+            let kind = random.below(2) as usize;
+            if random.below(20) == 0 && !self.flush(kind).await {
+                return;
+            }
+            let version = {
+                let entry = &mut self.model.borrow_mut()[slot][kind];
+                entry.attempted += 1;
+                entry.attempted
+            };
+            let fua = kind == 0 && random.below(20) == 0;
+            let ended = if kind == 0 {
+                let data = content(slot, version, BLOCK_BYTES);
+                self.block.write((slot * BLOCK_BYTES) as u64, data, fua).await.map(drop)
+            } else {
+                let key = (slot as u32).to_be_bytes();
+                match pair(slot, version) {
+                    Some(value) => self.kv.store(&key, value, StoreCondition::Always).await,
+                    None => self.kv.delete(&key).await.map(drop),
+                }
+            };
+            match ended {
+                Ok(()) => self.acknowledged(slot, kind, version, fua),
+                Err(_) => return,
+            }
         }
     }
 }
 
-/// Reads everything; each block and pair is the acknowledged version or the one under way at the kill.
+/// Reads everything; each block and pair is the durable version, or one that came later.
 async fn verify(round: u32, block: &BlockClient, kv: &KvClient, model: &mut [[Slot; 2]]) {
     for (slot, entry) in model.iter_mut().enumerate() {
         let found = block.read((slot * BLOCK_BYTES) as u64, BLOCK_BYTES).await.expect("the block reads");
         let matches = |version: &u64| content(slot, *version, BLOCK_BYTES) == found;
-        let version = (entry[0].acknowledged..=entry[0].attempted).find(matches);
+        let version = (entry[0].durable..=entry[0].attempted).find(matches);
         let version = version.unwrap_or_else(|| {
-            panic!(
-                "round {round}: block {slot} holds {:?}..., not version {} or later",
-                &found[..8],
-                entry[0].acknowledged
-            )
+            panic!("round {round}: block {slot} holds {:?}..., not version {} or later", &found[..8], entry[0].durable)
         });
-        entry[0] = Slot { acknowledged: version, attempted: version };
+        // What was found is on the media, and stays.
+        entry[0] = Slot { durable: version, acknowledged: version, attempted: entry[0].attempted };
         let found = kv.retrieve(&(slot as u32).to_be_bytes()).await.expect("the pair reads");
-        let version = (entry[1].acknowledged..=entry[1].attempted).find(|version| pair(slot, *version) == found);
+        let version = (entry[1].durable..=entry[1].attempted).find(|version| pair(slot, *version) == found);
         let version = version.unwrap_or_else(|| {
             let bytes = found.map(|value| value.len());
-            panic!("round {round}: pair {slot} has {bytes:?} bytes, not version {} or later", entry[1].acknowledged)
+            panic!("round {round}: pair {slot} has {bytes:?} bytes, not version {} or later", entry[1].durable)
         });
         // An attempt that did not happen is made again with a version of its own.
-        entry[1] = Slot { acknowledged: version, attempted: entry[1].attempted };
+        entry[1] = Slot { durable: version, acknowledged: version, attempted: entry[1].attempted };
     }
 }
 
-#[test]
-fn nothing_acknowledged_is_lost_by_kills_at_random_moments() {
+on_each_medium!(nothing_durable_is_lost_by_kills_at_random_moments);
+
+fn nothing_durable_is_lost_by_kills_at_random_moments(medium: Medium) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let rounds = number("WILLOW_KILL_ROUNDS").map_or(ROUNDS, |rounds| rounds as u32);
+    let (few, banks): (u32, &[&str]) = match medium {
+        Medium::NvMemory => (ROUNDS, &["--spus", "4"]),
+        Medium::Flash => (FLASH_ROUNDS, &["--preset", "jasmine", "--ftl", "page"]),
+    };
+    let rounds = number("WILLOW_KILL_ROUNDS").map_or(few, |rounds| rounds as u32);
     let mut random = Random(number("WILLOW_SEED").unwrap_or(1));
-    let mut daemon = Daemon::start(&["--size", "16M", "--kv-size", "16M", "--spus", "4"]);
+    let mut daemon = Daemon::start(&[&["--size", "16M", "--kv-size", "16M"], banks].concat());
     let model = Rc::new(RefCell::new(vec![[Slot::default(); 2]; WRITERS * SLOTS]));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let local = tokio::task::LocalSet::new();
@@ -126,10 +173,11 @@ fn nothing_acknowledged_is_lost_by_kills_at_random_moments() {
             verify(round, &block, &kv, &mut checked).await;
             model.replace(checked);
             let before: u64 = model.borrow().iter().flatten().map(|slot| slot.acknowledged).sum();
+            let clients = Clients { medium, block, kv, model: model.clone() };
             let writers: Vec<_> = (0..WRITERS)
                 .map(|writer| {
                     let seed = random.below(u64::from(u32::MAX)) << 8 | writer as u64;
-                    tokio::task::spawn_local(write(writer, seed, block.clone(), kv.clone(), model.clone()))
+                    tokio::task::spawn_local(clients.clone().write(writer, seed))
                 })
                 .collect();
             tokio::time::sleep(Duration::from_micros(random.below(40_000))).await;
