@@ -4,7 +4,6 @@
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::key;
 use crate::preset::{self, Preset};
-use crate::serve::flash::FlashChoice;
 use crate::size::Size;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -16,6 +15,7 @@ use willow_device::model::ModelParameters;
 use willow_nvme::HostAuthentication;
 use willow_nvme::config::ListenAddress;
 use willow_shm_front::FrontConfig;
+use willow_sim::flash::FlashChoice;
 
 /// Where the device listens unless told otherwise.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:4420";

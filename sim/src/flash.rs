@@ -62,10 +62,14 @@ impl FlashChoice {
         let Some(MediaParameters::Flash(flash)) = preset.model.as_ref().map(|model| &model.media) else {
             return match ftl_name {
                 None => Ok(None),
-                Some(ftl) => Err(PresetError(format!(
-                    "--ftl {ftl}: preset {} has no flash; those of the repository that have: jasmine, slc, tlc, mqsim",
-                    preset.name
-                ))),
+                Some(ftl) => {
+                    let with_flash =
+                        Preset::names().filter(|name| Preset::load(name).is_ok_and(|preset| preset.has_flash()));
+                    let names = with_flash.collect::<Vec<_>>().join(", ");
+                    let what =
+                        format!("preset {} has no flash; those of the repository that have: {names}", preset.name);
+                    Err(PresetError(format!("--ftl {ftl}: {what}")))
+                }
             };
         };
         let ftl = ftl(ftl_name.unwrap_or(FTLS[0].name))?;

@@ -1,6 +1,7 @@
 //! A device whose banks are flash behind an FTL, with Base-IO on it: what the tests of flash drive.
 #![allow(dead_code)]
 
+pub mod dies;
 pub mod tiny;
 
 use base_io_host::{Geometry as Stripes, SpuRequest, wire};
@@ -114,8 +115,9 @@ pub struct Drive {
     pub now_ns: u64,
     /// Steps in which nothing was left to do but to let time pass, and how often there was not even that.
     pub idle_steps: usize,
-    /// The flash is in files: time stands while other threads wait for the disk.
+    /// The flash is in files: time stands while other threads wait for the disk, unless there is a model that needs it.
     pub on_disk: bool,
+    is_timed: bool,
     tag: u64,
     done: VecDeque<HostCompletion>,
 }
@@ -145,6 +147,7 @@ impl Drive {
         timing: Option<Box<dyn Timing>>,
     ) -> Drive {
         let native = matches!(ftl, Ftl::NativePage);
+        let is_timed = timing.is_some();
         let store = DelegatingStore::new(metadata, flash, &ftl.banks());
         let apps = BUNDLED_APPS.iter().filter(|app| app.name == "base-io" || app.name == "key-value");
         let app = |app: &BundledApp| match native {
@@ -159,7 +162,7 @@ impl Drive {
         let stripes = Stripes { spus: SPUS, stripe_bytes: device.stripe_bytes(), base: namespace.base };
         let blocks = namespace.size_bytes as usize / BLOCK;
         let (now_ns, idle_steps, on_disk, tag, done) = (0, 0, false, 0, VecDeque::new());
-        Drive { device, hre, base_io, stripes, blocks, now_ns, idle_steps, on_disk, tag, done }
+        Drive { device, hre, base_io, stripes, blocks, now_ns, idle_steps, on_disk, is_timed, tag, done }
     }
 
     /// Hands a request in; its tag.
@@ -188,7 +191,7 @@ impl Drive {
             worked = true;
         }
         match wake {
-            _ if self.on_disk => std::thread::yield_now(),
+            _ if self.on_disk && !self.is_timed => std::thread::yield_now(),
             Some(at_ns) if at_ns > self.now_ns && !worked => {
                 self.idle_steps += 1;
                 self.now_ns = at_ns;

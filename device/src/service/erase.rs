@@ -58,11 +58,7 @@ impl Core {
         let Some(transaction) = self.service.transactions.get_mut(&key) else { return };
         transaction.work = Work::Erasure(Erasure::new(range));
         transaction.change = Change::ForgetRegion { base: range.0 };
-        let in_flight = self.machine.media.in_flight();
-        match in_flight {
-            0 => self.service.ready.push_back((Continuation::Transaction(key), Ok(()))),
-            _ => self.machine.media.fence(Continuation::Transaction(key)),
-        }
+        self.fence(key);
     }
 
     fn erasure(&mut self, key: u32) -> Option<&mut Erasure> {
@@ -114,7 +110,7 @@ impl Core {
     }
 
     fn erasure_failed(&mut self, key: u32, error: StoreError) {
-        let text = format!("the deletion is durable, but its range is not free yet: {error}");
+        let text = format!("the change is durable, but the range that was given up is not free yet: {error}");
         self.stall(key, Refusal { status: ControlStatus::MediaFailed, text, error: error_of(error) });
     }
 

@@ -264,6 +264,7 @@ impl Core {
         let Some(install) = self.install_of(key) else { return };
         let Some(number) = install.number else { return };
         let staged = install.staged.take();
+        self.service.starting.forget(number);
         let result = match (result, staged) {
             (Ok(_), Some(new)) => {
                 self.enter_version(number, new, Admission::Open);

@@ -21,6 +21,7 @@ pub mod metadata;
 mod protection;
 mod requests;
 pub mod reservation;
+mod revive;
 mod settle;
 pub mod statistics;
 mod transaction;
@@ -201,6 +202,7 @@ impl Core {
     /// Steps of the service that do not begin with a request; true where something was done.
     pub(crate) fn serve_control(&mut self, now_ns: u64) -> bool {
         let mut busy = !self.service.ready.is_empty();
+        busy |= self.revive_settlers();
         loop {
             let finished = self.machine.finished_watch();
             let Some((watch, refusal)) = finished else { break };

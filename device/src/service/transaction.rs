@@ -10,6 +10,8 @@ use super::change::{Change, Made, Refusal};
 use super::core::Core;
 use super::erase::Erasure;
 use super::install::Install;
+use super::revive::Revival;
+use super::settle::Settling;
 use super::{DRAIN_NS_MAX, Shutdown};
 use crate::hre::HreId;
 use crate::interconnect::Key;
@@ -45,14 +47,16 @@ pub(super) enum Work {
     Install(Box<Install>),
     /// An app is removed.
     Removal(Removal),
-    /// A namespace is deleted: its app is told, then its range, once that is known, is erased.
+    /// A namespace is deleted, or resized: its app is told, then the range that is given up, once that is known, is erased.
     Deletion { app: String, range: Option<(u64, u64)> },
     /// A region is given up, and then erased.
     GivingUp,
     /// A region's range is made free.
     Erasure(Erasure),
     /// Rights were taken back: what apps owe by them is waited for.
-    Settling,
+    Settling(Settling),
+    /// An app that is waited for has trapped, and is started anew.
+    Revival(Revival),
     /// An app ends its requests and leaves its state clean, since the device ends.
     Retirement { number: AppNumber, state: Retiring },
 }
@@ -102,6 +106,7 @@ impl Transaction {
         match &self.work {
             Work::Install(install) => install.name.as_deref(),
             Work::Removal(removal) => Some(&removal.name),
+            Work::Revival(revival) => Some(&revival.name),
             _ => None,
         }
     }
@@ -111,6 +116,7 @@ impl Transaction {
         match &self.work {
             Work::Install(install) => install.number,
             Work::Removal(removal) => Some(removal.number),
+            Work::Revival(revival) => Some(revival.number),
             _ => None,
         }
     }
@@ -135,7 +141,7 @@ impl Core {
         let shutdown = self.service.shutdown;
         let (is_last, is_full) = match asker {
             // What has begun ends while the device does, and is waited for.
-            Asker::Request { .. } if matches!(work, Work::Settling) => (false, false),
+            Asker::Request { .. } if matches!(work, Work::Settling(_)) => (false, false),
             Asker::Request { .. } => (shutdown != Shutdown::No, self.service.transactions.len() >= TRANSACTIONS_MAX),
             // Apps go on until their state is clean.
             Asker::Import { app, .. } => {
@@ -250,7 +256,13 @@ impl Core {
                 result => self.finish(key, result.map(|_| 0)),
             },
             Work::Erasure(_) => self.erasure_committed(key, result),
-            Work::Retirement { .. } | Work::Settling => {}
+            Work::Settling(_) => {
+                if let Change::GiveUpRegions { app } = &transaction.change {
+                    let name = app.clone();
+                    self.forfeited(key, &name, result);
+                }
+            }
+            Work::Retirement { .. } | Work::Revival(_) => {}
         }
     }
 
@@ -275,7 +287,11 @@ impl Core {
         match &transaction.work {
             Work::Install(_) => self.module_stored(key, result),
             Work::Erasure(_) => self.erasure_step(key, result),
-            Work::Settling => self.settled(key, result),
+            Work::Settling(_) => self.settled(key, result),
+            Work::Revival(revival) => {
+                let revival = revival.clone();
+                self.revived(key, &revival);
+            }
             _ => debug_assert!(false, "only these have steps of the store"),
         }
     }
@@ -320,9 +336,9 @@ impl Core {
                 self.deletion_told(key);
                 true
             }
-            Work::Settling => {
-                let refusal = transaction.refusal;
-                self.poll_settling(key, is_told, is_late, refusal)
+            Work::Settling(settling) => {
+                let (settling, refusal) = (*settling, transaction.refusal);
+                self.poll_settling(key, settling, (is_told, is_late), refusal)
             }
             Work::Retirement { number, state } => {
                 let (number, state) = (*number, *state);
@@ -372,13 +388,7 @@ impl Core {
                 self.machine.drop_instances(number);
                 self.programs[number as usize] = None;
                 if let Made::GivenUp(ranges) = made {
-                    for range in ranges {
-                        if let Some(key) =
-                            self.transact(Asker::Service, Change::Nothing, Work::Erasure(Erasure::new(range)))
-                        {
-                            self.begin_erasure(key, range);
-                        }
-                    }
+                    self.erase_all(ranges);
                 }
                 self.finish(key, Ok(0));
             }
@@ -391,18 +401,20 @@ impl Core {
 
     fn deletion_committed(&mut self, key: u32, app: &str, result: Result<Made, Refusal>) {
         let range = match result {
-            Ok(Made::GivenUp(ranges)) if !ranges.is_empty() => ranges[0],
+            Ok(Made::GivenUp(ranges)) => ranges.first().copied(),
             result => return self.finish(key, result.map(|_| 0)),
         };
-        self.revoke_region(range.0, range.1);
-        let nsid = match self.service.transactions.get_mut(&key) {
-            Some(Transaction {
-                work: Work::Deletion { range: of, .. },
-                change: Change::DeleteNamespace { nsid },
-                ..
-            }) => {
-                *of = Some(range);
-                *nsid
+        if let Some((base, bank_bytes)) = range {
+            self.revoke_region(base, bank_bytes);
+        }
+        let event = match self.service.transactions.get_mut(&key) {
+            Some(Transaction { work: Work::Deletion { range: of, .. }, change, .. }) => {
+                *of = range;
+                match change {
+                    Change::DeleteNamespace { nsid } => [abi::EVENT_NAMESPACE_DELETED, *nsid],
+                    Change::ResizeNamespace { nsid, .. } => [abi::EVENT_NAMESPACE_RESIZED, *nsid],
+                    _ => return,
+                }
             }
             _ => return,
         };
@@ -412,17 +424,18 @@ impl Core {
             number.filter(|number| machine.is_running(*number))
         };
         match running {
-            Some(number) => self.tell_app(key, number, &[abi::EVENT_NAMESPACE_DELETED, nsid], DRAIN_NS_MAX),
+            Some(number) => self.tell_app(key, number, &event, DRAIN_NS_MAX),
             None => self.deletion_told(key),
         }
     }
 
-    /// The app of a deleted namespace knows, or had its time.
+    /// The app of a namespace that was deleted or resized knows, or had its time.
     fn deletion_told(&mut self, key: u32) {
         let Some(transaction) = self.service.transactions.get(&key) else { return };
-        if let Work::Deletion { range: Some(range), .. } = &transaction.work {
-            let range = *range;
-            self.begin_erasure(key, range);
+        match transaction.work {
+            Work::Deletion { range: Some(range), .. } => self.begin_erasure(key, range),
+            Work::Deletion { range: None, .. } => self.finish(key, Ok(0)),
+            _ => {}
         }
     }
 

@@ -267,11 +267,11 @@ impl Core {
             Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, caller))),
         };
         // What it printed was within its own budget.
-        self.machine.staged_one();
+        self.machine.staged_one(spu);
         instance
     }
 
-    fn make_ready(&mut self, program: Program, mut state: AppState) -> Result<Version, String> {
+    pub(super) fn make_ready(&mut self, program: Program, mut state: AppState) -> Result<Version, String> {
         let config = &self.machine.config;
         let users = state.owner.is_some();
         state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };

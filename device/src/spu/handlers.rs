@@ -169,8 +169,8 @@ impl Machine {
         (instructions, metered): (u64, bool),
         started: Option<u32>,
     ) -> bool {
-        let (dma_bytes, work) = (std::mem::take(&mut self.run_dma_bytes), self.meter.take());
         let at = &mut self.spus[spu as usize];
+        let super::meter::Metered { work, moved_bytes: dma_bytes } = at.meter.take();
         at.counters.instructions += instructions;
         let waits = !at.residents[number as usize].waiting.is_empty();
         if let Some(app) = self.apps[number as usize].as_mut() {
@@ -247,6 +247,9 @@ impl Machine {
             tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);
             app.counters.traps += 1;
             app.push_line(format!("{spu}: [SPU-OS] ended: {why}"));
+            if app.settles {
+                self.settlers_ended.push(number);
+            }
         }
         let is_changing = self.app(number).is_some_and(|app| app.admission == Admission::Own);
         self.end_app(number, why, RpcOutcome::AppEnded);

@@ -27,6 +27,10 @@ pub enum Planted {
     SettlesNothing,
     /// What a process may not write any more is left out.
     LeavesOut,
+    /// The app traps when a part is prepared, and when it has been copied to its place. Not a mistake of this app, but what any may come to.
+    Traps,
+    /// The app traps while it recovers.
+    TrapsRecovering,
 }
 
 #[cfg(feature = "planted")]
@@ -38,6 +42,12 @@ std::thread_local! {
 #[cfg(feature = "planted")]
 pub fn plant(bug: Option<Planted>) {
     PLANTED.set(bug);
+}
+
+/// Traps where that bug is planted.
+#[inline(always)]
+pub(crate) fn trap_if_planted(bug: Planted) {
+    assert!(!planted(bug), "a planted trap");
 }
 
 /// True where that bug is planted.

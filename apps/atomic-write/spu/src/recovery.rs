@@ -10,7 +10,7 @@ use crate::format::{
 };
 use crate::log::Entries;
 use crate::participant;
-use crate::planted::{Planted, planted};
+use crate::planted::{Planted, planted, trap_if_planted};
 use crate::state::{Log, Place, State, status};
 use crate::table::{Part, Stage, link};
 use crate::wire::{self, CommitMessage, handler};
@@ -43,6 +43,7 @@ pub async fn recover(state: &State, request: &Request) {
         };
         let bytes = willow_sdk::region_bytes(REGION).map_err(status)?;
         let place = Place { base, chunks: chunks(bytes) };
+        trap_if_planted(Planted::TrapsRecovering);
         let before = state.superblock(request, base).await?;
         if before.is_some() {
             read_heads(state, request, place).await?;

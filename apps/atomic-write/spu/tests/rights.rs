@@ -56,14 +56,20 @@ impl Rig {
 
     fn log_of(&mut self, user: &User, transaction: u64, block: usize, value: u32) -> u32 {
         let tag = self.begin_log_of(user, transaction, block, value);
-        status(&self.wait(tag))
+        let done = self.wait(tag);
+        // An app that has ended answers nothing.
+        if done.outcome == RpcOutcome::AppEnded { u32::MAX } else { status(&done) }
     }
 
     /// Commits one write on each SPU.
     fn begin_commit_of(&mut self, user: &User, transaction: u64) -> u64 {
-        let participants = (1 << SPUS) - 1;
+        self.begin_commit_on(user, transaction, (1 << SPUS) - 1)
+    }
+
+    /// Commits one write on each of those SPUs, of which 1 is one.
+    fn begin_commit_on(&mut self, user: &User, transaction: u64, participants: u64) -> u64 {
         let mut arguments = CommitArguments { transaction, participants }.encode().to_vec();
-        arguments.extend([1, 0].repeat(SPUS.into()));
+        arguments.extend([1, 0].repeat(participants.count_ones() as usize));
         self.submit_on(user.hre, (self.atomic_write, 1, handler::COMMIT), &arguments, &[], 0)
     }
 
@@ -239,6 +245,172 @@ fn revoke_often() -> Result<(u32, u32), String> {
 fn rights_that_go_in_the_midst_of_a_commit_abort_it_or_are_waited_for() {
     let (done, refused) = revoke_often().unwrap();
     assert!(done > 100 && refused > 4, "{done} were done, {refused} refused");
+}
+
+/// How often the app has trapped.
+fn traps(rig: &Rig) -> u64 {
+    let apps = rig.device.statistics().apps;
+    apps.iter().find(|app| app.name == "atomic-write").expect("it is there").counters.traps
+}
+
+#[test]
+fn an_app_that_traps_is_started_anew_and_a_revocation_waits_for_what_it_owes() {
+    let (mut trapped, mut done, mut undone) = (0, 0, 0);
+    for seed in 0..6 {
+        for moment in 0.. {
+            let (_, mut rig) = start(40 + (seed % 3 * 20) as u8, seed * 1000 + moment);
+            let alice = rig.user(1000);
+            rig.grant(&alice, &BLOCKS);
+            for block in BLOCKS {
+                assert_eq!(rig.log_of(&alice, 1, block, 1), 0);
+            }
+            let commit = rig.begin_commit_of(&alice, 1);
+            for _ in 0..moment {
+                rig.step();
+            }
+            if rig.done.contains_key(&commit) {
+                break;
+            }
+            plant(Some(Planted::Traps));
+            let revocation = rig.begin_rights(control::REVOKE, &alice, &BLOCKS);
+            while traps(&rig) == 0 && !rig.done.contains_key(&commit) {
+                rig.step();
+            }
+            plant(None);
+            assert_eq!(status(&rig.wait(revocation)), 0, "seed {seed}, moment {moment}");
+            let then = rig.values();
+            let answered = rig.wait(commit).outcome;
+            rig.settle();
+            let at_last = rig.values();
+            assert_eq!(then, at_last, "seed {seed}, moment {moment}: written after the revocation was answered");
+            let expected: &[Option<u32>] = match answered {
+                RpcOutcome::Answered { status: 0 } => &[Some(1)],
+                RpcOutcome::Answered { status: wire::STATUS_PERMISSION } => &[Some(0)],
+                RpcOutcome::AppEnded => &[Some(0), Some(1)],
+                other => panic!("seed {seed}, moment {moment}: {other:?}"),
+            };
+            assert!(expected.iter().any(|value| at_last == [*value; 3]), "seed {seed}, moment {moment}: {at_last:?}");
+            if answered == RpcOutcome::AppEnded {
+                trapped += 1;
+                *(if at_last[0] == Some(1) { &mut done } else { &mut undone }) += 1;
+            }
+            // It works as before.
+            rig.grant(&alice, &BLOCKS);
+            for block in BLOCKS {
+                assert_eq!(rig.log_of(&alice, 2, block, 2), 0, "seed {seed}, moment {moment}");
+            }
+            assert_eq!(rig.commit_of(&alice, 2), 0);
+            assert_eq!(rig.values(), [Some(2); 3]);
+        }
+    }
+    assert!(done > 10 && undone > 2, "{trapped} trapped, {done} of these were done");
+}
+
+#[test]
+fn a_revocation_is_answered_where_the_app_does_not_come_back() {
+    let (media, mut rig) = start(50, 1);
+    let (alice, bob) = (rig.user(1000), rig.user(1001));
+    rig.grant(&alice, &BLOCKS);
+    for block in BLOCKS {
+        assert_eq!(rig.log_of(&alice, 1, block, 1), 0);
+    }
+    let commit = rig.begin_commit_of(&alice, 1);
+    plant(Some(Planted::Traps));
+    while traps(&rig) == 0 {
+        rig.step();
+    }
+    plant(Some(Planted::TrapsRecovering));
+    assert_eq!(rig.wait(commit).outcome, RpcOutcome::AppEnded);
+    rig.revoke(&alice, &BLOCKS);
+    let then = rig.values();
+    rig.settle();
+    assert!(traps(&rig) > 2, "it was tried several times");
+    assert_eq!(rig.log_of(&bob, 1, 3, 1), u32::MAX, "the app has ended");
+    // What it had begun is never carried out: not when the device starts again, with an app that works.
+    plant(None);
+    drop(rig);
+    let mut rig = Rig::open(Box::new(media.store())).expect("the device opens");
+    assert_eq!(rig.values(), then);
+    let alice = rig.user(1000);
+    rig.grant(&alice, &BLOCKS);
+    for block in BLOCKS {
+        assert_eq!(rig.log_of(&alice, 1, block, 3), 0);
+    }
+    assert_eq!(rig.commit_of(&alice, 1), 0);
+    assert_eq!(rig.values(), [Some(3); 3]);
+}
+
+/// Calls of the device after a commit was answered at which rights go as well: the caretaker tries again.
+const MOMENTS_AFTER: u32 = 30;
+
+/// The same, and the media of an SPU take nothing meanwhile: its part is given up with the rights. A commit that is answered with success
+/// is there all the same, what was not written by the time the rights were gone never is, and the log goes on.
+#[test]
+fn rights_that_go_while_the_media_fail_leave_neither_a_false_answer_nor_a_broken_log() {
+    let (mut unfinished, mut done) = (0, 0);
+    // Only the coordinator takes part, or all; the media of the coordinator fail, or another's.
+    for (participants, failing) in [(0b010, 1), (0b111, 1), (0b111, 2)] {
+        for seed in 0..2 {
+            let blocks: Vec<usize> = BLOCKS.into_iter().filter(|block| participants >> block & 1 != 0).collect();
+            let mut moments_after = 0;
+            for moment in 0.. {
+                let what = format!("SPUs {participants:b}, {failing} fails, seed {seed}, moment {moment}");
+                let (media, mut rig) = start((seed % 3 * 40) as u8, seed * 1000 + moment);
+                let alice = rig.user(1000);
+                rig.grant(&alice, &BLOCKS);
+                for block in &blocks {
+                    assert_eq!(rig.log_of(&alice, 1, *block, 1), 0);
+                }
+                let (spu, address) = rig.address(failing);
+                media.fail_writes(spu.into(), address..address + BLOCK as u64);
+                let commit = rig.begin_commit_on(&alice, 1, participants);
+                for _ in 0..moment {
+                    rig.step();
+                    // The caretaker's next try goes well, unless the rights go in its midst.
+                    if rig.done.contains_key(&commit) {
+                        media.heal();
+                    }
+                }
+                moments_after += u32::from(rig.done.contains_key(&commit));
+                let revocation = rig.begin_rights(control::REVOKE, &alice, &BLOCKS);
+                assert_eq!(status(&rig.wait(revocation)), 0, "{what}");
+                media.heal();
+                let then = rig.values();
+                let answered = status(&rig.wait(commit));
+                rig.settle();
+                assert_eq!(rig.values(), then, "{what}: written after the rights were gone");
+                let is_there = blocks.iter().all(|block| then[*block] == Some(1));
+                match answered {
+                    0 => {
+                        done += 1;
+                        assert!(is_there, "{what}: answered with success, found {then:?}");
+                    }
+                    wire::STATUS_UNFINISHED => unfinished += 1,
+                    wire::STATUS_PERMISSION => assert_eq!(then, [Some(0); 3], "{what}"),
+                    other => panic!("{what}: answered with {other}"),
+                }
+                for spu in 0..SPUS {
+                    let left = rig.statistics(spu);
+                    assert_eq!((left.open, left.committed, left.free_chunks), (0, 0, left.chunks), "{what}, SPU {spu}");
+                }
+                // Places are one transaction's each.
+                rig.grant(&alice, &BLOCKS);
+                for number in 10..14 {
+                    for block in BLOCKS {
+                        assert_eq!(rig.log_of(&alice, number, block, number as u32), 0, "{what}");
+                    }
+                }
+                for number in 10..14 {
+                    assert_eq!(rig.commit_of(&alice, number), 0, "{what}");
+                    assert_eq!(rig.values(), [Some(number as u32); 3], "{what}");
+                }
+                if moments_after == MOMENTS_AFTER {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(unfinished > 20, "only {unfinished} were given up, {done} done");
 }
 
 fn is_caught(bug: Planted, run: fn() -> Result<(u32, u32), String>) -> bool {

@@ -375,14 +375,22 @@ fn batches_and_scans(medium: Medium) {
     let (mut rig, namespace) = fresh(medium);
     let (placement, nsid) = (namespace.placement, namespace.nsid);
     let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
-    let mut batches = Vec::new();
+    let mut batches: Vec<PutBatch> = (0..SPUS).map(PutBatch::new).collect();
+    let mut full = Vec::new();
     for number in 0..300_u32 {
         let name = format!("key{number}").into_bytes();
         let key = Key::new(&name).unwrap();
         let value = value(number.into(), number as usize * 37 % 900);
-        PutBatch::add(&mut batches, &placement, &key, &value, (ItemCondition::Always, 0), 16 << 10).unwrap();
+        let spu = placement.spu(placement.hash(&key));
+        let batch = &mut batches[usize::from(spu)];
+        let how = (ItemCondition::Always, 0);
+        if !batch.add(&placement, &key, &value, how, 16 << 10).unwrap() {
+            full.push(std::mem::replace(batch, PutBatch::new(spu)));
+            assert!(batch.add(&placement, &key, &value, how, 16 << 10).unwrap());
+        }
         model.insert(name, value);
     }
+    batches.extend(full);
     assert!(batches.len() > usize::from(SPUS));
     for batch in &batches {
         let done = rig.call(batch.call(nsid, 0, true), &batch.payload, 0).unwrap();
@@ -439,18 +447,32 @@ fn batches_and_scans(medium: Medium) {
         .filter(|key| placement.spu(placement.hash(key)) == 1)
         .take(4)
         .collect();
-    let mut batches = Vec::new();
+    let mut batch = PutBatch::new(1);
     for (index, key) in of_one.iter().enumerate() {
         let condition = if index == 2 { ItemCondition::IfExists } else { ItemCondition::IfAbsent };
-        PutBatch::add(&mut batches, &placement, key, b"v", (condition, 0), 1000).unwrap();
+        assert!(batch.add(&placement, key, b"v", (condition, 0), 1000).unwrap());
     }
-    let tag = rig.submit(batches[0].call(nsid, 0, true), &batches[0].payload, 0);
+    let tag = rig.submit(batch.call(nsid, 0, true), &batch.payload, 0);
     let done = rig.wait(tag);
     assert_eq!((outcome(&done), done.result), (Err(KeyValueError::NotFound), 2));
     let there: Vec<bool> = of_one.iter().map(|key| namespace.get(&mut rig, key.as_bytes(), 10).is_ok()).collect();
     assert_eq!(there, [true, true, false, false]);
+    // The same again, past conditions that are not met: as far as the reply has room to tell of them.
+    let at = batch.payload.len();
+    let call = batch.call_past_unmet(nsid, 0, true, at as u32);
+    let tag = rig.submit(call, &batch.payload, at + 8);
+    let done = rig.wait(tag);
+    assert_eq!(outcome(&done), Err(KeyValueError::Exists));
+    assert_eq!(batch.unmet(&done.buffer[at..], done.result), Some((1, vec![(0, KeyValueError::Exists)])));
+    let done = rig.call(call, &batch.payload, at + batch.unmet_bytes()).unwrap();
+    let unmet = [(0, KeyValueError::Exists), (1, KeyValueError::Exists), (2, KeyValueError::NotFound)];
+    assert_eq!(batch.unmet(&done.buffer[at..], done.result), Some((4, unmet.to_vec())));
+    assert_eq!(namespace.get(&mut rig, of_one[3].as_bytes(), 10).unwrap(), b"v");
+    assert!(namespace.get(&mut rig, of_one[2].as_bytes(), 10).is_err());
+    let wild = batch.call_past_unmet(nsid, 0, true, u32::MAX);
+    assert_eq!(rig.call(wild, &batch.payload, 1000).unwrap_err(), KeyValueError::Exists);
     // Batches whose parts go past what came.
-    let mut short = batches[0].clone();
+    let mut short = batch.clone();
     short.payload.truncate(60);
     assert_eq!(rig.call(short.call(nsid, 0, false), &short.payload, 0).unwrap_err(), KeyValueError::Exists);
     short.payload.truncate(50);

@@ -1,0 +1,143 @@
+//! Apps that are waited for (`settles=1`, [`super::settle`]) and have trapped: they are started anew, so that what they owe is carried out.
+//!
+//! What always holds:
+//! - A fresh instance starts when all that the old one had at the media has ended. Until it has answered STARTED no request of a host begins,
+//!   as at the device's start.
+//! - One that traps [`STARTS_MAX`] times before it has started is not started again. The next revocation gives its regions up, durably:
+//!   what it had begun is never carried out, and the place may be another's. So no trap keeps a revocation from being answered.
+//! - An app that is being replaced or removed is the installation's or the removal's affair.
+
+use super::Shutdown;
+use super::change::{Change, Made, Refusal};
+use super::core::Core;
+use super::erase::Erasure;
+use super::ftl::STARTS_MAX;
+use super::transaction::{Asker, Work};
+use super::versions::Version;
+use crate::request::AppNumber;
+use crate::service::control::ControlStatus;
+use crate::spu::abi;
+use crate::spu::continuation::Continuation;
+use crate::spu::os::{Admission, AppState};
+
+/// An app on its way back.
+#[derive(Clone, Debug)]
+pub(super) struct Revival {
+    pub number: AppNumber,
+    pub name: String,
+    /// What it will answer STARTED to.
+    watch: u32,
+}
+
+impl Core {
+    /// Begins to start apps anew that have trapped; true where there were any.
+    pub(super) fn revive_settlers(&mut self) -> bool {
+        let mut busy = false;
+        while let Some(number) = self.machine.settler_ended() {
+            busy = true;
+            self.revive(number);
+        }
+        busy
+    }
+
+    /// Begins to start an app anew, where that is to be tried.
+    fn revive(&mut self, number: AppNumber) {
+        let Some(app) = self.machine.app_at(number).filter(|app| app.settles && app.ended.is_some()) else { return };
+        let name = app.name.clone();
+        if self.service.shutdown != Shutdown::No || self.is_changing(&name) {
+            return;
+        }
+        if !self.service.starting.may_try(number) {
+            tracing::error!("app {name} has ended {STARTS_MAX} times while it started: it is not started again");
+            return;
+        }
+        let watch = self.wait_for_start(number);
+        self.hold_until_settled();
+        let revival = Work::Revival(Revival { number, name, watch });
+        if let Some(key) = self.transact(Asker::Service, Change::Nothing, revival) {
+            self.fence(key);
+        }
+    }
+
+    /// A transaction goes on when what is under way at the media has ended.
+    pub(super) fn fence(&mut self, key: u32) {
+        match self.machine.media.in_flight() {
+            0 => self.service.ready.push_back((Continuation::Transaction(key), Ok(()))),
+            _ => self.machine.media.fence(Continuation::Transaction(key)),
+        }
+    }
+
+    /// What the old instances had at the media has ended: the new ones take their place.
+    pub(super) fn revived(&mut self, key: u32, revival: &Revival) {
+        let &Revival { number, ref name, watch } = revival;
+        match self.make_again(number) {
+            Ok(version) => {
+                tracing::warn!("app {name} is started anew");
+                self.enter_version(number, version, Admission::Begun);
+                self.finish(key, Ok(0));
+                self.machine.send_event(number, &[abi::EVENT_STARTED], Some(watch));
+            }
+            Err(why) => {
+                let text = format!("app {name} could not be started anew: {why}");
+                self.finish(key, Err(Refusal { status: ControlStatus::NoRoom, text, error: abi::ERROR_FULL }));
+                self.start_has_failed(watch);
+            }
+        }
+    }
+
+    /// Fresh instances of an app that has ended.
+    fn make_again(&mut self, number: AppNumber) -> Result<Version, String> {
+        let program = self.programs[usize::from(number)].clone().ok_or("it never came up")?;
+        let old = self.machine.app_at(number).ok_or("it is not installed any more")?;
+        let mut state = AppState::new(&old.name, &old.version, old.handlers.clone(), old.module_bytes, 0);
+        (state.owner, state.calls, state.footprint, state.settles) = (old.owner, old.calls, old.footprint, old.settles);
+        (state.counters, state.user_counters) = (old.counters, old.user_counters);
+        self.make_ready(program, state)
+    }
+
+    /// An app that has ended, may owe something, and is not on its way back.
+    pub(super) fn lost_settler(&self) -> Option<String> {
+        let mut apps = self.machine.apps();
+        let lost = apps.find(|(_, app)| app.settles && app.ended.is_some() && !self.is_changing(&app.name));
+        lost.map(|(_, app)| app.name.clone())
+    }
+
+    /// A revocation waits for an app that does not come back: its regions are given up, so that it will never carry out what it owed.
+    pub(super) fn forfeit(&mut self, key: u32, name: String) {
+        tracing::error!("app {name} does not start: what it had begun is given up, since a revocation waits for it");
+        self.service.polled.remove(&key);
+        if let Some(transaction) = self.service.transactions.get_mut(&key) {
+            transaction.change = Change::GiveUpRegions { app: name };
+        }
+        self.commit(key);
+    }
+
+    /// The regions of an app are given up, durably, or could not be.
+    pub(super) fn forfeited(&mut self, key: u32, name: &str, result: Result<Made, Refusal>) {
+        let ranges = match result {
+            Ok(Made::GivenUp(ranges)) => ranges,
+            Ok(_) => Vec::new(),
+            Err(refusal) => return self.finish(key, Err(refusal)),
+        };
+        self.erase_all(ranges);
+        let number = self.machine.find_app(name.as_bytes());
+        if let Some(number) = number {
+            self.service.starting.forget(number);
+        }
+        if let Some(app) = number.and_then(|number| self.machine.app(number)) {
+            app.push_line("0: [SPU-OS] what it had begun is given up, since it does not start".to_owned());
+            app.settles = false;
+        }
+        self.ask_settlers(key);
+    }
+
+    /// Ranges that were given up become free in the background.
+    pub(super) fn erase_all(&mut self, ranges: Vec<(u64, u64)>) {
+        for range in ranges {
+            let erasure = Work::Erasure(Erasure::new(range));
+            if let Some(key) = self.transact(Asker::Service, Change::Nothing, erasure) {
+                self.begin_erasure(key, range);
+            }
+        }
+    }
+}
