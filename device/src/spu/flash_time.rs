@@ -406,6 +406,10 @@ impl Machine {
             Task::Erase { blocks } => {
                 let blocks = std::mem::take(blocks);
                 let group = job.group;
+                if self.is_of_the_dead(key) {
+                    // It might have to wait for the disk, and take effect under the next FTL's eyes: the block stays as it was.
+                    return self.flash_ended(key, abi::ERROR_ENDED);
+                }
                 self.flash.jobs.discard(key);
                 self.take_erase((bank, die), &blocks, group);
             }
