@@ -167,6 +167,54 @@ fn when_and_by_what_the_ftl_collects_are_parameters() {
     assert!(early.by_collection > 1.1 * lists.by_collection, "{lists:?}\n{early:?}");
 }
 
+/// Bytes that the medium takes without contents, once so much of it is full and partly written over at random.
+fn held_bytes(preset: &Preset, unit_bytes: u64, namespace_bytes: u64) -> u64 {
+    let options = SimulationOptions { contents: false, ..options(preset.clone(), namespace_bytes) };
+    let mut simulation = Simulation::new(&options).expect("a device");
+    simulation.fill(namespace_bytes).expect("it is written");
+    let workload = BlockWorkload {
+        path: Path::Bare,
+        queue_depth: 16,
+        bytes: unit_bytes as u32,
+        read_percent: 0,
+        range_bytes: namespace_bytes,
+        operations: Some(namespace_bytes / unit_bytes / 8),
+        ..BlockWorkload::default()
+    };
+    let (generator, source) = workload.generator().expect("a good workload");
+    simulation.generator(generator, source).expect("a good workload");
+    simulation.run().expect("it runs");
+    simulation.flash_held_bytes().expect("flash")
+}
+
+/// Without contents, what a drive takes of memory for each mapping unit has a bound: headers of its pages and checkpoints on the medium, counted as what twice
+/// as many units take more, and the FTL's tables.
+#[test]
+fn drives_without_contents_take_few_bytes_a_unit() {
+    for (planes_per_die, page_bytes, units, bytes_max) in [(2, 16384, 8192, 160), (1, 4096, 8192, 160)] {
+        let preset = small(|flash| {
+            flash.geometry.planes_per_die = planes_per_die;
+            flash.geometry.page_bytes = page_bytes;
+            flash.geometry.pages_per_block = 256;
+        });
+        let choice = FlashChoice::of_preset(&preset, None).expect("a preset").expect("flash");
+        let unit_bytes = choice.unit_bytes;
+        assert_eq!(unit_bytes, u64::from(planes_per_die) * u64::from(page_bytes));
+        let half = held_bytes(&preset, unit_bytes, units * unit_bytes);
+        let all = held_bytes(&preset, unit_bytes, 2 * units * unit_bytes);
+        let of_medium = (all - half) / units;
+        let library = willow_flash::Geometry::of_words(&choice.parameters.geometry.words(false));
+        let config = page_ftl::FtlConfig::new(&library, 1, 25).expect("it is enough");
+        let of_ftl = config.dram_bytes(&library) * u64::from(choice.banks) * unit_bytes
+            / (choice.bank_bytes * u64::from(choice.banks));
+        assert!(of_medium >= 2, "headers are kept: {half} bytes for {units} units, {all} for twice as many");
+        assert!(
+            of_medium + of_ftl <= bytes_max,
+            "a unit of {unit_bytes} bytes: {of_medium} bytes of the medium, {of_ftl} of the FTL ({half}, {all})"
+        );
+    }
+}
+
 /// A number that stands for what was written to a block at a time.
 fn pattern(block: u64, version: u64) -> Vec<u8> {
     let mut state = (block << 32 | version) ^ 0x9e37_79b9_7f4a_7c15;

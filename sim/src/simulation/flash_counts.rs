@@ -33,6 +33,11 @@ impl Simulation {
         Ok(Some(counts))
     }
 
+    /// Bytes of this machine's memory that the contents of flash take; `None`: there is no flash.
+    pub fn flash_held_bytes(&mut self) -> Option<u64> {
+        self.device.flash_statistics().map(|statistics| statistics.held_bytes)
+    }
+
     /// Asks for an RPC while nothing else is under way; its reply.
     fn ask(&mut self, hre: HreId, rpc: Rpc) -> Result<Vec<u8>, SimulationError> {
         let failed = |what: String| SimulationError::Device(format!("its FTL does not tell what it has done: {what}"));

@@ -36,15 +36,30 @@ struct Cursor {
     end: usize,
 }
 
+/// One of the FTL's own pages. Logs are zeroes for the most part, which take no memory.
+#[derive(Debug)]
+struct Kept {
+    /// Up to the last byte that is none.
+    bytes: Box<[u8]>,
+    /// Bytes that were written, zeroes included.
+    written: u32,
+}
+
 /// Headers alone.
 #[derive(Debug)]
 pub struct HeaderContents {
     pages_per_block: usize,
     blocks: Vec<BlockHeaders>,
     /// The FTL's own pages.
-    metadata: BTreeMap<(u64, u32), Box<[u8]>>,
+    metadata: BTreeMap<(u64, u32), Kept>,
     cursor: Cursor,
     held_bytes: u64,
+}
+
+impl Kept {
+    fn held_bytes(&self) -> u64 {
+        self.bytes.len() as u64 + size_of::<((u64, u32), Kept)>() as u64
+    }
 }
 
 impl HeaderContents {
@@ -65,8 +80,11 @@ impl HeaderContents {
         assert_eq!(u32::from(self.blocks[page.block as usize].pages), page.page, "pages are written in order");
         self.append(page.block, page.spare);
         if page.metadata {
-            let bytes: Box<[u8]> = page.data.concat().into();
-            self.held_bytes += bytes.len() as u64;
+            let mut bytes = page.data.concat();
+            let written = bytes.len() as u32;
+            bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+            let bytes = Kept { bytes: bytes.into_boxed_slice(), written };
+            self.held_bytes += bytes.held_bytes();
             self.blocks[page.block as usize].has_metadata = true;
             self.metadata.insert((page.block, page.page), bytes);
         }
@@ -135,14 +153,16 @@ impl HeaderContents {
             return;
         }
         let of_ftl = self.blocks[block as usize].has_metadata;
-        let Some(bytes) = of_ftl.then(|| self.metadata.get(&(block, page))).flatten() else {
+        let Some(kept) = of_ftl.then(|| self.metadata.get(&(block, page))).flatten() else {
             data.fill(0);
             return;
         };
-        let from = bytes.get(offset as usize..).unwrap_or(&[]);
+        let from = kept.bytes.get(offset as usize..).unwrap_or(&[]);
         let length = from.len().min(data.len());
+        let written = (kept.written.saturating_sub(offset) as usize).min(data.len());
         data[..length].copy_from_slice(&from[..length]);
-        data[length..].fill(0xFF);
+        data[length..written].fill(0);
+        data[written..].fill(0xFF);
     }
 
     /// Whether a page is the FTL's own.
@@ -156,7 +176,7 @@ impl HeaderContents {
         while u32::from(self.blocks[block as usize].pages) <= page {
             self.append(block, &[]);
         }
-        self.held_bytes -= self.metadata.remove(&(block, page)).map_or(0, |bytes| bytes.len() as u64);
+        self.held_bytes -= self.metadata.remove(&(block, page)).map_or(0, |kept| kept.held_bytes());
     }
 
     pub(super) fn forget(&mut self, block: u64, page: u32) -> Result<(), FileError> {
@@ -193,8 +213,8 @@ impl HeaderContents {
 
     fn drop_metadata(&mut self, block: u64, from_page: u32) {
         while let Some((&key, _)) = self.metadata.range((block, from_page)..(block + 1, 0)).next() {
-            let bytes = self.metadata.remove(&key).expect("it was found");
-            self.held_bytes -= bytes.len() as u64;
+            let kept = self.metadata.remove(&key).expect("it was found");
+            self.held_bytes -= kept.held_bytes();
         }
     }
 

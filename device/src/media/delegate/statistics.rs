@@ -36,6 +36,8 @@ pub struct FlashStatistics {
     pub erases_deviation: f64,
     /// Bytes of a page.
     pub page_bytes: u32,
+    /// Bytes of this machine's memory that contents and states of blocks take.
+    pub held_bytes: u64,
 }
 
 impl DelegatingStore {
@@ -53,6 +55,7 @@ impl DelegatingStore {
             all.uncorrectable_reads += counted.uncorrectable_reads;
             all.program_failures += counted.program_failures;
             all.erase_failures += counted.erase_failures;
+            all.held_bytes += array.held_bytes();
             let shape = array.geometry();
             all.page_bytes = shape.page_bytes;
             for die in 0..shape.dies() {
