@@ -232,8 +232,8 @@ const STEPS: [Step; 13] = [
 ];
 
 /// Sizes that a namespace of 1 MiB gets.
-const GROWN: [u8; 8] = (4u64 << 20).to_le_bytes();
-const SHRUNK: [u8; 8] = (2u64 << 20).to_le_bytes();
+const GROWN: [u8; 8] = (2u64 << 20).to_le_bytes();
+const SHRUNK: [u8; 8] = (1u64 << 20).to_le_bytes();
 
 /// An app whose handler 2 opens region 1, and handler 3 frees it; both answer with what came of it.
 const REGIONS: &str = r#"

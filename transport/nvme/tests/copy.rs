@@ -11,6 +11,9 @@ use willow_wire::spec::identify::cns;
 use willow_wire::spec::opcode::{admin, nvm};
 use willow_wire::spec::{Sgl, Status, SubmissionEntry};
 
+/// A source range: first block, blocks.
+type Range = (u64, u16);
+
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = (2 << 20) / BLOCK as u64;
 
@@ -22,7 +25,7 @@ fn transfer(host: &mut Host, io: ConnectionId, opcode: u8, data: &[u8]) -> Vec<u
 }
 
 /// Copies ranges of (first block, blocks) to a block; `inline`: they come with the command.
-fn copy(host: &mut Host, io: ConnectionId, ranges: &[(u64, u16)], to: u64, inline: bool) -> Status {
+fn copy(host: &mut Host, io: ConnectionId, ranges: &[Range], to: u64, inline: bool) -> Status {
     let mut data = vec![0; ranges.len() * nvm::COPY_RANGE_BYTES];
     for (range, (lba, blocks)) in data.chunks_exact_mut(nvm::COPY_RANGE_BYTES).zip(ranges) {
         range[8..16].copy_from_slice(&lba.to_le_bytes());
@@ -42,8 +45,8 @@ fn ranges_land_one_behind_the_other_whatever_they_overlap() {
     let mut model: Vec<u8> = (0..2 << 20).map(|at: usize| (at / 512 * 31 + at % 251) as u8).collect();
     transfer(&mut host, io, nvm::WRITE, &model);
     let most = (COPY_BYTES_MAX / BLOCK as u32) as u16;
-    let many: Vec<(u64, u16)> = (0..u64::from(COPY_RANGES_MAX)).map(|at| (at * 29 % 500, 1 + at as u16 % 5)).collect();
-    let cases: [(&[(u64, u16)], u64); 7] = [
+    let many: Vec<Range> = (0..u64::from(COPY_RANGES_MAX)).map(|at| (at * 29 % 500, 1 + at as u16 % 5)).collect();
+    let cases: [(&[Range], u64); 7] = [
         (&[(0, 1)], 511),
         (&[(3, 5), (100, 3), (1, 1)], 200),
         (&[(10, 20)], 15),
@@ -80,8 +83,7 @@ fn what_is_too_much_or_outside_is_refused_and_copies_nothing() {
     let before: Vec<u8> = (0..2 << 20).map(|at: usize| (at / 4096) as u8 ^ 0x55).collect();
     transfer(&mut host, io, nvm::WRITE, &before);
     let too_many = vec![(0, 1); usize::from(COPY_RANGES_MAX) + 1];
-    type Case<'a> = (&'a [(u64, u16)], u64, Status);
-    let cases: [Case<'_>; 7] = [
+    let cases: [(&[Range], u64, Status); 7] = [
         (&too_many, 0, Status::COMMAND_SIZE_LIMIT_EXCEEDED),
         (&[(0, most + 1)], 0, Status::COMMAND_SIZE_LIMIT_EXCEEDED),
         (&[(0, most), (0, 1)], 0, Status::COMMAND_SIZE_LIMIT_EXCEEDED),
