@@ -51,7 +51,8 @@ mod tests {
         let mut ending = Ending::default();
         assert_eq!((ending.answer(3, 4), ending.answer(3, 4)), (Some((3, 4)), None));
         let mut ending = Ending::default();
-        (ending.begins(), ending.begins());
+        ending.begins();
+        ending.begins();
         assert_eq!((ending.answer(1, 2), ending.answer(5, 6), ending.is_answered()), (None, None, true));
         assert_eq!((ending.ended(), ending.ended()), (None, Some((1, 2))));
     }
