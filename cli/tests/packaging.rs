@@ -114,7 +114,7 @@ fn the_recipe_for_keys_makes_some_that_the_service_can_read() {
     let text =
         places.iter().fold(text, |text, (place, name)| text.replace(place, program.path(name).trim_end_matches('/')));
     let recipe = text.lines().find_map(|line| line.strip_prefix("#   ")).expect("the configuration has a recipe");
-    let recipe = recipe.replace("chown willow:", &format!("chown {SERVICE}:"));
+    let recipe = recipe.replace("chown willow:", &format!("chown {SERVICE}:{SERVICE}"));
     let path = format!("{}:{}", program.path(""), std::env::var("PATH").unwrap());
     let made = Command::new("sh").args(["-c", &recipe]).env("PATH", path).output().unwrap();
     assert!(made.status.success(), "{recipe}: {made:?}");
@@ -126,8 +126,16 @@ fn the_recipe_for_keys_makes_some_that_the_service_can_read() {
     let device = Served::start_as(SERVICE, &program, &["--config", &config, "--size", "64M", "--kv-size", "0"]);
     let key = program.path("host.key");
     device.ok(&["ns", "list", "--key", &key]);
-    assert!(device.fails(&["ns", "list"]).contains("Authentication"), "it asks for the key");
+    assert!(device.fails(&["ns", "list"]).contains("Connect Invalid Host"), "it asks for the key");
     device.end();
+}
+
+/// A word of an instruction in the container file: a file's path, without the slash in front.
+fn container_file(instruction: &str, word: usize) -> String {
+    let text = std::fs::read_to_string(root().join("packaging/Containerfile")).unwrap();
+    let words = text.lines().find_map(|line| line.strip_prefix(instruction)).expect("it has the instruction").trim();
+    let words: Vec<String> = serde_json::from_str(words).unwrap();
+    words[word].trim_start_matches('/').to_owned()
 }
 
 #[test]
@@ -146,6 +154,9 @@ fn the_package_unpacks_to_what_is_installed() {
         "usr/lib/systemd/system/willow.service",
         "etc/willow/willow.toml",
         "usr/share/man/man1/willow.1.gz",
+        // What the container image runs.
+        &container_file("ENTRYPOINT", 0),
+        &container_file("CMD", 2),
     ] {
         assert!(Path::new(&out).join(file).exists(), "{file}");
     }

@@ -16,7 +16,7 @@ const PIECE_BYTES: u32 = 512;
 #[test]
 fn reads_beyond_the_places_of_the_store_wait_or_are_busy_and_have_not_failed() {
     let valve = Valve::default();
-    let (store, mut apps) = banks(SPUS.into(), 1 << 24);
+    let (store, mut apps) = banks(SPUS, 1 << 24);
     let store = SlowStore::new(store, valve.clone());
     let config = willow_device::DeviceConfig { namespace_bytes: 1 << 22, ..config(SPUS) };
     apps.push(BuiltInApp::Native(base_io_spu::native()));

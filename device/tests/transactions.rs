@@ -210,9 +210,11 @@ enum Step {
     Intercall,
     Weight,
     Attach,
+    Grow,
+    Shrink,
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 12] = [
     Step::Install,
     Step::Upgrade,
     Step::MakeRegion,
@@ -223,7 +225,13 @@ const STEPS: [Step; 10] = [
     Step::Intercall,
     Step::Weight,
     Step::Attach,
+    Step::Grow,
+    Step::Shrink,
 ];
+
+/// Sizes that a namespace of 1 MiB gets.
+const GROWN: [u8; 8] = (4u64 << 20).to_le_bytes();
+const SHRUNK: [u8; 8] = (2u64 << 20).to_le_bytes();
 
 /// An app whose handler 2 opens region 1, and handler 3 frees it; both answer with what came of it.
 const REGIONS: &str = r#"
@@ -255,9 +263,13 @@ impl Step {
                 assert!(Step::MakeRegion.run(drive));
             }
             Step::CreateNamespace => drop(drive.install(&base_io).unwrap()),
-            Step::DeleteNamespace | Step::Attach => {
+            Step::DeleteNamespace | Step::Attach | Step::Grow => {
                 drive.install(&base_io).unwrap();
                 assert!(Step::CreateNamespace.run(drive));
+            }
+            Step::Shrink => {
+                Step::Grow.prepare(drive);
+                assert!(Step::Grow.run(drive));
             }
         }
     }
@@ -275,6 +287,8 @@ impl Step {
                 drive.control(control::CREATE_NAMESPACE, br#"{"csi":"nvm","size_bytes":1048576,"hosts":["nqn.first"]}"#)
             }
             Step::DeleteNamespace => drive.control(control::DELETE_NAMESPACE, &1u32.to_le_bytes()),
+            Step::Grow => drive.control(control::RESIZE_NAMESPACE, &[&1u32.to_le_bytes()[..], &GROWN].concat()),
+            Step::Shrink => drive.control(control::RESIZE_NAMESPACE, &[&1u32.to_le_bytes()[..], &SHRUNK].concat()),
             Step::Intercall => {
                 drive.control(control::CHANGE_INTERCALLS, br#"{"add":[{"caller":"a","callee":"b","handler":1}]}"#)
             }

@@ -7,10 +7,12 @@
 //! - what the device has no place for is tried again for [`BUSY_MAX`].
 
 use crate::control::ControlClient;
-use crate::hre::{Hre, HreError, RpcCall, RpcReply};
-use atomic_write_host::wire::{Statistics, VectorWrite, handler};
+use crate::direct_io::all;
+use crate::hre::{BoxFuture, Hre, HreError, RpcCall, RpcReply};
+use atomic_write_host::wire::{Statistics, VECTOR_WRITES_MAX, VectorWrite, handler};
 use atomic_write_host::{Call, Refusal, Transaction, TransactionError, pieces};
 use base_io_host::Geometry;
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -62,6 +64,17 @@ impl AtomicWriteError {
     }
 }
 
+/// A write on one SPU, within a stripe, of at most [`atomic_write_host::wire::WRITE_BYTES_MAX`] bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Whose bank.
+    pub spu: u16,
+    /// Where in it, and how many bytes.
+    pub write: VectorWrite,
+    /// The bytes.
+    pub data: &'a [u8],
+}
+
 /// A number for a transaction that no other of this process has, and hardly one of a process that had this one's number before.
 pub fn transaction_number() -> u64 {
     static FIRST: OnceLock<u64> = OnceLock::new();
@@ -99,6 +112,22 @@ impl AtomicWriteClient {
     pub async fn write(&self, spu: u16, nv_address: u64, data: &[u8]) -> Result<(), AtomicWriteError> {
         let write = VectorWrite { nv_address, bytes: data.len() as u32 };
         self.send(&atomic_write_host::write_and_commit(transaction_number(), spu, write), data).await.map(drop)
+    }
+
+    /// Several writes as a transaction of their own: those of an SPU go in as few requests as they fit into, those of different SPUs at the same
+    /// time.
+    pub async fn write_all(&self, parts: &[Part<'_>]) -> Result<(), AtomicWriteError> {
+        if let [Part { spu, write, data }] = *parts {
+            return self.write(spu, write.nv_address, data).await;
+        }
+        let mut transaction = self.begin();
+        match transaction.write_parts(parts).await {
+            Ok(()) => transaction.commit().await,
+            Err(error) => {
+                let _ = transaction.abort().await;
+                Err(error)
+            }
+        }
     }
 
     /// How full the log of an SPU is.
@@ -144,6 +173,33 @@ impl AtomicTransaction {
         let write = VectorWrite { nv_address, bytes: data.len() as u32 };
         let call = self.transaction.write(spu, &[write])?;
         Ok(self.client.send(&call, data).await?.result)
+    }
+
+    /// Adds writes, in this order on each SPU. Where it fails the transaction is to be aborted.
+    pub async fn write_parts(&mut self, parts: &[Part<'_>]) -> Result<(), AtomicWriteError> {
+        let mut by_spu = BTreeMap::<u16, Vec<Part<'_>>>::new();
+        for part in parts {
+            by_spu.entry(part.spu).or_default().push(*part);
+        }
+        let mut calls = Vec::new();
+        for (spu, parts) in by_spu {
+            let mut of_spu = Vec::new();
+            for some in parts.chunks(VECTOR_WRITES_MAX) {
+                let writes: Vec<VectorWrite> = some.iter().map(|part| part.write).collect();
+                let data: Vec<u8> = some.iter().flat_map(|part| part.data).copied().collect();
+                of_spu.push((self.transaction.write(spu, &writes)?, data));
+            }
+            let client = &self.client;
+            let sent: BoxFuture<'_, Result<(), AtomicWriteError>> = Box::pin(async move {
+                // The first one begins the transaction there.
+                for (call, data) in &of_spu {
+                    client.send(call, data).await?;
+                }
+                Ok(())
+            });
+            calls.push(sent);
+        }
+        all(calls).await.into_iter().collect()
     }
 
     /// Adds a write of a range of a namespace, whatever stripes it lies on. What it overlaps is written in the order of the calls.

@@ -96,6 +96,15 @@ impl FlashChoice {
         self.bank_bytes.saturating_sub(regions) * u64::from(self.banks)
     }
 
+    /// Bytes of the block and of the key-value namespace of a fresh device, of which it is told the one, the other, or none. The key-value namespace has
+    /// an eighth of all, or what the block namespace leaves, and at most so many bytes.
+    pub fn split(&self, block: Option<u64>, key_value: Option<u64>, key_value_bytes_max: u64) -> (u64, u64) {
+        let (all, piece) = (self.namespace_bytes(), u64::from(self.banks) * REGION_ALIGNMENT_BYTES);
+        let share = block.map_or(all / 8, |block| all.saturating_sub(block.next_multiple_of(piece)));
+        let key_value = key_value.unwrap_or(share.min(key_value_bytes_max) / piece * piece);
+        (block.unwrap_or(all.saturating_sub(key_value.next_multiple_of(piece))), key_value)
+    }
+
     /// The device's store over that of its metadata.
     pub fn store(
         &self,

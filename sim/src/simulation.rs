@@ -235,7 +235,9 @@ impl Simulation {
         let device = Device::open(config, store, timing, apps.collect()).map_err(|error| failed(&error))?;
         let parameters = Arc::new(preset.host.clone().unwrap_or_else(HostParameters::free));
         let port = match (preset.sata, &preset.model) {
-            (Some(sata), Some(model)) => Some(Box::new(Port::new(sata, parameters.merge_bytes_max, model.link.clone()))),
+            (Some(sata), Some(model)) => {
+                Some(Box::new(Port::new(sata, parameters.merge_bytes_max, model.link.clone())))
+            }
             _ => None,
         };
         let mut world = World::new(parameters.processors, options.trace.clone());

@@ -94,7 +94,8 @@ impl Simulation {
             }
         }
         if matches!(slot.stage, Stage::Submitting | Stage::Refused) {
-            if slot.direct.is_none() && self.port.is_some() && path.is_of_the_kernel() && slot.operation.is_of_blocks() {
+            if slot.direct.is_none() && self.port.is_some() && path.is_of_the_kernel() && slot.operation.is_of_blocks()
+            {
                 return self.to_port(world, (number, index));
             }
             let mut buffer = std::mem::take(&mut slot.buffer);

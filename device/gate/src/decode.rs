@@ -25,6 +25,12 @@ fn port(number: u32) -> (Option<Port>, bool) {
     (Port::of(number & !abi::PORT_PARK), number & abi::PORT_PARK != 0)
 }
 
+/// An accelerator's port: where bytes are. They do not park.
+#[inline]
+fn operand(number: u32) -> Option<Port> {
+    port(number).0.filter(|port| !matches!(port, Port::Zero | Port::Nothing))
+}
+
 /// The number of a handler, or of a kind of upcalls: 1 to 255.
 #[inline]
 fn handler(number: u32) -> Option<u8> {
@@ -124,9 +130,8 @@ impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
     }
 
     pub fn checksum(self, token: u32, from: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> Result<i32, Fault> {
-        // Sums do not park.
-        match port(from).0 {
-            Some(port) if port != Port::Zero && bytes as usize <= abi::BOUNCE_BYTES_MAX => {
+        match operand(from) {
+            Some(port) if bytes as usize <= abi::BOUNCE_BYTES_MAX => {
                 self.ask_seldom(Operation::Checksum(Checksum { token, port, address, bytes, seed, wait }))
             }
             _ => Ok(abi::ERROR_ARGUMENT),
@@ -230,8 +235,8 @@ impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
         most: u32,
         wait: u32,
     ) -> Result<i32, Fault> {
-        // Searches do not park, and go no further than one may.
-        let (port, bytes) = (port(from).0, bytes.min(SEARCH_BYTES_MAX));
+        // Searches go no further than one may.
+        let (port, bytes) = (operand(from), bytes.min(SEARCH_BYTES_MAX));
         match port {
             Some(port) if most <= FOUND_MAX && state <= 1 => {
                 let search = LiteralSearch { token, set, port, address, bytes, state, to, most, wait };
@@ -254,8 +259,7 @@ impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
         key: u64,
         wait: u32,
     ) -> Result<i32, Fault> {
-        // Searches do not park.
-        match (port(from).0, Layout::new(key_bytes, stride_bytes, count, order)) {
+        match (operand(from), Layout::new(key_bytes, stride_bytes, count, order)) {
             (Some(port), Some(layout)) => {
                 self.ask_seldom(Operation::FindKey(KeySearch { token, port, address, layout, key, wait }))
             }

@@ -48,6 +48,8 @@ pub(crate) enum Change {
     MakeNamespace(NamespaceRequest),
     /// A namespace goes, and its region is given up.
     DeleteNamespace { nsid: u32 },
+    /// A namespace gets another size; what its region loses is given up.
+    ResizeNamespace { nsid: u32, size_bytes: u64 },
     /// Rules of the intercall table.
     Intercalls(IntercallChange),
     /// A user's weight; `None`: the default.
@@ -141,6 +143,7 @@ impl Draft {
             }
             Change::MakeNamespace(request) => self.make_namespace(request)?,
             Change::DeleteNamespace { nsid } => self.delete_namespace(*nsid)?,
+            Change::ResizeNamespace { nsid, size_bytes } => self.resize_namespace(*nsid, *size_bytes)?,
             Change::Intercalls(change) => self.intercalls(change)?,
             Change::Weight { user, weight } => self.weight(*user, *weight)?,
             Change::Attach(request) => self.attach(request)?,
@@ -295,6 +298,39 @@ impl Draft {
         self.metadata.reservations.retain(|one| one.nsid != nsid);
         let range = self.regions.begin_delete(&namespace.app, nsid);
         Ok(Made::GivenUp(range.into_iter().collect()))
+    }
+
+    /// The size is rounded up to whole stripes and units of regions in all banks, so that what a namespace loses is a range of its own.
+    fn resize_namespace(&mut self, nsid: u32, size_bytes: u64) -> Result<Made, Refusal> {
+        let banks = u64::from(self.metadata.spus);
+        let Some(namespace) = self.metadata.namespaces.iter_mut().find(|namespace| namespace.nsid == nsid) else {
+            return refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"));
+        };
+        if namespace.csi != CommandSet::Nvm {
+            return refuse(ControlStatus::Malformed, "a kv namespace keeps its size: make another, and move the pairs");
+        }
+        if size_bytes < NAMESPACE_BYTES_MIN {
+            return refuse(ControlStatus::Malformed, "a namespace has at least 1 MiB");
+        }
+        let share_unit_bytes = REGION_ALIGNMENT_BYTES.max(namespace.stripe_bytes.into());
+        let whole = size_bytes.checked_next_multiple_of(share_unit_bytes * banks);
+        let Some(whole_bytes) = whole else { return refuse(ControlStatus::Malformed, "the size is too large") };
+        let share = whole_bytes / banks;
+        match self.regions.resize(&namespace.app, nsid, share) {
+            Ok(lost) => {
+                (namespace.size_bytes, namespace.bank_bytes) = (whole_bytes, share);
+                Ok(Made::GivenUp(lost.into_iter().collect()))
+            }
+            Err(RegionError::Size) => refuse(ControlStatus::Malformed, "the size makes no sense"),
+            Err(RegionError::Full) => {
+                let longest = self.regions.longest(&namespace.app, nsid).unwrap_or(0);
+                let most_bytes = (longest / share_unit_bytes * share_unit_bytes).saturating_mul(banks);
+                let text = format!(
+                    "namespace {nsid} can have {most_bytes} bytes at most: what lies behind it in the media is taken, or there is no more"
+                );
+                refuse(ControlStatus::NoRoom, text)
+            }
+        }
     }
 
     fn intercalls(&mut self, change: &IntercallChange) -> Result<Made, Refusal> {

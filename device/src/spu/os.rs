@@ -289,7 +289,8 @@ impl Machine {
     #[inline(always)]
     pub fn activity(&mut self, caller: Caller, token: u32) -> Option<&mut Activity> {
         let activity = self.spus[caller.spu as usize].activities.get_mut(token)?;
-        (activity.app == caller.app && !activity.ending.is_answered()).then_some(activity)
+        let is_own = activity.app == caller.app || planted!(self, TakesOthersTokens);
+        (is_own && !activity.ending.is_answered()).then_some(activity)
     }
 
     /// Bytes of an activity's payload (its body after the arguments).
@@ -327,6 +328,17 @@ impl Machine {
         let count = into.len() - from_arguments;
         into[from_arguments..].copy_from_slice(&payload[begin..begin + count]);
         Some(())
+    }
+
+    /// Looks at a range of a body: in place where it lies within the payload, else at a copy. `None` where it is past the end.
+    pub fn with_body<R>(&self, token: Key, offset: u64, bytes: usize, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let activity = self.activity_at(token)?;
+        if let Some(range) = Self::payload_range(&self.bridge, activity, offset, bytes) {
+            return Some(look(range));
+        }
+        let mut copy = vec![0; bytes];
+        self.copy_body(token, offset, &mut copy)?;
+        Some(look(&copy))
     }
 
     /// A range of a body in place, where it lies within the payload.

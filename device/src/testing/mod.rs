@@ -10,7 +10,7 @@
 mod hostile;
 pub use crate::spu::hole::{Hole, Tables};
 
-pub use hostile::{Aims, hostile_module};
+pub use hostile::{Aims, TOLD_TOO_OFTEN, hostile_module};
 
 use crate::media::file::record::{Kind, Record};
 use crate::media::ram::RamStore;

@@ -8,12 +8,11 @@ pub mod slow;
 pub mod users;
 
 use slow::{SlowStore, Valve};
-use willow_device::media::ram::RamStore;
-use willow_device::region::REGION_ALIGNMENT_BYTES;
 use willow_device::{
     Arguments, BuiltInApp, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, Store,
     clock::Timing, control,
 };
+use willow_on_flash::Medium;
 
 /// A device and an endpoint of the host kernel.
 pub struct Rig {
@@ -24,20 +23,14 @@ pub struct Rig {
 }
 
 /// Whether these tests are part of `on_flash`, which runs them on flash.
-pub const fn is_on_flash() -> bool {
-    matches!(module_path!().as_bytes(), [b'o', b'n', b'_', b'f', b'l', b'a', b's', b'h', b':', ..])
+pub fn is_on_flash() -> bool {
+    module_path!().starts_with("on_flash::")
 }
 
-/// Banks in memory, of NV memory or of flash, and the apps that they need.
-pub fn banks(count: usize, bank_bytes: u64) -> (Box<dyn Store>, Vec<BuiltInApp>) {
-    let memory = |bank_bytes| Box::new(RamStore::new(count, bank_bytes).expect("a store in memory"));
-    match is_on_flash() {
-        false => (memory(bank_bytes), vec![]),
-        true => {
-            let (store, ftl) = willow_on_flash::jasmine(memory(REGION_ALIGNMENT_BYTES), bank_bytes);
-            (store, vec![ftl])
-        }
-    }
+/// Banks of the medium that these tests run on, and the apps that they need.
+pub fn banks(count: u16, bank_bytes: u64) -> (Box<dyn Store>, Vec<BuiltInApp>) {
+    let medium = if is_on_flash() { Medium::Flash } else { Medium::NvMemory };
+    medium.banks(count, bank_bytes)
 }
 
 /// A configuration for tests: small.
@@ -57,13 +50,13 @@ impl Rig {
     }
 
     pub fn with(config: DeviceConfig, timing: Option<Box<dyn Timing>>) -> Rig {
-        let (store, apps) = banks(config.spus.into(), 1 << 30);
+        let (store, apps) = banks(config.spus, 1 << 30);
         Rig::opened(config, store, timing, apps)
     }
 
     /// On banks whose operations wait while the valve is closed.
     pub fn slow(config: DeviceConfig, bank_bytes: u64, timing: Option<Box<dyn Timing>>, valve: Valve) -> Rig {
-        let (store, apps) = banks(config.spus.into(), bank_bytes);
+        let (store, apps) = banks(config.spus, bank_bytes);
         Rig::opened(config, Box::new(SlowStore::new(store, valve)), timing, apps)
     }
 

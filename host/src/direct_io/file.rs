@@ -177,7 +177,7 @@ impl<F: AsFd> File<F> {
     }
 
     /// The agent has taken a grant back: so do we.
-    fn lost(&self, mapped: &Arc<Mapped>) {
+    pub(super) fn lost(&self, mapped: &Arc<Mapped>) {
         let mut state = self.inode.write();
         if state.grant().is_some_and(|it| Arc::ptr_eq(it, mapped)) {
             let _ = state.give_back(&self.session);

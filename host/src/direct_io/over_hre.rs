@@ -165,7 +165,7 @@ impl DirectFile {
 }
 
 /// Waits for all of some futures; their results in order.
-fn all<'a, T>(futures: Vec<crate::hre::BoxFuture<'a, T>>) -> All<'a, T> {
+pub(crate) fn all<'a, T>(futures: Vec<crate::hre::BoxFuture<'a, T>>) -> All<'a, T> {
     All(futures.into_iter().map(Slot::Waits).collect())
 }
 
@@ -174,7 +174,7 @@ enum Slot<'a, T> {
     Done(Option<T>),
 }
 
-struct All<'a, T>(Vec<Slot<'a, T>>);
+pub(crate) struct All<'a, T>(Vec<Slot<'a, T>>);
 
 // Only the boxes inside are pinned, and they are on the heap.
 impl<T> Unpin for All<'_, T> {}

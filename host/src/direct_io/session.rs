@@ -318,6 +318,14 @@ impl Session {
         what(reach, number)
     }
 
+    /// The device's socket, where it is reached by that.
+    pub(super) fn device_socket(&self) -> Result<Option<PathBuf>, DirectError> {
+        self.with_way(|reach, _| match reach {
+            Reach::Memory(device) => Ok(Some(device.clone())),
+            Reach::Network { .. } => Ok(None),
+        })
+    }
+
     /// Opens a lane.
     fn open_lane(&self, options: LaneOptions) -> Result<Lane, DirectError> {
         self.with_way(|reach, number| reach.lane(|| self.agent(), options, number))

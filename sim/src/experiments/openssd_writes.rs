@@ -55,8 +55,7 @@ struct Measured {
 }
 
 fn measure(laboratory: &Laboratory, bytes: u32, sequential: bool) -> Result<Measured, ExperimentError> {
-    let options =
-        SimulationOptions { namespace_bytes: FILE_BYTES, contents: false, ..laboratory.options() };
+    let options = SimulationOptions { namespace_bytes: FILE_BYTES, contents: false, ..laboratory.options() };
     let mut simulation = Simulation::new(&options)?;
     let operations = FILE_BYTES / u64::from(bytes);
     let workload = BlockWorkload {

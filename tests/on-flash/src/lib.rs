@@ -5,7 +5,48 @@
 
 use willow_device::media::delegate::{Banks, DelegatingStore};
 use willow_device::media::flash::{Array, FlashParameters, Geometry, presets};
+use willow_device::media::ram::RamStore;
+use willow_device::region::REGION_ALIGNMENT_BYTES;
 use willow_device::{BuiltInApp, Store};
+
+/// What banks are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// NV memory.
+    NvMemory,
+    /// Flash of preset `jasmine` behind FTL `page`.
+    Flash,
+}
+
+impl Medium {
+    /// Fresh banks in memory, of that many bytes each, and the apps that they need.
+    ///
+    /// # Panics
+    /// Where this machine's memory is not enough.
+    pub fn banks(self, count: u16, bank_bytes: u64) -> (Box<dyn Store>, Vec<BuiltInApp>) {
+        let memory = |bytes| Box::new(RamStore::new(count.into(), bytes).expect("a store in memory"));
+        match self {
+            Medium::NvMemory => (memory(bank_bytes), vec![]),
+            Medium::Flash => {
+                let (store, ftl) = jasmine(memory(REGION_ALIGNMENT_BYTES), bank_bytes);
+                (store, vec![ftl])
+            }
+        }
+    }
+}
+
+/// Makes a test on each [`Medium`] of functions that take one.
+#[macro_export]
+macro_rules! on_each_medium {
+    ($($test:ident),+ $(,)?) => {
+        mod nv_memory {
+            $(#[test] fn $test() { super::$test($crate::Medium::NvMemory) })+
+        }
+        mod flash {
+            $(#[test] fn $test() { super::$test($crate::Medium::Flash) })+
+        }
+    };
+}
 
 /// Over-provisioning, in percent of what hosts get.
 const OVER_PROVISIONING_PERCENT: u32 = 10;
@@ -43,7 +84,7 @@ fn unit_bytes(geometry: &Geometry) -> u64 {
 
 /// A store whose banks, of that many bytes, are fresh flash in memory; metadata and modules go to `metadata`, which has as many banks. The app that
 /// serves them goes first among those that are built in.
-pub fn jasmine(metadata: Box<dyn Store>, bank_bytes: u64) -> (Box<dyn Store>, BuiltInApp) {
+fn jasmine(metadata: Box<dyn Store>, bank_bytes: u64) -> (Box<dyn Store>, BuiltInApp) {
     let flash = parameters(bank_bytes);
     let arrays = (0..metadata.banks() as u64).map(|bank| Array::in_memory(&flash.geometry, &flash.faults, bank + 1));
     let banks = Banks {

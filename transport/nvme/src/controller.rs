@@ -13,6 +13,7 @@ use willow_wire::spec::property::{Capabilities, Configuration, csts};
 
 use crate::config::*;
 use crate::features::Features;
+use crate::identify::{OAES, OAES_DISCOVERY};
 use crate::log_page::ErrorLog;
 use crate::reservation::Notices;
 
@@ -41,6 +42,9 @@ pub(crate) struct Controller {
     pub changed_told: bool,
     /// An event of changed namespaces is to be told.
     pub changed_pending: bool,
+    /// The event of a changed discovery log is to be told; and was, and the log not read since.
+    pub discovery_pending: bool,
+    pub discovery_told: bool,
     /// The event of a fatal status is to be told.
     pub fatal_pending: bool,
     /// Slots on the admin queue of event requests, oldest first.
@@ -83,6 +87,9 @@ impl Controller {
         features: Features,
         now_ns: u64,
     ) -> Self {
+        let events_offered = if discovery { OAES_DISCOVERY } else { OAES };
+        let mut features = features;
+        features.events_offered = events_offered;
         Controller {
             cntlid,
             discovery,
@@ -100,6 +107,8 @@ impl Controller {
             changed: BTreeSet::new(),
             changed_told: false,
             changed_pending: false,
+            discovery_pending: false,
+            discovery_told: false,
             fatal_pending: false,
             event_requests: VecDeque::new(),
             notices: Notices::default(),
@@ -153,12 +162,15 @@ impl Controller {
     /// Forgets what a reset forgets.
     pub fn reset(&mut self, volatile_write_cache: bool) {
         let keep_alive_ms = self.features.keep_alive_ms;
+        let events_offered = self.features.events_offered;
         self.features = Features::new(volatile_write_cache, keep_alive_ms);
+        self.features.events_offered = events_offered;
         self.queues_granted = self.queues_max;
         self.io.fill(None);
         self.changed.clear();
         self.changed_told = false;
         self.changed_pending = false;
+        (self.discovery_pending, self.discovery_told) = (false, false);
         self.fatal_pending = false;
         self.event_requests.clear();
         self.notices.reset();
@@ -191,6 +203,11 @@ impl Controller {
             let slot = self.event_requests.pop_front()?;
             self.fatal_pending = false;
             return Some((slot, event::result(event::TYPE_ERROR, event::ERROR_PERSISTENT_INTERNAL, log::ERROR)));
+        }
+        if self.discovery_pending && !self.discovery_told && self.is_ready() {
+            let slot = self.event_requests.pop_front()?;
+            (self.discovery_pending, self.discovery_told) = (false, true);
+            return Some((slot, event::result(event::TYPE_NOTICE, event::NOTICE_DISCOVERY_CHANGED, log::DISCOVERY)));
         }
         let is_changed = self.changed_pending && !self.changed_told;
         if !self.is_ready() || !is_changed && !self.notices.is_due() {

@@ -57,6 +57,8 @@ pub(crate) fn access(operation: &Operation) -> Option<Access> {
         Operation::Write(..)
         | Operation::WriteZeroes { .. }
         | Operation::DatasetManagement { .. }
+        | Operation::Copy { .. }
+        | Operation::CopyRanges
         | Operation::Flush
         | Operation::Store { .. }
         | Operation::StoreItem { .. }
@@ -445,16 +447,27 @@ impl<B: Backend> Subsystem<B> {
         if command.generation == 0 {
             return None;
         }
-        let association = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.association);
-        let controller = association.and_then(|association| self.controllers.get(&association.controller));
-        let found = controller.and_then(|controller| self.find_active(controller.cntlid, command.nsid));
-        let is_same = |place: &usize| self.namespaces[*place].view.generation == command.generation;
-        let (Some(controller), Some(place)) = (controller, found.filter(is_same)) else {
-            return Some(Status::INVALID_FIELD);
+        let place = match self.place_for(index, command.nsid, command.generation) {
+            Ok(place) => place,
+            Err(status) => return Some(status),
         };
         let reservation = self.namespaces[place].reservation.as_ref()?;
-        let access = access(&command.operation)?;
-        (!reservation.permits(&controller.host_id, access)).then_some(Status::RESERVATION_CONFLICT)
+        let (access, host) = (access(&command.operation)?, self.host_of(index)?);
+        (!reservation.permits(&host, access)).then_some(Status::RESERVATION_CONFLICT.with_do_not_retry())
+    }
+
+    /// Where the namespace of a command stands, which was parsed for it in that generation; else what the command ends with.
+    pub(crate) fn place_for(&self, index: u16, nsid: u32, generation: u32) -> Result<usize, Status> {
+        let association = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.association);
+        let found = association.and_then(|association| self.find_active(association.controller, nsid));
+        match found.map(|place| (place, &self.namespaces[place])) {
+            Some((place, entry)) if entry.view.generation == generation => Ok(place),
+            // It has become smaller: the host sends the command again, and is told then where it ends.
+            Some((_, entry)) if (entry.since..entry.view.generation).contains(&generation) => {
+                Err(Status::COMMAND_INTERRUPTED)
+            }
+            _ => Err(Status::INVALID_FIELD.with_do_not_retry()),
+        }
     }
 
     fn host_of(&self, index: u16) -> Option<[u8; 16]> {

@@ -3,22 +3,12 @@
 mod common;
 
 use common::Host;
-use willow_device::media::ram::RamStore;
-use willow_device::{BuiltInApp, CommandSet, Device, DeviceConfig};
-use willow_nvme::{ConnectionId, Subsystem, SubsystemConfig};
+use willow_device::CommandSet;
+use willow_nvme::ConnectionId;
 use willow_wire::bytes::u32_at;
 use willow_wire::spec::log::{self, GetLogPage};
 use willow_wire::spec::opcode::{admin, nvm};
 use willow_wire::spec::{Sgl, Status, SubmissionEntry, feature};
-
-fn host() -> Host {
-    let config =
-        DeviceConfig { spus: 2, namespace_bytes: 1 << 20, kv_namespace_bytes: 1 << 20, ..DeviceConfig::default() };
-    let store = RamStore::new(2, 16 << 20).unwrap();
-    let apps = vec![BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(key_value_spu::native())];
-    let device = Device::open(config, Box::new(store), None, apps).unwrap();
-    Host::of(Subsystem::new(SubsystemConfig::default(), device, 0).unwrap())
-}
 
 fn command(opcode: u8, cid: u16, cdw10: u32, keys: &[u64]) -> (SubmissionEntry, Vec<u8>) {
     let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
@@ -40,7 +30,7 @@ fn notice(host: &mut Host, admin: ConnectionId) -> (u8, u32) {
 
 #[test]
 fn a_host_is_told_of_each_action_also_of_those_that_become_durable_at_once() {
-    let mut host = host();
+    let mut host = Host::new();
     let ((_, one), (second, other)) = (host.queues(1), host.queues(2));
     for (at, key) in [(one, 11), (other, 22)] {
         let (entry, data) = register(3, key);
@@ -58,7 +48,7 @@ fn a_host_is_told_of_each_action_also_of_those_that_become_durable_at_once() {
 
 #[test]
 fn persistence_is_set_for_all_namespaces_of_a_host_at_once() {
-    let mut host = host();
+    let mut host = Host::new();
     let (admin, io) = host.queues(1);
     let persistence = |host: &mut Host, nsid: u32, set: Option<u32>| {
         let opcode = if set.is_some() { admin::SET_FEATURES } else { admin::GET_FEATURES };

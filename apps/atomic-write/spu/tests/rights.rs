@@ -8,6 +8,7 @@ use atomic_write_spu::wire::{self, CommitArguments, RecordArguments, Statistics,
 use willow_device::control;
 use willow_device::media::fault::{FaultMedia, FaultOptions};
 use willow_device::{HreId, RpcOutcome};
+use willow_on_flash::{Medium, on_each_medium};
 use world::{BLOCK, Rig, SPUS, content, status, value_of};
 
 const READ_WRITE: u32 = 3;
@@ -82,6 +83,12 @@ impl Rig {
     }
 }
 
+on_each_medium!(
+    a_write_needs_the_right_when_it_is_logged_and_when_it_is_committed,
+    users_do_not_reach_each_others_transactions,
+    one_user_cannot_take_all_places_and_what_ended_processes_had_is_free
+);
+
 fn start(delayed_percent: u8, seed: u64) -> (FaultMedia, Rig) {
     let media = FaultMedia::new(FaultOptions { seed, delayed_percent, ..FaultOptions::new(SPUS.into(), 1 << 30) });
     let rig = Rig::open(Box::new(media.store())).expect("a fresh device opens");
@@ -90,9 +97,8 @@ fn start(delayed_percent: u8, seed: u64) -> (FaultMedia, Rig) {
 
 const BLOCKS: [usize; 3] = [0, 1, 2];
 
-#[test]
-fn a_write_needs_the_right_when_it_is_logged_and_when_it_is_committed() {
-    let (_, mut rig) = start(0, 0);
+fn a_write_needs_the_right_when_it_is_logged_and_when_it_is_committed(medium: Medium) {
+    let mut rig = Rig::on(medium);
     let alice = rig.user(1000);
     assert_eq!(rig.log_of(&alice, 1, 0, 1), wire::STATUS_PERMISSION);
     rig.grant(&alice, &BLOCKS);
@@ -123,9 +129,8 @@ fn a_write_needs_the_right_when_it_is_logged_and_when_it_is_committed() {
     assert_eq!(status(&rig.wait(tag)), wire::STATUS_PERMISSION);
 }
 
-#[test]
-fn users_do_not_reach_each_others_transactions() {
-    let (_, mut rig) = start(0, 0);
+fn users_do_not_reach_each_others_transactions(medium: Medium) {
+    let mut rig = Rig::on(medium);
     let (alice, bob) = (rig.user(1000), rig.user(1001));
     rig.grant(&alice, &BLOCKS);
     rig.grant(&bob, &[3, 4, 5]);
@@ -163,9 +168,8 @@ fn users_do_not_reach_each_others_transactions() {
     }
 }
 
-#[test]
-fn one_user_cannot_take_all_places_and_what_ended_processes_had_is_free() {
-    let (_, mut rig) = start(0, 0);
+fn one_user_cannot_take_all_places_and_what_ended_processes_had_is_free(medium: Medium) {
+    let mut rig = Rig::on(medium);
     let (alice, bob) = (rig.user(1000), rig.user(1001));
     rig.grant(&alice, &BLOCKS);
     rig.grant(&bob, &BLOCKS);
@@ -429,7 +433,7 @@ fn planted_revocation_that_waits_for_nothing_is_caught() {
 #[test]
 fn planted_trust_in_old_rights_is_caught() {
     assert!(is_caught(Planted::TrustsOldRights, || {
-        a_write_needs_the_right_when_it_is_logged_and_when_it_is_committed();
+        a_write_needs_the_right_when_it_is_logged_and_when_it_is_committed(Medium::NvMemory);
         Ok((0, 0))
     }));
 }

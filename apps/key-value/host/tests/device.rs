@@ -12,12 +12,24 @@ use key_value_host::{
 use rig::{Namespace, Rig, outcome};
 use std::collections::BTreeMap;
 use willow_device::media::fault::{Choices, FaultMedia, FaultOptions};
-use willow_device::media::ram::RamStore;
+use willow_on_flash::{Medium, on_each_medium};
 
 const SPUS: u16 = 3;
 
-fn fresh() -> (Rig, Namespace) {
-    let mut rig = Rig::new(SPUS, Box::new(RamStore::new(usize::from(SPUS), 1 << 30).unwrap()));
+on_each_medium!(
+    pairs_of_all_sizes,
+    conditions_and_offsets,
+    senseless_requests_are_refused,
+    lists_run_over_all_spus,
+    namespaces_come_and_go,
+    items,
+    senseless_items_are_refused,
+    batches_and_scans
+);
+
+fn fresh(medium: Medium) -> (Rig, Namespace) {
+    let (store, apps) = medium.banks(SPUS, 1 << 30);
+    let mut rig = Rig::with_apps(SPUS, store, apps);
     let namespace = rig.create(96 << 20);
     (rig, namespace)
 }
@@ -26,9 +38,8 @@ fn value(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|at| (seed.wrapping_mul(0x9e37_79b9) >> (at % 24)) as u8 ^ at as u8).collect()
 }
 
-#[test]
-fn pairs_of_all_sizes() {
-    let (mut rig, namespace) = fresh();
+fn pairs_of_all_sizes(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let sizes = [0, 1, 100, 1024, 4096, 65_000, 65_536, 1 << 20, (4 << 20) + 17];
     for (number, bytes) in sizes.into_iter().enumerate() {
         let key = [b'k', number as u8];
@@ -46,9 +57,8 @@ fn pairs_of_all_sizes() {
     assert_eq!(namespace.delete(&mut rig, b"k"), Err(KeyValueError::NotFound));
 }
 
-#[test]
-fn conditions_and_offsets() {
-    let (mut rig, namespace) = fresh();
+fn conditions_and_offsets(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let put = |rig: &mut Rig, condition| namespace.put_if(rig, b"key", b"0123456789", condition, true);
     assert_eq!(put(&mut rig, PutCondition::IfExists), Err(KeyValueError::NotFound));
     assert_eq!(put(&mut rig, PutCondition::IfAbsent), Ok(()));
@@ -63,9 +73,8 @@ fn conditions_and_offsets() {
     assert_eq!(done.result, 10);
 }
 
-#[test]
-fn senseless_requests_are_refused() {
-    let (mut rig, namespace) = fresh();
+fn senseless_requests_are_refused(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let key = Key::new(b"key").unwrap();
     let put = Call::put(&namespace.placement, namespace.nsid, &key, 100, PutCondition::Always, false).unwrap();
     let changed = |change: &dyn Fn(&mut PairArguments)| {
@@ -87,9 +96,8 @@ fn senseless_requests_are_refused() {
     assert_eq!(namespace.list_all(&mut rig, 4096).unwrap(), []);
 }
 
-#[test]
-fn lists_run_over_all_spus() {
-    let (mut rig, namespace) = fresh();
+fn lists_run_over_all_spus(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let mut keys: Vec<Key> = (0..500_u32).map(|number| Key::new(&number.to_le_bytes()).unwrap()).collect();
     for key in &keys {
         namespace.put(&mut rig, key.as_bytes(), b"v").unwrap();
@@ -101,9 +109,8 @@ fn lists_run_over_all_spus() {
     assert!(more && keys[123..].starts_with(&from_there) && !from_there.is_empty());
 }
 
-#[test]
-fn namespaces_come_and_go() {
-    let (mut rig, first) = fresh();
+fn namespaces_come_and_go(medium: Medium) {
+    let (mut rig, first) = fresh(medium);
     first.put(&mut rig, b"key", b"first").unwrap();
     for _ in 0..12 {
         let second = rig.create(3 << 20);
@@ -270,9 +277,8 @@ fn reply(rig: &mut Rig, call: ItemCall, payload: &[u8], room: usize) -> Result<(
 }
 
 /// Versions, expiry, touches, sweeps and clears through the handlers.
-#[test]
-fn items() {
-    let (mut rig, namespace) = fresh();
+fn items(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let (placement, nsid) = (namespace.placement, namespace.nsid);
     let key = Key::new(b"item").unwrap();
     let put = |rig: &mut Rig, value: &[u8], put: ItemPut| -> Result<u64, KeyValueError> {
@@ -338,9 +344,8 @@ fn items() {
     assert_eq!(namespace.list_all(&mut rig, 4096), Ok(vec![key]));
 }
 
-#[test]
-fn senseless_items_are_refused() {
-    let (mut rig, namespace) = fresh();
+fn senseless_items_are_refused(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let (placement, nsid) = (namespace.placement, namespace.nsid);
     let key = Key::new(b"item").unwrap();
     let put = |change: &dyn Fn(&mut ItemArguments)| {
@@ -366,9 +371,8 @@ fn senseless_items_are_refused() {
 }
 
 /// Batches and scans through the handlers, against a model; a batch that fails in the middle says where.
-#[test]
-fn batches_and_scans() {
-    let (mut rig, namespace) = fresh();
+fn batches_and_scans(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let (placement, nsid) = (namespace.placement, namespace.nsid);
     let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     let mut batches: Vec<PutBatch> = (0..SPUS).map(PutBatch::new).collect();

@@ -6,7 +6,7 @@
 use crate::interconnect::Transfer;
 use crate::media::store::Progress;
 use crate::model::accelerator::Accelerator;
-use crate::spu::abi::{self, PENDING};
+use crate::spu::abi;
 use crate::spu::continuation::Pending;
 use crate::spu::dma::Port;
 use crate::spu::gate::{Behalf, Charged, MayRead};
@@ -35,8 +35,9 @@ impl Machine {
                 found = Some(layout.place(keys, memory.slice(key, layout.key_bytes as usize)?));
             }
             Port::Network => {
-                copy.resize(span, 0);
-                if self.copy_body(caller.at(token), address, &mut copy).is_none() {
+                let key = memory.slice(key, layout.key_bytes as usize)?;
+                found = self.with_body(caller.at(token), address, span, |keys| layout.place(keys, key));
+                if found.is_none() {
                     return Ok(abi::ERROR_RANGE);
                 }
             }
@@ -78,12 +79,8 @@ impl Machine {
         let key = memory.slice(asked.key, layout.key_bytes as usize)?.into();
         let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
         let pending = Pending::Keys { group, layout, key };
-        let begun = self.begin_single(permit, pending, group);
-        if begun == PENDING {
-            let transfer = Transfer::read(caller.spu, address, layout.span_bytes, token);
-            self.group_takes(group, |_| (transfer, false));
-        }
-        Ok(begun)
+        let transfer = Transfer::read(caller.spu, address, layout.span_bytes, token);
+        Ok(self.begin_single(permit, pending, (group, transfer)))
     }
 
     /// The keys have come: what the app is told.

@@ -16,7 +16,7 @@ use crate::interconnect::Transfer;
 use crate::media::store::Progress;
 use crate::model::accelerator::Accelerator;
 use crate::request::AppNumber;
-use crate::spu::abi::{self, DONE, PENDING};
+use crate::spu::abi::{self, DONE};
 use crate::spu::continuation::Pending;
 use crate::spu::dma::Port;
 use crate::spu::gate::{Behalf, Charged, MayRead};
@@ -131,16 +131,9 @@ impl Machine {
         let looked_at = match port {
             Port::Local => set.find_in(memory.slice(address, bytes as usize)?, &mut search),
             Port::Network => {
-                let Some(activity) = self.activity_at(caller.at(token)) else { return Ok(abi::ERROR_ARGUMENT) };
-                match Self::payload_range(&self.bridge, activity, address, bytes as usize) {
-                    Some(range) => set.find_in(range, &mut search),
-                    None => {
-                        let mut body = vec![0; bytes as usize];
-                        if self.copy_body(caller.at(token), address, &mut body).is_none() {
-                            return Ok(abi::ERROR_RANGE);
-                        }
-                        set.find_in(&body, &mut search)
-                    }
+                match self.with_body(caller.at(token), address, bytes as usize, |body| set.find_in(body, &mut search)) {
+                    Some(looked_at) => looked_at,
+                    None => return Ok(abi::ERROR_RANGE),
                 }
             }
             Port::Nv => {
@@ -154,17 +147,14 @@ impl Machine {
                         looked_at
                     }
                     Ok(None) => {
-                        let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
+                        // It may end the run: nothing is begun before it.
                         self.meter(caller).charge_copy(bytes.into())?;
+                        let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
                         self.accelerates(caller, Accelerator::Literals, bytes.into());
                         self.spus[caller.spu as usize].counters.nv_read_bytes += u64::from(bytes);
                         let pending = Pending::Literals { group, set, state, to, most };
-                        let begun = self.begin_single(permit, pending, group);
-                        if begun == PENDING {
-                            let transfer = Transfer::read(caller.spu, address, bytes, token);
-                            self.group_takes(group, |_| (transfer, false));
-                        }
-                        return Ok(begun);
+                        let transfer = Transfer::read(caller.spu, address, bytes, token);
+                        return Ok(self.begin_single(permit, pending, (group, transfer)));
                     }
                     Err(error) => return Ok(error),
                 }

@@ -35,6 +35,10 @@ impl Machine {
         if planted!(self, ForgetsWake) && of.token.is_none() && of.wake.is_some() {
             return;
         }
+        if planted!(self, WakesTwice) && of.wake.is_some() {
+            let again = Wait { token: None, placed: false, ..of };
+            self.events.push(self.ready_account(of.account), Event::Complete(Completion { of: again, memory: None }));
+        }
         self.events.push(self.ready_account(of.account), Event::Complete(Completion { of, memory }));
     }
 

@@ -30,7 +30,7 @@ impl<B: Backend> Subsystem<B> {
     pub(crate) fn take_tables(&mut self) {
         let before = self.active_numbers();
         let told = self.host_tables.notices.count();
-        let changed = self.take_namespaces();
+        let (changed, shrunk) = self.take_namespaces();
         self.refresh_active();
         self.tell_reservations(told);
         for (cntlid, before) in before {
@@ -44,7 +44,10 @@ impl<B: Backend> Subsystem<B> {
                 continue;
             }
             if !lost.is_empty() {
-                self.give_up_in(cntlid, &lost);
+                self.give_up_in(cntlid, &lost, Status::INVALID_FIELD.with_do_not_retry());
+            }
+            if !shrunk.is_empty() {
+                self.give_up_in(cntlid, &shrunk, Status::COMMAND_INTERRUPTED);
             }
             if let Some(controller) = self.controllers.get_mut(&cntlid) {
                 told.into_iter().for_each(|nsid| controller.note_changed(nsid));
@@ -67,26 +70,34 @@ impl<B: Backend> Subsystem<B> {
         all.filter(|(_, active)| **active).map(|(entry, _)| entry.namespace.nsid)
     }
 
-    /// Takes over the tables; returns the numbers of namespaces that are there, and others than before or with other attributes.
-    fn take_namespaces(&mut self) -> BTreeSet<u32> {
+    /// Takes over the tables; returns the numbers of namespaces that are there, and others than before or with other attributes, and of
+    /// those that have become smaller.
+    fn take_namespaces(&mut self) -> (BTreeSet<u32>, BTreeSet<u32>) {
         let (table, host_tables) = (self.backend.namespaces(), self.backend.host_tables());
         let spus = self.backend.spus();
         let mut before: BTreeMap<u32, Entry> =
             std::mem::take(&mut self.namespaces).into_iter().map(|entry| (entry.namespace.nsid, entry)).collect();
-        let mut changed = BTreeSet::new();
+        let (mut changed, mut shrunk) = (BTreeSet::new(), BTreeSet::new());
         for namespace in table.iter() {
             let nsid = namespace.nsid;
-            let (counters, generation) = match before.remove(&nsid) {
+            let (counters, since, generation) = match before.remove(&nsid) {
                 Some(entry) if entry.namespace.nguid == namespace.nguid => {
                     if entry.namespace != *namespace {
                         changed.insert(nsid);
                     }
-                    (entry.counters, entry.view.generation)
+                    let mut generation = entry.view.generation;
+                    if namespace.size_bytes < entry.namespace.size_bytes {
+                        // What was parsed before may reach behind its end.
+                        self.namespaces_seen += 1;
+                        generation = self.namespaces_seen;
+                        shrunk.insert(nsid);
+                    }
+                    (entry.counters, entry.since, generation)
                 }
                 _ => {
                     changed.insert(nsid);
                     self.namespaces_seen += 1;
-                    (NamespaceCounters::default(), self.namespaces_seen)
+                    (NamespaceCounters::default(), self.namespaces_seen, self.namespaces_seen)
                 }
             };
             let block_bytes = if namespace.csi == CommandSet::Nvm { namespace.block_bytes } else { 1 };
@@ -105,6 +116,7 @@ impl<B: Backend> Subsystem<B> {
                 placement: Placement::new(namespace.nguid, spus),
                 namespace: namespace.clone(),
                 counters,
+                since,
                 hosts,
                 reservation: host_tables.reservations.iter().find(|one| one.nsid == nsid).cloned(),
                 private: attachment.is_some_and(|attachment| attachment.private),
@@ -112,7 +124,7 @@ impl<B: Backend> Subsystem<B> {
         }
         self.namespaces.sort_by_key(|entry| entry.namespace.nsid);
         (self.table, self.host_tables) = (table, host_tables);
-        changed
+        (changed, shrunk)
     }
 
     /// Recomputes which namespaces are active for which controller.
@@ -157,8 +169,8 @@ impl<B: Backend> Subsystem<B> {
         controller.active.get(place).copied().unwrap_or(false).then_some(place)
     }
 
-    /// Ends what waits for a place in the device, of a controller whose host has lost these namespaces.
-    fn give_up_in(&mut self, cntlid: u16, lost: &BTreeSet<u32>) {
+    /// Ends what waits for a place in the device, of a controller whose host has lost these namespaces, or parts of them.
+    fn give_up_in(&mut self, cntlid: u16, lost: &BTreeSet<u32>, status: Status) {
         let Some(controller) = self.controllers.get(&cntlid) else { return };
         for index in controller.io.iter().flatten().copied().collect::<Vec<_>>() {
             let Some(queue) = self.queues[usize::from(index)].as_ref() else { continue };
@@ -170,7 +182,7 @@ impl<B: Backend> Subsystem<B> {
                 for ready in self.accounts.forget(account, connection, Some(place)) {
                     self.give(index, ready.request.buffer);
                 }
-                self.complete(index, place, Status::INVALID_FIELD.with_do_not_retry(), 0, None);
+                self.complete(index, place, status, 0, None);
             }
         }
     }

@@ -2,9 +2,10 @@
 
 #![allow(dead_code)]
 
-use willow_device::Device;
+use willow_device::media::ram::RamStore;
+use willow_device::{BuiltInApp, Device, DeviceConfig};
 use willow_nvme::config::NQN_DEFAULT;
-use willow_nvme::{ConnectionId, Next, Subsystem};
+use willow_nvme::{ConnectionId, Next, Subsystem, SubsystemConfig};
 use willow_wire::spec::fabrics::{self, CONTROLLER_DYNAMIC, ConnectCommand, ConnectData};
 use willow_wire::spec::opcode::nvm;
 use willow_wire::spec::property::{self};
@@ -19,6 +20,15 @@ pub struct Host {
 }
 
 impl Host {
+    /// Of a device in memory with two SPUs, block namespace 1 of 2 MiB and key-value namespace 2.
+    pub fn new() -> Host {
+        let sizes = DeviceConfig { namespace_bytes: 2 << 20, kv_namespace_bytes: 1 << 20, ..DeviceConfig::default() };
+        let store = RamStore::new(2, 16 << 20).unwrap();
+        let apps = vec![BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(key_value_spu::native())];
+        let device = Device::open(DeviceConfig { spus: 2, ..sizes }, Box::new(store), None, apps).unwrap();
+        Host::of(Subsystem::new(SubsystemConfig::default(), device, 0).unwrap())
+    }
+
     pub fn of(subsystem: Subsystem<Device>) -> Host {
         Host { subsystem, now_ns: 0 }
     }

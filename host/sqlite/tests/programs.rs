@@ -1,0 +1,286 @@
+//! The sqlite3 program as it is, with the library loaded, on a real ext4 on the device: without a journal, whole through kills, and apart from
+//! other users. Skipped, with a line that says why, where a program is missing, or as the stage says.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use willow_tests::stage::{By, Stage, has, or_skip, skip};
+
+/// Where cargo puts the library.
+fn library() -> PathBuf {
+    let this = std::env::current_exe().expect("this program");
+    let library = this.parent().expect("the folder of the build").join("libwillow_sqlite.so");
+    assert!(library.exists(), "{}", library.display());
+    library
+}
+
+fn stage(test: &str, by: By) -> Option<Stage> {
+    if !has("sqlite3") {
+        skip(test, "sqlite3 is not installed");
+        return None;
+    }
+    let made = if by == By::Memory { Stage::ext4() } else { Stage::remote(&["--ram", "--size", "128M"], by) };
+    or_skip(test, made)
+}
+
+/// sqlite3 with the library, on a base of the stage.
+fn sqlite(stage: &Stage, base: &str) -> Command {
+    let mut command = Command::new("sqlite3");
+    command
+        .args(["-batch", "-bail", "-cmd", &format!(".load {}", stage.public(&library()).display())])
+        .args(["-cmd", &format!(".open file:{}?vfs=willow", stage.on_it(base).display()), "-cmd", ".timeout 60000"])
+        .env("WILLOW_AGENT", stage.path("agent"));
+    command
+}
+
+/// What it says to some SQL; the program's error where it fails.
+fn asked(mut sqlite: Command, sql: &str) -> Result<String, String> {
+    let output = sqlite.arg(":memory:").arg(sql).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    // Where `.open` fails the program goes on with a base in memory, and says so here alone.
+    let went = output.status.success() && output.stderr.is_empty();
+    if went { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+fn said(stage: &Stage, base: &str, sql: &str) -> String {
+    asked(sqlite(stage, base), sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+/// The same by sqlite3 as it is, without the library: the base is one as any.
+fn plainly(stage: &Stage, base: &str, sql: &str) -> String {
+    let mut command = Command::new("sqlite3");
+    command.args(["-batch", "-bail"]).arg(stage.on_it(base)).arg(sql);
+    let output = command.output().expect("it runs");
+    assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Commits by Atomic-Write, and transactions with a journal, of the report.
+fn counts(report: &str) -> (u64, u64) {
+    let after = |what: &str| {
+        let (_, rest) = report.split_once(what).unwrap_or_else(|| panic!("{report}"));
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().expect("a number")
+    };
+    (after("atomic commits "), after("with a journal "))
+}
+
+fn last(said: &str) -> &str {
+    said.lines().last().unwrap_or_default()
+}
+
+#[test]
+fn commits_need_no_journal() {
+    runs("commits_need_no_journal", By::Memory);
+}
+
+#[test]
+fn commits_need_no_journal_over_the_network() {
+    runs("commits_need_no_journal_over_the_network", By::Network);
+}
+
+fn runs(test: &str, by: By) {
+    let Some(stage) = stage(test, by) else { return };
+    let mut sql = "create table t(k integer primary key, v text);".to_owned();
+    for row in 1..=40 {
+        sql += &format!("insert into t values({row}, '{}');", "x".repeat(row * 37));
+    }
+    let report = said(&stage, "base", &format!("{sql} pragma willow;"));
+    assert!(report.starts_with("direct true"), "{report}");
+    assert_eq!(counts(&report), (41, 0), "{report}");
+    assert!(!stage.on_it("base-journal").exists());
+    // What was rolled back is not there, also where the cache had to spill.
+    let spill = "pragma cache_size=5; begin; update t set v=v||v; delete from t where k>20; rollback; \
+                 select count(*), sum(length(v)) from t; pragma willow;";
+    let there = said(&stage, "base", spill);
+    assert_eq!(there.lines().next(), Some("40|30340"), "{there}");
+    assert_eq!(counts(last(&there)), (0, 0), "{there}");
+    // All modes of journals; savepoints; a transaction that is spilled and committed.
+    for mode in ["delete", "truncate", "persist", "memory", "off"] {
+        let sql = format!(
+            "pragma journal_mode={mode}; pragma cache_size=5; begin; insert into t select k+1000, v from t where k<=40; savepoint s; \
+             delete from t; rollback to s; commit; select count(*) from t; delete from t where k>1000; pragma willow;"
+        );
+        let there = said(&stage, "base", &sql);
+        let lines: Vec<&str> = there.lines().collect();
+        let rolls_back = mode != "off";
+        assert_eq!(lines[0], mode);
+        if rolls_back {
+            assert_eq!((lines[1], counts(last(&there))), ("80", (2, 0)), "{there}");
+        } else {
+            said(&stage, "base", "delete from t; insert into t select value, 'y' from generate_series(1, 40);");
+        }
+    }
+    assert_eq!(said(&stage, "base", "pragma integrity_check; select count(*) from t;"), "ok\n40");
+    // A base that shrinks, and one of another page size.
+    said(&stage, "base", "pragma page_size=8192; vacuum; insert into t values(100, zeroblob(20000));");
+    assert_eq!(
+        said(&stage, "base", "pragma page_size; pragma integrity_check; select count(*) from t;"),
+        "8192\nok\n41"
+    );
+    // It is a base as any.
+    assert_eq!(plainly(&stage, "base", "pragma integrity_check; select count(*) from t;"), "ok\n41");
+}
+
+#[test]
+fn large_transactions_go_by_a_journal() {
+    let test = "large_transactions_go_by_a_journal";
+    let Some(stage) = stage(test, By::Memory) else { return };
+    said(&stage, "base", "create table t(k integer primary key, v blob);");
+    let many = "with recursive n(k) as (select 1 union all select k+1 from n where k<6000) insert into t select k, randomblob(1500) from n;";
+    let report = said(&stage, "base", &format!("{many} pragma willow;"));
+    assert_eq!(counts(&report), (0, 1), "{report}");
+    assert!(!stage.on_it("base-journal").exists());
+    assert_eq!(said(&stage, "base", "pragma integrity_check; select count(*) from t;"), "ok\n6000");
+    let there = said(
+        &stage,
+        "base",
+        "pragma cache_size=10; begin; update t set v=randomblob(1600); rollback; pragma integrity_check; select max(length(v)) from t;",
+    );
+    assert_eq!(there, "ok\n1500");
+    said(&stage, "base", "delete from t where k>10; vacuum;");
+    assert_eq!(plainly(&stage, "base", "pragma integrity_check; select count(*) from t;"), "ok\n10");
+}
+
+#[test]
+fn several_bases_are_committed_together() {
+    let test = "several_bases_are_committed_together";
+    let Some(stage) = stage(test, By::Memory) else { return };
+    let attach = format!("attach 'file:{}?vfs=willow' as other;", stage.on_it("other").display());
+    let sql = format!(
+        "{attach} create table main.t(k); create table other.u(k); begin; insert into t values(1); insert into u values(2); commit; pragma main.willow; pragma other.willow;"
+    );
+    let report = said(&stage, "base", &sql);
+    for line in report.lines() {
+        assert_eq!(counts(line), (2, 0), "{report}");
+    }
+    let there: Vec<_> =
+        fs::read_dir(stage.path("files")).expect("a folder").flatten().map(|it| it.file_name()).collect();
+    assert!(
+        !there.iter().any(|name| name.to_string_lossy().contains("journal") || name.to_string_lossy().contains("-mj")),
+        "{there:?}"
+    );
+    assert_eq!(said(&stage, "base", &format!("{attach} select t.k, u.k from t, u;")), "1|2");
+}
+
+/// A client that counts up in a table, and tells each number when its commit is done.
+fn counter(stage: &Stage, who: u32) -> Child {
+    let mut command = sqlite(stage, "base");
+    command.arg(":memory:").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("it runs");
+    let mut input = child.stdin.take().expect("its input");
+    std::thread::spawn(move || {
+        for number in 1..100_000 {
+            // Several pages each: accounts, and the history.
+            let sql = format!(
+                "begin immediate; update account set balance=balance+1 where k%97={0}; insert into history values({who},{number},zeroblob(700)); commit; \
+                 select 'done', {number};\n",
+                number % 97
+            );
+            if input.write_all(sql.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    child
+}
+
+/// The last number that it told.
+fn told(child: &mut Child, most: usize) -> u64 {
+    use std::io::{BufRead, BufReader};
+    let mut output = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let mut numbers = output.by_ref().map_while(Result::ok).filter_map(|line| line.strip_prefix("done|")?.parse().ok());
+    let mut last = 0;
+    for number in numbers.by_ref().take(most) {
+        last = number;
+    }
+    child.kill().expect("killed");
+    let status = child.wait().expect("an end");
+    assert_eq!(status.signal(), Some(9), "it ended by itself: {status}");
+    // What it told and was not read yet.
+    numbers.last().unwrap_or(last)
+}
+
+/// Each transaction is there as a whole: as many changes of accounts as the history says.
+fn check(stage: &Stage, told: &[u64], round: usize) {
+    let sql = "pragma integrity_check; \
+               select (select sum(balance) from account)-(select sum((970 + 96 - number%97)/97) from history); \
+               select count(*) - count(distinct who*1000000+number) from history;";
+    let there = said(stage, "base", sql);
+    assert_eq!(there, "ok\n0\n0", "round {round}");
+    for (who, told) in told.iter().enumerate() {
+        let there =
+            said(stage, "base", &format!("select coalesce(max(number),0), count(*) from history where who={who};"));
+        let (most, count) = there.split_once('|').expect("two");
+        let (most, count): (u64, u64) = (most.parse().expect("a number"), count.parse().expect("a number"));
+        assert!(most >= *told && most <= told + 1 && most == count, "round {round}: {there}, told {told}");
+    }
+}
+
+const FILL: &str = "create table account(k integer primary key, balance integer, filler text); \
+    create table history(who integer, number integer, data blob); \
+    with recursive n(k) as (select 0 union all select k+1 from n where k<969) insert into account select k, 0, printf('%080d', k) from n;";
+
+#[test]
+fn nothing_is_lost_or_torn_when_programs_are_killed() {
+    let test = "nothing_is_lost_or_torn_when_programs_are_killed";
+    let Some(stage) = stage(test, By::Memory) else { return };
+    said(&stage, "base", FILL);
+    for round in 0..8 {
+        said(&stage, "base", "delete from history; update account set balance=0;");
+        let mut clients: Vec<Child> = (0..2).map(|who| counter(&stage, who)).collect();
+        // Killed at different moments of a transaction, whatever it is doing then.
+        let numbers: Vec<u64> = clients.iter_mut().map(|client| told(client, 3 + round * 5)).collect();
+        assert!(numbers.iter().all(|number| *number > 0));
+        check(&stage, &numbers, round);
+    }
+}
+
+#[test]
+fn other_users_are_refused() {
+    let test = "other_users_are_refused";
+    let Some(stage) = stage(test, By::Memory) else { return };
+    let base = stage.owned("base", 1000, b"");
+    let lock = stage.owned("base-willow", 1000, b"");
+    let by = |user: u32, sql: &str| {
+        let mut command = sqlite(&stage, "base");
+        command.uid(user).gid(user).env("HOME", "/nonexistent");
+        asked(command, sql)
+    };
+    // Alice may not make journals beside it, and needs none.
+    by(1000, "create table t(k); insert into t values(1);").expect("her base");
+    let said = by(1001, "select * from t;").expect_err("another's base");
+    assert!(said.contains("unable to open"), "{said}");
+    // One that may read it changes nothing, by any of it.
+    for path in [&base, &lock] {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o644)).expect("its mode");
+    }
+    assert_eq!(by(1001, "select * from t;").as_deref(), Ok("1"));
+    let said = by(1001, "insert into t values(2);").expect_err("not hers");
+    assert!(said.contains("readonly"), "{said}");
+    assert_eq!(by(1000, "insert into t values(3); select count(*) from t;").as_deref(), Ok("2"));
+}
+
+#[test]
+fn without_an_agent_nothing_is_opened() {
+    if !has("sqlite3") {
+        return skip("without_an_agent_nothing_is_opened", "sqlite3 is not installed");
+    }
+    let mut command = Command::new("sqlite3");
+    let base = std::env::temp_dir().join(format!("willow-no-agent-{}", std::process::id()));
+    let run = |command: &mut Command| {
+        let output = command
+            .args(["-batch", "-cmd", ".log stderr", "-cmd", &format!(".load {}", library().display())])
+            .args(["-cmd", &format!(".open file:{}?vfs=willow", base.display()), ":memory:", "create table t(k);"])
+            .output()
+            .expect("it runs");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = run(command.env_remove("WILLOW_AGENT"));
+    assert!(said.contains("WILLOW_AGENT"), "{said}");
+    let said = run(Command::new("sqlite3").env("WILLOW_AGENT", "/nonexistent/agent"));
+    assert!(said.contains("/nonexistent/agent"), "{said}");
+    assert!(!Path::new(&base).exists());
+}
