@@ -31,6 +31,10 @@ install: build ## the command, its manual and completions, libwillow, and a syst
 deb: build ## a Debian package of all of that in bin/, with a systemd unit (man willow, systemctl start willow)
 	@scripts/deb
 
+.PHONY: container
+container: build ## a container image of that package, by podman or docker
+	@scripts/container
+
 .PHONY: demo
 demo: build ## a drive from end to end: attach, run blocks and pairs, kill it, prove that the data is there
 	bin/willow demo

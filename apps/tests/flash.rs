@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+use support::dies::Dies;
 use support::{BLOCK, Drive, FLASH, Ftl, SPUS};
+use willow_device::clock::Timing;
 use willow_device::media::fault::{FaultMedia, FaultOptions, Random};
 use willow_device::media::flash::{Array, FaultParameters, Head, SyncHook};
 
@@ -168,12 +170,23 @@ fn until(drive: &mut Drive, mut is_true: impl FnMut(&mut Drive) -> bool) {
 /// While the disk takes its time with a flush, reads, writes and collection (whose erases wait for the disk as well) go on.
 #[test]
 fn a_slow_disk_holds_up_nobody_but_who_waits_for_it() {
-    let scratch = Scratch::new("flash-slow");
+    a_slow_disk("flash-slow", None);
+}
+
+/// The same where flash takes time: an erase takes effect when its time is over, and then waits for the disk.
+#[test]
+fn a_slow_disk_under_a_model_holds_up_nobody_but_who_waits_for_it() {
+    a_slow_disk("flash-slow-model", Some(Box::new(Dies::default())));
+}
+
+fn a_slow_disk(name: &str, timing: Option<Box<dyn Timing>>) {
+    let scratch = Scratch::new(name);
     let door = Arc::new(Door::default());
     door.set(true, false);
     let mut flash = flash_files(&scratch.0, true);
     flash.iter_mut().for_each(|array| array.set_sync_hook(door.hook()));
-    let mut drive = Drive::open(flash, support::metadata(), Ftl::Page);
+    let config = support::config(&Ftl::Page.banks());
+    let mut drive = Drive::timed(config, flash, support::metadata(), Ftl::Page, timing);
     drive.on_disk = true;
     let _open = OpenAtEnd(door.clone());
     drive.write(0, &vec![1; BLOCK]);

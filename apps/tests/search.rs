@@ -5,11 +5,11 @@ use base_io_spu::wire::RangeArguments;
 use search_host::join::{self, Joiner, Line, Segment, Verdict};
 use search_host::wire::{self, Prepare, REPLY_BYTES_MAX, REPLY_HEAD_BYTES, Scan, handler};
 use search_host::{Pattern, PatternOptions, Syntax};
-use willow_device::media::ram::RamStore;
 use willow_device::{
     Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList,
     RpcOutcome,
 };
+use willow_on_flash::{Medium, on_each_medium};
 
 /// A fifth of what the app has.
 const BUDGET: u64 = 10_000_000;
@@ -25,6 +25,10 @@ struct World {
 
 impl World {
     fn new(is_native: bool) -> World {
+        World::on(Medium::NvMemory, is_native)
+    }
+
+    fn on(medium: Medium, is_native: bool) -> World {
         let config = DeviceConfig {
             spus: 1,
             namespace_bytes: 64 << 20,
@@ -32,11 +36,11 @@ impl World {
             instruction_budget: BUDGET,
             ..DeviceConfig::default()
         };
-        let store = RamStore::new(1, 1 << 30).expect("a store in memory");
+        let (store, mut apps) = medium.banks(1, 1 << 30);
         let search = willow_apps::BUNDLED_APPS.iter().find(|app| app.name == search_host::APP_NAME).expect("the app");
         let search = if is_native { BuiltInApp::Native((search.native)()) } else { BuiltInApp::Wasm(search.wasm) };
-        let apps = vec![BuiltInApp::Wasm(willow_apps::BASE_IO_WASM), search];
-        let mut device = Device::open(config, Box::new(store), None, apps).expect("the device opens");
+        apps.extend([BuiltInApp::Wasm(willow_apps::BASE_IO_WASM), search]);
+        let mut device = Device::open(config, store, None, apps).expect("the device opens");
         let base = device.namespaces().iter().find(|it| it.csi == CommandSet::Nvm).expect("the namespace").base;
         let hre = device.open_hre(None).expect("an endpoint");
         let mut world = World { device, hre, now_ns: 0, tag: 0, base };
@@ -214,10 +218,11 @@ const PATTERNS: [&str; 14] = [
     "nowhere",
 ];
 
-#[test]
-fn the_drive_finds_what_the_host_finds() {
+on_each_medium!(the_drive_finds_what_the_host_finds);
+
+fn the_drive_finds_what_the_host_finds(medium: Medium) {
     for is_native in [false, true] {
-        let mut world = World::new(is_native);
+        let mut world = World::on(medium, is_native);
         let mut few_zeroes = text(BYTES);
         few_zeroes.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'0');
         few_zeroes[700_000] = 0;

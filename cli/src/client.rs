@@ -193,6 +193,13 @@ impl Client {
         self.wait(&format!("namespace {nsid} was not deleted"), self.control.delete_namespace(nsid))
     }
 
+    /// Gives a block namespace another size; the size that it has then.
+    pub fn resize_namespace(&mut self, nsid: u32, size_bytes: u64) -> Outcome<u64> {
+        self.wait(&format!("namespace {nsid} was not resized"), self.control.resize_namespace(nsid, size_bytes))?;
+        let found = self.namespaces()?.into_iter().find(|namespace| namespace.nsid == nsid);
+        Ok(found.map_or(size_bytes, |namespace| namespace.size_bytes))
+    }
+
     /// Calls a handler. Data and a reply exclude each other, up to the 24 bytes that a call carries in its command.
     pub fn rpc(&mut self, app: u16, handler: u8, spu: Option<u16>, data: &[u8], reply_bytes: u32) -> Outcome<Answer> {
         let mut call = RpcCall { app, handler, spu, reply_bytes_max: reply_bytes, ..RpcCall::default() };
@@ -239,10 +246,10 @@ impl Client {
 
     /// Where a block namespace lies.
     pub fn block_namespace(&mut self, nsid: u32) -> Outcome<BlockNamespace> {
-        let (spus, stripe_bytes) = self.wait("cannot ask how blocks lie on the processors", self.control.stripes())?;
+        let (spus, _) = self.wait("cannot ask how blocks lie on the processors", self.control.stripes())?;
         let found = self.namespaces()?.into_iter().find(|namespace| namespace.nsid == nsid);
         let Some(found) = found else { fail!("there is no namespace {nsid}") };
-        let geometry = Geometry { spus, stripe_bytes, base: found.base };
+        let geometry = Geometry { spus, stripe_bytes: found.stripe_bytes, base: found.base };
         Ok(BlockNamespace { nsid, bytes: found.size_bytes, geometry })
     }
 

@@ -4,7 +4,6 @@
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::key;
 use crate::preset::{self, Preset};
-use crate::serve::flash::FlashChoice;
 use crate::size::Size;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -16,6 +15,7 @@ use willow_device::model::ModelParameters;
 use willow_nvme::HostAuthentication;
 use willow_nvme::config::ListenAddress;
 use willow_shm_front::FrontConfig;
+use willow_sim::flash::FlashChoice;
 
 /// Where the device listens unless told otherwise.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:4420";
@@ -303,14 +303,14 @@ impl ServeOptions {
         let preset = Preset::load(asked).map_err(Failure::new)?;
         let flash = FlashChoice::of_preset(&preset, self.ftl.as_deref()).map_err(Failure::new)?;
         let defaults = DeviceConfig::default();
-        let size_default = match &flash {
-            Some(flash) => Size(flash.namespace_bytes()),
-            None => NAMESPACE_DEFAULT,
+        let (size, kv_size) = (self.size.map(|size| size.0), self.kv_size.map(|size| size.0));
+        let (namespace_bytes, kv_namespace_bytes) = match &flash {
+            Some(flash) => flash.split(size, kv_size, NAMESPACE_DEFAULT.0),
+            None => (size.unwrap_or(NAMESPACE_DEFAULT.0), kv_size.unwrap_or(NAMESPACE_DEFAULT.0)),
         };
-        let kv_default = if flash.is_some() { Size(0) } else { NAMESPACE_DEFAULT };
         let mut device = preset.apply(DeviceConfig {
-            namespace_bytes: self.size.unwrap_or(size_default).0,
-            kv_namespace_bytes: self.kv_size.unwrap_or(kv_default).0,
+            namespace_bytes,
+            kv_namespace_bytes,
             block_bytes: self.block_bytes.unwrap_or(defaults.block_bytes),
             user_weights: self.weight.iter().map(|weight| (weight.user, weight.weight)).collect(),
             ..defaults
@@ -407,6 +407,24 @@ mod tests {
         assert!(parse("listen = \"none\"\nsocket = \"./s\"").unwrap().resolve().unwrap().listen.is_empty());
         assert_eq!(config.device.kv_namespace_bytes, 4 << 30);
         assert_eq!(config.native, ["base-io"]);
+    }
+
+    #[test]
+    fn flash_is_shared_by_a_block_and_a_key_value_namespace() {
+        let sizes = |text: &str| {
+            let config = parse(&format!("preset = \"jasmine\"\n{text}")).unwrap().resolve().unwrap();
+            let flash = config.flash.unwrap();
+            (config.device.namespace_bytes, config.device.kv_namespace_bytes, flash.namespace_bytes())
+        };
+        let (block, key_value, all) = sizes("");
+        assert_eq!(key_value, 4 << 30, "as on any other preset");
+        assert!(block + key_value <= all && block > all / 8 * 7, "{block} of {all}");
+        let (block, key_value, _) = sizes("size = \"64M\"");
+        assert_eq!((block, key_value), (64 << 20, 4 << 30));
+        let (block, key_value, _) = sizes("kv_size = 0");
+        assert_eq!((block, key_value), (all, 0));
+        let (block, key_value, _) = sizes(&format!("size = {}", all - (1 << 30)));
+        assert!(key_value > 0 && block + key_value <= all, "{key_value}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub struct MemcachedOptions {
     /// Longest item, at most what one command of the device moves
     #[arg(long, default_value = "1M")]
     pub item_size: Size,
-    /// Memory for items of more than 64K that are on their way, all together
+    /// Memory for items of more than 80K that are on their way, all together
     #[arg(long, default_value = "256M")]
     pub memory: Size,
     /// Seconds that clients wait for a device that is gone, before the server ends

@@ -74,6 +74,19 @@ pub enum Ns {
         #[command(flatten)]
         target: TargetOption,
     },
+    /// Give a block namespace another size; connected hosts see it at once, and what it loses is gone
+    Resize {
+        /// Its number
+        nsid: u32,
+        /// The new size, such as 2G; rounded up to whole stripes on all processors
+        #[arg(long)]
+        size: Size,
+        /// Make it smaller, though its last blocks are lost
+        #[arg(long)]
+        shrink: bool,
+        #[command(flatten)]
+        target: TargetOption,
+    },
     /// Delete a namespace and its contents
     Delete {
         /// Its number
@@ -182,6 +195,16 @@ pub fn run(ns: Ns) -> Outcome<()> {
                 AttachRequest { nsid, detach: host, ..AttachRequest::default() }
             };
             Client::connect(&target)?.change_attachment(&request)
+        }
+        Ns::Resize { nsid, size, shrink, target } => {
+            let mut client = Client::connect(&target)?;
+            let now = client.namespaces()?.into_iter().find(|namespace| namespace.nsid == nsid);
+            if !shrink && let Some(now) = now.filter(|now| size.0 < now.size_bytes) {
+                let now = Size(now.size_bytes);
+                fail!("namespace {nsid} has {now} now: what lies behind {size} would be lost; say --shrink if it may");
+            }
+            let size = Size(client.resize_namespace(nsid, size.0)?);
+            output::line(&format!("nsid {nsid} size {size}"))
         }
         Ns::Delete { nsid, target } => Client::connect(&target)?.delete_namespace(nsid),
     }

@@ -183,6 +183,7 @@ impl SimulateOptions {
             read_percent,
             range_bytes: self.range.0,
             sequential: self.sequential,
+            once: false,
             operations: self.seconds.is_none().then_some(self.operations),
             duration_ns: self.seconds.map(nanoseconds),
             warm_up_ns: nanoseconds(self.warm_up),

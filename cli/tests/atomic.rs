@@ -46,5 +46,14 @@ fn several_files_are_written_as_one() {
         let said = device.fails(arguments);
         assert!(said.contains(why), "{arguments:?}: {said}");
     }
+    // A namespace has stripes of its own: what is written as one is where block reads find it, and nothing else changes.
+    let made = json(&device.ok(&["ns", "create", "--csi", "nvm", "--size", "16M", "--stripe", "64K", "--json"]));
+    let nsid = made["nsid"].to_string();
+    let on_other =
+        |command: &str, rest: &[&str]| device.run(&[&["atomic", command, "--nsid", &nsid], rest].concat()).stdout;
+    assert_eq!(on_other("write", &[&format!("12345={large_file}")]), b"");
+    assert_eq!(on_other("read", &["12345", "100000"]), large);
+    let all = on_other("read", &["0", "16777216"]);
+    assert!(all[..12345].iter().chain(&all[112_345..]).all(|byte| *byte == 0), "bytes elsewhere changed");
     device.end();
 }

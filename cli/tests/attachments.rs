@@ -214,3 +214,42 @@ fn stripes_and_serving_apps_outlive_the_process_and_are_told_to_hosts() {
     check(&device, false);
     device.end();
 }
+
+#[test]
+fn a_namespace_is_resized_under_a_host_and_keeps_its_size_over_a_kill() {
+    let folder = Folder::new();
+    let media = folder.path("media");
+    let arguments = ["--media", media.as_str(), "--size", "16M", "--kv-size", "0", "--spus", "2"];
+    let mut device = Served::start(&arguments);
+    let size_of = |one: &BlockClient| one.bytes() >> 20;
+    wait(async {
+        let one = host(&device, "one").await;
+        let namespace = blocks(&one, 1).await.unwrap();
+        namespace.write(0, b"precious".repeat(512), false).await.unwrap();
+        assert_eq!(size_of(&namespace), 16);
+        assert_eq!(device.ok(&["ns", "resize", "1", "--size", "64M"]), "nsid 1 size 64 MiB\n");
+        let grown = blocks(&one, 1).await.unwrap();
+        assert_eq!(size_of(&grown), 64);
+        grown.write((64 << 20) - 4096, vec![7; 4096], true).await.unwrap();
+    });
+    let error = device.fails(&["ns", "resize", "1", "--size", "32M"]);
+    assert!(error.contains("64 MiB") && error.contains("--shrink"), "{error}");
+    assert!(device.fails(&["ns", "resize", "7", "--size", "32M"]).contains("there is no namespace 7"));
+    for (size, mib) in [(None, 64), (Some("32M"), 32), (Some("64M"), 64)] {
+        if let Some(size) = size {
+            device.ok(&["ns", "resize", "1", "--size", size, "--shrink"]);
+        }
+        device.child.kill().unwrap();
+        device.child.wait().unwrap();
+        device = Served::start(&arguments[..2]);
+        wait(async {
+            let namespace = blocks(&host(&device, "one").await, 1).await.unwrap();
+            assert_eq!(size_of(&namespace), mib);
+            assert_eq!(namespace.read(0, 4096).await.unwrap(), b"precious".repeat(512));
+            let last = namespace.read((mib << 20) - 4096, 4096).await.unwrap();
+            let expected = if size.is_none() { 7 } else { 0 };
+            assert!(last.iter().all(|byte| *byte == expected), "{size:?}");
+        });
+    }
+    device.end();
+}

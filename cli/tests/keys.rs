@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::process::Stdio;
+use std::time::Duration;
 use support::{Folder, Served, fails, willow};
 
 const HOST: &str = "nqn.2025-01.org.example:one";
@@ -35,6 +37,47 @@ fn a_device_with_host_keys_serves_those_hosts_alone() {
         assert!(!error.contains(&secret[10..20]));
     }
     device.end();
+}
+
+#[test]
+fn keys_are_read_again_while_the_device_runs() {
+    let folder = Folder::new();
+    let (one, two) = (folder.path("one"), folder.path("two"));
+    for file in [&one, &two] {
+        assert!(willow().args(["key", "new", file]).stdout(Stdio::null()).status().unwrap().success());
+    }
+    let settings = |text: String| folder.file("willow.toml", text.as_bytes());
+    let config = settings(format!("host_key = [\"{one}\"]\n"));
+    let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "0", "--config", &config]);
+    let is_let_in = |key: &str| device.run(&["ns", "list", "--key", key]).status.success();
+    assert!(is_let_in(&one) && !is_let_in(&two));
+    // What cannot be read changes nothing; then the second host has a key, and then the first has none.
+    settings("host_key = [\"/nowhere\"]\n".to_owned());
+    device.signal("-HUP");
+    settings(format!("host_key = [\"{one}\", \"{two}\"]\n"));
+    device.signal("-HUP");
+    eventually("the second host is let in", || is_let_in(&two));
+    assert!(is_let_in(&one));
+    settings(format!("host_key = [\"{two}\"]\n"));
+    device.signal("-HUP");
+    eventually("the first host is not let in", || !is_let_in(&one));
+    assert!(is_let_in(&two));
+    device.end();
+
+    // With nothing to read again it is a signal to end.
+    let mut plain = Served::start(&["--ram", "--size", "64M", "--kv-size", "0"]);
+    plain.signal("-HUP");
+    assert!(plain.child.wait().unwrap().success());
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("{what}: not within 600 attempts");
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{Folder, Served, willow};
+use support::{Folder, Public, Served, willow};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -101,6 +101,43 @@ fn what_is_installed_is_whole_and_its_unit_starts_a_device() {
     device.end();
 }
 
+/// What the configuration says of keys is done as it stands there, by root, and the unit's user starts the device with it.
+#[test]
+fn the_recipe_for_keys_makes_some_that_the_service_can_read() {
+    if !willow_skip::is_root() {
+        return willow_skip::skip("the_recipe_for_keys_makes_some_that_the_service_can_read", "not root");
+    }
+    const SERVICE: u32 = 54_003;
+    let program = Public::new();
+    let text = std::fs::read_to_string(root().join("packaging/willow.toml")).unwrap();
+    let places = [("/etc/willow", ""), ("/var/lib/willow", "data"), ("/run/willow/socket", "data/socket")];
+    let text =
+        places.iter().fold(text, |text, (place, name)| text.replace(place, program.path(name).trim_end_matches('/')));
+    let recipe = text.lines().find_map(|line| line.strip_prefix("#   ")).expect("the configuration has a recipe");
+    let recipe = recipe.replace("chown willow:", &format!("chown {SERVICE}:{SERVICE}"));
+    let path = format!("{}:{}", program.path(""), std::env::var("PATH").unwrap());
+    let made = Command::new("sh").args(["-c", &recipe]).env("PATH", path).output().unwrap();
+    assert!(made.status.success(), "{recipe}: {made:?}");
+    let text = text.replace("# host_key", "host_key");
+    let (config, data) = (program.path("willow.toml"), program.path("data"));
+    std::fs::write(&config, text).unwrap();
+    std::fs::create_dir(&data).unwrap();
+    std::os::unix::fs::chown(&data, Some(SERVICE), Some(SERVICE)).unwrap();
+    let device = Served::start_as(SERVICE, &program, &["--config", &config, "--size", "64M", "--kv-size", "0"]);
+    let key = program.path("host.key");
+    device.ok(&["ns", "list", "--key", &key]);
+    assert!(device.fails(&["ns", "list"]).contains("Connect Invalid Host"), "it asks for the key");
+    device.end();
+}
+
+/// A word of an instruction in the container file: a file's path, without the slash in front.
+fn container_file(instruction: &str, word: usize) -> String {
+    let text = std::fs::read_to_string(root().join("packaging/Containerfile")).unwrap();
+    let words = text.lines().find_map(|line| line.strip_prefix(instruction)).expect("it has the instruction").trim();
+    let words: Vec<String> = serde_json::from_str(words).unwrap();
+    words[word].trim_start_matches('/').to_owned()
+}
+
 #[test]
 fn the_package_unpacks_to_what_is_installed() {
     if !["dpkg", "dpkg-deb"].iter().all(|tool| Command::new(tool).arg("--version").output().is_ok()) {
@@ -117,6 +154,9 @@ fn the_package_unpacks_to_what_is_installed() {
         "usr/lib/systemd/system/willow.service",
         "etc/willow/willow.toml",
         "usr/share/man/man1/willow.1.gz",
+        // What the container image runs.
+        &container_file("ENTRYPOINT", 0),
+        &container_file("CMD", 2),
     ] {
         assert!(Path::new(&out).join(file).exists(), "{file}");
     }

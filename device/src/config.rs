@@ -1,6 +1,7 @@
 //! What a device is made of: counts, sizes and limits, from a preset or from flags, and the fixed ones that several rooms share.
 
 use crate::region::REGION_ALIGNMENT_BYTES;
+pub use willow_gate::meter::DMA_SLICE_BYTES;
 
 /// Most SPUs of a device.
 pub const SPUS_MAX: u16 = 64;
@@ -25,8 +26,6 @@ pub const PROCESSES_MAX: usize = 4096;
 pub const WEIGHT_MAX: u16 = 1000;
 /// Most messages being put together in the whole device.
 pub const MESSAGES_MAX: usize = 4096;
-/// What the DMAs of one run move before it makes way for others: it goes on by a completion.
-pub const DMA_SLICE_BYTES: u64 = 1 << 20;
 
 /// Configuration of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -31,10 +31,10 @@ pub struct Namespace {
     pub bank_bytes: u64,
     /// Globally unique id (NGUID).
     pub nguid: [u8; 16],
-    /// The app that serves it, and has its region; left out of metadata where it is that of the command set.
+    /// The app that serves it, and has its region. Metadata of older programs lack it: it is that of the command set then.
     #[serde(default)]
     pub app: String,
-    /// Bytes of a stripe over the SPUs, of a block namespace; left out of metadata where it is [`STRIPE_BYTES`].
+    /// Bytes of a stripe over the SPUs, of a block namespace. Metadata of older programs lack it: it is [`STRIPE_BYTES`] then.
     #[serde(default)]
     pub stripe_bytes: u32,
 }

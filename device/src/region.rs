@@ -119,6 +119,40 @@ impl RegionTable {
         })
     }
 
+    /// Gives a region another length. What it loses is a region of its own that is being deleted: its range, to be zeroed. What it gains is free
+    /// range behind it, all zeroes.
+    pub fn resize(&mut self, app: &str, id: u32, bank_bytes: u64) -> Result<Option<(u64, u64)>, RegionError> {
+        let is_it = |region: &Region| region.id == id && region.app == app && !region.deleting;
+        let (true, Some(at)) =
+            (bank_bytes > 0 && bank_bytes.is_multiple_of(REGION_ALIGNMENT_BYTES), self.regions.iter().position(is_it))
+        else {
+            return Err(RegionError::Size);
+        };
+        let (limit, old_end) = (self.limit(at), self.regions[at].end());
+        let new_end = self.regions[at].base.checked_add(bank_bytes).ok_or(RegionError::Size)?;
+        if new_end > limit || new_end < old_end && self.regions.len() >= REGIONS_MAX {
+            return Err(RegionError::Full);
+        }
+        self.regions[at].bank_bytes = bank_bytes;
+        if new_end >= old_end {
+            return Ok(None);
+        }
+        let lost = Region { base: new_end, bank_bytes: old_end - new_end, deleting: true, ..self.regions[at].clone() };
+        self.regions.insert(at + 1, lost);
+        Ok(Some((new_end, old_end - new_end)))
+    }
+
+    /// Where the region at a place of the table ends at most: where the next one begins.
+    fn limit(&self, at: usize) -> u64 {
+        self.regions.get(at + 1).map_or(self.bank_bytes, |next| next.base)
+    }
+
+    /// Most bytes that an app's region can have in every bank.
+    pub fn longest(&self, app: &str, id: u32) -> Option<u64> {
+        let at = self.regions.iter().position(|region| region.id == id && region.app == app && !region.deleting)?;
+        Some(self.limit(at) - self.regions[at].base)
+    }
+
     /// Takes a region that was being deleted out of the table.
     pub fn end_delete(&mut self, base: u64) {
         self.regions.retain(|region| !(region.deleting && region.base == base));
@@ -146,10 +180,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn regions_never_overlap_and_gaps_are_reused(steps in prop::collection::vec((0u32..12, 1u64..400_000, any::<bool>()), 1..80)) {
+        fn regions_never_overlap_and_gaps_are_reused(steps in prop::collection::vec((0u32..12, 1u64..400_000, 0..3), 1..80)) {
             let mut table = RegionTable::new(4 << 20, vec![]).unwrap();
-            for (id, bytes, create) in steps {
-                if create && table.find("a", id).is_none() {
+            for (id, bytes, action) in steps {
+                if action == 2 && let Some(Region { base, bank_bytes, .. }) = table.find("a", id).cloned() {
+                    let (wanted, longest) = (bytes.next_multiple_of(REGION_ALIGNMENT_BYTES), table.longest("a", id));
+                    let used = table.used_bank_bytes();
+                    let lost = table.resize("a", id, wanted);
+                    prop_assert_eq!(lost.is_ok(), Some(wanted) <= longest);
+                    let now = table.find("a", id).unwrap().bank_bytes;
+                    prop_assert_eq!(now, if lost.is_ok() { wanted } else { bank_bytes });
+                    if let Ok(Some((from, length))) = lost {
+                        prop_assert_eq!((from, length), (base + wanted, bank_bytes - wanted));
+                        prop_assert_eq!(table.used_bank_bytes(), used, "not free before it is zeroed");
+                        table.end_delete(from);
+                    }
+                } else if action == 1 && table.find("a", id).is_none() {
                     let _ = table.create("a", id, bytes, false);
                 } else if let Some((base, _)) = table.begin_delete("a", id) {
                     prop_assert!(table.find("a", id).is_none());

@@ -3,12 +3,12 @@
 //! completes once, when all its RPCs have answered, with the first failure among them where there was one.
 
 use crate::hre::HreId;
+/// Number of an app in this device: 0 is SPU-OS's own control service (see [`crate::control`]).
+pub use willow_gate::AppNumber;
 
 /// Most bytes of arguments that travel inside an RPC's message; more goes in the payload.
 pub const INLINE_ARGUMENT_BYTES_MAX: usize = 64;
 
-/// Number of an app in this device: 0 is SPU-OS's own control service (see [`crate::control`]).
-pub type AppNumber = u16;
 /// The control service's app number.
 pub const CONTROL_APP: AppNumber = 0;
 

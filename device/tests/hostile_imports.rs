@@ -3,6 +3,7 @@
 //! - the other's requests end well, after a bounded amount of what was done for anybody, and with the right bytes;
 //! - what the app does counts: no run goes past its budget; its memory and the tables of all stay bounded;
 //! - no byte that the user was not granted is read or written: a store that watches tells;
+//! - the app is told no more ends of operations than it was promised: it counts them;
 //! - every request ends once, at the latest when the app is removed; then nothing of it is left in any table, and nobody waits for it.
 //!
 //! Planted weaknesses must be caught by the same oracle, by generated modules, not by any that was written for them. The module's number is
@@ -14,7 +15,7 @@ use common::users::*;
 use common::*;
 use std::collections::BTreeMap;
 use willow_device::clock::{Agenda, DmaStep, Message, Timing, Transfer, Work};
-use willow_device::testing::{Aims, Hole, Tables, hostile_module, plant, tables};
+use willow_device::testing::{Aims, Hole, TOLD_TOO_OFTEN, Tables, hostile_module, plant, tables};
 use willow_device::{DeviceConfig, HostCompletion, RpcOutcome, control};
 
 /// Modules of the test.
@@ -166,8 +167,23 @@ impl World {
     /// A page of the victim's on an SPU, while the other is at work.
     fn victim_reads(&mut self, spu: u16) -> Result<(), String> {
         let before = self.work();
+        let tag = self.victim_begins(spu);
+        self.victim_has_read(tag)?;
+        let (after, before) = (self.work(), before);
+        let (work, moved) = (after.0 - before.0, after.1 - before.1);
+        if (work > WORK_MAX || moved > MOVED_MAX) && !self.timed {
+            return Err(format!("the victim's read came after {work} units of work, and {moved} of DMAs"));
+        }
+        Ok(())
+    }
+
+    fn victim_begins(&mut self, spu: u16) -> u64 {
         let arguments = self.users.arguments(VICTIMS.0, PAGE_BYTES, NV);
-        let tag = self.begin(true, (self.users.mover, 1, spu), &arguments, &[], PAGE_BYTES);
+        self.begin(true, (self.users.mover, 1, spu), &arguments, &[], PAGE_BYTES)
+    }
+
+    /// A read of the victim's ends, and well.
+    fn victim_has_read(&mut self, tag: u64) -> Result<(), String> {
         let mut steps = 0;
         while self.under_way.contains_key(&tag) {
             self.step()?;
@@ -176,18 +192,26 @@ impl World {
                 return Err("the victim's read does not end".to_owned());
             }
         }
-        let (after, before) = (self.work(), before);
-        let (work, moved) = (after.0 - before.0, after.1 - before.1);
         let place = self.ended.iter().position(|done| done.tag == tag).expect("it has ended");
         let done = self.ended.remove(place);
         let right = (0..PAGE_BYTES as usize).all(|at| done.buffer.get(at) == Some(&(at as u8)));
         if done.outcome != (RpcOutcome::Answered { status: 0 }) || done.result != 0 || !right {
             return Err(format!("the victim's read came to {:?}, {}, right: {right}", done.outcome, done.result));
         }
-        if (work > WORK_MAX || moved > MOVED_MAX) && !self.timed {
-            return Err(format!("the victim's read came after {work} units of work, and {moved} of DMAs"));
-        }
         Ok(())
+    }
+
+    /// What the module has, and was told.
+    fn check_app(&self, hog: u16) -> Result<(), String> {
+        let apps = self.users.rig.device.statistics().apps;
+        let app = apps.into_iter().find(|app| app.number == hog).ok_or("it is gone")?;
+        if app.memory_bytes > 2 * DATA_BYTES_MAX {
+            return Err(format!("it has {} bytes of memory", app.memory_bytes));
+        }
+        match app.ended {
+            Some(why) if why.contains(TOLD_TOO_OFTEN) => Err("it was told more ends than it was promised".to_owned()),
+            _ => Ok(()),
+        }
     }
 
     fn call_control(&mut self, handler: u8, payload: &[u8]) -> Result<RpcOutcome, String> {
@@ -226,16 +250,20 @@ impl World {
         self.users.valve.closed.set(false);
         self.victim_reads(0)?;
         self.users.valve.closed.set(seed % 3 == 1);
+        // Reads of the victim's that take a while: their requests are there while the other is at work.
+        let long: Vec<u64> = (0..24).map(|number| self.victim_begins(number % 2)).collect();
+        for spu in 0..2 {
+            self.begin(false, (hog, 1 + spu as u8, spu), &[7; 16], &[5; 3000], 3000);
+        }
         for _ in 0..20 {
             self.step()?;
         }
         self.users.valve.closed.set(false);
-        self.victim_reads(1)?;
-        let app =
-            self.users.rig.device.statistics().apps.into_iter().find(|app| app.number == hog).ok_or("it is gone")?;
-        if app.memory_bytes > 2 * DATA_BYTES_MAX {
-            return Err(format!("it has {} bytes of memory", app.memory_bytes));
+        for tag in long {
+            self.victim_has_read(tag)?;
         }
+        self.victim_reads(1)?;
+        self.check_app(hog)?;
         let bounded =
             |of: Tables| of.groups < 33_000 && of.events < 100_000 && of.messages <= 256 && of.operations < 3000;
         if !bounded(tables(&self.users.rig.device)) {
@@ -252,6 +280,7 @@ impl World {
         for _ in 0..50 {
             self.step()?;
         }
+        self.check_app(hog)?;
         let removed = self.call_control(control::REMOVE, b"hog")?;
         if self.is_endless {
             return Ok(());
@@ -338,7 +367,15 @@ fn no_module_that_aims_at_imports_does_others_harm() {
 
 #[test]
 fn planted_weaknesses_are_caught_by_generated_modules() {
-    for hole in [Hole::SkipsMeter, Hole::SkipsPermission, Hole::ForgetsWake, Hole::AnswersTwice, Hole::KeepsPlaces] {
+    for hole in [
+        Hole::SkipsMeter,
+        Hole::SkipsPermission,
+        Hole::ForgetsWake,
+        Hole::AnswersTwice,
+        Hole::KeepsPlaces,
+        Hole::WakesTwice,
+        Hole::TakesOthersTokens,
+    ] {
         let (failure, _) = first_failure(0, 300, Some(hole));
         let (seed, why) = failure.unwrap_or_else(|| panic!("{hole:?} is not noticed"));
         println!("{hole:?} is caught by module {seed}: {why}");

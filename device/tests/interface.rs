@@ -5,15 +5,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use gate::table::IMPORTS;
 use generate as interface;
-use runtime::table::IMPORTS;
 
 #[path = "interface/generate.rs"]
 mod generate;
 
-#[path = "../src/spu/runtime"]
+#[path = "../gate/src"]
 #[allow(dead_code, unused_imports)]
-mod runtime {
+mod gate {
     pub mod abi;
     pub mod table;
 }
@@ -64,7 +64,7 @@ fn the_reference_comes_from_the_table() {
 #[test]
 fn the_sdks_name_the_version() {
     // The macro of C and the tool's check have it as text.
-    let version = runtime::abi::ABI_VERSION;
+    let version = gate::abi::ABI_VERSION;
     for (path, text) in [
         ("sdk/c/willow.h", format!("WILLOW_MANIFEST(\"abi={version}\"")),
         ("sdk/tool/src/check.rs", format!("b\"abi={version}\\n\"")),

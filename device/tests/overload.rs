@@ -16,9 +16,10 @@ const PIECE_BYTES: u32 = 512;
 #[test]
 fn reads_beyond_the_places_of_the_store_wait_or_are_busy_and_have_not_failed() {
     let valve = Valve::default();
-    let store = SlowStore::new(SPUS.into(), 1 << 24, valve.clone());
+    let (store, mut apps) = banks(SPUS, 1 << 24);
+    let store = SlowStore::new(store, valve.clone());
     let config = willow_device::DeviceConfig { namespace_bytes: 1 << 22, ..config(SPUS) };
-    let apps = vec![BuiltInApp::Native(base_io_spu::native())];
+    apps.push(BuiltInApp::Native(base_io_spu::native()));
     let mut device = Device::open(config, Box::new(store), None, apps).expect("the device opens");
     let hre = device.open_hre(None).expect("an endpoint");
     let app = device.app_number("base-io").expect("it is built in");

@@ -4,7 +4,7 @@
 mod common;
 use common::drive::*;
 use common::keeper::{begin, keeper};
-use common::slow::{SlowStore, Valve};
+use common::slow::Valve;
 use common::*;
 use willow_device::media::fault::{Choices, FaultMedia, FaultOptions};
 use willow_device::{Arguments, Rpc, RpcOutcome, Store, control};
@@ -162,7 +162,7 @@ const COPIER: &str = r#"
 #[test]
 fn a_late_write_does_not_land_in_a_region_that_was_freed_meanwhile() {
     let valve = Valve::default();
-    let mut rig = Rig::over(config(1), Box::new(SlowStore::new(1, 1 << 26, valve.clone())));
+    let mut rig = Rig::slow(config(1), 1 << 26, None, valve.clone());
     let app = rig.install(&module("copier", COPIER)).unwrap();
     assert_eq!(rig.call(app, 1, 0, &[], &[], 0).outcome, RpcOutcome::Answered { status: 0 });
     let first = rig.device.statistics().regions[0].base;
@@ -210,9 +210,11 @@ enum Step {
     Intercall,
     Weight,
     Attach,
+    Grow,
+    Shrink,
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 12] = [
     Step::Install,
     Step::Upgrade,
     Step::MakeRegion,
@@ -223,7 +225,13 @@ const STEPS: [Step; 10] = [
     Step::Intercall,
     Step::Weight,
     Step::Attach,
+    Step::Grow,
+    Step::Shrink,
 ];
+
+/// Sizes that a namespace of 1 MiB gets.
+const GROWN: [u8; 8] = (4u64 << 20).to_le_bytes();
+const SHRUNK: [u8; 8] = (2u64 << 20).to_le_bytes();
 
 /// An app whose handler 2 opens region 1, and handler 3 frees it; both answer with what came of it.
 const REGIONS: &str = r#"
@@ -255,9 +263,13 @@ impl Step {
                 assert!(Step::MakeRegion.run(drive));
             }
             Step::CreateNamespace => drop(drive.install(&base_io).unwrap()),
-            Step::DeleteNamespace | Step::Attach => {
+            Step::DeleteNamespace | Step::Attach | Step::Grow => {
                 drive.install(&base_io).unwrap();
                 assert!(Step::CreateNamespace.run(drive));
+            }
+            Step::Shrink => {
+                Step::Grow.prepare(drive);
+                assert!(Step::Grow.run(drive));
             }
         }
     }
@@ -275,6 +287,8 @@ impl Step {
                 drive.control(control::CREATE_NAMESPACE, br#"{"csi":"nvm","size_bytes":1048576,"hosts":["nqn.first"]}"#)
             }
             Step::DeleteNamespace => drive.control(control::DELETE_NAMESPACE, &1u32.to_le_bytes()),
+            Step::Grow => drive.control(control::RESIZE_NAMESPACE, &[&1u32.to_le_bytes()[..], &GROWN].concat()),
+            Step::Shrink => drive.control(control::RESIZE_NAMESPACE, &[&1u32.to_le_bytes()[..], &SHRUNK].concat()),
             Step::Intercall => {
                 drive.control(control::CHANGE_INTERCALLS, br#"{"add":[{"caller":"a","callee":"b","handler":1}]}"#)
             }

@@ -150,6 +150,12 @@ impl ControlClient {
         self.send(wire::DELETE_NAMESPACE, nsid.to_le_bytes().to_vec()).await.map(|_| ())
     }
 
+    /// Gives a block namespace another size, rounded up to whole stripes of all banks; durable when it returns. What it loses is gone.
+    pub async fn resize_namespace(&self, nsid: u32, size_bytes: u64) -> Result<(), HreError> {
+        let payload = [&nsid.to_le_bytes()[..], &size_bytes.to_le_bytes()].concat();
+        self.send(wire::RESIZE_NAMESPACE, payload).await.map(drop)
+    }
+
     /// The namespaces.
     pub async fn namespaces(&self) -> Result<Vec<NamespaceInfo>, HreError> {
         self.json(wire::LIST_NAMESPACES).await

@@ -296,6 +296,7 @@ fn both_sides_of_the_control_service_have_the_same_numbers() {
         (u32::from(wire::STRIPES), u32::from(device::STRIPES)),
         (u32::from(wire::LIST_WEIGHTS), u32::from(device::LIST_WEIGHTS)),
         (u32::from(wire::ATTACH), u32::from(device::ATTACH)),
+        (u32::from(wire::RESIZE_NAMESPACE), u32::from(device::RESIZE_NAMESPACE)),
         (u32::from(wire::LIST_ATTACHMENTS), u32::from(device::LIST_ATTACHMENTS)),
         (u32::from(wire::SUBSCRIBE), u32::from(device::SUBSCRIBE)),
         (u32::from(wire::UNSUBSCRIBE), u32::from(device::UNSUBSCRIBE)),

@@ -240,7 +240,8 @@ typedef enum {
     NAMESPACE_CREATED = 1, /* of that NSID */
     NAMESPACE_DELETED = 2,
     DEVICE_SHUTDOWN = 3,   /* the device goes down when the handler has ended, or after 5 s */
-    DEVICE_STARTED = 4     /* this instance is up */
+    DEVICE_STARTED = 4,    /* this instance is up */
+    NAMESPACE_RESIZED = 6  /* of that NSID */
 } Event_t;
 
 struct WillowHandler {

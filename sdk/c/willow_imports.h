@@ -1,5 +1,5 @@
 /* The imports of docs/abi.md, for willow.c alone; natively willow_test.c carries them out.
-   Generated from the table in device/src/spu/runtime/table.rs: see device/tests/interface.rs. */
+   Generated from the table in device/gate/src/table.rs: see device/tests/interface.rs. */
 #ifndef WILLOW_IMPORTS_H
 #define WILLOW_IMPORTS_H
 

@@ -8,10 +8,13 @@ fn main() -> io::Result<()> {
     let tool = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or(io::ErrorKind::NotFound)?);
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?);
     let sdk = tool.parent().ok_or(io::ErrorKind::NotFound)?;
+    let root = sdk.parent().ok_or(io::ErrorKind::NotFound)?;
     let mut text = String::new();
-    for (constant, folder, extensions) in
-        [("RUST_SDK", sdk.join("rust/src"), &["rs"][..]), ("C_SDK", sdk.join("c"), &["c", "h"][..])]
-    {
+    for (constant, folder, extensions) in [
+        ("RUST_SDK", sdk.join("rust/src"), &["rs"][..]),
+        ("GATE", root.join("device/gate/src"), &["rs"][..]),
+        ("C_SDK", sdk.join("c"), &["c", "h"][..]),
+    ] {
         println!("cargo::rerun-if-changed={}", folder.display());
         let mut files = Vec::new();
         collect(&folder, extensions, &mut files)?;

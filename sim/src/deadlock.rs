@@ -24,6 +24,7 @@ impl Simulation {
                     Stage::Over => continue,
                     Stage::Locking => world.tell_lock(slot.file_lock),
                     Stage::Device => format!("the device to answer {:?}", slot.operation),
+                    Stage::Port => format!("the SATA port to end {:?}", slot.operation),
                     Stage::Refused => "room in the device's queue".to_owned(),
                     stage => format!("the end of its stage {stage:?}"),
                 };

@@ -62,10 +62,14 @@ impl FlashChoice {
         let Some(MediaParameters::Flash(flash)) = preset.model.as_ref().map(|model| &model.media) else {
             return match ftl_name {
                 None => Ok(None),
-                Some(ftl) => Err(PresetError(format!(
-                    "--ftl {ftl}: preset {} has no flash; those of the repository that have: jasmine, slc, tlc, mqsim",
-                    preset.name
-                ))),
+                Some(ftl) => {
+                    let with_flash =
+                        Preset::names().filter(|name| Preset::load(name).is_ok_and(|preset| preset.has_flash()));
+                    let names = with_flash.collect::<Vec<_>>().join(", ");
+                    let what =
+                        format!("preset {} has no flash; those of the repository that have: {names}", preset.name);
+                    Err(PresetError(format!("--ftl {ftl}: {what}")))
+                }
             };
         };
         let ftl = ftl(ftl_name.unwrap_or(FTLS[0].name))?;
@@ -90,6 +94,15 @@ impl FlashChoice {
     pub fn namespace_bytes(&self) -> u64 {
         let regions = (self.bank_bytes / 16).next_multiple_of(REGION_ALIGNMENT_BYTES);
         self.bank_bytes.saturating_sub(regions) * u64::from(self.banks)
+    }
+
+    /// Bytes of the block and of the key-value namespace of a fresh device, of which it is told the one, the other, or none. The key-value namespace has
+    /// an eighth of all, or what the block namespace leaves, and at most so many bytes.
+    pub fn split(&self, block: Option<u64>, key_value: Option<u64>, key_value_bytes_max: u64) -> (u64, u64) {
+        let (all, piece) = (self.namespace_bytes(), u64::from(self.banks) * REGION_ALIGNMENT_BYTES);
+        let share = block.map_or(all / 8, |block| all.saturating_sub(block.next_multiple_of(piece)));
+        let key_value = key_value.unwrap_or(share.min(key_value_bytes_max) / piece * piece);
+        (block.unwrap_or(all.saturating_sub(key_value.next_multiple_of(piece))), key_value)
     }
 
     /// The device's store over that of its metadata.

@@ -95,6 +95,8 @@ pub(crate) enum Stage {
     Submitting,
     /// The device takes no more for now.
     Refused,
+    /// It waits in the block layer's queue, or the SATA port has it.
+    Port,
     /// The device has it.
     Device,
     /// An interrupt tells of its completion.

@@ -24,6 +24,9 @@ pub struct HostParameters {
     pub file_system_block_bytes: u32,
     /// The block layer's work for a request, submission and completion together, nanoseconds.
     pub block_layer_ns: u64,
+    /// Most bytes of a request that the block layer makes of neighbours of the same kind that wait in its queue; 0: it merges none. Only in front of a
+    /// port whose commands are bounded (table `[sata]`).
+    pub merge_bytes_max: u32,
     /// The driver's work to put a command into a queue and ring the doorbell, nanoseconds.
     pub driver_submit_ns: u64,
     /// The driver's work to take a completion out of a queue, nanoseconds.
@@ -68,6 +71,14 @@ pub enum Path {
     Bare,
 }
 
+impl Path {
+    /// True where requests go to the device's queues as the kernel's driver, or nobody's software, puts them there.
+    #[inline]
+    pub fn is_of_the_kernel(self) -> bool {
+        matches!(self, Path::File | Path::Raw | Path::Bare)
+    }
+}
+
 impl std::str::FromStr for Path {
     type Err = String;
 
@@ -93,6 +104,7 @@ impl HostParameters {
             file_system_write_ns: 0,
             file_system_block_bytes: 1,
             block_layer_ns: 0,
+            merge_bytes_max: 0,
             driver_submit_ns: 0,
             driver_complete_ns: 0,
             interrupt_ns: 0,
@@ -137,6 +149,7 @@ impl HostParameters {
                 "host.file_system_block_bytes is {block}, expected a power of two up to 1048576 bytes"
             ));
         }
+        within("merge_bytes_max", self.merge_bytes_max.into(), 0..=16 << 20, "bytes")?;
         if self.copy_bytes_per_s != 0 {
             within("copy_bytes_per_s", self.copy_bytes_per_s, 1_000_000..=10_000_000_000_000, "bytes/s, or 0")?;
         }

@@ -81,6 +81,12 @@ impl Operation {
         }
     }
 
+    /// True where it is one on the block namespace.
+    #[inline]
+    pub fn is_of_blocks(&self) -> bool {
+        !matches!(self, Operation::Get { .. } | Operation::Put { .. })
+    }
+
     /// True where its data go to the device.
     #[inline]
     pub fn is_write(&self) -> bool {

@@ -5,6 +5,7 @@
 //! model or none, and where it has them it has a host.
 
 use crate::host::HostParameters;
+use crate::sata::SataParameters;
 use crate::size::Size;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, de};
@@ -50,6 +51,8 @@ pub struct Preset {
     pub model: Option<ModelParameters>,
     /// The host; there where `model` is.
     pub host: Option<HostParameters>,
+    /// The port between both, where it is SATA.
+    pub sata: Option<SataParameters>,
     /// Parameters of the experiments' workloads that the papers did not print.
     pub workload: BTreeMap<String, f64>,
     /// Which parameter is fitted to which published figure (`willow calibrate`): path of the field, then `result.metric`.
@@ -152,6 +155,7 @@ struct Written {
     accelerator: Option<Accelerators>,
     power: Option<PowerParameters>,
     host: Option<HostParameters>,
+    sata: Option<SataParameters>,
     #[serde(default)]
     workload: BTreeMap<String, f64>,
     #[serde(default)]
@@ -297,6 +301,18 @@ fn placed(text: &str, file: &str, complaint: &str) -> PresetError {
     PresetError(format!("{file}{}: {complaint}", line.unwrap_or_default()))
 }
 
+/// What is wrong with a port for this host.
+fn check_port(sata: Option<&SataParameters>, host: Option<&HostParameters>) -> Result<(), String> {
+    match (sata, host) {
+        (Some(_), None) => Err("sata is there, expected a file that models hardware".to_owned()),
+        (Some(sata), Some(_)) => sata.validate(),
+        (None, Some(host)) if host.merge_bytes_max > 0 => {
+            Err(format!("host.merge_bytes_max is {}, expected 0 where there is no table [sata]", host.merge_bytes_max))
+        }
+        (None, _) => Ok(()),
+    }
+}
+
 impl Preset {
     /// The names of the presets in the binary.
     pub fn names() -> impl Iterator<Item = &'static str> {
@@ -368,6 +384,7 @@ impl Preset {
         if let Some(host) = &written.host {
             host.validate().map_err(|complaint| placed(text, file, &complaint))?;
         }
+        check_port(written.sata.as_ref(), written.host.as_ref()).map_err(|complaint| placed(text, file, &complaint))?;
         let preset = Preset {
             name: name.to_owned(),
             device: DeviceParameters {
@@ -387,6 +404,7 @@ impl Preset {
             },
             model,
             host: written.host,
+            sata: written.sata,
             workload: written.workload,
             calibrate: written.calibrate,
         };

@@ -9,8 +9,10 @@
 
 mod flash_counts;
 mod moments;
+mod port;
 
 pub(crate) use flash_counts::FlashCounts;
+use port::Port;
 
 use crate::direct::DirectSlot;
 use crate::executor::{Ready, Task, TaskWaker};
@@ -138,6 +140,8 @@ pub(crate) enum Owner {
     Free(u32),
     Wait(u32),
     Slot(u32, u32),
+    /// A command of the SATA port.
+    Command(u32),
 }
 
 /// A device and a host in simulated time.
@@ -164,6 +168,8 @@ pub struct Simulation {
     /// The user's process whose endpoints Direct-IO is called by.
     process: Option<u32>,
     file_lock: u32,
+    /// The port to the device, where it is SATA.
+    pub(crate) port: Option<Box<Port>>,
     pub(crate) run_began_ns: u64,
     pub(crate) broken: Option<SimulationError>,
     trace: Option<Trace>,
@@ -228,6 +234,12 @@ impl Simulation {
         let timed = timing.is_some();
         let device = Device::open(config, store, timing, apps.collect()).map_err(|error| failed(&error))?;
         let parameters = Arc::new(preset.host.clone().unwrap_or_else(HostParameters::free));
+        let port = match (preset.sata, &preset.model) {
+            (Some(sata), Some(model)) => {
+                Some(Box::new(Port::new(sata, parameters.merge_bytes_max, model.link.clone())))
+            }
+            _ => None,
+        };
         let mut world = World::new(parameters.processors, options.trace.clone());
         let file_lock = world.lock("file".to_owned(), 1);
         let mut simulation = Simulation {
@@ -250,6 +262,7 @@ impl Simulation {
             kv: None,
             process: None,
             file_lock,
+            port,
             run_began_ns: 0,
             broken: None,
             trace: options.trace.clone(),

@@ -18,7 +18,7 @@ impl Simulation {
         let path = generator.path;
         let slot = &mut generator.slots[index as usize];
         let then = Then::Slot(number, index);
-        if slot.stage == Stage::Device {
+        if matches!(slot.stage, Stage::Device | Stage::Port) {
             slot.stage = Stage::Interrupt;
             let ns = self.parameters.interrupt_ns(path);
             if ns > 0 {
@@ -94,6 +94,10 @@ impl Simulation {
             }
         }
         if matches!(slot.stage, Stage::Submitting | Stage::Refused) {
+            if slot.direct.is_none() && self.port.is_some() && path.is_of_the_kernel() && slot.operation.is_of_blocks()
+            {
+                return self.to_port(world, (number, index));
+            }
             let mut buffer = std::mem::take(&mut slot.buffer);
             if write {
                 buffer.resize(bytes as usize, 0x5a);

@@ -27,6 +27,8 @@ pub struct BlockWorkload {
     pub range_bytes: u64,
     /// In order instead of at random; each thread has a part of the range of its own.
     pub sequential: bool,
+    /// At random, but each place once, and then it ends.
+    pub once: bool,
     /// Operations of all threads together; `None`: until `duration_ns`.
     pub operations: Option<u64>,
     /// Simulated time, nanoseconds, warm-up included.
@@ -50,6 +52,7 @@ impl Default for BlockWorkload {
             read_percent: 100,
             range_bytes: 1 << 28,
             sequential: false,
+            once: false,
             operations: Some(1000),
             duration_ns: None,
             warm_up_ns: 0,
@@ -57,6 +60,18 @@ impl Default for BlockWorkload {
             seed: 1,
         }
     }
+}
+
+/// Most places of a workload that goes to each once.
+const ONCE_PLACES_MAX: u64 = 1 << 28;
+
+/// All numbers below `count`, in a random order (Fisher and Yates).
+fn shuffled(count: u32, mut random: Random) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..count).collect();
+    for last in (1..order.len()).rev() {
+        order.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    order
 }
 
 /// How many operations a thread of several does, so that all together do `operations`.
@@ -71,6 +86,8 @@ pub(crate) struct BlockSource {
     read_percent: u64,
     places: u64,
     sequential: bool,
+    /// All places in the order in which each comes once; empty: any, any number of times. Threads take turns.
+    order: Vec<u32>,
     threads: Vec<ThreadState>,
 }
 
@@ -83,12 +100,18 @@ struct ThreadState {
 impl Source for BlockSource {
     #[inline(always)]
     fn next(&mut self, _now_ns: u64, thread: usize) -> Next {
+        let threads = self.threads.len() as u64;
         let of = &mut self.threads[thread];
         if of.left == 0 {
             return Next::End;
         }
         of.left -= u64::from(of.left != u64::MAX);
         let place = match self.sequential {
+            _ if !self.order.is_empty() => {
+                let Some(&place) = self.order.get(of.place as usize) else { return Next::End };
+                of.place += threads;
+                u64::from(place)
+            }
             true => {
                 of.place = if of.place + 1 >= self.places { 0 } else { of.place + 1 };
                 of.place
@@ -111,7 +134,13 @@ impl BlockWorkload {
         if self.read_percent > 100 {
             return Err(format!("{} reads in a hundred, expected 0 to 100", self.read_percent));
         }
-        if self.operations.is_none() && self.duration_ns.is_none() {
+        if self.once && (self.sequential || places > ONCE_PLACES_MAX) {
+            return Err(format!(
+                "each of {places} places once{}: at random, and of at most {ONCE_PLACES_MAX} places",
+                if self.sequential { ", in order" } else { "" }
+            ));
+        }
+        if self.operations.is_none() && self.duration_ns.is_none() && !self.once {
             return Err("neither a number of operations nor a time ends it: give one".to_owned());
         }
         if self.threads == 0 {
@@ -121,13 +150,15 @@ impl BlockWorkload {
         let threads = (0..self.threads).map(|thread| ThreadState {
             random: whole.part(thread as u64),
             left: share(self.operations, self.threads, thread),
-            place: places / self.threads as u64 * thread as u64,
+            place: if self.once { thread as u64 } else { places / self.threads as u64 * thread as u64 },
         });
+        let order = if self.once { shuffled(places as u32, whole.part(self.threads as u64)) } else { Vec::new() };
         let source = BlockSource {
             bytes: self.bytes,
             read_percent: self.read_percent.into(),
             places,
             sequential: self.sequential,
+            order,
             threads: threads.collect(),
         };
         let options = GeneratorOptions {

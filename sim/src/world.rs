@@ -31,6 +31,10 @@ pub(crate) enum Then {
     Slot(u32, u32),
     /// A thread's piece of work is done.
     Work(u32),
+    /// The data of a write are in the SATA buffer: (command, its serial).
+    Buffered(u32, u32),
+    /// The SATA port may have commands for the drive.
+    Port,
     /// The wait of an upcall is over.
     NoUpcall(u32),
 }

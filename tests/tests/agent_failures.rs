@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use willow_host::agent::{REVOKE_MAX, extents};
-use willow_host::direct_io::{AgentClient, DirectError, DirectFile, File, Session, SessionOptions, Waits};
+use willow_host::direct_io::{AgentClient, DirectError, DirectFile, File, Place, Session, SessionOptions, Waits};
 use willow_host::testing::AgentFault;
 use willow_host::{Hre, ShmHre, ShmOptions};
 use willow_tests::attacker::Writer;
@@ -153,7 +153,7 @@ fn a_file_that_is_taken_back_and_not_revoked_is_written_on_in_its_own_blocks_unt
     std::thread::scope(|scope| {
         let cut = scope.spawn(|| {
             let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a name");
-            session.change(&name, rustix::fs::CWD, Waits::Interruptible, || {
+            session.change(&[Place::new(&name)], Waits::Interruptible, || {
                 rustix::fs::open(&path, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).map(fs::File::from)
             })
         });

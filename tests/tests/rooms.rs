@@ -192,8 +192,9 @@ fn one_file_of_spu_os_knows_which_clock_it_works_by() {
 }
 
 /// What one file of SPU-OS alone may do, as its code has it.
-const GATE: [(&str, &[&str]); 3] = [
-    ("gate/charge.rs", &["meter.charge", "meter.allow(", "Charged(())"]),
+const GATE: [(&str, &[&str]); 4] = [
+    ("gate/src/charge.rs", &["meter(caller).charge(", "charge_bytes(", "Charged(())"]),
+    ("gate/mod.rs", &[".allow(", "meter(caller).enter("]),
     (
         "gate/permit.rs",
         &[
@@ -226,7 +227,11 @@ fn strays(files: &[(String, String)]) -> Vec<(String, &'static str)> {
 #[test]
 fn what_apps_ask_for_goes_through_the_gate() {
     let read = |path: PathBuf| (path.to_string_lossy().into_owned(), code(&fs::read_to_string(path).expect("a file")));
-    let mut files: Vec<(String, String)> = rust_files(&source().join("spu")).into_iter().map(read).collect();
+    let crates = source().join("../gate/src");
+    // What the meter charges by is its own.
+    let of_gate = rust_files(&crates).into_iter().filter(|path| !path.ends_with("meter.rs"));
+    let mut files: Vec<(String, String)> =
+        rust_files(&source().join("spu")).into_iter().chain(of_gate).map(read).collect();
     assert_eq!(strays(&files), [], "these go past the gate");
     for (home, words) in GATE {
         let (_, code) = files.iter().find(|(path, _)| path.ends_with(home)).expect("it is there");
@@ -234,13 +239,14 @@ fn what_apps_ask_for_goes_through_the_gate() {
         assert!(missing.is_empty(), "{home} has no {missing:?}: is it called otherwise?");
     }
     // Imports have no other way: what they call of SPU-OS is the gate, or a number that it has.
-    let (_, calls) = files.iter().find(|(path, _)| path.ends_with("runtime/calls.rs")).expect("imports");
+    let (_, calls) = files.iter().find(|(path, _)| path.ends_with("gate/src/decode.rs")).expect("imports");
     let name = |rest: &str| -> String { rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
-    let called: BTreeSet<String> = calls.split("self.machine.").skip(1).map(name).collect();
-    let called: Vec<&str> = called.iter().map(String::as_str).collect();
-    assert_eq!(called, ["ask", "ask_seldom", "checksum_value", "now_ns", "spus"]);
+    let called = |by: &str| -> BTreeSet<String> { calls.split(by).skip(1).map(name).collect() };
+    assert_eq!(called("self.os."), ["checksum_value", "now_ns", "spus"].map(str::to_owned).into());
+    assert_eq!(called("crate::ask"), ["", "_seldom"].map(str::to_owned).into());
     // One that does go past it is seen.
-    for planted in ["self.meter.charge(1)?;", "self.media.store.write(0, 0, &[])", "Event::Complete(Completion { of })"]
+    for planted in
+        ["self.meter(caller).charge(1)?;", "self.media.store.write(0, 0, &[])", "Event::Complete(Completion { of })"]
     {
         files.push(("spu/planted.rs".to_owned(), planted.to_owned()));
         assert_eq!(strays(&files).len(), 1, "{planted}");

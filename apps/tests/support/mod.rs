@@ -1,12 +1,14 @@
 //! A device whose banks are flash behind an FTL, with Base-IO on it: what the tests of flash drive.
 #![allow(dead_code)]
 
+pub mod dies;
 pub mod tiny;
 
 use base_io_host::{Geometry as Stripes, SpuRequest, wire};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use willow_apps::{BUNDLED_APPS, BundledApp, FTLS};
+use willow_device::clock::Timing;
 use willow_device::media::delegate::{Banks, DelegatingStore};
 use willow_device::media::flash::{Array, Cell, FaultParameters, Geometry};
 use willow_device::media::ram::RamStore;
@@ -113,8 +115,9 @@ pub struct Drive {
     pub now_ns: u64,
     /// Steps in which nothing was left to do but to let time pass, and how often there was not even that.
     pub idle_steps: usize,
-    /// The flash is in files: time stands while other threads wait for the disk.
+    /// The flash is in files: time stands while other threads wait for the disk, unless there is a model that needs it.
     pub on_disk: bool,
+    is_timed: bool,
     tag: u64,
     done: VecDeque<HostCompletion>,
 }
@@ -132,7 +135,19 @@ impl Drive {
     }
 
     pub fn with(config: DeviceConfig, flash: Vec<Array>, metadata: Box<dyn Store>, ftl: Ftl) -> Drive {
+        Drive::timed(config, flash, metadata, ftl, None)
+    }
+
+    /// The same under a model of time.
+    pub fn timed(
+        config: DeviceConfig,
+        flash: Vec<Array>,
+        metadata: Box<dyn Store>,
+        ftl: Ftl,
+        timing: Option<Box<dyn Timing>>,
+    ) -> Drive {
         let native = matches!(ftl, Ftl::NativePage);
+        let is_timed = timing.is_some();
         let store = DelegatingStore::new(metadata, flash, &ftl.banks());
         let apps = BUNDLED_APPS.iter().filter(|app| app.name == "base-io" || app.name == "key-value");
         let app = |app: &BundledApp| match native {
@@ -140,14 +155,14 @@ impl Drive {
             false => BuiltInApp::Wasm(app.wasm),
         };
         let built_in = std::iter::once(ftl.built_in()).chain(apps.map(app)).collect();
-        let mut device = Device::open(config, Box::new(store), None, built_in).expect("the device opens");
+        let mut device = Device::open(config, Box::new(store), timing, built_in).expect("the device opens");
         let hre = device.open_hre(None).expect("an endpoint");
         let namespace = device.namespaces().first().cloned().expect("a namespace");
         let base_io = device.app_number("base-io").expect("Base-IO");
         let stripes = Stripes { spus: SPUS, stripe_bytes: device.stripe_bytes(), base: namespace.base };
         let blocks = namespace.size_bytes as usize / BLOCK;
         let (now_ns, idle_steps, on_disk, tag, done) = (0, 0, false, 0, VecDeque::new());
-        Drive { device, hre, base_io, stripes, blocks, now_ns, idle_steps, on_disk, tag, done }
+        Drive { device, hre, base_io, stripes, blocks, now_ns, idle_steps, on_disk, is_timed, tag, done }
     }
 
     /// Hands a request in; its tag.
@@ -176,7 +191,7 @@ impl Drive {
             worked = true;
         }
         match wake {
-            _ if self.on_disk => std::thread::yield_now(),
+            _ if self.on_disk && !self.is_timed => std::thread::yield_now(),
             Some(at_ns) if at_ns > self.now_ns && !worked => {
                 self.idle_steps += 1;
                 self.now_ns = at_ns;

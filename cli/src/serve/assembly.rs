@@ -2,7 +2,6 @@
 
 use crate::config::ServeConfig;
 use crate::failure::{Context, Failure, Outcome, fail};
-use crate::serve::flash::{Contents, ftl};
 use crate::size::Size;
 use std::io::Read;
 use std::path::Path;
@@ -13,6 +12,7 @@ use willow_device::media::ram::RamStore;
 use willow_device::model::HardwareModel;
 use willow_device::region::REGION_ALIGNMENT_BYTES;
 use willow_device::{BuiltInApp, Device, DeviceConfig, Store};
+use willow_sim::flash::{Contents, ftl};
 
 /// Bytes of a bank of a data folder that only the disk bounds: below the longest file of ext4 (16 TiB).
 const BANK_BYTES_UNBOUNDED: u64 = 8 << 40;

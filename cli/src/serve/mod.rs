@@ -1,11 +1,10 @@
 //! `willow serve`: runs a device until it is told to end.
 //!
 //! Invariants: the line `ready …` is the only thing on standard output; the first SIGTERM or SIGINT ends the device cleanly,
-//! the second at once.
+//! the second at once. SIGHUP has keys and addresses read again where there is something to read them from; else it is as SIGTERM.
 
 mod assembly;
 mod disk;
-pub mod flash;
 mod observed;
 mod temperature;
 
@@ -15,15 +14,19 @@ use crate::config::{ServeConfig, ServeOptions};
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::{logging, metrics, output};
 use observed::Observed;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
+use std::time::Duration;
 use temperature::Temperature;
 use willow_shm_front::{Front, FrontConfig, Fronted};
-use willow_tcp::{ListenAddress, Listeners, Server, ServerConfig, ServerHandle};
+use willow_tcp::{ListenAddress, Listeners, Reload, Server, ServerConfig, ServerHandle};
 
 /// Bytes of a serial number (NVMe Base, Identify Controller, SN).
 const SERIAL_BYTES: usize = 20;
+
+/// Time that the server has to take over what was read again.
+const RELOAD_LIMIT: Duration = Duration::from_secs(30);
 
 /// Arguments of `willow serve`.
 #[derive(Debug, clap::Args)]
@@ -37,19 +40,27 @@ pub struct ServeArguments {
 
 /// Runs it.
 pub fn run(arguments: ServeArguments) -> Outcome<()> {
-    let mut options = arguments.options;
-    if let Some(path) = &arguments.config {
-        options = options.or(ServeOptions::load(path)?);
-    }
+    let options = arguments.read()?;
     let asked = options.log.clone();
     let config = options.resolve()?;
     logging::start(&asked.unwrap_or_else(|| logging::filter_or(&config.log)))?;
-    serve(&config)
+    serve(&config, arguments)
 }
 
-fn serve(config: &ServeConfig) -> Outcome<()> {
+impl ServeArguments {
+    /// The flags, and what the file says beside them.
+    fn read(&self) -> Outcome<ServeOptions> {
+        let options = self.options.clone();
+        match &self.config {
+            Some(path) => Ok(options.or(ServeOptions::load(path)?)),
+            None => Ok(options),
+        }
+    }
+}
+
+fn serve(config: &ServeConfig, arguments: ServeArguments) -> Outcome<()> {
     // Before anything is there that would have to end cleanly.
-    let signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot wait for signals".to_owned())?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context(|| "cannot wait for signals".to_owned())?;
     if config.media.is_none() {
         tracing::warn!("contents are in memory and end with this process: use --media DIR to keep them");
     }
@@ -84,7 +95,7 @@ fn serve(config: &ServeConfig) -> Outcome<()> {
     let (observed, published) = Observed::new(device, config.media.as_deref(), Temperature::watch()?);
     let mut server = Server::new(server_config, listeners, Fronted::new(observed, front)).map_err(Failure::new)?;
     let handle = server.handle();
-    stop_on(signals, handle.clone())?;
+    obey(signals, handle.clone(), arguments)?;
     if let Some(metrics) = metrics {
         let address = metrics.start(move || published.ask(&handle))?;
         tracing::info!("metrics at http://{address}/metrics");
@@ -100,23 +111,44 @@ fn serve(config: &ServeConfig) -> Outcome<()> {
     Ok(())
 }
 
-/// A thread that hands signals on: the first to the server, the second to the process.
-fn stop_on(mut signals: Signals, handle: ServerHandle) -> Outcome<()> {
+/// A thread that hands signals on: to the server what is to be read again, and the first that ends it; the second to the process.
+fn obey(mut signals: Signals, handle: ServerHandle, arguments: ServeArguments) -> Outcome<()> {
+    let is_reloadable = arguments.config.is_some() || !arguments.options.host_key.is_empty();
     let wait = move || {
-        let mut arrived = signals.forever();
-        if let Some(signal) = arrived.next() {
-            tracing::info!(signal, "ending: one more signal ends it at once");
-            handle.stop();
-        }
-        if arrived.next().is_some() {
-            tracing::warn!("ended at once, as a second signal asked for");
-            logging::finish();
-            std::process::exit(1);
+        let mut is_ending = false;
+        for signal in signals.forever() {
+            match (signal, is_ending) {
+                (SIGHUP, false) if is_reloadable => {
+                    if let Err(error) = reload(&handle, &arguments) {
+                        tracing::error!("all is as before, since what was read again cannot be: {error}");
+                    }
+                }
+                (SIGHUP, true) => {}
+                (_, false) => {
+                    tracing::info!(signal, "ending: one more signal ends it at once");
+                    handle.stop();
+                    is_ending = true;
+                }
+                (_, true) => {
+                    tracing::warn!("ended at once, as a second signal asked for");
+                    logging::finish();
+                    std::process::exit(1);
+                }
+            }
         }
     };
     match std::thread::Builder::new().name("willow-signals".to_owned()).spawn(wait) {
         Ok(_) => Ok(()),
         Err(error) => fail!("cannot start a thread for signals: {error}"),
+    }
+}
+
+/// Reads flags, file and keys again, and has the server work by the hosts and addresses that they say. All else waits for a restart.
+fn reload(handle: &ServerHandle, arguments: &ServeArguments) -> Outcome<()> {
+    let ServeConfig { listen, authentication, .. } = arguments.read()?.resolve()?;
+    match handle.reload(Reload { listen, authentication }, RELOAD_LIMIT) {
+        Some(result) => result.map(drop).map_err(Failure::new),
+        None => fail!("the device has not answered within {} s", RELOAD_LIMIT.as_secs()),
     }
 }
 

@@ -303,10 +303,7 @@ impl DelegatingStore {
         let Some(before) = self.services.get_mut(bank) else { return };
         *before = service;
         if service != Service::Serving {
-            // An FTL that has ended wanted them.
-            let mut ended = Ended::default();
-            self.syncs.forget_erases(bank, &mut ended);
-            self.erased.extend(ended.erases);
+            self.forget_erases(bank);
         }
         let of_bank = |peer: &u32| self.operations.get(*peer).is_some_and(|one| one.delegated.bank == bank);
         let (mut affected, others): (VecDeque<u32>, VecDeque<u32>) = self.outbox.drain(..).partition(of_bank);
@@ -315,6 +312,13 @@ impl DelegatingStore {
         affected.into_iter().for_each(|peer| self.offer(peer));
         self.proceed();
         self.wake();
+    }
+
+    /// The FTL of a bank has ended: erases that it asked for and that wait for the disk are not done.
+    pub fn forget_erases(&mut self, bank: usize) {
+        let mut ended = Ended::default();
+        self.syncs.forget_erases(bank, &mut ended);
+        self.erased.extend(ended.erases);
     }
 
     /// The next operation for an FTL, which has it from now on until [`DelegatingStore::answered`].

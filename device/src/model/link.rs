@@ -15,8 +15,7 @@ pub struct HostLink {
     packet_payload: Divisor,
     in_rate: Rate,
     out_rate: Rate,
-    /// Bytes of a command on the wire, and of a completion; the time of a command.
-    command_bytes: u64,
+    /// Bytes of a completion on the wire; the time of a command.
     completion_bytes: u64,
     command_ns: u64,
     /// Of a message to the ring with so much data: bytes on the wire and their time.
@@ -66,6 +65,20 @@ fn wire_bytes(packet_payload: Divisor, payload_bytes: u64, overhead_bytes: u32) 
     payload_bytes + packet_payload.div_ceil(payload_bytes) * u64::from(overhead_bytes)
 }
 
+impl LinkParameters {
+    /// Bytes on the wire of a command with so much data, to the device.
+    fn inward_wire_bytes(&self, packet_payload: Divisor, payload_bytes: u64) -> u64 {
+        let of = |bytes| wire_bytes(packet_payload, bytes, self.in_packet_overhead_bytes);
+        of(self.command_bytes.into()) + of(payload_bytes)
+    }
+
+    /// How long a command with so much data has the link to the device for itself, nanoseconds.
+    pub fn inward_ns(&self, payload_bytes: u64) -> u64 {
+        let packet_payload = Divisor::new(self.packet_payload_bytes.into());
+        Rate::per_s(self.in_bytes_per_s).duration_ns(self.inward_wire_bytes(packet_payload, payload_bytes))
+    }
+}
+
 impl HostLink {
     /// At rest.
     pub fn new(link: &LinkParameters, bridge: &BridgeParameters) -> Self {
@@ -83,7 +96,6 @@ impl HostLink {
             inward: BySize::new(),
             outward: BySize::new(),
             out_rate: Rate::per_s(link.out_bytes_per_s),
-            command_bytes,
             completion_bytes,
             link: link.clone(),
             bridge: bridge.clone(),
@@ -104,8 +116,7 @@ impl HostLink {
     #[inline(always)]
     pub fn inward(&mut self, at_ns: u64, payload_bytes: u64, id: u32, trace: &mut Tracer) -> u64 {
         let (wire, wire_ns) = self.inward.of(payload_bytes, |bytes| {
-            let overhead = self.link.in_packet_overhead_bytes;
-            let wire = self.command_bytes + wire_bytes(self.packet_payload, bytes, overhead);
+            let wire = self.link.inward_wire_bytes(self.packet_payload, bytes);
             (wire, self.in_rate.duration_ns(wire))
         });
         let (begin_ns, end_ns) = self.link_in.take(at_ns, wire_ns, wire);

@@ -10,7 +10,9 @@ use crate::namespace::{CommandSet, Namespace};
 use crate::region::{REGION_ALIGNMENT_BYTES, RegionError, RegionTable};
 use crate::service::control::{AttachRequest, ControlStatus, IntercallChange, NamespaceRequest};
 use crate::service::metadata::{Attachment, InstalledApp, Metadata, identity};
-use crate::service::reservation::{REGISTRANTS_MAX, Reservation, ReservationError, ReserveRequest};
+use crate::service::reservation::{
+    Notice, REGISTRANTS_MAX, Reservation, ReservationAction, ReservationError, ReserveRequest,
+};
 use crate::spu::abi;
 use crate::spu::protection::INTERCALLS_MAX;
 use std::collections::BTreeSet;
@@ -46,6 +48,8 @@ pub(crate) enum Change {
     MakeNamespace(NamespaceRequest),
     /// A namespace goes, and its region is given up.
     DeleteNamespace { nsid: u32 },
+    /// A namespace gets another size; what its region loses is given up.
+    ResizeNamespace { nsid: u32, size_bytes: u64 },
     /// Rules of the intercall table.
     Intercalls(IntercallChange),
     /// A user's weight; `None`: the default.
@@ -95,13 +99,15 @@ pub(crate) struct Draft {
     bank_bytes: u64,
     /// Something differs from what is saved.
     pub changed: bool,
+    /// What hosts are to be told when it is durable.
+    pub notices: Vec<Notice>,
 }
 
 impl Draft {
     /// Of the metadata as they are; the error says which region cannot be.
     pub fn new(metadata: Metadata, bank_bytes: u64) -> Result<Draft, String> {
         let regions = RegionTable::new(bank_bytes, metadata.regions.clone())?;
-        Ok(Draft { metadata, regions, bank_bytes, changed: false })
+        Ok(Draft { metadata, regions, bank_bytes, changed: false, notices: Vec::new() })
     }
 
     /// The new metadata and their region table.
@@ -137,6 +143,7 @@ impl Draft {
             }
             Change::MakeNamespace(request) => self.make_namespace(request)?,
             Change::DeleteNamespace { nsid } => self.delete_namespace(*nsid)?,
+            Change::ResizeNamespace { nsid, size_bytes } => self.resize_namespace(*nsid, *size_bytes)?,
             Change::Intercalls(change) => self.intercalls(change)?,
             Change::Weight { user, weight } => self.weight(*user, *weight)?,
             Change::Attach(request) => self.attach(request)?,
@@ -293,6 +300,39 @@ impl Draft {
         Ok(Made::GivenUp(range.into_iter().collect()))
     }
 
+    /// The size is rounded up to whole stripes and units of regions in all banks, so that what a namespace loses is a range of its own.
+    fn resize_namespace(&mut self, nsid: u32, size_bytes: u64) -> Result<Made, Refusal> {
+        let banks = u64::from(self.metadata.spus);
+        let Some(namespace) = self.metadata.namespaces.iter_mut().find(|namespace| namespace.nsid == nsid) else {
+            return refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"));
+        };
+        if namespace.csi != CommandSet::Nvm {
+            return refuse(ControlStatus::Malformed, "a kv namespace keeps its size: make another, and move the pairs");
+        }
+        if size_bytes < NAMESPACE_BYTES_MIN {
+            return refuse(ControlStatus::Malformed, "a namespace has at least 1 MiB");
+        }
+        let share_unit_bytes = REGION_ALIGNMENT_BYTES.max(namespace.stripe_bytes.into());
+        let whole = size_bytes.checked_next_multiple_of(share_unit_bytes * banks);
+        let Some(whole_bytes) = whole else { return refuse(ControlStatus::Malformed, "the size is too large") };
+        let share = whole_bytes / banks;
+        match self.regions.resize(&namespace.app, nsid, share) {
+            Ok(lost) => {
+                (namespace.size_bytes, namespace.bank_bytes) = (whole_bytes, share);
+                Ok(Made::GivenUp(lost.into_iter().collect()))
+            }
+            Err(RegionError::Size) => refuse(ControlStatus::Malformed, "the size makes no sense"),
+            Err(RegionError::Full) => {
+                let longest = self.regions.longest(&namespace.app, nsid).unwrap_or(0);
+                let most_bytes = (longest / share_unit_bytes * share_unit_bytes).saturating_mul(banks);
+                let text = format!(
+                    "namespace {nsid} can have {most_bytes} bytes at most: what lies behind it in the media is taken, or there is no more"
+                );
+                refuse(ControlStatus::NoRoom, text)
+            }
+        }
+    }
+
     fn intercalls(&mut self, change: &IntercallChange) -> Result<Made, Refusal> {
         let mut table: BTreeSet<_> = self.metadata.intercalls.iter().cloned().collect();
         for rule in &change.remove {
@@ -350,10 +390,22 @@ impl Draft {
     }
 
     fn reserve(&mut self, request: &ReserveRequest) -> Result<Made, Refusal> {
-        let nsid = request.nsid;
-        if !self.metadata.namespaces.iter().any(|namespace| namespace.nsid == nsid) {
+        if !request.others.is_empty() && request.action != ReservationAction::Persist {
+            return refuse(ControlStatus::Malformed, "an action on a reservation is for one namespace");
+        }
+        let all = || [request.nsid].into_iter().chain(request.others.iter().copied());
+        let is_there = |nsid: &u32| self.metadata.namespaces.iter().any(|namespace| namespace.nsid == *nsid);
+        if let Some(nsid) = all().find(|nsid| !is_there(nsid)) {
             return refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"));
         }
+        for nsid in all() {
+            self.reserve_one(nsid, request)?;
+        }
+        self.metadata.reservations.sort_by_key(|one| one.nsid);
+        Ok(Made::Nothing)
+    }
+
+    fn reserve_one(&mut self, nsid: u32, request: &ReserveRequest) -> Result<(), Refusal> {
         let reservations = &mut self.metadata.reservations;
         let place = reservations.iter().position(|one| one.nsid == nsid);
         let mut next = match place {
@@ -361,7 +413,7 @@ impl Draft {
             None => Reservation { nsid, ..Reservation::default() },
         };
         match next.apply(request) {
-            Ok(()) => {}
+            Ok(notices) => self.notices.extend(notices),
             Err(ReservationError::Conflict) => {
                 return refuse(ControlStatus::Busy, format!("namespace {nsid}: the reservation of it is in conflict"));
             }
@@ -377,8 +429,7 @@ impl Draft {
             Some(place) => reservations[place] = next,
             None => reservations.push(next),
         }
-        reservations.sort_by_key(|one| one.nsid);
-        Ok(Made::Nothing)
+        Ok(())
     }
 
     fn set_attachment(&mut self, nsid: u32, attachment: Option<Attachment>) {

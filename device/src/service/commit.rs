@@ -15,6 +15,7 @@ use crate::media::store::StoreError;
 use crate::region::RegionTable;
 use crate::service::control::{ControlStatus, NamespaceRequest};
 use crate::service::metadata::Metadata;
+use crate::service::reservation::Notice;
 use crate::spu::continuation::Continuation;
 use crate::spu::os::error_of;
 use crate::spu::published::Published;
@@ -37,6 +38,8 @@ struct Save {
     metadata: Metadata,
     regions: RegionTable,
     batch: Vec<(u32, Made)>,
+    /// What hosts are to be told then.
+    notices: Vec<Notice>,
 }
 
 impl Commits {
@@ -100,8 +103,9 @@ impl Core {
 
     fn save(&mut self, mut draft: Draft, batch: Vec<(u32, Made)>) {
         let bytes = draft.encode();
+        let notices = std::mem::take(&mut draft.notices);
         let (metadata, regions) = draft.into_parts();
-        self.service.commits.under_way = Some(Save { metadata, regions, batch });
+        self.service.commits.under_way = Some(Save { metadata, regions, batch, notices });
         self.store_step(Continuation::Metadata, |store, ticket| store.save_metadata(ticket, bytes));
     }
 
@@ -114,7 +118,7 @@ impl Core {
         match result {
             Ok(()) => {
                 commits.in_doubt = false;
-                self.publish(save.metadata, save.regions);
+                self.publish(save.metadata, save.regions, save.notices);
                 for (key, made) in save.batch {
                     self.committed(key, Ok(made));
                 }
@@ -142,7 +146,7 @@ impl Core {
     }
 
     /// From now on the device works by these metadata.
-    fn publish(&mut self, metadata: Metadata, regions: RegionTable) {
+    fn publish(&mut self, metadata: Metadata, regions: RegionTable, notices: Vec<Notice>) {
         let before = std::mem::replace(&mut self.service.commits.durable, metadata);
         let now = &self.service.commits.durable;
         let namespaces = match now.namespaces == before.namespaces {
@@ -152,7 +156,9 @@ impl Core {
         let intercalls = now.intercalls.iter().cloned().collect();
         self.machine.publish(Published { regions, namespaces, intercalls });
         if (&now.attachments, &now.reservations) != (&before.attachments, &before.reservations) {
-            self.host_tables = Arc::new(now.host_tables());
+            let mut tables = now.host_tables();
+            tables.notices = self.host_tables.notices.and(notices);
+            self.host_tables = Arc::new(tables);
         }
     }
 

@@ -25,6 +25,9 @@ pub const LOG: u8 = 4;
 pub const CREATE_NAMESPACE: u8 = 5;
 /// Payload: u32 NSID.
 pub const DELETE_NAMESPACE: u8 = 6;
+/// Payload: u32 NSID, u64 bytes: the block namespace has this size, rounded up to whole stripes of all banks. What it loses is gone, what it gains
+/// reads as zeroes. Durable before it is answered; [`ControlStatus::NoRoom`]: what lies behind it in the banks is taken.
+pub const RESIZE_NAMESPACE: u8 = 29;
 /// Reply: JSON array of [`crate::Namespace`].
 pub const LIST_NAMESPACES: u8 = 7;
 /// Reply: JSON object, see docs/statistics.md.

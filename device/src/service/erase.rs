@@ -110,7 +110,7 @@ impl Core {
     }
 
     fn erasure_failed(&mut self, key: u32, error: StoreError) {
-        let text = format!("the deletion is durable, but its range is not free yet: {error}");
+        let text = format!("the change is durable, but the range that was given up is not free yet: {error}");
         self.stall(key, Refusal { status: ControlStatus::MediaFailed, text, error: error_of(error) });
     }
 

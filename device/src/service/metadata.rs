@@ -7,7 +7,7 @@
 use crate::config::stripe_is_possible;
 use crate::namespace::Namespace;
 use crate::region::Region;
-use crate::service::reservation::Reservation;
+use crate::service::reservation::{Reservation, Told};
 use serde::{Deserialize, Serialize};
 
 /// Newest version of this form: with namespaces that say which app serves them, or how long their stripes are.
@@ -87,6 +87,8 @@ pub struct HostTables {
     pub attachments: Vec<Attachment>,
     /// In order of NSID; with a namespace that is not listed no host has registered.
     pub reservations: Vec<Reservation>,
+    /// What hosts were told of reservations since the device started.
+    pub notices: Told,
 }
 
 /// Name of the blob that holds a module: SHA-256 of its content, in hexadecimal.
@@ -112,7 +114,11 @@ impl Metadata {
 
     /// What they say of hosts.
     pub(crate) fn host_tables(&self) -> HostTables {
-        HostTables { attachments: self.attachments.clone(), reservations: self.reservations.clone() }
+        HostTables {
+            attachments: self.attachments.clone(),
+            reservations: self.reservations.clone(),
+            notices: Told::default(),
+        }
     }
 
     /// From the store; the error says what is wrong.

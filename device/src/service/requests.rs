@@ -2,7 +2,7 @@
 
 use super::change::Change;
 use super::core::Core;
-use super::protection::is_for_users;
+use super::protection::{is_for_users, long, word};
 use super::transaction::{Asker, Work};
 use super::{Answer, ERROR_TEXTS_MAX, refuse};
 use crate::hre::HreId;
@@ -44,6 +44,7 @@ impl Core {
             control::REMOVE => return self.remove(token, hre, &body_of(arguments, payload)),
             control::CREATE_NAMESPACE => return self.create_namespace(token, hre, &body_of(arguments, payload)),
             control::DELETE_NAMESPACE => return self.delete_namespace(token, hre, &body_of(arguments, payload)),
+            control::RESIZE_NAMESPACE => return self.resize_namespace(token, hre, &body_of(arguments, payload)),
             control::LIST_APPS => {
                 self.reply(token, &arguments, &serde_json::to_vec(&self.list_apps(user)).unwrap_or_default())
             }
@@ -233,12 +234,25 @@ impl Core {
 
     fn delete_namespace(&mut self, token: Key, hre: HreId, body: &[u8]) {
         let nsid = body.try_into().map(u32::from_le_bytes).unwrap_or(0);
+        self.change_namespace(token, hre, nsid, Change::DeleteNamespace { nsid });
+    }
+
+    fn resize_namespace(&mut self, token: Key, hre: HreId, body: &[u8]) {
+        let (Some(nsid), Some(size_bytes)) = (word(body, 0), long(body, 4)) else {
+            let text = "a request to resize a namespace has its number and its size: 12 bytes";
+            return self.answer(token, hre, refuse(ControlStatus::Malformed, text));
+        };
+        self.change_namespace(token, hre, nsid, Change::ResizeNamespace { nsid, size_bytes });
+    }
+
+    /// Begins a change of which the namespace's app is told.
+    fn change_namespace(&mut self, token: Key, hre: HreId, nsid: u32, change: Change) {
         let found =
             self.namespaces().iter().find(|namespace| namespace.nsid == nsid).map(|namespace| namespace.app.clone());
         match found {
             Some(app) => {
                 let work = Work::Deletion { app, range: None };
-                self.transact(Asker::Request { token, hre }, Change::DeleteNamespace { nsid }, work);
+                self.transact(Asker::Request { token, hre }, change, work);
             }
             None => self.answer(token, hre, refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"))),
         }

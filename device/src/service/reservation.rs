@@ -89,8 +89,62 @@ pub struct Reservation {
     pub registrants: Vec<Registrant>,
     /// The reservation, where one is held.
     pub held: Option<Held>,
-    /// The host whose action was the last: it is told of no change.
-    pub changed_by: [u8; 16],
+}
+
+/// What a registrant is told of another host's action (types of notices of LID 80h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum NoticeKind {
+    /// Its registration was preempted.
+    RegistrationPreempted = 1,
+    /// A reservation that it shared was released.
+    ReservationReleased = 2,
+    /// All registrations were cleared.
+    ReservationPreempted = 3,
+}
+
+/// A notice to a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The namespace.
+    pub nsid: u32,
+    /// Whom it is for.
+    pub host: [u8; 16],
+    /// What happened.
+    pub kind: NoticeKind,
+}
+
+/// Most notices that are kept for those who look; of more, the newest.
+pub const TOLD_MAX: usize = 4096;
+
+/// The newest notices, numbered from the device's start on. Several actions may become durable between two looks: each has its own notices here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    notices: Vec<Notice>,
+    count: u64,
+}
+
+impl Told {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Those behind the first `seen`, as far as they are kept.
+    pub fn since(&self, seen: u64) -> &[Notice] {
+        let fresh = self.count.saturating_sub(seen).min(self.notices.len() as u64) as usize;
+        &self.notices[self.notices.len() - fresh..]
+    }
+
+    /// These and `more`.
+    pub(crate) fn and(&self, mut more: Vec<Notice>) -> Told {
+        let count = self.count + more.len() as u64;
+        let room = TOLD_MAX.saturating_sub(more.len()).min(self.notices.len());
+        more.drain(..more.len().saturating_sub(TOLD_MAX));
+        let mut notices = self.notices[self.notices.len() - room..].to_vec();
+        notices.append(&mut more);
+        Told { notices, count }
+    }
 }
 
 /// What a host asks for. Keys are those of its data (CRKEY, NRKEY, PRKEY).
@@ -151,6 +205,9 @@ pub enum ReservationAction {
 pub struct ReserveRequest {
     /// The namespace.
     pub nsid: u32,
+    /// Further namespaces, for [`ReservationAction::Persist`] alone: all of them change, or none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<u32>,
     /// Host identifier of who asks.
     pub host: [u8; 16],
     /// What.
@@ -204,8 +261,8 @@ impl Reservation {
         self.held.is_some_and(|held| if held.kind.is_of_all() { self.is_registered(host) } else { held.host == *host })
     }
 
-    /// Does what a host asks for.
-    pub fn apply(&mut self, request: &ReserveRequest) -> Result<(), ReservationError> {
+    /// Does what a host asks for, and says what other hosts are to be told of it.
+    pub fn apply(&mut self, request: &ReserveRequest) -> Result<Vec<Notice>, ReservationError> {
         let host = request.host;
         let mut next = self.clone();
         match request.action {
@@ -257,9 +314,24 @@ impl Reservation {
             ReservationAction::Persist => {}
         }
         next.persistent = request.persistent.unwrap_or(next.persistent);
-        next.changed_by = host;
-        *self = next;
-        Ok(())
+        let before = std::mem::replace(self, next);
+        let others = before.registrants.iter().filter(|one| one.host != host);
+        let notices = others.filter_map(|one| {
+            Some(Notice { nsid: self.nsid, host: one.host, kind: self.notice_of(&one.host, before.held)? })
+        });
+        Ok(notices.collect())
+    }
+
+    /// What a registrant of before is to be told of the last action; `held`: what was held before.
+    fn notice_of(&self, host: &[u8; 16], held: Option<Held>) -> Option<NoticeKind> {
+        if self.registrants.is_empty() {
+            return Some(NoticeKind::ReservationPreempted);
+        }
+        if !self.is_registered(host) {
+            return Some(NoticeKind::RegistrationPreempted);
+        }
+        let was_shared = held.is_some_and(|held| !held.kind.is_of_holder_alone());
+        (was_shared && self.held.is_none()).then_some(NoticeKind::ReservationReleased)
     }
 
     fn preempt(&mut self, host: &[u8; 16], preempted: u64, kind: ReservationType) -> Result<(), ReservationError> {

@@ -47,7 +47,7 @@ pub(super) enum Work {
     Install(Box<Install>),
     /// An app is removed.
     Removal(Removal),
-    /// A namespace is deleted: its app is told, then its range, once that is known, is erased.
+    /// A namespace is deleted, or resized: its app is told, then the range that is given up, once that is known, is erased.
     Deletion { app: String, range: Option<(u64, u64)> },
     /// A region is given up, and then erased.
     GivingUp,
@@ -401,18 +401,20 @@ impl Core {
 
     fn deletion_committed(&mut self, key: u32, app: &str, result: Result<Made, Refusal>) {
         let range = match result {
-            Ok(Made::GivenUp(ranges)) if !ranges.is_empty() => ranges[0],
+            Ok(Made::GivenUp(ranges)) => ranges.first().copied(),
             result => return self.finish(key, result.map(|_| 0)),
         };
-        self.revoke_region(range.0, range.1);
-        let nsid = match self.service.transactions.get_mut(&key) {
-            Some(Transaction {
-                work: Work::Deletion { range: of, .. },
-                change: Change::DeleteNamespace { nsid },
-                ..
-            }) => {
-                *of = Some(range);
-                *nsid
+        if let Some((base, bank_bytes)) = range {
+            self.revoke_region(base, bank_bytes);
+        }
+        let event = match self.service.transactions.get_mut(&key) {
+            Some(Transaction { work: Work::Deletion { range: of, .. }, change, .. }) => {
+                *of = range;
+                match change {
+                    Change::DeleteNamespace { nsid } => [abi::EVENT_NAMESPACE_DELETED, *nsid],
+                    Change::ResizeNamespace { nsid, .. } => [abi::EVENT_NAMESPACE_RESIZED, *nsid],
+                    _ => return,
+                }
             }
             _ => return,
         };
@@ -422,17 +424,18 @@ impl Core {
             number.filter(|number| machine.is_running(*number))
         };
         match running {
-            Some(number) => self.tell_app(key, number, &[abi::EVENT_NAMESPACE_DELETED, nsid], DRAIN_NS_MAX),
+            Some(number) => self.tell_app(key, number, &event, DRAIN_NS_MAX),
             None => self.deletion_told(key),
         }
     }
 
-    /// The app of a deleted namespace knows, or had its time.
+    /// The app of a namespace that was deleted or resized knows, or had its time.
     fn deletion_told(&mut self, key: u32) {
         let Some(transaction) = self.service.transactions.get(&key) else { return };
-        if let Work::Deletion { range: Some(range), .. } = &transaction.work {
-            let range = *range;
-            self.begin_erasure(key, range);
+        match transaction.work {
+            Work::Deletion { range: Some(range), .. } => self.begin_erasure(key, range),
+            Work::Deletion { range: None, .. } => self.finish(key, Ok(0)),
+            _ => {}
         }
     }
 

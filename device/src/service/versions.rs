@@ -267,7 +267,7 @@ impl Core {
             Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, caller))),
         };
         // What it printed was within its own budget.
-        self.machine.staged_one();
+        self.machine.staged_one(spu);
         instance
     }
 

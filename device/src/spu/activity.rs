@@ -3,6 +3,7 @@
 use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::request::{AppNumber, Arguments};
+pub(crate) use willow_gate::Ending;
 
 /// Who calls an import: an app on an SPU, in one incarnation. Made by the runtime, never by the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,21 +76,19 @@ pub(crate) enum State {
     Begun,
     /// The control service is at work for it.
     Served,
-    /// Its handler has answered: status and result are told when its pending DMAs have ended.
-    Answered { status: u32, result: u32 },
 }
 
 impl State {
     /// True from when its handler, or the control service, has it.
     #[inline(always)]
     pub fn is_begun(self) -> bool {
-        matches!(self, State::Begun | State::Served | State::Answered { .. })
+        matches!(self, State::Begun | State::Served)
     }
 
     /// True for a host's request that has one of its process' places.
     #[inline(always)]
     pub fn is_placed(self) -> bool {
-        matches!(self, State::Placed | State::Begun | State::Answered { .. })
+        matches!(self, State::Placed | State::Begun)
     }
 }
 
@@ -105,7 +104,8 @@ pub(crate) struct Activity {
     pub arguments: Arguments,
     /// Bytes of the body received so far.
     pub cursor: u32,
-    pub pending_dmas: u32,
+    /// Its answer, which is told when its pending operations have ended.
+    pub ending: Ending,
     /// Bytes of the reply that were written, for the model of time.
     pub replied_bytes: u64,
     pub origin: Origin,

@@ -136,8 +136,8 @@ impl Machine {
     }
 
     /// An instance of it was made, which was nobody's run.
-    pub fn staged_one(&mut self) {
-        self.meter.take();
+    pub fn staged_one(&mut self, spu: u16) {
+        self.spus[usize::from(spu)].meter.take();
     }
 
     /// It is ready, or not.

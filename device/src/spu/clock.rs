@@ -199,7 +199,7 @@ impl Machine {
 impl Machine {
     /// Whether an app may begin an operation: under a model it waits for each, also for one that is done at once.
     #[inline(always)]
-    pub fn may_begin(&self, caller: Caller) -> bool {
+    pub fn may_promise(&self, caller: Caller) -> bool {
         matches!(self.clock, Clock::Free) || self.may_wait(caller)
     }
 

@@ -1,11 +1,11 @@
 //! What shall happen when an operation of the store has ended, and what the control service goes on with.
 
-use super::accelerator::keys::Layout;
 use super::accelerator::literals::set::LiteralSet;
 use super::gate::MayWrite;
 use crate::hre::HreId;
 use crate::interconnect::Key;
 use std::sync::Arc;
+use willow_gate::keys::Layout;
 
 /// What goes on when an operation of the store has ended, or a fence is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

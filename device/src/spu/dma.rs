@@ -13,82 +13,7 @@ use super::os::{Caller, LocalMemory, Machine, Origin, WildPointer, error_of};
 use crate::interconnect::{DmaKind, Key, Transfer};
 use crate::media::store::Progress;
 use crate::shared::ReplySpan;
-
-/// A port of an SPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Port {
-    /// The app's memory.
-    Local,
-    /// The SPU's bank.
-    Nv,
-    /// The body of the request as a source, its reply as a destination.
-    Network,
-    /// Zeroes.
-    Zero,
-    /// No bytes: asks whether a write would be permitted.
-    Nothing,
-}
-
-impl Port {
-    /// The port of a number.
-    #[inline(always)]
-    pub fn of(number: u32) -> Option<Port> {
-        match number {
-            abi::PORT_LOCAL => Some(Port::Local),
-            abi::PORT_NV => Some(Port::Nv),
-            abi::PORT_NETWORK => Some(Port::Network),
-            abi::PORT_ZERO => Some(Port::Zero),
-            abi::PORT_NOTHING => Some(Port::Nothing),
-            _ => None,
-        }
-    }
-}
-
-/// One end of a DMA.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
-    pub port: Port,
-    pub address: u64,
-    pub stride: i64,
-}
-
-/// A DMA as the app asks for it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Dma {
-    pub token: u32,
-    pub source: End,
-    pub destination: End,
-    pub segment_bytes: u32,
-    pub segments: u32,
-    /// It waits where a permission is missing, instead of failing.
-    pub parks: bool,
-    pub wait: u32,
-}
-
-impl Dma {
-    /// All that it is to move.
-    #[inline(always)]
-    pub fn bytes(&self) -> u64 {
-        u64::from(self.segment_bytes) * u64::from(self.segments)
-    }
-
-    /// True where it brings NV memory to the app or to its request's reply.
-    pub fn is_read(&self) -> bool {
-        self.source.port == Port::Nv && self.destination.port != Port::Nv
-    }
-
-    /// True where there is such a thing: between ports that are connected, and no more than one may move.
-    #[inline(always)]
-    pub fn is_sound(&self) -> bool {
-        let connected = match (self.source.port, self.destination.port) {
-            (_, Port::Zero | Port::Nothing) => false,
-            (Port::Nv, _) | (_, Port::Nv) => true,
-            (Port::Nothing, _) | (Port::Network, Port::Network) => false,
-            (Port::Local | Port::Network | Port::Zero, Port::Local | Port::Network) => true,
-        };
-        connected && self.bytes() <= abi::DMA_BYTES_MAX
-    }
-}
+pub(crate) use willow_gate::{Dma, End, Port};
 
 /// Reads into local memory of these lengths are mostly of headers, and what they head is read next.
 const HEADER_BYTES: std::ops::RangeInclusive<usize> = 9..=64;
@@ -158,8 +83,7 @@ impl Machine {
                     break;
                 }
             }
-            from = from.wrapping_add_signed(dma.source.stride);
-            to = to.wrapping_add_signed(dma.destination.stride);
+            (from, to) = dma.after((from, to));
         }
         if dma.source.port == Port::Nothing {
             // A look-up takes no time of the DMA controller.
@@ -195,12 +119,12 @@ impl Machine {
         let Some(permit) = self.may_read(caller, behalf, from, bytes as usize) else {
             return Ok(abi::ERROR_PERMISSION);
         };
-        if !self.in_slice(bytes.into()) {
+        if !self.in_slice(caller, bytes.into()) {
             return Ok(abi::NOT_NOW);
         }
         match self.read_at_once(caller, memory, dma, &permit, dma.destination.address)? {
             Ok(Progress::Done) => {
-                self.run_dma_bytes += u64::from(bytes);
+                self.spus[caller.spu as usize].meter.moves(bytes.into());
                 let spu = &mut self.spus[caller.spu as usize].counters;
                 spu.dmas += 1;
                 spu.nv_read_bytes += u64::from(bytes);

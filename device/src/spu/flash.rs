@@ -12,13 +12,14 @@ use super::abi::{self, PENDING};
 use super::activity::Caller;
 use super::flash_job::{MadePage, Task, To};
 use super::flash_time::Copied;
-use super::gate::{Charged, FlashOperation};
+use super::gate::Charged;
 use super::meter::Fault;
 use super::os::{LocalMemory, Machine};
 use crate::interconnect::Key;
 use crate::media::delegate::{BankPort, DelegatingStore};
 use std::ops::Range;
 use willow_flash_media::{Array, GEOMETRY_WORDS, Geometry, PageAddress, ProgramPage, Read, Status};
+use willow_gate::{FlashOperation, FlashRead, SpuOs};
 
 /// Bytes that describe a page to be programmed: u32 block, u32 page, u64 pointer to its parts, u32 parts, u32 spare bytes, u64 pointer to
 /// the spare bytes.
@@ -34,22 +35,6 @@ const UNIT_WORD: usize = 10;
 const BANK_WORD: usize = GEOMETRY_WORDS;
 /// What parts of zeroes are made of.
 static ZEROES: [u8; 16384] = [0; 16384];
-
-/// Where a read of a page goes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FlashRead {
-    pub die: u32,
-    pub block: u32,
-    pub page: u32,
-    pub offset: u32,
-    pub bytes: u32,
-    /// 0: `to` is a pointer; else a peer, and `to` an offset in it.
-    pub peer: u32,
-    pub to: u64,
-    pub spare: u64,
-    pub spare_bytes: u32,
-    pub wait: u32,
-}
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
@@ -259,7 +244,7 @@ impl Machine {
             Err(_) => abi::ERROR_MEDIA,
         };
         // A run that has read a lot is told by a completion, behind what others have to do.
-        Ok(if self.in_slice(0) { status } else { self.flash_done(caller, asked.wait, status) })
+        Ok(if self.in_slice(caller, 0) { status } else { self.flash_done(caller, asked.wait, status) })
     }
 
     /// `flash_program`.
@@ -414,7 +399,7 @@ impl Machine {
             }
             let at_byte = shape.page_bytes as usize - left;
             left -= bytes;
-            self.charge_piece(bytes as u64)?;
+            self.meter(caller).charge_piece(bytes as u64)?;
             is_own |= kind == abi::FLASH_FROM_LOCAL;
             into.parts.push(match kind {
                 abi::FLASH_FROM_LOCAL => Part::Local { pointer: u64_at(segment, 8), bytes },
@@ -445,7 +430,7 @@ impl Machine {
                 _ => return Ok(Err(abi::ERROR_ARGUMENT)),
             });
         }
-        self.charge_copy(spare_bytes.into())?;
+        self.meter(caller).charge_copy(spare_bytes.into())?;
         into.pages.push(Page {
             at: PageAddress { block: u32_at(described, 0), page: u32_at(described, 4) },
             parts: first..into.parts.len(),
@@ -476,15 +461,20 @@ impl Machine {
             return Ok(self.ask_flash(caller, wait, die, Task::Erase { blocks }));
         }
         let Some(group) = self.flash_group(caller, wait) else { return Ok(abi::ERROR_REFUSED) };
-        let tag = u64::from(group.spu) << 32 | u64::from(group.key);
-        let Some(store) = self.port(caller) else { return Ok(abi::ERROR_PERMISSION) };
-        match store.erase(caller.spu.into(), (die, &blocks), tag) {
-            Some(Ok(status)) => self.erased(group, Some(status)),
-            Some(Err(_)) => self.erased(group, None),
-            // It waits for the disk.
-            None => {}
-        }
+        self.take_erase((caller.spu, die), &blocks, group);
         Ok(PENDING)
+    }
+
+    /// An erase takes effect: now, or when the disk has what it rests on.
+    pub(super) fn take_erase(&mut self, (bank, die): (u16, u32), blocks: &[u32], group: Key) {
+        let tag = u64::from(group.spu) << 32 | u64::from(group.key);
+        let erased = self.media.store.delegating().map(|store| store.erase(bank.into(), (die, blocks), tag));
+        match erased {
+            Some(Some(Ok(status))) => self.erased(group, Some(status)),
+            // It waits for the disk.
+            Some(None) => {}
+            Some(Some(Err(_))) | None => self.erased(group, None),
+        }
     }
 
     /// An erase has ended; without a status it was not done.

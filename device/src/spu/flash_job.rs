@@ -102,6 +102,8 @@ pub(crate) struct FlashJobs {
     pub(super) waiting: BTreeMap<(u16, u32), VecDeque<u32>>,
     /// By write: the programs that wait for its data.
     pub(super) landings: BTreeMap<Key, Vec<u32>>,
+    /// By bank: how many are in the flash, and whether all that is asked for waits until none is.
+    pub(super) banks: Vec<(u32, bool)>,
     /// When the flash goes on by itself.
     pub(super) next_ns: u64,
     /// What the flash has just done; empty between two events.
@@ -117,6 +119,7 @@ impl FlashJobs {
             jobs: Slab::new(JOBS_MAX),
             waiting: BTreeMap::new(),
             landings: BTreeMap::new(),
+            banks: vec![(0, false); crate::media::BANKS_MAX],
             next_ns: u64::MAX,
             completions: Vec::new(),
             delegates,

@@ -100,7 +100,10 @@ impl Machine {
             group.landing = false;
         }
         for program in self.flash.landings.remove(&group).unwrap_or_default() {
-            self.one_has_come(program);
+            // It may have been dropped with its FTL.
+            if self.flash.jobs.get(program).is_some() {
+                self.one_has_come(program);
+            }
         }
         self.note_flash_time();
         self.end_one(group, 0, None);
@@ -125,10 +128,22 @@ impl Machine {
         let mut key = first;
         while key != NO_JOB {
             let next = self.join_planes(key);
-            self.submit_or_wait(key);
+            match self.is_of_the_dead(key) {
+                true => self.drop_jobs(key),
+                false => self.submit_or_wait(key),
+            }
             key = next;
         }
         self.note_flash_time();
+    }
+
+    /// Whether the FTL's instance that asked has ended in the same run.
+    fn is_of_the_dead(&mut self, key: u32) -> bool {
+        let group = self.flash.job(key).group;
+        self.group_at(group).is_none_or(|group| {
+            let at = &self.spus[usize::from(group.caller.spu)];
+            at.residents[usize::from(group.caller.app)].incarnation != group.caller.incarnation
+        })
     }
 
     /// Joins the reads that follow a read and are of the same page on other planes to it; what comes next.
@@ -159,7 +174,7 @@ impl Machine {
         let job = self.flash.job(key);
         let (bank, die, ready) = (job.bank, job.die, job.awaits == 0);
         let alone = !self.flash.waiting.contains_key(&(bank, die));
-        if ready && alone && self.submit_flash(key) {
+        if ready && alone && !self.flash.banks[usize::from(bank)].1 && self.submit_flash(key) {
             return;
         }
         self.flash.waiting.entry((bank, die)).or_default().push_back(key);
@@ -170,6 +185,9 @@ impl Machine {
 
     /// Submits what waits before a die and can begin.
     fn submit_waiting(&mut self, bank: u16, die: u32) {
+        if self.flash.banks[usize::from(bank)].1 {
+            return;
+        }
         let Some(mut waiting) = self.flash.waiting.remove(&(bank, die)) else { return };
         let mut at = 0;
         while let Some(&key) = waiting.get(at) {
@@ -197,6 +215,45 @@ impl Machine {
         }
     }
 
+    /// Submits what waits before all dies of a bank.
+    fn submit_all_waiting(&mut self, bank: u16) {
+        let dies: Vec<u32> = self.flash.waiting.range((bank, 0)..=(bank, u32::MAX)).map(|((_, die), _)| *die).collect();
+        for die in dies {
+            self.submit_waiting(bank, die);
+        }
+    }
+
+    /// The FTL of a bank has ended. What the flash has not begun for it is not begun any more; what the next FTL asks for waits until all that has
+    /// been begun is done, so that nothing changes under its eyes.
+    pub(super) fn cut_flash(&mut self, bank: u16) {
+        if let Some(store) = self.media.store.delegating() {
+            store.forget_erases(bank.into());
+        }
+        let waiting = &mut self.flash.waiting;
+        let of_bank: Vec<(u16, u32)> = waiting.range((bank, 0)..=(bank, u32::MAX)).map(|(of, _)| *of).collect();
+        let cut: Vec<u32> = of_bank.iter().filter_map(|of| waiting.remove(of)).flatten().collect();
+        for key in cut {
+            self.drop_jobs(key);
+        }
+        let (under_way, is_cut) = &mut self.flash.banks[usize::from(bank)];
+        *is_cut = *under_way > 0;
+    }
+
+    /// Ends a job, and those that are joined to it, without doing them.
+    fn drop_jobs(&mut self, first: u32) {
+        let mut key = first;
+        while key != NO_JOB {
+            let job = self.flash.job(key);
+            let (next, is_source) = (job.next, matches!(job.task, Task::Source { .. }));
+            match is_source {
+                // It has no wait of its own.
+                true => self.flash.jobs.discard(key),
+                false => self.flash_ended(key, abi::ERROR_ENDED),
+            }
+            key = next;
+        }
+    }
+
     fn geometry_of(&mut self, bank: u16) -> Option<Geometry> {
         Some(*self.array_of(bank)?.geometry())
     }
@@ -221,6 +278,8 @@ impl Machine {
         let Some(BankPort { flash: array, .. }) =
             self.media.store.delegating().and_then(|store| store.bank_port(usize::from(bank)))
         else {
+            // The device ends: the flash is closed.
+            self.jobs_done(key);
             return true;
         };
         let shape = *array.geometry();
@@ -254,7 +313,10 @@ impl Machine {
         let exists = die < shape.dies();
         let step = if exists { self.time_flash(bank, &submission) } else { FlashStep::Done };
         match step {
-            FlashStep::UnderWay => true,
+            FlashStep::UnderWay => {
+                self.flash.banks[usize::from(bank)].0 += 1;
+                true
+            }
             FlashStep::Full => false,
             FlashStep::Done => {
                 self.jobs_done(key);
@@ -301,7 +363,12 @@ impl Machine {
             let job = self.flash.job(key);
             let (bank, die) = (job.bank, job.die);
             self.jobs_done(key);
-            if !self.flash.waiting.is_empty() {
+            let (under_way, is_cut) = &mut self.flash.banks[usize::from(bank)];
+            *under_way -= 1;
+            if *under_way == 0 && *is_cut {
+                *is_cut = false;
+                self.submit_all_waiting(bank);
+            } else if !self.flash.waiting.is_empty() {
                 self.submit_waiting(bank, die);
             }
         }
@@ -326,8 +393,10 @@ impl Machine {
             &mut Task::Read { read, to, spare } => self.read_done(key, (bank, die), &read, to, spare),
             &mut Task::Source { program, page, at, read } => {
                 self.flash.jobs.discard(key);
-                self.source_done((bank, die), &read, program, (page, at));
-                self.one_has_come(program);
+                if self.flash.jobs.get(program).is_some() {
+                    self.source_done((bank, die), &read, program, (page, at));
+                    self.one_has_come(program);
+                }
             }
             Task::Program { pages, .. } => {
                 let made = std::mem::take(pages);
@@ -336,8 +405,9 @@ impl Machine {
             }
             Task::Erase { blocks } => {
                 let blocks = std::mem::take(blocks);
-                let erased = self.array_of(bank).and_then(|array| array.erase(die, &blocks).ok());
-                self.flash_ended_as(key, erased);
+                let group = job.group;
+                self.flash.jobs.discard(key);
+                self.take_erase((bank, die), &blocks, group);
             }
         }
     }

@@ -8,7 +8,7 @@
 //! - The FTL's instances share nothing, so one that fails ends alone: those of other SPUs go on, with all that they keep in memory.
 
 use super::abi;
-use super::activity::{Activity, Admission, Caller, Origin, State};
+use super::activity::{Activity, Admission, Caller, Ending, Origin, State};
 use super::dma::{Dma, End, Port};
 use super::gate::Behalf;
 use super::os::Machine;
@@ -66,8 +66,8 @@ impl Machine {
         let Some(app) = self.ftl.number else { return };
         while let Some(delegated) = self.media.store.delegating().and_then(DelegatingStore::take_next) {
             let account = self.account_of_delegated(&delegated);
-            if self.takes_turn(account, &delegated) {
-                self.ask_ftl(app, account, &delegated);
+            if self.takes_turn(account, &delegated) && !self.ask_ftl(app, account, &delegated) {
+                self.ask_next(delegated.bank, delegated.kind);
             }
         }
     }
@@ -78,7 +78,7 @@ impl Machine {
         pending.and_then(|pending| self.account_of_operation(pending)).unwrap_or(KERNEL)
     }
 
-    fn ask_ftl(&mut self, app: AppNumber, account: u16, delegated: &Delegated) {
+    fn ask_ftl(&mut self, app: AppNumber, account: u16, delegated: &Delegated) -> bool {
         let &Delegated { peer, bank, kind, address, bytes, .. } = delegated;
         let handler = match kind {
             Kind::Read => abi::NV_READ_HANDLER,
@@ -100,17 +100,36 @@ impl Machine {
             account,
             arguments,
             cursor: 0,
-            pending_dmas: 0,
+            ending: Ending::default(),
             replied_bytes: 0,
             origin: Origin::Bank { peer },
         };
         if self.send_here(account, bank as u16, activity).is_some() {
             self.ftl.handed_out += 1;
-        } else if let Some(store) = self.media.store.delegating() {
-            // There is a place for each.
+            return true;
+        }
+        // There is a place for each.
+        if let Some(store) = self.media.store.delegating() {
             store.answered(peer, Err(StoreError::Busy));
-            self.next_turn(bank, kind);
-            self.stray("no place for a request to the FTL");
+        }
+        self.stray("no place for a request to the FTL");
+        false
+    }
+
+    /// An operation of a kind on a bank is no longer under way: the next whose turn it is goes to the FTL, or back to wait for one.
+    fn ask_next(&mut self, bank: usize, kind: Kind) {
+        while let Some(next) = self.next_turn(bank, kind) {
+            let account = self.account_of_delegated(&next);
+            let ftl = self.ftl.number;
+            match ftl {
+                Some(app) if self.ask_ftl(app, account, &next) => return,
+                Some(_) => {}
+                None => {
+                    if let Some(store) = self.media.store.delegating() {
+                        store.give_back(next.peer);
+                    }
+                }
+            }
         }
     }
 
@@ -144,12 +163,7 @@ impl Machine {
             _ => Kind::Write,
         };
         self.end_bank_operation(peer, outcome, begun);
-        if let Some(next) = self.next_turn(spu.into(), kind)
-            && let Some(app) = self.ftl.number
-        {
-            let account = self.account_of_delegated(&next);
-            self.ask_ftl(app, account, &next);
-        }
+        self.ask_next(spu.into(), kind);
     }
 
     fn end_bank_operation(&mut self, peer: u32, outcome: RpcOutcome, begun: bool) {
@@ -176,10 +190,12 @@ impl Machine {
         let Some(number) = self.ftl.number else { return };
         self.set_service(spu, Service::Waiting);
         self.give_turns_back(spu.into());
+        self.cut_flash(spu);
         let incarnation = self.next_incarnation(number);
         let resident = &mut self.spus[spu as usize].residents[number as usize];
         (resident.instance, resident.incarnation, resident.permitted) = (None, incarnation, (0, 0, false));
         resident.waiting.clear();
+        resident.literals = Default::default();
         if let Some(app) = self.app(number) {
             tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);
             app.counters.traps += 1;
@@ -204,6 +220,7 @@ impl Machine {
         for spu in 0..self.config.spus {
             self.set_service(spu, Service::Waiting);
             self.give_turns_back(spu.into());
+            self.cut_flash(spu);
             self.ftl.ended.push((spu, why.to_owned()));
         }
     }

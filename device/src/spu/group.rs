@@ -77,7 +77,7 @@ impl Machine {
             then: None,
         });
         if let Some(activity) = token.and_then(|token| spu.activities.get_mut(token)) {
-            activity.pending_dmas += 1;
+            activity.ending.begins();
         }
         Some(caller.at(key))
     }

@@ -169,8 +169,8 @@ impl Machine {
         (instructions, metered): (u64, bool),
         started: Option<u32>,
     ) -> bool {
-        let (dma_bytes, work) = (std::mem::take(&mut self.run_dma_bytes), self.meter.take());
         let at = &mut self.spus[spu as usize];
+        let super::meter::Metered { work, moved_bytes: dma_bytes } = at.meter.take();
         at.counters.instructions += instructions;
         let waits = !at.residents[number as usize].waiting.is_empty();
         if let Some(app) = self.apps[number as usize].as_mut() {

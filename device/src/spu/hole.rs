@@ -15,6 +15,10 @@ pub enum Hole {
     AnswersTwice,
     /// What an app that ends had under way keeps its places.
     KeepsPlaces,
+    /// An app is told an end twice.
+    WakesTwice,
+    /// The token of another app's request is as good as one's own.
+    TakesOthersTokens,
 }
 
 /// How full the tables of SPU-OS are.

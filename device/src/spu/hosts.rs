@@ -3,7 +3,7 @@
 //! Invariants: a request that is not taken is handed back as it came; one that is taken has a place for each of its RPCs.
 
 use super::abi;
-use super::activity::{Activity, Origin, State};
+use super::activity::{Activity, Ending, Origin, State};
 use super::os::Machine;
 use crate::bridge::Transfer;
 use crate::hre::HreId;
@@ -76,7 +76,7 @@ impl Machine {
             account,
             arguments: rpc.arguments,
             cursor: 0,
-            pending_dmas: 0,
+            ending: Ending::default(),
             replied_bytes: 0,
             origin: Origin::Host { transfer },
         };

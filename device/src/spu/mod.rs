@@ -19,7 +19,6 @@ pub(crate) mod handlers;
 pub mod hole;
 pub(crate) mod hosts;
 mod jam;
-pub mod meter;
 pub(crate) mod miss;
 mod nv_memory;
 pub(crate) mod os;
@@ -39,8 +38,8 @@ pub(crate) mod turns;
 pub(crate) mod unit;
 pub(crate) mod version;
 
-pub use runtime::abi;
 pub(crate) use runtime::{module, native, wasm};
+pub use willow_gate::{abi, meter};
 
 /// What an app did with a request that it was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use super::meter::OverBudget;
 use super::os::{Caller, LocalMemory, Machine, RegionCall, WildPointer, error_of};
 use crate::media::store::Progress;
 use crate::request::AppNumber;
+use willow_gate::SpuOs;
 
 /// Most calls for regions that wait.
 pub const REGION_CALLS_MAX: usize = 256;
@@ -92,7 +93,7 @@ impl Machine {
     }
 
     fn region_call(&mut self, caller: Caller, id: u32, bank_bytes: Option<u64>, wait: u32) -> Result<i32, OverBudget> {
-        self.charge_change()?;
+        self.meter(caller).charge_change()?;
         if self.region_calls.len() >= REGION_CALLS_MAX
             || self.is_users_app(caller.app) && !self.takes_region_call(caller.app)
         {

@@ -8,7 +8,7 @@
 //! - A group's completion goes to the incarnation of the app that began it, or nowhere.
 
 use super::abi;
-pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin, State, UNPLACED};
+pub(crate) use super::activity::{Activity, Admission, Caller, Origin, SpuOrigin, UNPLACED};
 pub(crate) use super::app::AppState;
 use super::clock::Clock;
 use super::continuation::{Continuation, Pending};
@@ -16,7 +16,6 @@ use super::flash_job::FlashJobs;
 use super::ftl::Ftl;
 use super::gate::Charged;
 use super::group::Group;
-use super::meter::Meter;
 use super::protection::Protection;
 use super::published::Published;
 use super::rest::Line;
@@ -38,6 +37,7 @@ use crate::request::{AppNumber, RpcOutcome};
 use crate::shared::{ReplySpan, ReplyTo};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+pub(crate) use willow_gate::{LocalMemory, WildPointer};
 
 /// True where a test has planted that weakness: never but in builds for tests.
 #[cfg(feature = "testing")]
@@ -63,19 +63,6 @@ pub const WAITS_MAX: usize = 1 << 16;
 /// Of them of users' apps, all together.
 pub const USERS_WAITS_MAX: usize = WAITS_MAX / 2;
 
-/// A pointer outside of the app's memory: the call traps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WildPointer {
-    pub pointer: u64,
-    pub bytes: u64,
-}
-
-/// The calling app's memory.
-pub(crate) trait LocalMemory {
-    fn slice(&self, pointer: u64, bytes: usize) -> Result<&[u8], WildPointer>;
-    fn slice_mut(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], WildPointer>;
-}
-
 /// SPU-OS of all SPUs.
 pub(crate) struct Machine {
     /// Now: under a model, when the event that is being handled was due.
@@ -100,12 +87,8 @@ pub(crate) struct Machine {
     pub subscriptions: Subscriptions,
     /// Whose work runs now.
     pub(super) running: u16,
-    /// What DMAs of this run have moved.
-    pub(super) run_dma_bytes: u64,
     /// DMAs that wait for a place among the store's operations, and who has which places there.
     pub(super) line: Line,
-    /// What SPU-OS did for the app in this run.
-    pub(super) meter: Meter,
     pub(super) upcalls: BTreeMap<u64, (HreId, Key)>,
     /// How many of them an app has at the endpoints of a process, by app and process.
     pub(super) upcalls_at: BTreeMap<(AppNumber, u32), u32>,
@@ -127,8 +110,6 @@ pub(crate) struct Machine {
     pub(super) settlers_ended: Vec<AppNumber>,
     /// `region` and `region_free` calls of apps, for the control service to carry out.
     pub(super) region_calls: VecDeque<RegionCall>,
-    /// What `checksum_value` gives.
-    pub(super) checksum_value: u32,
     /// Answers and ends that nobody waited for any more, since the device started.
     pub(super) strays: u64,
     /// A weakness that a test has planted.
@@ -191,9 +172,7 @@ impl Machine {
             backgrounds: Places::new(BACKGROUND_MAX as u64, config.apps_max),
             subscriptions: Subscriptions::default(),
             running: KERNEL,
-            run_dma_bytes: 0,
             line: Line::default(),
-            meter: Meter::default(),
             upcalls: BTreeMap::new(),
             upcalls_at: BTreeMap::new(),
             next_upcall: 1,
@@ -208,7 +187,6 @@ impl Machine {
             finished_watches: Vec::new(),
             settlers_ended: Vec::new(),
             region_calls: VecDeque::new(),
-            checksum_value: 0,
             strays: 0,
             #[cfg(feature = "testing")]
             hole: None,
@@ -311,8 +289,8 @@ impl Machine {
     #[inline(always)]
     pub fn activity(&mut self, caller: Caller, token: u32) -> Option<&mut Activity> {
         let activity = self.spus[caller.spu as usize].activities.get_mut(token)?;
-        let is_answered = matches!(activity.state, State::Answered { .. });
-        (activity.app == caller.app && !is_answered).then_some(activity)
+        let is_own = activity.app == caller.app || planted!(self, TakesOthersTokens);
+        (is_own && !activity.ending.is_answered()).then_some(activity)
     }
 
     /// Bytes of an activity's payload (its body after the arguments).
@@ -350,6 +328,17 @@ impl Machine {
         let count = into.len() - from_arguments;
         into[from_arguments..].copy_from_slice(&payload[begin..begin + count]);
         Some(())
+    }
+
+    /// Looks at a range of a body: in place where it lies within the payload, else at a copy. `None` where it is past the end.
+    pub fn with_body<R>(&self, token: Key, offset: u64, bytes: usize, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let activity = self.activity_at(token)?;
+        if let Some(range) = Self::payload_range(&self.bridge, activity, offset, bytes) {
+            return Some(look(range));
+        }
+        let mut copy = vec![0; bytes];
+        self.copy_body(token, offset, &mut copy)?;
+        Some(look(&copy))
     }
 
     /// A range of a body in place, where it lies within the payload.
@@ -413,24 +402,16 @@ impl Machine {
     #[inline(always)]
     pub fn respond_to(&mut self, token: Key, status: u32, result: u32) {
         let Some(activity) = self.activity_at_mut(token) else { return };
-        if activity.pending_dmas > 0 {
-            // An answer that came before stands.
-            if !matches!(activity.state, State::Answered { .. }) {
-                activity.state = State::Answered { status, result };
-            }
-            return;
+        if let Some((status, result)) = activity.ending.answer(status, result) {
+            self.end_activity(token, RpcOutcome::Answered { status }, result);
         }
-        self.end_activity(token, RpcOutcome::Answered { status }, result);
     }
 
     /// A pending DMA of an activity has drained.
     #[inline(always)]
     pub fn drained(&mut self, token: Key) {
         let Some(activity) = self.activity_at_mut(token) else { return };
-        activity.pending_dmas = activity.pending_dmas.saturating_sub(1);
-        if activity.pending_dmas == 0
-            && let State::Answered { status, result } = activity.state
-        {
+        if let Some((status, result)) = activity.ending.ended() {
             self.end_activity(token, RpcOutcome::Answered { status }, result);
         }
     }

@@ -7,6 +7,11 @@ use super::gate::Charged;
 use super::os::{Activity, Caller, LocalMemory, Machine, Origin, WildPointer};
 use crate::interconnect::Key;
 use crate::request::INLINE_ARGUMENT_BYTES_MAX;
+use willow_gate::Receive;
+use willow_gate::charge::FREE_BYTES_MAX;
+
+// What any import costs covers the bytes of inline arguments.
+const _: () = assert!(FREE_BYTES_MAX as usize == INLINE_ARGUMENT_BYTES_MAX);
 
 /// Bytes of the request record (docs/abi.md): info, room for the response, inline arguments.
 pub(crate) const RECORD_BYTES: usize = 96;
@@ -17,16 +22,6 @@ const RECORD_ARGUMENTS: usize = 32;
 
 /// Words of `request_info`.
 const INFO_WORDS: usize = 6;
-
-/// Bytes of a request's body that its app wants.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Receive {
-    pub token: u32,
-    /// From where on; `None`: from where the last one ended.
-    pub offset: Option<u32>,
-    pub to: u64,
-    pub bytes: u32,
-}
 
 impl Machine {
     #[inline]
@@ -76,18 +71,6 @@ impl Machine {
         Ok(0)
     }
 
-    /// How many bytes it copies; where they are no more than inline arguments, none: that is what any import costs.
-    #[inline(always)]
-    pub fn copied_bytes(&self, caller: Caller, receive: &Receive) -> u64 {
-        if receive.bytes as usize <= INLINE_ARGUMENT_BYTES_MAX { 0 } else { self.copied_of_body(caller, receive) }
-    }
-
-    fn copied_of_body(&self, caller: Caller, receive: &Receive) -> u64 {
-        let Some(activity) = self.activity_at(caller.at(receive.token)) else { return 0 };
-        let begin = receive.offset.unwrap_or(activity.cursor);
-        u64::from(receive.bytes).min(self.body_bytes(activity).saturating_sub(begin.into()))
-    }
-
     /// `receive_bytes`, `receive_bytes_at`: bytes of the body, as many as there are.
     #[inline]
     pub fn receive<M: LocalMemory>(
@@ -111,7 +94,8 @@ impl Machine {
             None => {
                 let count = u64::from(bytes).min(self.body_bytes(activity).saturating_sub(begin.into()));
                 let into = memory.slice_mut(to, count as usize)?;
-                if self.copy_body(key, begin.into(), into).is_none() {
+                // Past the end there are none.
+                if count > 0 && self.copy_body(key, begin.into(), into).is_none() {
                     return Ok(abi::ERROR_RANGE);
                 }
                 count as u32

@@ -19,6 +19,7 @@ use crate::interconnect::Key;
 use crate::media::controller::PENDING_MAX;
 use crate::places::Places;
 use std::collections::{BTreeMap, VecDeque};
+use willow_gate::SpuOs;
 
 /// Most operations of the store that are under way for one process' DMAs.
 pub const OPERATIONS_PER_PROCESS_MAX: u64 = 1024;
@@ -231,7 +232,7 @@ impl Machine {
             if bytes > COPY_BYTES_MAX {
                 return Ok(None);
             }
-            self.charge_copy(bytes)?;
+            self.meter(caller).charge_copy(bytes)?;
             let mut at = from;
             for _ in 0..left {
                 copies.read.push((at, memory.slice(at, dma.segment_bytes as usize)?.to_vec()));

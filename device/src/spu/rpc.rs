@@ -4,7 +4,7 @@
 //! originating HRE of a message is that of the request on whose behalf it is sent.
 
 use super::abi::{self, PENDING};
-use super::activity::State;
+use super::activity::{Ending, State};
 use super::continuation::Pending;
 use super::dma::Port;
 use super::gate::{Behalf, Charged};
@@ -16,7 +16,8 @@ use crate::hre::HreId;
 use crate::interconnect::event::{Event, PostedUpcall};
 use crate::interconnect::{Endpoint, Key};
 use crate::media::store::Progress;
-use crate::request::{AppNumber, Arguments, Upcall};
+use crate::request::{Arguments, Upcall};
+pub(crate) use willow_gate::{Append, Draft, Receiver};
 
 /// Of the messages that are put together those of users' apps, which share these places.
 pub const USERS_MESSAGES_MAX: usize = MESSAGES_MAX / 2;
@@ -41,38 +42,6 @@ pub(crate) struct Message {
     error: i32,
     /// `rpc_finish` was called; the group to wake.
     pub finished: Option<Key>,
-}
-
-/// A message that an app begins.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Draft {
-    pub token: u32,
-    pub to: Receiver,
-    /// Of an upcall to a subscriber, the kind.
-    pub handler: u8,
-    pub body_bytes: u32,
-    pub reply_pointer: u64,
-    pub reply_bytes: u32,
-}
-
-/// Whom a message is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receiver {
-    /// An SPU, and an app there.
-    Spu(u16, AppNumber),
-    /// The originating endpoint of the request.
-    Originating,
-    /// An endpoint that has subscribed.
-    Subscriber(HreId),
-}
-
-/// What an app appends to a message.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Append {
-    pub handle: i32,
-    pub port: Port,
-    pub address: u64,
-    pub bytes: u32,
 }
 
 impl Machine {
@@ -154,7 +123,7 @@ impl Machine {
             Port::Network | Port::Zero | Port::Nothing => return Ok(abi::ERROR_ARGUMENT),
         }
         let (offset, account) = (message.body.len(), message.account);
-        if !self.may_begin(caller) {
+        if !self.may_promise(caller) {
             return Ok(abi::ERROR_REFUSED);
         }
         let Some(permit) = self.may_read(caller, behalf, address, bytes as usize) else {
@@ -259,7 +228,7 @@ impl Machine {
             account: message.account,
             arguments: Arguments::EMPTY,
             cursor: 0,
-            pending_dmas: 0,
+            ending: Ending::default(),
             replied_bytes: 0,
             origin: Origin::Spu(Box::new(SpuOrigin {
                 group,

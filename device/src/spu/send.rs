@@ -4,7 +4,7 @@
 //! ([`crate::places`]), and what does not fit is refused.
 
 use super::abi;
-use super::activity::{Activity, Origin, State};
+use super::activity::{Activity, Ending, Origin, State};
 use super::os::{ACTIVITIES_MAX, EVENT_ACTIVITIES, Machine};
 use super::sleep::BACKGROUND_MAX;
 use super::turns::OPERATIONS_PER_BANK_MAX;
@@ -82,7 +82,7 @@ impl Machine {
                 account,
                 arguments,
                 cursor: 0,
-                pending_dmas: 0,
+                ending: Ending::default(),
                 replied_bytes: 0,
                 origin: Origin::Event { watch: watch.unwrap_or(0) },
             };

@@ -9,26 +9,17 @@ use super::group::Group;
 use super::os::{Caller, Machine};
 use super::rpc::Message;
 use crate::bridge::accounts::{EVENTS, KERNEL};
-use crate::config::{DMA_SLICE_BYTES, MESSAGES_MAX};
+use crate::config::MESSAGES_MAX;
 use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::interconnect::event::Event;
 use crate::request::AppNumber;
 
-/// What SPU-OS does for one run before its next DMA makes way in the same manner: long lists of short DMAs as well.
-pub const WORK_SLICE: u64 = 50_000;
-
 impl Machine {
     /// Whether a run may move these bytes as well before others have their turn.
     #[inline]
-    pub fn in_slice(&self, bytes: u64) -> bool {
-        self.run_dma_bytes + bytes < DMA_SLICE_BYTES && self.charged() < WORK_SLICE
-    }
-
-    /// Most bytes that the DMAs of one of its runs may move.
-    #[cold]
-    pub fn dma_budget_bytes(&self, app: AppNumber) -> u64 {
-        self.apps.get(app as usize).and_then(Option::as_ref).map_or(0, |app| app.dma_budget_bytes)
+    pub fn in_slice(&self, caller: Caller, bytes: u64) -> bool {
+        self.spus[usize::from(caller.spu)].meter.in_slice(bytes)
     }
 
     /// Takes a place for one more operation whose end the app is to be told of; `None` where it has as many as it may. Apps that no user

@@ -8,7 +8,7 @@
 //! - work in the background belongs to no request: nobody waits for it, an upgrade least of all.
 
 use super::abi::{self, PENDING};
-use super::activity::State;
+use super::activity::{Ending, State};
 use super::gate::Charged;
 use super::group::{Group, UNLISTED, Under};
 use super::os::{ACTIVITIES_MAX, Activity, Caller, Machine, Origin};
@@ -166,7 +166,7 @@ impl Machine {
             account,
             arguments,
             cursor: 0,
-            pending_dmas: 0,
+            ending: Ending::default(),
             replied_bytes: 0,
             origin: Origin::Background,
         });

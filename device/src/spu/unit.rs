@@ -8,6 +8,7 @@ use super::accelerator::literals::Sets;
 use super::activity::Activity;
 use super::counters::SpuCounters;
 use super::group::Group;
+use super::meter::Meter;
 use super::os::{ACTIVITIES_MAX, WAITS_MAX};
 use super::permission::PermissionTable;
 use super::rpc::Message;
@@ -33,6 +34,8 @@ pub(super) struct Resident {
     pub permitted: (u64, u64, bool),
     /// What it has loaded into the literals accelerator.
     pub literals: Sets,
+    /// What `checksum_value` gives.
+    pub checksum_value: u32,
 }
 
 /// An SPU.
@@ -48,6 +51,8 @@ pub(crate) struct Spu {
     /// By app number.
     pub(super) residents: Vec<Resident>,
     pub(super) counters: SpuCounters,
+    /// What SPU-OS did for the app that runs.
+    pub(super) meter: Meter,
     /// A piece of NV memory on its way through an accelerator.
     pub(super) piece: Vec<u8>,
     /// Messages of other SPUs that are here: all, and the places of users' apps.
@@ -69,6 +74,7 @@ impl Spu {
             permissions: PermissionTable::new(config.permission_entries),
             residents: (0..config.apps_max).map(|_| Resident::default()).collect(),
             counters: SpuCounters::default(),
+            meter: Meter::default(),
             piece: Vec::new(),
             inbox: (0, users_inbox(config.apps_max)),
         }

@@ -125,6 +125,9 @@ impl Machine {
             }
         }
         self.end_own(number, 0..self.config.spus);
+        if self.ftl() == Some(number) {
+            (0..self.config.spus).for_each(|bank| self.cut_flash(bank));
+        }
         self.hold_requests(number, Admission::Own);
         self.clear_waiting(number);
         self.end_literals(number);

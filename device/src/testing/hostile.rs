@@ -71,6 +71,8 @@ struct Generator<'a> {
     bytes_max: u64,
     /// One that leaves its answers to others: it responds seldom.
     keeps: bool,
+    /// What stands for a token, while tokens of others are guessed.
+    guesses: Option<String>,
 }
 
 impl Generator<'_> {
@@ -97,6 +99,7 @@ impl Generator<'_> {
             return self.absurd().to_string();
         }
         let value = match kind {
+            'T' if self.guesses.is_some() => return self.guesses.clone().unwrap_or_default(),
             'T' => return self.of(&["T", "T", "T", "T", "K", "K", "0"]).to_owned(),
             'h' => return self.of(&["h", "h", "h", "h", "0"]).to_owned(),
             'P' if self.below(1024) < self.wild => self.of(&[MEMORY_BYTES as i64 - 4, -1, i64::from(i32::MAX)]),
@@ -146,7 +149,7 @@ impl Generator<'_> {
             let _ = match text.as_str() {
                 "T" => write!(call, " (local.get $token)"),
                 "K" => write!(call, " (i32.load (i32.const 8192))"),
-                "h" => write!(call, " (global.get $handle)"),
+                text if text.starts_with('(') => write!(call, " {text}"),
                 text if wide => write!(call, " (i64.const {text})"),
                 text => write!(call, " (i32.const {})", text.parse::<i64>().unwrap_or(0) as i32),
             };
@@ -154,6 +157,11 @@ impl Generator<'_> {
         call.push(')');
         let _ = match (name, result.as_str()) {
             ("rpc_start", _) => writeln!(out, "(global.set $handle {call})"),
+            ("region", _) => writeln!(out, "(call $promise (i64.eq {call} (i64.const -1)))"),
+            // What it is told of later it counts.
+            _ if kinds.contains('W') && name != "cancel" => {
+                writeln!(out, "(call $promise (i32.eq {call} (i32.const 1)))")
+            }
             (_, "") => writeln!(out, "{call}"),
             _ => writeln!(out, "(drop {call})"),
         };
@@ -166,14 +174,24 @@ impl Generator<'_> {
                 let rounds = self.of(&[2, 3, 10, 100, 1000, 1 << 20]);
                 let _ = writeln!(out, "(local.set $n{depth} (i32.const {rounds})) (loop $l{depth}");
                 self.block(out, depth + 1);
-                let _ = writeln!(
-                    out,
-                    "(br_if $l{depth} (local.tee $n{depth} (i32.sub (local.get $n{depth}) (i32.const 1)))))"
-                );
+                let _ = writeln!(out, "{})", again(depth));
             }
             3 => {
                 let (at, value) = (self.below(4096) & !7, self.absurd());
                 let _ = writeln!(out, "(i64.store (i32.const {at}) (i64.const {value}))");
+            }
+            4 if depth < DEPTH_MAX && self.below(2) == 0 => {
+                // Tokens of others look like its own: another place of the table, taken more or less often. It goes through many.
+                let (rounds, place) = (self.of(&[8, 64, 200]), self.of(&[-3, -2, -1, -1, 1, 1, 2, 3]));
+                let first = place - (rounds / 2) * 65536;
+                self.guesses = Some(format!(
+                    "(i32.add (local.get $token) (i32.add (i32.const {first}) (i32.mul (local.get $n{depth}) (i32.const 65536))))"
+                ));
+                let _ = writeln!(out, "(local.set $n{depth} (i32.const {rounds})) (loop $l{depth}");
+                let name = self.of(&["respond", "respond", "dma", "receive_bytes", "checksum", "rpc_start", "cancel"]);
+                self.call(out, name);
+                let _ = writeln!(out, "{})", again(depth));
+                self.guesses = None;
             }
             4 => {
                 let grows =
@@ -213,14 +231,22 @@ impl Generator<'_> {
     }
 }
 
+/// The end of a loop's round.
+fn again(depth: u32) -> String {
+    format!("(br_if $l{depth} (local.tee $n{depth} (i32.sub (local.get $n{depth}) (i32.const 1))))")
+}
+
 /// The imports that users' apps may have.
 fn of_any_app() -> impl Iterator<Item = &'static Import> {
     IMPORTS.iter().filter(|import| import.who == Who::Any)
 }
 
+/// How an instance ends that was told more ends than it was promised: nothing else of these modules ends so.
+pub const TOLD_TOO_OFTEN: &str = "integer divide by zero";
+
 /// The module of a number.
 pub fn hostile_module(name: &str, seed: u64, aims: &Aims) -> Vec<u8> {
-    let mut generator = Generator { state: seed, aims, wild: 0, bytes_max: 0, keeps: false };
+    let mut generator = Generator { state: seed, aims, wild: 0, bytes_max: 0, keeps: false, guesses: None };
     (generator.wild, generator.keeps) = (generator.of(&[0, 0, 0, 2]), generator.below(4) == 0);
     generator.bytes_max = generator.of(&[64, 4096, 60_000, 1 << 20, 1 << 26]);
     let (mut start, mut complete) = (String::new(), String::new());
@@ -244,6 +270,8 @@ pub fn hostile_module(name: &str, seed: u64, aims: &Aims) -> Vec<u8> {
     let _ = writeln!(
         text,
         r#"(memory (export "memory") 2) (table $t 10 funcref)
+        (global $promised (mut i32) (i32.const 0)) (global $told (mut i32) (i32.const 0))
+        (func $promise (param $pends i32) (global.set $promised (i32.add (global.get $promised) (local.get $pends))))
         (global $handle (mut i32) (i32.const 0)) (global $going (mut i32) (i32.const 0)) (global $left (mut i32) (i32.const 200))
         (func (export "start") (param $token i32) (param $handler i32) (result i32) {counters}
             (if (i32.eqz (local.get $handler)) (then
@@ -251,6 +279,8 @@ pub fn hostile_module(name: &str, seed: u64, aims: &Aims) -> Vec<u8> {
             (i32.store (i32.const 8192) (local.get $token))
             {start} {answer} (i32.const 0))
         (func (export "complete") (param $wait i32) (param $result i64) (local $token i32) {counters}
+            (global.set $told (i32.add (global.get $told) (i32.const 1)))
+            (if (i32.gt_u (global.get $told) (global.get $promised)) (then (drop (i32.div_u (i32.const 1) (i32.const 0)))))
             (if (i32.eqz (global.get $left)) (then (return)))
             (global.set $left (i32.sub (global.get $left) (i32.const 1)))
             (local.set $token (i32.load (i32.const 8192)))

@@ -10,7 +10,7 @@
 mod hostile;
 pub use crate::spu::hole::{Hole, Tables};
 
-pub use hostile::{Aims, hostile_module};
+pub use hostile::{Aims, TOLD_TOO_OFTEN, hostile_module};
 
 use crate::media::file::record::{Kind, Record};
 use crate::media::ram::RamStore;
@@ -236,7 +236,7 @@ pub fn plant(device: &mut Device, hole: Hole) {
 }
 
 /// The imports that SPU-OS offers.
-pub use crate::spu::runtime::table::{IMPORTS, Import, Who};
+pub use willow_gate::table::{IMPORTS, Import, Who};
 
 /// Most ends of operations that users' apps may be promised, all together.
 pub const USERS_WAITS_MAX: usize = crate::spu::os::USERS_WAITS_MAX;

@@ -7,11 +7,12 @@ pub mod shared;
 pub mod slow;
 pub mod users;
 
-use willow_device::media::ram::RamStore;
+use slow::{SlowStore, Valve};
 use willow_device::{
-    Arguments, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, Store,
+    Arguments, BuiltInApp, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, Store,
     clock::Timing, control,
 };
+use willow_on_flash::Medium;
 
 /// A device and an endpoint of the host kernel.
 pub struct Rig {
@@ -19,6 +20,17 @@ pub struct Rig {
     pub hre: HreId,
     pub now_ns: u64,
     tag: u64,
+}
+
+/// Whether these tests are part of `on_flash`, which runs them on flash.
+pub fn is_on_flash() -> bool {
+    module_path!().starts_with("on_flash::")
+}
+
+/// Banks of the medium that these tests run on, and the apps that they need.
+pub fn banks(count: u16, bank_bytes: u64) -> (Box<dyn Store>, Vec<BuiltInApp>) {
+    let medium = if is_on_flash() { Medium::Flash } else { Medium::NvMemory };
+    medium.banks(count, bank_bytes)
 }
 
 /// A configuration for tests: small.
@@ -38,18 +50,30 @@ impl Rig {
     }
 
     pub fn with(config: DeviceConfig, timing: Option<Box<dyn Timing>>) -> Rig {
-        let store = RamStore::new(config.spus as usize, 1 << 30).expect("a store in memory");
-        Rig::on(config, Box::new(store), timing)
+        let (store, apps) = banks(config.spus, 1 << 30);
+        Rig::opened(config, store, timing, apps)
     }
 
-    pub fn over(config: DeviceConfig, store: Box<dyn Store>) -> Rig {
-        Rig::on(config, store, None)
+    /// On banks whose operations wait while the valve is closed.
+    pub fn slow(config: DeviceConfig, bank_bytes: u64, timing: Option<Box<dyn Timing>>, valve: Valve) -> Rig {
+        let (store, apps) = banks(config.spus, bank_bytes);
+        Rig::opened(config, Box::new(SlowStore::new(store, valve)), timing, apps)
     }
 
-    pub fn on(config: DeviceConfig, store: Box<dyn Store>, timing: Option<Box<dyn Timing>>) -> Rig {
-        let mut device = Device::open(config, store, timing, vec![]).expect("the device opens");
+    pub fn opened(
+        config: DeviceConfig,
+        store: Box<dyn Store>,
+        timing: Option<Box<dyn Timing>>,
+        apps: Vec<BuiltInApp>,
+    ) -> Rig {
+        let mut device = Device::open(config, store, timing, apps).expect("the device opens");
         let hre = device.open_hre(None).expect("an endpoint");
-        Rig::around(device, hre)
+        let mut rig = Rig::around(device, hre);
+        if is_on_flash() {
+            // The FTL starts.
+            rig.settle();
+        }
+        rig
     }
 
     pub fn around(device: Device, hre: HreId) -> Rig {

@@ -1,9 +1,9 @@
-//! A store in memory whose data operations wait until the test lets them go, and which tells of those that touch what they must not.
+//! A store whose data operations wait until the test lets them go, and which tells of those that touch what they must not.
 
 use super::shared::Shared;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use willow_device::media::ram::RamStore;
+use willow_device::media::delegate::DelegatingStore;
 use willow_device::{Progress, Store, StoreCompletion, StoreError, Ticket};
 
 enum Waiting {
@@ -76,13 +76,13 @@ impl Valve {
 }
 
 pub struct SlowStore {
-    inner: RamStore,
+    inner: Box<dyn Store>,
     valve: Valve,
 }
 
 impl SlowStore {
-    pub fn new(banks: usize, bank_bytes: u64, valve: Valve) -> SlowStore {
-        SlowStore { inner: RamStore::new(banks, bank_bytes).expect("a store in memory"), valve }
+    pub fn new(inner: Box<dyn Store>, valve: Valve) -> SlowStore {
+        SlowStore { inner, valve }
     }
 
     fn waits(&self) -> bool {
@@ -132,20 +132,26 @@ impl Store for SlowStore {
         if self.waits() {
             return None;
         }
-        let Some(next) = self.valve.waiting.lock().pop_front() else { return self.inner.completed() };
-        let (ticket, result) = match next {
-            Waiting::Read(ticket, bank, address, bytes) => {
-                let mut into = vec![0; bytes];
-                (ticket, self.inner.read(bank, address, &mut into).map(|_| into))
+        while let Some(next) = self.valve.waiting.lock().pop_front() {
+            match next {
+                Waiting::Read(ticket, bank, address, bytes) => self.inner.begin_read(ticket, bank, address, bytes),
+                Waiting::Write(ticket, bank, address, from) => self.inner.begin_write(ticket, bank, address, from),
+                Waiting::Zero(ticket, bank, address, bytes) => self.inner.begin_zero(ticket, bank, address, bytes),
             }
-            Waiting::Write(ticket, bank, address, from) => {
-                (ticket, self.inner.write(bank, address, &from).map(|_| vec![]))
-            }
-            Waiting::Zero(ticket, bank, address, bytes) => {
-                (ticket, self.inner.zero(bank, address, bytes).map(|_| vec![]))
-            }
-        };
-        Some(StoreCompletion { ticket, result })
+        }
+        self.inner.completed()
+    }
+    fn served_by(&self) -> Option<&str> {
+        self.inner.served_by()
+    }
+    fn volatile_service(&self) -> bool {
+        self.inner.volatile_service()
+    }
+    fn delegating(&mut self) -> Option<&mut DelegatingStore> {
+        self.inner.delegating()
+    }
+    fn has_news(&self) -> bool {
+        self.inner.has_news() || !self.waits() && self.valve.waiting() > 0
     }
     fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
         self.inner.set_waker(waker);

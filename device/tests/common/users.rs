@@ -1,6 +1,6 @@
 //! A device with a block namespace, an agent and processes of users: what the tests of protection drive.
 
-use super::slow::{SlowStore, Valve};
+use super::slow::Valve;
 use super::*;
 use std::collections::VecDeque;
 use willow_device::CommandSet;
@@ -39,6 +39,8 @@ pub const PARKED_NV: u32 = 0x101;
 pub const READ: u32 = 1;
 pub const WRITE: u32 = 2;
 pub const PERMISSION: u32 = -4i32 as u32;
+/// Runs of the device after which it does not come to rest.
+const RUNS_MAX: u32 = 10_000;
 const MEMORY: &str = "(memory (export \"memory\") 1)";
 
 /// A module with lines in its manifest.
@@ -75,8 +77,7 @@ impl Users {
     /// The same under a model of time.
     pub fn under(timing: Option<Box<dyn Timing>>, config: DeviceConfig, namespace_bytes: u64) -> Users {
         let valve = Valve::default();
-        let store = SlowStore::new(config.spus as usize, 1 << 26, valve.clone());
-        let mut rig = Rig::on(config, Box::new(store), timing);
+        let mut rig = Rig::slow(config, 1 << 26, timing, valve.clone());
         let mover = rig.install(&app("base-io", MOVER, "public=*\\nhandler=5:five\\n")).expect("an app");
         let request = format!(r#"{{"csi":"nvm","size_bytes":{namespace_bytes},"block_bytes":512}}"#);
         let made = rig.call(control::CONTROL_APP, control::CREATE_NAMESPACE, 0, &[], request.as_bytes(), 0);
@@ -158,10 +159,11 @@ impl Users {
         self.done.pop_front().or_else(|| self.rig.device.completion())
     }
 
-    /// Runs the device once, without moving time.
+    /// Runs the device for as long as it has something to do now, without moving time.
     pub fn run(&mut self) {
         let now_ns = self.rig.now_ns;
-        self.rig.device.run(now_ns);
+        let busy = (0..RUNS_MAX).find(|_| self.rig.device.run(now_ns).is_none_or(|at_ns| at_ns > now_ns));
+        assert!(busy.is_some(), "the device does not come to rest");
     }
 
     pub fn install_for(&mut self, hre: HreId, module: &[u8]) -> Result<u16, RpcOutcome> {

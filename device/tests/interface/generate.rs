@@ -1,15 +1,15 @@
 //! Text from the table of imports: bindings for the SDKs, and the reference in docs/abi.md. What is generated is
 //! checked in: the SDKs do not depend on the device.
 
-use super::runtime::abi::ABI_VERSION;
-use super::runtime::table::{IMPORTS, Import, Kind, Section, Who, Work};
+use super::gate::abi::ABI_VERSION;
+use super::gate::table::{IMPORTS, Import, Kind, Section, Who, Work};
 use std::fmt::Write;
 
 /// Columns of a line.
 const COLUMNS: usize = 120;
 
 /// The note at the head of a generated file.
-const NOTE: &str = "Generated from the table in device/src/spu/runtime/table.rs: see device/tests/interface.rs.";
+const NOTE: &str = "Generated from the table in device/gate/src/table.rs: see device/tests/interface.rs.";
 
 fn rust_type(kind: Kind) -> &'static str {
     match kind {

@@ -12,8 +12,6 @@ use crate::item::{KEY_BYTES_MAX, Name, expiry};
 pub const REQUEST: u8 = 0x80;
 const RESPONSE: u8 = 0x81;
 const HEADER_BYTES: usize = 24;
-/// Longest body but for an item's data.
-const EXTRAS_BYTES_MAX: usize = 20;
 /// "Do not store where there is none", in the place of an expiry.
 const NO_INITIAL: u32 = u32::MAX;
 
@@ -180,7 +178,6 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits, now_s: u32) -> Parse<'a> {
         return refuse(status::TOO_LARGE);
     }
     let whole = HEADER_BYTES + body_bytes;
-    debug_assert!(extras_bytes <= EXTRAS_BYTES_MAX);
     if input.len() < whole {
         return Parse::Incomplete(whole);
     }

@@ -202,9 +202,14 @@ impl Connection {
         self.entries.is_empty() && self.many.is_none() && self.output().is_empty()
     }
 
-    /// Whether it holds part of a long item that does not come.
+    /// Whether it holds a grant for a long item.
     pub fn holds_grant(&self) -> bool {
         self.granted > 0
+    }
+
+    /// Whether it is for the client to send, or to take its answers.
+    pub fn waits_for_its_client(&self) -> bool {
+        self.wants_input() || self.is_backed_up()
     }
 
     /// It is gone.

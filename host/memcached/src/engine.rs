@@ -9,7 +9,7 @@
 use crate::command::{Style, Verb};
 use crate::item::Name;
 use crate::outcome::Outcome;
-use crate::port::{Completion, End, Operation, Port, PortError};
+use crate::port::{Completion, End, Operation, Port, PortError, SPUS_UNKNOWN};
 use crate::statistics::Statistics;
 use crate::task::{State, Step, Task, View};
 use std::collections::VecDeque;
@@ -49,6 +49,8 @@ struct Sweep {
     from: u32,
     running: bool,
     next: Instant,
+    /// The time of the last look at it.
+    now: Instant,
 }
 
 /// The tasks.
@@ -80,6 +82,7 @@ impl<P: Port> Engine<P> {
     pub fn new(port: P, durable: bool, item_bytes_max: usize) -> Self {
         let groups = (0..port.groups()).map(|_| Group::default()).collect();
         let overhead = crate::item::HEAD_BYTES + crate::item::KEY_BYTES_MAX;
+        let now = Instant::now();
         let data_bytes_max = item_bytes_max.min(port.value_bytes_max() - overhead);
         Engine {
             port,
@@ -94,7 +97,7 @@ impl<P: Port> Engine<P> {
             data_bytes_max,
             room: ROOM_BYTES_MIN,
             reads: 0,
-            sweep: Sweep { spu: 0, from: 0, running: false, next: Instant::now() },
+            sweep: Sweep { spu: 0, from: 0, running: false, next: now, now },
             now_s: 1,
             clear_at: None,
             statistics: Statistics::new(),
@@ -397,26 +400,32 @@ impl<P: Port> Engine<P> {
     }
 
     fn swept(&mut self, completion: &Completion) {
-        self.sweep.running = false;
-        match (completion.end, completion.result) {
-            (End::Done | End::Busy, 1..) => {
-                self.sweep.from = completion.result;
-                self.sweep.next = Instant::now() + SWEEP_STEP;
+        let spus = self.port.spus();
+        let sweep = &mut self.sweep;
+        sweep.running = false;
+        let wait = match completion.end {
+            End::Done if completion.result > 0 => {
+                sweep.from = completion.result;
+                SWEEP_STEP
             }
-            (End::Done, 0) if self.sweep.spu + 1 < self.port.spus() => {
-                (self.sweep.spu, self.sweep.from) = (self.sweep.spu + 1, 0);
-                self.sweep.next = Instant::now() + SWEEP_STEP;
+            // The device had no room for it: the same again.
+            End::Busy => SWEEP_STEP,
+            // All of this processor, or it failed: the next. A port that is not told how many there are learns it by a failure.
+            end if sweep.spu + 1 < spus && (end == End::Done || spus != SPUS_UNKNOWN) => {
+                (sweep.spu, sweep.from) = (sweep.spu + 1, 0);
+                SWEEP_STEP
             }
-            // The end, or a port that does not know how many processors there are found it.
             _ => {
-                (self.sweep.spu, self.sweep.from) = (0, 0);
-                self.sweep.next = Instant::now() + SWEEP_EVERY;
+                (sweep.spu, sweep.from) = (0, 0);
+                SWEEP_EVERY
             }
-        }
+        };
+        sweep.next = sweep.now + wait;
     }
 
     /// Goes on removing what has expired, where it is time. When it is to be called again.
     pub fn sweep(&mut self, now: Instant) -> Instant {
+        self.sweep.now = now;
         if self.sweep.running || now < self.sweep.next {
             return self.sweep.next.max(now);
         }

@@ -7,6 +7,7 @@
 //! durable, unless the server was told otherwise.
 
 pub mod binary;
+pub mod clock;
 pub mod command;
 pub mod connection;
 pub mod engine;
@@ -21,6 +22,7 @@ pub mod task;
 pub mod testing;
 pub mod text;
 
+pub use clock::Clock;
 pub use server::{Server, ServerConfig, ServerError};
 
 /// The namespace that is meant, out of all key-value namespaces.

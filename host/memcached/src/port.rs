@@ -10,6 +10,9 @@ use std::os::fd::BorrowedFd;
 use willow_host::hre::ItemCondition;
 use willow_wire::spec::kv::Key;
 
+/// For ports that are not told how many processors there are: an operation on one that is not there fails.
+pub const SPUS_UNKNOWN: u16 = u16::MAX;
+
 /// What is asked of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -117,7 +120,7 @@ pub struct PortError(pub String);
 
 /// The way to the device.
 pub trait Port {
-    /// Processors of the device, or more.
+    /// Processors of the device, or [`SPUS_UNKNOWN`].
     fn spus(&self) -> u16;
     /// Groups of keys, each with flushes of its own.
     fn groups(&self) -> u16;

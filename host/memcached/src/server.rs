@@ -3,21 +3,23 @@
 //! What always holds: nothing here waits but the one call that waits for all; whoever cannot go on waits in a queue of its own cause, and
 //! is taken from there in turn.
 
+mod config;
 mod socket;
+
+pub use config::{ServerConfig, ServerError};
 
 use crate::connection::{Connection, Grants, Stop};
 use crate::engine::Engine;
 use crate::port::{Port, PortError};
+use config::system;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use socket::{Listener, Socket};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Events that are taken at a time.
 const EVENTS_MAX: usize = 256;
@@ -25,8 +27,10 @@ const EVENTS_MAX: usize = 256;
 const LOOKS: u32 = 16;
 /// Between two tries to reach a device that is gone.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long a connection may hold the room for a long item that does not come.
+/// How long a connection may hold the room for a long item until all of that has come.
 const GRANT_TIME_MAX: Duration = Duration::from_secs(60);
+/// Between two looks at those that hold such room; also the longest sleep.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long what is under way may take when the server is stopped.
 const GOODBYE: Duration = Duration::from_secs(5);
 /// How long nobody is accepted after descriptors ran out.
@@ -36,70 +40,6 @@ const TOKEN_STOP: u64 = 0;
 const TOKEN_PORT: u64 = 1;
 const TOKEN_LISTENER: u64 = 2;
 const TOKEN_CONNECTION: u64 = 1 << 32;
-
-/// How it serves.
-#[derive(Clone, Debug)]
-pub struct ServerConfig {
-    /// Addresses for TCP.
-    pub listen: Vec<SocketAddr>,
-    /// Path of a Unix socket.
-    pub unix: Option<PathBuf>,
-    /// Connections at a time; more wait to be accepted.
-    pub connections_max: usize,
-    /// An answer says what is durable.
-    pub durable: bool,
-    /// Longest data of an item.
-    pub item_bytes_max: usize,
-    /// Bytes for items that are longer than what a connection has, all together.
-    pub memory_bytes: usize,
-    /// How long to wait for a device that is gone.
-    pub reconnect: Duration,
-    /// How long to look for completions before the thread sleeps.
-    pub spin: Duration,
-}
-
-impl Default for ServerConfig {
-    fn default() -> Self {
-        ServerConfig {
-            listen: Vec::new(),
-            unix: None,
-            connections_max: 1024,
-            durable: true,
-            item_bytes_max: 1 << 20,
-            memory_bytes: 256 << 20,
-            reconnect: Duration::from_secs(60),
-            spin: Duration::from_micros(20),
-        }
-    }
-}
-
-/// Why it does not serve.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// The device cannot be reached.
-    #[error("{0}")]
-    Port(#[from] PortError),
-    /// An address cannot be listened on.
-    #[error("cannot listen on {place}: {source}")]
-    Listen {
-        /// Which.
-        place: String,
-        /// What the kernel says.
-        source: std::io::Error,
-    },
-    /// The kernel refuses something else.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel says.
-        source: std::io::Error,
-    },
-}
-
-fn system(what: &'static str) -> impl FnOnce(Errno) -> ServerError {
-    move |source| ServerError::System { what, source: source.into() }
-}
 
 /// Stops a server, from any thread.
 #[derive(Clone, Debug)]
@@ -121,7 +61,7 @@ struct Client {
     listed: bool,
     /// It waits for the engine, or for grants.
     waiting: bool,
-    /// Since when it holds room for a long item.
+    /// Since when it holds a grant for a long item.
     holds_since: Option<Instant>,
 }
 
@@ -143,12 +83,11 @@ pub struct Server<P, F> {
     for_engine: VecDeque<u32>,
     for_grants: VecDeque<u32>,
     grants: Grants,
+    /// When those that hold grants are looked at again.
+    look_at: Instant,
     touched: Vec<u32>,
-}
-
-fn now_s() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u32::try_from(since.as_secs()).unwrap_or(u32::MAX).max(1)
+    /// What the port's descriptor is polled for.
+    port_interest: EventFlags,
 }
 
 impl<P: Port, F: FnMut() -> Result<P, PortError>> Server<P, F> {
@@ -188,7 +127,9 @@ impl<P: Port, F: FnMut() -> Result<P, PortError>> Server<P, F> {
             for_engine: VecDeque::new(),
             for_grants: VecDeque::new(),
             grants,
+            look_at: config.clock.now(),
             touched: Vec::new(),
+            port_interest: EventFlags::empty(),
             config,
         };
         server.poll_port()?;
@@ -213,28 +154,47 @@ impl<P: Port, F: FnMut() -> Result<P, PortError>> Server<P, F> {
     fn poll_port(&mut self) -> Result<(), ServerError> {
         let token = EventData::new_u64(TOKEN_PORT);
         let descriptor = self.engine.port().descriptor();
-        epoll::add(&self.poll, descriptor, token, EventFlags::IN).map_err(system("cannot poll the device"))
+        epoll::add(&self.poll, descriptor, token, EventFlags::IN).map_err(system("cannot poll the device"))?;
+        self.port_interest = EventFlags::IN;
+        Ok(())
+    }
+
+    /// Before the thread sleeps: what the port could not send goes on when its socket takes more.
+    fn poll_port_output(&mut self) -> Result<(), ServerError> {
+        let mut interest = EventFlags::IN;
+        interest.set(EventFlags::OUT, self.engine.port().wants_to_write());
+        if interest != self.port_interest {
+            let token = EventData::new_u64(TOKEN_PORT);
+            let descriptor = self.engine.port().descriptor();
+            epoll::modify(&self.poll, descriptor, token, interest).map_err(system("cannot poll the device"))?;
+            self.port_interest = interest;
+        }
+        Ok(())
     }
 
     /// Serves until it is stopped, or the device is gone for good.
     pub fn run(&mut self) -> Result<(), ServerError> {
-        let mut idle_since = Instant::now();
+        let clock = self.config.clock.clone();
+        let mut idle_since = clock.now();
+        let mut events: Vec<(u64, EventFlags)> = Vec::with_capacity(EVENTS_MAX);
         let mut stop_by: Option<Instant> = None;
         let mut space = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
         loop {
-            let now = Instant::now();
+            let now = clock.now();
             if stop_by.is_some_and(|by| now >= by || self.is_quiet()) {
                 return Ok(());
             }
             let timeout = self.timeout(now, idle_since, stop_by);
-            let events: Vec<(u64, EventFlags)> = match epoll::wait(&self.poll, &mut space, Some(&timeout)) {
-                Ok((events, _)) => events.iter().map(|event| (event.data.u64(), event.flags)).collect(),
-                Err(Errno::INTR) => Vec::new(),
+            self.poll_port_output()?;
+            events.clear();
+            match epoll::wait(&self.poll, &mut space, Some(&timeout)) {
+                Ok((came, _)) => events.extend(came.iter().map(|event| (event.data.u64(), event.flags))),
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(system("cannot wait")(error)),
-            };
+            }
             let mut worked = !events.is_empty();
             let mut lost = None;
-            for (token, flags) in events {
+            for &(token, flags) in &events {
                 match token {
                     TOKEN_STOP => {
                         stop_by.get_or_insert_with(|| now + GOODBYE);
@@ -245,7 +205,7 @@ impl<P: Port, F: FnMut() -> Result<P, PortError>> Server<P, F> {
                     _ => self.accept((token - TOKEN_LISTENER) as usize, now),
                 }
             }
-            let now_s = now_s();
+            let now_s = clock.now_s();
             for _ in 0..LOOKS {
                 match self.engine.pump(now_s) {
                     Ok(0) if self.engine.running() > 0 && self.todo.is_empty() => std::hint::spin_loop(),
@@ -273,8 +233,12 @@ impl<P: Port, F: FnMut() -> Result<P, PortError>> Server<P, F> {
                 // Before the thread may sleep.
                 self.engine.send();
             }
+            if now >= self.look_at {
+                self.look_at = now + LOOK_EVERY;
+                self.drop_withholders(now);
+            }
             if worked {
-                idle_since = Instant::now();
+                idle_since = clock.now();
             }
         }
     }
@@ -295,7 +259,7 @@ impl<P: Port, F: FnMut() -> Result<P, PortError>> Server<P, F> {
             until = until.min(at);
         }
         // Delayed removals, and room that is held for too long, are looked at by the second.
-        let wait = until.saturating_duration_since(now).min(Duration::from_secs(1)).max(Duration::from_millis(1));
+        let wait = until.saturating_duration_since(now).min(LOOK_EVERY).max(Duration::from_millis(1));
         Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
     }
 
@@ -335,7 +299,7 @@ impl<P: Port, F: FnMut() -> Result<P, PortError>> Server<P, F> {
                 self.serve(number, now);
             }
         }
-        let todo = std::mem::take(&mut self.todo);
+        let mut todo = std::mem::take(&mut self.todo);
         let worked = !todo.is_empty();
         for number in &todo {
             if let Some(client) = &mut self.clients[*number as usize] {
@@ -347,7 +311,22 @@ impl<P: Port, F: FnMut() -> Result<P, PortError>> Server<P, F> {
                 }
             }
         }
+        todo.clear();
+        todo.append(&mut self.todo);
+        self.todo = todo;
         worked
+    }
+
+    /// Ends connections that have held room for a long item for too long, and whose clients are what is waited for: they do not send the
+    /// rest, or do not take their answers.
+    fn drop_withholders(&mut self, now: Instant) {
+        for number in 0..self.clients.len() {
+            let Some(client) = &self.clients[number] else { continue };
+            let held_too_long = client.holds_since.is_some_and(|since| now.duration_since(since) > GRANT_TIME_MAX);
+            if held_too_long && !client.waiting && client.connection.waits_for_its_client() {
+                self.drop_client(number as u32);
+            }
+        }
     }
 
     fn unwait(&mut self, number: u32) {
@@ -379,13 +358,8 @@ impl<P: Port, F: FnMut() -> Result<P, PortError>> Server<P, F> {
                 }
                 Stop::Input | Stop::Own => {}
             }
-            client.holds_since = match client.connection.holds_grant() {
-                true => Some(client.holds_since.unwrap_or(now)),
-                false => None,
-            };
-            if client.holds_since.is_some_and(|since| now.duration_since(since) > GRANT_TIME_MAX) {
-                return self.drop_client(number);
-            }
+            // Of a long item no more is read than belongs to it, so that this is looked at between two of them.
+            client.holds_since = client.connection.holds_grant().then(|| client.holds_since.unwrap_or(now));
             let before = client.connection.output().len();
             self.flush_output(number);
             // What was stopped by a full output goes on where it could be sent.
@@ -570,6 +544,11 @@ impl<P: Port, F: FnMut() -> Result<P, PortError>> Server<P, F> {
                 Ok(port) => {
                     self.engine.replace(port);
                     self.poll_port()?;
+                    // Nobody was read from meanwhile.
+                    let now = self.config.clock.now();
+                    for client in self.clients.iter_mut().flatten() {
+                        client.holds_since = client.holds_since.map(|_| now);
+                    }
                     (0..self.clients.len() as u32).for_each(|number| self.list(number));
                     tracing::info!("the device is there again");
                     return Ok(true);

@@ -7,23 +7,26 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use willow_device::media::fault::Random;
-use willow_memcached::ServerConfig;
+use willow_memcached::{Clock, ServerConfig};
 
 /// The commands in their usual course, and what they say where something is not there, is there already, or is no number.
 #[test]
 fn commands_do_what_memcached_does() {
     let device = device();
+    let clock = Clock::default();
+    let config = || ServerConfig { clock: clock.clone(), ..config() };
     for way in [Way::Memory, Way::Network] {
         let serving = serve(&device, way, config());
         let mut tcp = connect(&serving);
-        conversation(&mut tcp);
+        conversation(&mut tcp, &clock);
         let mut unix = Client::new(UnixStream::connect(&serving.unix).unwrap());
-        conversation(&mut unix);
+        conversation(&mut unix, &clock);
         binary(&mut connect(&serving));
     }
 }
 
-fn conversation<S: std::io::Read + Write>(client: &mut Client<S>) {
+/// Times are far longer than the test lasts, and the clock is put forward.
+fn conversation<S: std::io::Read + Write>(client: &mut Client<S>, clock: &Clock) {
     assert_eq!(client.ask("flush_all"), "OK");
     assert_eq!(client.get("a"), None);
     assert_eq!(client.store("set", "a", "7 0", b"one"), "STORED");
@@ -65,14 +68,15 @@ fn conversation<S: std::io::Read + Write>(client: &mut Client<S>) {
     assert_eq!(client.get("a"), None, "it has ended");
     assert_eq!(client.store("set", "a", "0 -1", b"x"), "STORED");
     assert_eq!(client.get("a"), None, "it has ended before");
-    assert_eq!(client.store("add", "a", "0 2", b"short"), "STORED", "what has ended is not there");
-    client.send(b"gat 1000 a none\r\n");
+    assert_eq!(client.store("add", "a", "0 1000", b"short"), "STORED", "what has ended is not there");
+    client.send(b"gat 100000 a none\r\n");
     assert_eq!(client.value(), Some(("VALUE a 0 5".into(), b"short".to_vec())));
     assert_eq!(client.value(), None);
-    std::thread::sleep(Duration::from_millis(2100));
+    clock.advance(1001);
     assert_eq!(client.get("a"), Some(b"short".to_vec()), "it was given longer");
-    assert_eq!(client.store("set", "e", "0 1", b"gone"), "STORED");
-    std::thread::sleep(Duration::from_millis(2100));
+    assert_eq!(client.store("set", "e", "0 1000", b"gone"), "STORED");
+    assert_eq!(client.get("e"), Some(b"gone".to_vec()));
+    clock.advance(1001);
     assert_eq!(client.get("e"), None);
     // Quiet ones say nothing, and are done.
     client.send(
@@ -96,19 +100,28 @@ fn conversation<S: std::io::Read + Write>(client: &mut Client<S>) {
     assert_eq!(client.ask("verbosity 1"), "OK");
     assert!(client.ask("version").starts_with("VERSION 1.6."));
     assert_eq!(client.ask("nonsense"), "ERROR");
+    let lines = statistics(client);
+    assert!(lines.iter().any(|line| line.starts_with("STAT cmd_get ")), "{lines:?}");
+    assert_eq!(client.ask("stats reset"), "RESET");
+    assert_eq!(client.ask("flush_all 1000"), "OK");
+    assert!(client.get("n").is_some(), "not yet");
+    clock.advance(1001);
+    // It is looked at by the second, and beside the requests that come meanwhile.
+    let started = Instant::now();
+    while client.get("n").is_some() {
+        assert!(started.elapsed() < PATIENCE, "it is not removed");
+    }
+    client.send(b"quit\r\n");
+    assert!(client.is_ended());
+}
+
+fn statistics<S: std::io::Read + Write>(client: &mut Client<S>) -> Vec<String> {
     let mut lines = Vec::new();
     client.send(b"stats\r\n");
     while lines.last().map(String::as_str) != Some("END") {
         lines.push(client.line());
     }
-    assert!(lines.iter().any(|line| line.starts_with("STAT cmd_get ")), "{lines:?}");
-    assert_eq!(client.ask("stats reset"), "RESET");
-    assert_eq!(client.ask("flush_all 1"), "OK");
-    assert!(client.get("n").is_some(), "not yet");
-    std::thread::sleep(Duration::from_millis(2500));
-    assert_eq!(client.get("n"), None);
-    client.send(b"quit\r\n");
-    assert!(client.is_ended());
+    lines
 }
 
 /// Meta commands.
@@ -409,6 +422,51 @@ fn long_items_wait_for_memory() {
     holders[0].send(&[&data[1000..], b"\r\n"].concat());
     assert_eq!(holders[0].line(), "STORED");
     assert!(connect(&serving).get("third") == Some(data));
+}
+
+/// Who holds memory for a long item and does not send the rest is disconnected; who sends one long item after the other is not.
+#[test]
+fn memory_for_long_items_is_not_held_for_ever() {
+    let device = device();
+    let config = ServerConfig { memory_bytes: 1, ..config() };
+    let clock = config.clock.clone();
+    let serving = serve(&device, Way::Memory, config);
+    let data = vec![b'z'; 900_000];
+    let head = |key: &str| format!("set {key} 0 0 {}\r\n", data.len()).into_bytes();
+    // Each of these begins with the end of the one before, 40 s after that one began.
+    let mut steady = connect(&serving);
+    steady.send(&[&head("steady"), &data[..1000]].concat());
+    for _ in 0..4 {
+        clock.advance(40);
+        steady.send(&[&data[1000..], b"\r\n", &head("steady"), &data[..1000]].concat());
+        assert_eq!(steady.line(), "STORED");
+    }
+    steady.send(&[&data[1000..], b"\r\n"].concat());
+    assert_eq!(steady.line(), "STORED");
+    // These hold all that there is, and send no more.
+    let mut silent = [connect(&serving), connect(&serving)];
+    for client in &mut silent {
+        client.send(&[&head("silent"), &data[..1000]].concat());
+    }
+    let mut asks = connect(&serving);
+    let started = Instant::now();
+    while !statistics(&mut asks).iter().any(|line| line == "STAT curr_connections 2") {
+        assert!(started.elapsed() < PATIENCE, "they hold their memory");
+        clock.advance(61);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(silent.iter_mut().all(Client::is_ended));
+    // Both places are there again.
+    let others = || {
+        let mut other = connect(&serving);
+        other.send(&[&head("other"), &data[..1000]].concat());
+        other
+    };
+    let mut others = [others(), others()];
+    for other in &mut others {
+        other.send(&[&data[1000..], b"\r\n"].concat());
+        assert_eq!(other.line(), "STORED");
+    }
 }
 
 /// Bytes that are no commands end in errors, or with the connection; the server goes on.

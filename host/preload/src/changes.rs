@@ -116,14 +116,19 @@ fn map_of(descriptor: c_int, protection: c_int, flags: c_int, mut map: impl FnMu
     let Some(file) = process.get(descriptor) else { return map() };
     process.keep_mapped(&file);
     let writes = protection & libc::PROT_WRITE != 0 && flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
-    let mapped = file.file.insist(|| {
+    let mut once = || {
         // Nobody may have it directly while it is written through a mapping.
         if writes && is_immutable(file.file.descriptor()) {
             return Err(Errno::PERM);
         }
         let mapped = map();
         if mapped == libc::MAP_FAILED { Err(crate::real::errno()) } else { Ok(mapped) }
-    });
+    };
+    let mut mapped = file.file.insist(&mut once);
+    if mapped == Err(Errno::ACCESS) {
+        // A descriptor that only reads still: or that was opened so.
+        mapped = file.file.give_back().and_then(|()| file.file.insist(once));
+    }
     mapped.unwrap_or_else(|error| {
         crate::real::set_errno(error.raw_os_error());
         libc::MAP_FAILED
@@ -203,13 +208,12 @@ between! {
 /// The paths are the caller's strings.
 unsafe fn at_paths(paths: &[(c_int, *const c_char, bool)], mut real: impl FnMut() -> c_int) -> c_int {
     let mut done = result(real());
-    for (folder, path, follows) in paths {
-        if done != Err(Errno::PERM) || path.is_null() {
-            break;
-        }
+    if done == Err(Errno::PERM) {
+        let those = paths.iter().filter(|(_, path, _)| !path.is_null());
         // SAFETY: as above.
-        let path = unsafe { CStr::from_ptr(*path) };
-        done = insisting(*folder, path, (*follows, Waits::ToTheEnd), || result(real()));
+        let those: Vec<_> =
+            those.map(|(folder, path, follows)| (*folder, unsafe { CStr::from_ptr(*path) }, *follows)).collect();
+        done = insisting(&those, Waits::ToTheEnd, || result(real()));
     }
     returned(done)
 }

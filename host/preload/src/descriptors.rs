@@ -6,13 +6,13 @@ use crate::process::{Raw, enter, tracked};
 use crate::real;
 use crate::real::{result, returned};
 use libc::{c_char, c_int, c_long, c_uint, mode_t};
-use rustix::fs::{AtFlags, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use willow_host::direct_io::Waits;
+use willow_host::direct_io::{Place, Waits};
 use willow_shm::own::{is_own, without_own};
 
 /// Opens by `open`; one more time where a file has to be given back first.
@@ -25,10 +25,15 @@ pub unsafe fn opening(folder: c_int, path: *const c_char, mut open: impl FnMut()
     // It may wait for whoever opens the other end.
     drop(inside);
     let mut opened = result(open());
-    if opened == Err(Errno::PERM) && !path.is_null() {
+    if let Err(refused @ (Errno::PERM | Errno::AGAIN)) = opened
+        && !path.is_null()
+    {
         // SAFETY: as above.
         let path = unsafe { CStr::from_ptr(path) };
-        opened = insisting(folder, path, (true, Waits::Interruptible), || result(open()));
+        // One that does not wait finds the agent's lease where the file is just being taken, or given back.
+        let once = || result(open()).map_err(|error| if error == Errno::AGAIN { Errno::PERM } else { error });
+        opened = insisting(&[(folder, path, true)], Waits::Interruptible, once);
+        opened = opened.map_err(|error| if error == Errno::PERM { refused } else { error });
     }
     if let (Ok(descriptor), Some((_inside, process))) = (opened, enter()) {
         process.opened(descriptor, since);
@@ -52,31 +57,29 @@ fn name_of(folder: c_int, path: &CStr, follows: bool) -> Option<PathBuf> {
     Some(parent.join(whole.file_name()?))
 }
 
-/// Does something to a file by its path that the kernel refused, since it may be open directly here or elsewhere.
+/// Does something to files by their paths (and whether links are followed) that the kernel refused, since one may be open directly here or
+/// elsewhere.
 pub fn insisting<T>(
-    folder: c_int,
-    path: &CStr,
-    (follows, waits): (bool, Waits),
-    mut what: impl FnMut() -> Result<T, Errno>,
+    paths: &[(c_int, &CStr, bool)],
+    waits: Waits,
+    what: impl FnMut() -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    let Some((_inside, process)) = enter().filter(|_| folder != -1) else { return Err(Errno::PERM) };
-    // SAFETY: lent by the caller for this call; AT_FDCWD stands for the working folder.
-    let place = unsafe { BorrowedFd::borrow_raw(folder) };
-    let flags = if follows { AtFlags::EMPTY_PATH } else { AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW };
-    let stat = rustix::fs::statat(place, path, flags).map_err(|_| Errno::PERM)?;
-    // By a descriptor of it, whatever its name is, or was.
-    if let Some(file) = process.with_identity((stat.st_dev, stat.st_ino)) {
-        let _hold = file.hold();
-        return file.file.insist(what);
-    }
-    let Some(name) = name_of(folder, path, follows) else { return Err(Errno::PERM) };
-    if process.known_session().is_none() && !process.is_chosen(&name) {
-        return Err(Errno::PERM);
-    }
-    let (Some(session), Ok(name)) = (process.session(), CString::new(name.into_os_string().as_bytes())) else {
-        return Err(Errno::PERM);
+    let Some((_inside, process)) = enter() else { return Err(Errno::PERM) };
+    let known = process.known_session().is_some();
+    let is_chosen = |(folder, path, follows): &(c_int, &CStr, bool)| {
+        known || name_of(*folder, path, *follows).is_some_and(|name| process.is_chosen(&name))
     };
-    session.change(&name, rustix::fs::CWD, waits, &mut what)
+    let chosen = paths.iter().filter(|path| path.0 != -1 && is_chosen(path));
+    let places: Vec<Place<'_>> = chosen
+        .map(|(folder, path, follows)| {
+            // SAFETY: lent by the caller for this call, and not -1; AT_FDCWD stands for the working folder.
+            Place { folder: unsafe { BorrowedFd::borrow_raw(*folder) }, path, follows: *follows }
+        })
+        .collect();
+    match process.session().filter(|_| !places.is_empty()) {
+        Some(session) => session.change(&places, waits, what),
+        None => Err(Errno::PERM),
+    }
 }
 
 macro_rules! opens {

@@ -52,7 +52,23 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_flock => c_long::from(descriptors::flock(first, b as c_int)),
             libc::SYS_openat => c_long::from(descriptors::openat64(first, second as _, c as c_int, d as libc::mode_t)),
             libc::SYS_openat2 => c_long::from(descriptors::opening(first, second as _, || real() as c_int)),
-            libc::SYS_ftruncate | libc::SYS_fallocate => by_kernel(&[first], real),
+            libc::SYS_ftruncate | libc::SYS_fallocate | libc::SYS_fchmod | libc::SYS_fchown => {
+                by_kernel(&[first], real)
+            }
+            libc::SYS_fsetxattr | libc::SYS_fremovexattr => by_kernel(&[first], real),
+            // The descriptor's own file, which the function has no way to name.
+            libc::SYS_utimensat if b == 0 => by_kernel(&[first], real),
+            libc::SYS_truncate
+            | libc::SYS_unlinkat
+            | libc::SYS_renameat2
+            | libc::SYS_linkat
+            | libc::SYS_fchmodat
+            | libc::SYS_fchownat
+            | libc::SYS_utimensat
+            | libc::SYS_setxattr
+            | libc::SYS_lsetxattr
+            | libc::SYS_removexattr
+            | libc::SYS_lremovexattr => c_long::from(by_path(number, (a, b, c, d, e))),
             libc::SYS_ioctl => c_long::from(changes::ioctl(first, b as c_ulong, c as c_ulong)),
             libc::SYS_sendfile => by_kernel(&[first, b as c_int], real),
             libc::SYS_splice | libc::SYS_copy_file_range => by_kernel(&[first, c as c_int], real),
@@ -86,8 +102,67 @@ pub unsafe extern "C" fn syscall(
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => c_long::from(descriptors::dup2(first, b as c_int)),
             #[cfg(target_arch = "x86_64")]
+            libc::SYS_unlink
+            | libc::SYS_rename
+            | libc::SYS_renameat
+            | libc::SYS_link
+            | libc::SYS_chmod
+            | libc::SYS_chown
+            | libc::SYS_lchown
+            | libc::SYS_utime
+            | libc::SYS_utimes
+            | libc::SYS_futimesat => c_long::from(by_older_path(number, (a, b, c, d))),
+            #[cfg(target_arch = "x86_64")]
             libc::SYS_fork => forking_alone(real),
             _ => real(),
+        }
+    }
+}
+
+/// A call that names files by their paths.
+///
+/// # Safety
+/// The caller's arguments of such a call.
+unsafe fn by_path(number: c_long, (a, b, c, d, e): (c_long, c_long, c_long, c_long, c_long)) -> c_int {
+    let first = a as c_int;
+    // SAFETY: as above.
+    unsafe {
+        match number {
+            libc::SYS_truncate => changes::truncate64(a as _, b),
+            libc::SYS_unlinkat => changes::unlinkat(first, b as _, c as c_int),
+            libc::SYS_renameat2 => changes::renameat2(first, b as _, c as c_int, d as _, e as u32),
+            libc::SYS_linkat => changes::linkat(first, b as _, c as c_int, d as _, e as c_int),
+            // The kernel's has no flags.
+            libc::SYS_fchmodat => changes::fchmodat(first, b as _, c as libc::mode_t, 0),
+            libc::SYS_fchownat => changes::fchownat(first, b as _, c as u32, d as u32, e as c_int),
+            libc::SYS_utimensat => changes::utimensat(first, b as _, c as _, d as c_int),
+            libc::SYS_setxattr => changes::setxattr(a as _, b as _, c as _, d as usize, e as c_int),
+            libc::SYS_lsetxattr => changes::lsetxattr(a as _, b as _, c as _, d as usize, e as c_int),
+            libc::SYS_removexattr => changes::removexattr(a as _, b as _),
+            _ => changes::lremovexattr(a as _, b as _),
+        }
+    }
+}
+
+/// The same of those that newer machines do not have.
+///
+/// # Safety
+/// The caller's arguments of such a call.
+#[cfg(target_arch = "x86_64")]
+unsafe fn by_older_path(number: c_long, (a, b, c, d): (c_long, c_long, c_long, c_long)) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        match number {
+            libc::SYS_unlink => changes::unlink(a as _),
+            libc::SYS_rename => changes::rename(a as _, b as _),
+            libc::SYS_renameat => changes::renameat(a as c_int, b as _, c as c_int, d as _),
+            libc::SYS_link => changes::link(a as _, b as _),
+            libc::SYS_chmod => changes::chmod(a as _, b as libc::mode_t),
+            libc::SYS_chown => changes::chown(a as _, b as u32, c as u32),
+            libc::SYS_lchown => changes::lchown(a as _, b as u32, c as u32),
+            libc::SYS_utime => changes::utime(a as _, b as _),
+            libc::SYS_utimes => changes::utimes(a as _, b as _),
+            _ => changes::futimesat(a as c_int, b as _, c as _),
         }
     }
 }

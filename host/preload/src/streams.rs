@@ -39,7 +39,8 @@ unsafe fn opening(path: *const c_char, mut real: impl FnMut() -> *mut FILE) -> *
             if stream.is_null() { Err(errno()) } else { Ok(stream) }
         };
         // SAFETY: as above.
-        match insisting(libc::AT_FDCWD, unsafe { CStr::from_ptr(path) }, (true, Waits::Interruptible), once) {
+        let path = unsafe { CStr::from_ptr(path) };
+        match insisting(&[(libc::AT_FDCWD, path, true)], Waits::Interruptible, once) {
             Ok(opened) => stream = opened,
             Err(error) => set_errno(error.raw_os_error()),
         }
@@ -126,7 +127,7 @@ fn release(path: *const c_char, mode: *const c_char) {
         unsafe { libc::close(opened) };
         Ok(())
     };
-    let _ = insisting(libc::AT_FDCWD, path_text, (true, Waits::ToTheEnd), once);
+    let _ = insisting(&[(libc::AT_FDCWD, path_text, true)], Waits::ToTheEnd, once);
 }
 
 /// # Safety

@@ -132,9 +132,9 @@ fn fio(test: &str, by: By) {
         let jobs = ["--numjobs=3", "--offset_increment=2M", "--size=2M", "--bsrange=512-9k", "--bs_unaligned=1"];
         run(&[&jobs[..], &["--rw=randrw", "--verify=md5", "--ioengine=psync", "--overwrite=1", kind]].concat());
         let counts = counted(&stage, &["direct_writes", "direct_reads"]);
-        // On a network processes come one after the other, and whoever is not there yet has the others go through the kernel meanwhile.
-        let least = if by == By::Memory { 300 } else { 0 };
-        assert!(counts[0] > least && counts[1] > least, "{kind}: {counts:?}");
+        // Processes come one after the other, and whoever has not asked yet has the others go through the kernel meanwhile: on a machine
+        // that is busy each may have ended by then.
+        assert!(kind == "--thread=0" || counts[0] > 300 && counts[1] > 300, "{kind}: {counts:?}");
     }
     // Engines that go past the C library, or map the file, are the kernel's, and right.
     for engine in ["mmap", "libaio"] {
@@ -234,6 +234,12 @@ fn a_program_that_closes_what_it_does_not_know_goes_on() {
 fn a_program_that_closes_what_it_does_not_know_goes_on_over_the_network() {
     let test = "a_program_that_closes_what_it_does_not_know_goes_on_over_the_network";
     calls_of(test, By::Network, "closing.c", &["direct_reads", "direct_writes"]);
+}
+
+#[test]
+fn calls_by_number_and_by_paths_do_what_they_do_without() {
+    let test = "calls_by_number_and_by_paths_do_what_they_do_without";
+    calls_of(test, By::Memory, "numbers.c", &["direct_reads", "direct_writes", "given_back"]);
 }
 
 fn calls(test: &str, by: By) {

@@ -1,6 +1,6 @@
 //! What of SQLite's interface is used (sqlite3.h and sqlite3ext.h, which promise to stay as they are): tables of functions and numbers.
 //!
-//! The binding that crates.io has (libsqlite3-sys) makes its tables when it is built, which costs more than these lines, and refuses any SQLite
+//! The usual binding (crate libsqlite3-sys) makes its tables when it is built, which costs more than these lines, and refuses any SQLite
 //! that is older than its headers.
 #![allow(missing_docs, non_camel_case_types, non_snake_case)]
 

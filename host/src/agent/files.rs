@@ -1,8 +1,8 @@
 //! Files of processes: prepared, opened, released and closed.
 //!
 //! What always holds:
-//! - a file is granted in this order: it is made immutable; the process replaces its descriptors; the lease proves that it is open for
-//!   writing nowhere; its extents are asked for; permissions are installed; the lease still stands;
+//! - a file is granted in this order: the process replaces its descriptors; the lease proves that it is open for writing nowhere; it is made
+//!   immutable, and the lease stands; its extents are asked for; permissions are installed; the lease still stands;
 //! - a file that is being opened or closed by one thread is left to it by all others;
 //! - a permission is taken from the list before it is revoked, and nothing installs it again in between: who installs and who takes off
 //!   the list do so by turns (`order`);
@@ -17,7 +17,8 @@ use super::judge::{against_mount, judge, places};
 use super::message::{PREPARED_MAX, VERSION};
 use super::serving::{READ, WRITE};
 use super::{
-    Agent, CONTENDED_MAX, Connected, FILES_MAX, Known, OpenFile, REVOKE_MAX, Refusal, Stage, State, Way, extents,
+    Agent, CHANGES_MAX, CONTENDED_MAX, Connected, FILES_MAX, Known, OpenFile, REVOKE_MAX, Refusal, Stage, State, Way,
+    extents,
 };
 use crate::control::PermissionInfo;
 use direct_io_host::FileExtent;
@@ -27,7 +28,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest wait for files that are being opened or closed.
+/// Longest wait for files that are being opened or closed; then who asks is told to ask again.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
 /// Wait between two looks at one.
 pub(super) const RELEASE_LOOK: Duration = Duration::from_millis(1);
@@ -94,7 +95,7 @@ impl Agent {
         let hold = {
             // Under the same lock as a release looks for who has it.
             let mut state = self.state();
-            if state.connected.values().any(|other| other.changes == Some(judged.key)) {
+            if state.connected.values().any(|other| other.changes.contains(&judged.key)) {
                 return Err("a process is changing it through the file system".into());
             }
             let has_place = user == 0 || state.open_files() < self.descriptors_max;
@@ -180,7 +181,7 @@ impl Agent {
         // Who only reads as well: the attribute cannot be set or taken off while a file system is frozen.
         let watch = self.freezes.watch(device, &places(device, &mounts))?;
         let first = descriptors.first().ok_or("it has no descriptor")?;
-        self.holds.freeze(hold, first.as_fd(), writes)?;
+        self.holds.prepare(hold, first.as_fd(), writes)?;
         Ok(watch)
     }
 
@@ -197,8 +198,10 @@ impl Agent {
             ((process, user), found.hold.clone(), found.place, found.rights, found.watch.clone())
         };
         let (process, hold, (nsid, offset), rights, watch) = found;
+        // Not under way for a freeze yet: where a freeze has begun this waits for its end.
+        let proved = self.holds.prove(&hold, rights & WRITE != 0);
         // Until the permissions are on the list, or taken back.
-        let (granted, _under_way) = match watch.begin() {
+        let (granted, _under_way) = match proved.and_then(|()| watch.begin()) {
             Ok(under_way) if self.faults.has(Fault::NotUnderWay) => {
                 drop(under_way);
                 let granted = self.grant(process, &hold, (nsid, offset), rights).await;
@@ -233,7 +236,7 @@ impl Agent {
         done
     }
 
-    /// Proves a file, settles it, and installs the permissions for what it has. With an error: what may have been installed.
+    /// Settles a file that was proved, and installs the permissions for what it has. With an error: what may have been installed.
     async fn grant(
         &self,
         process: (u32, u32),
@@ -242,10 +245,6 @@ impl Agent {
         rights: u32,
     ) -> Result<(u64, Vec<FileExtent>, Vec<PermissionInfo>), (Refusal, Vec<PermissionInfo>)> {
         let nothing = |why: Refusal| (why, Vec::new());
-        let late = self.faults.has(Fault::GrantFirst);
-        if !late {
-            self.holds.prove(hold, rights & WRITE != 0).map_err(nothing)?;
-        }
         let descriptor = hold.descriptor().ok_or_else(|| nothing("it was taken back meanwhile".into()))?;
         let (bytes, found) = settle(&descriptor, offset).map_err(|why| nothing(why.into()))?;
         let permissions = self.permissions(nsid, &found, rights);
@@ -255,10 +254,12 @@ impl Agent {
             return Err((error.to_string().into(), permissions));
         }
         self.faults.step();
-        if late && let Err(why) = self.holds.prove(hold, rights & WRITE != 0) {
+        if self.faults.has(Fault::GrantFirst)
+            && let Err(why) = self.holds.prove_late(hold)
+        {
             return Err((why, permissions));
         }
-        // Whoever began to open it for writing before it was immutable is seen by now, or waits until the lease is given up.
+        // Whoever began to open it for writing before it was immutable is seen by this, and waits until the lease is given up.
         if !hold.is_whole() && !self.faults.has(Fault::NoLease) {
             return Err((Refusal::OpenForWriting(hold.key()), permissions));
         }
@@ -272,9 +273,7 @@ impl Agent {
         let taken = loop {
             match self.take_for_closing(key, file).await? {
                 Some(taken) => break taken,
-                None if begun.elapsed() >= RELEASE_MAX => {
-                    return Err("it is being opened or closed, and that does not come to an end".into());
-                }
+                None if begun.elapsed() >= RELEASE_MAX => return Err(Refusal::Busy),
                 None => tokio::time::sleep(RELEASE_LOOK).await,
             }
         };
@@ -365,7 +364,7 @@ impl Agent {
             let found: Vec<(u64, u32)> = {
                 let mut state = self.state();
                 if let Some(connected) = by.and_then(|by| state.connected.get_mut(&by)) {
-                    connected.changes = Some(released);
+                    connected.note_change(released);
                 }
                 let of = |(key, connected): (&u64, &Connected)| {
                     let (key, files) = (*key, connected.files.iter());
@@ -392,8 +391,7 @@ impl Agent {
                 return Err(Refusal::Frozen);
             }
             if begun.elapsed() > RELEASE_MAX {
-                let opening = "another process is opening or closing it, and does not come to an end";
-                return Err(failure.unwrap_or_else(|| opening.into()));
+                return Err(failure.unwrap_or(Refusal::Busy));
             }
             tokio::time::sleep(if failure.is_some() { RELEASE_AGAIN } else { RELEASE_LOOK }).await;
         }
@@ -512,6 +510,16 @@ impl State {
 impl Connected {
     fn open_files(&self) -> usize {
         self.files.len() + self.known.len()
+    }
+
+    /// Notes that it is going to change a file; of too many, the one before is over.
+    fn note_change(&mut self, file: (u64, u64)) {
+        if !self.changes.contains(&file) {
+            self.changes.push_back(file);
+        }
+        if self.changes.len() > CHANGES_MAX {
+            self.changes.pop_front();
+        }
     }
 
     fn known_rights(&self, file: (u64, u64)) -> u32 {

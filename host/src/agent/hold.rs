@@ -1,6 +1,8 @@
 //! Files that are kept as they are: immutable, and open for writing nowhere, which a lease proves.
 //!
 //! What always holds:
+//! - a file is made immutable only while a lease proves that nobody has it open for writing: whoever had it open so would find his next
+//!   write refused (EPERM), or touch memory that is not there any more (SIGBUS);
 //! - a file is in the journal before it is made immutable, and until it is no longer;
 //! - a permission is installed only for a file that [`Holds::prove`] has proved, and the file thaws only when its last user says that
 //!   the device has answered the revocation;
@@ -30,6 +32,8 @@ const PROOF_LOOK: Duration = Duration::from_millis(1);
 
 enum Phase {
     Thawed,
+    /// Open for reading alone, and nothing else was done to it.
+    Prepared(Arc<OwnedFd>),
     Frozen(Kept),
 }
 
@@ -39,6 +43,8 @@ struct Kept {
     was_immutable: bool,
     is_proved: bool,
 }
+
+const FORBIDDEN: &str = "it is immutable (chattr +i)";
 
 /// A file that somebody has open directly, or is about to.
 pub(super) struct Hold {
@@ -56,9 +62,10 @@ impl Hold {
         self.key
     }
 
-    /// Its descriptor, while it is frozen.
+    /// Its descriptor, while it is prepared or frozen.
     pub fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         match &*lock(&self.phase) {
+            Phase::Prepared(descriptor) => Some(descriptor.clone()),
             Phase::Frozen(kept) => Some(kept.descriptor.clone()),
             Phase::Thawed => None,
         }
@@ -79,7 +86,7 @@ impl Hold {
     pub fn is_whole(&self) -> bool {
         match &*lock(&self.phase) {
             Phase::Frozen(kept) => kept.is_proved && lease::is_whole(kept.descriptor.as_fd()),
-            Phase::Thawed => false,
+            Phase::Thawed | Phase::Prepared(_) => false,
         }
     }
 }
@@ -144,9 +151,9 @@ impl Holds {
         entry.hold.clone()
     }
 
-    /// Makes a file immutable, where it is not yet; for somebody who is going to write it, or not. The error is a sentence about it.
-    pub fn freeze(&self, hold: &Hold, file: BorrowedFd<'_>, writes: bool) -> Result<(), String> {
-        const FORBIDDEN: &str = "it is immutable (chattr +i)";
+    /// Opens a file for reading, where it is not open yet, for somebody who is going to write it, or not. Changes nothing of it. The error
+    /// is a sentence about it.
+    pub fn prepare(&self, hold: &Hold, file: BorrowedFd<'_>, writes: bool) -> Result<(), String> {
         if writes {
             freeze::check_writing(file)?;
         }
@@ -157,88 +164,80 @@ impl Holds {
         if self.is_thawing(hold.key.0) {
             return Err("what an agent before this one left on its file system is not thawed yet".to_owned());
         }
-        let is_immutable = freeze::check(file)?;
-        let named = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let path = std::fs::read_link(&named).map_err(|error| format!("its path cannot be found out ({error})"))?;
-        let listed = |error| format!("it cannot be put on the list of frozen files ({error})");
-        let was_immutable = {
-            self.faults.step();
-            if self.faults.has(Fault::FlagFirst) {
-                freeze::set_immutable(file, true).map_err(listed)?;
-                self.faults.step();
-            }
-            // One of an agent before this one, that could not be thawed when this one began.
-            let was_immutable = is_immutable && !self.journal.contains(hold.key);
-            if was_immutable && writes {
-                return Err(FORBIDDEN.to_owned());
-            }
-            if !was_immutable {
-                let found = Found { path: path.clone(), handle: Handle::of_file(file) };
-                self.journal.freeze(hold.key, found).map_err(listed)?;
-            }
-            was_immutable
-        };
-        self.faults.step();
-        let frozen = (|| {
-            if !self.faults.has(Fault::NoFlag) {
-                freeze::set_immutable(file, true)
-                    .map_err(|error| format!("it cannot be kept as it is while it is accessed directly ({error})"))?;
-            }
-            self.faults.step();
+        if self.is_immutable(hold.key, file)? && writes {
+            return Err(FORBIDDEN.to_owned());
+        }
+        if matches!(*phase, Phase::Thawed) {
             // Never waits: for another's lease, say.
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-            let opened = rustix::fs::open(&named, flags, Mode::empty());
-            opened.map_err(|error| format!("the agent cannot open it for reading ({error})"))
-        })();
-        match frozen {
-            Ok(descriptor) => {
-                *phase = Phase::Frozen(Kept { descriptor: Arc::new(descriptor), was_immutable, is_proved: false });
-                Ok(())
-            }
-            Err(why) => {
-                if !was_immutable {
-                    match freeze::set_immutable(file, false) {
-                        Ok(()) => self.forget(hold.key),
-                        Err(error) => tracing::error!("{} is still immutable (chattr -i): {error}", path.display()),
-                    }
-                }
-                Err(why)
-            }
+            let opened = rustix::fs::open(format!("/proc/self/fd/{}", file.as_raw_fd()), flags, Mode::empty());
+            let opened = opened.map_err(|error| format!("the agent cannot open it for reading ({error})"))?;
+            *phase = Phase::Prepared(Arc::new(opened));
         }
+        Ok(())
     }
 
-    /// Proves that a file which is frozen has nobody who could move its blocks, and that it may be written directly where somebody is going
-    /// to.
+    /// True where a file is immutable by itself: not by an agent before this one that could not be thawed when this one began.
+    fn is_immutable(&self, key: Key, file: BorrowedFd<'_>) -> Result<bool, String> {
+        Ok(freeze::check(file)? && !self.journal.contains(key))
+    }
+
+    /// Makes a file immutable, which nobody has open for writing.
+    fn freeze(&self, key: Key, descriptor: &Arc<OwnedFd>) -> Result<Kept, String> {
+        let file = descriptor.as_fd();
+        let was_immutable = self.is_immutable(key, file)?;
+        if !was_immutable {
+            let named = format!("/proc/self/fd/{}", file.as_raw_fd());
+            let path = std::fs::read_link(named).map_err(|error| format!("its path cannot be found out ({error})"))?;
+            let frozen = self.list_and_freeze(key, file, &path);
+            if frozen.is_err() {
+                match freeze::set_immutable(file, false) {
+                    Ok(()) => self.forget(key),
+                    Err(error) => tracing::error!("{} is still immutable (chattr -i): {error}", path.display()),
+                }
+            }
+            frozen?;
+        }
+        Ok(Kept { descriptor: descriptor.clone(), was_immutable, is_proved: !self.forgets_lease() })
+    }
+
+    fn list_and_freeze(&self, key: Key, file: BorrowedFd<'_>, path: &Path) -> Result<(), String> {
+        let listed = |error| format!("it cannot be put on the list of frozen files ({error})");
+        self.faults.step();
+        if self.faults.has(Fault::FlagFirst) {
+            freeze::set_immutable(file, true).map_err(listed)?;
+            self.faults.step();
+        }
+        let found = Found { path: path.to_owned(), handle: Handle::of_file(file) };
+        self.journal.freeze(key, found).map_err(listed)?;
+        self.faults.step();
+        if !self.faults.has(Fault::NoFlag) {
+            freeze::set_immutable(file, true)
+                .map_err(|error| format!("it cannot be kept as it is while it is accessed directly ({error})"))?;
+        }
+        self.faults.step();
+        Ok(())
+    }
+
+    /// Freezes a file that was prepared, and proves that it has nobody who could move its blocks, and that it may be written directly where
+    /// somebody is going to. Waits while its file system is frozen.
     pub fn prove(&self, hold: &Hold, writes: bool) -> Result<(), Refusal> {
         lease::check_break_time()?;
         let begun = Instant::now();
         loop {
             {
                 let mut phase = lock(&hold.phase);
-                let Phase::Frozen(kept) = &mut *phase else { return Err("it was taken back meanwhile".into()) };
-                let file = kept.descriptor.as_fd();
-                // Once more: from now on nobody deletes it,
-                if rustix::fs::fstat(file).map_err(|error| error.to_string())?.st_nlink == 0 {
-                    return Err(NAMELESS.into());
+                if let Phase::Prepared(descriptor) = &*phase
+                    && self.take_lease(descriptor.as_fd())?
+                {
+                    // Whoever opens it for writing from now on waits until the lease is given up, and so finds it thawed.
+                    let frozen = self.freeze(hold.key, descriptor).inspect_err(|_| lease::give_up(descriptor.as_fd()));
+                    *phase = Phase::Frozen(frozen?);
                 }
-                // and what the flags say stays so.
-                if !freeze::check(file)? && !self.faults.has(Fault::NoFlag) {
-                    return Err("somebody has taken the attribute from it that keeps it as it is (chattr -i)".into());
-                }
-                if writes {
-                    freeze::check_writing(file)?;
-                }
-                if self.faults.has(Fault::NoLease) {
-                    return Ok(());
-                }
-                if kept.is_proved {
-                    return lease::is_whole(file).then_some(()).ok_or(Refusal::OpenForWriting(hold.key));
-                }
-                let taken = lease::take(file);
-                if taken.map_err(|error| format!("the agent gets no lease of it ({error})"))? {
-                    kept.is_proved = true;
-                    self.faults.step();
-                    return Ok(());
+                match &*phase {
+                    Phase::Thawed => return Err("it was taken back meanwhile".into()),
+                    Phase::Frozen(kept) => return self.judge_frozen(hold.key, kept, writes),
+                    Phase::Prepared(_) => {}
                 }
             }
             if begun.elapsed() >= PROOF_PATIENCE {
@@ -246,6 +245,48 @@ impl Holds {
             }
             std::thread::sleep(PROOF_LOOK);
         }
+    }
+
+    fn forgets_lease(&self) -> bool {
+        self.faults.has(Fault::NoLease) || self.faults.has(Fault::GrantFirst)
+    }
+
+    /// What an agent that proves too late does when the permissions are there.
+    pub fn prove_late(&self, hold: &Hold) -> Result<(), Refusal> {
+        let mut phase = lock(&hold.phase);
+        if let Phase::Frozen(kept) = &mut *phase {
+            kept.is_proved = lease::take(kept.descriptor.as_fd()).map_err(|error| error.to_string())?;
+        }
+        drop(phase);
+        hold.is_whole().then_some(()).ok_or(Refusal::OpenForWriting(hold.key))
+    }
+
+    /// False where the file is open for writing somewhere.
+    fn take_lease(&self, file: BorrowedFd<'_>) -> Result<bool, String> {
+        if self.forgets_lease() {
+            return Ok(true);
+        }
+        lease::take(file).map_err(|error| format!("the agent gets no lease of it ({error})"))
+    }
+
+    /// What has to hold of a file that is immutable now.
+    fn judge_frozen(&self, key: Key, kept: &Kept, writes: bool) -> Result<(), Refusal> {
+        let file = kept.descriptor.as_fd();
+        // From now on nobody deletes it,
+        if rustix::fs::fstat(file).map_err(|error| error.to_string())?.st_nlink == 0 {
+            return Err(NAMELESS.into());
+        }
+        // and what the flags say stays so.
+        if !freeze::check(file)? && !self.faults.has(Fault::NoFlag) {
+            return Err("somebody has taken the attribute from it that keeps it as it is (chattr -i)".into());
+        }
+        if writes {
+            if kept.was_immutable {
+                return Err(FORBIDDEN.into());
+            }
+            freeze::check_writing(file)?;
+        }
+        (!kept.is_proved || lease::is_whole(file)).then_some(()).ok_or(Refusal::OpenForWriting(key))
     }
 
     /// A user has done with a file: with the last one it thaws. Nothing that was permitted is under way.
@@ -261,8 +302,10 @@ impl Holds {
                 lock(&self.stuck).push(hold.clone());
                 return;
             }
-            *phase = Phase::Thawed;
             hold.is_stuck.store(false, Ordering::Relaxed);
+        }
+        if is_last {
+            *phase = Phase::Thawed;
         }
         let mut all = lock(&self.all);
         if let Some(entry) = all.get_mut(&hold.key) {

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! process                                   agent
-//! Open, with its descriptors         ->     judges them, makes the file immutable, closes them
+//! Open, with its descriptors         ->     judges them, closes them
 //!                                    <-     Prepared
 //! replaces its writable descriptors
-//! by read-only ones; Confirm         ->     the lease: nobody has the file open for writing; permissions
+//! by read-only ones; Confirm         ->     the lease: nobody has the file open for writing; the file becomes immutable;
+//!                                           permissions
 //!                                    <-     Opened, Extents
 //! ```
 
@@ -131,8 +132,8 @@ impl std::fmt::Debug for Attachment {
 pub enum Response {
     /// Where the device is.
     Attached(Attachment),
-    /// The file is immutable now, and the agent has closed the descriptors: [`Request::Confirm`] or [`Request::Close`] follows,
-    /// within [`PREPARED_MAX`].
+    /// The file can be opened, and the agent has closed the descriptors: [`Request::Confirm`] or [`Request::Close`] follows, within
+    /// [`PREPARED_MAX`].
     Prepared {
         /// Its number.
         file: u32,
@@ -141,6 +142,8 @@ pub enum Response {
     Reopened,
     /// The file system is being frozen, or is: not now.
     Frozen,
+    /// Others are opening or closing the file, and that takes long: to be asked again.
+    Busy,
     /// The file is open for writing somewhere, so that its blocks could be moved.
     Contended {
         /// Another process has asked for it directly as well.

@@ -60,6 +60,8 @@ pub const CONNECTIONS_MAX: usize = 1024;
 pub const FILES_MAX: usize = 1024;
 /// Most files of which it is remembered that a process did not get them.
 const CONTENDED_MAX: usize = 64;
+/// Most files that a process has released at once: a call has two, where it renames one over another.
+const CHANGES_MAX: usize = 2;
 /// Most extents of a file that is opened directly.
 pub const EXTENTS_MAX: usize = 65536;
 
@@ -129,6 +131,8 @@ enum Refusal {
     OpenForWriting((u64, u64)),
     /// Its file system is being frozen, or is.
     Frozen,
+    /// Others are opening or closing it: it is to be asked again.
+    Busy,
 }
 
 impl From<String> for Refusal {
@@ -192,8 +196,8 @@ struct Connected {
     is_gone: bool,
     /// Number of its next file: none is used twice, since a file may be released without its knowing.
     next_file: u32,
-    /// The file that it changes through the file system now, which nobody opens directly meanwhile.
-    changes: Option<(u64, u64)>,
+    /// The files that it changes through the file system now, which nobody opens directly meanwhile: at most [`CHANGES_MAX`].
+    changes: VecDeque<(u64, u64)>,
     /// A file of it was taken back, and it has not acknowledged that.
     is_stale: bool,
 }

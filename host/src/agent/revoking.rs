@@ -69,7 +69,9 @@ impl Agent {
     pub(super) async fn let_freeze(&self, device: u64) {
         if self.faults.has(Fault::HolderFirst) {
             self.freezes.let_go(device);
-            tokio::time::sleep(LATE).await;
+            while self.faults.has(Fault::HolderFirst) && !self.stopping() {
+                tokio::time::sleep(RELEASE_AGAIN).await;
+            }
         }
         let begun = Instant::now();
         while !self.stopping() {

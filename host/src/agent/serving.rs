@@ -283,7 +283,7 @@ impl Agent {
                 contended: VecDeque::new(),
                 is_gone: false,
                 next_file: 0,
-                changes: None,
+                changes: VecDeque::new(),
                 is_stale: false,
             };
             state.connected.insert(key, connected);
@@ -376,7 +376,7 @@ impl Agent {
                 }
                 Ok(Request::Resume) => {
                     if let Some(connected) = self.state().connected.get_mut(&key) {
-                        connected.changes = None;
+                        connected.changes.clear();
                     }
                     answer_closed(channel, Ok(()))
                 }
@@ -395,7 +395,7 @@ impl Agent {
         let state = self.state();
         state.connected.get(&key).map_or(0, |connected| {
             let files = connected.files.len() + connected.known.len();
-            files + connected.endpoints as usize + usize::from(connected.changes.is_some())
+            files + connected.endpoints as usize + connected.changes.len()
         })
     }
 
@@ -403,6 +403,7 @@ impl Agent {
         let answer = match why {
             Refusal::Said(reason) => Response::Refused { reason },
             Refusal::Frozen => Response::Frozen,
+            Refusal::Busy => Response::Busy,
             Refusal::OpenForWriting(file) => Response::Contended { shared: self.note_contended(key, file) },
         };
         channel.send(&encode(&answer), &[]).is_ok()
@@ -454,6 +455,7 @@ fn answer_closed(channel: &Channel, done: Result<(), Refusal>) -> bool {
         Err(Refusal::Said(reason)) => Response::Refused { reason },
         Err(Refusal::OpenForWriting(_)) => Response::Contended { shared: false },
         Err(Refusal::Frozen) => Response::Frozen,
+        Err(Refusal::Busy) => Response::Busy,
     };
     channel.send(&encode(&answer), &[]).is_ok()
 }

@@ -1,16 +1,17 @@
 //! Commands of key-value namespaces as RPCs to the app that serves them.
 
 use super::{Direct, Sent, Way, find, part};
-use crate::hre::many::of_the_way;
+use crate::hre::many::{of_the_way, together};
 use crate::hre::{
-    Each, HreError, ITEM_HEAD_BYTES, Item, ItemTerms, KeyRange, KvCommand, KvReply, ScanCursor, ScanPage, ScanPlace,
-    StoreCondition, StoreMany,
+    BoxFuture, Each, HreError, ITEM_HEAD_BYTES, Item, ItemTerms, KeyRange, KvCommand, KvReply, ScanCursor, ScanPage,
+    ScanPlace, StoreCondition, StoreMany,
 };
 use key_value_host::wire::{ItemHead, VALUE_BYTES_MAX};
 use key_value_host::{
     Call, GetBatch, Gotten, ItemCall, ItemPut, Key as PairKey, KeyScan, KeyValueError, ListScan, ListStep, Placement,
     PutBatch, PutCondition, ScanStep,
 };
+use std::collections::VecDeque;
 use std::sync::Arc;
 use willow_shm::message::View;
 use willow_wire::spec::kv::Key;
@@ -21,6 +22,8 @@ const VERSION_BYTES: usize = 8;
 const BATCH_BYTES: usize = 1 << 20;
 /// Room for the reply to a batch of keys at first.
 const BATCH_ROOM_BYTES: usize = 256 << 10;
+/// Batches of keys that are read at the same time.
+const TOGETHER_MAX: usize = 16;
 /// Reply of a scan.
 const SCAN_BYTES: usize = 64 << 10;
 
@@ -200,7 +203,8 @@ pub(crate) async fn kv(
     }
 }
 
-/// See [`crate::Hre::kv_store_many`]: a batch for each SPU, and what is behind a pair that failed in one more.
+/// See [`crate::Hre::kv_store_many`]: in each round a batch for each SPU, all together. What did not fit, or is behind a pair that failed,
+/// goes with the next round, so that the pairs of an SPU, and so those of a key, are stored in their order.
 pub(crate) async fn kv_store_many(
     device: &impl Direct,
     transfer_bytes_max: u64,
@@ -212,44 +216,65 @@ pub(crate) async fn kv_store_many(
     let longest = items.iter().map(|item| item.value.len()).max().unwrap_or(0);
     let bytes_max = (longest + BATCH_BYTES).min(transfer_bytes_max as usize);
     let mut outcomes: Each<()> = items.iter().map(|_| Ok(())).collect();
-    let mut waiting: Vec<usize> = (0..items.len()).collect();
-    while !waiting.is_empty() {
-        let mut batches: Vec<PutBatch> = Vec::new();
-        let mut members: Vec<Vec<usize>> = Vec::new();
-        for index in std::mem::take(&mut waiting) {
-            let item = &items[index];
-            let added = pair_key(item.key).and_then(|key| {
-                let how = (item.condition, item.expiry);
-                PutBatch::add(&mut batches, &place.placement, &key, &item.value, how, bytes_max)
-                    .map_err(|_| value_size(item.value.len()))
-            });
-            match added {
-                Ok(at) => {
-                    members.resize(batches.len(), Vec::new());
-                    members[at].push(index);
-                }
-                Err(error) => outcomes[index] = Err(error),
-            }
-        }
-        for (mut batch, members) in batches.into_iter().zip(members) {
-            let call = batch.call(nsid, terms.now_s, terms.durable);
-            let payload = std::mem::take(&mut batch.payload);
-            let way = Way::out(&payload);
-            let sent = place.send(device, call, payload, way).await?;
-            let done = (sent.result as usize).min(members.len());
-            if let Err(error) = KeyValueError::from_status(sent.status) {
-                let error = kv_error(error);
-                if of_the_way(&error) || done == members.len() {
-                    return Err(error);
-                }
-                outcomes[members[done]] = Err(error);
-                waiting.extend(&members[done + 1..]);
-            } else if done < members.len() {
-                return Err(HreError::Answer(format!("a batch of {} pairs ended at {done}", members.len())));
-            }
+    let mut waiting: Vec<VecDeque<(usize, PairKey)>> = vec![VecDeque::new(); place.view.spus.into()];
+    for (index, item) in items.iter().enumerate() {
+        match pair_key(item.key) {
+            Ok(key) => waiting[usize::from(place.placement.spu(place.placement.hash(&key)))].push_back((index, key)),
+            Err(error) => outcomes[index] = Err(error),
         }
     }
-    Ok(outcomes)
+    loop {
+        let (mut batches, mut futures) = (Vec::new(), Vec::new());
+        for (spu, waiting) in (0..).zip(&mut waiting).filter(|(_, waiting)| !waiting.is_empty()) {
+            let mut batch = PutBatch::new(spu);
+            let mut members = Vec::new();
+            while let Some((index, key)) = waiting.front() {
+                let item = &items[*index];
+                match batch.add(&place.placement, key, &item.value, (item.condition, item.expiry), bytes_max) {
+                    Ok(false) => break,
+                    Ok(true) => members.extend(waiting.pop_front()),
+                    Err(_) => {
+                        outcomes[*index] = Err(value_size(item.value.len()));
+                        waiting.pop_front();
+                    }
+                }
+            }
+            if members.is_empty() {
+                continue;
+            }
+            // What is told lies behind the payload.
+            let payload_bytes = batch.payload.len();
+            let reply_bytes = (payload_bytes + batch.unmet_bytes()).min(transfer_bytes_max as usize);
+            let call = batch.call_past_unmet(nsid, terms.now_s, terms.durable, payload_bytes as u32);
+            let payload = std::mem::take(&mut batch.payload);
+            let (place, way) = (&place, Way { payload_bytes, reply_bytes });
+            futures.push(Box::pin(async move { place.send(device, call, payload, way).await })
+                as BoxFuture<'_, Result<Sent, HreError>>);
+            batches.push((usize::from(spu), batch, members, payload_bytes));
+        }
+        if batches.is_empty() {
+            return Ok(outcomes);
+        }
+        for ((spu, batch, members, payload_bytes), sent) in batches.into_iter().zip(together(futures).await) {
+            let sent = sent?;
+            let reply = sent.buffer.get(payload_bytes..).unwrap_or_default();
+            let senseless = || HreError::Answer(format!("a batch of {} pairs made no sense", members.len()));
+            let (done, unmet) = batch.unmet(reply, sent.result).ok_or_else(senseless)?;
+            for (at, error) in unmet {
+                outcomes[members[at].0] = Err(kv_error(error));
+            }
+            let left = match KeyValueError::from_status(sent.status).map_err(kv_error) {
+                Ok(()) if done < members.len() => return Err(senseless()),
+                Ok(()) => &[],
+                Err(error) if of_the_way(&error) || done == members.len() => return Err(error),
+                Err(error) => {
+                    outcomes[members[done].0] = Err(error);
+                    &members[done + 1..]
+                }
+            };
+            left.iter().rev().for_each(|member| waiting[spu].push_front(*member));
+        }
+    }
 }
 
 /// See [`crate::Hre::kv_retrieve_many`]: a batch for each SPU, and again for what its reply had no room for.
@@ -268,13 +293,22 @@ pub(crate) async fn kv_retrieve_many(
     let mut room = BATCH_ROOM_BYTES;
     while !waiting.is_empty() {
         let mut longest = 0;
-        for mut batch in GetBatch::sort(&place.placement, &keys, std::mem::take(&mut waiting)) {
+        let mut batches = GetBatch::sort(&place.placement, &keys, std::mem::take(&mut waiting));
+        let mut futures = Vec::new();
+        for batch in batches.iter_mut().take(TOGETHER_MAX) {
             // The reply lies behind the payload, since the one is still read when the other is written.
             let payload_bytes = batch.payload.len();
             let reply_bytes = (payload_bytes + room).min(most);
             let call = batch.call(nsid, now_s, payload_bytes as u32);
             let payload = std::mem::take(&mut batch.payload);
-            let sent = place.call(device, call, payload, Way { payload_bytes, reply_bytes }).await?;
+            let (place, way) = (&place, Way { payload_bytes, reply_bytes });
+            let called = async move { (way, place.call(device, call, payload, way).await) };
+            futures.push(Box::pin(called) as BoxFuture<'_, (Way, Result<Sent, HreError>)>);
+        }
+        let sent = together(futures).await;
+        waiting.extend(batches[sent.len()..].iter().flat_map(|batch| &batch.members));
+        for (batch, (Way { payload_bytes, reply_bytes }, sent)) in batches.iter().zip(sent) {
+            let sent = sent?;
             let reply = &sent.buffer[payload_bytes.min(sent.buffer.len())..];
             let count = (sent.result as usize).min(batch.members.len());
             let answers = batch.answers(reply, count as u32).filter(|answers| !answers.is_empty());

@@ -16,7 +16,7 @@ use willow_shm::socket::{Channel, ReceiveError};
 
 /// Longest wait for an answer of the agent: it may have to sync a large file.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
-/// Wait between two questions whether a file system is frozen still.
+/// Wait between two questions whether a file system is frozen still, or others are busy with a file.
 const FROZEN_LOOK: Duration = Duration::from_millis(20);
 
 /// Why a file cannot be accessed directly.
@@ -37,6 +37,9 @@ pub enum DirectError {
     /// Its file system is being frozen, or is (fsfreeze, a snapshot).
     #[error("the file cannot be accessed directly: its file system is frozen")]
     Frozen,
+    /// Others are opening or closing it, and that takes long.
+    #[error("the file cannot be accessed directly: others are opening or closing it")]
+    Busy,
     /// The connection with the agent failed.
     #[error("the agent does not answer: {0}")]
     Agent(String),
@@ -81,7 +84,9 @@ impl DirectError {
     pub fn errno(&self) -> i32 {
         match self {
             DirectError::System(error) => error.raw_os_error(),
-            DirectError::Refused(_) | DirectError::Contended { .. } | DirectError::Frozen => libc::EOPNOTSUPP,
+            DirectError::Refused(_) | DirectError::Contended { .. } | DirectError::Frozen | DirectError::Busy => {
+                libc::EOPNOTSUPP
+            }
             DirectError::Agent(_) => libc::ECONNREFUSED,
             DirectError::Permission => libc::EACCES,
             DirectError::Stale => libc::ESTALE,
@@ -239,11 +244,11 @@ impl AgentClient {
     }
 
     /// Has a file taken back from all that have it directly, until [`AgentClient::resume`]. Any descriptor of it will do. While its file
-    /// system is frozen this waits, as a write would.
+    /// system is frozen this waits, as a write would; and while others open it, which may have much to write back.
     pub fn release(&self, file: impl AsFd) -> Result<(), DirectError> {
         loop {
             match self.ask(&Request::Release, &[file.as_fd()]) {
-                Err(DirectError::Frozen) => std::thread::sleep(FROZEN_LOOK),
+                Err(DirectError::Frozen | DirectError::Busy) => std::thread::sleep(FROZEN_LOOK),
                 done => return done.map(|_| ()),
             }
         }
@@ -282,6 +287,7 @@ impl AgentClient {
             Response::Refused { reason } => Err(DirectError::Refused(reason)),
             Response::Contended { shared } => Err(DirectError::Contended { shared }),
             Response::Frozen => Err(DirectError::Frozen),
+            Response::Busy => Err(DirectError::Busy),
             response => Ok(Answer { response, descriptors, extents }),
         }
     }

@@ -99,22 +99,23 @@ impl Description {
         unsafe { BorrowedFd::borrow_raw(self.number()) }
     }
 
-    /// Opens the file anew by this access mode, with the flags that it has.
-    fn opened(&self, mode: OFlags) -> Result<OwnedFd, Errno> {
+    /// Opens the file anew by this access mode, with the flags that it has, but for this one.
+    fn opened(&self, mode: OFlags, without: OFlags) -> Result<OwnedFd, Errno> {
         let path = format!("/proc/self/fd/{}", self.number());
-        let without = if mode == OFlags::RDONLY { OFlags::APPEND } else { OFlags::empty() };
-        let kept = self.flags & (KEPT - without);
-        high(rustix::fs::open(path, mode | kept | OFlags::CLOEXEC, Mode::empty())?)
+        let flags = mode | self.flags & (KEPT - without) | OFlags::CLOEXEC;
+        // It waits where a lease is being given up: what it is done for is no call that a signal ends.
+        high(rustix::io::retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()))?)
     }
 
     /// A file to stand in for it: the process may read it, and nothing else by it.
     pub fn placeholder(&self) -> Result<OwnedFd, Errno> {
-        self.opened(OFlags::RDONLY)
+        self.opened(OFlags::RDONLY, OFlags::APPEND)
     }
 
     /// The file as it was: refused where the process may not open it so any more, and while the file is direct somewhere.
     pub fn real(&self) -> Result<OwnedFd, Errno> {
-        self.opened(self.flags & OFlags::RWMODE)
+        // With O_NONBLOCK a lease that is being given up would be an error. [`Self::restore`] sets it.
+        self.opened(self.flags & OFlags::RWMODE, OFlags::NONBLOCK)
     }
 
     /// Exchanges it: the position stays.

@@ -10,7 +10,7 @@
 
 use super::agent_client::DirectError;
 use super::inode::{Hold, Inode, State};
-use super::insist::Waits;
+use super::insist::{Place, Waits};
 use super::lane::{Action, Operation, Segments};
 use super::mapped::Mapped;
 use super::session::{Session, Undone, add};
@@ -53,7 +53,7 @@ impl File<OwnedFd> {
     pub fn open(session: &Arc<Session>, path: &CStr, flags: OFlags, mode: Mode) -> Result<Self, DirectError> {
         let flags = flags | OFlags::CLOEXEC;
         let open = || rustix::fs::open(path, flags, mode);
-        File::new(session, session.change(path, rustix::fs::CWD, Waits::Interruptible, open)?)
+        File::new(session, session.change(&[Place::new(path)], Waits::Interruptible, open)?)
     }
 }
 
@@ -207,13 +207,14 @@ impl<F: AsFd> File<F> {
     pub fn change<T>(&self, mut what: impl FnMut(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
         let descriptor = self.descriptor.as_fd();
         self.inode
-            .change(&self.session, false, || self.session.insist(descriptor, Waits::ToTheEnd, || what(descriptor)))
+            .change(&self.session, false, || self.session.insist(&[descriptor], Waits::ToTheEnd, || what(descriptor)))
     }
 
     /// The same, and it stays with the kernel from now on.
     pub fn pin<T>(&self, mut what: impl FnMut(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
         let descriptor = self.descriptor.as_fd();
-        self.inode.change(&self.session, true, || self.session.insist(descriptor, Waits::ToTheEnd, || what(descriptor)))
+        self.inode
+            .change(&self.session, true, || self.session.insist(&[descriptor], Waits::ToTheEnd, || what(descriptor)))
     }
 
     /// Gives it back to the file system, if it is direct; all of it goes through the kernel while what this returns lives. Unlike
@@ -225,7 +226,7 @@ impl<F: AsFd> File<F> {
 
     /// Does something that the kernel refuses while other processes have the file directly: the agent takes it back from them first.
     pub fn insist<T>(&self, what: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-        self.session.insist(self.descriptor.as_fd(), Waits::ToTheEnd, what)
+        self.session.insist(&[self.descriptor.as_fd()], Waits::ToTheEnd, what)
     }
 
     /// To be called before the kernel reads a file that is held: where another process may write it directly, the page cache may be old.
@@ -457,7 +458,7 @@ impl<F: AsFd> File<F> {
             _ => {
                 add(&counters.kernel_writes);
                 let write = || memory.as_slices(|slices| rustix::io::pwritev(descriptor, slices, offset));
-                self.session.insist(descriptor, Waits::ToTheEnd, write)?
+                self.session.insist(&[descriptor], Waits::ToTheEnd, write)?
             }
         })
     }

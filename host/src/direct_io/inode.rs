@@ -7,7 +7,7 @@
 //!   placeholders here while the kernel does nothing with it (`is_contended`).
 
 use super::agent_client::DirectError;
-use super::description::Descriptions;
+use super::description::{Description, Descriptions};
 use super::insist::Waits;
 use super::mapped::Mapped;
 use super::session::{Session, add};
@@ -104,13 +104,17 @@ impl State {
     /// Makes placeholders what they stand for. EPERM: the file is direct somewhere.
     pub fn restore(&mut self, session: &Session) -> Result<(), Errno> {
         for one in self.descriptions.all().filter(|one| one.is_placeholder()) {
-            let real = match one.real() {
-                // Its mode is another by now; or it is immutable, which the agent says then.
-                Err(Errno::ACCESS | Errno::PERM) if !crate::agent::freeze::is_immutable(one.descriptor()) => {
-                    session.reopen(one.descriptor(), one.flags())
-                }
-                real => real,
-            };
+            let is_frozen = |one: &Description| crate::agent::freeze::is_immutable(one.descriptor());
+            let mut real = one.real();
+            if real.as_ref().is_err_and(|error| *error == Errno::PERM) && !is_frozen(one) {
+                // It may have been, when it was refused.
+                real = one.real();
+            }
+            if matches!(real, Err(Errno::ACCESS | Errno::PERM)) && !is_frozen(one) {
+                // Its mode is another by now. Where the agent refuses since it is direct again, it is to be released.
+                let reopened = session.reopen(one.descriptor(), one.flags());
+                real = reopened.map_err(|error| if is_frozen(one) { Errno::PERM } else { error });
+            }
             one.restore(&real?)?;
         }
         Ok(())
@@ -293,7 +297,7 @@ impl Inode {
         }
         let placeholder = state.descriptions.all().find(|one| one.is_placeholder()).map(|one| one.lent());
         if let Some(placeholder) = placeholder {
-            session.insist(placeholder, Waits::ToTheEnd, || state.restore(session))?;
+            session.insist(&[placeholder], Waits::ToTheEnd, || state.restore(session))?;
         }
         let done = what();
         if !self.is_held() {

@@ -3,15 +3,18 @@
 //! What always holds:
 //! - an agent that is gone is waited for, since what it left immutable only the next one thaws: [`SessionOptions::patience`] in all, each
 //!   time that it goes, whatever the number of threads and calls; past it the kernel's refusal stands;
+//! - a refusal is the caller's only when it stands while the agent keeps the file from being frozen: one that another process' use of the file
+//!   explains may be over by the time that anybody looks for it;
 //! - when another agent is asked, all that the one before it granted has ended;
 //! - a signal ends the wait of a call that it would end in the kernel, as the signal's handler was installed (SA_RESTART or not).
 //!
 //! [`SessionOptions::patience`]: super::SessionOptions::patience
 
 use super::agent_client::{AgentClient, DirectError};
+use super::inode::Hold;
 use super::session::{AGENT_LOOK, Session, lock};
 use crate::agent::freeze::is_immutable;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -25,6 +28,46 @@ pub enum Waits {
     Interruptible,
     /// As reading and writing a file do.
     ToTheEnd,
+}
+
+/// How often something is done while the agent keeps its files from being frozen: it forgets that with the connection.
+const RELEASES_MAX: u32 = 4;
+
+/// A file by its name, as calls have it.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// Where a relative path begins; the file itself where the path is empty.
+    pub folder: BorrowedFd<'a>,
+    /// The path.
+    pub path: &'a CStr,
+    /// Whether a link in its last part is followed.
+    pub follows: bool,
+}
+
+impl<'a> Place<'a> {
+    /// As `open` has it.
+    pub fn new(path: &'a CStr) -> Place<'a> {
+        Place { folder: rustix::fs::CWD, path, follows: true }
+    }
+
+    /// A descriptor of the regular file that is there.
+    fn open(&self) -> Option<OwnedFd> {
+        let flags = if self.follows { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let file = match self.path.is_empty() {
+            true => rustix::io::fcntl_dupfd_cloexec(self.folder, 3).ok()?,
+            // Nobody needs a right to the file for that.
+            false => rustix::fs::openat(self.folder, self.path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty())
+                .ok()?,
+        };
+        let stat = rustix::fs::fstat(&file).ok()?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return None;
+        }
+        // Its attributes are seen by one that reads.
+        let named = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let reads = rustix::fs::open(named, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+        Some(reads.unwrap_or(file))
+    }
 }
 
 /// Waits for a short time. Reading a timer waits as any call of the kernel that is begun anew after a signal.
@@ -83,31 +126,54 @@ impl Session {
         }
     }
 
-    /// Does what the kernel refuses while a file is open directly (EPERM): has the agent take it back from all processes first.
+    /// Has the agent take a file back, and keep it from being frozen until it is told to go on.
+    fn release(&self, file: BorrowedFd<'_>, waits: Waits) -> Result<(), Errno> {
+        if is_immutable(file) {
+            return self.ask_patiently(waits, |agent| agent.release(file));
+        }
+        // Nobody has it now: an agent that is gone freezes nothing.
+        let asked = self.agent().and_then(|agent| agent.release(file));
+        asked.map_err(|error| {
+            tracing::debug!("a file is not kept from being frozen: {error}");
+            Errno::PERM
+        })
+    }
+
+    /// Does what the kernel refuses while one of these files is open directly (EPERM): has the agent take them back from all processes first.
     pub(crate) fn insist<T>(
         &self,
-        descriptor: impl AsFd,
+        files: &[BorrowedFd<'_>],
         waits: Waits,
         mut what: impl FnMut() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        match what() {
-            Err(Errno::PERM) if is_immutable(descriptor.as_fd()) => {}
-            done => return done,
+        let is_frozen = || files.iter().any(|file| is_immutable(*file));
+        let mut done = what();
+        if matches!(done, Err(Errno::PERM)) && !is_frozen() {
+            // It may have been, when it was refused.
+            done = what();
         }
-        // One at a time: the agent keeps one file a process released.
+        if !matches!(done, Err(Errno::PERM)) || files.is_empty() {
+            return done;
+        }
+        // One at a time: what a process has released is for one call.
         let _one = lock(&self.insisting);
-        self.ask_patiently(waits, |agent| agent.release(&descriptor))?;
-        let done = what();
-        let _ = self.agent().and_then(|agent| agent.resume());
+        for _ in 0..RELEASES_MAX {
+            let released = files.iter().try_for_each(|file| self.release(*file, waits));
+            done = released.and_then(|()| what());
+            let _ = self.agent().and_then(|agent| agent.resume());
+            released?;
+            if !matches!(done, Err(Errno::PERM)) || !is_frozen() {
+                break;
+            }
+        }
         done
     }
 
-    /// Does something to the file at a path that the kernel has to do (open it for writing, rename it, remove it) and that it refuses
-    /// while the file is open directly, by this process or another.
+    /// Does something to the files at these places that the kernel has to do (open one for writing, rename it, remove it) and that it
+    /// refuses while a file is open directly, by this process or another.
     pub fn change<T>(
         &self,
-        path: &CStr,
-        folder: BorrowedFd<'_>,
+        places: &[Place<'_>],
         waits: Waits,
         mut what: impl FnMut() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
@@ -115,13 +181,14 @@ impl Session {
             Err(Errno::PERM) if self.check().is_ok() => {}
             done => return done,
         }
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-        let Ok(file) = rustix::fs::openat(folder, path, flags, Mode::empty()) else { return Err(Errno::PERM) };
-        let stat = rustix::fs::fstat(&file)?;
-        let known = lock(&self.inodes).get(&(stat.st_dev, stat.st_ino)).and_then(Weak::upgrade);
-        match known {
-            Some(inode) => inode.change(self, false, || self.insist(&file, waits, what)),
-            None => self.insist(&file, waits, what),
+        let mut known = Vec::new();
+        let files: Vec<OwnedFd> = places.iter().filter_map(Place::open).collect();
+        for file in &files {
+            let stat = rustix::fs::fstat(file)?;
+            known.extend(lock(&self.inodes).get(&(stat.st_dev, stat.st_ino)).and_then(Weak::upgrade));
         }
+        let _holds: Vec<Hold> = known.iter().map(|inode| Hold::new(inode, self)).collect();
+        let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+        self.insist(&files, waits, what)
     }
 }

@@ -35,7 +35,7 @@ pub use agent_client::{AgentClient, DirectError};
 pub use atomic::{AtomicError, AtomicWriter, FileWrites};
 pub use file::File;
 pub use inode::Hold;
-pub use insist::Waits;
+pub use insist::{Place, Waits};
 pub use lane::LaneOptions;
 pub use mapped::Mapped;
 pub use over_hre::DirectFile;

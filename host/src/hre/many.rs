@@ -18,7 +18,7 @@ pub(crate) const RETRIEVE_TRIES_MAX: u32 = 8;
 const PAGE_BYTES: usize = 64 << 10;
 
 /// Waits for all of them.
-async fn together<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+pub(crate) async fn together<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     let mut done: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(|context| {
         let mut waiting = false;

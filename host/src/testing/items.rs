@@ -34,6 +34,7 @@ pub async fn items_are_kept(hre: Arc<dyn Hre>, nsid: u32, spus: u16) {
     compare_and_swap(&kv).await;
     expire(&kv, spus).await;
     together(&kv).await;
+    the_later_one_stays(&kv).await;
     kv.clear().await.expect("clears");
     assert_eq!(kv.list_page(None).await.expect("lists"), Vec::<Vec<u8>>::new());
     assert_eq!(kv.retrieve_item(b"item 1").await.expect("reads"), None);
@@ -125,4 +126,32 @@ async fn together(kv: &KvClient) {
     assert_eq!(kv.range(b"zzz", b"", 3).await.expect("scans"), Vec::<Vec<u8>>::new());
     assert!(kv.store_many(Vec::new(), true).await.expect("nothing to do").is_empty());
     assert!(kv.retrieve_many(&[]).await.expect("nothing to do").is_empty());
+}
+
+/// More of each processor than one request takes, keys several times, and some fail in between: of each key the last one that may be stored
+/// stays.
+async fn the_later_one_stays(kv: &KvClient) {
+    const KEYS: usize = 100;
+    let mut items = Vec::new();
+    for number in 0..5 * KEYS {
+        let name = format!("again {}", number % KEYS);
+        items.push(StoreMany::new(name.as_bytes(), pattern(16 << 10, number)).expect("a key"));
+    }
+    let refused: Vec<usize> = (KEYS..2 * KEYS).step_by(3).collect();
+    for index in &refused {
+        items[*index].condition = ItemCondition::IfAbsent;
+    }
+    let outcomes = kv.store_many(items, false).await.expect("the way is good");
+    for (index, outcome) in outcomes.iter().enumerate() {
+        match outcome {
+            Err(HreError::KeyExists) => assert!(refused.contains(&index), "{index} is refused"),
+            outcome => assert!(outcome.is_ok() && !refused.contains(&index), "{index}: {outcome:?}"),
+        }
+    }
+    let names: Vec<String> = (0..KEYS).map(|number| format!("again {number}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    for (number, found) in kv.retrieve_many(&names).await.expect("the way is good").into_iter().enumerate() {
+        let value = found.expect("is read").map(|item| item.value);
+        assert!(value == Some(pattern(16 << 10, 4 * KEYS + number)), "again {number} is not what came last");
+    }
 }

@@ -176,6 +176,12 @@ fn planted_bugs_are_caught() {
     caught(Planted::BlockLeaked, all);
 }
 
+/// A page of the log that says that a block was erased is lost, so that the checkpoint's map leads to a page that is erased; its copy is there.
+#[test]
+fn seeds_that_found_something_once() {
+    cut_at_random(SHAPES[3], ROTTING, None, 6, 2381).unwrap_or_else(|text| panic!("{text}"));
+}
+
 /// Replays what a test has found, on request: `WILLOW_POWER_CUT_REPLAY=shape,seed,kind[,end]`, kind 0 without failures, 1 with failing programs and erases,
 /// 2 with pages that become unreadable; with `end` all seeds from the first to that one, on which nothing may be found either.
 #[test]

@@ -6,7 +6,7 @@
 pub enum Error {
     /// A port, length, stride or handle that cannot be.
     Argument = -2,
-    /// An address past the bank, body, reply or local buffer.
+    /// An address past the body, the reply or a local buffer; past the bank nobody has a permission.
     Range = -3,
     /// The originating HRE may not access this range of NV memory, and it is no region of this app.
     Permission = -4,

@@ -1,4 +1,4 @@
-//! The imports of docs/abi.md as they are. Generated from the table in device/src/spu/runtime/table.rs: see device/tests/interface.rs.
+//! The imports of docs/abi.md as they are. Generated from the table in device/gate/src/table.rs: see device/tests/interface.rs.
 //!
 //! Who may call it: `sys`. In a module they are WebAssembly imports; natively they go to the [`Host`] that runs the handler.
 

@@ -37,9 +37,6 @@ pub const PENDING: i32 = 1;
 pub const DIFFERENT: i32 = 2;
 /// A DMA's result with [`port::NOW`]: it would have had to wait, nothing was moved.
 pub const NOT_NOW: i32 = 3;
-/// `cancel`'s result: it goes on, or has ended.
-#[cfg(not(target_arch = "wasm32"))]
-pub const GOES_ON: i32 = 1;
 /// `region`'s result: `complete` will bring it.
 pub const REGION_PENDING: i64 = -1;
 

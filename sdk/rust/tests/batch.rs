@@ -131,7 +131,10 @@ willow_sdk::app! {
 fn each_device(mut test: impl FnMut(&mut Device)) {
     for pending in [Pending::Never, Pending::Always, Pending::Random] {
         for seed in 0..40 {
-            test(&mut Device::new(native(), Options { spus: 1, seed, pending, bank_bytes: 1 << 18 }));
+            test(&mut Device::new(
+                native(),
+                Options { spus: 1, seed, pending, bank_bytes: 1 << 18, ..Options::default() },
+            ));
         }
     }
 }
@@ -153,7 +156,10 @@ fn all_of_a_batch_is_done_when_it_ends() {
 fn an_error_is_told_when_all_has_ended() {
     each_device(|device| {
         let outcome = device.call(0, 2, &[], &[], 9);
-        assert_eq!((outcome.status, outcome.reply.as_slice()), (Error::Range.code() as u32, b"leftright".as_slice()));
+        assert_eq!(
+            (outcome.status, outcome.reply.as_slice()),
+            (Error::Permission.code() as u32, b"leftright".as_slice())
+        );
         assert_eq!(device.call(0, 3, &[], &[], 0).status, Error::Range.code() as u32);
     });
 }
@@ -177,6 +183,9 @@ fn without_local_memory_it_may_be_given_up() {
 #[test]
 #[should_panic(expected = "dropped while pending")]
 fn with_local_memory_it_must_not_be_given_up() {
-    let mut device = Device::new(native(), Options { spus: 1, seed: 1, pending: Pending::Always, bank_bytes: 1 << 18 });
+    let mut device = Device::new(
+        native(),
+        Options { spus: 1, seed: 1, pending: Pending::Always, bank_bytes: 1 << 18, ..Options::default() },
+    );
     device.call(0, 4, &[], &[], 0);
 }

@@ -86,7 +86,7 @@ async fn ports(request: Request, state: &State) -> Result<u32, Error> {
     set.find(&request, Local(text), 22, &mut counted).await?;
     assert_eq!((counted.count(), counted.matches()), (2, &[][..]));
     assert_eq!(set.find(&request, Local(text), 23, &mut counted).await, Err(Error::Range));
-    assert_eq!(set.find(&request, Nv(u64::MAX), 23, &mut counted).await, Err(Error::Range));
+    assert_eq!(set.find(&request, Nv(u64::MAX), 23, &mut counted).await, Err(Error::Permission));
     drop(set);
     request.write(base + 128, b"ab-cd-ef-gh-").await?;
     let keys = Keys { stride_bytes: 3, count: 4, ascending: true };
@@ -102,7 +102,7 @@ async fn ports(request: Request, state: &State) -> Result<u32, Error> {
     let strides = Strides { segment_bytes: 2, segments: 2, source_stride: 0, destination_stride: 3 };
     assert_eq!(request.dma_strided(Nv(base), Local(&mut small), strides).await, Err(Error::Range));
     assert_eq!(request.dma(Nv(base + REGION_BYTES), Reply(0), 1).await, Err(Error::Permission));
-    assert_eq!(request.dma(Nv(u64::MAX), Reply(0), 1).await, Err(Error::Range));
+    assert_eq!(request.dma(Nv(u64::MAX), Reply(0), 1).await, Err(Error::Permission));
     sum
 }
 
@@ -224,7 +224,10 @@ willow_sdk::app! {
 fn each_device(spus: u32, mut test: impl FnMut(&mut Device)) {
     for pending in [Pending::Never, Pending::Always, Pending::Random] {
         for seed in 0..20 {
-            test(&mut Device::new(native(), Options { spus, seed, pending, bank_bytes: 1 << 18 }));
+            test(&mut Device::new(
+                native(),
+                Options { spus, seed, pending, bank_bytes: 1 << 18, ..Options::default() },
+            ));
         }
     }
 }
@@ -327,6 +330,13 @@ fn short_arguments_unknown_handlers_and_events() {
         assert_eq!((device.serial(1), device.serial(0)), ("spu 1 of 2\n", ""));
         assert_eq!((device.counter(1, 3), device.counter(0, 3)), (2, 0));
     });
+}
+
+#[test]
+#[should_panic = "than its budget covers"]
+fn a_run_past_its_budget_of_work_ends_the_app() {
+    let options = Options { pending: Pending::Never, work_budget: 10_000, ..Options::default() };
+    Device::new(native(), options).call(0, 1, &[], b"some bytes", 64);
 }
 
 #[test]

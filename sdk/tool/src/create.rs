@@ -11,7 +11,7 @@ include!(concat!(env!("OUT_DIR"), "/sdk_files.rs"));
 const NAME_BYTES_MAX: usize = 31;
 
 /// Names that are an app's in form, but lead nowhere.
-const TAKEN: [&str; 3] = ["base-io", "key-value", "willow-sdk"];
+const TAKEN: [&str; 4] = ["base-io", "key-value", "willow-sdk", "willow-gate"];
 
 /// Names that cargo does not take for a package.
 const RUST_WORDS: [&str; 43] = [
@@ -23,7 +23,7 @@ const RUST_WORDS: [&str; 43] = [
 const MORE_RUST_WORDS: [&str; 11] =
     ["true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual", "where", "while", "yield"];
 
-const RUST_FILES: [(&str, &str); 7] = [
+const RUST_FILES: [(&str, &str); 8] = [
     ("Cargo.toml", include_str!("../templates/rust/Cargo.toml.template")),
     (".cargo/config.toml", include_str!("../templates/rust/config.toml.template")),
     (".gitignore", "/target\n/build\n"),
@@ -31,6 +31,7 @@ const RUST_FILES: [(&str, &str); 7] = [
     ("src/lib.rs", include_str!("../templates/rust/lib.rs.template")),
     ("tests/count.rs", include_str!("../templates/rust/count.rs.template")),
     ("sdk/willow-sdk/Cargo.toml", include_str!("../templates/rust/sdk.Cargo.toml.template")),
+    ("sdk/willow-gate/Cargo.toml", include_str!("../templates/rust/gate.Cargo.toml.template")),
 ];
 
 const C_FILES: [(&str, &str); 5] = [
@@ -56,9 +57,9 @@ pub fn create(name: &str, language: Language, parent: &Path) -> Result<PathBuf, 
     let fill = |text: &str| {
         text.replace("__NAME__", name).replace("__CRATE__", &crate_name).replace("__SDK_VERSION__", version)
     };
-    let (files, sdk_files, sdk_folder) = match language {
-        Language::Rust => (&RUST_FILES[..], RUST_SDK, "sdk/willow-sdk/src"),
-        Language::C => (&C_FILES[..], C_SDK, "sdk"),
+    let (files, sdks) = match language {
+        Language::Rust => (&RUST_FILES[..], &[(RUST_SDK, "sdk/willow-sdk/src"), (GATE, "sdk/willow-gate/src")][..]),
+        Language::C => (&C_FILES[..], &[(C_SDK, "sdk")][..]),
     };
     for (path, text) in files {
         write(&folder.join(path), &fill(text))?;
@@ -66,8 +67,10 @@ pub fn create(name: &str, language: Language, parent: &Path) -> Result<PathBuf, 
     if language == Language::C {
         write(&folder.join("test"), C_TEST_SCRIPT)?;
     }
-    for (path, text) in sdk_files {
-        write(&folder.join(sdk_folder).join(path), text)?;
+    for (sdk_files, sdk_folder) in sdks {
+        for (path, text) in *sdk_files {
+            write(&folder.join(sdk_folder).join(path), text)?;
+        }
     }
     write(&folder.join("sdk/VERSION"), &format!("willow SDK {version}, ABI 1\n"))?;
     Ok(folder)
@@ -118,7 +121,9 @@ mod tests {
 
     #[test]
     fn the_sdks_are_inside() {
-        for (files, wanted) in [(RUST_SDK, "lib.rs"), (RUST_SDK, "testing/host.rs"), (C_SDK, "willow.h")] {
+        for (files, wanted) in
+            [(RUST_SDK, "lib.rs"), (RUST_SDK, "testing/host.rs"), (GATE, "charge.rs"), (C_SDK, "willow.h")]
+        {
             assert!(files.iter().any(|(path, text)| *path == wanted && !text.is_empty()), "{wanted}");
         }
     }

@@ -11,6 +11,7 @@ mod key_value;
 mod latency;
 mod lightnvm;
 mod lightnvm_null_block;
+mod openssd_writes;
 mod technology;
 
 use crate::preset::{Preset, PresetError};
@@ -26,6 +27,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &latency::EXPERIMENT,
     &lightnvm::EXPERIMENT,
     &lightnvm_null_block::EXPERIMENT,
+    &openssd_writes::EXPERIMENT,
     &technology::EXPERIMENT,
 ];
 

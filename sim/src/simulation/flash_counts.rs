@@ -1,13 +1,9 @@
 //! What the flash and its FTL have done, asked between two runs.
 
 use super::*;
+use page_ftl::{REPORT, REPORT_WORDS};
 use willow_device::media::delegate::FlashStatistics;
 use willow_flash::Counters;
-
-/// Handler of an FTL that tells what it has done.
-const REPORT: u8 = 1;
-/// Bytes of its reply.
-const REPORT_BYTES: usize = 13 * 8;
 
 /// Counts since the device was made.
 pub(crate) struct FlashCounts {
@@ -25,12 +21,14 @@ impl Simulation {
         for spu in 0..self.device.spus() {
             let reply = self.ask(hre, Rpc { app, handler: REPORT, spu, arguments: Arguments::EMPTY })?;
             let words: Vec<u64> = reply.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-            if let [words @ .., unit_bytes] = &words[..]
-                && let Ok(words) = words.try_into()
-            {
-                counts.ftl.add(&Counters::from_words(words));
-                counts.unit_bytes = *unit_bytes;
-            }
+            let Some((Ok(done), unit_bytes)) = words.split_last().map(|(last, done)| (done.try_into(), *last)) else {
+                let (is, should) = (words.len(), REPORT_WORDS);
+                return Err(SimulationError::Device(format!(
+                    "its FTL tells {is} numbers of what it has done, not {should}"
+                )));
+            };
+            counts.ftl.add(&Counters::from_words(done));
+            counts.unit_bytes = unit_bytes;
         }
         Ok(Some(counts))
     }
@@ -42,9 +40,9 @@ impl Simulation {
         let request = HostRequest {
             tag: 0,
             rpcs: RpcList::One(rpc),
-            buffer: vec![0; REPORT_BYTES],
+            buffer: vec![0; REPORT_WORDS * 8],
             payload_bytes: 0,
-            reply_bytes: REPORT_BYTES as u32,
+            reply_bytes: (REPORT_WORDS * 8) as u32,
         };
         self.device.set_time(now_ns);
         self.device.submit(hre, request).map_err(|_| failed("no room".to_owned()))?;

@@ -12,7 +12,7 @@ impl Simulation {
         let mut world = shared.lock();
         loop {
             world = self.moment(&shared, world)?;
-            if !settling && self.tasks_left == 0 && self.generators_left == 0 {
+            if !settling && self.tasks_left == 0 && self.generators_left == 0 && self.port_is_idle() {
                 return Ok(());
             }
             let until_ns = world.next_ns();
@@ -101,6 +101,8 @@ impl Simulation {
                     self.fire(world, then);
                 }
             }
+            Then::Buffered(command, serial) => self.buffered(world, command, serial),
+            Then::Port => self.pump(world),
             Then::Wait(key) => {
                 world.end_wait(key, Brought::Nothing);
             }
@@ -163,7 +165,7 @@ impl Simulation {
         let tag = request.tag;
         // A generator's operations are looked at for their times alone.
         let sent = match owner {
-            Owner::Slot(..) => self.device.submit_unread(hre, request),
+            Owner::Slot(..) | Owner::Command(_) => self.device.submit_unread(hre, request),
             _ => self.device.submit(hre, request),
         };
         match sent {
@@ -241,6 +243,7 @@ impl Simulation {
                     world.end_wait(key, Brought::Completion(Box::new(completion)));
                 }
                 Some(Owner::Slot(generator, slot)) => self.completed(world, generator, slot, completion),
+                Some(Owner::Command(command)) => self.command_ended(world, command, completion),
                 _ => debug_assert!(false, "a completion of nobody"),
             }
         }

@@ -49,6 +49,16 @@ pub struct Credentials {
     pub controller_secret: Option<Secret>,
 }
 
+impl Credentials {
+    /// Whether these are the same secrets of the same host. (Both are this end's own: how long it takes tells nobody anything.)
+    pub fn is_same(&self, other: &Credentials) -> bool {
+        let text = |secret: &Option<Secret>| secret.as_ref().map(Secret::to_text);
+        self.host_nqn == other.host_nqn
+            && self.secret.to_text() == other.secret.to_text()
+            && text(&self.controller_secret) == text(&other.controller_secret)
+    }
+}
+
 /// What proves one host to a device: a key file, read. At least one of both is there.
 #[derive(Clone, Debug)]
 pub struct HostKey {

@@ -39,6 +39,13 @@ impl KeyRing {
         self.keys().is_empty()
     }
 
+    /// Takes the keys of these hosts off, and adds others, which stay. Keys that were lent stay as long as they are lent.
+    pub fn replace(&self, gone: impl Iterator<Item = String>, come: BTreeMap<String, PresharedKey>) {
+        let mut keys = self.keys();
+        gone.for_each(|host_nqn| drop(keys.remove(&host_nqn)));
+        keys.extend(come);
+    }
+
     /// Adds a key for a time; `None` where the host has one.
     pub fn lend(&self, host_nqn: &str, key: PresharedKey) -> Option<LentKey> {
         let mut keys = self.keys();
@@ -68,6 +75,9 @@ mod tests {
         assert!(ring.lend("stays", key()).is_none());
         let lent = ring.lend("goes", key()).unwrap();
         assert!(ring.get("goes").is_some() && ring.clone().lend("goes", key()).is_none());
+        ring.replace(["stays".to_owned()].into_iter(), BTreeMap::from([("new".to_owned(), key())]));
+        assert!(ring.get("stays").is_none() && ring.get("new").is_some() && ring.get("goes").is_some());
+        ring.replace(["new".to_owned()].into_iter(), BTreeMap::from([("stays".to_owned(), key())]));
         drop(lent);
         assert!(ring.get("goes").is_none() && ring.get("stays").is_some() && !ring.is_empty());
     }

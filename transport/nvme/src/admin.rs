@@ -367,7 +367,8 @@ impl<B: Backend> Subsystem<B> {
                 // What is true for this host: another may connect in the clear.
                 let authentication = self.config.authentication.as_ref();
                 let tls = authentication.is_some_and(|known| known.requires_tls(&controller.host_nqn));
-                log_page::discovery(&self.config.nqn, &self.config.addresses, local, tls)
+                controller.discovery_told &= wanted.retain_event;
+                log_page::discovery(&self.config.nqn, &self.config.addresses, local, tls, self.discovery_generation)
             }
             (_, true) => return Err(Failure::at(Status::INVALID_LOG_PAGE, 40)),
             (log::SMART, _) => log_page::smart(&smart),

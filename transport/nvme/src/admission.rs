@@ -292,7 +292,7 @@ impl<B: Backend> Subsystem<B> {
             return self.give(index, buffer);
         };
         if let Some(status) = self.refusal(index, &command) {
-            return self.give_up(index, place, status.with_do_not_retry(), buffer);
+            return self.give_up(index, place, status, buffer);
         }
         match self.start(index, place, cid, command, entry.map(|entry| *entry), buffer) {
             Some(fetch) => self.fetches.push_back((connection, fetch)),

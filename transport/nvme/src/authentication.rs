@@ -63,9 +63,32 @@ impl HostAuthentication {
         self.tls_required || self.hosts.get(host_nqn).is_some_and(|host| host.psk.is_some())
     }
 
-    /// Keys for TLS, on a ring of their own.
-    pub(crate) fn keys(&self) -> KeyRing {
-        KeyRing::new(self.hosts.iter().filter_map(|(nqn, host)| Some((nqn.clone(), host.psk.clone()?))).collect())
+    /// Keys for TLS, by host.
+    pub(crate) fn keys(&self) -> BTreeMap<String, PresharedKey> {
+        self.hosts.iter().filter_map(|(nqn, host)| Some((nqn.clone(), host.psk.clone()?))).collect()
+    }
+
+    /// Whether connections may have to be TLS.
+    pub fn may_need_tls(&self) -> bool {
+        self.tls_required || self.hosts.values().any(|host| host.psk.is_some())
+    }
+
+    /// Whether a host proves itself by the same here as there.
+    pub(crate) fn agrees_on(&self, host_nqn: &str, other: &HostAuthentication) -> bool {
+        match (self.hosts.get(host_nqn), other.hosts.get(host_nqn)) {
+            (Some(one), Some(other)) => {
+                let secrets = match (&one.credentials, &other.credentials) {
+                    (Some(one), Some(other)) => one.is_same(other),
+                    (one, other) => one.is_none() && other.is_none(),
+                };
+                let keys = match (&one.psk, &other.psk) {
+                    (Some(one), Some(other)) => one.to_text() == other.to_text(),
+                    (one, other) => one.is_none() && other.is_none(),
+                };
+                secrets && keys
+            }
+            _ => false,
+        }
     }
 
     /// Number of hosts.

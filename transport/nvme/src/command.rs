@@ -3,7 +3,6 @@
 
 use key_value_host::{ItemCondition, Key, PutCondition};
 use willow_device::CommandSet;
-use willow_wire::bytes::{u32_at, u64_at};
 use willow_wire::spec::opcode::{kv, nvm};
 use willow_wire::spec::{Sgl, Status, SubmissionEntry, tunnel};
 
@@ -64,6 +63,17 @@ pub enum Operation {
         /// AD.
         deallocate: bool,
     },
+    /// NVM 3.2.2: this many source ranges in the data, one behind the other to a first block.
+    Copy {
+        /// Number of ranges in the data.
+        ranges: u16,
+        /// First block of the destination.
+        to_lba: u64,
+        /// FUA.
+        durable: Durable,
+    },
+    /// A Copy whose ranges are known (they are in its slot): its data are read into a buffer, and then written.
+    CopyRanges,
     /// Flush (NVMe Base 7.1), of the command's namespace or of all.
     Flush,
     /// KV 3.2.5.
@@ -214,6 +224,7 @@ impl Operation {
             | Operation::Compare(blocks)
             | Operation::Verify(blocks)
             | Operation::WriteZeroes { blocks, .. } => blocks.lba,
+            Operation::Copy { to_lba, .. } => *to_lba,
             _ => 0,
         }
     }
@@ -337,6 +348,22 @@ pub fn parse(entry: &SubmissionEntry, view: Option<NamespaceView>, capsule_bytes
                 return Err(Failure::at(Status::DATA_SGL_LENGTH_INVALID, 32));
             }
             (Operation::DatasetManagement { ranges, deallocate }, data)
+        }
+        (CommandSet::Nvm, nvm::COPY) => {
+            let (cdw12, ranges) = (entry.cdw12(), (entry.cdw12() & nvm::COPY_RANGES) as u16 + 1);
+            if ranges > COPY_RANGES_MAX {
+                return Err(Failure::at(Status::COMMAND_SIZE_LIMIT_EXCEEDED, 48));
+            }
+            // Format 0 alone; no directives.
+            if cdw12 & nvm::COPY_FORMAT != 0 {
+                return Err(Failure::field(49));
+            }
+            if cdw12 & 0x00f0_0000 != 0 {
+                return Err(Failure::field(50));
+            }
+            let data = data_from_host(entry, Some(u64::from(ranges) * nvm::COPY_RANGE_BYTES as u64), capsule_bytes)?;
+            let durable = Durable(cdw12 & nvm::CDW12_FUA != 0);
+            (Operation::Copy { ranges, to_lba: entry.lba(), durable }, data)
         }
         (CommandSet::Kv, kv::STORE) => {
             let bytes = entry.cdw10();
@@ -478,25 +505,11 @@ fn is_io_opcode(opcode: u8) -> bool {
             | nvm::WRITE_ZEROES
             | nvm::VERIFY
             | nvm::DATASET_MANAGEMENT
+            | nvm::COPY
             | kv::LIST
             | kv::DELETE
             | kv::EXIST
     )
-}
-
-/// The ranges of a Dataset Management command's data (NVM 3.2.3), checked; ranges of no blocks are left out.
-pub fn dataset_ranges(data: &[u8], ranges: u16, view: &NamespaceView) -> Result<Vec<Blocks>, Failure> {
-    let mut out = Vec::with_capacity(usize::from(ranges));
-    for range in data.chunks_exact(nvm::DSM_RANGE_BYTES).take(usize::from(ranges)) {
-        let (count, lba) = (u64::from(u32_at(range, 4)), u64_at(range, 8));
-        if lba.checked_add(count).is_none_or(|end| end > view.blocks) {
-            return Err(Failure::of(Status::LBA_OUT_OF_RANGE));
-        }
-        if count > 0 {
-            out.push(Blocks { lba, start: lba << view.block_shift, bytes: count << view.block_shift });
-        }
-    }
-    Ok(out)
 }
 
 #[cfg(test)]

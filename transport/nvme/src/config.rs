@@ -104,6 +104,11 @@ pub const STEP_RPCS_MAX: usize = 64;
 /// Bytes of one SPU's bank that such a step covers.
 pub const STEP_BANK_BYTES: u64 = 8 << 20;
 
+/// Bytes that one Copy moves: the host's share of buffers has room for the data, which are read before any is written.
+pub const COPY_BYTES_MAX: u32 = 1 << 20;
+/// Source ranges of a Copy (MSRC + 1).
+pub const COPY_RANGES_MAX: u16 = 16;
+
 /// An address that is listened on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenAddress {

@@ -13,6 +13,7 @@ use willow_wire::spec::property::{Capabilities, Configuration, csts};
 
 use crate::config::*;
 use crate::features::Features;
+use crate::identify::{OAES, OAES_DISCOVERY};
 use crate::log_page::ErrorLog;
 use crate::reservation::Notices;
 
@@ -41,6 +42,9 @@ pub(crate) struct Controller {
     pub changed_told: bool,
     /// An event of changed namespaces is to be told.
     pub changed_pending: bool,
+    /// The event of a changed discovery log is to be told; and was, and the log not read since.
+    pub discovery_pending: bool,
+    pub discovery_told: bool,
     /// The event of a fatal status is to be told.
     pub fatal_pending: bool,
     /// Slots on the admin queue of event requests, oldest first.
@@ -83,6 +87,9 @@ impl Controller {
         features: Features,
         now_ns: u64,
     ) -> Self {
+        let events_offered = if discovery { OAES_DISCOVERY } else { OAES };
+        let mut features = features;
+        features.events_offered = events_offered;
         Controller {
             cntlid,
             discovery,
@@ -100,6 +107,8 @@ impl Controller {
             changed: BTreeSet::new(),
             changed_told: false,
             changed_pending: false,
+            discovery_pending: false,
+            discovery_told: false,
             fatal_pending: false,
             event_requests: VecDeque::new(),
             notices: Notices::default(),
@@ -119,8 +128,9 @@ impl Controller {
         self.configuration.css() == Configuration::CSS_ALL
     }
 
-    /// Takes a write to CC (NVMe Base 3.1.4.5). Where the media have failed, it does not become ready.
-    pub fn configure(&mut self, value: u32, media_failed: bool) -> ConfigurationChange {
+    /// Takes a write to CC (NVMe Base 3.1.4.5). It becomes ready also where media have failed: commands that need these fail, and hosts can put
+    /// in order what failed.
+    pub fn configure(&mut self, value: u32) -> ConfigurationChange {
         let (old, new) = (self.configuration, Configuration(value));
         self.configuration = new;
         let mut change = ConfigurationChange::Nothing;
@@ -132,8 +142,7 @@ impl Controller {
             };
             // Discovery controllers have no I/O queues, so that the entry sizes mean nothing to them.
             let sizes = self.discovery || (new.iosqes(), new.iocqes()) == (6, 4);
-            let has_media = self.discovery || !media_failed;
-            if sets && sizes && new.page_size_shift() == 12 && new.arbitration() == 0 && has_media {
+            if sets && sizes && new.page_size_shift() == 12 && new.arbitration() == 0 {
                 self.status = csts::RDY;
                 self.keep_alive_ns = self.keep_alive_ns.max(1);
             } else {
@@ -153,12 +162,15 @@ impl Controller {
     /// Forgets what a reset forgets.
     pub fn reset(&mut self, volatile_write_cache: bool) {
         let keep_alive_ms = self.features.keep_alive_ms;
+        let events_offered = self.features.events_offered;
         self.features = Features::new(volatile_write_cache, keep_alive_ms);
+        self.features.events_offered = events_offered;
         self.queues_granted = self.queues_max;
         self.io.fill(None);
         self.changed.clear();
         self.changed_told = false;
         self.changed_pending = false;
+        (self.discovery_pending, self.discovery_told) = (false, false);
         self.fatal_pending = false;
         self.event_requests.clear();
         self.notices.reset();
@@ -191,6 +203,11 @@ impl Controller {
             let slot = self.event_requests.pop_front()?;
             self.fatal_pending = false;
             return Some((slot, event::result(event::TYPE_ERROR, event::ERROR_PERSISTENT_INTERNAL, log::ERROR)));
+        }
+        if self.discovery_pending && !self.discovery_told && self.is_ready() {
+            let slot = self.event_requests.pop_front()?;
+            (self.discovery_pending, self.discovery_told) = (false, true);
+            return Some((slot, event::result(event::TYPE_NOTICE, event::NOTICE_DISCOVERY_CHANGED, log::DISCOVERY)));
         }
         let is_changed = self.changed_pending && !self.changed_told;
         if !self.is_ready() || !is_changed && !self.notices.is_due() {
@@ -227,38 +244,31 @@ mod tests {
     #[test]
     fn enable_reset_shutdown() {
         let mut one = controller();
-        assert_eq!(one.configure(0x46_0060, false), ConfigurationChange::Nothing);
-        one.configure(0x46_0061, false);
+        assert_eq!(one.configure(0x46_0060), ConfigurationChange::Nothing);
+        one.configure(0x46_0061);
         assert!(one.is_ready() && one.all_command_sets());
-        assert_eq!(one.configure(0x46_4061, false), ConfigurationChange::Shutdown);
+        assert_eq!(one.configure(0x46_4061), ConfigurationChange::Shutdown);
         assert_eq!(one.status, csts::RDY | csts::SHST_IN_PROGRESS);
-        assert_eq!(one.configure(0x46_0060, false), ConfigurationChange::Reset);
+        assert_eq!(one.configure(0x46_0060), ConfigurationChange::Reset);
         assert_eq!(one.status, 0);
         for bad in [0x46_0021, 0x46_0081, 0x45_0001, 0x46_0801] {
             let mut one = controller();
-            one.configure(bad, false);
+            one.configure(bad);
             assert_eq!(one.status, csts::CFS, "{bad:x}");
         }
     }
 
     #[test]
-    fn a_fatal_status_is_told_and_lasts_until_a_reset_that_finds_media() {
+    fn a_fatal_status_is_told_and_lasts_until_a_reset() {
         let mut one = controller();
-        one.configure(0x46_0061, false);
+        one.configure(0x46_0061);
         one.event_requests.push_back(4);
         one.status |= csts::CFS;
         one.fatal_pending = true;
         assert_eq!((one.next_event(), one.next_event()), (Some((4, 0x01_0300)), None));
-        one.configure(0x46_0060, true);
-        one.configure(0x46_0061, true);
-        assert_eq!(one.status, csts::CFS, "not ready");
-        one.configure(0x46_0060, false);
-        one.configure(0x46_0061, false);
+        one.configure(0x46_0060);
+        one.configure(0x46_0061);
         assert_eq!(one.status, csts::RDY);
-        let mut other = controller();
-        other.discovery = true;
-        other.configure(0x46_0061, true);
-        assert_eq!(other.status, csts::RDY, "discovery needs no media");
     }
 
     #[test]
@@ -266,7 +276,7 @@ mod tests {
         for sets in [0x46_0001, 0x46_0061, 0x46_0071, 0x61] {
             let mut one = controller();
             one.discovery = true;
-            one.configure(sets, false);
+            one.configure(sets);
             assert_eq!(one.status, csts::RDY, "{sets:x}");
         }
     }
@@ -274,7 +284,7 @@ mod tests {
     #[test]
     fn an_event_is_told_once_until_its_log_is_read() {
         let mut one = controller();
-        one.configure(0x46_0061, false);
+        one.configure(0x46_0061);
         one.features.async_events = event::CONFIGURE_NAMESPACE;
         one.event_requests.extend([4, 5]);
         one.note_changed(3);

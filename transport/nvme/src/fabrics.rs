@@ -284,7 +284,7 @@ impl<B: Backend> Subsystem<B> {
     fn property_set(&mut self, cntlid: u16, value: u32) {
         let now_ns = self.now_ns;
         let Some(controller) = self.controllers.get_mut(&cntlid) else { return };
-        let change = controller.configure(value, self.flash.failed);
+        let change = controller.configure(value);
         controller.keep_alive_ns = now_ns;
         let (admin, status) = (controller.admin, controller.status);
         tracing::debug!(

@@ -35,6 +35,8 @@ pub struct Features {
     write_atomicity: u32,
     /// Which events the host wants (FID 0Bh).
     pub async_events: u32,
+    /// Which there are (OAES).
+    pub events_offered: u32,
     /// Keep alive timeout in ms, 0: none.
     pub keep_alive_ms: u32,
     timestamp: Timestamp,
@@ -60,6 +62,7 @@ impl Features {
             error_recovery: 0,
             write_atomicity: 0,
             async_events: 0,
+            events_offered: OAES,
             keep_alive_ms,
             timestamp: Timestamp::default(),
             volatile_write_cache,
@@ -167,7 +170,7 @@ impl Features {
             fid::WRITE_ATOMICITY => self.write_atomicity = cdw11 & 1,
             fid::ASYNC_EVENT_CONFIGURATION => {
                 // Bits 7:0 ask for critical warnings, none of which ever comes; above, only what OAES offers.
-                if cdw11 & !(OAES | 0xff) != 0 {
+                if cdw11 & !(self.events_offered | 0xff) != 0 {
                     return Err(Failure::field(44));
                 }
                 self.async_events = cdw11;

@@ -75,6 +75,7 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     let nqn = view.nqn.as_bytes();
     data[768..768 + nqn.len().min(NQN_BYTES_MAX)].copy_from_slice(&nqn[..nqn.len().min(NQN_BYTES_MAX)]);
     if view.discovery {
+        data.put32(92, OAES_DISCOVERY);
         // LPA: log page offsets.
         data[261] = 1 << 2;
         return out;
@@ -96,11 +97,13 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data[512] = 0x66;
     data[513] = 0x44;
     data.put32(516, NSID_MAX);
-    // ONCS: compare, dataset management, write zeroes, save and select in features, reservations, timestamp, verify.
-    data.put16(520, 1 << 7 | 1 << 6 | 1 << 5 | 1 << 4 | 1 << 3 | 1 << 2 | 1);
+    // ONCS: compare, dataset management, write zeroes, save and select in features, reservations, timestamp, verify, copy.
+    data.put16(520, 1 << 8 | 1 << 7 | 1 << 6 | 1 << 5 | 1 << 4 | 1 << 3 | 1 << 2 | 1);
     // VWC: Flush of all namespaces is supported (11b); bit 0 tells the truth.
     data[525] = 0b110 | u8::from(view.volatile_write_cache);
     // AWUN, AWUPF, ACWU: one logical block whatever the format (0's based); see `namespace` for more.
+    // OCFS: source ranges of format 0.
+    data.put16(534, 1);
     data.put32(540, NSID_MAX);
     data.put32(1792, (64 + IN_CAPSULE_BYTES_MAX) / 16);
     data.put32(1796, 1);
@@ -121,8 +124,14 @@ pub fn granularity(bytes: u64) -> Structure {
     out
 }
 
+/// Media give back the space of whole units of this (memory and files).
+const DEALLOCATION_BYTES: u32 = 4096;
+
 /// OAES of I/O controllers: namespace attribute notices.
 pub const OAES: u32 = 1 << 8;
+
+/// OAES of discovery controllers: notices of a changed discovery log.
+pub const OAES_DISCOVERY: u32 = 1 << 31;
 
 /// CNS 00h, Identify Namespace (NVM 4.1.5.1). `None`: what all namespaces have in common (NSID FFFFFFFFh).
 pub fn namespace(namespace: Option<&Namespace>, private: bool) -> Structure {
@@ -154,7 +163,15 @@ pub fn namespace(namespace: Option<&Namespace>, private: bool) -> Structure {
         // Linux would cut every longer command there, and one that spans all SPUs is done by all at once.
         data[24] |= 1 << 4;
         [64, 66, 72].into_iter().for_each(|field| data.put16(field, stripe_blocks));
+        // NPDG, NPDA: media give space back by pages.
+        let page_blocks = (DEALLOCATION_BYTES / namespace.block_bytes) as u16 - 1;
+        [68, 70].into_iter().for_each(|field| data.put16(field, page_blocks));
     }
+    // MSSRL, MCL, MSRC (0's based): what one Copy moves at most.
+    let copy_blocks = COPY_BYTES_MAX / namespace.block_bytes;
+    data.put16(74, copy_blocks as u16);
+    data.put32(76, copy_blocks);
+    data[80] = COPY_RANGES_MAX as u8 - 1;
     data.put128(48, u128::from(namespace.size_bytes));
     data[104..120].copy_from_slice(&namespace.nguid);
     out
@@ -192,15 +209,17 @@ pub fn independent_namespace(private: bool) -> Structure {
     out
 }
 
-/// CNS 03h, Namespace Identification Descriptors (NVMe Base 5.17.2.3): NGUID and CSI.
+/// CNS 03h, Namespace Identification Descriptors (NVMe Base 5.17.2.3): NGUID, the same as UUID, and CSI.
 pub fn descriptors(namespace: &Namespace) -> Structure {
     let mut out = blank();
-    out[0] = 2;
-    out[1] = 16;
-    out[4..20].copy_from_slice(&namespace.nguid);
-    out[20] = 4;
-    out[21] = 1;
-    out[24] = csi_number(namespace.csi);
+    // NIDT 2h and 3h: identities are made as UUIDs of version 4.
+    for (at, kind) in [(0, 2), (20, 3)] {
+        (out[at], out[at + 1]) = (kind, 16);
+        out[at + 4..at + 20].copy_from_slice(&namespace.nguid);
+    }
+    out[40] = 4;
+    out[41] = 1;
+    out[44] = csi_number(namespace.csi);
     out
 }
 
@@ -281,7 +300,12 @@ mod tests {
         ns.stripe_bytes = 65536;
         let data = namespace(Some(&ns), false);
         assert_eq!((data[24], data[34], data[40], data[46], data[64], data[66], data[72]), (18, 15, 15, 0, 15, 15, 15));
-        assert_eq!(&descriptors(&ns)[..5], &[2, 16, 0, 0, 9]);
+        assert_eq!((data[68], data[70]), (0, 0));
+        let small = namespace(Some(&Namespace { block_bytes: 512, ..ns.clone() }), false);
+        assert_eq!((small[64], small[68], small[70]), (127, 7, 7));
+        let described = descriptors(&ns);
+        assert_eq!((&described[..5], &described[20..25]), (&[2, 16, 0, 0, 9][..], &[3, 16, 0, 0, 9][..]));
+        assert_eq!(&described[40..46], &[4, 1, 0, 0, 0, 0]);
         assert_eq!(&namespace_list([1, 2, 5].into_iter(), 1)[..12], &[2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&controller_list([1, 2, 5].into_iter(), 2)[..6], &[2, 0, 2, 0, 5, 0]);
     }

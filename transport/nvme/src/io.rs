@@ -13,10 +13,11 @@ use crate::buffer::HEADROOM_BYTES;
 use crate::command::{self, Blocks, Command, Data, Durable, NSID_ALL, Operation, Target};
 use crate::config::*;
 use crate::queue::{Association, State};
+use crate::ranges;
 use crate::reservation;
 use crate::status::{self, Failure};
 use crate::subsystem::{Next, Payload, Subsystem};
-use crate::work::{Deallocation, Work};
+use crate::work::{Copying, Deallocation, Work};
 
 /// A status that may be gone when the command is sent again: its app is not there (yet).
 pub(crate) const NOT_READY: Status = Status::NAMESPACE_NOT_READY;
@@ -225,7 +226,7 @@ impl<B: Backend> Subsystem<B> {
             Operation::DatasetManagement { ranges, deallocate } => {
                 let view = self.namespaces[found].view;
                 let data = &buffer[HEADROOM_BYTES..HEADROOM_BYTES + bytes as usize];
-                match command::dataset_ranges(data, ranges, &view) {
+                match ranges::dataset_ranges(data, ranges, &view) {
                     Err(failure) => self.give_up(index, place, failure.status, buffer),
                     Ok(list) => {
                         self.give(index, buffer);
@@ -240,6 +241,19 @@ impl<B: Backend> Subsystem<B> {
                     }
                 }
             }
+            Operation::Copy { ranges, to_lba, durable } => {
+                let data = &buffer[..usize::from(ranges) * nvm::COPY_RANGE_BYTES];
+                let checked = ranges::copy_ranges(data, to_lba, &self.namespaces[found].view);
+                self.give(index, buffer);
+                match checked {
+                    Ok((from, to)) => {
+                        let generation = command.generation;
+                        self.begin_copy(index, place, nsid, Copying { from, to, durable, generation });
+                    }
+                    Err(failure) => self.complete(index, place, failure.status, 0, None),
+                }
+            }
+            Operation::CopyRanges => self.read_for_copy(index, place, (app, geometry), buffer),
             Operation::Flush => self.submit(index, place, flush_rpcs(&[app], &geometry), buffer, 0, 0, Work::Block),
             Operation::Send(_)
             | Operation::Call(..)
@@ -249,6 +263,55 @@ impl<B: Backend> Subsystem<B> {
             | Operation::ReservationReport => unreachable!("handled above"),
             _ => unreachable!("parsed for key-value namespaces alone"),
         }
+    }
+
+    /// A Copy whose ranges are known waits for a buffer for its data, and reads them.
+    fn begin_copy(&mut self, index: u16, place: u16, nsid: u32, copying: Copying) {
+        let (generation, bytes) = (copying.generation, copying.to.bytes as u32);
+        let Some(slot) = self.slot_mut(index, place) else { return };
+        slot.work = Work::Copy(Box::new(copying));
+        let command = Command { nsid, generation, operation: Operation::CopyRanges, data: Data::ToHost(bytes) };
+        match self.take_buffer(index, bytes, Use::Answer) {
+            Some(buffer) => self.execute(index, place, command, buffer),
+            None => self.wait_for_buffer(index, place, command, Use::Answer),
+        }
+    }
+
+    fn read_for_copy(&mut self, index: u16, place: u16, (app, geometry): (u16, Geometry), buffer: Vec<u8>) {
+        let work = self.slot_mut(index, place).map(|slot| std::mem::replace(&mut slot.work, Work::Nothing));
+        let Some(Work::Copy(copying)) = work else {
+            debug_assert!(false, "a Copy's ranges are in its slot");
+            return self.give_up(index, place, Status::INTERNAL_ERROR, buffer);
+        };
+        let (mut rpcs, mut at) = (Vec::new(), HEADROOM_BYTES as u32);
+        for blocks in &copying.from {
+            geometry.range(handler::READ, blocks.start, blocks.bytes, at, 0, |request| rpcs.push(rpc(app, request)));
+            at += blocks.bytes as u32;
+        }
+        self.submit(index, place, RpcList::Many(rpcs), buffer, 0, at, Work::Copy(copying));
+    }
+
+    /// What a Copy writes is in the buffer: it is written, if the host still may.
+    fn copy_read(&mut self, index: u16, place: u16, copying: &Copying, completion: HostCompletion) {
+        let (buffer, end) = (completion.buffer, HEADROOM_BYTES as u32 + copying.to.bytes as u32);
+        let status = block_status(completion.outcome, nvm::READ);
+        if !status.is_success() {
+            return self.give_up(index, place, status, buffer);
+        }
+        let Some(nsid) = self.slot_mut(index, place).map(|slot| slot.nsid) else { return };
+        let (operation, generation) = (Operation::CopyRanges, copying.generation);
+        let command = Command { nsid, generation, operation, data: Data::None };
+        if let Some(status) = self.refusal(index, &command) {
+            return self.give_up(index, place, status, buffer);
+        }
+        let found = self.find(nsid).and_then(|found| Some((self.app_of(found)?, self.namespaces[found].geometry)));
+        let Some((app, geometry)) = found else { return self.give_up(index, place, NOT_READY, buffer) };
+        if completion.reply_bytes < end {
+            tracing::error!(written = completion.reply_bytes, end, "base-io answered a read short");
+            return self.give_up(index, place, Status::INTERNAL_ERROR, buffer);
+        }
+        let rpcs = block_rpcs(app, &geometry, handler::WRITE, &copying.to, fua(copying.durable));
+        self.submit(index, place, rpcs, buffer, end, 0, Work::Block);
     }
 
     /// Sends a command's RPCs to the device.
@@ -287,10 +350,9 @@ impl<B: Backend> Subsystem<B> {
             return self.complete(index, place, Status::SUCCESS, 0, None);
         }
         // The namespace may have gone since the last step, and its place may be another's.
-        let association = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.association);
-        let found = association.and_then(|association| self.find_active(association.controller, left.nsid));
-        let Some(found) = found.filter(|found| self.namespaces[*found].view.generation == left.generation) else {
-            return self.complete(index, place, Status::INVALID_FIELD.with_do_not_retry(), 0, None);
+        let found = match self.place_for(index, left.nsid, left.generation) {
+            Ok(found) => found,
+            Err(status) => return self.complete(index, place, status, 0, None),
         };
         let Some(app) = self.app_of(found) else { return self.complete(index, place, NOT_READY, 0, None) };
         let (mut rpcs, geometry) = (Vec::new(), left.geometry);
@@ -365,6 +427,7 @@ impl<B: Backend> Subsystem<B> {
                 }
                 self.give_up(index, place, status, completion.buffer);
             }
+            Work::Copy(copying) => self.copy_read(index, place, &copying, completion),
             Work::Deallocate(left) => {
                 let status = block_status(completion.outcome, opcode);
                 if status.is_success() {

@@ -25,6 +25,8 @@ mod io;
 pub mod log_page;
 mod pairs;
 mod queue;
+mod ranges;
+mod reload;
 mod report;
 mod reservation;
 pub mod statistics;

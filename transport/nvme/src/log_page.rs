@@ -103,6 +103,8 @@ impl ErrorLog {
 /// What SMART counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SmartView {
+    /// Operations on a bank fail.
+    pub bank_failed: bool,
     /// Bytes read and written by hosts.
     pub read_bytes: u64,
     /// Bytes written.
@@ -129,6 +131,7 @@ pub struct SmartView {
 /// are since the start; so there is one power cycle and no shutdown that was unsafe.
 pub fn smart(view: &SmartView) -> Vec<u8> {
     let mut out = vec![0; 512];
+    out[0] = if view.bank_failed { log::SMART_WARNING_RELIABILITY } else { 0 };
     out.put16(1, view.temperature_kelvin);
     // Available spare and its threshold, in percent: media of a model do not wear out (yet).
     out[3] = 100;
@@ -236,7 +239,7 @@ pub fn effects(set: Option<CommandSet>) -> Vec<u8> {
             for opcode in RESERVATIONS {
                 io(opcode, 0);
             }
-            for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT] {
+            for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT, nvm::COPY] {
                 io(opcode, CONTENT);
             }
         }
@@ -262,7 +265,7 @@ pub fn effects(set: Option<CommandSet>) -> Vec<u8> {
 
 /// LID 70h, Discovery (NVMe Base 5.16.1.23): an entry for the subsystem at each address that is listened on, and the
 /// discovery subsystem itself. `local` stands in for an address that means "any".
-pub fn discovery(nqn: &str, addresses: &[ListenAddress], local: Option<IpAddr>, tls: bool) -> Vec<u8> {
+pub fn discovery(nqn: &str, addresses: &[ListenAddress], local: Option<IpAddr>, tls: bool, generation: u64) -> Vec<u8> {
     let mut out = vec![0; 1024];
     let mut records = 0u64;
     for (subtype, name) in [(2u8, nqn), (3, NQN_DISCOVERY)] {
@@ -290,8 +293,7 @@ pub fn discovery(nqn: &str, addresses: &[ListenAddress], local: Option<IpAddr>, 
             records += 1;
         }
     }
-    // The addresses do not change while the subsystem runs: one generation.
-    out.put64(0, 1);
+    out.put64(0, generation);
     out.put64(8, records);
     out
 }
@@ -324,12 +326,12 @@ mod tests {
         let plain_address = ListenAddress::from("0.0.0.0:4420".parse::<std::net::SocketAddr>().unwrap());
         let tls_address = ListenAddress { address: "[::1]:9".parse().unwrap(), tls_required: true };
         let addresses = [plain_address, tls_address];
-        let page = discovery("nqn.x", &addresses, Some("10.0.2.2".parse().unwrap()), true);
-        assert_eq!((page.len(), page[8]), (5 * 1024, 4));
+        let page = discovery("nqn.x", &addresses, Some("10.0.2.2".parse().unwrap()), true, 3);
+        assert_eq!((page.len(), page[0], page[8]), (5 * 1024, 3, 4));
         assert_eq!((&page[1024..1027], &page[1024 + 32..1024 + 37]), (&[3, 1, 2][..], &b"4420\0"[..]));
         assert_eq!(&page[1024 + 512..1024 + 521], b"10.0.2.2\0");
         assert_eq!((page[1024 + 3], page[1024 + 768]), (5, 2));
-        let plain = discovery("nqn.x", &addresses, None, false);
+        let plain = discovery("nqn.x", &addresses, None, false, 3);
         assert_eq!((plain[1024 + 3], plain[1024 + 768]), (6, 0));
         assert_eq!((plain[2048 + 3], plain[2048 + 768]), (5, 2), "where all have to come by TLS");
         assert_eq!(&page[2048 + 512..2048 + 516], b"::1\0");

@@ -6,12 +6,13 @@ use crate::log_page::SmartView;
 use std::collections::BTreeMap;
 
 use crate::statistics::{HostStatistics, NamespaceStatistics, QueueStatistics, Statistics};
-use crate::subsystem::Subsystem;
+use crate::subsystem::{Entry, Subsystem};
 
 impl<B: Backend> Subsystem<B> {
     /// SMART's numbers, of the whole or of what hosts did with the namespace of that place.
     pub(crate) fn smart(&self, place: Option<usize>) -> SmartView {
         let mut view = SmartView {
+            bank_failed: self.backend.flash_state().failed,
             up_ns: self.now_ns - self.started_ns,
             busy_ns: self.busy_ns,
             error_entries: self.error_entries,
@@ -19,14 +20,11 @@ impl<B: Backend> Subsystem<B> {
             temperature_kelvin: self.backend.temperature_kelvin(),
             ..Default::default()
         };
-        for entry in self
-            .namespaces
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| place.is_none_or(|place| place == *at))
-            .map(|(_, entry)| entry)
-        {
-            let counters = &entry.counters;
+        let of = match place {
+            Some(place) => self.namespaces.get(place..=place).unwrap_or_default(),
+            None => &self.namespaces[..],
+        };
+        for Entry { counters, .. } in of {
             view.read_bytes += counters.read_bytes;
             view.write_bytes += counters.write_bytes;
             view.read_commands += counters.read_commands;

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use willow_device::reservation::{Access, Reservation, ReservationAction, ReservationType, ReserveRequest};
+use willow_device::reservation::{Access, Notice, Reservation, ReservationAction, ReservationType, ReserveRequest};
 use willow_device::{Arguments, HostCompletion, Rpc, RpcList, RpcOutcome, control};
 use willow_wire::bytes::u64_at;
 use willow_wire::spec::opcode::nvm;
@@ -57,6 +57,8 @@ pub(crate) fn access(operation: &Operation) -> Option<Access> {
         Operation::Write(..)
         | Operation::WriteZeroes { .. }
         | Operation::DatasetManagement { .. }
+        | Operation::Copy { .. }
+        | Operation::CopyRanges
         | Operation::Flush
         | Operation::Store { .. }
         | Operation::StoreItem { .. }
@@ -146,15 +148,9 @@ pub(crate) struct Notices {
     masks: BTreeMap<u32, u32>,
 }
 
-/// Types of notices (LID 80h).
-pub(crate) mod notice {
-    pub const REGISTRATION_PREEMPTED: u8 = 1;
-    pub const RESERVATION_RELEASED: u8 = 2;
-    pub const RESERVATION_PREEMPTED: u8 = 3;
-}
-
 impl Notices {
-    fn push(&mut self, kind: u8, nsid: u32) {
+    fn push(&mut self, notice: &Notice) {
+        let (kind, nsid) = (notice.kind as u8, notice.nsid);
         if self.mask(nsid) & 1 << kind != 0 {
             return;
         }
@@ -214,23 +210,6 @@ impl Notices {
     }
 }
 
-/// What a host is to be told of a change that another host has made.
-fn notice_of(host: &[u8; 16], before: &Reservation, after: &Reservation) -> Option<u8> {
-    if !before.is_registered(host) || after.changed_by == *host {
-        return None;
-    }
-    if after.registrants.is_empty() {
-        return Some(notice::RESERVATION_PREEMPTED);
-    }
-    if !after.is_registered(host) {
-        return Some(notice::REGISTRATION_PREEMPTED);
-    }
-    let was_shared = before
-        .held
-        .is_some_and(|held| !matches!(held.kind, ReservationType::WriteExclusive | ReservationType::ExclusiveAccess));
-    (was_shared && after.held.is_none()).then_some(notice::RESERVATION_RELEASED)
-}
-
 /// A Preempt and Abort that waits for what the preempted hosts have under way.
 pub(crate) struct Preempting {
     connection: ConnectionId,
@@ -258,38 +237,50 @@ impl<B: Backend> Subsystem<B> {
         self.ask_to_reserve(
             index,
             place,
-            &ReserveRequest { nsid, host, action, persistent: command.persistent },
+            &ReserveRequest { nsid, others: Vec::new(), host, action, persistent: command.persistent },
             aborts,
         );
     }
 
-    /// Set Features, Reservation Persistence (feature 83h), of a namespace that is there.
+    /// Set Features, Reservation Persistence (feature 83h), of a namespace or of all that the host has.
     pub(crate) fn set_persistence(&mut self, index: u16, cntlid: u16, entry: &SubmissionEntry) -> Next {
-        let (nsid, persistent) = (entry.nsid(), Some(entry.cdw11() & 1 != 0));
-        if self.find_active(cntlid, nsid).is_none() {
-            self.fail(index, entry, Failure::at(Status::INVALID_NAMESPACE, 4));
-            return Next::Taken;
-        }
+        let mut numbers = match self.numbers_of(cntlid, entry.nsid()) {
+            Ok(numbers) => numbers,
+            Err(failure) => {
+                self.fail(index, entry, Failure { status: Status::INVALID_NAMESPACE.with_do_not_retry(), ..failure });
+                return Next::Taken;
+            }
+        };
         if let Some(place) = self.begin(index, entry)
             && let Some(host) = self.host_of(index)
         {
-            let request = ReserveRequest { nsid, host, action: ReservationAction::Persist, persistent };
+            let Some(nsid) = numbers.pop() else {
+                // A host without namespaces: that is all of them.
+                self.complete(index, place, Status::SUCCESS, 0, None);
+                return Next::Taken;
+            };
+            let (action, persistent) = (ReservationAction::Persist, Some(entry.cdw11() & 1 != 0));
+            let request = ReserveRequest { nsid, others: numbers, host, action, persistent };
             self.ask_to_reserve(index, place, &request, None);
         }
         Next::Taken
     }
 
-    /// Set Features, Reservation Notification Mask (feature 82h), of a namespace or of all.
+    /// Set Features, Reservation Notification Mask (feature 82h), of a namespace or of all that the host has.
     pub(crate) fn set_notices(&mut self, cntlid: u16, entry: &SubmissionEntry) -> Result<u32, Failure> {
-        let (nsid, mask) = (entry.nsid(), entry.cdw11());
-        let numbers: Vec<u32> = match nsid {
-            command::NSID_ALL => self.namespaces.iter().map(|entry| entry.namespace.nsid).collect(),
-            _ => self.find_active(cntlid, nsid).map(|_| vec![nsid]).ok_or(Failure::field(4))?,
-        };
+        let (numbers, mask) = (self.numbers_of(cntlid, entry.nsid())?, entry.cdw11());
         if let Some(controller) = self.controllers.get_mut(&cntlid) {
             numbers.into_iter().for_each(|nsid| controller.notices.set_mask(nsid, mask));
         }
         Ok(0)
+    }
+
+    /// The namespaces of a controller that an NSID means: one, or all.
+    fn numbers_of(&self, cntlid: u16, nsid: u32) -> Result<Vec<u32>, Failure> {
+        match (nsid, self.controllers.get(&cntlid)) {
+            (command::NSID_ALL, Some(controller)) => Ok(self.active_of(controller).collect()),
+            _ => self.find_active(cntlid, nsid).map(|_| vec![nsid]).ok_or(Failure::field(4)),
+        }
     }
 
     fn ask_to_reserve(&mut self, index: u16, place: u16, request: &ReserveRequest, aborts: Option<Vec<[u8; 16]>>) {
@@ -362,7 +353,9 @@ impl<B: Backend> Subsystem<B> {
                 State::Device => {
                     let tag = self.tag(index, place);
                     // What cannot be taken back is waited for.
-                    let _ = hre.is_some_and(|hre| self.backend.abort(hre, tag));
+                    if let Some(hre) = hre {
+                        self.backend.abort(hre, tag);
+                    }
                 }
                 _ => {}
             }
@@ -434,21 +427,16 @@ impl<B: Backend> Subsystem<B> {
         self.complete(index, place, Status::SUCCESS, 0, Some(crate::subsystem::Payload { buffer, start: 0, bytes }));
     }
 
-    /// Tells controllers what others have done to reservations; `before` is what was, by namespace.
-    pub(super) fn tell_reservations(&mut self, before: &BTreeMap<u32, Reservation>) {
-        let mut told = Vec::new();
+    /// Tells controllers what others have done to reservations since the first `seen` notices.
+    pub(super) fn tell_reservations(&mut self, seen: u64) {
         let there: BTreeSet<u32> = self.namespaces.iter().map(|entry| entry.namespace.nsid).collect();
         self.controllers.values_mut().for_each(|one| one.notices.masks.retain(|nsid, _| there.contains(nsid)));
-        for (nsid, before) in before {
-            let Some(found) = self.find(*nsid) else { continue };
-            let Some(after) = self.namespaces[found].reservation.as_ref().filter(|after| *after != before) else {
-                continue;
-            };
-            for controller in self.controllers.values_mut().filter(|one| !one.discovery) {
-                if let Some(kind) = notice_of(&controller.host_id, before, after) {
-                    controller.notices.push(kind, *nsid);
-                    told.push(controller.cntlid);
-                }
+        let tables = self.host_tables.clone();
+        let mut told = BTreeSet::new();
+        for notice in tables.notices.since(seen) {
+            for one in self.controllers.values_mut().filter(|one| !one.discovery && one.host_id == notice.host) {
+                one.notices.push(notice);
+                told.insert(one.cntlid);
             }
         }
         told.into_iter().for_each(|cntlid| self.tell_events(cntlid));
@@ -459,16 +447,27 @@ impl<B: Backend> Subsystem<B> {
         if command.generation == 0 {
             return None;
         }
-        let association = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.association);
-        let controller = association.and_then(|association| self.controllers.get(&association.controller));
-        let found = controller.and_then(|controller| self.find_active(controller.cntlid, command.nsid));
-        let is_same = |place: &usize| self.namespaces[*place].view.generation == command.generation;
-        let (Some(controller), Some(place)) = (controller, found.filter(is_same)) else {
-            return Some(Status::INVALID_FIELD);
+        let place = match self.place_for(index, command.nsid, command.generation) {
+            Ok(place) => place,
+            Err(status) => return Some(status),
         };
         let reservation = self.namespaces[place].reservation.as_ref()?;
-        let access = access(&command.operation)?;
-        (!reservation.permits(&controller.host_id, access)).then_some(Status::RESERVATION_CONFLICT)
+        let (access, host) = (access(&command.operation)?, self.host_of(index)?);
+        (!reservation.permits(&host, access)).then_some(Status::RESERVATION_CONFLICT.with_do_not_retry())
+    }
+
+    /// Where the namespace of a command stands, which was parsed for it in that generation; else what the command ends with.
+    pub(crate) fn place_for(&self, index: u16, nsid: u32, generation: u32) -> Result<usize, Status> {
+        let association = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.association);
+        let found = association.and_then(|association| self.find_active(association.controller, nsid));
+        match found.map(|place| (place, &self.namespaces[place])) {
+            Some((place, entry)) if entry.view.generation == generation => Ok(place),
+            // It has become smaller: the host sends the command again, and is told then where it ends.
+            Some((_, entry)) if (entry.since..entry.view.generation).contains(&generation) => {
+                Err(Status::COMMAND_INTERRUPTED)
+            }
+            _ => Err(Status::INVALID_FIELD.with_do_not_retry()),
+        }
     }
 
     fn host_of(&self, index: u16) -> Option<[u8; 16]> {

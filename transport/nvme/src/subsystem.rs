@@ -116,6 +116,8 @@ pub(crate) struct Entry {
     /// Number of the app that serves it, once it was asked for.
     pub app: Option<AppNumber>,
     pub counters: NamespaceCounters,
+    /// The generation that it had first: it gets another one when it shrinks.
+    pub since: u32,
     /// The hosts that it is attached to, sorted; `None`: all.
     pub hosts: Option<Vec<String>>,
     /// It is never attached to more than one host (NMIC bit 0 is clear).
@@ -131,10 +133,12 @@ pub struct Subsystem<B> {
     pub(crate) now_ns: u64,
     /// The device's tables as they were taken over last.
     table: Arc<Vec<Namespace>>,
-    host_tables: Arc<HostTables>,
+    pub(crate) host_tables: Arc<HostTables>,
     pub(crate) namespaces: Vec<Entry>,
     /// Namespaces seen so far, those included that have gone.
     namespaces_seen: u32,
+    /// Counts changes of the discovery log (GENCTR).
+    pub(crate) discovery_generation: u64,
     /// The state of the flash that hosts were told of.
     pub(crate) flash: FlashState,
     pub(crate) controllers: BTreeMap<u16, Controller>,
@@ -183,7 +187,7 @@ impl<B: Backend> Subsystem<B> {
         config.validate()?;
         let accounts = Accounts::new(config.buffer_budget_bytes);
         let timed = backend.is_timed();
-        let keys = config.authentication.as_ref().map(HostAuthentication::keys).unwrap_or_default();
+        let keys = KeyRing::new(config.authentication.as_ref().map(HostAuthentication::keys).unwrap_or_default());
         let mut subsystem = Subsystem {
             backend,
             config,
@@ -192,6 +196,7 @@ impl<B: Backend> Subsystem<B> {
             host_tables: Arc::default(),
             namespaces: Vec::new(),
             namespaces_seen: 0,
+            discovery_generation: 1,
             flash: FlashState::default(),
             controllers: BTreeMap::new(),
             next_cntlid: 1,
@@ -352,7 +357,7 @@ impl<B: Backend> Subsystem<B> {
         match self.fetched(connection, slot) {
             Some(command) => match self.refusal(connection.index, &command) {
                 None => self.execute(connection.index, slot, command, buffer),
-                Some(status) => self.give_up(connection.index, slot, status.with_do_not_retry(), buffer),
+                Some(status) => self.give_up(connection.index, slot, status, buffer),
             },
             None => self.give(connection.index, buffer),
         }

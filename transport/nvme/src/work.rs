@@ -4,6 +4,7 @@
 use base_io_host::Geometry;
 use key_value_host::ListScan;
 
+use crate::command::{Blocks, Durable};
 use crate::config::{STEP_BANK_BYTES, STEP_RPCS_MAX};
 
 /// Dataset Management on its way. A command can name 256 ranges of any length, so that its RPCs are made step by step.
@@ -38,6 +39,19 @@ impl Deallocation {
     }
 }
 
+/// A Copy on its way: all is read into one buffer before anything is written, so that ranges may overlap.
+#[derive(Debug)]
+pub(crate) struct Copying {
+    /// Where the data come from, one range behind the other in the buffer.
+    pub from: Vec<Blocks>,
+    /// Where they go.
+    pub to: Blocks,
+    /// The write is durable before it completes.
+    pub durable: Durable,
+    /// The namespace, as it was when the ranges were checked.
+    pub generation: u32,
+}
+
 /// What a request was for.
 #[derive(Debug)]
 pub(crate) enum Work {
@@ -47,6 +61,8 @@ pub(crate) enum Work {
     Block,
     /// Base-IO: ranges that are still to be deallocated, a step after the other.
     Deallocate(Box<Deallocation>),
+    /// Base-IO has read what a Copy writes; before that, what it is to read.
+    Copy(Box<Copying>),
     /// Key-Value: only the status matters.
     Pair,
     /// Key-Value: the value goes to the host, its length is the result.

@@ -1,20 +1,23 @@
 //! An FTL that fails, as hosts see it: controllers have a fatal status, say so, and come back by a reset where the flash does.
 
+mod common;
 #[allow(dead_code)]
 #[path = "../../../apps/tests/support/tiny.rs"]
 mod tiny;
 
+use common::Host;
+
+use willow_device::control::{CONTROL_APP, INSTALL};
 use willow_device::media::delegate::{Banks, DelegatingStore};
 use willow_device::media::flash::{Array, FaultParameters};
 use willow_device::media::ram::RamStore;
 use willow_device::{BuiltInApp, Device, DeviceConfig};
-use willow_nvme::config::NQN_DEFAULT;
-use willow_nvme::{ConnectionId, Next, Subsystem, SubsystemConfig};
-use willow_wire::spec::fabrics::{self, CONTROLLER_DYNAMIC, ConnectCommand, ConnectData};
+use willow_nvme::{Next, Subsystem, SubsystemConfig};
+use willow_wire::spec::fabrics::CONTROLLER_DYNAMIC;
 use willow_wire::spec::feature::event;
 use willow_wire::spec::opcode::{admin, nvm};
-use willow_wire::spec::property::{self, csts};
-use willow_wire::spec::{CompletionEntry, Sgl, Status, SubmissionEntry, log};
+use willow_wire::spec::property::csts;
+use willow_wire::spec::{Sgl, Status, SubmissionEntry, log, tunnel};
 
 fn subsystem(ftl: Vec<u8>, ftl_forgets: bool) -> Subsystem<Device> {
     let config = DeviceConfig { spus: 1, namespace_bytes: 1 << 20, kv_namespace_bytes: 0, ..DeviceConfig::default() };
@@ -27,70 +30,6 @@ fn subsystem(ftl: Vec<u8>, ftl_forgets: bool) -> Subsystem<Device> {
     Subsystem::new(SubsystemConfig::default(), device, 0).unwrap()
 }
 
-struct Host {
-    subsystem: Subsystem<Device>,
-    now_ns: u64,
-}
-
-impl Host {
-    fn run(&mut self) {
-        if let Some(wake_ns) = self.subsystem.run(self.now_ns) {
-            self.now_ns = self.now_ns.max(wake_ns);
-        }
-    }
-
-    /// The answer to a command on a connection; `None` where that was ended.
-    fn ask(&mut self, at: ConnectionId, entry: &SubmissionEntry, data: &[u8]) -> Option<CompletionEntry> {
-        assert!(matches!(self.subsystem.command(at, entry, data), Next::Taken));
-        for _ in 0..1000 {
-            self.run();
-            while let Some(completion) = self.subsystem.completion() {
-                if let Some(payload) = completion.payload {
-                    self.subsystem.give_buffer(at, payload.buffer);
-                }
-                if completion.connection == at && completion.entry.cid == entry.cid() {
-                    return Some(completion.entry);
-                }
-            }
-            if self.subsystem.closing().is_some_and(|closed| closed == at) {
-                return None;
-            }
-        }
-        panic!("neither an answer nor an end");
-    }
-
-    fn good(&mut self, at: ConnectionId, entry: &SubmissionEntry, data: &[u8]) -> u64 {
-        let answer = self.ask(at, entry, data).expect("the connection stays");
-        assert!(answer.status.is_success(), "{answer:?}");
-        answer.result
-    }
-
-    fn connect(&mut self, queue_id: u16, controller_id: u16) -> Result<(ConnectionId, u16), Status> {
-        let at = self.subsystem.open_connection(None).unwrap();
-        let command = ConnectCommand { record_format: 0, queue_id, queue_size: 31, attributes: 0, keep_alive_ms: 0 };
-        let host_nqn = "nqn.2025-01.org.example:one".to_owned();
-        let data = ConnectData { host_id: [1; 16], controller_id, subsystem_nqn: NQN_DEFAULT.to_owned(), host_nqn };
-        let entry = command.to_entry().with_cid(1).with_sgl(Sgl::in_capsule(0, 1024));
-        let answer = self.ask(at, &entry, &data.to_bytes()[..]).expect("an answer");
-        if answer.status.is_success() { Ok((at, answer.result as u16)) } else { Err(answer.status) }
-    }
-
-    fn enable(&mut self, admin: ConnectionId) {
-        for value in [0x46_0060, 0x46_0061] {
-            self.good(admin, &fabrics::property_set(property::CC, value, false).with_cid(2), &[]);
-        }
-    }
-
-    fn status(&mut self, admin: ConnectionId) -> u32 {
-        self.good(admin, &fabrics::property_get(property::CSTS, false).with_cid(3), &[]) as u32
-    }
-
-    fn zero(&mut self, io: ConnectionId, cid: u16) -> Option<Status> {
-        let entry = SubmissionEntry::new(nvm::WRITE_ZEROES).with_nsid(1).with_cid(cid);
-        self.ask(io, &entry, &[]).map(|answer| answer.status)
-    }
-}
-
 /// Its third operation traps, in each of its lives.
 fn trapping() -> Vec<u8> {
     tiny::that("(if (i32.eq (global.get $operations) (i32.const 3)) (then (unreachable)))")
@@ -98,10 +37,10 @@ fn trapping() -> Vec<u8> {
 
 #[test]
 fn what_may_have_been_lost_with_the_ftl_is_told_by_a_fatal_status() {
-    let mut host = Host { subsystem: subsystem(trapping(), true), now_ns: 0 };
-    let (admin, controller) = host.connect(0, CONTROLLER_DYNAMIC).unwrap();
+    let mut host = Host::of(subsystem(trapping(), true));
+    let (admin, controller) = host.connect(1, 0, CONTROLLER_DYNAMIC).unwrap();
     host.enable(admin);
-    let (io, _) = host.connect(1, controller).unwrap();
+    let (io, _) = host.connect(1, 1, controller).unwrap();
     let waiting = SubmissionEntry::new(admin::ASYNC_EVENT_REQUEST).with_cid(77);
     assert!(matches!(host.subsystem.command(admin, &waiting, &[]), Next::Taken));
     assert_eq!(host.zero(io, 1), Some(Status::SUCCESS));
@@ -126,31 +65,47 @@ fn what_may_have_been_lost_with_the_ftl_is_told_by_a_fatal_status() {
     let fatal = event::result(event::TYPE_ERROR, event::ERROR_PERSISTENT_INTERNAL, log::ERROR);
     assert_eq!(told, Some((77, u64::from(fatal))));
     assert_eq!(host.status(admin), csts::RDY | csts::CFS);
-    assert!(host.connect(1, controller).is_err(), "no I/O queue until it is reset");
+    assert!(host.connect(1, 1, controller).is_err(), "no I/O queue until it is reset");
     // A reset, and all is well.
     host.enable(admin);
     assert_eq!(host.status(admin), csts::RDY);
-    let (io, _) = host.connect(1, controller).unwrap();
+    let (io, _) = host.connect(1, 1, controller).unwrap();
     assert_eq!(host.zero(io, 4), Some(Status::SUCCESS));
 }
 
 #[test]
 fn where_nothing_is_lost_with_the_ftl_hosts_see_one_failed_command() {
-    let mut host = Host { subsystem: subsystem(trapping(), false), now_ns: 0 };
-    let (admin, controller) = host.connect(0, CONTROLLER_DYNAMIC).unwrap();
+    let mut host = Host::of(subsystem(trapping(), false));
+    let (admin, controller) = host.connect(1, 0, CONTROLLER_DYNAMIC).unwrap();
     host.enable(admin);
-    let (io, _) = host.connect(1, controller).unwrap();
+    let (io, _) = host.connect(1, 1, controller).unwrap();
     let answers: Vec<bool> = (1..9).map(|cid| host.zero(io, cid).expect("the queue stays").is_success()).collect();
     assert_eq!(answers, [true, true, false, true, true, false, true, true]);
     assert_eq!(host.status(admin), csts::RDY);
 }
 
 #[test]
-fn a_controller_whose_flash_has_no_ftl_does_not_become_ready() {
+fn where_the_flash_has_no_ftl_another_is_installed_over_nvme() {
     let broken = tiny::module(&tiny::Hook(""), &tiny::AtStart("(unreachable)"));
-    let mut host = Host { subsystem: subsystem(broken, false), now_ns: 0 };
+    let mut host = Host::of(subsystem(broken, false));
     (0..10).for_each(|_| host.run());
-    let (admin, _) = host.connect(0, CONTROLLER_DYNAMIC).unwrap();
-    host.enable(admin);
-    assert_eq!(host.status(admin), csts::CFS);
+    let (admin, io) = host.queues(1);
+    assert_eq!(host.status(admin), csts::RDY, "commands that need no flash are done");
+    let smart = |host: &mut Host| {
+        let page = log::GetLogPage { page: log::SMART, specific: 0, retain_event: true, bytes: 512, offset: 0, csi: 0 };
+        let entry = page.to_entry(u32::MAX).with_cid(6).with_sgl(Sgl::transport(512));
+        host.ask_data(admin, &entry, &[]).expect("it is answered").1[0]
+    };
+    assert_eq!(smart(&mut host), log::SMART_WARNING_RELIABILITY);
+    assert!(host.zero(io, 3).is_some_and(|status| status.is(Status::WRITE_FAULT)), "what needs it fails");
+    let module = tiny::honest();
+    let entry = SubmissionEntry::new(tunnel::SEND)
+        .with_nsid(1)
+        .with_cid(4)
+        .with_cdw(10, u32::from(CONTROL_APP) << 16 | u32::from(INSTALL))
+        .with_sgl(Sgl::transport(module.len() as u32));
+    let result = host.good(io, &entry, &module);
+    assert_eq!(tunnel::split_result(result).0, 0, "installed: {result:x}");
+    assert_eq!(host.zero(io, 5), Some(Status::SUCCESS));
+    assert_eq!((host.status(admin), smart(&mut host)), (csts::RDY, 0));
 }

@@ -44,13 +44,23 @@ pub(crate) struct Tls {
 impl Tls {
     /// What the configuration wants, with these keys; `None`: all connections are plain.
     pub fn new(config: &ServerConfig, keys: &KeyRing) -> Result<Option<Self>, TlsError> {
-        let required = config.subsystem.authentication.as_ref().is_some_and(|known| known.tls_required);
+        let authentication = config.subsystem.authentication.as_ref();
+        let required = authentication.is_some_and(|known| known.tls_required);
         // Keys come later only by hosts that have one.
-        if keys.is_empty() && !required && !config.listen.iter().any(|listen| listen.tls_required) {
+        if !authentication.is_some_and(|known| known.may_need_tls())
+            && !config.listen.iter().any(|listen| listen.tls_required)
+        {
             return Ok(None);
         }
         let names = vec![config.subsystem.nqn.clone(), willow_nvme::config::NQN_DISCOVERY.to_owned()];
         Ok(Some(Tls { acceptor: Acceptor::new(KnownHosts::new(keys.clone(), names))?, required }))
+    }
+}
+
+impl Tls {
+    /// Whether every connection has to be TLS from now on.
+    pub fn require(&mut self, required: bool) {
+        self.required = required;
     }
 }
 

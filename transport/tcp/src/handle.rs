@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use willow_device::{Job, JobDone};
-use willow_nvme::Statistics;
 use willow_nvme::authentication::{AuthenticationDone, AuthenticationJob};
+use willow_nvme::config::ListenAddress;
+use willow_nvme::{HostAuthentication, Statistics};
 
 use crate::config::SHUTDOWN_LIMIT;
 use crate::wake::Wake;
@@ -48,6 +49,19 @@ pub(crate) struct Shared {
     pub wake: Wake,
     pub stop: AtomicBool,
     pub statistics: Mutex<Vec<mpsc::SyncSender<Statistics>>>,
+    /// What is to change, and who is told what came of it.
+    pub reload: Mutex<Option<(Reload, ReloadAnswer)>>,
+}
+
+pub(crate) type ReloadAnswer = mpsc::SyncSender<Result<Vec<ListenAddress>, ServeError>>;
+
+/// What may change while a server runs.
+#[derive(Clone, Debug)]
+pub struct Reload {
+    /// Addresses to listen on, in the place of those before; those that stay are not touched.
+    pub listen: Vec<ListenAddress>,
+    /// Hosts that may connect; `None`: any, where that has always been so.
+    pub authentication: Option<HostAuthentication>,
 }
 
 /// A hold on a running server, for any thread.
@@ -61,6 +75,15 @@ impl ServerHandle {
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.wake.wake();
+    }
+
+    /// Has the server work by other settings from now on; the addresses that it listens on then. The error says what cannot be, and all is as
+    /// before; `None`: it does not answer in time.
+    pub fn reload(&self, reload: Reload, limit: Duration) -> Option<Result<Vec<ListenAddress>, ServeError>> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        *self.shared.reload.lock().ok()? = Some((reload, sender));
+        self.shared.wake.wake();
+        receiver.recv_timeout(limit).ok()
     }
 
     /// The subsystem's counters; `None` where the server does not answer in time.

@@ -19,6 +19,6 @@ mod server;
 mod wake;
 
 pub use config::ServerConfig;
-pub use handle::{ServeError, ServerHandle};
+pub use handle::{Reload, ServeError, ServerHandle};
 pub use server::{Listeners, Server};
 pub use willow_nvme::config::ListenAddress;

@@ -8,6 +8,7 @@
 
 mod accept;
 mod deadlines;
+mod reload;
 mod resume;
 mod stop;
 
@@ -119,15 +120,17 @@ impl<B: Backend> Server<B> {
     pub fn new(mut config: ServerConfig, listeners: Listeners, mut backend: B) -> Result<Self, ServeError> {
         config.validate().map_err(ServeError::Config)?;
         let wake = Wake::new().map_err(system("cannot make an eventfd"))?;
-        let shared = Arc::new(Shared { wake, stop: AtomicBool::new(false), statistics: Mutex::new(Vec::new()) });
+        let shared = Arc::new(Shared {
+            wake,
+            stop: AtomicBool::new(false),
+            statistics: Mutex::new(Vec::new()),
+            reload: Mutex::new(None),
+        });
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot make an epoll"))?;
         epoll::add(&poll, shared.wake.descriptor(), EventData::new_u64(TOKEN_WAKE), EventFlags::IN)
             .map_err(system("cannot poll"))?;
         let Listeners { listeners, addresses } = listeners;
-        for (place, listener) in listeners.iter().enumerate() {
-            epoll::add(&poll, listener, EventData::new_u64(TOKEN_LISTENER + place as u64), EventFlags::IN)
-                .map_err(system("cannot poll"))?;
-        }
+        accept::add_listeners(&poll, &listeners)?;
         let tells_apart = config.local_users.is_some() && config.subsystem.authentication.is_none();
         let local_users = if tells_apart {
             Some(LocalUsers::new().map_err(system("cannot ask the kernel whose a connection is"))?)
@@ -577,6 +580,7 @@ impl<B: Backend> Server<B> {
                 ErrandDone::Authentication(done) => self.subsystem.authentication_done(done),
             }
         }
+        self.answer_reload();
         let asked = self.shared.statistics.lock().map(|mut list| std::mem::take(&mut *list)).unwrap_or_default();
         if !asked.is_empty() {
             let statistics = self.subsystem.statistics();

@@ -12,6 +12,7 @@ use willow_host::nvme_tcp::{Via, discover};
 use willow_host::{Controller, NvmeError, Options};
 use willow_nvme::HostAuthentication;
 use willow_nvme::config::NQN_DEFAULT;
+use willow_tcp::Reload;
 use willow_wire::spec::authentication::{AuthenticationCommand, Explanation, Message};
 use willow_wire::spec::fabrics::DISCOVERY_NQN;
 use willow_wire::spec::{CompletionEntry, Sgl, Status, SubmissionEntry, opcode};
@@ -100,6 +101,60 @@ fn others_get_nothing_beyond_discovery() {
         runtime().block_on(Controller::connect(options(&open, &credentials(HOST, true)))).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("does not authenticate"), "{error}");
     runtime().block_on(Controller::connect(options(&open, &credentials(HOST, false)))).unwrap();
+}
+
+#[test]
+fn keys_come_and_go_while_hosts_are_connected() {
+    let (one, two, changed) = (credentials(HOST, false), credentials(OTHER, false), credentials(HOST, true));
+    let running = serve_for(&[&one], &[Group::Null]);
+    let known = |hosts: &[&Credentials]| {
+        let mut known = HostAuthentication::new(hosts.iter().map(|host| (*host).clone())).unwrap();
+        known.policy = Policy { groups: vec![Group::Null], ..Policy::default() };
+        known
+    };
+    let reload = |authentication: Option<HostAuthentication>| {
+        let reload = Reload { listen: vec![running.address.into()], authentication };
+        running.handle.reload(reload, PATIENCE).expect("the server answers")
+    };
+    runtime().block_on(async {
+        let connect = |credentials: &Credentials| Controller::connect(options(&running, credentials));
+        let read = async |controller: &Controller| {
+            let entry = SubmissionEntry::new(opcode::nvm::READ).with_nsid(1).with_cdw(12, 0);
+            let buffer = willow_host::nvme_tcp::Transfer::FromController(vec![1; 4096]);
+            controller.command(Via::Queue(0), "Read", entry, buffer, true).await.is_ok()
+        };
+        let first = connect(&one).await.unwrap();
+        assert!(connect(&two).await.is_err() && read(&first).await);
+        assert_eq!(reload(Some(known(&[&one, &two]))).unwrap().len(), 1);
+        let second = connect(&two).await.unwrap();
+        assert!(read(&first).await && read(&second).await, "who has its key still notices nothing");
+
+        let error = reload(None).unwrap_err();
+        assert!(error.to_string().contains("restart"), "{error}");
+        let mut impossible = known(&[&one]);
+        impossible.tls_required = true;
+        let error = reload(Some(impossible)).unwrap_err();
+        assert!(error.to_string().contains(HOST), "{error}");
+        assert!(read(&first).await && read(&second).await && connect(&one).await.is_ok());
+
+        reload(Some(known(&[&changed, &two]))).unwrap();
+        assert!(!read(&first).await, "its key is another");
+        assert!(connect(&one).await.is_err() && read(&connect(&changed).await.unwrap()).await);
+        assert!(read(&second).await);
+        reload(Some(known(&[&changed]))).unwrap();
+        assert!(!read(&second).await && connect(&two).await.is_err(), "its key is gone");
+    });
+    running.settles(true);
+    // Where no host had a key, those that come without end, and nobody comes without any more.
+    let open = serve();
+    runtime().block_on(async {
+        let stranger = || Controller::connect(Options { reconnect_for: Duration::ZERO, ..open.options() });
+        let before = stranger().await.unwrap();
+        let reload = Reload { listen: vec![open.address.into()], authentication: Some(known(&[&one])) };
+        open.handle.reload(reload, PATIENCE).expect("the server answers").unwrap();
+        assert!(before.namespaces().await.is_err() && stranger().await.is_err());
+        Controller::connect(options(&open, &one)).await.unwrap();
+    });
 }
 
 /// Authentication Send; its completion.

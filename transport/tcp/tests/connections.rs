@@ -3,12 +3,17 @@
 mod common;
 
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::*;
+use willow_nvme::config::NQN_DISCOVERY;
+use willow_tcp::Reload;
+use willow_wire::bytes::u64_at;
 use willow_wire::pdu::{Encoder, InitializeRequest, Pdu};
+use willow_wire::spec::log::{self, GetLogPage};
 use willow_wire::spec::opcode::admin;
-use willow_wire::spec::{Sgl, SubmissionEntry};
+use willow_wire::spec::{Sgl, SubmissionEntry, feature};
 
 #[test]
 fn connections_that_do_not_move_are_ended() {
@@ -81,4 +86,53 @@ fn a_host_that_vanishes_leaves_nothing_behind() {
     }
     serves(server.address);
     server.settles(true);
+}
+
+#[test]
+fn addresses_come_and_go_while_hosts_are_connected() {
+    let server = serve();
+    let (mut admin, _) = Peer::admin(server.address, false);
+    let (mut discovery, _) = Host::named("one", 32).admin_of(server.address, NQN_DISCOVERY);
+    let wanted = SubmissionEntry::new(admin::SET_FEATURES)
+        .with_cid(3)
+        .with_cdw(10, feature::ASYNC_EVENT_CONFIGURATION.into())
+        .with_cdw(11, feature::event::CONFIGURE_DISCOVERY);
+    assert!(discovery.ask(&wanted, &[]).status.is_success());
+    assert!(!admin.ask(&wanted, &[]).status.is_success(), "of discovery controllers alone");
+    // Generation and records of the discovery log.
+    let log = |peer: &mut Peer| {
+        let page = GetLogPage { page: log::DISCOVERY, specific: 0, retain_event: false, bytes: 16, offset: 0, csi: 0 };
+        let (completion, data) = peer.ask_data(&page.to_entry(0).with_cid(4).with_sgl(Sgl::transport(16)), &[]);
+        assert!(completion.status.is_success(), "{completion:?}");
+        (u64_at(&data, 0), u64_at(&data, 8))
+    };
+    let reload = |listen: &[SocketAddr]| {
+        let listen = listen.iter().map(|address| (*address).into()).collect();
+        server.handle.reload(Reload { listen, authentication: None }, PATIENCE).expect("the server answers")
+    };
+    let (generation, records) = log(&mut discovery);
+    discovery.command(&SubmissionEntry::new(admin::ASYNC_EVENT_REQUEST).with_cid(90), &[]);
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let error = reload(&[taken.local_addr().unwrap()]).unwrap_err();
+    assert!(error.to_string().contains("cannot listen on"), "{error}");
+    assert_eq!((log(&mut discovery), records), ((generation, 2), 2), "all is as before");
+    serves(server.address);
+
+    let now = reload(&[server.address, SocketAddr::from(([127, 0, 0, 1], 0))]).unwrap();
+    let (same, other) = (now[0].address, now[1].address);
+    assert_eq!(same, server.address);
+    let Some(Pdu::Response(event)) = discovery.next().map(|came| came.pdu) else { panic!("it is told") };
+    let told =
+        feature::event::result(feature::event::TYPE_NOTICE, feature::event::NOTICE_DISCOVERY_CHANGED, log::DISCOVERY);
+    assert_eq!((event.cid, event.result), (90, u64::from(told)));
+    assert_eq!(log(&mut discovery), (generation + 1, 4));
+    serves(server.address);
+    serves(other);
+
+    assert_eq!(reload(&[other]).unwrap().len(), 1);
+    assert!(std::net::TcpStream::connect(server.address).is_err(), "it is given up");
+    serves(other);
+    assert!(admin.ask(&SubmissionEntry::new(admin::KEEP_ALIVE).with_cid(5), &[]).status.is_success(), "it stays");
+    assert_eq!(log(&mut discovery), (generation + 2, 2));
 }

@@ -15,6 +15,7 @@ use willow_host::nvme_tcp::{Transfer, Via, discover};
 use willow_host::{Controller, NvmeError, Options};
 use willow_nvme::HostAuthentication;
 use willow_nvme::config::NQN_DEFAULT;
+use willow_tcp::Reload;
 use willow_tcp::config::HANDSHAKES_MAX;
 use willow_tls::{Received, Session};
 use willow_wire::pdu::Encoder;
@@ -344,4 +345,27 @@ fn handshakes_that_do_not_go_on_are_bounded_and_keep_nobody_out_for_long() {
     drop(begun);
     running.settles(true);
     runtime().block_on(async { transfers(&Controller::connect(options(&running, &known)).await.unwrap()).await });
+}
+
+#[test]
+fn a_host_gets_its_key_for_tls_while_the_server_runs() {
+    let (plain, secure) = (host(HOST, None, true), host(HOST, Some(psk(Hash::Sha256)), true));
+    let running = serve_within(&[&plain], false, PATIENCE);
+    let reload = |known: &HostKey| {
+        let authentication = Some(HostAuthentication::new([known.clone()]).unwrap());
+        let reload = Reload { listen: vec![running.address.into()], authentication };
+        running.handle.reload(reload, PATIENCE).expect("the server answers").unwrap()
+    };
+    runtime().block_on(async {
+        let before = Controller::connect(options(&running, &plain)).await.unwrap();
+        reload(&secure);
+        assert!(before.namespaces().await.is_err(), "it came in the clear");
+        assert!(Controller::connect(options(&running, &plain)).await.is_err());
+        let by_tls = Controller::connect(options(&running, &secure)).await.unwrap();
+        transfers(&by_tls).await;
+        let other = HostKey { psk: Some(psk(Hash::Sha256)), ..secure.clone() };
+        reload(&other);
+        assert!(by_tls.namespaces().await.is_err() && Controller::connect(options(&running, &secure)).await.is_err());
+        transfers(&Controller::connect(options(&running, &other)).await.unwrap()).await;
+    });
 }

@@ -52,6 +52,8 @@ pub const SET_WEIGHT: u8 = 21;
 pub const STRIPES: u8 = 22;
 /// Reply: JSON array of (user, weight).
 pub const LIST_WEIGHTS: u8 = 23;
+/// Payload: u32 NSID, u64 bytes: the block namespace's new size. Durable before it is answered.
+pub const RESIZE_NAMESPACE: u8 = 29;
 /// Payload: JSON [`AttachRequest`]. Durable before it is answered.
 pub const ATTACH: u8 = 24;
 /// Reply: JSON array of [`Attachment`]; a namespace that is not listed is open to every host.

@@ -121,6 +121,7 @@ pub async fn commit(
         participant::prepare(state, request, place, &message, own_writes).await.map_err(told)?;
         let index = state.table.find_commit(spu, number).ok_or(wire::STATUS_UNFINISHED)?;
         participant::apply(state, request, place, index).await?;
+        // What is applied stays in its place until it is freed here.
         state.free(index);
         return Ok(());
     }
@@ -156,18 +157,17 @@ pub async fn commit(
         insist(request, others, handler::APPLY, &message, writes),
     )
     .await;
+    let outcome = own.and(theirs);
+    // A part that could not be applied here may be gone: the rights to it were taken back while others were asked.
+    let Some(index) = state.table.find_commit(spu, number) else { return Err(wire::STATUS_UNFINISHED) };
     let part = state.table.part(index);
-    if let Err(unfinished) = own.and(theirs) {
-        if part.stage.get() == Stage::Applied {
-            state.set_stage(part, Stage::Unfinished);
-            state.work.notify_all();
-        }
-        return Err(unfinished);
+    if part.stage.get() == Stage::Applied {
+        // The caretaker tells all that they may forget it, or once more to apply it.
+        state.set_stage(part, if outcome.is_ok() { Stage::Finished } else { Stage::Unfinished });
+        state.work.notify_all();
     }
-    // The caretaker tells all that they may forget it.
-    state.set_stage(part, Stage::Finished);
-    state.work.notify_all();
-    Ok(())
+    // One that does not know it any more has given its part up.
+    outcome.map_err(|_| wire::STATUS_UNFINISHED)
 }
 
 /// Tells the others once more to apply a commit whose part here is applied; true where all have.

@@ -3,7 +3,9 @@
 //! What always holds:
 //! - *prepared* is answered when head, entries and data are durable, and the process may write all targets;
 //! - a part is applied only when all participants are prepared; once it is, what it wrote is durable before the head says so;
-//! - each of the coordinator's messages may come twice: the second one changes nothing.
+//! - each of the coordinator's messages may come twice: the second one changes nothing;
+//! - a part at the stages Preparing, Applying and Handed is one handler's, and nobody else frees it; one that is Stuck may be given up, and
+//!   its place another's, at each wait: it is found again by its commit.
 
 use crate::format::{ENTRY_BYTES, Entry, HEADER_BYTES, Header, Mark, NONE, UNIT_BYTES, head_offset, page_offset};
 use crate::log::{Entries, Held, tail_bytes};
@@ -145,10 +147,7 @@ pub async fn apply(state: &State, request: &Request, place: Place, index: usize)
                 // Taken back between the look-up and now. All have promised to apply it: the device itself does.
                 state.set_stage(part, Stage::Handed);
                 state.wake_caretaker();
-                while part.stage.get() == Stage::Handed {
-                    state.changed.wait().await;
-                }
-                return if part.stage.get() == Stage::Stuck { Err(wire::STATUS_UNFINISHED) } else { Ok(()) };
+                return applied_by_caretaker(state, part.coordinator.get().into(), part.number.get()).await;
             }
             Err(_) => {}
         }
@@ -162,10 +161,25 @@ pub async fn apply(state: &State, request: &Request, place: Place, index: usize)
     Err(wire::STATUS_UNFINISHED)
 }
 
+/// Waits until the caretaker has applied a part that was handed to it, or could not. The revocation that had it handed over waits as well,
+/// and may have given it up by the time this is awake.
+async fn applied_by_caretaker(state: &State, coordinator: u32, number: u64) -> Result<(), u32> {
+    loop {
+        let found = state.table.find_commit(coordinator, number);
+        match found.map(|index| state.table.part(index).stage.get()) {
+            Some(Stage::Handed) => state.changed.wait().await,
+            Some(Stage::Applied) => return Ok(()),
+            _ => return Err(wire::STATUS_UNFINISHED),
+        }
+    }
+}
+
 /// The caretaker applies, with the device's own rights, what its process may not write any more, or what could not be applied before.
 pub async fn apply_as_device(state: &State, request: &Request, place: Place, index: usize) {
     let part = state.table.part(index);
-    let was_told = part.stage.get() == Stage::Stuck && u32::from(part.coordinator.get()) == willow_sdk::spu_id();
+    let was_told = part.stage.get() == Stage::Stuck && is_own(part);
+    // A revocation waits meanwhile: what is being applied is not given up.
+    part.stage.set(Stage::Handed);
     let applied = planted(Planted::LeavesOut) || carry_out(request, place, index, part).await.is_ok();
     state.set_stage(
         part,
@@ -248,6 +262,32 @@ pub async fn forget(state: &State, request: &Request, place: Place, index: usize
     state.free(index);
 }
 
+/// The media do not let a part be applied, and must not later: what it would write may be another's then.
+async fn give_up(state: &State, request: &Request, place: Place, index: usize) -> Result<(), Error> {
+    let part = state.table.part(index);
+    // Nobody applies it, or gives it up as well, while the media forget it.
+    part.stage.set(Stage::Preparing);
+    let mut gone = wipe(request, place, index).await;
+    if gone.is_ok() {
+        gone = willow_sdk::flush().await;
+    }
+    match gone {
+        Err(_) => state.set_stage(part, Stage::Stuck),
+        // The others that take part wait to hear that they may forget theirs.
+        Ok(()) if is_own(part) => {
+            state.set_stage(part, Stage::Unfinished);
+            state.work.notify_all();
+        }
+        Ok(()) => state.free(index),
+    }
+    gone
+}
+
+/// Whether this SPU coordinates the commit.
+fn is_own(part: &Part) -> bool {
+    u32::from(part.coordinator.get()) == willow_sdk::spu_id()
+}
+
 /// Rights of a process, or of all (0), were taken back: ends when nothing is written any more that they allowed. What is not prepared looks
 /// them up again. Where the process has ended, what it had open is forgotten.
 pub async fn settle(state: &State, request: &Request, process: u32, has_ended: bool) -> Result<(), u32> {
@@ -264,12 +304,7 @@ pub async fn settle(state: &State, request: &Request, process: u32, has_ended: b
         for (index, part) in state.table.taken().filter(|(_, part)| is_of_it(part)) {
             match part.stage.get() {
                 Stage::Preparing | Stage::Prepared | Stage::Applying | Stage::Handed => waits = true,
-                // The media do not let it, and must not later: what it would write may be another's then.
-                Stage::Stuck => {
-                    wipe(request, place, index).await.map_err(status)?;
-                    willow_sdk::flush().await.map_err(status)?;
-                    state.free(index);
-                }
+                Stage::Stuck => give_up(state, request, place, index).await.map_err(status)?,
                 Stage::Open if has_ended && part.busy.get() => waits = true,
                 Stage::Open if has_ended => state.free(index),
                 Stage::Open | Stage::Free | Stage::Applied | Stage::Unfinished | Stage::Finished => {}

@@ -6,7 +6,15 @@ use atomic_write_spu::format::{HEAD_ENTRIES, PAGE_ENTRIES};
 use atomic_write_spu::wire::{self, RecordArguments, WriteArguments, handler};
 use std::collections::BTreeMap;
 use willow_device::media::fault::{Choices, FaultMedia, Random};
+use willow_on_flash::{Medium, on_each_medium};
 use world::{BLOCK, Rig, SPUS, content, options, status, value_of};
+
+on_each_medium!(
+    writes_in_the_log_can_be_read_and_changed_until_the_commit,
+    senseless_requests_are_refused_and_leave_nothing,
+    a_full_log_is_refused_and_room_comes_back,
+    idle_transactions_make_way_where_there_is_no_room
+);
 
 fn start(seed: u64) -> (FaultMedia, Rig) {
     let media = FaultMedia::new(options(seed));
@@ -109,9 +117,8 @@ fn a_cut_leaves_all_or_nothing_of_a_long_log() {
     }
 }
 
-#[test]
-fn writes_in_the_log_can_be_read_and_changed_until_the_commit() {
-    let (_, mut rig) = start(1);
+fn writes_in_the_log_can_be_read_and_changed_until_the_commit(medium: Medium) {
+    let mut rig = Rig::on(medium);
     let count = HEAD_ENTRIES + 2 * PAGE_ENTRIES + 3;
     for number in 0..count {
         assert_eq!(rig.log(9, number * 3, number as u32 + 1, number == 0).0, 0);
@@ -147,9 +154,8 @@ fn writes_in_the_log_can_be_read_and_changed_until_the_commit() {
     assert!(rig.is_clean());
 }
 
-#[test]
-fn senseless_requests_are_refused_and_leave_nothing() {
-    let (_, mut rig) = start(0);
+fn senseless_requests_are_refused_and_leave_nothing(medium: Medium) {
+    let mut rig = Rig::on(medium);
     let base = rig.base;
     let write =
         |nv_address, bytes| WriteArguments { transaction: 1, nv_address, bytes, flags: wire::FLAG_FIRST }.encode();
@@ -206,9 +212,8 @@ fn senseless_requests_are_refused_and_leave_nothing() {
 }
 
 /// A log that one host fills is an error to that host; room comes back.
-#[test]
-fn a_full_log_is_refused_and_room_comes_back() {
-    let (_, mut rig) = start(0);
+fn a_full_log_is_refused_and_room_comes_back(medium: Medium) {
+    let mut rig = Rig::on(medium);
     let mut count = 0u16;
     let refused = loop {
         match rig.log(1, 0, 1, count == 0).0 {
@@ -231,9 +236,8 @@ fn a_full_log_is_refused_and_room_comes_back() {
 }
 
 /// Transactions that nobody asks for any more make way, those in use do not.
-#[test]
-fn idle_transactions_make_way_where_there_is_no_room() {
-    let (_, mut rig) = start(0);
+fn idle_transactions_make_way_where_there_is_no_room(medium: Medium) {
+    let mut rig = Rig::on(medium);
     let mut opened = 0;
     while rig.log(opened, 0, 1, true).0 == 0 {
         opened += 1;

@@ -182,7 +182,7 @@ fn what_cannot_be_is_refused() {
         assert_eq!(device.call(0, handler, &[0; 31], &[], 0).status, wire::STATUS_MALFORMED);
     }
     let past = RangeArguments { nv_address: 1 << 40, ..good };
-    assert_eq!(status(&mut device, handler::ZERO, past, 0), wire::STATUS_RANGE);
+    assert_eq!(status(&mut device, handler::ZERO, past, 0), wire::STATUS_PERMISSION);
     device.fail_media(0, base + 4096..base + 4097);
     assert_eq!(status(&mut device, handler::READ, good, 12288), wire::STATUS_MEDIA_ERROR);
     assert_eq!(status(&mut device, handler::VERIFY, good, 0), wire::STATUS_MEDIA_ERROR);

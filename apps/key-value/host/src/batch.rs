@@ -4,8 +4,8 @@
 
 use crate::{Call, ItemCondition, Key, KeyValueError, Placement};
 use key_value_spu::wire::{
-    BATCH_ALIGNMENT, BATCH_MAX, BatchArguments, FLAG_FUA, GetEntry, ItemHead, ManyHead, PutEntry, VALUE_BYTES_MAX,
-    handler,
+    BATCH_ALIGNMENT, BATCH_MAX, BatchArguments, FLAG_FUA, FLAG_PAST_UNMET, GetEntry, ItemHead, ManyHead, Progress,
+    PutEntry, Unmet, VALUE_BYTES_MAX, handler,
 };
 
 fn entry(placement: &Placement, key: &Key) -> (u16, GetEntry) {
@@ -27,38 +27,37 @@ pub struct PutBatch {
 }
 
 impl PutBatch {
-    /// Sorts a pair into the batches of its SPU: into the last one where it fits into that (`bytes_max` of payload), else into a new one.
-    /// Returns which batch it is; its place there is its turn.
+    /// For pairs of that SPU.
+    pub fn new(spu: u16) -> Self {
+        PutBatch { spu, count: 0, payload: Vec::new() }
+    }
+
+    /// Adds a pair of its SPU; false where there is no room for it any more (`bytes_max` of payload). Its place there is its turn.
     pub fn add(
-        batches: &mut Vec<PutBatch>,
+        &mut self,
         placement: &Placement,
         key: &Key,
         value: &[u8],
         (condition, expiry): (ItemCondition, u32),
         bytes_max: usize,
-    ) -> Result<usize, KeyValueError> {
+    ) -> Result<bool, KeyValueError> {
         let bytes = PutEntry::BYTES + value.len();
         let value_bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
         if value_bytes > VALUE_BYTES_MAX || bytes > bytes_max {
             return Err(KeyValueError::ValueSize);
         }
         let (spu, pair) = entry(placement, key);
-        let fits = |batch: &PutBatch| {
-            batch.spu == spu && batch.count < BATCH_MAX && align(batch.payload.len()) + bytes <= bytes_max
-        };
-        // Of the batches of one SPU only the last one may take more, so that pairs are stored in their order.
-        let last = batches.iter().rposition(|batch| batch.spu == spu).filter(|at| fits(&batches[*at]));
-        let at = last.unwrap_or_else(|| {
-            batches.push(PutBatch { spu, count: 0, payload: Vec::new() });
-            batches.len() - 1
-        });
-        let batch = &mut batches[at];
+        debug_assert_eq!(spu, self.spu, "a pair of another SPU");
+        let at = align(self.payload.len());
+        if self.count == BATCH_MAX || at + bytes > bytes_max {
+            return Ok(false);
+        }
         let (flags, version) = condition.encode();
-        batch.payload.resize(align(batch.payload.len()), 0);
-        batch.payload.extend_from_slice(&PutEntry { pair, flags, value_bytes, version, expiry }.encode());
-        batch.payload.extend_from_slice(value);
-        batch.count += 1;
-        Ok(at)
+        self.payload.resize(at, 0);
+        self.payload.extend_from_slice(&PutEntry { pair, flags, value_bytes, version, expiry }.encode());
+        self.payload.extend_from_slice(value);
+        self.count += 1;
+        Ok(true)
     }
 
     /// Pairs in it.
@@ -69,8 +68,45 @@ impl PutBatch {
     /// The request; its result is how many were stored, in order, and its status why the next one was not.
     pub fn call(&self, nsid: u32, now_s: u32, durable: bool) -> Call<{ BatchArguments::BYTES }> {
         let flags = if durable { FLAG_FUA } else { 0 };
-        let arguments = BatchArguments { nsid, flags, now_s, count: self.count, reply_offset: 0 }.encode();
-        Call { handler: handler::PUT_MANY, spu: self.spu, arguments }
+        self.call_with(BatchArguments { nsid, flags, now_s, count: self.count, reply_offset: 0 })
+    }
+
+    /// The same, and it goes on past pairs whose condition is not met: they are told in the reply, from `reply_offset` on
+    /// ([`Self::unmet`]), as far as there is room ([`Self::unmet_bytes`] is enough).
+    pub fn call_past_unmet(
+        &self,
+        nsid: u32,
+        now_s: u32,
+        durable: bool,
+        reply_offset: u32,
+    ) -> Call<{ BatchArguments::BYTES }> {
+        let flags = FLAG_PAST_UNMET | if durable { FLAG_FUA } else { 0 };
+        self.call_with(BatchArguments { nsid, flags, now_s, count: self.count, reply_offset })
+    }
+
+    fn call_with(&self, arguments: BatchArguments) -> Call<{ BatchArguments::BYTES }> {
+        Call { handler: handler::PUT_MANY, spu: self.spu, arguments: arguments.encode() }
+    }
+
+    /// Room in the reply for all pairs of the batch to be told.
+    pub fn unmet_bytes(&self) -> usize {
+        self.count as usize * Unmet::BYTES
+    }
+
+    /// What the result of [`Self::call_past_unmet`] and its reply, from `reply_offset` on, say: how many pairs were worked off, and of
+    /// these the ones that were not stored. `None` where it makes no sense.
+    pub fn unmet(&self, reply: &[u8], result: u32) -> Option<(usize, Vec<(usize, KeyValueError)>)> {
+        let progress = Progress::decode(result);
+        let told = reply.get(..progress.unmet as usize * Unmet::BYTES)?;
+        let mut all = Vec::with_capacity(progress.unmet as usize);
+        for bytes in told.as_chunks::<{ Unmet::BYTES }>().0 {
+            let Unmet { index, status } = Unmet::decode(bytes);
+            if index >= progress.done {
+                return None;
+            }
+            all.push((index as usize, KeyValueError::from_status(status).err()?));
+        }
+        (progress.done <= self.count).then_some((progress.done as usize, all))
     }
 }
 
@@ -149,25 +185,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_keep_their_order_within_an_spu() {
-        let placement = Placement::new([1; 16], 3);
-        let mut batches = Vec::new();
-        let mut places = Vec::new();
-        for number in 0..200_u32 {
-            let key = Key::new(&number.to_le_bytes()).unwrap();
-            let value = vec![number as u8; number as usize % 40];
-            let at = PutBatch::add(&mut batches, &placement, &key, &value, (ItemCondition::Always, 0), 1000).unwrap();
-            places.push((placement.spu(placement.hash(&key)), at));
+    fn a_batch_is_full_by_bytes_or_by_pairs() {
+        let placement = Placement::new([1; 16], 1);
+        let always = (ItemCondition::Always, 0);
+        let key = Key::new(b"key").unwrap();
+        for (value_bytes, bytes_max) in [(0, 1 << 20), (39, 1000), (1000 - PutEntry::BYTES, 1000), (100, 100_000)] {
+            let mut batch = PutBatch::new(0);
+            let value = vec![7; value_bytes];
+            while batch.add(&placement, &key, &value, always, bytes_max).unwrap() {}
+            let one_more = align(batch.payload.len()) + PutEntry::BYTES + value_bytes;
+            assert!(batch.payload.len() <= bytes_max && (batch.count == BATCH_MAX || one_more > bytes_max));
+            assert_eq!(batch.count == BATCH_MAX, value_bytes == 0);
         }
-        assert_eq!(batches.iter().map(|batch| batch.count).sum::<u32>(), 200);
-        assert!(batches.iter().all(|batch| batch.payload.len() <= 1000));
-        for spu in 0..3 {
-            let of: Vec<usize> = places.iter().filter(|place| place.0 == spu).map(|place| place.1).collect();
-            assert!(of.is_sorted(), "a later pair in an earlier batch");
-        }
-        let key = Key::new(b"long").unwrap();
-        let long = PutBatch::add(&mut batches, &placement, &key, &[0; 1000], (ItemCondition::Always, 0), 1000);
+        let long = PutBatch::new(0).add(&placement, &key, &[0; 1000], always, 1000);
         assert_eq!(long, Err(KeyValueError::ValueSize));
+    }
+
+    #[test]
+    fn senseless_progress_is_none() {
+        let placement = Placement::new([1; 16], 1);
+        let mut batch = PutBatch::new(0);
+        for name in [b"a", b"b"] {
+            batch.add(&placement, &Key::new(name).unwrap(), b"", (ItemCondition::Always, 0), 1000).unwrap();
+        }
+        let told = |index, status| Unmet { index, status }.encode();
+        assert_eq!(batch.unmet(&[], 2), Some((2, vec![])));
+        assert_eq!(batch.unmet(&[], 3), None);
+        assert_eq!(batch.unmet(&[0; 7], 1 << 16 | 2), None);
+        assert_eq!(batch.unmet(&told(2, 1), 1 << 16 | 2), None);
+        assert_eq!(batch.unmet(&told(1, 0), 1 << 16 | 2), None);
+        let changed = key_value_spu::wire::STATUS_CHANGED;
+        assert_eq!(batch.unmet(&told(1, changed), 1 << 16 | 2), Some((2, vec![(1, KeyValueError::Changed)])));
     }
 
     #[test]

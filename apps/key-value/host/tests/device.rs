@@ -12,12 +12,24 @@ use key_value_host::{
 use rig::{Namespace, Rig, outcome};
 use std::collections::BTreeMap;
 use willow_device::media::fault::{Choices, FaultMedia, FaultOptions};
-use willow_device::media::ram::RamStore;
+use willow_on_flash::{Medium, on_each_medium};
 
 const SPUS: u16 = 3;
 
-fn fresh() -> (Rig, Namespace) {
-    let mut rig = Rig::new(SPUS, Box::new(RamStore::new(usize::from(SPUS), 1 << 30).unwrap()));
+on_each_medium!(
+    pairs_of_all_sizes,
+    conditions_and_offsets,
+    senseless_requests_are_refused,
+    lists_run_over_all_spus,
+    namespaces_come_and_go,
+    items,
+    senseless_items_are_refused,
+    batches_and_scans
+);
+
+fn fresh(medium: Medium) -> (Rig, Namespace) {
+    let (store, apps) = medium.banks(SPUS, 1 << 30);
+    let mut rig = Rig::with_apps(SPUS, store, apps);
     let namespace = rig.create(96 << 20);
     (rig, namespace)
 }
@@ -26,9 +38,8 @@ fn value(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|at| (seed.wrapping_mul(0x9e37_79b9) >> (at % 24)) as u8 ^ at as u8).collect()
 }
 
-#[test]
-fn pairs_of_all_sizes() {
-    let (mut rig, namespace) = fresh();
+fn pairs_of_all_sizes(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let sizes = [0, 1, 100, 1024, 4096, 65_000, 65_536, 1 << 20, (4 << 20) + 17];
     for (number, bytes) in sizes.into_iter().enumerate() {
         let key = [b'k', number as u8];
@@ -46,9 +57,8 @@ fn pairs_of_all_sizes() {
     assert_eq!(namespace.delete(&mut rig, b"k"), Err(KeyValueError::NotFound));
 }
 
-#[test]
-fn conditions_and_offsets() {
-    let (mut rig, namespace) = fresh();
+fn conditions_and_offsets(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let put = |rig: &mut Rig, condition| namespace.put_if(rig, b"key", b"0123456789", condition, true);
     assert_eq!(put(&mut rig, PutCondition::IfExists), Err(KeyValueError::NotFound));
     assert_eq!(put(&mut rig, PutCondition::IfAbsent), Ok(()));
@@ -63,9 +73,8 @@ fn conditions_and_offsets() {
     assert_eq!(done.result, 10);
 }
 
-#[test]
-fn senseless_requests_are_refused() {
-    let (mut rig, namespace) = fresh();
+fn senseless_requests_are_refused(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let key = Key::new(b"key").unwrap();
     let put = Call::put(&namespace.placement, namespace.nsid, &key, 100, PutCondition::Always, false).unwrap();
     let changed = |change: &dyn Fn(&mut PairArguments)| {
@@ -87,9 +96,8 @@ fn senseless_requests_are_refused() {
     assert_eq!(namespace.list_all(&mut rig, 4096).unwrap(), []);
 }
 
-#[test]
-fn lists_run_over_all_spus() {
-    let (mut rig, namespace) = fresh();
+fn lists_run_over_all_spus(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let mut keys: Vec<Key> = (0..500_u32).map(|number| Key::new(&number.to_le_bytes()).unwrap()).collect();
     for key in &keys {
         namespace.put(&mut rig, key.as_bytes(), b"v").unwrap();
@@ -101,9 +109,8 @@ fn lists_run_over_all_spus() {
     assert!(more && keys[123..].starts_with(&from_there) && !from_there.is_empty());
 }
 
-#[test]
-fn namespaces_come_and_go() {
-    let (mut rig, first) = fresh();
+fn namespaces_come_and_go(medium: Medium) {
+    let (mut rig, first) = fresh(medium);
     first.put(&mut rig, b"key", b"first").unwrap();
     for _ in 0..12 {
         let second = rig.create(3 << 20);
@@ -270,9 +277,8 @@ fn reply(rig: &mut Rig, call: ItemCall, payload: &[u8], room: usize) -> Result<(
 }
 
 /// Versions, expiry, touches, sweeps and clears through the handlers.
-#[test]
-fn items() {
-    let (mut rig, namespace) = fresh();
+fn items(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let (placement, nsid) = (namespace.placement, namespace.nsid);
     let key = Key::new(b"item").unwrap();
     let put = |rig: &mut Rig, value: &[u8], put: ItemPut| -> Result<u64, KeyValueError> {
@@ -338,9 +344,8 @@ fn items() {
     assert_eq!(namespace.list_all(&mut rig, 4096), Ok(vec![key]));
 }
 
-#[test]
-fn senseless_items_are_refused() {
-    let (mut rig, namespace) = fresh();
+fn senseless_items_are_refused(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let (placement, nsid) = (namespace.placement, namespace.nsid);
     let key = Key::new(b"item").unwrap();
     let put = |change: &dyn Fn(&mut ItemArguments)| {
@@ -366,19 +371,26 @@ fn senseless_items_are_refused() {
 }
 
 /// Batches and scans through the handlers, against a model; a batch that fails in the middle says where.
-#[test]
-fn batches_and_scans() {
-    let (mut rig, namespace) = fresh();
+fn batches_and_scans(medium: Medium) {
+    let (mut rig, namespace) = fresh(medium);
     let (placement, nsid) = (namespace.placement, namespace.nsid);
     let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
-    let mut batches = Vec::new();
+    let mut batches: Vec<PutBatch> = (0..SPUS).map(PutBatch::new).collect();
+    let mut full = Vec::new();
     for number in 0..300_u32 {
         let name = format!("key{number}").into_bytes();
         let key = Key::new(&name).unwrap();
         let value = value(number.into(), number as usize * 37 % 900);
-        PutBatch::add(&mut batches, &placement, &key, &value, (ItemCondition::Always, 0), 16 << 10).unwrap();
+        let spu = placement.spu(placement.hash(&key));
+        let batch = &mut batches[usize::from(spu)];
+        let how = (ItemCondition::Always, 0);
+        if !batch.add(&placement, &key, &value, how, 16 << 10).unwrap() {
+            full.push(std::mem::replace(batch, PutBatch::new(spu)));
+            assert!(batch.add(&placement, &key, &value, how, 16 << 10).unwrap());
+        }
         model.insert(name, value);
     }
+    batches.extend(full);
     assert!(batches.len() > usize::from(SPUS));
     for batch in &batches {
         let done = rig.call(batch.call(nsid, 0, true), &batch.payload, 0).unwrap();
@@ -435,18 +447,32 @@ fn batches_and_scans() {
         .filter(|key| placement.spu(placement.hash(key)) == 1)
         .take(4)
         .collect();
-    let mut batches = Vec::new();
+    let mut batch = PutBatch::new(1);
     for (index, key) in of_one.iter().enumerate() {
         let condition = if index == 2 { ItemCondition::IfExists } else { ItemCondition::IfAbsent };
-        PutBatch::add(&mut batches, &placement, key, b"v", (condition, 0), 1000).unwrap();
+        assert!(batch.add(&placement, key, b"v", (condition, 0), 1000).unwrap());
     }
-    let tag = rig.submit(batches[0].call(nsid, 0, true), &batches[0].payload, 0);
+    let tag = rig.submit(batch.call(nsid, 0, true), &batch.payload, 0);
     let done = rig.wait(tag);
     assert_eq!((outcome(&done), done.result), (Err(KeyValueError::NotFound), 2));
     let there: Vec<bool> = of_one.iter().map(|key| namespace.get(&mut rig, key.as_bytes(), 10).is_ok()).collect();
     assert_eq!(there, [true, true, false, false]);
+    // The same again, past conditions that are not met: as far as the reply has room to tell of them.
+    let at = batch.payload.len();
+    let call = batch.call_past_unmet(nsid, 0, true, at as u32);
+    let tag = rig.submit(call, &batch.payload, at + 8);
+    let done = rig.wait(tag);
+    assert_eq!(outcome(&done), Err(KeyValueError::Exists));
+    assert_eq!(batch.unmet(&done.buffer[at..], done.result), Some((1, vec![(0, KeyValueError::Exists)])));
+    let done = rig.call(call, &batch.payload, at + batch.unmet_bytes()).unwrap();
+    let unmet = [(0, KeyValueError::Exists), (1, KeyValueError::Exists), (2, KeyValueError::NotFound)];
+    assert_eq!(batch.unmet(&done.buffer[at..], done.result), Some((4, unmet.to_vec())));
+    assert_eq!(namespace.get(&mut rig, of_one[3].as_bytes(), 10).unwrap(), b"v");
+    assert!(namespace.get(&mut rig, of_one[2].as_bytes(), 10).is_err());
+    let wild = batch.call_past_unmet(nsid, 0, true, u32::MAX);
+    assert_eq!(rig.call(wild, &batch.payload, 1000).unwrap_err(), KeyValueError::Exists);
     // Batches whose parts go past what came.
-    let mut short = batches[0].clone();
+    let mut short = batch.clone();
     short.payload.truncate(60);
     assert_eq!(rig.call(short.call(nsid, 0, false), &short.payload, 0).unwrap_err(), KeyValueError::Exists);
     short.payload.truncate(50);

@@ -7,8 +7,8 @@
 mod items;
 
 pub use items::{
-    BATCH_ALIGNMENT, BATCH_MAX, BatchArguments, Bound, GetEntry, ItemArguments, ItemHead, ManyHead, PutEntry,
-    ScanArguments, ScanHead,
+    BATCH_ALIGNMENT, BATCH_MAX, BatchArguments, Bound, GetEntry, ItemArguments, ItemHead, ManyHead, Progress, PutEntry,
+    ScanArguments, ScanHead, Unmet,
 };
 
 /// Handler numbers.
@@ -46,6 +46,8 @@ pub mod handler {
     pub const CLEAR: u8 = 13;
     /// Stores several pairs: [`super::BatchArguments`], payload: a [`super::PutEntry`] each, then its value and zeroes up to a multiple of 8.
     /// In order; the first that fails ends it. Result: how many were stored. [`super::FLAG_FUA`]: all of them are durable then.
+    /// [`super::FLAG_PAST_UNMET`]: a pair whose condition is not met is told in the reply and ends nothing, as far as there is room for an
+    /// [`super::Unmet`] each from `reply_offset` on. Result: how many were worked off, and from bit 16 on how many of them are told.
     pub const PUT_MANY: u8 = 14;
     /// Reads several pairs: [`super::BatchArguments`], payload: a [`super::GetEntry`] each. Reply: an [`super::ManyHead`] each, then its value
     /// and zeroes up to a multiple of 8, as many as there is room for. Result: how many.
@@ -94,6 +96,8 @@ pub const FLAG_FROM_START: u32 = 8;
 pub const FLAG_AFTER: u32 = 16;
 /// PUT_ITEM, DELETE_ITEM: only where the pair has this version.
 pub const FLAG_IF_VERSION: u32 = 32;
+/// PUT_MANY: conditions that are not met do not end it.
+pub const FLAG_PAST_UNMET: u32 = 64;
 
 /// Longest key (NVMe KV: 16 bytes in CDW2-3 and CDW14-15).
 pub const KEY_BYTES_MAX: usize = 16;

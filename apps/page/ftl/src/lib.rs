@@ -25,6 +25,12 @@ pub use config::FtlConfig;
 use willow_flash::wait::join_all;
 use willow_flash::{Counters, Failure, FlashPort, Health, Lane, LaneConfig, MountError, Peer, Update};
 
+/// Handler of an app with this FTL that tells what it has done, by cause, on its SPU: [`REPORT_WORDS`] numbers of 64 bits, in the order of
+/// [`willow_flash::Counters`], and at last the bytes of its mapping unit.
+pub const REPORT: u8 = 1;
+/// Numbers of its reply.
+pub const REPORT_WORDS: usize = 13;
+
 /// Virtual pages of one operation that are under way at the same time.
 const UNITS_AT_ONCE: usize = 32;
 

@@ -14,16 +14,12 @@ mod port;
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell};
 
-use page_ftl::{FtlConfig, PageFtl};
+use page_ftl::{FtlConfig, PageFtl, REPORT, REPORT_WORDS};
 use port::Port;
 use willow_flash::wait::{Event, join_all};
 use willow_flash::{Failure, Geometry, MountError, Peer};
 use willow_sdk::flash::{self, NvArguments};
 use willow_sdk::{DeviceEvent, Error, Local, Reply, Request, Response, println};
-
-/// Handler of this app: what it has done, by cause, on this SPU; 12 numbers of 64 bits, in the order of [`willow_flash::Counters`], then 8 bytes for the
-/// bytes of its mapping unit.
-pub const REPORT: u8 = 1;
 
 #[cfg(target_arch = "wasm32")]
 #[global_allocator]
@@ -125,9 +121,9 @@ async fn nv_flush(_request: Request, state: &State) -> Response {
 
 async fn report(request: Request, state: &State) -> Response {
     let Some(ftl) = state.ftl().await else { return Response::failure(flash::NV_FAILED) };
-    let mut words = [0; 13];
-    words[..12].copy_from_slice(&ftl.counters().words());
-    words[12] = u64::from(ftl.nv_unit());
+    let mut words = [0; REPORT_WORDS];
+    words[..REPORT_WORDS - 1].copy_from_slice(&ftl.counters().words());
+    words[REPORT_WORDS - 1] = u64::from(ftl.nv_unit());
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     match request.dma(Local(&bytes[..]), Reply(0), bytes.len() as u32).await {
         Ok(()) => Response::success(bytes.len() as u32),

@@ -16,8 +16,8 @@ fn host(number: u8) -> [u8; 16] {
     [number; 16]
 }
 
-fn act(of: &mut Reservation, number: u8, action: ReservationAction) -> Result<(), ReservationError> {
-    of.apply(&ReserveRequest { nsid: 1, host: host(number), action, persistent: None })
+fn act(of: &mut Reservation, number: u8, action: ReservationAction) -> Result<Vec<Notice>, ReservationError> {
+    of.apply(&ReserveRequest { nsid: 1, others: vec![], host: host(number), action, persistent: None })
 }
 
 /// Hosts 1 to 3, registered with keys 11 to 13; host 1 holds it.
@@ -142,8 +142,8 @@ proptest! {
             let before = one.clone();
             match act(&mut one, number, action) {
                 Err(_) => prop_assert_eq!(&one, &before),
-                Ok(()) => {
-                    prop_assert_eq!(one.changed_by, host(number));
+                Ok(notices) => {
+                    prop_assert!(notices.iter().all(|notice| notice.host != host(number) && before.is_registered(&notice.host)));
                     let is_same = one.registrants == before.registrants;
                     let acquires = matches!(action, ReservationAction::Acquire { .. } | ReservationAction::Release { .. });
                     prop_assert!(is_same || one.generation == before.generation + 1);

@@ -12,19 +12,16 @@ use crate::spu::dma::Port;
 use crate::spu::gate::{Behalf, Charged};
 use crate::spu::group::Waiter;
 use crate::spu::os::{Caller, LocalMemory, Machine, WildPointer, error_of};
-
-/// A CRC-32C of bytes at a port.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Checksum {
-    pub token: u32,
-    pub port: Port,
-    pub address: u64,
-    pub bytes: u32,
-    pub seed: u32,
-    pub wait: u32,
-}
+use willow_gate::Checksum;
 
 impl Machine {
+    /// What `checksum_value` gives the caller from now on.
+    fn set_checksum(&mut self, caller: Caller, sum: u32) {
+        if let Some(resident) = self.spus[usize::from(caller.spu)].residents.get_mut(usize::from(caller.app)) {
+            resident.checksum_value = sum;
+        }
+    }
+
     /// `checksum`: CRC-32C of bytes at a port; done at once, the value is in `checksum_value`.
     pub fn checksum<M: LocalMemory>(
         &mut self,
@@ -34,49 +31,45 @@ impl Machine {
         _: Charged,
     ) -> Result<i32, WildPointer> {
         let &Checksum { token, port, address, bytes, seed, wait } = checksum;
-        match port {
-            Port::Nv => self.passes_accelerator(caller.spu, Accelerator::Checksum, bytes.into()),
-            _ => self.accelerates(caller, Accelerator::Checksum, bytes.into()),
-        }
         // Under a model what is in local memory or in the body takes the processor's time, what is in NV memory that of a transfer.
         let mut transfer = None;
         let sum = match port {
             Port::Local => crc32c::crc32c_append(seed, memory.slice(address, bytes as usize)?),
             Port::Network => {
-                let Some(activity) = self.activity_at(caller.at(token)) else { return Ok(abi::ERROR_ARGUMENT) };
-                match Self::payload_range(&self.bridge, activity, address, bytes as usize) {
-                    Some(range) => crc32c::crc32c_append(seed, range),
-                    None => {
-                        let mut body = vec![0; bytes as usize];
-                        if self.copy_body(caller.at(token), address, &mut body).is_none() {
-                            return Ok(abi::ERROR_RANGE);
-                        }
-                        crc32c::crc32c_append(seed, &body)
-                    }
+                match self
+                    .with_body(caller.at(token), address, bytes as usize, |body| crc32c::crc32c_append(seed, body))
+                {
+                    Some(sum) => sum,
+                    None => return Ok(abi::ERROR_RANGE),
                 }
             }
             Port::Nv => {
                 let Some(permit) = self.may_read(caller, behalf, address, bytes as usize) else {
                     return Ok(abi::ERROR_PERMISSION);
                 };
+                self.passes_accelerator(caller.spu, Accelerator::Checksum, bytes.into());
                 self.spus[usize::from(caller.spu)].counters.nv_read_bytes += u64::from(bytes);
+                let takes = Transfer::read(caller.spu, address, bytes, token);
                 let mut nv = vec![0; bytes as usize];
                 match permit.read(&mut self.media, &mut nv) {
                     Ok(Progress::Done) => {
-                        transfer = Some((Transfer::read(caller.spu, address, bytes, token), false));
+                        transfer = Some((takes, false));
                         crc32c::crc32c_append(seed, &nv)
                     }
                     Ok(Progress::WouldBlock) => {
                         let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
-                        return Ok(self.begin_single(permit, Pending::Checksum { group, seed }, group));
+                        return Ok(self.begin_single(permit, Pending::Checksum { group, seed }, (group, takes)));
                     }
                     Err(error) => return Ok(error_of(error)),
                 }
             }
             Port::Zero | Port::Nothing => return Ok(abi::ERROR_ARGUMENT),
         };
+        if port != Port::Nv {
+            self.accelerates(caller, Accelerator::Checksum, bytes.into());
+        }
         let at_once = |machine: &mut Machine| {
-            machine.checksum_value = sum;
+            machine.set_checksum(caller, sum);
             DONE
         };
         Ok(self.tell_end((caller, Waiter { token, wait }), sum.into(), |_| transfer, at_once))

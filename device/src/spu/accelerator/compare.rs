@@ -10,16 +10,7 @@ use crate::spu::continuation::Pending;
 use crate::spu::gate::{Behalf, Charged};
 use crate::spu::group::Waiter;
 use crate::spu::os::{Caller, Machine, error_of};
-
-/// A comparison of NV memory with a range of the body.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Compare {
-    pub token: u32,
-    pub address: u64,
-    pub body_offset: u64,
-    pub bytes: u32,
-    pub wait: u32,
-}
+use willow_gate::Compare;
 
 impl Machine {
     /// `compare`: NV memory with a range of the body.
@@ -31,19 +22,19 @@ impl Machine {
         self.accelerates(caller, Accelerator::Compare, bytes.into());
         let mut nv = vec![0; bytes as usize];
         self.spus[usize::from(caller.spu)].counters.nv_read_bytes += u64::from(bytes);
+        let transfer = Transfer::read(caller.spu, address, bytes, token);
         match permit.read(&mut self.media, &mut nv) {
             Ok(Progress::Done) => {
                 let result = self.compare_with_body(caller.at(token), body_offset, &nv);
                 if result < 0 {
                     return result as i32;
                 }
-                let transfer = Transfer::read(caller.spu, address, bytes, token);
                 let at_once = |_: &mut Machine| if result == 0 { DONE } else { abi::DIFFERS };
                 self.tell_end((caller, Waiter { token, wait }), result, |_| Some((transfer, false)), at_once)
             }
             Ok(Progress::WouldBlock) => {
                 let Some(group) = self.group(caller, Some(token), wait) else { return abi::ERROR_REFUSED };
-                self.begin_single(permit, Pending::Compare { group, token, body_offset }, group)
+                self.begin_single(permit, Pending::Compare { group, token, body_offset }, (group, transfer))
             }
             Err(error) => error_of(error),
         }
@@ -51,10 +42,7 @@ impl Machine {
 
     /// 0 equal, 1 different, or an error.
     pub fn compare_with_body(&self, token: Key, body_offset: u64, nv: &[u8]) -> i64 {
-        let mut body = vec![0; nv.len()];
-        match self.copy_body(token, body_offset, &mut body) {
-            None => i64::from(abi::ERROR_RANGE),
-            Some(()) => i64::from(body != nv),
-        }
+        let differs = self.with_body(token, body_offset, nv.len(), |body| body != nv);
+        differs.map_or(abi::ERROR_RANGE.into(), i64::from)
     }
 }

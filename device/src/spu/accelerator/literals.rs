@@ -16,7 +16,7 @@ use crate::interconnect::Transfer;
 use crate::media::store::Progress;
 use crate::model::accelerator::Accelerator;
 use crate::request::AppNumber;
-use crate::spu::abi::{self, DONE, PENDING};
+use crate::spu::abi::{self, DONE};
 use crate::spu::continuation::Pending;
 use crate::spu::dma::Port;
 use crate::spu::gate::{Behalf, Charged, MayRead};
@@ -24,19 +24,11 @@ use crate::spu::group::Waiter;
 use crate::spu::meter::Fault;
 use crate::spu::os::{Caller, LocalMemory, Machine, error_of};
 use std::sync::Arc;
+use willow_gate::literals::{LITERAL_BYTES_MAX, SETS_MAX};
+use willow_gate::{LiteralSearch, SpuOs};
 
-/// Most sets of an app on an SPU.
-pub const SETS_MAX: usize = 16;
 /// Most memory of the automata of an app's sets on an SPU.
 pub const SETS_BYTES_MAX: u64 = 4 << 20;
-/// Most bytes that a search is asked to look at: it goes no further.
-pub const SEARCH_BYTES_MAX: u32 = 256 << 10;
-/// Most matches that a search brings.
-pub const FOUND_MAX: u32 = 4096;
-/// Charged when a set is loaded (30 us).
-pub const LOAD_WORK: u64 = 100_000;
-/// Charged for each byte of its literals then: its part of the automaton is made (100 to 400 ns).
-pub const LOAD_BYTE_WORK: u64 = 1000;
 /// NV memory is read in pieces that stay in the processor's cache until they are searched.
 const PIECE_BYTES: usize = 32 << 10;
 /// Bytes before the matches: u32 found, u32 looked at, u32 state.
@@ -71,22 +63,6 @@ impl Sets {
             self.sets.len() - 1
         })
     }
-}
-
-/// A search as the app asks for it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LiteralSearch {
-    pub token: u32,
-    pub set: i32,
-    pub port: Port,
-    pub address: u64,
-    pub bytes: u32,
-    /// What the search before left: 1: in a line that has a match.
-    pub state: u32,
-    /// Where matches go.
-    pub to: u64,
-    pub most: u32,
-    pub wait: u32,
 }
 
 /// What a search tells the app.
@@ -150,21 +126,14 @@ impl Machine {
         let Some(set) = sets.and_then(|sets| sets.of(set)).cloned() else { return Ok(abi::ERROR_ARGUMENT) };
         // There is room for the result: nothing is looked at in vain.
         memory.slice_mut(to, HEADER_BYTES + most as usize * MATCH_BYTES)?;
-        let mut search = Search::new(most, state == 1, self.charge_left());
+        let mut search = Search::new(most, state == 1, self.meter(caller).left());
         let mut transfer = None;
         let looked_at = match port {
             Port::Local => set.find_in(memory.slice(address, bytes as usize)?, &mut search),
             Port::Network => {
-                let Some(activity) = self.activity_at(caller.at(token)) else { return Ok(abi::ERROR_ARGUMENT) };
-                match Self::payload_range(&self.bridge, activity, address, bytes as usize) {
-                    Some(range) => set.find_in(range, &mut search),
-                    None => {
-                        let mut body = vec![0; bytes as usize];
-                        if self.copy_body(caller.at(token), address, &mut body).is_none() {
-                            return Ok(abi::ERROR_RANGE);
-                        }
-                        set.find_in(&body, &mut search)
-                    }
+                match self.with_body(caller.at(token), address, bytes as usize, |body| set.find_in(body, &mut search)) {
+                    Some(looked_at) => looked_at,
+                    None => return Ok(abi::ERROR_RANGE),
                 }
             }
             Port::Nv => {
@@ -178,17 +147,14 @@ impl Machine {
                         looked_at
                     }
                     Ok(None) => {
+                        // It may end the run: nothing is begun before it.
+                        self.meter(caller).charge_copy(bytes.into())?;
                         let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
-                        self.charge_copy(bytes.into())?;
                         self.accelerates(caller, Accelerator::Literals, bytes.into());
                         self.spus[caller.spu as usize].counters.nv_read_bytes += u64::from(bytes);
                         let pending = Pending::Literals { group, set, state, to, most };
-                        let begun = self.begin_single(permit, pending, group);
-                        if begun == PENDING {
-                            let transfer = Transfer::read(caller.spu, address, bytes, token);
-                            self.group_takes(group, |_| (transfer, false));
-                        }
-                        return Ok(begun);
+                        let transfer = Transfer::read(caller.spu, address, bytes, token);
+                        return Ok(self.begin_single(permit, pending, (group, transfer)));
                     }
                     Err(error) => return Ok(error),
                 }
@@ -196,7 +162,7 @@ impl Machine {
             Port::Zero | Port::Nothing => return Ok(abi::ERROR_ARGUMENT),
         };
         self.accelerates(caller, Accelerator::Literals, looked_at as u64);
-        self.charge_found(search.work())?;
+        self.meter(caller).charge_found(search.work())?;
         let found = result(looked_at, &search);
         memory.slice_mut(to, found.len())?.copy_from_slice(&found);
         Ok(self.tell_end((caller, Waiter { token, wait }), 0, |_| transfer, |_| DONE))
@@ -245,4 +211,4 @@ impl Machine {
     }
 }
 
-const _: () = assert!(set::LITERAL_BYTES_MAX < PIECE_BYTES / 2);
+const _: () = assert!(LITERAL_BYTES_MAX < PIECE_BYTES / 2);

@@ -1,5 +1,5 @@
 //! Accelerators: native kernels beside each SPU's processor, one file each. A file says what its kernel does natively and what it is charged;
-//! [`crate::model::accelerator`] is the registry that gives it its parameters and counters, [`super::runtime::table`] has its imports.
+//! [`crate::model::accelerator`] is the registry that gives it its parameters and counters, [`willow_gate::table`] has its imports.
 //!
 //! What always holds:
 //! - they read what a DMA could read: an accelerator's operand passes the same checks of address and permission;
@@ -18,7 +18,7 @@ use super::continuation::Pending;
 use super::dma::Moved;
 use super::gate::MayRead;
 use super::os::{Caller, Machine};
-use crate::interconnect::Key;
+use crate::interconnect::{Key, Transfer};
 use crate::model::accelerator::Accelerator;
 
 impl Machine {
@@ -33,8 +33,13 @@ impl Machine {
         self.spus[spu as usize].counters.accelerators.count(accelerator, bytes);
     }
 
-    /// Begins the one read of an operation that is no DMA.
-    pub(super) fn begin_single(&mut self, permit: MayRead, pending: Pending, group: Key) -> i32 {
+    /// Begins the one read of an operation that is no DMA; under a model it takes what this transfer takes.
+    pub(super) fn begin_single(
+        &mut self,
+        permit: MayRead,
+        pending: Pending,
+        (group, transfer): (Key, Transfer),
+    ) -> i32 {
         let account = self.account_of(Some(group));
         let Some(caller) = self.group_at(group).map(|group| group.caller) else { return abi::ERROR_ARGUMENT };
         if !self.place_for_single(caller, account) {
@@ -50,7 +55,10 @@ impl Machine {
                 }
                 self.settle_group(group, error)
             }
-            _ => PENDING,
+            _ => {
+                self.group_takes(group, |_| (transfer, false));
+                PENDING
+            }
         }
     }
 }

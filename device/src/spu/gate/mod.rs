@@ -1,123 +1,26 @@
-//! The gate: the one way from an import to what it has SPU-OS do. What an app asks for is an [`Operation`], a value that says all of it, and
-//! each goes through the same stages:
-//! - **decoded**, where the import's arguments become the operation (`runtime/calls.rs`): what cannot be is refused there;
-//! - **on behalf of whom**: the request, or the message, that it names has to be the calling app's own ([`Machine::behalf`]);
-//! - **charged** to the run, with its place among what the app may move and wait for ([`charge`]);
-//! - **begun**, once for each piece of it: what touches the SPU's bank needs a permit, and gets it from the rule of protection ([`permit`]);
+//! The gate, where SPU-OS goes it: what `willow-gate` has decoded, and charged, is begun here; its crate documentation says which way an
+//! operation takes. Of its stages, these files have what needs the device:
+//! - **begun**, once for each piece of an operation: what touches the SPU's bank needs a permit, and gets it from the rule of protection
+//!   ([`permit`]);
 //! - **told**: at once, or by one completion ([`wake`]), whatever it was.
 //!
-//! Invariants: an operation that is refused at a stage has left nothing behind; nothing but these files charges the meter, makes permits, uses a
+//! Invariants: an operation that is refused at a stage has left nothing behind; nothing but the gate charges the meter, makes permits, uses a
 //! bank for an app or tells an app that something has ended (`tests/tests/rooms.rs` checks that).
 
-mod charge;
 mod permit;
 mod wake;
 
 use super::abi;
-use super::accelerator::checksum::Checksum;
-use super::accelerator::compare::Compare;
-use super::accelerator::keys::KeySearch;
-use super::accelerator::literals::LiteralSearch;
 use super::activity::Caller;
-use super::dma::Dma;
-use super::flash::FlashRead;
-use super::meter::Fault;
-use super::os::{LocalMemory, Machine};
-use super::request::Receive;
-use super::rpc::{Append, Draft};
+use super::meter::{Fault, Meter, OverBudget};
+use super::os::{LocalMemory, Machine, planted};
 use crate::hre::HreId;
-pub(crate) use charge::Charged;
+use crate::request::AppNumber;
 pub(crate) use permit::{MayRead, MayWrite};
-
-/// What an app asks SPU-OS for. Pointers are addresses in its memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Operation {
-    /// `request_info`.
-    Info { token: u32, to: u64 },
-    /// `receive_bytes`, `receive_bytes_at`.
-    Receive(Receive),
-    /// `respond`.
-    Respond { token: u32, status: u32, result: u32 },
-    /// `dma`, `dma_strided`.
-    Dma(Dma),
-    /// `dma` of what is there at once, or not at all.
-    DmaNow(Dma),
-    /// `compare`.
-    Compare(Compare),
-    /// `checksum`.
-    Checksum(Checksum),
-    /// `literals_load`.
-    LoadLiterals { literals: u64, bytes: u32, flags: u32 },
-    /// `literals_find`.
-    FindLiterals(LiteralSearch),
-    /// `literals_free`.
-    FreeLiterals { set: i32 },
-    /// `keys_find`.
-    FindKey(KeySearch),
-    /// `rpc_start`, `upcall_start`.
-    Draft(Draft),
-    /// `rpc_append`.
-    Append(Append),
-    /// `rpc_finish`.
-    Post { handle: i32, wait: u32 },
-    /// `subscribers`.
-    Subscribers { kind: u8, after: HreId, to: u64, most: u32 },
-    /// `app_number`.
-    AppNumber { name: u64, bytes: u32 },
-    /// `region`.
-    Region { id: u32, bytes: u64, wait: u32 },
-    /// `region_bytes`.
-    RegionBytes { id: u32 },
-    /// `region_free`.
-    FreeRegion { id: u32, wait: u32 },
-    /// `namespace`.
-    Namespace { nsid: u32, to: u64 },
-    /// `flush`.
-    Flush { wait: u32 },
-    /// `sleep`.
-    Sleep { duration_ns: u64, wait: u32 },
-    /// `cancel`.
-    Cancel { token: u32, wait: u32 },
-    /// `background`.
-    Background { handler: u8, argument: u64 },
-    /// `print`.
-    Print { text: u64, bytes: u32 },
-    /// `count`.
-    Count { counter: u32, delta: i64 },
-    /// An import of the flash port.
-    Flash(FlashOperation),
-}
-
-/// What an FTL asks its SPU's flash for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum FlashOperation {
-    Geometry { to: u64 },
-    BadBlocks { die: u32, to: u64, most: u32 },
-    Read(FlashRead),
-    Program { die: u32, pages: u64, count: u32, wait: u32 },
-    Erase { die: u32, blocks: u64, count: u32, wait: u32 },
-    ZeroPeer { peer: u32, offset: u64, bytes: u32 },
-    Pause { wait: u32 },
-}
-
-/// On whose behalf an operation is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Behalf {
-    /// The originating endpoint's of the request, or of the message, that it names.
-    Of(HreId),
-    /// It names none: the app's own, with no right to anything of others.
-    Own,
-}
+pub(crate) use willow_gate::{Behalf, Charged};
+use willow_gate::{Operation, Receive, SpuOs, Table};
 
 impl Machine {
-    /// Carries out what a running app asks for, or begins it; what its import returns.
-    #[inline(always)]
-    pub fn ask<M: LocalMemory>(&mut self, caller: Caller, memory: &mut M, operation: Operation) -> Result<i64, Fault> {
-        let Some(behalf) = self.behalf(caller, &operation) else { return Ok(abi::ERROR_ARGUMENT.into()) };
-        let Some(charged) = self.charge(caller, memory, &operation)? else { return Ok(abi::ERROR_REFUSED.into()) };
-        self.begin(caller, memory, (operation, behalf), charged)
-    }
-
     /// A handler has left its answer in its request record: it is told as `respond` would.
     #[inline]
     pub fn answered(&mut self, caller: Caller, token: u32, status: u32, result: u32) {
@@ -126,54 +29,96 @@ impl Machine {
         }
     }
 
-    /// The same for what is asked for seldom: one piece of code for all of it.
-    #[inline(never)]
-    pub fn ask_seldom<M: LocalMemory>(
-        &mut self,
-        caller: Caller,
-        memory: &mut M,
-        operation: Operation,
-    ) -> Result<i64, Fault> {
-        self.ask(caller, memory, operation)
+    /// An import is called, by a run that may execute so many instructions more.
+    #[inline]
+    pub fn enter(&mut self, caller: Caller, instructions_left: u64) -> Result<(), OverBudget> {
+        let left = if planted!(self, SkipsMeter) { u64::MAX } else { instructions_left };
+        self.meter(caller).enter(left)
     }
 
-    /// On whose behalf an operation is; `None` where it names what is not the calling app's.
+    /// A run begins whose instructions nobody counts.
+    #[inline]
+    pub fn enter_unmetered(&mut self, caller: Caller) {
+        self.meter(caller).allow(u64::MAX);
+    }
+
+    /// Charged since the run began.
+    #[inline]
+    pub fn charged(&self, caller: Caller) -> u64 {
+        self.spus[usize::from(caller.spu)].meter.done()
+    }
+}
+
+impl SpuOs for Machine {
+    type Caller = Caller;
+
     #[inline(always)]
-    fn behalf(&mut self, caller: Caller, operation: &Operation) -> Option<Behalf> {
-        let token = match operation {
-            Operation::Respond { token, .. }
-            | Operation::Receive(Receive { token, .. })
-            | Operation::Dma(Dma { token, .. })
-            | Operation::DmaNow(Dma { token, .. })
-            | Operation::Compare(Compare { token, .. })
-            | Operation::Checksum(Checksum { token, .. })
-            | Operation::FindLiterals(LiteralSearch { token, .. })
-            | Operation::FindKey(KeySearch { token, .. })
-            | Operation::Draft(Draft { token, .. })
-            | Operation::Cancel { token, .. } => *token,
-            Operation::Append(Append { handle, .. }) | Operation::Post { handle, .. } => {
-                return self.message(caller, *handle).map(|message| Behalf::Of(message.originating));
-            }
-            Operation::Info { .. }
-            | Operation::LoadLiterals { .. }
-            | Operation::FreeLiterals { .. }
-            | Operation::Subscribers { .. }
-            | Operation::AppNumber { .. }
-            | Operation::Region { .. }
-            | Operation::RegionBytes { .. }
-            | Operation::FreeRegion { .. }
-            | Operation::Namespace { .. }
-            | Operation::Flush { .. }
-            | Operation::Sleep { .. }
-            | Operation::Background { .. }
-            | Operation::Print { .. }
-            | Operation::Count { .. }
-            | Operation::Flash(_) => return Some(Behalf::Own),
-        };
-        self.activity(caller, token).map(|activity| Behalf::Of(activity.originating))
+    fn app_of(caller: Caller) -> AppNumber {
+        caller.app
     }
 
-    /// Begins what has been charged.
+    #[inline(always)]
+    fn spu_of(caller: Caller) -> u16 {
+        caller.spu
+    }
+
+    #[inline(always)]
+    fn spus(&self) -> u32 {
+        self.spus.len() as u32
+    }
+
+    #[inline(always)]
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn checksum_value(&self, caller: Caller) -> u32 {
+        let resident = self.spus[usize::from(caller.spu)].residents.get(usize::from(caller.app));
+        resident.map_or(0, |resident| resident.checksum_value)
+    }
+
+    #[inline(always)]
+    fn request_of(&mut self, caller: Caller, token: u32) -> Option<HreId> {
+        self.activity(caller, token).map(|activity| activity.originating)
+    }
+
+    #[inline(always)]
+    fn message_of(&mut self, caller: Caller, handle: i32) -> Option<HreId> {
+        self.message(caller, handle).map(|message| message.originating)
+    }
+
+    #[inline(always)]
+    fn meter(&mut self, caller: Caller) -> &mut Meter {
+        &mut self.spus[usize::from(caller.spu)].meter
+    }
+
+    #[cold]
+    fn dma_budget_bytes(&self, caller: Caller) -> u64 {
+        self.apps.get(usize::from(caller.app)).and_then(Option::as_ref).map_or(0, |app| app.dma_budget_bytes)
+    }
+
+    #[inline(always)]
+    fn may_begin(&self, caller: Caller) -> bool {
+        self.may_promise(caller)
+    }
+
+    fn body_left(&self, caller: Caller, receive: &Receive) -> u64 {
+        let Some(activity) = self.activity_at(caller.at(receive.token)) else { return 0 };
+        let begin = receive.offset.unwrap_or(activity.cursor);
+        self.body_bytes(activity).saturating_sub(begin.into())
+    }
+
+    fn entries(&self, caller: Caller, table: Table) -> u64 {
+        let entries = match table {
+            Table::Waits { token } => self.cancel_entries(caller, token),
+            Table::Subscriptions => self.subscriptions.of_app(caller.app),
+            Table::Apps => self.apps.len(),
+            Table::Namespaces => self.published.namespaces.len(),
+            Table::Regions => self.published.regions.all().len(),
+        };
+        entries as u64
+    }
+
     #[inline(always)]
     fn begin<M: LocalMemory>(
         &mut self,

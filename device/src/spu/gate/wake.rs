@@ -16,7 +16,7 @@ impl Machine {
     fn promise(&mut self, caller: Caller, waiter: Waiter, result: i64) -> Option<Wait> {
         let placed = self.place_for_wait(caller)?;
         if let Some(activity) = self.activity_at_mut(caller.at(waiter.token)) {
-            activity.pending_dmas += 1;
+            activity.ending.begins();
         }
         Some(Wait {
             spu: caller.spu,
@@ -34,6 +34,10 @@ impl Machine {
     pub fn wake(&mut self, of: Wait, memory: Option<Box<(u64, Vec<u8>)>>) {
         if planted!(self, ForgetsWake) && of.token.is_none() && of.wake.is_some() {
             return;
+        }
+        if planted!(self, WakesTwice) && of.wake.is_some() {
+            let again = Wait { token: None, placed: false, ..of };
+            self.events.push(self.ready_account(of.account), Event::Complete(Completion { of: again, memory: None }));
         }
         self.events.push(self.ready_account(of.account), Event::Complete(Completion { of, memory }));
     }
@@ -56,7 +60,7 @@ impl Machine {
     /// it may before they have their turn; else the import tells it.
     #[inline(always)]
     pub fn makes_way(&mut self, caller: Caller, waiter: Waiter, result: i64) -> bool {
-        !self.in_slice(0) && self.make_way(caller, waiter, result)
+        !self.in_slice(caller, 0) && self.make_way(caller, waiter, result)
     }
 
     #[cold]

@@ -3,11 +3,11 @@
 //! Invariant: a module that passes imports only what SPU-OS offers, with the right signatures, exports what SPU-OS calls,
 //! has no start function, and fits the preset's limits.
 
-use super::abi::ABI_VERSION;
 use super::limits::TABLE_ELEMENT_BYTES;
-use super::table::{self, Import, Who};
+use crate::spu::abi::ABI_VERSION;
 use crate::spu::protection::{Calls, Handlers};
 use wasmparser::{CompositeInnerType, ExternalKind, Parser, Payload, TypeRef, ValType};
+use willow_gate::table::{self, Import, Who};
 
 /// Most bytes of a module.
 pub const MODULE_BYTES_MAX: usize = 4 << 20;
@@ -284,7 +284,7 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spu::runtime::table::{Kind, Section, When, Work};
+    use willow_gate::table::{Kind, Section, When, Work};
 
     #[test]
     fn imports_are_checked_against_the_table() {

@@ -4,11 +4,10 @@
 //! Invariant: local addresses are pointers that the handler vouches for (the SDK's `Host` contract); SPU-OS uses them within the
 //! call, or, for a pending DMA, until its completion, and never after the instance is gone.
 
-use super::abi;
-use super::calls::Call;
-use super::table::imports;
-use crate::spu::os::{Caller, LocalMemory, Machine, WildPointer};
+use crate::spu::os::{Caller, Machine};
 use crate::spu::{Instance, Offered};
+use willow_gate::Fault;
+use willow_gate::native::{Faulted, NativeMemory};
 use willow_sdk::native::{BoxedInstance, Host, NativeApp};
 
 /// A native app's instance on one SPU.
@@ -23,26 +22,23 @@ struct Imports<'a> {
     caller: Caller,
 }
 
-/// The program's own memory, as far as the handler vouches for the range.
-struct NativeMemory;
-
-impl LocalMemory for NativeMemory {
-    #[inline]
-    fn slice(&self, pointer: u64, bytes: usize) -> Result<&[u8], WildPointer> {
-        if bytes == 0 {
-            return Ok(&[]);
-        }
-        // SAFETY: the caller of the import vouches for the range (contract of `Host`), and waits for us.
-        Ok(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(pointer as usize), bytes) })
+impl<'a> Imports<'a> {
+    #[inline(always)]
+    fn new(machine: &'a mut Machine, caller: Caller) -> Self {
+        machine.enter_unmetered(caller);
+        Imports { machine, caller }
     }
 
-    #[inline]
-    fn slice_mut(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], WildPointer> {
-        if bytes == 0 {
-            return Ok(&mut []);
-        }
-        // SAFETY: as above, and nobody else uses what is written to (contract of `Host`).
-        Ok(unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(pointer as usize), bytes) })
+    #[inline(always)]
+    fn lent(&mut self) -> (Caller, NativeMemory, &mut Machine) {
+        // SAFETY: handlers vouch for what they name, and wait until it is used no longer (contract of `Host`).
+        (self.caller, unsafe { NativeMemory::new() }, self.machine)
+    }
+
+    /// Its pointers cannot be wild, and nothing is past its budget.
+    #[cold]
+    fn faulted<R: Faulted>(&self, _: Fault) -> R {
+        R::faulted()
     }
 }
 
@@ -55,8 +51,7 @@ impl NativeInstance {
 impl Instance for NativeInstance {
     #[inline]
     fn start(&mut self, machine: &mut Machine, token: u32, handler: u8) -> Result<Offered, String> {
-        machine.enter_unmetered();
-        match self.instance.start(&mut Imports { machine, caller: self.caller }, token, handler.into()) {
+        match self.instance.start(&mut Imports::new(machine, self.caller), token, handler.into()) {
             Ok(0) => Ok(Offered::Taken),
             Ok(_) => Ok(Offered::NoThread),
             Err(trap) => Err(trap.0),
@@ -65,8 +60,7 @@ impl Instance for NativeInstance {
 
     #[inline]
     fn complete(&mut self, machine: &mut Machine, wait: u32, result: i64) -> Result<(), String> {
-        machine.enter_unmetered();
-        self.instance.complete(&mut Imports { machine, caller: self.caller }, wait, result).map_err(|trap| trap.0)
+        self.instance.complete(&mut Imports::new(machine, self.caller), wait, result).map_err(|trap| trap.0)
     }
 
     fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String> {
@@ -94,96 +88,9 @@ impl Instance for NativeInstance {
     }
 }
 
-/// What a native handler gets where a sandboxed one would be ended: its pointers cannot be wild, and nothing is past its budget.
-trait Faulted {
-    fn faulted() -> Self;
-}
-
-impl Faulted for () {
-    fn faulted() {}
-}
-
-impl Faulted for i32 {
-    fn faulted() -> i32 {
-        abi::ERROR_ARGUMENT
-    }
-}
-
-impl Faulted for i64 {
-    fn faulted() -> i64 {
-        abi::ERROR_ARGUMENT.into()
-    }
-}
-
-impl Faulted for u32 {
-    fn faulted() -> u32 {
-        0
-    }
-}
-
-impl Faulted for u64 {
-    fn faulted() -> u64 {
-        0
-    }
-}
-
-/// A parameter's type in native code.
-macro_rules! native {
-    (u32) => {
-        u32
-    };
-    (i32) => {
-        i32
-    };
-    (u64) => {
-        u64
-    };
-    (i64) => {
-        i64
-    };
-    (read) => {
-        *const u8
-    };
-    (written) => {
-        *mut u8
-    };
-    (address) => {
-        u64
-    };
-    () => {
-        ()
-    };
-}
-
-/// What a parameter is to SPU-OS: an address of 64 bits, whose provenance is exposed.
-macro_rules! argument {
-    (read, $value:ident) => {
-        $value.expose_provenance() as u64
-    };
-    (written, $value:ident) => {
-        $value.expose_provenance() as u64
-    };
-    ($kind:ident, $value:ident) => {
-        $value
-    };
-}
-
-/// The native shims of all imports.
 macro_rules! shims {
-    ($(
-        $(#[doc = $meaning:literal])*
-        [$($safety:tt)?] fn $name:ident($($parameter:ident: $kind:ident),*) $(-> $result:ident)?;
-        { $section:ident, since $since:literal, $who:ident, $when:ident, $work:ident, errors [$($error:ident),*] }
-    )*) => {
-        impl Host for Imports<'_> {
-            $(
-                #[inline]
-                $($safety)? fn $name(&mut self, $($parameter: native!($kind)),*) -> native!($($result)?) {
-                    let call = Call { caller: self.caller, memory: &mut NativeMemory, machine: &mut *self.machine };
-                    call.$name($(argument!($kind, $parameter)),*).unwrap_or_else(|_| Faulted::faulted())
-                }
-            )*
-        }
+    ($($table:tt)*) => {
+        willow_gate::native_imports! { impl Host, for Imports<'_>; $($table)* }
     };
 }
-imports!(shims);
+willow_gate::imports!(shims);

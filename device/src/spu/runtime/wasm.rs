@@ -4,12 +4,9 @@
 //! Invariants: a trapped instance is never called again; the guest reaches nothing but its own memory and the imports of
 //! docs/abi.md; a call ends after the budget at the latest.
 
-use super::calls::Call;
 use super::limits::MemoryLimits;
 use super::module::{self, Manifest, ModuleLimits};
-use super::table::{Section, When, Work, imports};
 use crate::model::parameters::OperatorCosts;
-use crate::spu::meter::Fault;
 use crate::spu::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer};
 use crate::spu::reach::{Reach, Reaching, lend};
 use crate::spu::request::{RECORD_BYTES, record_answered, record_response};
@@ -17,6 +14,8 @@ use crate::spu::{Instance, Offered};
 use wasmtime::{
     Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, Store, TypedFunc, Val,
 };
+use willow_gate::table::{Section, When, Work};
+use willow_gate::{Call, Fault, argument, imports, parameter};
 
 /// Native stack that a guest may use.
 const WASM_STACK_BYTES_MAX: usize = 256 << 10;
@@ -86,17 +85,9 @@ impl Reaching<Machine> for Store<Guest> {
     }
 }
 
-impl From<Fault> for wasmtime::Error {
-    fn from(fault: Fault) -> Self {
-        wasmtime::Error::msg(match fault {
-            Fault::Wild(WildPointer { pointer, bytes }) => {
-                format!("an import was handed {bytes} bytes at {pointer:#x}, outside of the app's memory")
-            }
-            Fault::OverBudget => "it had SPU-OS do more for it without waiting than its budget covers \
-                                  (instruction_budget; docs/abi.md says what imports cost)"
-                .to_owned(),
-        })
-    }
+/// Why an import ends its app.
+fn ends(fault: impl Into<Fault>) -> wasmtime::Error {
+    wasmtime::Error::msg(fault.into().to_string())
 }
 
 /// Runs an import with the guest's memory and SPU-OS. Every import comes this way, and is charged here. `_initialize` may use memory and
@@ -105,7 +96,7 @@ impl From<Fault> for wasmtime::Error {
 fn with<R>(
     mut guest: GuestCaller<'_, Guest>,
     (when, work): (When, Work),
-    body: impl FnOnce(Call<'_, GuestMemory<'_>>) -> Result<R, Fault>,
+    body: impl FnOnce(Call<'_, Machine, GuestMemory<'_>>) -> Result<R, Fault>,
 ) -> wasmtime::Result<R> {
     if when == When::Started && guest.data().caller.app == UNPLACED {
         return Err(wasmtime::Error::msg("only memory and print may be used before the app has started"));
@@ -116,11 +107,11 @@ fn with<R>(
     let (bytes, state) = memory.data_and_store_mut(&mut guest);
     let caller = state.caller;
     let machine = state.os.get().ok_or_else(too_early)?;
-    machine.enter(left).map_err(Fault::from)?;
-    let before = machine.charged();
-    let done = body(Call { caller, memory: &mut GuestMemory(bytes), machine: &mut *machine })?;
+    machine.enter(caller, left).map_err(ends)?;
+    let before = machine.charged(caller);
+    let done = body(Call { caller, memory: &mut GuestMemory(bytes), os: &mut *machine }).map_err(ends)?;
     debug_assert!(
-        work != Work::Call || machine.charged() == before,
+        work != Work::Call || machine.charged(caller) == before,
         "the table says that it is charged as a call alone"
     );
     Ok(done)
@@ -189,7 +180,7 @@ impl WasmInstance {
         if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
             let initialized = lend(&mut store, machine, |store| initialize.call(store, ()));
             // It is nobody's run.
-            machine.staged_one();
+            machine.staged_one(caller.spu);
             initialized.map_err(|error| format!("its _initialize failed: {error:#}"))?;
         }
         Ok(WasmInstance { store, memory, start, complete, record, budget, instructions: 0 })
@@ -313,47 +304,6 @@ impl Instance for WasmInstance {
     }
 }
 
-/// A parameter's type in a module.
-macro_rules! sandboxed {
-    (u32) => {
-        u32
-    };
-    (i32) => {
-        i32
-    };
-    (u64) => {
-        u64
-    };
-    (i64) => {
-        i64
-    };
-    (read) => {
-        u32
-    };
-    (written) => {
-        u32
-    };
-    (address) => {
-        u64
-    };
-    () => {
-        ()
-    };
-}
-
-/// What a parameter is to SPU-OS: pointers are addresses of 64 bits.
-macro_rules! argument {
-    (read, $value:ident) => {
-        u64::from($value)
-    };
-    (written, $value:ident) => {
-        u64::from($value)
-    };
-    ($kind:ident, $value:ident) => {
-        $value
-    };
-}
-
 /// Links every import of the table to its call.
 macro_rules! link_all {
     ($(
@@ -367,8 +317,8 @@ macro_rules! link_all {
                 linker.func_wrap(
                     Section::$section.module(),
                     stringify!($name),
-                    |guest: GuestCaller<'_, Guest>, $($parameter: sandboxed!($kind)),*| -> wasmtime::Result<sandboxed!($($result)?)> {
-                        with(guest, (When::$when, Work::$work), |call| call.$name($(argument!($kind, $parameter)),*))
+                    |guest: GuestCaller<'_, Guest>, $($parameter: parameter!([u32, u32] $kind)),*| -> wasmtime::Result<parameter!([u32, u32] $($result)?)> {
+                        with(guest, (When::$when, Work::$work), |call| call.$name($(argument!([u64::from] $kind $parameter)),*))
                     },
                 )?;
             )*

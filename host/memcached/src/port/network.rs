@@ -1,6 +1,6 @@
 //! An endpoint over NVMe/TCP: a queue that the server's thread polls, and vendor commands of key-value namespaces (docs/key-value.md).
 
-use super::{Completion, End, Operation, Port, PortError};
+use super::{Completion, End, Operation, Port, PortError, SPUS_UNKNOWN};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use willow_host::hre::{ITEM_HEAD_BYTES, ItemStore, ItemTerms, KvCommand};
@@ -61,7 +61,7 @@ impl Network {
             came: VecDeque::new(),
             nsid,
             // How many there are is not told; sweeps find the end.
-            spus: u16::MAX,
+            spus: SPUS_UNKNOWN,
             value_bytes_max: transfer_bytes_max as usize - ITEM_HEAD_BYTES,
             failure: None,
             _controller: controller,

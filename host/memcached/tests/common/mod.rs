@@ -1,7 +1,7 @@
 //! A device, a server in front of it, and a client that speaks bytes.
 #![allow(dead_code)]
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -228,6 +228,9 @@ impl<S: Read + Write> Client<S> {
     /// Whether the other side has ended it.
     pub fn is_ended(&mut self) -> bool {
         let mut more = [0; 16];
-        matches!(self.0.read(&mut more), Ok(0) | Err(_))
+        match self.0.read(&mut more) {
+            Ok(bytes) => bytes == 0,
+            Err(error) => matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+        }
     }
 }

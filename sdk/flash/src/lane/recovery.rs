@@ -12,10 +12,10 @@ use super::state::{BlockState, LOST, State, UNMAPPED};
 use super::{Counters, Failure, Lane, LaneConfig};
 use crate::Planted;
 use crate::geometry::Layout;
-use crate::header::COPIED;
+use crate::header::{COPIED, HEADER_BYTES, Header};
 use crate::lane::checkpoint::RETIRED;
 use crate::planted::Plants;
-use crate::port::{FlashPort, Status};
+use crate::port::{FlashPort, Sink, Status};
 use crate::replacements::Replacements;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -265,17 +265,17 @@ impl<P: FlashPort> Lane<P> {
                 }
             }
         }
+        let pages = self.layout.geometry.pages_per_block;
         for (unit, (sequence, place)) in core::mem::take(&mut found.versions) {
-            let mut state = self.state();
-            let entry = state.map[unit as usize];
+            let entry = self.state().map[unit as usize];
             // A copy of what the checkpoint knows, and that is still there.
             let is_copy = sequence & COPIED != 0 && sequence & !COPIED < root.known_below;
-            if !(is_copy && entry < LOST && !found.gone.contains(&(entry / state.pages()))) {
-                state.map[unit as usize] = place.address;
+            let is_known = is_copy && entry < LOST && !found.gone.contains(&(entry / pages));
+            if !is_known || self.was_erased(entry, unit, sequence & !COPIED).await {
+                self.state().map[unit as usize] = place.address;
             }
         }
         let mut old: BTreeSet<u32> = found.log_blocks.iter().copied().collect();
-        let pages = self.layout.geometry.pages_per_block;
         // What an erase that is cut leaves there must not be taken for pages.
         old.extend(found.candidates.keys().filter(|block| (**block as usize) < self.state().states.len()));
         old.extend(root.map.iter().chain(&root.wear).map(|place| place.address / pages));
@@ -284,6 +284,28 @@ impl<P: FlashPort> Lane<P> {
         state.block_sequence = found.block_sequence.max(state.block_sequence);
         state.metadata.serial = found.serial;
         Ok(old.into_iter().collect())
+    }
+
+    /// Whether a page that a logical page had when it was copied is erased, or holds something else. The log says so, unless the media have lost its last page.
+    async fn was_erased(&self, address: u32, unit: u32, sequence: u64) -> bool {
+        if address / self.layout.geometry.pages_per_block >= self.state().states.len() as u32 {
+            // The map is refused as a whole.
+            return false;
+        }
+        for part in 0..self.layout.parts() {
+            let mut bytes = [0; HEADER_BYTES];
+            let spare = if self.layout.geometry.spare_accessible { &mut bytes[..] } else { &mut [] };
+            let status = self.read_part(address, part, 0, 0, Sink::Local(&mut []), spare).await;
+            if status == Status::Erased {
+                return true;
+            }
+            if status.is_done()
+                && let Some(header) = Header::decode(&bytes)
+            {
+                return header.logical != unit || header.sequence & !COPIED < sequence;
+            }
+        }
+        false
     }
 
     /// Brings the blocks' states in line with the map, and writes the first checkpoint of this life.

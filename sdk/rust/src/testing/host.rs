@@ -8,8 +8,10 @@ use std::string::String;
 use std::vec::Vec;
 
 use super::{Action, Shared, Upcall};
-use crate::sys::{NOT_NOW, PENDING, port};
-use crate::{COUNTERS_MAX, Error, Response};
+use crate::COUNTERS_MAX;
+use willow_gate::keys::Layout;
+use willow_gate::literals::SETS_MAX;
+use willow_gate::{Behalf, Dma, Draft, HreId, Meter, Port, abi};
 
 /// Power cuts tear writes at multiples of this.
 const SECTOR_BYTES: usize = 512;
@@ -66,31 +68,60 @@ impl Bank {
     }
 }
 
-/// One piece of a DMA.
+/// One segment of a DMA: where it begins at both ends.
 #[derive(Clone, Copy)]
 pub(super) struct Move {
-    pub source: (u32, u64),
-    pub destination: (u32, u64),
-    pub bytes: usize,
+    pub dma: Dma,
+    pub from: u64,
+    pub to: u64,
 }
 
 pub(super) enum Work {
-    Moves(Vec<Move>),
-    Compare { nv: u64, body: u64, bytes: usize },
-    Checksum { source: (u32, u64), bytes: usize, seed: u32 },
-    Literals { source: (u32, u64), bytes: usize, set: LiteralSet, state: u32, to: *mut u8, most: u32 },
-    Keys { source: (u32, u64), keys: (usize, usize, usize, u32), key: Vec<u8> },
-    Flush { until: u64 },
+    /// Segments, and why there are no more of them.
+    Moves {
+        moves: Vec<Move>,
+        error: i32,
+    },
+    Compare {
+        nv: u64,
+        body: u64,
+        bytes: usize,
+    },
+    Checksum {
+        source: (Port, u64),
+        bytes: usize,
+        seed: u32,
+    },
+    Literals {
+        source: (Port, u64),
+        bytes: usize,
+        set: LiteralSet,
+        state: u32,
+        to: u64,
+        most: u32,
+    },
+    Keys {
+        source: (Port, u64),
+        layout: Layout,
+        key: Vec<u8>,
+    },
+    Flush {
+        until: u64,
+    },
     Value(i64),
-    Answer { result: i64, to: *mut u8, reply: Vec<u8> },
+    Answer {
+        result: i64,
+        to: u64,
+        reply: Vec<u8>,
+    },
 }
 
 /// A set of literals.
 #[derive(Clone)]
 pub(super) struct LiteralSet {
     pub literals: Vec<Vec<u8>>,
-    pub ignore_case: bool,
-    pub lines: Option<u8>,
+    pub ignores_case: bool,
+    pub separator: Option<u8>,
 }
 
 /// The mock's searches look at no more than this.
@@ -101,12 +132,12 @@ impl LiteralSet {
     fn find(&self, text: &[u8], state: u32, most: usize) -> Vec<u8> {
         let text = &text[..text.len().min(SEARCH_BYTES_MAX)];
         let is_at = |literal: &[u8], at: usize| {
-            text.get(at..at + literal.len()).is_some_and(|there| match self.ignore_case {
+            text.get(at..at + literal.len()).is_some_and(|there| match self.ignores_case {
                 true => there.eq_ignore_ascii_case(literal),
                 false => there == literal,
             })
         };
-        let line_end = |from: usize| self.lines.and_then(|end| text[from..].iter().position(|byte| *byte == end));
+        let line_end = |from: usize| self.separator.and_then(|end| text[from..].iter().position(|byte| *byte == end));
         let pass = |from: usize| line_end(from).map_or((text.len(), 1), |at| (from + at + 1, 0));
         let (mut at, mut state) = if state == 1 { pass(0) } else { (0, 0) };
         let mut found = Vec::new();
@@ -119,7 +150,7 @@ impl LiteralSet {
             };
             found.push([at, at + literal.len(), number]);
             at += literal.len();
-            if self.lines.is_some() {
+            if self.separator.is_some() {
                 (at, state) = pass(at - 1);
             }
         }
@@ -144,21 +175,16 @@ impl Pending {
     }
 
     /// The response to an RPC.
-    pub fn answer(wait: u32, result: i64, to: *mut u8, reply: Vec<u8>) -> Pending {
+    pub fn answer(wait: u32, result: i64, to: u64, reply: Vec<u8>) -> Pending {
         Pending { token: None, wait, work: Work::Answer { result, to, reply } }
     }
 }
 
+/// A message that is put together.
 pub(super) struct Rpc {
-    /// Of an upcall to one that has subscribed.
-    pub hre: Option<u32>,
-    pub token: u32,
-    pub destination: i32,
-    pub handler: u32,
-    pub body_bytes: u32,
-    pub segments: Vec<(u32, u64, u32)>,
-    pub reply: *mut u8,
-    pub reply_bytes: u32,
+    pub draft: Draft,
+    pub originating: HreId,
+    pub body: Vec<u8>,
 }
 
 pub(super) struct SpuHost {
@@ -168,14 +194,23 @@ pub(super) struct SpuHost {
     pub serial: String,
     pub counters: [i64; COUNTERS_MAX as usize],
     pub(super) shared: Rc<RefCell<Shared>>,
+    /// What the gate charges the run by.
+    pub(super) meter: Meter,
+    /// What its runs were charged.
+    pub charged: u64,
     pub(super) checksum: u32,
-    pub(super) literals: BTreeMap<i32, LiteralSet>,
+    pub(super) literals: [Option<LiteralSet>; SETS_MAX],
     pub(super) rpcs: BTreeMap<i32, Rpc>,
     pub(super) next_handle: i32,
 }
 
-pub(super) fn code(error: Error) -> i64 {
-    error.code().into()
+/// Local memory that a handler gave for an operation which is pending.
+fn local<'a>(address: u64, bytes: usize) -> &'a mut [u8] {
+    if bytes == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller of the import vouches for local addresses until the completion (`Host`), and this is used before that is told.
+    unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address as usize), bytes) }
 }
 
 impl SpuHost {
@@ -193,8 +228,10 @@ impl SpuHost {
             serial: String::new(),
             counters: [0; COUNTERS_MAX as usize],
             shared,
+            meter: Meter::default(),
+            charged: 0,
             checksum: 0,
-            literals: BTreeMap::new(),
+            literals: [const { None }; SETS_MAX],
             rpcs: BTreeMap::new(),
             next_handle: 1,
         }
@@ -203,104 +240,120 @@ impl SpuHost {
     /// The instance is gone.
     pub fn forget(&mut self) {
         self.rpcs.clear();
-        self.literals.clear();
+        self.literals.fill(None);
+        self.ran();
     }
 
-    /// Checks one end of an operation as SPU-OS does.
-    pub(super) fn check(
-        &self,
-        token: u32,
-        port_number: u32,
-        address: u64,
-        bytes: usize,
-        sink: bool,
-    ) -> Result<(), Error> {
-        let end = address.checked_add(bytes as u64).ok_or(Error::Range)?;
+    /// A run has ended.
+    pub fn ran(&mut self) {
+        self.charged += self.meter.take().work;
+    }
+
+    /// Whether the app may use a range of the bank on somebody's behalf.
+    pub(super) fn permit(&self, behalf: Behalf, address: u64, bytes: usize) -> Result<(), i32> {
+        let (Behalf::Of(_), Some(end)) = (behalf, address.checked_add(bytes as u64)) else {
+            return Err(abi::ERROR_PERMISSION);
+        };
         let shared = self.shared.borrow();
-        let request = shared.requests.get(&token).ok_or(Error::Argument)?;
-        match port_number {
-            port::LOCAL => Ok(()),
-            port::ZEROES | port::NOTHING if !sink => Ok(()),
-            port::NETWORK => {
-                let room = if sink { request.reply.len() } else { request.body.len() };
-                if end <= room as u64 { Ok(()) } else { Err(Error::Range) }
-            }
-            port::NV => {
-                if end > self.bank.bytes.len() as u64 {
-                    return Err(Error::Range);
-                }
-                let within = |base: u64, length: u64| address >= base && end <= base + length;
-                let permitted =
-                    shared.regions.iter().any(|region| region.id.is_some() && within(region.base, region.bytes))
-                        || shared.namespaces.values().any(|namespace| within(namespace.base, namespace.bank_bytes));
-                if !permitted {
-                    Err(Error::Permission)
-                } else if address < self.broken.end && self.broken.start < end {
-                    Err(Error::Media)
-                } else {
-                    Ok(())
-                }
-            }
-            _ => Err(Error::Argument),
-        }
+        let within = |base: u64, length: u64| address >= base && end <= base + length;
+        let permitted = shared.regions.iter().any(|region| region.id.is_some() && within(region.base, region.bytes))
+            || shared.namespaces.values().any(|namespace| within(namespace.base, namespace.bank_bytes));
+        if permitted { Ok(()) } else { Err(abi::ERROR_PERMISSION) }
     }
 
-    fn read(&self, token: u32, (port_number, address): (u32, u64), bytes: usize) -> Vec<u8> {
+    /// Whether the medium is sound there.
+    pub(super) fn medium(&self, address: u64, bytes: usize) -> Result<(), i32> {
+        let is_broken = address < self.broken.end && self.broken.start < address + bytes as u64;
+        if is_broken { Err(abi::ERROR_MEDIA) } else { Ok(()) }
+    }
+
+    fn within(address: u64, bytes: usize, room: Option<usize>) -> Result<(), i32> {
+        let room = room.ok_or(abi::ERROR_ARGUMENT)?;
+        let end = address.checked_add(bytes as u64);
+        if end.is_some_and(|end| end <= room as u64) { Ok(()) } else { Err(abi::ERROR_RANGE) }
+    }
+
+    /// Whether a range lies within a request's body.
+    pub(super) fn within_body(&self, token: u32, address: u64, bytes: usize) -> Result<(), i32> {
+        Self::within(address, bytes, self.shared.borrow().requests.get(&token).map(|request| request.body.len()))
+    }
+
+    fn within_reply(&self, token: u32, address: u64, bytes: usize) -> Result<(), i32> {
+        Self::within(address, bytes, self.shared.borrow().requests.get(&token).map(|request| request.reply.len()))
+    }
+
+    /// Whether a segment can be moved, in the order in which SPU-OS asks: the permissions, the ends, the medium.
+    pub(super) fn check_move(&self, behalf: Behalf, piece: &Move) -> Result<(), i32> {
+        let Move { dma, from, to } = *piece;
+        let bytes = dma.segment_bytes as usize;
+        let ports = (dma.source.port, dma.destination.port);
+        if ports.0 == Port::Nv {
+            self.permit(behalf, from, bytes)?;
+        }
+        if ports.1 == Port::Nv {
+            self.permit(behalf, to, bytes)?;
+        }
+        if ports == (Port::Nv, Port::Nv) && bytes > abi::BOUNCE_BYTES_MAX {
+            return Err(abi::ERROR_ARGUMENT);
+        }
+        if ports.0 == Port::Network {
+            self.within_body(dma.token, from, bytes)?;
+        }
+        if ports.1 == Port::Network {
+            self.within_reply(dma.token, to, bytes)?;
+        }
+        if ports.0 == Port::Nv {
+            self.medium(from, bytes)?;
+        }
+        if ports.1 == Port::Nv && ports.0 != Port::Nothing {
+            self.medium(to, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn read(&self, token: u32, (port, address): (Port, u64), bytes: usize) -> Vec<u8> {
         let at = address as usize;
-        match port_number {
-            // SAFETY: the caller of the import vouches for local addresses (`Host`), and waits.
-            port::LOCAL => unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), bytes) }.to_vec(),
-            port::NV => self.bank.bytes[at..at + bytes].to_vec(),
-            port::NETWORK => self.shared.borrow().requests[&token].body[at..at + bytes].to_vec(),
-            _ => vec![0; bytes],
+        match port {
+            Port::Local => local(address, bytes).to_vec(),
+            Port::Nv => self.bank.bytes[at..at + bytes].to_vec(),
+            Port::Network => self.shared.borrow().requests[&token].body[at..at + bytes].to_vec(),
+            Port::Zero | Port::Nothing => vec![0; bytes],
         }
     }
 
-    fn carry_out(&mut self, token: u32, work: Work) -> i64 {
+    pub(super) fn carry_out(&mut self, token: u32, work: Work) -> i64 {
         match work {
-            Work::Moves(moves) => {
-                for piece in moves {
-                    if piece.bytes == 0 || piece.source.0 == port::NOTHING {
+            Work::Moves { moves, error } => {
+                for Move { dma, from, to } in moves {
+                    if dma.segment_bytes == 0 || dma.source.port == Port::Nothing {
                         continue;
                     }
-                    let bytes = self.read(token, piece.source, piece.bytes);
-                    let at = piece.destination.1 as usize;
-                    match piece.destination.0 {
-                        port::NV => self.bank.write(at, &bytes),
-                        port::NETWORK => {
+                    let bytes = self.read(token, (dma.source.port, from), dma.segment_bytes as usize);
+                    let at = to as usize;
+                    match dma.destination.port {
+                        Port::Nv => self.bank.write(at, &bytes),
+                        Port::Network => {
                             let mut shared = self.shared.borrow_mut();
                             let request = shared.requests.get_mut(&token).expect("checked when it was issued");
                             request.reply[at..at + bytes.len()].copy_from_slice(&bytes);
                         }
-                        _ => {
-                            let to = std::ptr::with_exposed_provenance_mut::<u8>(at);
-                            // SAFETY: as in `read`, and nobody else uses it meanwhile.
-                            unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-                        }
+                        _ => local(to, bytes.len()).copy_from_slice(&bytes),
                     }
                 }
-                0
+                error.into()
             }
             Work::Compare { nv, body, bytes } => {
-                let same = self.read(token, (port::NV, nv), bytes) == self.read(token, (port::NETWORK, body), bytes);
+                let same = self.read(token, (Port::Nv, nv), bytes) == self.read(token, (Port::Network, body), bytes);
                 i64::from(!same)
             }
             Work::Checksum { source, bytes, seed } => crc32c(seed, &self.read(token, source, bytes)).into(),
             Work::Literals { source, bytes, set, state, to, most } => {
                 let found = set.find(&self.read(token, source, bytes), state, most as usize);
-                // SAFETY: the caller of the import vouches for its room until now.
-                unsafe { to.copy_from_nonoverlapping(found.as_ptr(), found.len()) };
+                local(to, found.len()).copy_from_slice(&found);
                 0
             }
-            Work::Keys { source, keys: (key_bytes, stride, count, order), key } => {
-                let bytes = self.read(token, source, if count == 0 { 0 } else { (count - 1) * stride + key_bytes });
-                let at = |index: &usize| &bytes[index * stride..][..key_bytes];
-                let index = match order {
-                    0 => (0..count).filter(|index| at(index) < &key[..]).count(),
-                    _ => (0..count).find(|index| at(index) == key).unwrap_or(count),
-                };
-                let equal = index < count && at(&index) == key;
-                (2 + 2 * index + usize::from(equal)) as i64
+            Work::Keys { source, layout, key } => {
+                layout.place(&self.read(token, source, layout.span_bytes as usize), &key).result().into()
             }
             Work::Flush { until } => {
                 self.bank.flush(until);
@@ -308,10 +361,7 @@ impl SpuHost {
             }
             Work::Value(value) => value,
             Work::Answer { result, to, reply } => {
-                if !reply.is_empty() {
-                    // SAFETY: the sender vouches for its reply buffer until now.
-                    unsafe { to.copy_from_nonoverlapping(reply.as_ptr(), reply.len()) };
-                }
+                local(to, reply.len()).copy_from_slice(&reply);
                 result
             }
         }
@@ -321,24 +371,20 @@ impl SpuHost {
     pub fn complete(&mut self, pending: Pending) -> (u32, i64) {
         let result = self.carry_out(pending.token.unwrap_or(0), pending.work);
         if let Some(token) = pending.token {
-            let mut shared = self.shared.borrow_mut();
-            if let Some(request) = shared.requests.get_mut(&token) {
-                request.operations -= 1;
-                if request.operations == 0 && request.response.is_some() {
-                    shared.actions.push(Action::Respond { token });
-                }
-            }
+            self.shared.borrow_mut().ended(token);
         }
         (pending.wait, result)
     }
 
-    /// Carries it out now, or later: then `None`.
+    /// Carries it out now, or later: then `None`. Later is where the seed has it so, or where the run has to make way for others.
     pub(super) fn issue(&mut self, token: Option<u32>, wait: u32, work: Work) -> Option<i64> {
         {
             let mut shared = self.shared.borrow_mut();
-            if shared.pends() {
+            // A flush moves nothing.
+            let makes_way = !matches!(work, Work::Flush { .. }) && !self.meter.in_slice(0);
+            if shared.pends() || makes_way {
                 if let Some(request) = token.and_then(|token| shared.requests.get_mut(&token)) {
-                    request.operations += 1;
+                    request.ending.begins();
                 }
                 let operation = Pending { token, wait, work };
                 shared.actions.push(Action::Complete { spu: self.spu, operation });
@@ -348,62 +394,19 @@ impl SpuHost {
         Some(self.carry_out(token.unwrap_or(0), work))
     }
 
-    fn check_move(&self, token: u32, piece: &Move) -> Result<(), Error> {
-        if piece.source.0 == port::NOTHING && piece.destination.0 != port::NV {
-            return Err(Error::Argument);
-        }
-        self.check(token, piece.source.0, piece.source.1, piece.bytes, false)?;
-        self.check(token, piece.destination.0, piece.destination.1, piece.bytes, true)
+    /// Completes a wait later with a value.
+    pub(super) fn later(&mut self, wait: u32, value: i64) {
+        let operation = Pending::value(wait, value);
+        self.shared.borrow_mut().actions.push(Action::Complete { spu: self.spu, operation });
     }
 
-    pub(super) fn move_all(&mut self, token: u32, wait: u32, moves: Vec<Move>) -> i32 {
-        for piece in &moves {
-            if let Err(error) = self.check_move(token, piece) {
-                return error.code();
-            }
-        }
-        match self.issue(Some(token), wait, Work::Moves(moves)) {
-            Some(result) => result as i32,
-            None => PENDING,
-        }
-    }
-
-    /// A read of NV memory that is done at once or not at all.
-    pub(super) fn move_now(&mut self, token: u32, piece: Move) -> i32 {
-        if piece.source.0 != port::NV {
-            return Error::Argument.code();
-        }
-        if let Err(error) = self.check_move(token, &piece) {
-            return error.code();
-        }
-        if self.shared.borrow_mut().pends() {
-            return NOT_NOW;
-        }
-        self.carry_out(token, Work::Moves(vec![piece])) as i32
-    }
-
-    pub(super) fn upcall(&mut self, rpc: &Rpc, hre: u32, body: Vec<u8>, wait: u32) -> i32 {
+    /// Sends an upcall; its answer comes later, also where nobody takes it.
+    pub(super) fn upcall(&mut self, (hre, handler): (HreId, u8), body: Vec<u8>, wait: u32) {
         let answer = self.shared.borrow_mut().answer_upcall.take();
-        let Some(mut answer) = answer else { return Error::Refused.code() };
-        let response: Response = answer(&Upcall { spu: self.spu, hre, handler: rpc.handler, body });
-        let mut shared = self.shared.borrow_mut();
-        shared.answer_upcall = Some(answer);
-        let result = i64::from(response.status) << 32 | i64::from(response.result);
-        let operation = Pending::answer(wait, result, rpc.reply, Vec::new());
-        shared.actions.push(Action::Complete { spu: self.spu, operation });
-        PENDING
-    }
-
-    pub(super) fn gather(&self, rpc: &Rpc) -> Result<Vec<u8>, Error> {
-        let mut body = Vec::new();
-        for &(port_number, address, bytes) in &rpc.segments {
-            if port_number != port::LOCAL && port_number != port::NV {
-                return Err(Error::Argument);
-            }
-            self.check(rpc.token, port_number, address, bytes as usize, false)?;
-            body.extend(self.read(rpc.token, (port_number, address), bytes as usize));
-        }
-        if body.len() == rpc.body_bytes as usize { Ok(body) } else { Err(Error::Argument) }
+        let Some(mut answer) = answer else { return self.later(wait, abi::ERROR_REFUSED.into()) };
+        let response = answer(&Upcall { spu: self.spu, hre: hre.0, handler: handler.into(), body });
+        self.shared.borrow_mut().answer_upcall = Some(answer);
+        self.later(wait, i64::from(response.status) << 32 | i64::from(response.result));
     }
 }
 

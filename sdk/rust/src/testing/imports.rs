@@ -1,522 +1,504 @@
-//! The imports as handlers call them, over one SPU of the mock device.
+//! What the mock device does with operations that its gate has decoded and charged: that gate is the device's own (`willow-gate`), so that an
+//! app is refused here what a drive refuses, and is charged what a drive charges.
 
 use std::string::String;
-use std::vec;
 use std::vec::Vec;
 
-use super::host::{LiteralSet, Move, Pending, Rpc, SpuHost, Work, code};
-use super::{Action, PendingRequest, Region, Requester};
+use super::host::{LiteralSet, Move, Rpc, SpuHost, Work};
+use super::{PendingRequest, Region, Requester};
 use crate::native::Host;
-use crate::sys::{DIFFERENT, DONE, GOES_ON, PENDING, REGION_PENDING, port};
-use crate::{
-    Error, KEY_BYTES_MAX, LITERAL_BYTES_MAX, LITERAL_SET_BYTES_MAX, LITERALS_MAX, MATCHES_MAX, RPC_BODY_BYTES_MAX,
-    Response, SEARCH_BYTES_MAX,
+use crate::{KEY_BYTES_MAX, LITERAL_BYTES_MAX, LITERAL_SET_BYTES_MAX, LITERALS_MAX, MATCHES_MAX};
+use crate::{REGION_ALIGNMENT_BYTES, RPC_BODY_BYTES_MAX, Response, SEARCH_BYTES_MAX};
+use willow_gate::abi::{self, DONE, PENDING};
+use willow_gate::literals::Written;
+use willow_gate::native::{Faulted, NativeMemory};
+use willow_gate::{
+    AppNumber, Behalf, Charged, Dma, Draft, Fault, HreId, LocalMemory, Meter, Operation, Port, Receive, Receiver,
+    SpuOs, Table,
 };
 
-/// Most sets of literals of an app on an SPU.
-const LITERAL_SETS_MAX: i32 = 16;
+// What the SDK tells apps is what the gate keeps them to.
+const _: () = {
+    use willow_gate::{keys, literals};
+    assert!(RPC_BODY_BYTES_MAX == abi::MESSAGE_BYTES_MAX && KEY_BYTES_MAX as u32 == keys::KEY_BYTES_MAX);
+    assert!(LITERAL_BYTES_MAX == literals::LITERAL_BYTES_MAX && LITERALS_MAX == literals::LITERALS_MAX);
+    assert!(LITERAL_SET_BYTES_MAX == literals::SET_BYTES_MAX as usize && MATCHES_MAX as u32 == literals::FOUND_MAX);
+    assert!(SEARCH_BYTES_MAX == literals::SEARCH_BYTES_MAX);
+};
 
-/// Writes to a handler's memory.
-///
-/// # Safety
-/// `to` has room for `bytes`.
-unsafe fn give(to: *mut u8, bytes: &[u8]) {
-    // SAFETY: as the caller promises.
-    unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+/// The app under test, and no other.
+const APP: AppNumber = 0;
+/// Bytes before a search's matches, and of each of them.
+const MATCH_BYTES: usize = 12;
+
+/// Who calls: the app under test, on an SPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller {
+    spu: u32,
 }
 
-/// Reads a handler's memory.
-///
-/// # Safety
-/// `from` has that many bytes.
-unsafe fn taken(from: *const u8, bytes: u32) -> String {
-    // SAFETY: as the caller promises.
-    String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(from, bytes as usize) }).into_owned()
-}
+impl SpuHost {
+    /// Every import begins here, and is charged as any is in the sandbox.
+    fn lent(&mut self) -> (Caller, NativeMemory, &mut SpuHost) {
+        let budget = self.shared.borrow().options.work_budget;
+        if self.meter.enter(budget).is_err() {
+            self.faulted::<()>(Fault::OverBudget);
+        }
+        // SAFETY: handlers vouch for what they name, and wait until it is used no longer (contract of `Host`).
+        (Caller { spu: self.spu }, unsafe { NativeMemory::new() }, self)
+    }
 
-impl Host for SpuHost {
-    unsafe fn request_info(&mut self, token: u32, to: *mut u8) {
+    /// An app that a drive would end, ends.
+    fn faulted<R: Faulted>(&self, fault: Fault) -> R {
+        panic!("{fault}")
+    }
+
+    /// What is done at once: told at once, unless the run has to make way for others, or the seed has it pend.
+    fn tell(&mut self, token: Option<u32>, wait: u32, work: Work, at_once: impl FnOnce(&mut Self, i64) -> i32) -> i32 {
+        match self.issue(token, wait, work) {
+            Some(result) => at_once(self, result),
+            None => PENDING,
+        }
+    }
+
+    fn info(&self, token: u32) -> [u32; 8] {
         let shared = self.shared.borrow();
-        let request = shared.requests.get(&token).expect("a request that the handler serves");
-        let words = [
-            request.originating_hre,
-            request.source,
-            request.body.len() as u32,
-            request.reply.len() as u32,
-            request.handler,
-            request.argument_bytes,
-            0,
-            0,
-        ];
-        // SAFETY: there is room for 32 bytes.
-        unsafe { give(to, words.map(u32::to_le_bytes).as_flattened()) };
+        let Some(request) = shared.requests.get(&token) else { return [0; 8] };
+        let (body_bytes, reply_bytes) = (request.body.len() as u32, request.reply.len() as u32);
+        let PendingRequest { originating_hre, source, handler, argument_bytes, .. } = *request;
+        [originating_hre, source, body_bytes, reply_bytes, handler, argument_bytes, 0, 0]
     }
 
-    unsafe fn receive_bytes(&mut self, token: u32, to: *mut u8, bytes: u32) -> i32 {
-        let from = {
-            let mut shared = self.shared.borrow_mut();
-            let request = shared.requests.get_mut(&token).expect("a request that the handler serves");
-            let from = request.received;
-            request.received += bytes.min((request.body.len() as u32).saturating_sub(from));
-            from
-        };
-        // SAFETY: as the caller promises.
-        unsafe { self.receive_bytes_at(token, from, to, bytes) }
-    }
-
-    unsafe fn receive_bytes_at(&mut self, token: u32, offset: u32, to: *mut u8, bytes: u32) -> i32 {
-        let shared = self.shared.borrow();
-        let request = shared.requests.get(&token).expect("a request that the handler serves");
-        let left = request.body.get(offset as usize..).unwrap_or_default();
-        let count = left.len().min(bytes as usize);
-        // SAFETY: there is room for `bytes`, which are no fewer.
-        unsafe { give(to, &left[..count]) };
-        count as i32
-    }
-
-    fn respond(&mut self, token: u32, status: u32, result: u32) {
+    fn receive<M: LocalMemory>(&mut self, memory: &mut M, receive: &Receive) -> Result<i64, Fault> {
         let mut shared = self.shared.borrow_mut();
-        let request = shared.requests.get_mut(&token).expect("a request that the handler serves");
-        assert!(request.response.is_none(), "a request was answered twice");
-        request.response = Some(Response { status, result });
-        if request.operations == 0 {
-            shared.actions.push(Action::Respond { token });
+        let Some(request) = shared.requests.get_mut(&receive.token) else { return Ok(abi::ERROR_ARGUMENT.into()) };
+        let begin = receive.offset.unwrap_or(request.received);
+        let left = request.body.get(begin as usize..).unwrap_or_default();
+        let count = left.len().min(receive.bytes as usize);
+        memory.slice_mut(receive.to, count)?.copy_from_slice(&left[..count]);
+        if receive.offset.is_none() {
+            request.received += count as u32;
         }
+        Ok(count as i64)
     }
 
-    unsafe fn dma(
-        &mut self,
-        token: u32,
-        source_port: u32,
-        source_address: u64,
-        destination_port: u32,
-        destination_address: u64,
-        bytes: u32,
-        wait: u32,
-    ) -> i32 {
-        let piece = Move {
-            source: (source_port & !(port::PARK | port::NOW), source_address),
-            destination: (destination_port & !port::PARK, destination_address),
-            bytes: bytes as usize,
-        };
-        if source_port & port::NOW != 0 {
-            return self.move_now(token, piece);
-        }
-        self.move_all(token, wait, vec![piece])
-    }
-
-    unsafe fn dma_strided(
-        &mut self,
-        token: u32,
-        source_port: u32,
-        source_address: u64,
-        source_stride: i64,
-        destination_port: u32,
-        destination_address: u64,
-        destination_stride: i64,
-        segment_bytes: u32,
-        segments: u32,
-        wait: u32,
-    ) -> i32 {
-        let moved = |address: u64, stride: i64, segment: u32| {
-            stride.checked_mul(segment.into()).and_then(|moved| address.checked_add_signed(moved))
-        };
-        let mut moves = Vec::new();
-        for segment in 0..segments {
-            let source = moved(source_address, source_stride, segment);
-            let destination = moved(destination_address, destination_stride, segment);
-            let (Some(source), Some(destination)) = (source, destination) else { return Error::Range.code() };
-            moves.push(Move {
-                source: (source_port & !port::PARK, source),
-                destination: (destination_port & !port::PARK, destination),
-                bytes: segment_bytes as usize,
-            });
-        }
-        self.move_all(token, wait, moves)
-    }
-
-    fn compare(&mut self, token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32 {
-        let bytes = bytes as usize;
-        let checked = self
-            .check(token, port::NV, nv_address, bytes, false)
-            .and_then(|()| self.check(token, port::NETWORK, body_offset, bytes, false));
-        if let Err(error) = checked {
-            return error.code();
-        }
-        match self.issue(Some(token), wait, Work::Compare { nv: nv_address, body: body_offset, bytes }) {
-            Some(0) => DONE,
-            Some(_) => DIFFERENT,
-            None => PENDING,
-        }
-    }
-
-    unsafe fn checksum(&mut self, token: u32, from: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32 {
-        let bytes = bytes as usize;
-        if let Err(error) = self.check(token, from, address, bytes, false) {
-            return error.code();
-        }
-        match self.issue(Some(token), wait, Work::Checksum { source: (from, address), bytes, seed }) {
-            Some(value) => {
-                self.checksum = value as u32;
-                DONE
+    /// Moves the segments up to the first that cannot be.
+    fn dma(&mut self, dma: &Dma, behalf: Behalf) -> i32 {
+        let (mut moves, mut error) = (Vec::new(), 0);
+        let (mut from, mut to) = (dma.source.address, dma.destination.address);
+        for _ in 0..dma.segments {
+            let piece = Move { dma: *dma, from, to };
+            if let Err(number) = self.check_move(behalf, &piece) {
+                error = number;
+                break;
             }
-            None => PENDING,
+            moves.push(piece);
+            (from, to) = dma.after((from, to));
         }
+        if moves.is_empty() && error != 0 {
+            return error;
+        }
+        self.tell(Some(dma.token), dma.wait, Work::Moves { moves, error }, |_, result| result as i32)
     }
 
-    fn checksum_value(&mut self) -> u32 {
-        self.checksum
+    /// A read of NV memory that is done at once or not at all.
+    fn dma_now(&mut self, dma: &Dma, behalf: Behalf) -> i32 {
+        let piece = Move { dma: *dma, from: dma.source.address, to: dma.destination.address };
+        if let Err(error) = self.permit(behalf, piece.from, dma.segment_bytes as usize) {
+            return error;
+        }
+        if !self.meter.in_slice(dma.segment_bytes.into()) || self.shared.borrow_mut().pends() {
+            return abi::NOT_NOW;
+        }
+        if let Err(error) = self.check_move(behalf, &piece) {
+            return error;
+        }
+        self.meter.moves(dma.segment_bytes.into());
+        self.carry_out(dma.token, Work::Moves { moves: [piece].into(), error: 0 }) as i32
     }
 
-    unsafe fn literals_load(&mut self, literals: *const u8, bytes: u32, flags: u32) -> i32 {
-        if bytes as usize > LITERAL_SET_BYTES_MAX || flags & !0xff03 != 0 || (flags & 2 == 0 && flags >> 8 != 0) {
-            return Error::Argument.code();
-        }
-        // SAFETY: as the caller promises.
-        let mut left = unsafe { std::slice::from_raw_parts(literals, bytes as usize) };
-        let mut literals = Vec::new();
-        while let Some((length, rest)) = left.split_first_chunk::<4>() {
-            let length = u32::from_le_bytes(*length) as usize;
-            let Some((literal, rest)) = rest.split_at_checked(length) else { return Error::Argument.code() };
-            if length == 0 || length > LITERAL_BYTES_MAX || literals.len() == LITERALS_MAX {
-                return Error::Argument.code();
+    /// Whether an accelerator's operand is there.
+    fn operand(&mut self, behalf: Behalf, token: u32, (port, address): (Port, u64), bytes: u32) -> Result<(), i32> {
+        match port {
+            Port::Local => Ok(()),
+            Port::Network => self.within_body(token, address, bytes as usize),
+            Port::Nv => {
+                self.permit(behalf, address, bytes as usize)?;
+                self.medium(address, bytes as usize)
             }
-            literals.push(literal.to_vec());
-            left = rest;
+            Port::Zero | Port::Nothing => Err(abi::ERROR_ARGUMENT),
         }
-        if !left.is_empty() || literals.is_empty() {
-            return Error::Argument.code();
-        }
-        let Some(handle) = (1..=LITERAL_SETS_MAX).find(|handle| !self.literals.contains_key(handle)) else {
-            return Error::Full.code();
+    }
+
+    fn load_literals(&mut self, literals: &[u8], flags: u32) -> i32 {
+        let Some(place) = self.literals.iter().position(Option::is_none) else { return abi::ERROR_FULL };
+        let Some(Written { literals, ignores_case, separator }) = Written::read(literals, flags) else {
+            return abi::ERROR_ARGUMENT;
         };
-        let lines = (flags & 2 != 0).then_some((flags >> 8) as u8);
-        self.literals.insert(handle, LiteralSet { literals, ignore_case: flags & 1 != 0, lines });
-        handle
+        let literals = literals.into_iter().map(<[u8]>::to_vec).collect();
+        self.literals[place] = Some(LiteralSet { literals, ignores_case, separator });
+        place as i32 + 1
     }
 
-    unsafe fn literals_find(
-        &mut self,
-        token: u32,
-        set: i32,
-        from: u32,
-        address: u64,
-        bytes: u32,
-        state: u32,
-        to: *mut u8,
-        most: u32,
-        wait: u32,
-    ) -> i32 {
-        let Some(set) = self.literals.get(&set).cloned() else { return Error::Argument.code() };
-        if most as usize > MATCHES_MAX || state > 1 {
-            return Error::Argument.code();
-        }
-        let (from, bytes) = (from & !port::PARK, bytes.min(SEARCH_BYTES_MAX) as usize);
-        if from == port::ZEROES {
-            return Error::Argument.code();
-        }
-        if let Err(error) = self.check(token, from, address, bytes, false) {
-            return error.code();
-        }
-        let work = Work::Literals { source: (from, address), bytes, set, state, to, most };
-        if self.issue(Some(token), wait, work).is_some() { DONE } else { PENDING }
+    fn literals_of(&mut self, handle: i32) -> Option<&mut Option<LiteralSet>> {
+        self.literals.get_mut(usize::try_from(handle).ok()?.checked_sub(1)?).filter(|set| set.is_some())
     }
 
-    unsafe fn keys_find(
-        &mut self,
-        token: u32,
-        from: u32,
-        address: u64,
-        key_bytes: u32,
-        stride: u32,
-        count: u32,
-        order: u32,
-        key: *const u8,
-        wait: u32,
-    ) -> i32 {
-        let span = if count == 0 { 0 } else { u64::from(count - 1) * u64::from(stride) + u64::from(key_bytes) };
-        let from = from & !port::PARK;
-        if !(1..=KEY_BYTES_MAX as u32).contains(&key_bytes) || stride < key_bytes || order > 1 || span > 65536 {
-            return Error::Argument.code();
-        }
-        if from == port::ZEROES {
-            return Error::Argument.code();
-        }
-        if let Err(error) = self.check(token, from, address, span as usize, false) {
-            return error.code();
-        }
-        // SAFETY: as the caller promises.
-        let key = unsafe { std::slice::from_raw_parts(key, key_bytes as usize) }.to_vec();
-        let keys = (key_bytes as usize, stride as usize, count as usize, order);
-        let work = Work::Keys { source: (from, address), keys, key };
-        self.issue(Some(token), wait, work).map_or(PENDING, |place| place as i32)
-    }
-
-    fn literals_free(&mut self, set: i32) -> i32 {
-        if self.literals.remove(&set).is_some() { DONE } else { Error::Argument.code() }
-    }
-
-    unsafe fn rpc_start(
-        &mut self,
-        token: u32,
-        destination: i32,
-        app: i32,
-        handler: u32,
-        body_bytes: u32,
-        reply: *mut u8,
-        reply_bytes: u32,
-    ) -> i32 {
-        let spus = self.shared.borrow().options.spus as i32;
-        if !self.shared.borrow().requests.contains_key(&token) || body_bytes > RPC_BODY_BYTES_MAX {
-            return Error::Argument.code();
-        }
-        // The app under test is number 0, and there is no other.
-        if !(-1..spus).contains(&destination) || !(-1..=0).contains(&app) {
-            return Error::Refused.code();
+    fn draft(&mut self, draft: &Draft, behalf: Behalf) -> i32 {
+        let Behalf::Of(originating) = behalf else { return abi::ERROR_ARGUMENT };
+        {
+            let shared = self.shared.borrow();
+            match draft.to {
+                Receiver::Subscriber(hre) if !shared.subscribers.contains(&(hre.0, draft.handler.into())) => {
+                    return abi::ERROR_PERMISSION;
+                }
+                Receiver::Spu(spu, _) if u32::from(spu) >= shared.options.spus => return abi::ERROR_REFUSED,
+                _ => {}
+            }
         }
         let handle = self.next_handle;
         self.next_handle += 1;
-        let rpc = Rpc { hre: None, token, destination, handler, body_bytes, segments: Vec::new(), reply, reply_bytes };
-        self.rpcs.insert(handle, rpc);
+        self.rpcs.insert(handle, Rpc { draft: *draft, originating, body: Vec::new() });
         handle
     }
 
-    unsafe fn rpc_append(&mut self, handle: i32, port_number: u32, address: u64, bytes: u32) -> i32 {
-        match self.rpcs.get_mut(&handle) {
-            Some(rpc) => {
-                rpc.segments.push((port_number, address, bytes));
-                0
+    /// An error gives the handle back.
+    fn append<M: LocalMemory>(
+        &mut self,
+        memory: &M,
+        append: &willow_gate::Append,
+        behalf: Behalf,
+    ) -> Result<i32, Fault> {
+        let bytes = append.bytes as usize;
+        let Some(rpc) = self.rpcs.get(&append.handle) else { return Ok(abi::ERROR_ARGUMENT) };
+        let fits = rpc.body.len() + bytes <= rpc.draft.body_bytes as usize;
+        let piece = match append.port {
+            _ if !fits => Err(abi::ERROR_ARGUMENT),
+            Port::Local => Ok(memory.slice(append.address, bytes)?.to_vec()),
+            Port::Nv => self
+                .permit(behalf, append.address, bytes)
+                .and_then(|()| self.medium(append.address, bytes))
+                .map(|()| self.bank.bytes()[append.address as usize..][..bytes].to_vec()),
+            Port::Network | Port::Zero | Port::Nothing => Err(abi::ERROR_ARGUMENT),
+        };
+        match piece {
+            Ok(piece) => {
+                if let Some(rpc) = self.rpcs.get_mut(&append.handle) {
+                    rpc.body.extend(piece);
+                }
+                Ok(DONE)
             }
-            None => Error::Argument.code(),
+            Err(error) => {
+                self.rpcs.remove(&append.handle);
+                Ok(error)
+            }
         }
     }
 
-    unsafe fn rpc_finish(&mut self, handle: i32, wait: u32) -> i32 {
-        let Some(rpc) = self.rpcs.remove(&handle) else { return Error::Argument.code() };
-        let body = match self.gather(&rpc) {
-            Ok(body) => body,
-            Err(error) => return error.code(),
-        };
-        let Some(hre) = self.shared.borrow().requests.get(&rpc.token).map(|request| request.originating_hre) else {
-            return Error::Argument.code();
-        };
-        if rpc.destination < 0 {
-            return self.upcall(&rpc, rpc.hre.unwrap_or(hre), body, wait);
+    fn post(&mut self, handle: i32, wait: u32) -> i32 {
+        let Some(Rpc { draft, originating, body }) = self.rpcs.remove(&handle) else { return abi::ERROR_ARGUMENT };
+        if body.len() != draft.body_bytes as usize {
+            return abi::ERROR_ARGUMENT;
         }
-        self.shared.borrow_mut().request(PendingRequest {
-            spu: rpc.destination as u32,
-            handler: rpc.handler,
-            source: self.spu,
-            originating_hre: hre,
-            argument_bytes: 0,
-            body,
-            reply: vec![0; rpc.reply_bytes as usize],
-            requester: Requester::Handler { spu: self.spu, wait, reply: rpc.reply },
-            received: 0,
-            operations: 0,
-            response: None,
-        });
+        let hre = match draft.to {
+            Receiver::Spu(spu, APP) if self.shared.borrow().handlers.contains(&draft.handler.into()) => {
+                self.shared.borrow_mut().request(PendingRequest {
+                    handler: draft.handler.into(),
+                    source: self.spu,
+                    reply: std::vec![0; draft.reply_bytes as usize],
+                    requester: Requester::Handler { spu: self.spu, wait, reply: draft.reply_pointer },
+                    ..PendingRequest::new(spu.into(), originating.0, body)
+                });
+                return PENDING;
+            }
+            Receiver::Spu(..) => {
+                self.later(wait, abi::ERROR_REFUSED.into());
+                return PENDING;
+            }
+            Receiver::Originating => originating,
+            Receiver::Subscriber(hre) => hre,
+        };
+        self.upcall((hre, draft.handler), body, wait);
         PENDING
     }
 
-    fn upcall_start(&mut self, token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32 {
-        if !self.shared.borrow().requests.contains_key(&token) || body_bytes > RPC_BODY_BYTES_MAX {
-            return Error::Argument.code();
+    /// A region that exists is there at once; making one, or freeing it, is the control service's, which has its time.
+    fn region(&mut self, id: u32, bytes: u64, wait: u32) -> Result<i64, Fault> {
+        if let Some(region) = self.shared.borrow().regions.iter().find(|region| region.id == Some(id)) {
+            return Ok(region.base as i64);
         }
-        if !self.shared.borrow().subscribers.contains(&(hre, kind)) {
-            return Error::Permission.code();
+        if bytes == 0 {
+            return Ok(abi::ERROR_NOT_FOUND.into());
         }
-        let handle = self.next_handle;
-        self.next_handle += 1;
-        let (destination, reply) = (-1, std::ptr::null_mut());
-        let (hre, segments) = (Some(hre), Vec::new());
-        let rpc = Rpc { hre, token, destination, handler: kind, body_bytes, segments, reply, reply_bytes: 0 };
-        self.rpcs.insert(handle, rpc);
-        handle
-    }
-
-    unsafe fn subscribers(&mut self, kind: u32, after: u32, to: *mut u8, most: u32) -> i32 {
-        let shared = self.shared.borrow();
-        let behind = shared.subscribers.iter().filter(|(hre, of)| *of == kind && *hre > after);
-        let ids: Vec<u8> = behind.take(most as usize).flat_map(|(hre, _)| hre.to_le_bytes()).collect();
-        // SAFETY: there is room for `most` ids.
-        unsafe { give(to, &ids) };
-        (ids.len() / 4) as i32
-    }
-
-    unsafe fn app_number(&mut self, name: *const u8, bytes: u32) -> i32 {
-        // SAFETY: as the caller promises.
-        let name = unsafe { taken(name, bytes) };
-        if self.shared.borrow().app_name == name { 0 } else { Error::NotFound.code() }
-    }
-
-    fn region(&mut self, id: u32, bytes: u64, wait: u32) -> i64 {
+        self.meter.charge_change()?;
         let value = {
             let mut shared = self.shared.borrow_mut();
-            match shared.regions.iter().find(|region| region.id == Some(id)) {
-                Some(region) => region.base as i64,
-                None if bytes == 0 => code(Error::NotFound),
-                None => match shared.place(bytes) {
-                    Some(base) => {
-                        let bytes = bytes.next_multiple_of(crate::REGION_ALIGNMENT_BYTES);
-                        shared.regions.push(Region { id: Some(id), base, bytes });
-                        base as i64
-                    }
-                    None => code(Error::Full),
-                },
+            match shared.place(bytes) {
+                Some(base) => {
+                    let bytes = bytes.next_multiple_of(REGION_ALIGNMENT_BYTES);
+                    shared.regions.push(Region { id: Some(id), base, bytes });
+                    base as i64
+                }
+                None => abi::ERROR_FULL.into(),
             }
         };
-        self.issue(None, wait, Work::Value(value)).unwrap_or(REGION_PENDING)
+        self.later(wait, value);
+        Ok(abi::REGION_PENDING)
     }
 
-    fn region_bytes(&mut self, id: u32) -> i64 {
-        let shared = self.shared.borrow();
-        shared
-            .regions
-            .iter()
-            .find(|region| region.id == Some(id))
-            .map_or(code(Error::NotFound), |region| region.bytes as i64)
-    }
-
-    fn region_free(&mut self, id: u32, wait: u32) -> i32 {
+    fn region_free(&mut self, id: u32, wait: u32) -> Result<i32, Fault> {
         {
             // Its place is free for others once all banks are zeroed, before the next thing happens.
             let mut shared = self.shared.borrow_mut();
-            let found = shared.regions.iter_mut().find(|region| region.id == Some(id));
-            match found {
+            let super::Shared { regions, namespaces, .. } = &mut *shared;
+            match regions.iter_mut().find(|region| region.id == Some(id)) {
+                None => return Ok(abi::ERROR_NOT_FOUND),
+                Some(region) if namespaces.values().any(|namespace| namespace.base == region.base) => {
+                    return Ok(abi::ERROR_PERMISSION);
+                }
                 Some(region) => region.id = None,
-                None => return Error::NotFound.code(),
             }
         }
-        match self.issue(None, wait, Work::Value(0)) {
-            Some(_) => DONE,
-            None => PENDING,
-        }
-    }
-
-    unsafe fn namespace(&mut self, nsid: u32, to: *mut u8) -> i32 {
-        let Some(found) = self.shared.borrow().namespaces.get(&nsid).copied() else { return Error::NotFound.code() };
-        let kinds = u64::from(found.block_bytes) << 32 | u64::from(found.command_set);
-        let words = [found.base, found.bank_bytes, kinds, found.blocks];
-        // SAFETY: there is room for 32 bytes.
-        unsafe { give(to, words.map(u64::to_le_bytes).as_flattened()) };
-        DONE
-    }
-
-    fn flush(&mut self, wait: u32) -> i32 {
-        let until = self.bank.written;
-        match self.issue(None, wait, Work::Flush { until }) {
-            Some(_) => DONE,
-            None => PENDING,
-        }
+        self.meter.charge_change()?;
+        self.later(wait, 0);
+        Ok(PENDING)
     }
 
     fn sleep(&mut self, duration_ns: u64, wait: u32) -> i32 {
+        if duration_ns == 0 {
+            self.later(wait, 0);
+            return PENDING;
+        }
         let mut shared = self.shared.borrow_mut();
         let until_ns = shared.time_ns.saturating_add(duration_ns);
         shared.sleeps_begun += 1;
         let order = shared.sleeps_begun;
-        if duration_ns == 0 {
-            shared.actions.push(Action::Complete { spu: self.spu, operation: Pending::value(wait, 0) });
-        } else {
-            shared.sleeps.insert((until_ns, order), (self.spu, wait));
-        }
+        shared.sleeps.insert((until_ns, order), (self.spu, wait));
         PENDING
     }
 
-    fn cancel(&mut self, token: u32, wait: u32) -> i32 {
+    fn cancel(&mut self, wait: u32) -> i32 {
         let spu = self.spu;
-        let mut shared = self.shared.borrow_mut();
-        if !shared.requests.contains_key(&token) {
-            return Error::Argument.code();
+        let found = {
+            let mut shared = self.shared.borrow_mut();
+            let sleeps = shared.sleeps.iter().find(|(_, of)| **of == (spu, wait)).map(|(key, _)| *key);
+            let sleeps = sleeps.and_then(|key| shared.sleeps.remove(&key)).is_some();
+            // A request of its own goes on, and its answer is nobody's.
+            let of_it = |request: &&mut PendingRequest| matches!(request.requester, Requester::Handler { spu: of, wait: number, .. } if (of, number) == (spu, wait));
+            sleeps
+                || shared
+                    .requests
+                    .values_mut()
+                    .find(of_it)
+                    .map(|request| request.requester = Requester::Nobody)
+                    .is_some()
+        };
+        if !found {
+            return abi::GOES_ON;
         }
-        let sleeps = shared.sleeps.iter().find(|(_, of)| **of == (spu, wait)).map(|(key, _)| *key);
-        let sleeps = sleeps.and_then(|key| shared.sleeps.remove(&key)).is_some();
-        // A request of its own goes on, and its answer is nobody's.
-        let of_it = |request: &&mut PendingRequest| matches!(request.requester, Requester::Handler { spu: of, wait: number, .. } if (of, number) == (spu, wait));
-        let asked = shared.requests.values_mut().find(of_it).map(|request| request.requester = Requester::Nobody);
-        if !sleeps && asked.is_none() {
-            return GOES_ON;
-        }
-        let operation = Pending::value(wait, code(Error::Cancelled));
-        shared.actions.push(Action::Complete { spu, operation });
+        self.later(wait, abi::ERROR_CANCELLED.into());
         DONE
     }
 
-    fn background(&mut self, handler: u32, argument: u64) -> i32 {
-        if !(1..=255).contains(&handler) {
-            return Error::Argument.code();
-        }
-        self.shared.borrow_mut().request(PendingRequest {
-            spu: self.spu,
-            handler,
-            source: self.spu,
-            originating_hre: 0,
-            argument_bytes: 8,
-            body: argument.to_le_bytes().to_vec(),
-            reply: Vec::new(),
-            requester: Requester::Nobody,
-            received: 0,
-            operations: 0,
-            response: None,
-        });
-        DONE
+    fn namespace_info<M: LocalMemory>(&self, memory: &mut M, nsid: u32, to: u64) -> Result<i32, Fault> {
+        let Some(found) = self.shared.borrow().namespaces.get(&nsid).copied() else { return Ok(abi::ERROR_NOT_FOUND) };
+        let kinds = u64::from(found.block_bytes) << 32 | u64::from(found.command_set);
+        let words = [found.base, found.bank_bytes, kinds, found.blocks];
+        memory.slice_mut(to, 32)?.copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
+        Ok(DONE)
+    }
+}
+
+impl SpuOs for SpuHost {
+    type Caller = Caller;
+
+    fn app_of(_: Caller) -> AppNumber {
+        APP
     }
 
-    fn spu_id(&mut self) -> u32 {
-        self.spu
+    fn spu_of(caller: Caller) -> u16 {
+        caller.spu as u16
     }
 
-    fn spu_count(&mut self) -> u32 {
+    fn spus(&self) -> u32 {
         self.shared.borrow().options.spus
     }
 
-    fn time_ns(&mut self) -> u64 {
+    fn now_ns(&self) -> u64 {
         self.shared.borrow().time_ns
     }
 
-    unsafe fn print(&mut self, text: *const u8, bytes: u32) {
-        // SAFETY: as the caller promises.
-        self.serial.push_str(&unsafe { taken(text, bytes) });
+    fn checksum_value(&self, _: Caller) -> u32 {
+        self.checksum
     }
 
-    fn count(&mut self, counter: u32, delta: i64) {
-        let counter = self.counters.get_mut(counter as usize).expect("counters are 0 to 15");
-        *counter = counter.wrapping_add(delta);
+    fn request_of(&mut self, _: Caller, token: u32) -> Option<HreId> {
+        let shared = self.shared.borrow();
+        let request = shared.requests.get(&token)?;
+        (request.spu == self.spu && !request.ending.is_answered()).then_some(HreId(request.originating_hre))
     }
 
-    // The app under test serves no banks: the flash port is not for it.
-    unsafe fn flash_geometry(&mut self, _: *mut u8) -> i32 {
-        Error::Permission.code()
+    fn message_of(&mut self, _: Caller, handle: i32) -> Option<HreId> {
+        self.rpcs.get(&handle).map(|rpc| rpc.originating)
     }
-    unsafe fn flash_bad_blocks(&mut self, _: u32, _: *mut u8, _: u32) -> i32 {
-        Error::Permission.code()
+
+    fn meter(&mut self, _: Caller) -> &mut Meter {
+        &mut self.meter
     }
-    unsafe fn flash_read(
+
+    fn dma_budget_bytes(&self, _: Caller) -> u64 {
+        self.shared.borrow().options.dma_budget_bytes
+    }
+
+    fn may_begin(&self, _: Caller) -> bool {
+        true
+    }
+
+    fn body_left(&self, _: Caller, receive: &Receive) -> u64 {
+        self.shared.borrow().requests.get(&receive.token).map_or(0, |request| {
+            let begin = receive.offset.unwrap_or(request.received);
+            (request.body.len() as u64).saturating_sub(begin.into())
+        })
+    }
+
+    fn entries(&self, _: Caller, table: Table) -> u64 {
+        let shared = self.shared.borrow();
+        let entries = match table {
+            Table::Waits { .. } => shared.sleeps.len(),
+            Table::Subscriptions => shared.subscribers.len(),
+            Table::Apps => 1,
+            Table::Namespaces => shared.namespaces.len(),
+            Table::Regions => shared.regions.len(),
+        };
+        entries as u64
+    }
+
+    fn begin<M: LocalMemory>(
         &mut self,
-        _: u32,
-        _: u32,
-        _: u32,
-        _: u32,
-        _: u32,
-        _: u32,
-        _: u64,
-        _: *mut u8,
-        _: u32,
-        _: u32,
-    ) -> i32 {
-        Error::Permission.code()
-    }
-    unsafe fn flash_program(&mut self, _: u32, _: *const u8, _: u32, _: u32) -> i32 {
-        Error::Permission.code()
-    }
-    unsafe fn flash_erase(&mut self, _: u32, _: *const u8, _: u32, _: u32) -> i32 {
-        Error::Permission.code()
-    }
-    fn flash_zero_peer(&mut self, _: u32, _: u64, _: u32) -> i32 {
-        Error::Permission.code()
-    }
-    fn flash_pause(&mut self, _: u32) -> i32 {
-        Error::Permission.code()
+        caller: Caller,
+        memory: &mut M,
+        (operation, behalf): (Operation, Behalf),
+        _: Charged,
+    ) -> Result<i64, Fault> {
+        Ok(match operation {
+            Operation::Info { token, to } => {
+                let words = if self.request_of(caller, token).is_some() { self.info(token) } else { [0; 8] };
+                memory.slice_mut(to, 32)?.copy_from_slice(words.map(u32::to_le_bytes).as_flattened());
+                0
+            }
+            Operation::Receive(receive) => self.receive(memory, &receive)?,
+            Operation::Respond { token, status, result } => {
+                self.shared.borrow_mut().answer(token, Response { status, result });
+                0
+            }
+            Operation::Dma(dma) => self.dma(&dma, behalf).into(),
+            Operation::DmaNow(dma) => self.dma_now(&dma, behalf).into(),
+            Operation::Compare(compare) => {
+                let willow_gate::Compare { token, address, body_offset, bytes, wait } = compare;
+                let there = self
+                    .operand(behalf, token, (Port::Nv, address), bytes)
+                    .and_then(|()| self.within_body(token, body_offset, bytes as usize));
+                let work = Work::Compare { nv: address, body: body_offset, bytes: bytes as usize };
+                let at_once = |_: &mut Self, result| if result == 0 { DONE } else { abi::DIFFERS };
+                there.map_or_else(i64::from, |()| self.tell(Some(token), wait, work, at_once).into())
+            }
+            Operation::Checksum(checksum) => {
+                let willow_gate::Checksum { token, port, address, bytes, seed, wait } = checksum;
+                let there = self.operand(behalf, token, (port, address), bytes);
+                let work = Work::Checksum { source: (port, address), bytes: bytes as usize, seed };
+                let at_once = |host: &mut Self, sum| {
+                    host.checksum = sum as u32;
+                    DONE
+                };
+                there.map_or_else(i64::from, |()| self.tell(Some(token), wait, work, at_once).into())
+            }
+            Operation::LoadLiterals { literals, bytes, flags } => {
+                self.load_literals(memory.slice(literals, bytes as usize)?, flags).into()
+            }
+            Operation::FindLiterals(search) => {
+                let willow_gate::LiteralSearch { token, set, port, address, bytes, state, to, most, wait } = search;
+                let Some(set) = self.literals_of(set).and_then(|set| set.clone()) else {
+                    return Ok(abi::ERROR_ARGUMENT.into());
+                };
+                memory.slice_mut(to, MATCH_BYTES * (1 + most as usize))?;
+                let there = self.operand(behalf, token, (port, address), bytes);
+                let work = Work::Literals { source: (port, address), bytes: bytes as usize, set, state, to, most };
+                there.map_or_else(i64::from, |()| self.tell(Some(token), wait, work, |_, _| DONE).into())
+            }
+            Operation::FreeLiterals { set } => match self.literals_of(set) {
+                Some(set) => {
+                    *set = None;
+                    DONE.into()
+                }
+                None => abi::ERROR_ARGUMENT.into(),
+            },
+            Operation::FindKey(search) => {
+                let willow_gate::KeySearch { token, port, address, layout, key, wait } = search;
+                let there = self.operand(behalf, token, (port, address), layout.span_bytes);
+                let key = memory.slice(key, layout.key_bytes as usize)?.to_vec();
+                let work = Work::Keys { source: (port, address), layout, key };
+                there.map_or_else(i64::from, |()| self.tell(Some(token), wait, work, |_, place| place as i32).into())
+            }
+            Operation::Draft(draft) => self.draft(&draft, behalf).into(),
+            Operation::Append(append) => self.append(memory, &append, behalf)?.into(),
+            Operation::Post { handle, wait } => self.post(handle, wait).into(),
+            Operation::Subscribers { kind, after, to, most } => {
+                let shared = self.shared.borrow();
+                let behind = shared.subscribers.iter().filter(|(hre, of)| *of == u32::from(kind) && *hre > after.0);
+                let ids: Vec<u8> = behind.take(most as usize).flat_map(|(hre, _)| hre.to_le_bytes()).collect();
+                memory.slice_mut(to, ids.len())?.copy_from_slice(&ids);
+                (ids.len() / 4) as i64
+            }
+            Operation::AppNumber { name, bytes } => {
+                let is_own = memory.slice(name, bytes as usize)? == self.shared.borrow().app_name.as_bytes();
+                if is_own { APP.into() } else { abi::ERROR_NOT_FOUND.into() }
+            }
+            Operation::Region { id, bytes, wait } => self.region(id, bytes, wait)?,
+            Operation::RegionBytes { id } => {
+                let shared = self.shared.borrow();
+                let region = shared.regions.iter().find(|region| region.id == Some(id));
+                region.map_or(abi::ERROR_NOT_FOUND.into(), |region| region.bytes as i64)
+            }
+            Operation::FreeRegion { id, wait } => self.region_free(id, wait)?.into(),
+            Operation::Namespace { nsid, to } => self.namespace_info(memory, nsid, to)?.into(),
+            Operation::Flush { wait } => {
+                let until = self.bank.written;
+                self.tell(None, wait, Work::Flush { until }, |_, _| DONE).into()
+            }
+            Operation::Sleep { duration_ns, wait } => self.sleep(duration_ns, wait).into(),
+            Operation::Cancel { wait, .. } => self.cancel(wait).into(),
+            Operation::Background { handler, .. } if !self.shared.borrow().handlers.contains(&handler.into()) => {
+                abi::ERROR_ARGUMENT.into()
+            }
+            Operation::Background { handler, argument } => {
+                self.shared.borrow_mut().request(PendingRequest {
+                    handler: handler.into(),
+                    source: self.spu,
+                    argument_bytes: 8,
+                    ..PendingRequest::new(self.spu, HreId::DEVICE.0, argument.to_le_bytes().into())
+                });
+                DONE.into()
+            }
+            Operation::Print { text, bytes } => {
+                let text = memory.slice(text, bytes as usize)?;
+                self.serial.push_str(&String::from_utf8_lossy(text));
+                0
+            }
+            Operation::Count { counter, delta } => {
+                if let Some(counter) = self.counters.get_mut(counter as usize) {
+                    *counter = counter.wrapping_add(delta);
+                }
+                0
+            }
+            // The app under test serves no banks: the flash port is not for it.
+            Operation::Flash(_) => abi::ERROR_PERMISSION.into(),
+        })
     }
 }
+
+macro_rules! shims {
+    ($($table:tt)*) => {
+        willow_gate::native_imports! { impl Host, for SpuHost; $($table)* }
+    };
+}
+willow_gate::imports!(shims);

@@ -4,7 +4,8 @@
 //! What always holds:
 //! - the same app, options and calls give the same run: all choices (what is pending, what completes first, what a power cut
 //!   leaves) come from the seed;
-//! - imports check what SPU-OS checks: ranges, ports, permissions of namespaces and regions;
+//! - imports go through SPU-OS's own gate (`willow-gate`): what it refuses is refused, what it charges is charged, and an app whose run is past
+//!   its budget of work ends here as it would in a drive; instructions are not counted;
 //! - written bytes are durable only once a flush that was asked for later has completed.
 //!
 //! Its functions panic where a test is wrong or the app has ended, since they are for tests alone.
@@ -27,7 +28,7 @@ mod host;
 mod imports;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 use std::string::String;
@@ -36,6 +37,7 @@ use std::vec::Vec;
 use crate::native::{BoxedInstance, NativeApp};
 use crate::{DeviceEvent, Namespace, REGION_ALIGNMENT_BYTES, Response};
 use host::SpuHost;
+use willow_gate::Ending;
 
 /// Which operations complete later, where they could also complete at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +61,17 @@ pub struct Options {
     pub seed: u64,
     /// Which operations complete later.
     pub pending: Pending,
+    /// What the gate may charge a run (docs/abi.md): without its instructions, which cost as much again in a drive.
+    pub work_budget: u64,
+    /// Most bytes that the DMAs of a run may move.
+    pub dma_budget_bytes: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { spus: 1, bank_bytes: 4 << 20, seed: 1, pending: Pending::Random }
+        // The budgets are those of users' apps.
+        let (work_budget, dma_budget_bytes) = (400_000, 64 << 20);
+        Options { spus: 1, bank_bytes: 4 << 20, seed: 1, pending: Pending::Random, work_budget, dma_budget_bytes }
     }
 }
 
@@ -112,7 +120,7 @@ enum Requester {
     Handler {
         spu: u32,
         wait: u32,
-        reply: *mut u8,
+        reply: u64,
     },
 }
 
@@ -127,10 +135,25 @@ struct PendingRequest {
     requester: Requester,
     /// Bytes of the body that `receive_bytes` has given.
     received: u32,
-    /// Operations that are pending for it.
-    operations: u32,
-    /// Its response, once it was given.
-    response: Option<Response>,
+    ending: Ending,
+}
+
+impl PendingRequest {
+    /// One that nobody waits for, without inline arguments or a reply.
+    fn new(spu: u32, originating_hre: u32, body: Vec<u8>) -> PendingRequest {
+        PendingRequest {
+            spu,
+            handler: 0,
+            source: crate::SOURCE_HOST,
+            originating_hre,
+            argument_bytes: 0,
+            body,
+            reply: Vec::new(),
+            requester: Requester::Nobody,
+            received: 0,
+            ending: Ending::default(),
+        }
+    }
 }
 
 /// What happens next, in an order that the seed has.
@@ -146,6 +169,7 @@ enum Action {
     },
     Respond {
         token: u32,
+        response: Response,
     },
 }
 
@@ -167,8 +191,10 @@ struct Shared {
     namespaces: BTreeMap<u32, Namespace>,
     answer_upcall: Option<AnswerUpcall>,
     /// Endpoints and kinds.
-    subscribers: std::collections::BTreeSet<(u32, u32)>,
+    subscribers: BTreeSet<(u32, u32)>,
     app_name: String,
+    /// Numbers of its handlers.
+    handlers: BTreeSet<u32>,
 }
 
 impl Shared {
@@ -219,12 +245,36 @@ impl Shared {
         true
     }
 
+    /// A handler has answered a request.
+    fn answer(&mut self, token: u32, response: Response) {
+        let request = self.requests.get_mut(&token);
+        let told = request.and_then(|request| request.ending.answer(response.status, response.result));
+        self.tell(token, told);
+    }
+
+    /// An operation of a request has ended.
+    fn ended(&mut self, token: u32) {
+        let told = self.requests.get_mut(&token).and_then(|request| request.ending.ended());
+        self.tell(token, told);
+    }
+
+    fn tell(&mut self, token: u32, answer: Option<(u32, u32)>) {
+        if let Some((status, result)) = answer {
+            self.actions.push(Action::Respond { token, response: Response { status, result } });
+        }
+    }
+
     fn request(&mut self, request: PendingRequest) {
         let token = self.next_token;
         self.next_token += 1;
         self.actions.push(Action::Start { spu: request.spu, token });
         self.requests.insert(token, request);
     }
+}
+
+/// The number of a handler in a line of a manifest.
+fn handler_of(line: &str) -> Option<u32> {
+    line.strip_prefix("handler=")?.split(':').next()?.parse().ok()
 }
 
 struct Spu {
@@ -260,8 +310,9 @@ impl Device {
             regions: Vec::new(),
             namespaces: BTreeMap::new(),
             answer_upcall: None,
-            subscribers: std::collections::BTreeSet::new(),
+            subscribers: BTreeSet::new(),
             app_name: name.into(),
+            handlers: manifest.lines().filter_map(handler_of).collect(),
         }));
         let spus = (0..options.spus)
             .map(|spu| Spu {
@@ -295,17 +346,9 @@ impl Device {
         let body = words.map(u32::to_le_bytes).concat();
         for spu in 0..self.spus.len() as u32 {
             self.shared.borrow_mut().request(PendingRequest {
-                spu,
-                handler: 0,
-                source: crate::SOURCE_HOST,
-                originating_hre: 0,
                 argument_bytes: body.len() as u32,
-                body: body.clone(),
-                reply: Vec::new(),
                 requester: Requester::Event,
-                received: 0,
-                operations: 0,
-                response: None,
+                ..PendingRequest::new(spu, 0, body.clone())
             });
         }
         self.run();
@@ -325,17 +368,11 @@ impl Device {
         let mut shared = self.shared.borrow_mut();
         let id = RequestId(shared.next_token);
         shared.request(PendingRequest {
-            spu,
             handler: handler.into(),
-            source: crate::SOURCE_HOST,
-            originating_hre: 0x8000_0001,
             argument_bytes: arguments.len() as u32,
-            body: [arguments, payload].concat(),
             reply: vec![0; reply_bytes],
             requester: Requester::Test(id),
-            received: 0,
-            operations: 0,
-            response: None,
+            ..PendingRequest::new(spu, 0x8000_0001, [arguments, payload].concat())
         });
         id
     }
@@ -385,13 +422,14 @@ impl Device {
                 if let Err(trap) = instance.complete(&mut place.host, wait, result) {
                     panic!("the app ended on SPU {spu}: {trap}");
                 }
+                place.host.ran();
                 while let Some(token) = self.spus[spu as usize].refused.pop_front() {
                     if !self.start(spu, token) {
                         break;
                     }
                 }
             }
-            Action::Respond { token } => self.respond(token),
+            Action::Respond { token, response } => self.respond(token, response),
         }
         true
     }
@@ -410,7 +448,9 @@ impl Device {
         let handler = self.shared.borrow().requests.get(&token).expect("a request that waits").handler;
         let place = &mut self.spus[spu as usize];
         let instance = place.instance.as_mut().expect("running");
-        match instance.start(&mut place.host, token, handler) {
+        let offered = instance.start(&mut place.host, token, handler);
+        place.host.ran();
+        match offered {
             Ok(0) => true,
             Ok(_) => {
                 place.refused.push_front(token);
@@ -421,10 +461,9 @@ impl Device {
     }
 
     /// Brings a response to who waits for it.
-    fn respond(&mut self, token: u32) {
+    fn respond(&mut self, token: u32, response: Response) {
         let mut shared = self.shared.borrow_mut();
         let request = shared.requests.remove(&token).expect("a request that was answered");
-        let response = request.response.expect("a response");
         match request.requester {
             Requester::Event | Requester::Nobody => {}
             Requester::Test(id) => {
@@ -517,6 +556,11 @@ impl Device {
     /// Has every operation that touches this range of an SPU's bank fail with [`crate::Error::Media`]; an empty range ends that.
     pub fn fail_media(&mut self, spu: u32, range: Range<u64>) {
         self.spus[spu as usize].host.broken = range;
+    }
+
+    /// What the gate has charged the runs of the app on an SPU: units of docs/abi.md, without instructions, which are not counted here.
+    pub fn charged(&self, spu: u32) -> u64 {
+        self.spus[spu as usize].host.charged
     }
 
     /// What the app printed on an SPU.

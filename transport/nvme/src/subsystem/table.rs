@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use base_io_host::Geometry;
 use key_value_host::Placement;
 use willow_device::CommandSet;
-use willow_device::reservation::Reservation;
 use willow_wire::spec::Status;
 
 use super::{ConnectionId, Entry, Subsystem};
@@ -30,14 +29,10 @@ impl<B: Backend> Subsystem<B> {
     #[cold]
     pub(crate) fn take_tables(&mut self) {
         let before = self.active_numbers();
-        let reserved: BTreeMap<u32, Reservation> = self
-            .namespaces
-            .iter()
-            .filter_map(|entry| Some((entry.namespace.nsid, entry.reservation.clone()?)))
-            .collect();
-        let changed = self.take_namespaces();
+        let told = self.host_tables.notices.count();
+        let (changed, shrunk) = self.take_namespaces();
         self.refresh_active();
-        self.tell_reservations(&reserved);
+        self.tell_reservations(told);
         for (cntlid, before) in before {
             let Some(controller) = self.controllers.get(&cntlid) else { continue };
             let after: BTreeSet<u32> = self.active_of(controller).collect();
@@ -49,7 +44,10 @@ impl<B: Backend> Subsystem<B> {
                 continue;
             }
             if !lost.is_empty() {
-                self.give_up_in(cntlid, &lost);
+                self.give_up_in(cntlid, &lost, Status::INVALID_FIELD.with_do_not_retry());
+            }
+            if !shrunk.is_empty() {
+                self.give_up_in(cntlid, &shrunk, Status::COMMAND_INTERRUPTED);
             }
             if let Some(controller) = self.controllers.get_mut(&cntlid) {
                 told.into_iter().for_each(|nsid| controller.note_changed(nsid));
@@ -64,31 +62,42 @@ impl<B: Backend> Subsystem<B> {
         of_subsystem.map(|one| (one.cntlid, self.active_of(one).collect())).collect()
     }
 
-    fn active_of<'a>(&'a self, controller: &'a crate::controller::Controller) -> impl Iterator<Item = u32> + 'a {
+    pub(crate) fn active_of<'a>(
+        &'a self,
+        controller: &'a crate::controller::Controller,
+    ) -> impl Iterator<Item = u32> + 'a {
         let all = self.namespaces.iter().zip(&controller.active);
         all.filter(|(_, active)| **active).map(|(entry, _)| entry.namespace.nsid)
     }
 
-    /// Takes over the tables; returns the numbers of namespaces that are there, and others than before or with other attributes.
-    fn take_namespaces(&mut self) -> BTreeSet<u32> {
+    /// Takes over the tables; returns the numbers of namespaces that are there, and others than before or with other attributes, and of
+    /// those that have become smaller.
+    fn take_namespaces(&mut self) -> (BTreeSet<u32>, BTreeSet<u32>) {
         let (table, host_tables) = (self.backend.namespaces(), self.backend.host_tables());
         let spus = self.backend.spus();
         let mut before: BTreeMap<u32, Entry> =
             std::mem::take(&mut self.namespaces).into_iter().map(|entry| (entry.namespace.nsid, entry)).collect();
-        let mut changed = BTreeSet::new();
+        let (mut changed, mut shrunk) = (BTreeSet::new(), BTreeSet::new());
         for namespace in table.iter() {
             let nsid = namespace.nsid;
-            let (counters, generation) = match before.remove(&nsid) {
+            let (counters, since, generation) = match before.remove(&nsid) {
                 Some(entry) if entry.namespace.nguid == namespace.nguid => {
                     if entry.namespace != *namespace {
                         changed.insert(nsid);
                     }
-                    (entry.counters, entry.view.generation)
+                    let mut generation = entry.view.generation;
+                    if namespace.size_bytes < entry.namespace.size_bytes {
+                        // What was parsed before may reach behind its end.
+                        self.namespaces_seen += 1;
+                        generation = self.namespaces_seen;
+                        shrunk.insert(nsid);
+                    }
+                    (entry.counters, entry.since, generation)
                 }
                 _ => {
                     changed.insert(nsid);
                     self.namespaces_seen += 1;
-                    (NamespaceCounters::default(), self.namespaces_seen)
+                    (NamespaceCounters::default(), self.namespaces_seen, self.namespaces_seen)
                 }
             };
             let block_bytes = if namespace.csi == CommandSet::Nvm { namespace.block_bytes } else { 1 };
@@ -107,6 +116,7 @@ impl<B: Backend> Subsystem<B> {
                 placement: Placement::new(namespace.nguid, spus),
                 namespace: namespace.clone(),
                 counters,
+                since,
                 hosts,
                 reservation: host_tables.reservations.iter().find(|one| one.nsid == nsid).cloned(),
                 private: attachment.is_some_and(|attachment| attachment.private),
@@ -114,7 +124,7 @@ impl<B: Backend> Subsystem<B> {
         }
         self.namespaces.sort_by_key(|entry| entry.namespace.nsid);
         (self.table, self.host_tables) = (table, host_tables);
-        changed
+        (changed, shrunk)
     }
 
     /// Recomputes which namespaces are active for which controller.
@@ -159,8 +169,8 @@ impl<B: Backend> Subsystem<B> {
         controller.active.get(place).copied().unwrap_or(false).then_some(place)
     }
 
-    /// Ends what waits for a place in the device, of a controller whose host has lost these namespaces.
-    fn give_up_in(&mut self, cntlid: u16, lost: &BTreeSet<u32>) {
+    /// Ends what waits for a place in the device, of a controller whose host has lost these namespaces, or parts of them.
+    fn give_up_in(&mut self, cntlid: u16, lost: &BTreeSet<u32>, status: Status) {
         let Some(controller) = self.controllers.get(&cntlid) else { return };
         for index in controller.io.iter().flatten().copied().collect::<Vec<_>>() {
             let Some(queue) = self.queues[usize::from(index)].as_ref() else { continue };
@@ -172,7 +182,7 @@ impl<B: Backend> Subsystem<B> {
                 for ready in self.accounts.forget(account, connection, Some(place)) {
                     self.give(index, ready.request.buffer);
                 }
-                self.complete(index, place, Status::INVALID_FIELD.with_do_not_retry(), 0, None);
+                self.complete(index, place, status, 0, None);
             }
         }
     }

@@ -171,6 +171,7 @@ pub(super) fn effect_of(command: &Generated, data: &[u8], block_bytes: u32) -> E
     match entry.opcode() {
         tunnel::SEND | tunnel::CALL => Effect::Any,
         _ if entry.nsid() != WATCHED_NSID => Effect::None,
+        nvm::COPY => Effect::Any,
         nvm::WRITE => Effect::Range(at, data.to_vec()),
         nvm::WRITE_ZEROES => Effect::Zeroes(vec![(at, u64::from(entry.blocks()) * block)]),
         nvm::DATASET_MANAGEMENT if entry.cdw11() & nvm::DSM_DEALLOCATE != 0 => {

@@ -6,15 +6,25 @@ use super::{Server, TOKEN_LISTENER};
 use crate::channel::{Channel, Opened, Refused};
 use crate::config::*;
 use crate::connection::Connection;
+use crate::handle::{ServeError, system};
 use crate::peer::is_own;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags, sockopt};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use willow_nvme::Backend;
 use willow_nvme::config::UNPROVED_CONNECTIONS_MAX;
+
+/// Has `poll` look at all listeners.
+pub(super) fn add_listeners(poll: &OwnedFd, listeners: &[TcpListener]) -> Result<(), ServeError> {
+    for (place, listener) in listeners.iter().enumerate() {
+        epoll::add(poll, listener, EventData::new_u64(TOKEN_LISTENER + place as u64), EventFlags::IN)
+            .map_err(system("cannot poll"))?;
+    }
+    Ok(())
+}
 
 impl<B: Backend> Server<B> {
     pub(super) fn accept(&mut self, place: usize) {

@@ -25,6 +25,9 @@ pub const DISCOVERY: u8 = 0x70;
 /// Reservation Notification.
 pub const RESERVATION: u8 = 0x80;
 
+/// Critical Warning of the SMART page: the subsystem's reliability is degraded (bit 2).
+pub const SMART_WARNING_RELIABILITY: u8 = 1 << 2;
+
 /// Bytes of an error log entry.
 pub const ERROR_ENTRY_BYTES: usize = 64;
 /// Bytes of the SMART page.

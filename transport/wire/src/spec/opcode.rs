@@ -121,6 +121,12 @@ pub mod nvm {
     pub const DSM_RANGES: u32 = 0xff;
     /// Bytes of a Dataset Management range: u32 context attributes, u32 blocks, u64 first block.
     pub const DSM_RANGE_BYTES: usize = 16;
+    /// CDW12 of Copy: number of source ranges, zero based.
+    pub const COPY_RANGES: u32 = 0xff;
+    /// CDW12 of Copy: format of the source ranges.
+    pub const COPY_FORMAT: u32 = 0xf << 8;
+    /// Bytes of a source range of format 0: u64 first block at 8, u16 blocks, zero based, at 16; what follows is of protection information.
+    pub const COPY_RANGE_BYTES: usize = 32;
 }
 
 /// I/O commands of the key-value command set (KV Command Set 3).

@@ -15,6 +15,7 @@ use willow_device::{
     Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList,
     RpcOutcome, Store,
 };
+use willow_on_flash::Medium;
 
 pub const SPUS: u16 = 3;
 pub const BLOCK: usize = 512;
@@ -50,7 +51,17 @@ pub fn options(seed: u64) -> FaultOptions {
 
 impl Rig {
     pub fn open(store: Box<dyn Store>) -> Result<Rig, String> {
-        let apps = vec![BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(atomic_write_spu::native())];
+        Rig::open_with(store, vec![])
+    }
+
+    /// On fresh media that do not fail.
+    pub fn on(medium: Medium) -> Rig {
+        let (store, apps) = medium.banks(SPUS, 1 << 30);
+        Rig::open_with(store, apps).expect("a fresh device opens")
+    }
+
+    fn open_with(store: Box<dyn Store>, mut apps: Vec<BuiltInApp>) -> Result<Rig, String> {
+        apps.extend([BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(atomic_write_spu::native())]);
         let mut device = Device::open(config(), store, None, apps).map_err(|error| error.to_string())?;
         let hre = device.open_hre(None).ok_or("no endpoint")?;
         let namespace = device.namespaces().first().cloned().ok_or("no namespace")?;

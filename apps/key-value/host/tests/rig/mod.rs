@@ -33,7 +33,13 @@ pub fn config(spus: u16) -> DeviceConfig {
 
 impl Rig {
     pub fn new(spus: u16, store: Box<dyn Store>) -> Rig {
-        let mut device = Device::open(config(spus), store, None, vec![app()]).expect("the device opens");
+        Rig::with_apps(spus, store, vec![])
+    }
+
+    /// The same with apps that come before it.
+    pub fn with_apps(spus: u16, store: Box<dyn Store>, mut apps: Vec<BuiltInApp>) -> Rig {
+        apps.push(app());
+        let mut device = Device::open(config(spus), store, None, apps).expect("the device opens");
         let hre = device.open_hre(None).expect("an endpoint");
         let app = device.app_number(key_value_host::APP_NAME).expect("the app is built in");
         Rig { device, hre, app, now_ns: 0, tag: 0, done: BTreeMap::new() }

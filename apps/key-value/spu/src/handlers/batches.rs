@@ -8,8 +8,8 @@ use crate::bank::{Bank, Failure};
 use crate::format::PairId;
 use crate::store::{Found, KeyRange, Put};
 use crate::wire::{
-    self, BATCH_ALIGNMENT, BATCH_MAX, BatchArguments, Bound, GetEntry, ItemHead, ManyHead, PairArguments, PutEntry,
-    ScanArguments, ScanHead,
+    self, BATCH_ALIGNMENT, BATCH_MAX, BatchArguments, Bound, GetEntry, ItemHead, ManyHead, PairArguments, Progress,
+    PutEntry, ScanArguments, ScanHead, Unmet,
 };
 use willow_sdk::{Body, Local, Request, Response};
 
@@ -48,8 +48,28 @@ impl Refusal {
 }
 
 /// How far a batch came, and what ended it.
-fn ended(done: u32, refusal: Option<Refusal>) -> Response {
-    Response { status: refusal.map_or(0, Refusal::status), result: done }
+fn ended(progress: Progress, refusal: Option<Refusal>) -> Response {
+    Response { status: refusal.map_or(0, Refusal::status), result: progress.encode() }
+}
+
+/// Tells of a pair whose condition is not met, where the host wants that and there is room for it; else it ends the batch.
+async fn tell_unmet(
+    request: &Request,
+    arguments: &BatchArguments,
+    progress: Progress,
+    failure: Failure,
+) -> Result<(), Refusal> {
+    let is_unmet = matches!(failure, Failure::NotFound | Failure::Exists | Failure::Changed);
+    let at = arguments.reply_offset.checked_add(progress.unmet * Unmet::BYTES as u32);
+    let end = at.and_then(|at| at.checked_add(Unmet::BYTES as u32));
+    let has_room = end.is_some_and(|end| end <= request.info().reply_bytes);
+    match at {
+        Some(at) if is_unmet && has_room && arguments.flags & wire::FLAG_PAST_UNMET != 0 => {
+            let unmet = Unmet { index: progress.done, status: failure.status() };
+            Ok(Ports::new(request).reply(&unmet.encode(), at).await.map_err(Failure::from)?)
+        }
+        _ => Err(failure.into()),
+    }
 }
 
 pub(super) async fn put_many(request: Request, state: &State) -> Response {
@@ -62,9 +82,9 @@ pub(super) async fn put_many(request: Request, state: &State) -> Response {
     store.tell_time(arguments.now_s);
     let body_bytes = u64::from(request.info().body_bytes);
     let mut at = u64::from(PAYLOAD);
-    let mut done = 0;
+    let mut progress = Progress::default();
     let mut refusal = None;
-    while done < arguments.count && refusal.is_none() {
+    while progress.done < arguments.count && refusal.is_none() {
         let part = async {
             let begin = at + PutEntry::BYTES as u64;
             if begin > body_bytes {
@@ -84,25 +104,31 @@ pub(super) async fn put_many(request: Request, state: &State) -> Response {
             willow_sdk::count(counter::PUTS, 1);
             let ports = Ports::at(&request, begin as u32);
             let put = Put { value_bytes: entry.value_bytes, condition, expiry: entry.expiry };
-            put_with_room(&store, &ports, &id, put).await?;
-            Ok(end.next_multiple_of(BATCH_ALIGNMENT.into()))
+            let unmet = match put_with_room(&store, &ports, &id, put).await {
+                Ok(_) => 0,
+                Err(failure) => {
+                    tell_unmet(&request, &arguments, progress, failure).await?;
+                    1
+                }
+            };
+            Ok((end.next_multiple_of(BATCH_ALIGNMENT.into()), unmet))
         };
         match part.await {
-            Ok(next) => {
+            Ok((next, unmet)) => {
                 at = next;
-                done += 1;
+                progress = Progress { done: progress.done + 1, unmet: progress.unmet + unmet };
             }
             Err(why) => refusal = Some(why),
         }
     }
     if arguments.flags & wire::FLAG_FUA != 0
-        && done > 0
+        && progress.done > progress.unmet
         && let Err(failure) = store.flush(&ports).await
     {
         // Nothing is known to be durable.
-        return ended(0, Some(failure.into()));
+        return ended(Progress::default(), Some(failure.into()));
     }
-    ended(done, refusal)
+    ended(progress, refusal)
 }
 
 pub(super) async fn get_many(request: Request, state: &State) -> Response {

@@ -96,13 +96,13 @@ impl ItemHead {
 pub struct BatchArguments {
     /// Namespace.
     pub nsid: u32,
-    /// [`super::FLAG_FUA`] for PUT_MANY.
+    /// [`super::FLAG_FUA`] and [`super::FLAG_PAST_UNMET`] for PUT_MANY.
     pub flags: u32,
     /// The host's time; 0: not told.
     pub now_s: u32,
     /// Pairs, 1 to [`BATCH_MAX`].
     pub count: u32,
-    /// GET_MANY: where the reply begins in the buffer, which may hold the payload as well.
+    /// Where the reply begins in the buffer, which may hold the payload as well.
     pub reply_offset: u32,
 }
 
@@ -124,6 +124,56 @@ impl BatchArguments {
     pub fn decode(from: &[u8; Self::BYTES]) -> Self {
         let (nsid, flags, now_s) = (word(from, 0), word(from, 4), word(from, 8));
         BatchArguments { nsid, flags, now_s, count: word(from, 12), reply_offset: word(from, 16) }
+    }
+}
+
+/// A pair of a PUT_MANY whose condition is not met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unmet {
+    /// Which of the batch.
+    pub index: u32,
+    /// Why.
+    pub status: u32,
+}
+
+impl Unmet {
+    /// Encoded length.
+    pub const BYTES: usize = 8;
+
+    /// Little-endian bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&self.index.to_le_bytes());
+        out[4..].copy_from_slice(&self.status.to_le_bytes());
+        out
+    }
+
+    /// From [`Self::BYTES`] bytes.
+    pub fn decode(from: &[u8; Self::BYTES]) -> Self {
+        Unmet { index: word(from, 0), status: word(from, 4) }
+    }
+}
+
+/// How far a PUT_MANY with [`super::FLAG_PAST_UNMET`] came, as its result: pairs worked off, and how many of them are told as unmet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Pairs.
+    pub done: u32,
+    /// Of them.
+    pub unmet: u32,
+}
+
+const _: () = assert!(BATCH_MAX < 1 << 16);
+
+impl Progress {
+    /// As a result.
+    pub fn encode(self) -> u32 {
+        self.done | self.unmet << 16
+    }
+
+    /// From a result.
+    pub fn decode(result: u32) -> Self {
+        Progress { done: result & 0xffff, unmet: result >> 16 }
     }
 }
 
@@ -344,6 +394,11 @@ mod tests {
         assert_eq!(ItemHead::decode(&head.encode()), head);
         let batch = BatchArguments { nsid: 1, flags: 2, now_s: 3, count: 4, reply_offset: 5 };
         assert_eq!(BatchArguments::decode(&batch.encode()), batch);
+        let unmet = Unmet { index: 6, status: 7 };
+        assert_eq!(Unmet::decode(&unmet.encode()), unmet);
+        for (done, unmet) in [(0, 0), (BATCH_MAX, BATCH_MAX), (3, 2)] {
+            assert_eq!(Progress::decode(Progress { done, unmet }.encode()), Progress { done, unmet });
+        }
         let get = GetEntry { hash: u64::MAX - 1, key: [5; 16], key_bytes: 15 };
         assert_eq!(GetEntry::decode(&get.encode()), get);
         let put = PutEntry { pair: get, flags: 1, value_bytes: 2, version: u64::MAX, expiry: 4 };

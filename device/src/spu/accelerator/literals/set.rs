@@ -12,13 +12,8 @@ use super::fingerprint::{Block, Fingerprint};
 use aho_corasick::automaton::Automaton;
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, Input, MatchKind, StartKind, dfa::DFA};
+use willow_gate::literals::Written;
 
-/// Most literals of a set.
-pub const LITERALS_MAX: usize = 4096;
-/// Most bytes of a literal.
-pub const LITERAL_BYTES_MAX: usize = 1024;
-/// Most bytes of all literals of a set, with the lengths before them.
-pub const SET_BYTES_MAX: u32 = 65536;
 /// Most work of one search.
 pub const SEARCH_WORK_MAX: u64 = 100_000;
 /// Bytes in which a fingerprint is looked for, for a unit (16 GB/s).
@@ -37,12 +32,6 @@ const WINDOW_BYTES: usize = 4096;
 const WEIGHED_BYTES_MIN: usize = 256;
 /// Windows in which the automaton reads every byte, once that was found to be better.
 const LINEAR_WINDOWS: usize = 4;
-
-/// Flag of `literals_load`: ASCII letters match in either case.
-pub const IGNORE_CASE: u32 = 1;
-/// Flag of `literals_load`: one match a line; bits 8 to 15 are the byte that ends one.
-pub const LINES: u32 = 2;
-const FLAGS: u32 = IGNORE_CASE | LINES | 0xff00;
 
 /// Why there is no such set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,31 +169,10 @@ pub struct LiteralSet {
     separator: Option<u8>,
 }
 
-/// The literals as an app writes them down: u32 length and bytes, one after the other.
-fn parse(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
-    let mut literals = Vec::new();
-    while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
-        let length = u32::from_le_bytes(*length) as usize;
-        if length == 0 || length > LITERAL_BYTES_MAX || literals.len() == LITERALS_MAX {
-            return None;
-        }
-        let (literal, rest) = rest.split_at_checked(length)?;
-        literals.push(literal);
-        bytes = rest;
-    }
-    (bytes.is_empty() && !literals.is_empty()).then_some(literals)
-}
-
 impl LiteralSet {
     /// A set of the literals in `bytes`, whose automaton takes no more than `memory_bytes_max`.
     pub fn new(bytes: &[u8], flags: u32, memory_bytes_max: usize) -> Result<LiteralSet, NoSet> {
-        let literals = parse(bytes).filter(|_| flags & !FLAGS == 0).ok_or(NoSet::Malformed)?;
-        let separator = match flags & LINES {
-            0 if flags >> 8 != 0 => return Err(NoSet::Malformed),
-            0 => None,
-            _ => Some((flags >> 8) as u8),
-        };
-        let ignores_case = flags & IGNORE_CASE != 0;
+        let Written { literals, ignores_case, separator } = Written::read(bytes, flags).ok_or(NoSet::Malformed)?;
         let states = States::new(&literals, ignores_case).ok_or(NoSet::TooLarge)?;
         if states.memory_bytes() > memory_bytes_max {
             return Err(NoSet::TooLarge);
@@ -317,6 +285,7 @@ impl LiteralSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use willow_gate::literals::{IGNORE_CASE, LINES, LITERAL_BYTES_MAX, LITERALS_MAX};
 
     pub fn written(literals: &[&[u8]]) -> Vec<u8> {
         literals.iter().flat_map(|literal| [&(literal.len() as u32).to_le_bytes(), *literal].concat()).collect()

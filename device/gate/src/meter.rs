@@ -10,7 +10,7 @@
 //! One unit is what an instruction of WebAssembly costs: 0.1 to 0.3 ns (2 million in a tight loop were measured at 220 us). The charges
 //! are rounded times, measured or estimated, over that.
 
-use super::os::WildPointer;
+use crate::memory::WildPointer;
 
 /// Any import: leaving the sandbox and entering it again, and finding the request (6 to 13 ns).
 pub const IMPORT_WORK: u64 = 60;
@@ -29,17 +29,37 @@ pub const ENTRY_WORK: u64 = 4;
 /// A flush, or a change of the region table: the store and the control service have work with it (5 us at least).
 pub const STORE_WORK: u64 = 20_000;
 
+/// So many bytes a run moves before its next DMA makes way for others.
+pub const DMA_SLICE_BYTES: u64 = 1 << 20;
+
+/// What SPU-OS does for one run before its next DMA makes way in the same manner: long lists of short DMAs as well.
+pub const WORK_SLICE: u64 = 50_000;
+
 /// An import did more than the budget of the run covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OverBudget;
+pub struct OverBudget;
 
 /// Why an import ends its app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// A pointer outside of its memory.
     Wild(WildPointer),
     /// More work than the run may have done.
     OverBudget,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fault::Wild(WildPointer { pointer, bytes }) => {
+                write!(formatter, "an import was handed {bytes} bytes at {pointer:#x}, outside of the app's memory")
+            }
+            Fault::OverBudget => formatter.write_str(
+                "it had SPU-OS do more for it without waiting than its budget covers \
+                 (instruction_budget; docs/abi.md says what imports cost)",
+            ),
+        }
+    }
 }
 
 impl From<WildPointer> for Fault {
@@ -56,11 +76,22 @@ impl From<OverBudget> for Fault {
 
 /// The counter of a run.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub struct Meter {
     /// Charged since the run began.
     done: u64,
     /// What the run may have charged: the instructions that it has left.
     most: u64,
+    /// What DMAs of this run have moved.
+    moved_bytes: u64,
+}
+
+/// What a run has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metered {
+    /// What it was charged.
+    pub work: u64,
+    /// What its DMAs have moved.
+    pub moved_bytes: u64,
 }
 
 impl Meter {
@@ -70,9 +101,19 @@ impl Meter {
         self.most = instructions_left;
     }
 
+    /// An import is called, by a run that may execute so many instructions more.
+    ///
+    /// # Errors
+    /// The run may not do that as well.
+    #[inline]
+    pub fn enter(&mut self, instructions_left: u64) -> Result<(), OverBudget> {
+        self.allow(instructions_left);
+        self.charge(IMPORT_WORK)
+    }
+
     /// Charges work that is about to be done.
     #[inline]
-    pub fn charge(&mut self, units: u64) -> Result<(), OverBudget> {
+    pub(crate) fn charge(&mut self, units: u64) -> Result<(), OverBudget> {
         let done = self.done.saturating_add(units);
         if done > self.most {
             return Err(OverBudget);
@@ -83,7 +124,7 @@ impl Meter {
 
     /// Charges a copy.
     #[inline]
-    pub fn charge_bytes(&mut self, bytes: u64) -> Result<(), OverBudget> {
+    pub(crate) fn charge_bytes(&mut self, bytes: u64) -> Result<(), OverBudget> {
         self.charge(bytes / BYTES_A_WORK)
     }
 
@@ -99,10 +140,29 @@ impl Meter {
         self.done
     }
 
-    /// The run has ended: what it was charged.
+    /// Whether the run may move these bytes as well before others have their turn.
     #[inline]
-    pub fn take(&mut self) -> u64 {
-        std::mem::take(&mut self.done)
+    pub fn in_slice(&self, bytes: u64) -> bool {
+        self.moved_bytes + bytes < DMA_SLICE_BYTES && self.done < WORK_SLICE
+    }
+
+    /// What its DMAs have moved since the run began.
+    #[inline]
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes
+    }
+
+    /// A DMA of the run moves bytes.
+    #[inline]
+    pub fn moves(&mut self, bytes: u64) {
+        self.moved_bytes += bytes;
+    }
+
+    /// The run has ended: what it has come to.
+    #[inline]
+    pub fn take(&mut self) -> Metered {
+        let Meter { done, moved_bytes, .. } = self;
+        Metered { work: std::mem::take(done), moved_bytes: std::mem::take(moved_bytes) }
     }
 }
 
@@ -120,6 +180,8 @@ mod tests {
         // The app has executed 300 instructions meanwhile.
         meter.allow(700);
         assert_eq!((meter.charge(101), meter.charge_bytes(800)), (Err(OverBudget), Ok(())));
-        assert_eq!((meter.take(), meter.take()), (700, 0));
+        meter.moves(9);
+        assert_eq!(meter.take(), Metered { work: 700, moved_bytes: 9 });
+        assert_eq!(meter.take(), Metered::default());
     }
 }

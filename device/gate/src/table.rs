@@ -101,7 +101,7 @@ pub struct Import {
     pub when: When,
     /// What it is charged.
     pub work: Work,
-    /// Its errors that are told by its result, or by that of the wait: names as in [`super::abi`], without `ERROR_`.
+    /// Its errors that are told by its result, or by that of the wait: names as in [`crate::abi`], without `ERROR_`.
     pub errors: &'static [&'static str],
     /// True where it uses the app's memory.
     pub local: bool,
@@ -154,6 +154,7 @@ impl Import {
 }
 
 /// Hands the table to a macro.
+#[macro_export]
 macro_rules! imports {
     ($with:ident) => {
         $with! {
@@ -350,7 +351,6 @@ macro_rules! imports {
         }
     };
 }
-pub(crate) use imports;
 
 macro_rules! kind {
     (u32) => {

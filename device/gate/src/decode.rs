@@ -1,28 +1,22 @@
-//! What each import of [`super::table`] asks SPU-OS for: its arguments become an operation for the gate ([`crate::spu::gate`]), or an error where
-//! there can be no such operation. What needs nothing of SPU-OS but a number that it has is answered here.
+//! What each import of [`crate::table`] asks SPU-OS for: its arguments become an operation, or an error where there can be no such operation.
+//! What needs nothing of SPU-OS but a number that it has is answered here.
 //!
-//! Invariant: the sandbox and the native shims call these and nothing else, so that an app does the same in both.
+//! Invariant: the sandbox and the native shims call these and nothing else, so that an app does the same in both, and in a unit test.
+#![allow(missing_docs, reason = "[`crate::table`] describes the imports")]
 
-use super::abi;
 use crate::hre::HreId;
-use crate::spu::accelerator::checksum::Checksum;
-use crate::spu::accelerator::compare::Compare;
-use crate::spu::accelerator::keys::{KeySearch, Layout};
-use crate::spu::accelerator::literals::set::SET_BYTES_MAX;
-use crate::spu::accelerator::literals::{FOUND_MAX, LiteralSearch, SEARCH_BYTES_MAX};
-use crate::spu::dma::{Dma, End, Port};
-use crate::spu::flash::FlashRead;
-use crate::spu::gate::{FlashOperation, Operation};
-use crate::spu::meter::Fault;
-use crate::spu::os::{Caller, LocalMemory, Machine};
-use crate::spu::request::Receive;
-use crate::spu::rpc::{Append, Draft, Receiver};
+use crate::keys::Layout;
+use crate::literals::{FOUND_MAX, SEARCH_BYTES_MAX, SET_BYTES_MAX};
+use crate::{
+    Append, Checksum, Compare, Dma, Draft, End, Fault, FlashOperation, FlashRead, KeySearch, LiteralSearch,
+    LocalMemory, Operation, Port, Receive, Receiver, SpuOs, abi,
+};
 
 /// An import that is being carried out: who calls, the caller's memory, SPU-OS.
-pub(super) struct Call<'a, M> {
-    pub caller: Caller,
+pub struct Call<'a, Os: SpuOs, M> {
+    pub caller: Os::Caller,
     pub memory: &'a mut M,
-    pub machine: &'a mut Machine,
+    pub os: &'a mut Os,
 }
 
 /// A DMA's port without what an app adds to its number, and whether it parks where it misses a permission.
@@ -31,23 +25,29 @@ fn port(number: u32) -> (Option<Port>, bool) {
     (Port::of(number & !abi::PORT_PARK), number & abi::PORT_PARK != 0)
 }
 
+/// An accelerator's port: where bytes are. They do not park.
+#[inline]
+fn operand(number: u32) -> Option<Port> {
+    port(number).0.filter(|port| !matches!(port, Port::Zero | Port::Nothing))
+}
+
 /// The number of a handler, or of a kind of upcalls: 1 to 255.
 #[inline]
 fn handler(number: u32) -> Option<u8> {
     u8::try_from(number).ok().filter(|number| *number > 0)
 }
 
-impl<M: LocalMemory> Call<'_, M> {
+impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
     /// Asks for what requests are made of.
     #[inline(always)]
     fn ask(self, operation: Operation) -> Result<i32, Fault> {
-        self.machine.ask(self.caller, self.memory, operation).map(|answer| answer as i32)
+        crate::ask(self.os, self.caller, self.memory, operation).map(|answer| answer as i32)
     }
 
     /// Asks for anything else.
     #[inline]
     fn ask_seldom(self, operation: Operation) -> Result<i32, Fault> {
-        self.machine.ask_seldom(self.caller, self.memory, operation).map(|answer| answer as i32)
+        crate::ask_seldom(self.os, self.caller, self.memory, operation).map(|answer| answer as i32)
     }
 
     #[inline]
@@ -130,9 +130,8 @@ impl<M: LocalMemory> Call<'_, M> {
     }
 
     pub fn checksum(self, token: u32, from: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> Result<i32, Fault> {
-        // Sums do not park.
-        match port(from).0 {
-            Some(port) if port != Port::Zero && bytes as usize <= abi::BOUNCE_BYTES_MAX => {
+        match operand(from) {
+            Some(port) if bytes as usize <= abi::BOUNCE_BYTES_MAX => {
                 self.ask_seldom(Operation::Checksum(Checksum { token, port, address, bytes, seed, wait }))
             }
             _ => Ok(abi::ERROR_ARGUMENT),
@@ -140,7 +139,7 @@ impl<M: LocalMemory> Call<'_, M> {
     }
 
     pub fn checksum_value(self) -> Result<u32, Fault> {
-        Ok(self.machine.checksum_value)
+        Ok(self.os.checksum_value(self.caller))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the import's")]
@@ -158,7 +157,7 @@ impl<M: LocalMemory> Call<'_, M> {
             return Ok(abi::ERROR_ARGUMENT);
         }
         let Some(handler) = handler(number) else { return Ok(abi::ERROR_ARGUMENT) };
-        let app = if app == -1 { self.caller.app } else { app as u16 };
+        let app = if app == -1 { Os::app_of(self.caller) } else { app as u16 };
         let to = match u16::try_from(destination) {
             Ok(spu) => Receiver::Spu(spu, app),
             Err(_) if destination == -1 => Receiver::Originating,
@@ -197,11 +196,11 @@ impl<M: LocalMemory> Call<'_, M> {
     }
 
     pub fn region(self, id: u32, bytes: u64, wait: u32) -> Result<i64, Fault> {
-        self.machine.ask_seldom(self.caller, self.memory, Operation::Region { id, bytes, wait })
+        crate::ask_seldom(self.os, self.caller, self.memory, Operation::Region { id, bytes, wait })
     }
 
     pub fn region_bytes(self, id: u32) -> Result<i64, Fault> {
-        self.machine.ask_seldom(self.caller, self.memory, Operation::RegionBytes { id })
+        crate::ask_seldom(self.os, self.caller, self.memory, Operation::RegionBytes { id })
     }
 
     pub fn region_free(self, id: u32, wait: u32) -> Result<i32, Fault> {
@@ -236,8 +235,8 @@ impl<M: LocalMemory> Call<'_, M> {
         most: u32,
         wait: u32,
     ) -> Result<i32, Fault> {
-        // Searches do not park, and go no further than one may.
-        let (port, bytes) = (port(from).0, bytes.min(SEARCH_BYTES_MAX));
+        // Searches go no further than one may.
+        let (port, bytes) = (operand(from), bytes.min(SEARCH_BYTES_MAX));
         match port {
             Some(port) if most <= FOUND_MAX && state <= 1 => {
                 let search = LiteralSearch { token, set, port, address, bytes, state, to, most, wait };
@@ -260,8 +259,7 @@ impl<M: LocalMemory> Call<'_, M> {
         key: u64,
         wait: u32,
     ) -> Result<i32, Fault> {
-        // Searches do not park.
-        match (port(from).0, Layout::new(key_bytes, stride_bytes, count, order)) {
+        match (operand(from), Layout::new(key_bytes, stride_bytes, count, order)) {
             (Some(port), Some(layout)) => {
                 self.ask_seldom(Operation::FindKey(KeySearch { token, port, address, layout, key, wait }))
             }
@@ -290,15 +288,15 @@ impl<M: LocalMemory> Call<'_, M> {
     }
 
     pub fn spu_id(self) -> Result<u32, Fault> {
-        Ok(self.caller.spu.into())
+        Ok(Os::spu_of(self.caller).into())
     }
 
     pub fn spu_count(self) -> Result<u32, Fault> {
-        Ok(self.machine.spus.len() as u32)
+        Ok(self.os.spus())
     }
 
     pub fn time_ns(self) -> Result<u64, Fault> {
-        Ok(self.machine.now_ns)
+        Ok(self.os.now_ns())
     }
 
     pub fn print(self, text: u64, bytes: u32) -> Result<(), Fault> {

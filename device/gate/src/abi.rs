@@ -34,7 +34,7 @@ pub const REGION_PENDING: i64 = -1;
 
 /// A port, length, stride or handle that cannot be.
 pub const ERROR_ARGUMENT: i32 = -2;
-/// Address past the bank, body or reply.
+/// Address past the body or the reply; past the bank nobody has a permission.
 pub const ERROR_RANGE: i32 = -3;
 /// The originating HRE may not.
 pub const ERROR_PERMISSION: i32 = -4;
@@ -80,6 +80,8 @@ pub const EVENT_STARTED: u32 = 4;
 /// Event, for apps with `settles=1` in their manifest: rights of a process were taken back; u32 process as it is in endpoints' ids (0: of all),
 /// u32 1 where the process has ended. Answered when the app writes nothing any more that those rights allowed.
 pub const EVENT_REVOKED: u32 = 5;
+/// Event: a namespace has another size; u32 NSID follows.
+pub const EVENT_NAMESPACE_RESIZED: u32 = 6;
 /// Stands for the status of an event that found no place in the app's inbox.
 pub const EVENT_UNDELIVERED: u32 = u32::MAX;
 
