@@ -76,24 +76,7 @@ impl Searcher {
         mut grep: Grep<'_>,
     ) -> Result<(Found, Work), SearchError> {
         let mut joiner = Joiner::new(!options.text);
-        match self.run(file, pattern, options, &mut grep, &mut joiner).await {
-            Ok(work) => Ok((grep.finish(&joiner).map_err(SearchError::Write)?, work)),
-            Err(error) => {
-                grep.advance(&joiner, true).map_err(SearchError::Write)?;
-                Err(error)
-            }
-        }
-    }
-
-    async fn run(
-        &mut self,
-        file: &DirectFile,
-        pattern: &Pattern,
-        options: &GrepOptions,
-        grep: &mut Grep<'_>,
-        joiner: &mut Joiner,
-    ) -> Result<Work, SearchError> {
-        let mut plan = Plan::new(file.geometry(), file.bytes());
+        let plan = Plan::new(file.geometry(), file.bytes());
         let shared = Arc::new(Shared {
             hre: self.hre.clone(),
             app: self.app,
@@ -101,55 +84,16 @@ impl Searcher {
             sets: Mutex::new(std::mem::take(&mut self.sets)),
             stripe_bytes: plan.stripe_bytes(),
         });
-        // Scans that nobody waits for any more end with it.
-        let mut tasks = JoinSet::new();
-        let mut rounds = VecDeque::new();
-        let mut lines = Vec::new();
-        let mut work = Work::default();
-        if has_holes(file) {
-            grep.has_holes();
-        }
-        while !grep.is_done() {
-            while rounds.len() < ROUNDS_MAX
-                && let Some(round) = plan.next(file.extents())
-            {
-                rounds.push_back(begin(&shared, &mut tasks, &plan, round));
-            }
-            // Those that have ended are no use any more.
-            while tasks.try_join_next().is_some() {}
-            match rounds.pop_front() {
-                None => break,
-                Some(Begun::Hole(bytes)) => {
-                    joiner.hole(bytes, &mut |line| lines.push(line));
-                    deliver((&mut *grep, pattern, options), joiner, &mut lines, &Source::Direct(file)).await?;
-                }
-                Some(Begun::Scans { namespace_offset, bytes, mut parts }) => {
-                    let mut done = 0;
-                    while done < bytes && !grep.is_done() {
-                        let (spu, stripe) = plan.stripe_at(namespace_offset + done);
-                        let whole = if shared.stripe_bytes == 0 { bytes } else { stripe };
-                        let end = done + whole.min(bytes - done);
-                        let part = parts.get_mut(&spu).ok_or(SearchError::Device(wire::STATUS_RANGE))?;
-                        while done < end && !grep.is_done() {
-                            let segment = part.segment(&mut work).await?;
-                            if u64::from(segment.head.bytes) > end - done {
-                                return Err(SearchError::Device(wire::STATUS_RANGE));
-                            }
-                            done += u64::from(segment.head.bytes);
-                            work.drive_bytes += u64::from(segment.head.bytes);
-                            joiner.segment(&segment, options.text_wanted(), &mut |line| lines.push(line));
-                        }
-                        deliver((&mut *grep, pattern, options), joiner, &mut lines, &Source::Direct(file)).await?;
-                    }
-                }
-            }
-        }
-        if !grep.is_done() {
-            joiner.finish(&mut |line| lines.push(line));
-            deliver((&mut *grep, pattern, options), joiner, &mut lines, &Source::Direct(file)).await?;
-        }
+        let outcome = run(&shared, plan, file, (pattern, options), &mut grep, &mut joiner).await;
+        // However it ended: the SPUs have them, for the next file and to be given back. Scans that went on have ended with `run`.
         self.sets = std::mem::take(&mut *shared.sets.lock().await);
-        Ok(work)
+        match outcome {
+            Ok(work) => Ok((grep.finish(&joiner).map_err(SearchError::Write)?, work)),
+            Err(error) => {
+                grep.advance(&joiner, true).map_err(SearchError::Write)?;
+                Err(error)
+            }
+        }
     }
 
     /// Gives the SPUs' memory back. What is not given back goes when others need it.
@@ -162,6 +106,65 @@ impl Searcher {
         }
         Ok(())
     }
+}
+
+/// Searches a file by what is shared.
+async fn run(
+    shared: &Arc<Shared>,
+    mut plan: Plan,
+    file: &DirectFile,
+    (pattern, options): (&Pattern, &GrepOptions),
+    grep: &mut Grep<'_>,
+    joiner: &mut Joiner,
+) -> Result<Work, SearchError> {
+    // Scans that nobody waits for any more end with it.
+    let mut tasks = JoinSet::new();
+    let mut rounds = VecDeque::new();
+    let mut lines = Vec::new();
+    let mut work = Work::default();
+    if has_holes(file) {
+        grep.has_holes();
+    }
+    while !grep.is_done() {
+        while rounds.len() < ROUNDS_MAX
+            && let Some(round) = plan.next(file.extents())
+        {
+            rounds.push_back(begin(shared, &mut tasks, &plan, round));
+        }
+        // Those that have ended are no use any more.
+        while tasks.try_join_next().is_some() {}
+        match rounds.pop_front() {
+            None => break,
+            Some(Begun::Hole(bytes)) => {
+                joiner.hole(bytes, &mut |line| lines.push(line));
+                deliver((&mut *grep, pattern, options), joiner, &mut lines, &Source::Direct(file)).await?;
+            }
+            Some(Begun::Scans { namespace_offset, bytes, mut parts }) => {
+                let mut done = 0;
+                while done < bytes && !grep.is_done() {
+                    let (spu, stripe) = plan.stripe_at(namespace_offset + done);
+                    let whole = if shared.stripe_bytes == 0 { bytes } else { stripe };
+                    let end = done + whole.min(bytes - done);
+                    let part = parts.get_mut(&spu).ok_or(SearchError::Device(wire::STATUS_RANGE))?;
+                    while done < end && !grep.is_done() {
+                        let segment = part.segment(&mut work).await?;
+                        if u64::from(segment.head.bytes) > end - done {
+                            return Err(SearchError::Device(wire::STATUS_RANGE));
+                        }
+                        done += u64::from(segment.head.bytes);
+                        work.drive_bytes += u64::from(segment.head.bytes);
+                        joiner.segment(&segment, options.text_wanted(), &mut |line| lines.push(line));
+                    }
+                    deliver((&mut *grep, pattern, options), joiner, &mut lines, &Source::Direct(file)).await?;
+                }
+            }
+        }
+    }
+    if !grep.is_done() {
+        joiner.finish(&mut |line| lines.push(line));
+        deliver((&mut *grep, pattern, options), joiner, &mut lines, &Source::Direct(file)).await?;
+    }
+    Ok(work)
 }
 
 /// True where a file has holes behind its first block.

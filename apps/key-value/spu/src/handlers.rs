@@ -326,11 +326,15 @@ async fn put(request: Request, state: &State) -> Response {
         },
     };
     let put = Put::new(arguments.word, condition);
-    if let Err(failure) = store.put::<_, false>(&ports, &id, put).await {
-        let is_full = failure == Failure::Capacity;
-        let outcome = if is_full { store.put_after_sweep(&ports, &id, put).await } else { Err(failure) };
-        if let Err(failure) = outcome {
+    let mut sweeps = 0;
+    while let Err(failure) = store.put::<_, false>(&ports, &id, put).await {
+        if failure != Failure::Capacity {
             return response(Err(failure));
+        }
+        match store.finds_room(&ports, &mut sweeps).await {
+            Ok(true) => {}
+            Ok(false) => return response(Err(failure)),
+            Err(failure) => return response(Err(failure)),
         }
     }
     if arguments.flags & wire::FLAG_FUA != 0

@@ -31,9 +31,12 @@ fn head(found: &Found) -> ItemHead {
 
 /// Stores, and makes room by removing what has expired where there is none.
 pub(super) async fn put_with_room(store: &Store, ports: &Ports<'_, At>, id: &PairId, put: Put) -> Result<u64, Failure> {
-    match store.put::<_, true>(ports, id, put).await {
-        Err(Failure::Capacity) => store.put_after_sweep(ports, id, put).await,
-        outcome => outcome,
+    let mut sweeps = 0;
+    loop {
+        match store.put::<_, true>(ports, id, put).await {
+            Err(Failure::Capacity) if store.finds_room(ports, &mut sweeps).await? => {}
+            outcome => return outcome,
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! - The device has no calendar: time is what the hosts told last. Without a time nothing expires.
 //! - A record is buried under its bucket's stripe, after another look at it.
 
-use super::{DRAIN_PER_MUTATION, HEADS_AT_ONCE, Put, Store};
+use super::{DRAIN_PER_MUTATION, HEADS_AT_ONCE, Store};
 use crate::bank::{Bank, Failure, Planted, planted};
 use crate::format::{HEADER_BYTES, Header, HeaderView, Kind, PairId};
 
@@ -184,21 +184,18 @@ impl Store {
         Ok(None)
     }
 
-    /// Stores what found no room, once a sweep has removed something.
-    #[cold]
-    #[inline(never)]
-    pub async fn put_after_sweep<B: Bank>(&self, bank: &B, id: &PairId, put: Put) -> Result<u64, Failure> {
-        for _ in 0..ROOM_SWEEPS_MAX {
+    /// After a put that found no room: true where a sweep has removed something, so that the put is worth another try. `sweeps` counts those
+    /// of one put.
+    pub async fn finds_room<B: Bank>(&self, bank: &B, sweeps: &mut u32) -> Result<bool, Failure> {
+        while *sweeps < ROOM_SWEEPS_MAX {
+            *sweeps += 1;
             match self.make_room(bank).await? {
-                None => break,
+                None => return Ok(false),
                 Some(0) => {}
-                Some(_) => match self.put::<_, true>(bank, id, put).await {
-                    Err(Failure::Capacity) => {}
-                    outcome => return outcome,
-                },
+                Some(_) => return Ok(true),
             }
         }
-        Err(Failure::Capacity)
+        Ok(false)
     }
 
     /// Makes room where a put found none: sweeps on from where the last such put stopped. Returns how many pairs were removed; `None` where
