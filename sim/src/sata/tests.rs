@@ -1,3 +1,5 @@
+//! The port by itself: what it merges, bounds, gives back and does alone.
+
 use super::*;
 
 const KIB: u64 = 1024;
