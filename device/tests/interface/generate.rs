@@ -55,10 +55,6 @@ fn rust_meaning(indent: usize, import: &Import) -> String {
     for line in import.meaning {
         let _ = writeln!(text, "{}///{}", " ".repeat(indent), line.replace("\\|", "|"));
     }
-    if import.local {
-        let margin = " ".repeat(indent);
-        let _ = writeln!(text, "{margin}///\n{margin}/// # Safety\n{margin}/// {SAFETY}");
-    }
     text
 }
 
@@ -84,8 +80,12 @@ pub fn rust() -> String {
     }
     text.push_str(
         "}\n#[cfg(target_arch = \"wasm32\")]\npub use linked::*;\n\n\
-         /// What carries out the imports natively. A local address is a pointer whose provenance was exposed.\n\
-         #[cfg(not(target_arch = \"wasm32\"))]\n#[allow(clippy::too_many_arguments, clippy::missing_safety_doc)]\npub trait Host {\n",
+         /// What carries out the imports natively. A local address is a pointer whose provenance was exposed.\n///\n\
+         /// # Safety\n/// Of unsafe functions: ",
+    );
+    let _ = writeln!(text, "{SAFETY}");
+    text.push_str(
+        "#[cfg(not(target_arch = \"wasm32\"))]\n#[allow(clippy::too_many_arguments, clippy::missing_safety_doc)]\npub trait Host {\n",
     );
     for import in IMPORTS {
         let prefix = if import.local { "unsafe " } else { "" };

@@ -116,31 +116,22 @@ mod linked {
 pub use linked::*;
 
 /// What carries out the imports natively. A local address is a pointer whose provenance was exposed.
+///
+/// # Safety
+/// Of unsafe functions: Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
 #[cfg(not(target_arch = "wasm32"))]
 #[allow(clippy::too_many_arguments, clippy::missing_safety_doc)]
 pub trait Host {
     /// writes 32 bytes at `to`: u32 originating HRE, u32 source (SPU number, or FFFFFFFFh: the host), u32 body bytes, u32 reply
     /// capacity in bytes, u32 handler, u32 inline argument bytes, u32 x 2 zero
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn request_info(&mut self, token: u32, to: *mut u8);
     /// copies the next `bytes` of the body to local memory; returns how many there were
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn receive_bytes(&mut self, token: u32, to: *mut u8, bytes: u32) -> i32;
     /// the same from byte `offset` of the body on; `receive_bytes` goes on where it was
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn receive_bytes_at(&mut self, token: u32, offset: u32, to: *mut u8, bytes: u32) -> i32;
     /// ends the request; each token exactly once. DMAs still pending for it are drained first
     fn respond(&mut self, token: u32, status: u32, result: u32);
     /// moves bytes between two ports for this request
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn dma(
         &mut self,
         token: u32,
@@ -152,9 +143,6 @@ pub trait Host {
         wait: u32,
     ) -> i32;
     /// the same, `segments` times, each side moved on by its stride
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn dma_strided(
         &mut self,
         token: u32,
@@ -172,18 +160,12 @@ pub trait Host {
     fn compare(&mut self, token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32;
     /// CRC-32C (Castagnoli) of bytes at a port (accelerator), continued from `seed` (0 for a fresh one); the result is in
     /// `complete`'s low 32 bits. When it returns 0 (done at once) the value is got by `checksum_value`
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn checksum(&mut self, token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32;
     /// the checksum that was done at once last
     fn checksum_value(&mut self) -> u32;
     /// begins a request to SPU `destination`, or -1: upcall to the originating HRE, on behalf of `token`'s request; `app` -1 is
     /// the own one, else an installed app's number. Returns a handle or an error. The body is at most 64 KiB, the reply lands
     /// at `reply`
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn rpc_start(
         &mut self,
         token: u32,
@@ -196,29 +178,17 @@ pub trait Host {
     ) -> i32;
     /// appends to the body from local memory, or from NV memory (waits are not needed: the DMA is done when the message is
     /// sent). An error gives the handle back: there is no `rpc_finish` for it then
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn rpc_append(&mut self, handle: i32, port: u32, address: u64, bytes: u32) -> i32;
     /// sends it; 1: pending. `complete`'s result is `status << 32 | result` of the response, or a negative error (-10 to
     /// -2, which is how status FFFFFFFFh is told apart: apps do not use it). The handle is given back in any case
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn rpc_finish(&mut self, handle: i32, wait: u32) -> i32;
     /// begins an upcall to an endpoint that has subscribed to the app's upcalls of that kind (1 to 255), on behalf of `token`'s
     /// request. Returns a handle or an error; `rpc_append` and `rpc_finish` do the rest
     fn upcall_start(&mut self, token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32;
     /// writes the ids of endpoints that have subscribed to a kind, u32 each in rising order, from behind the id `after` on (0: all), at
     /// most `most`; returns how many
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn subscribers(&mut self, kind: u32, after: u32, to: *mut u8, most: u32) -> i32;
     /// number of an installed app; a user's app finds its user's own apps first, then those of the kernel with a public handler
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn app_number(&mut self, name: *const u8, bytes: u32) -> i32;
     /// the app's persistent region `id`: its base address, the same in every bank; created with `bytes` a bank (rounded up to
     /// 64 KiB, zeroed) where it is new; opened where it exists (`bytes` 0: only open). >= 0 base; -1 pending (`complete` brings
@@ -230,26 +200,17 @@ pub trait Host {
     fn region_free(&mut self, id: u32, wait: u32) -> i32;
     /// writes 32 bytes: u64 base, u64 bytes a bank, u32 CSI, u32 logical block bytes, u64 logical blocks; base and bytes are
     /// the same in every bank
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn namespace(&mut self, nsid: u32, to: *mut u8) -> i32;
     /// all that was written to this SPU's bank before is durable when it completes
     fn flush(&mut self, wait: u32) -> i32;
     /// loads a set of literals into the accelerator of this SPU: `bytes` bytes, of each literal its length (u32, 1 to 1024) and its bytes.
     /// `flags`: 1: ASCII letters match in either case; 2: one match a line, bits 8 to 15 are the byte that ends a line. Returns
     /// a handle, above 0, or an error
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn literals_load(&mut self, literals: *const u8, bytes: u32, flags: u32) -> i32;
     /// looks for the literals of `set` in bytes at a port. At `to` it writes u32 found, u32 looked at, u32 state, then 12 bytes for each
     /// match: u32 begin, u32 end (offsets in the range), u32 number of the literal. It ends with `most` matches (at most 4096; 0: it
     /// counts them and writes none), or before, where it has done as much as one search may: the next one begins where `looked at`
     /// says, with `state` as it was left
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn literals_find(
         &mut self,
         token: u32,
@@ -266,9 +227,6 @@ pub trait Host {
     /// `order` of 0 the keys ascend, as bytes, and its place is how many are less; with 1 they are in no order, and it is how many come
     /// before the first that equals it. Returns 1: pending; else 2 + 2 * place, and 1 more where the key at that place equals it, as
     /// `complete` brings it
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn keys_find(
         &mut self,
         token: u32,
@@ -299,9 +257,6 @@ pub trait Host {
     /// the device's clock
     fn time_ns(&mut self) -> u64;
     /// virtual serial port, line-buffered; `willow app log NAME` shows it
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn print(&mut self, text: *const u8, bytes: u32);
     /// adds to the app's counter 0..=15, shown by `willow stat`
     fn count(&mut self, counter: u32, delta: i64);
@@ -310,20 +265,11 @@ pub trait Host {
     /// one, distance from a lower page to its upper one (0: a cut harms no other page); u64 bytes of the bank that it is to
     /// offer; u32 free blocks of a lane below which it is to collect (0: as it thinks best), 1 where it is to search for the block to
     /// collect by `flash_minimum`
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn flash_geometry(&mut self, to: *mut u8) -> i32;
     /// writes the numbers (u32) of the first `most` blocks of a die that are bad from the factory; returns how many there are
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn flash_bad_blocks(&mut self, die: u32, to: *mut u8, most: u32) -> i32;
     /// reads `bytes` of a page from `offset` on: to local memory at `to` where `peer` is 0, else to the peer at offset `to`; and
     /// the first `spare_bytes` of its spare area to `spare`
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn flash_read(
         &mut self,
         die: u32,
@@ -341,23 +287,14 @@ pub trait Host {
     /// pointer to its parts, u32 parts (at most 64), u32 spare bytes, u64 pointer to those. A part is 24 bytes: u32 kind, u32
     /// bytes; then of kind 0 u64 pointer, u64 zero (local memory); 1: u32 peer, u32 zero, u64 offset; 2: u32 die, u32 block, u32
     /// page, u32 offset (another page); 3: zeroes
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn flash_program(&mut self, die: u32, pages: *const u8, count: u32, wait: u32) -> i32;
     /// erases `count` blocks (u32 each) of distinct planes of a die
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn flash_erase(&mut self, die: u32, blocks: *const u8, count: u32, wait: u32) -> i32;
     /// makes part of a peer of a read zeroes
     fn flash_zero_peer(&mut self, peer: u32, offset: u64, bytes: u32) -> i32;
     /// makes way for others: `complete` comes behind what they have to do
     fn flash_pause(&mut self, wait: u32) -> i32;
     /// the accelerator for minima: the place (from 0) of the first of the least of `count` numbers (u32; at most 1048576)
-    ///
-    /// # Safety
-    /// Local memory that it is handed is valid, and nobody else uses what is written, until it and its wait have ended.
     unsafe fn flash_minimum(&mut self, numbers: *const u8, count: u32) -> i32;
 }
 

@@ -1,4 +1,4 @@
-//! The port under small workloads: what waits for what, and how long.
+//! The port by itself: what it merges, bounds, gives back and does alone.
 
 use super::*;
 
@@ -42,16 +42,15 @@ fn acknowledge(port: &mut SataPort, number: u32) -> Vec<Member> {
 #[test]
 fn neighbours_of_one_kind_are_merged_up_to_the_cap_and_others_never() {
     let mut forward = port(64, &[write(0, 4), write(4, 4), read(8, 4), write(8, 4), Operation::Flush, write(12, 4)]);
-    assert_eq!(all(&mut forward), [
-        (read(8, 4), vec![2]),
-        (write(0, 16), vec![0, 1, 3, 5]),
-        (Operation::Flush, vec![4]),
-    ]);
+    assert_eq!(
+        all(&mut forward),
+        [(read(8, 4), vec![2]), (write(0, 16), vec![0, 1, 3, 5]), (Operation::Flush, vec![4]),]
+    );
     let mut backward = port(64, &[read(8, 4), read(4, 4), Operation::Deallocate { offset: 0, bytes: 4096 }]);
-    assert_eq!(all(&mut backward), [
-        (read(4, 8), vec![0, 1]),
-        (Operation::Deallocate { offset: 0, bytes: 4096 }, vec![2]),
-    ]);
+    assert_eq!(
+        all(&mut backward),
+        [(read(4, 8), vec![0, 1]), (Operation::Deallocate { offset: 0, bytes: 4096 }, vec![2]),]
+    );
     // 40 KiB, 32 at most; and without a cap nothing.
     let ten: Vec<Operation> = (0..10).map(|block| write(4 * block, 4)).collect();
     assert_eq!(all(&mut port(32, &ten)), [(write(0, 32), (0..8).collect()), (write(32, 8), vec![8, 9])]);
@@ -137,7 +136,10 @@ fn absurd_values_are_refused_with_the_field() {
         (SataParameters { commands_max: 33, ..PARAMETERS }, "sata.commands_max is 33, expected 1 to 32"),
         (SataParameters { frame_bytes: 100, ..PARAMETERS }, "sata.frame_bytes is 100, expected a power of two"),
         (SataParameters { write_frames: 0, ..PARAMETERS }, "sata.write_frames is 0"),
-        (SataParameters { read_frames: u32::MAX, ..PARAMETERS }, "sata.read_frames is 4294967295, expected 1 to 131072"),
+        (
+            SataParameters { read_frames: u32::MAX, ..PARAMETERS },
+            "sata.read_frames is 4294967295, expected 1 to 131072",
+        ),
     ] {
         let error = parameters.validate().unwrap_err();
         assert!(error.contains(expected), "{error}");
