@@ -125,12 +125,12 @@ pub(super) struct LiteralSet {
 }
 
 /// The mock's searches look at no more than this.
-const SEARCH_BYTES_MAX: usize = 1000;
+const MOCK_SEARCH_BYTES_MAX: usize = 1000;
 
 impl LiteralSet {
     /// What a search writes: matches that begin first and of these the longest, byte by byte.
     fn find(&self, text: &[u8], state: u32, most: usize) -> Vec<u8> {
-        let text = &text[..text.len().min(SEARCH_BYTES_MAX)];
+        let text = &text[..text.len().min(MOCK_SEARCH_BYTES_MAX)];
         let is_at = |literal: &[u8], at: usize| {
             text.get(at..at + literal.len()).is_some_and(|there| match self.ignores_case {
                 true => there.eq_ignore_ascii_case(literal),

@@ -2,7 +2,8 @@
 //! namespace was cleared. They are found by nobody, and take space until they are replaced, deleted or swept away.
 //!
 //! What always holds:
-//! - Whether a pair exists is asked by [`Store::value_of`] alone (or [`Store::exists_now`], which is the same of a decoded header).
+//! - Whether a pair exists is asked by [`Store::value_of`] (or [`Store::exists_now`], which is the same of a decoded header);
+//!   [`Store::get_now`] looks at the horizon by itself, and leaves pairs with an expiry to the way that asks.
 //! - The device has no calendar: time is what the hosts told last. Without a time nothing expires.
 //! - A record is buried under its bucket's stripe, after another look at it.
 
