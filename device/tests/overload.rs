@@ -76,7 +76,7 @@ fn reads_beyond_the_places_of_the_store_wait_or_are_busy_and_have_not_failed() {
 /// What an app answers, call by call: status 0 is success.
 fn statuses(rig: &mut Rig, calls: &[(Rpc, Vec<u8>, u32)]) -> Vec<u32> {
     let mut status = |(rpc, payload, reply_bytes): &(Rpc, Vec<u8>, u32)| {
-        let request = rig.request(rpc.clone(), payload, *reply_bytes);
+        let request = rig.request(*rpc, payload, *reply_bytes);
         rig.device.submit(rig.hre, request).expect("the queue has room");
         rig.settle();
         match rig.device.completion().expect("it has ended").outcome {
