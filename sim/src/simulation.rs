@@ -99,7 +99,7 @@ pub struct SimulationOptions {
     pub native: bool,
     /// The FTL, where the preset has flash; `None`: the first that there is.
     pub ftl: Option<String>,
-    /// Keep what is written to flash; else it reads as zeroes, and a terabyte takes less than a gigabyte of memory.
+    /// Keep what is written to flash; else it reads as zeroes, and memory goes to headers alone: at most 160 bytes a mapping unit.
     pub contents: bool,
     /// Keeps spans.
     pub trace: Option<Trace>,
@@ -235,7 +235,9 @@ impl Simulation {
         let device = Device::open(config, store, timing, apps.collect()).map_err(|error| failed(&error))?;
         let parameters = Arc::new(preset.host.clone().unwrap_or_else(HostParameters::free));
         let port = match (preset.sata, &preset.model) {
-            (Some(sata), Some(model)) => Some(Box::new(Port::new(sata, parameters.merge_bytes_max, model.link.clone()))),
+            (Some(sata), Some(model)) => {
+                Some(Box::new(Port::new(sata, parameters.merge_bytes_max, model.link.clone())))
+            }
             _ => None,
         };
         let mut world = World::new(parameters.processors, options.trace.clone());

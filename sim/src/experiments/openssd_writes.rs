@@ -5,7 +5,8 @@
 //! fitted to another source: the board's developers' own measurement of reads (presets/flash/jasmine.toml). So 32 kB is a prediction like the others.
 //!
 //! # What the paper does not print, and what stands here for it
-//! These were chosen before the figures were looked at, from what the programs of the time do by themselves:
+//! These are what the programs of the time do by themselves. They were chosen by somebody who knew the published figures and had compared some
+//! alternatives with them (how much of the file fio covers, alignment, depth), so that the checks are no blind predictions:
 //! - fio goes to each block of the file once, in random order (its default), with the file on an empty device;
 //! - the writes go through the page cache: its writeback has 1,024 pages under way at a time (Linux 2.6.33, `MAX_WRITEBACK_PAGES`);
 //! - the partition begins at a boundary of virtual pages.
@@ -55,8 +56,7 @@ struct Measured {
 }
 
 fn measure(laboratory: &Laboratory, bytes: u32, sequential: bool) -> Result<Measured, ExperimentError> {
-    let options =
-        SimulationOptions { namespace_bytes: FILE_BYTES, contents: false, ..laboratory.options() };
+    let options = SimulationOptions { namespace_bytes: FILE_BYTES, contents: false, ..laboratory.options() };
     let mut simulation = Simulation::new(&options)?;
     let operations = FILE_BYTES / u64::from(bytes);
     let workload = BlockWorkload {
