@@ -159,6 +159,12 @@ impl Users {
         self.done.pop_front().or_else(|| self.rig.device.completion())
     }
 
+    /// Runs the device once: it may have more to do, and others have their turn before it goes on.
+    pub fn turn(&mut self) {
+        let now_ns = self.rig.now_ns;
+        self.rig.device.run(now_ns);
+    }
+
     /// Runs the device for as long as it has something to do now, without moving time.
     pub fn run(&mut self) {
         let now_ns = self.rig.now_ns;
