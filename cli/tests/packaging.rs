@@ -110,7 +110,7 @@ fn the_recipe_for_keys_makes_some_that_the_service_can_read() {
     const SERVICE: u32 = 54_003;
     let program = Public::new();
     let text = std::fs::read_to_string(root().join("packaging/willow.toml")).unwrap();
-    let places = [("/etc/willow", ""), ("/var/lib/willow", "data"), ("/run/willow/socket", "data/socket")];
+    let places = [("/etc/willow", ""), ("/var/lib/willow", "data"), ("/run/willow/socket", "run/socket")];
     let text =
         places.iter().fold(text, |text, (place, name)| text.replace(place, program.path(name).trim_end_matches('/')));
     let recipe = text.lines().find_map(|line| line.strip_prefix("#   ")).expect("the configuration has a recipe");
@@ -121,8 +121,10 @@ fn the_recipe_for_keys_makes_some_that_the_service_can_read() {
     let text = text.replace("# host_key", "host_key");
     let (config, data) = (program.path("willow.toml"), program.path("data"));
     std::fs::write(&config, text).unwrap();
-    std::fs::create_dir(&data).unwrap();
-    std::os::unix::fs::chown(&data, Some(SERVICE), Some(SERVICE)).unwrap();
+    for folder in [data, program.path("run")] {
+        std::fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::chown(&folder, Some(SERVICE), Some(SERVICE)).unwrap();
+    }
     let device = Served::start_as(SERVICE, &program, &["--config", &config, "--size", "64M", "--kv-size", "0"]);
     let key = program.path("host.key");
     device.ok(&["ns", "list", "--key", &key]);
