@@ -128,7 +128,8 @@ fn a_connection_as_linux_makes_it() {
     assert_eq!((u32_at(&list, 0), u32_at(&list, 4), u32_at(&list, 8)), (1, 2, 0));
     for nsid in [1u32, 2] {
         let descriptors = identify(&mut peer, cns::NAMESPACE_DESCRIPTORS, nsid, 0).unwrap();
-        assert_eq!((descriptors[0], descriptors[20], u32::from(descriptors[24])), (2, 4, nsid - 1));
+        let csi = u32::from(descriptors[44]);
+        assert_eq!((descriptors[0], descriptors[20], descriptors[40], csi), (2, 3, 4, nsid - 1));
         assert_eq!(identify(&mut peer, cns::INDEPENDENT_NAMESPACE, nsid, 0).unwrap()[14], 1);
     }
     assert_eq!(u64_at(&identify(&mut peer, cns::NAMESPACE, 1, 0).unwrap(), 0), 16384);
