@@ -329,7 +329,8 @@ fn what_is_being_opened_when_a_file_system_is_frozen_is_not_permitted_afterwards
     assert!(!is_permitted_while_frozen(&stage, 5));
     for fault in [AgentFault::SettledLate, AgentFault::NotUnderWay] {
         let planted = Planted::start(&mut stage, fault);
-        assert!(is_permitted_while_frozen(&stage, 20), "{fault:?} is not caught");
+        // The moment is met by trying: as a rule within a few rounds, on a machine that does other things later.
+        assert!(is_permitted_while_frozen(&stage, 100), "{fault:?} is not caught");
         drop(planted);
     }
 }
