@@ -77,6 +77,17 @@ fn allow_exchange(disk: &Path) -> std::io::Result<()> {
     file.sync_all()
 }
 
+/// The library that is put before programs.
+pub const PRELOAD: &str = "libwillow_preload.so";
+
+/// Where cargo puts a library that programs load.
+pub fn library(name: &str) -> PathBuf {
+    let this = std::env::current_exe().expect("this program");
+    let library = this.parent().expect("the folder of the build").join(name);
+    assert!(library.exists(), "{}", library.display());
+    library
+}
+
 /// Bytes of a file, the same for the same seed.
 pub fn contents(bytes: usize, seed: u32) -> Vec<u8> {
     (0..bytes as u32).map(|at| (at ^ seed << 20).wrapping_mul(2_654_435_761).rotate_left(9) as u8).collect()
@@ -217,7 +228,12 @@ impl Stage {
 
     /// With ext4.
     pub fn ext4() -> Result<Stage, String> {
-        Stage::new(EXT4, "128M")
+        Stage::ext4_by(By::Memory)
+    }
+
+    /// With ext4, and an agent that reaches the device in this way.
+    pub fn ext4_by(by: By) -> Result<Stage, String> {
+        Stage::remote(&["--ram", "--size", "128M"], by)
     }
 
     /// With ext4 on a partition.

@@ -22,7 +22,7 @@ fn stage(test: &str) -> Option<Stage> {
 }
 
 fn stage_by(test: &str, by: By) -> Option<Stage> {
-    or_skip(test, Stage::remote(&["--ram", "--size", "128M"], by))
+    or_skip(test, Stage::ext4_by(by))
 }
 
 fn session(stage: &Stage) -> Arc<Session> {

@@ -140,7 +140,7 @@ fn users_search_their_files_in_the_drive_on_xfs() {
 
 #[test]
 fn users_search_their_files_in_the_drive_over_the_network() {
-    let stage = Stage::remote(&["--ram", "--size", "128M"], By::Network);
+    let stage = Stage::ext4_by(By::Network);
     on("users_search_their_files_in_the_drive_over_the_network", stage);
 }
 
@@ -148,7 +148,7 @@ fn users_search_their_files_in_the_drive_over_the_network() {
 fn a_search_of_what_another_user_has_is_refused_by_the_device() {
     use search_host::wire::{self, REPLY_BYTES_MAX, STATUS_PERMISSION, Scan, handler};
     let test = "a_search_of_what_another_user_has_is_refused_by_the_device";
-    let Some(stage) = or_skip(test, Stage::remote(&["--ram", "--size", "128M"], By::Network)) else { return };
+    let Some(stage) = or_skip(test, Stage::ext4_by(By::Network)) else { return };
     let path = stage.owned("bobs", BOB, &text(200_000, 2));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -297,8 +297,7 @@ fn meanwhile(stage: &Stage, file: &Path, change: impl FnOnce()) -> (Output, Vec<
 fn a_file_that_changes_in_the_middle_ends_the_search_with_an_error() {
     let test = "a_file_that_changes_in_the_middle_ends_the_search_with_an_error";
     for by in [By::Memory, By::Network] {
-        let stage = if by == By::Memory { Stage::ext4() } else { Stage::remote(&["--ram", "--size", "128M"], by) };
-        let Some(stage) = or_skip(test, stage) else { return };
+        let Some(stage) = or_skip(test, Stage::ext4_by(by)) else { return };
         let secret = vec![b'S'; 60 << 20];
         for way in ["cut and filled by another", "written", "deleted"] {
             let before = text(60 << 20, 5);

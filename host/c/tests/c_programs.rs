@@ -76,7 +76,7 @@ fn c_programs_reach_a_device_on_a_network() {
     let test = "c_programs_reach_a_device_on_a_network";
     let Some(compiler) = compilers().first().copied() else { return skip(test, "there is no C compiler") };
     for by in [By::Network, By::Tls] {
-        let Some(stage) = or_skip(test, Stage::remote(&["--ram", "--size", "128M"], by)) else { return };
+        let Some(stage) = or_skip(test, Stage::ext4_by(by)) else { return };
         let (program, file) = (stage.folder.join("program"), stage.on_it("file"));
         compile(compiler, "tests/program.c", &program, false);
         let arguments = ["-".to_owned(), stage.path("agent"), file.display().to_string()];

@@ -3,20 +3,14 @@
 //! missing, or as the stage says.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
-use willow_tests::stage::{By, Stage, has, is_frozen, or_skip, skip};
+use willow_tests::stage::{By, PRELOAD, Stage, has, is_frozen, library, or_skip, skip};
 
 /// What fsx does, each this often in proportion. Without mappings, after which a file is the kernel's for good; and with all.
 const WITHOUT_MAPPINGS: &str = "flen = 262144\n[opsize]\nmax = 65536\n[weights]\nread = 10\nwrite = 10\nmapread = 0\nmapwrite = 0\n\
     truncate = 0.3\nfsync = 1\nfdatasync = 1\npunch_hole = 0.2\nsendfile = 0.5\ncopy_file_range = 0.3\nclose_open = 0.3\ninvalidate = 0\n";
 const WITH_ALL: &str = "flen = 262144\n[opsize]\nmax = 65536\n[weights]\nread = 10\nwrite = 10\nmapread = 3\nmapwrite = 3\ntruncate = 2\n\
     fsync = 1\nfdatasync = 1\nposix_fallocate = 1\npunch_hole = 1\nsendfile = 1\nposix_fadvise = 1\ncopy_file_range = 1\nclose_open = 1\n";
-
-fn library() -> PathBuf {
-    let this = std::env::current_exe().expect("this program");
-    this.parent().expect("the folder of the build").join("libwillow_preload.so")
-}
 
 /// Runs it; how many reads and writes were direct.
 fn exercise(stage: &Stage, name: &str, config: &str, (seed, count): (u32, u32), is_eager: bool) -> u64 {
@@ -25,7 +19,7 @@ fn exercise(stage: &Stage, name: &str, config: &str, (seed, count): (u32, u32), 
     let _ = fs::remove_file(&report);
     let mut command = Command::new("timeout");
     command.args(["240", "fsx", "-S", &seed.to_string(), "-N", &count.to_string(), "-f", &settings, name]);
-    command.env("LD_PRELOAD", library()).env("WILLOW_AGENT", stage.path("agent"));
+    command.env("LD_PRELOAD", library(PRELOAD)).env("WILLOW_AGENT", stage.path("agent"));
     command.env("WILLOW_DIRECT", stage.path("files")).env("WILLOW_DIRECT_REPORT", &report);
     command.env("RUST_LOG", "error").current_dir(stage.path("files"));
     if stage.address.is_none() {
@@ -51,8 +45,7 @@ fn exercises(test: &str, by: By, count: u32) {
     if !has("fsx") {
         return skip(test, "fsx is not installed (scripts/bootstrap --tests)");
     }
-    let made = if by == By::Memory { Stage::ext4() } else { Stage::remote(&["--ram", "--size", "128M"], by) };
-    let Some(stage) = or_skip(test, made) else { return };
+    let Some(stage) = or_skip(test, Stage::ext4_by(by)) else { return };
     for (seed, is_eager) in [(1, true), (2, true), (3, false), (4, false)] {
         let direct = exercise(&stage, &format!("file-{seed}"), WITHOUT_MAPPINGS, (seed, count), is_eager);
         assert!(!is_eager || direct > u64::from(count) / 20, "seed {seed}: {direct} were direct");

@@ -4,27 +4,18 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use willow_host::direct_io::{File, Session, SessionOptions};
-use willow_tests::stage::{By, Stage, has, is_frozen, or_skip, skip, tool};
+use willow_tests::stage::{By, PRELOAD, Stage, contents, has, is_frozen, library, or_skip, skip, tool};
 
 const ALICE: u32 = 54_941;
 const BOB: u32 = 54_942;
 const GROUP: u32 = 54_943;
 
-/// Where cargo puts the library.
-fn library() -> PathBuf {
-    let this = std::env::current_exe().expect("this program");
-    let library = this.parent().expect("the folder of the build").join("libwillow_preload.so");
-    assert!(library.exists(), "{}", library.display());
-    library
-}
-
 /// A stage whose agent reaches the device in this way.
 fn stage(test: &str, by: By) -> Option<Stage> {
-    let made = if by == By::Memory { Stage::ext4() } else { Stage::remote(&["--ram", "--size", "128M"], by) };
-    or_skip(test, made)
+    or_skip(test, Stage::ext4_by(by))
 }
 
 /// A program with the library, for the files of the stage. Where the device is on a network the agent says so.
@@ -34,7 +25,7 @@ fn with(stage: &Stage, program: &str) -> Command {
         command.env("WILLOW_DEVICE", stage.path("device"));
     }
     command
-        .env("LD_PRELOAD", library())
+        .env("LD_PRELOAD", library(PRELOAD))
         .env("WILLOW_AGENT", stage.path("agent"))
         .env("WILLOW_DIRECT", stage.path("files"))
         .env("WILLOW_DIRECT_REPORT", stage.path("report"))
@@ -58,10 +49,6 @@ fn counted(stage: &Stage, names: &[&str]) -> Vec<u64> {
         rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().expect("a number")
     };
     names.iter().map(|name| text.lines().map(|line| one(line, name)).sum()).collect()
-}
-
-fn contents(bytes: usize, seed: u32) -> Vec<u8> {
-    (0..bytes as u32).map(|at| (at ^ seed).wrapping_mul(2_654_435_761).rotate_left(9) as u8).collect()
 }
 
 #[test]
@@ -291,7 +278,7 @@ fn without_an_agent_programs_run_as_ever() {
     succeeded("cp", &output);
     assert!(fs::read(stage.on_it("to")).expect("read") == data);
     let mut plain = Command::new("cp");
-    plain.env("LD_PRELOAD", library()).args([stage.on_it("from"), stage.on_it("third")]);
+    plain.env("LD_PRELOAD", library(PRELOAD)).args([stage.on_it("from"), stage.on_it("third")]);
     succeeded("cp with nothing chosen", &plain.output().expect("it runs"));
     assert_eq!(fs::File::open(stage.on_it("third")).expect("it is there").read_at(&mut [0; 10], 5).expect("read"), 10);
 }
@@ -308,7 +295,7 @@ fn who_may_write_anothers_file_writes_it_while_that_one_has_it_directly() {
     let holder = fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
     let holder = File::new(&session, holder).expect("a file");
     holder.take().expect("directly");
-    let library = stage.public(&library());
+    let library = stage.public(&library(PRELOAD));
     let writes = |group: u32| {
         let mut command = with(&stage, "dd");
         command.args(["if=/dev/zero", "of=file", "bs=100", "count=1", "conv=notrunc"]);

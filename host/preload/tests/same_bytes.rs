@@ -5,10 +5,10 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, within_seconds};
+use willow_tests::stage::{By, PRELOAD, Stage, contents, is_frozen, library, or_skip, within_seconds};
 
 /// Steps of a program.
 const STEPS: u64 = 60;
@@ -18,11 +18,6 @@ const PROGRAMS: u64 = 40;
 const PROGRAM_MAX: Duration = Duration::from_secs(30);
 /// Runs that are spent on making a program shorter that shows a difference.
 const SHRINKING_MAX: u32 = 60;
-
-fn library() -> PathBuf {
-    let this = std::env::current_exe().expect("this program");
-    this.parent().expect("the folder of the build").join("libwillow_preload.so")
-}
 
 /// A program: a seed, how far it goes, and what is left out of it.
 #[derive(Clone)]
@@ -108,7 +103,7 @@ fn with_library(stage: &Stage, program: &Program, folder: &Path, planted: &str) 
         command.env("WILLOW_PRELOAD_EAGER", "1");
     }
     command
-        .env("LD_PRELOAD", stage.public(&library()))
+        .env("LD_PRELOAD", stage.public(&library(PRELOAD)))
         .env("WILLOW_AGENT", stage.path("agent"))
         .env("WILLOW_DIRECT", folder)
         .env("WILLOW_DIRECT_REPORT", stage.path("report"))
@@ -250,7 +245,7 @@ fn programs_give_the_same_where_files_are_taken_again_later() {
 
 #[test]
 fn programs_give_the_same_over_the_network() {
-    let made = Stage::remote(&["--ram", "--size", "128M"], By::Network);
+    let made = Stage::ext4_by(By::Network);
     let Some(stage) = or_skip("programs_give_the_same_over_the_network", made) else { return };
     compare_as(&stage, &[EAGER, How { is_eager: false, ..EAGER }]);
 }

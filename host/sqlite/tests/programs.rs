@@ -4,33 +4,26 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
-use willow_tests::stage::{By, Stage, has, is_frozen, or_skip, skip, within_seconds};
+use willow_tests::stage::{By, Stage, has, is_frozen, library, or_skip, skip, within_seconds};
 
-/// Where cargo puts the library.
-fn library() -> PathBuf {
-    let this = std::env::current_exe().expect("this program");
-    let library = this.parent().expect("the folder of the build").join("libwillow_sqlite.so");
-    assert!(library.exists(), "{}", library.display());
-    library
-}
+const LIBRARY: &str = "libwillow_sqlite.so";
 
 fn stage(test: &str, by: By) -> Option<Stage> {
     if !has("sqlite3") {
         skip(test, "sqlite3 is not installed");
         return None;
     }
-    let made = if by == By::Memory { Stage::ext4() } else { Stage::remote(&["--ram", "--size", "128M"], by) };
-    or_skip(test, made)
+    or_skip(test, Stage::ext4_by(by))
 }
 
 /// sqlite3 with the library, on a base of the stage.
 fn sqlite(stage: &Stage, base: &str) -> Command {
     let mut command = Command::new("sqlite3");
     command
-        .args(["-batch", "-bail", "-cmd", &format!(".load {}", stage.public(&library()).display())])
+        .args(["-batch", "-bail", "-cmd", &format!(".load {}", stage.public(&library(LIBRARY)).display())])
         .args(["-cmd", &format!(".open file:{}?vfs=willow", stage.on_it(base).display()), "-cmd", ".timeout 60000"])
         .env("WILLOW_AGENT", stage.path("agent"));
     command
@@ -343,7 +336,7 @@ fn without_an_agent_nothing_is_opened() {
     let base = std::env::temp_dir().join(format!("willow-no-agent-{}", std::process::id()));
     let run = |command: &mut Command| {
         let output = command
-            .args(["-batch", "-cmd", ".log stderr", "-cmd", &format!(".load {}", library().display())])
+            .args(["-batch", "-cmd", ".log stderr", "-cmd", &format!(".load {}", library(LIBRARY).display())])
             .args(["-cmd", &format!(".open file:{}?vfs=willow", base.display()), ":memory:", "create table t(k);"])
             .output()
             .expect("it runs");

@@ -103,13 +103,8 @@ fn what_is_too_much_or_outside_is_refused_and_copies_nothing() {
     assert!(refused.is(Status::INVALID_FIELD));
     // Who may not write may not copy either.
     let (_, other) = host.queues(2);
-    let reserve = |host: &mut Host, opcode: u8, cdw10: u32, keys: [u64; 2]| {
-        let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-        let entry = SubmissionEntry::new(opcode).with_nsid(1).with_cid(24).with_cdw(10, cdw10);
-        host.good(other, &entry.with_sgl(Sgl::in_capsule(0, 16)), &data);
-    };
-    reserve(&mut host, nvm::RESERVATION_REGISTER, 0, [0, 5]);
-    reserve(&mut host, nvm::RESERVATION_ACQUIRE, (ReservationType::WriteExclusive as u32) << 8, [5, 0]);
+    host.reserve(other, nvm::RESERVATION_REGISTER, 0, [0, 5]);
+    host.reserve(other, nvm::RESERVATION_ACQUIRE, (ReservationType::WriteExclusive as u32) << 8, [5, 0]);
     assert!(copy(&mut host, io, &[(0, 1)], 1, true).is(Status::RESERVATION_CONFLICT));
     assert!(transfer(&mut host, io, nvm::READ, &[]) == before);
 }

@@ -82,13 +82,8 @@ fn what_cannot_be_formatted_or_sanitized_is_refused_and_stays() {
     assert_eq!((controller[256] & 2, controller[524], &controller[328..332]), (2, 8, &[0; 4][..]));
     let sanitize = SubmissionEntry::new(admin::SANITIZE).with_cid(23).with_cdw(10, 2);
     assert!(host.ask(admin, &sanitize, &[]).unwrap().status.is(Status::INVALID_OPCODE), "as SANICAP says");
-    let reserve = |host: &mut Host, opcode: u8, cdw10: u32, keys: [u64; 2]| {
-        let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-        let entry = SubmissionEntry::new(opcode).with_nsid(1).with_cid(24).with_cdw(10, cdw10);
-        host.good(other, &entry.with_sgl(Sgl::in_capsule(0, 16)), &data);
-    };
-    reserve(&mut host, nvm::RESERVATION_REGISTER, 0, [0, 5]);
-    reserve(&mut host, nvm::RESERVATION_ACQUIRE, (ReservationType::WriteExclusive as u32) << 8, [5, 0]);
+    host.reserve(other, nvm::RESERVATION_REGISTER, 0, [0, 5]);
+    host.reserve(other, nvm::RESERVATION_ACQUIRE, (ReservationType::WriteExclusive as u32) << 8, [5, 0]);
     assert!(format(&mut host, admin, 1, 1).is(Status::RESERVATION_CONFLICT));
     let (_, data) = host.ask_data(io, &transfer(nvm::READ, 0, 1, 4096), &[]).unwrap();
     assert_eq!(data, [7; 4096]);

@@ -97,6 +97,21 @@ fn start(delayed_percent: u8, seed: u64) -> (FaultMedia, Rig) {
 
 const BLOCKS: [usize; 3] = [0, 1, 2];
 
+/// A device on which Alice commits 1 to one block of each SPU, as transaction 1, this many steps after it began; and the commit's tag.
+fn start_commit(delayed_percent: u8, seed: u64, steps: u64) -> (FaultMedia, Rig, User, u64) {
+    let (media, mut rig) = start(delayed_percent, seed);
+    let alice = rig.user(1000);
+    rig.grant(&alice, &BLOCKS);
+    for block in BLOCKS {
+        assert_eq!(rig.log_of(&alice, 1, block, 1), 0);
+    }
+    let commit = rig.begin_commit_of(&alice, 1);
+    for _ in 0..steps {
+        rig.step();
+    }
+    (media, rig, alice, commit)
+}
+
 fn a_write_needs_the_right_when_it_is_logged_and_when_it_is_committed(medium: Medium) {
     let mut rig = Rig::on(medium);
     let alice = rig.user(1000);
@@ -190,16 +205,7 @@ fn one_user_cannot_take_all_places_and_what_ended_processes_had_is_free(medium: 
 fn revoke_at_any_moment(delayed_percent: u8, seed: u64) -> Result<(u32, u32), String> {
     let (mut done, mut refused) = (0, 0);
     for moment in 0.. {
-        let (_, mut rig) = start(delayed_percent, seed + moment);
-        let alice = rig.user(1000);
-        rig.grant(&alice, &BLOCKS);
-        for block in BLOCKS {
-            assert_eq!(rig.log_of(&alice, 1, block, 1), 0);
-        }
-        let commit = rig.begin_commit_of(&alice, 1);
-        for _ in 0..moment {
-            rig.step();
-        }
+        let (_, mut rig, alice, commit) = start_commit(delayed_percent, seed + moment, moment);
         let was_over = rig.done.contains_key(&commit);
         let revocation = rig.begin_rights(control::REVOKE, &alice, &BLOCKS);
         assert_eq!(status(&rig.wait(revocation)), 0);
@@ -258,16 +264,7 @@ fn an_app_that_traps_is_started_anew_and_a_revocation_waits_for_what_it_owes() {
     let (mut trapped, mut done, mut undone) = (0, 0, 0);
     for seed in 0..6 {
         for moment in 0.. {
-            let (_, mut rig) = start(40 + (seed % 3 * 20) as u8, seed * 1000 + moment);
-            let alice = rig.user(1000);
-            rig.grant(&alice, &BLOCKS);
-            for block in BLOCKS {
-                assert_eq!(rig.log_of(&alice, 1, block, 1), 0);
-            }
-            let commit = rig.begin_commit_of(&alice, 1);
-            for _ in 0..moment {
-                rig.step();
-            }
+            let (_, mut rig, alice, commit) = start_commit(40 + (seed % 3 * 20) as u8, seed * 1000 + moment, moment);
             if rig.done.contains_key(&commit) {
                 break;
             }
@@ -308,13 +305,8 @@ fn an_app_that_traps_is_started_anew_and_a_revocation_waits_for_what_it_owes() {
 
 #[test]
 fn a_revocation_is_answered_where_the_app_does_not_come_back() {
-    let (media, mut rig) = start(50, 1);
-    let (alice, bob) = (rig.user(1000), rig.user(1001));
-    rig.grant(&alice, &BLOCKS);
-    for block in BLOCKS {
-        assert_eq!(rig.log_of(&alice, 1, block, 1), 0);
-    }
-    let commit = rig.begin_commit_of(&alice, 1);
+    let (media, mut rig, alice, commit) = start_commit(50, 1, 0);
+    let bob = rig.user(1001);
     plant(Some(Planted::Traps));
     while traps(&rig) == 0 {
         rig.step();

@@ -95,6 +95,13 @@ impl Host {
         answer.result
     }
 
+    /// A reservation command on namespace 1 that succeeds: the current key and the new one, or the one to preempt.
+    pub fn reserve(&mut self, at: ConnectionId, opcode: u8, cdw10: u32, keys: [u64; 2]) {
+        let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+        let entry = SubmissionEntry::new(opcode).with_nsid(1).with_cid(24).with_cdw(10, cdw10);
+        self.good(at, &entry.with_sgl(Sgl::in_capsule(0, 16)), &data);
+    }
+
     /// A queue of the host with this number.
     pub fn connect(&mut self, host: u8, queue_id: u16, controller_id: u16) -> Result<(ConnectionId, u16), Status> {
         let at = self.subsystem.open_connection(None).unwrap();
