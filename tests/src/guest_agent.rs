@@ -20,10 +20,17 @@ as() { local user=$1; shift; setpriv --reuid $user --regid $user --clear-groups 
 direct() { local user=$1; shift; as $user /host/willow direct "$@" --agent /tmp/agent; }
 thawed() { ! lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
 frozen() { lsattr $1 | cut -d ' ' -f 1 | grep -q i; }
+# begin FILE COMMAND...: starts it in the background with what it says in the file. The background shell opens that file when it gets to
+# it: until then nothing may be there that a command before this one has said.
+begin() {
+    local file=$1; shift
+    rm -f "$file"
+    "$@" > "$file" 2>&1 <&0 &
+}
 agent() {
-    setsid /host/willow agent $AGENT --socket /tmp/agent --allow-xfs "$@" > /tmp/agent.out 2> /tmp/agent.log < /dev/null &
+    begin /tmp/agent.log setsid /host/willow agent $AGENT --socket /tmp/agent --allow-xfs "$@" < /dev/null
     echo $! > /tmp/agent.pid
-    eventually 120 grep -q ready /tmp/agent.out
+    eventually 120 grep -q '^ready' /tmp/agent.log
 }
 gone_agent() { ! kill -0 $(cat /tmp/agent.pid); }
 end_agent() {
@@ -75,4 +82,39 @@ pub fn prelude(daemon: &Daemon, key: &str, secrets: &str) -> String {
         "{FUNCTIONS}{AGENT_FUNCTIONS}\nNQN={nqn}\nTARGET='-t tcp -a {HOST_ADDRESS} -s {port}'\nHOST='--hostnqn={name} --hostid={HOST_ID}'
          AGENT='--target {HOST_ADDRESS}:{port} --key {key}'\nSECRETS='{secrets}'\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever is in `said` before `says` could say anything is not its.
+    const SAYS: &str = r#"
+cd "$1"
+trap 'kill $! 2> /dev/null || true' EXIT
+says() { cat input; }
+echo 'said before' > said
+mkfifo input
+START
+! grep -qs said said || { echo 'taken for its word'; exit 1; }
+echo 'said now' > input
+eventually 60 grep -q 'said now' said
+wait $!
+"#;
+
+    fn run(start: &str) -> (bool, String) {
+        let folder = Scratch::new("guest-begin").expect("a temporary folder");
+        let script = format!("set -e\n{FUNCTIONS}{AGENT_FUNCTIONS}{}", SAYS.replace("START", start));
+        let output = Command::new("bash").args(["-c", &script, "bash"]).arg(folder.path()).output().expect("bash");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    #[test]
+    fn what_was_said_before_a_command_began_is_not_taken_for_its_word() {
+        let (done, said) = run("begin said says");
+        assert!(done, "{said}");
+        // A background shell that gets late to its output: it waits for the input first.
+        let (done, said) = run("says < input > said 2>&1 &");
+        assert!(!done && said.contains("taken for its word"), "{said}");
+    }
 }

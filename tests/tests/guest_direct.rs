@@ -33,7 +33,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
                 exec setpriv --reuid 1000 --regid 1000 --clear-groups -- /host/willow direct write /mnt/his --agent /tmp/agent
             }
             freezes() {
-                endless 1000 < <(sleep 100) > /tmp/writer 2>&1 &
+                begin /tmp/writer endless 1000 < <(sleep 100)
                 eventually 60 grep -q written /tmp/writer
                 fsfreeze -f /mnt
                 eventually 60 stopped || { tail -n 3 /tmp/writer; tail -n 20 /tmp/agent.log; false; }

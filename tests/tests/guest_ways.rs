@@ -114,8 +114,7 @@ fn on_the_guests_kernel_file_systems_grow_under_direct_files_and_leases_are_wait
     let Some(mut host) = Host::boot_or_skip(test) else { return };
     let grow = |command: &str| {
         format!(
-            "rm -f /tmp/writer # that of the file system before
-             endless {ALICE} < <(sleep 800) > /tmp/writer 2>&1 &
+            "begin /tmp/writer endless {ALICE} < <(sleep 800)
              writer=$!
              file=/mnt/of-{ALICE}/file
              eventually 60 grep -q written /tmp/writer
