@@ -108,7 +108,7 @@ impl World {
 
     /// Puts what is on the block device into the namespace.
     fn copy_to_namespace(&self) {
-        command("sync", &[]).expect("synced");
+        command("sync", &["-f", &self.mounted.point.display().to_string()]).expect("synced");
         let image = fs::read(self.folder.join("image")).expect("the image");
         let hre = Arc::new(ShmHre::open(&self.folder.join("device"), ShmOptions::default()).expect("an endpoint"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -8,6 +8,8 @@ pub mod daemon;
 pub mod guest;
 pub mod guest_agent;
 pub mod judge;
+#[allow(unsafe_code)]
+pub mod mapped;
 pub mod planted;
 pub mod scratch;
 #[allow(unsafe_code)]

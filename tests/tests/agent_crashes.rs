@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use willow_host::direct_io::{AgentClient, DirectError, DirectFile};
 use willow_host::testing::AGENT_CRASHED;
 use willow_host::{Hre, ShmHre, ShmOptions};
+use willow_tests::mapped::Mapped;
 use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 /// Steps, at least: an agent that has fewer has lost some.
-const STEPS_MIN: u32 = 12;
+const STEPS_MIN: u32 = 16;
 const BYTES: usize = 64 << 10;
 
 /// Starts an agent that ends at a step, in the place of the stage's.
@@ -63,6 +64,8 @@ fn use_it(stage: &Stage, path: &Path, mark: &[u8]) -> bool {
 fn crash_at_every_step(stage: &mut Stage, fault: Option<&str>) -> Vec<u32> {
     let path = stage.on_it("file");
     fs::write(&path, contents(BYTES, 1)).expect("written");
+    // A reader's pages, which the kernel keeps.
+    let mapped = Mapped::new(&fs::File::open(&path).expect("open"), BYTES);
     stage.kill_agent();
     let mut lost = Vec::new();
     for step in 1.. {
@@ -96,7 +99,10 @@ fn crash_at_every_step(stage: &mut Stage, fault: Option<&str>) -> Vec<u32> {
         assert_eq!(text.len(), BYTES, "step {step}");
         if is_written {
             assert!(text[5000..].starts_with(mark.as_bytes()), "step {step}: what was acknowledged is not there");
+            assert!(mapped.bytes() == text, "step {step}: a mapping shows what was there before");
         }
+        let attributes = tool("lsattr", &[&path.display().to_string()]).expect("attributes");
+        assert!(!attributes.split(' ').next().is_some_and(|them| them.contains('a')), "step {step}: {attributes}");
         // It is the file system's own.
         fs::OpenOptions::new().write(true).open(&path).expect("open for writing");
         stage.kill_agent();

@@ -310,7 +310,7 @@ fn a_file_that_changes_in_the_middle_ends_the_search_with_an_error() {
                     "cut and filled by another" => {
                         open().set_len(0).expect("cut");
                         fs::write(stage.on_it("bobs"), &secret).expect("written");
-                        tool("sync", &[]).expect("synced");
+                        tool("sync", &["-f", &stage.path("files")]).expect("synced");
                     }
                     "written" => {
                         let writer = open();

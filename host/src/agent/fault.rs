@@ -29,6 +29,8 @@ pub enum Fault {
     NotUnderWay = 1024,
     /// To look whether something is under way before it takes what is on the list.
     SettledLate = 2048,
+    /// To see to the pages that the kernel does not drop.
+    KeepsPages = 4096,
 }
 
 /// Status with which a process ends at the step that a test chose.

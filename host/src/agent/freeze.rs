@@ -63,10 +63,35 @@ fn flags(file: BorrowedFd<'_>) -> std::io::Result<u32> {
     }
 }
 
+/// What keeps a file as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// Nobody opens it for writing.
+    Immutable,
+    /// Nobody opens it for writing but for appending.
+    AppendOnly,
+    /// Nothing.
+    Nothing,
+}
+
+/// Puts this guard in the place of whatever guards an open file. Waits while its file system is frozen.
+pub fn guard(file: BorrowedFd<'_>, guard: Guard) -> std::io::Result<()> {
+    let wanted = match guard {
+        Guard::Immutable => IMMUTABLE,
+        Guard::AppendOnly => APPEND_ONLY,
+        Guard::Nothing => 0,
+    };
+    change(file, IMMUTABLE | APPEND_ONLY, wanted)
+}
+
 /// Makes an open file immutable, or no longer so. Waits while its file system is frozen.
 pub fn set_immutable(file: BorrowedFd<'_>, immutable: bool) -> std::io::Result<()> {
+    change(file, IMMUTABLE, if immutable { IMMUTABLE } else { 0 })
+}
+
+fn change(file: BorrowedFd<'_>, which: u32, to: u32) -> std::io::Result<()> {
     let now = flags(file)?;
-    let wanted = if immutable { now | IMMUTABLE } else { now & !IMMUTABLE };
+    let wanted = now & !which | to;
     if wanted == now {
         return Ok(());
     }
@@ -80,7 +105,17 @@ pub fn set_immutable(file: BorrowedFd<'_>, immutable: bool) -> std::io::Result<(
 
 /// True where an open file is immutable now, by an agent or otherwise; false where its file system has no attributes.
 pub fn is_immutable(file: BorrowedFd<'_>) -> bool {
-    flags(file).is_ok_and(|flags| flags & IMMUTABLE != 0)
+    matches!(guarded(file), Ok(Guard::Immutable))
+}
+
+/// What guards an open file, by its attributes.
+pub fn guarded(file: BorrowedFd<'_>) -> std::io::Result<Guard> {
+    let now = flags(file)?;
+    Ok(match (now & IMMUTABLE, now & APPEND_ONLY) {
+        (0, 0) => Guard::Nothing,
+        (0, _) => Guard::AppendOnly,
+        _ => Guard::Immutable,
+    })
 }
 
 /// Whether a file is of a kind whose extents are to be relied on, and whether it is immutable. The error is a sentence about the file.

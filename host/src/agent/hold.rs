@@ -13,7 +13,8 @@ use super::fault::{Fault, Faults};
 use super::handle::Handle;
 use super::journal::{Found, Journal, Key};
 use super::judge::{NAMELESS, places};
-use super::{Refusal, freeze, lease, lock};
+use super::{Refusal, freeze, lease, lock, pages};
+use freeze::Guard;
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -42,6 +43,8 @@ struct Kept {
     descriptor: Arc<OwnedFd>,
     was_immutable: bool,
     is_proved: bool,
+    /// It may be written directly, which the journal says.
+    writes: bool,
 }
 
 const FORBIDDEN: &str = "it is immutable (chattr +i)";
@@ -156,6 +159,7 @@ impl Holds {
     pub fn prepare(&self, hold: &Hold, file: BorrowedFd<'_>, writes: bool) -> Result<(), String> {
         if writes {
             freeze::check_writing(file)?;
+            pages::check(file)?;
         }
         let mut phase = lock(&hold.phase);
         if let Phase::Frozen(kept) = &*phase {
@@ -183,37 +187,42 @@ impl Holds {
     }
 
     /// Makes a file immutable, which nobody has open for writing.
-    fn freeze(&self, key: Key, descriptor: &Arc<OwnedFd>) -> Result<Kept, String> {
+    fn freeze(&self, key: Key, descriptor: &Arc<OwnedFd>, writes: bool) -> Result<Kept, String> {
         let file = descriptor.as_fd();
         let was_immutable = self.is_immutable(key, file)?;
         if !was_immutable {
-            let named = format!("/proc/self/fd/{}", file.as_raw_fd());
-            let path = std::fs::read_link(named).map_err(|error| format!("its path cannot be found out ({error})"))?;
-            let frozen = self.list_and_freeze(key, file, &path);
+            let frozen = self.list_and_freeze(key, file, writes);
             if frozen.is_err() {
                 match freeze::set_immutable(file, false) {
                     Ok(()) => self.forget(key),
-                    Err(error) => tracing::error!("{} is still immutable (chattr -i): {error}", path.display()),
+                    Err(error) => tracing::error!("a file is still immutable (chattr -i): {error}"),
                 }
             }
             frozen?;
         }
-        Ok(Kept { descriptor: descriptor.clone(), was_immutable, is_proved: !self.forgets_lease() })
+        Ok(Kept { descriptor: descriptor.clone(), was_immutable, is_proved: !self.forgets_lease(), writes })
     }
 
-    fn list_and_freeze(&self, key: Key, file: BorrowedFd<'_>, path: &Path) -> Result<(), String> {
-        let listed = |error| format!("it cannot be put on the list of frozen files ({error})");
+    /// Puts a file that is frozen, or is about to be, into the journal.
+    fn list(&self, key: Key, file: BorrowedFd<'_>, writes: bool) -> Result<(), String> {
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let path = path.map_err(|error| format!("its path cannot be found out ({error})"))?;
+        let found = Found { path, handle: Handle::of_file(file), writes };
+        let listed = self.journal.freeze(key, found);
+        listed.map_err(|error| format!("it cannot be put on the list of frozen files ({error})"))
+    }
+
+    fn list_and_freeze(&self, key: Key, file: BorrowedFd<'_>, writes: bool) -> Result<(), String> {
+        let kept = |error| format!("it cannot be kept as it is while it is accessed directly ({error})");
         self.faults.step();
         if self.faults.has(Fault::FlagFirst) {
-            freeze::set_immutable(file, true).map_err(listed)?;
+            freeze::set_immutable(file, true).map_err(kept)?;
             self.faults.step();
         }
-        let found = Found { path: path.to_owned(), handle: Handle::of_file(file) };
-        self.journal.freeze(key, found).map_err(listed)?;
+        self.list(key, file, writes)?;
         self.faults.step();
         if !self.faults.has(Fault::NoFlag) {
-            freeze::set_immutable(file, true)
-                .map_err(|error| format!("it cannot be kept as it is while it is accessed directly ({error})"))?;
+            freeze::set_immutable(file, true).map_err(kept)?;
         }
         self.faults.step();
         Ok(())
@@ -231,12 +240,20 @@ impl Holds {
                     && self.take_lease(descriptor.as_fd())?
                 {
                     // Whoever opens it for writing from now on waits until the lease is given up, and so finds it thawed.
-                    let frozen = self.freeze(hold.key, descriptor).inspect_err(|_| lease::give_up(descriptor.as_fd()));
+                    let frozen = self.freeze(hold.key, descriptor, writes);
+                    let frozen = frozen.inspect_err(|_| lease::give_up(descriptor.as_fd()));
                     *phase = Phase::Frozen(frozen?);
                 }
-                match &*phase {
+                match &mut *phase {
                     Phase::Thawed => return Err("it was taken back meanwhile".into()),
-                    Phase::Frozen(kept) => return self.judge_frozen(hold.key, kept, writes),
+                    Phase::Frozen(kept) => {
+                        self.judge_frozen(hold.key, kept, writes)?;
+                        if writes && !kept.writes {
+                            self.list(hold.key, kept.descriptor.as_fd(), true)?;
+                            kept.writes = true;
+                        }
+                        return Ok(());
+                    }
                     Phase::Prepared(_) => {}
                 }
             }
@@ -330,13 +347,20 @@ impl Holds {
     fn thaw(&self, hold: &Hold, kept: &Kept) -> std::io::Result<()> {
         let file = kept.descriptor.as_fd();
         // What the page cache holds is old by now.
-        let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+        let is_dropped = pages::drop_all(file);
         self.faults.step();
+        let is_written = hold.written.load(Ordering::Relaxed);
         if !kept.was_immutable {
-            freeze::set_immutable(file, false)?;
+            if is_written && !is_dropped && !self.faults.has(Fault::KeepsPages) {
+                // While there is a lease nobody writes, this agent neither. Nobody waits for its end: who opens the file is refused.
+                lease::give_up(file);
+                pages::renew(file, &|| self.faults.step())?;
+            }
+            thaw(file, kept.writes)?;
         }
         self.faults.step();
-        if hold.written.swap(false, Ordering::Relaxed) {
+        hold.written.store(false, Ordering::Relaxed);
+        if is_written {
             // Direct writes have not told the file system of themselves.
             let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
             let then = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
@@ -375,13 +399,28 @@ impl Holds {
     }
 }
 
+/// Takes away what keeps a file as it is. One that is append-only by itself is not written directly.
+fn thaw(file: BorrowedFd<'_>, writes: bool) -> std::io::Result<()> {
+    if writes { freeze::guard(file, Guard::Nothing) } else { freeze::set_immutable(file, false) }
+}
+
+/// The same with a file of an agent before this one, which may have been written directly.
+fn thaw_left(file: BorrowedFd<'_>, writes: bool) -> std::io::Result<()> {
+    // One that is not kept as it is may be open for writing by now.
+    if writes && freeze::guarded(file)? != Guard::Nothing && !pages::drop_all(file) {
+        freeze::set_immutable(file, true)?;
+        pages::renew(file, &|| ())?;
+    }
+    thaw(file, writes)
+}
+
 /// Thaws files of an agent before this one.
 fn thaw_all(journal: &Journal, files: &[(Key, Found)]) {
     for (key, found) in files {
-        let thawed = match found.handle.as_ref().map(|handle| thaw_handle(handle, *key)) {
+        let thawed = match found.handle.as_ref().map(|handle| thaw_handle(handle, *key, found.writes)) {
             Some(Ok(true)) => Ok(()),
             // By its path where its file system is mounted with another id, say.
-            Some(Err(_)) | Some(Ok(false)) | None => thaw_path(&found.path, *key),
+            Some(Err(_)) | Some(Ok(false)) | None => thaw_path(&found.path, *key, found.writes),
         };
         if let Err(error) = thawed.and_then(|()| journal.thaw(*key)) {
             // The file system may not be mounted now.
@@ -391,20 +430,20 @@ fn thaw_all(journal: &Journal, files: &[(Key, Found)]) {
 }
 
 /// Thaws a file wherever its path is now; false where its file system is not mounted.
-fn thaw_handle(handle: &Handle, key: Key) -> std::io::Result<bool> {
+fn thaw_handle(handle: &Handle, key: Key, writes: bool) -> std::io::Result<bool> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     for place in places(key.0, &mounts) {
         if let Some(file) = handle.open_at(&place)?
             && rustix::fs::fstat(&file)?.st_ino == key.1
         {
-            freeze::set_immutable(file.as_fd(), false)?;
+            thaw_left(file.as_fd(), writes)?;
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-fn thaw_path(path: &Path, key: Key) -> std::io::Result<()> {
+fn thaw_path(path: &Path, key: Key, writes: bool) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     // A link in the path is not what was there: its owner may have put it there since.
     let links = rustix::fs::ResolveFlags::NO_SYMLINKS;
@@ -413,5 +452,5 @@ fn thaw_path(path: &Path, key: Key) -> std::io::Result<()> {
     if (stat.st_dev, stat.st_ino) != key {
         return Err(std::io::Error::other("another file is there now"));
     }
-    freeze::set_immutable(file.as_fd(), false)
+    thaw_left(file.as_fd(), writes)
 }

@@ -1,8 +1,8 @@
 //! What the agent has made immutable, in a file, so that the next agent undoes it after a crash.
 //!
 //! A line for each change, appended: a checksum (CRC-32C, 8 hexadecimal digits), a space, and JSON:
-//! `{"freeze":{"device":..,"inode":..,"path":"..","handle":{..}}}` or `{"thaw":{"device":..,"inode":..}}` (docs/protection.md). What always
-//! holds:
+//! `{"freeze":{"device":..,"inode":..,"path":"..","handle":{..},"writes":..}}` or `{"thaw":{"device":..,"inode":..}}` (docs/protection.md).
+//! What always holds:
 //! - the line about a file that is to be frozen is durable before the file is frozen; that of its thawing follows it;
 //! - who waits for a line to be durable shares the sync with all whose lines were there when it began;
 //! - a last line that is torn tells of a file that was not frozen yet, or of one that was thawed: it is left out;
@@ -33,11 +33,18 @@ enum Line {
         path: PathBuf,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         handle: Option<Handle>,
+        /// Not in lines of agents before this one.
+        #[serde(default = "may_be_written")]
+        writes: bool,
     },
     Thaw {
         device: u64,
         inode: u64,
     },
+}
+
+fn may_be_written() -> bool {
+    true
 }
 
 /// How a file that is frozen is found again.
@@ -47,6 +54,8 @@ pub struct Found {
     pub path: PathBuf,
     /// Where its file system has handles.
     pub handle: Option<Handle>,
+    /// It may be written past the file system.
+    pub writes: bool,
 }
 
 type All = BTreeMap<Key, Found>;
@@ -89,14 +98,14 @@ fn read(text: &str) -> Result<All, String> {
     if text.starts_with('[') {
         // As agents before this one wrote it: a list of all.
         let all: Vec<(u64, u64, PathBuf)> = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let found = |path| Found { path, handle: None };
+        let found = |path| Found { path, handle: None, writes: may_be_written() };
         return Ok(all.into_iter().map(|(device, inode, path)| ((device, inode), found(path))).collect());
     }
     let mut lines = text.split_inclusive('\n').enumerate().peekable();
     while let Some((number, line)) = lines.next() {
         match line.strip_suffix('\n').and_then(decode) {
-            Some(Line::Freeze { device, inode, path, handle }) => {
-                frozen.insert((device, inode), Found { path, handle });
+            Some(Line::Freeze { device, inode, path, handle, writes }) => {
+                frozen.insert((device, inode), Found { path, handle, writes });
             }
             Some(Line::Thaw { device, inode }) => {
                 frozen.remove(&(device, inode));
@@ -143,20 +152,23 @@ impl Journal {
         lock(&self.state).frozen.contains_key(&key)
     }
 
-    /// A file is about to be frozen: durable when this returns.
+    /// A file is about to be frozen, or to be written as well: durable when this returns.
     pub fn freeze(&self, key: Key, found: Found) -> std::io::Result<()> {
         let mut state = lock(&self.state);
         if state.is_suspect {
             state.rewrite(&self.path)?;
         }
-        let (path, handle) = (found.path.clone(), found.handle.clone());
-        state.append(&Line::Freeze { device: key.0, inode: key.1, path, handle })?;
-        state.frozen.insert(key, found);
+        let Found { path, handle, writes } = found.clone();
+        state.append(&Line::Freeze { device: key.0, inode: key.1, path, handle, writes })?;
+        let before = state.frozen.insert(key, found);
         state.appended += 1;
         let own = state.appended;
         while state.durable < own {
             if state.is_suspect {
-                state.frozen.remove(&key);
+                match before {
+                    Some(found) => state.frozen.insert(key, found),
+                    None => state.frozen.remove(&key),
+                };
                 return Err(std::io::Error::other("the list could not be synced"));
             }
             if state.is_syncing {
@@ -227,8 +239,8 @@ fn rewrite(path: &Path, frozen: &All) -> std::io::Result<File> {
     let mut file = File::options().append(true).create_new(true).open(&new)?;
     let mut text = String::new();
     for ((device, inode), found) in frozen {
-        let (device, inode, path, handle) = (*device, *inode, found.path.clone(), found.handle.clone());
-        text.push_str(&encode(&Line::Freeze { device, inode, path, handle })?);
+        let (device, inode, Found { path, handle, writes }) = (*device, *inode, found.clone());
+        text.push_str(&encode(&Line::Freeze { device, inode, path, handle, writes })?);
     }
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
@@ -244,7 +256,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     fn plain(path: &str) -> Found {
-        Found { path: PathBuf::from(path), handle: None }
+        Found { path: PathBuf::from(path), handle: None, writes: true }
     }
 
     fn scratch(name: &str) -> PathBuf {
@@ -265,7 +277,7 @@ mod tests {
         {
             let named = PathBuf::from(format!("/a file\n\u{fe}{step}"));
             let handle = Some(*inode).filter(|inode| inode % 2 == 0).and_then(|_| Handle::of_file(folder.as_fd()));
-            let found = Found { path: named, handle };
+            let found = Found { path: named, handle, writes: inode % 2 == 0 };
             let done = if *freezes { journal.freeze((7, *inode), found) } else { journal.thaw((7, *inode)) };
             done.unwrap();
             after.push((std::fs::metadata(&path).unwrap().len(), journal.frozen().keys().copied().collect()));

@@ -32,6 +32,7 @@ mod judge;
 mod lease;
 pub mod message;
 pub mod network;
+mod pages;
 mod revoking;
 mod serving;
 
