@@ -8,13 +8,15 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Package and the name of the constant that holds it.
-const APPS: [(&str, &str); 6] = [
+const APPS: [(&str, &str); 8] = [
     ("base-io", "BASE_IO_WASM"),
     ("key-value", "KEY_VALUE_WASM"),
     ("direct-io", "DIRECT_IO_WASM"),
     ("atomic-write", "ATOMIC_WRITE_WASM"),
     ("page", "PAGE_WASM"),
     (SEARCH, "SEARCH_WASM"),
+    ("atomic-io", "ATOMIC_IO_WASM"),
+    ("append", "APPEND_WASM"),
 ];
 /// It goes through many bytes between two imports: by vectors of 128 bits.
 const SEARCH: &str = "search";
@@ -49,7 +51,7 @@ fn build() -> Result<(), String> {
     for script in ["page/spu/build.rs", "search/spu/build.rs"] {
         println!("cargo::rerun-if-changed={}", apps.join(script).display());
     }
-    for library in ["sdk/flash", "apps/page/ftl"] {
+    for library in ["sdk/flash", "apps/page/ftl", "apps/base-io/ranges"] {
         for watched in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", root.join(library).join(watched).display());
         }

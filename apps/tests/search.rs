@@ -1,34 +1,33 @@
 //! The app `search` in a device: what it finds is what the same code finds on the host, what it is told to prepare may be anything, and none of
 //! its loops is unbounded.
 
+#[path = "support/world.rs"]
+mod world;
+
 use base_io_spu::wire::RangeArguments;
 use search_host::join::{self, Joiner, Line, Segment, Verdict};
 use search_host::wire::{self, Prepare, REPLY_BYTES_MAX, REPLY_HEAD_BYTES, Scan, handler};
 use search_host::{Pattern, PatternOptions, Syntax};
-use willow_device::{
-    Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList,
-    RpcOutcome,
-};
+use willow_device::{BuiltInApp, CommandSet, DeviceConfig, HostCompletion, RpcOutcome};
 use willow_on_flash::{Medium, on_each_medium};
+use world::World;
 
 /// A fifth of what the app has.
 const BUDGET: u64 = 10_000_000;
 const BYTES: usize = 1 << 20;
 
-struct World {
-    device: Device,
-    hre: HreId,
-    now_ns: u64,
-    tag: u64,
+/// A device with the app, and a namespace of Base-IO.
+struct Searched {
+    world: World,
     base: u64,
 }
 
-impl World {
-    fn new(is_native: bool) -> World {
-        World::on(Medium::NvMemory, is_native)
+impl Searched {
+    fn new(is_native: bool) -> Searched {
+        Searched::on(Medium::NvMemory, is_native)
     }
 
-    fn on(medium: Medium, is_native: bool) -> World {
+    fn on(medium: Medium, is_native: bool) -> Searched {
         let config = DeviceConfig {
             spus: 1,
             namespace_bytes: 64 << 20,
@@ -40,44 +39,14 @@ impl World {
         let search = willow_apps::BUNDLED_APPS.iter().find(|app| app.name == search_host::APP_NAME).expect("the app");
         let search = if is_native { BuiltInApp::Native((search.native)()) } else { BuiltInApp::Wasm(search.wasm) };
         apps.extend([BuiltInApp::Wasm(willow_apps::BASE_IO_WASM), search]);
-        let mut device = Device::open(config, store, None, apps).expect("the device opens");
-        let base = device.namespaces().iter().find(|it| it.csi == CommandSet::Nvm).expect("the namespace").base;
-        let hre = device.open_hre(None).expect("an endpoint");
-        let mut world = World { device, hre, now_ns: 0, tag: 0, base };
-        world.run();
-        world
+        let world = World::open(config, store, apps);
+        let namespaces = world.device.namespaces();
+        let base = namespaces.iter().find(|it| it.csi == CommandSet::Nvm).expect("the namespace").base;
+        Searched { world, base }
     }
 
-    fn run(&mut self) {
-        for _ in 0..1_000_000 {
-            match self.device.run(self.now_ns) {
-                Some(at_ns) => self.now_ns = self.now_ns.max(at_ns),
-                None => return,
-            }
-        }
-        panic!("the device does not come to rest");
-    }
-
-    fn call(&mut self, to: (&str, u8), arguments: &[u8], payload: &[u8], reply_bytes: usize) -> HostCompletion {
-        self.tag += 1;
-        let app = self.device.app_number(to.0).expect("a built-in app");
-        let rpc = Rpc { app, handler: to.1, spu: 0, arguments: Arguments::new(arguments).expect("they fit") };
-        let mut buffer = payload.to_vec();
-        buffer.resize(payload.len().max(reply_bytes), 0);
-        let request = HostRequest {
-            tag: self.tag,
-            rpcs: RpcList::One(rpc),
-            buffer,
-            payload_bytes: payload.len() as u32,
-            reply_bytes: reply_bytes as u32,
-        };
-        self.device.submit(self.hre, request).expect("room");
-        self.run();
-        let done = self.device.completion().expect("it ends");
-        for app in self.device.statistics().apps {
-            assert_eq!(app.ended, None, "{}", app.name);
-        }
-        done
+    fn call(&mut self, (app, number): (&str, u8), arguments: &[u8], payload: &[u8], reply: usize) -> HostCompletion {
+        self.world.call((app, number, 0), arguments, payload, reply)
     }
 
     fn write(&mut self, data: &[u8]) {
@@ -222,7 +191,7 @@ on_each_medium!(the_drive_finds_what_the_host_finds);
 
 fn the_drive_finds_what_the_host_finds(medium: Medium) {
     for is_native in [false, true] {
-        let mut world = World::on(medium, is_native);
+        let mut world = Searched::on(medium, is_native);
         let mut few_zeroes = text(BYTES);
         few_zeroes.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'0');
         few_zeroes[700_000] = 0;
@@ -255,7 +224,7 @@ fn a_scan_stays_far_from_the_budget_of_a_run() {
     let contents: [Vec<u8>; 5] =
         [vec![b'\n'; BYTES], vec![0; BYTES], b"a\n".repeat(BYTES / 2), b"\n\0".repeat(BYTES / 2), text(BYTES)];
     for is_native in [false, true] {
-        let mut world = World::new(is_native);
+        let mut world = Searched::new(is_native);
         for content in &contents {
             world.write(content);
             for pattern_text in PATTERNS {
@@ -284,7 +253,7 @@ fn a_scan_stays_far_from_the_budget_of_a_run() {
 #[test]
 fn whatever_is_prepared_the_app_goes_on() {
     for is_native in [false, true] {
-        let mut world = World::new(is_native);
+        let mut world = Searched::new(is_native);
         world.write(&text(64 << 10));
         let mut random = Random(11);
         let mut answers = std::collections::BTreeMap::new();
@@ -353,19 +322,19 @@ fn whatever_is_prepared_the_app_goes_on() {
 
 #[test]
 fn sets_are_bounded_and_nobody_loses_his_to_who_has_more() {
-    let mut world = World::new(false);
+    let mut world = Searched::new(false);
     world.write(&text(64 << 10));
     let small = pattern("willow", Syntax::Fixed).for_drive(0).expect("it fits");
     let mut user = |number: u32| {
-        let process = world.device.open_process(number, 1).expect("a process");
-        world.device.permit(process, 0, (world.base, 64 << 10), false);
-        world.device.open_hre(Some(process)).expect("an endpoint")
+        let process = world.world.device.open_process(number, 1).expect("a process");
+        world.world.device.permit(process, 0, (world.base, 64 << 10), false);
+        world.world.device.open_hre(Some(process)).expect("an endpoint")
     };
     let (mine, hog) = (user(1001), user(1002));
-    world.hre = mine;
+    world.world.hre = mine;
     let (status, set) = world.prepare(&small);
     assert_eq!(status, 0);
-    world.hre = hog;
+    world.world.hre = hog;
     let mut numbers = Vec::new();
     for _ in 0..500 {
         let (status, number) = world.prepare(&small);
@@ -378,7 +347,7 @@ fn sets_are_bounded_and_nobody_loses_his_to_who_has_more() {
     assert_eq!(world.scan(set, 0, 1000, 0).0, wire::STATUS_NO_SET);
     let done = world.call(("search", handler::RELEASE), &[], &set.to_le_bytes(), 0);
     assert_eq!(done.outcome, RpcOutcome::Answered { status: 0 });
-    world.hre = mine;
+    world.world.hre = mine;
     assert_eq!(world.scan(set, 0, 1000, 0).0, 0);
     let done = world.call(("search", handler::RELEASE), &[], &set.to_le_bytes(), 0);
     assert_eq!(done.outcome, RpcOutcome::Answered { status: 0 });

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use willow_host::agent::block::BlockDevice;
 use willow_host::agent::network::{ENDPOINTS_DEFAULT, ENDPOINTS_PER_USER_DEFAULT, EndpointLimits};
-use willow_host::agent::{Agent, AgentConfig, DeviceAddress};
+use willow_host::agent::{Agent, AgentConfig, DeviceAddress, give_back_left};
 
 /// Wait between two tries to reach a device that is gone.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -41,6 +41,10 @@ pub struct AgentOptions {
     /// Where it notes what it keeps from changing, to undo that after a crash [default: the socket's path and .frozen]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Gives back what an agent that was killed has left immutable, and ends: without a device. To be used where no agent is started again,
+    /// once the device is gone, or has noticed (over NVMe/TCP after 10 s)
+    #[arg(long, conflicts_with_all = ["blocks", "allow_xfs"])]
+    thaw: bool,
     /// Over NVMe/TCP: most endpoints of all processes at once
     #[arg(long, value_name = "N", default_value_t = ENDPOINTS_DEFAULT)]
     endpoints: u32,
@@ -79,6 +83,29 @@ impl Running {
     }
 }
 
+/// Where the list of frozen files is.
+fn state(options: &AgentOptions) -> PathBuf {
+    options.state.clone().unwrap_or_else(|| {
+        let mut path = options.socket.clone().into_os_string();
+        path.push(".frozen");
+        path.into()
+    })
+}
+
+/// Gives back what is left immutable.
+fn thaw(options: &AgentOptions) -> Outcome<()> {
+    if willow_shm::Channel::connect(&options.socket).is_ok_and(|agent| !willow_shm::socket::is_left(&agent)) {
+        fail!("an agent answers at {}: it gives back what it has when it ends (SIGTERM)", options.socket.display());
+    }
+    let (thawed, left) = give_back_left(state(options)).map_err(Failure::new)?;
+    output::line(&format!("thawed {thawed}"))?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = left.iter().map(|path| path.display().to_string()).collect();
+    fail!("still immutable, or not there any more: {}; mount their file systems, or use chattr -i", names.join(", "))
+}
+
 fn config(options: &AgentOptions) -> Outcome<AgentConfig> {
     let (endpoints_max, per_user_max) = (options.endpoints, options.endpoints_per_user);
     for (flag, value) in [("--endpoints", endpoints_max), ("--endpoints-per-user", per_user_max)] {
@@ -95,11 +122,7 @@ fn config(options: &AgentOptions) -> Outcome<AgentConfig> {
             DeviceAddress::Network(Box::new(client::options(&client::runtime()?, &options.target, address)?))
         }
     };
-    let state = options.state.clone().unwrap_or_else(|| {
-        let mut path = options.socket.clone().into_os_string();
-        path.push(".frozen");
-        path.into()
-    });
+    let state = state(options);
     let limits = EndpointLimits { endpoints_max, per_user_max };
     let (socket, blocks, allow_xfs) = (options.socket.clone(), options.blocks.clone(), options.allow_xfs);
     Ok(AgentConfig { device, socket, blocks, limits, allow_xfs, state })
@@ -109,6 +132,9 @@ fn config(options: &AgentOptions) -> Outcome<AgentConfig> {
 pub fn run(options: AgentOptions) -> Outcome<()> {
     if !(0.0..=86_400.0).contains(&options.reconnect) {
         fail!("--reconnect is {}, must be 0 to 86400", options.reconnect);
+    }
+    if options.thaw {
+        return thaw(&options);
     }
     let patience = Duration::from_secs_f64(options.reconnect);
     let config = config(&options)?;
@@ -132,6 +158,11 @@ pub fn run(options: AgentOptions) -> Outcome<()> {
         let Err(failure) = ended else { return Ok(()) };
         if !is_remote || patience.is_zero() || running.is_stopped() {
             return Err(failure);
+        }
+        if agent.left_threads() {
+            return Err(Failure::new(format!(
+                "{failure}; the agent ends, since calls of file systems still wait: start it again"
+            )));
         }
         tracing::warn!("{failure}; trying again");
         // Who asks meanwhile is refused by the kernel, at once.

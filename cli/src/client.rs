@@ -18,6 +18,7 @@ use willow_host::{
     AtomicWriteClient, BlockClient, ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, ShmHre,
     ShmOptions, StoreCondition,
 };
+use willow_wire::control::DieWear;
 use willow_wire::spec::fabrics::DISCOVERY_NQN;
 
 /// Time to connect.
@@ -157,6 +158,11 @@ impl Client {
         self.wait(&format!("app {name} was not removed"), self.control.remove(name))
     }
 
+    /// How worn the blocks of a die of an SPU's flash are.
+    pub fn die_wear(&mut self, spu: u16, die: u32) -> Outcome<DieWear> {
+        self.wait("cannot read the map of the flash", self.control.die_wear(spu, die))
+    }
+
     /// What an app printed.
     pub fn log(&mut self, name: &str) -> Outcome<String> {
         self.wait(&format!("cannot read the log of app {name}"), self.control.log(name))
@@ -259,6 +265,15 @@ impl Client {
 
     /// Writes ranges (first byte, data) of a block namespace as a whole or not at all; or gives them up before that.
     pub fn write_atomically(&mut self, to: &BlockNamespace, ranges: &[(u64, &[u8])], gives_up: bool) -> Outcome<()> {
+        let namespace = self.namespaces()?.into_iter().find(|namespace| namespace.nsid == to.nsid);
+        if let Some(app) = namespace.map(|namespace| namespace.app).filter(|app| app != base_io_host::APP_NAME) {
+            // What is written past an app with a log of its own, that log could undo.
+            fail!(
+                "namespace {} is served by the app {app}: only those of {} can be written so",
+                to.nsid,
+                base_io_host::APP_NAME
+            );
+        }
         let client = self.atomic_write()?;
         let written = self.runtime.block_on(async {
             let mut transaction = client.begin();

@@ -15,6 +15,8 @@ mod demo;
 mod descriptors;
 mod direct;
 mod failure;
+mod flash;
+mod ftl;
 mod grep;
 mod hardware;
 mod key;
@@ -36,6 +38,7 @@ mod stat;
 mod statistics;
 mod table;
 mod target;
+mod torture;
 mod weight;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -85,6 +88,12 @@ enum Command {
     Direct(direct::Direct),
     /// Search files on a drive there: options, output and exit status of grep
     Grep(Box<grep::GrepArguments>),
+    /// Who serves the banks of flash: list, install, use
+    #[command(subcommand)]
+    Ftl(ftl::Ftl),
+    /// The device's flash: map
+    #[command(subcommand)]
+    Flash(flash::Flash),
     /// Block namespace as a file: DIR/disk, by FUSE, until Ctrl-C
     Mount(mount::MountArguments),
     /// Counters and latencies of the device
@@ -96,6 +105,9 @@ enum Command {
     Simulate(Box<simulate::SimulateOptions>),
     /// The papers' experiments: list, run, set beside what was published
     Reproduce(reproduce::ReproduceOptions),
+    /// Try what must not be lost until something is: power-cut
+    #[command(subcommand)]
+    Torture(torture::Torture),
     /// Fit a preset's parameters to the published figures that may be used for it
     Calibrate(reproduce::CalibrateOptions),
     /// Show what it can do: serve, attach, write, install, crash, prove; under two minutes
@@ -131,11 +143,14 @@ fn run(command: Command) -> Outcome<()> {
         Command::Memcached(options) => memcached::run(&options),
         Command::Agent(options) => agent::run(options),
         Command::Direct(direct) => direct::run(direct),
+        Command::Ftl(ftl) => ftl::run(ftl),
+        Command::Flash(flash) => flash::run(flash),
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Stat(options) => stat::run(options),
         Command::Bench(bench) => bench::run(bench),
         Command::Simulate(options) => simulate::run(&options),
         Command::Reproduce(options) => reproduce::run(&options),
+        Command::Torture(torture) => torture::run(torture),
         Command::Calibrate(options) => reproduce::calibrate(&options),
         Command::Demo(options) => demo::run(options),
         Command::Manual(options) => manual::manual(CommandLine::command(), &options),

@@ -310,6 +310,15 @@ impl Collector for Scrape {
             seconds(encoder, "willow_model_energy_joules", "Energy of the modelled component", energy)?;
         }
 
+        if let Some(flash) = &statistics.flash {
+            let health = flash.health;
+            let spare = "Spare blocks that are left, in percent of those of new flash";
+            gauge(encoder, "willow_flash_spare_percent", spare, health.spare_percent.into())?;
+            let used = "Erases of a block on average, in percent of those that it is rated for";
+            gauge(encoder, "willow_flash_used_percent", used, health.used_percent.into())?;
+            let read_only = "1 where too many blocks have worn out, so that nothing is written";
+            gauge(encoder, "willow_flash_read_only", read_only, health.is_read_only.into())?;
+        }
         gauge(encoder, "willow_used_bytes", "Bytes of all regions and namespaces", statistics.used_bytes)?;
         if let Some(capacity) = statistics.capacity_bytes {
             gauge(encoder, "willow_capacity_bytes", "Bytes that the media can hold", capacity)?;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use willow_fuse::{Disk, MountOptions, Mounted, mounted};
 use willow_host::nvme_tcp::NamespaceKind;
-use willow_host::{BlockClient, Hre, HreError, ShmHre, ShmOptions};
+use willow_host::{BlockClient, ControlClient, Hre, HreError, ShmHre, ShmOptions};
 
 /// Flags of `willow mount`.
 #[derive(Debug, clap::Args)]
@@ -52,13 +52,22 @@ pub fn run(arguments: &MountArguments) -> Outcome<()> {
         fail!("--reconnect is {}, must be 0 to 86400", arguments.reconnect);
     }
     let reconnect = Duration::from_secs_f64(arguments.reconnect);
+    // A disk whose device has forgotten what it answered is not gone on with.
+    let forgets = |hre: &Arc<dyn Hre>| -> Outcome<bool> {
+        let statistics = runtime.block_on(ControlClient::new(hre.clone()).statistics());
+        Ok(statistics.context(|| "cannot ask the device what it is made of".to_owned())?["flash"].is_object())
+    };
     let (controller, hre, socket) = match arguments.target.resolve()? {
         Target::Socket(path) => {
             let hre = Arc::new(ShmHre::open(&path, ShmOptions::default()).map_err(Failure::new)?);
             (None, hre.clone() as Arc<dyn Hre>, Some((path, hre)))
         }
         Target::Address(address) => {
-            let (controller, hre) = client::attach_over_tcp(&runtime, &arguments.target, address, reconnect)?;
+            let attach = |reconnect| client::attach_over_tcp(&runtime, &arguments.target, address, reconnect);
+            let (controller, hre) = match attach(Duration::ZERO)? {
+                attached if reconnect.is_zero() || forgets(&attached.1)? => attached,
+                _ => attach(reconnect)?,
+            };
             (Some(controller), hre, None)
         }
     };
@@ -69,6 +78,8 @@ pub fn run(arguments: &MountArguments) -> Outcome<()> {
     let mut disk = Disk::new(blocks);
     if let Some((path, hre)) = socket.filter(|_| !reconnect.is_zero()) {
         let identity = runtime.block_on(hre.identity(nsid)).map_err(Failure::new)?;
+        let hre: Arc<dyn Hre> = hre;
+        disk = disk.forgotten_with_the_device(forgets(&hre)?);
         disk = disk.reaching_again(Box::new(move || Box::pin(reach(path.clone(), nsid, identity))), reconnect);
     }
     let disk = Arc::new(disk);

@@ -31,6 +31,10 @@ pub enum Ns {
         /// Stripe of a block namespace over the processors, a power of two from 4K to 1M [default: 8K]
         #[arg(long, value_name = "BYTES")]
         stripe: Option<Size>,
+        /// Writes of a block namespace within so many bytes, a power of two from 4K to 64K, are whole or not there at all after a power cut: stripes of
+        /// that length, and a log on each processor
+        #[arg(long, value_name = "BYTES", conflicts_with_all = ["stripe", "app"])]
+        atomic: Option<Size>,
         /// The app that serves it, where it is not that of the command set
         #[arg(long, value_name = "NAME")]
         app: Option<String>,
@@ -104,6 +108,9 @@ pub fn name_of(csi: CommandSet) -> &'static str {
     }
 }
 
+/// What `--atomic` may be: from the shortest stripe to the longest write that the app has room for.
+const ATOMIC_BYTES: std::ops::RangeInclusive<u64> = 4096..=atomic_io_host::WRITE_BYTES_MAX as u64;
+
 /// Checks that a text can be a host's name.
 fn check_host(host: &str) -> Outcome<()> {
     if !willow_nvme::config::is_nqn(host.as_bytes()) {
@@ -115,7 +122,7 @@ fn check_host(host: &str) -> Outcome<()> {
 /// Runs one.
 pub fn run(ns: Ns) -> Outcome<()> {
     match ns {
-        Ns::Create { csi, size, block_bytes, host, private, stripe, app, target, json } => {
+        Ns::Create { csi, size, block_bytes, host, private, stripe, atomic, app, target, json } => {
             let csi = match csi.as_str() {
                 "nvm" => CommandSet::Nvm,
                 "kv" => CommandSet::Kv,
@@ -133,6 +140,14 @@ pub fn run(ns: Ns) -> Outcome<()> {
                 None => None,
                 Some(Ok(bytes)) => Some(bytes),
                 Some(Err(_)) => fail!("--stripe is too long: use a power of two from 4K to 1M"),
+            };
+            let (stripe_bytes, app) = match atomic {
+                None => (stripe_bytes, app),
+                Some(_) if csi == CommandSet::Kv => fail!("a key-value namespace has no blocks: leave --atomic out"),
+                Some(Size(bytes)) if bytes.is_power_of_two() && ATOMIC_BYTES.contains(&bytes) => {
+                    (Some(bytes as u32), Some(atomic_io_host::APP_NAME.to_owned()))
+                }
+                Some(size) => fail!("--atomic {size} is not possible: use a power of two from 4K to 64K"),
             };
             let request = NamespaceRequest {
                 block_bytes,

@@ -51,7 +51,7 @@ pub struct SimulateOptions {
     /// The FTL of a preset with flash [default: page]
     #[arg(long, value_name = "NAME")]
     pub ftl: Option<String>,
-    /// Contents of flash: memory, or none: they read as zeroes, and a mapping unit takes at most 160 bytes of memory [default: none for block, memory for kv]
+    /// Contents of flash: memory, or none: they read as zeroes, and a mapping unit takes at most 24 bytes of memory [default: none for block, memory for kv]
     #[arg(long, value_enum, value_name = "memory|none")]
     pub contents: Option<Contents>,
     /// What is written before the measurement, on flash: nothing; the range, in order (fill); or that, and then at random until as much is

@@ -8,6 +8,8 @@ use crate::statistics::{Latency, Statistics};
 use crate::table::{Table, grouped, microseconds};
 use crate::target::TargetOption;
 use willow_device::clock::Accelerator;
+use willow_device::media::delegate::FlashHealth;
+use willow_device::statistics::FlashStatistics;
 
 /// Flags of `willow stat`.
 #[derive(Debug, clap::Args)]
@@ -131,6 +133,21 @@ fn accelerator_table(statistics: &Statistics) -> String {
     if used { format!("\n{}", table.render()) } else { String::new() }
 }
 
+/// What there is to know of the flash.
+fn flash_line(flash: &FlashStatistics) -> String {
+    let FlashHealth { spare_percent, used_percent, media_errors, is_read_only } = flash.health;
+    let state = match (&flash.failed, is_read_only) {
+        (Some(why), _) => format!("failed: {why}"),
+        (None, true) => "read-only, since too many blocks have worn out".to_owned(),
+        (None, false) => "sound".to_owned(),
+    };
+    format!(
+        "flash: {state}; FTL {}, {spare_percent} % of the spare blocks left, {used_percent} % of the rated erases used, {} media errors\n\n",
+        flash.ftl,
+        grouped(media_errors)
+    )
+}
+
 fn render(statistics: &Statistics) -> String {
     let transport = &statistics.transport;
     let capacity = statistics.capacity_bytes.map_or("what the disk holds".to_owned(), |bytes| Size(bytes).to_string());
@@ -142,6 +159,9 @@ fn render(statistics: &Statistics) -> String {
         transport.queues.len(),
         Size(statistics.used_bytes),
     );
+    if let Some(flash) = &statistics.flash {
+        text.push_str(&flash_line(flash));
+    }
     text.push_str(&spu_table(statistics));
     text.push_str(&accelerator_table(statistics));
     let mut apps = Table::new(&[

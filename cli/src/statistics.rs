@@ -6,7 +6,7 @@ use willow_device::accounts::AccountStatistics;
 pub use willow_device::histogram::LatencySummary as Latency;
 use willow_device::model::ModelStatistics;
 use willow_device::punctuality::ClockStatistics;
-use willow_device::statistics::{AppStatistics, SpuCounters};
+use willow_device::statistics::{AppStatistics, FlashStatistics, SpuCounters};
 
 /// A namespace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -64,6 +64,8 @@ pub struct Queue {
 pub struct Host {
     /// Its name; empty: all that proved nothing.
     pub host: String,
+    /// The host that asked for its ticket, where it came by one, else empty.
+    pub issuer: String,
     /// Its connections.
     pub connections: u32,
     /// Bytes held for it.
@@ -124,6 +126,8 @@ pub struct Statistics {
     pub capacity_bytes: Option<u64>,
     /// Operations under way in the store.
     pub store_in_flight: u64,
+    /// The flash, where an FTL serves the banks.
+    pub flash: Option<FlashStatistics>,
     /// How late completions are, under the real clock.
     pub clock: Option<ClockStatistics>,
     /// What the modelled hardware did, under a clock with a model.

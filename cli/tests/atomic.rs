@@ -57,3 +57,29 @@ fn several_files_are_written_as_one() {
     assert!(all[..12345].iter().chain(&all[112_345..]).all(|byte| *byte == 0), "bytes elsewhere changed");
     device.end();
 }
+
+#[test]
+fn namespaces_are_made_whose_writes_are_whole() {
+    let folder = Folder::new();
+    let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "64M"]);
+    let create = ["ns", "create", "--csi", "nvm", "--size", "16M"];
+    let made = json(&device.ok(&[&create[..], &["--atomic", "64K", "--json"]].concat()));
+    let listed = json(&device.ok(&["ns", "list", "--json"]));
+    let all = listed["namespaces"].as_array().expect("a list");
+    let found = all.iter().find(|namespace| namespace["nsid"] == made["nsid"]).expect("it is listed");
+    assert_eq!((&found["app"], &found["stripe_bytes"]), (&"atomic-io".into(), &65536.into()));
+    // Files are not written there past its log.
+    let file = folder.file("file", b"xy");
+    let said = device.fails(&["atomic", "write", &format!("0={file}"), "--nsid", &made["nsid"].to_string()]);
+    assert!(said.contains("atomic-io"), "{said}");
+    for (more, why) in [
+        (&["--atomic", "128K"][..], "4K to 64K"),
+        (&["--atomic", "3000"], "4K to 64K"),
+        (&["--atomic", "64K", "--stripe", "64K"], "cannot be used with"),
+    ] {
+        let said = device.fails(&[&create[..], more].concat());
+        assert!(said.contains(why), "{more:?}: {said}");
+    }
+    assert!(device.fails(&["ns", "create", "--csi", "kv", "--size", "16M", "--atomic", "64K"]).contains("no blocks"));
+    device.end();
+}

@@ -66,7 +66,7 @@ fn apps_are_listed_replaced_and_called() {
     let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "64M"]);
     let before = json(&device.ok(&["app", "list", "--json"]));
     let names: Vec<&Value> = before["apps"].as_array().unwrap().iter().map(|app| &app["name"]).collect();
-    assert_eq!(names, ["base-io", "key-value", "direct-io", "atomic-write", "search"]);
+    assert_eq!(names, ["base-io", "key-value", "direct-io", "atomic-write", "search", "atomic-io", "append"]);
     assert!(device.run_with(&["kv", "put", "kept", "-"], b"value").status.success());
     let module = folder.file("key-value.wasm", willow_apps::KEY_VALUE_WASM);
     assert!(device.ok(&["app", "install", &module]).contains("key-value"));
@@ -226,4 +226,51 @@ fn a_device_without_namespaces_is_managed_by_the_network_too() {
     device.ok(&["ns", "delete", "1"]);
     assert_eq!(listed(&device), 1);
     device.end();
+}
+
+#[test]
+fn power_cuts_are_repeated_by_their_seed_and_find_what_is_planted() {
+    let torture = |arguments: &[&str]| {
+        let output = support::willow().args(["torture", "power-cut", "--json"]).args(arguments).output().unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.success(), told)
+    };
+    let (held, told) = torture(&["--count", "45", "--jobs", "2"]);
+    assert!(held && told["cases"] == 45 && told["cuts"].as_u64() >= Some(200), "{told}");
+    for bug in ["header-unchecked", "root-before-data", "erase-before-durable", "wrong-sequence"] {
+        let (held, told) = torture(&["--count", "900", "--plant", bug]);
+        let finding = &told["findings"][0];
+        assert!(!held && finding["found"].as_str().is_some_and(|text| !text.is_empty()), "{bug}: {told}");
+        let seed = finding["seed"].to_string();
+        let (held, again) = torture(&["--seed", &seed, "--plant", bug]);
+        assert!(!held && again["findings"][0] == *finding, "{bug}: {finding}, and again: {again}");
+        let (held, without) = torture(&["--seed", &seed]);
+        assert!(held && without["cases"] == 1, "{without}");
+    }
+    assert!(fails(&["torture", "power-cut", "--plant", "nothing"]).contains("header-unchecked"));
+    assert!(
+        fails(&["torture", "power-cut", "--seed", "18446744073709551615", "--count", "2"]).contains("smaller count")
+    );
+}
+
+#[test]
+fn torture_goes_on_where_there_are_no_more_threads() {
+    use std::os::unix::process::CommandExt;
+    if !willow_skip::is_root() {
+        return willow_skip::skip(
+            "torture_goes_on_where_there_are_no_more_threads",
+            "only root becomes a user without processes",
+        );
+    }
+    let program = support::Public::new();
+    // The limit counts all threads of a user: of one whom nobody else is. The log has one, the command the other.
+    let nobody = 60_000_000 + std::process::id();
+    let mut command = std::process::Command::new("prlimit");
+    command.arg("--nproc=2").arg(program.path("willow")).current_dir("/").uid(nobody).gid(nobody);
+    command.args(["torture", "power-cut", "--json", "--count", "20", "--jobs", "64"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {said}", output.status);
+    assert_eq!(json(&String::from_utf8_lossy(&output.stdout))["cases"], 20);
+    assert!(said.contains("willow: 1 of 64 jobs"), "{said}");
 }

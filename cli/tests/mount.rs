@@ -5,8 +5,10 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{Folder, Served, willow};
 use willow_skip::{missing_for_fuse_mounts, programs, skip};
@@ -273,6 +275,220 @@ fn a_device_that_comes_back_is_gone_on_with() {
     drop(block);
     mount.end();
     other.end();
+}
+
+/// A device on flash whose media are files, at a socket.
+fn flash(media: &str, socket: &str) -> Served {
+    let kept = ["--media", media, "--size", "128M", "--kv-size", "0", "--socket", socket];
+    let mut device = Served::start(&[&kept[..], &["--preset", "jasmine"]].concat());
+    device.address = socket.to_owned();
+    device
+}
+
+/// SIGKILL.
+fn kill(device: &mut Served) {
+    device.child.kill().unwrap();
+    device.child.wait().unwrap();
+}
+
+#[test]
+fn a_disk_is_gone_on_with_where_all_was_flushed_and_not_where_flash_may_have_forgotten() {
+    let test = "a_disk_is_gone_on_with_where_all_was_flushed_and_not_where_flash_may_have_forgotten";
+    if let Some(why) = missing_for_fuse_mounts() {
+        return skip(test, &why);
+    }
+    let folder = Folder::new();
+    let (media, mnt) = (folder.path("media"), folder.path("mnt"));
+    let socket = std::env::temp_dir().join(format!("willow-forgets-{}.sock", std::process::id()));
+    let socket = socket.display().to_string();
+    let mut device = flash(&media, &socket);
+    let mount = Mount::start(&device, &mnt, &[]);
+    let open = |mount: &Mount| std::fs::OpenOptions::new().read(true).write(true).open(mount.disk()).unwrap();
+    let disk = open(&mount);
+    disk.write_all_at(&[1; 1 << 20], 0).unwrap();
+    disk.sync_all().unwrap();
+    kill(&mut device);
+    device = flash(&media, &socket);
+    let mut found = vec![0; 1 << 20];
+    disk.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == [1; 1 << 20], "what was flushed is there");
+    // A change of which nobody was told that it is durable, and the device goes.
+    disk.write_all_at(&[2; 1 << 20], 0).unwrap();
+    kill(&mut device);
+    device = flash(&media, &socket);
+    assert_eq!(disk.sync_all().unwrap_err().raw_os_error(), Some(5), "EIO: no flush says that it is there");
+    assert_eq!(disk.read_exact_at(&mut found, 0).unwrap_err().raw_os_error(), Some(5), "EIO");
+    assert_eq!(disk.write_all_at(&[3; 4096], 0).unwrap_err().raw_os_error(), Some(5), "EIO");
+    drop(disk);
+    mount.end();
+    let mount = Mount::start(&device, &mnt, &[]);
+    let disk = open(&mount);
+    disk.read_exact_at(&mut found, 0).unwrap();
+    assert!(found.chunks(4096).all(|block| block == [1; 4096] || block == [2; 4096]), "the one or the other");
+    disk.write_all_at(&[3; 1 << 20], 0).unwrap();
+    disk.sync_all().unwrap();
+    drop(disk);
+    mount.end();
+    device.end();
+}
+
+/// Files that are written and synced at the same time, each by a thread.
+const WRITERS: usize = 4;
+const BLOCKS: usize = 64;
+const BLOCK_BYTES: usize = 4096;
+/// Kills.
+const ROUNDS: u64 = 4;
+/// Syncs after the device is there again, where they succeed.
+const SYNCS_AFTER_A_KILL: u64 = 40;
+
+/// What a writer knows of a block. Versions count up and are never given twice, so that an old one that comes back is known.
+#[derive(Clone, Copy, Default)]
+struct Version {
+    /// What it was when the file was last synced, or found to be since.
+    durable: u64,
+    /// The last one that was given when it was found.
+    before: u64,
+    /// The last one that was given.
+    given: u64,
+}
+
+impl Version {
+    /// The file is synced: what was written since the block was found is durable. What was written before, and not found, is gone.
+    fn is_synced(&mut self) {
+        if self.given > self.before {
+            self.durable = self.given;
+        }
+    }
+
+    /// What it may be now.
+    fn possible(&self) -> impl Iterator<Item = u64> + use<> {
+        std::iter::once(self.durable).chain(self.before.max(self.durable) + 1..=self.given)
+    }
+}
+
+/// What a writer knows of its file.
+#[derive(Clone)]
+struct Versions(Vec<Version>);
+
+/// A block's bytes; of version 0 zeroes.
+fn block(file: usize, at: usize, version: u64) -> Vec<u8> {
+    let word = if version == 0 { 0 } else { (file as u64 + 1) << 56 | (at as u64) << 40 | version };
+    word.to_le_bytes().repeat(BLOCK_BYTES / 8)
+}
+
+impl Versions {
+    /// Writes and syncs until that fails, or the round is over; counts what was synced.
+    fn write(mut self, file: usize, path: &str, seed: u64, (is_over, synced): (&AtomicBool, &AtomicU64)) -> Versions {
+        let mut random = seed | 1;
+        let mut below = |bound: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % bound
+        };
+        let Ok(disk) = std::fs::OpenOptions::new().write(true).open(path) else { return self };
+        while !is_over.load(Ordering::Acquire) {
+            for _ in 0..1 + below(6) {
+                let (first, count) = (below(BLOCKS as u64) as usize, 1 + below(8) as usize);
+                let last = (first + count).min(BLOCKS);
+                let mut bytes = Vec::new();
+                for at in first..last {
+                    self.0[at].given += 1;
+                    bytes.extend(block(file, at, self.0[at].given));
+                }
+                if disk.write_all_at(&bytes, (first * BLOCK_BYTES) as u64).is_err() {
+                    return self;
+                }
+            }
+            if disk.sync_all().is_err() {
+                return self;
+            }
+            self.0.iter_mut().for_each(Version::is_synced);
+            synced.fetch_add(1, Ordering::Release);
+        }
+        self
+    }
+
+    /// Each block is of the version that was synced, or of one that was written after it.
+    fn check(&mut self, file: usize, path: &str, round: u64) {
+        let bytes = std::fs::read(path).unwrap();
+        assert_eq!(bytes.len(), BLOCKS * BLOCK_BYTES, "round {round}: file {file}");
+        for (at, of) in self.0.iter_mut().enumerate() {
+            let held = &bytes[at * BLOCK_BYTES..][..BLOCK_BYTES];
+            let Some(found) = of.possible().find(|version| block(file, at, *version) == held) else {
+                let Version { durable, before, given } = of;
+                panic!(
+                    "round {round}: file {file} block {at} has {:02x?}, not version {durable}, nor one after {before} to {given}",
+                    &held[..8]
+                )
+            };
+            *of = Version { durable: found, before: of.given, given: of.given };
+        }
+    }
+}
+
+/// The device is killed again and again under files that are synced, and is there again at once. The mount notices what may be lost; then the file
+/// system is mounted anew, and recovers.
+#[test]
+fn ext4_on_flash_loses_nothing_that_was_synced() {
+    let test = "ext4_on_flash_loses_nothing_that_was_synced";
+    if let Some(why) = missing_for_fuse_mounts().or_else(|| programs(&["mkfs.ext4", "fsck.ext4"])) {
+        return skip(test, &why);
+    }
+    let folder = Folder::new();
+    let (media, mnt, files) = (folder.path("media"), folder.path("mnt"), folder.path("files"));
+    let socket = std::env::temp_dir().join(format!("willow-synced-{}.sock", std::process::id()));
+    let socket = socket.display().to_string();
+    let mut device = flash(&media, &socket);
+    let mut versions = vec![Versions(vec![Version::default(); BLOCKS]); WRITERS];
+    let path = |file: usize| format!("{files}/{file}");
+    for round in 0..=ROUNDS {
+        let mount = Mount::start(&device, &mnt, &[]);
+        let block = Loop::new(&mount.disk());
+        if round == 0 {
+            ok("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", &block.0]);
+        }
+        let attached = Attached::new(&block.0, &files);
+        if round == 0 {
+            for file in 0..WRITERS {
+                std::fs::write(path(file), vec![0; BLOCKS * BLOCK_BYTES]).unwrap();
+            }
+            ok("sync", &["-f", &files]);
+        }
+        versions.iter_mut().enumerate().for_each(|(file, of)| of.check(file, &path(file), round));
+        if round == ROUNDS {
+            attached.end();
+            ok("fsck.ext4", &["-fn", &block.0]);
+            drop(block);
+            mount.end();
+            break;
+        }
+        let (is_over, synced) = (AtomicBool::new(false), AtomicU64::new(0));
+        versions = std::thread::scope(|scope| {
+            let writers = std::mem::take(&mut versions).into_iter().enumerate().map(|(file, of)| {
+                let (path, told) = (path(file), (&is_over, &synced));
+                scope.spawn(move || of.write(file, &path, round * 1000 + file as u64, told))
+            });
+            let writers: Vec<_> = writers.collect();
+            let wait_for = |syncs: u64| {
+                let begun = Instant::now();
+                while synced.load(Ordering::Acquire) < syncs && !writers.iter().all(|writer| writer.is_finished()) {
+                    assert!(begun.elapsed() < PATIENCE, "files are synced, or that fails");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            };
+            wait_for(20 + 17 * round);
+            assert!(!writers.iter().any(|writer| writer.is_finished()), "the device is there");
+            kill(&mut device);
+            device = flash(&media, &socket);
+            // A mount that went on over what was lost would have files synced that are not.
+            wait_for(synced.load(Ordering::Acquire) + SYNCS_AFTER_A_KILL);
+            is_over.store(true, Ordering::Release);
+            writers.into_iter().map(|writer| writer.join().expect("a writer ends")).collect()
+        });
+        attached.end();
+        drop(block);
+        mount.end();
+    }
+    device.end();
 }
 
 #[test]

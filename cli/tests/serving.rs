@@ -3,8 +3,9 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::sync::Arc;
-use support::{Folder, Served, fails};
+use support::{Folder, Public, Served, fails, failure};
 use willow_host::{BlockClient, Controller, NvmeHre, Options};
 use willow_sim::random::Random;
 
@@ -160,13 +161,17 @@ fn prometheus_can_scrape() {
     device.end();
 }
 
+/// The subsystem's name.
+fn nqn(device: &Served) -> &str {
+    device.ready.split_whitespace().find_map(|word| word.strip_prefix("nqn=")).unwrap()
+}
+
 /// Random reads and writes of namespace 1, of a part of a block's stripe up to many stripes, against a model; all of it is read in the end.
 fn blocks_are_as_in(device: &Served, model: &mut [u8], seed: u64, writes: bool) {
     const BLOCK: usize = 4096;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let nqn = device.ready.split_whitespace().find_map(|word| word.strip_prefix("nqn=")).unwrap();
-        let options = Options::new(device.address.parse().unwrap(), nqn);
+        let options = Options::new(device.address.parse().unwrap(), nqn(device));
         let controller = Controller::connect(options).await.unwrap();
         let hre = Arc::new(NvmeHre::new(controller.clone(), 1).await.unwrap());
         let client = BlockClient::open(hre, 1).await.unwrap();
@@ -268,10 +273,109 @@ fn the_real_clock_makes_flash_feel_as_flash_and_keeps_it() {
     let resources = statistics["model"]["resources"].as_array().unwrap();
     let die = resources.iter().find(|resource| resource["name"] == "SPU 0 flash die 0").unwrap();
     assert!(die["operations"].as_u64().unwrap() > 0, "{die}");
+    assert_eq!(statistics["flash"]["health"]["spare_percent"], 100);
+    assert!(device.ok(&["stat"]).contains("flash: sound; FTL page, 100 % of the spare blocks left"));
     device.end();
     // What it wrote is there, under any clock.
     let device = Served::start(&["--media", &media, "--preset", "slc"]);
     assert!(device.ok(&["ns", "list"]).contains("64 MiB"));
     device.ok(&[&io[..], &["--mix", "100"]].concat());
+    device.end();
+}
+
+#[test]
+fn the_ftl_is_replaced_while_its_flash_is_used_and_the_flash_is_shown() {
+    let folder = Folder::new();
+    let device = Served::start(&["--ram", "--preset", "jasmine", "--size", "16M"]);
+    let mut model = vec![0; 4 << 20];
+    blocks_are_as_in(&device, &mut model, 1, true);
+    let json = |arguments: &[&str]| -> serde_json::Value { serde_json::from_str(&device.ok(arguments)).unwrap() };
+    let listed = json(&["ftl", "list", "--json"]);
+    let only = &listed["ftls"][0];
+    assert!(only["name"] == "page" && only["serves"] == true && only["state"] == "running", "{listed}");
+    let (module, other) = (folder.path("page.wasm"), folder.path("base-io.wasm"));
+    std::fs::write(&module, willow_apps::FTLS[0].wasm).unwrap();
+    std::fs::write(&other, willow_apps::BUNDLED_APPS[0].wasm).unwrap();
+    for arguments in [&["ftl", "install", &module][..], &["ftl", "use", "page"]] {
+        assert!(device.ok(arguments).starts_with("page "), "{arguments:?}");
+        blocks_are_as_in(&device, &mut model, 2, false);
+        blocks_are_as_in(&device, &mut model, 3, true);
+    }
+    assert!(device.fails(&["ftl", "install", &other]).contains("is app base-io, and the banks are served by page"));
+    assert!(device.fails(&["ftl", "install", &folder.path("nothing")]).contains("cannot read"));
+    assert!(device.fails(&["ftl", "use", "dftl"]).contains("use page"));
+    // The map has all blocks; some of each die were erased, and some are bad from the factory.
+    let dies = json(&["flash", "map", "--json"]);
+    let dies = dies["dies"].as_array().unwrap();
+    let erases = |die: &serde_json::Value| die["erases"].as_array().unwrap().clone();
+    assert!(!dies.is_empty() && dies.iter().all(|die| erases(die).iter().any(|block| block.as_u64() > Some(0))));
+    assert!(dies.iter().flat_map(erases).any(|block| block.is_null()));
+    assert_eq!(device.ok(&["flash", "map"]).lines().count(), dies.len());
+    let picture = folder.path("wear.png");
+    device.ok(&["flash", "map", "--out", &picture]);
+    assert!(std::fs::read(&picture).unwrap().starts_with(b"\x89PNG"));
+    assert!(device.fails(&["flash", "map", "--out", &folder.path("none/wear.png")]).contains("cannot draw"));
+    device.end();
+    let device = Served::start(&["--ram", "--size", "16M"]);
+    assert!(device.fails(&["flash", "map"]).contains("has no flash"));
+    assert!(device.fails(&["ftl", "use", "page"]).contains("has no flash"));
+    device.end();
+}
+
+#[test]
+fn a_device_that_forgets_with_its_process_tells_hosts_which_start_it_is() {
+    let folder = Folder::new();
+    let start_of = |flags: &[&str]| {
+        let device = Served::start(&[flags, &["--size", "16M", "--kv-size", "0"]].concat());
+        let options = Options::new(device.address.parse().unwrap(), nqn(&device));
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let ready = runtime.block_on(async {
+            let controller = Controller::connect(options).await.unwrap();
+            let ready = controller.ready().await.unwrap();
+            controller.shut_down().await.unwrap();
+            ready
+        });
+        device.end();
+        ready.identity.start
+    };
+    let media = folder.path("media");
+    let flash = ["--media", media.as_str(), "--preset", "jasmine"];
+    let starts = [start_of(&flash), start_of(&flash)];
+    assert!(starts[0] != 0 && starts[1] != 0 && starts[0] != starts[1], "{starts:?}");
+    assert_eq!(start_of(&["--media", &folder.path("memory")]), 0, "what it answered is in its files");
+}
+
+/// A user of the machine who is in no account of the device's.
+const STRANGER: u32 = 54_003;
+
+#[test]
+fn users_neither_replace_the_ftl_nor_reach_the_flash() {
+    if !willow_skip::is_root() {
+        return willow_skip::skip("users_neither_replace_the_ftl_nor_reach_the_flash", "not root");
+    }
+    let program = Public::new();
+    let (socket, module) = (program.path("socket"), program.path("page.wasm"));
+    std::fs::write(&module, willow_apps::FTLS[0].wasm).unwrap();
+    let mut device =
+        Served::start(&["--ram", "--preset", "jasmine", "--size", "16M", "--kv-size", "0", "--socket", &socket]);
+    let mut model = vec![0; 4 << 20];
+    blocks_are_as_in(&device, &mut model, 1, true);
+    let over_network = std::mem::replace(&mut device.address, socket.clone());
+    let as_stranger = |arguments: &[&str]| {
+        let mut command = program.willow();
+        let output =
+            command.args(arguments).args(["--target", &socket]).uid(STRANGER).gid(STRANGER).current_dir("/").output();
+        failure(arguments, &output.unwrap())
+    };
+    for arguments in [&["ftl", "list"][..], &["ftl", "install", &module], &["ftl", "use", "page"], &["flash", "map"]] {
+        let error = as_stranger(arguments);
+        assert!(error.contains("not permitted on this endpoint"), "{arguments:?}: {error}");
+    }
+    // An app of the user's own gets no flash port either.
+    let error = as_stranger(&["app", "install", &module]);
+    assert!(error.contains("flash"), "{error}");
+    assert!(device.ok(&["ftl", "list"]).contains("running"));
+    device.address = over_network;
+    blocks_are_as_in(&device, &mut model, 2, false);
     device.end();
 }

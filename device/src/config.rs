@@ -20,11 +20,19 @@ pub const TRANSFERS_MAX: usize = 32768;
 pub const USERS_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
 /// Of them from endpoints of the host kernel, all together.
 pub const KERNEL_TRANSFERS_MAX: usize = TRANSFERS_MAX / 4 * 3;
+/// Most RPCs of these requests that SPUs have.
+pub const HOST_RPCS_MAX: usize = 48 << 10;
+/// Of them from endpoints of users' processes, all together.
+pub const USERS_RPCS_MAX: usize = HOST_RPCS_MAX / 4 * 3;
+/// Of them from endpoints of the host kernel, all together.
+pub const KERNEL_RPCS_MAX: usize = HOST_RPCS_MAX / 4 * 3;
 /// Most processes at once.
 pub const PROCESSES_MAX: usize = 4096;
+/// Most apps that a device may be made for ([`DeviceConfig::apps_max`]).
+pub const APPS_MAX: u16 = 1024;
 /// Largest weight of a user, or of the kernel.
 pub const WEIGHT_MAX: u16 = 1000;
-/// Most messages being put together in the whole device.
+/// Most messages being put together on all SPUs of a device that has up to 16.
 pub const MESSAGES_MAX: usize = 4096;
 
 /// Configuration of a device.
@@ -68,7 +76,7 @@ pub struct DeviceConfig {
     pub dma_budget_bytes: u64,
     /// The same for users' apps.
     pub user_dma_budget_bytes: u64,
-    /// Most messages of one user's app that it puts together, or that are not answered.
+    /// Most messages of one user's app on an SPU that it puts together there, or that are not answered.
     pub messages_per_user_app_max: u32,
     /// Weight of the host kernel's endpoints, all together, beside users' processes.
     pub kernel_weight: u16,
@@ -131,8 +139,8 @@ impl DeviceConfig {
         if self.instruction_budget < 1000 {
             return Err(format!("instruction_budget is {}, must be at least 1000", self.instruction_budget));
         }
-        if self.apps_max < 2 || self.apps_max > 1024 {
-            return Err(format!("apps_max is {}, must be 2 to 1024", self.apps_max));
+        if self.apps_max < 2 || self.apps_max > APPS_MAX {
+            return Err(format!("apps_max is {}, must be 2 to {APPS_MAX}", self.apps_max));
         }
         if self.requests_per_hre_max == 0 || self.requests_per_hre_max > 16384 {
             return Err(format!("requests_per_hre_max is {}, must be 1 to 16384", self.requests_per_hre_max));

@@ -43,6 +43,7 @@ pub use service::statistics::Statistics;
 pub use service::versions::BuiltInApp;
 pub use service::{control, metadata, reservation, statistics};
 pub use spu::protection::{Intercall, ProcessInfo, USER_NOBODY};
+pub use spu::runtime::module::name_of as module_name;
 
 /// The seam for models of time: what they implement, and what they are handed.
 pub mod clock {

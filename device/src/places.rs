@@ -79,7 +79,6 @@ impl Places {
     }
 
     /// What all have.
-    #[cfg(feature = "testing")]
     pub fn taken(&self) -> u64 {
         self.of.iter().sum()
     }

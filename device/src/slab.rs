@@ -17,13 +17,23 @@ pub(crate) struct Slab<T> {
     free: Vec<u16>,
     limit: usize,
     len: usize,
+    /// A planted weakness: a key is good again for what has the place next.
+    #[cfg(feature = "testing")]
+    pub reuses_keys: bool,
 }
 
 impl<T> Slab<T> {
     /// An empty table for at most `limit` entries.
     pub fn new(limit: usize) -> Self {
         assert!(limit <= ENTRIES_MAX);
-        Slab { entries: Vec::new(), free: Vec::new(), limit, len: 0 }
+        Slab {
+            entries: Vec::new(),
+            free: Vec::new(),
+            limit,
+            len: 0,
+            #[cfg(feature = "testing")]
+            reuses_keys: false,
+        }
     }
 
     /// Puts `value` in; gives it back where the table is full.
@@ -124,6 +134,10 @@ impl<T> Slab<T> {
         entry.generation = entry.generation.max(1);
         self.free.push(place as u16);
         self.len -= 1;
+        #[cfg(feature = "testing")]
+        if self.reuses_keys {
+            self.entries[place].generation = 1;
+        }
     }
 
     /// Keys of all entries, in order of place.

@@ -108,7 +108,7 @@ fn the_driver_has_its_say_between_loops() {
     }
     let before = world.account(1001).counters.instructions;
     let now_ns = world.users.rig.now_ns;
-    assert_eq!(world.users.rig.device.run(now_ns), Some(now_ns), "more is to be done");
+    assert_eq!(world.users.run_once(), Some(now_ns), "more is to be done");
     let ran = world.account(1001).counters.instructions - before;
     assert!(ran > 0 && ran <= 3_000_000, "{ran} instructions in one turn");
 }
@@ -127,7 +127,7 @@ fn shares_are_as_weights_say() {
                 world.submit(hre, (world.looper, 2, 0), &number.to_le_bytes(), 0).expect("a place");
             }
         }
-        world.users.turn();
+        world.users.run_once();
         while world.users.completion().is_some() {}
     }
     let ran: Vec<u64> = lengths
@@ -174,7 +174,7 @@ fn more_processes_give_a_user_no_more() {
                 world.long(user, 3000);
             }
         }
-        world.users.turn();
+        world.users.run_once();
         while world.users.completion().is_some() {}
     }
     let ran = (work(&world, 1000) - before.0, work(&world, 1001) - before.1);
@@ -228,7 +228,7 @@ fn handlers_of_one_process_leave_threads_to_others() {
     }
     world.submit(alice.hre, (world.users.mover, 1, 0), &arguments, 512).expect("a place");
     for _ in 0..10 {
-        world.users.turn();
+        world.users.run_once();
     }
     // Four of the one's, and the other's.
     assert_eq!(world.users.rig.device.statistics().store_in_flight, 5);
@@ -325,7 +325,7 @@ fn who_is_next_is_the_same_each_time() {
                 world.small(user)
             };
             if number % 100 == 99 {
-                world.users.turn();
+                world.users.run_once();
             }
         }
         world.drain().into_iter().map(|(_, tag)| tag).collect::<Vec<_>>()

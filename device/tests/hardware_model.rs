@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use willow_device::media::ram::RamStore;
 use willow_device::model::parameters::*;
-use willow_device::model::{HardwareModel, Lane, ModelParameters, Span, TraceSink};
+use willow_device::model::{HardwareModel, Lane, ModelParameters, ModelStatistics, Span, TraceSink};
 use willow_device::{Arguments, BuiltInApp, Device, DeviceConfig, HostRequest, Rpc, RpcList, RpcOutcome};
 
 const SPUS: u16 = 4;
@@ -210,7 +210,6 @@ fn each_resource_is_as_busy_as_its_work_and_energy_is_the_sum_of_its_parts() {
     let parameters = parameters();
     let mut rig = rig(&parameters);
     let before = rig.device.model_statistics(rig.now_ns).unwrap();
-    let begun_ns = rig.now_ns;
     for _ in 0..10 {
         latency(&mut rig, false, 0, 4096);
     }
@@ -226,35 +225,94 @@ fn each_resource_is_as_busy_as_its_work_and_energy_is_the_sum_of_its_parts() {
     assert_eq!(busy("link, device to host"), 10 * (wire(16) + wire(4096)));
     assert_eq!(after.media[0].read_bytes - before.media[0].read_bytes, 40960);
     assert!(after.resources.iter().all(|resource| resource.busy_ns <= after.now_ns));
+    assert_energy(&parameters, &before, &after);
+    let parts: f64 = after.energy.iter().map(|part| part.joules).sum();
+    assert_eq!(parts, after.joules());
+}
 
-    // Energy by hand, from the busy times: idle everywhere, the difference while at work, and the bits.
-    let seconds = (rig.now_ns - begun_ns) as f64 * 1e-9;
+/// Energy by hand, from the busy times: idle everywhere, the difference while at work, and the bits.
+fn assert_energy(parameters: &ModelParameters, before: &ModelStatistics, after: &ModelStatistics) {
+    let busy = |name: &str| after.resource(name).unwrap().busy_ns - before.resource(name).unwrap().busy_ns;
+    let seconds = (after.now_ns - before.now_ns) as f64 * 1e-9;
     let power = &parameters.power;
-    let spus = f64::from(SPUS);
     let idle_w = power.link.idle_w
         + power.bridge.idle_w
         + power.ring.idle_w
-        + spus
+        + f64::from(SPUS)
             * (power.spu_processor.idle_w
                 + power.dma_controller.idle_w
                 + power.accelerator.idle_w
                 + power.media_controller.idle_w
                 + 32.0 * 264e-6);
     let more = |watts: Watts, busy_ns: u64| (watts.active_w - watts.idle_w) * busy_ns as f64 * 1e-9;
+    let of_spus = |watts: Watts, part: &str| more(watts, (0..SPUS).map(|spu| busy(&format!("SPU {spu} {part}"))).sum());
     let link = busy("link, host to device") + busy("link, device to host");
     let bridge = busy("bridge, host to device") + busy("bridge, device to host");
+    let read_bytes = |of: &ModelStatistics| of.media.iter().map(|media| media.read_bytes).sum::<u64>();
+    let written_bytes = |of: &ModelStatistics| of.media.iter().map(|media| media.written_bytes).sum::<u64>();
     let expected = idle_w * seconds
         + more(power.link, link) / 2.0
         + more(power.bridge, bridge) / 2.0
         + more(power.ring, busy("ring"))
-        + more(power.spu_processor, busy("SPU 0 processor"))
-        + more(power.dma_controller, busy("SPU 0 DMA"))
-        + more(power.media_controller, busy("SPU 0 media"))
-        + 40960.0 * 8.0 * 2.47e-12;
+        + of_spus(power.spu_processor, "processor")
+        + of_spus(power.dma_controller, "DMA")
+        + of_spus(power.media_controller, "media")
+        + (read_bytes(after) - read_bytes(before)) as f64 * 8.0 * 2.47e-12
+        + (written_bytes(after) - written_bytes(before)) as f64 * 8.0 * 16.82e-12;
     let measured = after.joules() - before.joules();
     assert!((measured / expected - 1.0).abs() < 1e-9, "{measured} J, expected {expected}");
-    let parts: f64 = after.energy.iter().map(|part| part.joules).sum();
-    assert_eq!(parts, after.joules());
+}
+
+/// Installs the sandboxed app that moves what it is asked to.
+fn mover(rig: &mut Rig) -> u16 {
+    let mover = rig.install(&users::app("mover", users::MOVER, "")).expect("an app");
+    // What the installation brings about has ended.
+    rig.settle();
+    rig.now_ns += 1_000_000;
+    rig.device.set_time(rig.now_ns);
+    mover
+}
+
+/// Its arguments for an SPU's part of the namespace, by the port of that SPU's NV memory.
+fn there(rig: &Rig, spu: u32, offset: u64, bytes: u32) -> Vec<u8> {
+    let port = users::NV + ((spu + 1) << 16);
+    let address = rig.device.namespaces()[0].base + offset;
+    [&address.to_le_bytes()[..], &bytes.to_le_bytes(), &port.to_le_bytes()].concat()
+}
+
+/// What a DMA to or from another SPU's NV memory takes: the ring, that SPU's controller and media, and no processor but the caller's.
+#[test]
+fn another_spus_nv_memory_takes_its_controller_and_media_and_no_processor_there() {
+    let parameters = parameters();
+    let mut rig = rig(&parameters);
+    let mover = mover(&mut rig);
+    let arguments = there(&rig, 1, 0, 4096);
+    // (handler, its payload, the reply) and what goes over the ring: the request, to that SPU, back, and the answer.
+    let message = |payload: u64| (16 + payload).div_ceil(16) * 4;
+    let write = (2, vec![7; 4096], 0, [message(16 + 4096), message(4096), message(0), message(0)]);
+    let read = (1, vec![], 4096, [message(16), message(0), message(4096), message(4096)]);
+    for (handler, payload, reply, ring) in [write, read] {
+        let before = rig.device.model_statistics(rig.now_ns).unwrap();
+        rig.device.set_time(rig.now_ns);
+        let done = rig.call(mover, handler, 0, &arguments, &payload, reply);
+        assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 0 }, 0));
+        assert!(done.buffer.iter().all(|byte| *byte == 7));
+        rig.now_ns += 1_000_000;
+        let after = rig.device.model_statistics(rig.now_ns).unwrap();
+        let busy = |name: &str| after.resource(name).unwrap().busy_ns - before.resource(name).unwrap().busy_ns;
+        assert_eq!(busy("ring"), ring.iter().sum::<u64>(), "handler {handler}");
+        assert!(busy("SPU 0 processor") > 0);
+        assert_eq!((busy("SPU 0 DMA"), busy("SPU 1 processor")), (0, 0));
+        // The write opens the row.
+        assert_eq!(busy("SPU 1 DMA"), 200 + 2048 + if handler == 2 { 48 } else { 0 });
+        let media = |spu: usize| {
+            let (before, after) = (&before.media[spu], &after.media[spu]);
+            (after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes)
+        };
+        assert_eq!(media(0), (0, 0));
+        assert_eq!(media(1), if handler == 2 { (0, 4096) } else { (4096, 0) });
+        assert_energy(&parameters, &before, &after);
+    }
 }
 
 /// Many requests at once to one SPU: throughput is that of the slowest step, and the others wait for it in its queue.
@@ -310,6 +368,7 @@ enum Driver {
 /// A seeded workload of reads and writes over all SPUs; all is submitted at fixed times. Returns completions and spans as text.
 fn trace(seed: u64, driver: Driver, parameters: &ModelParameters) -> String {
     let mut rig = rig(parameters);
+    let mover = mover(&mut rig);
     let spans = Spans::default();
     rig.device.set_trace(Some(Box::new(spans.clone())));
     let mut state = seed;
@@ -335,8 +394,18 @@ fn trace(seed: u64, driver: Driver, parameters: &ModelParameters) -> String {
             completions.insert((done.at_ns, done.tag), done.reply_bytes);
         }
     };
-    for (at_ns, write, offset, bytes) in requests {
-        let request = block(&mut rig, write, offset, bytes);
+    for (number, (at_ns, write, offset, bytes)) in requests.into_iter().enumerate() {
+        // Some by the sandboxed app, and to NV memory of whichever SPU.
+        let request = if number % 4 == 0 {
+            let here = offset / 512 % u64::from(SPUS);
+            let arguments = there(&rig, number as u32 / 4 % u32::from(SPUS), offset / 8, bytes as u32);
+            let arguments = Arguments::new(&arguments).unwrap();
+            let rpc = Rpc { app: mover, handler: 1 + u8::from(write), spu: here as u16, arguments };
+            let payload = vec![7; if write { bytes as usize } else { 0 }];
+            rig.request(rpc, &payload, if write { 0 } else { bytes as u32 })
+        } else {
+            block(&mut rig, write, offset, bytes)
+        };
         // Runs up to the submission in the driver's own steps.
         loop {
             let wake_ns = match driver {

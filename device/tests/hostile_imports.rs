@@ -1,5 +1,6 @@
 //! Modules that aim at imports (`willow_device::testing::hostile_module`): a user installs one after the other and calls them, over media
-//! that are at once or slow and, each fourth time, under a model of time, while another user reads. The oracle holds the device to this:
+//! that are at once or slow and, each fourth time, under a model of time, while another user reads and writes, has an app of her own that
+//! writes to its region, flushes and reads it, and replaces that app. The oracle holds the device to this:
 //! - the other's requests end well, after a bounded amount of what was done for anybody, and with the right bytes;
 //! - what the app does counts: no run goes past its budget; its memory and the tables of all stay bounded;
 //! - no byte that the user was not granted is read or written: a store that watches tells;
@@ -27,12 +28,50 @@ const DATA_BYTES_MAX: u64 = 256 << 10;
 /// What users may have in the namespace, and what is nobody's, from its first byte on.
 const OWN: (u64, u64) = (0, 16384);
 const VICTIMS: (u64, u64) = (65536, 4096);
+/// Of these the victim writes some.
+const WRITTEN: (u64, u64) = (VICTIMS.0 + 2048, 512);
 /// Bytes of a page of the victim's.
 const PAGE_BYTES: u32 = 512;
-/// Most that may be done between the victim's request and its end: a run of each of the app's events on the two SPUs would be too much.
+/// Bytes of the victim's region that her app uses.
+const REGION_USED: u64 = 512;
+/// Most that may be done between the victim's request and its end, for each time that it waits: a run of each of the app's events on the two
+/// SPUs would be too much.
 const WORK_MAX: u64 = 8 * BUDGET;
-/// The same for DMAs: a run may move its budget in one.
+/// The same for DMAs: a run may move its budget in one. For each turn of the read.
 const MOVED_MAX: u64 = (64 << 20) / 8;
+/// Between two upgrades of the victim's app, in modules.
+const UPGRADE_EVERY: u64 = 5;
+/// Waits of her app's request (a region, a write, a flush, a read), and of an upgrade (the app is drained, told of its end, and the new one of
+/// its start).
+const OWN_WAITS: u64 = 4;
+const UPGRADE_WAITS: u64 = 4;
+
+/// The victim's own app, a request at a time: handler 1 opens region 1, reads its first 512 bytes, writes 512 bytes that begin with the number
+/// that it was sent, and flushes. It answers with the number that was there, or an error of SPU-OS.
+const OWN_APP: &str = r#"
+    (global $token (mut i32) (i32.const 0)) (global $base (mut i64) (i64.const 0))
+    (func $start (param i32 i32) (result i32)
+        (if (i32.eqz (local.get 1)) (then (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (return (i32.const 0))))
+        (global.set $token (local.get 0))
+        (drop (call $receive_bytes (local.get 0) (i32.const 0) (i32.const 4)))
+        (call $ended (i32.const 0) (call $region (i32.const 1) (i64.const 65536) (i32.const 0)))
+        (i32.const 0))
+    ;; Stages: 0 opens the region, 1 reads, 2 writes, 3 flushes.
+    (func $ended (param $stage i32) (param $result i64) (local $code i32)
+        (if (i64.eq (local.get $result) (i64.const -1)) (then (return)))
+        (if (i64.lt_s (local.get $result) (i64.const 0)) (then
+            (call $respond (global.get $token) (i32.const 0) (i32.wrap_i64 (local.get $result))) (return)))
+        (if (i32.eq (local.get $stage) (i32.const 3)) (then
+            (call $respond (global.get $token) (i32.const 0) (i32.load (i32.const 1024))) (return)))
+        (if (i32.eqz (local.get $stage)) (then
+            (global.set $base (local.get $result))
+            (local.set $code (call $dma (global.get $token) (i32.const 1) (global.get $base) (i32.const 0) (i64.const 1024) (i32.const 512) (i32.const 1)))))
+        (if (i32.eq (local.get $stage) (i32.const 1)) (then
+            (local.set $code (call $dma (global.get $token) (i32.const 0) (i64.const 0) (i32.const 1) (global.get $base) (i32.const 512) (i32.const 2)))))
+        (if (i32.eq (local.get $stage) (i32.const 2)) (then (local.set $code (call $flush (i32.const 3)))))
+        (if (i32.ne (local.get $code) (i32.const 1)) (then
+            (call $ended (i32.add (local.get $stage) (i32.const 1)) (i64.extend_i32_s (local.get $code))))))
+    (func $complete (param i32 i64) (call $ended (local.get 0) (local.get 1)))"#;
 
 /// What a step takes on the machine, for the device.
 const STEP_NS: u64 = 500_000;
@@ -59,6 +98,9 @@ struct World {
     mallory: User,
     alice: User,
     timed: bool,
+    /// The victim's app, and what she has written so far, on each SPU.
+    own: u16,
+    written: [u32; 2],
     /// A module's RPCs go on for longer than is waited for here.
     is_endless: bool,
     /// Requests under way: tag, and whose.
@@ -72,6 +114,8 @@ struct World {
 impl World {
     fn new(timed: bool, hole: Option<Hole>) -> World {
         let config = DeviceConfig {
+            // Apps that ask for long runs make way 80 times at most.
+            instruction_budget: 40 * BUDGET,
             user_instruction_budget: BUDGET,
             app_data_bytes_max: DATA_BYTES_MAX,
             user_region_bytes_max: 1 << 20,
@@ -93,18 +137,26 @@ impl World {
             let arguments = users.arguments(VICTIMS.0, page.len() as u32, NV);
             assert_eq!(users.rig.call_on(kernel, (users.mover, 2, spu), &arguments, &page, 0).result, 0);
         }
+        let own = app("own", OWN_APP, "");
+        let own = users.install_for(alice.hre, &own).expect("an app");
+        for spu in 0..2 {
+            let done = users.rig.call_on(alice.hre, (own, 1, spu), &0u32.to_le_bytes(), &[], 0);
+            assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 0 }, 0));
+        }
+        let region = users.rig.device.statistics().regions.iter().find(|it| it.app == "u1000-own").expect("hers").base;
         let base = users.base;
         let addresses = [OWN.0, OWN.0 + 4096, OWN.1 - 512, OWN.1, VICTIMS.0, VICTIMS.0 + 512, 1 << 18];
         let mut addresses: Vec<u64> = addresses.iter().map(|address| base + address).collect();
-        // Its own region comes after the namespace.
-        addresses.extend([base + users.bank_bytes, base + users.bank_bytes + 65536]);
-        let aims = Aims { addresses, apps: vec![0, users.mover, users.mover + 1, 63, 999], spus: 2 };
+        // Its own regions come after the namespace and the victim's.
+        addresses.extend([region, region + 65536, region + 131_072]);
+        let aims = Aims { addresses, apps: vec![0, users.mover, users.mover + 1, 63, 999], spus: 2, long: true };
         *users.valve.watch.lock() = Some(Watch {
-            guarded: vec![(base, base + users.bank_bytes)],
-            // The victim's reads go through the same store.
+            guarded: vec![(base, base + users.bank_bytes), (region, region + 65536)],
+            // What the victim does goes through the same store.
             allowed: (0..2)
                 .flat_map(|bank| {
-                    [(true, OWN), (false, OWN), (false, VICTIMS)]
+                    let used = (region - base, REGION_USED);
+                    [(true, OWN), (false, OWN), (false, VICTIMS), (true, WRITTEN), (false, used), (true, used)]
                         .map(|(writes, (start, bytes))| (bank, writes, base + start, base + start + bytes))
                 })
                 .collect(),
@@ -114,14 +166,16 @@ impl World {
             plant(&mut users.rig.device, hole);
         }
         let (under_way, ended) = (BTreeMap::new(), Vec::new());
-        World { users, mallory, alice, timed, is_endless: false, under_way, ended, aims, seen: (0, 0) }
+        let (own, written) = (own, [0; 2]);
+        World { users, mallory, alice, timed, own, written, is_endless: false, under_way, ended, aims, seen: (0, 0) }
     }
 
     /// What was done for anybody's apps so far: instructions and what SPU-OS did, and DMAs.
     fn work(&self) -> (u64, u64) {
-        let apps = self.users.rig.device.statistics().apps;
-        let work = apps.iter().map(|app| app.counters.instructions + app.counters.host_work).sum();
-        (work, apps.iter().map(|app| app.counters.dma_bytes / 8).sum())
+        // By account: what an app had is forgotten with it.
+        let accounts = self.users.rig.device.statistics().accounts;
+        let work = accounts.iter().map(|of| of.counters.instructions + of.counters.host_work).sum();
+        (work, accounts.iter().map(|of| of.counters.dma_bytes / 8).sum())
     }
 
     fn begin(&mut self, is_alices: bool, to: (u16, u8, u16), arguments: &[u8], payload: &[u8], reply: u32) -> u64 {
@@ -166,15 +220,71 @@ impl World {
 
     /// A page of the victim's on an SPU, while the other is at work.
     fn victim_reads(&mut self, spu: u16) -> Result<(), String> {
+        self.bounded("read", 1, |world| {
+            let tag = world.victim_begins(spu);
+            world.victim_has_read(tag)
+        })
+    }
+
+    /// What the victim asks for ends after no more than was to be expected of an app that has its turn now and then.
+    fn bounded<T>(
+        &mut self,
+        what: &str,
+        waits: u64,
+        ask: impl FnOnce(&mut World) -> Result<T, String>,
+    ) -> Result<T, String> {
         let before = self.work();
-        let tag = self.victim_begins(spu);
-        self.victim_has_read(tag)?;
+        let asked = ask(self)?;
         let (after, before) = (self.work(), before);
         let (work, moved) = (after.0 - before.0, after.1 - before.1);
-        if (work > WORK_MAX || moved > MOVED_MAX) && !self.timed {
-            return Err(format!("the victim's read came after {work} units of work, and {moved} of DMAs"));
+        let waits = waits * u64::from(turns_of_a_read());
+        if (work > waits * WORK_MAX || moved > waits * MOVED_MAX) && !self.timed {
+            return Err(format!("the victim's {what} came after {work} units of work, and {moved} of DMAs"));
         }
-        Ok(())
+        Ok(asked)
+    }
+
+    /// Whatever else the victim does with the device, on an SPU, while the other is at work.
+    fn victim_works(&mut self, spu: u16) -> Result<(), String> {
+        let before = self.written[usize::from(spu)];
+        let number = before + 1;
+        self.written[usize::from(spu)] = number;
+        let page = vec![number as u8; WRITTEN.1 as usize];
+        let arguments = self.users.arguments(WRITTEN.0, WRITTEN.1 as u32, NV);
+        let done = self.bounded("write", 1, |world| {
+            let tag = world.begin(true, (world.users.mover, 2, spu), &arguments, &page, 0);
+            world.victim_has("write", tag)
+        })?;
+        self.check_answer("write", &done, 0)?;
+        let done = self.bounded("read of what she wrote", 1, |world| {
+            let tag = world.begin(true, (world.users.mover, 1, spu), &arguments, &[], WRITTEN.1 as u32);
+            world.victim_has("read of what she wrote", tag)
+        })?;
+        if done.buffer != page {
+            return Err("the victim reads something else than she wrote".to_owned());
+        }
+        let done = self.bounded("app", OWN_WAITS, |world| {
+            let tag = world.begin(true, (world.own, 1, spu), &number.to_le_bytes(), &[], 0);
+            world.victim_has("app", tag)
+        })?;
+        self.check_answer("app", &done, before)
+    }
+
+    /// The victim replaces her app.
+    fn victim_upgrades(&mut self) -> Result<(), String> {
+        let own = self.own;
+        let done = self.bounded("upgrade", UPGRADE_WAITS, |world| {
+            let tag = world.begin(true, (control::CONTROL_APP, control::INSTALL, 0), &[], &app("own", OWN_APP, ""), 0);
+            world.victim_has("upgrade", tag)
+        })?;
+        self.check_answer("upgrade", &done, own.into())
+    }
+
+    fn check_answer(&self, what: &str, done: &HostCompletion, result: u32) -> Result<(), String> {
+        if (done.outcome, done.result) == (RpcOutcome::Answered { status: 0 }, result) {
+            return Ok(());
+        }
+        Err(format!("the victim's {what} came to {:?}, {} where {result} was due", done.outcome, done.result as i32))
     }
 
     fn victim_begins(&mut self, spu: u16) -> u64 {
@@ -182,18 +292,23 @@ impl World {
         self.begin(true, (self.users.mover, 1, spu), &arguments, &[], PAGE_BYTES)
     }
 
-    /// A read of the victim's ends, and well.
-    fn victim_has_read(&mut self, tag: u64) -> Result<(), String> {
+    /// What the victim asked for ends.
+    fn victim_has(&mut self, what: &str, tag: u64) -> Result<HostCompletion, String> {
         let mut steps = 0;
         while self.under_way.contains_key(&tag) {
             self.step()?;
             steps += 1;
             if steps > 20_000 {
-                return Err("the victim's read does not end".to_owned());
+                return Err(format!("the victim's {what} does not end"));
             }
         }
         let place = self.ended.iter().position(|done| done.tag == tag).expect("it has ended");
-        let done = self.ended.remove(place);
+        Ok(self.ended.remove(place))
+    }
+
+    /// A read of the victim's ends, and well.
+    fn victim_has_read(&mut self, tag: u64) -> Result<(), String> {
+        let done = self.victim_has("read", tag)?;
         let right = (0..PAGE_BYTES as usize).all(|at| done.buffer.get(at) == Some(&(at as u8)));
         if done.outcome != (RpcOutcome::Answered { status: 0 }) || done.result != 0 || !right {
             return Err(format!("the victim's read came to {:?}, {}, right: {right}", done.outcome, done.result));
@@ -263,6 +378,10 @@ impl World {
             self.victim_has_read(tag)?;
         }
         self.victim_reads(1)?;
+        self.victim_works((seed % 2) as u16)?;
+        if seed.is_multiple_of(UPGRADE_EVERY) {
+            self.victim_upgrades()?;
+        }
         self.check_app(hog)?;
         let bounded =
             |of: Tables| of.groups < 33_000 && of.events < 100_000 && of.messages <= 256 && of.operations < 3000;
@@ -375,6 +494,7 @@ fn planted_weaknesses_are_caught_by_generated_modules() {
         Hole::KeepsPlaces,
         Hole::WakesTwice,
         Hole::TakesOthersTokens,
+        Hole::KeepsProcessor,
     ] {
         let (failure, _) = first_failure(0, 300, Some(hole));
         let (seed, why) = failure.unwrap_or_else(|| panic!("{hole:?} is not noticed"));

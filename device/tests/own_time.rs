@@ -2,9 +2,10 @@
 
 mod common;
 use common::drive::Drive;
+use common::even::Even;
 use common::users::*;
 use common::*;
-use willow_device::clock::{Agenda, DmaStep, Message, Timing, Transfer, Work};
+use willow_device::clock::Timing;
 use willow_device::media::fault::{FaultMedia, FaultOptions};
 use willow_device::testing::tables;
 use willow_device::{DeviceConfig, HreId, RpcOutcome, control};
@@ -12,21 +13,6 @@ use willow_device::{DeviceConfig, HreId, RpcOutcome, control};
 const ANSWERED: RpcOutcome = RpcOutcome::Answered { status: 0 };
 const CANCELLED: u32 = -10i32 as u32;
 const MS: u64 = 1_000_000;
-
-/// Everything takes 100 ns.
-struct Even;
-
-impl Timing for Even {
-    fn send(&mut self, at_ns: u64, message: Message, agenda: &mut Agenda<'_>) {
-        agenda.arrive(at_ns + 100, message.id);
-    }
-    fn dma(&mut self, at_ns: u64, _: &Transfer) -> DmaStep {
-        DmaStep::Ends(at_ns + 100)
-    }
-    fn processor(&mut self, at_ns: u64, _spu: u16, _work: &Work) -> u64 {
-        at_ns + 100
-    }
-}
 
 fn clocks() -> [Option<Box<dyn Timing>>; 2] {
     [None, Some(Box::new(Even))]
@@ -355,4 +341,187 @@ fn who_hoards_sleeps_or_background_work_is_refused_alone() {
         assert_eq!(call(&mut users, alice.hre, own, 1, &arguments(1, MS, 0)), Some((ANSWERED, 0)));
         assert_eq!(call(&mut users, alice.hre, own, 9, &arguments(1, 0, 0)).map(|it| it.1 & 0xffff), Some(1));
     }
+}
+
+/// Handler 1 begins handler 2 in the background, as often as it is let; each of those computes nearly as much as a run may, for ever, and yields in
+/// between. Handler 3 computes as much once.
+const TIRELESS: &str = r#"(func $compute (local $left i32)
+        (local.set $left (i32.const 70000))
+        (loop $l (br_if $l (local.tee $left (i32.sub (local.get $left) (i32.const 1))))))
+    (func $work (call $compute)
+        (drop (call $sleep (i64.const 0) (i32.const 1))))
+    (func $start (param $token i32) (param $handler i32) (result i32) (local $left i32)
+        (if (i32.eq (local.get $handler) (i32.const 2)) (then (call $work) (return (i32.const 0))))
+        (if (i32.eq (local.get $handler) (i32.const 3)) (then (call $compute)))
+        (if (i32.eq (local.get $handler) (i32.const 1)) (then
+            (local.set $left (i32.const 100))
+            (loop $l
+                (drop (call $background (i32.const 2) (i64.const 0)))
+                (br_if $l (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))))
+        (call $respond (local.get $token) (i32.const 0) (i32.const 0)) (i32.const 0))
+    (func $complete (param i32 i64) (call $work))"#;
+const RUN_BUDGET: u64 = 400_000;
+
+struct Tireless {
+    users: Users,
+    is_modelled: bool,
+    mallory: User,
+    alice: User,
+}
+
+impl Tireless {
+    /// Mallory's apps work in the background, so much as they are let, on one SPU.
+    fn new(timing: Option<Box<dyn Timing>>) -> Tireless {
+        let is_modelled = timing.is_some();
+        let config = DeviceConfig { user_instruction_budget: RUN_BUDGET, ..config(1) };
+        let mut users = Users::under(timing, config, 4 << 20);
+        let (mallory, alice) = (users.user(6666), users.user(1000));
+        let mut world = Tireless { users, is_modelled, mallory, alice };
+        for name in ["tireless", "restless"] {
+            let app = world.ask(world.mallory.hre, (0, control::INSTALL), &[], &app(name, TIRELESS, ""));
+            for _ in 0..12 {
+                world.ask(world.mallory.hre, (app as u16, 1), &[], &[]);
+            }
+        }
+        assert!(tables(&world.users.rig.device).background > 1000, "{:?}", tables(&world.users.rig.device));
+        world
+    }
+
+    /// What apps of a user have computed.
+    fn work_of(&self, user: &str) -> u64 {
+        let apps = self.users.rig.device.statistics().apps;
+        apps.iter().filter(|app| app.name.starts_with(user)).map(|app| app.counters.instructions).sum()
+    }
+
+    fn step(&mut self) {
+        let now_ns = self.users.rig.now_ns;
+        self.users.rig.now_ns = self.users.rig.device.run(now_ns).unwrap_or(now_ns).max(now_ns);
+        while let Some(job) = self.users.rig.device.job() {
+            let done = job.run();
+            self.users.rig.device.job_done(done);
+        }
+    }
+
+    /// What a request comes to beside all that.
+    fn ask(&mut self, hre: HreId, (app, handler): (u16, u8), arguments: &[u8], payload: &[u8]) -> u32 {
+        self.users.rig.device.set_time(self.users.rig.now_ns);
+        self.users.rig.begin(hre, (app, handler, 0), arguments, payload, 0);
+        for _ in 0..1_000_000 {
+            self.step();
+            if let Some(done) = self.users.rig.device.completion() {
+                assert_eq!(done.outcome, ANSWERED);
+                return done.result;
+            }
+        }
+        panic!("it does not end")
+    }
+}
+
+#[test]
+fn one_users_work_in_the_background_holds_up_no_other_users_apps() {
+    for timing in clocks() {
+        let mut world = Tireless::new(timing);
+        let alice = world.alice.hre;
+        let is_modelled = world.is_modelled;
+        // Where time is modelled, many runs of the other's take place while she sleeps.
+        for step in ["new", "upgrade", "background"].into_iter().take(if is_modelled { 2 } else { 3 }) {
+            let before = world.work_of("u6666-");
+            let number = world.ask(alice, (0, control::INSTALL), &[], &timer()) as u16;
+            if step == "background" {
+                // Three rounds, with a millisecond in between.
+                assert_eq!(world.ask(alice, (number, 7), &arguments(1, 3, 0), &[]), 0);
+                while tables(&world.users.rig.device).background > 0
+                    && world.ask(alice, (number, 9), &arguments(1, 0, 0), &[]) >> 16 < 3
+                {
+                    world.users.rig.now_ns += MS;
+                }
+            }
+            let runs = (world.work_of("u6666-") - before) / RUN_BUDGET;
+            assert!(runs < 40, "{step}: after {runs} runs of another's");
+        }
+    }
+}
+
+#[test]
+fn what_a_users_apps_do_for_nobody_is_a_part_of_the_users_share() {
+    let mut world = Tireless::new(None);
+    let hres = [world.mallory.hre, world.alice.hre];
+    let apps = hres.map(|hre| world.ask(hre, (0, control::INSTALL), &[], &app("busy", TIRELESS, "")) as u16);
+    let begun = [world.work_of("u6666-"), world.work_of("u1000-")];
+    for (hre, app) in hres.into_iter().zip(apps) {
+        for _ in 0..200 {
+            world.users.rig.begin(hre, (app, 3, 0), &[], &[], 0);
+        }
+    }
+    // While both have requests.
+    let mut left = [200; 2];
+    while left.iter().all(|left| *left > 50) {
+        world.step();
+        while let Some(done) = world.users.rig.device.completion() {
+            left[usize::from(done.hre == hres[1])] -= 1;
+        }
+    }
+    let had = [world.work_of("u6666-") - begun[0], world.work_of("u1000-") - begun[1]];
+    let part = had[0] as f64 / (had[0] + had[1]) as f64;
+    assert!((0.45..0.55).contains(&part), "{part} of what both had: {had:?}");
+}
+
+/// Calls of a device that has more to do than a call may: so many until what was asked of the control service has ended.
+const CALLS_MAX: u32 = 200;
+
+#[test]
+fn a_modelled_device_that_falls_behind_answers_the_control_service() {
+    let mut world = Tireless::new(Some(Box::new(Even)));
+    let alice = world.alice.hre;
+    world.ask(alice, (0, control::INSTALL), &[], &timer());
+    // An upgrade waits for answers of the app.
+    let now_ns = world.users.rig.now_ns;
+    world.users.rig.device.set_time(now_ns);
+    world.users.rig.begin(alice, (0, control::INSTALL, 0), &[], &timer(), 0);
+    // Its driver says that an hour has passed, and another with each call, in which there is work without end.
+    for call in 0.. {
+        assert!(call < CALLS_MAX, "it is not installed");
+        world.users.rig.device.run(now_ns + (1 + u64::from(call)) * 3_600_000 * MS);
+        while let Some(job) = world.users.rig.device.job() {
+            let done = job.run();
+            world.users.rig.device.job_done(done);
+        }
+        if let Some(done) = world.users.rig.device.completion() {
+            assert_eq!(done.outcome, ANSWERED);
+            break;
+        }
+    }
+}
+
+/// Calls of a device that is always behind: so many until another user's request has ended, at most.
+const CALLS_OF_OTHERS_MAX: u32 = 60;
+
+#[test]
+fn a_modelled_device_that_is_always_behind_answers_others_after_a_bounded_amount_of_work() {
+    let mut world = Tireless::new(Some(Box::new(Even)));
+    let alice = world.alice.hre;
+    let quick = "(func $start (param i32 i32) (result i32) (call $respond (local.get 0) (i32.const 0) (i32.const 7)) (i32.const 0))";
+    let number = world.ask(alice, (0, control::INSTALL), &[], &app("quick", quick, "")) as u16;
+    let mut now_ns = world.users.rig.now_ns;
+    for request in 0..50 {
+        world.users.rig.device.set_time(now_ns);
+        world.users.rig.begin(alice, (number, 1, 0), &[], &[], 0);
+        let mut calls = 0;
+        let done = loop {
+            // The machine does in each of them what takes the modelled hardware a fraction of the time that passes.
+            now_ns += 200 * MS;
+            let wake_ns = world.users.rig.device.run(now_ns);
+            assert!(wake_ns.is_some_and(|at_ns| at_ns <= now_ns), "it has more to do");
+            if let Some(done) = world.users.rig.device.completion() {
+                break done;
+            }
+            calls += 1;
+            assert!(calls < CALLS_OF_OTHERS_MAX, "request {request} has not ended");
+        };
+        assert_eq!((done.hre, done.outcome, done.result), (alice, ANSWERED, 7));
+        world.users.rig.device.delivered(now_ns, done.at_ns);
+    }
+    let clock = world.users.rig.device.statistics().clock.expect("it is a modelled device");
+    assert!(!clock.keeps_up && clock.waited_ns > 1000 * MS, "{clock:?}");
+    assert!(clock.statement.contains("modelled time has waited"), "{}", clock.statement);
 }

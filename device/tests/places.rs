@@ -53,9 +53,11 @@ fn upcalls_that_nobody_answers_are_bounded_for_each_app_and_others_notice_nothin
     // Another's reads that wait for the store, and flushes, go on.
     let flushes = repeats("flushes", "(local.set $code (call $flush (i32.const 1)))", "public=*\\n");
     let flushes = users.rig.install(&flushes).expect("an app");
+    // Nobody waits for them: on flash they are pending.
+    let flushed = u32::from(is_on_flash());
     for _ in 0..20 {
         let done = users.rig.call_on(alice.hre, (flushes, 1, 0), &1u32.to_le_bytes(), &[], 0);
-        assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 0 }, 0), "a flush");
+        assert_eq!((done.outcome, done.result), (RpcOutcome::Answered { status: 0 }, flushed), "a flush");
     }
     let arguments = users.arguments(0, 512, NV);
     users.valve.closed.set(true);
@@ -298,9 +300,10 @@ fn cold_reads_of_more_pieces_than_the_store_has_places_wait_and_none_fails() {
     for _ in 0..50 {
         users.run();
     }
-    // 81,920 pieces: the store has 32,768 places, of which a part is others'. Who comes now finds one.
+    // 81,920 pieces: the store has 32,768 places, of which a part is others'. Who comes now finds one. On flash pieces that adjoin are one.
     let tables = willow_device::testing::tables(&users.rig.device);
-    assert!(tables.operations < 20_000 && tables.in_line > 20, "{tables:?}");
+    let waits = if is_on_flash() { tables.operations == 40 } else { tables.operations < 20_000 && tables.in_line > 20 };
+    assert!(waits, "{tables:?}");
     let alice = users.user(1000);
     users.valve.closed.set(false);
     users.grant(&alice, READ | WRITE, 0, 1 << 20);

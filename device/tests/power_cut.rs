@@ -1,13 +1,32 @@
 //! Power cuts under the whole device: Base-IO's namespace, the region table and the apps recover from a cut at every operation that
-//! changes the media, exhaustively for a small workload and by seed for random ones. What was flushed is there; every other
-//! 512 bytes are old or new, never anything else.
+//! changes the media, exhaustively for a small workload and by seed for random ones. What was flushed is there, whichever SPU wrote
+//! it; every other 512 bytes are old or new, never anything else.
 
 use base_io_host::{Geometry, wire};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use willow_device::media::fault::{Choices, FaultMedia, FaultOptions, Random};
 use willow_device::{
     Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HostRequest, HreId, Rpc, RpcList, RpcOutcome, control,
 };
+use willow_sdk::{Body, Error, Request, SpuNv};
+
+/// Writes the body's rest to another SPU's NV memory: inline arguments u64 address, u32 SPU.
+async fn write_there(request: Request, _: &()) -> Result<(), Error> {
+    let arguments: [u8; THERE_BYTES as usize] = request.receive_array()?;
+    let [address @ .., a, b, c, d] = arguments;
+    let there = SpuNv { spu: u32::from_le_bytes([a, b, c, d]), address: u64::from_le_bytes(address) };
+    request.write_spu(Body(THERE_BYTES), there, request.info().body_bytes - THERE_BYTES).await
+}
+
+const THERE_BYTES: u32 = 12;
+
+willow_sdk::app! {
+    name: "there",
+    version: "0.1.0",
+    state: () = (),
+    threads: 1,
+    handlers: { 1 => write_there }
+}
 
 const SPUS: u16 = 2;
 const UNIT: usize = 512;
@@ -30,9 +49,9 @@ impl Drive {
             kv_namespace_bytes: 0,
             ..DeviceConfig::default()
         };
-        let base_io = BuiltInApp::Native(base_io_spu::native());
+        let apps = vec![BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(native())];
         let mut device =
-            Device::open(config, Box::new(media.store()), None, vec![base_io]).map_err(|error| error.to_string())?;
+            Device::open(config, Box::new(media.store()), None, apps).map_err(|error| error.to_string())?;
         let hre = device.open_hre(None).ok_or("no endpoint")?;
         let namespace = device.namespaces().first().cloned().ok_or("no namespace")?;
         assert_eq!(namespace.csi, CommandSet::Nvm);
@@ -66,6 +85,26 @@ impl Drive {
         self.send(rpcs, buffer, payload, reply)
     }
 
+    /// Writes as the other SPU: each stripe's part by a handler where it does not lie.
+    fn write_from_elsewhere(&mut self, start: usize, data: &[u8]) -> bool {
+        let app = self.device.app_number("there").expect("it is built in");
+        let (mut at, mut written) = (start as u64, true);
+        let mut left = data;
+        while !left.is_empty() {
+            let stripe_bytes = u64::from(self.geometry.stripe_bytes);
+            let (stripe, within) = (at / stripe_bytes, at % stripe_bytes);
+            let (piece, rest) = left.split_at(left.len().min((stripe_bytes - within) as usize));
+            let address = self.geometry.base + stripe / u64::from(SPUS) * stripe_bytes + within;
+            let (spu, here) = (stripe % u64::from(SPUS), (stripe + 1) % u64::from(SPUS));
+            let arguments = [&address.to_le_bytes()[..], &(spu as u32).to_le_bytes()].concat();
+            let arguments = Arguments::new(&arguments).unwrap();
+            let rpc = Rpc { app, handler: 1, spu: here as u16, arguments };
+            written &= self.send(vec![rpc], piece.to_vec(), piece.len() as u32, 0).0;
+            (at, left) = (at + piece.len() as u64, rest);
+        }
+        written
+    }
+
     fn flush(&mut self) -> bool {
         let mut rpcs = Vec::new();
         let app = self.app;
@@ -76,34 +115,59 @@ impl Drive {
         self.send(rpcs, vec![], 0, 0).0
     }
 
+    fn namespaces(&self) -> BTreeSet<u32> {
+        self.device.namespaces().iter().map(|namespace| namespace.nsid).collect()
+    }
+
     fn control(&mut self, handler: u8, payload: &[u8]) -> bool {
         let rpc = Rpc { app: control::CONTROL_APP, handler, spu: 0, arguments: Arguments::EMPTY };
         self.send(vec![rpc], payload.to_vec(), payload.len() as u32, 0).0
     }
 }
 
-/// What each 512-byte unit may hold: the flushed version first, then all that was written since.
+/// What may be on the media.
 #[derive(Clone)]
-struct Model(BTreeMap<usize, Vec<[u8; UNIT]>>);
+struct Model {
+    /// What each 512-byte unit may hold: the flushed version first, then all that was written since.
+    units: BTreeMap<usize, Vec<[u8; UNIT]>>,
+    /// Namespaces that were answered for; none before the device has opened.
+    namespaces: Option<BTreeSet<u32>>,
+    /// The one that is being deleted.
+    leaving: Option<u32>,
+    /// True where one is being made.
+    is_coming: bool,
+}
 
 impl Model {
     fn new() -> Model {
-        Model((0..SPAN / UNIT).map(|unit| (unit, vec![[0; UNIT]])).collect())
+        let units = (0..SPAN / UNIT).map(|unit| (unit, vec![[0; UNIT]])).collect();
+        Model { units, namespaces: None, leaving: None, is_coming: false }
+    }
+    /// What was asked for is answered: these are there.
+    fn has(&mut self, namespaces: BTreeSet<u32>) {
+        (self.namespaces, self.leaving, self.is_coming) = (Some(namespaces), None, false);
+    }
+    fn check_namespaces(&self, found: &BTreeSet<u32>, what: &str) {
+        let Some(answered) = &self.namespaces else { return };
+        let gone: Vec<_> = answered.difference(found).copied().collect();
+        assert!(gone.is_empty() || gone == Vec::from_iter(self.leaving), "{what}: namespaces {gone:?} are gone");
+        let come = found.difference(answered).count();
+        assert!(come <= usize::from(self.is_coming), "{what}: namespaces {found:?}, not {answered:?}");
     }
     fn write(&mut self, start: usize, data: &[u8]) {
         for (index, bytes) in data.chunks_exact(UNIT).enumerate() {
-            if let Some(versions) = self.0.get_mut(&(start / UNIT + index)) {
+            if let Some(versions) = self.units.get_mut(&(start / UNIT + index)) {
                 versions.push(bytes.try_into().unwrap());
             }
         }
     }
     fn flushed(&mut self) {
-        for versions in self.0.values_mut() {
+        for versions in self.units.values_mut() {
             *versions = versions.split_off(versions.len() - 1);
         }
     }
     fn check(&self, data: &[u8], what: &str) {
-        for (unit, versions) in &self.0 {
+        for (unit, versions) in &self.units {
             let found = &data[unit * UNIT..][..UNIT];
             assert!(
                 versions.iter().any(|version| version == found),
@@ -118,6 +182,7 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Step {
     Write { start: usize, units: usize, fua: bool },
+    WriteFromElsewhere { start: usize, units: usize },
     Zero { start: usize, units: usize },
     Flush,
     CreateNamespace,
@@ -128,7 +193,8 @@ fn random_step(random: &mut Random) -> Step {
     let start = random.below((SPAN / UNIT) as u64) as usize;
     let units = 1 + random.below((SPAN / UNIT - start).min(24) as u64) as usize;
     match random.below(10) {
-        0..=5 => Step::Write { start: start * UNIT, units, fua: random.chance(1, 8) },
+        0..=3 => Step::Write { start: start * UNIT, units, fua: random.chance(1, 8) },
+        4 | 5 => Step::WriteFromElsewhere { start: start * UNIT, units },
         6 => Step::Zero { start: start * UNIT, units },
         7 | 8 => Step::Flush,
         _ if random.chance(1, 2) => Step::CreateNamespace,
@@ -140,22 +206,30 @@ fn random_step(random: &mut Random) -> Step {
 fn run(media: &FaultMedia, steps: &[Step]) -> Model {
     let mut model = Model::new();
     let Ok(mut drive) = Drive::open(media) else { return model };
+    model.has(drive.namespaces());
     for (number, step) in steps.iter().enumerate() {
+        let data = |units: usize| -> Vec<u8> {
+            (0..units * UNIT).map(|at| (number * 31 + at / UNIT * 7 + at % 13) as u8 | 1).collect()
+        };
         let done = match step {
             Step::Write { start, units, fua } => {
-                let data: Vec<u8> =
-                    (0..units * UNIT).map(|at| (number * 31 + at / UNIT * 7 + at % 13) as u8 | 1).collect();
+                let data = data(*units);
                 model.write(*start, &data);
                 let flags = if *fua { wire::FLAG_FUA } else { 0 };
                 let done = drive.range(wire::handler::WRITE, *start, data.len(), flags, data.clone()).0;
                 if done && *fua {
                     // What FUA covers is durable: the older versions of those units are gone.
                     for unit in *start / UNIT..*start / UNIT + units {
-                        let versions = model.0.get_mut(&unit).unwrap();
+                        let versions = model.units.get_mut(&unit).unwrap();
                         *versions = versions.split_off(versions.len() - 1);
                     }
                 }
                 done
+            }
+            Step::WriteFromElsewhere { start, units } => {
+                let data = data(*units);
+                model.write(*start, &data);
+                drive.write_from_elsewhere(*start, &data)
             }
             Step::Zero { start, units } => {
                 model.write(*start, &vec![0; units * UNIT]);
@@ -169,10 +243,12 @@ fn run(media: &FaultMedia, steps: &[Step]) -> Model {
                 done
             }
             Step::CreateNamespace => {
+                model.is_coming = true;
                 drive.control(control::CREATE_NAMESPACE, br#"{"csi":"nvm","size_bytes":1048576,"block_bytes":512}"#)
             }
             Step::DeleteNamespace => {
                 let last = drive.device.namespaces().last().map_or(0, |namespace| namespace.nsid);
+                model.leaving = Some(last);
                 last < 2 || drive.control(control::DELETE_NAMESPACE, &last.to_le_bytes())
             }
         };
@@ -180,6 +256,7 @@ fn run(media: &FaultMedia, steps: &[Step]) -> Model {
             break;
         }
         assert!(done, "step {number} {step:?} fails though the power is on");
+        model.has(drive.namespaces());
     }
     model
 }
@@ -187,6 +264,7 @@ fn run(media: &FaultMedia, steps: &[Step]) -> Model {
 /// Opens what a cut has left and checks it; then uses it.
 fn recover(media: &FaultMedia, model: &Model, what: &str) {
     let mut drive = Drive::open(media).unwrap_or_else(|error| panic!("{what}: {error}"));
+    model.check_namespaces(&drive.namespaces(), what);
     let (read, data) = drive.range(wire::handler::READ, 0, SPAN, 0, vec![0xee; SPAN]);
     assert!(read, "{what}");
     model.check(&data, what);
@@ -236,6 +314,7 @@ fn every_cut_point_of_a_small_workload_with_every_outcome() {
         Step::Write { start: 512, units: 2, fua: false },
         Step::Write { start: 8192 - 512, units: 2, fua: true },
         Step::Zero { start: 0, units: 1 },
+        Step::WriteFromElsewhere { start: 8192 - 512, units: 2 },
         Step::CreateNamespace,
         Step::Flush,
         Step::DeleteNamespace,
@@ -248,7 +327,7 @@ fn every_cut_point_of_a_small_workload_with_every_outcome() {
         media.cut_after(cut);
         let model = run(&media, &steps);
         let mut choices = Choices::exhaustive();
-        for _ in 0..200 {
+        loop {
             recover(&media.power_cut(&mut choices), &model, &format!("cut after {cut}"));
             looked_at += 1;
             if !choices.advance() {
@@ -279,9 +358,20 @@ fn errors_and_full_media_are_reported_and_pass() {
     assert!(!drive.range(wire::handler::READ, 0, 4096, 0, vec![0; 4096]).0);
     media.heal();
     assert_eq!(drive.range(wire::handler::READ, 0, 4096, 0, vec![0; 4096]), (true, vec![5; 4096]));
+    assert!(drive.flush());
     media.set_capacity_bytes(Some(media.used_bytes()));
     assert!(!drive.range(wire::handler::WRITE, 65536, 8192, 0, vec![6; 8192]).0, "the media are full");
-    assert_eq!(drive.range(wire::handler::READ, 0, 8192, 0, vec![0; 8192]), (true, vec![5; 8192]));
+    // What was there is; what was refused is in part there, or not: also for who opens the device then.
+    let whole = |drive: &mut Drive| drive.range(wire::handler::READ, 0, 1 << 20, 0, vec![0xee; 1 << 20]).1;
+    let is_whole = |found: &[u8]| {
+        assert!(found[..8192] == [5; 8192] && found[8192..65536].iter().all(|byte| *byte == 0));
+        assert!(found[65536..73728].chunks(UNIT).all(|unit| unit == [6; UNIT] || unit == [0; UNIT]));
+        assert!(found[73728..].iter().all(|byte| *byte == 0));
+    };
+    is_whole(&whole(&mut drive));
+    drop(drive);
+    let mut drive = Drive::open(&media).expect("it opens while the media are full");
+    is_whole(&whole(&mut drive));
     media.set_capacity_bytes(None);
     assert!(drive.range(wire::handler::WRITE, 65536, 8192, 0, vec![6; 8192]).0, "there is room again");
     media.fail_flushes(1);

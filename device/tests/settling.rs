@@ -1,9 +1,11 @@
 //! Apps that carry out writes after they have answered (`settles=1`): hosts' requests wait for their start, revocations for what they owe.
 
 mod common;
+use common::drive::Drive;
 use common::users::*;
 use common::*;
 use willow_device::control::{self, ControlStatus};
+use willow_device::media::fault::{FaultMedia, FaultOptions};
 use willow_device::media::ram::RamStore;
 use willow_device::{BuiltInApp, Device, RpcOutcome};
 
@@ -181,4 +183,26 @@ fn users_apps_are_waited_for_by_nobody() {
     let alice = users.user(1000);
     let refused = users.install_for(alice.hre, &settler(1, 1, 0));
     assert_eq!(refused, Err(RpcOutcome::Answered { status: ControlStatus::ModuleRefused as u32 }));
+}
+
+#[test]
+fn a_range_is_kept_while_an_app_that_settles_does_not_answer_or_traps() {
+    for deleted in ["(return (i32.const 0))", "(unreachable)"] {
+        let media = FaultMedia::new(FaultOptions::new(2, 1 << 26));
+        let mut drive = Drive::open(&media).expect("a fresh device opens");
+        let body = format!(
+            r#"(func $start (param i32 i32) (result i32)
+            (if (i32.eqz (local.get 1)) (then
+                (drop (call $receive_bytes (local.get 0) (i32.const 0) (i32.const 12)))
+                (if (i32.eq (i32.load (i32.const 0)) (i32.const 2)) (then {deleted}))))
+            (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (i32.const 0))"#
+        );
+        drive.install(&app("base-io", &body, "settles=1\\n")).expect("an app");
+        assert!(drive.control(control::CREATE_NAMESPACE, br#"{"csi":"nvm","size_bytes":1048576}"#));
+        assert!(!drive.control(control::DELETE_NAMESPACE, &1u32.to_le_bytes()), "{deleted}");
+        let text = drive.error_text();
+        assert!(text.contains("its app still has something to write there"), "{text}");
+        assert!(drive.device.namespaces().is_empty());
+        assert_eq!(drive.device.statistics().regions.len(), 1, "{deleted}");
+    }
 }

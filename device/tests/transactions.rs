@@ -580,7 +580,7 @@ fn a_range_that_could_not_be_erased_is_free_after_the_next_change() {
 /// all that the old and the new state name.
 #[test]
 fn every_change_is_whole_or_not_at_all_when_a_save_fails_that_has_happened_and_then_the_power_goes() {
-    for step in [Step::Install, Step::Upgrade, Step::Remove, Step::FreeRegion, Step::DeleteNamespace] {
+    for step in STEPS {
         let (_, before, after) = step.media(&options(0));
         for skipped in 0..2 {
             for cuts in 1..6 {

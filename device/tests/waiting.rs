@@ -3,6 +3,7 @@
 
 mod common;
 use common::shared::Shared;
+use common::slow::Valve;
 use common::users::*;
 use common::*;
 use willow_device::clock::{Accelerator, Agenda, DmaStep, Message, Timing, Transfer, Work};
@@ -151,4 +152,18 @@ fn a_request_whose_answer_is_under_way_is_not_taken_back() {
         outcomes.push(aborted);
     }
     assert_eq!(outcomes.iter().filter(|aborted| **aborted).count(), 10, "{outcomes:?}");
+}
+
+#[test]
+fn a_store_whose_news_nobody_can_take_leaves_the_driver_its_say() {
+    for timing in [None, Some(Box::new(Even::default()) as Box<dyn Timing>)] {
+        let valve = Valve::default();
+        let mut rig = Rig::slow(config(2), 1 << 30, timing, valve.clone());
+        valve.alarms.set(true);
+        let wake = rig.device.run(rig.now_ns);
+        assert!(wake.is_some_and(|wake_ns| wake_ns <= rig.now_ns), "it is to be called again at once: {wake:?}");
+        valve.alarms.set(false);
+        rig.settle();
+        assert_eq!(rig.device.run(rig.now_ns), None, "at rest");
+    }
 }

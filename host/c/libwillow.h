@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Grows when something here changes in a way that programs notice. */
-#define LIBWILLOW_VERSION 2
+#define LIBWILLOW_VERSION 3
 uint32_t willow_version(void);
 
 /* What the last call of this thread that failed says was wrong: until the thread's next failure. Never NULL. */
@@ -105,6 +105,71 @@ int willow_poll(willow_queue *queue, struct willow_done *done, int most);
 
 /* The same, once there are `wanted` of them (or all that are under way), or `timeout_ms` is over; -1: no timeout. */
 int willow_wait(willow_queue *queue, struct willow_done *done, int most, int wanted, int timeout_ms);
+
+/* -- key-value namespaces: pairs of a key of 1 to 16 bytes and a value ----------------------------------------------- */
+/* errno where a call fails: EINVAL: an argument, or a key of another length; EMSGSIZE: the value is longer than one command
+ * moves; ENOSPC: no room; EAGAIN: the device has no place for it just now, and did nothing; EIO: the device
+ * failed, or is gone. All calls may be made by any number of threads; a forked child opens a namespace of its own (ENXIO). */
+typedef struct willow_kv willow_kv;
+
+/* `device`: the socket of `willow serve --socket`; `nsid`: the namespace, or 0 where the device has one with keys only.
+ * ENODEV: there is no such namespace. */
+willow_kv *willow_kv_open(const char *device, uint32_t nsid);
+void willow_kv_close(willow_kv *kv);
+
+enum {
+    WILLOW_KV_ALWAYS = 0,
+    WILLOW_KV_IF_EXISTS = 1,  /* else ENOENT */
+    WILLOW_KV_IF_ABSENT = 2,  /* else EEXIST */
+    WILLOW_KV_IF_VERSION = 3, /* ESTALE where it has another version, ENOENT where there is none */
+};
+
+struct willow_kv_options {
+    uint32_t condition; /* WILLOW_KV_... */
+    uint32_t expiry;    /* seconds since 1970 at which the pair is gone; 0: never */
+    uint64_t version;   /* for WILLOW_KV_IF_VERSION */
+    int durable;        /* 1: it survives a power cut once this has returned; 0: once a flush has */
+};
+
+/* Stores a pair; `options` may be NULL: always, for ever, not durable. `version`, where it is not NULL, gets the pair's,
+ * which no other pair under that key has had or will have. */
+int willow_kv_put(willow_kv *kv, const void *key, size_t key_bytes, const void *value, size_t value_bytes,
+                  const struct willow_kv_options *options, uint64_t *version);
+
+/* The value's length, of which at most `room` bytes are copied to `into`. ENOENT: no such pair. `version` and `expiry` may
+ * be NULL. */
+ssize_t willow_kv_get(willow_kv *kv, const void *key, size_t key_bytes, void *into, size_t room, uint64_t *version,
+                      uint32_t *expiry);
+
+/* Removes a pair; where `version` is not 0 only that one (else ESTALE). ENOENT: no such pair. */
+int willow_kv_delete(willow_kv *kv, const void *key, size_t key_bytes, uint64_t version, int durable);
+
+/* Gives a pair another expiry; its value and version stay. ENOENT: no such pair. */
+int willow_kv_touch(willow_kv *kv, const void *key, size_t key_bytes, uint32_t expiry, int durable);
+
+struct willow_kv_pair {
+    const void *key;
+    size_t key_bytes;
+    void *value;        /* get: at most `value_bytes` are copied here */
+    size_t value_bytes;
+    uint32_t condition; /* put: as in willow_kv_options */
+    uint32_t expiry;    /* get: the pair's */
+    uint64_t version;   /* put: for the condition; get: the pair's */
+    int64_t result;     /* put: 0, get: the value's length; or the negative of an errno */
+};
+
+/* Stores or reads at most 65536 pairs at once, each with a result of its own; how many went well. -1: the call failed, and
+ * of a put any pair may be stored or not. With `durable` all that were stored survive a power cut once it has returned. */
+int willow_kv_put_many(willow_kv *kv, struct willow_kv_pair *pairs, size_t count, int durable);
+int willow_kv_get_many(willow_kv *kv, struct willow_kv_pair *pairs, size_t count);
+
+/* Calls `each` with the keys from `from` on up to `to` without it (0 bytes: no bound), in the device's order, which is not
+ * theirs, until it returns other than 0; returns that (a number above 0), or 0. The device looks at every pair for it. */
+int willow_kv_scan(willow_kv *kv, const void *from, size_t from_bytes, const void *to, size_t to_bytes,
+                   int (*each)(void *context, const void *key, size_t key_bytes), void *context);
+
+/* What was stored and removed before survives a power cut when this has returned. */
+int willow_kv_flush(willow_kv *kv);
 
 #ifdef __cplusplus
 }

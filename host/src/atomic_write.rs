@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// How long a request is tried again for which the device has no place.
 pub const BUSY_MAX: Duration = Duration::from_secs(10);
 /// Time between two tries.
-const BUSY_WAIT: Duration = Duration::from_millis(1);
+pub(crate) const BUSY_WAIT: Duration = Duration::from_millis(1);
 
 /// Why a transaction failed.
 #[derive(Debug, thiserror::Error)]

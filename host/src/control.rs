@@ -127,6 +127,19 @@ impl ControlClient {
         self.json(wire::LIST_APPS).await
     }
 
+    /// How worn the blocks of a die of an SPU's flash are.
+    pub async fn die_wear(&self, spu: u16, die: u32) -> Result<wire::DieWear, HreError> {
+        let arguments = [u32::from(spu).to_le_bytes(), die.to_le_bytes()].concat();
+        let bytes = self.read_checked(wire::FLASH_MAP, &arguments).await?;
+        let mut words = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
+        match [words.next(), words.next(), words.next()] {
+            [Some(dies), Some(planes), Some(rated_erases)] => {
+                Ok(wire::DieWear { dies, planes, rated_erases, blocks: words.collect() })
+            }
+            _ => Err(HreError::Answer(format!("a map of flash of {} bytes", bytes.len()))),
+        }
+    }
+
     /// The text of an app's virtual serial port.
     pub async fn log(&self, name: &str) -> Result<String, HreError> {
         if name.len() > wire::LOG_NAME_BYTES_MAX {

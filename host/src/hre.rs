@@ -15,6 +15,7 @@ use key_value_host::{KeyScan, ScanCall};
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
+use willow_wire::spec::Status;
 use willow_wire::spec::kv::Key;
 
 pub use key_value_host::ItemCondition;
@@ -360,12 +361,24 @@ impl HreError {
     pub fn is_gone(&self) -> bool {
         matches!(self, HreError::Gone(_))
     }
+
+    /// True where the device had no place for it just then, whoever says so: it was not begun, and is to be asked again.
+    pub fn is_busy(&self) -> bool {
+        match self {
+            HreError::Refused => true,
+            HreError::Nvme(error) => error.status().is_some_and(|status| status.is(Status::COMMAND_INTERRUPTED)),
+            _ => false,
+        }
+    }
 }
 
 /// A host RPC endpoint.
 pub trait Hre: Send + Sync {
     /// Sends an RPC and waits for its response.
     fn rpc(&self, call: RpcCall) -> BoxFuture<'_, Result<RpcReply, HreError>>;
+    /// Ends it for all that have it, where it is reached by a socket of its own: what is under way ends with an error, and so does all that
+    /// comes later.
+    fn close(&self) {}
     /// Waits for an upcall for at most this long.
     fn receive_upcall(&self, wait: Duration) -> BoxFuture<'_, Result<Option<Upcall>, HreError>>;
     /// Answers an upcall.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use willow_device::{Device, HostCompletion, HostRequest, HreId, JobDone, OpenError};
+use willow_device::{Device, HostCompletion, HostRequest, HreId, Job, JobDone, OpenError};
 use willow_shm::message::View;
 
 pub use crate::device_queue::TRANSFER_BYTES_MAX;
@@ -49,10 +49,8 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let _ = self.messages.send(Message::ShutDown);
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // A panic of the device's thread has been reported by that thread.
-            let _ = thread.join();
-        }
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        thread.into_iter().for_each(crate::threads::ended);
     }
 }
 
@@ -61,19 +59,20 @@ impl InProcess {
     pub fn start(make: impl FnOnce() -> Result<Device, OpenError> + Send + 'static) -> Result<Self, OpenError> {
         let (messages, receiver) = mpsc::channel();
         let (opened, open) = mpsc::channel();
+        let jobs = worker(messages.clone())?;
         let sender = messages.clone();
         let thread = std::thread::Builder::new()
             .name("willow-device".to_owned())
             .spawn(move || match make() {
                 Ok(device) => {
                     let _ = opened.send(Ok(()));
-                    Driver::new(device, sender).run(&receiver);
+                    Driver::new(device, sender, jobs).run(&receiver);
                 }
                 Err(error) => {
                     let _ = opened.send(Err(error));
                 }
             })
-            .map_err(|error| OpenError(format!("no thread for the device: {error}")))?;
+            .map_err(no_thread)?;
         open.recv().map_err(|_| OpenError("the device's thread ended while it was opened".to_owned()))??;
         Ok(InProcess { inner: Arc::new(Inner { messages, thread: Mutex::new(Some(thread)) }) })
     }
@@ -90,6 +89,21 @@ impl InProcess {
     fn send(&self, message: Message) -> Result<(), HreError> {
         self.inner.messages.send(message).map_err(|_| gone())
     }
+}
+
+fn no_thread(error: std::io::Error) -> OpenError {
+    OpenError(format!("no thread for the device: {error}"))
+}
+
+/// The thread that does the device's jobs, one after the other; it ends once nobody hands it any more.
+fn worker(messages: mpsc::Sender<Message>) -> Result<mpsc::Sender<Job>, OpenError> {
+    let (jobs, todo) = mpsc::channel::<Job>();
+    let work = move || {
+        let mut done = todo.iter().map(|job| Message::JobDone(job.run()));
+        while done.next().is_some_and(|done| messages.send(done).is_ok()) {}
+    };
+    std::thread::Builder::new().name("willow-jobs".to_owned()).spawn(work).map_err(no_thread)?;
+    Ok(jobs)
 }
 
 fn gone() -> HreError {
@@ -140,7 +154,7 @@ impl DeviceQueue for InProcessQueue {
 /// Drives the device on its thread.
 struct Driver {
     device: Device,
-    messages: mpsc::Sender<Message>,
+    jobs: mpsc::Sender<Job>,
     started: Instant,
     next_tag: u64,
     /// By tag: tags are unique over all endpoints.
@@ -149,12 +163,11 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(mut device: Device, messages: mpsc::Sender<Message>) -> Self {
-        let waker = messages.clone();
+    fn new(mut device: Device, waker: mpsc::Sender<Message>, jobs: mpsc::Sender<Job>) -> Self {
         device.set_waker(Arc::new(move || {
             let _ = waker.send(Message::Wake);
         }));
-        Driver { device, messages, started: Instant::now(), next_tag: 0, waiting: HashMap::new(), upcalls: Vec::new() }
+        Driver { device, jobs, started: Instant::now(), next_tag: 0, waiting: HashMap::new(), upcalls: Vec::new() }
     }
 
     fn run(mut self, messages: &mpsc::Receiver<Message>) {
@@ -232,11 +245,8 @@ impl Driver {
     fn start_jobs(&mut self) -> bool {
         let mut started = false;
         while let Some(job) = self.device.job() {
-            started = true;
-            let messages = self.messages.clone();
-            std::thread::spawn(move || {
-                let _ = messages.send(Message::JobDone(job.run()));
-            });
+            // The worker is there for as long as this end of its queue.
+            started |= self.jobs.send(job).is_ok();
         }
         started
     }

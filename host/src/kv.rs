@@ -8,7 +8,7 @@ use willow_wire::spec::kv::{KEY_BYTES_MAX, Key, read_list};
 
 mod items;
 
-pub use crate::hre::{Each, Item, ItemCondition, StoreCondition, StoreMany};
+pub use crate::hre::{Each, Item, ItemCondition, ScanCursor, ScanPage, StoreCondition, StoreMany};
 pub use items::{StoreOptions, system_time_s};
 
 /// First try for a value of unknown length.

@@ -15,6 +15,7 @@
 //! checked before it is used.
 
 pub mod agent;
+pub mod append;
 pub mod atomic_write;
 pub mod block;
 pub mod control;
@@ -32,7 +33,9 @@ pub mod search;
 pub mod shm;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod threads;
 
+pub use append::{AppendClient, AppendError};
 pub use atomic_write::{AtomicTransaction, AtomicWriteClient, AtomicWriteError};
 pub use block::BlockClient;
 pub use control::ControlClient;

@@ -5,7 +5,7 @@
 pub mod items;
 mod peer;
 
-pub use crate::agent::fault::{CRASHED as AGENT_CRASHED, Fault as AgentFault};
+pub use crate::agent::fault::{CRASHED as AGENT_CRASHED, Fault as AgentFault, crash_next_at as crash_next_agent_at};
 
 use peer::Peer;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -79,6 +79,8 @@ pub struct Behaviour {
     pub fault: Option<Fault>,
     /// New connections are refused while this is true.
     pub refuse: bool,
+    /// It is one of Willow's that forgets with its process, at this start; 0: another.
+    pub start: u64,
 }
 
 impl Default for Behaviour {
@@ -96,6 +98,7 @@ impl Default for Behaviour {
             queues: 4,
             fault: None,
             refuse: false,
+            start: 0,
         }
     }
 }

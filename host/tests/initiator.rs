@@ -302,6 +302,45 @@ fn reconnection_waits_for_the_target_and_gives_up_in_time() {
 }
 
 #[test]
+fn a_device_that_has_begun_anew_is_gone_on_with_where_all_was_flushed_and_not_where_it_may_have_forgotten() {
+    let target = ScriptedTarget::start(Behaviour { start: 1, ..Behaviour::default() }).expect("a target");
+    let options = Options { retry: Retry::Idempotent, ..options(&target) };
+    run(async {
+        let (_controller, block) = block(options.clone()).await;
+        let data = pattern(4096, 5);
+        // The connection alone is lost: the device has all that it answered.
+        block.write(0, data.clone(), false).await.expect("writes");
+        target.fault(Fault::Disconnect);
+        assert_eq!(block.read(0, data.len()).await.expect("is sent again"), data);
+        block.flush().await.expect("flushes");
+        let begins_anew = |start| {
+            target.behave(|behaviour| behaviour.start = start);
+            target.fault(Fault::Disconnect);
+        };
+        // All was flushed, or durable by itself.
+        block.write(0, data.clone(), true).await.expect("writes");
+        begins_anew(2);
+        assert_eq!(block.read(0, data.len()).await.expect("is sent again"), data);
+        // A change that was not.
+        block.write(0, data.clone(), false).await.expect("writes");
+        begins_anew(3);
+        let read = block.read(0, data.len()).await;
+        let error = read.map(|bytes| bytes.len()).expect_err("it may have lost what it answered");
+        assert!(error.to_string().contains("has begun anew"), "{error}");
+        let error = block.flush().await.expect_err("nobody is told that it is durable");
+        assert!(error.to_string().contains("has begun anew"), "{error}");
+    });
+    // One that forgets nothing is gone on with.
+    target.behave(|behaviour| behaviour.start = 0);
+    run(async {
+        let (_controller, block) = block(options).await;
+        block.write(0, pattern(4096, 6), false).await.expect("writes");
+        target.fault(Fault::Disconnect);
+        block.flush().await.expect("is sent again");
+    });
+}
+
+#[test]
 fn dropped_futures_do_not_disturb_others() {
     let target = ScriptedTarget::start(Behaviour::default()).expect("a target");
     let options = Options { depth: 4, command_timeout: Duration::from_millis(500), ..options(&target) };

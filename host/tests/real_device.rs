@@ -1,13 +1,17 @@
 //! The typed clients against a real device, by each transport: what they promise does not depend on the way.
 
+use append_host::Refusal;
+use append_host::wire::{Delegation, Extent};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use willow_device::media::ram::RamStore;
 use willow_device::{BuiltInApp, Device, DeviceConfig, OpenError};
 use willow_host::control::{CommandSet, ControlClient, NamespaceRequest};
 use willow_host::hre::{BlockCommand, Hre};
 use willow_host::{
-    AppClient, BlockClient, Controller, HreError, InProcess, KvClient, NvmeHre, Options, RpcCall, StoreCondition,
+    AppClient, AppendClient, AppendError, BlockClient, Controller, HreError, InProcess, KvClient, NvmeHre, Options,
+    RpcCall, StoreCondition,
 };
 use willow_sdk::native::{BoxedInstance, NativeApp};
 
@@ -20,7 +24,7 @@ fn device() -> Result<Device, OpenError> {
         ..DeviceConfig::default()
     };
     let store = RamStore::new(4, 256 << 20).expect("memory for a store");
-    let apps = [base_io_spu::native(), key_value_spu::native(), &OtherIo];
+    let apps = [base_io_spu::native(), key_value_spu::native(), &OtherIo, append_spu::native()];
     let apps = apps.into_iter().map(BuiltInApp::Native).collect();
     Device::open(config, Box::new(store), None, apps)
 }
@@ -180,7 +184,10 @@ async fn pairs_are_kept(hre: &Arc<dyn Hre>) {
 async fn the_device_is_controlled(hre: &Arc<dyn Hre>) {
     let control = ControlClient::new(hre.clone());
     let apps = control.apps().await.expect("lists apps");
-    assert_eq!(apps.iter().map(|app| app.name.as_str()).collect::<Vec<_>>(), ["base-io", "key-value", "other-io"]);
+    assert_eq!(
+        apps.iter().map(|app| app.name.as_str()).collect::<Vec<_>>(),
+        ["base-io", "key-value", "other-io", "append"]
+    );
     let number = control.find_app("key-value").await.expect("finds");
     assert_eq!(number, apps[1].number);
     assert_eq!(AppClient::find(hre.clone(), "base-io").await.expect("finds").number(), apps[0].number);
@@ -213,8 +220,71 @@ async fn all(hre: Arc<dyn Hre>) {
     pairs_are_kept(&hre).await;
     namespaces_are_bound_to_apps_and_have_stripes_of_their_own(&hre).await;
     the_device_is_controlled(&hre).await;
+    records_are_appended(&hre).await;
     let kv = KvClient::open_only(hre.clone()).await.expect("the key-value namespace").nsid();
     willow_host::testing::items::items_are_kept(hre, kv, 4).await;
+}
+
+/// A file whose length the drive has, as an agent sees it: who appends beside others gets places that follow each other, and what is there is what was
+/// appended.
+async fn records_are_appended(hre: &Arc<dyn Hre>) {
+    const FILE: u64 = 77;
+    /// Byte of the file at which its extents begin, and where it ends.
+    const FIRST: u64 = 5 << 32;
+    const LENGTH: u64 = FIRST + 100;
+    let extents = [Extent { start: 2 << 20, bytes: 40_960 }, Extent { start: 1 << 20, bytes: 4096 }];
+    let block = BlockClient::open(hre.clone(), 1).await.expect("namespace 1");
+    let known = ControlClient::new(hre.clone()).namespaces().await.expect("lists");
+    let namespace = known.iter().find(|namespace| namespace.nsid == 1).expect("it is listed");
+    let client = AppendClient::find(hre.clone()).await.expect("the app");
+    let refused = |done: Result<u64, AppendError>| match done.expect_err("is refused") {
+        AppendError::Refused(refusal) => refusal,
+        other => panic!("{other}"),
+    };
+    assert_eq!(refused(client.append(FILE, 0, b"x").await), Refusal::NotFound);
+    let stripe_bytes = namespace.stripe_bytes;
+    let delegation =
+        Delegation { file: FILE, length: LENGTH, first: FIRST, base: namespace.base, stripe_bytes, extents: 0 };
+    client.delegate(delegation, &extents[..1]).await.expect("is delegated");
+    let records: Vec<Vec<u8>> = (0..12).map(|seed| pattern(1 + 500 * seed as usize, seed)).collect();
+    let (mut model, mut end) = (vec![0; 40_960 + 4096], LENGTH);
+    for three in records.chunks(3) {
+        let append = |index: usize| client.append(FILE, end, &three[index]);
+        let (a, b, c) = tokio::join!(append(0), append(1), append(2));
+        let mut placed: Vec<(u64, &Vec<u8>)> = Vec::new();
+        placed.extend([a, b, c].into_iter().zip(three).map(|(offset, record)| (offset.expect("appends"), record)));
+        placed.sort_by_key(|(offset, _)| *offset);
+        for (offset, record) in placed {
+            assert_eq!(offset, end, "one after another");
+            let at = (offset - FIRST) as usize;
+            model[at..at + record.len()].copy_from_slice(record);
+            end += record.len() as u64;
+        }
+    }
+    assert_eq!(client.length(FILE).await.map(|entry| (entry.length, entry.capacity)).unwrap(), (end, FIRST + 40_960));
+    // It spans what is left and the extent that is added.
+    let long = pattern((FIRST + 40_960 - end) as usize + 2000, 99);
+    assert_eq!(refused(client.append(FILE, end, &long).await), Refusal::Insufficient);
+    client.extend(FILE, &extents[1..]).await.expect("is extended");
+    assert_eq!(client.append(FILE, end, &long).await.expect("appends"), end);
+    let at = (end - FIRST) as usize;
+    model[at..at + long.len()].copy_from_slice(&long);
+    end += long.len() as u64;
+    assert_eq!(refused(client.append(FILE, end, &[]).await), Refusal::Malformed);
+    let listed = client.list().await.expect("lists");
+    assert_eq!(listed.iter().map(|entry| (entry.file, entry.is_suspended)).collect::<Vec<_>>(), [(FILE, false)]);
+    assert_eq!(refused(client.end(FILE).await.map(|()| 0)), Refusal::Appending);
+    assert_eq!(client.suspend(FILE).await.map(|entry| (entry.length, entry.is_suspended)).unwrap(), (end, true));
+    assert_eq!(refused(client.append(FILE, end, b"x").await), Refusal::Suspended);
+    client.end(FILE).await.expect("ends");
+    assert!(client.list().await.expect("lists").is_empty());
+    let mut found = Vec::new();
+    for extent in extents {
+        found.extend(block.read(extent.start, extent.bytes as usize).await.expect("reads"));
+    }
+    // What the file had before is not the app's affair, nor what its blocks had behind its end.
+    let own = 100..(end - FIRST) as usize;
+    assert_eq!(found[own.clone()], model[own]);
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -236,20 +306,70 @@ fn in_process() {
     assert_eq!(refused.err().map(|error| error.to_string()).as_deref(), Some("no media"));
 }
 
+/// A module of which the compiler panics is refused; the device goes on, and its jobs too.
+async fn a_compilers_panic_is_a_refusal(hre: Arc<dyn Hre>) {
+    let control = &ControlClient::new(hre);
+    // The limit is for jobs that are never answered: it is far above what an answer takes.
+    let install = |module: &'static [u8]| async move {
+        tokio::time::timeout(Duration::from_secs(60), control.install(module.to_vec())).await.expect("it is answered")
+    };
+    for _ in 0..3 {
+        let refused = install(b"this one panics").await.expect_err("it is refused").to_string();
+        assert!(refused.contains("the compiler panicked"), "{refused}");
+        let other = install(b"this is none").await.expect_err("it is refused").to_string();
+        assert!(!other.contains("panicked"), "{other}");
+    }
+    assert!(!control.namespaces().await.expect("it goes on").is_empty());
+}
+
+fn planted() -> Result<Device, OpenError> {
+    let mut device = device()?;
+    willow_device::testing::plant(&mut device, willow_device::testing::Hole::CompilerPanics);
+    Ok(device)
+}
+
+#[test]
+fn a_job_that_panics_is_answered_in_process() {
+    let device = InProcess::start(planted).expect("opens");
+    runtime().block_on(async {
+        let hre = device.endpoint(None).await.expect("an endpoint");
+        a_compilers_panic_is_a_refusal(Arc::new(hre)).await;
+    });
+}
+
+/// A device behind a server of its own: how to connect, how to stop it, and its thread.
+fn served(
+    make: fn() -> Result<Device, OpenError>,
+) -> (Options, willow_tcp::ServerHandle, JoinHandle<Result<(), willow_tcp::ServeError>>) {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let listen: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let config = willow_tcp::ServerConfig { listen: vec![listen.into()], ..willow_tcp::ServerConfig::default() };
+        let mut server = willow_tcp::Server::bind(config, make().expect("opens")).expect("binds");
+        sender.send((server.local_addr().expect("it listens"), server.handle())).expect("somebody waits");
+        server.run()
+    });
+    let (address, handle) = receiver.recv().expect("starts");
+    (Options::new(address, willow_nvme::config::NQN_DEFAULT), handle, thread)
+}
+
+#[test]
+fn a_job_that_panics_is_answered_over_nvme_tcp() {
+    let (options, handle, thread) = served(planted);
+    runtime().block_on(async {
+        let controller = Controller::connect(options).await.expect("connects");
+        let hre = NvmeHre::new(controller.clone(), 1).await.expect("an endpoint");
+        a_compilers_panic_is_a_refusal(Arc::new(hre)).await;
+        controller.shut_down().await.expect("shuts down");
+    });
+    handle.stop();
+    thread.join().expect("no panic").expect("ends well");
+}
+
 #[test]
 fn over_nvme_tcp() {
     for digests in [false, true] {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let listen: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
-            let config =
-                willow_tcp::ServerConfig { listen: vec![listen.into()], ..willow_tcp::ServerConfig::default() };
-            let mut server = willow_tcp::Server::bind(config, device().expect("opens")).expect("binds");
-            sender.send((server.local_addr().expect("it listens"), server.handle())).expect("somebody waits");
-            server.run()
-        });
-        let (address, handle) = receiver.recv().expect("starts");
-        let mut options = Options::new(address, willow_nvme::config::NQN_DEFAULT);
+        let (mut options, handle, thread) = served(device);
         (options.header_digest, options.data_digest, options.queues) = (digests, digests, 2);
         runtime().block_on(async {
             let found = willow_host::nvme_tcp::discover(&options).await.expect("discovers");
@@ -301,6 +421,7 @@ fn both_sides_of_the_control_service_have_the_same_numbers() {
         (u32::from(wire::LIST_ATTACHMENTS), u32::from(device::LIST_ATTACHMENTS)),
         (u32::from(wire::SUBSCRIBE), u32::from(device::SUBSCRIBE)),
         (u32::from(wire::UNSUBSCRIBE), u32::from(device::UNSUBSCRIBE)),
+        (u32::from(wire::FLASH_MAP), u32::from(device::FLASH_MAP)),
         (u32::from(wire::UPCALL_PERMISSION_MISS), u32::from(device::UPCALL_PERMISSION_MISS)),
         (u32::from(wire::UPCALL_APP_ENDED), u32::from(device::UPCALL_APP_ENDED)),
         (wire::ControlStatus::Busy as u32, device::ControlStatus::Busy as u32),

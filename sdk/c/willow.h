@@ -98,6 +98,10 @@ typedef enum {
     PARKED_NV_MEMORY_PORT = 0x101
 } Port_t;
 
+/* NV memory of another SPU, for DMATransfer: over the interconnect, without work for that SPU's processor. The other end is local memory, the
+ * request, or zeroes as the source. */
+#define SPU_NV_MEMORY_PORT(spu) ((Port_t)(NV_MEMORY_PORT + (((uint32_t)(spu) + 1) << 16)))
+
 /* An address for a port: pointers and integers both do. */
 #define WILLOW_ADDRESS(address)                                                                                              \
     ((uint64_t)__builtin_choose_expr(__builtin_classify_type(address) == 5, (uintptr_t)(address), (address)))

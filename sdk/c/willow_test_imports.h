@@ -64,6 +64,16 @@ int32_t willow_import_dma_strided(uint32_t token, uint32_t source_port, uint64_t
 
 int32_t willow_import_dma(uint32_t token, uint32_t source_port, uint64_t source_address, uint32_t destination_port,
                           uint64_t destination_address, uint32_t bytes, uint32_t wait) {
+    int is_source = source_port == SPU_NV_MEMORY_PORT(0), is_destination = destination_port == SPU_NV_MEMORY_PORT(0);
+    if (is_source != is_destination) {
+        /* The own bank; another's port is refused below, as one that parks is here. */
+        uint32_t other_port = is_source ? destination_port : source_port;
+        if (other_port == PARKED_NV_MEMORY_PORT) {
+            return WILLOW_ERROR_ARGUMENT;
+        }
+        source_port = is_source ? NV_MEMORY_PORT : source_port;
+        destination_port = is_destination ? NV_MEMORY_PORT : destination_port;
+    }
     return willow_import_dma_strided(token, source_port, source_address, 0, destination_port, destination_address, 0, bytes,
                                      1, wait);
 }

@@ -155,7 +155,7 @@ impl HostThread {
 }
 
 /// Waits for all of some futures at the same time; what each brings, in their order.
-async fn all<K, F: Future>(futures: Vec<(K, Pin<Box<F>>)>) -> Vec<(K, F::Output)> {
+pub(crate) async fn all<K, F: Future>(futures: Vec<(K, Pin<Box<F>>)>) -> Vec<(K, F::Output)> {
     let mut left: Vec<_> = futures.into_iter().map(|(key, future)| (key, future, None)).collect();
     std::future::poll_fn(move |context| {
         let mut pending = false;

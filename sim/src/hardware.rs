@@ -11,7 +11,7 @@ pub(crate) fn timing(
     config: &DeviceConfig,
     bank_bytes: u64,
 ) -> Result<Option<Box<dyn Timing>>, String> {
-    let Some(parameters) = &options.preset.model else { return Ok(None) };
+    let Some(parameters) = options.preset.model.as_ref().filter(|_| !options.free) else { return Ok(None) };
     let mut model = HardwareModel::new(parameters, config.spus, bank_bytes)?;
     if let Some(trace) = &options.trace {
         model.set_trace(Some(Box::new(trace.clone()) as Box<dyn TraceSink>));

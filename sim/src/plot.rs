@@ -19,6 +19,42 @@ fn have_font() -> Result<(), Failed> {
     if *REGISTERED.get_or_init(register) { Ok(()) } else { Err("the plots' font cannot be used".into()) }
 }
 
+/// Blocks of a row of the picture of a die.
+const WEAR_COLUMNS: usize = 256;
+/// Pixels of the picture's height, at most.
+const WEAR_HEIGHT_MAX: usize = 16_384;
+
+/// Draws flash as a PNG: a band a die, a point a block, from green (0.0, new) to red (1.0 and more, as worn as it is rated for); black: bad from the
+/// factory.
+pub fn write_wear(dies: &[Vec<Option<f64>>], path: &Path) -> Result<(), String> {
+    let band = |blocks: &Vec<Option<f64>>| blocks.len().div_ceil(WEAR_COLUMNS) + 1;
+    let rows: usize = dies.iter().map(band).sum::<usize>() + 1;
+    let Some(scale) = (1..=4).rev().find(|scale| rows * scale <= WEAR_HEIGHT_MAX) else {
+        return Err(format!("a picture of {rows} rows of blocks is too high: at most {WEAR_HEIGHT_MAX} are drawn"));
+    };
+    let drawn = || -> Result<(), Failed> {
+        let size = (((WEAR_COLUMNS + 2) * scale) as u32, (rows * scale) as u32);
+        let area = BitMapBackend::new(path, size).into_drawing_area();
+        area.fill(&WHITE)?;
+        let mut top = 1;
+        for blocks in dies {
+            for (block, wear) in blocks.iter().enumerate() {
+                let color = wear.map_or(BLACK, |wear| {
+                    let red = (wear.clamp(0.0, 1.0) * 220.0) as u8;
+                    RGBColor(red, 220 - red, 0)
+                });
+                let (x, y) = ((1 + block % WEAR_COLUMNS) * scale, (top + block / WEAR_COLUMNS) * scale);
+                let corners = [(x as i32, y as i32), ((x + scale - 1) as i32, (y + scale - 1) as i32)];
+                area.draw(&Rectangle::new(corners, color.filled()))?;
+            }
+            top += band(blocks);
+        }
+        area.present()?;
+        Ok(())
+    };
+    drawn().map_err(|error| format!("cannot draw {}: {error}", path.display()))
+}
+
 /// Writes a plot as `FILE.png` and `FILE.svg` into a folder; returns the paths.
 pub fn write(plot: &Plot, folder: &Path) -> Result<[PathBuf; 2], String> {
     let paths = [folder.join(format!("{}.png", plot.file)), folder.join(format!("{}.svg", plot.file))];

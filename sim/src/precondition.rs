@@ -8,7 +8,7 @@ use crate::simulation::{Simulation, SimulationError};
 use crate::workload::BlockWorkload;
 
 /// Bytes of an operation that fills.
-const FILL_BYTES: u32 = 256 << 10;
+pub(crate) const FILL_BYTES: u32 = 256 << 10;
 /// Operations under way meanwhile.
 const FILL_DEPTH: usize = 64;
 /// Rounds of random writes after which the state is taken as it is.

@@ -31,6 +31,7 @@ use key_value_host::Placement;
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use willow_device::media::ram::RamStore;
@@ -99,8 +100,10 @@ pub struct SimulationOptions {
     pub native: bool,
     /// The FTL, where the preset has flash; `None`: the first that there is.
     pub ftl: Option<String>,
-    /// Keep what is written to flash; else it reads as zeroes, and memory goes to headers alone: at most 160 bytes a mapping unit.
+    /// Keep what is written to flash; else it reads as zeroes, and memory goes to headers alone: at most 24 bytes a mapping unit.
     pub contents: bool,
+    /// Run under the free clock: the preset's hardware takes no time.
+    pub free: bool,
     /// Keeps spans.
     pub trace: Option<Trace>,
     /// Seed of the device and for workloads to derive theirs from.
@@ -118,6 +121,7 @@ impl SimulationOptions {
             native: false,
             ftl: None,
             contents: true,
+            free: false,
             trace: None,
             seed: 1,
         }
@@ -173,6 +177,8 @@ pub struct Simulation {
     pub(crate) run_began_ns: u64,
     pub(crate) broken: Option<SimulationError>,
     trace: Option<Trace>,
+    /// Under the free clock: the device has something to do that nobody has submitted.
+    woken: Arc<AtomicBool>,
     /// The FTL, and an endpoint to ask it by.
     ftl: Option<(AppNumber, HreId)>,
 }
@@ -232,7 +238,12 @@ impl Simulation {
         });
         let timing = hardware::timing(options, &config, bank_bytes).map_err(SimulationError::Device)?;
         let timed = timing.is_some();
-        let device = Device::open(config, store, timing, apps.collect()).map_err(|error| failed(&error))?;
+        let mut device = Device::open(config, store, timing, apps.collect()).map_err(|error| failed(&error))?;
+        let woken = Arc::new(AtomicBool::new(false));
+        if !timed {
+            let woken = woken.clone();
+            device.set_waker(Arc::new(move || woken.store(true, Ordering::Relaxed)));
+        }
         let parameters = Arc::new(preset.host.clone().unwrap_or_else(HostParameters::free));
         let port = match (preset.sata, &preset.model) {
             (Some(sata), Some(model)) => {
@@ -266,6 +277,7 @@ impl Simulation {
             run_began_ns: 0,
             broken: None,
             trace: options.trace.clone(),
+            woken,
             ftl: None,
         };
         simulation.settle()?;

@@ -15,6 +15,15 @@ const SHORT: [&str; 4] = ["xssd-table4.2", "willow-figure5", "lightnvm-table1", 
 /// that has broken the model, or found out why it was good.
 const PREDICTION_ERROR_MAX: f64 = 0.25;
 
+/// What parameters were fitted to in experiments that take longer than a test may: `willow reproduce` says how well it is met.
+const LONG: [&str; 5] = [
+    "willow-baseio-link.read",
+    "willow-baseio-link.write",
+    "willow-baseio-iops.value",
+    "xssd-kvs.io_get",
+    "xssd-kvs.io_put",
+];
+
 /// Both were printed, and contradict each other by 7 %.
 const CONTRADICTED: &str = "host_gb_per_s";
 
@@ -27,6 +36,13 @@ fn experiments_give_what_parameters_were_fitted_to_and_are_reported() {
     assert_eq!(rows, again.iter().flat_map(|section| section.rows()).collect::<Vec<_>>(), "the same again");
     assert_eq!(rows.len(), sections.iter().map(|section| section.findings.findings.len()).sum::<usize>());
     assert!(rows.len() > 10 && rows.iter().filter(|row| row.usage == Use::Check).count() >= 2);
+    // What parameters were fitted to is among them, but for what `LONG` names.
+    for preset in willow_sim::Preset::names().map(|name| willow_sim::Preset::load(name).unwrap()) {
+        for target in preset.calibrate.values() {
+            let is_run = rows.iter().any(|row| *target == format!("{}.{}", row.id, row.metric));
+            assert!(is_run != LONG.contains(&target.as_str()), "{target} is met, or not: nobody looks");
+        }
+    }
     for row in &rows {
         assert!(row.modelled.is_finite() && row.modelled > 0.0, "{row:?}");
         if row.usage == Use::Check {

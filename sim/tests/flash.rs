@@ -191,7 +191,7 @@ fn held_bytes(preset: &Preset, unit_bytes: u64, namespace_bytes: u64) -> u64 {
 /// as many units take more, and the FTL's tables.
 #[test]
 fn drives_without_contents_take_few_bytes_a_unit() {
-    for (planes_per_die, page_bytes, units, bytes_max) in [(2, 16384, 8192, 160), (1, 4096, 8192, 160)] {
+    for (planes_per_die, page_bytes, units, bytes_max) in [(2, 16384, 8192, 28), (1, 4096, 8192, 28)] {
         let preset = small(|flash| {
             flash.geometry.planes_per_die = planes_per_die;
             flash.geometry.page_bytes = page_bytes;
@@ -253,17 +253,23 @@ async fn check(thread: HostThread, number: u64, reads: Arc<AtomicU64>) -> Result
 /// What is read is what was written last, while pages are merged, collected, and under way in dies and on buses.
 #[test]
 fn what_is_read_is_what_was_written() {
-    for preset in [
+    for (preset, free) in [
         // Data come and pages go while dies work; reads go first.
-        small(|flash| {
-            flash.timing.suspend_program = true;
-            flash.timing.suspend_erase = true;
-            flash.timing.suspensions_max = 4;
-            flash.timing.suspended_max_ns = 1_000_000;
-        }),
-        small(|flash| flash.timing.cache_operations = false),
+        (
+            small(|flash| {
+                flash.timing.suspend_program = true;
+                flash.timing.suspend_erase = true;
+                flash.timing.suspensions_max = 4;
+                flash.timing.suspended_max_ns = 1_000_000;
+            }),
+            false,
+        ),
+        (small(|flash| flash.timing.cache_operations = false), false),
+        // Neither flash nor host takes time.
+        (Preset { host: None, ..small(|_| ()) }, true),
     ] {
-        let mut simulation = Simulation::new(&options(preset, 14 * MIB)).expect("it is made");
+        let options = SimulationOptions { free, ..options(preset, 14 * MIB) };
+        let mut simulation = Simulation::new(&options).expect("it is made");
         let reads = Arc::new(AtomicU64::new(0));
         let outputs: Vec<_> = (0..3)
             .map(|number| {
@@ -280,6 +286,91 @@ fn what_is_read_is_what_was_written() {
         let flash = report.flash.expect("flash");
         assert!(flash.by_merging > 0.0 && flash.by_collection > 0.0 && flash.erases > 50, "{flash:?}");
     }
+}
+
+/// Flash of preset `tlc`, of one of its SPUs, with a quarter of its dies on a bus that is a quarter as fast, and with fewer and shorter blocks: each lane
+/// writes as many pages between two checkpoints as on the whole drive. Also the flash of the whole SPU, and the bytes that the smaller one offers.
+fn part_of_tlc() -> (Preset, FlashParameters, u64) {
+    let mut preset = Preset::load("tlc").expect("a preset");
+    preset.device.spus = 1;
+    let Some(MediaParameters::Flash(flash)) = preset.model.as_mut().map(|model| &mut model.media) else {
+        panic!("tlc has flash");
+    };
+    flash.geometry.channels = 1;
+    let whole = **flash;
+    flash.geometry.packages_per_channel /= 4;
+    flash.timing.bus_bytes_per_s /= 4;
+    flash.timing.command_ns *= 4;
+    flash.geometry.pages_per_block = 384;
+    flash.geometry.blocks_per_plane = 40;
+    let choice = FlashChoice::of_preset(&preset, None).expect("a preset").expect("flash");
+    (preset, whole, choice.namespace_bytes())
+}
+
+/// An FTL that starts again reads the newest checkpoint and the headers of what was written since, which is bounded; so a terabyte that was filled in order, of which each of
+/// eight SPUs recovers its part, is ready within two seconds of modelled time. The drive here has less to map; reading the rest of the map is counted apart.
+#[test]
+fn a_filled_terabyte_is_ready_within_two_seconds() {
+    const READY_MAX_NS: u64 = 2_000_000_000;
+    const UNIT_RECORD_BYTES: u64 = 8;
+    let (preset, whole, bytes) = part_of_tlc();
+    let unit_bytes = FlashChoice::of_preset(&preset, None).expect("a preset").expect("flash").unit_bytes;
+    let of_map_ns =
+        whole.geometry.bytes() / unit_bytes * UNIT_RECORD_BYTES * 1_000_000_000 / whole.timing.bus_bytes_per_s;
+    let options = SimulationOptions { contents: false, ..options(preset, bytes) };
+    let mut simulation = Simulation::new(&options).expect("a device");
+    simulation.fill(bytes).expect("it is written");
+    let mut ready_ns = Vec::new();
+    // Fresh from the fill; then soon after a checkpoint, of which recovery has just made one.
+    for units in [0, 3_000] {
+        if units > 0 {
+            let workload = BlockWorkload {
+                path: Path::Bare,
+                queue_depth: 64,
+                bytes: unit_bytes as u32,
+                read_percent: 0,
+                range_bytes: bytes,
+                operations: Some(units),
+                ..BlockWorkload::default()
+            };
+            let (generator, source) = workload.generator().expect("a good workload");
+            simulation.generator(generator, source).expect("a good workload");
+            simulation.run().expect("it runs");
+        }
+        ready_ns.push(simulation.restart_ftl("page").expect("it starts again"));
+    }
+    assert!(ready_ns[1] < ready_ns[0], "there was less to recover: {ready_ns:?}");
+    let longest_ns = ready_ns.iter().max().expect("some") + of_map_ns;
+    assert!(longest_ns < READY_MAX_NS, "{ready_ns:?}, and {of_map_ns} ns for the map");
+}
+
+/// What was acknowledged is there after the FTL has started again.
+#[test]
+fn what_was_written_is_there_when_the_ftl_starts_again() {
+    let mut simulation = Simulation::new(&options(small(|_| ()), 10 * MIB)).expect("it is made");
+    let write = |simulation: &mut Simulation, version: u64| {
+        let written = simulation.host_thread("writer", move |thread| async move {
+            for block in 0..400 {
+                thread.write(Path::Bare, block * 4096, pattern(block, version)).await.expect("room");
+            }
+        });
+        written.expect("a thread");
+        simulation.run().expect("it runs");
+    };
+    for version in [1, 2] {
+        write(&mut simulation, version);
+        let ready_ns = simulation.restart_ftl("page").expect("it starts again");
+        assert!(ready_ns > 100_000, "it has read flash: {ready_ns}");
+        let read = simulation.host_thread("reader", move |thread| async move {
+            for block in 0..400 {
+                let found = thread.read(Path::Bare, block * 4096, 4096).await.expect("it can be read");
+                assert!(found == pattern(block, version), "block {block}");
+            }
+        });
+        simulation.run().expect("it runs");
+        assert!(read.expect("a thread").take().is_some());
+    }
+    assert!(simulation.restart_ftl("none").is_err(), "there is none of that name");
 }
 
 /// How long a read takes at a time, with or without a write that comes after it.

@@ -41,7 +41,8 @@ eventually() {
     done
 }
 controller() { basename "$(grep -l "^$NQN$" /sys/class/nvme/nvme*/subsysnqn | head -n 1 | xargs dirname)"; }
-# The daemon that makes the kernel's TLS handshakes, with the keyring where the kernel looks for keys.
+# The daemon that makes the kernel's TLS handshakes, with the keyring where the kernel looks for keys. Until it has told the kernel that it
+# is there, which nothing shows, a connection by TLS fails (ESRCH): the first one is tried until it succeeds.
 serve_handshakes() {
     modprobe tls
     printf '[debug]\nloglevel=1\ntls=1\n[authenticate]\nkeyrings=.nvme\n' > /tmp/tlshd.conf

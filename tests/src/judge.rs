@@ -66,6 +66,13 @@ impl Judge {
         blocks
     }
 
+    /// How many blocks of these extents the device permits to anybody.
+    pub fn permitted_of(&self, extents: &[direct_io_host::FileExtent]) -> usize {
+        let permitted = self.permitted(None);
+        let blocks = extents.iter().flat_map(|extent| self.blocks(extent.namespace_offset, extent.bytes));
+        blocks.filter(|block| permitted.contains_key(block)).count()
+    }
+
     /// The blocks of every file of the file system, by inode.
     fn files(&self) -> BTreeMap<u64, BTreeSet<Block>> {
         let (mut found, mut folders) = (BTreeMap::new(), vec![self.files.clone()]);

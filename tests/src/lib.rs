@@ -3,15 +3,20 @@
 //! Who may call it: the files in `tests/tests`, and `willow-guest`.
 #![deny(unsafe_code)]
 
+pub mod appended;
 pub mod attacker;
+pub mod calls;
 pub mod daemon;
 pub mod guest;
 pub mod guest_agent;
 pub mod judge;
 #[allow(unsafe_code)]
 pub mod mapped;
+pub mod midst;
 pub mod planted;
 pub mod scratch;
+#[allow(unsafe_code)]
+pub mod signals;
 #[allow(unsafe_code)]
 pub mod space;
 pub mod stage;

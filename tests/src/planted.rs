@@ -10,26 +10,37 @@ use willow_host::testing::AgentFault;
 pub struct Planted {
     /// The agent.
     pub agent: Arc<Agent>,
+    faults: Vec<AgentFault>,
     thread: Option<std::thread::JoinHandle<Result<(), AgentError>>>,
 }
 
 impl Planted {
     /// In the place of the stage's own.
     pub fn start(stage: &mut Stage, fault: AgentFault) -> Planted {
-        Planted::with(stage, Some(fault), true, "")
+        Planted::with(stage, &[fault], true, ("", ""))
     }
 
     /// One that forgets nothing, as it is without flags: files on xfs are refused.
     pub fn strict(stage: &mut Stage) -> Planted {
-        Planted::with(stage, None, false, "")
+        Planted::with(stage, &[], false, ("", ""))
     }
 
     /// One that forgets nothing, and is told of this part of the stage's block device (`p1`, say).
     pub fn named(stage: &mut Stage, part: &str) -> Planted {
-        Planted::with(stage, None, true, part)
+        Planted::with(stage, &[], true, (part, ""))
     }
 
-    fn with(stage: &mut Stage, fault: Option<AgentFault>, allow_xfs: bool, part: &str) -> Planted {
+    /// One that forgets several things.
+    pub fn forgets(stage: &mut Stage, faults: &[AgentFault]) -> Planted {
+        Planted::with(stage, faults, true, ("", ""))
+    }
+
+    /// One that forgets nothing, and has its journal in this folder of the stage.
+    pub fn listing_in(stage: &mut Stage, folder: &str) -> Planted {
+        Planted::with(stage, &[], true, ("", folder))
+    }
+
+    fn with(stage: &mut Stage, faults: &[AgentFault], allow_xfs: bool, (part, folder): (&str, &str)) -> Planted {
         if stage.agent.is_some() {
             stage.kill_agent();
         }
@@ -39,14 +50,14 @@ impl Planted {
             blocks: vec![format!("{}{part}=1", stage.block()).parse().expect("a block device")],
             limits: EndpointLimits::default(),
             allow_xfs,
-            state: stage.path("agent.frozen").into(),
+            state: stage.folder.join(folder).join("agent.frozen"),
         };
         let started = (0..10).find_map(|_| Agent::start(config.clone()).ok());
         let (agent, listener) = started.expect("an agent");
-        fault.into_iter().for_each(|fault| agent.plant(fault));
+        faults.iter().for_each(|fault| agent.plant(*fault));
         let served = agent.clone();
         let thread = std::thread::spawn(move || served.serve(&listener));
-        Planted { agent, thread: Some(thread) }
+        Planted { agent, faults: faults.to_vec(), thread: Some(thread) }
     }
 
     /// Waits until it has ended by itself, and says why.
@@ -59,12 +70,14 @@ impl Planted {
 
 impl Drop for Planted {
     fn drop(&mut self) {
+        // What waits for that ends as well.
+        self.faults.iter().for_each(|fault| self.agent.heal(*fault));
         self.agent.stop();
-        let ended = self.thread.take().and_then(|thread| thread.join().ok());
-        if let Some(Err(error)) = ended
-            && !std::thread::panicking()
+        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+        if !std::thread::panicking()
+            && let Some(ended) = ended
         {
-            panic!("the agent ended: {error}");
+            ended.expect("it does not panic").expect("the agent ended with an error");
         }
     }
 }

@@ -2,6 +2,7 @@
 //! stand on. The agent may be one of another host, as far as the device can tell: then it knows the device's NVMe/TCP address and a key
 //! alone. All of it goes when the stage is dropped.
 
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
@@ -19,6 +20,17 @@ const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_
 const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-m", "reflink=0"];
 /// Bytes of a piece of a file in pieces: a block of the file system.
 const PIECE_BYTES: usize = 4096;
+
+/// The device's flags where the file system is ext4.
+const EXT4_DEVICE: &[&str] = &["--ram", "--size", "128M"];
+/// The test program that has tests of the others, and runs them on flash.
+const ON_FLASH: &str = "files_on_flash";
+
+/// Whether these tests are part of the program that runs them on flash.
+pub fn is_on_flash() -> bool {
+    let this = std::env::current_exe().expect("this program");
+    this.file_name().is_some_and(|name| name.to_string_lossy().starts_with(ON_FLASH))
+}
 
 /// Runs a program; what it printed, or what it said was wrong.
 pub fn tool(program: &str, arguments: &[&str]) -> Result<String, String> {
@@ -40,8 +52,19 @@ pub fn within_seconds(what: &str, holds: impl Fn() -> bool) {
 
 /// True where a file is immutable.
 pub fn is_frozen(path: &Path) -> bool {
-    let said = tool("lsattr", &["-d", &path.display().to_string()]).expect("attributes");
-    said.split(' ').next().is_some_and(|it| it.contains('i'))
+    has_attribute(path, StatxAttributes::IMMUTABLE)
+}
+
+/// True where a file is append-only.
+pub fn is_append_only(path: &Path) -> bool {
+    has_attribute(path, StatxAttributes::APPEND)
+}
+
+/// Without opening it, which would break somebody's lease.
+fn has_attribute(path: &Path, attribute: StatxAttributes) -> bool {
+    let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::empty()).expect("attributes");
+    assert!(found.stx_attributes_mask.contains(attribute), "its file system says nothing of that");
+    found.stx_attributes.contains(attribute)
 }
 
 /// Writes a table with one partition: from this byte to the end, in blocks of 4096 bytes (the format of DOS, which every kernel knows).
@@ -188,7 +211,8 @@ impl Stage {
         let (device, mount, files, key) =
             (stage.path("device"), stage.path("mount"), stage.path("files"), stage.path("key"));
         let media = stage.path("media");
-        let flags = flags.iter().map(|flag| if *flag == "MEDIA" { &media } else { *flag });
+        let medium: &[&str] = if is_on_flash() { &["--preset", "jasmine", "--kv-size", "0"] } else { &[] };
+        let flags = flags.iter().chain(medium).map(|flag| if *flag == "MEDIA" { &media } else { *flag });
         let mut serve: Vec<&str> = ["serve", "--log", "error", "--socket", &device].into_iter().chain(flags).collect();
         let (new_key, demand): (&[&str], &[&str]) = match by {
             By::Memory => (&[], &[]),
@@ -233,12 +257,12 @@ impl Stage {
 
     /// With ext4, and an agent that reaches the device in this way.
     pub fn ext4_by(by: By) -> Result<Stage, String> {
-        Stage::remote(&["--ram", "--size", "128M"], by)
+        Stage::remote(EXT4_DEVICE, by)
     }
 
     /// With ext4 on a partition.
     pub fn partition() -> Result<Stage, String> {
-        Stage::with(EXT4, &["--ram", "--size", "128M"], By::Memory, Some(5 << 20))
+        Stage::with(EXT4, EXT4_DEVICE, By::Memory, Some(5 << 20))
     }
 
     /// With ext4, and an agent that reaches the device by a network. `MEDIA` in the device's flags is a folder of the stage.
@@ -320,8 +344,18 @@ impl Stage {
 
     /// Kills the device, and starts it again at the same address.
     pub fn restart_device(&mut self) {
+        self.kill_device();
+        self.start_device();
+    }
+
+    /// Kills the device.
+    pub fn kill_device(&mut self) {
         self.children[0].kill().expect("killed");
         self.children[0].wait().expect("an end");
+    }
+
+    /// Starts it again when it was killed, at the same address.
+    pub fn start_device(&mut self) {
         let address = self.address.clone().expect("it is reached by its address");
         self.children[0] = self.serve(&address).0;
     }
@@ -358,11 +392,86 @@ impl Stage {
         self.agent = Some(started.expect("an agent").0);
     }
 
+    /// Starts an agent that ends at a step (`willow-crasher`), in the place of the stage's; `None`: it has ended before it answered.
+    pub fn crasher(&self, step: u32, how: Option<&str>) -> Option<Child> {
+        let block = format!("{}=1", self.block());
+        // The file system may write its superblock while the agent looks at it.
+        for _ in 0..10 {
+            let mut command = Command::new(crate::daemon::own("willow-crasher"));
+            command.args([&self.path("device"), &self.path("agent"), &block, &self.path("agent.frozen")]);
+            command.arg(step.to_string()).args(how).stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut child = command.spawn().expect("it runs");
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+            if line == "ready\n" {
+                return Some(child);
+            }
+            if child.wait().expect("an end").code() == Some(willow_host::testing::AGENT_CRASHED) {
+                return None;
+            }
+        }
+        panic!("no agent");
+    }
+
     /// Kills it.
     pub fn kill_agent(&mut self) {
         let mut agent = self.agent.take().expect("an agent");
         agent.kill().expect("killed");
         agent.wait().expect("an end");
+    }
+
+    /// Kills the agent, and does not wait for its end.
+    pub fn leave_agent(&mut self) -> Child {
+        let mut agent = self.agent.take().expect("an agent");
+        agent.kill().expect("killed");
+        agent
+    }
+
+    /// Makes another file system by this command, on a loop device with these sectors, in the place of the one there is. Its agent is dead.
+    pub fn make_anew(&mut self, make: &[&str], sector: &str) {
+        assert!(self.agent.is_none());
+        let (files, disk) = (self.path("files"), format!("{}/disk", self.path("mount")));
+        within_seconds("it is unmounted", || tool("umount", &[&files]).is_ok());
+        tool("losetup", &["-d", &self.block.take().expect("a loop device")]).expect("detached");
+        let attach = ["--direct-io=on", "--sector-size", sector, "-f", "--show", &disk];
+        let block = tool("losetup", &attach).expect("a loop device");
+        self.block = Some(block.clone());
+        tool(make[0], &[&make[1..], &[&block]].concat()).expect("a file system");
+        tool("mount", &["-o", "noatime", &block, &files]).expect("mounted");
+    }
+
+    /// Unmounts the file system, and mounts it by a loop device with another number, as after a start of the machine. Its agent is dead.
+    pub fn renumber(&mut self) {
+        assert!(self.agent.is_none());
+        let (files, disk) = (self.path("files"), format!("{}/disk", self.path("mount")));
+        // Descriptors that the agent had may take a moment to be closed.
+        within_seconds("it is unmounted", || tool("umount", &[&files]).is_ok());
+        let attach = || {
+            tool("losetup", &["--direct-io=on", "--sector-size", "4096", "-f", "--show", &disk]).expect("a loop device")
+        };
+        let (before, after) = (self.block.take().expect("a loop device"), attach());
+        assert_ne!(before, after);
+        tool("losetup", &["-d", &before]).expect("detached");
+        tool("mount", &["-o", "noatime", &after, &files]).expect("mounted");
+        self.block = Some(after);
+    }
+}
+
+/// The stage's file system is frozen while this lives. Nobody who waits for it can be killed meanwhile.
+pub struct Frozen(String);
+
+impl Frozen {
+    /// Freezes it.
+    pub fn new(stage: &Stage) -> Frozen {
+        let files = stage.path("files");
+        tool("timeout", &["120", "fsfreeze", "--freeze", &files]).expect("frozen");
+        Frozen(files)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        tool("fsfreeze", &["--unfreeze", &self.0]).expect("thawed");
     }
 }
 

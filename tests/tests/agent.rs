@@ -8,7 +8,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use willow_host::agent::FILES_MAX;
 use willow_host::direct_io::{AgentClient, File, Session, SessionOptions};
-use willow_tests::attacker::attacker;
+use willow_host::testing::AgentFault;
+use willow_tests::attacker::{Talking, attacker};
+use willow_tests::midst::killed_with_commands_under_way;
+use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 fn session(stage: &Stage) -> Arc<Session> {
@@ -27,6 +30,43 @@ fn direct(stage: &Stage, user: u32, verb: &str, file: &Path) -> Command {
 
 fn thawed(path: &Path) {
     within_seconds(&format!("{} thaws", path.display()), || !is_frozen(path));
+}
+
+/// The first line of a child.
+fn line(child: &mut Child) -> String {
+    let mut line = String::new();
+    let output = child.stdout.as_mut().expect("its output");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
+    line
+}
+
+/// An agent that may have so many descriptors, in the place of the stage's.
+fn agent_with(stage: &mut Stage, descriptors: usize) -> Child {
+    stage.kill_agent();
+    let block = format!("{}=1", stage.block());
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_willow-crasher"));
+    agent.args([&stage.path("device"), &stage.path("agent"), &block, &stage.path("agent.frozen"), "0"]);
+    let agent = agent.arg(format!("descriptors={descriptors}")).stdout(Stdio::piped()).spawn();
+    let mut agent = agent.expect("it runs");
+    assert_eq!(line(&mut agent), "ready\n");
+    agent
+}
+
+/// A hoarder, how many files it got, and what it said, when it gets no more.
+fn hoards(stage: &Stage, user: u32, file: &Path, what: &str) -> (Child, usize, String) {
+    let mut hoarder = attacker(stage, user, file, what).spawn().expect("it runs");
+    let said = line(&mut hoarder);
+    let count = said.split('\t').nth(1).and_then(|count| count.parse().ok());
+    let count = count.unwrap_or_else(|| panic!("{user}: {said}"));
+    (hoarder, count, said)
+}
+
+/// A folder of a user's own.
+fn own_folder(stage: &Stage, user: u32) -> PathBuf {
+    let folder = stage.on_it(&format!("of-{user}"));
+    fs::create_dir_all(&folder).expect("a folder");
+    std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("its owner");
+    folder
 }
 
 #[test]
@@ -109,10 +149,8 @@ fn a_users_idle_connections_keep_nobody_else_out() {
     let mut crowds: Vec<Child> = (0..14)
         .map(|user| {
             let mut crowd = attacker(&stage, 54_710 + user, &bobs, "crowd").spawn().expect("it runs");
-            let mut line = String::new();
-            let output = crowd.stdout.as_mut().expect("its output");
-            std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
-            assert!(line.starts_with("there"), "{line}");
+            let said = line(&mut crowd);
+            assert!(said.starts_with("there"), "{said}");
             crowd
         })
         .collect();
@@ -134,27 +172,11 @@ fn a_users_idle_connections_keep_nobody_else_out() {
 #[test]
 fn a_users_open_files_keep_nobody_else_out() {
     let Some(mut stage) = or_skip("a_users_open_files_keep_nobody_else_out", Stage::ext4()) else { return };
-    stage.kill_agent();
-    let block = format!("{}=1", stage.block());
-    let mut agent = Command::new(env!("CARGO_BIN_EXE_willow-crasher"));
-    agent.args([&stage.path("device"), &stage.path("agent"), &block, &stage.path("agent.frozen"), "0"]);
-    let mut agent = agent.arg("descriptors=256").stdout(Stdio::piped()).spawn().expect("it runs");
-    let line = |child: &mut Child| {
-        let mut line = String::new();
-        let output = child.stdout.as_mut().expect("its output");
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
-        line
-    };
-    assert_eq!(line(&mut agent), "ready\n");
+    let agent = agent_with(&mut stage, 256);
     let mut hoarders: Vec<Child> = Vec::new();
     for user in 54_720..54_732 {
-        let folder = stage.on_it(&format!("of-{user}"));
-        fs::create_dir(&folder).expect("a folder");
-        std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("its owner");
-        let mut hoarder = attacker(&stage, user, &folder.join("file"), "hoard").spawn().expect("it runs");
-        let said = line(&mut hoarder);
+        let (hoarder, count, said) = hoards(&stage, user, &own_folder(&stage, user).join("file"), "hoard");
         println!("{user}: {said}");
-        let count: usize = said.split('\t').nth(1).and_then(|count| count.parse().ok()).expect("a number");
         // Half of 256 descriptors are the files'; each file of a process counts twice, since it may be opened again; and so many as one user
         // has stay free.
         let fair = 128 / 2 / (user as usize - 54_720 + 2);
@@ -170,6 +192,165 @@ fn a_users_open_files_keep_nobody_else_out() {
         child.kill().expect("killed");
         child.wait().expect("an end");
     }
+}
+
+/// The file that one user is to give up for another cannot be thawed, for as long as that one likes.
+#[test]
+fn a_file_that_is_given_up_and_kept_busy_keeps_nobody_else_waiting() {
+    let test = "a_file_that_is_given_up_and_kept_busy_keeps_nobody_else_waiting";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    let agent = agent_with(&mut stage, 256);
+    let folder = own_folder(&stage, 54_735);
+    let (mallory, count, said) = hoards(&stage, 54_735, &folder.join("file"), "hoard");
+    assert!(count >= 16, "{said}");
+    // The one that was opened first is given up first.
+    let first = folder.join(format!("file.{}.0", mallory.id()));
+    assert!(is_frozen(&first));
+    let mut locks = Talking::new(&mut attacker(&stage, 0, &first, "locks"));
+    assert!(locks.line().starts_with("locked"));
+    // Alice needs more than are left: she is told that there is no place, and finds one later.
+    let (alice, few, said) = hoards(&stage, 54_736, &own_folder(&stage, 54_736).join("file"), "hoard");
+    assert!(few > 0 && said.contains("room for other users"), "{said}");
+    assert!(is_frozen(&first), "it was not given up, or nothing keeps it");
+    let (more, count, said) = hoards(&stage, 54_736, &own_folder(&stage, 54_736).join("file"), "hoard");
+    assert!(said.contains("room for other users"), "{count}: {said}");
+    let bobs = stage.owned("bobs", 54_737, &contents(50_000, 2));
+    let output = direct(&stage, 54_737, "read", &bobs).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    locks.go_on();
+    thawed(&first);
+    assert!(locks.has_succeeded());
+    for mut child in [mallory, alice, more, agent] {
+        child.kill().expect("killed");
+        child.wait().expect("an end");
+    }
+}
+
+#[test]
+fn a_user_with_many_connections_and_files_keeps_nobody_else_out() {
+    const CONNECTIONS: usize = 64;
+    const DESCRIPTORS: usize = 4096;
+    let test = "a_user_with_many_connections_and_files_keeps_nobody_else_out";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    let agent = agent_with(&mut stage, DESCRIPTORS);
+    let folder = own_folder(&stage, 54_740);
+    let mut hoarders = Vec::new();
+    let mut held = 0;
+    for _ in 0..CONNECTIONS {
+        let (hoarder, count, _) = hoards(&stage, 54_740, &folder.join("file"), "hoard");
+        hoarders.push(hoarder);
+        held += count;
+    }
+    // Half of its descriptors are for files, each counts twice, and as many as one user has stay free.
+    let fair = DESCRIPTORS / 2 / 2 / 2;
+    assert!(held <= fair && held >= fair - 1, "{held} files over {CONNECTIONS} connections");
+    let open = fs::read_dir(format!("/proc/{}/fd", agent.id())).expect("its descriptors").count();
+    assert!(open < DESCRIPTORS / 2, "{open} descriptors are taken");
+    let bobs = stage.owned("bobs", 54_741, &contents(50_000, 2));
+    let output = direct(&stage, 54_741, "read", &bobs).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && output.stdout == contents(50_000, 2), "{said}");
+    for mut child in hoarders.into_iter().chain([agent]) {
+        child.kill().expect("killed");
+        child.wait().expect("an end");
+    }
+}
+
+/// The agent keeps the extents of open files: a user's file in many pieces, open again and again, is bounded by what others may need.
+#[test]
+fn a_users_files_in_many_pieces_keep_nobody_else_out() {
+    const PIECES: usize = 500;
+    let Some(mut stage) = or_skip("a_users_files_in_many_pieces_keep_nobody_else_out", Stage::ext4()) else { return };
+    let planted = Planted::named(&mut stage, "");
+    // Of eight such files at once.
+    planted.agent.limit_extents(8 * PIECES);
+    let owned = |user: u32| {
+        let name = format!("of-{user}.pieces");
+        drop(stage.in_pieces(&name, PIECES));
+        std::os::unix::fs::chown(stage.on_it(&name), Some(user), Some(user)).expect("its owner");
+        fs::File::open(stage.on_it(&name)).expect("open").sync_all().expect("synced");
+        stage.on_it(&name)
+    };
+    let users = [54_750, 54_751, 54_752, 54_753, 54_754];
+    let files = users.map(owned);
+    let (mut hoarders, mut counts) = (Vec::new(), Vec::new());
+    for (user, file) in users.into_iter().zip(&files) {
+        let (hoarder, count, said) = hoards(&stage, user, file, "hoard one");
+        assert!(said.contains("as many extents as leave room for other users"), "{user}: {said}");
+        hoarders.push(hoarder);
+        counts.push(count);
+    }
+    // Each leaves as much free as it has. The first gives up what the later ones need.
+    assert_eq!(counts[..2], [4, 2], "{counts:?}");
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+    // A small file needs little, and whoever had most is told that it gave something up: it goes on by asking again.
+    let bobs = stage.owned("bobs", 54_755, &contents(50_000, 2));
+    let output = direct(&stage, 54_755, "read", &bobs).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for mut child in hoarders {
+        child.kill().expect("killed");
+        child.wait().expect("an end");
+    }
+    // What they had is free again: one user gets half of it.
+    within_seconds("all is given back", || planted.agent.frozen() == 0);
+    let (mut hoarder, count, _) = hoards(&stage, users[4], &files[4], "hoard one");
+    assert_eq!(count, 4);
+    hoarder.kill().expect("killed");
+    hoarder.wait().expect("an end");
+    drop(planted);
+}
+
+/// Files that cannot be thawed are their user's until they can be: with processes that end and others that come a user has no more of them than with
+/// one, and others find a place.
+#[test]
+fn files_that_cannot_be_thawed_are_their_users_and_keep_nobody_else_out() {
+    const DESCRIPTORS: usize = 64;
+    let test = "files_that_cannot_be_thawed_are_their_users_and_keep_nobody_else_out";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    let planted = Planted::start(&mut stage, AgentFault::ThawFails);
+    planted.agent.limit_descriptors(DESCRIPTORS);
+    let folder = own_folder(&stage, 54_760);
+    let (mut rounds, mut all) = (0, 0);
+    loop {
+        let (mut hoarder, count, said) = hoards(&stage, 54_760, &folder.join("file"), "hoard");
+        all += count;
+        assert_eq!(planted.agent.frozen(), all, "{said}");
+        // As many as one user has stay free.
+        assert!(all <= DESCRIPTORS / 2, "round {rounds}: {all} files");
+        hoarder.kill().expect("killed");
+        hoarder.wait().expect("an end");
+        within_seconds("they are tried again", || planted.agent.left() == all);
+        if count == 0 {
+            assert!(said.contains("room for other users"), "{said}");
+            break;
+        }
+        rounds += 1;
+    }
+    assert!(rounds > 1 && all == DESCRIPTORS / 2, "{rounds} rounds, {all} files");
+    // Others find places, also past those that one user leaves, and none of them is asked to give up what it cannot.
+    let others = [54_761, 54_762, 54_763].map(|user| {
+        let (hoarder, count, said) = hoards(&stage, user, &own_folder(&stage, user).join("file"), "hoard");
+        assert!(count > 0 && said.contains("room for other users"), "{user}: {said}");
+        hoarder
+    });
+    planted.agent.heal(AgentFault::ThawFails);
+    for mut child in others {
+        child.kill().expect("killed");
+        child.wait().expect("an end");
+    }
+    within_seconds("all thaw", || planted.agent.frozen() == 0 && planted.agent.left() == 0);
+    let (mut hoarder, count, _) = hoards(&stage, 54_760, &folder.join("file"), "hoard");
+    assert_eq!(count, DESCRIPTORS / 4, "each counts twice while it may be opened again");
+    // So are those that wait for a file system which somebody has frozen.
+    tool("timeout", &["60", "fsfreeze", "--freeze", &stage.path("files")]).expect("frozen");
+    hoarder.kill().expect("killed");
+    hoarder.wait().expect("an end");
+    let wait = || within_seconds("they wait for the file system", || planted.agent.left() == count);
+    let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait));
+    tool("fsfreeze", &["--unfreeze", &stage.path("files")]).expect("thawed");
+    waited.expect("they wait");
+    within_seconds("all thaw with it", || planted.agent.frozen() == 0 && planted.agent.left() == 0);
+    drop(planted);
 }
 
 #[test]
@@ -307,10 +488,15 @@ fn clients_that_die_in_the_middle_leave_nothing_behind() {
     let Some(stage) = or_skip("clients_that_die_in_the_middle_leave_nothing_behind", Stage::ext4()) else { return };
     let data = contents(4_000_000, 1);
     let files: Vec<PathBuf> = (0..4).map(|it| stage.owned(&format!("file-{it}"), 54_400 + it, &data)).collect();
+    let start = || -> Vec<Child> {
+        let start = |it: u32| direct(&stage, 54_400 + it, "read", &files[it as usize]).spawn().expect("it runs");
+        (0..4).map(start).collect()
+    };
+    for _ in 0..3 {
+        killed_with_commands_under_way(stage.device_pid(), start(), data.len());
+    }
     for round in 0..12u64 {
-        let mut clients: Vec<Child> = (0..4u32)
-            .map(|it| direct(&stage, 54_400 + it, "read", &files[it as usize]).spawn().expect("it runs"))
-            .collect();
+        let mut clients = start();
         // At another moment each time: connecting, opening, reading.
         std::thread::sleep(std::time::Duration::from_millis(round * 4));
         for client in &mut clients {

@@ -14,8 +14,9 @@ use willow_host::testing::AgentFault;
 use willow_host::{Hre, ShmHre, ShmOptions};
 use willow_tests::attacker::Writer;
 use willow_tests::judge::Judge;
+use willow_tests::mapped::Mapped;
 use willow_tests::planted::Planted;
-use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_901;
 /// How long it is looked that nothing happens.
@@ -38,7 +39,11 @@ fn endpoint(stage: &Stage) -> ShmHre {
 
 /// What the journal says is frozen now: the inodes.
 fn journaled(stage: &Stage, path: &Path) -> bool {
-    let text = fs::read_to_string(stage.path("agent.frozen")).expect("the journal");
+    journaled_in(&stage.path("agent.frozen"), path)
+}
+
+fn journaled_in(journal: &str, path: &Path) -> bool {
+    let text = fs::read_to_string(journal).expect("the journal");
     let inode = format!("\"inode\":{}", std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).expect("there")));
     let of_it = |line: &&str| line.contains(&format!("{inode},")) || line.contains(&format!("{inode}}}"));
     text.lines().rfind(of_it).is_some_and(|line| line.contains("freeze"))
@@ -334,4 +339,221 @@ fn a_device_that_never_revokes_loses_its_agent_and_permits_nothing_then() {
     let mut read = [0; 3];
     fs::File::open(&file).expect("open").read_exact_at(&mut read, 0).expect("read");
     assert_eq!(&read, b"the");
+}
+
+/// Not immutable, open for writing to whoever may, and nothing of it is permitted.
+fn is_thawed_and_free(stage: &Stage, path: &Path, what: &str) {
+    within_seconds(&format!("{what}: it thaws"), || !is_frozen(path));
+    let own = fs::File::open(path).expect("open");
+    let own = extents::of_file(own.as_fd()).expect("its extents");
+    let permitted = Judge::new(stage).permitted_of(&own);
+    assert_eq!(permitted, 0, "{what}: it is permitted");
+    writable(path).set_len(BYTES as u64).unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+/// What nobody has directly: the same, and not on the list.
+fn is_as_it_was(stage: &Stage, journal: &str, path: &Path, what: &str) {
+    is_thawed_and_free(stage, path, what);
+    within_seconds(&format!("{what}: it is off the list"), || !journaled_in(journal, path));
+}
+
+#[test]
+fn a_file_that_the_file_system_does_not_freeze_is_as_it_was_or_stays_frozen_until_it_thaws() {
+    let test = "a_file_that_the_file_system_does_not_freeze_is_as_it_was_or_stays_frozen_until_it_thaws";
+    let Some(mut stage) = stage(test) else { return };
+    let planted = Planted::start(&mut stage, AgentFault::FreezeFails);
+    let (path, journal) = (stage.on_it("refused"), stage.path("agent.frozen"));
+    fs::write(&path, contents(BYTES, 1)).expect("written");
+    let _endpoint = endpoint(&stage);
+    let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let refused = || agent.open(writable(&path)).err().expect("it cannot be frozen").to_string();
+    let why = refused();
+    assert!(why.contains("cannot be kept as it is") && why.contains("as was planted"), "{why}");
+    is_as_it_was(&stage, &journal, &path, "not frozen");
+    // Where it can neither be frozen nor made writable again it is one of those that are.
+    planted.agent.plant(AgentFault::ThawFails);
+    let why = refused();
+    assert!(why.contains("cannot be kept as it is"), "{why}");
+    stays_frozen(&stage, &path, "neither");
+    assert_eq!(Judge::new(&stage).permitted(None), Default::default());
+    // An agent that is killed then leaves it to the next one.
+    planted.agent.heal(AgentFault::FreezeFails);
+    planted.agent.heal(AgentFault::ThawFails);
+    settles(&stage, &planted, &path, "neither");
+    is_as_it_was(&stage, &journal, &path, "healed");
+}
+
+#[test]
+fn a_file_that_the_file_system_does_not_thaw_stays_frozen_until_it_does() {
+    let Some(mut stage) = stage("a_file_that_the_file_system_does_not_thaw_stays_frozen_until_it_does") else { return };
+    let planted = Planted::start(&mut stage, AgentFault::ThawFails);
+    let mut victim = Victim::start(&stage, "closed");
+    let path = victim.path.clone();
+    assert!(victim.close().is_none(), "the device has revoked");
+    stays_frozen(&stage, &path, "not thawed");
+    assert_eq!(Judge::new(&stage).permitted(None), Default::default());
+    let denied = fs::OpenOptions::new().write(true).open(&path).expect_err("it is immutable");
+    assert_eq!(denied.raw_os_error(), Some(libc::EPERM));
+    // Meanwhile it can be taken again: it is frozen, and its lease stands.
+    let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let _endpoint = endpoint(&stage);
+    agent.open(fs::File::open(&path).expect("open")).expect("directly").close().expect("closed");
+    stays_frozen(&stage, &path, "taken again");
+    planted.agent.heal(AgentFault::ThawFails);
+    settles(&stage, &planted, &path, "not thawed");
+}
+
+#[test]
+fn a_file_whose_lease_was_given_up_and_that_does_not_thaw_is_no_file_that_somebody_waits_for() {
+    let test = "a_file_whose_lease_was_given_up_and_that_does_not_thaw_is_no_file_that_somebody_waits_for";
+    let Some(mut stage) = stage(test) else { return };
+    let planted = Planted::start(&mut stage, AgentFault::ThawFails);
+    let mut victim = Victim::start(&stage, "mapped");
+    let path = victim.path.clone();
+    // Pages that the kernel keeps are written anew, for which the lease is given up.
+    let mapped = Mapped::new(&fs::File::open(&path).expect("open"), BYTES);
+    assert!(victim.close().is_none(), "the device has revoked");
+    within_seconds("it could not be thawed", || planted.agent.left() == 1);
+    for _ in 0..50 {
+        assert_eq!(planted.agent.waited_for(), 0, "nobody waits for it");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    stays_frozen(&stage, &path, "without a lease");
+    planted.agent.heal(AgentFault::ThawFails);
+    settles(&stage, &planted, &path, "without a lease");
+    drop(mapped);
+}
+
+/// A folder of a file system of its own, which is small.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(stage: &Stage) -> Result<Small, String> {
+        let folder = stage.folder.join("small");
+        fs::create_dir(&folder).expect("a folder");
+        tool("mount", &["-t", "tmpfs", "-o", "size=64k", "none", &folder.display().to_string()])?;
+        Ok(Small(folder))
+    }
+
+    /// Takes all of the room that there is.
+    fn fill(&self) {
+        let mut filler = fs::File::create(self.0.join("filler")).expect("made");
+        while std::io::Write::write_all(&mut filler, &[0; 4096]).is_ok() {}
+    }
+
+    fn clear(&self) {
+        fs::remove_file(self.0.join("filler")).expect("removed");
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = tool("umount", &["-l", &self.0.display().to_string()]);
+    }
+}
+
+#[test]
+fn an_agent_whose_journal_has_no_room_freezes_nothing_and_loses_no_line() {
+    let test = "an_agent_whose_journal_has_no_room_freezes_nothing_and_loses_no_line";
+    let Some(mut stage) = stage(test) else { return };
+    let small = match Small::mount(&stage) {
+        Ok(small) => small,
+        Err(why) => return willow_tests::stage::skip(test, &why),
+    };
+    let planted = Planted::listing_in(&mut stage, "small");
+    let journal = small.0.join("agent.frozen").display().to_string();
+    let [first, second, path] = ["first", "second", "file"].map(|name| stage.on_it(name));
+    for path in [&first, &second, &path] {
+        fs::write(path, contents(BYTES, 1)).expect("written");
+    }
+    let _endpoint = endpoint(&stage);
+    let agent = AgentClient::connect(Path::new(&stage.path("agent"))).expect("the agent");
+    let open = |path: &Path| agent.open(writable(path));
+    let (held_first, held_second) = (open(&first).expect("directly"), open(&second).expect("directly"));
+    // Until the last of the journal's pages is full as well.
+    let fill = || {
+        small.fill();
+        let refused = (0..200).find_map(|_| open(&path).map(|opened| opened.close().expect("closed")).err());
+        refused.expect("there is no room for ever more lines").to_string()
+    };
+    let refused = fill();
+    assert!(refused.contains("cannot be put on the list of frozen files"), "{refused}");
+    assert!(open(&path).is_err(), "a file is frozen, and no journal knows it");
+    // What it said of this one may be gone, or the word that it thawed: neither has a file immutable.
+    assert!(!is_frozen(&path) && is_frozen(&first) && journaled_in(&journal, &first));
+    writable(&path).set_len(BYTES as u64).expect("open for writing, and nobody waits for a lease");
+    // With room again all lines are whole.
+    small.clear();
+    let opened = open(&path).expect("directly");
+    let is_listed = [&first, &second, &path].map(|path| is_frozen(path) && journaled_in(&journal, path));
+    assert_eq!(is_listed, [true; 3]);
+    for line in fs::read_to_string(&journal).expect("the journal").lines() {
+        let (sum, text) = line.split_once(' ').expect("a checksum");
+        assert_eq!(u32::from_str_radix(sum, 16), Ok(crc32c::crc32c(text.as_bytes())), "{line}");
+    }
+    opened.close().expect("closed");
+    is_as_it_was(&stage, &journal, &path, "with room");
+    // A file thaws without a line, which is made up for by the next.
+    fill();
+    held_first.close().expect("closed");
+    is_thawed_and_free(&stage, &first, "without a line");
+    small.clear();
+    held_second.close().expect("closed");
+    is_as_it_was(&stage, &journal, &first, "without a line");
+    is_as_it_was(&stage, &journal, &second, "with the next");
+    within_seconds("nobody has any", || planted.agent.frozen() == 0);
+    drop(agent);
+    drop(planted);
+    // And the next agent can read it.
+    drop(Planted::listing_in(&mut stage, "small"));
+}
+
+#[test]
+fn a_file_whose_device_is_gone_stays_frozen_and_listed_until_it_is_back() {
+    let test = "a_file_whose_device_is_gone_stays_frozen_and_listed_until_it_is_back";
+    let made = Stage::remote(&["--media", "MEDIA", "--size", "128M"], By::Network);
+    let Some(mut stage) = or_skip(test, made) else { return };
+    let path = stage.on_it("file");
+    fs::write(&path, contents(BYTES, 1)).expect("written");
+    fs::File::open(&path).expect("open").sync_all().expect("synced");
+    let session = Session::open(SessionOptions::by_agent(stage.path("agent"))).expect("a session");
+    let file = File::new(&session, writable(&path)).expect("a file");
+    file.take().expect("directly");
+    assert_eq!(file.pwrite(b"before", 0).expect("written"), 6);
+    file.sync(true).expect("durable");
+    stage.kill_device();
+    // Nobody can say what the device permits: nothing is undone.
+    stays_frozen(&stage, &path, "the device is gone");
+    stage.start_device();
+    within_seconds("the agent begins anew", || !is_frozen(&path) || file.is_direct());
+    within_seconds("it is direct again", || file.take().is_ok());
+    assert_eq!(file.pwrite(b"afterwards", 6).expect("written"), 10);
+    file.close();
+    drop(session);
+    within_seconds("it thaws", || !is_frozen(&path) && !journaled(&stage, &path));
+    assert!(fs::read(&path).expect("read").starts_with(b"beforeafterwards"));
+}
+
+#[test]
+fn an_agent_of_which_a_thread_panics_ends_with_an_error_and_nothing_is_permitted_then() {
+    let test = "an_agent_of_which_a_thread_panics_ends_with_an_error_and_nothing_is_permitted_then";
+    let Some(mut stage) = stage(test) else { return };
+    let planted = Planted::named(&mut stage, "");
+    let writer = Writer::start(&stage, ALICE);
+    let (file, judge) = (writer.file.clone(), Judge::new(&stage));
+    assert!(!judge.permitted(Some(ALICE)).is_empty());
+    planted.agent.plant(AgentFault::Panics);
+    let (agent, asked) = (stage.path("agent"), fs::File::open(&file).expect("open"));
+    let asks = std::thread::spawn(move || {
+        let other = AgentClient::connect(Path::new(&agent)).map_err(|error| error.to_string())?;
+        other.release(asked).map_err(|error| error.to_string())
+    });
+    let ended = planted.ended().expect("it ends by itself, with an error").to_string();
+    asks.join().expect("it does not panic").expect_err("nobody answers");
+    assert!(ended.contains("willow-agent panicked"), "{ended}");
+    within_seconds("nothing is permitted", || judge.permitted(None).is_empty());
+    let last = writer.last_line();
+    assert!(last.contains("no such permission"), "{last}");
+    stage.start_agent();
+    within_seconds("it thaws", || !is_frozen(&file) && !journaled(&stage, &file));
 }

@@ -6,12 +6,12 @@ use rustix::io::Errno;
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::os::unix::thread::JoinHandleExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use willow_host::direct_io::{File, Session, SessionOptions};
+use willow_tests::signals::signalled;
 use willow_tests::stage::{Stage, contents, is_frozen, or_skip, within_seconds};
 
 const WRITERS: u64 = 3;
@@ -134,22 +134,6 @@ fn an_agent_that_does_not_come_back_is_waited_for_once() {
     within_seconds("it thaws", || !is_frozen(&path));
 }
 
-static HANDLED: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn handler(_: libc::c_int) {
-    HANDLED.fetch_add(1, Ordering::SeqCst);
-}
-
-fn handle(flags: libc::c_int) {
-    // SAFETY: all zeroes is a valid structure; the handler only counts.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handler as *const () as usize;
-        action.sa_flags = flags;
-        assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
-    }
-}
-
 #[test]
 fn a_signal_ends_the_wait_of_an_open_and_no_other() {
     let Some(mut stage) = or_skip("a_signal_ends_the_wait_of_an_open_and_no_other", Stage::ext4()) else { return };
@@ -160,21 +144,6 @@ fn a_signal_ends_the_wait_of_an_open_and_no_other() {
     writes.take().expect("directly");
     let path = left_immutable(&mut stage);
     let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a name");
-    let signalled = |flags: libc::c_int, what: Box<dyn FnOnce() -> Option<i32> + Send>| {
-        handle(flags);
-        let thread = std::thread::spawn(what);
-        for _ in 0..5 {
-            std::thread::sleep(Duration::from_millis(150));
-            if thread.is_finished() {
-                break;
-            }
-            let before = HANDLED.load(Ordering::SeqCst);
-            // SAFETY: the thread is joined below, so that it is there.
-            unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR2) };
-            within_seconds("it is handled", || HANDLED.load(Ordering::SeqCst) > before || thread.is_finished());
-        }
-        thread
-    };
     let open = || -> Box<dyn FnOnce() -> Option<i32> + Send> {
         let (session, name) = (session.clone(), name.clone());
         Box::new(move || {

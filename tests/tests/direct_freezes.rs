@@ -252,6 +252,117 @@ fn a_file_system_that_grows_leaves_direct_files_where_they_are() {
     }
 }
 
+/// ext4 is cut while nobody has it mounted, which a direct file prevents: its blocks move then, and are asked for anew.
+#[test]
+fn a_file_system_that_shrank_has_its_files_directly_where_they_are_now() {
+    let test = "a_file_system_that_shrank_has_its_files_directly_where_they_are_now";
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let (files, block) = (stage.path("files"), stage.block().to_owned());
+    const CUT_BYTES: u64 = 32 << 20;
+    let (path, data) = (stage.on_it("moved"), contents(4 << 20, 3));
+    // What lies before it goes.
+    let before = stage.on_it("before");
+    fs::write(&before, vec![1; 80 << 20]).expect("written");
+    fs::File::open(&before).expect("open").sync_all().expect("synced");
+    fs::write(&path, &data).expect("written");
+    fs::File::open(&path).expect("open").sync_all().expect("synced");
+    fs::remove_file(&before).expect("removed");
+    let end = |path: &Path| {
+        let extents = extents::of_file(fs::File::open(path).expect("open").as_fd()).expect("its extents");
+        extents.iter().map(|extent| extent.namespace_offset + extent.bytes).max().expect("some")
+    };
+    assert!(end(&path) > CUT_BYTES, "it lies before what is cut: {}", end(&path));
+    let session = session(&stage);
+    let take = || {
+        let file = fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
+        let file = File::new(&session, file).expect("a file");
+        file.take().expect("directly");
+        file
+    };
+    let file = take();
+    let was = end(&path);
+    // While it is mounted it only grows, and it stays mounted while somebody has a file.
+    let cut = (CUT_BYTES >> 10).to_string() + "K";
+    let refused = tool("resize2fs", &[&block, &cut]).expect_err("mounted");
+    println!("{refused}");
+    tool("umount", &[&files]).expect_err("a file is direct");
+    assert_eq!(end(&path), was);
+    assert_eq!(file.pwrite(b"written directly", 100).expect("written"), 16);
+    drop(file);
+    within_seconds("it thaws", || !is_frozen(&path));
+    within_seconds("nobody has it", || tool("umount", &[&files]).is_ok());
+    tool("e2fsck", &["-f", "-p", &block]).expect("whole");
+    tool("resize2fs", &[&block, &cut]).expect("cut");
+    tool("mount", &["-o", "noatime", &block, &files]).expect("mounted");
+    let now = end(&path);
+    assert!(now <= CUT_BYTES, "it has not moved: {now}");
+    let mut model = data;
+    model[100..116].copy_from_slice(b"written directly");
+    let file = take();
+    assert!(Judge::new(&stage).all_is_of(&path).is_ok_and(|blocks| blocks == model.len() / 4096));
+    let mut got = vec![0; model.len()];
+    assert_eq!(file.pread(&mut got, 0).expect("read"), got.len());
+    assert!(file.is_direct() && got == model, "what is read directly is not the file's");
+    assert_eq!(file.pwrite(b"in its new place", 2 << 20).expect("written"), 16);
+    model[2 << 20..][..16].copy_from_slice(b"in its new place");
+    drop(file);
+    within_seconds("it thaws", || !is_frozen(&path));
+    assert!(fs::read(&path).expect("read") == model);
+}
+
+/// xfs gives up free space at its end while it is mounted, and no block of a file.
+#[test]
+fn a_mounted_file_system_that_shrinks_leaves_direct_files_where_they_are() {
+    let test = "a_mounted_file_system_that_shrinks_leaves_direct_files_where_they_are";
+    let Some(stage) = or_skip(test, Stage::xfs()) else { return };
+    let files = stage.path("files");
+    let stat = || rustix::fs::statvfs(&files).expect("its size");
+    let bytes = || stat().f_blocks * stat().f_frsize;
+    // A folder's files begin where the folder does, and folders are spread over the file system: one of these is in its last part.
+    let writers: Vec<Writer> = (0..8)
+        .map(|number| {
+            let folder = stage.on_it(&format!("of-{}", ALICE + number));
+            fs::create_dir(&folder).expect("a folder");
+            // Far enough from the beginning of that part, which stays at least in some of it.
+            fs::write(folder.join("first"), vec![1; 1 << 20]).expect("written");
+            fs::File::open(folder.join("first")).expect("open").sync_all().expect("synced");
+            Writer::start(&stage, ALICE + number)
+        })
+        .collect();
+    let of =
+        |writer: &Writer| extents::of_file(fs::File::open(&writer.file).expect("open").as_fd()).expect("its extents");
+    let last = writers.iter().max_by_key(|writer| place_of(writer)).expect("some");
+    let (before, place, size) = (of(last), place_of(last), bytes());
+    let goes_on = |what: &str| {
+        let number = on_device(&stage, place);
+        within_seconds(&format!("{what}: it is written on"), || on_device(&stage, place) != number);
+        assert_eq!(of(last), before, "{what}");
+    };
+    // The blocks of xfs' data are as many as its log leaves: what is said is what all of it has.
+    let geometry = tool("xfs_growfs", &["-n", &files]).expect("its geometry");
+    let word = |line: &str, name: &str| {
+        let (_, rest) = line.split_once(name)?;
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().ok()
+    };
+    let line = geometry.lines().find(|line| line.starts_with("data")).expect("its data");
+    let (block, blocks) = (word(line, "bsize=").expect("bytes"), word(line, "blocks=").expect("blocks"));
+    let group = geometry.lines().find_map(|line| word(line, "agsize=")).expect("blocks of a group");
+    assert!(place / block >= blocks / group * group - group, "no file is in the last part: {place} of {geometry}");
+    // Into the file, and then of what is free behind it.
+    let into = (place / block + 4).to_string();
+    let refused = tool("xfs_growfs", &["-D", &into, &files]).expect_err("a file is there");
+    assert!(refused.contains("No space left"), "{refused}");
+    assert_eq!(bytes(), size, "it has shrunk: {refused}");
+    goes_on("cut into");
+    let free = (blocks - 1024).to_string();
+    match tool("xfs_growfs", &["-D", &free, &files]) {
+        Ok(_) => assert!(bytes() < size, "it has not shrunk"),
+        Err(why) => panic!("free space stays: {why}"),
+    }
+    goes_on("cut");
+    drop(writers);
+}
+
 #[test]
 fn a_file_system_that_is_shut_down_gives_no_block_away() {
     for (system, mut stage) in stages("a_file_system_that_is_shut_down_gives_no_block_away") {

@@ -3,11 +3,13 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use willow_host::direct_io::{File, Session, SessionOptions};
 use willow_tests::planted::Planted;
 use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
@@ -15,8 +17,10 @@ use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seco
 const ALICE: u32 = 54_851;
 const BOB: u32 = 54_852;
 const SECRET: &[u8] = b"what Bob alone may read ";
-/// How often a loop device may be somebody else's by the time that it is attached again.
+/// How often a loop device may be somebody else's by the time that it is attached again, a moment after it was detached.
 const TRIES: usize = 10;
+/// Longest time until a loop device is detached that others have open.
+const DETACHED_MAX: Duration = Duration::from_secs(30);
 
 fn session(stage: &Stage) -> Arc<Session> {
     Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session")
@@ -32,11 +36,32 @@ fn read(stage: &Stage, user: u32, file: &Path) -> Output {
 
 /// Detaches what the stage's loop device has, and attaches this; false where somebody else took the loop device meanwhile.
 fn attach(stage: &Stage, disk: &str) -> bool {
-    let block = stage.block();
+    const LOOP_SET_FD: libc::c_ulong = 0x4c00;
+    const LOOP_CLR_FD: libc::c_ulong = 0x4c01;
+    const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
+    const LOOP_SET_BLOCK_SIZE: libc::c_ulong = 0x4c09;
     let _ = tool("umount", &[&stage.path("files")]);
-    tool("losetup", &["-d", block]).expect("detached");
-    within_seconds("the loop device is free", || tool("losetup", &[block]).is_err());
-    tool("losetup", &["--sector-size", "4096", block, disk]).is_ok()
+    let open = |path: &str| fs::OpenOptions::new().read(true).write(true).open(path);
+    let (disk, mut status) = (open(disk).expect("open"), [0u64; 32]);
+    let call = |device: &fs::File, number: libc::c_ulong, argument: libc::c_ulong| {
+        // SAFETY: the argument is a number, or a place of 256 bytes, of which the kernel writes 232.
+        let done = unsafe { libc::ioctl(device.as_raw_fd(), number as _, argument) };
+        (done == 0).then_some(()).ok_or_else(std::io::Error::last_os_error)
+    };
+    call(&open(stage.block()).expect("open"), LOOP_CLR_FD, 0).expect("detached");
+    // It is free when it was closed by all, and taken again at once: there is no time for a program between.
+    let begun = Instant::now();
+    let device = loop {
+        // While it is being detached nobody can open it.
+        if let Ok(device) = open(stage.block())
+            && call(&device, LOOP_GET_STATUS64, status.as_mut_ptr() as libc::c_ulong).is_err()
+        {
+            break device;
+        }
+        assert!(begun.elapsed() < DETACHED_MAX, "somebody keeps the loop device open");
+    };
+    let attached = call(&device, LOOP_SET_FD, disk.as_raw_fd() as libc::c_ulong);
+    attached.and_then(|()| call(&device, LOOP_SET_BLOCK_SIZE, 4096)).is_ok()
 }
 
 /// A user may have the kernel attach disks of his own (udisks), and gets the number that is free: the blocks that his file has there are
@@ -127,5 +152,38 @@ fn a_file_without_a_name_is_not_given_directly() {
             assert_eq!(file.pread(&mut got, 0).expect("read"), 50_000, "{system}, {what}");
             assert!(got == contents(50_000, 1), "{system}, {what}");
         }
+    }
+}
+
+/// What the kernel has open for writing in a file's name: a loop device, the swapper.
+#[test]
+fn a_file_that_a_loop_device_or_the_swapper_has_is_not_given_directly() {
+    let test = "a_file_that_a_loop_device_or_the_swapper_has_is_not_given_directly";
+    for (system, stage) in [("ext4", Stage::ext4()), ("xfs", Stage::xfs())] {
+        let Some(stage) = or_skip(test, stage) else { return };
+        let session = session(&stage);
+        let path = stage.on_it("image");
+        fs::write(&path, contents(1 << 20, 1)).expect("written");
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("its mode");
+        fs::File::open(&path).expect("open").sync_all().expect("synced");
+        let name = path.display().to_string();
+        let take = || File::new(&session, fs::File::open(&path).expect("open")).expect("a file").take();
+        let block = tool("losetup", &["-f", "--show", &name]).expect("a loop device");
+        let taken = take();
+        tool("losetup", &["-d", &block]).expect("detached");
+        let why = taken.expect_err("a loop device has it").to_string();
+        assert!(why.contains("open for writing somewhere"), "{system}: {why}");
+        within_seconds("it is given when it was detached", || take().is_ok());
+        within_seconds("it thaws", || !is_frozen(&path));
+        tool("mkswap", &[&name]).expect("made");
+        if let Err(why) = tool("swapon", &["--priority", "0", &name]) {
+            println!("{system}: the swapper is not tried: {why}");
+            continue;
+        }
+        let taken = take();
+        tool("swapoff", &[&name]).expect("the swapper's no longer");
+        let why = taken.expect_err("the swapper has it").to_string();
+        assert!(why.contains("open for writing somewhere"), "{system}: {why}");
+        within_seconds("it is given when the swapper has it no longer", || take().is_ok());
     }
 }

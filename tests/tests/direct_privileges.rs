@@ -82,6 +82,13 @@ fn a_file_that_gives_privileges_is_not_written_directly() {
             dd.args(["if=/dev/zero", "bs=1", "count=1", "conv=notrunc", "status=none"]);
             let written = dd.arg(format!("of={}", path.display())).uid(ALICE).gid(ALICE).current_dir("/").status();
             assert!(written.is_ok_and(|status| status.success()) && !has_privileges(&path), "{system}, {what}");
+            if fs::metadata(&path).expect("there").permissions().mode() & 0o111 != 0 {
+                // Nor does anybody run it while it is written.
+                let refused = direct(&stage, "write", &path, b"something else");
+                let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+                assert!(!refused.status.success() && said.contains("may be executed"), "{system}, {what}: {said}");
+                set_mode(&path, 0o644);
+            }
             assert!(direct(&stage, "write", &path, b"her own again").status.success(), "{system}, {what}");
             within_seconds("it thaws", || !is_frozen(&path));
         }

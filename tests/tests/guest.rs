@@ -382,7 +382,7 @@ fn encrypts(host: &mut Host) {
              gone block 1
              keyctl clear %:.nvme
              insert {psk}
-             nvme connect $TARGET -n $NQN $HOST --tls --nr-io-queues=2 || {{ cat /tmp/tlshd.log; dmesg | tail; exit 1; }}
+             eventually 60 nvme connect $TARGET -n $NQN $HOST --tls --nr-io-queues=2 || {{ cat /tmp/tlshd.log; dmesg | tail; exit 1; }}
              eventually 60 block 1
              BLOCK=$(block 1)
              mkfs.ext4 -q $BLOCK

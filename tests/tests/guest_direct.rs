@@ -169,7 +169,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
             "install -m 600 /host/tls-key /tmp/tls-key
              serve_handshakes
              nvme check-tls-key --insert --identity=1 --hostnqn={name} --subsysnqn=$NQN --keydata={psk}
-             nvme connect $TARGET -n $NQN $HOST $SECRETS --tls --nr-io-queues=2 || {{ cat /tmp/tlshd.log; dmesg | tail; exit 1; }}
+             eventually 60 nvme connect $TARGET -n $NQN $HOST $SECRETS --tls --nr-io-queues=2 || {{ cat /tmp/tlshd.log; dmesg | tail; exit 1; }}
              eventually 60 block 1
              mkfs.ext4 -q -F $(block 1)
              mount $(block 1) /mnt

@@ -48,11 +48,14 @@ impl Drop for Group {
     }
 }
 
-/// Bytes of a process' memory that no file stands behind.
+/// Bytes of a process' memory that no file stands behind, or one that is memory itself.
 fn own_bytes(process_id: u32) -> usize {
     let status = fs::read_to_string(format!("/proc/{process_id}/status")).expect("the device runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("RssAnon is told");
-    1024 * line.trim().trim_end_matches(" kB").trim().parse::<usize>().expect("a number")
+    let bytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("it is told");
+        1024 * line.trim().trim_end_matches(" kB").trim().parse::<usize>().expect("a number")
+    };
+    bytes("RssAnon:") + bytes("RssShmem:")
 }
 
 fn content(place: usize) -> Vec<u8> {

@@ -12,6 +12,7 @@ use willow_auth::{Credentials, Entropy, HostKey, Secret};
 use willow_host::agent::message::Attachment;
 use willow_host::direct_io::{AgentClient, DirectError, File, Queue, Request, Session, SessionOptions, endpoint};
 use willow_host::{Controller, NvmeError, Options, RpcCall};
+use willow_tests::midst::killed_with_commands_under_way;
 use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_501;
@@ -226,16 +227,16 @@ fn deaths_with_commands_under_way(test: &str, by: By) {
     let Some(stage) = stage_by(test, by) else { return };
     let data = contents(6_000_000, 1);
     let alices = stage.owned("alices", ALICE, &data);
-    let device = stage.device_pid().to_string();
+    for _ in 0..4 {
+        let clients = (0..2).map(|_| direct(&stage, ALICE, "read", &alices).spawn().expect("it runs")).collect();
+        killed_with_commands_under_way(stage.device_pid(), clients, data.len());
+    }
+    // And at other moments: connecting, opening, reading.
     for round in 0..8u64 {
         let mut client = direct(&stage, ALICE, "read", &alices).spawn().expect("it runs");
-        std::thread::sleep(Duration::from_millis(60 + round * 25));
-        // Stopped, the device has its commands before it, half done.
-        tool("kill", &["-STOP", &device]).expect("stopped");
+        std::thread::sleep(Duration::from_millis(round * 25));
         client.kill().expect("killed");
         client.wait().expect("an end");
-        std::thread::sleep(Duration::from_millis(20));
-        tool("kill", &["-CONT", &device]).expect("goes on");
     }
     settles(&stage, &[&alices]);
     let output = direct(&stage, ALICE, "read", &alices).output().expect("it runs");

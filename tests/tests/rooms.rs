@@ -35,8 +35,15 @@ fn code(text: &str) -> String {
     let mut code = String::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
-        if line == "#[cfg(test)]" && lines.peek().is_some_and(|next| next.starts_with("mod tests")) {
-            break;
+        if line == "#[cfg(test)]"
+            && let Some(next) = lines.peek().filter(|next| next.starts_with("mod tests"))
+        {
+            // Those in a file of their own leave more code after them.
+            if next.ends_with('{') {
+                break;
+            }
+            lines.next();
+            continue;
         }
         code.push_str(line.split("//").next().unwrap_or_default());
         code.push('\n');
@@ -171,7 +178,113 @@ fn what_all_rooms_share_is_little_and_uses_none_of_them() {
     for file in SHARED.into_iter().filter(|file| *file != "lib") {
         let rooms: Vec<&String> = uses[file].iter().filter(|name| !SHARED.contains(&name.as_str())).collect();
         assert!(rooms.is_empty(), "{file}.rs, which all rooms share, uses {rooms:?}");
+        let users = uses.iter().filter(|(room, of)| !SHARED.contains(&room.as_str()) && of.contains(file)).count();
+        assert!(users > 1, "{file}.rs is used by {users} rooms: it belongs there");
     }
+}
+
+/// Paths of a file that may name another room without `crate::ROOM`, so that [`names`] would not see which. `inside`: the file within the
+/// device's source.
+fn unseen(inside: &Path, code: &str) -> Vec<String> {
+    let steps = inside.components().count() - 1 - usize::from(inside.ends_with("mod.rs"));
+    let beyond = "super::".repeat(steps + 1);
+    let words = [
+        beyond.as_str(),
+        "crate::*",
+        "crate as ",
+        "crate::{self",
+        "super::{super",
+        "{super::super",
+        "#[path",
+        "include!",
+        "extern crate",
+        "willow_device::",
+    ];
+    words.into_iter().filter(|word| code.contains(word)).map(str::to_owned).collect()
+}
+
+#[test]
+fn no_path_leaves_a_room_unseen() {
+    for path in rust_files(&source()) {
+        let inside = path.strip_prefix(source()).expect("inside the device");
+        let text = code(&fs::read_to_string(&path).expect("a readable file"));
+        assert!(unseen(inside, &text).is_empty(), "{}: {:?}", inside.display(), unseen(inside, &text));
+    }
+    for (inside, planted) in [
+        ("spu/dma.rs", "use super::super::service::Core;"),
+        ("spu/mod.rs", "use super::drive::Device;"),
+        ("spu/runtime/wasm.rs", "fn f() { super::super::super::drive::g() }"),
+        ("region.rs", "use super::spu::os::Machine;"),
+        ("spu/dma.rs", "use crate::*;"),
+        ("spu/dma.rs", "use crate as device;"),
+        ("spu/dma.rs", "use super::{super::drive::Device, abi};"),
+        ("spu/dma.rs", "#[path = \"../drive/free.rs\"]"),
+        ("spu/dma.rs", "use willow_device::Device;"),
+    ] {
+        assert_eq!(unseen(Path::new(inside), planted).len(), 1, "{planted}");
+    }
+    assert!(unseen(Path::new("spu/runtime/wasm.rs"), "use super::super::os::Machine;").is_empty());
+}
+
+/// The type that a line gives methods to, where that is what it does.
+fn extended(line: &str) -> Option<String> {
+    let line = line.trim_start().strip_prefix("impl")?;
+    let line = match line.strip_prefix('<') {
+        Some(generic) => {
+            let mut depth = 1;
+            let ends = generic.char_indices().find(|(at, c)| {
+                let arrow = *c == '>' && generic[..*at].ends_with('-');
+                depth += i32::from(*c == '<') - i32::from(*c == '>' && !arrow);
+                depth == 0
+            });
+            &generic[ends?.0 + 1..]
+        }
+        None => line,
+    };
+    let named = line.strip_prefix(' ')?;
+    if named.contains(" for ") {
+        return None;
+    }
+    let path: String = named.chars().take_while(|c| c.is_alphanumeric() || "_:".contains(*c)).collect();
+    path.rsplit("::").next().map(str::to_owned)
+}
+
+/// Types of other rooms that files of a room give methods to: whoever is below could call such a method without naming the room that has it.
+fn intrusions(files: &[(String, String)]) -> Vec<(String, String)> {
+    let declares = |room: &str, name: &str| {
+        let words = ["struct", "enum", "union", "type"].map(|word| format!("{word} {name}"));
+        let is_it = |code: &str| {
+            let ends = |at: usize| code[at..].chars().next().is_none_or(|c| !c.is_alphanumeric() && c != '_');
+            words.iter().any(|word| code.match_indices(word.as_str()).any(|(at, _)| ends(at + word.len())))
+        };
+        files.iter().filter(|(other, _)| other == room).any(|(_, text)| is_it(&code(text)))
+    };
+    let mut found = Vec::new();
+    for (room, text) in files {
+        for name in code(text).lines().filter_map(extended).filter(|name| !declares(room, name)) {
+            found.push((room.clone(), name));
+        }
+    }
+    found
+}
+
+#[test]
+fn a_room_gives_methods_to_its_own_types_alone() {
+    let (mut files, _) = device();
+    let types = files.iter().flat_map(|(_, text)| code(text).lines().filter_map(extended).collect::<Vec<_>>()).count();
+    assert!(types > 150, "{types} are found");
+    assert_eq!(intrusions(&files), []);
+    for (planted, name) in [
+        ("impl Machine {", "Machine"),
+        ("impl<T: Into<u32>, F: Fn() -> T> crate::spu::os::Machine {", "Machine"),
+        ("impl<'a> Core<'a> {", "Core"),
+    ] {
+        files.push(("drive".to_owned(), planted.to_owned()));
+        assert_eq!(intrusions(&files), [("drive".to_owned(), name.to_owned())], "{planted}");
+        files.pop();
+    }
+    files.push(("drive".to_owned(), "impl Ready for Machine {".to_owned()));
+    assert_eq!(intrusions(&files), [], "whose trait that is, a path says");
 }
 
 #[test]
@@ -267,8 +380,96 @@ fn a_circle_is_found_however_it_is_written() {
         circle(&uses(&files, library))
     };
     assert_eq!(check("// crate::top::Device is above.\n#[cfg(test)]\nmod tests {\n use crate::top::a;\n}"), None);
-    for planted in ["use crate::top::Device;", "fn g() { let a = crate::Part; }", "use crate::{shared::x, middle::y};"]
-    {
+    for planted in [
+        "use crate::top::Device;",
+        "fn g() { let a = crate::Part; }",
+        "use crate::{shared::x, middle::y};",
+        "#[cfg(test)]\nmod tests;\nuse crate::top::Device;",
+    ] {
         assert!(check(planted).is_some(), "{planted}");
     }
+}
+
+/// Fields of a struct, in order.
+fn fields(code: &str, name: &str) -> Vec<String> {
+    let body = code.split_once(&format!("struct {name} {{")).expect("the struct").1;
+    let body = body.split_once("\n}").expect("its end").0;
+    let field = |line: &str| -> Option<String> {
+        let line = line.trim();
+        let line = match line.strip_prefix("pub") {
+            Some(rest) if rest.starts_with('(') => rest.split_once(") ")?.1,
+            Some(rest) => rest.trim_start(),
+            None => line,
+        };
+        let (name, _) = line.split_once(": ")?;
+        name.chars().all(|c| c.is_ascii_lowercase() || c == '_').then(|| name.to_owned())
+    };
+    body.lines().filter_map(field).collect()
+}
+
+/// Names in the first column of the table under a heading.
+fn listed(document: &str, heading: &str) -> Vec<String> {
+    let section = document.split_once(heading).expect("the heading").1;
+    let rows = section.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let first = rows.skip(2).map(|row| row.split('|').nth(1).expect("a column"));
+    first.flat_map(|names| names.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+#[test]
+fn what_spus_have_in_common_is_listed_with_its_reason() {
+    let architecture = fs::read_to_string(source().join("../../ARCHITECTURE.md")).expect("a document");
+    let os = code(&fs::read_to_string(source().join("spu/os.rs")).expect("a file"));
+    let (mut has, mut says) = (fields(&os, "Machine"), listed(&architecture, "### What SPUs have in common"));
+    has.sort();
+    says.sort();
+    assert_eq!(has, says, "ARCHITECTURE.md says whose each field of Machine is");
+    // One that is added is seen, and one that is gone.
+    let planted = os.replace("pub config:", "pub(super) table: BTreeMap<u32, u32>,\n    pub config:");
+    assert_eq!(fields(&planted, "Machine").len(), has.len() + 1);
+}
+
+/// Ways to have something in common that no field of `Machine` shows.
+const SHARING: [&str; 10] =
+    ["Rc<", "Cell<", "static mut", "thread_local!", "Mutex<", "RwLock<", "OnceLock", "LazyLock", "Atomic", "Arc<"];
+
+/// Where one of them is, and what for.
+const SHARED_ON_PURPOSE: [(&str, &str); 10] = [
+    // Snapshots that nobody changes.
+    ("spu/published.rs", "Arc<"),
+    ("spu/os.rs", "Arc<"),
+    ("service/core.rs", "Arc<"),
+    ("drive/mod.rs", "Arc<"),
+    // A set of literals that a search under way keeps; nobody changes it.
+    ("spu/accelerator/literals.rs", "Arc<"),
+    ("spu/continuation.rs", "Arc<"),
+    // An instance of an app and the fiber that has its store.
+    ("spu/reach.rs", "Arc<"),
+    ("spu/reach.rs", "Atomic"),
+    ("spu/runtime/long.rs", "Arc<"),
+    ("spu/runtime/long.rs", "Mutex<"),
+];
+
+/// What shares in other ways than those that are known.
+fn sharing(files: &[(String, String)]) -> BTreeSet<(String, &'static str)> {
+    let of = |(path, code): &(String, String)| {
+        let words = SHARING.into_iter().filter(|word| code.contains(word)).collect::<Vec<_>>();
+        words.into_iter().map(|word| (path.clone(), word)).collect::<Vec<_>>()
+    };
+    files.iter().flat_map(of).collect()
+}
+
+#[test]
+fn spus_share_by_no_other_way() {
+    let mut files = Vec::new();
+    for room in ["bridge", "drive", "interconnect", "service", "spu"] {
+        for path in rust_files(&source().join(room)) {
+            let inside = path.strip_prefix(source()).expect("inside the device").to_string_lossy().into_owned();
+            files.push((inside, code(&fs::read_to_string(&path).expect("a readable file"))));
+        }
+    }
+    let known: BTreeSet<(String, &str)> =
+        SHARED_ON_PURPOSE.iter().map(|(path, word)| ((*path).to_owned(), *word)).collect();
+    assert_eq!(sharing(&files), known);
+    files.push(("spu/planted.rs".to_owned(), "table: Rc<RefCell<u32>>".to_owned()));
+    assert_eq!(sharing(&files).len(), known.len() + 2);
 }

@@ -61,7 +61,31 @@ const HOSTILE: &[(&str, &str, u32)] = &[
         "(drop (call $dma (local.get 0) (i32.const 3) (i64.const 0) (i32.const 0) (i64.const 64) (i32.const 64) (i32.const 1)))",
         1500,
     ),
+    (
+        "checksums",
+        "(drop (call $checksum (local.get 0) (i32.const 0) (i64.const 0) (i32.const 16384) (i32.const 0) (i32.const 1)))",
+        150,
+    ),
+    (
+        "searches",
+        "(if (i32.eqz (global.get $set)) (then (i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 20) (i32.const 120))
+            (global.set $set (call $literals_load (i32.const 16) (i32.const 5) (i32.const 0)))))
+        (drop (call $literals_find (local.get 0) (global.get $set) (i32.const 0) (i64.const 1024) (i32.const 32768) (i32.const 0)
+            (i32.const 64) (i32.const 4) (i32.const 1)))",
+        30,
+    ),
+    ("sleeps", "(drop (call $sleep (i64.const 1000) (i32.const 1)))", 500),
+    ("background", "(drop (call $background (i32.const 1) (i64.const 0)))", 500),
+    (
+        "messages",
+        "(drop (call $rpc_finish (call $rpc_start (local.get 0) (i32.const 1) (i32.const -1) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0)) (i32.const 1)))",
+        250,
+    ),
+    ("flushes", "(drop (call $flush (i32.const 1)))", 15),
 ];
+
+/// Instructions of the run of an app that may run longer than others (`long=1`).
+const LONG_INSTRUCTIONS: u64 = 20_000_000;
 
 /// The hostile app: handler N does the Nth of [`HOSTILE`], so often as its argument says.
 fn hostile_module() -> Outcome<Vec<u8>> {
@@ -82,10 +106,21 @@ fn hostile_module() -> Outcome<Vec<u8>> {
         (import "willow" "rpc_start" (func $rpc_start (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
         (import "willow" "rpc_finish" (func $rpc_finish (param i32 i32) (result i32)))
         (import "willow" "print" (func $print (param i32 i32)))
-        (memory (export "memory") 1) (table $table 1 funcref)
+        (import "willow" "checksum" (func $checksum (param i32 i32 i64 i32 i32 i32) (result i32)))
+        (import "willow" "literals_load" (func $literals_load (param i32 i32 i32) (result i32)))
+        (import "willow" "literals_find" (func $literals_find (param i32 i32 i32 i64 i32 i32 i32 i32 i32) (result i32)))
+        (import "willow" "sleep" (func $sleep (param i64 i32) (result i32)))
+        (import "willow" "background" (func $background (param i32 i64) (result i32)))
+        (import "willow" "flush" (func $flush (param i32) (result i32)))
+        (memory (export "memory") 1) (table $table 1 funcref) (global $set (mut i32) (i32.const 0))
         (func (export "start") (param i32 i32) (result i32) (local $left i32)
+            (i32.store (i32.const 0) (i32.const 0))
             (drop (call $receive_bytes_at (local.get 0) (i32.const 0) (i32.const 0) (i32.const 4)))
             (local.set $left (i32.load (i32.const 0)))
+            ;; Events, and what the app has asked itself for.
+            (if (i32.eqz (local.get $left)) (then
+                (call $respond (local.get 0) (i32.const 0) (i32.const 0))
+                (return (i32.const 0))))
             {cases}
             (call $respond (local.get 0) (i32.const 0) (i32.const 0))
             (i32.const 0))
@@ -161,6 +196,13 @@ pub fn run(options: &FairnessOptions) -> Outcome<Report> {
         let party = stage.party(work, LOOPS_DEPTH, 10 + u64::from(number))?;
         others.push((format!("beside an app that is hostile by {name}"), Some(party)));
     }
+    let module = LOOPER.replace("name=looper", "name=long").replace("handler=1:loop", "long=1\\nhandler=1:loop");
+    let app = stage.install(wat::parse_str(module).context(|| "the app that runs long".to_owned())?)?;
+    let work = Work::Calls { app, handler: 1, argument: (LONG_INSTRUCTIONS / LOOP_INSTRUCTIONS) as u32 };
+    others.push((
+        format!("beside {LOOPS_DEPTH} runs of {LONG_INSTRUCTIONS} instructions that make way"),
+        Some(stage.party(work, LOOPS_DEPTH, 7)?),
+    ));
     let mut seen = Vec::new();
     for (name, _) in &others {
         seen.push(Seen::new(name)?);
@@ -270,7 +312,8 @@ fn median(mut of: Vec<f64>) -> serde_json::Value {
 fn report(options: &FairnessOptions, seen: &[Seen], shares: Vec<f64>) -> Report {
     let mut figures = serde_json::Map::new();
     let alone = &seen[0].turns;
-    let names = ["flood", "loops", "transfers"].into_iter().chain(HOSTILE.iter().map(|(name, ..)| *name));
+    let names =
+        ["flood", "loops", "transfers"].into_iter().chain(HOSTILE.iter().map(|(name, ..)| *name)).chain(["long"]);
     for (of, name) in seen[1..].iter().zip(names) {
         let ratios = |of_turn: fn(&(u64, u64)) -> u64| {
             let pairs = of.turns.iter().zip(alone);

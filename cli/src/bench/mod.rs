@@ -3,6 +3,7 @@
 pub mod direct;
 pub mod engine;
 pub mod fairness;
+pub mod flash;
 pub mod fresh;
 pub mod gate;
 pub mod in_process;
@@ -32,6 +33,8 @@ use std::time::Duration;
 pub enum Bench {
     /// What a process' reads take beside others' floods, loops and large transfers, and how two weights share
     Fairness(fairness::FairnessOptions),
+    /// The FTL in the sandbox against the same natively, and reads of flash against reads of memory, in processor time
+    Flash(flash::FlashBenchOptions),
     /// Small writes to memory that was never written beside writes to the same places once they were, by turns
     Fresh(fresh::FreshOptions),
     /// This build against an earlier one, by turns: every figure as a ratio, and failure where one is worse
@@ -168,6 +171,7 @@ pub fn run(bench: Bench) -> Outcome<()> {
         Bench::Direct(options) => (direct::run(&options)?, options.json, options.record),
         Bench::Mount(options) => (mount::run(&options)?, options.json, options.record),
         Bench::Sandbox(options) => (sandbox::run(&options)?, options.common.json, options.common.record),
+        Bench::Flash(options) => return flash::run(&options),
         Bench::Simulation(options) => return simulation::run(&options),
     };
     show(&report, json)?;

@@ -93,7 +93,7 @@ pub fn built_in_apps(native: &[String]) -> Outcome<Vec<BuiltInApp>> {
 }
 
 /// A number that no other device has, to make ids of.
-fn unique_seed() -> Outcome<u64> {
+pub fn unique_seed() -> Outcome<u64> {
     let mut bytes = [0; 8];
     let opened = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
     opened.context(|| "cannot read /dev/urandom".to_owned())?;

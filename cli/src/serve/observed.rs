@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+use willow_device::media::delegate::FlashHealth;
 use willow_device::metadata::HostTables;
 use willow_device::shared::SharedWindow;
 use willow_device::{
@@ -152,6 +153,9 @@ impl Backend for Observed {
     #[inline]
     fn flash_state(&self) -> FlashState {
         self.device.flash_state()
+    }
+    fn flash_health(&self) -> Option<FlashHealth> {
+        self.device.flash_health()
     }
     fn capacity(&self) -> (u64, Option<u64>) {
         let (used_bytes, total_bytes) = self.device.capacity();

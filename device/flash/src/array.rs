@@ -112,6 +112,11 @@ impl Array {
         &self.geometry
     }
 
+    /// Erases that a block is rated for.
+    pub fn endurance_cycles(&self) -> u32 {
+        self.faults.parameters().endurance_cycles
+    }
+
     /// How it is arranged, as the flash port tells it.
     pub fn words(&self) -> [u32; GEOMETRY_WORDS] {
         self.geometry.words(self.faults.parameters().paired_page_loss)

@@ -19,6 +19,9 @@ pub const PORT_PARK: u32 = 0x100;
 /// Added to the source's port number of `dma`: a read of NV memory is done at once or not at all.
 pub const PORT_NOW: u32 = 0x200;
 
+/// Added to [`PORT_NV`] of `dma`, for each SPU as often as its number says, and once more: that SPU's NV memory.
+pub const PORT_SPU: u32 = 0x1_0000;
+
 /// Done at once.
 pub const DONE: i32 = 0;
 /// `complete` will come.

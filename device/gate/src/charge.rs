@@ -35,6 +35,15 @@ pub(crate) fn charge<Os: SpuOs, M: LocalMemory>(
                 return Ok(None);
             }
         }
+        Operation::RemoteDma(remote) => {
+            if !charge_moved(os, caller, remote.dma.bytes())? {
+                return Ok(None);
+            }
+            os.meter(caller).charge(SEGMENT_WORK + MESSAGE_WORK)?;
+            if !os.may_begin(caller) {
+                return Ok(None);
+            }
+        }
         Operation::Compare(Compare { bytes, .. })
         | Operation::Checksum(Checksum { bytes, .. })
         | Operation::FindLiterals(LiteralSearch { bytes, .. }) => {
@@ -87,7 +96,9 @@ pub(crate) fn charge<Os: SpuOs, M: LocalMemory>(
             os.meter(caller).charge(lines * crate::meter::LINE_WORK)?;
         }
         Operation::Flash(operation) => match operation {
-            FlashOperation::BadBlocks { .. } | FlashOperation::Erase { .. } => os.meter(caller).charge(STORE_WORK)?,
+            FlashOperation::BadBlocks { .. } | FlashOperation::Erase { .. } | FlashOperation::Health { .. } => {
+                os.meter(caller).charge(STORE_WORK)?
+            }
             FlashOperation::Read(read) => {
                 os.meter(caller).charge_piece(u64::from(read.bytes) + u64::from(read.spare_bytes))?;
             }

@@ -9,7 +9,7 @@ use crate::keys::Layout;
 use crate::literals::{FOUND_MAX, SEARCH_BYTES_MAX, SET_BYTES_MAX};
 use crate::{
     Append, Checksum, Compare, Dma, Draft, End, Fault, FlashOperation, FlashRead, KeySearch, LiteralSearch,
-    LocalMemory, Operation, Port, Receive, Receiver, SpuOs, abi,
+    LocalMemory, Operation, Port, Receive, Receiver, RemoteDma, SpuOs, abi,
 };
 
 /// An import that is being carried out: who calls, the caller's memory, SPU-OS.
@@ -23,6 +23,12 @@ pub struct Call<'a, Os: SpuOs, M> {
 #[inline(always)]
 fn port(number: u32) -> (Option<Port>, bool) {
     (Port::of(number & !abi::PORT_PARK), number & abi::PORT_PARK != 0)
+}
+
+/// The SPU whose NV memory a port is by its number, where it is.
+fn spu_of_port(number: u32) -> Option<u16> {
+    let spus = number.checked_sub(abi::PORT_NV)?;
+    (spus > 0 && spus.is_multiple_of(abi::PORT_SPU)).then(|| u16::try_from(spus / abi::PORT_SPU - 1).ok())?
 }
 
 /// An accelerator's port: where bytes are. They do not park.
@@ -84,7 +90,10 @@ impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
     ) -> Result<i32, Fault> {
         let (now, number) = (source_port & abi::PORT_NOW != 0, source_port & !abi::PORT_NOW);
         let ((source, source_parks), (destination, destination_parks)) = (port(number), port(destination_port));
-        let (Some(source), Some(destination)) = (source, destination) else { return Ok(abi::ERROR_ARGUMENT) };
+        let (Some(source), Some(destination)) = (source, destination) else {
+            let ends = ((source_port, source_address), (destination_port, destination_address));
+            return self.remote_dma(token, ends, bytes, wait);
+        };
         let source = End { port: source, address: source_address, stride: 0 };
         let destination = End { port: destination, address: destination_address, stride: 0 };
         let parks = source_parks || destination_parks;
@@ -92,6 +101,38 @@ impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
         match dma.is_sound() {
             true if !now => self.ask(Operation::Dma(dma)),
             true if dma.is_read() && !parks => self.ask(Operation::DmaNow(dma)),
+            _ => Ok(abi::ERROR_ARGUMENT),
+        }
+    }
+
+    /// `dma` where one port is another SPU's NV memory. The own SPU's by that number is the own bank.
+    #[cold]
+    fn remote_dma(
+        self,
+        token: u32,
+        (source, destination): ((u32, u64), (u32, u64)),
+        bytes: u32,
+        wait: u32,
+    ) -> Result<i32, Fault> {
+        let end = |(number, address): (u32, u64)| match spu_of_port(number) {
+            Some(spu) => Some((End { port: Port::Nv, address, stride: 0 }, Some(spu))),
+            None => Port::of(number).map(|port| (End { port, address, stride: 0 }, None)),
+        };
+        let (Some((source, of_source)), Some((destination, of_destination))) = (end(source), end(destination)) else {
+            return Ok(abi::ERROR_ARGUMENT);
+        };
+        let dma = Dma { token, source, destination, segment_bytes: bytes, segments: 1, parks: false, wait };
+        match (of_source, of_destination) {
+            (Some(spu), None) | (None, Some(spu)) if spu == Os::spu_of(self.caller) && dma.is_sound() => {
+                self.ask_seldom(Operation::Dma(dma))
+            }
+            (Some(spu), None) | (None, Some(spu)) => {
+                let remote = RemoteDma { spu, dma };
+                match remote.is_sound(self.os.spus()) {
+                    true => self.ask_seldom(Operation::RemoteDma(remote)),
+                    false => Ok(abi::ERROR_ARGUMENT),
+                }
+            }
             _ => Ok(abi::ERROR_ARGUMENT),
         }
     }
@@ -348,6 +389,10 @@ impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
 
     pub fn flash_minimum(self, numbers: u64, count: u32) -> Result<i32, Fault> {
         self.ask_seldom(Operation::Flash(FlashOperation::Minimum { numbers, count }))
+    }
+
+    pub fn flash_health(self, spare_percent: u32, media_errors: u64, read_only: u32) -> Result<i32, Fault> {
+        self.ask_seldom(Operation::Flash(FlashOperation::Health { spare_percent, media_errors, read_only }))
     }
 
     pub fn flash_pause(self, wait: u32) -> Result<i32, Fault> {

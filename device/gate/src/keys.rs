@@ -42,6 +42,11 @@ impl Layout {
         Some(Layout { key_bytes, stride_bytes, count, order, span_bytes })
     }
 
+    /// Most keys that are compared, whatever lies there.
+    pub fn comparisons_max(&self) -> u64 {
+        if self.order == 1 { self.count.into() } else { (u32::BITS - self.count.leading_zeros()).into() }
+    }
+
     /// The place of a key among keys.
     pub fn place(&self, keys: &[u8], key: &[u8]) -> Place {
         let at = |index: usize| &keys[index * self.stride_bytes as usize..][..self.key_bytes as usize];
@@ -91,6 +96,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
+        let mut most = [false; 2];
         for _ in 0..3000 {
             let key_bytes = 1 + next(3) as u32;
             let (stride_bytes, count) = (key_bytes + next(4) as u32, next(40) as u32);
@@ -115,9 +121,11 @@ mod tests {
                 let index = if order == 1 { first.unwrap_or(count as usize) } else { less };
                 let place = layout.place(&bytes, &key);
                 assert_eq!((place.index as usize, place.equal), (index, first.is_some()));
-                assert!(place.comparisons <= if order == 1 { count.into() } else { 7 });
+                assert!(place.comparisons <= layout.comparisons_max());
+                most[order as usize] |= count > 0 && place.comparisons == layout.comparisons_max();
             }
         }
+        assert_eq!(most, [true; 2], "the bound is reached");
     }
 
     #[test]

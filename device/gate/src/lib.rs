@@ -33,7 +33,7 @@ pub use memory::{LocalMemory, WildPointer};
 pub use meter::{Fault, Meter, OverBudget};
 pub use operation::{
     AppNumber, Append, Checksum, Compare, Dma, Draft, End, FlashOperation, FlashRead, KeySearch, LiteralSearch,
-    Operation, Port, Receive, Receiver,
+    Operation, Port, Receive, Receiver, RemoteDma,
 };
 
 /// On whose behalf an operation is.
@@ -143,6 +143,7 @@ fn behalf<Os: SpuOs>(os: &mut Os, caller: Os::Caller, operation: &Operation) -> 
         | Operation::Receive(Receive { token, .. })
         | Operation::Dma(Dma { token, .. })
         | Operation::DmaNow(Dma { token, .. })
+        | Operation::RemoteDma(RemoteDma { dma: Dma { token, .. }, .. })
         | Operation::Compare(Compare { token, .. })
         | Operation::Checksum(Checksum { token, .. })
         | Operation::FindLiterals(LiteralSearch { token, .. })

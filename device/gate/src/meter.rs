@@ -158,6 +158,22 @@ impl Meter {
         self.moved_bytes += bytes;
     }
 
+    /// A run goes on that made way: what it moved before counts against what it may move in all.
+    #[inline]
+    pub fn goes_on(&mut self, moved_before: u64) {
+        debug_assert_eq!(self.moved_bytes, 0, "the run before was taken");
+        self.moved_bytes = moved_before;
+    }
+
+    /// It makes way again, or has ended: what it has moved in all. What it moved before is no longer in the count.
+    #[inline]
+    pub fn makes_way(&mut self, moved_before: u64) -> u64 {
+        let moved = self.moved_bytes;
+        debug_assert!(moved >= moved_before, "the count only grows");
+        self.moved_bytes = moved - moved_before;
+        moved
+    }
+
     /// The run has ended: what it has come to.
     #[inline]
     pub fn take(&mut self) -> Metered {
@@ -183,5 +199,20 @@ mod tests {
         meter.moves(9);
         assert_eq!(meter.take(), Metered { work: 700, moved_bytes: 9 });
         assert_eq!(meter.take(), Metered::default());
+    }
+
+    #[test]
+    fn what_a_run_moved_before_it_made_way_counts_for_the_run_and_is_taken_once() {
+        let mut meter = Meter::default();
+        meter.goes_on(0);
+        meter.moves(DMA_SLICE_BYTES / 2);
+        let before = meter.makes_way(0);
+        assert_eq!((before, meter.take().moved_bytes), (DMA_SLICE_BYTES / 2, DMA_SLICE_BYTES / 2));
+        meter.allow(u64::MAX);
+        meter.goes_on(before);
+        assert!(!meter.in_slice(DMA_SLICE_BYTES / 2));
+        meter.moves(7);
+        assert_eq!((meter.moved_bytes(), meter.makes_way(before)), (before + 7, before + 7));
+        assert_eq!(meter.take(), Metered { work: 0, moved_bytes: 7 });
     }
 }

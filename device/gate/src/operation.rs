@@ -27,6 +27,8 @@ pub enum Operation {
     Dma(Dma),
     /// `dma` of what is there at once, or not at all.
     DmaNow(Dma),
+    /// `dma` to or from another SPU's NV memory.
+    RemoteDma(RemoteDma),
     /// `compare`.
     Compare(Compare),
     /// `checksum`.
@@ -84,6 +86,7 @@ pub enum FlashOperation {
     ZeroPeer { peer: u32, offset: u64, bytes: u32 },
     Pause { wait: u32 },
     Minimum { numbers: u64, count: u32 },
+    Health { spare_percent: u32, media_errors: u64, read_only: u32 },
 }
 
 /// A port of an SPU.
@@ -165,6 +168,24 @@ impl Dma {
             (Port::Local | Port::Network | Port::Zero, Port::Local | Port::Network) => true,
         };
         connected && self.bytes() <= abi::DMA_BYTES_MAX
+    }
+}
+
+/// A DMA with one end in the bank of another SPU.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteDma {
+    /// That SPU.
+    pub spu: u16,
+    /// The DMA, whose end there is [`Port::Nv`]; one segment.
+    pub dma: Dma,
+}
+
+impl RemoteDma {
+    /// True where there is such a thing: NV memory there, and the request or local memory here, or zeroes.
+    pub fn is_sound(&self, spus: u32) -> bool {
+        let (source, destination) = (self.dma.source.port, self.dma.destination.port);
+        let has_one_end_there = (source == Port::Nv) != (destination == Port::Nv);
+        u32::from(self.spu) < spus && has_one_end_there && source != Port::Nothing && self.dma.is_sound()
     }
 }
 

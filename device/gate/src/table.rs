@@ -353,6 +353,11 @@ macro_rules! imports {
             /// the accelerator for minima: the place (from 0) of the first of the least of `count` numbers (u32; at most 1048576)
             [unsafe] fn flash_minimum(numbers: read, count: u32) -> i32;
             { Flash, since 2, Trusted, Started, Bytes, errors [ARGUMENT, PERMISSION] }
+
+            /// tells hosts (SMART) how the bank does: what is left of its spare blocks in percent of those of a new one, pages that the media lost and
+            /// reads that failed over its life, 1 where nothing is written any more
+            [] fn flash_health(spare_percent: u32, media_errors: u64, read_only: u32) -> i32;
+            { Flash, since 2, Trusted, Started, Store, errors [ARGUMENT, PERMISSION] }
         }
     };
 }

@@ -6,6 +6,8 @@
 //! requests of a process ([`crate::bridge::accounts`]).
 
 pub mod accounts;
+mod subscriptions;
+mod upcalls;
 
 use crate::config::{PROCESSES_MAX, TRANSFERS_MAX};
 use crate::hre::HreId;
@@ -14,6 +16,8 @@ use crate::shared::ReplyTo;
 use crate::slab::Slab;
 use accounts::{Accounts, KERNEL};
 use std::collections::{BTreeMap, VecDeque};
+use subscriptions::Subscriptions;
+use upcalls::Upcalls;
 
 /// Most endpoints of the host kernel at once.
 pub const KERNEL_HRES_MAX: usize = 16384;
@@ -60,7 +64,11 @@ pub(crate) struct Bridge {
     /// Ends of requests whose endpoint was closed meanwhile, where somebody wants to know of them.
     pub drained: Option<VecDeque<HostCompletion>>,
     /// Upcalls in all queues.
-    upcalls: usize,
+    queued_upcalls: usize,
+    /// Those of apps that are not answered, in a queue or at their hosts.
+    pub upcalls: Upcalls,
+    /// Who is told of what by which app.
+    pub subscriptions: Subscriptions,
     /// What completions are dated with.
     pub now_ns: u64,
     in_flight_max: usize,
@@ -77,7 +85,9 @@ impl Bridge {
             accounts,
             completions: VecDeque::new(),
             drained: None,
-            upcalls: 0,
+            queued_upcalls: 0,
+            upcalls: Upcalls::default(),
+            subscriptions: Subscriptions::default(),
             now_ns: 0,
             in_flight_max,
             strays: 0,
@@ -120,7 +130,7 @@ impl Bridge {
             hre.open = false;
             let (dropped, idle) = (hre.upcalls.len(), hre.in_flight == 0);
             hre.upcalls.clear();
-            self.upcalls -= dropped;
+            self.queued_upcalls -= dropped;
             if idle {
                 self.users.remove(&id.0);
             }
@@ -146,19 +156,19 @@ impl Bridge {
         }
     }
 
-    /// Whether the queue takes one more request, and on whose account.
+    /// Whether the queue takes one more request that is made of so many RPCs, and on whose account.
     #[inline(always)]
-    pub fn admits(&mut self, id: HreId) -> Option<u16> {
+    pub fn admits(&mut self, id: HreId, rpcs: usize) -> Option<u16> {
         let limit = self.in_flight_max;
         let hre = self.hre(id)?;
         let (account, admits) = (hre.account, hre.open && hre.in_flight < limit);
-        (admits && self.transfers.len() < TRANSFERS_MAX && self.accounts.admits(account)).then_some(account)
+        (admits && self.transfers.len() < TRANSFERS_MAX && self.accounts.admits(account, rpcs)).then_some(account)
     }
 
     /// Takes a request in; call only after [`Bridge::admits`]. Its key, and where it goes, which is empty and to be filled at once.
     #[inline(always)]
-    pub fn begin(&mut self, hre: HreId, account: u16) -> (u32, &mut Option<Transfer>) {
-        self.accounts.begin(account);
+    pub fn begin(&mut self, hre: HreId, account: u16, rpcs: u32) -> (u32, &mut Option<Transfer>) {
+        self.accounts.begin(account, rpcs);
         if let Some(hre) = self.hre(hre) {
             hre.in_flight += 1;
         }
@@ -177,7 +187,7 @@ impl Bridge {
         if transfer.outstanding > 0 {
             return;
         }
-        let (id, account) = (transfer.hre, transfer.account);
+        let (id, account, rpcs) = (transfer.hre, transfer.account, transfer.rpcs);
         let completion = HostCompletion {
             hre: id,
             tag: transfer.tag,
@@ -188,7 +198,7 @@ impl Bridge {
             at_ns: self.now_ns,
         };
         self.transfers.discard(key);
-        self.accounts.end(account);
+        self.accounts.end(account, rpcs);
         let mut open = false;
         if let Some(hre) = self.hre(id) {
             hre.in_flight -= 1;
@@ -235,7 +245,9 @@ impl Bridge {
     /// True where the host has something to fetch.
     #[inline]
     pub fn has_news(&self) -> bool {
-        !self.completions.is_empty() || self.upcalls > 0 || self.drained.as_ref().is_some_and(|ends| !ends.is_empty())
+        !self.completions.is_empty()
+            || self.queued_upcalls > 0
+            || self.drained.as_ref().is_some_and(|ends| !ends.is_empty())
     }
 
     /// Queues an upcall; false where the endpoint is gone or has `most`.
@@ -243,7 +255,7 @@ impl Bridge {
         match self.hre(id) {
             Some(hre) if hre.open && hre.upcalls.len() < most => {
                 hre.upcalls.push_back(upcall);
-                self.upcalls += 1;
+                self.queued_upcalls += 1;
                 true
             }
             _ => false,
@@ -255,14 +267,14 @@ impl Bridge {
         let Some(hre) = self.hre(id) else { return };
         if let Some(at) = hre.upcalls.iter().position(|queued| queued.id == upcall) {
             hre.upcalls.remove(at);
-            self.upcalls -= 1;
+            self.queued_upcalls -= 1;
         }
     }
 
     /// The endpoint's next upcall.
     pub fn pop_upcall(&mut self, id: HreId) -> Option<Upcall> {
         let upcall = self.hre(id)?.upcalls.pop_front()?;
-        self.upcalls -= 1;
+        self.queued_upcalls -= 1;
         Some(upcall)
     }
 }
@@ -278,7 +290,7 @@ mod tests {
     }
 
     fn begin(bridge: &mut Bridge, hre: HreId, outstanding: u32) -> u32 {
-        let (key, place) = bridge.begin(hre, KERNEL);
+        let (key, place) = bridge.begin(hre, KERNEL, outstanding);
         *place = Some(Transfer {
             hre,
             account: KERNEL,
@@ -318,9 +330,9 @@ mod tests {
     fn a_closed_queue_drains_silently_and_its_id_is_free_only_then() {
         let mut bridge = bridge(1);
         let hre = bridge.open(None).unwrap();
-        assert_eq!(bridge.admits(hre), Some(KERNEL));
+        assert_eq!(bridge.admits(hre, 1), Some(KERNEL));
         let key = begin(&mut bridge, hre, 1);
-        assert_eq!(bridge.admits(hre), None);
+        assert_eq!(bridge.admits(hre, 1), None);
         bridge.close(hre);
         assert_ne!(bridge.open(None).unwrap(), hre);
         bridge.end_rpc(key, RpcOutcome::Answered { status: 0 }, 0);

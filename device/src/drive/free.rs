@@ -71,9 +71,10 @@ impl Free {
                     }
                     Event::Deliver { token } => self.deliver(&mut core.machine, token),
                     Event::Complete(completion) => self.complete(&mut core.machine, completion),
+                    Event::Resume { spu, app, incarnation } => core.machine.resume(self, (app, spu), incarnation),
                     // A sleep is over.
                     Event::End { group, result, memory } => {
-                        let account = core.machine.account_of(Some(group));
+                        let account = core.machine.account_of(group);
                         core.machine.charge_account(account, RUN_COST);
                         self.run_cost += RUN_COST;
                         core.machine.end_one(group, result, memory);
@@ -85,7 +86,8 @@ impl Free {
                 }
             }
             let more = core.serve_control(now_ns);
-            events += usize::from(more);
+            // Also where nothing came of it: a store whose news nobody can take must not keep the driver from its say.
+            events += 1;
             if events >= EVENTS_A_RUN_MAX || self.run_cost >= self.cost_max() {
                 return Some(now_ns);
             }

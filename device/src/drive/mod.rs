@@ -5,10 +5,11 @@
 
 mod free;
 mod modelled;
+mod slip;
 
 use crate::config::{DeviceConfig, STRIPE_BYTES};
 use crate::hre::HreId;
-use crate::media::delegate::FlashStatistics;
+use crate::media::delegate::{FlashHealth, FlashStatistics};
 use crate::media::store::Store;
 use crate::model::{ModelStatistics, Timing, TraceSink};
 use crate::namespace::Namespace;
@@ -102,7 +103,7 @@ impl Device {
     pub fn run(&mut self, now_ns: u64) -> Option<u64> {
         match &mut self.drive {
             Driven::Free(drive) => drive.run(&mut self.core, now_ns),
-            Driven::Modelled(drive) => drive.run(&mut self.core, now_ns, false),
+            Driven::Modelled(drive) => drive.run_with(&mut self.core, now_ns),
         }
     }
 
@@ -124,20 +125,29 @@ impl Device {
     /// The clock of whoever drives the device: requests handed in from now on come then. Without a model it has no effect.
     #[inline]
     pub fn set_time(&mut self, now_ns: u64) {
-        self.core.machine.host_time_is(now_ns);
+        self.core.machine.host_time_is(self.modelled_ns(now_ns));
+    }
+
+    /// What time it is for the model, when it is `now_ns` for the driver.
+    #[inline]
+    fn modelled_ns(&self, now_ns: u64) -> u64 {
+        match &self.drive {
+            Driven::Free(_) => now_ns,
+            Driven::Modelled(drive) => drive.slip.modelled_ns(now_ns),
+        }
     }
 
     /// For a real clock: a completion that was due at `at_ns` is handed to its host at `now_ns`.
     #[inline]
     pub fn delivered(&mut self, now_ns: u64, at_ns: u64) {
-        if self.is_timed() {
-            self.core.punctuality.record(now_ns, at_ns);
+        if let Driven::Modelled(drive) = &self.drive {
+            self.core.punctuality.record(now_ns, drive.slip.driver_ns(at_ns));
         }
     }
 
     /// What the model of time has counted until `now_ns`; `None` under the free clock.
     pub fn model_statistics(&self, now_ns: u64) -> Option<ModelStatistics> {
-        self.core.machine.model()?.statistics(now_ns)
+        self.core.machine.model()?.statistics(self.modelled_ns(now_ns))
     }
 
     /// What the flash has done and how worn it is, where an FTL serves the banks.
@@ -199,6 +209,11 @@ impl Device {
         self.core.machine.media.store.volatile_write_cache()
     }
 
+    /// True where the end of the process, or of an FTL, can do so too.
+    pub fn forgets(&self) -> bool {
+        self.core.machine.media.store.volatile_service()
+    }
+
     /// Why a bank's operations fail, where they do: its FTL does not come up.
     pub fn flash_failed(&self) -> Option<(u16, &str)> {
         self.core.flash_failed()
@@ -208,6 +223,11 @@ impl Device {
     #[inline]
     pub fn flash_state(&self) -> FlashState {
         self.core.flash_state()
+    }
+
+    /// How far through its life the flash is, where an FTL serves the banks.
+    pub fn flash_health(&self) -> Option<FlashHealth> {
+        self.core.machine.flash_health()
     }
 
     /// (used, total) bytes of the media; total is `None` where only the disk bounds it.

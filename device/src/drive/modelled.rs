@@ -6,16 +6,19 @@
 //! depends on what hosts hand in and when, and on nothing that the machine does.
 
 use super::EVENTS_A_RUN_MAX;
+use super::slip::Slip;
 use crate::interconnect::Key;
 use crate::interconnect::event::{Completion, Due, Event, Wait};
 use crate::interconnect::fair::FairQueue;
-use crate::request::CONTROL_APP;
+use crate::request::{AppNumber, CONTROL_APP};
 use crate::service::core::Core;
 use crate::spu::handlers::{Drive, Run};
 use crate::spu::os::Machine;
 
-/// Most instructions of apps in one run.
-const INSTRUCTIONS_A_RUN_MAX: u64 = 200_000_000;
+/// Most instructions of apps in one run under the real clock: hosts wait for its end, some hundreds of microseconds.
+const INSTRUCTIONS_A_RUN_MAX: u64 = 1 << 21;
+/// The same where the driver wants the next completion: nobody waits.
+const INSTRUCTIONS_TO_COMPLETION_MAX: u64 = 200_000_000;
 
 /// How far the hardware goes by itself.
 enum Hardware {
@@ -27,63 +30,61 @@ enum Hardware {
     AtRest,
 }
 
-impl Machine {
-    /// Handles what is due until then, each at its time, as long as it concerns the hardware alone.
-    fn run_hardware(&mut self, until_ns: u64, stop_at_completion: bool, events: &mut usize) -> Hardware {
-        while *events < EVENTS_A_RUN_MAX {
-            let Some((now_ns, due)) = self.events.due(self.now_ns, until_ns.min(self.flash_next_ns())) else {
-                if self.flash_next_ns() > until_ns || self.flash_next_ns() == u64::MAX {
-                    return Hardware::AtRest;
-                }
-                // Dies and buses go on after what else is due at that time.
-                *events += 1;
-                self.flash_due();
-                let now_ns = self.now_ns;
-                self.begin_deferred(now_ns);
-                continue;
-            };
+/// Handles what is due until then, each at its time, as long as it concerns the hardware alone.
+fn run_hardware(machine: &mut Machine, until_ns: u64, stop_at_completion: bool, events: &mut usize) -> Hardware {
+    while *events < EVENTS_A_RUN_MAX {
+        let Some((now_ns, due)) = machine.events.due(machine.now_ns, until_ns.min(machine.flash_next_ns())) else {
+            if machine.flash_next_ns() > until_ns || machine.flash_next_ns() == u64::MAX {
+                return Hardware::AtRest;
+            }
+            // Dies and buses go on after what else is due at that time.
             *events += 1;
-            (self.now_ns, self.bridge.now_ns) = (now_ns, now_ns);
-            let place = match due {
-                Due::Tick(word) => {
-                    self.tick(word);
-                    continue;
-                }
-                Due::Alarm(group) => {
-                    self.end_one(group, 0, None);
-                    continue;
-                }
-                Due::Held(place) => place,
-                Due::Ready => match self.events.pop_ready() {
-                    Some(event) => self.events.hold(|| event),
-                    None => continue,
-                },
-            };
-            match self.events.held_at(place) {
-                Some(Event::Deliver { .. } | Event::Complete(_) | Event::Processor { .. }) => {
-                    return Hardware::Software(place);
-                }
-                Some(&Event::Response { transfer, outcome, result }) => {
-                    self.events.release(place);
-                    self.bridge.end_rpc(transfer, outcome, result);
-                }
-                Some(&Event::DmaData(dma)) => {
-                    self.events.release(place);
-                    self.dma_data(&dma);
-                    continue;
-                }
-                _ => match self.events.take(place) {
-                    None | Some(Event::Streamed) => continue,
-                    Some(event) => self.arrived(event),
-                },
+            machine.flash_due();
+            let now_ns = machine.now_ns;
+            machine.begin_deferred(now_ns);
+            continue;
+        };
+        *events += 1;
+        (machine.now_ns, machine.bridge.now_ns) = (now_ns, now_ns);
+        let place = match due {
+            Due::Tick(word) => {
+                machine.tick(word);
+                continue;
             }
-            self.begin_deferred(now_ns);
-            if stop_at_completion && self.bridge.has_news() {
-                return Hardware::News(now_ns);
+            Due::Alarm(group) => {
+                machine.end_one(group, 0, None);
+                continue;
             }
+            Due::Held(place) => place,
+            Due::Ready => match machine.events.pop_ready() {
+                Some(event) => machine.events.hold(|| event),
+                None => continue,
+            },
+        };
+        match machine.events.held_at(place) {
+            Some(Event::Deliver { .. } | Event::Complete(_) | Event::Processor { .. } | Event::Resume { .. }) => {
+                return Hardware::Software(place);
+            }
+            Some(&Event::Response { transfer, outcome, result }) => {
+                machine.events.release(place);
+                machine.bridge.end_rpc(transfer, outcome, result);
+            }
+            Some(&Event::DmaData(dma)) => {
+                machine.events.release(place);
+                machine.dma_data(&dma);
+                continue;
+            }
+            _ => match machine.events.take(place) {
+                None | Some(Event::Streamed) => continue,
+                Some(event) => machine.arrived(event),
+            },
         }
-        Hardware::AtRest
+        machine.begin_deferred(now_ns);
+        if stop_at_completion && machine.bridge.has_news() {
+            return Hardware::News(now_ns);
+        }
     }
+    Hardware::AtRest
 }
 
 /// What an event brings.
@@ -92,6 +93,8 @@ enum Next {
     Start(Key),
     /// A handler goes on after this wait.
     Go(Wait),
+    /// A run that made way goes on.
+    Resume { spu: u16, app: AppNumber, incarnation: u32 },
     /// What the event at this place says.
     Aside(u32),
 }
@@ -127,6 +130,10 @@ pub(super) struct Modelled {
     run_instructions: u64,
     /// When the handler's run that was handled last ends.
     ran_until_ns: u64,
+    /// The last run did as much as one may, and there is more to do.
+    has_more: bool,
+    /// How far modelled time is behind the driver's.
+    pub slip: Slip,
 }
 
 impl Drive for Modelled {
@@ -145,13 +152,34 @@ impl Drive for Modelled {
 
 impl Modelled {
     pub fn new(spus: u16) -> Self {
-        Modelled { processors: (0..spus).map(|_| Processor::default()).collect(), run_instructions: 0, ran_until_ns: 0 }
+        Modelled {
+            processors: (0..spus).map(|_| Processor::default()).collect(),
+            run_instructions: 0,
+            ran_until_ns: 0,
+            has_more: false,
+            slip: Slip::default(),
+        }
+    }
+
+    /// For a driver of the real clock: does what is due when it is `now_ns` for the driver. Where that is more than the machine can do, modelled time
+    /// waits, so that what hosts ask for next is not behind all of it.
+    pub fn run_with(&mut self, core: &mut Core, now_ns: u64) -> Option<u64> {
+        let until_ns = self.slip.modelled_ns(now_ns);
+        let wake_ns = self.run(core, until_ns, false);
+        if !self.has_more {
+            return wake_ns.map(|at_ns| self.slip.driver_ns(at_ns));
+        }
+        if let Some(waited_ns) = self.slip.falls_behind(now_ns, until_ns.saturating_sub(core.machine.now_ns)) {
+            core.punctuality.waited(now_ns, waited_ns);
+        }
+        Some(now_ns)
     }
 
     /// Does all that is due until `until_ns`, up to a bound, or stops at the first completion; returns when it wants to be called again, if
     /// it knows.
     pub fn run(&mut self, core: &mut Core, until_ns: u64, stop_at_completion: bool) -> Option<u64> {
-        self.run_instructions = 0;
+        (self.run_instructions, self.has_more) = (0, false);
+        let instructions_max = if stop_at_completion { INSTRUCTIONS_TO_COMPLETION_MAX } else { INSTRUCTIONS_A_RUN_MAX };
         let mut events = 0;
         {
             let machine = &mut *core.machine;
@@ -160,8 +188,8 @@ impl Modelled {
             machine.begin_deferred(now_ns.max(machine.host_now_ns()));
         }
         loop {
-            while events < EVENTS_A_RUN_MAX && self.run_instructions < INSTRUCTIONS_A_RUN_MAX {
-                let next = core.machine.run_hardware(until_ns, stop_at_completion, &mut events);
+            while events < EVENTS_A_RUN_MAX && self.run_instructions < instructions_max {
+                let next = run_hardware(&mut core.machine, until_ns, stop_at_completion, &mut events);
                 match next {
                     Hardware::News(now_ns) => return Some(now_ns),
                     Hardware::AtRest => break,
@@ -180,7 +208,13 @@ impl Modelled {
                     return Some(now_ns);
                 }
             }
-            if events >= EVENTS_A_RUN_MAX || self.run_instructions >= INSTRUCTIONS_A_RUN_MAX {
+            if events >= EVENTS_A_RUN_MAX || self.run_instructions >= instructions_max {
+                self.has_more = true;
+                // A device that has fallen behind may always have more to do than this: the store and the control service are not to wait for its end.
+                core.collect_store();
+                let now_ns = core.machine.now_ns;
+                core.serve_control(now_ns);
+                core.machine.begin_deferred(now_ns);
                 return Some(until_ns.min(core.machine.next_ns().unwrap_or(until_ns)));
             }
             {
@@ -194,7 +228,8 @@ impl Modelled {
             core.collect_store();
             let now_ns = core.machine.now_ns;
             let more = core.serve_control(now_ns);
-            events += usize::from(more);
+            // Also where nothing came of it, as under the free clock.
+            events += 1;
             let machine = &mut *core.machine;
             machine.begin_deferred(now_ns);
             let due = !machine.is_at_rest() || machine.next_ns().is_some_and(|at_ns| at_ns <= until_ns);
@@ -234,6 +269,10 @@ impl Modelled {
                     let activity = machine.activity_at(token).filter(|activity| activity.app != CONTROL_APP);
                     activity.map(|activity| (activity.spu, activity.account, Next::Start(token)))
                 }
+                Some(&Event::Resume { spu, app, incarnation }) => {
+                    let account = machine.account_of_suspended(app, spu, incarnation);
+                    account.map(|account| (spu, account, Next::Resume { spu, app, incarnation }))
+                }
                 _ => None,
             };
             match what {
@@ -260,6 +299,7 @@ impl Modelled {
         match next {
             Next::Start(token) => core.machine.deliver(self, token),
             Next::Go(of) => core.machine.complete(self, &of, None),
+            Next::Resume { spu, app, incarnation } => core.machine.resume(self, (app, spu), incarnation),
             Next::Aside(place) => self.handle_aside(core, place),
         }
         if let Some(spu) = woken {

@@ -1,7 +1,8 @@
 //! What is about to happen inside the device, in order of time and then of cause.
 //!
 //! Invariants: events of the same time come out in the order in which they were scheduled; those that are due at once, in the
-//! order in which accounts ([`crate::bridge::accounts`]) are to be served, an account's own in the order in which they came; after the first events, nothing is
+//! order in which accounts ([`crate::bridge::accounts`]) are to be served, an account's own in the order in which they came (what an FTL does for it
+//! first); after the first events, nothing is
 //! allocated: words are put in order ([`super::wheel`]), the events lie still in a table until they are due.
 
 use super::fair::FairQueue;
@@ -43,6 +44,21 @@ pub(crate) enum Event {
     Flash { first: u32 },
     /// A processor is free, and work waits for it.
     Processor { spu: u16 },
+    /// A DMA to or from another SPU's NV memory has come there, or is done there.
+    Remote(OnItsWay),
+    /// A run that made way goes on, if it is still there: one an instance.
+    Resume { spu: u16, app: AppNumber, incarnation: u32 },
+}
+
+/// A DMA to or from another SPU's NV memory on its way, under a model of time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OnItsWay {
+    /// Who waits for it.
+    pub group: Key,
+    /// What that SPU's controller does.
+    pub transfer: Transfer,
+    /// It has been done: what comes back are its bytes, or its end.
+    pub is_done: bool,
 }
 
 /// The end of a wait.
@@ -140,6 +156,12 @@ impl EventQueue {
     #[inline]
     pub fn push(&mut self, account: u16, event: Event) {
         self.ready.push(account, event);
+    }
+
+    /// The same for work that others wait for: before the account's other work.
+    #[inline]
+    pub fn push_first(&mut self, account: u16, event: Event) {
+        self.ready.push_first(account, event);
     }
 
     /// An account had this much of the processor.

@@ -2,7 +2,8 @@
 //! (start-time fair queueing).
 //!
 //! What always holds:
-//! - within a party, work comes out in the order in which it came in; with one party alone that is all there is to it;
+//! - within a party, work comes out in the order in which it came in, but what others wait for ([`FairQueue::push_first`]) before the rest; with one
+//!   party alone that is all there is to it;
 //! - while two parties have work waiting, what they were charged differs by at most one piece of work of each and [`GRAIN`];
 //! - one that was idle begins level with those that were not: it has saved nothing up, and owes nothing longer than others worked;
 //! - the order depends on what was pushed and charged, and on nothing else.
@@ -16,6 +17,8 @@ pub(crate) const GRAIN: u64 = 16_384;
 
 struct Party<T> {
     waiting: VecDeque<T>,
+    /// What goes before them.
+    first: VecDeque<T>,
     /// What it was charged, or when it began to wait: the time of its own clock.
     clock: u64,
     /// Its clock stands in the heap.
@@ -34,36 +37,60 @@ pub(crate) struct FairQueue<T> {
     len: usize,
 }
 
+impl<T> Default for Party<T> {
+    fn default() -> Self {
+        Party { waiting: VecDeque::new(), first: VecDeque::new(), clock: 0, queued: false }
+    }
+}
+
+impl<T> Party<T> {
+    #[inline(always)]
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.first.is_empty()
+    }
+}
+
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        let first = Party { waiting: VecDeque::new(), clock: 0, queued: false };
-        FairQueue { parties: vec![first], heap: BinaryHeap::new(), current: 0, now: 0, len: 0 }
+        FairQueue { parties: vec![Party::default()], heap: BinaryHeap::new(), current: 0, now: 0, len: 0 }
     }
 }
 
 impl<T> FairQueue<T> {
     fn grow(&mut self, party: u16) {
         while self.parties.len() <= usize::from(party) {
-            self.parties.push(Party { waiting: VecDeque::new(), clock: 0, queued: false });
+            self.parties.push(Party::default());
         }
     }
 
     /// Work of a party.
     #[inline]
     pub fn push(&mut self, party: u16, work: T) {
+        self.comes(party).waiting.push_back(work);
+    }
+
+    /// Work of a party that others wait for: it goes before the party's other work, which may be long.
+    #[inline]
+    pub fn push_first(&mut self, party: u16, work: T) {
+        self.comes(party).first.push_back(work);
+    }
+
+    /// A party is about to have another piece of work.
+    #[inline(always)]
+    fn comes(&mut self, party: u16) -> &mut Party<T> {
         if usize::from(party) >= self.parties.len() {
             self.grow(party);
         }
         let of = &mut self.parties[usize::from(party)];
-        if of.waiting.is_empty() {
+        if of.is_idle() {
             of.clock = of.clock.max(self.now);
         }
-        of.waiting.push_back(work);
         self.len += 1;
         if party != self.current && !of.queued {
             of.queued = true;
             self.heap.push(Reverse((of.clock, party)));
         }
+        of
     }
 
     /// Whose work is next; where that is another party's, its turn begins.
@@ -72,14 +99,12 @@ impl<T> FairQueue<T> {
         loop {
             let current = &self.parties[usize::from(self.current)];
             match self.heap.peek() {
-                None if current.waiting.is_empty() => return None,
+                None if current.is_idle() => return None,
                 None => {
                     self.now = self.now.max(current.clock);
                     return Some(self.current);
                 }
-                Some(Reverse((next, _)))
-                    if !current.waiting.is_empty() && current.clock <= next.saturating_add(GRAIN) =>
-                {
+                Some(Reverse((next, _))) if !current.is_idle() && current.clock <= next.saturating_add(GRAIN) => {
                     self.now = self.now.max(current.clock.min(*next));
                     return Some(self.current);
                 }
@@ -95,7 +120,7 @@ impl<T> FairQueue<T> {
             self.next();
         }
         let current = &mut self.parties[usize::from(self.current)];
-        let work = current.waiting.pop_front()?;
+        let work = current.first.pop_front().or_else(|| current.waiting.pop_front())?;
         self.len -= 1;
         if self.heap.is_empty() {
             self.now = self.now.max(current.clock);
@@ -112,7 +137,7 @@ impl<T> FairQueue<T> {
     /// Ends the current party's turn: the one with the least clock follows.
     fn turn(&mut self) {
         let current = &mut self.parties[usize::from(self.current)];
-        if !current.waiting.is_empty() {
+        if !current.is_idle() {
             current.queued = true;
             self.heap.push(Reverse((current.clock, self.current)));
         }
@@ -225,7 +250,8 @@ mod tests {
                     queue.push(party, party);
                 }
                 queue.push(0, 0);
-                let mut waited = 0;
+                // Of each other one piece and a grain at most, and what the victim itself had last; the others have work without end.
+                let (mut waited, bound) = (0, u64::from(others) * (GRAIN + cost + 800) + cost);
                 loop {
                     let party = queue.pop().unwrap();
                     queue.charge(party, if party == 0 { 800 } else { cost });
@@ -234,37 +260,56 @@ mod tests {
                     }
                     queue.push(party, party);
                     waited += cost;
+                    prop_assert!(waited <= bound, "{waited}");
                 }
-                // Of each other one piece and a grain at most, and what the victim itself had last.
-                prop_assert!(waited <= u64::from(others) * (GRAIN + cost + 800) + cost, "{waited}");
             }
         }
 
         #[test]
-        fn nothing_is_lost_and_nobody_starves(steps in prop::collection::vec((0u16..6, 1u64..40_000, 0usize..6), 1..400)) {
+        fn nothing_is_lost_and_nobody_starves(steps in prop::collection::vec((0u16..6, any::<bool>(), 1u64..40_000, 0usize..6), 1..400)) {
             let mut queue = FairQueue::default();
-            let mut model: Vec<VecDeque<usize>> = vec![VecDeque::new(); 6];
-            for (number, (party, cost, pops)) in steps.iter().enumerate() {
-                queue.push(*party, (*party, number));
-                model[usize::from(*party)].push_back(number);
+            // By party: what goes first, and the rest.
+            let mut model: Vec<[VecDeque<usize>; 2]> = (0..6).map(|_| Default::default()).collect();
+            for (number, (party, is_first, cost, pops)) in steps.iter().enumerate() {
+                match is_first {
+                    true => queue.push_first(*party, (*party, number)),
+                    false => queue.push(*party, (*party, number)),
+                }
+                model[usize::from(*party)][usize::from(!is_first)].push_back(number);
                 for _ in 0..*pops {
                     match queue.pop() {
                         Some((party, number)) => {
-                            prop_assert_eq!(model[usize::from(party)].pop_front(), Some(number));
+                            prop_assert_eq!(model[usize::from(party)].iter_mut().find_map(VecDeque::pop_front), Some(number));
                             prop_assert_eq!(queue.current(), party);
                             queue.charge(party, *cost);
                         }
-                        None => prop_assert!(model.iter().all(VecDeque::is_empty)),
+                        None => prop_assert!(model.iter().flatten().all(VecDeque::is_empty)),
                     }
                 }
-                prop_assert_eq!(queue.is_empty(), model.iter().all(VecDeque::is_empty));
+                prop_assert_eq!(queue.is_empty(), model.iter().flatten().all(VecDeque::is_empty));
             }
             while let Some((party, number)) = queue.pop() {
-                prop_assert_eq!(model[usize::from(party)].pop_front(), Some(number));
+                prop_assert_eq!(model[usize::from(party)].iter_mut().find_map(VecDeque::pop_front), Some(number));
                 queue.charge(party, 1);
             }
-            prop_assert!(model.iter().all(VecDeque::is_empty));
+            prop_assert!(model.iter().flatten().all(VecDeque::is_empty));
         }
+    }
+
+    #[test]
+    fn what_others_wait_for_goes_before_its_partys_other_work_and_before_nobody_elses() {
+        let mut queue = FairQueue::default();
+        for _ in 0..100 {
+            queue.push(1, "own");
+        }
+        queue.push(2, "other");
+        queue.push_first(1, "one");
+        queue.push_first(1, "two");
+        assert_eq!((queue.pop(), queue.current()), (Some("one"), 1));
+        // It has had its turn by that.
+        queue.charge(1, 2 * GRAIN);
+        assert_eq!((queue.pop(), queue.current()), (Some("other"), 2));
+        assert_eq!((queue.pop(), queue.pop()), (Some("two"), Some("own")));
     }
 
     #[test]

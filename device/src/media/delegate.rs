@@ -10,11 +10,11 @@
 //! - Operations are handed out while their bank is being served, wait while its FTL starts, and fail where none comes up ([`Service`]).
 //! - There are at most [`OPERATIONS_MAX`] operations; one more is told to come again.
 
+mod buffers;
+mod statistics;
 mod syncs;
 
-mod statistics;
-
-pub use statistics::FlashStatistics;
+pub use statistics::{FlashHealth, FlashStatistics};
 
 use super::ordering::{Ordering, Span};
 use super::store::{MEDIA_FAILED, Progress, Store, StoreCompletion, StoreError, Ticket};
@@ -182,6 +182,7 @@ pub struct DelegatingStore {
     /// Erases that had to wait for the disk and have ended.
     erased: VecDeque<(u64, Option<Status>)>,
     completions: VecDeque<StoreCompletion>,
+    buffers: buffers::Buffers,
     waker: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -213,6 +214,7 @@ impl DelegatingStore {
             syncs: Syncs::new(count),
             erased: VecDeque::new(),
             completions: VecDeque::new(),
+            buffers: Default::default(),
             waker: None,
         }
     }
@@ -273,9 +275,7 @@ impl DelegatingStore {
         }
         let delegated = Delegated { peer: 0, ticket, bank, kind, address, bytes };
         let operation = Operation { delegated, order: None, handed_out: false, looks: 0, buffer };
-        let Ok(peer) = self.operations.insert(operation) else {
-            return self.complete(ticket, Err(StoreError::Busy));
-        };
+        let Ok(peer) = self.operations.insert(operation) else { return self.complete(ticket, Err(StoreError::Busy)) };
         let order = (kind != Kind::Flush).then(|| {
             let (start, end) = (address & !(self.unit_bytes - 1), (address + bytes).next_multiple_of(self.unit_bytes));
             self.order.push(Span { bank, start, end, reads: kind == Kind::Read }, peer)
@@ -463,7 +463,7 @@ impl DelegatingStore {
             self.order.finish(order);
         }
         if delegated.kind != Kind::Read {
-            buffer = Vec::new();
+            self.buffers.give(std::mem::take(&mut buffer));
         }
         if delegated.kind == Kind::Flush
             && let Some(flush) = self.flushes.get_mut(&ticket)
@@ -512,7 +512,8 @@ impl Store for DelegatingStore {
 
     fn begin_read(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: usize) {
         // What cannot be is refused before there is memory for it.
-        let buffer = if self.check(bank, address, bytes as u64).is_ok() { vec![0; bytes] } else { Vec::new() };
+        let buffer =
+            if self.check(bank, address, bytes as u64).is_ok() { self.buffers.take(bytes) } else { Vec::new() };
         self.begin(ticket, (bank, Kind::Read), (address, bytes as u64), buffer);
     }
 
@@ -571,29 +572,7 @@ impl Store for DelegatingStore {
         self.inner.set_waker(waker);
     }
 
-    fn load_metadata(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.load_metadata()
-    }
-
-    fn save_metadata(&mut self, ticket: Ticket, bytes: Vec<u8>) -> Result<Progress, StoreError> {
-        self.inner.save_metadata(ticket, bytes)
-    }
-
-    fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.load_blob(name)
-    }
-
-    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
-        self.inner.list_blobs()
-    }
-
-    fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
-        self.inner.save_blob(ticket, name, bytes)
-    }
-
-    fn delete_blob(&mut self, ticket: Ticket, name: &str) -> Result<Progress, StoreError> {
-        self.inner.delete_blob(ticket, name)
-    }
+    crate::records_of!(inner);
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 /// Longest wait for a completion that has to come: far above anything seen; without it a lost one would hang the tests.
-const COMPLETION_WAIT_MAX: Duration = Duration::from_secs(60);
+pub const COMPLETION_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A store next to its model.
 pub struct Checked<S: Store> {

@@ -4,7 +4,8 @@
 //! - Operations that overlap, one of them not a read, are never under way together: the later one stays in the queue
 //!   until the earlier one has been finished. Operations that do not overlap never wait for each other.
 //! - Ids rise in the order in which operations were begun; what waits for an operation has a higher id.
-//! - An operation looks at those of its own bank alone, and there at those near it: what others have under way elsewhere costs it nothing.
+//! - An operation looks at those of its own bank alone, and there at those near it: what others have under way elsewhere costs it nothing. A read
+//!   looks at no reads.
 //! - The number of entries is bounded by the caller: one for each operation that it has begun and that has not ended.
 //!
 //! Stores call it; nobody else does.
@@ -37,37 +38,38 @@ struct Entry<T> {
 }
 
 /// The spans under way in a bank, by where they begin. Spans of like lengths are together, so that what may reach into a range begins at
-/// most one length before it.
+/// most one length before it; reads and what writes are apart.
 #[derive(Default)]
 struct BankIndex {
-    /// By the number of bits of their length: where they begin, and their ids.
-    by_length: BTreeMap<u32, BTreeSet<(u64, u64)>>,
+    /// By whether they read, and the number of bits of their length: where they begin, and their ids.
+    by_class: BTreeMap<(bool, u32), BTreeSet<(u64, u64)>>,
 }
 
 impl BankIndex {
-    fn class(span: &Span) -> u32 {
-        u64::BITS - (span.end - span.start).leading_zeros()
+    fn class(span: &Span) -> (bool, u32) {
+        (span.reads, u64::BITS - (span.end - span.start).leading_zeros())
     }
 
     fn insert(&mut self, span: &Span, id: u64) {
-        self.by_length.entry(BankIndex::class(span)).or_default().insert((span.start, id));
+        self.by_class.entry(BankIndex::class(span)).or_default().insert((span.start, id));
     }
 
     fn remove(&mut self, span: &Span, id: u64) {
         let class = BankIndex::class(span);
-        if let Some(of_class) = self.by_length.get_mut(&class) {
+        if let Some(of_class) = self.by_class.get_mut(&class) {
             of_class.remove(&(span.start, id));
             if of_class.is_empty() {
-                self.by_length.remove(&class);
+                self.by_class.remove(&class);
             }
         }
     }
 
-    /// The ids of all that may overlap a span.
+    /// The ids of all that may conflict with a span.
     fn near(&self, span: &Span) -> impl Iterator<Item = u64> {
-        self.by_length.iter().flat_map(move |(class, of_class)| {
+        let classes = self.by_class.iter().filter(move |((reads, _), _)| !(*reads && span.reads));
+        classes.flat_map(move |((_, length_bits), of_class)| {
             // Those of the class are shorter than this.
-            let length = 1_u64.checked_shl(*class).unwrap_or(u64::MAX);
+            let length = 1_u64.checked_shl(*length_bits).unwrap_or(u64::MAX);
             of_class.range((span.start.saturating_sub(length), 0)..(span.end, 0)).map(|(_, id)| *id)
         })
     }
@@ -261,5 +263,23 @@ mod tests {
             order.finish(id);
         }
         assert!(order.looked_at.get() < 30_200, "{} were looked at", order.looked_at.get());
+    }
+
+    /// Many read the same bytes at once; a write there waits for them, and they do not look at each other.
+    #[test]
+    fn reads_of_one_place_do_not_look_at_each_other() {
+        let mut order = Ordering::new();
+        let reads: Vec<u64> = (0..3000).map(|_| order.push(span(0, 32_768, true), ())).collect();
+        assert!(!order.conflicts(&span(512, 1024, true)));
+        assert_eq!(order.looked_at.get(), 0);
+        let write = order.push(span(512, 1024, false), ());
+        assert_eq!(order.looked_at.get(), 3000);
+        while order.take_ready().is_some_and(|(id, ..)| id != write) {}
+        for id in reads {
+            assert_eq!(order.take_ready(), None, "the write waits");
+            order.finish(id);
+        }
+        assert_eq!(order.take_ready().map(|(id, ..)| id), Some(write));
+        assert_eq!(order.looked_at.get(), 6000);
     }
 }

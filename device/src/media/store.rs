@@ -41,8 +41,10 @@ pub enum StoreError {
     Busy,
 }
 
-/// A failure of which no more is known: the operating system's input/output error.
-pub const MEDIA_FAILED: StoreError = StoreError::Failed(5);
+/// The operating system's input/output error: EIO.
+pub const INPUT_OUTPUT_ERROR: i32 = 5;
+/// A failure of which no more is known.
+pub const MEDIA_FAILED: StoreError = StoreError::Failed(INPUT_OUTPUT_ERROR);
 
 /// What ended in the background.
 #[derive(Debug)]
@@ -133,4 +135,43 @@ pub trait Store: Send {
     fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError>;
     /// Removes a blob (no error if there is none).
     fn delete_blob(&mut self, ticket: Ticket, name: &str) -> Result<Progress, StoreError>;
+}
+
+/// The part of a [`Store`] that stands before another one, in the field of that name, which is the other's: the device's metadata and blobs.
+#[macro_export]
+macro_rules! records_of {
+    ($inner:ident) => {
+        fn load_metadata(&mut self) -> Result<Option<Vec<u8>>, $crate::StoreError> {
+            self.$inner.load_metadata()
+        }
+
+        fn save_metadata(
+            &mut self,
+            ticket: $crate::Ticket,
+            bytes: Vec<u8>,
+        ) -> Result<$crate::Progress, $crate::StoreError> {
+            self.$inner.save_metadata(ticket, bytes)
+        }
+
+        fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, $crate::StoreError> {
+            self.$inner.load_blob(name)
+        }
+
+        fn list_blobs(&mut self) -> Result<Vec<String>, $crate::StoreError> {
+            self.$inner.list_blobs()
+        }
+
+        fn save_blob(
+            &mut self,
+            ticket: $crate::Ticket,
+            name: &str,
+            bytes: Vec<u8>,
+        ) -> Result<$crate::Progress, $crate::StoreError> {
+            self.$inner.save_blob(ticket, name, bytes)
+        }
+
+        fn delete_blob(&mut self, ticket: $crate::Ticket, name: &str) -> Result<$crate::Progress, $crate::StoreError> {
+            self.$inner.delete_blob(ticket, name)
+        }
+    };
 }

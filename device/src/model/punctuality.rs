@@ -18,6 +18,8 @@ struct Window {
     begin_ns: u64,
     count: u64,
     late: u64,
+    /// Modelled time has waited for the machine.
+    waited: bool,
 }
 
 /// Counts.
@@ -29,6 +31,8 @@ pub(crate) struct Punctuality {
     last: Window,
     windows: u64,
     windows_behind: u64,
+    /// What modelled time has waited for the machine.
+    waited_ns: u64,
 }
 
 /// What is shown of it.
@@ -47,7 +51,9 @@ pub struct ClockStatistics {
     pub seconds: u64,
     /// See `seconds`.
     pub seconds_behind: u64,
-    /// True where the machine kept up lately: at most one in a hundred of `recent` was late.
+    /// For how long modelled time has waited for the machine, nanoseconds: what was under way then was late by it, beside `lateness`.
+    pub waited_ns: u64,
+    /// True where the machine kept up lately: at most one in a hundred of `recent` was late, and modelled time did not wait.
     pub keeps_up: bool,
     /// The same as a sentence.
     pub statement: String,
@@ -55,7 +61,7 @@ pub struct ClockStatistics {
 
 impl Window {
     fn is_behind(&self) -> bool {
-        self.late * 100 > self.count * LATE_PERCENT_MAX
+        self.waited || self.late * 100 > self.count * LATE_PERCENT_MAX
     }
 }
 
@@ -65,16 +71,28 @@ impl Punctuality {
     pub fn record(&mut self, now_ns: u64, due_ns: u64) {
         let late_ns = now_ns.saturating_sub(due_ns);
         self.lateness.record(late_ns);
-        if now_ns >= self.current.begin_ns + WINDOW_NS {
-            self.turn(now_ns);
-        }
+        self.comes_to(now_ns);
         self.current.count += 1;
         self.current.late += u64::from(late_ns > LATE_NS);
     }
 
+    /// Modelled time has waited that long for the machine: what was due meanwhile is late by it.
+    pub fn waited(&mut self, now_ns: u64, waited_ns: u64) {
+        self.comes_to(now_ns);
+        self.waited_ns = self.waited_ns.saturating_add(waited_ns);
+        self.current.waited = true;
+    }
+
+    #[inline]
+    fn comes_to(&mut self, now_ns: u64) {
+        if now_ns >= self.current.begin_ns + WINDOW_NS {
+            self.turn(now_ns);
+        }
+    }
+
     #[cold]
     fn turn(&mut self, now_ns: u64) {
-        if self.current.count > 0 {
+        if self.current.count > 0 || self.current.waited {
             self.windows += 1;
             self.windows_behind += u64::from(self.current.is_behind());
             self.last = self.current;
@@ -84,11 +102,12 @@ impl Punctuality {
 
     /// What is shown of it; `None` where nothing was handed out.
     pub fn statistics(&self) -> Option<ClockStatistics> {
-        if self.lateness.count() == 0 {
+        if self.lateness.count() == 0 && self.waited_ns == 0 {
             return None;
         }
         let (last, current) = (self.last, self.current);
-        let recent = Window { begin_ns: 0, count: last.count + current.count, late: last.late + current.late };
+        let (count, late) = (last.count + current.count, last.late + current.late);
+        let recent = Window { begin_ns: 0, count, late, waited: last.waited || current.waited };
         let keeps_up = !recent.is_behind();
         let lateness = self.lateness.summary();
         let percent = recent.late as f64 * 100.0 / recent.count.max(1) as f64;
@@ -98,6 +117,11 @@ impl Punctuality {
                 "on time: {percent:.2} % of the last completions were more than {limit_us} us late; 99 % of all were at most \
                  {:.1} us late",
                 lateness.p99_ns as f64 / 1000.0
+            ),
+            false if recent.waited => format!(
+                "this machine does not keep up with the modelled hardware: modelled time has waited {:.0} ms for it since the start; what hosts measure \
+                 now is this machine, not the model",
+                self.waited_ns as f64 / 1e6
             ),
             false => format!(
                 "this machine does not keep up with the modelled hardware: {percent:.1} % of the last completions were more than {limit_us} \
@@ -111,6 +135,7 @@ impl Punctuality {
             recent_late: recent.late,
             seconds: self.windows,
             seconds_behind: self.windows_behind,
+            waited_ns: self.waited_ns,
             keeps_up,
             statement,
         })

@@ -7,7 +7,7 @@
 use crate::bridge::accounts::WEIGHTS_MAX;
 use crate::config::{STRIPE_BYTES, STRIPE_BYTES_MAX, STRIPE_BYTES_MIN, stripe_is_possible};
 use crate::namespace::{CommandSet, Namespace};
-use crate::region::{REGION_ALIGNMENT_BYTES, RegionError, RegionTable};
+use crate::region::{REGION_ALIGNMENT_BYTES, REGIONS_MAX, RegionError, RegionTable};
 use crate::service::control::{AttachRequest, ControlStatus, IntercallChange, NamespaceRequest};
 use crate::service::metadata::{Attachment, InstalledApp, Metadata, identity};
 use crate::service::reservation::{
@@ -195,7 +195,11 @@ impl Draft {
         }
         if let Some((prefix, bank_bytes_max)) = share {
             let of_user = self.regions.all().iter().filter(|region| region.app.starts_with(prefix));
-            let taken: u64 = of_user.map(|region| region.bank_bytes).sum();
+            let (own, taken) = of_user.fold((0, 0), |(own, taken), region| (own + 1, taken + region.bank_bytes));
+            if own >= REGIONS_MAX - self.regions.all().len() {
+                let text = format!("this user's apps have {own} regions, as many as are left for others");
+                return refuse(ControlStatus::NoRoom, text);
+            }
             let wanted = bank_bytes.checked_next_multiple_of(REGION_ALIGNMENT_BYTES);
             let fits = wanted.and_then(|wanted| wanted.checked_add(taken)).is_some_and(|all| all <= *bank_bytes_max);
             if !fits {
@@ -499,4 +503,45 @@ fn attachment(nsid: u32, hosts: Option<&[String]>, private: bool) -> Result<Opti
         return refuse(ControlStatus::Malformed, format!("a host's NQN has 1 to {NQN_BYTES_MAX} bytes"));
     }
     Ok(Some(Attachment { nsid, hosts: hosts.to_vec(), private }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_users_regions_leave_others_as_many() {
+        let text = r#"{"version":1,"uuid":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0],"spus":1,"stripe_bytes":8192,"identities":1,"regions":[],
+            "namespaces":[],"apps":[{"number":1,"name":"base-io","built_in":true},{"number":2,"name":"u6666-many","built_in":false,"owner":6666},
+            {"number":3,"name":"u1000-few","built_in":false,"owner":1000}]}"#;
+        let metadata = Metadata::decode(text.as_bytes()).expect("metadata");
+        let mut draft = Draft::new(metadata, 1 << 40).expect("no regions");
+        let mut make = |app: &str, id: u32, user: Option<&str>| {
+            let share = user.map(|prefix| (prefix.to_owned(), 1 << 40));
+            let change = Change::MakeRegion { app: app.to_owned(), id, bank_bytes: REGION_ALIGNMENT_BYTES, share };
+            draft.apply(&change).is_ok()
+        };
+        let made = (0..REGIONS_MAX as u32).take_while(|id| make("u6666-many", *id, Some("u6666-"))).count();
+        assert_eq!(made, REGIONS_MAX / 2);
+        for id in 0..100 {
+            assert!(make("u1000-few", id, Some("u1000-")) && make("base-io", id, None), "{id}");
+        }
+    }
+
+    #[test]
+    fn one_users_regions_have_so_many_bytes_in_all() {
+        let text = r#"{"version":1,"uuid":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0],"spus":1,"stripe_bytes":8192,"identities":1,"regions":[],
+            "namespaces":[],"apps":[{"number":1,"name":"u6666-one","built_in":false,"owner":6666},
+            {"number":2,"name":"u6666-two","built_in":false,"owner":6666},{"number":3,"name":"u1000-few","built_in":false,"owner":1000}]}"#;
+        let metadata = Metadata::decode(text.as_bytes()).expect("metadata");
+        let mut draft = Draft::new(metadata, 1 << 40).expect("no regions");
+        let mut make = |app: &str, id: u32, user: &str| {
+            let share = Some((user.to_owned(), 3 * REGION_ALIGNMENT_BYTES));
+            let change = Change::MakeRegion { app: app.to_owned(), id, bank_bytes: REGION_ALIGNMENT_BYTES, share };
+            draft.apply(&change).is_ok()
+        };
+        assert!(make("u6666-one", 1, "u6666-") && make("u6666-two", 1, "u6666-") && make("u6666-one", 2, "u6666-"));
+        assert!(!make("u6666-one", 3, "u6666-") && !make("u6666-two", 2, "u6666-"), "by whatever app");
+        assert!((1..=3).all(|id| make("u1000-few", id, "u1000-")) && !make("u1000-few", 4, "u1000-"));
+    }
 }

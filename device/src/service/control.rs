@@ -80,6 +80,9 @@ pub const RESERVE: u8 = 28;
 pub const SUBSCRIBE: u8 = 26;
 /// The same payload: it gets them no longer.
 pub const UNSUBSCRIBE: u8 = 27;
+/// Inline arguments: u32 offset, u32 SPU, u32 die. Reply: u32 each, dies of the SPU's flash, planes of a die, erases that a block is rated for, and the
+/// erases of each block of the die, bit 31 alone for one that was bad from the factory. [`ControlStatus::NotFound`]: no flash, or no such die.
+pub const FLASH_MAP: u8 = 31;
 
 /// Status of a control request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,20 +14,32 @@ use crate::region::RegionTable;
 use crate::request::AppNumber;
 use crate::spu::os::Machine;
 use crate::spu::published::Published;
-use crate::spu::wasm::Runtime;
-use std::any::Any;
+use crate::spu::wasm::{CompiledModule, Runtime};
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Work that the driver of the device does outside of it: on a thread of its own, or in place.
-pub struct Job(pub(super) Box<dyn FnOnce() -> JobDone + Send>);
+/// Work that the driver of the device does outside of it, on a thread of its own or in place: a module is compiled.
+pub struct Job {
+    /// The transaction that waits for it.
+    pub(super) transaction: u32,
+    pub(super) compile: Box<dyn FnOnce() -> Result<CompiledModule, String> + Send>,
+}
+
 /// What came of a [`Job`]; hand it to [`crate::Device::job_done`].
-pub struct JobDone(pub(super) u32, pub(super) Box<dyn Any + Send>);
+pub struct JobDone {
+    pub(super) transaction: u32,
+    pub(super) compiled: Result<CompiledModule, String>,
+}
 
 impl Job {
-    /// Does it; may take tens of milliseconds.
+    /// Does it; may take tens of milliseconds. Never panics: where the work does, it has failed, so that whoever waits for it is told.
     pub fn run(self) -> JobDone {
-        (self.0)()
+        let compiled = catch_unwind(AssertUnwindSafe(self.compile)).unwrap_or_else(|_| {
+            tracing::error!("the compiler panicked; the module is refused");
+            Err("the compiler panicked, which is a defect of the device: its log says where".to_owned())
+        });
+        JobDone { transaction: self.transaction, compiled }
     }
 }
 

@@ -21,7 +21,7 @@ impl Core {
         if !machine.bridge.is_open(hre) {
             return;
         }
-        machine.subscriptions.forget(|_, of| of == hre);
+        machine.bridge.subscriptions.forget(|_, of| of == hre);
         machine.bridge.close(hre);
         let process_ended = machine.hre_closed(hre);
         if process_ended {

@@ -5,12 +5,17 @@
 //! - First whatever was under way then ends, so that no late write lands in the range when it is another's.
 //! - The range is free when its zeroes are durable, and not before.
 //! - Where the media fail, the region stays marked; the erasure is taken up again after the next commit, and at the next start.
+//! - An app that writes after it has answered (`settles`) has said before that it writes nothing there any more. Where it does not, or not in
+//!   time, the region stays marked as well, and the app is asked again when the erasure is taken up.
 
+use super::DRAIN_NS_MAX;
 use super::change::{Change, Made, Refusal};
 use super::core::Core;
 use super::transaction::{Asker, Transaction, Work};
 use crate::media::store::{Progress, StoreError};
+use crate::request::AppNumber;
 use crate::service::control::ControlStatus;
+use crate::spu::abi;
 use crate::spu::continuation::Continuation;
 use crate::spu::os::error_of;
 
@@ -25,7 +30,7 @@ enum State {
     Flushing,
     /// The metadata without the region are being saved.
     Forgetting,
-    /// The media failed; waits for a commit that ends well.
+    /// The media failed, or the app may still write there; waits for a commit that ends well.
     Stalled,
 }
 
@@ -109,6 +114,57 @@ impl Core {
         }
     }
 
+    /// Tells the app of a namespace, where it runs, that a range of it was given up.
+    pub(super) fn tell_of_deletion(&mut self, key: u32, name: &str, event: [u32; 2]) {
+        let number = self.machine.find_app(name.as_bytes());
+        if let Some(Transaction { work: Work::Deletion { traps, .. }, .. }) = self.service.transactions.get_mut(&key) {
+            *traps = number.map_or(0, |number| self.machine.traps_of(number));
+        }
+        match number.filter(|number| self.machine.is_running(*number)) {
+            Some(number) => self.tell_app(key, number, &event, DRAIN_NS_MAX),
+            None => self.deletion_told(key),
+        }
+    }
+
+    fn settler(&self, name: &str) -> Option<AppNumber> {
+        self.machine.apps().find(|(_, app)| app.settles && app.name == name).map(|(number, _)| number)
+    }
+
+    /// Whether the app of a deletion, which was told of it or had its time, may still write to the range.
+    pub(super) fn may_still_write(&self, key: u32) -> bool {
+        let Some(transaction) = self.service.transactions.get(&key) else { return false };
+        let Work::Deletion { app, traps, .. } = &transaction.work else { return false };
+        let Some(number) = self.settler(app) else { return false };
+        let is_told = transaction.watch.is_none() && transaction.refusal.is_none();
+        // What has ended meanwhile cannot have answered for all that it owes.
+        !is_told || !self.machine.is_running(number) || self.machine.traps_of(number) != *traps
+    }
+
+    /// The range of a deletion stays marked until its app writes nothing there any more.
+    pub(super) fn keep_for_app(&mut self, key: u32, range: (u64, u64)) {
+        let Some(transaction) = self.service.transactions.get_mut(&key) else { return };
+        transaction.work = Work::Erasure(Erasure::new(range));
+        let text = "the change is durable, but the range that was given up is not free yet: its app still has something to write there".to_owned();
+        self.stall(key, Refusal { status: ControlStatus::Busy, text, error: abi::ERROR_REFUSED });
+    }
+
+    /// Takes up what is to be done until a range that was given up is free: the app of a namespace is asked once more.
+    fn resume_erasure(&mut self, key: u32, range: (u64, u64)) {
+        let regions = self.machine.published().regions.all();
+        let given_up = regions.iter().find(|region| region.deleting && region.base == range.0);
+        // What else apps have is their own: they gave it up themselves, or are gone.
+        let asked = given_up.filter(|region| region.shared && self.settler(&region.app).is_some());
+        let Some((app, nsid)) = asked.map(|region| (region.app.clone(), region.id)) else {
+            return self.begin_erasure(key, range);
+        };
+        let is_there = self.namespaces().iter().any(|namespace| namespace.nsid == nsid);
+        let event = if is_there { abi::EVENT_NAMESPACE_RESIZED } else { abi::EVENT_NAMESPACE_DELETED };
+        let Some(transaction) = self.service.transactions.get_mut(&key) else { return };
+        transaction.work = Work::Deletion { app: app.clone(), range: Some(range), traps: 0 };
+        transaction.change = Change::ForgetRegion { base: range.0 };
+        self.tell_of_deletion(key, &app, [event, nsid]);
+    }
+
     fn erasure_failed(&mut self, key: u32, error: StoreError) {
         let text = format!("the change is durable, but the range that was given up is not free yet: {error}");
         self.stall(key, Refusal { status: ControlStatus::MediaFailed, text, error: error_of(error) });
@@ -123,14 +179,14 @@ impl Core {
         self.transact(Asker::Service, Change::ForgetRegion { base: erasure.base }, Work::Erasure(erasure));
     }
 
-    /// Takes up erasures that the media had failed: they have just worked.
+    /// Takes up erasures that were stalled: the media have just worked.
     pub(super) fn resume_erasures(&mut self) {
         let stalled = self.service.transactions.iter().filter(|(_, transaction)| transaction.is_stalled());
         let stalled: Vec<u32> = stalled.map(|(key, _)| *key).collect();
         for key in stalled {
             if let Some(erasure) = self.erasure(key) {
                 let range = erasure.range();
-                self.begin_erasure(key, range);
+                self.resume_erasure(key, range);
             }
         }
     }
@@ -144,7 +200,7 @@ impl Core {
         for range in deleting {
             let work = Work::Erasure(Erasure::new(range));
             if let Some(key) = self.transact(Asker::Service, Change::ForgetRegion { base: range.0 }, work) {
-                self.begin_erasure(key, range);
+                self.resume_erasure(key, range);
             }
         }
     }

@@ -91,7 +91,7 @@ impl Core {
     /// Another version stands for instances that have ended: 1 where something was lost with them.
     fn forget_news(&mut self) -> u64 {
         let mut ended = false;
-        while self.machine.ftl_news().is_some() {
+        while self.machine.news.ftl_ended().is_some() {
             ended = true;
         }
         u64::from(ended && self.machine.media.store.volatile_service())
@@ -113,7 +113,7 @@ impl Core {
                 keeper.look_ns = now_ns + LOOK_NS;
             }
         }
-        self.machine.send_event_to(number, spu..spu + 1, &[abi::EVENT_STARTED], Some(watch));
+        self.send_event_to(number, spu..spu + 1, &[abi::EVENT_STARTED], Some(watch));
     }
 
     /// The FTL of a bank does not come up.
@@ -154,6 +154,7 @@ impl Core {
             restarts: keeper.restarts,
             losses: keeper.state.losses,
             failed: self.flash_failed().map(|(spu, why)| format!("bank {spu}: {why}")),
+            health: self.machine.flash_health()?,
         })
     }
 
@@ -192,13 +193,13 @@ impl Core {
     pub(super) fn keep_ftl(&mut self, now_ns: u64) -> bool {
         let Some(name) = self.machine.media.store.served_by() else { return false };
         let is_due = self.ftl_look_ns().is_some_and(|look_ns| look_ns <= now_ns);
-        if !self.machine.has_ftl_news() && !is_due {
+        if !self.machine.news.has_ended_ftls() && !is_due {
             return false;
         }
         let is_changing = self.is_changing(name);
         let mut busy = is_due;
         if !is_changing {
-            while let Some((spu, why)) = self.machine.ftl_news() {
+            while let Some((spu, why)) = self.machine.news.ftl_ended() {
                 self.ftl_ended(spu, &why);
                 busy = true;
             }

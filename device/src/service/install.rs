@@ -8,7 +8,7 @@
 //! - An installation that is refused leaves nothing: no app, no number, no module.
 
 use super::change::{Change, Made, Refusal};
-use super::core::{Core, Job, JobDone};
+use super::core::{Core, Job};
 use super::transaction::{Asker, Transaction, Work};
 use super::versions::Version;
 use super::{DRAIN_NS_MAX, START_NS_MAX};
@@ -20,7 +20,7 @@ use crate::service::control::ControlStatus;
 use crate::service::metadata::{InstalledApp, module_name};
 use crate::spu::abi;
 use crate::spu::continuation::Continuation;
-use crate::spu::os::{Admission, error_of};
+use crate::spu::os::{Admission, error_of, planted};
 use crate::spu::protection::USER_NOBODY;
 use crate::spu::wasm::{CompiledModule, compile};
 
@@ -85,7 +85,12 @@ impl Core {
         let Some(key) = self.transact(asker, Change::Nothing, Work::Install(Box::new(install))) else { return };
         let limits = self.module_limits(owner);
         let engine = self.runtime.engine();
-        self.jobs.push_back(Job(Box::new(move || JobDone(key, Box::new(compile(&engine, module, limits))))));
+        let panics = planted!(self.machine, CompilerPanics);
+        let compile = move || {
+            assert!(!panics || !module.ends_with(b"panics"), "a planted panic of the compiler");
+            compile(&engine, module, limits)
+        };
+        self.jobs.push_back(Job { transaction: key, compile: Box::new(compile) });
     }
 
     /// The device ends: nobody waits for a compiler any more.
@@ -134,6 +139,10 @@ impl Core {
             return Err(refused(ControlStatus::Busy, text));
         }
         let old = self.machine.find_app(name.as_bytes());
+        if let Some(user) = owner {
+            let share = self.check_share(&name, user, compiled.manifest.footprint);
+            share.map_err(|text| refused(ControlStatus::NoRoom, text))?;
+        }
         let number = match old {
             Some(number) => number,
             None => self.free_number().map_err(|text| refused(ControlStatus::NoRoom, text))?,
@@ -268,7 +277,7 @@ impl Core {
         let result = match (result, staged) {
             (Ok(_), Some(new)) => {
                 self.enter_version(number, new, Admission::Open);
-                self.announce_start(number);
+                self.announce_start(number, None);
                 Ok(u64::from(number))
             }
             (Ok(_), None) => {

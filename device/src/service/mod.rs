@@ -22,10 +22,12 @@ mod protection;
 mod requests;
 pub mod reservation;
 mod revive;
+mod room;
 mod settle;
 pub mod statistics;
 mod transaction;
 pub(crate) mod versions;
+mod watches;
 
 use self::core::{Core, JobDone};
 use crate::hre::HreId;
@@ -35,7 +37,6 @@ use crate::service::control::ControlStatus;
 use crate::service::metadata::Metadata;
 use crate::service::statistics::{AppStatistics, Statistics};
 use crate::spu::continuation::{Continuation, Pending};
-use crate::spu::wasm::CompiledModule;
 use commit::Commits;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transaction::{Asker, Transaction, Work};
@@ -58,6 +59,7 @@ pub(crate) struct Service {
     transactions: BTreeMap<u32, Transaction>,
     /// Those that wait for an app until a deadline.
     polled: BTreeSet<u32>,
+    watches: watches::Watches,
     /// Apps' calls for regions that are under way.
     imports: BTreeMap<AppNumber, u32>,
     next_key: u32,
@@ -97,6 +99,7 @@ impl Service {
             commits: Commits::new(durable),
             transactions: BTreeMap::new(),
             polled: BTreeSet::new(),
+            watches: watches::Watches::default(),
             imports: BTreeMap::new(),
             next_key: 1,
             ready: VecDeque::new(),
@@ -141,11 +144,8 @@ impl Core {
 
     /// Takes back what came of a job.
     pub fn job_done(&mut self, done: JobDone) {
-        let JobDone(key, result) = done;
-        if let Ok(compiled) = result.downcast::<Result<CompiledModule, String>>() {
-            self.compiled(key, *compiled);
-            self.proceed_ready();
-        }
+        self.compiled(done.transaction, done.compiled);
+        self.proceed_ready();
     }
 
     /// Begins a clean end: what the service has begun ends, apps leave their state clean, all is flushed. Done when
@@ -173,7 +173,7 @@ impl Core {
                 counters: app.counters,
                 memory_bytes: machine.memory_bytes(number.into()).sum(),
                 nv_bytes: regions.map(|region| region.bank_bytes).sum::<u64>() * u64::from(self.spus()),
-                messages: app.messages,
+                messages: machine.messages_of(number),
                 waits: machine.waits_of(number),
                 user: app.user_counters.to_vec(),
                 ended: app.ended.clone(),
@@ -203,9 +203,7 @@ impl Core {
     pub(crate) fn serve_control(&mut self, now_ns: u64) -> bool {
         let mut busy = !self.service.ready.is_empty();
         busy |= self.revive_settlers();
-        loop {
-            let finished = self.machine.finished_watch();
-            let Some((watch, refusal)) = finished else { break };
+        while let Some((watch, refusal)) = self.answered_event() {
             busy = true;
             if self.started_or_not(watch, refusal) {
                 continue;
@@ -224,7 +222,7 @@ impl Core {
             busy |= self.keep_ftl(now_ns);
         }
         loop {
-            let call = self.machine.region_call_made();
+            let call = self.machine.news.region_call();
             let Some(call) = call else { break };
             busy = true;
             self.region_call(call);

@@ -12,8 +12,7 @@ use crate::config::WEIGHT_MAX;
 use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::namespace::CommandSet;
-use crate::service::control::{self, AttachRequest, ControlStatus, IntercallChange, PermissionInfo, ProcessRequest};
-use crate::service::reservation::ReserveRequest;
+use crate::service::control::{self, ControlStatus, PermissionInfo, ProcessRequest};
 use crate::spu::miss::{AGENTS_MAX, Agent};
 use crate::spu::permission::{Extent, Rights};
 use crate::spu::protection::{in_ids, user_app_name};
@@ -123,9 +122,19 @@ impl Core {
             control::REGISTER_AGENT => self.register_agent(hre, body),
             control::SET_WEIGHT if body.len() == 8 => return self.set_weight(token, hre, body),
             control::SET_WEIGHT => self.set_process_weight(body),
-            control::CHANGE_INTERCALLS => return self.change_intercalls(token, hre, body),
-            control::ATTACH => return self.attach(token, hre, body),
-            control::RESERVE => return self.reserve(token, hre, body),
+            control::CHANGE_INTERCALLS => {
+                self.change_by(token, hre, body, "the change of the intercall table", Change::Intercalls);
+                return Some(());
+            }
+            // Which hosts a namespace is attached to, which lasts.
+            control::ATTACH => {
+                self.change_by(token, hre, body, "the request for attachments", Change::Attach);
+                return Some(());
+            }
+            control::RESERVE => {
+                self.change_by(token, hre, body, "the request for a reservation", Change::Reserve);
+                return Some(());
+            }
             control::LIST_PERMISSIONS
             | control::LIST_PROCESSES
             | control::LIST_INTERCALLS
@@ -223,7 +232,10 @@ impl Core {
         };
         match self.machine.open_process(request.user, request.weight, Some(hre)) {
             Some(process) => Ok(process),
-            None => refuse(ControlStatus::NoRoom, "the device knows as many processes as it can"),
+            None => refuse(
+                ControlStatus::NoRoom,
+                "the device knows as many processes as it can, of this endpoint or of all",
+            ),
         }
     }
 
@@ -288,47 +300,6 @@ impl Core {
         agents.retain(|agent| agent.hre != hre);
         agents.push(Agent { hre, bases, regions });
         Ok(0)
-    }
-
-    fn change_intercalls(&mut self, token: Key, hre: HreId, body: &[u8]) -> Option<()> {
-        match serde_json::from_slice::<IntercallChange>(body) {
-            Ok(change) => {
-                self.transact(Asker::Request { token, hre }, Change::Intercalls(change), Work::Change);
-            }
-            Err(error) => {
-                let text = format!("the change of the intercall table cannot be read: {error}");
-                self.answer(token, hre, refuse(ControlStatus::Malformed, text));
-            }
-        }
-        Some(())
-    }
-
-    /// Which hosts a namespace is attached to, which lasts.
-    fn attach(&mut self, token: Key, hre: HreId, body: &[u8]) -> Option<()> {
-        match serde_json::from_slice::<AttachRequest>(body) {
-            Ok(request) => {
-                self.transact(Asker::Request { token, hre }, Change::Attach(request), Work::Change);
-            }
-            Err(error) => {
-                let text = format!("the request for attachments cannot be read: {error}");
-                self.answer(token, hre, refuse(ControlStatus::Malformed, text));
-            }
-        }
-        Some(())
-    }
-
-    /// An action on a namespace's reservation.
-    fn reserve(&mut self, token: Key, hre: HreId, body: &[u8]) -> Option<()> {
-        match serde_json::from_slice::<ReserveRequest>(body) {
-            Ok(request) => {
-                self.transact(Asker::Request { token, hre }, Change::Reserve(request), Work::Change);
-            }
-            Err(error) => {
-                let text = format!("the request for a reservation cannot be read: {error}");
-                self.answer(token, hre, refuse(ControlStatus::Malformed, text));
-            }
-        }
-        Some(())
     }
 
     /// A namespace has gone: nobody has rights in its range any more.

@@ -8,9 +8,11 @@ use super::{Answer, ERROR_TEXTS_MAX, refuse};
 use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::request::{AppNumber, RpcOutcome};
-use crate::service::control::{self, AppInfo, ControlStatus, NamespaceRequest};
+use crate::service::control::{self, AppInfo, ControlStatus};
 use crate::spu::activity::State;
 use crate::spu::protection::{is_seen, user_app_name};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 
 /// Requests to the control service.
 impl Core {
@@ -42,7 +44,10 @@ impl Core {
         let answer = match handler {
             control::INSTALL => return self.install(token, hre, payload),
             control::REMOVE => return self.remove(token, hre, &body_of(arguments, payload)),
-            control::CREATE_NAMESPACE => return self.create_namespace(token, hre, &body_of(arguments, payload)),
+            control::CREATE_NAMESPACE => {
+                let body = body_of(arguments, payload);
+                return self.change_by(token, hre, &body, "the request for a namespace", Change::MakeNamespace);
+            }
             control::DELETE_NAMESPACE => return self.delete_namespace(token, hre, &body_of(arguments, payload)),
             control::RESIZE_NAMESPACE => return self.resize_namespace(token, hre, &body_of(arguments, payload)),
             control::FORMAT_NAMESPACE => {
@@ -64,6 +69,7 @@ impl Core {
                 }
                 self.reply(token, &arguments, &serde_json::to_vec(&value).unwrap_or_default())
             }
+            control::FLASH_MAP => self.flash_map(token, &arguments),
             control::STRIPES => Ok(u32::from(self.spus()) | crate::STRIPE_BYTES.trailing_zeros() << 16),
             control::LOG => self.log(token, user, &arguments),
             control::ERROR_TEXT => {
@@ -114,13 +120,27 @@ impl Core {
             Ok(result) => (ControlStatus::Success, result),
             Err((status, text)) => {
                 tracing::info!("control request of {hre:?} failed: {text}");
-                if self.service.errors.len() < ERROR_TEXTS_MAX || self.service.errors.contains_key(&hre) {
-                    self.service.errors.insert(hre, text);
+                if self.service.errors.len() >= ERROR_TEXTS_MAX && !self.service.errors.contains_key(&hre) {
+                    self.forget_a_sentence();
                 }
+                self.service.errors.insert(hre, text);
                 (status, 0)
             }
         };
         self.machine.end_activity(token, RpcOutcome::Answered { status: status as u32 }, result);
+    }
+
+    /// There are as many sentences of failures as there may be: the user who has most of them loses one.
+    #[cold]
+    fn forget_a_sentence(&mut self) {
+        let user = |hre: &HreId| self.machine.protection.user(*hre);
+        let mut of = BTreeMap::<Option<u32>, usize>::new();
+        self.service.errors.keys().for_each(|hre| *of.entry(user(hre)).or_default() += 1);
+        let most = of.iter().max_by_key(|(_, count)| **count).map(|(user, _)| *user);
+        let one = self.service.errors.keys().find(|hre| Some(user(hre)) == most).copied();
+        if let Some(hre) = one {
+            self.service.errors.remove(&hre);
+        }
     }
 
     /// Writes a reply from the offset in the arguments on; the result is its whole length.
@@ -129,6 +149,21 @@ impl Core {
         let rest = whole.get(offset..).unwrap_or_default();
         self.machine.write_reply(token, rest);
         Ok(whole.len() as u32)
+    }
+
+    /// The wear of a die of flash.
+    fn flash_map(&mut self, token: Key, arguments: &[u8]) -> Answer {
+        let (spu, die) = (word(arguments, 4).unwrap_or(0), word(arguments, 8).unwrap_or(0));
+        let Some(store) = self.machine.media.store.delegating() else {
+            return refuse(ControlStatus::NotFound, "this device has no flash");
+        };
+        match store.wear_of(spu as usize, die) {
+            Some(wear) => {
+                let whole: Vec<u8> = wear.into_iter().flat_map(u32::to_le_bytes).collect();
+                self.reply(token, arguments, &whole)
+            }
+            None => refuse(ControlStatus::NotFound, format!("SPU {spu} has no die {die} of flash")),
+        }
     }
 
     /// An endpoint wants an app's upcalls of a kind, or wants them no longer.
@@ -151,11 +186,12 @@ impl Core {
             return refuse(ControlStatus::NotFound, format!("no app has the number {app}, or not for this endpoint"));
         }
         let Some(account) = machine.activity_at(token).map(|activity| activity.account) else { return Ok(0) };
+        let party = machine.bridge.accounts.party(account);
         match wants {
-            true if !machine.subscriptions.add(number, hre, kind, account) => {
+            true if !machine.bridge.subscriptions.add(number, hre, kind, party) => {
                 refuse(ControlStatus::NoRoom, "there is no room for one more subscription: take others back first")
             }
-            false if !machine.subscriptions.remove(number, hre, kind) => {
+            false if !machine.bridge.subscriptions.remove(number, hre, kind) => {
                 refuse(ControlStatus::NotFound, format!("this endpoint has not subscribed to app {app}"))
             }
             _ => Ok(0),
@@ -225,13 +261,19 @@ impl Core {
         self.begin_removal(Asker::Request { token, hre }, number, name);
     }
 
-    fn create_namespace(&mut self, token: Key, hre: HreId, body: &[u8]) {
-        match serde_json::from_slice::<NamespaceRequest>(body) {
-            Ok(request) => {
-                self.transact(Asker::Request { token, hre }, Change::MakeNamespace(request), Work::Change);
-            }
+    /// Begins the change of the metadata that a request's JSON asks for; `what` it is called where it cannot be read.
+    pub(super) fn change_by<T: DeserializeOwned>(
+        &mut self,
+        token: Key,
+        hre: HreId,
+        body: &[u8],
+        what: &str,
+        change: impl FnOnce(T) -> Change,
+    ) {
+        match serde_json::from_slice(body) {
+            Ok(request) => drop(self.transact(Asker::Request { token, hre }, change(request), Work::Change)),
             Err(error) => {
-                let text = format!("the request for a namespace cannot be read: {error}");
+                let text = format!("{what} cannot be read: {error}");
                 self.answer(token, hre, refuse(ControlStatus::Malformed, text));
             }
         }
@@ -256,7 +298,7 @@ impl Core {
             self.namespaces().iter().find(|namespace| namespace.nsid == nsid).map(|namespace| namespace.app.clone());
         match found {
             Some(app) => {
-                let work = Work::Deletion { app, range: None };
+                let work = Work::Deletion { app, range: None, traps: 0 };
                 self.transact(Asker::Request { token, hre }, change, work);
             }
             None => self.answer(token, hre, refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}"))),

@@ -33,7 +33,7 @@ impl Core {
     /// Begins to start apps anew that have trapped; true where there were any.
     pub(super) fn revive_settlers(&mut self) -> bool {
         let mut busy = false;
-        while let Some(number) = self.machine.settler_ended() {
+        while let Some(number) = self.machine.news.settler_ended() {
             busy = true;
             self.revive(number);
         }
@@ -75,7 +75,7 @@ impl Core {
                 tracing::warn!("app {name} is started anew");
                 self.enter_version(number, version, Admission::Begun);
                 self.finish(key, Ok(0));
-                self.machine.send_event(number, &[abi::EVENT_STARTED], Some(watch));
+                self.announce_start(number, Some(watch));
             }
             Err(why) => {
                 let text = format!("app {name} could not be started anew: {why}");
@@ -91,7 +91,7 @@ impl Core {
         let old = self.machine.app_at(number).ok_or("it is not installed any more")?;
         let mut state = AppState::new(&old.name, &old.version, old.handlers.clone(), old.module_bytes, 0);
         (state.owner, state.calls, state.footprint, state.settles) = (old.owner, old.calls, old.footprint, old.settles);
-        (state.counters, state.user_counters) = (old.counters, old.user_counters);
+        (state.long, state.counters, state.user_counters) = (old.long, old.counters, old.user_counters);
         self.make_ready(program, state)
     }
 

@@ -76,12 +76,17 @@ impl Starting {
 impl Core {
     /// Tells an app that its instances are up, at the device's start.
     pub(super) fn tell_started(&mut self, number: AppNumber) {
-        if self.machine.ftl() == Some(number) {
-            return self.start_ftl(number);
-        }
         let settles = self.machine.app_at(number).is_some_and(|app| app.settles);
-        let watch = settles.then(|| self.wait_for_start(number));
-        self.machine.send_event(number, &[abi::EVENT_STARTED], watch);
+        let watch = (settles && self.machine.ftl() != Some(number)).then(|| self.wait_for_start(number));
+        self.announce_start(number, watch);
+    }
+
+    /// An app is in its place and is told to start; `watch` counts its instances' answers. The FTL's are counted by what keeps it.
+    pub(super) fn announce_start(&mut self, number: AppNumber, watch: Option<u32>) {
+        match self.machine.ftl() {
+            Some(ftl) if ftl == number => self.start_ftl(number),
+            _ => self.send_event(number, &[abi::EVENT_STARTED], watch),
+        }
     }
 
     /// Has hosts' requests wait for an app's start; what that answers to.
@@ -177,7 +182,7 @@ impl Core {
     /// Rights of a process, or of all, have ended; nobody waits for what apps owe.
     pub(super) fn tell_revoked(&mut self, process: u32, has_ended: bool) {
         for number in self.settlers() {
-            self.machine.send_event(number, &[abi::EVENT_REVOKED, process, has_ended.into()], None);
+            self.send_event(number, &[abi::EVENT_REVOKED, process, has_ended.into()], None);
         }
     }
 
@@ -238,7 +243,7 @@ impl Core {
         let watch = self.service.key();
         self.wait_for_app(key, Some(watch), DRAIN_NS_MAX);
         for number in numbers {
-            self.machine.send_event(number, &words, Some(watch));
+            self.send_event(number, &words, Some(watch));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Counters of the device; [`Statistics`] is what `willow stat` shows (docs/statistics.md).
 
 use crate::bridge::accounts::AccountStatistics;
+use crate::media::delegate::FlashHealth;
 pub use crate::spu::counters::{AppCounters, ProtectionCounters, SpuCounters};
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +47,9 @@ pub struct FlashStatistics {
     pub losses: u64,
     /// Why a bank has failed, where one has: its FTL does not come up.
     pub failed: Option<String>,
+    /// How far through its life the flash is.
+    #[serde(default)]
+    pub health: FlashHealth,
 }
 
 /// Everything, at one moment.

@@ -19,7 +19,8 @@ use crate::media::store::StoreError;
 use crate::request::{AppNumber, RpcOutcome};
 use crate::service::control::ControlStatus;
 use crate::spu::abi;
-use crate::spu::os::{Activity, Admission, RegionCall};
+use crate::spu::news::RegionCall;
+use crate::spu::os::{Activity, Admission};
 
 /// Most transactions at once, but for apps' calls for regions and what the service itself has begun.
 pub const TRANSACTIONS_MAX: usize = 4096;
@@ -47,8 +48,9 @@ pub(super) enum Work {
     Install(Box<Install>),
     /// An app is removed.
     Removal(Removal),
-    /// A namespace is deleted, or resized: its app is told, then the range that is given up, once that is known, is erased.
-    Deletion { app: String, range: Option<(u64, u64)> },
+    /// A namespace is deleted, or resized: its app is told, then the range that is given up, once that is known, is erased. `traps`: those
+    /// that the app had when it was told.
+    Deletion { app: String, range: Option<(u64, u64)>, traps: u64 },
     /// A region is given up, and then erased.
     GivingUp,
     /// A region's range is made free.
@@ -216,7 +218,7 @@ impl Core {
     pub(super) fn tell_app(&mut self, key: u32, number: AppNumber, words: &[u32], within_ns: u64) {
         let watch = self.service.key();
         self.wait_for_app(key, Some(watch), within_ns);
-        self.machine.send_event(number, words, Some(watch));
+        self.send_event(number, words, Some(watch));
     }
 
     /// A transaction's change is durable and published, or it was refused or could not be saved.
@@ -274,7 +276,7 @@ impl Core {
             }
             (Change::MakeNamespace(request), Ok(Made::Namespace(nsid))) => {
                 if let Some(number) = self.app_number(request.app.as_deref().unwrap_or(request.csi.app())) {
-                    self.machine.send_event(number, &[abi::EVENT_NAMESPACE_CREATED, *nsid], None);
+                    self.send_event(number, &[abi::EVENT_NAMESPACE_CREATED, *nsid], None);
                 }
             }
             _ => {}
@@ -382,7 +384,7 @@ impl Core {
                     machine.end_app(number, "removed", RpcOutcome::AppEnded);
                     machine.end_held(number, RpcOutcome::AppEnded);
                     machine.set_app(number, None);
-                    machine.subscriptions.forget(|app, _| app == number);
+                    machine.bridge.subscriptions.forget(|app, _| app == number);
                 }
                 tracing::info!("app {name} is removed");
                 self.machine.drop_instances(number);
@@ -420,32 +422,25 @@ impl Core {
             }
             _ => return,
         };
-        let running = {
-            let machine = &*self.machine;
-            let number = machine.find_app(app.as_bytes());
-            number.filter(|number| machine.is_running(*number))
-        };
-        match running {
-            Some(number) => self.tell_app(key, number, &event, DRAIN_NS_MAX),
-            None => self.deletion_told(key),
-        }
+        self.tell_of_deletion(key, app, event);
     }
 
     /// The app of a namespace that was deleted or resized knows, or had its time.
-    fn deletion_told(&mut self, key: u32) {
+    pub(super) fn deletion_told(&mut self, key: u32) {
         let Some(transaction) = self.service.transactions.get(&key) else { return };
         if let (Change::FormatNamespace { nsid, .. }, Work::Deletion { app, .. }) =
             (&transaction.change, &transaction.work)
             && let Some(number) = self.app_number(app)
         {
             let event = [abi::EVENT_NAMESPACE_CREATED, *nsid];
-            self.machine.send_event(number, &event, None);
+            self.send_event(number, &event, None);
         }
         let Some(transaction) = self.service.transactions.get(&key) else { return };
-        match transaction.work {
-            Work::Deletion { range: Some(range), .. } => self.begin_erasure(key, range),
-            Work::Deletion { range: None, .. } => self.finish(key, Ok(0)),
-            _ => {}
+        let Work::Deletion { range, .. } = transaction.work else { return };
+        match range {
+            Some(range) if self.may_still_write(key) => self.keep_for_app(key, range),
+            Some(range) => self.begin_erasure(key, range),
+            None => self.finish(key, Ok(0)),
         }
     }
 

@@ -7,15 +7,16 @@
 
 use super::OpenError;
 use super::core::Core;
-use super::transaction::Work;
 use crate::request::AppNumber;
 use crate::service::metadata::{InstalledApp, MODULE_NAME_BYTES, module_name};
-use crate::spu::module::{Footprint, Manifest, ModuleLimits, check, parse_manifest};
+use crate::spu::Instance;
+use crate::spu::limits::InstanceLimits;
+use crate::spu::long::LongInstance;
+use crate::spu::module::{Manifest, ModuleLimits, check, parse_manifest};
 use crate::spu::native::NativeInstance;
 use crate::spu::os::{Admission, AppState, Caller, UNPLACED};
 use crate::spu::protection::user_app_name;
 use crate::spu::wasm::{CompiledModule, Guest, WasmInstance, compile};
-use crate::spu::{Instance, abi};
 use wasmtime::InstancePre;
 use willow_sdk::native::NativeApp;
 
@@ -35,6 +36,8 @@ const FTL_DATA_BYTES_MAX: u64 = 1 << 30;
 pub(crate) enum Program {
     /// A compiled module, its imports resolved.
     Wasm(InstancePre<Guest>),
+    /// The same for runs that make way after each slice.
+    Long(InstancePre<Guest>),
     /// A native build, trusted.
     Native(&'static dyn NativeApp),
 }
@@ -47,6 +50,13 @@ pub(crate) struct Version {
     state: AppState,
     program: Option<Program>,
     instances: Instances,
+}
+
+impl Version {
+    /// The app as it will be.
+    pub(crate) fn state(&self) -> &AppState {
+        &self.state
+    }
 }
 
 /// The name under which a module is installed for that owner.
@@ -112,14 +122,6 @@ impl Core {
         Ok(())
     }
 
-    /// A version is in its place, and is told to start.
-    pub(crate) fn announce_start(&mut self, number: AppNumber) {
-        match self.machine.ftl() {
-            Some(ftl) if ftl == number => self.start_ftl(number),
-            _ => self.machine.send_event(number, &[abi::EVENT_STARTED], None),
-        }
-    }
-
     /// Number of a built-in app, which it has from now on; `None` where another version of it was installed.
     fn built_in_number(&mut self, name: &str) -> Result<Option<AppNumber>, OpenError> {
         let known = self.service.commits.durable.apps.iter().find(|app| app.name == name).cloned();
@@ -172,17 +174,6 @@ impl Core {
         }
     }
 
-    /// A number that no app has, and none is about to get.
-    pub(crate) fn free_number(&self) -> Result<AppNumber, String> {
-        let machine = &*self.machine;
-        let claimed = |number: AppNumber| {
-            self.service.commits.durable.apps.iter().any(|app| app.number == number) || self.is_reserved(number)
-        };
-        let mut places = 1..machine.config.apps_max;
-        let free = places.find(|place| machine.app_at(*place).is_none() && !claimed(*place));
-        free.ok_or_else(|| format!("there is room for {} apps", machine.config.apps_max - 1))
-    }
-
     /// Makes a version of an app ready on all SPUs.
     pub(crate) fn make_version(
         &mut self,
@@ -191,48 +182,15 @@ impl Core {
         owner: Option<u32>,
     ) -> Result<Version, String> {
         self.check_room(&name, compiled.manifest.footprint)?;
-        let program = Program::Wasm(self.runtime.prepare(&compiled)?);
+        let is_long = compiled.manifest.long;
+        let prepared = self.runtime.prepare(&compiled, is_long)?;
+        let program = if is_long { Program::Long(prepared) } else { Program::Wasm(prepared) };
         let CompiledModule { manifest, bytes, .. } = compiled;
         debug_assert_eq!(name, installed_name(&manifest, owner));
         let mut state = AppState::new(&name, &manifest.version, manifest.handlers, bytes.len() as u64, 0);
         (state.owner, state.calls, state.footprint) = (owner, manifest.calls, manifest.footprint);
-        state.settles = manifest.settles;
+        (state.settles, state.long) = (manifest.settles, manifest.long);
         self.make_ready(program, state)
-    }
-
-    /// Checks that an app fits each SPU's memories beside the others, installed or about to be; a version before it makes way.
-    fn check_room(&self, name: &str, footprint: Footprint) -> Result<(), String> {
-        let config = &self.machine.config;
-        // The FTL's memory is the flash's: it has a bound of its own.
-        let ftl = self.machine.media.store.served_by();
-        if ftl == Some(name) {
-            return Ok(());
-        }
-        let staged = self.service.transactions.values().filter_map(|transaction| match &transaction.work {
-            Work::Install(install) => install.staged.as_ref().map(|version| &version.state),
-            _ => None,
-        });
-        let others = self
-            .machine
-            .apps()
-            .map(|(_, app)| app)
-            .chain(staged)
-            .filter(|app| app.name != name && ftl != Some(&app.name) && !app.failed);
-        let (data, code) = others.fold((0, 0), |(data, code): (u64, u64), app| {
-            (data + app.footprint.data_bytes, code + app.footprint.code_bytes)
-        });
-        for (what, needs, taken, limit, most) in [
-            ("data", footprint.data_bytes, data, "spu_data_bytes_max", config.spu_data_bytes_max),
-            ("instruction", footprint.code_bytes, code, "spu_code_bytes_max", config.spu_code_bytes_max),
-        ] {
-            if needs > most.saturating_sub(taken) {
-                return Err(format!(
-                    "it needs {needs} bytes of {what} memory on each SPU, and other apps have {taken} of {most} (the preset's limit {limit}): \
-                     remove one, or declare a smaller maximum"
-                ));
-            }
-        }
-        Ok(())
     }
 
     fn make_native(&mut self, native: &'static dyn NativeApp, manifest: Manifest) -> Result<Version, String> {
@@ -242,13 +200,14 @@ impl Core {
     }
 
     /// What an instance of an app may take of memory, and do between two waits.
-    pub(super) fn instance_limits(&self, app: &AppState) -> (u64, u64) {
+    pub(super) fn instance_limits(&self, app: &AppState) -> InstanceLimits {
         let config = &self.machine.config;
-        let budget = if app.owner.is_some() { config.user_instruction_budget } else { config.instruction_budget };
+        let is_small = app.owner.is_some() && !app.long;
+        let budget = if is_small { config.user_instruction_budget } else { config.instruction_budget };
         // The FTL's tables grow with the flash, which is the preset's.
         let serves = self.machine.media.store.served_by() == Some(&app.name);
         let data_bytes_max = if serves { FTL_DATA_BYTES_MAX } else { config.app_data_bytes_max };
-        (data_bytes_max, budget)
+        InstanceLimits { data_bytes_max, budget }
     }
 
     /// An instance of an app for an SPU, initialised. What it prints goes to the app that is being staged.
@@ -256,17 +215,17 @@ impl Core {
         &mut self,
         program: &Program,
         spu: u16,
-        (data_bytes_max, budget): (u64, u64),
+        limits: InstanceLimits,
     ) -> Result<Box<dyn Instance>, String> {
         let caller = Caller { app: UNPLACED, spu, incarnation: 0 };
         let instance: Result<Box<dyn Instance>, String> = match program {
-            Program::Wasm(pre) => {
-                WasmInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, data_bytes_max, budget)
-                    .map(|instance| Box::new(instance) as Box<dyn Instance>)
-            }
+            Program::Wasm(pre) => WasmInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, limits)
+                .map(|instance| Box::new(instance) as Box<dyn Instance>),
+            Program::Long(pre) => LongInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, limits)
+                .map(|instance| Box::new(instance) as Box<dyn Instance>),
             Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, caller))),
         };
-        // What it printed was within its own budget.
+        // What it did in `_initialize` was within a budget of its own, and is nobody's run.
         self.machine.staged_one(spu);
         instance
     }
@@ -302,8 +261,7 @@ impl Core {
         let old = {
             let machine = &mut *self.machine;
             machine.end_version(number);
-            let mut old = machine.set_app(number, None);
-            if let Some(old) = &mut old {
+            if let Some(old) = machine.app(number) {
                 state.incarnation = old.incarnation.wrapping_add(1);
                 state.held = std::mem::take(&mut old.held);
                 state.log_bytes += std::mem::take(&mut old.log_bytes);
@@ -314,8 +272,7 @@ impl Core {
                 state.incarnation = state.incarnation.wrapping_add(1);
             }
             state.admission = admission;
-            machine.set_app(number, Some(state));
-            old
+            machine.set_app(number, Some(state))
         };
         self.machine.place_instances(number, instances);
         let program = std::mem::replace(&mut self.programs[number as usize], program);
@@ -340,7 +297,7 @@ impl Core {
                 let runs = version.state.ended.is_none();
                 self.enter_version(number, version, Admission::Open);
                 if runs {
-                    self.announce_start(number);
+                    self.announce_start(number, None);
                 }
             }
             Err(why) => {

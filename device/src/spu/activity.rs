@@ -112,6 +112,28 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
+    /// A request that has come to a handler of an app on an SPU, for nobody but the device.
+    pub fn of_device(
+        (app, spu, handler): (AppNumber, u16, u8),
+        account: u16,
+        arguments: Arguments,
+        origin: Origin,
+    ) -> Self {
+        Activity {
+            app,
+            spu,
+            handler,
+            state: State::Arrived,
+            originating: HreId::DEVICE,
+            account,
+            arguments,
+            cursor: 0,
+            ending: Ending::default(),
+            replied_bytes: 0,
+            origin,
+        }
+    }
+
     /// True for a request that does not reach its app under this admission.
     #[inline]
     pub fn is_held(&self, admission: Admission) -> bool {

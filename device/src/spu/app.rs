@@ -30,6 +30,8 @@ pub(crate) struct AppState {
     pub calls: Calls,
     /// It carries out writes after it has answered: it is waited for at the device's start and at revocations.
     pub settles: bool,
+    /// It asks for long runs.
+    pub long: bool,
     /// Why it ended; `None` while it runs.
     pub ended: Option<String>,
     /// It did not come up with the device: `ended` says why.
@@ -45,8 +47,6 @@ pub(crate) struct AppState {
     pub partial_lines: BTreeMap<u16, Vec<u8>>,
     /// Most bytes that its DMAs may move between two waits.
     pub dma_budget_bytes: u64,
-    /// Messages that it puts together, and RPCs of its to SPUs that are not answered.
-    pub messages: u32,
 }
 
 impl AppState {
@@ -66,6 +66,7 @@ impl AppState {
             owner: None,
             calls: Calls::default(),
             settles: false,
+            long: false,
             ended: None,
             failed: false,
             admission: Admission::Open,
@@ -76,7 +77,6 @@ impl AppState {
             log_bytes: 0,
             partial_lines: BTreeMap::new(),
             dma_budget_bytes: u64::MAX,
-            messages: 0,
         }
     }
 
@@ -108,6 +108,11 @@ impl Machine {
         self.apps.get(number as usize)?.as_ref()
     }
 
+    /// How often it has trapped.
+    pub fn traps_of(&self, number: AppNumber) -> u64 {
+        self.app_at(number).map_or(0, |app| app.counters.traps)
+    }
+
     /// True where it is there and has not ended.
     pub fn is_running(&self, number: AppNumber) -> bool {
         self.app_at(number).is_some_and(|app| app.ended.is_none())
@@ -127,7 +132,16 @@ impl Machine {
         } else if self.ftl.number == Some(number) {
             self.ftl.number = None;
         }
-        std::mem::replace(&mut self.apps[number as usize], app)
+        let owner = |app: &Option<AppState>| app.as_ref().and_then(|app| app.owner);
+        let comes = owner(&app);
+        let before = std::mem::replace(&mut self.apps[number as usize], app);
+        if let Some(user) = comes {
+            self.bridge.accounts.open_app(user);
+        }
+        if let Some(user) = owner(&before) {
+            self.bridge.accounts.close_app(user);
+        }
+        before
     }
 
     /// A version of an app is made ready: what it prints is kept with it.
@@ -147,6 +161,11 @@ impl Machine {
 
     /// Ends of operations that an app has been promised and not been told of.
     pub fn waits_of(&self, number: AppNumber) -> u64 {
-        self.waits.of(number)
+        self.spus.iter().map(|spu| spu.waits.of(number)).sum()
+    }
+
+    /// Messages that an app puts together, and RPCs and upcalls of its that are not answered.
+    pub fn messages_of(&self, number: AppNumber) -> u32 {
+        self.spus.iter().map(|spu| spu.residents[usize::from(number)].messages).sum()
     }
 }

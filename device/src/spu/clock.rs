@@ -16,6 +16,7 @@ use crate::interconnect::{Agenda, DmaKind, Endpoint, HEADER_BYTES, Key, Message,
 use crate::model::chosen::ChosenModel;
 use crate::model::flash::FlashStep;
 use crate::model::timing::{DmaStep, Timing, Work};
+use crate::request::AppNumber;
 use willow_flash_media::timing::{Completion, Submission};
 
 /// The clock that SPU-OS works by.
@@ -174,17 +175,19 @@ impl Machine {
             Event::Upcall(posted) => self.upcall_arrived(posted),
             Event::MessagePart { handle, users } => {
                 if let Some(app) = users {
-                    self.waits.release(app, 1);
+                    self.spus[usize::from(handle.spu)].waits.release(app, 1);
                 }
                 self.message_read(handle, 0, Ok(&[]));
             }
             Event::Landed { group } => self.landed(group),
             Event::Flash { first } => self.begin_flash(first),
+            Event::Remote(on) => self.remote_arrived(on),
             Event::Deliver { .. }
             | Event::Complete(_)
             | Event::DmaData(_)
             | Event::Streamed
-            | Event::Processor { .. } => {}
+            | Event::Processor { .. }
+            | Event::Resume { .. } => {}
         }
     }
 
@@ -330,6 +333,17 @@ impl Machine {
     #[inline]
     pub fn ready_account(&self, account: u16) -> u16 {
         if matches!(self.clock, Clock::Free) { account } else { KERNEL }
+    }
+
+    /// Work of an account for an app that is due at once. What an FTL does for an account goes before what the account's apps have to do: it has places
+    /// and locks that other accounts' operations wait for, and would keep them from these for as long as the account keeps itself busy.
+    #[inline(always)]
+    pub fn make_due(&mut self, account: u16, app: AppNumber, event: Event) {
+        match self.clock {
+            Clock::Free if self.ftl() == Some(app) => self.events.push_first(account, event),
+            Clock::Free => self.events.push(account, event),
+            Clock::Modelled(_) => self.events.push(KERNEL, event),
+        }
     }
 }
 

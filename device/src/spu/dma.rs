@@ -57,7 +57,7 @@ impl Machine {
             }
             false => dma,
         };
-        let cut = self.cut_at_units(dma);
+        let cut = self.cut_at_units(caller, dma, behalf);
         let parts = cut.as_ref().map_or(std::slice::from_ref(dma), |(parts, count)| &parts[..*count]);
         let mut group = None;
         let mut error = 0;
@@ -291,7 +291,7 @@ impl Machine {
 
     /// From NV memory to the reply or to local memory.
     #[inline(always)]
-    fn move_from_nv<M: LocalMemory>(
+    pub(super) fn move_from_nv<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
@@ -305,7 +305,7 @@ impl Machine {
             Err(error) => return Ok(Moved::Error(error)),
         }
         let Some(group) = self.group_for(caller, dma, group) else { return Ok(Moved::Error(abi::ERROR_REFUSED)) };
-        if !self.place_for_operation(Some(group)) {
+        if !self.place_for_operation(group) {
             return Ok(Moved::Full);
         }
         let pending = match dma.destination.port {
@@ -334,7 +334,7 @@ impl Machine {
                 let Some(group) = self.group_for(caller, dma, group) else {
                     return Moved::Error(abi::ERROR_REFUSED);
                 };
-                match self.place_for_operation(Some(group)) {
+                match self.place_for_operation(group) {
                     true => self.begin_read(from, Pending::ToNv { group, onto }, group),
                     false => Moved::Full,
                 }
@@ -358,7 +358,7 @@ impl Machine {
         match begun {
             Ok(()) => Moved::Pending,
             Err(error) => {
-                let account = self.account_of(Some(group));
+                let account = self.account_of(group);
                 self.operation_ended(account);
                 Moved::Error(error_of(error))
             }
@@ -382,7 +382,7 @@ impl Machine {
         group: &mut Option<Key>,
     ) -> Moved {
         let Some(group) = self.group_for(caller, dma, group) else { return Moved::Error(abi::ERROR_REFUSED) };
-        if !self.place_for_operation(Some(group)) {
+        if !self.place_for_operation(group) {
             return Moved::Full;
         }
         let begun = permit.begin_write(&mut self.media, from, Pending::Group { group });
@@ -390,7 +390,7 @@ impl Machine {
     }
 
     #[inline(always)]
-    fn move_to_nv<M: LocalMemory>(
+    pub(super) fn move_to_nv<M: LocalMemory>(
         &mut self,
         caller: Caller,
         memory: &mut M,
@@ -428,7 +428,7 @@ impl Machine {
                 let Some(group) = self.group_for(caller, dma, group) else {
                     return Ok(Moved::Error(abi::ERROR_REFUSED));
                 };
-                if !self.place_for_operation(Some(group)) {
+                if !self.place_for_operation(group) {
                     return Ok(Moved::Full);
                 }
                 let begun = permit.begin_zero(&mut self.media, Pending::Group { group });

@@ -43,6 +43,9 @@ impl Machine {
                             None => code = i64::from(abi::ERROR_RANGE),
                         }
                     }
+                    if let (Ok(bytes), Some(store)) = (result, self.media.store.delegating()) {
+                        store.recycle(bytes);
+                    }
                     self.end_one(group, code, None);
                 }
                 Pending::ToLocal { group, pointer } => {
@@ -62,7 +65,7 @@ impl Machine {
                         let written = match onto.write(&mut self.media, &bytes) {
                             Ok(Progress::WouldBlock) => {
                                 // It goes on in the place of the read.
-                                let account = self.account_of(Some(group));
+                                let account = self.account_of(group);
                                 match onto.begin_write(&mut self.media, bytes, Pending::Group { group }) {
                                     Ok(()) => {
                                         self.put_operation(account);
@@ -89,7 +92,7 @@ impl Machine {
                     self.end_one(group, code, None);
                 }
                 Pending::Literals { group, set, state, to, most } => {
-                    let account = self.account_of(Some(group));
+                    let account = self.account_of(group);
                     let found = result.ok().map(|bytes| self.literals_read(account, &set, &bytes, (state, to, most)));
                     self.end_one(group, code, found);
                 }

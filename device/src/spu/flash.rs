@@ -107,7 +107,7 @@ struct Program {
 
 impl Machine {
     /// The store, where the caller is the app that serves its banks.
-    fn port(&mut self, caller: Caller) -> Option<&mut DelegatingStore> {
+    pub(super) fn port(&mut self, caller: Caller) -> Option<&mut DelegatingStore> {
         let app = self.apps.get(usize::from(caller.app)).and_then(Option::as_ref)?;
         let store = self.media.store.delegating()?;
         app.is_ftl(store.ftl()).then_some(store)
@@ -158,6 +158,9 @@ impl Machine {
             }
             FlashOperation::ZeroPeer { peer, offset, bytes } => Ok(self.flash_zero_peer(caller, peer, offset, bytes)),
             FlashOperation::Pause { wait } => Ok(self.flash_pause(caller, wait)),
+            FlashOperation::Health { spare_percent, media_errors, read_only } => {
+                Ok(self.take_flash_health(caller, (spare_percent, media_errors, read_only)))
+            }
             FlashOperation::Minimum { numbers, count } => match self.port(caller).is_some() {
                 true => self.minimum(caller, memory, (numbers, count), &charged),
                 false => Ok(abi::ERROR_PERMISSION),

@@ -8,15 +8,14 @@
 //! - The FTL's instances share nothing, so one that fails ends alone: those of other SPUs go on, with all that they keep in memory.
 
 use super::abi;
-use super::activity::{Activity, Admission, Caller, Ending, Origin, State};
+use super::activity::{Activity, Admission, Caller, Origin};
 use super::dma::{Dma, End, Port};
 use super::gate::Behalf;
 use super::os::Machine;
 use super::turns::Turns;
 use crate::bridge::accounts::KERNEL;
-use crate::hre::HreId;
 use crate::interconnect::Key;
-use crate::media::delegate::{Delegated, DelegatingStore, Kind, Service};
+use crate::media::delegate::{Delegated, DelegatingStore, FlashHealth, Kind, Service};
 use crate::media::store::{MEDIA_FAILED, StoreError};
 use crate::request::{AppNumber, Arguments, RpcOutcome};
 
@@ -24,10 +23,10 @@ use crate::request::{AppNumber, Arguments, RpcOutcome};
 pub(crate) struct Ftl {
     /// Its number, where it is installed.
     pub(super) number: Option<AppNumber>,
-    /// Instances that have ended, by SPU, and why: news for the control service.
-    ended: Vec<(u16, String)>,
     /// Operations that it has.
     handed_out: usize,
+    /// How each bank does, as its FTL said last.
+    health: Vec<FlashHealth>,
     /// Whose operation is next, by bank.
     pub(super) turns: Vec<Turns>,
 }
@@ -35,7 +34,18 @@ pub(crate) struct Ftl {
 impl Ftl {
     pub fn new(spus: u16) -> Self {
         let turns = (0..spus).map(|_| Turns::default()).collect();
-        Ftl { number: None, ended: Vec::new(), handed_out: 0, turns }
+        let health = vec![FlashHealth::default(); spus.into()];
+        Ftl { number: None, handed_out: 0, health, turns }
+    }
+
+    /// How all banks do: of spare blocks and wear the worst.
+    pub fn health(&self) -> FlashHealth {
+        self.health.iter().fold(FlashHealth::default(), |all, bank| FlashHealth {
+            spare_percent: all.spare_percent.min(bank.spare_percent),
+            used_percent: all.used_percent.max(bank.used_percent),
+            media_errors: all.media_errors.saturating_add(bank.media_errors),
+            is_read_only: all.is_read_only || bank.is_read_only,
+        })
     }
 }
 
@@ -55,6 +65,34 @@ impl Machine {
         if let Some(store) = self.media.store.delegating() {
             store.set_service(spu.into(), service);
         }
+    }
+
+    /// How the banks do; `None` where no FTL serves them.
+    pub fn flash_health(&self) -> Option<FlashHealth> {
+        self.media.store.served_by().map(|_| self.ftl.health())
+    }
+
+    /// `flash_health`. What is used up is the medium's own count.
+    pub(super) fn take_flash_health(&mut self, caller: Caller, told: (u32, u64, u32)) -> i32 {
+        let (spare_percent, media_errors, read_only) = told;
+        let bank = usize::from(caller.spu);
+        let Some(used_percent) = self.port(caller).map(|store| store.used_percent(bank)) else {
+            return abi::ERROR_PERMISSION;
+        };
+        if spare_percent > 100 || read_only > 1 {
+            return abi::ERROR_ARGUMENT;
+        }
+        let health = FlashHealth {
+            spare_percent: spare_percent as u8,
+            used_percent,
+            media_errors,
+            is_read_only: read_only == 1,
+        };
+        if health.is_read_only && !self.ftl.health[bank].is_read_only {
+            tracing::error!("bank {bank} is read-only from now on: too much of its flash has worn out");
+        }
+        self.ftl.health[bank] = health;
+        0
     }
 
     /// Asks the FTLs for all that waits for them.
@@ -91,20 +129,9 @@ impl Machine {
         words[8..16].copy_from_slice(&address.to_le_bytes());
         words[16..24].copy_from_slice(&bytes.to_le_bytes());
         let arguments = Arguments::new(&words).expect("24 bytes are few enough");
-        let activity = || Activity {
-            app,
-            spu: bank as u16,
-            handler,
-            state: State::Arrived,
-            originating: HreId::DEVICE,
-            account,
-            arguments,
-            cursor: 0,
-            ending: Ending::default(),
-            replied_bytes: 0,
-            origin: Origin::Bank { peer },
-        };
-        if self.send_here(account, bank as u16, activity).is_some() {
+        let to = (app, bank as u16, handler);
+        let activity = || Activity::of_device(to, account, arguments, Origin::Bank { peer });
+        if self.send_here(account, bank as u16, app, activity).is_some() {
             self.ftl.handed_out += 1;
             return true;
         }
@@ -156,9 +183,9 @@ impl Machine {
 
     /// The parts of a host's write that does not begin and end at units of the FTL: what lies in its first unit, the whole units, what lies in its last.
     /// As one, it would wait for its neighbours in the units that they share, and all that follow for it. `None`: it is one part. What hosts
-    /// see at once or not at all is a stripe, and no stripe is cut.
+    /// see at once or not at all is a stripe, and no stripe is cut. What is not permitted as a whole is one part: it is refused, or asked for, as one.
     #[inline]
-    pub fn cut_at_units(&mut self, dma: &Dma) -> Option<([Dma; 3], usize)> {
+    pub fn cut_at_units(&mut self, caller: Caller, dma: &Dma, behalf: Behalf) -> Option<([Dma; 3], usize)> {
         let is_write = dma.source.port == Port::Network && dma.destination.port == Port::Nv;
         if !is_write || dma.segments != 1 || !self.delegates() {
             return None;
@@ -170,6 +197,7 @@ impl Machine {
         if !is_cut || self.published.namespaces.iter().any(|namespace| u64::from(namespace.stripe_bytes) > unit_bytes) {
             return None;
         }
+        self.may_write(caller, behalf, start, bytes as usize)?;
         let tail = (bytes - head) % unit_bytes;
         let (mut parts, mut count) = ([*dma; 3], 0);
         for bytes in [head, bytes - head - tail, tail].into_iter().filter(|bytes| *bytes > 0) {
@@ -217,8 +245,10 @@ impl Machine {
         self.give_turns_back(spu.into());
         self.cut_flash(spu);
         let incarnation = self.next_incarnation(number);
+        self.unsuspend(number, spu);
         let resident = &mut self.spus[spu as usize].residents[number as usize];
-        (resident.instance, resident.incarnation, resident.permitted) = (None, incarnation, (0, 0, false));
+        resident.is_now(incarnation);
+        (resident.instance, resident.permitted) = (None, (0, 0, false));
         resident.waiting.clear();
         resident.literals = Default::default();
         if let Some(app) = self.app(number) {
@@ -233,7 +263,7 @@ impl Machine {
             }
         }
         self.end_own(number, spu..spu + 1);
-        self.ftl.ended.push((spu, why.to_owned()));
+        self.news.ftl_has_ended(spu, why);
         self.tell_app_ended(number, spu, why);
     }
 
@@ -246,18 +276,8 @@ impl Machine {
             self.set_service(spu, Service::Waiting);
             self.give_turns_back(spu.into());
             self.cut_flash(spu);
-            self.ftl.ended.push((spu, why.to_owned()));
+            self.news.ftl_has_ended(spu, why);
         }
-    }
-
-    /// An instance of the FTL that has ended, and why.
-    pub fn ftl_news(&mut self) -> Option<(u16, String)> {
-        self.ftl.ended.pop()
-    }
-
-    /// True where [`Machine::ftl_news`] has some.
-    pub fn has_ftl_news(&self) -> bool {
-        !self.ftl.ended.is_empty()
     }
 
     /// Looks at what the FTL's instance on an SPU works on: an operation that was found there this often before, if there is one.

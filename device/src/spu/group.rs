@@ -5,7 +5,7 @@
 
 use super::abi::{self, PENDING};
 use super::dma::Dma;
-use super::os::{Caller, Machine, WAITS_MAX};
+use super::os::{Caller, Machine};
 use crate::interconnect::event::{Event, Wait};
 use crate::interconnect::{Key, Transfer};
 
@@ -55,14 +55,13 @@ pub(crate) struct Group {
 impl Machine {
     /// A new wait of a handler.
     pub fn group(&mut self, caller: Caller, token: Option<u32>, wait: u32) -> Option<Key> {
-        let account = self.running;
-        if self.held.groups >= WAITS_MAX {
+        if !self.spus[caller.spu as usize].groups.has_room() {
             return None;
         }
         let placed = self.place_for_wait(caller)?;
-        self.held.groups += 1;
         let (under, listed) = (Under::Operations, UNLISTED);
         let spu = &mut self.spus[caller.spu as usize];
+        let account = spu.running;
         let key = spu.groups.put(|| Group {
             caller,
             account,
@@ -137,7 +136,7 @@ impl Machine {
         let (token, placed, app) = (group.token, group.placed, group.caller.app);
         self.remove_group(key);
         if placed {
-            self.waits.release(app, 1);
+            self.spus[key.spu as usize].waits.release(app, 1);
         }
         if let Some(token) = token {
             self.drained(Key { spu: key.spu, key: token });
@@ -148,7 +147,6 @@ impl Machine {
     #[inline]
     fn remove_group(&mut self, key: Key) {
         self.spus[key.spu as usize].groups.remove(key.key);
-        self.held.groups -= 1;
     }
 
     pub fn group_for(&mut self, caller: Caller, dma: &Dma, group: &mut Option<Key>) -> Option<Key> {

@@ -5,9 +5,9 @@
 
 use super::activity::{Activity, Admission, Caller, Origin, State};
 use super::counters::SpuCounters;
-use super::os::Machine;
+use super::os::{Machine, planted};
 use super::protection::may_request;
-use super::{Instance, Offered, abi};
+use super::{Instance, Offered, Told, abi};
 use crate::interconnect::Key;
 use crate::interconnect::event::{Event, Wait};
 use crate::request::{AppNumber, CONTROL_APP, RpcOutcome};
@@ -89,10 +89,11 @@ impl Machine {
             return None;
         }
         if handler == abi::EVENT_HANDLER {
-            return Some(Begun::new(&mut self.running, activity));
+            return Some(Begun::new(&mut at.running, activity));
         }
         let (originating, from_host) = (activity.originating, matches!(activity.origin, Origin::Host { .. }));
-        if !originating.is_kernel() && from_host && !may_request(&self.protection, app, handler, originating) {
+        let is_open = originating.is_kernel() || !from_host || planted!(self, AdmitsAll);
+        if !is_open && !may_request(&self.protection, app, handler, originating) {
             self.end_activity(token, RpcOutcome::NotPermitted, 0);
             return None;
         }
@@ -116,13 +117,13 @@ impl Machine {
         }
         app.counters.requests += 1;
         at.counters.requests += 1;
-        let waiting = &mut at.residents[number as usize].waiting;
-        if !waiting.is_empty() {
+        let resident = &mut at.residents[number as usize];
+        if !resident.waiting.is_empty() || resident.suspended.is_some() {
             at.counters.thread_waits += 1;
-            waiting.push_back(token.key);
+            resident.waiting.push_back(token.key);
             return None;
         }
-        Some(Begun::new(&mut self.running, activity))
+        Some(Begun::new(&mut at.running, activity))
     }
 
     /// Offers a request to its app; false where no thread of it is free (the request waits then) or the app has ended.
@@ -142,15 +143,12 @@ impl Machine {
         self.ran(drive, (number, spu, account), (instructions, metered), Some(token.key));
         match taken {
             Ok(Offered::Taken | Offered::Answered { .. }) => true,
+            Ok(Offered::Suspended) => {
+                self.suspend((number, spu, account), Some(token));
+                true
+            }
             Ok(Offered::NoThread) => {
-                let at = &mut self.spus[spu as usize];
-                if let Some(activity) = at.activities.get_mut(token.key)
-                    && activity.state == State::Begun
-                {
-                    activity.state = State::Placed;
-                    at.counters.thread_waits += 1;
-                    at.residents[number as usize].waiting.push_front(token.key);
-                }
+                self.found_no_thread(number, token);
                 false
             }
             Err(why) => {
@@ -162,7 +160,7 @@ impl Machine {
 
     /// A handler has run: it is charged to its app and its SPU, and the drive is told. True where requests wait for a thread of the app.
     #[inline(always)]
-    fn ran(
+    pub(super) fn ran(
         &mut self,
         drive: &mut impl Drive,
         (number, spu, account): (AppNumber, u16, u16),
@@ -193,9 +191,11 @@ impl Machine {
     /// An instance of an app, on one SPU.
     pub fn place_instance(&mut self, number: AppNumber, spu: u16, mut instance: Box<dyn Instance>) {
         let incarnation = self.next_incarnation(number);
+        self.unsuspend(number, spu);
         instance.enter(Caller { app: number, spu, incarnation });
         let resident = &mut self.spus[spu as usize].residents[number as usize];
-        (resident.instance, resident.incarnation) = (Some(instance), incarnation);
+        resident.is_now(incarnation);
+        resident.instance = Some(instance);
     }
 
     /// Whether an app has an instance on an SPU.
@@ -214,7 +214,7 @@ impl Machine {
     pub fn forget_waits(&mut self, number: AppNumber) {
         let incarnation = self.next_incarnation(number);
         for spu in &mut self.spus {
-            spu.residents[number as usize].incarnation = incarnation;
+            spu.residents[number as usize].is_now(incarnation);
         }
     }
 
@@ -230,6 +230,9 @@ impl Machine {
 
     /// An app's instances are gone.
     pub fn drop_instances(&mut self, number: AppNumber) {
+        for spu in 0..self.config.spus {
+            self.unsuspend(number, spu);
+        }
         for spu in &mut self.spus {
             let resident = &mut spu.residents[number as usize];
             // What was permitted was permitted to that app.
@@ -247,9 +250,9 @@ impl Machine {
             tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);
             app.counters.traps += 1;
             app.push_line(format!("{spu}: [SPU-OS] ended: {why}"));
-            if app.settles {
-                self.settlers_ended.push(number);
-            }
+        }
+        if self.app(number).is_some_and(|app| app.settles) {
+            self.news.settler_has_ended(number);
         }
         let is_changing = self.app(number).is_some_and(|app| app.admission == Admission::Own);
         self.end_app(number, why, RpcOutcome::AppEnded);
@@ -263,10 +266,14 @@ impl Machine {
     #[inline(always)]
     pub fn complete(&mut self, drive: &mut impl Drive, of: &Wait, memory: Option<Box<(u64, Vec<u8>)>>) {
         let &Wait { spu, app: number, account, incarnation, wake, token, placed } = of;
-        if placed {
-            self.waits.release(number, 1);
+        let at = &mut self.spus[spu as usize];
+        if let Some(suspended) = &mut at.residents[number as usize].suspended {
+            return suspended.keep(of, memory);
         }
-        self.running = account;
+        if placed {
+            at.waits.release(number, 1);
+        }
+        at.running = account;
         if let Some(token) = token {
             self.drained(Key { spu, key: token });
         }
@@ -278,18 +285,23 @@ impl Machine {
             return;
         }
         let Some(mut instance) = at.take_instance(number) else { return };
-        let mut ran = match &memory {
-            Some(memory) => instance.local(memory.0, memory.1.len()).map(|local| local.copy_from_slice(&memory.1)),
-            None => Ok(()),
+        let mut ran = match memory {
+            Some(memory) => instance.bring(memory.0, memory.1).map(|()| Told::Done),
+            None => Ok(Told::Done),
         };
-        if let (Ok(()), Some((wait, result))) = (&ran, wake) {
+        if let (Ok(_), Some((wait, result))) = (&ran, wake) {
             ran = instance.complete(self, wait, result);
         }
         let (instructions, metered) = (instance.instructions(), instance.is_metered());
         self.spus[spu as usize].put_back(number, instance);
         let waits = wake.is_none() || self.ran(drive, (number, spu, account), (instructions, metered), None);
-        if let Err(why) = ran {
-            return self.trapped(number, spu, &why);
+        match ran {
+            Ok(Told::Done) => {}
+            Ok(Told::Suspended) => return self.suspend((number, spu, account), None),
+            Err(why) => {
+                let why: String = why;
+                return self.trapped(number, spu, &why);
+            }
         }
         if waits {
             self.offer_waiting(drive, number, spu);
@@ -298,12 +310,15 @@ impl Machine {
 
     /// Offers again what found no free thread before.
     #[cold]
-    fn offer_waiting(&mut self, drive: &mut impl Drive, number: AppNumber, spu: u16) {
+    pub(super) fn offer_waiting(&mut self, drive: &mut impl Drive, number: AppNumber, spu: u16) {
         loop {
             let at = &mut self.spus[spu as usize];
+            if at.residents[number as usize].suspended.is_some() {
+                return;
+            }
             let Some(key) = at.residents[number as usize].waiting.pop_front() else { return };
             let Some(activity) = at.activities.get_mut(key) else { continue };
-            let begun = Begun::new(&mut self.running, activity);
+            let begun = Begun::new(&mut at.running, activity);
             let token = Key { spu, key };
             if !self.start(drive, token, &begun) {
                 return;
@@ -318,8 +333,7 @@ impl Machine {
         let held = std::mem::take(&mut app.held);
         for token in held {
             let Some(account) = self.activity_at(token).map(|activity| activity.account) else { continue };
-            let account = self.ready_account(account);
-            self.events.push(account, Event::Deliver { token });
+            self.make_due(account, number, Event::Deliver { token });
         }
     }
 }

@@ -19,6 +19,26 @@ pub enum Hole {
     WakesTwice,
     /// The token of another app's request is as good as one's own.
     TakesOthersTokens,
+    /// A long run makes way for nobody.
+    KeepsProcessor,
+    /// An app's message to another is the device's own.
+    ForgetsOrigin,
+    /// A message is on behalf of whichever other endpoint's request the app has at that time.
+    MixesOrigins,
+    /// Handlers for the kernel, and apps that are not public, are everybody's.
+    AdmitsAll,
+    /// What is revoked stays permitted.
+    KeepsRights,
+    /// Whoever answers an upcall is believed.
+    BelievesAnswers,
+    /// An app's upcalls reach whatever endpoint it names.
+    TellsAnybody,
+    /// The number of a request that has ended is that of the next one in its place.
+    ReusesNumbers,
+    /// All SPUs look permissions up in one table.
+    SharesPermissions,
+    /// Compiling a module whose last bytes are `panics` does so.
+    CompilerPanics,
 }
 
 /// How full the tables of SPU-OS are.
@@ -56,23 +76,26 @@ impl Machine {
     /// Plants a weakness, for good.
     pub(crate) fn plant(&mut self, hole: Hole) {
         self.hole = Some(hole);
+        for spu in &mut self.spus {
+            spu.activities.reuses_keys = hole == Hole::ReusesNumbers;
+        }
     }
 
     pub(crate) fn tables(&self) -> Tables {
         Tables {
             transfers: self.bridge.transfers.len(),
-            activities: self.held.activities,
-            groups: self.held.groups,
-            waits: self.waits.taken(),
-            messages: self.held.messages,
-            upcalls: self.upcalls.len(),
+            activities: self.activities(),
+            groups: self.spus.iter().map(|spu| spu.groups.len()).sum(),
+            waits: self.spus.iter().map(|spu| spu.waits.taken()).sum(),
+            messages: self.spus.iter().map(|spu| spu.messages.len()).sum(),
+            upcalls: self.bridge.upcalls.len(),
             operations: self.media.in_flight(),
             parked: self.parked(),
             in_line: self.line.len(),
             events: self.events.held(),
             sleeping: self.events.alarms(),
-            background: self.backgrounds.taken(),
-            subscriptions: self.subscriptions.len(),
+            background: self.spus.iter().map(|spu| spu.backgrounds.taken()).sum(),
+            subscriptions: self.bridge.subscriptions.len(),
         }
     }
 }

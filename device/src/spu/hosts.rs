@@ -1,6 +1,7 @@
 //! Requests of hosts as they come in from the bridge, and are taken back.
 //!
-//! Invariants: a request that is not taken is handed back as it came; one that is taken has a place for each of its RPCs.
+//! Invariants: a request that is not taken is handed back as it came; one that is taken has a place for each of its RPCs (at any SPU: a constant
+//! assertion in `unit.rs`).
 
 use super::abi;
 use super::activity::{Activity, Ending, Origin, State};
@@ -29,14 +30,11 @@ impl Machine {
         if !fits || count == 0 {
             return Err(request);
         }
-        let Some(account) = self.bridge.admits(hre) else { return Err(request) };
-        if self.held.activities + count > self.host_activities_max(account) {
-            return Err(request);
-        }
+        let Some(account) = self.bridge.admits(hre, count) else { return Err(request) };
         if !self.takes_requests(count) {
             return Err(request);
         }
-        let (transfer, place) = self.bridge.begin(hre, account);
+        let (transfer, place) = self.bridge.begin(hre, account, count as u32);
         // It is empty: nothing to drop.
         std::mem::forget(place.replace(Transfer {
             hre,

@@ -19,7 +19,7 @@ impl Machine {
             return;
         }
         let account = activity.account;
-        self.charge_account(account, self.held.activities as u64 * ENTRY_WORK);
+        self.charge_account(account, self.activities() as u64 * ENTRY_WORK);
         if let Some(last) = self.find_jam() {
             if let Some(app) = self.activity_at(last).map(|activity| activity.app) {
                 let at = &mut self.spus[last.spu as usize];
@@ -39,7 +39,12 @@ impl Machine {
         for number in 0..self.apps.len() as u16 {
             for (spu, at) in self.spus.iter().enumerate() {
                 let spu = spu as u16;
-                let queue = at.residents[number as usize].waiting.iter();
+                let resident = &at.residents[number as usize];
+                if resident.suspended.is_some() {
+                    // They wait for the end of a run, which comes.
+                    continue;
+                }
+                let queue = resident.waiting.iter();
                 waiting.extend(queue.map(|key| (Key { spu, key: *key }, (number, spu))));
             }
         }

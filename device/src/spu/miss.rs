@@ -17,7 +17,7 @@ use super::os::{Caller, LocalMemory, Machine};
 use super::permission::{Extent, Rights};
 use super::rest::{Rest, Stop};
 use crate::bridge::MISSES_PER_AGENT_MAX;
-use crate::bridge::accounts::ACCOUNTS_MAX;
+use crate::bridge::accounts::PARTIES;
 use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::places::Places;
@@ -42,6 +42,8 @@ struct Parked {
     rest: Rest,
     retries: u8,
     missed: Extent,
+    /// Who has its place.
+    party: u16,
 }
 
 /// The trusted part of a host, which answers for block namespaces.
@@ -76,7 +78,7 @@ struct Told {
 pub(crate) struct Misses {
     pub agents: Vec<Agent>,
     parked: Slab<Box<Parked>>,
-    /// Places among them, by account.
+    /// Places among them, by user.
     places: Places,
     /// By process (as in ids) and SPU.
     told: BTreeMap<(u32, u16), Told>,
@@ -86,7 +88,7 @@ pub(crate) struct Misses {
 
 impl Default for Misses {
     fn default() -> Self {
-        let places = Places::new(PARKED_MAX as u64, ACCOUNTS_MAX as u16);
+        let places = Places::new(PARKED_MAX as u64, PARTIES);
         Misses { agents: Vec::new(), parked: Slab::new(PARKED_MAX), places, told: BTreeMap::new(), upcalls: 0 }
     }
 }
@@ -125,6 +127,19 @@ impl Machine {
         None
     }
 
+    /// Tells the agent of what a DMA lacked, where a grant would help.
+    pub(super) fn tell_missing(
+        &mut self,
+        caller: Caller,
+        originating: HreId,
+        (start, bytes): (u64, u64),
+        rights: Rights,
+    ) {
+        if self.access_again(caller, originating, (start, bytes), rights) == Access::Missing {
+            self.tell(originating, caller.spu, caller.app, Extent { start, end: start + bytes, rights });
+        }
+    }
+
     /// A segment was refused for want of a permission: tells the agent, and parks the rest of the DMA if `park`. Returns 0 where
     /// it is parked (the group then has one more operation to wait for), else the error.
     #[cold]
@@ -145,8 +160,8 @@ impl Machine {
         let Some(rest) = self.rest_of(caller, memory, dma, (from, to, left), group)? else {
             return Ok(abi::ERROR_PERMISSION);
         };
-        let key = rest.group;
-        match self.park(originating.process(), Box::new(Parked { rest, retries: 0, missed })) {
+        let (key, party) = (rest.group, self.bridge.accounts.party(rest.account()));
+        match self.park(originating.process(), Box::new(Parked { rest, retries: 0, missed, party })) {
             Ok(()) => {
                 if let Some(group) = self.group_at_mut(key) {
                     group.remaining += 1;
@@ -162,12 +177,12 @@ impl Machine {
 
     /// Parks a DMA; gives it back where there is no place for it.
     fn park(&mut self, process: u32, parked: Box<Parked>) -> Result<(), Box<Parked>> {
-        let (spu, account) = (parked.rest.caller.spu, parked.rest.account());
+        let spu = parked.rest.caller.spu;
         let misses = &mut self.protection.misses;
         let own = misses.told.range((process, 0)..=(process, u16::MAX)).map(|(_, told)| told.parked.len());
         let own = own.sum::<usize>();
         let Some(told) = misses.told.get_mut(&(process, spu)) else { return Err(parked) };
-        if own >= PARKED_PER_PROCESS_MAX || !misses.parked.has_room() || !misses.places.take(account, 1) {
+        if own >= PARKED_PER_PROCESS_MAX || !misses.parked.has_room() || !misses.places.take(parked.party, 1) {
             return Err(parked);
         }
         told.parked.push(misses.parked.put(|| parked));
@@ -178,7 +193,7 @@ impl Machine {
     fn unpark(&mut self, key: u32) -> Option<Box<Parked>> {
         let misses = &mut self.protection.misses;
         let parked = misses.parked.remove(key)?;
-        misses.places.release(parked.rest.account(), 1);
+        misses.places.release(parked.party, 1);
         Some(parked)
     }
 
@@ -191,7 +206,7 @@ impl Machine {
         let region = self.published.regions.holding(missed.start, missed.end - missed.start);
         let agent = region.and_then(|(_, region)| self.protection.misses.agent_of(region.base));
         let Some(agent) = agent else { return false };
-        let id = self.next_upcall;
+        let id = self.bridge.upcalls.next();
         let words =
             [u64::from(originating.0) | u64::from(app) << 32, missed.start, missed.end, missed.rights.bits().into()];
         let body = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -200,7 +215,7 @@ impl Machine {
         if !self.bridge.push_upcall(agent, upcall, MISSES_PER_AGENT_MAX) {
             return false;
         }
-        self.next_upcall += 1;
+        self.bridge.upcalls.number();
         self.protection.misses.upcalls += 1;
         let deadline_ns = self.now_ns.saturating_add(MISS_NS_MAX);
         let told = Told { agent, id, missed, deadline_ns, parked: Vec::new() };
@@ -253,7 +268,8 @@ impl Machine {
             && retries <= RETRIES_MAX
             && self.tell(originating, rest.caller.spu, rest.caller.app, missed)
         {
-            if let Err(parked) = self.park(originating.process(), Box::new(Parked { rest, retries, missed })) {
+            let party = self.bridge.accounts.party(rest.account());
+            if let Err(parked) = self.park(originating.process(), Box::new(Parked { rest, retries, missed, party })) {
                 self.fail(*parked);
             }
             return;

@@ -20,12 +20,14 @@ pub mod hole;
 pub(crate) mod hosts;
 mod jam;
 pub(crate) mod miss;
+pub(crate) mod news;
 mod nv_memory;
 pub(crate) mod os;
 pub mod permission;
 pub mod protection;
 pub(crate) mod published;
 pub(crate) mod reach;
+pub(crate) mod remote;
 pub(crate) mod request;
 pub(crate) mod rest;
 pub(crate) mod rpc;
@@ -33,12 +35,13 @@ pub mod runtime;
 pub(crate) mod send;
 pub(crate) mod share;
 pub(crate) mod sleep;
+pub(crate) mod slice;
 pub(crate) mod subscription;
 pub(crate) mod turns;
 pub(crate) mod unit;
 pub(crate) mod version;
 
-pub(crate) use runtime::{module, native, wasm};
+pub(crate) use runtime::{limits, long, module, native, wasm};
 pub use willow_gate::{abi, meter};
 
 /// What an app did with a request that it was offered.
@@ -50,17 +53,42 @@ pub(crate) enum Offered {
     NoThread,
     /// It is answered, as the app left in its request record.
     Answered { status: u32, result: u32 },
+    /// The run makes way for others: [`Instance::resume`] goes on with it.
+    Suspended,
 }
 
-/// An instance of an app on one SPU. Every call runs to completion; an `Err` says why the app ends. What the app imports reaches the SPU-OS
-/// that its call is handed.
+/// What came of a call that brought the end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// The handlers wait again, or have ended.
+    Done,
+    /// The run makes way for others: [`Instance::resume`] goes on with it.
+    Suspended,
+}
+
+/// What came of the run that an instance went on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resumed {
+    /// It began with a request.
+    Started(Offered),
+    /// It began with the end of a wait.
+    Completed(Told),
+}
+
+/// An instance of an app on one SPU. Every call runs to completion, but of apps that ask for long runs: these make way now and then, and
+/// nothing but [`Instance::resume`] may be called until the run has ended. An `Err` says why the app ends. What the app imports reaches the
+/// SPU-OS that its call is handed.
 pub(crate) trait Instance: Send {
     /// Offers a request.
     fn start(&mut self, machine: &mut os::Machine, token: u32, handler: u8) -> Result<Offered, String>;
     /// What a handler waited for has happened.
-    fn complete(&mut self, machine: &mut os::Machine, wait: u32, result: i64) -> Result<(), String>;
-    /// A range of the app's memory that a handler gave for a DMA which is pending.
-    fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String>;
+    fn complete(&mut self, machine: &mut os::Machine, wait: u32, result: i64) -> Result<Told, String>;
+    /// Goes on with a run that made way.
+    fn resume(&mut self, _: &mut os::Machine) -> Result<Resumed, String> {
+        unreachable!("only instances that ask for long runs make way")
+    }
+    /// Puts bytes into the app's memory, where a handler gave a range for a DMA that was pending.
+    fn bring(&mut self, pointer: u64, bytes: Vec<u8>) -> Result<(), String>;
     /// Instructions that the last call ran.
     fn instructions(&self) -> u64;
     /// False where instructions are not counted (native code).

@@ -7,15 +7,10 @@ use super::abi::{self, DONE, PENDING};
 use super::continuation::Pending;
 use super::gate::Charged;
 use super::meter::OverBudget;
-use super::os::{Caller, LocalMemory, Machine, RegionCall, WildPointer, error_of};
+use super::news::RegionCall;
+use super::os::{Caller, LocalMemory, Machine, WildPointer, error_of};
 use crate::media::store::Progress;
-use crate::request::AppNumber;
 use willow_gate::SpuOs;
-
-/// Most calls for regions that wait.
-pub const REGION_CALLS_MAX: usize = 256;
-/// Of one user's app; of all users' apps half.
-pub const REGION_CALLS_PER_USER_APP_MAX: usize = 8;
 
 impl Machine {
     /// `flush`: this SPU's bank becomes durable.
@@ -25,7 +20,7 @@ impl Machine {
             return abi::ERROR_REFUSED;
         }
         let Some(group) = self.group(caller, None, wait) else { return abi::ERROR_REFUSED };
-        let account = self.account_of(Some(group));
+        let account = self.account_of(group);
         if !self.place_for_single(caller, account) {
             return self.settle_group(group, abi::ERROR_REFUSED);
         }
@@ -85,26 +80,16 @@ impl Machine {
         }
     }
 
-    /// True where a user's app may have one more call for regions: the service carries them out between runs.
-    fn takes_region_call(&self, app: AppNumber) -> bool {
-        let own = self.region_calls.iter().filter(|call| call.app == app).count();
-        let of_users = self.region_calls.iter().filter(|call| self.is_users_app(call.app)).count();
-        of_users < REGION_CALLS_MAX / 2 && own < REGION_CALLS_PER_USER_APP_MAX
-    }
-
     fn region_call(&mut self, caller: Caller, id: u32, bank_bytes: Option<u64>, wait: u32) -> Result<i32, OverBudget> {
         self.meter(caller).charge_change()?;
-        if self.region_calls.len() >= REGION_CALLS_MAX
-            || self.is_users_app(caller.app) && !self.takes_region_call(caller.app)
-        {
-            return Ok(abi::ERROR_REFUSED);
-        }
-        let Some(group) = self.group(caller, None, wait) else { return Ok(abi::ERROR_REFUSED) };
-        if let Some(group) = self.group_at_mut(group) {
-            group.remaining = 1;
-        }
-        self.region_calls.push_back(RegionCall { group, app: caller.app, id, bank_bytes });
-        Ok(PENDING)
+        let called = self.call_for_region(caller.app, |machine| {
+            let group = machine.group(caller, None, wait)?;
+            if let Some(group) = machine.group_at_mut(group) {
+                group.remaining = 1;
+            }
+            Some(RegionCall { group, app: caller.app, id, bank_bytes })
+        });
+        Ok(if called { PENDING } else { abi::ERROR_REFUSED })
     }
 
     /// `namespace`: where one lies, and what it is.

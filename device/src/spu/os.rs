@@ -16,26 +16,22 @@ use super::flash_job::FlashJobs;
 use super::ftl::Ftl;
 use super::gate::Charged;
 use super::group::Group;
+use super::news::News;
 use super::protection::Protection;
 use super::published::Published;
 use super::rest::Line;
-use super::rpc::{Message, USERS_MESSAGES_MAX};
-use super::sleep::BACKGROUND_MAX;
-use super::subscription::Subscriptions;
+use super::rpc::Message;
 use super::unit::Spu;
 use crate::bridge::Bridge;
-use crate::bridge::accounts::{AccountLimits, Accounts, KERNEL};
+use crate::bridge::accounts::{AccountLimits, Accounts};
 use crate::config::DeviceConfig;
-use crate::hre::HreId;
 use crate::interconnect::event::{Event, EventQueue};
 use crate::interconnect::{Endpoint, Key};
 use crate::media::controller::MediaController;
 use crate::media::store::{Store, StoreError};
 use crate::model::Timing;
-use crate::places::Places;
 use crate::request::{AppNumber, RpcOutcome};
 use crate::shared::{ReplySpan, ReplyTo};
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 pub(crate) use willow_gate::{LocalMemory, WildPointer};
 
@@ -54,15 +50,6 @@ macro_rules! planted {
 }
 pub(crate) use planted;
 
-/// Most activities in the whole device.
-pub const ACTIVITIES_MAX: usize = 1 << 16;
-/// Of them kept for what SPU-OS itself asks of apps.
-pub const EVENT_ACTIVITIES: usize = 1 << 13;
-/// Most operations that handlers wait for, in the whole device.
-pub const WAITS_MAX: usize = 1 << 16;
-/// Of them of users' apps, all together.
-pub const USERS_WAITS_MAX: usize = WAITS_MAX / 2;
-
 /// SPU-OS of all SPUs.
 pub(crate) struct Machine {
     /// Now: under a model, when the event that is being handled was due.
@@ -75,24 +62,8 @@ pub(crate) struct Machine {
     pub bridge: Bridge,
     /// By number.
     pub(super) spus: Vec<Spu>,
-    /// How many entries there are in the tables of all SPUs.
-    pub(super) held: Held,
-    /// Places of users' apps among what is waited for, by app: from the import that promises a `complete` to that.
-    pub(super) waits: Places,
-    /// Places of users' apps among messages that are put together, by app.
-    pub(super) drafts: Places,
-    /// Places of activities in the background, by app.
-    pub(super) backgrounds: Places,
-    /// Who is told of what by which app.
-    pub subscriptions: Subscriptions,
-    /// Whose work runs now.
-    pub(super) running: u16,
     /// DMAs that wait for a place among the store's operations, and who has which places there.
     pub(super) line: Line,
-    pub(super) upcalls: BTreeMap<u64, (HreId, Key)>,
-    /// How many of them an app has at the endpoints of a process, by app and process.
-    pub(super) upcalls_at: BTreeMap<(AppNumber, u32), u32>,
-    pub(super) next_upcall: u64,
     pub media: MediaController<Pending, Continuation>,
     /// Operations of flash that take time.
     pub(super) flash: FlashJobs,
@@ -103,35 +74,13 @@ pub(crate) struct Machine {
     /// Who serves the banks, where an app does.
     pub(super) ftl: Ftl,
     pub(super) apps: Vec<Option<AppState>>,
-    /// Events to apps that somebody waits for: how many are left, and a status other than 0 that one was answered with.
-    pub(super) watches: BTreeMap<u32, (u32, Option<u32>)>,
-    pub(super) finished_watches: Vec<(u32, Option<u32>)>,
-    /// Apps that are waited for at revocations (`settles=1`) and have trapped: news for the control service, which starts them anew.
-    pub(super) settlers_ended: Vec<AppNumber>,
-    /// `region` and `region_free` calls of apps, for the control service to carry out.
-    pub(super) region_calls: VecDeque<RegionCall>,
+    /// What it has for the control service.
+    pub news: News,
     /// Answers and ends that nobody waited for any more, since the device started.
     pub(super) strays: u64,
     /// A weakness that a test has planted.
     #[cfg(feature = "testing")]
-    pub(super) hole: Option<crate::spu::hole::Hole>,
-}
-
-/// How many entries there are in the tables of all SPUs: each is bounded for the whole device.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Held {
-    pub activities: usize,
-    pub groups: usize,
-    pub messages: usize,
-}
-
-/// An app's call that changes the region table.
-pub(crate) struct RegionCall {
-    pub group: Key,
-    pub app: AppNumber,
-    pub id: u32,
-    /// `None`: free it.
-    pub bank_bytes: Option<u64>,
+    pub hole: Option<crate::spu::hole::Hole>,
 }
 
 /// The error number of a store's failure.
@@ -166,16 +115,7 @@ impl Machine {
             events: EventQueue::default(),
             bridge: Bridge::new(config.requests_per_hre_max, accounts),
             spus: (0..config.spus).map(|_| Spu::new(&config)).collect(),
-            held: Held::default(),
-            waits: Places::new(USERS_WAITS_MAX as u64, config.apps_max),
-            drafts: Places::new(USERS_MESSAGES_MAX as u64, config.apps_max),
-            backgrounds: Places::new(BACKGROUND_MAX as u64, config.apps_max),
-            subscriptions: Subscriptions::default(),
-            running: KERNEL,
             line: Line::default(),
-            upcalls: BTreeMap::new(),
-            upcalls_at: BTreeMap::new(),
-            next_upcall: 1,
             flash: FlashJobs::new(store.served_by().is_some()),
             media: MediaController::new(store),
             published: Arc::new(published),
@@ -183,10 +123,7 @@ impl Machine {
             staging: None,
             ftl: Ftl::new(config.spus),
             apps: (0..config.apps_max).map(|_| None).collect(),
-            watches: BTreeMap::new(),
-            finished_watches: Vec::new(),
-            settlers_ended: Vec::new(),
-            region_calls: VecDeque::new(),
+            news: News::new(config.apps_max),
             strays: 0,
             #[cfg(feature = "testing")]
             hole: None,
@@ -225,21 +162,6 @@ impl Machine {
         self.strays + self.bridge.strays
     }
 
-    /// An event to apps that has been answered by all.
-    pub fn finished_watch(&mut self) -> Option<(u32, Option<u32>)> {
-        self.finished_watches.pop()
-    }
-
-    /// An app that is waited for at revocations and has trapped.
-    pub fn settler_ended(&mut self) -> Option<AppNumber> {
-        self.settlers_ended.pop()
-    }
-
-    /// The next call of an app that changes the region table.
-    pub fn region_call_made(&mut self) -> Option<RegionCall> {
-        self.region_calls.pop_front()
-    }
-
     /// The app's entry, if there is one.
     #[inline]
     pub fn app(&mut self, number: AppNumber) -> Option<&mut AppState> {
@@ -256,6 +178,11 @@ impl Machine {
     #[inline(always)]
     pub fn activity_at_mut(&mut self, token: Key) -> Option<&mut Activity> {
         self.spus[token.spu as usize].activities.get_mut(token.key)
+    }
+
+    /// Requests at all SPUs.
+    pub fn activities(&self) -> usize {
+        self.spus.iter().map(|spu| spu.activities.len()).sum()
     }
 
     /// Keys of all activities, in order of SPU and then of place.
@@ -424,7 +351,6 @@ impl Machine {
             self.activity_at(token)
         {
             self.spus[spu as usize].activities.discard(token.key);
-            self.held.activities -= 1;
             self.host_request_ended(account, spu, state.is_placed());
             if planted!(self, AnswersTwice) {
                 self.bridge.answer_twice(transfer);
@@ -442,7 +368,6 @@ impl Machine {
         let Some(activity) = self.spus[token.spu as usize].activities.remove(token.key) else {
             return self.stray("the end of a request that has ended");
         };
-        self.held.activities -= 1;
         match activity.origin {
             Origin::Host { .. } => {}
             Origin::Spu(origin) => {
@@ -461,14 +386,18 @@ impl Machine {
                 self.transmit(|| Event::End { group, result, memory }, ends, |_| (0, bytes));
             }
             Origin::Event { watch } => {
+                self.bridge.accounts.end_own(activity.account);
                 let status = if let RpcOutcome::Answered { status } = outcome { status } else { 0 };
-                self.watched(watch, status);
+                self.news.answered(watch, status);
             }
             Origin::Bank { peer } => {
                 let of = (activity.spu, activity.handler, activity.state.is_begun());
                 self.bank_answered(peer, outcome, of);
             }
-            Origin::Background => self.backgrounds.release(activity.app, 1),
+            Origin::Background => {
+                self.bridge.accounts.end_own(activity.account);
+                self.spus[activity.spu as usize].backgrounds.release(activity.app, 1);
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use crate::config::PROCESSES_MAX;
 use crate::hre::HreId;
 use crate::request::{AppNumber, Upcall};
 use crate::spu::miss::Misses;
-use crate::spu::os::{AppState, Caller, Machine};
+use crate::spu::os::{AppState, Caller, Machine, planted};
 use crate::spu::permission::{Extent, Rights};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -90,9 +90,11 @@ impl Protection {
     }
 
     /// A new process of `user`, which `opener` tells of; its number, with the account that `open` gives it. `None` where there are
-    /// [`PROCESSES_MAX`].
+    /// [`PROCESSES_MAX`], or the endpoint that tells of it has told of as many as it leaves to others.
     pub fn open_process(&mut self, user: u32, opener: Option<HreId>, open: impl FnOnce(u32) -> u16) -> Option<u32> {
-        if self.processes.len() >= PROCESSES_MAX {
+        let left = PROCESSES_MAX.saturating_sub(self.processes.len());
+        let of_opener = |process: &&Process| opener.is_some() && process.opener == opener;
+        if self.processes.values().filter(of_opener).count() >= left {
             return None;
         }
         loop {
@@ -218,6 +220,9 @@ impl Machine {
 
     /// Takes rights on an SPU.
     pub fn revoke(&mut self, process: u32, spu: u16, extent: Extent) {
+        if planted!(self, KeepsRights) {
+            return;
+        }
         if let Some(spu) = self.spus.get_mut(spu as usize) {
             spu.permissions.revoke(in_ids(process), extent);
         }
@@ -268,7 +273,8 @@ impl Machine {
             Ok(access) => access,
             Err(process) => {
                 self.clock.note(|work| work.permission_checks += 1);
-                let permits = self.spus[caller.spu as usize].permissions.permits(process, address, bytes, rights);
+                let table = if planted!(self, SharesPermissions) { 0 } else { usize::from(caller.spu) };
+                let permits = self.spus[table].permissions.permits(process, address, bytes, rights);
                 if permits { Access::Permitted } else { Access::Missing }
             }
         }
@@ -370,6 +376,9 @@ impl Machine {
 
     /// May an app call this handler of an app, on behalf of that endpoint?
     pub fn may_call(&self, caller: AppNumber, callee: AppNumber, handler: u8, originating: HreId) -> bool {
+        if planted!(self, AdmitsAll) {
+            return true;
+        }
         let find = |number: AppNumber| self.apps.get(number as usize).and_then(Option::as_ref);
         let (Some(from), Some(to)) = (find(caller), find(callee)) else { return false };
         let from_outside = caller != callee && from.owner.is_some();

@@ -4,7 +4,7 @@
 //! What always holds:
 //! - a rest belongs to a group, which has one operation more to wait for until the rest has ended; it ends once;
 //! - what is left is checked anew when it goes on, as if it were asked for then; nothing of it has moved before;
-//! - an account has at most [`OPERATIONS_PER_PROCESS_MAX`] operations of the store under way, users' processes share the places of all
+//! - a process has at most [`OPERATIONS_PER_PROCESS_MAX`] operations of the store under way, users share the places of all
 //!   ([`crate::places`]), the kernel's endpoints have some of their own, and a few are kept for what cannot wait in line;
 //! - what rests keep of apps' memories is bounded in the same way.
 
@@ -14,7 +14,7 @@ use super::dma::{Dma, Moved, Port};
 use super::gate::Behalf;
 use super::meter::{BYTES_A_WORK, Fault, SEGMENT_WORK};
 use super::os::{Caller, LocalMemory, Machine, WildPointer};
-use crate::bridge::accounts::{ACCOUNTS_MAX, KERNEL};
+use crate::bridge::accounts::{KERNEL, PARTIES};
 use crate::interconnect::Key;
 use crate::media::controller::PENDING_MAX;
 use crate::places::Places;
@@ -64,6 +64,8 @@ pub(crate) struct Rest {
     pub group: Key,
     account: u16,
     copied_bytes: u64,
+    /// Who has the place of these bytes.
+    party: u16,
     memory: Detached,
 }
 
@@ -90,10 +92,12 @@ pub(crate) struct Line {
     turns: VecDeque<u16>,
     /// More may go on at once.
     pub ready: bool,
-    /// Operations under way: of users' processes, by account, and of the kernel's endpoints.
+    /// Operations under way: of users, and of the kernel's endpoints.
     users: Places,
+    /// By account: how many it has, and who has their places, which stays while it has some.
+    processes: Vec<(u64, u16)>,
     kernel: u64,
-    /// Bytes of copies, by account.
+    /// Bytes of copies, by user.
     copies: Places,
 }
 
@@ -103,9 +107,10 @@ impl Default for Line {
             waiting: BTreeMap::new(),
             turns: VecDeque::new(),
             ready: false,
-            users: Places::new(USERS_OPERATIONS_MAX, ACCOUNTS_MAX as u16),
+            users: Places::new(USERS_OPERATIONS_MAX, PARTIES),
+            processes: Vec::new(),
             kernel: 0,
-            copies: Places::new(COPIES_BYTES_MAX, ACCOUNTS_MAX as u16),
+            copies: Places::new(COPIES_BYTES_MAX, PARTIES),
         }
     }
 }
@@ -144,33 +149,63 @@ impl Line {
     }
 
     /// Takes a place for an operation of a DMA.
-    fn take(&mut self, account: u16) -> bool {
+    fn take(&mut self, account: u16, party: u16) -> bool {
         if account == KERNEL {
             let takes = self.kernel < KERNEL_OPERATIONS_MAX;
             self.kernel += u64::from(takes);
             return takes;
         }
-        self.users.of(account) < OPERATIONS_PER_PROCESS_MAX && self.users.take(account, 1)
+        let (count, party) = self.process(account, party);
+        *count < OPERATIONS_PER_PROCESS_MAX && self.users.admits(party, 1) && {
+            self.put(account, party);
+            true
+        }
+    }
+
+    /// What a process has, and who has the places of that.
+    fn process(&mut self, account: u16, party: u16) -> (&mut u64, u16) {
+        if self.processes.len() <= usize::from(account) {
+            self.processes.resize(usize::from(account) + 1, (0, 0));
+        }
+        let (count, of) = &mut self.processes[usize::from(account)];
+        if *count == 0 {
+            *of = party;
+        }
+        (count, *of)
+    }
+
+    /// Takes a place for an operation of a user's without asking whether there is one.
+    fn put(&mut self, account: u16, party: u16) {
+        let (count, party) = self.process(account, party);
+        *count += 1;
+        self.users.put(party, 1);
+    }
+
+    /// Gives the place of an operation of a user's back.
+    fn release(&mut self, account: u16) {
+        let (count, party) = &mut self.processes[usize::from(account)];
+        *count -= 1;
+        self.users.release(*party, 1);
     }
 }
 
 impl Machine {
     /// The account whose work an operation is.
-    pub fn account_of(&self, group: Option<Key>) -> u16 {
-        group.and_then(|key| self.group_at(key)).map_or(self.running, |group| group.account)
+    pub fn account_of(&self, group: Key) -> u16 {
+        self.group_at(group).map_or(self.spus[group.spu as usize].running, |group| group.account)
     }
 
     /// Takes a place for an operation of a DMA; false where it is to wait in line.
-    pub fn place_for_operation(&mut self, group: Option<Key>) -> bool {
+    pub fn place_for_operation(&mut self, group: Key) -> bool {
         let account = self.account_of(group);
-        self.line.take(account)
+        self.line.take(account, self.bridge.accounts.party(account))
     }
 
     /// Takes a place for an operation that is no DMA's and cannot wait in line. A user's app is refused where a DMA of its would wait; apps
     /// that no user installed have one such operation a handler.
     pub fn place_for_single(&mut self, caller: Caller, account: u16) -> bool {
         if self.is_users_app(caller.app) {
-            return self.line.take(account);
+            return self.line.take(account, self.bridge.accounts.party(account));
         }
         self.put_operation(account);
         true
@@ -180,7 +215,7 @@ impl Machine {
     pub fn put_operation(&mut self, account: u16) {
         match account {
             KERNEL => self.line.kernel += 1,
-            account => self.line.users.put(account, 1),
+            account => self.line.put(account, self.bridge.accounts.party(account)),
         }
     }
 
@@ -194,7 +229,7 @@ impl Machine {
             | Pending::Checksum { group, .. }
             | Pending::Literals { group, .. }
             | Pending::Keys { group, .. }
-            | Pending::Group { group } => Some(self.account_of(Some(*group))),
+            | Pending::Group { group } => Some(self.account_of(*group)),
             Pending::ToMessage { account, .. } => Some(*account),
             Pending::Control(_) => None,
         }
@@ -210,7 +245,7 @@ impl Machine {
     pub fn operation_ended(&mut self, account: u16) {
         match account {
             KERNEL => self.line.kernel -= 1,
-            account => self.line.users.release(account, 1),
+            account => self.line.release(account),
         }
         self.line.ready |= !self.line.waiting.is_empty();
     }
@@ -224,7 +259,7 @@ impl Machine {
         (from, to, left): (u64, u64, u32),
         group: &mut Option<Key>,
     ) -> Result<Option<Rest>, Fault> {
-        let account = self.account_of(*group);
+        let account = group.map_or(self.spus[caller.spu as usize].running, |key| self.account_of(key));
         let mut copies = Detached::default();
         let mut copied_bytes = 0;
         if dma.source.port == Port::Local {
@@ -243,11 +278,12 @@ impl Machine {
             }
         }
         let Some(key) = self.group_for(caller, dma, group) else { return Ok(None) };
-        if !self.line.copies.take(account, copied_bytes) {
+        let party = self.bridge.accounts.party(account);
+        if !self.line.copies.take(party, copied_bytes) {
             return Ok(None);
         }
         let dma = *dma;
-        Ok(Some(Rest { caller, dma, from, to, left, group: key, account, copied_bytes, memory: copies }))
+        Ok(Some(Rest { caller, dma, from, to, left, group: key, account, copied_bytes, party, memory: copies }))
     }
 
     /// A segment found no place among the store's operations: the DMA waits in line. 0, or the error where it cannot.
@@ -275,12 +311,12 @@ impl Machine {
 
     /// A rest that its group does not know of yet is not wanted after all.
     pub fn drop_rest(&mut self, rest: Rest) {
-        self.line.copies.release(rest.account, rest.copied_bytes);
+        self.line.copies.release(rest.party, rest.copied_bytes);
     }
 
     /// A rest ends here.
     pub fn end_rest(&mut self, rest: Rest, error: i32) {
-        self.line.copies.release(rest.account, rest.copied_bytes);
+        self.line.copies.release(rest.party, rest.copied_bytes);
         self.end_one(rest.group, error.into(), None);
     }
 

@@ -9,18 +9,14 @@ use super::continuation::Pending;
 use super::dma::Port;
 use super::gate::{Behalf, Charged};
 use super::group::Under;
-use super::os::{Activity, Admission, Caller, LocalMemory, Machine, Origin, SpuOrigin, WildPointer, error_of};
+use super::os::{Activity, Admission, Caller, LocalMemory, Machine, Origin, SpuOrigin, WildPointer, error_of, planted};
 use crate::bridge::UPCALLS_PER_HRE_MAX;
-use crate::config::MESSAGES_MAX;
 use crate::hre::HreId;
 use crate::interconnect::event::{Event, PostedUpcall};
 use crate::interconnect::{Endpoint, Key};
 use crate::media::store::Progress;
 use crate::request::{Arguments, Upcall};
 pub(crate) use willow_gate::{Append, Draft, Receiver};
-
-/// Of the messages that are put together those of users' apps, which share these places.
-pub const USERS_MESSAGES_MAX: usize = MESSAGES_MAX / 2;
 
 /// A message being put together.
 pub(crate) struct Message {
@@ -48,9 +44,18 @@ impl Machine {
     /// `rpc_start`, `upcall_start`: begins a message that is put together; its handle, or an error.
     pub fn draft(&mut self, caller: Caller, (draft, behalf): (Draft, Behalf), _: Charged) -> i32 {
         let Draft { token, to, handler, body_bytes, reply_pointer, reply_bytes } = draft;
-        let Behalf::Of(originating) = behalf else { return abi::ERROR_ARGUMENT };
+        let Behalf::Of(mut originating) = behalf else { return abi::ERROR_ARGUMENT };
+        if planted!(self, MixesOrigins) {
+            let activities = &self.spus[caller.spu as usize].activities;
+            let keys = activities.keys().into_iter();
+            let mut others = keys.filter_map(|key| activities.get(key)).filter(|other| other.app == caller.app);
+            let other = others.find(|other| other.originating != originating);
+            originating = other.map_or(originating, |other| other.originating);
+        }
         match to {
-            Receiver::Subscriber(hre) if !self.subscriptions.has(caller.app, hre, handler) => {
+            Receiver::Subscriber(hre)
+                if !self.bridge.subscriptions.has(caller.app, hre, handler) && !planted!(self, TellsAnybody) =>
+            {
                 return abi::ERROR_PERMISSION;
             }
             Receiver::Spu(spu, _) if usize::from(spu) >= self.spus.len() => return abi::ERROR_REFUSED,
@@ -58,8 +63,9 @@ impl Machine {
             Receiver::Spu(..) if self.ftl() == Some(caller.app) => return abi::ERROR_REFUSED,
             _ => {}
         }
-        let Some(users) = self.place_for_message(caller.app) else { return abi::ERROR_REFUSED };
-        let account = self.running;
+        let Some(users) = self.place_for_message(caller) else { return abi::ERROR_REFUSED };
+        let at = &mut self.spus[caller.spu as usize];
+        let account = at.running;
         let message = || Message {
             caller,
             token,
@@ -76,8 +82,7 @@ impl Machine {
             error: 0,
             finished: None,
         };
-        self.held.messages += 1;
-        self.spus[caller.spu as usize].messages.put(message) as i32
+        at.messages.put(message) as i32
     }
 
     /// A message that the caller puts together.
@@ -224,7 +229,7 @@ impl Machine {
             spu,
             handler: message.handler,
             state: State::Arrived,
-            originating: message.originating,
+            originating: if planted!(self, ForgetsOrigin) { HreId::DEVICE } else { message.originating },
             account: message.account,
             arguments: Arguments::EMPTY,
             cursor: 0,
@@ -252,7 +257,7 @@ impl Machine {
     fn post_upcall(&mut self, message: Message, group: Key) {
         let sender = message.caller;
         let (hre, subscribed) = match message.to {
-            Receiver::Subscriber(hre) => (hre, self.subscriptions.has(sender.app, hre, message.handler)),
+            Receiver::Subscriber(hre) => (hre, self.bridge.subscriptions.has(sender.app, hre, message.handler)),
             _ => (message.originating, true),
         };
         if !subscribed {
@@ -264,8 +269,7 @@ impl Machine {
             self.message_gone(sender);
             return self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
-        let id = self.next_upcall;
-        self.next_upcall += 1;
+        let id = self.bridge.upcalls.number();
         let upcall = Upcall {
             id,
             app: message.caller.app,
@@ -274,7 +278,7 @@ impl Machine {
             body: message.body,
         };
         let posted = PostedUpcall { hre, upcall, group };
-        self.upcalls.insert(id, (hre, group));
+        self.bridge.upcalls.ask(id, hre, group);
         self.list(group, Under::Upcall { id });
         let ends = (Endpoint::Spu(sender.spu), Endpoint::Host);
         let bytes = posted.upcall.body.len() as u64;
@@ -286,7 +290,7 @@ impl Machine {
         let PostedUpcall { hre, upcall, group } = posted;
         let id = upcall.id;
         // Where its sender has ended meanwhile nobody waits for an answer.
-        let wanted = self.upcalls.get(&id).is_some_and(|(_, of)| *of == group);
+        let wanted = self.bridge.upcalls.of(id).is_some_and(|(_, of)| of == group);
         if wanted && !self.bridge.push_upcall(hre, upcall, UPCALLS_PER_HRE_MAX) && self.take_upcall(id).is_some() {
             self.end_one(group, i64::from(abi::ERROR_REFUSED), None);
         }
@@ -297,8 +301,8 @@ impl Machine {
         if self.answer_miss(hre, id, status == 0) {
             return true;
         }
-        match self.upcalls.get(&id) {
-            Some((of, _)) if *of == hre => {
+        match self.bridge.upcalls.of(id) {
+            Some((of, _)) if of == hre || planted!(self, BelievesAnswers) => {
                 let Some(group) = self.take_upcall(id) else { return false };
                 let result = (u64::from(status & 0x7fff_ffff) << 32 | u64::from(result)) as i64;
                 let ends = (Endpoint::Host, Endpoint::Spu(group.spu));

@@ -9,7 +9,6 @@ use super::group::Group;
 use super::os::{Caller, Machine};
 use super::rpc::Message;
 use crate::bridge::accounts::{EVENTS, KERNEL};
-use crate::config::MESSAGES_MAX;
 use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::interconnect::event::Event;
@@ -29,18 +28,18 @@ impl Machine {
         if !self.is_users_app(caller.app) {
             return Some(false);
         }
-        self.waits.take(caller.app, 1).then_some(true)
+        self.spus[usize::from(caller.spu)].waits.take(caller.app, 1).then_some(true)
     }
 
     /// True where an app may wait for one more operation.
     #[inline]
     pub fn may_wait(&self, caller: Caller) -> bool {
-        !self.is_users_app(caller.app) || self.waits.admits(caller.app, 1)
+        !self.is_users_app(caller.app) || self.spus[usize::from(caller.spu)].waits.admits(caller.app, 1)
     }
 
     /// Whose work an event of SPU-OS for an app is.
     pub fn account_of_events(&self, app: AppNumber) -> u16 {
-        if self.is_users_app(app) { EVENTS } else { KERNEL }
+        self.app_at(app).and_then(|app| app.owner).map_or(KERNEL, |user| self.bridge.accounts.of_apps(user))
     }
 
     /// True for an app that a user installed.
@@ -50,11 +49,12 @@ impl Machine {
     }
 
     /// Takes a place for one more message of an app; whether it is a user's, or `None` where there is none for it.
-    pub fn place_for_message(&mut self, app: AppNumber) -> Option<bool> {
+    pub fn place_for_message(&mut self, caller: Caller) -> Option<bool> {
         let most = self.config.messages_per_user_app_max;
-        let of = self.apps.get_mut(app as usize)?.as_mut()?;
-        let users = of.owner.is_some();
-        if self.held.messages >= MESSAGES_MAX || users && (of.messages >= most || !self.drafts.take(app, 1)) {
+        let users = self.app_at(caller.app)?.owner.is_some();
+        let at = &mut self.spus[usize::from(caller.spu)];
+        let of = &mut at.residents[usize::from(caller.app)];
+        if !at.messages.has_room() || users && (of.messages >= most || !at.drafts.take(caller.app, 1)) {
             return None;
         }
         of.messages += 1;
@@ -63,11 +63,9 @@ impl Machine {
 
     /// One of an app's has been answered, or is gone.
     pub fn message_gone(&mut self, sender: Caller) {
-        let resident = self.spus[sender.spu as usize].residents.get(sender.app as usize);
-        if resident.is_some_and(|resident| resident.incarnation == sender.incarnation)
-            && let Some(app) = self.app(sender.app)
-        {
-            app.messages = app.messages.saturating_sub(1);
+        let of = &mut self.spus[usize::from(sender.spu)].residents[usize::from(sender.app)];
+        if of.incarnation == sender.incarnation {
+            of.messages = of.messages.saturating_sub(1);
         }
     }
 
@@ -84,32 +82,28 @@ impl Machine {
     /// Takes a message out that was being put together.
     pub fn take_message(&mut self, handle: Key) -> Option<Message> {
         let message = self.spus[handle.spu as usize].messages.remove(handle.key)?;
-        self.held.messages -= 1;
         if message.users {
-            self.drafts.release(message.caller.app, 1);
+            self.spus[handle.spu as usize].drafts.release(message.caller.app, 1);
         }
         Some(message)
     }
 
     /// Takes a place for an upcall to a process; false where the process leaves as many of the app's unanswered as are left for others.
     pub fn place_for_upcall(&mut self, sender: Caller, hre: HreId) -> bool {
-        let key = (sender.app, hre.process());
-        let at = self.upcalls_at.get(&key).copied().unwrap_or(0);
         let most = self.config.messages_per_user_app_max;
-        let left = self.app(sender.app).map_or(0, |app| match app.owner {
-            Some(_) => most.saturating_sub(app.messages),
-            None => u32::MAX,
-        });
-        if at > left {
+        let is_users = self.is_users_app(sender.app);
+        let of = &mut self.spus[usize::from(sender.spu)].residents[usize::from(sender.app)];
+        let at = of.upcalls_at.get(&hre.process()).copied().unwrap_or(0);
+        if is_users && at > most.saturating_sub(of.messages) {
             return false;
         }
-        *self.upcalls_at.entry(key).or_default() += 1;
+        *of.upcalls_at.entry(hre.process()).or_default() += 1;
         true
     }
 
     /// Ends an upcall whose answer has come, or never will: its places are free. Its group is to be ended.
     pub fn take_upcall(&mut self, id: u64) -> Option<Key> {
-        let (hre, group) = self.upcalls.remove(&id)?;
+        let (hre, group) = self.bridge.upcalls.take(id)?;
         if let Some(sender) = self.group_at(group).map(|group| group.caller) {
             self.upcall_gone(sender, hre);
         }
@@ -119,11 +113,11 @@ impl Machine {
     /// Gives the places of an upcall back.
     pub fn upcall_gone(&mut self, sender: Caller, hre: HreId) {
         self.message_gone(sender);
-        let key = (sender.app, hre.process());
-        if let Some(at) = self.upcalls_at.get_mut(&key) {
+        let of = &mut self.spus[usize::from(sender.spu)].residents[usize::from(sender.app)].upcalls_at;
+        if let Some(at) = of.get_mut(&hre.process()) {
             *at -= 1;
             if *at == 0 {
-                self.upcalls_at.remove(&key);
+                of.remove(&hre.process());
             }
         }
     }
@@ -131,8 +125,8 @@ impl Machine {
     /// Ends the upcalls, on their way to a host or there, that `of_it` says.
     pub fn end_upcalls(&mut self, of_it: impl Fn(HreId, &Group) -> bool, error: i32) {
         let concerned =
-            |(_, (hre, group)): &(&u64, &(HreId, Key))| self.group_at(*group).is_none_or(|group| of_it(*hre, group));
-        let ids: Vec<u64> = self.upcalls.iter().filter(concerned).map(|(id, _)| *id).collect();
+            |(_, hre, group): &(u64, HreId, Key)| self.group_at(*group).is_none_or(|group| of_it(*hre, group));
+        let ids: Vec<u64> = self.bridge.upcalls.all().filter(concerned).map(|(id, ..)| id).collect();
         for id in ids {
             if let Some(group) = self.take_upcall(id) {
                 self.end_one(group, error.into(), None);

@@ -8,19 +8,14 @@
 //! - work in the background belongs to no request: nobody waits for it, an upgrade least of all.
 
 use super::abi::{self, PENDING};
-use super::activity::{Ending, State};
 use super::gate::Charged;
 use super::group::{Group, UNLISTED, Under};
-use super::os::{ACTIVITIES_MAX, Activity, Caller, Machine, Origin};
+use super::os::{Activity, Caller, Machine, Origin};
 use super::unit::Spu;
-use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::interconnect::event::{Event, EventQueue};
 use crate::request::{AppNumber, Arguments};
 use std::ops::Range;
-
-/// Most activities in the background, of all apps, which share these places.
-pub const BACKGROUND_MAX: usize = 1 << 12;
 
 /// A sleep begins that ends then.
 pub(super) fn begin_sleep(spus: &mut [Spu], events: &mut EventQueue, key: Key, until_ns: u64) {
@@ -134,7 +129,7 @@ impl Machine {
                 true
             }
             Under::Upcall { id } => {
-                let Some(hre) = self.upcalls.get(&id).map(|(hre, _)| *hre) else { return false };
+                let Some(hre) = self.bridge.upcalls.of(id).map(|(hre, _)| hre) else { return false };
                 if self.take_upcall(id) != Some(key) {
                     return false;
                 }
@@ -153,23 +148,13 @@ impl Machine {
         let (true, Some(arguments)) = (app.is_some_and(|app| app.has_handler[usize::from(handler)]), arguments) else {
             return abi::ERROR_ARGUMENT;
         };
-        if self.held.activities >= ACTIVITIES_MAX || !self.backgrounds.take(caller.app, 1) {
+        let at = &mut self.spus[usize::from(caller.spu)];
+        if !at.activities.has_room() || !at.backgrounds.take(caller.app, 1) {
             return abi::ERROR_REFUSED;
         }
-        self.held.activities += 1;
-        let token = self.spus[usize::from(caller.spu)].activities.put(|| Activity {
-            app: caller.app,
-            spu: caller.spu,
-            handler,
-            state: State::Arrived,
-            originating: HreId::DEVICE,
-            account,
-            arguments,
-            cursor: 0,
-            ending: Ending::default(),
-            replied_bytes: 0,
-            origin: Origin::Background,
-        });
+        let to = (caller.app, caller.spu, handler);
+        let token = at.activities.put(|| Activity::of_device(to, account, arguments, Origin::Background));
+        self.bridge.accounts.begin_own(account);
         // It stays on its SPU: no message carries it.
         self.events.push(self.ready_account(account), Event::Deliver { token: caller.at(token) });
         abi::DONE

@@ -22,20 +22,6 @@ impl Machine {
         }
     }
 
-    /// One of the events that somebody waits for has been answered with this status, or had no place.
-    pub fn watched(&mut self, watch: u32, status: u32) {
-        let Some((left, refusal)) = self.watches.get_mut(&watch) else { return };
-        *left -= 1;
-        if status != 0 {
-            refusal.get_or_insert(status);
-        }
-        if *left == 0 {
-            let refusal = *refusal;
-            self.watches.remove(&watch);
-            self.finished_watches.push((watch, refusal));
-        }
-    }
-
     /// Has requests for an app wait, as `admission` says; those that found no free thread as well.
     pub fn hold_requests(&mut self, number: AppNumber, admission: Admission) {
         let Some(app) = self.apps.get_mut(number as usize).and_then(Option::as_mut) else { return };

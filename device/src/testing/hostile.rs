@@ -23,6 +23,8 @@ pub struct Aims {
     pub apps: Vec<u16>,
     /// SPUs of the device.
     pub spus: u16,
+    /// Whether some are to ask for long runs.
+    pub long: bool,
 }
 
 /// What the parameters of imports are, in the order of [`IMPORTS`]: T token, P pointer, p port, A address (of the port before it), S stride,
@@ -105,7 +107,7 @@ impl Generator<'_> {
             'P' if self.below(1024) < self.wild => self.of(&[MEMORY_BYTES as i64 - 4, -1, i64::from(i32::MAX)]),
             'P' => self.below(4096) as i64,
             'p' => {
-                *before = self.of(&[0, 0, 1, 1, 1, 0x101, 2, 2, 3, 0x201, 4, 0x103]);
+                *before = self.of(&[0, 0, 1, 1, 1, 0x101, 2, 2, 3, 0x201, 4, 0x103, 0x1_0001, 0x2_0001, 0x3_0001]);
                 *before
             }
             'A' if *before & 0xff == 1 && !self.aims.addresses.is_empty() => {
@@ -265,6 +267,7 @@ pub fn hostile_module(name: &str, seed: u64, aims: &Aims) -> Vec<u8> {
     } else {
         "(if (i32.eqz (global.get $going)) (then (call $respond (local.get $token) (i32.const 0) (i32.const 1))))"
     };
+    let long = if aims.long && seed % 5 < 2 { "long=1\\n" } else { "" };
     let counters = "(local $n0 i32) (local $n1 i32) (local $n2 i32)";
     // Completions go on with the request that came last, so often and no more.
     let _ = writeln!(
@@ -285,7 +288,7 @@ pub fn hostile_module(name: &str, seed: u64, aims: &Aims) -> Vec<u8> {
             (global.set $left (i32.sub (global.get $left) (i32.const 1)))
             (local.set $token (i32.load (i32.const 8192)))
             {complete})
-        (@custom "willow.app" "abi=2\nname={name}\nversion={seed}\nhandler=1:one\nhandler=2:two\nhandler=3:three\nhandler=4:four\npublic=*\n"))"#
+        (@custom "willow.app" "abi=2\nname={name}\nversion={seed}\nhandler=1:one\nhandler=2:two\nhandler=3:three\nhandler=4:four\npublic=*\n{long}"))"#
     );
     wat::parse_str(&text).unwrap_or_else(|error| panic!("the module of {seed} is well formed: {error}\n{text}"))
 }

@@ -239,7 +239,7 @@ pub fn plant(device: &mut Device, hole: Hole) {
 pub use willow_gate::table::{IMPORTS, Import, Who};
 
 /// Most ends of operations that users' apps may be promised, all together.
-pub const USERS_WAITS_MAX: usize = crate::spu::os::USERS_WAITS_MAX;
+pub const USERS_WAITS_MAX: usize = crate::spu::unit::WAITS_MAX / 2;
 
 /// How full a device's tables are.
 pub fn tables(device: &Device) -> Tables {

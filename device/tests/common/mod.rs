@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod drive;
+pub mod even;
 pub mod keeper;
 pub mod shared;
 pub mod slow;
@@ -25,6 +26,11 @@ pub struct Rig {
 /// Whether these tests are part of `on_flash`, which runs them on flash.
 pub fn is_on_flash() -> bool {
     module_path!().starts_with("on_flash::")
+}
+
+/// Turns that a read takes. On flash the app begins, the FTL begins, the flash has the bytes brought, the FTL ends, and the app ends.
+pub fn turns_of_a_read() -> u32 {
+    if is_on_flash() { 5 } else { 1 }
 }
 
 /// Banks of the medium that these tests run on, and the apps that they need.

@@ -21,6 +21,8 @@ pub struct Valve {
     pub reads_alone: Shared<bool>,
     /// The store has no place for operations while this is true.
     pub busy: Shared<bool>,
+    /// The store says that there is news, and has none to tell, while this is true.
+    pub alarms: Shared<bool>,
     waiting: Shared<VecDeque<Waiting>>,
     /// While there is a watch.
     pub watch: Shared<Option<Watch>>,
@@ -69,6 +71,10 @@ impl Valve {
         if let Some(watch) = self.watch.lock().as_mut() {
             watch.touch(bank, write, address, bytes as u64);
         }
+    }
+
+    fn take(&self) -> Option<Waiting> {
+        self.waiting.lock().pop_front()
     }
 
     /// Operations that wait.
@@ -139,10 +145,10 @@ impl Store for SlowStore {
         self.inner.flush(ticket, bank)
     }
     fn completed(&mut self) -> Option<StoreCompletion> {
-        if self.waits() {
-            return None;
-        }
-        while let Some(next) = self.valve.waiting.lock().pop_front() {
+        // What had been let go before goes on: `has_news` tells of its end, and a device that is told so asks until it gets it.
+        while !self.waits()
+            && let Some(next) = self.valve.take()
+        {
             match next {
                 Waiting::Read(ticket, bank, address, bytes) => self.inner.begin_read(ticket, bank, address, bytes),
                 Waiting::Write(ticket, bank, address, from) => self.inner.begin_write(ticket, bank, address, from),
@@ -161,27 +167,10 @@ impl Store for SlowStore {
         self.inner.delegating()
     }
     fn has_news(&self) -> bool {
-        self.inner.has_news() || !self.waits() && self.valve.waiting() > 0
+        self.inner.has_news() || self.valve.alarms.get() || !self.waits() && self.valve.waiting() > 0
     }
     fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
         self.inner.set_waker(waker);
     }
-    fn load_metadata(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.load_metadata()
-    }
-    fn save_metadata(&mut self, ticket: Ticket, bytes: Vec<u8>) -> Result<Progress, StoreError> {
-        self.inner.save_metadata(ticket, bytes)
-    }
-    fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.load_blob(name)
-    }
-    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
-        self.inner.list_blobs()
-    }
-    fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
-        self.inner.save_blob(ticket, name, bytes)
-    }
-    fn delete_blob(&mut self, ticket: Ticket, name: &str) -> Result<Progress, StoreError> {
-        self.inner.delete_blob(ticket, name)
-    }
+    willow_device::records_of!(inner);
 }

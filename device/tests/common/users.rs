@@ -34,6 +34,20 @@ pub const MOVER: &str = r#"
             (then (call $respond (local.get 0) (i32.const 0) (i32.load (i32.const 1024))) (return)))
         (call $respond (local.get 0) (i32.const 0) (i32.wrap_i64 (local.get 1))))"#;
 
+/// Calls handler `handler` of the app whose number is in the arguments; answers with what came back.
+pub fn caller(handler: u8) -> String {
+    format!(
+        r#"(func $start (param i32 i32) (result i32) (local $handle i32)
+            (if (i32.eqz (local.get 1)) (then (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (return (i32.const 0))))
+            (drop (call $receive_bytes (local.get 0) (i32.const 0) (i32.const 20)))
+            (local.set $handle (call $rpc_start (local.get 0) (call $spu_id) (i32.load (i32.const 16)) (i32.const {handler}) (i32.const 16) (i32.const 512) (i32.const 16)))
+            (drop (call $rpc_append (local.get $handle) (i32.const 0) (i64.const 0) (i32.const 16)))
+            (drop (call $rpc_finish (local.get $handle) (local.get 0)))
+            (i32.const 0))
+        (func $complete (param i32 i64) (call $respond (local.get 0) (i32.const 0) (i32.wrap_i64 (local.get 1))))"#
+    )
+}
+
 pub const NV: u32 = 1;
 pub const PARKED_NV: u32 = 0x101;
 pub const READ: u32 = 1;
@@ -159,17 +173,16 @@ impl Users {
         self.done.pop_front().or_else(|| self.rig.device.completion())
     }
 
-    /// Runs the device once: it may have more to do, and others have their turn before it goes on.
-    pub fn turn(&mut self) {
-        let now_ns = self.rig.now_ns;
-        self.rig.device.run(now_ns);
+    /// Runs the device once: more may be left to do now, of what comes by turns. When it wants to run again.
+    pub fn run_once(&mut self) -> Option<u64> {
+        self.rig.device.run(self.rig.now_ns)
     }
 
     /// Runs the device for as long as it has something to do now, without moving time.
     pub fn run(&mut self) {
         let now_ns = self.rig.now_ns;
-        let busy = (0..RUNS_MAX).find(|_| self.rig.device.run(now_ns).is_none_or(|at_ns| at_ns > now_ns));
-        assert!(busy.is_some(), "the device does not come to rest");
+        let rests = (0..RUNS_MAX).find(|_| self.run_once().is_none_or(|at_ns| at_ns > now_ns));
+        assert!(rests.is_some(), "the device does not come to rest");
     }
 
     pub fn install_for(&mut self, hre: HreId, module: &[u8]) -> Result<u16, RpcOutcome> {

@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use willow_tests::daemon::Daemon;
+use willow_tests::scratch::Scratch;
 use willow_tests::stage::{By, Stage, has, is_frozen, or_skip, skip, tool};
 
 fn own(path: &str) -> String {
@@ -87,6 +89,25 @@ fn c_programs_reach_a_device_on_a_network() {
 }
 
 #[test]
+fn c_programs_store_pairs() {
+    let test = "c_programs_store_pairs";
+    let Some(compiler) = compilers().first().copied() else { return skip(test, "there is no C compiler") };
+    let scratch = Scratch::new("kv").expect("a temporary folder");
+    let (program, socket) = (scratch.path().join("program"), scratch.path().join("device").display().to_string());
+    compile(compiler, "tests/kv.c", &program, false);
+    let mut daemon = Daemon::start(&["--size", "16M", "--kv-size", "16M", "--spus", "3", "--socket", &socket]);
+    let run = |what: &str| {
+        let output = Command::new(&program).args([&socket, what]).output().expect("it runs");
+        assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    run("use");
+    daemon.kill();
+    daemon.restart();
+    run("survived");
+    assert!(daemon.stop().success());
+}
+
+#[test]
 fn the_header_declares_what_the_library_has() {
     let header = std::fs::read_to_string(own("libwillow.h")).expect("the header");
     let library = std::fs::read(libraries().join("libwillow.so")).expect("the library");
@@ -102,7 +123,8 @@ fn the_header_declares_what_the_library_has() {
         let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
         assert!(library.windows(wanted.len()).any(|part| part == wanted), "{name} is not in the library");
     }
-    let sources = [include_str!("../src/lib.rs"), include_str!("../src/queue.rs")].concat();
+    let sources =
+        [include_str!("../src/lib.rs"), include_str!("../src/kv.rs"), include_str!("../src/queue.rs")].concat();
     let exported = sources.match_indices("extern \"C\" fn ").count();
     assert_eq!(exported, names.len(), "every function is in the header");
 }

@@ -1,5 +1,5 @@
-//! What changes a file otherwise than by writing to it, or moves its bytes in the kernel: done by the kernel, when the file has been given
-//! back; and mappings, with which a file stays with the kernel.
+//! What changes a file otherwise than by writing to it, asks whether it may be written, or moves its bytes in the kernel: done by the kernel,
+//! when the file has been given back; and mappings, with which a file stays with the kernel.
 //!
 //! What always holds: what the kernel refuses since the file is open directly, here or in another process, is done once more when
 //! nobody has it so.
@@ -9,7 +9,7 @@ use crate::memory;
 use crate::process::{by_kernel, enter};
 use crate::real;
 use crate::real::{result, returned};
-use libc::{c_char, c_int, c_uint, c_ulong, c_void, gid_t, mode_t, off_t, uid_t};
+use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, off_t, uid_t};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use willow_host::agent::freeze::is_immutable;
@@ -63,41 +63,6 @@ macro_rules! allocates {
 }
 
 allocates!(posix_fallocate, posix_fallocate64);
-
-/// Requests that share, move or attribute a file's blocks.
-const CHANGING: [c_ulong; 6] = [
-    FICLONE,
-    FICLONERANGE,
-    0xc018_9436, // FIDEDUPERANGE
-    0x4008_6602, // FS_IOC_SETFLAGS
-    0x401c_5820, // FS_IOC_FSSETXATTR
-    EXT4_IOC_MOVE_EXT,
-];
-const FICLONE: c_ulong = 0x4004_9409;
-const FICLONERANGE: c_ulong = 0x4020_940d;
-const EXT4_IOC_MOVE_EXT: c_ulong = 0xc028_660f;
-
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: c_ulong) -> c_int {
-    let real = real!(ioctl: (c_int, c_ulong, c_ulong) -> c_int);
-    // SAFETY: the caller's; an argument that it did not give is not looked at.
-    let real = || unsafe { real(descriptor, request, argument) };
-    if !CHANGING.contains(&request) {
-        return real();
-    }
-    // Of two files the other one is in the argument.
-    let other = match request {
-        FICLONE => argument as c_int,
-        // SAFETY: what the request's argument is, first of all a number.
-        FICLONERANGE if argument != 0 => unsafe { *(argument as *const i64) as c_int },
-        // SAFETY: the same; the second of its numbers.
-        EXT4_IOC_MOVE_EXT if argument != 0 => unsafe { *(argument as *const c_uint).add(1) as c_int },
-        _ => -1,
-    };
-    by_kernel(&[descriptor, other], real)
-}
 
 fn mapping(descriptor: c_int, protection: c_int, flags: c_int, mut map: impl FnMut() -> *mut c_void) -> *mut c_void {
     if flags & libc::MAP_FIXED != 0 {
@@ -206,9 +171,9 @@ between! {
 ///
 /// # Safety
 /// The paths are the caller's strings.
-unsafe fn at_paths(paths: &[(c_int, *const c_char, bool)], mut real: impl FnMut() -> c_int) -> c_int {
+pub unsafe fn at_paths(paths: &[(c_int, *const c_char, bool)], mut real: impl FnMut() -> c_int) -> c_int {
     let mut done = result(real());
-    if done == Err(Errno::PERM) {
+    if done == Err(Errno::PERM) && !crate::planted("path") {
         let those = paths.iter().filter(|(_, path, _)| !path.is_null());
         // SAFETY: as above.
         let those: Vec<_> =
@@ -237,7 +202,7 @@ type Bytes = *const c_void;
 const HERE: c_int = libc::AT_FDCWD;
 
 /// True where these flags of a call say to follow links.
-fn follows(flags: c_int) -> bool {
+pub fn follows(flags: c_int) -> bool {
     flags & libc::AT_SYMLINK_NOFOLLOW == 0
 }
 
@@ -255,6 +220,7 @@ by_path! {
         at (from, old, flags & libc::AT_SYMLINK_FOLLOW != 0);
     chmod(path: Path, mode: mode_t) at (HERE, path, true);
     fchmodat(folder: c_int, path: Path, mode: mode_t, flags: c_int) at (folder, path, follows(flags));
+    lchmod(path: Path, mode: mode_t) at (HERE, path, false);
     chown(path: Path, owner: uid_t, group: gid_t) at (HERE, path, true);
     lchown(path: Path, owner: uid_t, group: gid_t) at (HERE, path, false);
     fchownat(folder: c_int, path: Path, owner: uid_t, group: gid_t, flags: c_int) at (folder, path, follows(flags));
@@ -267,4 +233,8 @@ by_path! {
     lsetxattr(path: Path, name: Path, value: Bytes, bytes: usize, flags: c_int) at (HERE, path, false);
     removexattr(path: Path, name: Path) at (HERE, path, true);
     lremovexattr(path: Path, name: Path) at (HERE, path, false);
+    access(path: Path, mode: c_int) at (HERE, path, true);
+    eaccess(path: Path, mode: c_int) at (HERE, path, true);
+    euidaccess(path: Path, mode: c_int) at (HERE, path, true);
+    faccessat(folder: c_int, path: Path, mode: c_int, flags: c_int) at (folder, path, follows(flags));
 }

@@ -1,8 +1,11 @@
 //! Opening, closing and duplicating descriptors.
 //!
-//! What always holds: what the kernel does comes first when something is opened or duplicated, and last when it is closed.
+//! What always holds:
+//! - what the kernel does comes first when something is opened or duplicated, and last when it is closed;
+//! - while a descriptor is replaced (`dup2`) it is what the program opened, the old one or the new one: a thread that uses it meanwhile finds
+//!   no placeholder.
 
-use crate::process::{Raw, enter, tracked};
+use crate::process::{Process, Raw, enter, tracked};
 use crate::real;
 use crate::real::{result, returned};
 use libc::{c_char, c_int, c_long, c_uint, mode_t};
@@ -12,7 +15,8 @@ use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use willow_host::direct_io::{Place, Waits};
+use std::sync::PoisonError;
+use willow_host::direct_io::{Place, Waits, refused as as_refused};
 use willow_shm::own::{is_own, without_own};
 
 /// Opens by `open`; one more time where a file has to be given back first.
@@ -30,8 +34,7 @@ pub unsafe fn opening(folder: c_int, path: *const c_char, mut open: impl FnMut()
     {
         // SAFETY: as above.
         let path = unsafe { CStr::from_ptr(path) };
-        // One that does not wait finds the agent's lease where the file is just being taken, or given back.
-        let once = || result(open()).map_err(|error| if error == Errno::AGAIN { Errno::PERM } else { error });
+        let once = || result(open()).map_err(as_refused);
         opened = insisting(&[(folder, path, true)], Waits::Interruptible, once);
         opened = opened.map_err(|error| if error == Errno::PERM { refused } else { error });
     }
@@ -127,10 +130,14 @@ pub unsafe extern "C" fn close(descriptor: c_int) -> c_int {
 /// As for the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    if let Some((_inside, process)) = enter()
-        && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0
-    {
-        process.forget_range(first, last);
+    if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+        // Other threads keep what this one closes.
+        crate::identity::leave();
+    }
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && first <= last {
+        if let Some((_inside, process)) = enter() {
+            process.forget_range(first, last);
+        }
         let done = without_own(first, last).into_iter().try_for_each(|(first, last)| {
             // SAFETY: the caller's descriptors, without those of this library.
             result(unsafe { real!(close_range: (c_uint, c_uint, c_int) -> c_int)(first, last, flags) }).map(|_| ())
@@ -171,6 +178,10 @@ pub unsafe extern "C" fn dup(from: c_int) -> c_int {
 /// Duplicates a descriptor. Its file is given back meanwhile, so that the duplicate is of what the program opened.
 fn duplicating(from: c_int, real: impl FnOnce() -> c_int) -> c_int {
     let Some((_inside, process)) = enter() else { return real() };
+    duplicating_in(process, from, real)
+}
+
+fn duplicating_in(process: &Process, from: c_int, real: impl FnOnce() -> c_int) -> c_int {
     let Some(file) = process.get(from) else {
         let to = real();
         // Whatever was under that number is not there any more.
@@ -191,13 +202,27 @@ fn replacing(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
     if from == to || from < 0 || rustix::io::fcntl_getfd(Raw(from)).is_err() {
         return real();
     }
-    if let Some((_inside, process)) = enter() {
-        if is_own(to) {
-            return returned(Err::<c_int, _>(Errno::BUSY));
-        }
-        process.forget(to);
+    let Some((_inside, process)) = enter() else { return real() };
+    if is_own(to) {
+        return returned(Err::<c_int, _>(Errno::BUSY));
     }
-    duplicating(from, real)
+    let Some(before) = process.get(to) else { return duplicating_in(process, from, real) };
+    // Other threads read and write by it until it is another's.
+    let _hold = (!crate::planted("dup2")).then(|| before.file.hold());
+    // None of them is between its look at the position and its end.
+    let _alone = before.description.position.lock().unwrap_or_else(PoisonError::into_inner);
+    process.forget(to);
+    if crate::planted("dup2") {
+        // So that a thread meets it on any machine.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let done = duplicating_in(process, from, real);
+    if done < 0 {
+        let code = crate::real::code();
+        process.remained(to, &before);
+        crate::real::set_errno(code);
+    }
+    done
 }
 
 /// # Safety

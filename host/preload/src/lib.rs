@@ -6,7 +6,10 @@
 //! sharing      descriptions of open files that others come to have too           real     the functions that these stand in front of
 //! descriptors  open, close, dup and fcntl, locks          transfers  read, write and their like, sync
 //! changes      what changes a file otherwise, by descriptor or by path, and what moves bytes in the kernel: the kernel's
+//! requests     to file systems, likewise                  prints     of the C library, to a descriptor
 //! programs     fork, exec, spawn, exit     messages  descriptors in messages     streams  those of the C library
+//! aliases      other names of these functions
+//! identity     who the process is, where, and what it may do
 //! raw          system calls by number, and asynchronous ones                     limits, memory  what a call may do, and has
 //! ```
 //!
@@ -16,15 +19,19 @@
 //! - without a device and an agent, or with none of its variables set, every call goes where it went before;
 //! - calls that the library itself makes pass through.
 
+mod aliases;
 mod changes;
 mod descriptors;
+mod identity;
 mod limits;
 mod memory;
 mod messages;
+mod prints;
 mod process;
 mod programs;
 mod raw;
 mod real;
+mod requests;
 mod sharing;
 mod streams;
 mod transfers;

@@ -22,12 +22,15 @@ pub fn allow(offset: u64, bytes: usize) -> bool {
 }
 
 macro_rules! sets {
-    ($($name:ident ($($argument:ident : $kind:ty),*) -> $result:ty;)*) => {$(
+    ($($name:ident ($($argument:ident : $kind:ty),*) of $limit:expr => $result:ty;)*) => {$(
         /// # Safety
         /// As for the C library's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
+            let (process, resource, new): (pid_t, c_uint, *const rlimit) = $limit;
             // SAFETY: the caller's arguments.
+            unsafe { crate::identity::limiting(process, resource, new) };
+            // SAFETY: as above.
             let done = unsafe { real!($name: ($($kind),*) -> $result)($($argument),*) };
             refresh();
             done
@@ -36,9 +39,10 @@ macro_rules! sets {
 }
 
 sets! {
-    setrlimit(resource: c_uint, limit: *const rlimit) -> c_int;
-    setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int;
-    prlimit(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int;
-    prlimit64(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int;
-    ulimit(command: c_int, bytes: c_long) -> c_long;
+    setrlimit(resource: c_uint, limit: *const rlimit) of (0, resource, limit) => c_int;
+    setrlimit64(resource: c_uint, limit: *const rlimit) of (0, resource, limit) => c_int;
+    prlimit(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) of (process, resource, new) => c_int;
+    prlimit64(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) of (process, resource, new) => c_int;
+    // That of bytes alone.
+    ulimit(command: c_int, bytes: c_long) of (0, libc::RLIMIT_FSIZE, std::ptr::null()) => c_long;
 }

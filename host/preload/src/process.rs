@@ -4,7 +4,8 @@
 //! - a descriptor is tracked from its opening, duplication or inheritance until its close, one entry each;
 //! - a forked child begins anew: what its parent had is left alone, and what it inherited is looked for among its descriptors;
 //! - a file of which anybody else has the same open file description stays with the kernel, here and there, until it is closed;
-//! - before another program takes the process' place, and before it ends, all is given back to the file system.
+//! - before another program takes the process' place, and before it ends, all is given back to the file system;
+//! - an operation by a number that is another file's meanwhile is done by what the number is then (`is_replaced`).
 
 use crate::real::{result, returned};
 use crate::sharing::{Sharing, Since};
@@ -18,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use willow_host::direct_io::{File, Hold, Session, SessionOptions, forks, watch_forks};
 
@@ -26,6 +27,8 @@ use willow_host::direct_io::{File, Hold, Session, SessionOptions, forks, watch_f
 pub const DESCRIPTORS_MAX: usize = 4096;
 /// Numbers that the library's own sockets may have, at the end of those that the process may have, or of those that are tracked.
 const OWN_DESCRIPTORS: usize = 128;
+/// A process that may have fewer descriptors than this keeps all of them for itself, and has no session.
+const DESCRIPTORS_MIN: usize = 2 * OWN_DESCRIPTORS;
 /// Longest wait for an agent that is gone, and between two looks.
 const AGENT_WAIT_MAX: Duration = Duration::from_secs(10);
 const AGENT_LOOK: Duration = Duration::from_millis(10);
@@ -132,7 +135,11 @@ struct Settings {
 
 impl Settings {
     fn read() -> Option<Settings> {
-        let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        // The program may have another working folder when they are needed.
+        let whole = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        let path = |name: &str| {
+            std::env::var_os(name).filter(|value| !value.is_empty()).map(|value| whole(PathBuf::from(value)))
+        };
         let list = std::env::var_os("WILLOW_DIRECT")?;
         let parts = list.as_bytes().split(|byte| *byte == b':').filter(|part| !part.is_empty());
         let whole = |part: &[u8]| {
@@ -157,6 +164,8 @@ pub struct Process {
     mapped: Mutex<HashMap<(u64, u64), Hold>>,
     /// Everything goes through the kernel from now on.
     is_off: AtomicBool,
+    /// All that was open has been given back for that.
+    off: Once,
 }
 
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
@@ -192,18 +201,7 @@ pub extern "C" fn end() {
     let files: Vec<_> = process.all().collect();
     let holds: Vec<_> = files.iter().filter_map(|(_, tracked)| tracked.hold()).collect();
     drop(holds);
-    let report = SETTINGS.get().and_then(|settings| settings.as_ref()?.report.clone());
-    let (Some(path), Some(Some(session))) = (report, process.session.get()) else { return };
-    let program = std::env::args_os().next().unwrap_or_default();
-    let line = serde_json::json!({
-        "process": std::process::id(),
-        "program": program.to_string_lossy(),
-        "counts": session.counts(),
-    });
-    if let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path) {
-        // In one piece, since several processes may write there.
-        let _ = file.write_all(format!("{line}\n").as_bytes());
-    }
+    process.report();
 }
 
 /// Every call passes through from now on, in this process' memory.
@@ -225,6 +223,7 @@ fn begin_process() -> &'static Process {
         sharing: Sharing::default(),
         mapped: Mutex::default(),
         is_off: AtomicBool::new(false),
+        off: Once::new(),
     }));
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
     process.adopt();
@@ -267,6 +266,12 @@ impl Process {
             }
             let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
             let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(DESCRIPTORS_MAX);
+            if limit < DESCRIPTORS_MIN {
+                eprintln!(
+                    "libwillow_preload: no direct access: the process may have {limit} descriptors, and {DESCRIPTORS_MIN} are needed"
+                );
+                return None;
+            }
             willow_shm::own::from(limit.min(DESCRIPTORS_MAX).saturating_sub(OWN_DESCRIPTORS) as c_int);
             let opened = Session::open(options);
             opened.map_err(|error| eprintln!("libwillow_preload: no direct access: {error}")).ok()
@@ -329,7 +334,7 @@ impl Process {
         if let Some(before) = before {
             before.file.forget();
         }
-        if self.is_off.load(Ordering::SeqCst) {
+        if self.is_off.load(Ordering::SeqCst) || crate::streams::have(descriptor) {
             tracked.keep();
         }
     }
@@ -340,6 +345,11 @@ impl Process {
         if let Some(tracked) = self.get(from) {
             self.track(to, tracked.description.clone());
         }
+    }
+
+    /// A descriptor is what it was, though it was to be another's.
+    pub fn remained(&self, descriptor: c_int, tracked: &Tracked) {
+        self.track(descriptor, tracked.description.clone());
     }
 
     /// The flags of a descriptor and its duplicates have changed.
@@ -370,10 +380,35 @@ impl Process {
         self.turn_off();
     }
 
-    /// Leaves everything to the kernel, for good.
+    /// Leaves everything to the kernel, for good: when this returns, all has been given back.
     pub fn turn_off(&self) {
-        self.is_off.store(true, Ordering::SeqCst);
-        self.all().for_each(|(_, tracked)| tracked.keep());
+        self.off.call_once_force(|_| {
+            self.is_off.store(true, Ordering::SeqCst);
+            self.all().for_each(|(_, tracked)| tracked.keep());
+        });
+    }
+
+    /// The same, where nothing may be left to this library at all: every call passes through from now on.
+    pub fn turn_off_and_leave(&self) {
+        self.turn_off();
+        self.report();
+        leave();
+    }
+
+    /// Says what went which way, where it is asked for.
+    fn report(&self) {
+        let report = SETTINGS.get().and_then(|settings| settings.as_ref()?.report.clone());
+        let (Some(path), Some(session)) = (report, self.known_session()) else { return };
+        let program = std::env::args_os().next().unwrap_or_default();
+        let line = serde_json::json!({
+            "process": std::process::id(),
+            "program": program.to_string_lossy(),
+            "counts": session.counts(),
+        });
+        if let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path) {
+            // In one piece, since several processes may write there.
+            let _ = file.write_all(format!("{line}\n").as_bytes());
+        }
     }
 
     /// A descriptor is about to be closed.
@@ -431,14 +466,27 @@ pub fn by_kernel<T: PartialOrd + Default + std::convert::From<i8>>(
     descriptors: &[c_int],
     mut real: impl FnMut() -> T,
 ) -> T {
-    let Some((inside, process)) = enter() else { return real() };
-    let files: Vec<Arc<Tracked>> = descriptors.iter().filter_map(|descriptor| process.get(*descriptor)).collect();
-    if files.is_empty() {
-        drop(inside);
-        return real();
+    loop {
+        let Some((inside, process)) = enter() else { return real() };
+        let files: Vec<Arc<Tracked>> = descriptors.iter().filter_map(|descriptor| process.get(*descriptor)).collect();
+        if files.is_empty() {
+            drop(inside);
+            return real();
+        }
+        let files: Vec<&Tracked> = files.iter().map(|file| &**file).collect();
+        let done = files_by_kernel(inside, &files, &mut real);
+        if !is_replaced(&files, &done) {
+            return done;
+        }
     }
-    let files: Vec<&Tracked> = files.iter().map(|file| &**file).collect();
-    files_by_kernel(inside, &files, real)
+}
+
+/// True where a call was refused and may not have met what these descriptors were: another thread has closed one meanwhile, or put another file
+/// under its number, of which the kernel found a placeholder. It is done once more by what is there now, as often as the program does that.
+pub fn is_replaced<T: PartialOrd + Default>(files: &[&Tracked], done: &T) -> bool {
+    *done < T::default()
+        && matches!(crate::real::errno(), Errno::BADF | Errno::INVAL)
+        && files.iter().any(|tracked| tracked.file.is_forgotten())
 }
 
 /// The same of files that were looked up.

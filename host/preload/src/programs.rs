@@ -36,7 +36,8 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
     forking_alone(|| unsafe { real!(_Fork: () -> pid_t)() })
 }
 
-type Main = unsafe extern "C" fn(*mut c_void) -> c_int;
+/// What a child made by `clone` runs.
+pub type Main = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 /// What a child made by `clone` begins with.
 struct Beginning {
@@ -70,6 +71,10 @@ pub unsafe extern "C" fn clone(
 ) -> c_int {
     type Clone = unsafe extern "C" fn(Main, *mut c_void, c_int, *mut c_void, c_long, c_long, c_long) -> c_int;
     let real: Clone = real!(clone: (Main, *mut c_void, c_int, *mut c_void, c_long, c_long, c_long) -> c_int);
+    if shares(flags as c_ulong, libc::CLONE_FILES) && !shares(flags as c_ulong, libc::CLONE_VM) {
+        // As in [`cloning`].
+        crate::identity::leave();
+    }
     if flags & libc::CLONE_FILES != 0 || enter().is_none() {
         // SAFETY: the caller's arguments.
         return unsafe { real(main, stack, flags, argument, parent, storage, child) };
@@ -93,17 +98,20 @@ pub unsafe extern "C" fn clone(
     done
 }
 
+/// All is given back before another program takes this one's place: it finds what it inherits by itself.
+pub fn executing<T>(real: impl FnOnce() -> T) -> T {
+    let _starting = Starting::begin();
+    real()
+}
+
 macro_rules! executes {
     ($($name:ident ($($argument:ident : $kind:ty),*);)*) => {$(
-        /// All is given back before another program takes this one's place: it finds what it inherits by itself.
-        ///
         /// # Safety
         /// As for the C library's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            let _starting = Starting::begin();
             // SAFETY: the caller's arguments.
-            unsafe { real!($name: ($($kind),*) -> c_int)($($argument),*) }
+            executing(|| unsafe { real!($name: ($($kind),*) -> c_int)($($argument),*) })
         }
     )*};
 }
@@ -242,7 +250,18 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
-/// True where a `clone` with these flags is like a fork: the child has copies of the descriptors.
-pub fn copies_descriptors(flags: c_ulong) -> bool {
-    flags & libc::CLONE_FILES as c_ulong == 0
+/// A `clone` with these flags, by its number.
+pub fn cloning(flags: c_ulong, real: impl FnOnce() -> c_long) -> c_long {
+    if !shares(flags, libc::CLONE_FILES) {
+        return forking_alone(real);
+    }
+    if !shares(flags, libc::CLONE_VM) {
+        // What the child does to its descriptors it does to this process' too, and nothing here knows of it.
+        crate::identity::leave();
+    }
+    real()
+}
+
+fn shares(flags: c_ulong, what: c_int) -> bool {
+    flags & what as c_ulong != 0
 }

@@ -4,9 +4,9 @@
 //! What always holds: a call by number does what the function of that name does here.
 
 use crate::process::{by_kernel, enter};
-use crate::programs::{copies_descriptors, forking_alone};
+use crate::programs::{cloning, executing, forking_alone};
 use crate::real;
-use crate::{changes, descriptors, messages, transfers};
+use crate::{changes, descriptors, identity, limits, messages, requests, transfers};
 use libc::{aiocb, c_int, c_long, c_ulong, c_void};
 
 /// Its arguments were passed as those of a function with a variable number of them, which are where named ones would be.
@@ -42,6 +42,7 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_preadv2 => transfers::preadv64v2(first, second as _, c as c_int, d, f as c_int) as c_long,
             libc::SYS_pwritev2 => transfers::pwritev64v2(first, second as _, c as c_int, d, f as c_int) as c_long,
             libc::SYS_fsync => c_long::from(transfers::fsync(first)),
+            libc::SYS_sync_file_range => c_long::from(transfers::sync_file_range(first, b, c, d as libc::c_uint)),
             libc::SYS_fdatasync => c_long::from(transfers::fdatasync(first)),
             libc::SYS_lseek => transfers::lseek64(first, b, c as c_int),
             libc::SYS_close => c_long::from(descriptors::close(first)),
@@ -69,24 +70,30 @@ pub unsafe extern "C" fn syscall(
             | libc::SYS_lsetxattr
             | libc::SYS_removexattr
             | libc::SYS_lremovexattr => c_long::from(by_path(number, (a, b, c, d, e))),
-            libc::SYS_ioctl => c_long::from(changes::ioctl(first, b as c_ulong, c as c_ulong)),
+            libc::SYS_faccessat => asked(first, b, true, real),
+            libc::SYS_faccessat2 | libc::SYS_fchmodat2 => asked(first, b, changes::follows(d as c_int), real),
+            libc::SYS_ioctl => c_long::from(requests::ioctl(first, b as c_ulong, c as c_ulong)),
             libc::SYS_sendfile => by_kernel(&[first, b as c_int], real),
             libc::SYS_splice | libc::SYS_copy_file_range => by_kernel(&[first, c as c_int], real),
             libc::SYS_mmap => changes::mmap64(second_as(a), second, c as c_int, d as c_int, e as c_int, f) as c_long,
-            libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_mremap => {
+            libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_pkey_mprotect | libc::SYS_mremap | libc::SYS_shmdt => {
                 let done = real();
                 crate::memory::forget();
                 done
             }
             libc::SYS_sendmsg => messages::sendmsg(first, second as _, c as c_int) as c_long,
             libc::SYS_recvmsg => messages::recvmsg(first, second as _, c as c_int) as c_long,
-            libc::SYS_prlimit64 | libc::SYS_setrlimit => {
-                let done = real();
-                crate::limits::refresh();
-                done
+            libc::SYS_sendmmsg => c_long::from(messages::sendmmsg(first, second as _, c as u32, d as c_int)),
+            libc::SYS_recvmmsg => c_long::from(messages::recvmmsg(first, second as _, c as u32, d as c_int, e as _)),
+            libc::SYS_prlimit64 => c_long::from(limits::prlimit64(first, b as u32, c as _, d as _)),
+            libc::SYS_setrlimit => c_long::from(limits::setrlimit64(a as u32, b as _)),
+            libc::SYS_execve | libc::SYS_execveat => executing(real),
+            libc::SYS_exit_group => {
+                crate::process::end();
+                real()
             }
-            libc::SYS_clone if copies_descriptors(a as c_ulong) => forking_alone(real),
-            libc::SYS_clone3 if copies_descriptors((a as *const c_ulong).read()) => forking_alone(real),
+            libc::SYS_clone => cloning(a as c_ulong, real),
+            libc::SYS_clone3 if a != 0 => cloning((a as *const c_ulong).read(), real),
             libc::SYS_io_submit => {
                 keep_submitted(b, c as *mut *mut c_void);
                 real()
@@ -99,6 +106,8 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_open => c_long::from(descriptors::open64(a as _, b as c_int, c as libc::mode_t)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_creat => c_long::from(descriptors::creat64(a as _, b as libc::mode_t)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_access => asked(libc::AT_FDCWD, a, true, real),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => c_long::from(descriptors::dup2(first, b as c_int)),
             #[cfg(target_arch = "x86_64")]
@@ -114,9 +123,18 @@ pub unsafe extern "C" fn syscall(
             | libc::SYS_futimesat => c_long::from(by_older_path(number, (a, b, c, d))),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork => forking_alone(real),
-            _ => real(),
+            _ => identity::by_number(number, a, real),
         }
     }
+}
+
+/// A call on what has a path, by its number.
+///
+/// # Safety
+/// The caller's path.
+unsafe fn asked(folder: c_int, path: c_long, follows: bool, real: impl Fn() -> c_long) -> c_long {
+    // SAFETY: as above.
+    c_long::from(unsafe { changes::at_paths(&[(folder, path as _, follows)], || real() as c_int) })
 }
 
 /// A call that names files by their paths.

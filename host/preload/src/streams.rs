@@ -1,6 +1,7 @@
 //! Streams of the C library: it reads and writes their descriptors past this library.
 //!
-//! What always holds: the file of a stream stays with the kernel while the stream is open, and until what it had buffered is written.
+//! What always holds: the file of a stream stays with the kernel while the stream is open, and until what it had buffered is written. So does
+//! one that gets the number of standard error, or of another standard stream that the program has used.
 
 use crate::descriptors::insisting;
 use crate::process::enter;
@@ -10,6 +11,25 @@ use libc::{FILE, c_char, c_int};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use willow_host::direct_io::Waits;
+
+unsafe extern "C" {
+    static mut _IO_2_1_stdin_: FILE;
+    static mut _IO_2_1_stdout_: FILE;
+    fn __fbufsize(stream: *mut FILE) -> usize;
+}
+
+/// True where a standard stream writes or reads by this number: standard error at any time, the others when they have a buffer, which they
+/// get when they are first used.
+pub fn have(descriptor: c_int) -> bool {
+    // SAFETY: the C library's own, which are always there.
+    let is_used = |stream: *mut FILE| unsafe { __fbufsize(stream) } > 0;
+    match descriptor {
+        libc::STDIN_FILENO => is_used(&raw mut _IO_2_1_stdin_),
+        libc::STDOUT_FILENO => is_used(&raw mut _IO_2_1_stdout_),
+        libc::STDERR_FILENO => true,
+        _ => false,
+    }
+}
 
 /// The descriptor of a stream, if it has one.
 fn number(stream: *mut FILE) -> Option<c_int> {

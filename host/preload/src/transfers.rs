@@ -7,7 +7,7 @@
 //!   what comes of it, and sends what signal it sends.
 
 use crate::memory;
-use crate::process::{Tracked, files_by_kernel, tracked};
+use crate::process::{Tracked, files_by_kernel, is_replaced, tracked};
 use crate::real;
 use crate::real::{returned, set_errno};
 use libc::{c_int, c_void, iovec, off_t};
@@ -150,6 +150,10 @@ fn write_all(file: &Tracked, buffers: &[&[u8]], offset: u64) -> Moved {
 /// Something at the file's position, which moves by what was done.
 fn at_position(file: &Tracked, what: impl FnOnce(u64) -> Moved) -> Moved {
     let _alone = file.description.position.lock().unwrap_or_else(PoisonError::into_inner);
+    // What has another file's number has no position.
+    if file.file.is_forgotten() {
+        return Err(Errno::BADF.into());
+    }
     let descriptor = file.file.descriptor();
     let at = rustix::fs::tell(descriptor)?;
     let count = what(at)?;
@@ -172,18 +176,24 @@ fn write_here(file: &Tracked, buffers: &[&[u8]]) -> Moved {
 }
 
 /// Does a call on an entry, or the real one.
-fn on(descriptor: c_int, direct: impl FnOnce(&Tracked) -> Moved, real: impl FnMut() -> isize) -> isize {
-    let mut real = real;
-    let Some((inside, file)) = tracked(descriptor) else { return real() };
-    // The kernel alone knows the position of a description that others have too, and when it was moved.
-    if !file.description.is_kept() {
-        match direct(&file) {
-            Ok(count) => return count,
-            Err(Other::Error(error)) => return returned(Err(error)),
-            Err(Other::Kernel) => {}
+fn on(descriptor: c_int, direct: impl Fn(&Tracked) -> Moved, mut real: impl FnMut() -> isize) -> isize {
+    loop {
+        let Some((inside, file)) = tracked(descriptor) else { return real() };
+        // The kernel alone knows the position of a description that others have too, and when it was moved.
+        if !file.description.is_kept() {
+            match direct(&file) {
+                Ok(count) => return count,
+                // Another thread has put another file under the number: it is that one's.
+                Err(Other::Error(Errno::BADF)) if file.file.is_forgotten() => continue,
+                Err(Other::Error(error)) => return returned(Err(error)),
+                Err(Other::Kernel) => {}
+            }
+        }
+        let done = files_by_kernel(inside, &[&file], &mut real);
+        if !is_replaced(&[&file], &done) {
+            return done;
         }
     }
-    files_by_kernel(inside, &[&file], real)
 }
 
 macro_rules! transfers {
@@ -291,16 +301,18 @@ macro_rules! seeks {
 seeks!(lseek, lseek64);
 
 fn synced(descriptor: c_int, data: bool, real: impl FnOnce() -> c_int) -> c_int {
-    match tracked(descriptor) {
-        Some((_inside, file)) => match file.file.sync(data) {
-            Ok(()) => 0,
+    while let Some((_inside, file)) = tracked(descriptor) {
+        match file.file.sync(data) {
+            Ok(()) => return 0,
+            // As for `on`.
+            Err(error) if error.errno() == libc::EBADF && file.file.is_forgotten() => {}
             Err(error) => {
                 set_errno(error.errno());
-                -1
+                return -1;
             }
-        },
-        None => real(),
+        }
     }
+    real()
 }
 
 /// # Safety

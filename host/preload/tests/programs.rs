@@ -2,12 +2,13 @@
 //! every call. Skipped, with a line that says why, where a program is missing, or as the stage says.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use willow_host::direct_io::{File, Session, SessionOptions};
-use willow_tests::stage::{By, PRELOAD, Stage, contents, has, is_frozen, library, or_skip, skip, tool};
+use willow_tests::stage::{By, PRELOAD, Stage, contents, has, is_frozen, library, or_skip, skip, tool, within_seconds};
 
 const ALICE: u32 = 54_941;
 const BOB: u32 = 54_942;
@@ -130,7 +131,7 @@ fn fio(test: &str, by: By) {
         assert!(kind == "--thread=0" || counts[0] > 300 && counts[1] > 300, "{kind}: {counts:?}");
     }
     // Engines that go past the C library, or map the file, are the kernel's, and right.
-    for engine in ["mmap", "libaio"] {
+    for engine in ["mmap", "libaio", "io_uring"] {
         let engine = format!("--ioengine={engine}");
         run(&[&engine, "--rw=randwrite", "--bs=4k", "--verify=crc32c", "--overwrite=1"]);
     }
@@ -235,21 +236,46 @@ fn calls_by_number_and_by_paths_do_what_they_do_without() {
     calls_of(test, By::Memory, "numbers.c", &["direct_reads", "direct_writes", "given_back"]);
 }
 
+#[test]
+fn questions_prints_and_requests_do_what_they_do_without() {
+    let test = "questions_prints_and_requests_do_what_they_do_without";
+    calls_of(test, By::Memory, "lesser.c", &["direct_reads", "direct_writes", "given_back"]);
+}
+
+#[test]
+fn what_the_kernel_refuses_it_refuses_with_the_library() {
+    let test = "what_the_kernel_refuses_it_refuses_with_the_library";
+    calls_of(test, By::Memory, "refusals.c", &["direct_reads", "direct_writes", "given_back"]);
+}
+
 fn calls(test: &str, by: By) {
     calls_of(test, by, "calls.c", &["direct_reads", "direct_writes", "direct_syncs", "given_back"]);
 }
 
-fn calls_of(test: &str, by: By, source: &str, counts: &[&str]) {
-    let Some(compiler) = ["gcc", "clang"].into_iter().find(|it| has(it)) else {
-        return skip(test, "there is no C compiler");
-    };
-    let Some(stage) = stage(test, by) else { return };
+/// A stage, and a C compiler.
+fn with_compiler(test: &str, by: By) -> Option<(Stage, &'static str)> {
+    match ["gcc", "clang"].into_iter().find(|it| has(it)) {
+        Some(compiler) => stage(test, by).map(|stage| (stage, compiler)),
+        None => {
+            skip(test, "there is no C compiler");
+            None
+        }
+    }
+}
+
+/// The program of a source of these tests, under this name beside the stage's file system.
+fn compiled(stage: &Stage, compiler: &str, source: &str, (name, flags): (&str, &[&str])) -> String {
     let source = &format!("{}/tests/{source}", env!("CARGO_MANIFEST_DIR"));
+    let out = stage.folder.join(name).display().to_string();
+    let common = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-o", &out, source, "-lpthread"];
+    tool(compiler, &[flags, &common].concat()).expect("it compiles");
+    out
+}
+
+fn calls_of(test: &str, by: By, source: &str, counts: &[&str]) {
+    let Some((stage, compiler)) = with_compiler(test, by) else { return };
     for (name, flags) in [("plain", &["-O0"][..]), ("checked", &["-O2", "-D_FORTIFY_SOURCE=2"][..])] {
-        let program = stage.folder.join(name);
-        let out = program.display().to_string();
-        let common = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-o", &out, source, "-lpthread"];
-        tool(compiler, &[flags, &common].concat()).expect("it compiles");
+        let out = compiled(&stage, compiler, source, (name, flags));
         let run = |file: &Path, command: &mut Command| {
             let output = command.arg(file).output().expect("it runs");
             succeeded(name, &output)
@@ -306,10 +332,200 @@ fn who_may_write_anothers_file_writes_it_while_that_one_has_it_directly() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("Operation not permitted"), "{said}");
     assert!(is_frozen(&path), "who may not write it had it released");
+    // Not by a folder of his own either, over which he has mounted its folder where nobody else sees that.
+    let own = stage.path("own");
+    fs::create_dir_all(format!("{own}/place")).expect("a folder");
+    for folder in [own.clone(), format!("{own}/place")] {
+        std::os::unix::fs::chown(folder, Some(BOB), Some(BOB)).expect("its owner");
+    }
+    let mut command = Command::new("unshare");
+    let script = r#"mount --bind "$0" "$1" && LD_PRELOAD=$2 dd if=/dev/zero of="$1/file" bs=100 count=1 conv=notrunc"#;
+    command.args(["--user", "--mount", "--map-root-user", "sh", "-c", script, &stage.path("files")]);
+    command.arg(format!("{own}/place")).arg(&library).env("WILLOW_AGENT", stage.path("agent"));
+    command.env("WILLOW_DEVICE", stage.path("device")).env("WILLOW_DIRECT", &own).uid(BOB).gid(BOB);
+    let output = command.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("Operation not permitted") && said.contains("dd:"), "{said}");
+    assert!(is_frozen(&path), "who has mounted its folder elsewhere had it released");
     let mut bytes = [0; 4];
     assert_eq!(holder.pread(&mut bytes, 0).expect("read"), 4);
     assert_eq!(bytes, contents(4, 1)[..]);
     succeeded("a writer of the group", &writes(GROUP));
     assert_eq!(holder.pread(&mut bytes, 0).expect("read"), 4);
     assert_eq!(bytes, [0; 4]);
+}
+
+#[test]
+fn a_file_thaws_whatever_its_user_does_to_a_mount_of_his_own() {
+    let test = "a_file_thaws_whatever_its_user_does_to_a_mount_of_his_own";
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let path = stage.owned("file", BOB, &contents(20_000, 1));
+    let own = stage.path("own");
+    fs::create_dir_all(format!("{own}/place")).expect("a folder");
+    for folder in [own.clone(), format!("{own}/place")] {
+        std::os::unix::fs::chown(folder, Some(BOB), Some(BOB)).expect("its owner");
+    }
+    // dd has the file directly when its mount becomes read-only, and ends then.
+    let script = r#"set -e; mount --bind "$0" "$1"; mkfifo "$1.pipe"
+        LD_PRELOAD=$2 dd if="$1.pipe" of="$1/file" bs=4096 conv=notrunc & exec 4>"$1.pipe"
+        head -c 4096 /dev/zero >&4; until lsattr "$1/file" | cut -d " " -f 1 | grep -q i; do sleep 0.05; done
+        mount -o remount,bind,ro "$1"; exec 4>&-; wait $!; if touch "$1/file"; then exit 9; fi"#;
+    let mut command = Command::new("timeout");
+    command.args(["60", "unshare", "--user", "--mount", "--map-root-user", "sh", "-c", script, &stage.path("files")]);
+    command.arg(format!("{own}/place")).arg(stage.public(&library(PRELOAD))).env("WILLOW_AGENT", stage.path("agent"));
+    command.env("WILLOW_DEVICE", stage.path("device")).env("WILLOW_DIRECT", &own).env("WILLOW_PRELOAD_EAGER", "1");
+    succeeded("dd on a mount of his own", &command.uid(BOB).gid(BOB).output().expect("it runs"));
+    within_seconds("it thaws", || !is_frozen(&path));
+    assert_eq!(fs::read(&path).expect("read")[..4096], [0; 4096]);
+    fs::remove_file(&path).expect("root removes it");
+}
+
+/// A mapping that writes is made when the agent has taken the file back from the other process that has it directly.
+#[test]
+fn a_mapping_of_a_file_that_another_process_has_directly_is_made_and_is_the_files() {
+    let test = "a_mapping_of_a_file_that_another_process_has_directly_is_made_and_is_the_files";
+    let Some((stage, compiler)) = with_compiler(test, By::Memory) else { return };
+    let out = compiled(&stage, compiler, "mapping.c", ("mapping", &["-O2"]));
+    let path = stage.on_it("file");
+    let mut child =
+        with(&stage, &out).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
+    let (mut input, mut output) =
+        (child.stdin.take().expect("a pipe"), BufReader::new(child.stdout.take().expect("one")));
+    let mut line = || {
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        line
+    };
+    assert_eq!(line(), "ready\n");
+    assert!(is_frozen(&path), "the program does not have it directly");
+    let session = Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session");
+    let other = fs::OpenOptions::new().read(true).open(&path).expect("open");
+    let other = File::new(&session, other).expect("a file");
+    other.take().expect("directly");
+    input.write_all(b"\n").expect("it listens");
+    assert_eq!(line(), "mapped 0 direct\n");
+    assert!(!is_frozen(&path), "it is mapped, and direct");
+    let is_there = || {
+        let mut read = [0; 9];
+        other.pread(&mut read, 0).is_ok_and(|count| count == 9) && &read == b"by memory"
+    };
+    within_seconds("what was written by the mapping is read", is_there);
+    fs::OpenOptions::new().write(true).open(&path).expect("open").write_at(b"by write", 100).expect("written");
+    input.write_all(b"\n").expect("it listens");
+    assert_eq!(line(), "by write\n");
+    assert!(child.wait().expect("an end").success());
+}
+
+/// What a program said, and what its file holds.
+fn said_and_held(output: &Output, file: &Path) -> (String, Vec<u8>) {
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status);
+    assert!(!is_frozen(file), "{said}: it is left frozen");
+    (said, fs::read(file).expect("read"))
+}
+
+/// Ways in which `identity.c` changes who it is, where it is or what it may do, and whether it does so by a call's number too.
+const CHANGES: [(&str, bool); 27] = [
+    ("setuid", true),
+    ("setgid", true),
+    ("setreuid", true),
+    ("setregid", true),
+    ("setfsuid", true),
+    ("setfsgid", true),
+    ("setgroups", true),
+    ("initgroups", false),
+    ("seteuid", false),
+    ("setegid", false),
+    ("daemon", true),
+    ("capset", true),
+    ("chroot", true),
+    ("userns", true),
+    ("mountns", true),
+    ("setns", true),
+    ("pivot_root", true),
+    ("landlock", false),
+    ("sandbox", true),
+    ("no descriptors", true),
+    ("no more descriptors", true),
+    ("limit by another", false),
+    ("covered", false),
+    ("imitated", false),
+    ("unshare", true),
+    ("close_range", true),
+    ("clone", false),
+];
+
+/// Runs `identity.c` to the end: what came of it, and whether its file was direct when it changed.
+fn changed(stage: &Stage, program: &str, how: (&str, bool), planted: Option<&str>) -> ((String, Vec<u8>), bool) {
+    let file = stage.on_it("file");
+    let mut command = match planted {
+        Some(_) => with(stage, "unshare"),
+        None => Command::new("unshare"),
+    };
+    // Mounts of its own, whatever it does to them.
+    command.args(["--mount", program]).arg(&file).arg(how.0).args(how.1.then_some("number"));
+    let output = command.env("WILLOW_PRELOAD_PLANTED", planted.unwrap_or_default()).output().expect("it runs");
+    if planted.is_some_and(|error| !error.is_empty()) {
+        // It may have been killed, which the agent notices.
+        within_seconds("it thaws", || !is_frozen(&file));
+    }
+    let outcome = said_and_held(&output, &file);
+    fs::remove_file(&file).expect("removed");
+    fs::remove_dir(stage.on_it("file.root")).expect("removed");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(["direct\n", "not direct\n"].contains(&&*error), "{how:?}: {}: {error}", outcome.0);
+    (outcome, error == "direct\n")
+}
+
+#[test]
+fn who_changes_who_and_where_it_is_has_its_files_given_back_first() {
+    let test = "who_changes_who_and_where_it_is_has_its_files_given_back_first";
+    let Some((stage, compiler)) = with_compiler(test, By::Memory) else { return };
+    let program = compiled(&stage, compiler, "identity.c", ("identity", &["-O2", "-D_FORTIFY_SOURCE=2"]));
+    for (how, has_number) in CHANGES {
+        for by_number in [false, true].into_iter().take(1 + usize::from(has_number)) {
+            let (plain, was_direct) = changed(&stage, &program, (how, by_number), None);
+            assert!(!was_direct);
+            let (outcome, was_direct) = changed(&stage, &program, (how, by_number), Some(""));
+            assert!(was_direct, "{how}: it is not direct");
+            assert_eq!(outcome.0, plain.0, "{how}, by number: {by_number}");
+            assert!(outcome.1 == plain.1, "{how}, by number: {by_number}: the file holds something else");
+        }
+    }
+    // One that goes on directly is caught. Where it only has no /proc any more, the agent opens its files anew.
+    for how in ["daemon", "sandbox", "no descriptors", "no more descriptors", "unshare", "clone"] {
+        let outcomes = [None, Some("identity")].map(|planted| changed(&stage, &program, (how, false), planted).0);
+        assert!(outcomes[0] != outcomes[1], "{how}: nobody sees the planted error");
+    }
+}
+
+/// Runs in which somebody has to see a planted error that threads meet.
+const PLANTED_RUNS_MAX: u32 = 20;
+
+/// Runs `replacing.c`, with a planted error perhaps, or without the library.
+fn replaced(stage: &Stage, program: &str, planted: Option<&str>) -> String {
+    let file = stage.on_it("file");
+    let mut command = match planted {
+        Some(_) => with(stage, program),
+        None => Command::new(program),
+    };
+    let output = command.env("WILLOW_PRELOAD_PLANTED", planted.unwrap_or_default()).arg(&file).output();
+    let (said, _) = said_and_held(&output.expect("it runs"), &file);
+    fs::remove_file(&file).expect("removed");
+    said
+}
+
+#[test]
+fn threads_that_write_while_a_descriptor_is_replaced_lose_nothing() {
+    let test = "threads_that_write_while_a_descriptor_is_replaced_lose_nothing";
+    let Some((stage, compiler)) = with_compiler(test, By::Memory) else { return };
+    let program = compiled(&stage, compiler, "replacing.c", ("replacing", &["-O2"]));
+    let plain = replaced(&stage, &program, None);
+    for _ in 0..3 {
+        assert_eq!(replaced(&stage, &program, Some("")), plain);
+    }
+    let counts = counted(&stage, &["direct_writes", "given_back"]);
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+    // Whether a thread writes just then is chance.
+    let is_seen = |_| replaced(&stage, &program, Some("dup2")) != plain;
+    assert!((0..PLANTED_RUNS_MAX).any(is_seen), "nobody sees the planted error");
 }

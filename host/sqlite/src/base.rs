@@ -54,6 +54,8 @@ pub struct Base {
     /// SQLite writes a batch of its own, which has no journal.
     in_batch: bool,
     is_broken: bool,
+    /// A commit failed half-way: nothing is read or written until SQLite has given up its lock, and so looks for a journal.
+    has_failed: bool,
     counts: Counts,
 }
 
@@ -123,6 +125,7 @@ impl Base {
             super_journal: None,
             in_batch: false,
             is_broken: false,
+            has_failed: false,
             counts: Counts::default(),
         };
         let base = Arc::new(Mutex::new(base));
@@ -133,7 +136,7 @@ impl Base {
     }
 
     fn check(&self, otherwise: c_int) -> Done {
-        if self.is_broken { Err(otherwise) } else { Ok(()) }
+        if self.is_broken || self.has_failed { Err(otherwise) } else { Ok(()) }
     }
 
     /// Reads; a short read fills the rest with zeroes, and is an error.
@@ -321,8 +324,18 @@ impl Base {
         commit_together(&mut [self])
     }
 
-    /// The commit has come.
+    /// The commit has come. SQLite has its cache for what is on disk by now, and forgets that for these errors alone.
     pub fn commit(&mut self) -> Done {
+        self.commit_kept().map_err(|code| {
+            self.has_failed = true;
+            match code & 0xff {
+                sqlite::IOERR | sqlite::FULL => code,
+                _ => sqlite::IOERR_WRITE,
+            }
+        })
+    }
+
+    fn commit_kept(&mut self) -> Done {
         self.check(sqlite::IOERR_WRITE)?;
         if !self.commit_atomically()? {
             self.commit_own_way()?;
@@ -362,6 +375,7 @@ impl Base {
             self.journal.forget();
             (self.cut, self.super_journal, self.in_batch) = (None, None, false);
         }
+        self.has_failed &= level > sqlite::LOCK_NONE;
         self.locks.lower(level)
     }
 

@@ -39,6 +39,22 @@ fn lock(file: &OwnedFd, kind: c_int, start: i64, bytes: i64) -> Result<(), Errno
     }
 }
 
+/// Whether somebody else has the byte that who is about to write locks.
+fn is_reserved_by_others(file: &OwnedFd) -> Result<bool, c_int> {
+    let mut what = libc::flock {
+        l_type: libc::F_WRLCK as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: RESERVED,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: an open descriptor, and a structure that lives meanwhile.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut what) } {
+        0 => Ok(what.l_type != libc::F_UNLCK as i16),
+        _ => Err(sqlite::IOERR),
+    }
+}
+
 fn code(error: Errno) -> c_int {
     match error {
         Errno::AGAIN | Errno::ACCESS | Errno::INTR | Errno::NOLCK => sqlite::BUSY,
@@ -88,7 +104,12 @@ impl Locks {
             self.share()?;
         }
         match level {
-            sqlite::LOCK_RESERVED => lock(&self.file, libc::F_WRLCK, RESERVED, 1).map_err(code)?,
+            sqlite::LOCK_RESERVED => {
+                if is_reserved_by_others(&self.base)? {
+                    return Err(sqlite::BUSY);
+                }
+                lock(&self.file, libc::F_WRLCK, RESERVED, 1).map_err(code)?;
+            }
             sqlite::LOCK_EXCLUSIVE => {
                 if self.level < sqlite::LOCK_PENDING {
                     lock(&self.file, libc::F_WRLCK, PENDING, 1).map_err(code)?;
@@ -131,22 +152,10 @@ impl Locks {
         Ok(())
     }
 
-    /// Whether anybody is about to write.
+    /// Whether anybody is about to write: by this library, or a SQLite that knows nothing of it, whose journal is not a hot one then.
     pub fn is_reserved(&self) -> Result<bool, c_int> {
-        if self.level >= sqlite::LOCK_RESERVED {
-            return Ok(true);
-        }
-        let mut what = libc::flock {
-            l_type: libc::F_WRLCK as i16,
-            l_whence: libc::SEEK_SET as i16,
-            l_start: RESERVED,
-            l_len: 1,
-            l_pid: 0,
-        };
-        // SAFETY: an open descriptor, and a structure that lives meanwhile.
-        match unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &mut what) } {
-            0 => Ok(what.l_type != libc::F_UNLCK as i16),
-            _ => Err(sqlite::IOERR),
-        }
+        Ok(self.level >= sqlite::LOCK_RESERVED
+            || is_reserved_by_others(&self.file)?
+            || is_reserved_by_others(&self.base)?)
     }
 }

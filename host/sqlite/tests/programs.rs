@@ -301,6 +301,72 @@ fn rounds(usual: usize) -> usize {
     std::env::var("WILLOW_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(usual)
 }
 
+/// A sqlite3 that is told lines of SQL, and goes on where one fails: what it says, and its errors.
+fn told(mut command: Command, lines: &str) -> (String, String) {
+    command.args(["-cmd", ".bail off", ":memory:"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    child.stdin.take().expect("its input").write_all(lines.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// The drive's log is not to be had, and no journal can be made: SQLite, which has ended its own by then, forgets what it has in its cache.
+#[test]
+fn what_could_not_be_committed_is_not_there_afterwards() {
+    let test = "what_could_not_be_committed_is_not_there_afterwards";
+    let Some(stage) = stage(test, By::Memory) else { return };
+    let base = stage.owned("base", 1000, b"");
+    stage.owned("base-willow", 1000, b"");
+    let alice = || {
+        let mut command = sqlite(&stage, "base");
+        command.uid(1000).gid(1000).env("HOME", "/nonexistent");
+        command
+    };
+    asked(alice(), "create table t(k); insert into t values(1);").expect("it needs no journal");
+    // Whoever has it open for writing keeps it from being direct.
+    let writer = fs::OpenOptions::new().write(true).open(&base).expect("open");
+    for (mode, found) in [("normal", ["before|1", "after|1", "then|1"].as_slice()), ("exclusive", &["before|1"])] {
+        let lines = format!(
+            "pragma locking_mode={mode};\nselect 'before', count(*) from t;\ninsert into t values(2);\n\
+             select 'after', count(*) from t;\ninsert into t values(3);\nselect 'then', count(*) from t;\n"
+        );
+        let (output, errors) = told(alice(), &lines);
+        assert!(errors.contains("disk I/O error"), "{errors}");
+        let counted: Vec<&str> = output.lines().filter(|line| line.contains('|')).collect();
+        assert_eq!(counted, found, "{mode}: {errors}");
+    }
+    drop(writer);
+    let there = asked(alice(), "pragma integrity_check; insert into t values(4); select group_concat(k) from t;");
+    assert_eq!(there.as_deref(), Ok("ok\n1,4"));
+}
+
+/// A SQLite without the library is in the midst of a transaction: its journal is no hot one, and nobody writes meanwhile.
+#[test]
+fn the_journal_of_one_without_the_library_is_left_alone() {
+    let test = "the_journal_of_one_without_the_library_is_left_alone";
+    let Some(stage) = stage(test, By::Memory) else { return };
+    said(&stage, "base", "create table t(k); insert into t values(1);");
+    let mut command = Command::new("sqlite3");
+    command.args(["-batch", "-bail"]).arg(stage.on_it("base")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut other = command.spawn().expect("it runs");
+    let (mut input, output) = (other.stdin.take().expect("its input"), other.stdout.take().expect("its output"));
+    let mut lines = BufReader::new(output).lines();
+    input.write_all(b"begin immediate;\nupdate t set k=2;\nselect 'begun';\n").expect("it reads");
+    assert_eq!(lines.next().expect("a line").expect("a line"), "begun");
+    let journal = stage.on_it("base-journal");
+    assert!(journal.exists());
+    assert_eq!(said(&stage, "base", "select k from t;"), "1");
+    let refused = asked(sqlite(&stage, "base"), "pragma busy_timeout=1; insert into t values(3);");
+    assert!(refused.expect_err("another one is about to write").contains("locked"));
+    assert!(journal.exists(), "its journal was taken for one that somebody left");
+    input.write_all(b"commit;\nselect 'done';\n").expect("it reads");
+    assert_eq!(lines.next().expect("a line").expect("a line"), "done");
+    drop(input);
+    assert!(other.wait().expect("its end").success());
+    assert_eq!(said(&stage, "base", "pragma integrity_check; select k from t;"), "ok\n2");
+}
+
 #[test]
 fn other_users_are_refused() {
     let test = "other_users_are_refused";

@@ -3,7 +3,7 @@
 //!
 //! What always holds: a user who could neither write a file nor take its name away has it released by nobody; in doubt it is not.
 
-use rustix::fs::Stat;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use willow_shm::socket::Peer;
@@ -84,7 +84,7 @@ fn list_of(path: &Path) -> Vec<Entry> {
     entries.map(|entry| (short(entry, 0), u32::from(short(entry, 2)), group(entry))).collect()
 }
 
-/// True where this process could write the file, or take the name away that the descriptor opened it by.
+/// True where this process could write the file, or take the name away that it opened the file by.
 pub(super) fn may_change(peer: &Peer, file: BorrowedFd<'_>, stat: &Stat) -> bool {
     if peer.uid == 0 || peer.uid == stat.st_uid {
         return true;
@@ -93,13 +93,25 @@ pub(super) fn may_change(peer: &Peer, file: BorrowedFd<'_>, stat: &Stat) -> bool
     if asking.has(stat, &list_of(Path::new(&named)), WRITE) {
         return true;
     }
-    let folder = std::fs::read_link(&named).ok().and_then(|path| Some(path.parent()?.to_owned()));
-    folder.is_some_and(|folder| {
-        let stat = rustix::fs::stat(&folder);
-        stat.is_ok_and(|stat| {
-            let is_others = stat.st_mode & STICKY != 0 && stat.st_uid != peer.uid;
-            !is_others && asking.has(&stat, &list_of(&folder), WRITE | SEARCH)
-        })
+    std::fs::read_link(&named).is_ok_and(|path| may_unlink(&asking, &path, stat))
+}
+
+/// True where somebody could take this name away from a file, if it is the file's name. The text is what the process calls the file where
+/// it has mounted it, which may be elsewhere: only a folder in which the agent finds the file by that name counts.
+fn may_unlink(asking: &Asking, path: &Path, file: &Stat) -> bool {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return false };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let links = ResolveFlags::NO_SYMLINKS;
+    let Ok(folder) = rustix::fs::openat2(rustix::fs::CWD, folder, flags, Mode::empty(), links) else { return false };
+    let found = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW);
+    if !found.is_ok_and(|found| (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino)) {
+        return false;
+    }
+    // The same folder as the name was found in, whatever is at that path by now.
+    let list = list_of(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())));
+    rustix::fs::fstat(&folder).is_ok_and(|stat| {
+        let is_others = stat.st_mode & STICKY != 0 && stat.st_uid != asking.user;
+        !is_others && asking.has(&stat, &list, WRITE | SEARCH)
     })
 }
 
@@ -141,5 +153,32 @@ mod tests {
         // One who is named gets no more from a group, nor from all others; nor does who is in a group that is named.
         assert!(!may(3, &[20], 0o666, &list(6)) && !may(4, &[10], 0o666, &list(6)));
         assert!(may(4, &[10, 20], 0o666, &list(6)) && may(4, &[30], 0o646, &list(4)));
+    }
+
+    #[test]
+    fn a_name_is_taken_away_where_the_file_has_it_and_nowhere_else() {
+        let root = std::env::temp_dir().join(format!("willow-names-{}", std::process::id()));
+        let folder = |name: &str, mode: u32| {
+            let path = root.join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            path
+        };
+        let (hers, open, others) = (folder("hers", 0o755), folder("open", 0o777), folder("others", 0o777));
+        std::fs::write(hers.join("table"), b"hers").unwrap();
+        std::fs::write(others.join("table"), b"another").unwrap();
+        std::os::unix::fs::symlink(hers.join("table"), open.join("link")).unwrap();
+        std::os::unix::fs::symlink(&others, open.join("folder")).unwrap();
+        let file = rustix::fs::stat(hers.join("table")).unwrap();
+        let asking = Asking { user: 1, groups: vec![1] };
+        let may = |path: std::path::PathBuf| may_unlink(&asking, &path, &file);
+        assert!(!may(hers.join("table")), "its folder is not theirs");
+        assert!(!may(open.join("table")) && !may(others.join("table")), "they call it so, and it is another or none");
+        assert!(!may(open.join("link")) && !may(open.join("folder/table")), "a link is not its name");
+        std::fs::hard_link(hers.join("table"), open.join("table")).unwrap();
+        assert!(may(open.join("table")));
+        folder("open", 0o1777);
+        assert!(!may(open.join("table")), "others' names stay");
+        std::fs::remove_dir_all(root).unwrap();
     }
 }

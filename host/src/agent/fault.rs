@@ -31,6 +31,35 @@ pub enum Fault {
     SettledLate = 2048,
     /// To see to the pages that the kernel does not drop.
     KeepsPages = 4096,
+    /// The file system makes a file immutable, and says that it has not.
+    FreezeFails = 8192,
+    /// The file system refuses to make a file writable again.
+    ThawFails = 16384,
+    /// To give a lease up when the file has thawed.
+    LeaseKept = 32768,
+    /// The thread of a connection panics at the next message.
+    Panics = 65536,
+    /// To put the last page of a file into the journal before the file is append-only.
+    LastForgotten = 131_072,
+    /// To take a file's length from the device only after that has stopped appending for good.
+    LengthFirst = 262_144,
+    /// To look whose a file is when it has been frozen.
+    OwnerForgotten = 524_288,
+}
+
+/// What a file system says that refuses by a fault.
+pub fn refused() -> std::io::Error {
+    std::io::Error::other("the file system refuses, as was planted")
+}
+
+/// Steps of the next agent of this process until it ends, from its start on; 0: it does not.
+#[cfg(feature = "testing")]
+static CRASH_NEXT_IN: AtomicU32 = AtomicU32::new(0);
+
+/// Ends this process when the next agent that is started in it has come to this many steps of thawing and freezing files.
+#[cfg(feature = "testing")]
+pub fn crash_next_at(step: u32) {
+    CRASH_NEXT_IN.store(step, Ordering::SeqCst);
 }
 
 /// Status with which a process ends at the step that a test chose.
@@ -41,7 +70,6 @@ pub const CRASHED: i32 = 77;
 pub const LATE: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// Those that were planted.
-#[derive(Default)]
 pub struct Faults {
     planted: AtomicU32,
     /// Steps until the process ends; 0: it does not.
@@ -50,6 +78,15 @@ pub struct Faults {
 }
 
 impl Faults {
+    /// None.
+    pub fn new() -> Faults {
+        Faults {
+            planted: AtomicU32::new(0),
+            #[cfg(feature = "testing")]
+            crash_in: AtomicU32::new(CRASH_NEXT_IN.swap(0, Ordering::SeqCst)),
+        }
+    }
+
     /// True where this one was.
     pub fn has(&self, fault: Fault) -> bool {
         self.planted.load(Ordering::Relaxed) & fault as u32 != 0

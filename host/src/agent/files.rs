@@ -9,22 +9,23 @@
 //! - nothing here keeps a lock of the agent's while it calls a file system.
 
 use super::access::may_change;
-use super::admission::who_gives_up;
 use super::fault::{Fault, LATE};
 use super::freeze::is_immutable;
 use super::freezes::{UnderWay, Watch};
 use super::hold::Hold;
 use super::judge::{against_mount, judge, places};
 use super::message::{PREPARED_MAX, VERSION};
+use super::seldom::Seldom;
 use super::serving::{READ, WRITE};
+use super::shares::NO_PLACE;
 use super::{
-    Agent, CHANGES_MAX, CONTENDED_MAX, Connected, FILES_MAX, Known, OpenFile, REVOKE_MAX, Refusal, Stage, State, Way,
-    extents,
+    Agent, CHANGES_MAX, CONTENDED_MAX, Connected, EXTENTS_MAX, FILES_MAX, Known, OpenFile, REVOKE_MAX, Refusal, Stage,
+    Way, extents,
 };
 use crate::control::PermissionInfo;
 use direct_io_host::FileExtent;
 use rustix::fs::{Mode, OFlags};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,9 +37,6 @@ const RELEASE_MAX: Duration = Duration::from_secs(10);
 pub(super) const RELEASE_LOOK: Duration = Duration::from_millis(1);
 /// Wait where the device has not revoked.
 pub(super) const RELEASE_AGAIN: Duration = Duration::from_millis(50);
-
-/// Said to who finds none.
-const NO_PLACE: &str = "as many files are open directly as leave room for other users'";
 
 /// What came of opening a file.
 pub(super) struct Granted {
@@ -55,14 +53,14 @@ pub(super) enum Asked {
     Granted(Granted),
 }
 
-/// A file that is being closed: the process in the device, the hold, what was permitted and since when that is to be revoked, whether to
+/// A file that is being closed: the process in the device and its user, the hold, what was permitted and since when that is to be revoked, whether to
 /// write, and what a freeze waits for.
-type Closing = (Option<u32>, Arc<Hold>, (Vec<PermissionInfo>, Instant), bool, UnderWay);
+type Closing = ((Option<u32>, u32), Arc<Hold>, (Vec<PermissionInfo>, Instant), bool, UnderWay);
 
 impl Agent {
     /// Number of a process in the device: which the device's socket told it when the process connected there, or by which the process was
     /// let in.
-    async fn process(&self, key: u64, user: u32, identity: (u64, u64)) -> Result<u32, String> {
+    pub(super) async fn process(&self, key: u64, user: u32, identity: (u64, u64)) -> Result<u32, String> {
         let Way::Memory(device) = &self.way else {
             let known = self.state().connected.get(&key).and_then(|connected| connected.process);
             return known
@@ -100,7 +98,7 @@ impl Agent {
             if state.connected.values().any(|other| other.changes.contains(&judged.key)) {
                 return Err("a process is changing it through the file system".into());
             }
-            let has_place = user == 0 || state.open_files() < self.descriptors_max;
+            let has_place = user == 0 || self.taken(&state) < self.descriptors_max();
             let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
             connected.process = Some(process);
             if !has_place {
@@ -117,7 +115,7 @@ impl Agent {
         let watch = match prepared {
             Ok(watch) => watch,
             Err(why) => {
-                self.holds.release(&hold);
+                self.holds.release(&hold, user);
                 return Err(why);
             }
         };
@@ -127,11 +125,11 @@ impl Agent {
             let mut state = self.state();
             let Some(connected) = state.connected.get_mut(&key) else {
                 drop(state);
-                self.holds.release(&hold);
+                self.holds.release(&hold, user);
                 return Err("the connection has ended".into());
             };
             connected.next_file = connected.next_file.wrapping_add(1);
-            let open = OpenFile { hold, rights, place, stage, permissions, revoking: Vec::new(), watch };
+            let open = OpenFile { hold, rights, place, stage, permissions, revoking: Vec::new(), extents: 0, watch };
             connected.files.insert(connected.next_file, open);
             if let Some(descriptor) = descriptor {
                 connected.know(file, rights, descriptor);
@@ -142,32 +140,6 @@ impl Agent {
             true => self.confirm(key, number).await.map(Asked::Granted),
             false => Ok(Asked::Prepared(number)),
         }
-    }
-
-    /// Finds a place for another file of a user: there is one while that leaves as many free as the user has; else the user who has most
-    /// gives one up, where that is at least two more.
-    async fn make_place(&self, user: u32) -> Result<(), Refusal> {
-        let taken = {
-            let mut state = self.state();
-            let counts = state.open_files_by_user();
-            let own = counts.get(&user).copied().unwrap_or(0);
-            if user == 0 || state.open_files().saturating_add(own) < self.descriptors_max {
-                return Ok(());
-            }
-            let who = who_gives_up(&counts, user).ok_or(NO_PLACE)?;
-            let of_it = state.connected.iter_mut().filter(|(_, connected)| connected.user == who);
-            let Some((key, connected)) = of_it.max_by_key(|(_, connected)| connected.open_files()) else {
-                return Err(NO_PLACE.into());
-            };
-            if connected.forget_oldest() {
-                return Ok(());
-            }
-            let oldest = connected.files.iter().find(|(_, file)| matches!(file.stage, Stage::Granted));
-            let oldest = oldest.map(|(number, _)| *number).ok_or(NO_PLACE)?;
-            connected.is_stale = true;
-            (*key, oldest)
-        };
-        self.close(taken.0, taken.1, false, true).await
     }
 
     fn prepare(&self, hold: &Hold, descriptors: &[OwnedFd], writes: bool) -> Result<Arc<Watch>, Refusal> {
@@ -181,9 +153,10 @@ impl Agent {
             return Err(Refusal::Frozen);
         }
         // Who only reads as well: the attribute cannot be set or taken off while a file system is frozen.
-        let watch = self.freezes.watch(device, &places(device, &mounts))?;
+        let places = places(device, &mounts);
+        let watch = self.freezes.watch(device, &places)?;
         let first = descriptors.first().ok_or("it has no descriptor")?;
-        self.holds.prepare(hold, first.as_fd(), writes)?;
+        self.holds.prepare(hold, first.as_fd(), writes, &places)?;
         Ok(watch)
     }
 
@@ -201,7 +174,10 @@ impl Agent {
         };
         let (process, hold, (nsid, offset), rights, watch) = found;
         // Not under way for a freeze yet: where a freeze has begun this waits for its end.
-        let proved = self.holds.prove(&hold, rights & WRITE != 0);
+        let proved = match self.holds.prove(&hold, process.1, rights & WRITE != 0).and_then(|()| count(&hold)) {
+            Ok(extents) => self.make_room((key, file), extents).await,
+            Err(why) => Err(why),
+        };
         // Until the permissions are on the list, or taken back.
         let (granted, _under_way) = match proved.and_then(|()| watch.begin()) {
             Ok(under_way) if self.faults.has(Fault::NotUnderWay) => {
@@ -249,6 +225,7 @@ impl Agent {
         let nothing = |why: Refusal| (why, Vec::new());
         let descriptor = hold.descriptor().ok_or_else(|| nothing("it was taken back meanwhile".into()))?;
         let (bytes, found) = settle(&descriptor, offset).map_err(|why| nothing(why.into()))?;
+        self.check_blocks(nsid, descriptor.as_fd(), &found).map_err(|why| nothing(why.into()))?;
         let permissions = self.permissions(nsid, &found, rights);
         self.faults.step();
         if let Err(error) = self.control.grant_to_user(process, &permissions).await {
@@ -271,6 +248,18 @@ impl Agent {
     /// Closes a file; one that is closed already is closed. Where the device does not revoke, it stays as it is, and this may be tried
     /// again.
     pub(super) async fn close(&self, key: u64, file: u32, unchanged: bool, forget: bool) -> Result<(), Refusal> {
+        self.close_by(key, file, (unchanged, forget), false).await
+    }
+
+    /// The same; `by_owner`: it is the thread that mends what is its user's that thaws it, since a user can have the kernel wait for as long as he
+    /// likes with that.
+    pub(super) async fn close_by(
+        &self,
+        key: u64,
+        file: u32,
+        (unchanged, forget): (bool, bool),
+        by_owner: bool,
+    ) -> Result<(), Refusal> {
         let begun = Instant::now();
         let taken = loop {
             match self.take_for_closing(key, file).await? {
@@ -279,13 +268,13 @@ impl Agent {
                 None => tokio::time::sleep(RELEASE_LOOK).await,
             }
         };
-        let Some((process, hold, (permissions, since), writable, under_way)) = taken else {
+        let Some(((process, user), hold, (permissions, since), writable, under_way)) = taken else {
             return Ok(());
         };
         self.faults.step();
         let is_thawed = self.faults.has(Fault::ThawFirst);
         if is_thawed {
-            self.holds.release(&hold);
+            self.holds.release(&hold, user);
             tokio::time::sleep(LATE).await;
         }
         if let Some(process) = process {
@@ -314,11 +303,11 @@ impl Agent {
         match self.freezes.is_frozen(hold.key().0) {
             _ if is_thawed => {}
             // It would wait for the file system.
-            true => self.holds.defer(&hold),
-            false => self.holds.release(&hold),
+            is_frozen if is_frozen || by_owner => self.holds.defer(&hold, user),
+            _ => self.holds.release(&hold, user),
         }
         if let Some(connected) = self.state().connected.get_mut(&key) {
-            connected.files.remove(&file);
+            connected.remove(file);
             if forget && !connected.files.values().any(|other| other.hold.key() == hold.key()) {
                 connected.known.remove(&hold.key());
             }
@@ -331,7 +320,7 @@ impl Agent {
         let _turn = self.order.lock().await;
         let mut state = self.state();
         let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
-        let process = connected.process;
+        let process = (connected.process, connected.user);
         let Some(found) = connected.files.get_mut(&file) else { return Ok(Some(None)) };
         if matches!(found.stage, Stage::Busy) {
             return Ok(None);
@@ -406,8 +395,12 @@ impl Agent {
         };
         let stat = rustix::fs::fstat(descriptor).map_err(|error| error.to_string())?;
         let known = {
-            let state = self.state();
-            let connected = state.connected.get(&key).ok_or("the connection has ended")?;
+            let mut state = self.state();
+            let connected = state.connected.get_mut(&key).ok_or("the connection has ended")?;
+            if connected.user != 0 && connected.user != stat.st_uid {
+                connected.known.remove(&(stat.st_dev, stat.st_ino));
+                return Err("it belongs to another user by now".to_owned());
+            }
             connected.known.get(&(stat.st_dev, stat.st_ino)).map(|known| (known.rights, known.descriptor.clone()))
         };
         let (rights, descriptor) = known.ok_or("this connection has not opened that file")?;
@@ -477,10 +470,13 @@ impl Agent {
             let state = self.state();
             state.connected.get(&key).map_or_else(Vec::new, |connected| connected.files.keys().copied().collect())
         };
+        static SAID: Seldom = Seldom::new();
         let mut left = 0;
         for file in files {
             if let Err(why) = self.close(key, file, false, false).await {
-                tracing::error!("the permissions of a process that ended could not be taken back: {why:?}");
+                if SAID.is_due() {
+                    tracing::error!("the permissions of a process that ended could not be taken back: {why:?}");
+                }
                 left += 1;
             }
         }
@@ -491,29 +487,19 @@ impl Agent {
     pub fn frozen(&self) -> usize {
         self.holds.count()
     }
-}
 
-impl State {
-    /// Files that are open, or that could be opened again, of all users.
-    fn open_files(&self) -> usize {
-        self.connected.values().map(Connected::open_files).sum()
+    /// Of those, the ones that somebody waits to open for writing.
+    pub fn waited_for(&self) -> usize {
+        self.holds.broken().len()
     }
 
-    /// The same of each user.
-    fn open_files_by_user(&self) -> BTreeMap<u32, usize> {
-        let mut counts = BTreeMap::new();
-        for connected in self.connected.values() {
-            *counts.entry(connected.user).or_default() += connected.open_files();
-        }
-        counts
+    /// Of those, the ones that nobody has any more, and that could not be thawed yet.
+    pub fn left(&self) -> usize {
+        self.holds.left().values().sum()
     }
 }
 
 impl Connected {
-    fn open_files(&self) -> usize {
-        self.files.len() + self.known.len()
-    }
-
     /// Notes that it is going to change a file; of too many, the one before is over.
     fn note_change(&mut self, file: (u64, u64)) {
         if !self.changes.contains(&file) {
@@ -540,12 +526,18 @@ impl Connected {
     }
 
     /// Forgets the file that was shown longest ago and is not open; false where there is none.
-    fn forget_oldest(&mut self) -> bool {
+    pub(super) fn forget_oldest(&mut self) -> bool {
         let open: BTreeSet<(u64, u64)> = self.files.values().map(|open| open.hold.key()).collect();
         let closed = self.known.iter().filter(|(file, _)| !open.contains(file));
         let oldest = closed.min_by_key(|(_, known)| known.since).map(|(file, _)| *file);
         oldest.is_some_and(|oldest| self.known.remove(&oldest).is_some())
     }
+}
+
+/// How many extents a file that was proved has at most.
+fn count(hold: &Hold) -> Result<usize, Refusal> {
+    let descriptor = hold.descriptor().ok_or("it was taken back meanwhile")?;
+    Ok(extents::count(descriptor.as_fd())?.min(EXTENTS_MAX))
 }
 
 /// Settles a file: its length, and its extents in the namespace, of which its block device begins at `offset`.

@@ -34,6 +34,9 @@ pub const EXT4: u64 = 0xef53;
 /// xfs.
 pub const XFS: u64 = 0x5846_5342;
 
+/// Permission bits of files that somebody may execute.
+pub const EXECUTABLE: u32 = 0o111;
+
 /// `struct fsxattr`.
 #[repr(C)]
 #[derive(Default)]
@@ -108,6 +111,11 @@ pub fn is_immutable(file: BorrowedFd<'_>) -> bool {
     matches!(guarded(file), Ok(Guard::Immutable))
 }
 
+/// True where an open file is append-only now, by an agent or otherwise.
+pub fn is_append_only(file: BorrowedFd<'_>) -> std::io::Result<bool> {
+    Ok(flags(file)? & APPEND_ONLY != 0)
+}
+
 /// What guards an open file, by its attributes.
 pub fn guarded(file: BorrowedFd<'_>) -> std::io::Result<Guard> {
     let now = flags(file)?;
@@ -135,8 +143,9 @@ pub fn check(file: BorrowedFd<'_>) -> Result<bool, String> {
     }
 }
 
-/// Why a file that could be written directly is not: the kernel takes privileges from a file when it is written, and lets an append-only
-/// one grow alone. Neither changes while it is immutable.
+/// Why a file that could be written directly is not: the kernel takes privileges from a file when it is written, lets nobody run what
+/// somebody has open for writing, or write what runs (ETXTBSY), and lets an append-only one grow alone. None of that changes while it is
+/// immutable.
 pub fn check_writing(file: BorrowedFd<'_>) -> Result<(), String> {
     const SET_ID: u32 = 0o6000;
     const SET_USER_ID: u32 = 0o4000;
@@ -149,15 +158,19 @@ pub fn check_writing(file: BorrowedFd<'_>) -> Result<(), String> {
             "a group (set-group-id)"
         }));
     }
+    if mode & EXECUTABLE != 0 {
+        let why = "it may be executed (chmod -x), and the kernel keeps those who run a file from those who write it (ETXTBSY)";
+        return Err(why.to_owned());
+    }
     // A value that has no room is one.
     match rustix::fs::fgetxattr(file, "security.capability", &mut [0; 64][..]) {
         Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {}
         Ok(_) | Err(rustix::io::Errno::RANGE) => return Err(gives("capabilities")),
         Err(error) => return Err(format!("whether it gives who runs it capabilities cannot be found out ({error})")),
     }
-    match flags(file).map_err(|error| error.to_string())? & APPEND_ONLY {
-        0 => Ok(()),
-        _ => Err("it is append-only (chattr +a)".to_owned()),
+    match is_append_only(file).map_err(|error| error.to_string())? {
+        false => Ok(()),
+        true => Err("it is append-only (chattr +a)".to_owned()),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Handles of files (name_to_handle_at(2)): what finds a file of a file system wherever its path is now, and no other file that has its
 //! number later.
 
+use super::digits;
+use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Bytes that a handle may have (MAX_HANDLE_SZ).
@@ -14,10 +16,31 @@ struct Raw {
     handle: [u8; HANDLE_BYTES_MAX],
 }
 
-/// A file's handle, and its file system's id (statvfs(3)).
+/// Room for a file system's UUID (`struct fsuuid2`): its length, and its bytes.
+#[repr(C)]
+struct RawUuid {
+    bytes: u8,
+    uuid: [u8; 16],
+}
+
+/// FS_IOC_GETFSUUID of `linux/fs.h` (Linux 6.9): `_IOR(0x15, 0, struct fsuuid2)`.
+const FS_IOC_GETFSUUID: u32 = 0x8011_1500;
+
+/// The UUID of an open file's file system, in hexadecimal digits; `None` where the kernel does not say, or it has none.
+fn uuid(file: BorrowedFd<'_>) -> Option<String> {
+    let mut raw = RawUuid { bytes: 0, uuid: [0; 16] };
+    // SAFETY: the kernel writes at most one such structure.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_GETFSUUID as _, &raw mut raw) };
+    let bytes = raw.uuid.get(..usize::from(raw.bytes)).filter(|bytes| done == 0 && !bytes.is_empty())?;
+    Some(digits::of_bytes(bytes))
+}
+
+/// A file's handle, and its file system's id (statvfs(3)), which may have the disk's number in it (xfs), and UUID, which has not.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Handle {
     system: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uuid: Option<String>,
     kind: i32,
     /// In hexadecimal digits.
     handle: String,
@@ -33,26 +56,42 @@ impl Handle {
         // SAFETY: an empty path; the kernel writes at most as many bytes as the structure says that it has, and one integer.
         let done = unsafe { libc::syscall(number, at, empty, &raw mut raw, &raw mut mount, flags) };
         let bytes = raw.handle.get(..raw.bytes as usize).filter(|_| done == 0)?;
-        let handle = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let handle = digits::of_bytes(bytes);
         let system = rustix::fs::fstatvfs(file).ok()?.f_fsid;
-        Some(Handle { system, kind: raw.kind, handle })
+        Some(Handle { system, uuid: uuid(file), kind: raw.kind, handle })
     }
 
-    /// Opens the file for reading, by the mount of a file system at this place; `None` where another one is there.
-    pub fn open_at(&self, place: &str) -> std::io::Result<Option<OwnedFd>> {
-        use rustix::fs::{Mode, OFlags};
+    /// True where it is this open file's, whatever number its disk has now.
+    pub fn is_of(&self, file: BorrowedFd<'_>) -> bool {
+        self.is_of_same(file) && self.is_within(file)
+    }
+
+    /// True where an open file of its file system, which may have another id now, is it.
+    pub fn is_of_same(&self, file: BorrowedFd<'_>) -> bool {
+        Handle::of_file(file).is_some_and(|own| (own.kind, &own.handle) == (self.kind, &self.handle))
+    }
+
+    /// True where an open file is in its file system.
+    fn is_within(&self, file: BorrowedFd<'_>) -> bool {
+        match (&self.uuid, uuid(file)) {
+            (Some(listed), Some(own)) => *listed == own,
+            _ => rustix::fs::fstatvfs(file).is_ok_and(|system| system.f_fsid == self.system),
+        }
+    }
+
+    /// Opens the file in this access mode, by the mount of a file system at this place; `None` where another one is there. Never waits for a
+    /// lease.
+    pub fn open_at(&self, place: &str, mode: OFlags) -> std::io::Result<Option<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mount = rustix::fs::open(place, flags, Mode::empty())?;
-        if rustix::fs::fstatvfs(&mount)?.f_fsid != self.system {
+        if !self.is_within(mount.as_fd()) {
             return Ok(None);
         }
-        let digits = |at: usize| self.handle.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        let bytes: Option<Vec<u8>> = (0..self.handle.len()).step_by(2).map(digits).collect();
-        let bytes = bytes.filter(|bytes| bytes.len() <= HANDLE_BYTES_MAX);
+        let bytes = digits::to_bytes(&self.handle).filter(|bytes| bytes.len() <= HANDLE_BYTES_MAX);
         let bytes = bytes.ok_or_else(|| std::io::Error::other("its handle in the journal is none"))?;
         let mut raw = Raw { bytes: bytes.len() as u32, kind: self.kind, handle: [0; HANDLE_BYTES_MAX] };
         raw.handle[..bytes.len()].copy_from_slice(&bytes);
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOFOLLOW;
+        let flags = (mode | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW).bits();
         // SAFETY: the kernel reads as many bytes of the structure as that says that there are, which it has.
         let opened =
             unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_fd().as_raw_fd(), &raw const raw, flags) };
@@ -82,14 +121,22 @@ mod tests {
         std::fs::rename(folder.join("a"), folder.join("b")).unwrap();
         std::fs::write(folder.join("file"), b"another").unwrap();
         let place = folder.to_str().unwrap();
-        match handle.open_at(place) {
+        match handle.open_at(place, OFlags::RDONLY) {
             Ok(found) => {
                 let found = std::fs::File::from(found.expect("the same file system"));
-                assert_eq!(std::io::read_to_string(found).unwrap(), "this one");
-                let other = Handle { system: handle.system ^ 1, ..handle.clone() };
-                assert!(other.open_at(place).unwrap().is_none());
+                assert_eq!(std::io::read_to_string(&found).unwrap(), "this one");
+                assert!(handle.is_of(found.as_fd()));
+                let another = std::fs::File::open(folder.join("file")).unwrap();
+                assert!(!handle.is_of(another.as_fd()));
+                let digits = |digits: &str| digits.replace(|digit: char| digit != '0', "0") + "1";
+                let uuid = handle.uuid.as_deref().map(digits);
+                let other = Handle { system: handle.system ^ 1, uuid, ..handle.clone() };
+                assert!(other.open_at(place, OFlags::RDONLY).unwrap().is_none() && !other.is_of(found.as_fd()));
+                // A line of an earlier agent has none.
+                assert!(Handle { uuid: None, ..handle.clone() }.is_of(found.as_fd()));
+                drop(found);
                 std::fs::remove_file(folder.join("b/file")).unwrap();
-                assert!(handle.open_at(place).is_err());
+                assert!(handle.open_at(place, OFlags::RDONLY).is_err());
             }
             // Who is not root may not.
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM)),

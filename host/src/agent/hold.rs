@@ -6,19 +6,22 @@
 //! - a file is in the journal before it is made immutable, and until it is no longer;
 //! - a permission is installed only for a file that [`Holds::prove`] has proved, and the file thaws only when its last user says that
 //!   the device has answered the revocation;
-//! - a file that cannot be thawed stays immutable and listed; it is tried again ([`Holds::retry`]);
+//! - a file that cannot be thawed, also where freezing it has failed half-way, stays immutable, listed and under its lease; it is tried again
+//!   ([`Holds::retry`]), and counts for the user who had it last until then ([`Holds::left`]);
 //! - calls on a file wait for nobody but who is busy with the same file: a file system that blocks keeps others' files from nobody.
 
 use super::fault::{Fault, Faults};
 use super::handle::Handle;
 use super::journal::{Found, Journal, Key};
-use super::judge::{NAMELESS, places};
+use super::judge::{ANOTHERS, NAMELESS};
+use super::left::{by_owner, thaw_all, thaw_found};
+use super::seldom::Seldom;
+use super::thaw::Thaw;
 use super::{Refusal, freeze, lease, lock, pages};
-use freeze::Guard;
-use rustix::fs::{Mode, OFlags};
-use std::collections::BTreeMap;
+use rustix::fs::OFlags;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -45,7 +48,12 @@ struct Kept {
     is_proved: bool,
     /// It may be written directly, which the journal says.
     writes: bool,
+    /// It is being given back, for which nothing is permitted and no lease is needed any more: nobody has it directly until it has thawed.
+    gave_lease_up: bool,
 }
+
+/// Why a file could not be frozen, and, where it could not be made writable again either, what is left to be thawed.
+type Unfrozen = (String, Option<Kept>);
 
 const FORBIDDEN: &str = "it is immutable (chattr +i)";
 
@@ -55,8 +63,6 @@ pub(super) struct Hold {
     phase: Mutex<Phase>,
     /// It was written past the file system, which knows nothing of that.
     written: AtomicBool,
-    /// It could not be thawed, which has been said.
-    is_stuck: AtomicBool,
 }
 
 impl Hold {
@@ -82,7 +88,10 @@ impl Hold {
     /// True where it is known that somebody waits to open the file for writing; false as well while another thread is busy with it.
     fn is_broken(&self) -> bool {
         let Ok(phase) = self.phase.try_lock() else { return false };
-        matches!(&*phase, Phase::Frozen(kept) if kept.is_proved && !lease::is_whole(kept.descriptor.as_fd()))
+        match &*phase {
+            Phase::Frozen(kept) => kept.is_proved && !kept.gave_lease_up && !lease::is_whole(kept.descriptor.as_fd()),
+            Phase::Thawed | Phase::Prepared(_) => false,
+        }
     }
 
     /// True while nobody has it open for writing, or is about to.
@@ -103,9 +112,14 @@ struct Entry {
 pub(super) struct Holds {
     all: Mutex<BTreeMap<Key, Entry>>,
     journal: Arc<Journal>,
-    stuck: Mutex<Vec<Arc<Hold>>>,
-    /// What an agent before this one left, by device.
-    thawing: Mutex<Vec<(u64, std::thread::JoinHandle<()>)>>,
+    /// Files on the journal from an agent before this one, as far as they have not thawed yet.
+    before: Mutex<Vec<Key>>,
+    /// Those that wait to be released, and for whom they count.
+    stuck: Mutex<Vec<(Arc<Hold>, u32)>>,
+    /// How many those are for each user, with those that are being tried again just now.
+    left: Mutex<BTreeMap<u32, usize>>,
+    /// What an agent before this one left: files of one user each, and who thaws them.
+    thawing: Mutex<Vec<(BTreeSet<Key>, std::thread::JoinHandle<()>)>>,
     faults: Arc<Faults>,
 }
 
@@ -113,42 +127,48 @@ impl Holds {
     /// Begins with nothing held: thaws what the journal lists.
     pub fn open(state: PathBuf, faults: Arc<Faults>) -> Result<Self, String> {
         let journal = Arc::new(Journal::open(state)?);
-        let mut left: BTreeMap<u64, Vec<(Key, Found)>> = BTreeMap::new();
-        for (key, found) in journal.frozen() {
-            left.entry(key.0).or_default().push((key, found));
-        }
-        // One that is frozen now waits; others do not wait for it.
-        let thawing: Vec<(u64, std::thread::JoinHandle<()>)> = left
-            .into_iter()
-            .map(|(device, files)| {
-                let journal = journal.clone();
+        let before = Mutex::new(journal.frozen().into_keys().collect());
+        // A file system that is frozen now lets its thread wait, as does a user who keeps a file of his own busy; others do not wait for those.
+        let thawing: Vec<(BTreeSet<Key>, std::thread::JoinHandle<()>)> = by_owner(journal.frozen())
+            .into_values()
+            .map(|files| {
+                let (journal, faults) = (journal.clone(), faults.clone());
+                let keys = files.iter().map(|(key, _)| *key).collect();
                 let thread = std::thread::Builder::new().name("willow-agent-thaw".to_owned());
-                let thread = thread.spawn(move || thaw_all(&journal, &files));
-                thread.map(|thread| (device, thread)).map_err(|error| format!("no thread to thaw files: {error}"))
+                let thread = thread.spawn(move || thaw_all(&journal, &faults, &files));
+                thread.map(|thread| (keys, thread)).map_err(|error| format!("no thread to thaw files: {error}"))
             })
             .collect::<Result<_, _>>()?;
         let begun = Instant::now();
         while thawing.iter().any(|(_, thread)| !thread.is_finished()) && begun.elapsed() < THAW_MAX {
             std::thread::sleep(PROOF_LOOK);
         }
-        let (all, stuck, thawing) = (Mutex::default(), Mutex::default(), Mutex::new(thawing));
-        Ok(Holds { all, journal, stuck, thawing, faults })
+        let (all, stuck, left) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Holds { all, before, journal, stuck, left, thawing: Mutex::new(thawing), faults })
     }
 
-    /// True while files of an agent before this one are being thawed on a file system.
-    fn is_thawing(&self, device: u64) -> bool {
+    /// Leaves the journal to the next agent, where no thread of this one has anything to do with files any more. `all_ended`: none is left that
+    /// has to do with the connections of processes.
+    pub fn leave_journal(&self, all_ended: bool) {
+        let is_idle = all_ended || lock(&self.all).is_empty() && lock(&self.stuck).is_empty();
+        if is_idle && lock(&self.thawing).iter().all(|(_, thread)| thread.is_finished()) {
+            self.journal.leave();
+        }
+    }
+
+    /// True while a listed file of an agent before this one is being thawed.
+    fn is_thawing(&self, key: Key) -> bool {
         let mut thawing = lock(&self.thawing);
         thawing.retain(|(_, thread)| !thread.is_finished());
-        thawing.iter().any(|(other, _)| *other == device)
+        thawing.iter().any(|(files, _)| files.contains(&key))
     }
 
     /// Counts a user of a file, before anything is done to it. [`Holds::release`] ends it.
     pub fn reserve(&self, key: Key) -> Arc<Hold> {
         let mut all = lock(&self.all);
         let entry = all.entry(key).or_insert_with(|| {
-            let (phase, written, is_stuck) =
-                (Mutex::new(Phase::Thawed), AtomicBool::new(false), AtomicBool::new(false));
-            Entry { hold: Arc::new(Hold { key, phase, written, is_stuck }), users: 0 }
+            let (phase, written) = (Mutex::new(Phase::Thawed), AtomicBool::new(false));
+            Entry { hold: Arc::new(Hold { key, phase, written }), users: 0 }
         });
         entry.users += 1;
         entry.hold.clone()
@@ -156,7 +176,7 @@ impl Holds {
 
     /// Opens a file for reading, where it is not open yet, for somebody who is going to write it, or not. Changes nothing of it. The error
     /// is a sentence about it.
-    pub fn prepare(&self, hold: &Hold, file: BorrowedFd<'_>, writes: bool) -> Result<(), String> {
+    pub fn prepare(&self, hold: &Hold, file: BorrowedFd<'_>, writes: bool, places: &[String]) -> Result<(), String> {
         if writes {
             freeze::check_writing(file)?;
             pages::check(file)?;
@@ -165,49 +185,87 @@ impl Holds {
         if let Phase::Frozen(kept) = &*phase {
             return if writes && kept.was_immutable { Err(FORBIDDEN.to_owned()) } else { Ok(()) };
         }
-        if self.is_thawing(hold.key.0) {
-            return Err("what an agent before this one left on its file system is not thawed yet".to_owned());
+        let opened = match *phase {
+            Phase::Thawed => Some(open_by_own_mount(file, hold.key, places, OFlags::RDONLY)?),
+            Phase::Prepared(_) | Phase::Frozen(_) => None,
+        };
+        if let Some(opened) = &opened {
+            self.thaw_left(hold.key, opened.as_fd())?;
         }
-        if self.is_immutable(hold.key, file)? && writes {
+        if freeze::check(file)? && writes {
             return Err(FORBIDDEN.to_owned());
         }
-        if matches!(*phase, Phase::Thawed) {
-            // Never waits: for another's lease, say.
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-            let opened = rustix::fs::open(format!("/proc/self/fd/{}", file.as_raw_fd()), flags, Mode::empty());
-            let opened = opened.map_err(|error| format!("the agent cannot open it for reading ({error})"))?;
+        if let Some(opened) = opened {
             *phase = Phase::Prepared(Arc::new(opened));
         }
         Ok(())
     }
 
-    /// True where a file is immutable by itself: not by an agent before this one that could not be thawed when this one began.
-    fn is_immutable(&self, key: Key, file: BorrowedFd<'_>) -> Result<bool, String> {
-        Ok(freeze::check(file)? && !self.journal.contains(key))
+    /// Gives back a file that an agent before this one has left, and that could not be thawed when this one began: its file system was not
+    /// mounted, say. Its disk may have another number by now, and another file its own.
+    fn thaw_left(&self, key: Key, file: BorrowedFd<'_>) -> Result<(), String> {
+        let listed: Vec<(Key, Found)> = {
+            let mut before = lock(&self.before);
+            before.retain(|key| self.journal.found(*key).is_some());
+            before.iter().filter_map(|key| Some((*key, self.journal.found(*key)?))).collect()
+        };
+        for (old, found) in &listed {
+            let is_it = found.handle.as_ref().map_or(*old == key, |handle| old.1 == key.1 && handle.is_of(file));
+            if is_it {
+                if self.is_thawing(*old) {
+                    return Err("an agent before this one has left it immutable, and it is not thawed yet".to_owned());
+                }
+                let thawed = thaw_found(&self.journal, &self.faults, (*old, found), file);
+                thawed.and_then(|()| self.journal.thaw(*old)).map_err(|error| {
+                    format!("an agent before this one has left it immutable, and it cannot be thawed ({error})")
+                })?;
+            } else if *old == key {
+                return Err(format!(
+                    "an agent before this one has left {} immutable, a file with its number on a disk with its disk's number: mount that, and start the agent again",
+                    found.path.display()
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Makes a file immutable, which nobody has open for writing.
-    fn freeze(&self, key: Key, descriptor: &Arc<OwnedFd>, writes: bool) -> Result<Kept, String> {
+    fn freeze(&self, key: Key, descriptor: &Arc<OwnedFd>, writes: bool) -> Result<Kept, Unfrozen> {
         let file = descriptor.as_fd();
-        let was_immutable = self.is_immutable(key, file)?;
-        if !was_immutable {
-            let frozen = self.list_and_freeze(key, file, writes);
-            if frozen.is_err() {
-                match freeze::set_immutable(file, false) {
-                    Ok(()) => self.forget(key),
-                    Err(error) => tracing::error!("a file is still immutable (chattr -i): {error}"),
-                }
-            }
-            frozen?;
+        let was_immutable = freeze::check(file).map_err(|why| (why, None))?;
+        let (descriptor, is_proved) = (descriptor.clone(), !self.forgets_lease());
+        let kept = Kept { descriptor, was_immutable, is_proved, writes, gave_lease_up: false };
+        if was_immutable {
+            return Ok(kept);
         }
-        Ok(Kept { descriptor: descriptor.clone(), was_immutable, is_proved: !self.forgets_lease(), writes })
+        let Err(why) = self.list_and_freeze(key, file, writes) else { return Ok(kept) };
+        match self.thaw_of(key, file).run(false, || {}) {
+            Ok(()) => {
+                self.forget(key);
+                Err((why, None))
+            }
+            Err(error) => {
+                tracing::error!("a file may be immutable, it is tried again (chattr -i): {error}");
+                Err((why, Some(kept)))
+            }
+        }
+    }
+
+    /// As the file system does it, or a planted fault.
+    fn freeze_file(&self, file: BorrowedFd<'_>) -> std::io::Result<()> {
+        freeze::set_immutable(file, true)?;
+        if self.faults.has(Fault::FreezeFails) { Err(super::fault::refused()) } else { Ok(()) }
+    }
+
+    fn thaw_of<'a>(&'a self, key: Key, file: BorrowedFd<'a>) -> Thaw<'a> {
+        Thaw { journal: &self.journal, faults: &self.faults, key, file }
     }
 
     /// Puts a file that is frozen, or is about to be, into the journal.
     fn list(&self, key: Key, file: BorrowedFd<'_>, writes: bool) -> Result<(), String> {
         let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let path = path.map_err(|error| format!("its path cannot be found out ({error})"))?;
-        let found = Found { path, handle: Handle::of_file(file), writes };
+        let found = Found { path, handle: Handle::of_file(file), writes, renewal: None };
         let listed = self.journal.freeze(key, found);
         listed.map_err(|error| format!("it cannot be put on the list of frozen files ({error})"))
     }
@@ -216,38 +274,49 @@ impl Holds {
         let kept = |error| format!("it cannot be kept as it is while it is accessed directly ({error})");
         self.faults.step();
         if self.faults.has(Fault::FlagFirst) {
-            freeze::set_immutable(file, true).map_err(kept)?;
+            self.freeze_file(file).map_err(kept)?;
             self.faults.step();
         }
         self.list(key, file, writes)?;
         self.faults.step();
         if !self.faults.has(Fault::NoFlag) {
-            freeze::set_immutable(file, true).map_err(kept)?;
+            self.freeze_file(file).map_err(kept)?;
         }
         self.faults.step();
         Ok(())
     }
 
-    /// Freezes a file that was prepared, and proves that it has nobody who could move its blocks, and that it may be written directly where
-    /// somebody is going to. Waits while its file system is frozen.
-    pub fn prove(&self, hold: &Hold, writes: bool) -> Result<(), Refusal> {
+    /// Freezes a file that was prepared for a user, and proves that it is the user's, that it has nobody who could move its blocks, and that it may
+    /// be written directly where somebody is going to. Waits while its file system is frozen.
+    pub fn prove(&self, hold: &Hold, user: u32, writes: bool) -> Result<(), Refusal> {
         lease::check_break_time()?;
         let begun = Instant::now();
         loop {
             {
                 let mut phase = lock(&hold.phase);
+                self.faults.step();
                 if let Phase::Prepared(descriptor) = &*phase
                     && self.take_lease(descriptor.as_fd())?
                 {
+                    self.faults.step();
                     // Whoever opens it for writing from now on waits until the lease is given up, and so finds it thawed.
-                    let frozen = self.freeze(hold.key, descriptor, writes);
-                    let frozen = frozen.inspect_err(|_| lease::give_up(descriptor.as_fd()));
-                    *phase = Phase::Frozen(frozen?);
+                    match self.freeze(hold.key, descriptor, writes) {
+                        Ok(kept) => *phase = Phase::Frozen(kept),
+                        Err((why, None)) => {
+                            lease::give_up(descriptor.as_fd());
+                            return Err(why.into());
+                        }
+                        // Its last user thaws it, or what tries again does.
+                        Err((why, Some(kept))) => {
+                            *phase = Phase::Frozen(kept);
+                            return Err(why.into());
+                        }
+                    }
                 }
                 match &mut *phase {
                     Phase::Thawed => return Err("it was taken back meanwhile".into()),
                     Phase::Frozen(kept) => {
-                        self.judge_frozen(hold.key, kept, writes)?;
+                        self.judge_frozen(hold.key, kept, (user, writes))?;
                         if writes && !kept.writes {
                             self.list(hold.key, kept.descriptor.as_fd(), true)?;
                             kept.writes = true;
@@ -287,11 +356,16 @@ impl Holds {
     }
 
     /// What has to hold of a file that is immutable now.
-    fn judge_frozen(&self, key: Key, kept: &Kept, writes: bool) -> Result<(), Refusal> {
+    fn judge_frozen(&self, key: Key, kept: &Kept, (user, writes): (u32, bool)) -> Result<(), Refusal> {
         let file = kept.descriptor.as_fd();
+        let stat = rustix::fs::fstat(file).map_err(|error| error.to_string())?;
         // From now on nobody deletes it,
-        if rustix::fs::fstat(file).map_err(|error| error.to_string())?.st_nlink == 0 {
+        if stat.st_nlink == 0 {
             return Err(NAMELESS.into());
+        }
+        // nor gives it to another user: root may have done so since it was prepared.
+        if user != 0 && stat.st_uid != user && !self.faults.has(Fault::OwnerForgotten) {
+            return Err(ANOTHERS.into());
         }
         // and what the flags say stays so.
         if !freeze::check(file)? && !self.faults.has(Fault::NoFlag) {
@@ -306,20 +380,32 @@ impl Holds {
         (!kept.is_proved || lease::is_whole(file)).then_some(()).ok_or(Refusal::OpenForWriting(key))
     }
 
-    /// A user has done with a file: with the last one it thaws. Nothing that was permitted is under way.
-    pub fn release(&self, hold: &Arc<Hold>) {
+    /// A user has done with a file: with the last one it thaws, or is tried again and counts for that user meanwhile. Nothing that was
+    /// permitted is under way.
+    pub fn release(&self, hold: &Arc<Hold>, user: u32) {
+        if let Err(error) = self.try_release(hold) {
+            self.defer(hold, user);
+            self.complain(&error);
+        }
+    }
+
+    fn complain(&self, error: &std::io::Error) {
+        static SAID: Seldom = Seldom::new();
+        if SAID.is_due() {
+            let left: usize = self.left().values().sum();
+            tracing::error!(
+                "{left} files are still immutable, and are tried again (chattr -i); the last of them: {error}"
+            );
+        }
+    }
+
+    /// An error: it could not be thawed, and is as it was.
+    fn try_release(&self, hold: &Hold) -> std::io::Result<()> {
         let mut phase = lock(&hold.phase);
         // Nobody else's count falls meanwhile to be the last: that takes the phase's lock.
         let is_last = lock(&self.all).get(&hold.key).is_some_and(|entry| entry.users == 1);
-        if is_last && let Phase::Frozen(kept) = &*phase {
-            if let Err(error) = self.thaw(hold, kept) {
-                if !hold.is_stuck.swap(true, Ordering::Relaxed) {
-                    tracing::error!("a file is still immutable, it is tried again (chattr -i): {error}");
-                }
-                lock(&self.stuck).push(hold.clone());
-                return;
-            }
-            hold.is_stuck.store(false, Ordering::Relaxed);
+        if is_last && let Phase::Frozen(kept) = &mut *phase {
+            self.thaw(hold, kept)?;
         }
         if is_last {
             *phase = Phase::Thawed;
@@ -331,32 +417,65 @@ impl Holds {
                 all.remove(&hold.key);
             }
         }
+        Ok(())
     }
 
-    /// Releases a file later: [`Holds::retry`].
-    pub fn defer(&self, hold: &Arc<Hold>) {
-        lock(&self.stuck).push(hold.clone());
+    /// Releases a file later ([`Holds::retry`]), which counts for this user until then.
+    pub fn defer(&self, hold: &Arc<Hold>, user: u32) {
+        *lock(&self.left).entry(user).or_default() += 1;
+        lock(&self.stuck).push((hold.clone(), user));
     }
 
-    /// Releases what could not be thawed before, of these.
-    pub fn retry(&self, which: impl Fn(Key) -> bool) {
-        let now: Vec<Arc<Hold>> = lock(&self.stuck).extract_if(.., |hold| which(hold.key)).collect();
-        now.iter().for_each(|hold| self.release(hold));
+    /// Users for whom something of these could not be thawed before.
+    pub fn stuck(&self, which: impl Fn(Key) -> bool) -> BTreeSet<u32> {
+        lock(&self.stuck).iter().filter(|(hold, _)| which(hold.key)).map(|(_, user)| *user).collect()
     }
 
-    fn thaw(&self, hold: &Hold, kept: &Kept) -> std::io::Result<()> {
-        let file = kept.descriptor.as_fd();
+    /// Releases what could not be thawed before, of these that a user had last.
+    pub fn retry(&self, user: u32, which: impl Fn(Key) -> bool) {
+        let is_such = |(hold, other): &mut (Arc<Hold>, u32)| *other == user && which(hold.key);
+        let now: Vec<(Arc<Hold>, u32)> = lock(&self.stuck).extract_if(.., is_such).collect();
+        for (hold, user) in now {
+            match self.try_release(&hold) {
+                Ok(()) => self.count_off(user),
+                Err(error) => {
+                    lock(&self.stuck).push((hold, user));
+                    self.complain(&error);
+                }
+            }
+        }
+    }
+
+    fn count_off(&self, user: u32) {
+        let mut left = lock(&self.left);
+        if let Some(count) = left.get_mut(&user) {
+            *count -= 1;
+            if *count == 0 {
+                left.remove(&user);
+            }
+        }
+    }
+
+    /// How many files of each user wait to be released, each with a descriptor.
+    pub fn left(&self) -> BTreeMap<u32, usize> {
+        lock(&self.left).clone()
+    }
+
+    fn thaw(&self, hold: &Hold, kept: &mut Kept) -> std::io::Result<()> {
+        let descriptor = kept.descriptor.clone();
+        let file = descriptor.as_fd();
         // What the page cache holds is old by now.
         let is_dropped = pages::drop_all(file);
         self.faults.step();
         let is_written = hold.written.load(Ordering::Relaxed);
         if !kept.was_immutable {
-            if is_written && !is_dropped && !self.faults.has(Fault::KeepsPages) {
-                // While there is a lease nobody writes, this agent neither. Nobody waits for its end: who opens the file is refused.
+            let is_stale = is_written && !is_dropped && !self.faults.has(Fault::KeepsPages);
+            // While there is a lease nobody writes, this agent neither. Who waits for its end had opened the file before it was immutable, or root
+            // has taken the attribute off: that one's writes are refused while it is immutable, and may be lost while it is append-only.
+            self.thaw_of(hold.key, file).run(is_stale, || {
+                kept.gave_lease_up = true;
                 lease::give_up(file);
-                pages::renew(file, &|| self.faults.step())?;
-            }
-            thaw(file, kept.writes)?;
+            })?;
         }
         self.faults.step();
         hold.written.store(false, Ordering::Relaxed);
@@ -367,6 +486,9 @@ impl Holds {
             let _ = rustix::fs::futimens(file, &rustix::fs::Timestamps { last_access: then, last_modification: now });
         }
         self.faults.step();
+        while self.faults.has(Fault::LeaseKept) {
+            std::thread::sleep(PROOF_LOOK);
+        }
         lease::give_up(file);
         self.faults.step();
         if !kept.was_immutable {
@@ -399,58 +521,35 @@ impl Holds {
     }
 }
 
-/// Takes away what keeps a file as it is. One that is append-only by itself is not written directly.
-fn thaw(file: BorrowedFd<'_>, writes: bool) -> std::io::Result<()> {
-    if writes { freeze::guard(file, Guard::Nothing) } else { freeze::set_immutable(file, false) }
-}
-
-/// The same with a file of an agent before this one, which may have been written directly.
-fn thaw_left(file: BorrowedFd<'_>, writes: bool) -> std::io::Result<()> {
-    // One that is not kept as it is may be open for writing by now.
-    if writes && freeze::guarded(file)? != Guard::Nothing && !pages::drop_all(file) {
-        freeze::set_immutable(file, true)?;
-        pages::renew(file, &|| ())?;
-    }
-    thaw(file, writes)
-}
-
-/// Thaws files of an agent before this one.
-fn thaw_all(journal: &Journal, files: &[(Key, Found)]) {
-    for (key, found) in files {
-        let thawed = match found.handle.as_ref().map(|handle| thaw_handle(handle, *key, found.writes)) {
-            Some(Ok(true)) => Ok(()),
-            // By its path where its file system is mounted with another id, say.
-            Some(Err(_)) | Some(Ok(false)) | None => thaw_path(&found.path, *key, found.writes),
+/// Opens a file in this access mode by one of these places, at which its file system is mounted for the agent: what a user does to a mount of his own
+/// has no part in it.
+pub(super) fn open_by_own_mount(
+    file: BorrowedFd<'_>,
+    key: Key,
+    places: &[String],
+    mode: OFlags,
+) -> Result<OwnedFd, String> {
+    let handle = Handle::of_file(file).ok_or("its file system has no handles for files")?;
+    let mut why = "its file system is not mounted for the agent".to_owned();
+    for place in places {
+        let opened = match handle.open_at(place, mode) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => continue,
+            Err(error) => {
+                why = format!("the agent cannot open it at {place} ({error})");
+                continue;
+            }
         };
-        if let Err(error) = thawed.and_then(|()| journal.thaw(*key)) {
-            // The file system may not be mounted now.
-            tracing::warn!("{} may still be immutable (chattr -i): {error}", found.path.display());
+        let stat = rustix::fs::fstat(&opened).map_err(|error| error.to_string())?;
+        let mount = rustix::fs::fstatvfs(&opened).map_err(|error| error.to_string())?;
+        if (stat.st_dev, stat.st_ino) != key {
+            continue;
         }
-    }
-}
-
-/// Thaws a file wherever its path is now; false where its file system is not mounted.
-fn thaw_handle(handle: &Handle, key: Key, writes: bool) -> std::io::Result<bool> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    for place in places(key.0, &mounts) {
-        if let Some(file) = handle.open_at(&place)?
-            && rustix::fs::fstat(&file)?.st_ino == key.1
-        {
-            thaw_left(file.as_fd(), writes)?;
-            return Ok(true);
+        if mount.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+            why = format!("{place} is mounted read-only");
+            continue;
         }
+        return Ok(opened);
     }
-    Ok(false)
-}
-
-fn thaw_path(path: &Path, key: Key, writes: bool) -> std::io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    // A link in the path is not what was there: its owner may have put it there since.
-    let links = rustix::fs::ResolveFlags::NO_SYMLINKS;
-    let file = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), links)?;
-    let stat = rustix::fs::fstat(&file)?;
-    if (stat.st_dev, stat.st_ino) != key {
-        return Err(std::io::Error::other("another file is there now"));
-    }
-    thaw_left(file.as_fd(), writes)
+    Err(why)
 }

@@ -9,6 +9,10 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(super) const NAMELESS: &str =
     "it has no name (it was deleted, or made with O_TMPFILE): nothing would keep its blocks if the agent were killed";
 
+/// Why a file of somebody else is refused.
+pub(super) const ANOTHERS: &str =
+    "it belongs to another user, for whom it would be frozen meanwhile: only its owner may open it directly";
+
 /// A file that can be opened directly, as far as its descriptors tell.
 pub(super) struct Judged {
     /// Rights that the descriptors have together.
@@ -48,23 +52,7 @@ pub(super) fn judge(
             return Err("its descriptors are those of several files".to_owned());
         }
     }
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err("it is no regular file".to_owned());
-    }
-    if user != 0 && stat.st_uid != user {
-        let why =
-            "it belongs to another user, for whom it would be frozen meanwhile: only its owner may open it directly";
-        return Err(why.to_owned());
-    }
-    if stat.st_nlink == 0 {
-        return Err(NAMELESS.to_owned());
-    }
-    let system = rustix::fs::fstatfs(first).map_err(|error| error.to_string())?.f_type as u64;
-    if !matches!(system, EXT4 | XFS) {
-        return Err(format!(
-            "its file system (type {system:#x}) is neither ext4 nor xfs: for others nobody has shown that a block stays the file's"
-        ));
-    }
+    let system = check(first, &stat, user)?;
     if system == XFS && !allow_xfs && !forgets {
         let why = "it is on xfs, where a user who can mount overlayfs could free blocks that the device still permits: where users \
                    cannot, start the agent with --allow-xfs";
@@ -76,6 +64,27 @@ pub(super) fn judge(
         return Err(why.to_owned());
     }
     Ok(Judged { rights, key })
+}
+
+/// Whether a file may be a process' of this user to be reached past the file system; the type of its file system. The error is a sentence about
+/// the file.
+pub(super) fn check(file: &OwnedFd, stat: &rustix::fs::Stat, user: u32) -> Result<u64, String> {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err("it is no regular file".to_owned());
+    }
+    if user != 0 && stat.st_uid != user {
+        return Err(ANOTHERS.to_owned());
+    }
+    if stat.st_nlink == 0 {
+        return Err(NAMELESS.to_owned());
+    }
+    let system = rustix::fs::fstatfs(file).map_err(|error| error.to_string())?.f_type as u64;
+    if !matches!(system, EXT4 | XFS) {
+        return Err(format!(
+            "its file system (type {system:#x}) is neither ext4 nor xfs: for others nobody has shown that a block stays the file's"
+        ));
+    }
+    Ok(system)
 }
 
 /// What there is to be said against a file system by how it is mounted; by its device.
@@ -93,18 +102,35 @@ pub(super) fn against_mount(device: u64, mounts: &str) -> Option<&'static str> {
 
 /// Where a file system is mounted, by its device.
 pub(super) fn places(device: u64, mounts: &str) -> Vec<String> {
-    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let of_it = mounts.lines().filter(|line| line.split(' ').nth(2) == Some(&number));
-    // Blanks and the like are written as octal numbers.
-    let plain = |text: &str| {
-        let mut parts = text.split('\\');
-        let first = parts.next().unwrap_or_default().to_owned();
-        parts.fold(first, |all, part| match part.get(..3).and_then(|it| u8::from_str_radix(it, 8).ok()) {
-            Some(byte) => all + &char::from(byte).to_string() + &part[3..],
-            None => all + "\\" + part,
-        })
+    let number = number(device);
+    mounts.lines().filter(|line| line.split(' ').nth(2) == Some(&number)).filter_map(place).collect()
+}
+
+/// Where file systems that files can be direct on are mounted with other numbers than this one: number and place of each mount.
+pub(super) fn other_places(device: u64, mounts: &str) -> Vec<(String, String)> {
+    let own = number(device);
+    let of_kind = |line: &&str| {
+        let kind = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').next());
+        matches!(kind, Some("ext4" | "xfs"))
     };
-    of_it.filter_map(|line| line.split(' ').nth(4)).map(plain).collect()
+    let numbered = |line: &str| Some((line.split(' ').nth(2)?.to_owned(), place(line)?));
+    mounts.lines().filter(of_kind).filter_map(numbered).filter(|(number, _)| *number != own).collect()
+}
+
+/// As the kernel's list of mounts has it.
+fn number(device: u64) -> String {
+    format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+}
+
+/// Where a line of the kernel's list of mounts says that one is. Blanks and the like are written as octal numbers there.
+fn place(line: &str) -> Option<String> {
+    let mut parts = line.split(' ').nth(4)?.split('\\');
+    let first = parts.next().unwrap_or_default().to_owned();
+    let place = parts.fold(first, |all, part| match part.get(..3).and_then(|it| u8::from_str_radix(it, 8).ok()) {
+        Some(byte) => all + &char::from(byte).to_string() + &part[3..],
+        None => all + "\\" + part,
+    });
+    Some(place)
 }
 
 #[cfg(test)]
@@ -120,5 +146,9 @@ mod tests {
         assert_eq!([1, 2, 3, 4].map(against), [true, false, true, false]);
         let mounts = "36 35 7:1 / /mnt/a\\040b rw - ext4 /dev/loop1 rw\n37 35 7:1 / /c rw - ext4 /dev/loop1 rw\n";
         assert_eq!(places(rustix::fs::makedev(7, 1), mounts), ["/mnt/a b", "/c"]);
+        let mounts =
+            format!("{mounts}38 35 0:9 / /f rw - fuse.x x rw\n39 35 7:3 / /d rw shared:1 - xfs /dev/loop3 rw\n");
+        let others = other_places(rustix::fs::makedev(7, 1), &mounts);
+        assert_eq!(others, [("7:3".to_owned(), "/d".to_owned())]);
     }
 }

@@ -43,8 +43,18 @@ pub fn ignore_signals() {
 
 /// Takes a read lease by a descriptor that is open for reading alone; false where the file is open for writing somewhere.
 pub fn take(file: BorrowedFd<'_>) -> std::io::Result<bool> {
+    set(file, libc::F_RDLCK)
+}
+
+/// Takes a write lease by the file's only descriptor; false where there is another one, or a mapping. Mere paths (O_PATH) are none. While it
+/// lasts, whoever opens the file in any way waits until it is given up.
+pub fn take_alone(file: BorrowedFd<'_>) -> std::io::Result<bool> {
+    set(file, libc::F_WRLCK)
+}
+
+fn set(file: BorrowedFd<'_>, lease: libc::c_int) -> std::io::Result<bool> {
     // SAFETY: a call without memory.
-    if unsafe { libc::fcntl(file.as_raw_fd(), F_SETLEASE, libc::F_RDLCK) } == 0 {
+    if unsafe { libc::fcntl(file.as_raw_fd(), F_SETLEASE, lease) } == 0 {
         return Ok(true);
     }
     match std::io::Error::last_os_error() {
@@ -57,6 +67,12 @@ pub fn take(file: BorrowedFd<'_>) -> std::io::Result<bool> {
 pub fn is_whole(file: BorrowedFd<'_>) -> bool {
     // SAFETY: a call without memory.
     unsafe { libc::fcntl(file.as_raw_fd(), F_GETLEASE) == libc::F_RDLCK }
+}
+
+/// True while a write lease is held by this descriptor, and nobody waits for its end.
+pub fn is_alone(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: a call without memory.
+    unsafe { libc::fcntl(file.as_raw_fd(), F_GETLEASE) == libc::F_WRLCK }
 }
 
 /// Gives it up: who waits for that goes on.

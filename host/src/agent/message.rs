@@ -79,6 +79,13 @@ pub enum Request {
     Release,
     /// What was released may be opened directly again.
     Resume,
+    /// For an app's part of the agent ([`super::append::message`]).
+    Module {
+        /// The app.
+        name: String,
+        /// What is asked, as that part defines it.
+        ask: serde_json::Value,
+    },
     /// The process has seen that files were taken back ([`Response::Stale`]) and uses what it knew of any file no more: the agent
     /// closes all that it has open.
     Acknowledge,
@@ -178,6 +185,11 @@ pub enum Response {
     /// Files of this process were taken back since it asked last: nothing is opened for it until it has acknowledged that, so that what
     /// it remembers of them never meets a permission for blocks that are another file's by now.
     Stale,
+    /// An app's part of the agent answers.
+    Module {
+        /// As that part defines it.
+        told: serde_json::Value,
+    },
     /// Not so, and why.
     Refused {
         /// One sentence.

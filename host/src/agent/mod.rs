@@ -12,13 +12,16 @@
 //! - a file thaws only after the device has answered the revocation of every permission in it; until then it is frozen, listed and in
 //!   the journal, and the revocation is tried again; past [`REVOKE_MAX`] the agent ends, and what it permitted does with it;
 //! - what a process changes through the file system is taken back from all that have it, and comes back when they ask again;
-//! - places for connections are bounded, for each user as well ([`admission`]);
+//! - places for connections, open files and their extents are bounded, for each user as well ([`admission`], [`shares`]);
 //! - files per process and processes are bounded; a message that breaks the rules ends its connection, and so its grants.
 
 mod access;
 mod admission;
+pub mod append;
 pub mod block;
+mod digits;
 mod endpoints;
+mod exclusive;
 pub mod extents;
 #[cfg_attr(not(feature = "testing"), allow(dead_code))]
 pub(crate) mod fault;
@@ -30,11 +33,18 @@ mod hold;
 mod journal;
 mod judge;
 mod lease;
+mod left;
+mod mending;
 pub mod message;
+mod misses;
+mod module;
 pub mod network;
 mod pages;
 mod revoking;
+mod seldom;
 mod serving;
+mod shares;
+mod thaw;
 
 use crate::control::{CommandSet, ControlClient, ControlStatus, NamespaceInfo, PermissionInfo};
 use crate::hre::{Hre, HreError};
@@ -47,14 +57,15 @@ use direct_io_host::FileExtent;
 use fault::Faults;
 use freezes::{Freezes, Watch};
 use hold::{Hold, Holds};
+pub use left::give_back_left;
 use network::{EndpointLimits, Network};
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use willow_shm::socket::{Channel, Listener};
+use willow_shm::socket::{Channel, Descriptors, Listener};
 
 /// Most processes at once.
 pub const CONNECTIONS_MAX: usize = 1024;
@@ -160,6 +171,8 @@ struct OpenFile {
     permissions: Vec<PermissionInfo>,
     /// What was taken off that list, until the device has answered that it is revoked: never installed again.
     revoking: Vec<PermissionInfo>,
+    /// Extents for which it has room.
+    extents: usize,
     /// A freeze of its file system waits until the device permits nothing in it any more.
     watch: Arc<Watch>,
 }
@@ -182,13 +195,16 @@ struct Known {
 
 /// A process that is connected.
 struct Connected {
-    channel: Arc<Channel>,
+    /// Until its thread ends, which drops it last: that may wait for descriptors in its queue.
+    channel: Option<Arc<Channel>>,
     user: u32,
     /// Number in the device, once it is known.
     process: Option<u32>,
     /// Endpoints that it was handed tickets for.
     endpoints: u32,
     files: BTreeMap<u32, OpenFile>,
+    /// Of all of them.
+    extents: usize,
     /// At most [`FILES_MAX`].
     known: BTreeMap<(u64, u64), Known>,
     next_known: u64,
@@ -226,13 +242,18 @@ pub struct Agent {
     hre: Arc<dyn Hre>,
     control: ControlClient,
     geometries: BTreeMap<u32, Geometry>,
+    /// Bytes of a logical block of each.
+    block_bytes: BTreeMap<u32, u32>,
     direct_io: u16,
     holds: Holds,
+    modules: Vec<Arc<dyn module::Module>>,
     freezes: Freezes,
     admission: Admission,
     allow_xfs: bool,
     /// Most descriptors that files of all processes may take.
-    descriptors_max: usize,
+    descriptors_max: AtomicUsize,
+    /// Most extents of users' files.
+    extents_open_max: AtomicUsize,
     state: Mutex<State>,
     /// Whose turn it is to install permissions that are on the list, or to take them off it.
     order: tokio::sync::Mutex<()>,
@@ -240,6 +261,8 @@ pub struct Agent {
     stop: AtomicBool,
     /// Why it ends by itself.
     failure: Mutex<Option<String>>,
+    /// It has left threads behind that still wait.
+    has_threads: AtomicBool,
 }
 
 /// What files may take of this process' descriptors; the rest is for connections and what opening needs.
@@ -264,7 +287,8 @@ fn runtime() -> Result<tokio::runtime::Runtime, AgentError> {
 /// after which the device takes a silent host for gone.
 fn patience(way: &Way) -> Duration {
     match way {
-        Way::Memory(_) => Duration::from_secs(2),
+        // The device looks each second for processes that were killed and cannot end.
+        Way::Memory(_) => Duration::from_secs(5),
         Way::Network(_) => Duration::from_secs(30),
     }
 }
@@ -339,6 +363,7 @@ impl Agent {
         let own: Vec<&NamespaceInfo> = known.iter().filter(|it| namespaces.contains(&it.nsid)).collect();
         let geometry = |it: &&NamespaceInfo| (it.nsid, Geometry { spus, stripe_bytes: it.stripe_bytes, base: it.base });
         let geometries = own.iter().map(geometry).collect();
+        let block_bytes = own.iter().map(|it| (it.nsid, it.block_bytes)).collect();
         let direct_io = runtime.block_on(control.find_app(direct_io_host::APP_NAME))?;
         runtime.block_on(register(&control, &namespaces, patience(&way)))?;
         // What an agent before this one granted ends before the files of that thaw.
@@ -353,9 +378,12 @@ impl Agent {
             runtime.block_on(control.revoke(process, &everything))?;
         }
         lease::ignore_signals();
-        let faults = Arc::<Faults>::default();
-        let holds = Holds::open(config.state, faults.clone()).map_err(AgentError)?;
-        let listener = Listener::bind(&config.socket, 0o666)
+        let faults = Arc::new(Faults::new());
+        let holds = Holds::open(config.state.clone(), faults.clone()).map_err(AgentError)?;
+        // Nobody else has the lists of this state by now. Which apps have parts here is chosen by who builds and runs the agent.
+        let modules: Vec<Arc<dyn module::Module>> =
+            vec![Arc::new(append::Append::open(&config.state).map_err(AgentError)?)];
+        let listener = Listener::bind(&config.socket, 0o666, Descriptors::Taken)
             .map_err(|error| AgentError(format!("cannot listen at {}: {error}", config.socket.display())))?;
         let agent = Agent {
             way,
@@ -364,17 +392,21 @@ impl Agent {
             hre,
             control,
             geometries,
+            block_bytes,
             direct_io,
             holds,
+            modules,
             freezes: Freezes::default(),
             admission: Admission::default(),
             allow_xfs: config.allow_xfs,
-            descriptors_max: descriptors_max(),
+            descriptors_max: AtomicUsize::new(descriptors_max()),
+            extents_open_max: AtomicUsize::new(shares::EXTENTS_OPEN_MAX),
             state: Mutex::default(),
             order: tokio::sync::Mutex::default(),
             faults,
             stop: AtomicBool::new(false),
             failure: Mutex::default(),
+            has_threads: AtomicBool::new(false),
         };
         Ok((Arc::new(agent), listener))
     }
@@ -415,6 +447,20 @@ impl Agent {
 
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Checks that a file has no block of the device in part. What is between the file system and the device changes parts of a block by reading
+    /// and writing the whole (a loop device with sectors of 512 bytes on a mount), beside direct writes of the rest. The error is a sentence.
+    fn check_blocks(&self, nsid: u32, file: BorrowedFd<'_>, extents: &[FileExtent]) -> Result<(), String> {
+        let block = u64::from(self.block_bytes.get(&nsid).copied().unwrap_or(u32::MAX));
+        let of_system = rustix::fs::fstatvfs(file).map_err(|error| error.to_string())?.f_frsize;
+        let is_whole = |bytes: u64| bytes.is_multiple_of(block);
+        if is_whole(of_system) && extents.iter().all(|extent| is_whole(extent.namespace_offset)) {
+            return Ok(());
+        }
+        Err(format!(
+            "its blocks are not the device's, of {block} bytes: make the file system with blocks of that, at a multiple of it (losetup --sector-size {block})"
+        ))
     }
 
     /// The bank ranges of a file's extents.

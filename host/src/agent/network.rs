@@ -107,10 +107,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of it has been reported by it.
-            let _ = thread.join();
-        }
+        self.thread.take().into_iter().for_each(crate::threads::ended);
     }
 }
 

@@ -7,6 +7,7 @@
 //!   pages are written anew, from the device, while nobody else can change what they hold.
 
 use super::freeze::{Guard, guard};
+use super::journal::Last;
 use rustix::fs::{Mode, OFlags};
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -57,36 +58,51 @@ pub fn drop_all(file: BorrowedFd<'_>) -> bool {
     matches!(cached(file, 0, 0), Ok(0))
 }
 
-/// Writes a file's pages that are in the page cache anew, from the device. The file is immutable before, open for writing nowhere, and
-/// without a lease; afterwards it is append-only, or with an error immutable. `step` is called between what has to be right wherever
-/// an agent ends.
+/// What the device holds in the last page of a file that is immutable, and before it from a multiple of [`ALIGNMENT`] on.
+pub fn last(file: BorrowedFd<'_>) -> Result<Last> {
+    let bytes = rustix::fs::fstat(file)?.st_size as u64;
+    let at = bytes - bytes % ALIGNMENT as u64;
+    let device = open(file, OFlags::RDONLY | OFlags::DIRECT)?;
+    let mut memory = vec![0; 2 * ALIGNMENT];
+    let bytes = read(&device, at, aligned(&mut memory)?, (bytes - at) as usize)?.to_vec();
+    Ok(Last { at, bytes })
+}
+
+/// Writes a file's pages that are in the page cache anew, from the device: the last one with what the device held there before the file
+/// was append-only, up to where it ended then. The file is immutable before, or append-only since an agent was killed here; it is without
+/// a lease. Afterwards it is append-only, and what was written of the last page is durable; with an error it is one or the other. `step` is
+/// called between what has to be right wherever an agent ends.
 ///
 /// Nobody opens an immutable file for writing, this agent included. An append-only one is opened for appending alone; a descriptor of that
 /// kind becomes one for writing while the file is immutable, and writes when it is append-only. Others that may append open it meanwhile: what
-/// they can change is the last page, which was read before, with those before it.
-pub fn renew(file: BorrowedFd<'_>, step: &impl Fn()) -> Result<()> {
-    let bytes = rustix::fs::fstat(file)?.st_size as u64;
-    let last_at = bytes - bytes % ALIGNMENT as u64;
+/// they can change is the last page, which was read before, and what is behind it, which the page cache has as they wrote it.
+pub fn renew(file: BorrowedFd<'_>, last: &Last, step: &impl Fn()) -> Result<()> {
+    let writer = open_for_writing(file, step)?;
+    // By root it may have become shorter.
+    let end = rustix::fs::fstat(file)?.st_size as u64;
+    let kept = (end.saturating_sub(last.at) as usize).min(last.bytes.len());
+    write(&writer, last.at, &last.bytes[..kept])?;
+    // Its old bytes may be on the device by now.
+    rustix::fs::fdatasync(&writer)?;
+    step();
     let device = open(file, OFlags::RDONLY | OFlags::DIRECT)?;
     let mut memory = vec![0; PART_BYTES + ALIGNMENT];
-    let start = memory.as_ptr().align_offset(ALIGNMENT);
-    let part = memory.get_mut(start..start + PART_BYTES).ok_or(ErrorKind::OutOfMemory)?;
-    let last = read(&device, last_at, part, (bytes - last_at) as usize)?.to_vec();
-    let renewed = open_for_writing(file, step).and_then(|writer| {
-        write(&writer, last_at, &last)?;
-        for at in (0..last_at).step_by(PART_BYTES) {
-            let bytes = (last_at - at).min(PART_BYTES as u64);
-            if cached(file, at, bytes)? > 0 {
-                write(&writer, at, read(&device, at, part, bytes as usize)?)?;
-            }
+    let part = aligned(&mut memory)?;
+    let end = end.min(last.at);
+    for at in (0..end).step_by(PART_BYTES) {
+        let bytes = (end - at).min(PART_BYTES as u64);
+        if cached(file, at, bytes)? > 0 {
+            write(&writer, at, read(&device, at, part, bytes as usize)?)?;
         }
-        step();
-        Ok(())
-    });
-    if renewed.is_err() {
-        let _ = guard(file, Guard::Immutable);
     }
-    renewed
+    step();
+    Ok(())
+}
+
+/// All of this memory from where it is aligned, but for [`ALIGNMENT`] bytes in all.
+fn aligned(memory: &mut [u8]) -> Result<&mut [u8]> {
+    let (start, bytes) = (memory.as_ptr().align_offset(ALIGNMENT), memory.len() - ALIGNMENT);
+    memory.get_mut(start..start + bytes).ok_or_else(|| ErrorKind::OutOfMemory.into())
 }
 
 /// A descriptor for writing of a file that nobody else can open so meanwhile.

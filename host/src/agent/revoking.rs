@@ -33,13 +33,13 @@ impl Agent {
         }
     }
 
-    /// Closes once more what could not be closed since the device did not revoke. A device that goes on refusing permits what may be
+    /// Closes once more what a user could not close since the device did not revoke. A device that goes on refusing permits what may be
     /// another file's soon: then the agent ends, and what was permitted with it.
-    pub(super) async fn revoke_again(&self) {
+    pub(super) async fn revoke_again(&self, user: u32) {
         let failed: Vec<(u64, u32)> = {
             let state = self.state();
             let of = |(key, connected): (&u64, &Connected)| {
-                let (key, all) = (*key, connected.files.iter());
+                let (key, all) = (*key, connected.files.iter().filter(|_| connected.user == user));
                 let those = all.filter(|(_, file)| matches!(file.stage, Stage::Revoking(_)));
                 those.map(|(number, _)| (key, *number)).collect::<Vec<_>>()
             };
@@ -77,7 +77,9 @@ impl Agent {
         while !self.stopping() {
             // Looked at before the list is: what ends later has put its permissions on it by then, and nothing begins any more.
             let is_settled = !self.freezes.is_busy(device);
+            self.faults.step();
             let taken = self.take_all_on(device).await;
+            self.faults.step();
             let mut failure = None;
             for (key, file, process, permissions) in &taken {
                 match self.revoke(*process, permissions).await {
@@ -98,7 +100,9 @@ impl Agent {
                 false => is_settled,
             };
             if failure.is_none() && is_settled {
-                return self.freezes.let_go(device);
+                self.faults.step();
+                self.freezes.let_go(device);
+                return self.faults.step();
             }
             if let Some(why) = &failure
                 && begun.elapsed() >= REVOKE_MAX

@@ -236,7 +236,11 @@ impl AgentClient {
     pub(crate) fn reopen(&self, file: BorrowedFd<'_>, flags: u32) -> Result<OwnedFd, DirectError> {
         let mut answer = self.ask(&Request::Reopen { flags }, &[file])?;
         match (answer.response, answer.descriptors.pop()) {
-            (Response::Reopened, Some(descriptor)) => Ok(descriptor),
+            (Response::Reopened, Some(descriptor)) => {
+                // The agent has closed its own when it answers something else, here to forget nothing: until then nobody can run the file (ETXTBSY).
+                self.ask(&Request::Forget, &[])?;
+                Ok(descriptor)
+            }
             (other, _) => Err(DirectError::Agent(format!("it says {other:?} to the opening of a file anew"))),
         }
     }
@@ -254,6 +258,21 @@ impl AgentClient {
                 Err(DirectError::Frozen | DirectError::Busy) => std::thread::sleep(FROZEN_LOOK),
                 done => return done.map(|_| ()),
             }
+        }
+    }
+
+    /// Asks an app's part of the agent.
+    pub(crate) fn ask_module<A: serde::Serialize, T: serde::de::DeserializeOwned>(
+        &self,
+        name: &str,
+        ask: &A,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<T, DirectError> {
+        let wrong = |error: serde_json::Error| DirectError::Agent(format!("{name}: {error}"));
+        let request = Request::Module { name: name.to_owned(), ask: serde_json::to_value(ask).map_err(wrong)? };
+        match self.ask(&request, descriptors)?.response {
+            Response::Module { told } => serde_json::from_value(told).map_err(wrong),
+            other => Err(DirectError::Agent(format!("it says {other:?} to a question for {name}"))),
         }
     }
 

@@ -56,6 +56,21 @@ fn put(file: BorrowedFd<'_>, numbers: &[RawFd]) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Opens the file of a descriptor anew. ENOENT: there is no /proc by which that is done, or another one.
+pub(crate) fn open_anew(descriptor: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    const NUMBERS: &str = "/proc/self/fd";
+    // Something else may be mounted there by now, with anything under these names: to open that may wait for ever.
+    if rustix::fs::statfs(NUMBERS)?.f_type != rustix::fs::PROC_SUPER_MAGIC {
+        return Err(Errno::NOENT);
+    }
+    let file = rustix::fs::open(format!("{NUMBERS}/{}", descriptor.as_raw_fd()), flags, Mode::empty())?;
+    let identity = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+    match identity(rustix::fs::fstat(&file)?) == identity(rustix::fs::fstat(descriptor)?) {
+        true => Ok(file),
+        false => Err(Errno::NOENT),
+    }
+}
+
 /// A number above those that programs count on: 0 to 2 stay free where a program has closed them.
 fn high(file: OwnedFd) -> Result<OwnedFd, Errno> {
     match file.as_raw_fd() {
@@ -101,10 +116,9 @@ impl Description {
 
     /// Opens the file anew by this access mode, with the flags that it has, but for this one.
     fn opened(&self, mode: OFlags, without: OFlags) -> Result<OwnedFd, Errno> {
-        let path = format!("/proc/self/fd/{}", self.number());
         let flags = mode | self.flags & (KEPT - without) | OFlags::CLOEXEC;
         // It waits where a lease is being given up: what it is done for is no call that a signal ends.
-        high(rustix::io::retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()))?)
+        high(rustix::io::retry_on_intr(|| open_anew(self.descriptor(), flags))?)
     }
 
     /// A file to stand in for it: the process may read it, and nothing else by it.

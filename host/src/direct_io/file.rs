@@ -10,7 +10,7 @@
 
 use super::agent_client::DirectError;
 use super::inode::{Hold, Inode, State};
-use super::insist::{Place, Waits};
+use super::insist::{Place, Waits, refused};
 use super::lane::{Action, Operation, Segments};
 use super::mapped::Mapped;
 use super::session::{Session, Undone, add};
@@ -52,8 +52,10 @@ impl File<OwnedFd> {
     /// open it for writing.
     pub fn open(session: &Arc<Session>, path: &CStr, flags: OFlags, mode: Mode) -> Result<Self, DirectError> {
         let flags = flags | OFlags::CLOEXEC;
-        let open = || rustix::fs::open(path, flags, mode);
-        File::new(session, session.change(&[Place::new(path)], Waits::Interruptible, open)?)
+        let mut last = Errno::PERM;
+        let open = || rustix::fs::open(path, flags, mode).inspect_err(|error| last = *error).map_err(refused);
+        let opened = session.change(&[Place::new(path)], Waits::Interruptible, open);
+        File::new(session, opened.map_err(|error| if error == Errno::PERM { last } else { error })?)
     }
 }
 
@@ -97,6 +99,16 @@ impl<F: AsFd> File<F> {
             return;
         }
         self.inode.write().remove(&self.session, self.descriptor.as_fd(), self.writes);
+    }
+
+    /// True since [`File::forget`]: its descriptor may be another file's by now. What the kernel would do by it fails with EBADF.
+    pub fn is_forgotten(&self) -> bool {
+        self.is_forgotten.load(Ordering::Acquire)
+    }
+
+    /// What is asked under the lock of its state before the kernel does anything by its descriptor: who forgets it waits for that lock.
+    fn check_number(&self) -> Result<(), Errno> {
+        if self.is_forgotten() { Err(Errno::BADF) } else { Ok(()) }
     }
 
     /// The flags of its descriptor, as `fcntl(F_GETFL)` has them when the file is not direct.
@@ -270,6 +282,7 @@ impl<F: AsFd> File<F> {
         for _ in 0..ATTEMPTS_MAX {
             let (state, mapped) = self.sync_way();
             let Some(mapped) = mapped else {
+                self.check_number()?;
                 let done =
                     if data { rustix::fs::fdatasync(&self.descriptor) } else { rustix::fs::fsync(&self.descriptor) };
                 return Ok(done?);
@@ -444,6 +457,7 @@ impl<F: AsFd> File<F> {
     }
 
     fn through_kernel(&self, action: Action, offset: u64, memory: &mut Segments) -> Result<usize, DirectError> {
+        self.check_number()?;
         let counters = &self.session.counters;
         let descriptor = self.descriptor.as_fd();
         Ok(match action {

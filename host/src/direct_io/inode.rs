@@ -11,6 +11,7 @@ use super::description::{Description, Descriptions};
 use super::insist::Waits;
 use super::mapped::Mapped;
 use super::session::{Session, add};
+use crate::agent::freeze::EXECUTABLE;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -104,18 +105,7 @@ impl State {
     /// Makes placeholders what they stand for. EPERM: the file is direct somewhere.
     pub fn restore(&mut self, session: &Session) -> Result<(), Errno> {
         for one in self.descriptions.all().filter(|one| one.is_placeholder()) {
-            let is_frozen = |one: &Description| crate::agent::freeze::is_immutable(one.descriptor());
-            let mut real = one.real();
-            if real.as_ref().is_err_and(|error| *error == Errno::PERM) && !is_frozen(one) {
-                // It may have been, when it was refused.
-                real = one.real();
-            }
-            if matches!(real, Err(Errno::ACCESS | Errno::PERM)) && !is_frozen(one) {
-                // Its mode is another by now. Where the agent refuses since it is direct again, it is to be released.
-                let reopened = session.reopen(one.descriptor(), one.flags());
-                real = reopened.map_err(|error| if is_frozen(one) { Errno::PERM } else { error });
-            }
-            one.restore(&real?)?;
+            session.spare.with(|| restore_one(session, one))?;
         }
         Ok(())
     }
@@ -178,15 +168,38 @@ impl State {
         }
     }
 
+    /// True where somebody may execute it, whom the kernel is to refuse while it is open for writing here.
+    fn may_be_executed(&mut self) -> bool {
+        let stat = self.descriptions.all().next().map(|one| rustix::fs::fstat(one.descriptor()));
+        stat.is_none_or(|stat| stat.is_ok_and(|stat| stat.st_mode & EXECUTABLE != 0))
+    }
+
     /// Where another process waits for it: nothing here can write it while nothing is done.
     fn give_way(&mut self) {
         if self.is_contended
             && !self.is_pinned
+            && !self.may_be_executed()
             && let Ok(placeholders) = self.descriptions.placeholders()
         {
             let _ = self.descriptions.give_up(&placeholders);
         }
     }
+}
+
+/// Makes a placeholder what it stands for.
+fn restore_one(session: &Session, one: &mut Description) -> Result<(), Errno> {
+    let is_frozen = |one: &Description| crate::agent::freeze::is_immutable(one.descriptor());
+    let mut real = one.real();
+    if real.as_ref().is_err_and(|error| *error == Errno::PERM) && !is_frozen(one) {
+        // It may have been, when it was refused.
+        real = one.real();
+    }
+    if matches!(real, Err(Errno::ACCESS | Errno::PERM | Errno::NOENT)) && !is_frozen(one) {
+        // Its mode is another by now, or there is no /proc where the process is. Where the agent refuses since it is direct again, it is to be released.
+        let reopened = session.reopen(one.descriptor(), one.flags());
+        real = reopened.map_err(|error| if is_frozen(one) { Errno::PERM } else { error });
+    }
+    one.restore(&real?)
 }
 
 /// A file.

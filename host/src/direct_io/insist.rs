@@ -11,6 +11,7 @@
 //! [`SessionOptions::patience`]: super::SessionOptions::patience
 
 use super::agent_client::{AgentClient, DirectError};
+use super::description::open_anew;
 use super::inode::Hold;
 use super::session::{AGENT_LOOK, Session, lock};
 use crate::agent::freeze::is_immutable;
@@ -50,24 +51,35 @@ impl<'a> Place<'a> {
         Place { folder: rustix::fs::CWD, path, follows: true }
     }
 
-    /// A descriptor of the regular file that is there.
-    fn open(&self) -> Option<OwnedFd> {
+    /// A descriptor of the regular file that is there. An error: there are no descriptors left.
+    fn open(&self) -> Result<Option<OwnedFd>, Errno> {
         let flags = if self.follows { OFlags::empty() } else { OFlags::NOFOLLOW };
         let file = match self.path.is_empty() {
-            true => rustix::io::fcntl_dupfd_cloexec(self.folder, 3).ok()?,
+            true => rustix::io::fcntl_dupfd_cloexec(self.folder, 3),
             // Nobody needs a right to the file for that.
-            false => rustix::fs::openat(self.folder, self.path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty())
-                .ok()?,
+            false => rustix::fs::openat(self.folder, self.path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty()),
         };
-        let stat = rustix::fs::fstat(&file).ok()?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return None;
+        let file = match file {
+            Err(Errno::MFILE) => return Err(Errno::MFILE),
+            Err(_) => return Ok(None),
+            Ok(file) => file,
+        };
+        let is_regular = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !rustix::fs::fstat(&file).is_ok_and(is_regular) {
+            return Ok(None);
         }
         // Its attributes are seen by one that reads.
-        let named = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let reads = rustix::fs::open(named, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-        Some(reads.unwrap_or(file))
+        match open_anew(file.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC) {
+            Err(Errno::MFILE) => Err(Errno::MFILE),
+            reads => Ok(Some(reads.unwrap_or(file))),
+        }
     }
+}
+
+/// What the kernel's refusal to open a file is taken for: one that does not wait (O_NONBLOCK) finds the agent's lease (EAGAIN) where the
+/// file is just being taken, or given back.
+pub fn refused(error: Errno) -> Errno {
+    if error == Errno::AGAIN { Errno::PERM } else { error }
 }
 
 /// Waits for a short time. Reading a timer waits as any call of the kernel that is begun anew after a signal.
@@ -182,7 +194,8 @@ impl Session {
             done => return done,
         }
         let mut known = Vec::new();
-        let files: Vec<OwnedFd> = places.iter().filter_map(Place::open).collect();
+        let opened: Result<Vec<_>, Errno> = places.iter().map(|place| self.spare.with(|| place.open())).collect();
+        let files: Vec<OwnedFd> = opened?.into_iter().flatten().collect();
         for file in &files {
             let stat = rustix::fs::fstat(file)?;
             known.extend(lock(&self.inodes).get(&(stat.st_dev, stat.st_ino)).and_then(Weak::upgrade));

@@ -6,6 +6,7 @@
 //! session   the device and the agent of one process: its lanes, its files         reach     by which way the device is reached
 //! lane      an endpoint that its thread polls            over_hre  the bare direct access over any endpoint, asynchronous
 //! mapped    what the agent granted of a file             agent_client  the agent's socket
+//! append    records behind the end of a file, whose length the device has meanwhile
 //! atomic    ranges of files, written as a whole or not at all
 //! inode     a file, however often it is open             description   open files, and placeholders for them while the file is direct
 //! ```
@@ -19,6 +20,7 @@
 //! - a write is durable after the sync that follows it; overlapping calls leave what overlapping `pwrite`s leave.
 
 mod agent_client;
+mod append;
 mod atomic;
 mod description;
 mod file;
@@ -30,12 +32,14 @@ mod over_hre;
 mod queue;
 mod reach;
 mod session;
+mod spare;
 
 pub use agent_client::{AgentClient, DirectError};
+pub use append::{AppendFailure, Appender};
 pub use atomic::{AtomicError, AtomicWriter, FileWrites};
 pub use file::File;
 pub use inode::Hold;
-pub use insist::{Place, Waits};
+pub use insist::{Place, Waits, refused};
 pub use lane::LaneOptions;
 pub use mapped::Mapped;
 pub use over_hre::DirectFile;

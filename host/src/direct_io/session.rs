@@ -13,6 +13,7 @@ use super::inode::{Inode, KERNEL_OPERATIONS_MAX};
 use super::lane::{Lane, LaneOptions, Operation};
 use super::mapped::Mapped;
 use super::reach::{Reach, Way};
+use super::spare::Spare;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -84,6 +85,10 @@ counts! {
     kernel_reads,
     /// Writes through it.
     kernel_writes,
+    /// Records that the device appended.
+    direct_appends,
+    /// Records that the kernel appended.
+    kernel_appends,
     /// Times that a file was taken for direct access.
     opened,
     /// Times that it was refused.
@@ -207,6 +212,7 @@ pub struct Session {
     pub(super) insisting: Mutex<()>,
     /// What the agent granted and may not have got back yet.
     granted: Mutex<Vec<Weak<Mapped>>>,
+    pub(super) spare: Spare,
     pub(crate) counters: Counters,
 }
 
@@ -227,6 +233,7 @@ impl Session {
             queues: Mutex::default(),
             insisting: Mutex::default(),
             granted: Mutex::default(),
+            spare: Spare::new(),
             counters: Counters::default(),
             options,
         };

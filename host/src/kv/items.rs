@@ -3,7 +3,8 @@
 use super::{KvClient, key};
 use crate::hre::many::retrieve_one;
 use crate::hre::{
-    Each, HreError, ITEM_HEAD_BYTES, Item, ItemCondition, ItemStore, ItemTerms, KeyRange, KvCommand, StoreMany,
+    Each, HreError, ITEM_HEAD_BYTES, Item, ItemCondition, ItemStore, ItemTerms, KeyRange, KvCommand, ScanCursor,
+    ScanPage, StoreMany,
 };
 use std::collections::BinaryHeap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -98,15 +99,19 @@ impl KvClient {
     /// Calls `each` with the keys from `from` on up to `to` without it (empty: no bound), in the device's order, which is not theirs, until it
     /// says false. The device looks at every pair for it, whatever the range.
     pub async fn scan(&self, from: &[u8], to: &[u8], mut each: impl FnMut(&[u8]) -> bool) -> Result<(), HreError> {
-        let range = KeyRange { from: bound(from)?, to: bound(to)? };
         let mut at = None;
         loop {
-            let page = self.hre.kv_scan(self.nsid, range, at).await?;
+            let page = self.scan_page(from, to, at).await?;
             if !page.keys.iter().all(|key| each(key)) || page.next.is_none() {
                 return Ok(());
             }
             at = page.next;
         }
+    }
+
+    /// Some keys of a range, from its beginning or where a page before ended; it may have none and not be the last. See [`KvClient::scan`].
+    pub async fn scan_page(&self, from: &[u8], to: &[u8], at: Option<ScanCursor>) -> Result<ScanPage, HreError> {
+        self.hre.kv_scan(self.nsid, KeyRange { from: bound(from)?, to: bound(to)? }, at).await
     }
 
     /// The lowest keys of a range, at most so many, in their order.

@@ -4,6 +4,8 @@
 //! - the watching task alone makes and ends sessions; a session is one admin queue with its I/O queues, and ends whole;
 //! - while there is no session, commands wait for the next one, until the time to reconnect is over;
 //! - an Abort is tried before a session is given up because of one command;
+//! - where the device has begun anew, and changes that it had answered may be lost by that ([`super::unflushed`]), there is no next session: no flush
+//!   says later that they are durable;
 //! - the task ends when the last [`Controller`] is dropped, or after [`Controller::shut_down`].
 
 use super::bringup::{self, Port, Ready};
@@ -11,6 +13,7 @@ use super::connection::{Connection, Expired};
 use super::identity::NamespaceIdentity;
 use super::options::RETRIES_MAX;
 use super::queue::{Completed, QueueConfig, Transfer};
+use super::unflushed::{Effect, Unflushed};
 use super::{NvmeError, Options, Retry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,6 +64,7 @@ struct Inner {
     namespaces_changed: watch::Receiver<u64>,
     orders: mpsc::Sender<Order>,
     next: AtomicUsize,
+    unflushed: Arc<Unflushed>,
 }
 
 /// Where a command goes.
@@ -84,8 +88,10 @@ impl Controller {
         let (phase_sender, phase) = watch::channel(Phase::Up(session.clone()));
         let (changed_sender, namespaces_changed) = watch::channel(0);
         let (orders, orders_receiver) = mpsc::channel(1);
+        let unflushed = Arc::new(Unflushed::new(session.ready.identity.start));
         let watcher = Watcher {
             options: options.clone(),
+            unflushed: unflushed.clone(),
             phase: phase_sender,
             namespaces_changed: changed_sender,
             orders: orders_receiver,
@@ -93,7 +99,7 @@ impl Controller {
             expired,
         };
         tokio::spawn(watcher.run(session));
-        let inner = Inner { options, phase, namespaces_changed, orders, next: AtomicUsize::new(0) };
+        let inner = Inner { options, phase, namespaces_changed, orders, next: AtomicUsize::new(0), unflushed };
         Ok(Controller { inner: Arc::new(inner) })
     }
 
@@ -165,8 +171,18 @@ impl Controller {
         loop {
             let session = self.session(limit).await?;
             let connection = session.connection(via, &self.inner.next);
+            let start = session.ready.identity.start;
+            let counts = start != 0 && via != Via::Admin;
+            let effect = if counts { self.inner.unflushed.effect(&entry) } else { Effect::Nothing };
             match connection.execute(what, entry, transfer, limit).await {
-                Ok(completed) => return Ok(completed),
+                Ok(completed) => {
+                    let done = completed.entry.status.is_success();
+                    if counts && done && self.inner.unflushed.succeeded(start, &effect).is_err() {
+                        // The device that has answered is gone, and the next is there already.
+                        return Err(NvmeError::Forgotten { address: self.inner.options.address });
+                    }
+                    return Ok(completed);
+                }
                 Err((error, data)) => {
                     let again = idempotent
                         && self.inner.options.retry == Retry::Idempotent
@@ -384,6 +400,7 @@ impl Session {
 
 struct Watcher {
     options: Arc<Options>,
+    unflushed: Arc<Unflushed>,
     phase: watch::Sender<Phase>,
     namespaces_changed: watch::Sender<u64>,
     orders: mpsc::Receiver<Order>,
@@ -405,6 +422,13 @@ impl Watcher {
             match self.reconnect().await {
                 Some(made) => session = made,
                 None => return,
+            }
+            if !self.unflushed.goes_on(session.ready.identity.start) {
+                let error = NvmeError::Forgotten { address: self.options.address };
+                tracing::error!("{error}");
+                session.fail(&error);
+                let _ = self.phase.send(Phase::Over(error));
+                return;
             }
             let _ = self.phase.send(Phase::Up(session.clone()));
             // Namespaces may have changed unseen.

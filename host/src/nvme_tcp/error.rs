@@ -82,6 +82,14 @@ pub enum NvmeError {
     /// The command asks for what cannot be.
     #[error("{0}")]
     Argument(String),
+    /// The device has begun anew, and loses with its process what it answered and did not flush: nothing is done any more by this controller.
+    #[error(
+        "the device at {address} has begun anew, and what it had answered and not flushed may be lost: connect again, and write that again"
+    )]
+    Forgotten {
+        /// Target.
+        address: SocketAddr,
+    },
     /// The controller was shut down by this host.
     #[error("the connection was shut down")]
     ShutDown,

@@ -40,6 +40,8 @@ pub struct ControllerIdentity {
     pub keep_alive_granularity_ms: u32,
     /// Controller type (CNTRLTYPE).
     pub controller_type: u8,
+    /// Of Willow's: which start of a device it is that loses with its process what it answered and did not flush; 0: it loses nothing by that.
+    pub start: u64,
 }
 
 impl ControllerIdentity {
@@ -63,9 +65,11 @@ impl ControllerIdentity {
         }
         let in_capsule = u16_at(data, at::ICDOFF) == 0;
         let capsule = ioccsz.saturating_mul(16).saturating_sub(64).min(1 << 20);
+        let model = ascii(&data[at::MN..at::MN + 40]);
         Ok(ControllerIdentity {
+            start: if model.starts_with(at::WILLOW) { u64_at(data, at::START) } else { 0 },
             serial: ascii(&data[at::SN..at::SN + 20]),
-            model: ascii(&data[at::MN..at::MN + 40]),
+            model,
             firmware: ascii(&data[at::FR..at::FR + 8]),
             subsystem_nqn: c_string(&data[at::SUBNQN..at::SUBNQN + 256]).unwrap_or_default().to_owned(),
             controller_id: u16_at(data, at::CNTLID),

@@ -16,6 +16,7 @@ pub mod polled;
 pub mod queue;
 mod socket;
 mod ticket;
+mod unflushed;
 mod wire;
 
 pub use bringup::Ready;

@@ -126,13 +126,20 @@ pub struct ShmHre {
     id: u32,
 }
 
-impl Drop for ShmHre {
-    fn drop(&mut self) {
+impl ShmHre {
+    fn end(&self) {
         self.inner.end("the endpoint was closed");
         let _ = rustix::net::shutdown(&*self.inner.channel, rustix::net::Shutdown::Both);
-        if let Some(reaper) = self.reaper.take() {
-            // A panic of it has been reported by it.
-            let _ = reaper.join();
+    }
+}
+
+impl Drop for ShmHre {
+    fn drop(&mut self) {
+        self.end();
+        match self.reaper.take() {
+            // Programs that know nothing of it have such endpoints too, by libwillow-preload: they go on where it is shipped.
+            Some(reaper) if !cfg!(debug_assertions) => drop(reaper.join()),
+            reaper => reaper.into_iter().for_each(crate::threads::ended),
         }
     }
 }
@@ -411,6 +418,10 @@ impl Direct for ShmHre {
 }
 
 impl Hre for ShmHre {
+    fn close(&self) {
+        self.end();
+    }
+
     fn rpc(&self, call: RpcCall) -> BoxFuture<'_, Result<RpcReply, HreError>> {
         Box::pin(direct::rpc(self, call))
     }

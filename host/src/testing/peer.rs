@@ -253,7 +253,9 @@ impl Peer {
         match entry.cdw10() as u8 {
             cns::CONTROLLER => {
                 put_ascii(&mut data, controller::SN, 20, "SCRIPTED");
-                put_ascii(&mut data, controller::MN, 40, "Scripted target");
+                let model = if self.behaviour.start != 0 { controller::WILLOW } else { "Scripted target" };
+                put_ascii(&mut data, controller::MN, 40, model);
+                data[controller::START..controller::START + 8].copy_from_slice(&self.behaviour.start.to_le_bytes());
                 put_ascii(&mut data, controller::FR, 8, "1");
                 data[controller::MDTS] = self.behaviour.mdts;
                 put_u16(&mut data, controller::CNTLID, 1);

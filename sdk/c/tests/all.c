@@ -99,6 +99,20 @@ static void ports(RPCHdr_t *request) {
     EXPECT(DMATransfer(NV_MEMORY_PORT, base + REGION_BYTES, NETWORK_PORT, 0, 1) == WILLOW_ERROR_PERMISSION);
     EXPECT(DMATransfer(NV_MEMORY_PORT, base, NETWORK_PORT, request->reply_bytes, 1) == WILLOW_ERROR_RANGE);
     EXPECT(DMATransfer(NV_MEMORY_PORT, base, ZEROES_PORT, 0, 1) == WILLOW_ERROR_ARGUMENT);
+    /* NV memory by its SPU's number, the own too. */
+    for (uint32_t spu = 0; spu < SPUCount(); spu++) {
+        char word[2];
+        Port_t there = SPU_NV_MEMORY_PORT(spu);
+        EXPECT(DMATransfer(LOCAL_MEMORY_PORT, "NV", there, base + 128, 2) == WILLOW_OK);
+        EXPECT(DMATransfer(there, base + 128, LOCAL_MEMORY_PORT, word, 2) == WILLOW_OK);
+        EXPECT(word[0] == 'N' && word[1] == 'V');
+        EXPECT(DMATransfer(ZEROES_PORT, 0, there, base + 129, 1) == WILLOW_OK);
+        EXPECT(DMATransfer(there, base + REGION_BYTES, LOCAL_MEMORY_PORT, word, 1) == WILLOW_ERROR_PERMISSION);
+        EXPECT(DMATransfer(there, base, there, base, 1) == WILLOW_ERROR_ARGUMENT);
+        EXPECT(DMATransfer(there, base, PARKED_NV_MEMORY_PORT, base, 1) == WILLOW_ERROR_ARGUMENT);
+    }
+    EXPECT(DMATransfer(SPU_NV_MEMORY_PORT(SPUCount()), base, NETWORK_PORT, 0, 1) == WILLOW_ERROR_ARGUMENT);
+    EXPECT(DMATransfer(ZEROES_PORT, 0, SPU_NV_MEMORY_PORT(SPUCount()), base, 1) == WILLOW_ERROR_ARGUMENT);
     EXPECT(NVRegionBytes(REGION) == REGION_BYTES && NVRegionBytes(99) == WILLOW_ERROR_NOT_FOUND);
     EXPECT(NVRegion(99, 0) == WILLOW_ERROR_NOT_FOUND);
     int64_t other = NVRegion(8, 1);

@@ -88,6 +88,17 @@ impl Geometry {
         if distance > 0 && page / distance % 2 == 1 { Some(page - distance) } else { None }
     }
 
+    /// Pages of which a later one endangers an earlier one; 1 where none does.
+    pub const fn group_pages(&self) -> u32 {
+        let pages = self.paired_distance.saturating_mul(2);
+        if pages == 0 { 1 } else { pages }
+    }
+
+    /// The number of the group that a page lies in, counted from any start of a block.
+    pub const fn group_of(&self, address: u32) -> u32 {
+        address / self.group_pages()
+    }
+
     /// The first page at or after `next` such that no page before it has an upper page at or after it: once all pages before it are
     /// programmed, no later program endangers them.
     pub const fn settled_from(&self, next: u32) -> u32 {

@@ -23,6 +23,21 @@ pub enum Planted {
     BlockLeaked,
 }
 
+impl Planted {
+    /// All of them, each with its name.
+    pub const ALL: [(&'static str, Planted); 9] = [
+        ("header-unchecked", Planted::HeaderUnchecked),
+        ("root-before-data", Planted::RootBeforeData),
+        ("erase-before-durable", Planted::EraseBeforeDurable),
+        ("wrong-sequence", Planted::WrongSequence),
+        ("trim-forgotten", Planted::TrimForgotten),
+        ("copy-unconditional", Planted::CopyUnconditional),
+        ("recovery-releases-early", Planted::RecoveryReleasesEarly),
+        ("unsettled-flush", Planted::UnsettledFlush),
+        ("block-leaked", Planted::BlockLeaked),
+    ];
+}
+
 /// Whether a bug is planted: never, outside of tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plants {

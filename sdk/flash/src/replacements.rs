@@ -121,6 +121,21 @@ impl Replacements {
         }
     }
 
+    /// Erase blocks that no replacement was left for, and replacements that were left, when the flash was new.
+    pub fn when_new(&self) -> (u32, u32) {
+        let mut new = Replacements {
+            layout: self.layout,
+            blocks: self.blocks,
+            replaced: BTreeMap::new(),
+            next_row: vec![self.blocks; self.layout.parts() as usize],
+            factory_bad: self.factory_bad.clone(),
+        };
+        let bad = self.factory_bad.iter().filter(|(_, row)| *row < self.blocks);
+        let retired: BTreeSet<u32> =
+            bad.filter(|(part, row)| new.replace(*row, *part).is_none()).map(|(_, row)| *row).collect();
+        (retired.len() as u32, new.left())
+    }
+
     /// Replacements that are left, of the part that has the fewest.
     pub fn left(&self) -> u32 {
         let rows = self.layout.geometry.blocks_per_plane;

@@ -1,9 +1,7 @@
 //! Lanes against a model: random interleavings of several writers, readers, trims, flushes and collection, on all shapes of flash.
 
-mod world;
-
 use willow_flash::testing::Faults;
-use world::{MIXED, SHAPES, Workload, World};
+use willow_flash::testing::world::{MIXED, SHAPES, Workload, World};
 
 #[test]
 fn the_same_as_the_model_under_random_interleavings() {

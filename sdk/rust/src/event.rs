@@ -21,6 +21,8 @@ pub enum DeviceEvent {
         /// It has ended.
         has_ended: bool,
     },
+    /// A namespace has another size.
+    NamespaceResized(u32),
     /// One of a later ABI.
     Other(u32),
 }
@@ -37,6 +39,7 @@ impl DeviceEvent {
             5 => DeviceEvent::Revoked { process: word(4), has_ended: word(8) != 0 },
             3 => DeviceEvent::Shutdown,
             4 => DeviceEvent::Started,
+            6 => DeviceEvent::NamespaceResized(word(4)),
             other => DeviceEvent::Other(other),
         }
     }

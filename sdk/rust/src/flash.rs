@@ -369,6 +369,15 @@ pub fn minimum(numbers: &[u32]) -> Option<usize> {
     usize::try_from(place).ok()
 }
 
+/// Tells hosts how the bank does: what is left of its spare blocks in percent of those of a new one, pages that the media lost and reads that
+/// failed over its life, and whether nothing is written any more.
+pub fn tell_health(spare_percent: u32, media_errors: u64, is_read_only: bool) -> Result<(), Error> {
+    match imports::flash_health(spare_percent, media_errors, is_read_only.into()) {
+        0 => Ok(()),
+        code => Err(Error::from_code(code.into())),
+    }
+}
+
 /// Makes part of the peer of a read zeroes.
 pub fn zero_peer(peer: u32, offset: u64, bytes: u32) -> Result<(), Error> {
     match imports::flash_zero_peer(peer, offset, bytes) {

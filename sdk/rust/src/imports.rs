@@ -110,6 +110,7 @@ mod linked {
         pub safe fn flash_zero_peer(peer: u32, offset: u64, bytes: u32) -> i32;
         pub safe fn flash_pause(wait: u32) -> i32;
         pub fn flash_minimum(numbers: *const u8, count: u32) -> i32;
+        pub safe fn flash_health(spare_percent: u32, media_errors: u64, read_only: u32) -> i32;
     }
 }
 #[cfg(target_arch = "wasm32")]
@@ -296,6 +297,9 @@ pub trait Host {
     fn flash_pause(&mut self, wait: u32) -> i32;
     /// the accelerator for minima: the place (from 0) of the first of the least of `count` numbers (u32; at most 1048576)
     unsafe fn flash_minimum(&mut self, numbers: *const u8, count: u32) -> i32;
+    /// tells hosts (SMART) how the bank does: what is left of its spare blocks in percent of those of a new one, pages that the media lost and
+    /// reads that failed over its life, 1 where nothing is written any more
+    fn flash_health(&mut self, spare_percent: u32, media_errors: u64, read_only: u32) -> i32;
 }
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -542,6 +546,10 @@ mod hosted {
     pub unsafe fn flash_minimum(numbers: *const u8, count: u32) -> i32 {
         // SAFETY: the caller vouches for local memory.
         with_host(|host| unsafe { host.flash_minimum(numbers, count) })
+    }
+    #[inline]
+    pub fn flash_health(spare_percent: u32, media_errors: u64, read_only: u32) -> i32 {
+        with_host(|host| host.flash_health(spare_percent, media_errors, read_only))
     }
 }
 #[cfg(not(target_arch = "wasm32"))]

@@ -31,6 +31,7 @@ mod nv;
 mod print;
 #[cfg(target_arch = "wasm32")]
 mod record;
+mod remote;
 mod request;
 mod rpc;
 pub mod sync;
@@ -56,6 +57,7 @@ pub use nv::{
 pub use print::SerialPort;
 #[doc(hidden)]
 pub use print::print_arguments;
+pub use remote::SpuNv;
 pub use request::{Body, Local, Nv, ParkedNv, Reply, Request, RequestInfo, SOURCE_HOST, Sink, Source, Strides, Zeroes};
 pub use rpc::{App, Destination, RPC_BODY_BYTES_MAX, RPC_SEGMENTS_MAX, RpcBuilder, app_number, subscribers};
 pub use time::{background, cancel_after, sleep_ns, yield_now};

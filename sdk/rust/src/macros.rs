@@ -34,6 +34,8 @@
 /// - `kernel: "3"` or `"*"`, optional: handlers that are called on behalf of the host kernel alone.
 /// - `settles: true`, optional, for apps that the host's kernel installs: SPU-OS waits for the app's answer to `Started` before hosts' requests
 ///   begin, and tells it of rights that were taken back ([`crate::DeviceEvent::Revoked`]): for apps that carry out writes after they have answered.
+/// - `long: true`, optional: its handlers may run as long as those of the host kernel's apps, and make way for others now and then. Each run
+///   costs more then, so that it is for handlers that compute much (docs/abi.md, Budget).
 /// - `events: on_event`, optional: `async fn(Request, DeviceEvent, &State) -> impl Into<Response>`.
 ///
 /// In a module this makes the exports `start` and `complete` and the section `willow.app`. Elsewhere it makes
@@ -50,6 +52,7 @@ macro_rules! app {
         $(, public: $public:expr)?
         $(, kernel: $kernel:expr)?
         $(, settles: $settles:literal)?
+        $(, long: $long:literal)?
         $(, events: $events:ident)? $(,)?
     ) => {
         // Handlers work for any lifetime of the state, so that they cannot keep a reference for longer than an instance is.
@@ -84,13 +87,13 @@ macro_rules! app {
 
             const WILLOW_HANDLERS: &[$crate::manifest::Entry] = &[$(($number, ::core::stringify!($handler))),+];
             const WILLOW_CALLERS: (&str, &str) = (::core::concat!($($public)?), ::core::concat!($($kernel)?));
-            const WILLOW_SETTLES: bool = false $(|| $settles)?;
+            const WILLOW_WISHES: (bool, bool) = (false $(|| $settles)?, false $(|| $long)?);
             const WILLOW_MANIFEST_BYTES: usize =
-                $crate::manifest::manifest_bytes($name, $version, WILLOW_HANDLERS, WILLOW_CALLERS, WILLOW_SETTLES);
+                $crate::manifest::manifest_bytes($name, $version, WILLOW_HANDLERS, WILLOW_CALLERS, WILLOW_WISHES);
             #[cfg_attr(target_arch = "wasm32", unsafe(link_section = "willow.app"))]
             #[used]
             pub static WILLOW_MANIFEST: [u8; WILLOW_MANIFEST_BYTES] =
-                $crate::manifest::manifest($name, $version, WILLOW_HANDLERS, WILLOW_CALLERS, WILLOW_SETTLES);
+                $crate::manifest::manifest($name, $version, WILLOW_HANDLERS, WILLOW_CALLERS, WILLOW_WISHES);
 
             const WILLOW_SLOT_BYTES: usize = $crate::executor::largest(&[
                 $($crate::executor::handler_bytes::<$state, _>($handler),)+

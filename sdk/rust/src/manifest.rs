@@ -25,7 +25,7 @@ const fn build<const BYTES: usize>(
     version: &str,
     handlers: &[Entry],
     (public, kernel): (&str, &str),
-    settles: bool,
+    (settles, long): (bool, bool),
 ) -> ([u8; BYTES], usize) {
     let (mut out, mut at) = put([0; BYTES], 0, b"abi=");
     (out, at) = put(out, at, &[b'0' + ABI_VERSION as u8]);
@@ -65,17 +65,20 @@ const fn build<const BYTES: usize>(
     if settles {
         (out, at) = put(out, at, b"settles=1\n");
     }
+    if long {
+        (out, at) = put(out, at, b"long=1\n");
+    }
     (out, at)
 }
 
 /// Checks what [`crate::app!`] was given, and returns the manifest's length. `callers`: the values of the lines `public` and
-/// `kernel`, which SPU-OS checks; empty for none. `settles`: whether there is a line `settles=1`.
+/// `kernel`, which SPU-OS checks; empty for none. `settles`, `long`: whether there are lines `settles=1` and `long=1`.
 pub const fn manifest_bytes(
     name: &str,
     version: &str,
     handlers: &[Entry],
     callers: (&str, &str),
-    settles: bool,
+    (settles, long): (bool, bool),
 ) -> usize {
     let letters = name.as_bytes();
     assert!(!letters.is_empty() && letters.len() <= 31, "an app's name has 1 to 31 characters");
@@ -99,7 +102,7 @@ pub const fn manifest_bytes(
         }
         index += 1;
     }
-    build::<0>(name, version, handlers, callers, settles).1
+    build::<0>(name, version, handlers, callers, (settles, long)).1
 }
 
 /// The manifest.
@@ -108,9 +111,9 @@ pub const fn manifest<const BYTES: usize>(
     version: &str,
     handlers: &[Entry],
     callers: (&str, &str),
-    settles: bool,
+    (settles, long): (bool, bool),
 ) -> [u8; BYTES] {
-    build::<BYTES>(name, version, handlers, callers, settles).0
+    build::<BYTES>(name, version, handlers, callers, (settles, long)).0
 }
 
 #[cfg(test)]
@@ -121,12 +124,12 @@ mod tests {
     fn lines() {
         const HANDLERS: &[Entry] = &[(1, "get"), (17, "put"), (255, "scan")];
         const CALLERS: (&str, &str) = ("1,17", "255");
-        const BYTES: usize = manifest_bytes("key-value", "0.1.0", HANDLERS, CALLERS, true);
-        let text = manifest::<BYTES>("key-value", "0.1.0", HANDLERS, CALLERS, true);
+        const BYTES: usize = manifest_bytes("key-value", "0.1.0", HANDLERS, CALLERS, (true, true));
+        let text = manifest::<BYTES>("key-value", "0.1.0", HANDLERS, CALLERS, (true, true));
         assert_eq!(
             std::str::from_utf8(&text),
             Ok(
-                "abi=2\nname=key-value\nversion=0.1.0\nhandler=1:get\nhandler=17:put\nhandler=255:scan\npublic=1,17\nkernel=255\nsettles=1\n"
+                "abi=2\nname=key-value\nversion=0.1.0\nhandler=1:get\nhandler=17:put\nhandler=255:scan\npublic=1,17\nkernel=255\nsettles=1\nlong=1\n"
             )
         );
     }

@@ -27,6 +27,8 @@ pub mod port {
     pub const PARK: u32 = 0x100;
     /// Added to the source's port of a DMA: a read of NV memory is done at once or not at all.
     pub const NOW: u32 = 0x200;
+    /// Added to [`NV`] of a DMA, for each SPU as often as its number says, and once more: that SPU's NV memory.
+    pub const SPU: u32 = 0x1_0000;
 }
 
 /// An import's result: finished at once.

@@ -6,7 +6,9 @@
 //! A new experiment is a new file here with a constant `EXPERIMENT`, which stands in the list `EXPERIMENTS`.
 
 mod access;
+mod atomic_write;
 mod base_io;
+mod greedy;
 mod key_value;
 mod latency;
 mod lightnvm;
@@ -22,7 +24,9 @@ use crate::workload::{BlockWorkload, KvWorkload};
 /// All of them.
 pub static EXPERIMENTS: &[&Experiment] = &[
     &access::EXPERIMENT,
+    &atomic_write::EXPERIMENT,
     &base_io::EXPERIMENT,
+    &greedy::EXPERIMENT,
     &key_value::EXPERIMENT,
     &latency::EXPERIMENT,
     &lightnvm::EXPERIMENT,

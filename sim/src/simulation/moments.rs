@@ -183,7 +183,8 @@ impl Simulation {
 
     /// A device that takes no time does what is due.
     pub(super) fn run_device_now(&mut self, world: &mut World) -> bool {
-        if self.device_ns.is_none_or(|at_ns| at_ns > world.now_ns) {
+        let woken = self.woken.swap(false, Ordering::Relaxed);
+        if !woken && self.device_ns.is_none_or(|at_ns| at_ns > world.now_ns) {
             return false;
         }
         self.device_ns = self.device.run(world.now_ns);
@@ -221,12 +222,16 @@ impl Simulation {
         }
     }
 
-    pub(super) fn run_jobs(&mut self) {
+    /// Does what the device wants done outside of it; true where there was something.
+    pub(super) fn run_jobs(&mut self) -> bool {
+        let mut worked = false;
         while let Some(job) = self.device.job() {
             let done = job.run();
             self.device.job_done(done);
             self.device_ns = Some(0);
+            worked = true;
         }
+        worked
     }
 
     /// Hands out what the device has for the host; true where there was something.

@@ -12,6 +12,7 @@
 
 use crate::respond::{NO_SECURE_CHANNEL, Question};
 use crate::{Ends, Entropy, Group, GroupError, Hash, KeyPair};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use subtle::ConstantTimeEq;
 use willow_wire::spec::authentication::{Challenge, Explanation, Message, Negotiate, Reply, Success1};
 use zeroize::Zeroizing;
@@ -78,12 +79,16 @@ enum Found {
     Shared(Result<Zeroizing<Vec<u8>>, GroupError>),
 }
 
+fn computed<T>(work: impl FnOnce() -> Result<T, GroupError>) -> Result<T, GroupError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(GroupError::Defect))
+}
+
 impl Computation {
-    /// Computes: some milliseconds in the largest groups.
+    /// Computes: some milliseconds in the largest groups. Never panics: where computing does, the exchange has failed, and others go on.
     pub fn run(self) -> Computed {
         Computed(match self.0 {
-            Work::Pair(group, entropy) => Found::Pair(KeyPair::generate(group, &entropy)),
-            Work::Shared(pair, other) => Found::Shared(pair.shared(&other)),
+            Work::Pair(group, entropy) => Found::Pair(computed(|| KeyPair::generate(group, &entropy))),
+            Work::Shared(pair, other) => Found::Shared(computed(|| pair.shared(&other))),
         })
     }
 }

@@ -36,6 +36,9 @@ pub enum GroupError {
     /// No random bytes.
     #[error(transparent)]
     NoEntropy(#[from] NoEntropy),
+    /// Computing panicked.
+    #[error("computing panicked")]
+    Defect,
 }
 
 /// floor(2^8062 e), most significant word first: the shorter ones are its beginnings.

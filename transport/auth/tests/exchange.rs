@@ -121,6 +121,22 @@ fn every_hash_and_group_one_way_and_both() {
 }
 
 #[test]
+fn computing_that_panics_fails_its_exchange_and_goes_no_further() {
+    let calls = AtomicU64::new(0);
+    // The first are for the challenge and its number.
+    let panics = Entropy::from_fn(move |_| {
+        assert!(calls.fetch_add(1, Ordering::Relaxed) < 2, "a planted panic while powers are computed");
+        Ok(())
+    });
+    let policy = Policy { groups: vec![Group::Ffdhe2048], ..Policy::default() };
+    let ends = ends(HOST, 1, None);
+    let exchange = ControllerExchange::new(ends.clone(), policy, panics);
+    let mut controller = Controller { exchange, numbers: SequenceNumbers::default() };
+    controller.send(&host(ends).negotiate());
+    assert_eq!(controller.failure(), Explanation::Failed);
+}
+
+#[test]
 fn a_host_without_the_secret_is_refused() {
     for stolen in [ends(HOST, 3, None), ends(OTHER, 1, None)] {
         // Another secret for this name; this secret, sent by a host of another name (its key is made of the name).

@@ -2,9 +2,11 @@
 //!
 //! What always holds: a range is cut at the end of the file when it is read, and refused beyond it when it is written; a part of
 //! a block is written by reading the block, changing it and writing it, while no other write is under way; where the device goes, and
-//! there is a way to reach it again, requests wait for it, for a bounded time each, and are done anew: all of them may be done twice.
+//! there is a way to reach it again, requests wait for it, for a bounded time each, and are done anew: all of them may be done twice;
+//! what the device has no place for is sent again, for a bounded time. Of a device that loses with its process what it has answered and not flushed
+//! ([`Disk::forgotten_with_the_device`]) nothing is done after such a loss: who wrote believes that it is there.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::RwLock;
 use tokio::time::Instant;
@@ -13,17 +15,43 @@ use willow_host::{BlockClient, HreError};
 
 /// Time between two attempts to reach the device again.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(200);
+/// Longest time that a request is sent again to a device that has no place for it, and between two times.
+const BUSY_MAX: Duration = Duration::from_secs(30);
+const BUSY_EVERY: Duration = Duration::from_millis(1);
+
+fn lost() -> HreError {
+    HreError::Gone(
+        "the device has begun anew, and what it had answered and not flushed may be lost: unmount what uses the disk, end this mount, and mount \
+         both again"
+            .to_owned(),
+    )
+}
 
 /// Reaches the device again: the same namespace over another endpoint, or an error; [`HreError::is_gone`]: not yet.
 pub type Reach = Box<dyn Fn() -> BoxFuture<'static, Result<BlockClient, HreError>> + Send + Sync>;
 
+/// What the disk is over.
+struct Now {
+    /// Over the endpoint of now.
+    blocks: BlockClient,
+    /// How often it was another.
+    turn: u64,
+    /// Changes that were answered, but for durable ones.
+    changes: u64,
+    /// As many of them as have been flushed.
+    flushed: u64,
+    /// Changes that were answered have been lost.
+    is_lost: bool,
+}
+
 /// A block namespace as a range of bytes.
 pub struct Disk {
-    /// Over the endpoint of now, and how often it was another.
-    blocks: Mutex<(BlockClient, u64)>,
+    now: Mutex<Now>,
     bytes: u64,
     block_bytes: u32,
     reach: Option<(Reach, Duration)>,
+    /// The device loses what was not flushed where its process ends.
+    forgets: bool,
     /// Held by who reaches the device again.
     reaching: tokio::sync::Mutex<()>,
     /// Held for writing while a part of a block is changed, for reading by writes of whole blocks.
@@ -36,8 +64,9 @@ impl Disk {
         Disk {
             bytes: blocks.bytes(),
             block_bytes: blocks.block_bytes(),
-            blocks: Mutex::new((blocks, 0)),
+            now: Mutex::new(Now { blocks, turn: 0, changes: 0, flushed: 0, is_lost: false }),
             reach: None,
+            forgets: false,
             reaching: tokio::sync::Mutex::new(()),
             parts: RwLock::new(()),
         }
@@ -49,8 +78,37 @@ impl Disk {
         self
     }
 
-    fn blocks(&self) -> (BlockClient, u64) {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The device loses with its process what it has answered and not flushed, as one with an FTL does that keeps its map in memory. Where it has
+    /// gone with such changes, and come back, all requests fail from then on.
+    pub fn forgotten_with_the_device(mut self, forgets: bool) -> Self {
+        self.forgets = forgets;
+        self
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn blocks(&self) -> Result<(BlockClient, u64), HreError> {
+        let now = self.now();
+        if now.is_lost { Err(lost()) } else { Ok((now.blocks.clone(), now.turn)) }
+    }
+
+    /// Makes a change that is durable with the next flush.
+    async fn change<T, F: Future<Output = Result<T, HreError>>>(
+        &self,
+        what: impl Fn(BlockClient) -> F,
+    ) -> Result<T, HreError> {
+        loop {
+            let turn = self.now().turn;
+            let done = self.with(&what).await?;
+            let mut now = self.now();
+            // What a device answered that has gone since is made again: nobody was told that it is done.
+            if now.turn == turn || !self.forgets {
+                now.changes += 1;
+                return Ok(done);
+            }
+        }
     }
 
     /// Does something over the endpoint of now, and over the next one where that goes.
@@ -58,10 +116,14 @@ impl Disk {
         &self,
         what: impl Fn(BlockClient) -> F,
     ) -> Result<T, HreError> {
-        let mut until = None;
+        let (begun, mut until) = (Instant::now(), None);
         loop {
-            let (blocks, turn) = self.blocks();
+            let (blocks, turn) = self.blocks()?;
             match (what(blocks).await, &self.reach) {
+                // What others have filled is no error of this one's.
+                (Err(error), _) if error.is_busy() && begun.elapsed() < BUSY_MAX => {
+                    tokio::time::sleep(BUSY_EVERY).await;
+                }
                 (Err(error), Some((reach, wait))) if error.is_gone() => {
                     let until = *until.get_or_insert_with(|| Instant::now() + *wait);
                     self.reach_again(turn, reach, until).await?;
@@ -75,11 +137,17 @@ impl Disk {
     async fn reach_again(&self, turn: u64, reach: &Reach, until: Instant) -> Result<(), HreError> {
         let late = || HreError::Gone("the device is gone, and did not come back in time".to_owned());
         let Ok(_one) = tokio::time::timeout_at(until, self.reaching.lock()).await else { return Err(late()) };
-        while self.blocks().1 == turn {
+        while self.blocks()?.1 == turn {
             match reach().await {
                 Ok(found) if found.bytes() == self.bytes && found.block_bytes() == self.block_bytes => {
+                    let mut now = self.now();
+                    (now.blocks, now.turn) = (found, turn + 1);
+                    if self.forgets && now.changes > now.flushed {
+                        now.is_lost = true;
+                        tracing::error!("{}", lost());
+                        return Err(lost());
+                    }
                     tracing::info!("the device is there again");
-                    *self.blocks.lock().unwrap_or_else(PoisonError::into_inner) = (found, turn + 1);
                 }
                 Ok(found) => {
                     return Err(HreError::Namespace { nsid: found.nsid(), problem: "of another shape than it was" });
@@ -122,7 +190,8 @@ impl Disk {
     /// Writes whole blocks.
     async fn put(&self, offset: u64, data: &[u8], durable: bool) -> Result<(), HreError> {
         // The endpoint takes its own copy each time.
-        self.with(|blocks| async move { blocks.write(offset, data.to_vec(), durable).await.map(|_| ()) }).await
+        let write = |blocks: BlockClient| async move { blocks.write(offset, data.to_vec(), durable).await.map(|_| ()) };
+        if durable { self.with(write).await } else { self.change(write).await }
     }
 
     /// Reads; shorter at the end of the file.
@@ -177,7 +246,7 @@ impl Disk {
         {
             let _whole = self.parts.read().await;
             let zero = |blocks: BlockClient| async move { blocks.write_zeroes(first, last - first, deallocate).await };
-            self.with(zero).await?;
+            self.change(zero).await?;
         }
         if last < end {
             self.write(last, &vec![0; (end - last) as usize], false).await?;
@@ -187,6 +256,15 @@ impl Disk {
 
     /// Makes all that was written durable.
     pub async fn flush(&self) -> Result<(), HreError> {
-        self.with(|blocks| async move { blocks.flush().await }).await
+        let (turn, changes) = {
+            let now = self.now();
+            (now.turn, now.changes)
+        };
+        self.with(|blocks| async move { blocks.flush().await }).await?;
+        let mut now = self.now();
+        if now.turn == turn {
+            now.flushed = now.flushed.max(changes);
+        }
+        Ok(())
     }
 }

@@ -149,6 +149,8 @@ pub fn unmount(path: &Path, at_once: bool) -> io::Result<()> {
 fn errno(error: &HreError) -> Errno {
     match error {
         HreError::OutOfRange | HreError::Full => Errno::ENOSPC,
+        // The device had no place for it, for longer than it was asked again.
+        error if error.is_busy() => Errno::EAGAIN,
         HreError::NotPermitted => Errno::EACCES,
         HreError::Namespace { .. } => Errno::ENXIO,
         _ => Errno::EIO,
@@ -360,5 +362,16 @@ impl Filesystem for Files {
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
         let block = self.disk.block_bytes();
         reply.statfs(self.disk.bytes() / u64::from(block.max(1)), 0, 0, 2, 0, block, 255, block);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_has_no_place_is_no_media_error() {
+        assert_eq!(errno(&HreError::Refused).code(), Errno::EAGAIN.code());
+        assert_eq!(errno(&HreError::Media).code(), Errno::EIO.code());
     }
 }

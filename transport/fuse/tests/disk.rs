@@ -1,14 +1,21 @@
 //! The file's bytes against a model: any offset, any length, several at once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use willow_device::media::ram::RamStore;
 use willow_device::{BuiltInApp, Device, DeviceConfig};
 use willow_fuse::Disk;
+use willow_host::hre::{BlockCommand, BoxFuture, KvCommand, KvReply, Namespace, RpcCall, RpcReply, Upcall};
 use willow_host::{BlockClient, Hre, HreError, InProcess};
 
 const BYTES: u64 = 1 << 20;
 
 async fn disk(block_bytes: u32) -> Disk {
+    Disk::new(BlockClient::open(endpoint(block_bytes).await, 1).await.unwrap())
+}
+
+async fn endpoint(block_bytes: u32) -> Arc<dyn Hre> {
     let made = InProcess::start(move || {
         let config = DeviceConfig {
             spus: 2,
@@ -21,8 +28,66 @@ async fn disk(block_bytes: u32) -> Disk {
         let apps = vec![BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(key_value_spu::native())];
         Device::open(config, Box::new(store), None, apps)
     });
-    let hre: Arc<dyn Hre> = Arc::new(made.unwrap().endpoint(None).await.unwrap());
-    Disk::new(BlockClient::open(hre, 1).await.unwrap())
+    Arc::new(made.unwrap().endpoint(None).await.unwrap())
+}
+
+/// An endpoint of a device that has no place for so many commands.
+struct Crowded {
+    endpoint: Arc<dyn Hre>,
+    refusals: AtomicU32,
+}
+
+impl Hre for Crowded {
+    fn rpc(&self, call: RpcCall) -> BoxFuture<'_, Result<RpcReply, HreError>> {
+        self.endpoint.rpc(call)
+    }
+    fn receive_upcall(&self, wait: Duration) -> BoxFuture<'_, Result<Option<Upcall>, HreError>> {
+        self.endpoint.receive_upcall(wait)
+    }
+    fn answer_upcall(&self, id: u64, status: u32, result: u32) -> BoxFuture<'_, Result<(), HreError>> {
+        self.endpoint.answer_upcall(id, status, result)
+    }
+    fn namespaces(&self) -> BoxFuture<'_, Result<Vec<Namespace>, HreError>> {
+        self.endpoint.namespaces()
+    }
+    fn transfer_bytes_max(&self) -> u64 {
+        self.endpoint.transfer_bytes_max()
+    }
+    fn block(
+        &self,
+        nsid: u32,
+        block_bytes: u32,
+        command: BlockCommand,
+        buffer: Vec<u8>,
+    ) -> BoxFuture<'_, Result<Vec<u8>, HreError>> {
+        let less = |left: u32| left.checked_sub(1);
+        match self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+            Ok(_) => Box::pin(async { Err(HreError::Refused) }),
+            Err(_) => self.endpoint.block(nsid, block_bytes, command, buffer),
+        }
+    }
+    fn kv(&self, nsid: u32, command: KvCommand, buffer: Vec<u8>) -> BoxFuture<'_, Result<KvReply, HreError>> {
+        self.endpoint.kv(nsid, command, buffer)
+    }
+}
+
+#[test]
+fn what_the_device_has_no_place_for_is_sent_again() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let crowded = Arc::new(Crowded { endpoint: endpoint(4096).await, refusals: AtomicU32::new(0) });
+        let disk = Disk::new(BlockClient::open(crowded.clone(), 1).await.unwrap());
+        let refuse = || crowded.refusals.store(5, Ordering::SeqCst);
+        refuse();
+        disk.write(1000, &[7; 10_000], false).await.unwrap();
+        refuse();
+        assert_eq!(disk.read(1000, 10_000).await.unwrap(), [7; 10_000]);
+        refuse();
+        disk.zero(1000, 100, false).await.unwrap();
+        refuse();
+        disk.flush().await.unwrap();
+        assert_eq!(crowded.refusals.load(Ordering::SeqCst), 0, "it refused less than it was to");
+    });
 }
 
 struct Random(u64);

@@ -5,6 +5,8 @@
 //!   ([`UNPROVED`]), which is bounded for each connection and in all, and takes nothing of what hosts share;
 //! - a host may hold as much as is left for others; so one alone gets half, two get a third each, and there is always something
 //!   left. Of what it holds, a part only may wait for data that it is to send: the rest moves on without it;
+//! - who comes by a ticket has an account too, and all that come by one host's tickets are together like one more host: each of them leaves
+//!   as much to the others, and all of them as much as they hold to hosts;
 //! - a host that holds nothing gets a small buffer at once, however much others hold;
 //! - commands of a host wait in order; hosts take turns.
 //!
@@ -50,6 +52,15 @@ pub(crate) struct Ready {
     pub since_ns: u64,
 }
 
+/// What those hold together that came by tickets of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ByTickets {
+    connections: u32,
+    taken_bytes: usize,
+    /// Requests in the device, past the [`TICKET_PLACES_MIN`] of each.
+    in_device: u32,
+}
+
 /// What one host holds.
 #[derive(Default)]
 pub(crate) struct Account {
@@ -57,6 +68,10 @@ pub(crate) struct Account {
     pub name: String,
     pub connections: u32,
     pub taken_bytes: usize,
+    /// The account of the host that asked for its ticket, where it came by one.
+    pub issuer: Option<u16>,
+    /// What those hold together that came by tickets of this host.
+    by_tickets: ByTickets,
     /// Bytes that it has sent, data of transfers left out, in the turn of this number.
     sent: (u64, usize),
     /// Requests in the device.
@@ -79,6 +94,8 @@ pub(crate) struct Accounts {
     /// Counts turns.
     turn: u64,
     in_device: u32,
+    /// Those of them that take of [`DEVICE_PLACES`]: all but the first [`TICKET_PLACES_MIN`] of who came by a ticket.
+    of_places: u32,
     all: Vec<Account>,
     /// Accounts with commands that wait for a buffer, in turn.
     pub waiting: VecDeque<u16>,
@@ -97,6 +114,7 @@ impl Accounts {
             present: 0,
             turn: 1,
             in_device: 0,
+            of_places: 0,
             all: vec![Account::default()],
             waiting: VecDeque::new(),
             ready: VecDeque::new(),
@@ -113,6 +131,9 @@ impl Accounts {
         let of = &mut self.all[usize::from(account)];
         of.connections += 1;
         self.present += u32::from(account != UNPROVED && of.connections == 1);
+        if let Some(issuer) = of.issuer {
+            self.all[usize::from(issuer)].by_tickets.connections += 1;
+        }
     }
 
     /// A connection is an account's no more.
@@ -121,6 +142,9 @@ impl Accounts {
         debug_assert!(of.connections > 0);
         of.connections = of.connections.saturating_sub(1);
         self.present -= u32::from(account != UNPROVED && of.connections == 0);
+        if let Some(issuer) = of.issuer {
+            self.all[usize::from(issuer)].by_tickets.connections -= 1;
+        }
     }
 
     /// The device runs: everybody's turn begins anew.
@@ -162,6 +186,12 @@ impl Accounts {
         self.all[1..].iter().map(|one| one.connections as usize).sum()
     }
 
+    /// Connections of a host, with those that came by its tickets.
+    pub fn connections_of(&self, name: &str) -> usize {
+        let of = self.find(name).map(|account| self.of(account));
+        of.map_or(0, |of| of.connections as usize + of.by_tickets.connections as usize)
+    }
+
     /// Bytes that all accounts hold.
     pub fn held_bytes(&self) -> usize {
         self.taken_bytes + self.all[usize::from(UNPROVED)].taken_bytes
@@ -172,19 +202,27 @@ impl Accounts {
         self.all.iter().position(|one| !one.name.is_empty() && one.name == name).map(|place| place as u16)
     }
 
-    /// The account of a host, made where there is none. There are never more of them than connections that hold something.
-    pub fn open(&mut self, name: &str) -> u16 {
+    /// The account of a host, made where there is none. `issuer`: the account of the host by whose ticket it came. There are never more of
+    /// them than connections that hold something.
+    pub fn open(&mut self, name: &str, issuer: Option<u16>) -> u16 {
+        let idle = |one: &Account| {
+            let own = one.connections == 0 && one.taken_bytes == 0 && one.in_device == 0;
+            own && one.by_tickets == ByTickets::default()
+        };
         if let Some(known) = self.find(name) {
+            let of = &mut self.all[usize::from(known)];
+            if idle(of) {
+                of.issuer = issuer;
+            }
             return known;
         }
-        let idle = |one: &Account| one.connections == 0 && one.taken_bytes == 0 && one.in_device == 0;
         let free = self.all.iter().skip(1).position(idle).map(|place| place + 1);
         let place = free.unwrap_or_else(|| {
             self.all.push(Account::default());
             self.all.len() - 1
         });
         debug_assert!(self.all[place].waiting.is_empty() && self.all[place].ready.is_empty());
-        self.all[place] = Account { name: name.to_owned(), ..Account::default() };
+        self.all[place] = Account { name: name.to_owned(), issuer, ..Account::default() };
         place as u16
     }
 
@@ -192,15 +230,23 @@ impl Accounts {
     #[inline]
     pub fn admits(&self, account: u16, bytes: usize, used_for: Use) -> bool {
         let Some(left) = self.budget_bytes.saturating_sub(self.taken_bytes).checked_sub(bytes) else { return false };
-        let taken = self.all[usize::from(account)].taken_bytes;
-        if taken == 0 {
-            return bytes <= SMALL_BUFFER_BYTES || left >= self.budget_bytes / RESERVE_PART;
-        }
+        let of = &self.all[usize::from(account)];
+        let taken = of.taken_bytes;
         let held = match used_for {
             Use::Fetch => (taken + bytes).saturating_mul(2),
             Use::Answer => taken + bytes,
         };
-        held <= left
+        match of.issuer {
+            None if taken > 0 => held <= left,
+            None => bytes <= SMALL_BUFFER_BYTES || left >= self.budget_bytes / RESERVE_PART,
+            Some(issuer) => {
+                let together = self.all[usize::from(issuer)].by_tickets.taken_bytes + bytes;
+                match taken {
+                    0 => bytes <= SMALL_BUFFER_BYTES || together <= left,
+                    _ => held <= left.saturating_sub(together) / 2,
+                }
+            }
+        }
     }
 
     /// Whether a connection that proved nothing, and holds `held` bytes, may take `bytes` more.
@@ -213,7 +259,11 @@ impl Accounts {
     /// So much was taken.
     #[inline]
     pub fn take(&mut self, account: u16, bytes: usize) {
-        self.all[usize::from(account)].taken_bytes += bytes;
+        let of = &mut self.all[usize::from(account)];
+        of.taken_bytes += bytes;
+        if let Some(issuer) = of.issuer {
+            self.all[usize::from(issuer)].by_tickets.taken_bytes += bytes;
+        }
         if account != UNPROVED {
             self.taken_bytes += bytes;
         }
@@ -225,6 +275,10 @@ impl Accounts {
         let of = &mut self.all[usize::from(account)];
         debug_assert!(of.taken_bytes >= bytes, "{bytes} bytes are given back of {}", of.taken_bytes);
         of.taken_bytes = of.taken_bytes.saturating_sub(bytes);
+        if let Some(issuer) = of.issuer {
+            let together = &mut self.all[usize::from(issuer)].by_tickets.taken_bytes;
+            *together = together.saturating_sub(bytes);
+        }
         if account != UNPROVED {
             self.taken_bytes = self.taken_bytes.saturating_sub(bytes);
         }
@@ -235,7 +289,11 @@ impl Accounts {
     #[inline]
     pub fn has_place(&self, account: u16) -> bool {
         let of = &self.all[usize::from(account)];
-        let left = DEVICE_PLACES.saturating_sub(self.in_device);
+        let left = DEVICE_PLACES.saturating_sub(self.of_places);
+        if let Some(issuer) = of.issuer {
+            let left = left.saturating_sub(self.all[usize::from(issuer)].by_tickets.in_device) / 2;
+            return of.in_device < TICKET_PLACES_MIN + left.min(DEVICE_PLACES_BESIDE_OTHERS - TICKET_PLACES_MIN);
+        }
         let most = if self.is_shared() { left.min(DEVICE_PLACES_BESIDE_OTHERS) } else { left };
         of.in_device < DEVICE_PLACES_MIN || of.in_device < most
     }
@@ -243,8 +301,17 @@ impl Accounts {
     /// A request went into the device.
     #[inline]
     pub fn entered_device(&mut self, account: u16) {
-        self.all[usize::from(account)].in_device += 1;
+        let of = &mut self.all[usize::from(account)];
+        of.in_device += 1;
         self.in_device += 1;
+        match of.issuer {
+            None => self.of_places += 1,
+            Some(issuer) if of.in_device > TICKET_PLACES_MIN => {
+                self.of_places += 1;
+                self.all[usize::from(issuer)].by_tickets.in_device += 1;
+            }
+            Some(_) => {}
+        }
     }
 
     /// A request came out of the device.
@@ -254,6 +321,14 @@ impl Accounts {
         debug_assert!(of.in_device > 0);
         of.in_device = of.in_device.saturating_sub(1);
         self.in_device = self.in_device.saturating_sub(1);
+        match of.issuer {
+            None => self.of_places -= 1,
+            Some(issuer) if of.in_device >= TICKET_PLACES_MIN => {
+                self.of_places -= 1;
+                self.all[usize::from(issuer)].by_tickets.in_device -= 1;
+            }
+            Some(_) => {}
+        }
     }
 
     /// Requests of all hosts that are in the device.
@@ -316,7 +391,7 @@ mod tests {
 
     /// A host with a connection.
     fn host(accounts: &mut Accounts, name: &str) -> u16 {
-        let account = accounts.open(name);
+        let account = accounts.open(name, None);
         accounts.connected(account);
         account
     }
@@ -362,7 +437,7 @@ mod tests {
         }
         let all: usize = held.iter().sum();
         assert!(all <= UNPROVED_BYTES_MAX + UNPROVED_CONNECTIONS_MAX * SMALL_BUFFER_BYTES, "{all}");
-        let host = accounts.open("host");
+        let host = accounts.open("host", None);
         assert!(accounts.admits(host, 4 * MIB, Use::Fetch), "hosts have what is theirs");
     }
 
@@ -392,16 +467,74 @@ mod tests {
         accounts.disconnected(other);
     }
 
+    /// Somebody who came by a ticket of a host.
+    fn by_ticket(accounts: &mut Accounts, number: usize, issuer: u16) -> u16 {
+        let account = accounts.open(&format!("ticket {number}"), Some(issuer));
+        accounts.connected(account);
+        account
+    }
+
+    #[test]
+    fn all_who_come_by_one_hosts_tickets_leave_others_as_much() {
+        let mut accounts = Accounts::new(512 * MIB);
+        let (issuer, other) = (host(&mut accounts, "issuer"), host(&mut accounts, "other"));
+        let mut tickets = Vec::new();
+        for number in 0..1000 {
+            let one = by_ticket(&mut accounts, number, issuer);
+            while accounts.has_place(one) {
+                accounts.entered_device(one);
+            }
+            for (bytes, used_for) in [(4 * MIB, Use::Fetch), (4 * MIB, Use::Answer), (65536, Use::Answer)] {
+                while accounts.admits(one, bytes, used_for) {
+                    accounts.take(one, bytes);
+                }
+            }
+            tickets.push(one);
+        }
+        let first = accounts.of(tickets[0]);
+        assert_eq!((first.taken_bytes / MIB, first.in_device), (128, DEVICE_PLACES_BESIDE_OTHERS), "a quarter for one");
+        assert!((200 * MIB..=256 * MIB).contains(&accounts.held_bytes()), "{}", accounts.held_bytes());
+        // Both hosts find what they find beside one other host.
+        for host in [other, issuer] {
+            assert!(accounts.admits(host, 4 * MIB, Use::Fetch));
+            (0..64).for_each(|_| accounts.take(host, MIB));
+            assert!(accounts.admits(host, 4 * MIB, Use::Answer));
+            (0..DEVICE_PLACES_BESIDE_OTHERS).for_each(|_| {
+                assert!(accounts.has_place(host));
+                accounts.entered_device(host);
+            });
+        }
+        // One who comes by one more ticket goes on, too.
+        let late = by_ticket(&mut accounts, 1000, issuer);
+        assert!(accounts.admits(late, SMALL_BUFFER_BYTES, Use::Fetch) && accounts.has_place(late));
+        assert_eq!((accounts.connections_of("issuer"), accounts.connections_of("other")), (1002, 1));
+        // All comes back.
+        for one in tickets.into_iter().chain([late]) {
+            let (bytes, requests) = (accounts.of(one).taken_bytes, accounts.of(one).in_device);
+            accounts.give(one, bytes);
+            (0..requests).for_each(|_| accounts.left_device(one));
+            accounts.disconnected(one);
+        }
+        assert_eq!(accounts.of(issuer).by_tickets, ByTickets::default());
+        assert_eq!(accounts.of_places, 2 * DEVICE_PLACES_BESIDE_OTHERS);
+    }
+
     #[test]
     fn an_account_is_given_again_when_it_holds_nothing() {
         let mut accounts = Accounts::new(512 * MIB);
-        let one = accounts.open("one");
+        let one = accounts.open("one", None);
         accounts.take(one, 100);
-        let other = accounts.open("other");
+        let other = accounts.open("other", None);
         assert_ne!(one, other);
-        assert_eq!((accounts.open("one"), accounts.find("nobody")), (one, None));
+        assert_eq!((accounts.open("one", None), accounts.find("nobody")), (one, None));
         accounts.give(one, 100);
-        assert_eq!(accounts.open("third"), one);
+        assert_eq!(accounts.open("third", None), one);
         assert_eq!(accounts.find("one"), None);
+        // Not while somebody is there who came by its ticket.
+        let ticket = by_ticket(&mut accounts, 0, other);
+        let fourth = host(&mut accounts, "fourth");
+        assert!(![other, ticket].contains(&fourth));
+        accounts.disconnected(ticket);
+        assert_eq!((host(&mut accounts, "fifth"), accounts.open("sixth", None)), (ticket, other));
     }
 }

@@ -140,7 +140,9 @@ impl<B: Backend> Subsystem<B> {
 
     /// The connection is a host's from now on, with all that it holds.
     pub(crate) fn enter_account(&mut self, index: u16, name: &str) {
-        let account = self.accounts.open(name);
+        let share = self.share_of(name);
+        let issuer = if share == name { None } else { self.accounts.find(share) };
+        let account = self.accounts.open(name, issuer);
         self.change_account(index, account);
     }
 

@@ -50,7 +50,8 @@ impl<B: Backend> Subsystem<B> {
         let busy = Err(Failure::retryable(Status::CONNECT_CONTROLLER_BUSY));
         let account = self.accounts.find(host_nqn);
         let is_counted = self.queues[usize::from(index)].as_ref().is_some_and(|queue| Some(queue.account) == account);
-        let own = account.map_or(0, |account| self.accounts.of(account).connections as usize);
+        let share = self.share_of(host_nqn);
+        let own = self.accounts.connections_of(share);
         let left = (CONNECTIONS_MAX - UNPROVED_CONNECTIONS_MAX).saturating_sub(self.accounts.host_connections());
         if own >= left && !is_counted {
             return busy;
@@ -58,7 +59,6 @@ impl<B: Backend> Subsystem<B> {
         if qid != 0 {
             return Ok(());
         }
-        let share = self.share_of(host_nqn);
         let proved = || self.controllers.values().filter(|one| one.proved);
         let left = (CONTROLLERS_MAX - UNPROVED_CONTROLLERS_MAX).saturating_sub(proved().count());
         let own = proved().filter(|one| self.share_of(&one.host_nqn) == share).count();

@@ -165,7 +165,7 @@ impl<B: Backend> Subsystem<B> {
     ) -> Result<(Option<Arc<Credentials>>, Option<u32>), Failure> {
         let of_ticket = host_nqn.starts_with(TICKET_NQN_PREFIX) && !discovery;
         if let Some((credentials, process)) = self.ticket(host_nqn, controller).filter(|_| of_ticket) {
-            return Ok((Some(credentials), Some(process)));
+            return Ok((Some(credentials).filter(|_| !planted!(self, AsksForNoProof)), Some(process)));
         }
         let hosts = match &self.config.authentication {
             _ if discovery => return Ok((None, None)),

@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use willow_device::media::delegate::FlashHealth;
 use willow_device::metadata::HostTables;
 use willow_device::shared::SharedWindow;
 use willow_device::{
@@ -37,6 +38,7 @@ pub trait Backend {
     fn spus(&self) -> u16;
     fn volatile_write_cache(&self) -> bool;
     fn flash_state(&self) -> FlashState;
+    fn flash_health(&self) -> Option<FlashHealth>;
     fn capacity(&self) -> (u64, Option<u64>);
     /// Temperature of the machine; 0: it tells none.
     fn temperature_kelvin(&self) -> u16 {
@@ -152,6 +154,9 @@ impl Backend for Device {
     #[inline]
     fn flash_state(&self) -> FlashState {
         Device::flash_state(self)
+    }
+    fn flash_health(&self) -> Option<FlashHealth> {
+        Device::flash_health(self)
     }
     fn capacity(&self) -> (u64, Option<u64>) {
         Device::capacity(self)

@@ -19,8 +19,8 @@ pub const AUTHENTICATION_LIMIT: Duration = Duration::from_secs(30);
 /// Time that a host whose authentication failed has to close its connection itself.
 pub const AUTHENTICATION_FAILED_LINGER: Duration = Duration::from_millis(500);
 
-/// Most tickets of users at once.
-pub const TICKETS_MAX: usize = 1024;
+/// Most tickets at once, those in use included. A host has as many at most as it leaves free.
+pub const TICKETS_MAX: usize = 2048;
 /// What the names of hosts that come by a ticket begin with.
 pub const TICKET_NQN_PREFIX: &str = "nqn.2025-01.org.willow-ssd:ticket:";
 /// Highest number of a process.
@@ -59,6 +59,8 @@ pub const CAPSULES_BYTES_MIN: usize = 64 << 10;
 pub const DEVICE_PLACES: u32 = 8192;
 /// Requests of one host that go into the device whatever others have there.
 pub const DEVICE_PLACES_MIN: u32 = 16;
+/// The same for who came by a ticket; these are not counted among the places of all hosts.
+pub const TICKET_PLACES_MIN: u32 = 4;
 /// How soon a request that the device refused is tried again where nothing else of the host's ends meanwhile.
 pub const DEVICE_RETRY: Duration = Duration::from_millis(1);
 /// Longest wait of a request for a place in the device, below the 30 s after which hosts lose patience; past it, it is given back.
@@ -124,6 +126,33 @@ impl From<SocketAddr> for ListenAddress {
     }
 }
 
+/// A weakness that somebody planted, which tests of the whole must notice.
+#[cfg(feature = "testing")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hole {
+    /// Nobody has to prove what the name says that he connects by.
+    AsksForNoProof,
+    /// A ticket is as good as new when it has been used.
+    TicketsStayGood,
+    /// A command may have the identifier of one that is under way.
+    ReusesIdentifiers,
+}
+
+/// Whether a weakness is planted; never but in builds for tests.
+#[cfg(feature = "testing")]
+macro_rules! planted {
+    ($subsystem:expr, $hole:ident) => {
+        $subsystem.config.hole == Some(crate::config::Hole::$hole)
+    };
+}
+#[cfg(not(feature = "testing"))]
+macro_rules! planted {
+    ($subsystem:expr, $hole:ident) => {
+        false
+    };
+}
+pub(crate) use planted;
+
 /// What is told to hosts about the subsystem.
 #[derive(Clone, Debug)]
 pub struct SubsystemConfig {
@@ -131,12 +160,17 @@ pub struct SubsystemConfig {
     pub nqn: String,
     /// Serial number, at most 20 ASCII characters.
     pub serial: String,
+    /// Which start of a device it is that loses with its process what it answered and did not flush: another number each time; 0: it loses nothing by that.
+    pub start: u64,
     /// Addresses that the discovery log tells: filled in by the transport when it listens.
     pub addresses: Vec<ListenAddress>,
     /// Bytes of data buffers in use at a time.
     pub buffer_budget_bytes: usize,
     /// Hosts that may connect, and how they prove themselves; `None`: any may, unproven.
     pub authentication: Option<HostAuthentication>,
+    /// What tests plant.
+    #[cfg(feature = "testing")]
+    pub hole: Option<Hole>,
 }
 
 impl Default for SubsystemConfig {
@@ -144,9 +178,12 @@ impl Default for SubsystemConfig {
         SubsystemConfig {
             nqn: NQN_DEFAULT.to_owned(),
             serial: "WILLOW0001".to_owned(),
+            start: 0,
             addresses: Vec::new(),
             buffer_budget_bytes: BUFFER_BUDGET_BYTES,
             authentication: None,
+            #[cfg(feature = "testing")]
+            hole: None,
         }
     }
 }

@@ -5,6 +5,7 @@ use willow_device::{CommandSet, Namespace};
 
 use crate::bytes::Put;
 use crate::config::*;
+use willow_wire::spec::identify::controller as at;
 
 /// Length of every Identify data structure.
 pub const IDENTIFY_BYTES: usize = 4096;
@@ -42,6 +43,8 @@ pub struct ControllerView<'a> {
     pub discovery: bool,
     /// Serial number.
     pub serial: &'a str,
+    /// Which start of the device it is, where that matters ([`crate::SubsystemConfig::start`]).
+    pub start: u64,
     /// Subsystem's name (the discovery subsystem's for its controllers).
     pub nqn: &'a str,
     /// Completed writes can be lost by a power cut.
@@ -110,6 +113,7 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data.put32(1792, (64 + IN_CAPSULE_BYTES_MAX) / 16);
     data.put32(1796, 1);
     data[1803] = 1;
+    data.put64(at::START, view.start);
     out
 }
 
@@ -154,12 +158,17 @@ pub fn namespace(namespace: Option<&Namespace>, private: bool) -> Structure {
     data.put64(8, blocks);
     data.put64(16, blocks);
     // NSFEAT bit 1: the atomic fields of the namespace hold. Within a stripe a write is one DMA on one SPU, which no other
-    // command sees half done: NAWUN is a stripe with a boundary (NABSN) at each. NAWUPF stays one block.
+    // command sees half done: NAWUN is a stripe with a boundary (NABSN) at each. NAWUPF is one block, but where the app has a log.
     data[24] = 1 << 1;
     data[26] = u8::from(namespace.block_bytes == 4096);
     let stripe_blocks = (namespace.stripe_bytes / namespace.block_bytes).max(1) as u16 - 1;
     data.put16(34, stripe_blocks);
     data.put16(40, stripe_blocks);
+    if let Some(bytes) = atomic_io_host::write_bytes(&namespace.app, namespace.stripe_bytes) {
+        // NAWUPF, and its boundary NABSPF; NABO stays 0.
+        data.put16(36, (bytes / namespace.block_bytes).max(1) as u16 - 1);
+        data.put16(44, stripe_blocks);
+    }
     if namespace.stripe_bytes != willow_device::STRIPE_BYTES {
         // It was chosen, so hosts are told (NSFEAT bit 4): NPWG, NPWA and NOWS are a stripe, what one SPU writes with one DMA. NOIOB stays 0:
         // Linux would cut every longer command there, and one that spans all SPUs is done by all at once.
@@ -268,6 +277,7 @@ mod tests {
             cntlid: 7,
             discovery: false,
             serial: "S1",
+            start: 0x1122_3344_5566_7788,
             nqn: NQN_DEFAULT,
             volatile_write_cache: true,
             capacity: (10, Some(100)),
@@ -277,6 +287,8 @@ mod tests {
         assert_eq!((data[78], data[77], data[76]), (7, 10, 2));
         assert_eq!(u32::from_le_bytes(data[1792..1796].try_into().unwrap()), 520);
         assert_eq!(data[525], 0b111);
+        assert_eq!(data[3072..3080], view.start.to_le_bytes());
+        assert!(data[24..].starts_with(at::WILLOW.as_bytes()));
         assert_eq!(controller(&ControllerView { volatile_write_cache: false, ..view })[525] & 1, 0);
     }
 
@@ -305,6 +317,13 @@ mod tests {
         assert_eq!((data[68], data[70]), (0, 0));
         let small = namespace(Some(&Namespace { block_bytes: 512, ..ns.clone() }), false);
         assert_eq!((small[64], small[68], small[70]), (127, 7, 7));
+        assert_eq!((small[36], small[44]), (0, 0), "without a log a block is whole, and no more");
+        let whole = |stripe_bytes| {
+            let of = Namespace { app: "atomic-io".to_owned(), block_bytes: 512, stripe_bytes, ..ns.clone() };
+            let data = namespace(Some(&of), false);
+            [34, 36, 40, 42, 44].map(|field| u16::from_le_bytes(data[field..field + 2].try_into().unwrap()))
+        };
+        assert_eq!((whole(65536), whole(131_072)), ([127, 127, 127, 0, 127], [255, 127, 255, 0, 255]));
         let described = descriptors(&ns);
         assert_eq!((&described[..5], &described[20..25]), (&[2, 16, 0, 0, 9][..], &[3, 16, 0, 0, 9][..]));
         assert_eq!(&described[40..46], &[4, 1, 0, 0, 0, 0]);

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use willow_device::CommandSet;
+use willow_device::media::delegate::FlashHealth;
 
 use crate::bytes::Put;
 use crate::config::*;
@@ -100,11 +101,16 @@ impl ErrorLog {
     }
 }
 
+/// Available spare below which SMART warns, in percent.
+const SPARE_THRESHOLD_PERCENT: u8 = 10;
+
 /// What SMART counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SmartView {
     /// Operations on a bank fail.
     pub bank_failed: bool,
+    /// How far through its life the flash is; media of other kinds do not wear out.
+    pub flash: FlashHealth,
     /// Bytes read and written by hosts.
     pub read_bytes: u64,
     /// Bytes written.
@@ -119,7 +125,7 @@ pub struct SmartView {
     pub busy_ns: u64,
     /// Time since the start.
     pub up_ns: u64,
-    /// Commands that failed for the media's sake.
+    /// Commands that failed for the media's sake; of flash as a whole what its FTL says, which outlives restarts.
     pub media_errors: u64,
     /// Entries that all error logs ever got.
     pub error_entries: u64,
@@ -131,11 +137,17 @@ pub struct SmartView {
 /// are since the start; so there is one power cycle and no shutdown that was unsafe.
 pub fn smart(view: &SmartView) -> Vec<u8> {
     let mut out = vec![0; 512];
-    out[0] = if view.bank_failed { log::SMART_WARNING_RELIABILITY } else { 0 };
+    let warnings = [
+        (view.flash.spare_percent < SPARE_THRESHOLD_PERCENT, log::SMART_WARNING_SPARE),
+        (view.bank_failed, log::SMART_WARNING_RELIABILITY),
+        (view.flash.is_read_only, log::SMART_WARNING_READ_ONLY),
+    ];
+    out[0] = warnings.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, warning)| all | warning);
     out.put16(1, view.temperature_kelvin);
-    // Available spare and its threshold, in percent: media of a model do not wear out (yet).
-    out[3] = 100;
-    out[4] = 10;
+    out[3] = view.flash.spare_percent;
+    out[4] = SPARE_THRESHOLD_PERCENT;
+    // Percentage used: 255 stands for more.
+    out[5] = view.flash.used_percent.min(255) as u8;
     // Data units are thousands of 512 bytes, rounded up.
     let units = |bytes: u64| u128::from(bytes.div_ceil(512_000));
     out.put128(32, units(view.read_bytes));

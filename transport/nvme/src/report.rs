@@ -13,6 +13,7 @@ impl<B: Backend> Subsystem<B> {
     pub(crate) fn smart(&self, place: Option<usize>) -> SmartView {
         let mut view = SmartView {
             bank_failed: self.backend.flash_state().failed,
+            flash: self.backend.flash_health().unwrap_or_default(),
             up_ns: self.now_ns - self.started_ns,
             busy_ns: self.busy_ns,
             error_entries: self.error_entries,
@@ -30,6 +31,9 @@ impl<B: Backend> Subsystem<B> {
             view.read_commands += counters.read_commands;
             view.write_commands += counters.write_commands;
             view.media_errors += counters.media_errors;
+        }
+        if place.is_none() {
+            view.media_errors = view.media_errors.max(view.flash.media_errors);
         }
         view
     }
@@ -69,6 +73,7 @@ impl<B: Backend> Subsystem<B> {
         for (account, of) in self.accounts.all() {
             let held = HostStatistics {
                 host: of.name.clone(),
+                issuer: of.issuer.map_or_else(String::new, |issuer| self.accounts.of(issuer).name.clone()),
                 connections: of.connections,
                 held_bytes: of.taken_bytes as u64,
                 queued_bytes: 0,

@@ -106,6 +106,8 @@ pub struct QueueStatistics {
 pub struct HostStatistics {
     /// Its name; empty for all connections that proved nothing, and those of discovery controllers.
     pub host: String,
+    /// The host that asked for its ticket, where it came by one, else empty: what all hold that came by a host's tickets is counted together.
+    pub issuer: String,
     /// Its connections.
     pub connections: u32,
     /// Bytes held for it.

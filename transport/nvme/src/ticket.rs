@@ -4,6 +4,7 @@
 //! What always holds:
 //! - a ticket is good for one association: the first that proves to have its secret; for another, or after its time, it is not there;
 //! - a ticket and what came by it end when it is withdrawn, and with the controller that asked for it;
+//! - a host has as many tickets at most as it leaves for others;
 //! - a ticket that was asked for over TLS has a key for TLS, and is good over TLS alone;
 //! - a controller that came by a ticket has every queue on endpoints of the ticket's process, as many as the ticket says at most, asks
 //!   for no tickets, and manages nothing.
@@ -66,7 +67,9 @@ impl<B: Backend> Subsystem<B> {
             Ok(queues) if queues <= IO_QUEUES_MAX => queues,
             _ => return Err(Failure::field(48)),
         };
-        if self.tickets.len() >= TICKETS_MAX {
+        let host_of = |cntlid: u16| self.controllers.get(&cntlid).map(|controller| &controller.host_nqn);
+        let own = self.tickets.values().filter(|ticket| host_of(ticket.issuer) == host_of(cntlid)).count();
+        if own >= TICKETS_MAX - self.tickets.len() {
             return Err(Failure::retryable(Status::OPERATION_DENIED));
         }
         let (_, entropy) = self.policy_and_entropy();
@@ -103,7 +106,8 @@ impl<B: Backend> Subsystem<B> {
         if self.tickets.is_empty() {
             return;
         }
-        self.tickets.retain(|_, ticket| ticket.used_by != Some(cntlid));
+        let stay = planted!(self, TicketsStayGood);
+        self.tickets.retain(|_, ticket| ticket.used_by != Some(cntlid) || stay);
         self.end_tickets("who asked for its ticket is gone", |ticket| ticket.issuer == cntlid);
     }
 
@@ -132,8 +136,9 @@ impl<B: Backend> Subsystem<B> {
     pub(crate) fn ticket(&self, host_nqn: &str, controller: Option<u16>) -> Option<(Arc<Credentials>, u32)> {
         let ticket = self.tickets.get(host_nqn)?;
         let good = match controller {
+            None if planted!(self, TicketsStayGood) => true,
             None => ticket.used_by.is_none() && ticket.deadline_ns > self.now_ns,
-            Some(cntlid) => ticket.used_by == Some(cntlid),
+            Some(cntlid) => ticket.used_by == Some(cntlid) || planted!(self, AsksForNoProof),
         };
         good.then(|| (ticket.credentials.clone(), ticket.process))
     }
@@ -154,8 +159,9 @@ impl<B: Backend> Subsystem<B> {
         if !by_ticket {
             return true;
         }
+        let stays = planted!(self, TicketsStayGood);
         match self.tickets.get_mut(host_nqn) {
-            Some(ticket) if ticket.used_by.is_none_or(|user| user == cntlid) => {
+            Some(ticket) if ticket.used_by.is_none_or(|user| user == cntlid) || stays => {
                 ticket.used_by = Some(cntlid);
                 true
             }

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! socket    a Unix socket: handshake, descriptor of the memory, the peer's credentials, doorbells for sleepers
+//! closing   threads that close sockets, since a close may wait
+//! ending    processes that have ended and are still there
 //! message   what is said on it
 //! own       numbers of descriptors in programs that know nothing of them
 //! layout    where everything lies in the memory; entries of the rings (docs/shared-memory.md, byte by byte)
@@ -14,6 +16,8 @@
 //! judged by the copy; positions are each side's own counters, never read back from the memory; what the other side says of
 //! its progress is checked against what it can be.
 
+pub mod closing;
+pub mod ending;
 pub mod layout;
 pub mod memory;
 pub mod message;
@@ -21,6 +25,8 @@ pub mod own;
 pub mod ring;
 pub mod rings;
 pub mod socket;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use layout::{Command, Completion, Layout, Outcome};
 pub use memory::Mapping;

@@ -3,18 +3,22 @@
 //! What always holds:
 //! - who the peer is comes from the kernel, as it was when the peer connected, and never from a message;
 //! - sending never waits, and receiving waits only where its caller asks: neither depends on a flag that the peer could change;
-//! - at most [`DESCRIPTORS_MAX`] descriptors come with a message, closed on exec; more, and longer messages, are errors.
+//! - at most [`DESCRIPTORS_MAX`] descriptors come with a message, closed on exec; more, and longer messages, are errors;
+//! - a connection that a [`Listener`] has accepted gives no descriptors until it is [admitted](Channel::admit): the kernel refuses them, or
+//!   they stay in the queue. Whoever drops it until then does not wait for what somebody else's descriptors do when they are closed.
 
+use crate::closing::{Closer, Unclosed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most bytes of a message.
@@ -25,6 +29,8 @@ pub const DESCRIPTORS_MAX: usize = 4;
 const BACKLOG: i32 = 128;
 /// Linux 6.5: a descriptor of the process that connected. Not in `libc` for all targets.
 const SO_PEERPIDFD: i32 = 77;
+/// Linux 6.16: whether a socket takes descriptors; who sends one to a socket that does not is refused (EPERM).
+const SO_PASSRIGHTS: i32 = 83;
 
 /// Who is at the other end: from the kernel.
 #[derive(Debug)]
@@ -89,6 +95,9 @@ pub enum ReceiveError {
     /// Longer, or with more descriptors, than may be.
     #[error("a message longer than {MESSAGE_BYTES_MAX} bytes, or with more than {DESCRIPTORS_MAX} descriptors")]
     TooLarge,
+    /// With descriptors, where none are taken: it stays in the queue, and so does what comes after it.
+    #[error("a message with descriptors, which are not taken here")]
+    Descriptors,
     /// The kernel says so.
     #[error("the connection failed: {0}")]
     System(std::io::Error),
@@ -104,24 +113,42 @@ pub struct Message {
 
 /// One end of a connection.
 #[derive(Debug)]
-pub struct Channel(OwnedFd);
+pub struct Channel {
+    /// There until the value is dropped.
+    socket: ManuallyDrop<OwnedFd>,
+    /// Who closes it, and what lives until it is closed; `None` where its queue holds nothing whose close waits, or who has it waits for that.
+    closer: Option<(Arc<Closer>, Arc<()>)>,
+}
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: it is taken once, here, and nothing uses the field after this.
+        let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
+        if let Some((closer, open)) = self.closer.take() {
+            closer.close(socket, open);
+        }
     }
 }
 
 impl From<OwnedFd> for Channel {
     /// A connection that another process has handed over, or that a process was started with.
     fn from(socket: OwnedFd) -> Self {
-        Channel(socket)
+        Channel { socket: ManuallyDrop::new(socket), closer: None }
     }
 }
 
 impl From<Channel> for OwnedFd {
-    fn from(channel: Channel) -> Self {
-        channel.0
+    fn from(mut channel: Channel) -> Self {
+        channel.closer = None;
+        let mut channel = ManuallyDrop::new(channel);
+        // SAFETY: it is taken once: what drops a channel does not run for this one, of which nothing else is left to drop.
+        unsafe { ManuallyDrop::take(&mut channel.socket) }
     }
 }
 
@@ -131,14 +158,24 @@ impl Channel {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let socket = crate::own::raised(socket);
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Channel(socket))
+        Ok(Channel::from(socket))
     }
 
     /// Two ends of one connection, for tests and for processes that are related.
     pub fn pair() -> std::io::Result<(Channel, Channel)> {
         let (one, other) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Channel(one), Channel(other)))
+        Ok((Channel::from(one), Channel::from(other)))
+    }
+
+    /// From now on descriptors that come are taken, and who drops it waits for as long as it takes to close what is in its queue.
+    pub fn admit(&mut self) {
+        self.closer = None;
+    }
+
+    /// Whether it is open, for who drops it.
+    pub fn unclosed(&self) -> Unclosed {
+        Unclosed::of(self.closer.as_ref().map(|(_, open)| open))
     }
 
     /// Who is at the other end.
@@ -159,12 +196,23 @@ impl Channel {
     /// Reads an option of the socket into a plain structure of integers.
     fn option<T: Copy>(&self, name: libc::c_int, into: &mut T) -> std::io::Result<()> {
         let mut length = size_of::<T>() as libc::socklen_t;
-        let descriptor = self.0.as_raw_fd();
+        let descriptor = self.socket.as_raw_fd();
         // SAFETY: the kernel writes at most `length` bytes into `into`, which is as long; callers use structures of integers.
         let got = unsafe {
             libc::getsockopt(descriptor, libc::SOL_SOCKET, name, std::ptr::from_mut(into).cast(), &raw mut length)
         };
         if got == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    }
+
+    /// Turns an option of the socket off.
+    fn turn_off(&self, name: libc::c_int) -> std::io::Result<()> {
+        let off: libc::c_int = 0;
+        let (value, length) = (std::ptr::from_ref(&off).cast(), size_of_val(&off) as libc::socklen_t);
+        // SAFETY: the kernel reads as many bytes as the value has.
+        match unsafe { libc::setsockopt(self.socket.as_raw_fd(), libc::SOL_SOCKET, name, value, length) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
     }
 
     /// Sends a message; [`Errno::AGAIN`] where the peer has too many that it did not take.
@@ -175,24 +223,22 @@ impl Channel {
             return Err(Errno::TOOBIG);
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, flags).map(|_| ())
+        rustix::net::sendmsg(self.socket.as_fd(), &[IoSlice::new(bytes)], &mut ancillary, flags).map(|_| ())
     }
 
     /// Takes a message that has come.
     pub fn receive(&self) -> Result<Message, ReceiveError> {
+        if self.closer.is_some() {
+            // Without room for descriptors they stay where they are, and the kernel says that there are some.
+            let seen = self.receive_by(&mut [], &mut RecvAncillaryBuffer::default(), RecvFlags::PEEK)?;
+            if seen.flags.contains(ReturnFlags::CTRUNC) {
+                return Err(ReceiveError::Descriptors);
+            }
+        }
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = loop {
-            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-            match rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(ReceiveError::Nothing),
-                Err(Errno::CONNRESET | Errno::PIPE) => return Err(ReceiveError::Closed),
-                Err(error) => return Err(ReceiveError::System(error.into())),
-                Ok(received) => break received,
-            }
-        };
+        let received = self.receive_by(&mut bytes, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
         let mut descriptors = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(these) = message {
@@ -206,6 +252,24 @@ impl Channel {
             return Err(ReceiveError::Closed);
         }
         Ok(Message { bytes: bytes[..received.bytes].to_vec(), descriptors })
+    }
+
+    fn receive_by(
+        &self,
+        bytes: &mut [u8],
+        ancillary: &mut RecvAncillaryBuffer<'_>,
+        flags: RecvFlags,
+    ) -> Result<RecvMsg, ReceiveError> {
+        loop {
+            let flags = flags | RecvFlags::DONTWAIT;
+            match rustix::net::recvmsg(self.as_fd(), &mut [IoSliceMut::new(bytes)], ancillary, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(ReceiveError::Nothing),
+                Err(Errno::CONNRESET | Errno::PIPE) => return Err(ReceiveError::Closed),
+                Err(error) => return Err(ReceiveError::System(error.into())),
+                Ok(received) => return Ok(received),
+            }
+        }
     }
 
     /// Waits for a message for at most this long.
@@ -222,7 +286,8 @@ impl Channel {
         match self.receive() {
             Err(ReceiveError::Nothing) => {
                 let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
-                let mut wanted = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(process, PollFlags::IN)];
+                let mut wanted =
+                    [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN), PollFd::new(process, PollFlags::IN)];
                 let _ = poll(&mut wanted, Some(&timeout));
                 self.receive()
             }
@@ -232,14 +297,26 @@ impl Channel {
 
     /// Waits until something has come, or the peer has closed; false where it did not within this time.
     pub fn wait(&self, wait: Duration) -> bool {
-        is_readable(self.0.as_fd(), wait)
+        is_readable(self.as_fd(), wait)
     }
+}
+
+/// Whether descriptors may be sent to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Descriptors {
+    /// They may, and whoever is [admitted](Channel::admit) has them received.
+    Taken,
+    /// They are refused: by the kernel where it can (Linux 6.16).
+    Refused,
+    /// As before Linux 6.16: they arrive, and are left in the queue.
+    Left,
 }
 
 /// A socket that processes connect to; its file goes with it.
 #[derive(Debug)]
 pub struct Listener {
-    socket: OwnedFd,
+    /// As a channel, since connections that were not accepted go with it.
+    socket: Channel,
     path: PathBuf,
     /// Device and inode of the file, so that nobody else's is removed.
     file: Option<(u64, u64)>,
@@ -259,6 +336,11 @@ impl Drop for Listener {
     }
 }
 
+/// True where the process that listens at the other end has ended, as far as it can.
+pub fn is_left(channel: &Channel) -> bool {
+    channel.peer().is_ok_and(|peer| crate::ending::is_ending(peer.pid))
+}
+
 fn file_of(path: &Path) -> Option<(u64, u64)> {
     let stat = rustix::fs::lstat(path).ok()?;
     Some((stat.st_dev, stat.st_ino))
@@ -267,7 +349,7 @@ fn file_of(path: &Path) -> Option<(u64, u64)> {
 impl Listener {
     /// Listens at a path, with these permissions for its file. A socket there that nobody serves any more is replaced; one
     /// that is served, or a file of another kind, is an error.
-    pub fn bind(path: &Path, mode: u32) -> std::io::Result<Listener> {
+    pub fn bind(path: &Path, mode: u32, descriptors: Descriptors) -> std::io::Result<Listener> {
         let address = SocketAddrUnix::new(path)?;
         if let Ok(stat) = rustix::fs::lstat(path) {
             if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::Socket {
@@ -277,6 +359,7 @@ impl Listener {
                 Err(error) if error.raw_os_error() == Some(Errno::CONNREFUSED.raw_os_error()) => {
                     std::fs::remove_file(path)?;
                 }
+                Ok(channel) if is_left(&channel) => std::fs::remove_file(path)?,
                 Ok(_) => return Err(std::io::Error::other("another process serves that socket")),
                 Err(error) => return Err(error),
             }
@@ -285,7 +368,11 @@ impl Listener {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::net::bind(&socket, &address)?;
         let file = file_of(path);
-        let listener = Listener { socket, path: path.to_owned(), file };
+        let mut listener = Listener { socket: Channel::from(socket), path: path.to_owned(), file };
+        // Who connects inherits it, and nobody has connected yet.
+        if descriptors != Descriptors::Refused || listener.socket.turn_off(SO_PASSRIGHTS).is_err() {
+            listener.socket.closer = Some((Arc::new(Closer::new()?), Arc::default()));
+        }
         std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
         rustix::net::listen(&listener.socket, BACKLOG)?;
         Ok(listener)
@@ -293,7 +380,9 @@ impl Listener {
 
     /// Accepts one that has connected; [`Errno::AGAIN`] where there is none.
     pub fn accept(&self) -> Result<Channel, Errno> {
-        rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC).map(Channel)
+        let mut channel = rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC).map(Channel::from)?;
+        channel.closer = self.socket.closer.as_ref().map(|(closer, _)| (closer.clone(), Arc::default()));
+        Ok(channel)
     }
 
     /// Where it listens.
@@ -306,6 +395,7 @@ impl Listener {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use crate::testing::Lingering;
     use std::io::{Read, Write};
 
     fn scratch(name: &str) -> PathBuf {
@@ -350,7 +440,7 @@ mod tests {
     #[test]
     fn the_peer_is_who_the_kernel_says() {
         let path = scratch("peer");
-        let listener = Listener::bind(&path, 0o600).unwrap();
+        let listener = Listener::bind(&path, 0o600, Descriptors::Taken).unwrap();
         assert_eq!(listener.accept().unwrap_err(), Errno::AGAIN);
         let _client = Channel::connect(&path).unwrap();
         let accepted = listener.accept().unwrap();
@@ -380,22 +470,113 @@ mod tests {
         process.wait().unwrap();
     }
 
+    /// A peer that has sent such a socket; its own end is to be kept.
+    fn hostile(path: &Path) -> (Channel, Lingering) {
+        let channel = Channel::connect(path).unwrap();
+        let mut lingering = Lingering::new().unwrap();
+        channel.send(b"x", &[lingering.descriptor()]).unwrap();
+        lingering.give_up().join().unwrap();
+        (channel, lingering)
+    }
+
+    fn until(what: &str, holds: impl Fn() -> bool) {
+        let begun = std::time::Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn what_a_peer_has_sent_is_closed_in_a_thread_of_its_own() {
+        let path = scratch("hostile");
+        let listener = Listener::bind(&path, 0o600, Descriptors::Left).unwrap();
+        // As many at once as there are threads for, and more, if each waited.
+        let (mut peers, mut left) = (Vec::new(), Vec::new());
+        for _ in 0..20 {
+            peers.push(hostile(&path));
+            let channel = listener.accept().unwrap();
+            // However often it looks: the descriptor stays where it is.
+            for _ in 0..3 {
+                assert!(matches!(channel.receive(), Err(ReceiveError::Descriptors)));
+            }
+            left.push(channel.unclosed());
+            // If this waited, it would for hours.
+            drop(channel);
+        }
+        // The peers see it at once, and the signal ends all those waits.
+        assert!(peers.iter().all(|(peer, _)| matches!(peer.receive(), Err(ReceiveError::Closed))));
+        until("all are closed", || left.iter().all(|it| !it.is_open()));
+        // One that sends nothing of that kind is served as ever.
+        let good = Channel::connect(&path).unwrap();
+        let channel = listener.accept().unwrap();
+        good.send(b"one", &[]).unwrap();
+        good.send(b"two", &[]).unwrap();
+        assert_eq!(channel.receive().unwrap().bytes, b"one");
+        assert_eq!(channel.receive().unwrap().bytes, b"two");
+        assert!(matches!(channel.receive(), Err(ReceiveError::Nothing)));
+        drop(good);
+        assert!(matches!(channel.receive(), Err(ReceiveError::Closed)));
+        // And those that nobody has accepted go with the listener.
+        let waiting = hostile(&path);
+        drop(listener);
+        until("its connection is over", || matches!(waiting.0.receive(), Err(ReceiveError::Closed)));
+        drop(peers);
+    }
+
+    #[test]
+    fn a_socket_that_takes_no_descriptors_has_the_kernel_refuse_them() {
+        let path = scratch("refused");
+        let listener = Listener::bind(&path, 0o600, Descriptors::Refused).unwrap();
+        let peer = Channel::connect(&path).unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let sent = peer.send(b"x", &[null.as_fd()]);
+        let channel = listener.accept().unwrap();
+        if listener.socket.closer.is_some() {
+            // A kernel before 6.16.
+            assert!(sent.is_ok() && matches!(channel.receive(), Err(ReceiveError::Descriptors)));
+            return;
+        }
+        assert_eq!(sent, Err(Errno::PERM), "before it was accepted");
+        assert_eq!(peer.send(b"x", &[null.as_fd()]), Err(Errno::PERM));
+        peer.send(b"y", &[]).unwrap();
+        assert_eq!(channel.receive().unwrap().bytes, b"y");
+        assert!(!channel.unclosed().is_open());
+        // It sends some itself.
+        channel.send(b"z", &[null.as_fd()]).unwrap();
+        assert_eq!(peer.receive().unwrap().descriptors.len(), 1);
+    }
+
+    #[test]
+    fn who_is_admitted_has_descriptors_received() {
+        let path = scratch("admitted");
+        let listener = Listener::bind(&path, 0o600, Descriptors::Taken).unwrap();
+        let peer = Channel::connect(&path).unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        peer.send(b"x", &[null.as_fd()]).unwrap();
+        let mut channel = listener.accept().unwrap();
+        assert!(matches!(channel.receive(), Err(ReceiveError::Descriptors)));
+        channel.admit();
+        assert_eq!(channel.receive().unwrap().descriptors.len(), 1);
+        assert!(!channel.unclosed().is_open());
+    }
+
     #[test]
     fn a_dead_socket_is_replaced_and_a_living_one_is_not() {
         let path = scratch("dead");
-        let listener = Listener::bind(&path, 0o600).unwrap();
-        assert!(Listener::bind(&path, 0o600).unwrap_err().to_string().contains("another process"));
+        let listener = Listener::bind(&path, 0o600, Descriptors::Taken).unwrap();
+        assert!(Listener::bind(&path, 0o600, Descriptors::Taken).unwrap_err().to_string().contains("another process"));
         // As a killed process leaves it: the file is there, and nobody listens.
         let mut dead = listener;
         dead.file = None;
         drop(dead);
         assert!(path.exists());
-        let listener = Listener::bind(&path, 0o666).unwrap();
+        let listener = Listener::bind(&path, 0o666, Descriptors::Refused).unwrap();
         assert!(Channel::connect(&path).is_ok());
         drop(listener);
         assert!(!path.exists(), "the file goes with the listener");
         std::fs::write(&path, b"mine").unwrap();
-        assert!(Listener::bind(&path, 0o600).unwrap_err().to_string().contains("no socket"));
+        assert!(Listener::bind(&path, 0o600, Descriptors::Taken).unwrap_err().to_string().contains("no socket"));
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
         std::fs::remove_file(&path).unwrap();
     }

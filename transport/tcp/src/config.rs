@@ -18,6 +18,8 @@ pub const RETRIES_A_TURN_MAX: usize = 64;
 pub const FRAMING_BYTES_MAX: usize = 64 << 10;
 /// The same of a connection that has proved nothing.
 pub const UNPROVED_FRAMING_BYTES_MAX: usize = 8 << 10;
+/// Output of a connection that has proved nothing which the kernel keeps and has not sent, past which it is given no more.
+pub const UNPROVED_UNSENT_BYTES_MAX: u32 = 32 << 10;
 /// Output of a connection past which nothing more is read from it until some has gone.
 pub const OUTPUT_BYTES_MAX: usize = 8 << 20;
 /// Most data in one H2CData PDU (MAXH2CDATA).

@@ -21,6 +21,7 @@ use crate::channel::{self, Channel};
 use crate::config::*;
 use crate::output::{Output, Sent};
 use crate::pace::Pace;
+use crate::unsent::limit_unsent;
 
 /// Data of a transfer that are received into the command's buffer without a copy.
 const DIRECT_BYTES_MIN: u32 = 4096;
@@ -81,6 +82,8 @@ pub(crate) struct Connection {
     pub waited: bool,
     /// See [`Connection::may_read`].
     framing_bytes_max: usize,
+    /// The kernel keeps little of its output: it has proved nothing.
+    is_limited: bool,
     pub terminating_ns: Option<u64>,
     /// What the poll was last told to look for.
     pub interest: rustix::event::epoll::EventFlags,
@@ -115,6 +118,7 @@ impl Connection {
             waiting: false,
             waited: false,
             framing_bytes_max: UNPROVED_FRAMING_BYTES_MAX,
+            is_limited: true,
             terminating_ns: None,
             interest: rustix::event::epoll::EventFlags::empty(),
             dirty: false,
@@ -161,6 +165,12 @@ impl Connection {
         subsystem.set_transport_bytes(self.id, held, self.output.bytes());
         let unproved = subsystem.is_unproved(self.id);
         self.framing_bytes_max = if unproved { UNPROVED_FRAMING_BYTES_MAX } else { FRAMING_BYTES_MAX };
+        if self.is_limited && !unproved {
+            self.is_limited = false;
+            if let Err(error) = limit_unsent(self.socket.as_fd(), None) {
+                tracing::warn!(%error, "a connection goes on slowly");
+            }
+        }
     }
 
     /// Receives once: into the command's buffer where data of one are on their way and enough to be worth it, and what is

@@ -16,6 +16,7 @@ mod output;
 mod pace;
 mod peer;
 mod server;
+mod unsent;
 mod wake;
 
 pub use config::ServerConfig;

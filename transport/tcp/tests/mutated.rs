@@ -11,7 +11,7 @@ use common::*;
 use proptest::prelude::*;
 use willow_nvme::config::NQN_DEFAULT;
 use willow_wire::pdu::{Data, Encoder, InitializeRequest};
-use willow_wire::spec::{Sgl, SubmissionEntry, fabrics, property};
+use willow_wire::spec::{Sgl, SubmissionEntry, fabrics, opcode, property};
 
 /// A step of a host that has lost its mind.
 #[derive(Clone, Debug)]
@@ -179,4 +179,16 @@ proptest! {
         serves(server.address);
         server.stop();
     }
+}
+
+/// What a host may ask for is no damage: blocks of another size are served as well.
+#[test]
+fn a_namespace_that_was_formatted_is_served() {
+    let server = serve();
+    let (mut admin, _) = Peer::admin(server.address, false);
+    let format = SubmissionEntry::new(opcode::admin::FORMAT_NVM).with_cid(1).with_nsid(1);
+    let (completion, _) = admin.ask_data(&format, &[]);
+    assert!(completion.status.is_success(), "{completion:?}");
+    serves(server.address);
+    server.stop();
 }

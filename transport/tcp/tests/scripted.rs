@@ -2,9 +2,8 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::*;
+use std::time::Duration;
 use willow_wire::bytes::{u16_at, u32_at, u64_at};
 use willow_wire::control;
 use willow_wire::pdu::{Data, Encoder, FatalStatus, InitializeRequest, Pdu, field};
@@ -34,10 +33,13 @@ fn identify(peer: &mut Peer, structure: u8, nsid: u32, csi: u8) -> Result<Vec<u8
     }
 }
 
-fn log_page(peer: &mut Peer, page: u8, offset: u64, bytes: u64, retain_event: bool) -> Result<Vec<u8>, Status> {
+fn get_log(page: u8, offset: u64, bytes: u64, retain_event: bool) -> SubmissionEntry {
     let request = GetLogPage { page, specific: 0, retain_event, bytes, offset, csi: 0 };
-    let entry = request.to_entry(0).with_cid(4).with_sgl(Sgl::transport(bytes as u32));
-    let (completion, data) = peer.ask_data(&entry, &[]);
+    request.to_entry(0).with_cid(4).with_sgl(Sgl::transport(bytes as u32))
+}
+
+fn log_page(peer: &mut Peer, page: u8, offset: u64, bytes: u64, retain_event: bool) -> Result<Vec<u8>, Status> {
+    let (completion, data) = peer.ask_data(&get_log(page, offset, bytes, retain_event), &[]);
     if completion.status.is_success() { Ok(data) } else { Err(completion.status) }
 }
 
@@ -183,6 +185,9 @@ fn connect_is_refused_with_the_place_that_is_wrong() {
 #[test]
 fn broken_pdus_end_the_connection_with_their_reason() {
     let server = serve();
+    // One that is there all the time.
+    let (_admin, other, _) = Peer::with_queue(server.address, false);
+    let other = std::cell::RefCell::new(other);
     let initialize = |change: fn(&mut Vec<u8>)| {
         let mut peer = Peer::raw(server.address);
         let mut bytes = Vec::new();
@@ -190,6 +195,7 @@ fn broken_pdus_end_the_connection_with_their_reason() {
         change(&mut bytes);
         peer.send(&bytes);
         let termination = peer.terminated();
+        serves_on(&mut other.borrow_mut());
         (termination.status, termination.information)
     };
     assert_eq!(initialize(|bytes| bytes[8] = 1), (FatalStatus::UnsupportedParameter as u16, field::PFV));
@@ -201,6 +207,7 @@ fn broken_pdus_end_the_connection_with_their_reason() {
         let (_admin, mut io, _) = Peer::with_queue(server.address, false);
         send(&mut io);
         let termination = io.terminated();
+        serves_on(&mut other.borrow_mut());
         (termination.status, termination.information)
     };
     let sequence = (FatalStatus::SequenceError as u16, 0);
@@ -225,12 +232,14 @@ fn broken_pdus_end_the_connection_with_their_reason() {
     let mut peer = Peer::initialized(server.address, false);
     peer.command(&read(1, 0, 1, 4096), &[]);
     assert_eq!(peer.terminated().status, FatalStatus::SequenceError as u16);
+    serves_on(&mut other.borrow_mut());
     serves(server.address);
 }
 
 #[test]
 fn data_that_nobody_asked_for() {
     let server = serve();
+    let (admin, mut other, _) = Peer::with_queue(server.address, false);
     type Case = (&'static str, fn(&mut Data), FatalStatus, u32);
     let cases: [Case; 6] = [
         ("tag", |data| data.transfer_tag ^= 0x100, FatalStatus::InvalidHeaderField, field::TTAG),
@@ -253,7 +262,9 @@ fn data_that_nobody_asked_for() {
         io.send(&bytes);
         let termination = io.terminated();
         assert_eq!((termination.status, termination.information), (status as u16, information), "{name}");
+        serves_on(&mut other);
     }
+    drop((admin, other));
     server.settles(false);
     serves(server.address);
 }
@@ -301,11 +312,14 @@ fn digests_are_checked() {
 fn bad_commands_get_their_status_and_an_entry_in_the_error_log() {
     let server = serve();
     let (mut admin_queue, mut io, _) = Peer::with_queue(server.address, false);
-    let mut expect = |entry: SubmissionEntry, data: &[u8], status: Status| {
-        let completion = io.ask(&entry, data);
-        assert!(completion.status.is(status), "{entry:?}: {completion:?} instead of {status:?}");
-        assert!(completion.status.more(), "the error log tells of it");
+    let mut told = Vec::new();
+    let mut ask = |queue: &mut Peer, sqid: u16, entry: SubmissionEntry, data: &[u8], status: Status| {
+        let completion = queue.ask(&entry, data);
+        let as_told = completion.status.is(status) && completion.status.more();
+        assert!(as_told, "{entry:?}: {completion:?} instead of {status:?}, with more in the error log");
+        told.push((sqid, entry.cid(), status, entry.opcode(), entry.nsid(), if sqid == 0 { 0 } else { entry.lba() }));
     };
+    let mut expect = |entry: SubmissionEntry, data: &[u8], status: Status| ask(&mut io, 1, entry, data, status);
     expect(read(1, 16384, 1, 4096), &[], Status::LBA_OUT_OF_RANGE);
     expect(read(2, 16383, 2, 8192), &[], Status::LBA_OUT_OF_RANGE);
     expect(read(3, 0, 1, 512), &[], Status::DATA_SGL_LENGTH_INVALID);
@@ -319,21 +333,29 @@ fn bad_commands_get_their_status_and_an_entry_in_the_error_log() {
     let mut fused = read(11, 0, 1, 4096);
     fused.0[1] |= 1;
     expect(fused, &[], Status::INVALID_FIELD);
-    expect(
-        SubmissionEntry::new(nvm::WRITE_ZEROES).with_nsid(1).with_cid(12).with_cdw(12, 65535),
-        &[],
-        Status::INVALID_FIELD,
-    );
+    let zeroes = SubmissionEntry::new(nvm::WRITE_ZEROES).with_nsid(1).with_cid(12).with_cdw(12, 65535);
+    expect(zeroes, &[], Status::INVALID_FIELD);
     expect(fabrics::property_get(0, true).with_cid(13), &[], Status::INVALID_OPCODE);
     expect(SubmissionEntry::new(kv_opcode::LIST).with_nsid(1).with_cid(14), &[], Status::INVALID_OPCODE);
-    let page = log_page(&mut admin_queue, log::ERROR, 0, 128, false).unwrap();
-    assert_eq!((u64_at(&page, 0), u16_at(&page, 8), u16_at(&page, 10)), (14, 1, 14));
+    // Of the admin queue: there is no such page, no such part of one, no such feature, no such command.
+    for (cid, entry, status) in [
+        (20, get_log(0x33, 0, 512, false), Status::INVALID_LOG_PAGE),
+        (21, get_log(log::SMART, 2, 512, false), Status::INVALID_FIELD),
+        (22, SubmissionEntry::new(admin::SET_FEATURES).with_cdw(10, 0x33), Status::INVALID_FIELD),
+        (23, SubmissionEntry::new(admin::SANITIZE), Status::INVALID_OPCODE),
+    ] {
+        ask(&mut admin_queue, 0, entry.with_cid(cid), &[], status);
+    }
+    let page = log_page(&mut admin_queue, log::ERROR, 0, 19 * 64, false).unwrap();
+    for (number, (slot, told)) in page.chunks_exact(64).zip(told.iter().rev()).enumerate() {
+        let (sqid, cid, status, opcode, nsid, lba) = *told;
+        assert_eq!((u64_at(slot, 0), u16_at(slot, 8), u16_at(slot, 10)), (18 - number as u64, sqid, cid));
+        assert!(Status::from_field(u16_at(slot, 12)).is(status), "{told:?}: {slot:?}");
+        assert_eq!((slot[31], u32_at(slot, 24), u64_at(slot, 16)), (opcode, nsid, lba), "{told:?}");
+    }
+    assert!(page[18 * 64..].iter().all(|byte| *byte == 0), "and of nothing else");
     let smart = log_page(&mut admin_queue, log::SMART, 0, 512, false).unwrap();
-    assert_eq!(u64_at(&smart, log::smart::ERROR_LOG_ENTRIES), 14);
-    assert!(log_page(&mut admin_queue, 0x33, 0, 512, false).unwrap_err().is(Status::INVALID_LOG_PAGE));
-    assert!(log_page(&mut admin_queue, log::SMART, 2, 512, false).unwrap_err().is(Status::INVALID_FIELD));
-    assert!(set_feature(&mut admin_queue, 0x33, 0).status.is(Status::INVALID_FIELD));
-    assert!(admin_queue.ask(&SubmissionEntry::new(admin::SANITIZE).with_cid(1), &[]).status.is(Status::INVALID_OPCODE));
+    assert_eq!(u64_at(&smart, log::smart::ERROR_LOG_ENTRIES), 18);
 }
 
 #[test]

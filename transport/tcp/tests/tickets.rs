@@ -11,8 +11,9 @@ use willow_host::control::{CommandSet, NamespaceRequest, PermissionInfo, Process
 use willow_host::nvme_tcp::{Transfer, Via};
 use willow_host::{BlockClient, ControlClient, Controller, HreError, NvmeError, NvmeHre, Options};
 use willow_nvme::HostAuthentication;
-use willow_nvme::config::TICKET_NQN_PREFIX;
-use willow_wire::spec::{Status, SubmissionEntry, opcode, ticket};
+use willow_nvme::config::{Hole, TICKET_NQN_PREFIX, TICKETS_MAX};
+use willow_tcp::ServerConfig;
+use willow_wire::spec::{Sgl, Status, SubmissionEntry, opcode, ticket, tunnel};
 
 const READ: u32 = 1;
 const WRITE: u32 = 2;
@@ -33,6 +34,8 @@ enum By {
     TlsAlone,
 }
 
+const KERNEL: &str = "nqn.2025-01.org.example:kernel";
+
 /// A host that acts as kernel, and the device that knows it by its key.
 struct Kernel {
     running: Running,
@@ -43,13 +46,22 @@ struct Kernel {
 
 impl Kernel {
     async fn new(by: By) -> Self {
-        let host_nqn = "nqn.2025-01.org.example:kernel".to_owned();
+        Kernel::with(by, None).await
+    }
+
+    /// The same, of a device with a weakness.
+    async fn with(by: By, hole: Option<Hole>) -> Self {
+        let host_nqn = KERNEL.to_owned();
         let credentials = Credentials { host_nqn: host_nqn.clone(), secret: secret(), controller_secret: None };
         let key =
             HostKey { host_nqn, credentials: Some(credentials), psk: (by != By::Clear).then(|| psk(Hash::Sha384)) };
         let mut authentication = HostAuthentication::new([key.clone()]).unwrap();
         authentication.tls_required = by == By::TlsAlone;
-        let running = serve_with(move |config| config.subsystem.authentication = Some(authentication), 4096);
+        let configure = move |config: &mut ServerConfig| {
+            config.subsystem.authentication = Some(authentication);
+            config.subsystem.hole = hole;
+        };
+        let running = serve_with(configure, 4096);
         let controller = Controller::connect(options(&running, &key)).await.unwrap();
         let control = ControlClient::new(Arc::new(NvmeHre::new(controller.clone(), 0).await.unwrap()));
         let base = control.namespaces().await.unwrap().iter().find(|one| one.nsid == 1).unwrap().base;
@@ -115,6 +127,11 @@ fn a_process_reaches_what_it_was_permitted_and_nothing_else() {
         let ticket = kernel.controller.issue_ticket(process, TIME, 0).await.unwrap();
         let user = kernel.connect(&ticket).await.unwrap();
         assert_eq!(user.queues().await.unwrap(), 2);
+        // What it holds is counted with all that came by this host's tickets.
+        let hosts = kernel.running.handle.statistics(PATIENCE).unwrap().hosts;
+        let of = |name: &str| hosts.iter().find(|host| host.host == name).expect("it has connections");
+        assert_eq!(of(&ticket.host_nqn).issuer, KERNEL);
+        assert_eq!((of(KERNEL).issuer.as_str(), of(&ticket.host_nqn).connections), ("", 3));
         for queue in 0..2 {
             let hre = Arc::new(NvmeHre::new(user.clone(), queue).await.unwrap());
             let blocks = BlockClient::open(hre.clone(), 1).await.unwrap();
@@ -254,6 +271,30 @@ fn a_ticket_says_how_many_endpoints_there_may_be_and_its_process_ends_with_who_t
 }
 
 #[test]
+fn one_hosts_tickets_leave_another_host_places() {
+    run(async {
+        let open = serve();
+        let host = async |name: &str| {
+            let host_nqn = format!("nqn.2025-01.org.example:{name}");
+            Controller::connect(Options { host_nqn, reconnect_for: Duration::ZERO, ..open.options() }).await.unwrap()
+        };
+        let (hoarder, other) = (host("hoarder").await, host("other").await);
+        let mut held = 0;
+        let refused = loop {
+            match hoarder.issue_ticket(5, TIME, 1).await {
+                Ok(_) => held += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(refused.status().is_some_and(|status| status.is(Status::OPERATION_DENIED)), "{refused}");
+        assert!((1000..TICKETS_MAX).contains(&held), "{held}");
+        for _ in 0..100 {
+            other.issue_ticket(6, TIME, 1).await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn commands_for_tickets_are_checked_and_hosts_without_keys_may_use_them_too() {
     let open = serve();
     let (mut admin, _) = Peer::admin(open.address, false);
@@ -274,5 +315,53 @@ fn commands_for_tickets_are_checked_and_hosts_without_keys_may_use_them_too() {
         assert!(blocks.read(0, 4096).await.is_err(), "nobody vouched for the process");
         let forged = named(&key, format!("{TICKET_NQN_PREFIX}1"));
         assert!(is_unknown(Controller::connect(options(&open, &forged)).await));
+    });
+}
+
+/// Rules of who somebody is that are broken in a device with that weakness.
+async fn broken(hole: Option<Hole>) -> Vec<&'static str> {
+    let kernel = Kernel::with(By::Clear, hole).await;
+    let process = kernel.process(1000).await;
+    let mut broken = Vec::new();
+    let mut holds = |rule, holds: bool| broken.extend((!holds).then_some(rule));
+    // Mallory has seen the name of Alice's ticket, and not its secret.
+    let ticket = kernel.controller.issue_ticket(process, TIME, 0).await.unwrap();
+    let stolen = kernel.connect(&with_secret(&ticket, secret())).await;
+    holds("stolen: a name without its secret is nobody's", stolen.is_err());
+    if let Ok(stolen) = stolen {
+        stolen.shut_down().await.unwrap();
+    }
+    // He has all of one that Alice has used.
+    let ticket = kernel.controller.issue_ticket(process, TIME, 0).await.unwrap();
+    kernel.connect(&ticket).await.unwrap().shut_down().await.unwrap();
+    let replayed = kernel.connect(&ticket).await;
+    holds("replayed: a ticket is for once", replayed.is_err());
+    if let Ok(replayed) = replayed {
+        replayed.shut_down().await.unwrap();
+    }
+    kernel.controller.shut_down().await.unwrap();
+    // The number of a command that is under way.
+    let server = serve_with(move |config| config.subsystem.hole = hole, 4096);
+    let (_admin, mut io, _) = Peer::with_queue(server.address, false);
+    let parked = SubmissionEntry::new(tunnel::RECEIVE).with_cid(5).with_nsid(1).with_cdw(12, 15_000);
+    io.command(&parked.with_sgl(Sgl::transport(4096)), &[]);
+    let (again, _) = io.ask_data(&read(5, 0, 1, 4096), &[]);
+    holds("number: no two commands under way have the same", again.status.is(Status::COMMAND_ID_CONFLICT));
+    broken
+}
+
+#[test]
+fn secrets_tickets_and_numbers_are_good_for_one_and_each_planted_weakness_breaks_its_own() {
+    run(async {
+        assert_eq!(broken(None).await, [""; 0]);
+        for (hole, rules) in [
+            // What nobody has proved is not used up either.
+            (Hole::AsksForNoProof, &["stolen", "replayed"][..]),
+            (Hole::TicketsStayGood, &["replayed"]),
+            (Hole::ReusesIdentifiers, &["number"]),
+        ] {
+            let broken: Vec<&str> = broken(Some(hole)).await.iter().filter_map(|rule| rule.split(':').next()).collect();
+            assert_eq!(broken, rules, "{hole:?}");
+        }
     });
 }

@@ -64,6 +64,24 @@ pub const LIST_ATTACHMENTS: u8 = 25;
 pub const SUBSCRIBE: u8 = 26;
 /// The same payload: it gets them no longer.
 pub const UNSUBSCRIBE: u8 = 27;
+/// Inline arguments: u32 offset, u32 SPU, u32 die. Reply: u32 each, what [`DieWear`] has.
+pub const FLASH_MAP: u8 = 31;
+
+/// In [`DieWear::blocks`]: the block was bad from the factory.
+pub const FACTORY_BAD: u32 = 1 << 31;
+
+/// How worn the blocks of a die of flash are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DieWear {
+    /// Dies of the SPU's flash.
+    pub dies: u32,
+    /// Planes of each; block `b` lies on plane `b % planes`.
+    pub planes: u32,
+    /// Erases that a block is rated for.
+    pub rated_erases: u32,
+    /// Erases of each block, or [`FACTORY_BAD`].
+    pub blocks: Vec<u32>,
+}
 
 /// Upcall of SPU-OS (app 0) to the agent: a permission was missed. Body: u32 originating HRE, u32 app, u64 first byte and u64 one
 /// past the last byte of the bank's range, u64 rights wanted.

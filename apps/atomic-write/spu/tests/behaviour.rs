@@ -136,7 +136,8 @@ fn writes_in_the_log_can_be_read_and_changed_until_the_commit(medium: Medium) {
             assert_eq!(rig.ask(0, handler::LOG_EDIT, &arguments, &new).0, 0);
             expected[record as usize][range].copy_from_slice(&new);
         } else {
-            let done = rig.call((rig.atomic_write, 0, handler::LOG_READ), &arguments, &[], bytes as usize);
+            let to = (rig.atomic_write, 0, handler::LOG_READ);
+            let done = rig.call(to, &arguments, &[], bytes as usize);
             assert_eq!((status(&done), done.result), (0, bytes));
             assert_eq!(done.buffer[..bytes as usize], expected[record as usize][range]);
         }

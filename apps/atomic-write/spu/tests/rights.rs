@@ -70,7 +70,8 @@ impl Rig {
     fn begin_commit_on(&mut self, user: &User, transaction: u64, participants: u64) -> u64 {
         let mut arguments = CommitArguments { transaction, participants }.encode().to_vec();
         arguments.extend([1, 0].repeat(participants.count_ones() as usize));
-        self.submit_on(user.hre, (self.atomic_write, 1, handler::COMMIT), &arguments, &[], 0)
+        let to = (self.atomic_write, 1, handler::COMMIT);
+        self.submit_on(user.hre, to, &arguments, &[], 0)
     }
 
     fn commit_of(&mut self, user: &User, transaction: u64) -> u32 {
@@ -162,7 +163,8 @@ fn users_do_not_reach_each_others_transactions(medium: Medium) {
             (handler::LOG_WRITE, &write[..], &[9; 512][..]),
             (handler::ABORT, &7u64.to_le_bytes()[..], &[][..]),
         ] {
-            let tag = rig.submit_on(hre, (rig.atomic_write, 0, number), arguments, payload, 512);
+            let to = (rig.atomic_write, 0, number);
+            let tag = rig.submit_on(hre, to, arguments, payload, 512);
             assert_eq!(status(&rig.wait(tag)), wire::STATUS_NOT_FOUND, "handler {number}");
         }
     }
@@ -178,7 +180,8 @@ fn users_do_not_reach_each_others_transactions(medium: Medium) {
     for number in
         [handler::PREPARE, handler::APPLY, handler::CANCEL, handler::FORGET, handler::RESOLVE, handler::CARETAKER]
     {
-        let tag = rig.submit_on(bob.hre, (rig.atomic_write, 0, number), &[0; 40], &[], 0);
+        let to = (rig.atomic_write, 0, number);
+        let tag = rig.submit_on(bob.hre, to, &[0; 40], &[], 0);
         assert_eq!(rig.wait(tag).outcome, RpcOutcome::NotPermitted, "{number}");
     }
 }

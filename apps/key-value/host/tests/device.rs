@@ -271,6 +271,10 @@ fn full_media() {
         namespace.put(&mut rig, &number.to_le_bytes(), &value(u64::from(number), 2000)).unwrap();
     }
     assert_eq!(namespace.list_all(&mut rig, 4096).unwrap().len(), 400);
+    for number in 0..400_u32 {
+        let found = namespace.get(&mut rig, &number.to_le_bytes(), 4000).unwrap();
+        assert!(found == value(u64::from(number), 2000), "{number}");
+    }
 }
 
 fn reply(rig: &mut Rig, call: ItemCall, payload: &[u8], room: usize) -> Result<(u32, Vec<u8>), KeyValueError> {

@@ -463,6 +463,7 @@ async fn on_event(request: Request, event: DeviceEvent, state: &State) -> Respon
         // A namespace's region is zeroed when it is created, which is what an empty store looks like.
         DeviceEvent::NamespaceCreated(_)
         | DeviceEvent::Started
+        | DeviceEvent::NamespaceResized(_)
         | DeviceEvent::Revoked { .. }
         | DeviceEvent::Other(_) => {}
         DeviceEvent::NamespaceDeleted(nsid) => state.table.forget(nsid).await,

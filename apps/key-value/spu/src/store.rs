@@ -44,6 +44,7 @@ macro_rules! walk {
     }};
 }
 
+mod chain;
 mod dead;
 mod get;
 mod put;
@@ -57,7 +58,7 @@ use crate::format::{
 use crate::heap::Claim;
 use crate::limbo::Limbo;
 use crate::lock::{Busy, Stripes, Waiters};
-use crate::wire::{self, KEY_BYTES_MAX, LIST_ENTRY_BYTES_MAX, LIST_ENTRY_HEADER_BYTES, LIST_MORE, list_entry_bytes};
+use crate::wire::{self, LIST_MORE};
 use core::cell::Cell;
 use core::cmp::Ordering;
 use dead::Vain;
@@ -323,35 +324,19 @@ impl Store {
         written: &mut u32,
     ) -> Result<bool, Failure> {
         let _share = self.stripes.read(bucket, &self.waiters).await;
-        let mut pointer = self.read_word(bank, self.geometry.get().bucket_address(bucket)).await?;
-        let mut before: Option<PairId> = None;
-        while pointer != 0 {
-            let header = self.read_header(bank, pointer).await?;
-            if before.is_some_and(|before| before.order(&header.id) != Ordering::Less) {
-                return self.sound(Err(Failure::Media));
-            }
-            before = Some(header.id);
-            pointer = header.next;
+        let mut chain = self.chain(bank, bucket).await?;
+        while let Some(header) = self.next_of(bank, &mut chain).await? {
             let wanted = match cursor {
                 ListFrom::Start => true,
                 ListFrom::At(id) => header.id.order(id) != Ordering::Less,
                 ListFrom::After(id) => header.id.order(id) == Ordering::Greater,
             };
             if wanted && self.exists_now(&header) {
-                let length = usize::from(header.id.key_bytes);
-                let bytes = list_entry_bytes(length);
-                let place = u64::from(at) + u64::from(*written);
-                if place + bytes as u64 > u64::from(capacity) {
+                if !self.reply_entry(bank, &header.id, (at, capacity), written).await? {
                     return Ok(false);
                 }
-                let mut entry = [0; LIST_ENTRY_BYTES_MAX];
-                entry[..LIST_ENTRY_HEADER_BYTES].copy_from_slice(&(length as u16).to_le_bytes());
-                entry[LIST_ENTRY_HEADER_BYTES..LIST_ENTRY_HEADER_BYTES + KEY_BYTES_MAX].copy_from_slice(&header.id.key);
-                bank.reply(&entry[..bytes], place as u32).await?;
-                *written += bytes as u32;
                 *cursor = ListFrom::After(header.id);
             }
-            bank.pause().await;
         }
         Ok(true)
     }

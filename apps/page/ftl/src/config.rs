@@ -2,6 +2,12 @@
 
 use willow_flash::{Geometry, LaneConfig, Layout};
 
+/// Pages of a lane that are written between two checkpoints, about: recovery reads the headers of as many again, which bounds its time. That is
+/// as many blocks as the library thinks best, or fewer.
+const PAGES_BETWEEN_CHECKPOINTS: u32 = 8192;
+/// Fewest blocks between two checkpoints: each takes a few pages.
+const BLOCKS_BETWEEN_CHECKPOINTS_MIN: u32 = 4;
+
 /// The FTL's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FtlConfig {
@@ -33,6 +39,8 @@ impl FtlConfig {
         if collect_below > 0 {
             lane.collect_below = collect_below;
         }
+        let blocks = (PAGES_BETWEEN_CHECKPOINTS / geometry.pages_per_block.max(1)).max(BLOCKS_BETWEEN_CHECKPOINTS_MIN);
+        lane.blocks_between_checkpoints = lane.blocks_between_checkpoints.min(blocks);
         // Replacements: about two in a hundred.
         lane.replacement_blocks = (geometry.blocks_per_plane / 50).max(2);
         let mut config = FtlConfig { dies_per_unit, lane };

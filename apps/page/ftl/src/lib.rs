@@ -20,6 +20,7 @@ extern crate alloc;
 mod config;
 
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 pub use config::FtlConfig;
 use willow_flash::wait::join_all;
@@ -31,6 +32,8 @@ pub const REPORT: u8 = 1;
 /// Numbers of its reply.
 pub const REPORT_WORDS: usize = 13;
 
+/// Steps of [`PageFtl::health_steps`] for one erase of each block.
+const HEALTH_STEPS_AN_ERASE: u64 = 32;
 /// Virtual pages of one operation that are under way at the same time.
 const UNITS_AT_ONCE: usize = 32;
 
@@ -38,6 +41,8 @@ const UNITS_AT_ONCE: usize = 32;
 pub struct PageFtl<P> {
     lanes: Vec<Lane<P>>,
     unit_bytes: u32,
+    /// A lane takes nothing any more: then none does, so that hosts do not find a drive of which they can write some pages.
+    read_only: Cell<bool>,
 }
 
 /// Part of a virtual page.
@@ -78,7 +83,8 @@ impl<P: FlashPort> PageFtl<P> {
     fn of(lanes: Vec<Result<Lane<P>, MountError>>) -> Result<PageFtl<P>, MountError> {
         let lanes = lanes.into_iter().collect::<Result<Vec<_>, _>>()?;
         let unit_bytes = lanes.first().ok_or(MountError::Config("the flash has no lane"))?.layout().unit_bytes();
-        Ok(PageFtl { lanes, unit_bytes })
+        let read_only = Cell::new(lanes.iter().any(Lane::is_read_only));
+        Ok(PageFtl { lanes, unit_bytes, read_only })
     }
 
     /// Bytes of the mapping unit.
@@ -115,6 +121,19 @@ impl<P: FlashPort> PageFtl<P> {
     fn check_range(&self, address: u64, bytes: u32) -> Result<(), Failure> {
         let end = address.checked_add(bytes.into()).ok_or(Failure::Range)?;
         if end > self.capacity_bytes() { Err(Failure::Range) } else { Ok(()) }
+    }
+
+    /// An operation that changes something is let in.
+    fn check_writable(&self) -> Result<(), Failure> {
+        if self.read_only.get() { Err(Failure::ReadOnly) } else { Ok(()) }
+    }
+
+    /// An operation that changes something has ended.
+    fn changed(&self, result: Result<(), Failure>) -> Result<(), Failure> {
+        if result == Err(Failure::ReadOnly) {
+            self.read_only.set(true);
+        }
+        result
     }
 
     fn pieces(&self, address: u64, bytes: u32) -> impl Iterator<Item = Piece> {
@@ -157,17 +176,24 @@ impl<P: FlashPort> PageFtl<P> {
     /// `nv_write`: bytes of a peer to the logical bank; with FUA durable when it ends. One that fails may have written some virtual pages.
     pub async fn write(&self, address: u64, bytes: u32, peer: Peer, offset: u32, fua: bool) -> Result<(), Failure> {
         self.check_range(address, bytes)?;
-        self.each(self.pieces(address, bytes), |piece| async move {
+        self.check_writable()?;
+        let written = self.each(self.pieces(address, bytes), |piece| async move {
             let (lane, unit) = self.lane(piece.unit);
             let peer = Some((peer, offset + piece.offset));
             lane.write(Update { unit, start: piece.start, end: piece.end, peer }).await?;
             if fua && !lane.is_durable_at_once() { lane.flush().await } else { Ok(()) }
-        })
-        .await
+        });
+        self.changed(written.await)
     }
 
     /// `nv_zero`: bytes of the logical bank read as zeroes; whole virtual pages are trimmed.
     pub async fn zero(&self, address: u64, bytes: u64, fua: bool) -> Result<(), Failure> {
+        self.check_range(address, 0)?;
+        self.check_writable()?;
+        self.changed(self.zero_range(address, bytes, fua).await)
+    }
+
+    async fn zero_range(&self, address: u64, bytes: u64, fua: bool) -> Result<(), Failure> {
         let end = address.checked_add(bytes).filter(|end| *end <= self.capacity_bytes()).ok_or(Failure::Range)?;
         let unit_bytes = u64::from(self.unit_bytes);
         let (first, last) = (address.div_ceil(unit_bytes), end / unit_bytes);
@@ -214,18 +240,30 @@ impl<P: FlashPort> PageFtl<P> {
         sum
     }
 
+    /// A number that grows with each failure of the flash, and slowly with wear: where it has, [`PageFtl::health`] may be another.
+    pub fn health_steps(&self) -> u64 {
+        let step = |lane: &Lane<P>| {
+            let counters = lane.counters();
+            let failures = counters.program_failures + counters.erase_failures + counters.media_errors;
+            let blocks = u64::from(lane.layout().geometry.blocks_per_plane);
+            failures + counters.erases * HEALTH_STEPS_AN_ERASE / blocks + u64::from(lane.is_read_only())
+        };
+        self.lanes.iter().map(step).sum()
+    }
+
     /// What SMART tells: of spare blocks the worst lane, of wear the average.
     pub fn health(&self) -> Health {
         let all: Vec<Health> = self.lanes.iter().map(Lane::health).collect();
-        let worst = *all.iter().min_by_key(|health| health.spare_blocks).expect("there is a lane");
+        let worst_percent = all.iter().map(|health| health.spare_percent).min().unwrap_or(0);
+        let read_only = self.read_only.get() || all.iter().any(|health| health.read_only);
         Health {
+            spare_percent: if read_only { 0 } else { worst_percent },
             used_percent: (all.iter().map(|health| u64::from(health.used_percent)).sum::<u64>() / all.len() as u64)
                 as u32,
             erases_max: all.iter().map(|health| health.erases_max).max().unwrap_or(0),
             erases_min: all.iter().map(|health| health.erases_min).min().unwrap_or(0),
             media_errors: all.iter().map(|health| health.media_errors).sum(),
-            read_only: all.iter().any(|health| health.read_only),
-            ..worst
+            read_only,
         }
     }
 }

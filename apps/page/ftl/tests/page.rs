@@ -163,12 +163,12 @@ fn at_the_end_of_its_life_it_is_read_only_and_all_is_there() {
     let medium = Medium::new(GEOMETRY, Faults::default(), 7);
     let ftl = run(&medium, PageFtl::format(medium.clone(), config())).expect("formatted");
     let fresh = ftl.health();
-    assert_eq!((fresh.read_only, fresh.used_percent, fresh.spare_blocks), (false, 0, fresh.spare_blocks_new));
+    assert_eq!((fresh.read_only, fresh.used_percent, fresh.spare_percent), (false, 0, 100));
     medium.set_faults(Faults { programs: 150, erases: 60, ..Faults::default() });
     let units = ftl.capacity_bytes() / u64::from(ftl.nv_unit());
     let mut model = vec![0u8; units as usize];
     let mut random = Random(1);
-    let mut spare_before = fresh.spare_blocks;
+    let mut spare_before = fresh.spare_percent;
     let refused = run_beside(&medium, Some(&ftl), async {
         for number in 0..200_000u64 {
             let unit = random.below(units);
@@ -177,7 +177,7 @@ fn at_the_end_of_its_life_it_is_read_only_and_all_is_there() {
                 Ok(()) => model[unit as usize] = number as u8,
                 Err(failure) => return Some(failure),
             }
-            let spare = ftl.health().spare_blocks;
+            let spare = ftl.health().spare_percent;
             assert!(spare <= spare_before, "spare blocks never come back");
             spare_before = spare;
         }
@@ -185,11 +185,25 @@ fn at_the_end_of_its_life_it_is_read_only_and_all_is_there() {
     });
     assert_eq!(refused, Some(Failure::ReadOnly));
     let worn = ftl.health();
-    assert!(worn.read_only && worn.spare_blocks < fresh.spare_blocks && worn.used_percent > 0, "{worn:?}");
+    assert!(worn.read_only && worn.spare_percent == 0 && worn.used_percent > 0, "{worn:?}");
     assert!(ftl.counters().program_failures > 0 && ftl.counters().erase_failures > 0);
-    for unit in 0..units {
-        let bytes = run(&medium, read(&ftl, &medium, unit * 2048, 2048)).expect("still readable");
-        assert!(bytes.iter().all(|byte| *byte == model[unit as usize]), "unit {unit}");
+    let all_is_there = |ftl: &PageFtl<Medium>| {
+        for unit in 0..units {
+            let bytes = run(&medium, read(ftl, &medium, unit * 2048, 2048)).expect("still readable");
+            assert!(bytes.iter().all(|byte| *byte == model[unit as usize]), "unit {unit}");
+        }
+    };
+    all_is_there(&ftl);
+    drop(ftl);
+    // It comes up again, as often as one likes, and is read-only from the start.
+    for _ in 0..3 {
+        let ftl = run(&medium, PageFtl::mount(medium.clone(), config())).expect("mounted");
+        assert!(ftl.health().read_only && ftl.health().spare_percent == 0, "{:?}", ftl.health());
+        all_is_there(&ftl);
+        let peer = medium.peer(vec![1; ftl.nv_unit() as usize]);
+        assert_eq!(run(&medium, write_unit(&ftl, &medium, peer, 0)), Err(Failure::ReadOnly));
+        assert_eq!(run(&medium, ftl.zero(0, ftl.nv_unit().into(), true)), Err(Failure::ReadOnly));
+        assert_eq!(run(&medium, ftl.flush()), Ok(()));
     }
 }
 

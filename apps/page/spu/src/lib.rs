@@ -32,9 +32,33 @@ pub struct State {
     /// It will not come up.
     failed: Cell<bool>,
     ready: Event,
+    /// Writes since the health was looked at.
+    writes: Cell<u32>,
+    /// [`PageFtl::health_steps`] when SPU-OS was told last.
+    told_steps: Cell<u64>,
 }
 
+/// Writes between two looks at the health.
+const WRITES_BETWEEN_LOOKS: u32 = 32;
+
 impl State {
+    /// Has hosts know how the flash does, where that may have changed.
+    fn tell_health(&self, ftl: &PageFtl<Port>) {
+        let steps = ftl.health_steps();
+        if self.told_steps.replace(steps) != steps {
+            tell(ftl);
+        }
+    }
+
+    /// Looks at the health after a write: at each that failed, and at some others.
+    fn written(&self, ftl: &PageFtl<Port>, result: &Result<(), Failure>) {
+        let writes = self.writes.get() + 1;
+        self.writes.set(writes % WRITES_BETWEEN_LOOKS);
+        if writes == WRITES_BETWEEN_LOOKS || result.is_err() {
+            self.tell_health(ftl);
+        }
+    }
+
     /// The FTL, once it is there; `None` where it does not come up.
     async fn ftl(&self) -> Option<&PageFtl<Port>> {
         loop {
@@ -52,7 +76,13 @@ impl State {
 willow_sdk::app! {
     name: "page",
     version: "0.1.0",
-    state: State = State { ftl: OnceCell::new(), failed: Cell::new(false), ready: Event::new() },
+    state: State = State {
+        ftl: OnceCell::new(),
+        failed: Cell::new(false),
+        ready: Event::new(),
+        writes: Cell::new(0),
+        told_steps: Cell::new(0),
+    },
     threads: 64,
     handlers: {
         REPORT => report,
@@ -63,6 +93,13 @@ willow_sdk::app! {
     },
     kernel: "*",
     events: on_event,
+}
+
+fn tell(ftl: &PageFtl<Port>) {
+    let health = ftl.health();
+    if let Err(why) = flash::tell_health(health.spare_percent, health.media_errors, health.read_only) {
+        println!("hosts are not told how the flash does: {:?}", why);
+    }
 }
 
 fn arguments(request: &Request) -> Result<NvArguments, Response> {
@@ -87,7 +124,13 @@ async fn nv_read(request: Request, state: &State) -> Response {
         return Response::failure(flash::NV_FAILED);
     };
     match asked {
-        Ok(asked) => answer(ftl.read(asked.address, asked.bytes as u32, Peer(asked.peer), 0).await),
+        Ok(asked) => {
+            let result = ftl.read(asked.address, asked.bytes as u32, Peer(asked.peer), 0).await;
+            if result.is_err() {
+                state.tell_health(ftl);
+            }
+            answer(result)
+        }
         Err(response) => response,
     }
 }
@@ -97,7 +140,11 @@ async fn nv_write(request: Request, state: &State) -> Response {
         return Response::failure(flash::NV_FAILED);
     };
     match asked {
-        Ok(asked) => answer(ftl.write(asked.address, asked.bytes as u32, Peer(asked.peer), 0, false).await),
+        Ok(asked) => {
+            let result = ftl.write(asked.address, asked.bytes as u32, Peer(asked.peer), 0, false).await;
+            state.written(ftl, &result);
+            answer(result)
+        }
         Err(response) => response,
     }
 }
@@ -107,14 +154,22 @@ async fn nv_zero(request: Request, state: &State) -> Response {
         return Response::failure(flash::NV_FAILED);
     };
     match asked {
-        Ok(asked) => answer(ftl.zero(asked.address, asked.bytes, false).await),
+        Ok(asked) => {
+            let result = ftl.zero(asked.address, asked.bytes, false).await;
+            state.written(ftl, &result);
+            answer(result)
+        }
         Err(response) => response,
     }
 }
 
 async fn nv_flush(_request: Request, state: &State) -> Response {
     match state.ftl().await {
-        Some(ftl) => answer(ftl.flush().await),
+        Some(ftl) => {
+            let result = ftl.flush().await;
+            state.tell_health(ftl);
+            answer(result)
+        }
         None => Response::failure(flash::NV_FAILED),
     }
 }
@@ -164,6 +219,7 @@ async fn on_event(request: Request, event: DeviceEvent, state: &State) -> Respon
     match event {
         DeviceEvent::Started => match mount().await {
             Ok(ftl) => {
+                tell(&ftl);
                 let _ = state.ftl.set(ftl);
                 state.ready.notify();
                 request.respond(Response::success(0));

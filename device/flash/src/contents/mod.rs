@@ -9,6 +9,7 @@
 pub mod file;
 pub mod head;
 mod headers;
+mod kept;
 mod pack;
 mod ram;
 

@@ -40,7 +40,54 @@ pub struct FlashStatistics {
     pub held_bytes: u64,
 }
 
+/// How far through its life flash is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlashHealth {
+    /// What is left of the spare blocks, in percent of those of new flash.
+    pub spare_percent: u8,
+    /// Erases of a block on average, in percent of those that it is rated for; may exceed 100.
+    pub used_percent: u32,
+    /// Pages that the media have lost, and reads that failed, over its life.
+    pub media_errors: u64,
+    /// Nothing is written any more: too many blocks have worn out.
+    pub is_read_only: bool,
+}
+
+impl Default for FlashHealth {
+    fn default() -> FlashHealth {
+        FlashHealth { spare_percent: 100, used_percent: 0, media_errors: 0, is_read_only: false }
+    }
+}
+
+/// Instead of an erase count: the block was bad from the factory.
+const FACTORY_BAD: u32 = 1 << 31;
+
 impl DelegatingStore {
+    /// How worn the blocks of a die are, in the words of [`crate::control::FLASH_MAP`]; `None`: there is no such die.
+    pub fn wear_of(&self, bank: usize, die: u32) -> Option<Vec<u32>> {
+        let array = self.flash.get(bank)?;
+        let shape = array.geometry();
+        if die >= shape.dies() {
+            return None;
+        }
+        let mut blocks: Vec<u32> = (0..shape.blocks_per_die())
+            .map(|block| array.erase_count(die, block).unwrap_or(0).min(FACTORY_BAD - 1))
+            .collect();
+        array.factory_bad_blocks(die).for_each(|block| blocks[block as usize] = FACTORY_BAD);
+        let head = [shape.dies(), shape.planes_per_die, array.endurance_cycles()];
+        Some(head.into_iter().chain(blocks).collect())
+    }
+
+    /// Erases of a block of a bank on average, in percent of those that it is rated for.
+    pub fn used_percent(&self, bank: usize) -> u32 {
+        let Some(array) = self.flash.get(bank) else { return 0 };
+        let shape = array.geometry();
+        let blocks = || (0..shape.dies()).flat_map(|die| (0..shape.blocks_per_die()).map(move |block| (die, block)));
+        let erases: u64 = blocks().filter_map(|(die, block)| array.erase_count(die, block)).map(u64::from).sum();
+        let rated = u64::from(array.endurance_cycles()) * blocks().count().max(1) as u64;
+        u32::try_from(erases.saturating_mul(100) / rated).unwrap_or(u32::MAX)
+    }
+
     /// What the flash of all banks has done, and its wear.
     pub fn statistics(&self) -> FlashStatistics {
         let mut all = FlashStatistics { erases_min: u32::MAX, ..FlashStatistics::default() };

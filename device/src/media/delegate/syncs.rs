@@ -117,8 +117,8 @@ impl Syncs {
             Ok(Some(sync)) => {
                 self.banks[bank].is_running = true;
                 let mailbox = self.mailbox.clone();
-                self.lane.give(Box::new(move || {
-                    let result = sync.run();
+                self.lane.give(Box::new(move |panics| {
+                    let result = panics.failed(Err(io::ErrorKind::Other.into()), || sync.run());
                     let mut ended = mailbox.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                     ended.push((bank, result));
                     mailbox.waiting.store(ended.len(), Ordering::Release);

@@ -131,24 +131,7 @@ impl Store for Served {
         waker();
         self.store.set_waker(waker);
     }
-    fn load_metadata(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.store.load_metadata()
-    }
-    fn save_metadata(&mut self, ticket: Ticket, bytes: Vec<u8>) -> Result<Progress, StoreError> {
-        self.store.save_metadata(ticket, bytes)
-    }
-    fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.store.load_blob(name)
-    }
-    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
-        self.store.list_blobs()
-    }
-    fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
-        self.store.save_blob(ticket, name, bytes)
-    }
-    fn delete_blob(&mut self, ticket: Ticket, name: &str) -> Result<Progress, StoreError> {
-        self.store.delete_blob(ticket, name)
-    }
+    crate::records_of!(store);
 }
 
 /// Serves until nothing is under way, then says what has ended.

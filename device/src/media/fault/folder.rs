@@ -7,8 +7,9 @@
 //!
 //! An operation that changes something counts; with [`FaultFolder::cut_after`] later ones fail and do nothing.
 
-use super::{BAD_SECTOR_ERROR, CUT_ERROR, Choices, UNIT_BYTES};
+use super::{CUT_ERROR, Choices, UNIT_BYTES};
 use crate::media::file::folder::Folder;
+use crate::media::store::INPUT_OUTPUT_ERROR;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -213,7 +214,7 @@ impl Folder for FaultFolder {
         if self.failing_syncs > 0 {
             self.failing_syncs -= 1;
             self.file(name)?.fail_sync();
-            return Err(io::Error::from_raw_os_error(BAD_SECTOR_ERROR));
+            return Err(io::Error::from_raw_os_error(INPUT_OUTPUT_ERROR));
         }
         self.file(name)?.sync();
         Ok(())

@@ -46,8 +46,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub const UNIT_BYTES: u64 = 512;
 /// Error of an operation that the power cut has caught: ENODEV.
 pub const CUT_ERROR: i32 = 19;
-/// Error of an operation on a bad sector, and of a flush that fails: EIO.
-pub const BAD_SECTOR_ERROR: i32 = 5;
 
 /// How the media behave.
 #[derive(Clone, Debug)]
@@ -172,7 +170,13 @@ impl FaultMedia {
 
     /// Has the next flushes fail.
     pub fn fail_flushes(&self, flushes: u64) {
-        self.state().failing_flushes = flushes;
+        self.fail_flushes_after(0, flushes);
+    }
+
+    /// Has flushes fail after so many good ones.
+    pub fn fail_flushes_after(&self, skipped: u64, flushes: u64) {
+        let mut state = self.state();
+        (state.skipped_flushes, state.failing_flushes) = (skipped, flushes);
     }
 
     /// Has saves of metadata and saves and removals of blobs fail: after `skipped` good ones the next `count`. The first `happening` of

@@ -5,9 +5,9 @@
 //! - `used_units` counts the units whose newest version holds data.
 //! - Versions of a unit are in the order in which they were written.
 
-use super::{BAD_SECTOR_ERROR, CUT_ERROR, Choices, FaultOptions, FaultStatistics, Random, UNIT_BYTES};
+use super::{CUT_ERROR, Choices, FaultOptions, FaultStatistics, Random, UNIT_BYTES};
 use crate::media::ordering::{Ordering, Span};
-use crate::media::store::{Progress, StoreCompletion, StoreError, Ticket};
+use crate::media::store::{MEDIA_FAILED, Progress, StoreCompletion, StoreError, Ticket};
 use crate::media::{BLOBS_MAX, blob_name_is_valid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -128,6 +128,8 @@ pub struct State {
     pub statistics: FaultStatistics,
     pub bad_reads: Vec<(usize, Range<u64>)>,
     pub bad_writes: Vec<(usize, Range<u64>)>,
+    /// Flushes that go well before those fail.
+    pub skipped_flushes: u64,
     pub failing_flushes: u64,
     pub failing_saves: FailingSaves,
 }
@@ -154,6 +156,7 @@ impl State {
             statistics: FaultStatistics::default(),
             bad_reads: Vec::new(),
             bad_writes: Vec::new(),
+            skipped_flushes: 0,
             failing_flushes: 0,
             failing_saves: FailingSaves::default(),
             options,
@@ -214,7 +217,7 @@ impl State {
     pub fn read(&mut self, span: &Span, into: &mut [u8]) -> Result<(), StoreError> {
         self.refuse_if_cut()?;
         if touches(&self.bad_reads, span) {
-            return Err(StoreError::Failed(BAD_SECTOR_ERROR));
+            return Err(MEDIA_FAILED);
         }
         self.statistics.reads += 1;
         into.fill(0);
@@ -275,7 +278,7 @@ impl State {
         }
         if touches(&self.bad_writes, span) {
             self.leave_old_or_new(span);
-            return Err(StoreError::Failed(BAD_SECTOR_ERROR));
+            return Err(MEDIA_FAILED);
         }
         Ok(())
     }
@@ -383,9 +386,11 @@ impl State {
 
     fn finish_flush(&mut self, banks: Range<usize>, sequence: u64) -> Result<(), StoreError> {
         self.count()?;
-        if self.failing_flushes > 0 {
+        if self.failing_flushes > 0 && self.skipped_flushes > 0 {
+            self.skipped_flushes -= 1;
+        } else if self.failing_flushes > 0 {
             self.failing_flushes -= 1;
-            return Err(StoreError::Failed(BAD_SECTOR_ERROR));
+            return Err(MEDIA_FAILED);
         }
         self.statistics.flushes += 1;
         self.harden(banks, sequence);
@@ -424,7 +429,7 @@ impl State {
         if happens {
             self.records.apply(change);
         }
-        if fails { Err(StoreError::Failed(BAD_SECTOR_ERROR)) } else { Ok(()) }
+        if fails { Err(MEDIA_FAILED) } else { Ok(()) }
     }
 
     /// True while something is under way.

@@ -5,6 +5,7 @@ use crate::media::file::copies::{CopiesError, TwoCopies, remove, replace};
 use crate::media::file::folder::Folder;
 use crate::media::file::record::Kind;
 use crate::media::model::{Checked, check_contract, wait_for};
+use crate::media::store::MEDIA_FAILED;
 use std::collections::BTreeSet;
 
 fn delayed(seed: u64) -> FaultMedia {
@@ -147,7 +148,7 @@ fn full_bad_sectors_and_failing_flushes() {
     media.set_capacity_bytes(None);
     store.write(0, 8192, &[5; 4096]).unwrap();
 
-    let bad = Err(StoreError::Failed(BAD_SECTOR_ERROR));
+    let bad = Err(MEDIA_FAILED);
     media.fail_reads(0, 600..601);
     media.fail_writes(0, 8192..12288);
     assert_eq!(store.read(0, 512, &mut [0; 512]), bad);

@@ -9,6 +9,7 @@
 
 use super::bank::store_error;
 use super::*;
+use crate::media::store::MEDIA_FAILED;
 use std::sync::atomic::Ordering as Atomic;
 
 /// An operation in the background.
@@ -159,11 +160,12 @@ impl FileStore {
         match operation {
             Operation::Read { ticket, bytes } => {
                 let refused = bank.refuse_suspect(&span);
-                self.reads.give(Box::new(move || {
-                    let result = refused.and_then(|()| {
+                self.reads.give(Box::new(move |panics| {
+                    let read = || {
                         let mut data = vec![0; bytes];
                         file.read(span.start, &mut data).map(|()| data)
-                    });
+                    };
+                    let result = refused.and_then(|()| panics.failed(Err(MEDIA_FAILED), read));
                     mailbox.put(Finished::Operation { id, ticket, failures, kind: Finishing::Read, result });
                 }));
             }
@@ -176,8 +178,9 @@ impl FileStore {
                 let head_has_data = !pages.is_empty() && bank.present.contains(pages.start);
                 let tail_has_data = !pages.is_empty() && bank.present.contains(pages.end - 1);
                 bank.unsynced.absorb_within(&bank.present, pages);
-                self.writes.give(Box::new(move || {
-                    let result = file.zero(span.start, span.end, head_has_data, tail_has_data).map(|()| Vec::new());
+                self.writes.give(Box::new(move |panics| {
+                    let zero = || file.zero(span.start, span.end, head_has_data, tail_has_data).map(|()| Vec::new());
+                    let result = panics.failed(Err(MEDIA_FAILED), zero);
                     mailbox.put(Finished::Operation { id, ticket, failures, kind: Finishing::Zero, result });
                 }));
             }
@@ -205,10 +208,11 @@ impl FileStore {
             let writes: Vec<Write> = bank.writes.drain(..count).collect();
             let (file, mailbox, failures) = (bank.file.clone(), self.mailbox.clone(), bank.failures);
             self.write_jobs += 1;
-            self.writes.give(Box::new(move || {
+            self.writes.give(Box::new(move |panics| {
                 let mut finished = Vec::with_capacity(writes.len() + 1);
                 for Write { id, ticket, address, from } in writes {
-                    let result = file.write(address, &from).map(|()| Vec::new());
+                    let write = || file.write(address, &from).map(|()| Vec::new());
+                    let result = panics.failed(Err(MEDIA_FAILED), write);
                     finished.push(Finished::Operation { id, ticket, failures, kind: Finishing::Write, result });
                 }
                 finished.push(Finished::WriteJob);
@@ -317,21 +321,23 @@ impl FileStore {
         self.cleaning_pages += pages;
         let (file, mailbox, keeper) = (bank.file.clone(), self.mailbox.clone(), self.keeper.clone());
         let synced_lengths = self.synced_lengths.clone();
-        self.syncs.give(Box::new(move || {
+        self.syncs.give(Box::new(move |panics| {
             let file_bytes = DATA_OFFSET_BYTES + file.data_bytes();
-            let end = match file.sync() {
-                Err(errno) => SyncEnd::DataFailed(errno),
-                Ok(()) => {
-                    synced_lengths[index].fetch_max(file_bytes, Atomic::AcqRel);
-                    let mut keeper = keeper.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    // One save records all the lengths that were synced meanwhile.
-                    let recorded = if keeper.superblock().lengths[index] >= file_bytes {
-                        Ok(())
-                    } else {
-                        keeper.record_lengths(synced_lengths.iter().map(|length| length.load(Atomic::Acquire)))
-                    };
-                    recorded.map_or_else(SyncEnd::RecordFailed, |()| SyncEnd::Durable)
+            let record = || {
+                synced_lengths[index].fetch_max(file_bytes, Atomic::AcqRel);
+                let mut keeper = keeper.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                // One save records all the lengths that were synced meanwhile.
+                if keeper.superblock().lengths[index] >= file_bytes {
+                    return Ok(());
                 }
+                keeper.record_lengths(synced_lengths.iter().map(|length| length.load(Atomic::Acquire)))
+            };
+            let end = match panics.failed(Err(Errno::IO), || file.sync()) {
+                Err(errno) => SyncEnd::DataFailed(errno),
+                Ok(()) => match panics.failed(Err(MEDIA_FAILED), record) {
+                    Err(error) => SyncEnd::RecordFailed(error),
+                    Ok(()) => SyncEnd::Durable,
+                },
             };
             mailbox.put(Finished::Synced { bank: index, pages, end });
         }));
@@ -400,8 +406,8 @@ impl FileStore {
             bank.is_written_out = true;
             self.write_outs += 1;
             let (file, mailbox) = (bank.file.clone(), self.mailbox.clone());
-            self.syncs.give(Box::new(move || {
-                let result = file.write_out();
+            self.syncs.give(Box::new(move |panics| {
+                let result = panics.failed(Err(Errno::IO), || file.write_out());
                 mailbox.put(Finished::WrittenOut { bank: index, pages, result });
             }));
         }
@@ -414,8 +420,9 @@ impl FileStore {
         change: impl FnOnce(&mut Keeper) -> Result<(), StoreError> + Send + 'static,
     ) {
         let (keeper, mailbox) = (self.keeper.clone(), self.mailbox.clone());
-        self.records.give(Box::new(move || {
-            let result = change(&mut keeper.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        self.records.give(Box::new(move |panics| {
+            let change = || change(&mut keeper.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+            let result = panics.failed(Err(MEDIA_FAILED), change);
             mailbox.put(Finished::Recorded { ticket, result });
         }));
     }

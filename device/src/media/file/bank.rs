@@ -11,7 +11,7 @@
 //! kept apart by the store.
 
 use super::pages::{PAGE_BYTES, pages_covered};
-use crate::media::store::StoreError;
+use crate::media::store::{MEDIA_FAILED, StoreError};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
@@ -45,9 +45,12 @@ pub struct BankFile {
     /// Held by a sync or a writing out: the system reports an error to one of them only. Inside, an error of a writing
     /// out that the next sync has to report as its own.
     unreported: Mutex<Option<Errno>>,
-    /// For tests: errors that the next syncs give.
+    /// For tests: errors that the next syncs give; [`i32::MIN`]: they panic.
     #[cfg(test)]
     pub sync_error: std::sync::atomic::AtomicI32,
+    /// For tests: what workers do at this address panics.
+    #[cfg(test)]
+    pub panics_at: AtomicU64,
 }
 
 /// What an error of the operating system means to the device.
@@ -74,6 +77,8 @@ impl BankFile {
             unreported: Mutex::new(None),
             #[cfg(test)]
             sync_error: std::sync::atomic::AtomicI32::new(0),
+            #[cfg(test)]
+            panics_at: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -121,6 +126,8 @@ impl BankFile {
 
     /// Reads, waiting for the disk.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), StoreError> {
+        #[cfg(test)]
+        self.may_panic(address);
         let into = self.zero_past_end(address, into);
         self.read_within(address, into)
     }
@@ -148,7 +155,7 @@ impl BankFile {
 
     fn shrunk(&self) -> StoreError {
         tracing::error!(path = %self.path.display(), "the bank file was truncated while in use");
-        StoreError::Failed(Errno::IO.raw_os_error())
+        MEDIA_FAILED
     }
 
     /// Writes into the page cache; the range is within `data_bytes`.
@@ -157,7 +164,7 @@ impl BankFile {
         let mut done = 0;
         while done < from.len() {
             match rustix::io::pwrite(&self.file, &from[done..], DATA_OFFSET_BYTES + address + done as u64) {
-                Ok(0) => return Err(StoreError::Failed(Errno::IO.raw_os_error())),
+                Ok(0) => return Err(MEDIA_FAILED),
                 Ok(bytes) => done += bytes,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(store_error(errno)),
@@ -169,6 +176,8 @@ impl BankFile {
     /// Grows the file where needed, and writes.
     pub fn write(&self, address: u64, from: &[u8]) -> Result<(), StoreError> {
         self.grow(address + from.len() as u64)?;
+        #[cfg(test)]
+        self.may_panic(address);
         self.write_now(address, from)
     }
 
@@ -201,6 +210,8 @@ impl BankFile {
     /// Makes a range read as zeroes. Pages that it covers become holes where the file system can; of the pages at its
     /// edges those that never held data are left alone.
     pub fn zero(&self, address: u64, end: u64, head_has_data: bool, tail_has_data: bool) -> Result<(), StoreError> {
+        #[cfg(test)]
+        self.may_panic(address);
         let end = end.min(self.data_bytes());
         if address >= end {
             return Ok(());
@@ -293,7 +304,13 @@ impl BankFile {
     #[cfg(test)]
     fn injected(&self) -> Option<Errno> {
         let errno = self.sync_error.load(Ordering::Relaxed);
+        assert!(errno != i32::MIN, "a planted panic of a sync");
         (errno != 0).then(|| Errno::from_raw_os_error(errno))
+    }
+
+    #[cfg(test)]
+    fn may_panic(&self, address: u64) {
+        assert!(self.panics_at.load(Ordering::Relaxed) != address, "a planted panic at {address}");
     }
 
     /// Calls with each range of bytes of the bank that the file system keeps data for.

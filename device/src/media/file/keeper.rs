@@ -10,7 +10,7 @@
 use super::copies::{CopiesError, TwoCopies, UNPLACED_SUFFIX, remove, replace};
 use super::folder::Folder;
 use super::record::{HEADER_BYTES, Kind, Record, RecordError, Uuid, field};
-use crate::media::store::StoreError;
+use crate::media::store::{MEDIA_FAILED, StoreError};
 use crate::media::{BANKS_MAX, BLOB_BYTES_MAX, BLOB_NAME_BYTES_MAX, METADATA_BYTES_MAX};
 use std::io;
 
@@ -155,7 +155,7 @@ impl Keeper {
         let Some(bytes) = self.blobs.read(name, bytes_max).map_err(io_error)? else { return Ok(None) };
         let damaged = |problem: &dyn std::fmt::Display| {
             tracing::error!(blob = name, %problem, "cannot use a blob");
-            StoreError::Failed(rustix::io::Errno::IO.raw_os_error())
+            MEDIA_FAILED
         };
         let mut record = Record::decode(Kind::Blob, &bytes).map_err(|error| damaged(&error))?;
         if record.uuid != self.uuid {
@@ -203,13 +203,13 @@ fn warn_torn(torn: Option<CopiesError>) {
 fn io_error(error: io::Error) -> StoreError {
     match error.raw_os_error() {
         Some(code) => super::bank::store_error(rustix::io::Errno::from_raw_os_error(code)),
-        None => StoreError::Failed(rustix::io::Errno::IO.raw_os_error()),
+        None => MEDIA_FAILED,
     }
 }
 
 fn copies_error(error: CopiesError) -> StoreError {
     match error {
         CopiesError::Io { error, .. } => io_error(error),
-        _ => StoreError::Failed(rustix::io::Errno::IO.raw_os_error()),
+        _ => MEDIA_FAILED,
     }
 }

@@ -34,6 +34,8 @@ pub(super) mod workers;
 mod tests;
 #[cfg(test)]
 mod tests_open;
+#[cfg(test)]
+mod tests_panics;
 
 pub use open::{FileShape, OpenError};
 pub use record::Uuid;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::media::fault::Random;
 use crate::media::model::{Checked, UNWATCHED, check_contract, wait_for};
+use crate::media::store::MEDIA_FAILED;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ pub fn create(folder: &TestFolder, shape: FileShape) -> FileStore {
     FileStore::create(&folder.data(), shape).unwrap()
 }
 
-fn read(store: &mut FileStore, bank: usize, address: u64, bytes: usize) -> Result<Vec<u8>, StoreError> {
+pub fn read(store: &mut FileStore, bank: usize, address: u64, bytes: usize) -> Result<Vec<u8>, StoreError> {
     let mut into = vec![0xEE; bytes];
     if store.read(bank, address, &mut into)? == Progress::Done {
         return Ok(into);
@@ -50,7 +51,7 @@ fn read(store: &mut FileStore, bank: usize, address: u64, bytes: usize) -> Resul
     })
 }
 
-fn write(store: &mut FileStore, bank: usize, address: u64, bytes: &[u8]) -> Result<(), StoreError> {
+pub fn write(store: &mut FileStore, bank: usize, address: u64, bytes: &[u8]) -> Result<(), StoreError> {
     if store.write(bank, address, bytes)? == Progress::Done {
         return Ok(());
     }
@@ -61,7 +62,7 @@ fn write(store: &mut FileStore, bank: usize, address: u64, bytes: &[u8]) -> Resu
     .map(|_| ())
 }
 
-fn zero(store: &mut FileStore, bank: usize, address: u64, bytes: u64) -> Result<(), StoreError> {
+pub fn zero(store: &mut FileStore, bank: usize, address: u64, bytes: u64) -> Result<(), StoreError> {
     if store.zero(bank, address, bytes)? == Progress::Done {
         return Ok(());
     }
@@ -72,7 +73,7 @@ fn zero(store: &mut FileStore, bank: usize, address: u64, bytes: u64) -> Result<
     .map(|_| ())
 }
 
-fn flush(store: &mut FileStore) -> Result<(), StoreError> {
+pub fn flush(store: &mut FileStore) -> Result<(), StoreError> {
     wait_for(store, |store| store.flush(8, None)).map(|_| ())
 }
 
@@ -83,7 +84,7 @@ fn disk_bytes(path: &Path) -> u64 {
 }
 
 /// Has the page cache forget a file.
-fn drop_cache(path: &Path) {
+pub fn drop_cache(path: &Path) {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
@@ -239,7 +240,7 @@ fn flushes_are_needed_once_and_share_syncs() {
 fn a_failed_sync_is_never_passed_off_as_good() {
     let folder = TestFolder::new();
     let mut store = create(&folder, SHAPE);
-    let lost = Err(StoreError::Failed(5));
+    let lost = Err(MEDIA_FAILED);
     write(&mut store, 0, 0, &[1; 65536]).unwrap();
     flush(&mut store).unwrap();
     write(&mut store, 0, 4096, &[2; 8192]).unwrap();
@@ -267,9 +268,9 @@ fn a_failed_first_sync_or_writing_out_is_reported_too() {
     drop(create(&folder, SHAPE));
     let mut store = FileStore::open(&folder.data()).unwrap();
     store.banks[1].file.sync_error.store(5, Atomic::Relaxed);
-    assert_eq!(flush(&mut store), Err(StoreError::Failed(5)));
+    assert_eq!(flush(&mut store), Err(MEDIA_FAILED));
     store.banks[1].file.sync_error.store(0, Atomic::Relaxed);
-    assert_eq!(flush(&mut store), Err(StoreError::Failed(5)));
+    assert_eq!(flush(&mut store), Err(MEDIA_FAILED));
     drop(store);
 
     let mut store = FileStore::open(&folder.data()).unwrap();

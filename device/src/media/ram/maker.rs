@@ -138,9 +138,11 @@ impl Drop for Maker {
     fn drop(&mut self) {
         self.desk.work().stop = true;
         self.desk.changed.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // It cannot panic, and what it was at is over once it has ended.
-            let _ = thread.join();
+        // What it was at is over once it has ended.
+        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join)
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(panic);
         }
     }
 }

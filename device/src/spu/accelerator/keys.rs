@@ -1,7 +1,7 @@
 //! The keys accelerator: finds a key among keys that lie at equal distances at a port, as in a node of a B+tree or a bucket of a hash table.
 //!
 //! Natively a binary search, or a comparison of one after the other where they are in no order; under a model the accelerator takes the
-//! keys that were compared ([`willow_gate::keys`]).
+//! keys that were compared ([`willow_gate::keys`]), or, where the store brings them later, as many as may have to be.
 
 use crate::interconnect::Transfer;
 use crate::media::store::Progress;
@@ -78,6 +78,9 @@ impl Machine {
         let KeySearch { token, address, layout, wait, .. } = *asked;
         let key = memory.slice(asked.key, layout.key_bytes as usize)?.into();
         let Some(group) = self.group(caller, Some(token), wait) else { return Ok(abi::ERROR_REFUSED) };
+        // How many will be compared is not known yet: the processor waits for as many as there may be.
+        let most_bytes = layout.comparisons_max() * u64::from(layout.key_bytes);
+        self.clock.note(|work| work.accelerated.add(Accelerator::Keys, most_bytes));
         let pending = Pending::Keys { group, layout, key };
         let transfer = Transfer::read(caller.spu, address, layout.span_bytes, token);
         Ok(self.begin_single(permit, pending, (group, transfer)))

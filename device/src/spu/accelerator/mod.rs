@@ -41,7 +41,7 @@ impl Machine {
         pending: Pending,
         (group, transfer): (Key, Transfer),
     ) -> i32 {
-        let account = self.account_of(Some(group));
+        let account = self.account_of(group);
         let Some(caller) = self.group_at(group).map(|group| group.caller) else { return abi::ERROR_ARGUMENT };
         if !self.place_for_single(caller, account) {
             return self.settle_group(group, abi::ERROR_REFUSED);

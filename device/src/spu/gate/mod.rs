@@ -111,7 +111,7 @@ impl SpuOs for Machine {
     fn entries(&self, caller: Caller, table: Table) -> u64 {
         let entries = match table {
             Table::Waits { token } => self.cancel_entries(caller, token),
-            Table::Subscriptions => self.subscriptions.of_app(caller.app),
+            Table::Subscriptions => self.bridge.subscriptions.of_app(caller.app),
             Table::Apps => self.apps.len(),
             Table::Namespaces => self.published.namespaces.len(),
             Table::Regions => self.published.regions.all().len(),
@@ -136,6 +136,7 @@ impl SpuOs for Machine {
             }
             Operation::Dma(dma) => self.dma(caller, memory, (&dma, behalf), charged)?.into(),
             Operation::DmaNow(dma) => self.dma_now(caller, memory, (&dma, behalf), charged)?.into(),
+            Operation::RemoteDma(dma) => self.remote_dma(caller, memory, (&dma, behalf), charged)?.into(),
             Operation::Compare(compare) => self.compare(caller, (&compare, behalf), charged).into(),
             Operation::Checksum(checksum) => self.checksum(caller, memory, (&checksum, behalf), charged)?.into(),
             Operation::LoadLiterals { literals, bytes, flags } => {

@@ -21,7 +21,7 @@ impl Machine {
         Some(Wait {
             spu: caller.spu,
             app: caller.app,
-            account: self.running,
+            account: self.spus[usize::from(caller.spu)].running,
             incarnation: caller.incarnation,
             wake: Some((waiter.wait, result)),
             token: Some(waiter.token),
@@ -37,9 +37,9 @@ impl Machine {
         }
         if planted!(self, WakesTwice) && of.wake.is_some() {
             let again = Wait { token: None, placed: false, ..of };
-            self.events.push(self.ready_account(of.account), Event::Complete(Completion { of: again, memory: None }));
+            self.make_due(of.account, of.app, Event::Complete(Completion { of: again, memory: None }));
         }
-        self.events.push(self.ready_account(of.account), Event::Complete(Completion { of, memory }));
+        self.make_due(of.account, of.app, Event::Complete(Completion { of, memory }));
     }
 
     /// Under a model: ends a wait that took no store's time with `result` when a DMA that begins after this run has ended.

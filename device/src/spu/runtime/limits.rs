@@ -8,6 +8,15 @@ use wasmtime::ResourceLimiter;
 /// Bytes that an element of a table is counted as: a pointer, twice, since a table that grows keeps as much again in reserve.
 pub(crate) const TABLE_ELEMENT_BYTES: u64 = 16;
 
+/// What an instance may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InstanceLimits {
+    /// Bytes of its memory and tables.
+    pub data_bytes_max: u64,
+    /// What it may do between two waits.
+    pub budget: u64,
+}
+
 /// The limiter of one instance.
 pub(crate) struct MemoryLimits {
     bytes: u64,

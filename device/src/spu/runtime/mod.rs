@@ -3,7 +3,8 @@
 //! What always holds: both runtimes make their imports of the one table ([`willow_gate::table`]), and hand each to the gate.
 
 mod costs;
-mod limits;
+pub(crate) mod limits;
+pub(crate) mod long;
 pub(crate) mod module;
 pub(crate) mod native;
 pub(crate) mod wasm;

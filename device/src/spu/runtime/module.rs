@@ -11,6 +11,8 @@ use willow_gate::table::{self, Import, Who};
 
 /// Most bytes of a module.
 pub const MODULE_BYTES_MAX: usize = 4 << 20;
+/// Where a module's manifest is.
+const MANIFEST_SECTION: &str = "willow.app";
 /// Most bytes of a manifest.
 pub const MANIFEST_BYTES_MAX: usize = 16384;
 /// Most bytes of an app's name.
@@ -44,6 +46,8 @@ pub(crate) struct Manifest {
     pub calls: Calls,
     /// It carries out writes after it has answered: SPU-OS waits for what it owes.
     pub settles: bool,
+    /// It asks for long runs.
+    pub long: bool,
     /// Of the module that it is in; nothing of a native build.
     pub footprint: Footprint,
 }
@@ -56,7 +60,7 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "its manifest (section willow.app) is not UTF-8".to_owned())?;
     let (mut abi, mut name, mut version) = (None, None, None);
     let mut handlers: Vec<(u8, String)> = Vec::new();
-    let (mut calls, mut settles) = (Calls::default(), false);
+    let (mut calls, mut settles, mut long) = (Calls::default(), false, false);
     for (index, line) in text.split('\n').enumerate() {
         let line = line.trim_matches(['\0', ' ', '\r']);
         if line.is_empty() {
@@ -76,6 +80,10 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
             "settles" => match value {
                 "1" => settles = true,
                 _ => return Err(wrong("is not settles=1")),
+            },
+            "long" => match value {
+                "1" => long = true,
+                _ => return Err(wrong("is not long=1")),
             },
             "handler" => {
                 let (number, handler) = value.split_once(':').ok_or_else(|| wrong("is not handler=NUMBER:NAME"))?;
@@ -114,7 +122,20 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     if version.len() > 64 {
         return Err("its version has more than 64 bytes".to_owned());
     }
-    Ok(Manifest { name, version, handlers, calls, settles, footprint: Footprint::default() })
+    Ok(Manifest { name, version, handlers, calls, settles, long, footprint: Footprint::default() })
+}
+
+/// The name of the app that a module is, as its manifest says; the error says why it is none. Whether it may be installed, the device says.
+pub fn name_of(bytes: &[u8]) -> Result<String, String> {
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(|error| format!("it is not a WebAssembly module: {error}"))? {
+            Payload::CustomSection(section) if section.name() == MANIFEST_SECTION => {
+                return parse_manifest(section.data()).map(|manifest| manifest.name);
+            }
+            _ => {}
+        }
+    }
+    Err(format!("it has no manifest (section {MANIFEST_SECTION}), so that it is no app"))
 }
 
 /// True for names of the form `[a-z][a-z0-9-]{0,30}`.
@@ -242,7 +263,7 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
                 ));
             }
             Payload::CodeSectionStart { size, .. } => code_bytes = u64::from(size),
-            Payload::CustomSection(reader) if reader.name() == "willow.app" => {
+            Payload::CustomSection(reader) if reader.name() == MANIFEST_SECTION => {
                 if manifest.is_some() {
                     return Err("it has two sections willow.app".to_owned());
                 }

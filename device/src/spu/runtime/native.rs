@@ -5,9 +5,9 @@
 //! call, or, for a pending DMA, until its completion, and never after the instance is gone.
 
 use crate::spu::os::{Caller, Machine};
-use crate::spu::{Instance, Offered};
-use willow_gate::Fault;
+use crate::spu::{Instance, Offered, Told};
 use willow_gate::native::{Faulted, NativeMemory};
+use willow_gate::{Fault, LocalMemory};
 use willow_sdk::native::{BoxedInstance, Host, NativeApp};
 
 /// A native app's instance on one SPU.
@@ -59,16 +59,17 @@ impl Instance for NativeInstance {
     }
 
     #[inline]
-    fn complete(&mut self, machine: &mut Machine, wait: u32, result: i64) -> Result<(), String> {
-        self.instance.complete(&mut Imports::new(machine, self.caller), wait, result).map_err(|trap| trap.0)
+    fn complete(&mut self, machine: &mut Machine, wait: u32, result: i64) -> Result<Told, String> {
+        let ran = self.instance.complete(&mut Imports::new(machine, self.caller), wait, result);
+        ran.map(|()| Told::Done).map_err(|trap| trap.0)
     }
 
-    fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String> {
-        if bytes == 0 {
-            return Ok(&mut []);
-        }
+    fn bring(&mut self, pointer: u64, bytes: Vec<u8>) -> Result<(), String> {
         // SAFETY: the handler vouches for the range until the DMA is completed (contract of `Host`), and waits for that.
-        Ok(unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(pointer as usize), bytes) })
+        if let Ok(local) = unsafe { NativeMemory::new() }.slice_mut(pointer, bytes.len()) {
+            local.copy_from_slice(&bytes);
+        }
+        Ok(())
     }
 
     fn instructions(&self) -> u64 {

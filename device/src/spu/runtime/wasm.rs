@@ -2,15 +2,16 @@
 //! and budget (docs/decisions).
 //!
 //! Invariants: a trapped instance is never called again; the guest reaches nothing but its own memory and the imports of
-//! docs/abi.md; a call ends after the budget at the latest.
+//! docs/abi.md; a call ends after the budget at the latest. Apps that ask for long runs have instances of their own ([`super::long`]).
 
-use super::limits::MemoryLimits;
+use super::limits::{InstanceLimits, MemoryLimits};
+use super::long::{self, SharedDesk};
 use super::module::{self, Manifest, ModuleLimits};
 use crate::model::parameters::OperatorCosts;
 use crate::spu::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer};
 use crate::spu::reach::{Reach, Reaching, lend};
 use crate::spu::request::{RECORD_BYTES, record_answered, record_response};
-use crate::spu::{Instance, Offered};
+use crate::spu::{Instance, Offered, Told};
 use wasmtime::{
     Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, Store, TypedFunc, Val,
 };
@@ -19,6 +20,8 @@ use willow_gate::{Call, Fault, argument, imports, parameter};
 
 /// Native stack that a guest may use.
 const WASM_STACK_BYTES_MAX: usize = 256 << 10;
+/// The stack of a long run: the guest's, and SPU-OS's for its imports.
+const FIBER_STACK_BYTES: usize = 1 << 20;
 
 /// A checked and compiled module, before it has instances. Made on any thread.
 pub(crate) struct CompiledModule {
@@ -29,38 +32,47 @@ pub(crate) struct CompiledModule {
 
 /// What the imports know: the calling app, and during a call SPU-OS.
 pub(crate) struct Guest {
-    os: Reach<Machine>,
-    caller: Caller,
-    memory: Option<Memory>,
-    limits: MemoryLimits,
+    pub(super) os: Reach<Machine>,
+    pub(super) caller: Caller,
+    pub(super) memory: Option<Memory>,
+    pub(super) limits: MemoryLimits,
+    /// Of an instance that asks for long runs.
+    pub(super) desk: Option<SharedDesk>,
 }
 
 /// The compiler and what all modules share.
 pub(crate) struct Runtime {
     engine: Engine,
     linker: Linker<Guest>,
+    /// For instances that ask for long runs.
+    long_linker: Linker<Guest>,
 }
 
 /// The export `complete`, in either form.
-enum Complete {
+pub(super) enum Complete {
     Silent(TypedFunc<(u32, i64), ()>),
     Answering(TypedFunc<(u32, i64), i32>),
+}
+
+/// What SPU-OS uses of an instance.
+pub(super) struct Exports {
+    pub memory: Memory,
+    pub start: TypedFunc<(u32, u32), i32>,
+    pub complete: Complete,
+    /// Where its request record is, if it has one.
+    record: Option<usize>,
 }
 
 /// An instance on one SPU.
 pub(crate) struct WasmInstance {
     store: Store<Guest>,
-    memory: Memory,
-    start: TypedFunc<(u32, u32), i32>,
-    complete: Complete,
-    /// Where its request record is, if it has one.
-    record: Option<usize>,
+    exports: Exports,
     budget: u64,
     instructions: u64,
 }
 
 /// The app's linear memory.
-struct GuestMemory<'a>(&'a mut [u8]);
+pub(super) struct GuestMemory<'a>(&'a mut [u8]);
 
 impl LocalMemory for GuestMemory<'_> {
     #[inline]
@@ -91,11 +103,12 @@ fn ends(fault: impl Into<Fault>) -> wasmtime::Error {
 }
 
 /// Runs an import with the guest's memory and SPU-OS. Every import comes this way, and is charged here. `_initialize` may use memory and
-/// `print` alone.
+/// `print` alone. `charged_before`: in slices of the run that are over; `most`: what this slice may have been charged.
 #[inline]
-fn with<R>(
+pub(super) fn with<R>(
     mut guest: GuestCaller<'_, Guest>,
     (when, work): (When, Work),
+    (charged_before, most): (u64, u64),
     body: impl FnOnce(Call<'_, Machine, GuestMemory<'_>>) -> Result<R, Fault>,
 ) -> wasmtime::Result<R> {
     if when == When::Started && guest.data().caller.app == UNPLACED {
@@ -103,7 +116,7 @@ fn with<R>(
     }
     let too_early = || wasmtime::Error::msg("an import was called before its time");
     let memory = guest.data().memory.ok_or_else(too_early)?;
-    let left = guest.get_fuel()?;
+    let left = guest.get_fuel()?.saturating_sub(charged_before).min(most);
     let (bytes, state) = memory.data_and_store_mut(&mut guest);
     let caller = state.caller;
     let machine = state.os.get().ok_or_else(too_early)?;
@@ -128,11 +141,14 @@ impl Runtime {
             config.operator_cost(super::costs::table(costs));
         }
         config.max_wasm_stack(WASM_STACK_BYTES_MAX);
+        config.async_stack_size(FIBER_STACK_BYTES);
         config.cranelift_nan_canonicalization(true);
         config.wasm_relaxed_simd(false);
         let engine = Engine::new(&config).map_err(|error| format!("the app runtime cannot start: {error}"))?;
-        let linker = link(&engine).map_err(|error| format!("the app runtime cannot start: {error}"))?;
-        Ok(Runtime { engine, linker })
+        let wrong = |error: wasmtime::Error| format!("the app runtime cannot start: {error}");
+        let linker = link(&engine).map_err(wrong)?;
+        let long_linker = long::link(&engine).map_err(wrong)?;
+        Ok(Runtime { engine, linker, long_linker })
     }
 
     /// The engine, to compile with on another thread.
@@ -140,9 +156,10 @@ impl Runtime {
         self.engine.clone()
     }
 
-    /// Resolves the module's imports.
-    pub fn prepare(&self, compiled: &CompiledModule) -> Result<InstancePre<Guest>, String> {
-        self.linker.instantiate_pre(&compiled.module).map_err(|error| format!("it cannot be linked: {error}"))
+    /// Resolves the module's imports; `long`: for [`super::long::LongInstance`].
+    pub fn prepare(&self, compiled: &CompiledModule, long: bool) -> Result<InstancePre<Guest>, String> {
+        let linker = if long { &self.long_linker } else { &self.linker };
+        linker.instantiate_pre(&compiled.module).map_err(|error| format!("it cannot be linked: {error}"))
     }
 }
 
@@ -160,30 +177,111 @@ impl WasmInstance {
         pre: &InstancePre<Guest>,
         machine: &mut Machine,
         caller: Caller,
-        data_bytes_max: u64,
-        budget: u64,
+        InstanceLimits { data_bytes_max, budget }: InstanceLimits,
     ) -> Result<Self, String> {
         let limits = MemoryLimits::new(data_bytes_max);
-        let mut store = Store::new(engine, Guest { os: Reach::NOTHING, caller, memory: None, limits });
-        store.limiter(|guest| &mut guest.limits);
-        let wrong = |error: wasmtime::Error| format!("it cannot be instantiated: {error:#}");
-        store.set_fuel(budget).map_err(wrong)?;
-        let instance = pre.instantiate(&mut store).map_err(wrong)?;
-        let memory = instance.get_memory(&mut store, "memory").ok_or("it exports no memory")?;
-        store.data_mut().memory = Some(memory);
-        let start = instance.get_typed_func(&mut store, "start").map_err(wrong)?;
-        let complete = match instance.get_typed_func(&mut store, "complete") {
-            Ok(complete) => Complete::Answering(complete),
-            Err(_) => Complete::Silent(instance.get_typed_func(&mut store, "complete").map_err(wrong)?),
-        };
-        let record = Self::find_record(&instance, &mut store, memory)?;
-        if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
+        let guest = Guest { os: Reach::NOTHING, caller, memory: None, limits, desk: None };
+        let mut store = store_of(engine, guest, budget)?;
+        let instance = pre.instantiate(&mut store).map_err(not_instantiated)?;
+        let exports = Exports::find(&instance, &mut store)?;
+        if let Some(initialize) = find_initialize(&instance, &mut store) {
             let initialized = lend(&mut store, machine, |store| initialize.call(store, ()));
-            // It is nobody's run.
-            machine.staged_one(caller.spu);
-            initialized.map_err(|error| format!("its _initialize failed: {error:#}"))?;
+            initialized.map_err(|error| not_initialized(&error))?;
         }
-        Ok(WasmInstance { store, memory, start, complete, record, budget, instructions: 0 })
+        Ok(WasmInstance { store, exports, budget, instructions: 0 })
+    }
+
+    #[inline]
+    fn account(&mut self) {
+        self.instructions = self.budget - self.store.get_fuel().unwrap_or(0);
+    }
+
+    #[cold]
+    fn reason(&mut self, error: &wasmtime::Error) -> String {
+        self.account();
+        why_ended(error, self.budget)
+    }
+}
+
+/// A store for one instance, with what it may do until its first wait.
+pub(super) fn store_of(engine: &Engine, guest: Guest, budget: u64) -> Result<Store<Guest>, String> {
+    let mut store = Store::new(engine, guest);
+    store.limiter(|guest| &mut guest.limits);
+    store.set_fuel(budget).map_err(not_instantiated)?;
+    Ok(store)
+}
+
+pub(super) fn not_instantiated(error: wasmtime::Error) -> String {
+    format!("it cannot be instantiated: {error:#}")
+}
+
+pub(super) fn not_initialized(error: &wasmtime::Error) -> String {
+    format!("its _initialize failed: {error:#}")
+}
+
+/// Why a call ended its app.
+pub(super) fn why_ended(error: &wasmtime::Error, budget: u64) -> String {
+    match error.downcast_ref::<wasmtime::Trap>() {
+        Some(wasmtime::Trap::OutOfFuel) => {
+            format!("it ran more than {budget} instructions without waiting (instruction_budget)")
+        }
+        Some(trap) => format!("it trapped: {trap}"),
+        None => format!("it was ended: {}", error.root_cause()),
+    }
+}
+
+/// The export `_initialize`, where there is one.
+pub(super) fn find_initialize(instance: &wasmtime::Instance, store: &mut Store<Guest>) -> Option<TypedFunc<(), ()>> {
+    instance.get_typed_func(store, "_initialize").ok()
+}
+
+/// What the export `start` has returned.
+#[inline]
+pub(super) fn offered(taken: i32, record: Option<&[u8; RECORD_BYTES]>) -> Result<Offered, String> {
+    match (taken, record) {
+        (0, _) => Ok(Offered::Taken),
+        (1, _) => Ok(Offered::NoThread),
+        (2, Some(record)) => {
+            let (status, result) = record_response(record);
+            Ok(Offered::Answered { status, result })
+        }
+        (2, None) => Err("its export start returned 2, but it has no request record".to_owned()),
+        (other, _) => Err(format!("its export start returned {other}, only 0, 1 and 2 have a meaning")),
+    }
+}
+
+/// What the export `complete` has returned: a request may be answered.
+#[inline]
+pub(super) fn told(
+    machine: &mut Machine,
+    caller: Caller,
+    answered: i32,
+    record: Option<&[u8; RECORD_BYTES]>,
+) -> Result<Told, String> {
+    match (answered, record) {
+        (0, _) => Ok(Told::Done),
+        (2, Some(record)) => {
+            let (token, (status, result)) = (record_answered(record), record_response(record));
+            machine.answered(caller, token, status, result);
+            Ok(Told::Done)
+        }
+        (2, None) => Err("its export complete returned 2, but it has no request record".to_owned()),
+        (other, _) => Err(format!("its export complete returned {other}, only 0 and 2 have a meaning")),
+    }
+}
+
+impl Exports {
+    /// Finds them; from then on imports find the memory.
+    pub fn find(instance: &wasmtime::Instance, store: &mut Store<Guest>) -> Result<Self, String> {
+        let memory = instance.get_memory(&mut *store, "memory").ok_or("it exports no memory")?;
+        store.data_mut().memory = Some(memory);
+        let start = instance.get_typed_func(&mut *store, "start").map_err(not_instantiated)?;
+        let complete = match instance.get_typed_func(&mut *store, "complete") {
+            Ok(complete) => Complete::Answering(complete),
+            Err(_) => Complete::Silent(instance.get_typed_func(&mut *store, "complete").map_err(not_instantiated)?),
+        };
+        let record = Self::find_record(instance, store, memory)?;
+        Ok(Exports { memory, start, complete, record })
     }
 
     /// The address that the export `request_record` holds.
@@ -206,26 +304,22 @@ impl WasmInstance {
 
     /// The request record, where it has one. Memories never shrink, so that it stays where it was found.
     #[inline]
-    fn record(&mut self) -> Option<&mut [u8; RECORD_BYTES]> {
+    pub fn record<'a>(&self, store: &'a mut Store<Guest>) -> Option<&'a mut [u8; RECORD_BYTES]> {
         let address = self.record?;
-        self.memory.data_mut(&mut self.store).get_mut(address..)?.first_chunk_mut()
+        self.memory.data_mut(store).get_mut(address..)?.first_chunk_mut()
     }
 
-    #[inline]
-    fn account(&mut self) {
-        self.instructions = self.budget - self.store.get_fuel().unwrap_or(0);
+    /// True where it has one.
+    pub fn has_record(&self) -> bool {
+        self.record.is_some()
     }
 
-    #[cold]
-    fn reason(&mut self, error: &wasmtime::Error) -> String {
-        self.account();
-        match error.downcast_ref::<wasmtime::Trap>() {
-            Some(wasmtime::Trap::OutOfFuel) => {
-                format!("it ran more than {} instructions without waiting (instruction_budget)", self.budget)
-            }
-            Some(trap) => format!("it trapped: {trap}"),
-            None => format!("it was ended: {}", error.root_cause()),
-        }
+    /// Puts bytes into its memory.
+    pub fn bring(&self, store: &mut Store<Guest>, pointer: u64, bytes: &[u8]) -> Result<(), String> {
+        let local = GuestMemory(self.memory.data_mut(store)).slice_mut(pointer, bytes.len()).map(|local| {
+            local.copy_from_slice(bytes);
+        });
+        local.map_err(|_| format!("its memory no longer holds {pointer:#x}"))
     }
 }
 
@@ -233,33 +327,24 @@ impl Instance for WasmInstance {
     #[inline]
     fn start(&mut self, machine: &mut Machine, token: u32, handler: u8) -> Result<Offered, String> {
         let at = self.store.data().caller.at(token);
-        if let Some(record) = self.record() {
+        if let Some(record) = self.exports.record(&mut self.store) {
             machine.request_record(at, record);
         }
-        let start = &self.start;
+        let start = &self.exports.start;
         let ran = self.store.set_fuel(self.budget);
         let ran = ran.and_then(|()| lend(&mut self.store, machine, |store| start.call(store, (token, handler.into()))));
         match ran {
             Ok(taken) => {
                 self.account();
-                match (taken, self.record()) {
-                    (0, _) => Ok(Offered::Taken),
-                    (1, _) => Ok(Offered::NoThread),
-                    (2, Some(record)) => {
-                        let (status, result) = record_response(record);
-                        Ok(Offered::Answered { status, result })
-                    }
-                    (2, None) => Err("its export start returned 2, but it has no request record".to_owned()),
-                    (other, _) => Err(format!("its export start returned {other}, only 0, 1 and 2 have a meaning")),
-                }
+                offered(taken, self.exports.record(&mut self.store).map(|record| &*record))
             }
             Err(error) => Err(self.reason(&error)),
         }
     }
 
     #[inline]
-    fn complete(&mut self, machine: &mut Machine, wait: u32, result: i64) -> Result<(), String> {
-        let (complete, arguments) = (&self.complete, (wait, result));
+    fn complete(&mut self, machine: &mut Machine, wait: u32, result: i64) -> Result<Told, String> {
+        let (complete, arguments) = (&self.exports.complete, (wait, result));
         let ran = self.store.set_fuel(self.budget).and_then(|()| {
             lend(&mut self.store, machine, |store| match complete {
                 Complete::Answering(complete) => complete.call(store, arguments),
@@ -269,26 +354,15 @@ impl Instance for WasmInstance {
         match ran {
             Ok(answered) => {
                 self.account();
-                match (answered, self.record()) {
-                    (0, _) => Ok(()),
-                    (2, Some(record)) => {
-                        let (token, (status, result)) = (record_answered(record), record_response(record));
-                        machine.answered(self.store.data().caller, token, status, result);
-                        Ok(())
-                    }
-                    (2, None) => Err("its export complete returned 2, but it has no request record".to_owned()),
-                    (other, _) => Err(format!("its export complete returned {other}, only 0 and 2 have a meaning")),
-                }
+                let caller = self.store.data().caller;
+                told(machine, caller, answered, self.exports.record(&mut self.store).map(|record| &*record))
             }
             Err(error) => Err(self.reason(&error)),
         }
     }
 
-    fn local(&mut self, pointer: u64, bytes: usize) -> Result<&mut [u8], String> {
-        let memory = self.memory.data_mut(&mut self.store);
-        let begin = pointer as usize;
-        let range = begin.checked_add(bytes).and_then(|end| memory.get_mut(begin..end));
-        range.ok_or_else(|| format!("its memory no longer holds {pointer:#x}"))
+    fn bring(&mut self, pointer: u64, bytes: Vec<u8>) -> Result<(), String> {
+        self.exports.bring(&mut self.store, pointer, &bytes)
     }
 
     fn instructions(&self) -> u64 {
@@ -318,7 +392,7 @@ macro_rules! link_all {
                     Section::$section.module(),
                     stringify!($name),
                     |guest: GuestCaller<'_, Guest>, $($parameter: parameter!([u32, u32] $kind)),*| -> wasmtime::Result<parameter!([u32, u32] $($result)?)> {
-                        with(guest, (When::$when, Work::$work), |call| call.$name($(argument!([u64::from] $kind $parameter)),*))
+                        with(guest, (When::$when, Work::$work), (0, u64::MAX), |call| call.$name($(argument!([u64::from] $kind $parameter)),*))
                     },
                 )?;
             )*

@@ -1,5 +1,6 @@
 //! Calls of one thread of one process.
 
+use crate::spelled;
 use crate::world::{FILE_BYTES, SLOTS, World};
 use libc::{c_int, c_void, iovec};
 
@@ -18,6 +19,7 @@ pub fn open(world: &mut World) {
         libc::O_RDWR | libc::O_CLOEXEC,
         libc::O_PATH,
         libc::O_RDWR | libc::O_TRUNC,
+        libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC,
     ];
     let (slot, name) = (world.slot(), world.name());
     let kind = kinds[world.below(kinds.len() as u64) as usize];
@@ -27,7 +29,7 @@ pub fn open(world: &mut World) {
             let other = world.descriptor();
             let path = std::ffi::CString::new(format!("/proc/self/fd/{other}")).expect("a path");
             // SAFETY: a string.
-            let opened = unsafe { libc::open(path.as_ptr(), kind & !libc::O_EXCL & !libc::O_CREAT) };
+            let opened = unsafe { spelled::open(world, &path, kind & !libc::O_EXCL & !libc::O_CREAT) };
             world.replace(slot);
             world.slots[slot] = opened;
             world.say(&format!("open {slot} by descriptor {kind:o}"), i64::from(opened.min(0)));
@@ -44,7 +46,7 @@ pub fn close(world: &mut World) {
         if world.chance(3) && descriptor >= 0 {
             libc::close_range(descriptor as u32, descriptor as u32, 0)
         } else {
-            libc::close(descriptor)
+            spelled::close(world, descriptor)
         }
     };
     world.slots[slot] = -1;
@@ -61,10 +63,10 @@ pub fn duplicate(world: &mut World) {
     // SAFETY: numbers.
     let made = unsafe {
         match way {
-            0 if old >= 0 => libc::dup2(from, old),
+            0 if old >= 0 => spelled::dup2(world, from, old),
             1 if old >= 0 && old != from => libc::dup3(from, old, libc::O_CLOEXEC),
-            2 => libc::fcntl(from, libc::F_DUPFD, 100),
-            3 => libc::fcntl(from, libc::F_DUPFD_CLOEXEC, 100),
+            2 => spelled::fcntl(world, from, libc::F_DUPFD, 100),
+            3 => spelled::fcntl(world, from, libc::F_DUPFD_CLOEXEC, 100),
             _ => libc::dup(from),
         }
     };
@@ -109,8 +111,8 @@ pub fn transfer(world: &mut World, descriptor: c_int) {
     // SAFETY: buffers of these sizes.
     let done = unsafe {
         match way {
-            0 => libc::read(descriptor, buffer.as_mut_ptr().cast(), bytes),
-            1 => libc::write(descriptor, buffer.as_ptr().cast(), bytes),
+            0 => spelled::read(world, descriptor, buffer.as_mut_ptr().cast(), bytes),
+            1 => spelled::write(world, descriptor, buffer.as_ptr().cast(), bytes),
             2 => libc::readv(descriptor, all.as_ptr(), all.len() as c_int),
             _ => libc::writev(descriptor, all.as_ptr(), all.len() as c_int),
         }
@@ -128,10 +130,10 @@ pub fn at_offsets(world: &mut World) {
         // SAFETY: buffers of these sizes.
         let done = unsafe {
             match way {
-                0 | 1 => libc::pread(descriptor, buffer.as_mut_ptr().cast(), bytes, offset),
-                2 | 3 => libc::pwrite(descriptor, buffer.as_ptr().cast(), bytes, offset),
-                4 => libc::preadv(descriptor, all.as_ptr(), count, offset),
-                _ => libc::pwritev(descriptor, all.as_ptr(), count, offset),
+                0 | 1 => spelled::pread(world, descriptor, buffer.as_mut_ptr().cast(), bytes, offset),
+                2 | 3 => spelled::pwrite(world, descriptor, buffer.as_ptr().cast(), bytes, offset),
+                4 => spelled::preadv(world, descriptor, all.as_ptr(), count, offset),
+                _ => spelled::pwritev(world, descriptor, all.as_ptr(), count, offset),
             }
         };
         world.say_read(&format!("at {offset} way {way} {bytes}"), done as i64, &buffer);
@@ -157,9 +159,9 @@ pub fn flagged(world: &mut World) {
     // SAFETY: buffers of these sizes.
     let done = unsafe {
         if writes {
-            libc::pwritev2(descriptor, all.as_ptr(), count, offset, flags)
+            spelled::pwritev2(world, descriptor, all.as_ptr(), count, offset, flags)
         } else {
-            libc::preadv2(descriptor, all.as_ptr(), count, offset, flags)
+            spelled::preadv2(world, descriptor, all.as_ptr(), count, offset, flags)
         }
     };
     world.say_read(&format!("flagged {flags:x} {writes} {offset} {bytes}"), done as i64, &buffer);
@@ -173,7 +175,7 @@ pub fn seek(world: &mut World) {
         _ => world.offset() - FILE_BYTES as i64 / 2,
     };
     // SAFETY: numbers. 3 and what follows tell what the file system knows of holes, which depends on what is cached.
-    let done = unsafe { libc::lseek(descriptor, offset, if whence == 3 { 77 } else { whence }) };
+    let done = unsafe { spelled::lseek(world, descriptor, offset, if whence == 3 { 77 } else { whence }) };
     world.say(&format!("seek {offset} {whence}"), done);
 }
 
@@ -185,14 +187,20 @@ pub fn lengths(world: &mut World) {
     // SAFETY: numbers and a string.
     let done = unsafe {
         match way {
-            0 => libc::ftruncate(descriptor, bytes),
-            1 => libc::truncate(path.as_ptr(), bytes),
-            2 => libc::fallocate(descriptor, 0, offset, more),
-            3 => libc::fallocate(descriptor, libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE, offset, more),
-            4 => libc::fallocate(descriptor, libc::FALLOC_FL_ZERO_RANGE, offset, more),
-            5 => libc::posix_fallocate(descriptor, offset, more),
-            6 => libc::fallocate(descriptor, libc::FALLOC_FL_KEEP_SIZE, bytes, more),
-            _ => libc::ftruncate(descriptor, FILE_BYTES as i64),
+            0 => spelled::ftruncate(world, descriptor, bytes),
+            1 => spelled::truncate(world, path.as_ptr(), bytes),
+            2 => spelled::fallocate(world, descriptor, 0, offset, more),
+            3 => spelled::fallocate(
+                world,
+                descriptor,
+                libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE,
+                offset,
+                more,
+            ),
+            4 => spelled::fallocate(world, descriptor, libc::FALLOC_FL_ZERO_RANGE, offset, more),
+            5 => spelled::posix_fallocate(world, descriptor, offset, more),
+            6 => spelled::fallocate(world, descriptor, libc::FALLOC_FL_KEEP_SIZE, bytes, more),
+            _ => spelled::ftruncate(world, descriptor, FILE_BYTES as i64),
         }
     };
     world.say(&format!("lengths {way} {bytes} {offset} {more}"), i64::from(done));
@@ -219,14 +227,15 @@ pub fn flags(world: &mut World) {
     // SAFETY: numbers.
     unsafe {
         let appends = if world.chance(2) { libc::O_APPEND } else { 0 };
-        let done = libc::fcntl(descriptor, libc::F_SETFL, appends);
+        let done = spelled::fcntl(world, descriptor, libc::F_SETFL, appends.into());
         world.say(&format!("flags {appends:o}"), i64::from(done));
         transfer(world, descriptor);
         world.say_position(descriptor);
-        world.say("flags are", i64::from(libc::fcntl(descriptor, libc::F_GETFL)));
+        let flags = spelled::fcntl(world, descriptor, libc::F_GETFL, 0);
+        world.say("flags are", i64::from(flags));
         // Mostly not for long.
         if !world.chance(4) {
-            libc::fcntl(descriptor, libc::F_SETFL, 0);
+            spelled::fcntl(world, descriptor, libc::F_SETFL, 0);
         }
     }
 }
@@ -276,31 +285,41 @@ pub fn odd(world: &mut World) {
 pub fn limited(world: &mut World) {
     let descriptor = world.descriptor();
     let limit = world.offset() as u64;
-    let set = |bytes: u64| {
+    let set = |world: &mut World, bytes: u64| {
         let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: the process' own.
-        unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }
+        unsafe { spelled::setrlimit(world, libc::RLIMIT_FSIZE, &raw const limit) }
     };
-    world.say(&format!("limit {limit}"), i64::from(set(limit)));
+    let done = set(world, limit);
+    world.say(&format!("limit {limit}"), i64::from(done));
     for _ in 0..3 {
         let bytes = world.bytes();
         let buffer = world.data(bytes);
         let at = (limit as i64 - world.below(10_000) as i64 + 2_000).max(0);
-        // SAFETY: a buffer of that size.
+        let (other, way, mut into, mut from) = (world.slots[1], world.below(6), at, 0);
+        // SAFETY: a buffer of that size, and offsets that are there.
         let done = unsafe {
-            if world.chance(2) {
-                libc::lseek(descriptor, at, libc::SEEK_SET);
-                libc::write(descriptor, buffer.as_ptr().cast(), bytes)
-            } else {
-                libc::pwrite(descriptor, buffer.as_ptr().cast(), bytes, at)
+            match way {
+                0 | 1 => {
+                    spelled::lseek(world, descriptor, at, libc::SEEK_SET);
+                    spelled::write(world, descriptor, buffer.as_ptr().cast(), bytes)
+                }
+                2 => libc::copy_file_range(other, &raw mut from, descriptor, &raw mut into, bytes, 0),
+                3 => {
+                    spelled::lseek(world, descriptor, at, libc::SEEK_SET);
+                    spelled::sendfile(world, descriptor, other, &raw mut from, bytes)
+                }
+                4 => spelled::fallocate(world, descriptor, 0, at, bytes as i64) as isize,
+                _ => spelled::pwrite(world, descriptor, buffer.as_ptr().cast(), bytes, at),
             }
         };
-        world.say(&format!("limited {at} {bytes}"), done as i64);
+        world.say(&format!("limited {way} {at} {bytes}"), done as i64);
         world.say_position(descriptor);
     }
     // SAFETY: a number.
-    world.say("longer", i64::from(unsafe { libc::ftruncate(descriptor, FILE_BYTES as i64) }));
-    set(libc::RLIM_INFINITY);
+    let done = unsafe { spelled::ftruncate(world, descriptor, FILE_BYTES as i64) };
+    world.say("longer", i64::from(done));
+    set(world, libc::RLIM_INFINITY);
 }
 
 pub fn names(world: &mut World) {
@@ -310,14 +329,14 @@ pub fn names(world: &mut World) {
     // SAFETY: strings.
     let done = unsafe {
         match way {
-            0 => libc::rename(old.as_ptr(), new.as_ptr()),
-            1 => libc::unlink(world.path("f3").as_ptr()),
+            0 => spelled::rename(world, &old, &new),
+            1 => spelled::unlink(world, &world.path("f3")),
             2 => libc::link(old.as_ptr(), third.as_ptr()),
-            3 => libc::unlink(third.as_ptr()),
+            3 => spelled::unlink(world, &third),
             4 => libc::chmod(old.as_ptr(), 0o600),
             5 => {
                 libc::symlink(c"f1".as_ptr(), path.as_ptr());
-                libc::truncate(path.as_ptr(), FILE_BYTES as i64 - 5000)
+                spelled::truncate(world, path.as_ptr(), FILE_BYTES as i64 - 5000)
             }
             6 => {
                 // One without a name, which gets one when it has been written.
@@ -325,7 +344,7 @@ pub fn names(world: &mut World) {
                 let made = libc::open(folder.as_ptr(), libc::O_TMPFILE | libc::O_RDWR, 0o600);
                 world.slots[slot] = made;
                 let data = world.data(50_000);
-                let written = libc::write(made, data.as_ptr().cast(), data.len());
+                let written = spelled::write(world, made, data.as_ptr().cast(), data.len());
                 world.say("nameless", written as i64);
                 for _ in 0..3 {
                     at_offsets_of(world, made);
@@ -333,7 +352,10 @@ pub fn names(world: &mut World) {
                 let path = std::ffi::CString::new(format!("/proc/self/fd/{made}")).expect("a path");
                 libc::linkat(libc::AT_FDCWD, path.as_ptr(), libc::AT_FDCWD, third.as_ptr(), libc::AT_SYMLINK_FOLLOW)
             }
-            _ => libc::access(old.as_ptr(), libc::R_OK),
+            _ => {
+                let mode = [libc::F_OK, libc::R_OK, libc::W_OK, libc::X_OK][world.below(4) as usize];
+                spelled::access(world, &old, mode)
+            }
         }
     };
     world.say(&format!("names {way} {one} {other}"), i64::from(done));
@@ -344,11 +366,45 @@ fn at_offsets_of(world: &mut World, descriptor: c_int) {
     let offset = world.below(40_000) as i64;
     // SAFETY: a buffer of that size.
     unsafe {
-        let done = libc::pwrite(descriptor, buffer.as_ptr().cast(), 3000, offset);
+        let done = spelled::pwrite(world, descriptor, buffer.as_ptr().cast(), 3000, offset);
         world.say("nameless", done as i64);
-        let done = libc::pread(descriptor, buffer.as_mut_ptr().cast(), 3000, offset / 2);
+        let done = spelled::pread(world, descriptor, buffer.as_mut_ptr().cast(), 3000, offset / 2);
         world.say_read("nameless", done as i64, &buffer);
     }
+}
+
+/// What a file is, other than its bytes.
+pub fn attributes(world: &mut World) {
+    let (descriptor, name) = (world.descriptor(), world.name());
+    let path = world.path(&name);
+    for _ in 0..3 {
+        // SAFETY: a string, and a number.
+        let (way, done) = unsafe { spelled::attribute(world, &path, descriptor) };
+        world.say(&format!("attribute {way} {name}"), i64::from(done));
+        transfer(world, descriptor);
+    }
+}
+
+/// What the C library writes by itself, and requests of the file system.
+pub fn by_others(world: &mut World) {
+    let (descriptor, number, way) = (world.descriptor(), world.below(1000) as c_int, world.below(5));
+    // `struct space_resv`: from the beginning, a part of the file.
+    let mut space = [0_u64, world.offset() as u64, 8192, 0, 0, 0];
+    // SAFETY: what the requests want.
+    let done = unsafe {
+        match way {
+            0 => spelled::print(world, descriptor, number),
+            // FS_IOC_RESVSP64, FS_IOC_UNRESVSP, FS_IOC_ZERO_RANGE.
+            1 => libc::ioctl(descriptor, 0x4030_582a, space.as_mut_ptr()),
+            2 => libc::ioctl(descriptor, 0x4030_5829, space.as_mut_ptr()),
+            3 => libc::ioctl(descriptor, 0x4030_5839, space.as_mut_ptr()),
+            // FIONREAD only tells.
+            _ => libc::ioctl(descriptor, libc::FIONREAD, space.as_mut_ptr()),
+        }
+    };
+    world.say(&format!("by others {way} {space:?}"), i64::from(done));
+    transfer(world, descriptor);
+    world.say_position(descriptor);
 }
 
 /// System calls by their numbers.

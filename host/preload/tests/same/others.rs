@@ -1,26 +1,26 @@
 //! Calls that several processes, threads or parts of the kernel have a hand in.
 
-use crate::calls;
 use crate::world::{self, World, errno};
+use crate::{calls, spelled};
 use libc::{c_char, c_int, c_void};
 use std::ffi::CString;
 
 /// Waits for a child, and says what became of it.
-fn wait(world: &World, child: c_int) {
+pub fn wait(world: &World, child: c_int) {
     let mut status = 0;
     // SAFETY: filled by the call.
     let done = unsafe { libc::waitpid(child, &raw mut status, 0) };
     world.say("child", if done == child { i64::from(status) } else { -1 });
 }
 
-fn fork(world: &mut World, who: &'static str, child: impl FnOnce(&mut World)) -> c_int {
+pub fn fork(world: &mut World, who: &'static str, child: impl FnOnce(&mut World)) -> c_int {
     // SAFETY: this program has one thread where it forks.
-    let made = unsafe { libc::fork() };
+    let made = unsafe { spelled::fork(world) };
     if made == 0 {
         world.say_as = who;
         child(world);
         // SAFETY: the child ends here.
-        unsafe { libc::_exit(0) };
+        unsafe { spelled::exit(world, 0) };
     }
     made
 }
@@ -135,7 +135,7 @@ pub fn threads(world: &mut World) {
 
 /// This program as another one, with a descriptor that it inherits.
 pub fn executed(world: &mut World) {
-    let (descriptor, way, seed) = (world.descriptor(), world.below(6), world.random() >> 1);
+    let (descriptor, way, seed) = (world.descriptor(), world.below(12), world.random() >> 1);
     // What the other program does not inherit has a number that is anybody's there.
     // SAFETY: numbers.
     if unsafe { libc::fcntl(descriptor, libc::F_SETFD, 0) } < 0 {
@@ -183,6 +183,35 @@ pub fn executed(world: &mut World) {
                     libc::execlp(all[0], all[0], all[1], all[2], all[3], none);
                 });
             }
+            5 => {
+                child = fork(world, "child", |_| {
+                    libc::execve(all[0], all.as_ptr(), environment.cast());
+                })
+            }
+            6 => {
+                child = fork(world, "child", |_| {
+                    libc::execvp(all[0], all.as_ptr());
+                })
+            }
+            7 => {
+                child = fork(world, "child", |_| {
+                    libc::execvpe(all[0], all.as_ptr(), environment.cast());
+                })
+            }
+            8..=10 => {
+                let program = libc::open(all[0], libc::O_RDONLY | libc::O_CLOEXEC);
+                child = fork(world, "child", |_| {
+                    if way == 8 {
+                        libc::fexecve(program, all.as_ptr(), environment.cast());
+                    } else if way == 9 {
+                        execveat(program, c"".as_ptr(), all.as_ptr(), environment, libc::AT_EMPTY_PATH);
+                    } else {
+                        let (number, empty) = (libc::SYS_execveat, c"".as_ptr());
+                        libc::syscall(number, program, empty, all.as_ptr(), environment, libc::AT_EMPTY_PATH);
+                    }
+                });
+                libc::close(program);
+            }
             _ => {
                 // Given another number on the way.
                 let mut actions = std::mem::zeroed::<libc::posix_spawn_file_actions_t>();
@@ -216,6 +245,13 @@ pub fn executed(world: &mut World) {
 
 unsafe extern "C" {
     static environ: *const *mut c_char;
+    fn execveat(
+        folder: c_int,
+        path: *const c_char,
+        arguments: *const *const c_char,
+        environment: *const *mut c_char,
+        flags: c_int,
+    ) -> c_int;
 }
 
 /// A shell with the descriptor as its own.
@@ -261,10 +297,10 @@ pub fn sent(world: &mut World) {
         (*header).cmsg_type = libc::SCM_RIGHTS;
         (*header).cmsg_len = libc::CMSG_LEN(4) as _;
         libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(descriptor);
-        let done = libc::sendmsg(pair[0], &raw const message, 0);
+        let done = spelled::sendmsg(world, pair[0], &message);
         world.say("sent", done as i64);
         let received = if done == 1 {
-            libc::recvmsg(pair[1], &raw mut message, 0);
+            spelled::recvmsg(world, pair[1], &mut message);
             libc::CMSG_DATA(libc::CMSG_FIRSTHDR(&raw const message)).cast::<c_int>().read_unaligned()
         } else {
             -1
@@ -283,7 +319,7 @@ pub fn sent(world: &mut World) {
 
 /// Bytes that the kernel moves from one file to another.
 pub fn between(world: &mut World) {
-    let (from, to, way, bytes) = (world.descriptor(), world.descriptor(), world.below(5), world.bytes());
+    let (from, to, way, bytes) = (world.descriptor(), world.descriptor(), world.below(8), world.bytes());
     let (mut from_at, mut to_at) = (world.offset(), world.offset());
     // SAFETY: numbers, and offsets that are there.
     unsafe {
@@ -291,8 +327,8 @@ pub fn between(world: &mut World) {
         libc::pipe(pipe.as_mut_ptr());
         let mut buffer = world.data(bytes);
         let done = match way {
-            0 => libc::sendfile(to, from, &raw mut from_at, bytes) as i64,
-            1 => libc::sendfile(to, from, std::ptr::null_mut(), bytes) as i64,
+            0 => spelled::sendfile(world, to, from, &raw mut from_at, bytes) as i64,
+            1 => spelled::sendfile(world, to, from, std::ptr::null_mut(), bytes) as i64,
             2 => libc::copy_file_range(from, &raw mut from_at, to, &raw mut to_at, bytes, 0) as i64,
             3 => {
                 // Through a pipe, which holds as much as this.
@@ -308,9 +344,36 @@ pub fn between(world: &mut World) {
                 }
                 if all > 0 { libc::read(pipe[0], buffer.as_mut_ptr().cast(), bytes) as i64 } else { 0 }
             }
-            _ => {
+            4 => {
                 libc::write(pipe[1], buffer.as_ptr().cast(), bytes);
                 libc::splice(pipe[0], std::ptr::null_mut(), to, &raw mut to_at, bytes, 0) as i64
+            }
+            5 => {
+                // At the positions of both.
+                let none = std::ptr::null_mut();
+                let all = libc::splice(from, none, pipe[1], none, bytes, libc::SPLICE_F_NONBLOCK);
+                world.say("into the pipe", all as i64);
+                libc::splice(pipe[0], none, to, none, bytes, libc::SPLICE_F_NONBLOCK) as i64
+            }
+            6 => {
+                // Twice the same bytes, of memory that the pipe has itself.
+                let mut other = [0; 2];
+                libc::pipe(other.as_mut_ptr());
+                let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: bytes };
+                let all = libc::vmsplice(pipe[1], &raw const part, 1, libc::SPLICE_F_NONBLOCK);
+                world.say("of memory", all as i64);
+                world.say("twice", libc::tee(pipe[0], other[1], bytes, libc::SPLICE_F_NONBLOCK) as i64);
+                let none = std::ptr::null_mut();
+                let first = libc::splice(pipe[0], none, to, &raw mut to_at, bytes, libc::SPLICE_F_NONBLOCK);
+                world.say("first", first as i64);
+                let second = libc::splice(other[0], none, to, &raw mut to_at, bytes, libc::SPLICE_F_NONBLOCK);
+                libc::close(other[0]);
+                libc::close(other[1]);
+                second as i64
+            }
+            _ => {
+                let none = std::ptr::null_mut();
+                libc::copy_file_range(from, none, to, none, bytes, 0) as i64
             }
         };
         world.say_read(&format!("between {way} {bytes} {from_at} {to_at}"), done, &buffer);
@@ -327,7 +390,7 @@ pub fn mapped(world: &mut World) {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: what was mapped is used as far as the file goes.
     unsafe {
-        let map = libc::mmap(std::ptr::null_mut(), 8192, protection, kind, descriptor, offset);
+        let map = spelled::mmap(world, std::ptr::null_mut(), 8192, protection, kind, descriptor, offset);
         world.say("mapped", if map == libc::MAP_FAILED { -1 } else { 0 });
         if map != libc::MAP_FAILED {
             let bytes = (world.size(descriptor) - offset).clamp(0, 8192) as usize;
@@ -339,7 +402,13 @@ pub fn mapped(world: &mut World) {
             let mut buffer = vec![0_u8; bytes];
             let done = libc::pread(descriptor, buffer.as_mut_ptr().cast(), bytes, offset);
             world.say_read("under the mapping", done as i64, &buffer);
-            libc::munmap(map, 8192);
+            // Longer by memory that no file has behind it, and read alone.
+            let longer = libc::mremap(map, 8192, 12288, libc::MREMAP_MAYMOVE);
+            let done = spelled::mprotect(world, longer, 12288, libc::PROT_READ);
+            world.say("protected", i64::from(done));
+            let done = libc::pread(descriptor, longer, 10, 0);
+            world.say("into the mapping", done as i64);
+            libc::munmap(longer, 12288);
         }
     }
     calls::transfer(world, descriptor);
@@ -355,7 +424,7 @@ pub fn locked(world: &mut World) {
             0 => libc::fcntl(descriptor, libc::F_SETLK, &raw const lock),
             1 => libc::flock(descriptor, libc::LOCK_EX),
             2 => libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock),
-            _ => libc::lockf(descriptor, libc::F_TLOCK, 100),
+            _ => spelled::lockf(world, descriptor, libc::F_TLOCK, 100),
         };
         world.say(&format!("locked {way}"), i64::from(done));
         calls::transfer(world, descriptor);
@@ -375,7 +444,7 @@ pub fn locked(world: &mut World) {
             0 => libc::fcntl(descriptor, libc::F_SETLK, &raw const lock),
             1 => libc::flock(descriptor, libc::LOCK_UN),
             2 => libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock),
-            _ => libc::lockf(descriptor, libc::F_ULOCK, 0),
+            _ => spelled::lockf(world, descriptor, libc::F_ULOCK, 0),
         };
     }
     calls::transfer(world, descriptor);
@@ -387,10 +456,10 @@ pub fn stream(world: &mut World) {
     // SAFETY: a stream that is open.
     unsafe {
         let stream = match way {
-            0 => libc::fopen(path.as_ptr(), c"r".as_ptr()),
-            1 => libc::fopen(path.as_ptr(), c"r+".as_ptr()),
-            2 => libc::fdopen(libc::dup(descriptor), c"r".as_ptr()),
-            _ => libc::fopen(path.as_ptr(), c"a+".as_ptr()),
+            0 => spelled::fopen(world, path.as_ptr(), c"r".as_ptr()),
+            1 => spelled::fopen(world, path.as_ptr(), c"r+".as_ptr()),
+            2 => spelled::fdopen(world, libc::dup(descriptor), c"r".as_ptr()),
+            _ => spelled::fopen(world, path.as_ptr(), c"a+".as_ptr()),
         };
         world.say(&format!("stream {way} {name}"), if stream.is_null() { i64::from(-errno()) } else { 0 });
         if stream.is_null() {
@@ -404,36 +473,53 @@ pub fn stream(world: &mut World) {
         libc::fseek(stream, offset / 2, libc::SEEK_SET);
         let count = libc::fwrite(buffer.as_ptr().cast(), 1, 3000, stream);
         world.say("stream", count as i64);
-        let stream = if way == 1 { libc::freopen(path.as_ptr(), c"r+".as_ptr(), stream) } else { stream };
+        let stream = if way == 1 { spelled::freopen(world, path.as_ptr(), c"r+".as_ptr(), stream) } else { stream };
         if !stream.is_null() {
             // Nothing but this is in its buffer any more.
             libc::fseek(stream, 100, libc::SEEK_SET);
             libc::fwrite(buffer.as_ptr().cast(), 1, 10, stream);
-            world.say("stream", i64::from(libc::fclose(stream)));
+            let done = spelled::fclose(world, stream);
+            world.say("stream", i64::from(done));
         }
     }
     calls::at_offsets(world);
+}
+
+/// Waits for what a thread of the C library does, and says what came of it.
+fn queued_end(world: &World, one: &mut libc::aiocb, buffer: &[u8]) {
+    let one = std::ptr::from_mut(one);
+    // SAFETY: it has been begun.
+    let (error, returned) = unsafe {
+        while libc::aio_error(one) == libc::EINPROGRESS {
+            std::thread::yield_now();
+        }
+        (libc::aio_error(one), libc::aio_return(one))
+    };
+    world.say_read(&format!("queued {error}"), returned as i64 & 0xff_ffff, buffer);
 }
 
 /// By threads of the C library.
 pub fn queued(world: &mut World) {
     let (descriptor, bytes) = (world.descriptor(), world.bytes());
     let mut buffer = world.data(bytes);
-    for writes in [true, false] {
+    for way in 0..5 {
         // SAFETY: the buffer lives until the end.
         unsafe {
             let mut one: libc::aiocb = std::mem::zeroed();
             one.aio_fildes = descriptor;
             one.aio_offset = world.offset();
             (one.aio_buf, one.aio_nbytes) = (buffer.as_mut_ptr().cast(), bytes);
-            let done = if writes { libc::aio_write(&raw mut one) } else { libc::aio_read(&raw mut one) };
+            one.aio_lio_opcode = if way == 3 { libc::LIO_WRITE } else { libc::LIO_READ };
+            let place = &raw mut one;
+            let done = match way {
+                0 => spelled::aio_write(world, place),
+                1 => spelled::aio_read(world, place),
+                2 => spelled::aio_fsync(world, libc::O_SYNC, place),
+                _ => spelled::lio_listio(world, libc::LIO_WAIT, &raw const place, 1, std::ptr::null_mut()),
+            };
             world.say("queued", i64::from(done));
             if done == 0 {
-                while libc::aio_error(&raw const one) == libc::EINPROGRESS {
-                    std::thread::yield_now();
-                }
-                let error = libc::aio_error(&raw const one);
-                world.say_read(&format!("queued {error}"), libc::aio_return(&raw mut one) as i64 & 0xff_ffff, &buffer);
+                queued_end(world, &mut one, &buffer);
             }
         }
     }

@@ -7,7 +7,9 @@
 //! `willow-same FOLDER SEED FIRST LAST [LEFT_OUT,...]`, or, executed by itself, `willow-same child DESCRIPTOR SEED`.
 
 mod calls;
+mod identity;
 mod others;
+mod spelled;
 mod world;
 
 use std::ffi::c_int;
@@ -43,7 +45,7 @@ fn main() {
 
 /// One step. Those that leave a file with the kernel are rare, so that most calls go directly.
 fn step(world: &mut World) {
-    match world.below(100) {
+    match world.below(110) {
         0..=6 => calls::open(world),
         7..=9 => calls::close(world),
         10..=13 => calls::duplicate(world),
@@ -66,8 +68,13 @@ fn step(world: &mut World) {
         93 => others::mapped(world),
         94 => others::locked(world),
         95..=96 => others::stream(world),
+        97 if world.chance(2) => identity::replaced(world),
         97 => others::threads(world),
         98 => others::queued(world),
+        99..=101 => calls::attributes(world),
+        102..=104 => calls::by_others(world),
+        105..=106 => calls::durable(world),
+        107..=108 => identity::changed(world),
         _ => others::started(world),
     }
 }

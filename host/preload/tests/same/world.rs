@@ -130,7 +130,7 @@ impl World {
         let path = self.path(name);
         self.replace(slot);
         // SAFETY: a string.
-        let opened = unsafe { libc::open(path.as_ptr(), flags, 0o644) };
+        let opened = unsafe { crate::spelled::open(self, &path, flags) };
         self.slots[slot] = opened;
         self.say(&format!("open {slot} {name} {flags:o}"), i64::from(opened.min(0)));
     }
@@ -138,7 +138,7 @@ impl World {
     pub fn replace(&mut self, slot: usize) {
         if self.slots[slot] >= 0 {
             // SAFETY: its own.
-            unsafe { libc::close(self.slots[slot]) };
+            unsafe { crate::spelled::close(self, self.slots[slot]) };
             self.slots[slot] = -1;
         }
     }

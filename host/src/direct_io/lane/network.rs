@@ -6,7 +6,6 @@
 use super::{Came, SLOT_BYTES, Segments};
 use crate::direct_io::DirectError;
 use crate::direct_io::session::Registered;
-use crate::hre::HreError;
 use crate::nvme_tcp::polled::PolledQueue;
 use crate::nvme_tcp::{Completed, NvmeError, Transfer, rpc_error};
 use direct_io_host::wire::{Arguments, handler};
@@ -141,8 +140,7 @@ fn failed(status: Status, result: u64, call: Option<Call>) -> Came {
     let target = call.map_or((0, 0, None), |call| (call.app, call.handler, Some(call.spu)));
     match rpc_error(target, NvmeError::Status { what: "RPC", status, result }) {
         // Room in the device, or buffers, may be there the next time.
-        HreError::Refused => Came::Refused,
-        _ if status.is(Status::COMMAND_INTERRUPTED) => Came::Refused,
+        error if error.is_busy() => Came::Refused,
         error => Came::Failed(error),
     }
 }

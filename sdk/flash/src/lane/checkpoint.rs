@@ -4,7 +4,8 @@
 //! - A checkpoint stands for a moment `T`, at which no copy and no trim is under way. Its map is written afterwards, piece by piece, so an entry may be newer
 //!   than `T`. That does no harm: recovery takes over whatever the log and the pages since `T` say, and a page is erased only after what replaced
 //!   it is durable.
-//! - The root, in an anchor block, is programmed after all that it points to. Two roots are kept, with all that they need.
+//! - The root, in an anchor block, is programmed after all that it points to, and twice at least: one page that rots does not take it. Two roots are kept,
+//!   with all that they need, but for the first of a life: what the one before it needs is released.
 //! - What an older checkpoint needs is released once two newer ones are durable.
 
 use super::program::{Programmed, UnitSource};
@@ -18,6 +19,8 @@ use alloc::vec::Vec;
 
 /// Set in an entry of the table of erase counts: the block is retired.
 pub(crate) const RETIRED: u32 = 1 << 31;
+/// Pages that hold one root, at least, but at the end of an anchor.
+const ROOT_COPIES: u32 = 2;
 
 impl<P: FlashPort> Lane<P> {
     /// Writes a checkpoint. The caller is the maintainer (or recovery), so that no copy is under way.
@@ -63,7 +66,7 @@ impl<P: FlashPort> Lane<P> {
         self.settle_streams().await?;
         {
             let _guard = self.metadata_lock.lock().await;
-            self.settle_metadata().await?;
+            self.settle_metadata(&[]).await?;
         }
         self.write_root(&root).await?;
         self.state().metadata.places = (root.map, root.wear);
@@ -72,7 +75,7 @@ impl<P: FlashPort> Lane<P> {
 
     async fn append_checkpoint_page(&self, kind: PageKind, payload: &[u8]) -> Result<PagePlace, Failure> {
         let _guard = self.metadata_lock.lock().await;
-        self.append_metadata(kind, payload).await
+        self.append_metadata(kind, payload, None).await
     }
 
     fn words(&self, words: &[u32]) -> Vec<u8> {
@@ -163,22 +166,19 @@ impl<P: FlashPort> Lane<P> {
                 return Err(Failure::ReadOnly);
             };
             let block = self.state().anchors.blocks[anchor];
-            let settled = self.layout.geometry.settled_from(next_page + 1);
+            let settled = self.layout.geometry.settled_from(next_page + ROOT_COPIES).min(self.state().pages());
             let mut failed = false;
             for page_number in next_page..settled {
-                let first = page_number == next_page;
                 let place = Place { block, block_sequence: 0, next_page: page_number };
-                let kind = if first { Kind::Metadata } else { Kind::Filler };
-                let source = if first { UnitSource::Local(&page) } else { UnitSource::Zeroes };
                 let header = Header {
-                    kind,
+                    kind: Kind::Metadata,
                     logical: NONE,
                     sequence: serial,
                     block_sequence: 0,
                     part: 0,
                     previous: Previous::NOTHING,
                 };
-                match self.program_unit(place, source, header).await {
+                match self.program_unit(place, UnitSource::Local(&page), header).await {
                     Programmed::Done => self.state().counters.metadata_pages += 1,
                     Programmed::Failed => {
                         failed = true;

@@ -164,6 +164,9 @@ impl<P: FlashPort> Lane<P> {
 
     /// All that has ended when this is called is durable when it ends.
     pub async fn flush(&self) -> Result<(), Failure> {
+        if self.state().is_read_only_since_mount {
+            return Ok(());
+        }
         self.sync(Stream::Host, false).await
     }
 

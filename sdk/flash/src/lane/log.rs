@@ -3,7 +3,8 @@
 //! What always holds:
 //! - [`Lane::sync`] ends when all is durable that had taken effect when it was called;
 //! - it is the one place where freed blocks become ready to be erased: those that were free when it was called;
-//! - a page that failed is written again, with the same serial, in the next block; a page names the blocks that follow its own.
+//! - a page that failed is written again, with the same serial, in the next block; a page names the blocks that follow its own;
+//! - where later pages endanger earlier ones, what fills up a group of the log are copies of its pages, with their serials: one page that rots takes nothing.
 
 use super::program::{Programmed, UnitSource};
 use super::records::{
@@ -33,6 +34,13 @@ struct Draft {
     is_last: bool,
 }
 
+/// A page that was written to the log: what copies of it are made of.
+pub(crate) struct LogPage {
+    group: u32,
+    serial: u64,
+    payload: Vec<u8>,
+}
+
 impl<P: FlashPort> Lane<P> {
     /// Makes durable what has taken effect. `reserve`: and has the log reserve blocks for the streams.
     pub(crate) async fn sync(&self, who: Stream, reserve: bool) -> Result<(), Failure> {
@@ -57,10 +65,14 @@ impl<P: FlashPort> Lane<P> {
 
     /// Writes all records. The caller holds the lock of the metadata.
     async fn write_log(&self, freed: u64, reserve: bool) -> Result<(), Failure> {
+        let mut written: Vec<LogPage> = Vec::new();
         let reserved = loop {
             let draft = self.draft(freed, reserve);
             if !draft.payload.is_empty() {
-                self.append_metadata(PageKind::Log, &draft.payload).await?;
+                let place = self.append_metadata(PageKind::Log, &draft.payload, None).await?;
+                let group = self.layout.geometry.group_of(place.address);
+                written.retain(|page| page.group == group);
+                written.push(LogPage { group, serial: place.serial, payload: draft.payload });
                 let mut state = self.state();
                 state.metadata.log_pages += 1;
                 for (block, logged) in draft.logged {
@@ -78,7 +90,7 @@ impl<P: FlashPort> Lane<P> {
             }
         };
         // Only what nothing endangers any more may be built upon.
-        self.settle_metadata().await?;
+        self.settle_metadata(&written).await?;
         loop {
             let mut state = self.state();
             let Some((_, block)) = state.freed.front().copied().filter(|(serial, _)| *serial <= freed) else { break };
@@ -157,25 +169,37 @@ impl<P: FlashPort> Lane<P> {
         draft
     }
 
-    /// Programs fillers until no later program endangers the metadata. The caller holds the lock of the metadata.
-    pub(crate) async fn settle_metadata(&self) -> Result<(), Failure> {
+    /// Programs copies of the log's pages, or fillers where there are none, until no later program endangers the metadata. The caller holds the lock of the
+    /// metadata.
+    pub(crate) async fn settle_metadata(&self, written: &[LogPage]) -> Result<(), Failure> {
         let geometry = self.layout.geometry;
         if geometry.paired_distance == 0 || self.has(Planted::UnsettledFlush) {
             return Ok(());
         }
+        let mut copies = written.iter().rev().cycle();
         loop {
             let open = self.state().metadata.open;
-            match open {
-                Some(place) if geometry.settled_from(place.next_page) != place.next_page => {
-                    self.append_metadata(PageKind::Filler, &[]).await?;
-                }
+            match (open, copies.next()) {
+                (Some(place), copy) if geometry.settled_from(place.next_page) != place.next_page => match copy {
+                    Some(copy) => self.append_metadata(PageKind::Log, &copy.payload, Some(copy.serial)).await?,
+                    // It has no serial of its own, so that nothing is missing where it is lost.
+                    None => {
+                        let last = self.state().metadata.serial - 1;
+                        self.append_metadata(PageKind::Filler, &[], Some(last)).await?
+                    }
+                },
                 _ => return Ok(()),
-            }
+            };
         }
     }
 
-    /// Programs a page of metadata. The caller holds the lock of the metadata.
-    pub(crate) async fn append_metadata(&self, kind: PageKind, payload: &[u8]) -> Result<PagePlace, Failure> {
+    /// Programs a page of metadata, or a copy of the one with that serial. The caller holds the lock of the metadata.
+    pub(crate) async fn append_metadata(
+        &self,
+        kind: PageKind,
+        payload: &[u8],
+        copy_of: Option<u64>,
+    ) -> Result<PagePlace, Failure> {
         let mut page = Vec::new();
         let mut in_vain = 0;
         for _ in 0..ATTEMPTS_MAX {
@@ -199,7 +223,7 @@ impl<P: FlashPort> Lane<P> {
                 let header = PageHeader {
                     kind,
                     lane: self.layout.lane as u16,
-                    serial: state.metadata.serial,
+                    serial: copy_of.unwrap_or(state.metadata.serial),
                     block_sequence: place.block_sequence,
                     next: state.metadata.successors(),
                 };
@@ -218,7 +242,7 @@ impl<P: FlashPort> Lane<P> {
                 Programmed::Done => {
                     let mut state = self.state();
                     state.counters.metadata_pages += 1;
-                    state.metadata.serial += 1;
+                    state.metadata.serial += u64::from(copy_of.is_none());
                     state.metadata.open = Some(Place { next_page: place.next_page + 1, ..place });
                     return Ok(PagePlace { address: place.block * state.pages() + place.next_page, serial });
                 }

@@ -284,10 +284,9 @@ impl Counters {
 /// What SMART tells of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// Blocks that may still go bad until the lane is read-only.
-    pub spare_blocks: u32,
-    /// The same at the beginning, had no block been bad.
-    pub spare_blocks_new: u32,
+    /// Blocks that may still go bad until the lane is read-only, in percent of those of new flash; the same of the blocks that hold roots of
+    /// checkpoints, where that is less. 0: it is read-only.
+    pub spare_percent: u32,
     /// Average erases of a block in percent of what it endures; may exceed 100.
     pub used_percent: u32,
     /// Most erases of a block, and fewest.
@@ -329,15 +328,20 @@ pub struct Lane<P> {
     room: Event,
     /// A read or a write has ended.
     settled: Event,
+    /// Blocks that could go bad when the flash was new.
+    spare_blocks_new: u32,
     plants: Plants,
 }
 
 impl<P: FlashPort> Lane<P> {
     fn assemble(port: P, layout: Layout, config: LaneConfig, state: State) -> Lane<P> {
+        let (retired, left) = state.replacements.when_new();
+        let usable = state.replacements.blocks() - retired;
         Lane {
             port,
             layout,
             config,
+            spare_blocks_new: usable.saturating_sub(config.blocks_needed(&layout)) + left,
             state: RefCell::new(state),
             stream_locks: Default::default(),
             metadata_lock: Lock::default(),
@@ -389,9 +393,14 @@ impl<P: FlashPort> Lane<P> {
         let needed = self.config.blocks_needed(&self.layout);
         let sum: u64 = state.erase_counts.iter().map(|count| u64::from(*count)).sum();
         let average = sum * 100 / u64::from(blocks) / u64::from(self.config.endurance.max(1));
+        let left = state.usable_blocks().saturating_sub(needed) + state.replacements.left();
+        let percent = |left: u32, new: u32| (u64::from(left) * 100 / u64::from(new.max(1))).min(100) as u32;
+        let left_percent = percent(left, self.spare_blocks_new);
+        // One of them holds the newest root.
+        let anchors = state.anchors.failed.iter().filter(|failed| !**failed).count() as u32;
+        let anchors_percent = percent(anchors.saturating_sub(1), self.config.anchors - 1);
         Health {
-            spare_blocks: state.usable_blocks().saturating_sub(needed) + state.replacements.left(),
-            spare_blocks_new: blocks - needed + self.config.replacement_blocks,
+            spare_percent: if state.read_only { 0 } else { left_percent.min(anchors_percent) },
             used_percent: average.min(u64::from(u32::MAX)) as u32,
             erases_max: state.by_wear.last().map_or(0, |most| most.0),
             erases_min: state.by_wear.first().map_or(0, |least| least.0),

@@ -269,6 +269,16 @@ pub(crate) struct Root {
 const LIST_MAX: u32 = 1 << 24;
 
 impl Root {
+    /// Serials of the pages of its map and its erase counts.
+    pub fn page_serials(&self) -> impl Iterator<Item = u64> + '_ {
+        self.map.iter().chain(&self.wear).map(|place| place.serial)
+    }
+
+    /// True of the first checkpoint after formatting or recovery, before any block is reserved; of others only where nothing was written since.
+    pub fn is_first_of_life(&self) -> bool {
+        self.reserved.is_empty() && self.streams.iter().all(|stream| stream[0] == NONE)
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.parameters.iter().for_each(|word| put32(&mut bytes, *word));

@@ -4,6 +4,7 @@
 //! - recovery reads the anchors, the newest checkpoint that can be read, the log since then, and the blocks named there; nothing else;
 //! - it writes into blocks alone that hold nothing and that the old checkpoint does not need, and its own checkpoint becomes the newest by one program: a
 //!   cut in recovery leaves all as it was;
+//! - where too few good blocks are left to write that checkpoint, the lane is mounted all the same, and is read-only;
 //! - streams start in fresh blocks: nothing is appended to a block that may have a torn page.
 
 use super::records::{PageKind, PagePlace, Record, Root, decode_page};
@@ -19,6 +20,9 @@ use crate::port::{FlashPort, Sink, Status};
 use crate::replacements::Replacements;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+
+/// Roots that are tried: the newest, and the one before.
+const ROOTS_TRIED: usize = 2;
 
 /// Why a lane cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,45 +136,65 @@ impl<P: FlashPort> Lane<P> {
             lane.read_roots(index, block, &mut roots).await;
         }
         roots.sort_by_key(|(serial, _, _)| core::cmp::Reverse(*serial));
-        let Some((newest, anchor, _)) = roots.first() else { return Err(MountError::NotFormatted) };
+        roots.dedup_by_key(|(serial, _, _)| *serial);
+        let Some((newest, anchor, first)) = roots.first() else { return Err(MountError::NotFormatted) };
         {
             let mut state = lane.state();
             state.metadata.checkpoint = *newest;
-            state.anchors.keep = [Some(*anchor), None];
+            state.anchors.keep = [Some(*anchor), roots.get(1).map(|(_, anchor, _)| *anchor)];
         }
+        // What the root before the first one of a life needs is released: it would lead to pages that mean something else by now.
+        let kept = if first.is_first_of_life() { 1 } else { ROOTS_TRIED };
+        let checkpoint_serials: BTreeSet<u64> = roots.iter().flat_map(|(_, _, root)| root.page_serials()).collect();
         let mut outcome = Err(MountError::CheckpointDamaged);
-        for (_, anchor, root) in roots.iter().take(2) {
-            lane.state().anchors.keep[1] = Some(*anchor);
+        for (_, _, root) in roots.iter().take(kept) {
             let asked = lane.parameters();
             if let Some(index) = (0..asked.len()).find(|index| root.parameters[*index] != asked[*index]) {
                 let formatted = root.parameters[index];
                 return Err(MountError::OtherParameter { index, formatted, asked: asked[index] });
             }
             if lane.load(root).await {
-                outcome = lane.replay(root).await;
+                outcome = lane.replay(root, checkpoint_serials).await;
                 break;
             }
         }
         let old = outcome?;
-        lane.finish(old).await?;
+        match lane.finish(old).await {
+            // At the end of its life it cannot write a checkpoint; the old one stands, with all that it needs.
+            Err(MountError::TooManyBadBlocks | MountError::Write(Failure::ReadOnly)) => {
+                lane.give_up();
+                lane.state().is_read_only_since_mount = true;
+            }
+            finished => finished?,
+        }
         Ok(lane)
     }
 
-    /// The roots in an anchor.
+    /// The newest roots in an anchor, as many as recovery may go back to. Pages are programmed in order, so the last one is found by halving.
     async fn read_roots(&self, index: usize, block: u32, into: &mut Vec<(u64, usize, Root)>) {
         let pages = self.layout.geometry.pages_per_block;
-        let mut buffer = Vec::new();
-        for page in 0..pages {
-            let status = self.read_metadata(block * pages + page, &mut buffer).await;
-            if status == Status::Erased {
-                return;
+        let (mut written, mut erased) = (0, pages);
+        while written < erased {
+            let middle = (written + erased) / 2;
+            match self.read_part(block * pages + middle, 0, 0, 0, Sink::Local(&mut []), &mut []).await {
+                Status::Erased => erased = middle,
+                _ => written = middle + 1,
             }
+        }
+        let (mut buffer, mut found) = (Vec::new(), BTreeSet::new());
+        for page in (0..written).rev() {
+            let status = self.read_metadata(block * pages + page, &mut buffer).await;
             if status.is_done()
                 && let Some((header, payload)) = decode_page(&buffer, self.layout.lane as u16)
                 && header.kind == PageKind::Root
                 && let Some(root) = Root::decode(payload)
             {
                 into.push((header.serial, index, root));
+                // Each is there more than once.
+                found.insert(header.serial);
+                if found.len() == ROOTS_TRIED {
+                    return;
+                }
             }
         }
     }
@@ -222,8 +246,9 @@ impl<P: FlashPort> Lane<P> {
     }
 
     /// Takes over what happened since the checkpoint. Returns the blocks that the old metadata need until there is a new checkpoint.
-    async fn replay(&self, root: &Root) -> Result<Vec<u32>, MountError> {
+    async fn replay(&self, root: &Root, checkpoint_serials: BTreeSet<u64>) -> Result<Vec<u32>, MountError> {
         let mut found = Found {
+            checkpoint_serials,
             candidates: candidates_of(root),
             sequence: root.sequence,
             block_sequence: root.block_sequence,

@@ -10,7 +10,9 @@ use crate::Planted;
 use crate::header::{COPIED, HEADER_BYTES, Header, Kind, Previous};
 use crate::port::{FlashPort, Sink, Status};
 use crate::replacements::Replacement;
+use crate::wait::join_all;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
 use alloc::vec::Vec;
 
 /// Where a version of a logical page is.
@@ -36,6 +38,8 @@ pub(crate) struct Found {
     /// What pages say of those before them.
     pub previous: Vec<Previous>,
     pub serial: u64,
+    /// Serials of pages that are no records: of checkpoints.
+    pub checkpoint_serials: BTreeSet<u64>,
     pub sequence: u64,
     pub block_sequence: u32,
 }
@@ -70,65 +74,79 @@ impl Found {
 
 impl<P: FlashPort> Lane<P> {
     /// Reads the log from where the root says.
+    ///
+    /// Pages are looked at by groups: those of which a later one endangers an earlier one; without pairs each page is a group. A group that is whole
+    /// was not hurt by a cut, so what is missing in it was lost by the media: either a copy of it is there, or the gap in the serials tells.
     pub(crate) async fn read_log(&self, root: &Root, found: &mut Found) -> Result<(), MountError> {
         let geometry = self.layout.geometry;
         let pages = geometry.pages_per_block;
-        let group = (2 * geometry.paired_distance).max(1);
+        let group = geometry.group_pages();
         let (mut block, mut page) = (root.log_address / pages, root.log_address % pages);
         let (mut block_sequence, mut next) = (root.log_block_sequence, root.log_next);
         let mut buffer = Vec::new();
         found.serial = root.log_serial;
-        // Behind a page that was lost in an unsettled group nothing counts.
-        let mut ended: Option<(u32, u32)> = None;
         let mut sound = self.is_log_block(block, page);
+        // Behind a page that a cut has destroyed in an unsettled group nothing counts.
+        let mut has_ended = false;
         while sound {
             found.log_blocks.push(block);
-            let mut hole: Option<u32> = None;
-            while page < pages {
-                let status = self.read_metadata(block * pages + page, &mut buffer).await;
-                if status == Status::Erased {
-                    break;
-                }
-                if let Some((header, payload)) = decode_page(&buffer, self.layout.lane as u16)
-                    && status.is_done()
-                    && header.block_sequence == block_sequence
-                {
-                    hole = None;
-                    next = header.next;
-                    // A page that failed and can be read all the same was written again.
-                    let is_again = header.serial < found.serial;
-                    if header.serial > found.serial && ended.is_none() {
-                        ended = Some((block, page / group));
+            // Pages that cannot be read, and of which it is not known yet whether they were copies, or torn.
+            let mut hole = false;
+            let mut is_erased = false;
+            while page < pages && !is_erased {
+                let end = ((page / group + 1) * group).min(pages);
+                let mut readable = Vec::new();
+                let (mut unreadable, mut is_whole) = (false, false);
+                while page < end {
+                    let status = self.read_metadata(block * pages + page, &mut buffer).await;
+                    is_erased = status == Status::Erased;
+                    if is_erased {
+                        break;
                     }
-                    match ended {
-                        Some(_) if group == 1 => return Err(MountError::LogDamaged { block, page }),
-                        Some(at) if at != (block, page / group) => {
-                            return Err(MountError::LogDamaged { block, page });
+                    let decoded = decode_page(&buffer, self.layout.lane as u16);
+                    let decoded =
+                        decoded.filter(|(header, _)| status.is_done() && header.block_sequence == block_sequence);
+                    is_whole = decoded.is_some() && page + 1 == end;
+                    match decoded {
+                        Some((header, payload)) => {
+                            next = header.next;
+                            readable.push((header.serial, page, header.kind, Vec::from(payload)));
                         }
-                        Some(_) => {}
-                        None if is_again => {}
-                        None => {
-                            found.serial += 1;
-                            if header.kind == PageKind::Log {
-                                self.take_records(payload, found)
-                                    .map_err(|()| MountError::LogDamaged { block, page })?;
-                            }
+                        None => unreadable = true,
+                    }
+                    page += 1;
+                }
+                // The original before its copies.
+                readable.sort_unstable_by_key(|(serial, page, _, _)| (*serial, *page));
+                for (serial, page, kind, payload) in readable {
+                    let damaged = MountError::LogDamaged { block, page };
+                    while found.checkpoint_serials.contains(&found.serial) {
+                        found.serial += 1;
+                    }
+                    if has_ended {
+                        return Err(damaged);
+                    }
+                    if serial > found.serial {
+                        if group == 1 || is_whole || hole || !unreadable {
+                            return Err(damaged);
+                        }
+                        has_ended = true;
+                        break;
+                    }
+                    hole = false;
+                    // Less: a copy, or a page that failed, can be read all the same, and was written again.
+                    if serial == found.serial {
+                        found.serial += 1;
+                        if kind == PageKind::Log {
+                            self.take_records(&payload, found).map_err(|()| damaged)?;
                         }
                     }
-                } else if hole.is_some_and(|hole| hole / group != page / group) {
-                    // One page may be torn, at the end; this one is behind another.
-                    return Err(MountError::LogDamaged { block, page });
-                } else {
-                    hole = Some(page);
                 }
-                page += 1;
-            }
-            if ended.is_some_and(|(at, _)| at == block)
-                && page > 0
-                && self.read_unit(block * pages + page - 1, &mut buffer).await.is_done()
-            {
-                // Nothing is torn, so no program has destroyed the page that is missing.
-                return Err(MountError::LogDamaged { block, page });
+                if unreadable && hole {
+                    // One group may be torn, at the end; this one is behind another.
+                    return Err(MountError::LogDamaged { block, page: page - 1 });
+                }
+                hole |= unreadable;
             }
             // The first of the successors whose first page can be read.
             sound = false;
@@ -241,13 +259,16 @@ impl<P: FlashPort> Lane<P> {
         let mut damaged: Vec<(u32, Header)> = Vec::new();
         let mut heard: Vec<Previous> = Vec::new();
         let (mut written, mut is_whole) = (from, true);
+        let mut headers = vec![[0; HEADER_BYTES]; self.layout.parts() as usize];
         for page in from..pages {
             let address = block * pages + page;
             let (mut header, mut unreadable, mut void) = (None, false, false);
-            for part in 0..self.layout.parts() {
-                let mut bytes = [0; HEADER_BYTES];
-                let status = self.read_part(address, part, 0, 0, Sink::Local(&mut []), &mut bytes).await;
-                let decoded = Header::decode(&bytes).filter(|decoded| status.is_done() && decoded.part == part);
+            // Of all planes at once.
+            let parts = headers.iter_mut().zip(0..);
+            let reads = parts.map(|(bytes, part)| self.read_part(address, part, 0, 0, Sink::Local(&mut []), bytes));
+            let statuses = join_all(reads).await;
+            for ((bytes, status), part) in headers.iter().zip(statuses).zip(0..) {
+                let decoded = Header::decode(bytes).filter(|decoded| status.is_done() && decoded.part == part);
                 let Some(decoded) = decoded else {
                     void |= status == Status::Erased;
                     unreadable |= status != Status::Erased;

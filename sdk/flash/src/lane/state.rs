@@ -155,6 +155,8 @@ pub(crate) struct State {
     pub replacements: Replacements,
     pub counters: Counters,
     pub read_only: bool,
+    /// It was mounted so: nothing that was written is not durable.
+    pub is_read_only_since_mount: bool,
     pub stopping: bool,
 }
 
@@ -197,6 +199,7 @@ impl State {
             replacements,
             counters: Counters::default(),
             read_only: false,
+            is_read_only_since_mount: false,
             stopping: false,
         }
     }

@@ -271,7 +271,8 @@ impl<P: FlashPort> Lane<P> {
                     sequence: 0,
                     block_sequence: place.block_sequence,
                     part: 0,
-                    previous: Previous::NOTHING,
+                    // The page before may rot, and only what follows it tells of it.
+                    previous: self.state().previous[stream as usize],
                 };
                 match self.program_unit(place, UnitSource::Zeroes, header).await {
                     Programmed::Done => {

@@ -4,7 +4,11 @@
 mod executor;
 mod medium;
 mod null;
+#[cfg(feature = "planted")]
+pub mod power_cut;
 mod random;
+#[cfg(feature = "planted")]
+pub mod world;
 
 pub use executor::{Executor, Stop};
 pub use medium::{Faults, Medium};

@@ -341,6 +341,7 @@ impl Device {
             DeviceEvent::Shutdown => [3, 0, 0],
             DeviceEvent::Started => [4, 0, 0],
             DeviceEvent::Revoked { process, has_ended } => [5, process, has_ended.into()],
+            DeviceEvent::NamespaceResized(nsid) => [6, nsid, 0],
             DeviceEvent::Other(code) => [code, 0, 0],
         };
         let body = words.map(u32::to_le_bytes).concat();

@@ -1,6 +1,6 @@
 //! What keeps a file open for writing, and what it does to the file: each such thing has to keep it from being direct.
 
-use super::{BYTES, World, check, move_to, ring, stalled, truncate, writable};
+use super::{BYTES, World, move_to, ring, stalled, truncate, ways, writable};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Read, Result, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -32,14 +32,7 @@ pub fn keep(world: &World, name: &str) -> Result<Kept> {
                 return Err(Error::last_os_error());
             }
             drop(file);
-            let at = at as usize;
-            // SAFETY: mapped above, and never unmapped before.
-            let write = move || unsafe {
-                (at as *mut u8).write_bytes(1, BYTES);
-                check(i64::from(libc::msync(at as *mut _, BYTES, libc::MS_SYNC)))?;
-                check(i64::from(libc::munmap(at as *mut _, BYTES)))
-            };
-            (Box::new(()), Box::new(write))
+            (Box::new(()), Box::new(move || ways::store(at)))
         }
         "in a socket" => {
             let (one, other) = willow_shm_pair()?;

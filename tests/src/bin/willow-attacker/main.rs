@@ -7,12 +7,16 @@
 //!   or `VIOLATION` (it permits blocks that are not the file's any more);
 //! - `alone`, name of the way, and what it does to the same file when nobody has that directly.
 //!
+//! With `unguarded` each way is tried by a descriptor that writes, opened before the file is taken, which no agent gives then but one that was
+//! planted.
+//!
 //! With `attacks by block map` the file has a block map of ext2 in the place of extents.
 //!
 //! `willow-attacker DEVICE AGENT FILE victim` keeps a second writable descriptor, takes the file directly, moves its blocks to
 //! another file that it cuts, waits for a line on its input while somebody else writes, and prints what it then reads past the kernel.
 //! `writer` writes past the kernel without end, and says so; `goes on` writes on when its file's mode forbids to open it; `insistent` keeps a descriptor and asks again and again; `crowd` connects to the agent as often as that goes; `turncoat` changes its
-//! user; `hoard` opens as many files of its own directly as it gets; `confirms` takes a file in the agent's two steps; `overlay` truncates the file by way of overlayfs while it has it directly (`overlay, alone`: while
+//! user; `hoard` opens as many files of its own directly as it gets (`hoard one`: the same one); `confirms` takes a file in the agent's two steps (`confirms once`: a single time, and
+//! says what came of it); `locks` has an inode's lock until it is told, as root: a user does the same by a file system of his own; `overlay` truncates the file by way of overlayfs while it has it directly (`overlay, alone`: while
 //! nobody has); `stalls` asks for it while a write of its own does not come to an end.
 
 mod alone;
@@ -20,6 +24,7 @@ mod kept;
 mod overlay;
 mod ring;
 mod stalled;
+mod unguarded;
 mod ways;
 
 use alone::State;
@@ -27,7 +32,7 @@ use kept::{KEPT, keep};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Error, Read, Result, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,21 +137,27 @@ fn renew(world: &World) -> Result<()> {
     alone::fresh(world, false).map(|_| ())
 }
 
-/// Of a file that is taken to be read alone, or to be written too.
-fn attacks(world: &World, reads: bool) -> Result<()> {
-    let open = || if reads { File::open(&world.path) } else { writable(&world.path) };
+/// What may be kept of the file, which is there, on its file system.
+fn kept_here(world: &World) -> Result<Vec<&'static str>> {
     let is_root = rustix::process::geteuid().is_root();
-    // Another file system has no such call, and asks for no memory then.
-    let system = rustix::fs::statfs(world.path.parent().unwrap_or(Path::new("/")))?.f_type as u64;
-    renew(world)?;
+    let system = rustix::fs::statfs(&world.path)?.f_type as u64;
     let can_be_sealed = stalled::can_be_sealed(&File::open(&world.path)?);
-    let is_stalled = |name: &str| match name {
+    // Another file system has no such call, and asks for no memory then.
+    let is_there = |name: &str| match name {
         "stalled in ENABLE_VERITY" => can_be_sealed,
         "stalled in MOVE_EXT" => system == willow_host::agent::freeze::EXT4,
         "stalled in EXCHANGE_RANGE" => system == willow_host::agent::freeze::XFS,
         _ => true,
     };
-    for name in KEPT.into_iter().filter(|name| is_stalled(name) && (is_root || !kept::ONLY_AS_ROOT.contains(name))) {
+    Ok(KEPT.into_iter().filter(|name| is_there(name) && (is_root || !kept::ONLY_AS_ROOT.contains(name))).collect())
+}
+
+/// Of a file that is taken to be read alone, or to be written too.
+fn attacks(world: &World, reads: bool) -> Result<()> {
+    let open = || if reads { File::open(&world.path) } else { writable(&world.path) };
+    let is_root = rustix::process::geteuid().is_root();
+    renew(world)?;
+    for name in kept_here(world)? {
         renew(world)?;
         let (kept, attack) = keep(world, name)?;
         let named = format!("kept: {name}");
@@ -259,6 +270,21 @@ fn victim(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// Fills files beside the world's with what that holds, until the file system has no more; says how many, and keeps them open until it is told.
+fn fills(world: &World) -> Result<()> {
+    let data = std::fs::read(&world.path)?;
+    let filled: Vec<File> = (0..)
+        .map_while(|number| {
+            let file = OpenOptions::new().write(true).open(world.path.with_file_name(format!("bobs-{number}"))).ok()?;
+            file.write_all_at(&data, 0).ok()?;
+            Some(file)
+        })
+        .collect();
+    println!("filled\t{}", filled.len());
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    Ok(())
+}
+
 /// Writes past the kernel without end, a line for each write, until the device refuses.
 fn writer(world: &World) -> Result<()> {
     renew(world)?;
@@ -332,7 +358,7 @@ fn stalls(world: &World) -> Result<()> {
 }
 
 /// Has a file that is there prepared, and confirms it, a line of its input before each, again and again; keeps it for some time.
-fn confirms(world: &World, agent: &Path) -> Result<()> {
+fn confirms(world: &World, agent: &Path, once: bool) -> Result<()> {
     use willow_host::agent::message::{Request, VERSION};
     let mut lines = std::io::stdin().lines();
     while lines.next().is_some() {
@@ -358,6 +384,12 @@ fn confirms(world: &World, agent: &Path) -> Result<()> {
         }
         // Its number is the first of this connection.
         ask(&Request::Confirm { file: 1 }, &[])?;
+        if once {
+            let answer = channel.receive_within(Duration::from_secs(20));
+            let answer = answer.map_err(|error| Error::other(error.to_string()))?;
+            println!("{}\t", String::from_utf8_lossy(&answer.bytes));
+            continue;
+        }
         std::thread::sleep(Duration::from_millis(1500));
     }
     Ok(())
@@ -409,13 +441,18 @@ fn crowd(agent: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens files of its own directly, as many as it gets, and keeps them; asks for one more at each line of its input.
-fn hoard(world: &World) -> Result<()> {
+/// Opens files of its own directly, or one that is there again and again, as often as it gets them, and keeps them.
+fn hoard(world: &World, one: bool) -> Result<()> {
     let mut held = Vec::new();
     let refusal = loop {
-        let path = world.beside(&format!(".{}", held.len()));
-        std::fs::write(&path, [5; 4096])?;
-        match world.take(writable(&path)?) {
+        let file = if one {
+            File::open(&world.path)?
+        } else {
+            let path = world.beside(&format!(".{}.{}", std::process::id(), held.len()));
+            std::fs::write(&path, [5; 4096])?;
+            writable(&path)?
+        };
+        match world.take(file) {
             Ok(direct) => held.push(direct),
             Err(error) => break error.to_string(),
         }
@@ -426,6 +463,14 @@ fn hoard(world: &World) -> Result<()> {
     println!("held\t{}\t{refusal}", held.len());
     std::io::stdin().lock().read_to_end(&mut Vec::new())?;
     Ok(())
+}
+
+/// Has the lock of a file's inode until it is told.
+fn locks(path: &Path) -> Result<()> {
+    let ends = stalled::in_read(OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?)?;
+    println!("locked\t");
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    ends()
 }
 
 /// Becomes another user, and asks as the one that it was.
@@ -459,6 +504,9 @@ fn main() -> Result<()> {
     let [_, device, agent, file, what] = &arguments[..] else { panic!("DEVICE AGENT FILE WHAT") };
     if what == "crowd" {
         return crowd(Path::new(agent));
+    }
+    if what == "locks" {
+        return locks(Path::new(file));
     }
     if what == "goes on" {
         return goes_on(device, agent, Path::new(file));
@@ -497,11 +545,15 @@ fn main() -> Result<()> {
         "stalls" => stalls(&world),
         "attacks" | "attacks by block map" => attacks(&world, false),
         "attacks of a reader" => attacks(&world, true),
+        "unguarded" => unguarded::attacks(&world),
         "victim" => victim(&world),
+        "fills" => fills(&world),
         "writer" => writer(&world),
         "insistent" => insistent(&world),
-        "confirms" => confirms(&world, Path::new(&arguments[2])),
-        "hoard" => hoard(&world),
+        "confirms" => confirms(&world, Path::new(&arguments[2]), false),
+        "confirms once" => confirms(&world, Path::new(&arguments[2]), true),
+        "hoard" => hoard(&world, false),
+        "hoard one" => hoard(&world, true),
         "turncoat" => turncoat(&world, 54_802),
         _ => panic!("there is no {what}"),
     }

@@ -150,3 +150,18 @@ pub fn in_splice(file: File) -> Result<Ends> {
         join(thread)
     }))
 }
+
+/// A read past the page cache that waits for its own memory, and has the inode's lock meanwhile, as others have who read.
+pub fn in_read(file: File) -> Result<Ends> {
+    let page = Page::new()?;
+    let at = page.at;
+    let thread = std::thread::spawn(move || {
+        // SAFETY: a page, into which as much is read.
+        check(unsafe { libc::pread(file.as_raw_fd(), at as *mut libc::c_void, PAGE_BYTES, 0) } as i64)
+    });
+    page.awaited()?;
+    Ok(Box::new(move || {
+        page.fill(&[])?;
+        join(thread)
+    }))
+}

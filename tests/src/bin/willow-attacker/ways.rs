@@ -42,14 +42,21 @@ fn map(file: &File, rights: libc::c_int) -> Result<*mut libc::c_void> {
     if at == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(at) }
 }
 
-/// Writes by a mapping, and takes it away.
-fn store(at: *mut libc::c_void) -> Result<()> {
-    // SAFETY: mapped for writing by the caller, and used by nobody else.
+/// Writes by a mapping, and takes it away. The file may not be written by it any more (SIGBUS): a child finds that out.
+pub fn store(at: *mut libc::c_void) -> Result<()> {
+    let mut status = 0;
+    // SAFETY: mapped for writing by the caller, and used by nobody else; the child does no more than write there.
     unsafe {
-        at.cast::<u8>().write_bytes(1, BYTES);
-        check(i64::from(libc::msync(at, BYTES, libc::MS_SYNC)))?;
-        check(i64::from(libc::munmap(at, BYTES)))
+        let child = libc::fork();
+        if child == 0 {
+            at.cast::<u8>().write_bytes(1, BYTES);
+            libc::_exit(i32::from(libc::msync(at, BYTES, libc::MS_SYNC) != 0));
+        }
+        check(i64::from(child))?;
+        check(i64::from(libc::waitpid(child, &raw mut status, 0)))?;
+        check(i64::from(libc::munmap(at, BYTES)))?;
     }
+    if status == 0 { Ok(()) } else { Err(Error::other(format!("the child that writes ended with {status:#x}"))) }
 }
 
 /// Another file, which holds the same bytes.

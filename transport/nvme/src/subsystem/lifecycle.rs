@@ -5,6 +5,7 @@
 
 use super::{Completion, ConnectionId, Payload, Subsystem};
 use crate::backend::Backend;
+use crate::config::planted;
 use crate::log_page::ErrorEntry;
 use crate::queue::State;
 use crate::statistics::*;
@@ -17,8 +18,9 @@ impl<B: Backend> Subsystem<B> {
     #[inline]
     pub(crate) fn begin(&mut self, index: u16, entry: &SubmissionEntry) -> Option<u16> {
         let now_ns = self.now_ns;
+        let reuses = planted!(self, ReusesIdentifiers);
         let queue = self.queues[usize::from(index)].as_mut()?;
-        if !queue.take_identifier(entry.cid()) {
+        if !queue.take_identifier(entry.cid()) && !reuses {
             // A host that shuts down may take its event requests back without an Abort, and use their identifiers again
             // (SPDK does): such a request is given up.
             let place = queue.find(entry.cid());

@@ -1,7 +1,8 @@
 //! Who is let in and who goes: accepting, opening endpoints within their bounds, ending them.
 //!
 //! What always holds: whether somebody is trusted is decided by the user id that the kernel tells, and by nothing else; every
-//! bound that was counted up for a connection is counted down when it ends.
+//! bound that was counted up for a connection is counted down when it ends; and a socket that is closed by another thread is polled by nobody
+//! any more: the kernel holds a socket for the moment in which it polls it, and who polls would be the last to close it, with what is in its queue.
 
 use crate::config::*;
 use crate::connection::Connection;
@@ -11,27 +12,69 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use willow_nvme::Backend;
+use willow_shm::closing::Unclosed;
+use willow_shm::ending::is_ending;
 use willow_shm::layout::{Layout, depth_max};
 use willow_shm::memory::Mapping;
 use willow_shm::message::{Kind, Opened, Response, encode};
 use willow_shm::socket::Channel;
 
+/// What a connection had that is being closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nothing: it was refused.
+    Refused,
+    /// It had not asked for an endpoint.
+    Pending,
+    Endpoint,
+}
+
+/// A connection that is over and not closed yet.
+pub(crate) struct Closing {
+    uid: u32,
+    place: Place,
+    socket: Unclosed,
+}
+
 impl Front {
+    /// Drops a connection's socket; who it is of has the place until it is closed.
+    fn close(&mut self, channel: Channel, uid: u32, place: Place) {
+        let socket = channel.unclosed();
+        drop(channel);
+        self.closing.retain(|closing| closing.socket.is_open());
+        if socket.is_open() {
+            self.closing.push(Closing { uid, place, socket });
+        }
+    }
+
+    /// Connections that are being closed, of one user or of all.
+    fn closing(&self, place: Place, uid: Option<u32>) -> usize {
+        let is_open = |it: &&Closing| it.socket.is_open();
+        let all = self.closing.iter().filter(|it| it.place == place && uid.is_none_or(|uid| it.uid == uid));
+        all.filter(is_open).count()
+    }
+
     pub(crate) fn accept(&mut self, now_ns: u64) {
         loop {
+            if self.closing(Place::Refused, None) >= REFUSED_CLOSING_MAX {
+                return self.pause_accepting(now_ns);
+            }
             match self.listener.accept() {
                 Ok(channel) => self.take_in(channel, now_ns),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {
                     tracing::error!(%error, "cannot accept a process; pausing");
-                    self.accept_after_ns = now_ns + ACCEPT_PAUSE.as_nanos() as u64;
-                    self.next_limit_ns = self.next_limit_ns.min(self.accept_after_ns);
-                    self.listen_for(EventFlags::empty());
-                    return;
+                    return self.pause_accepting(now_ns);
                 }
             }
         }
+    }
+
+    fn pause_accepting(&mut self, now_ns: u64) {
+        self.accept_after_ns = now_ns + ACCEPT_PAUSE.as_nanos() as u64;
+        self.next_limit_ns = self.next_limit_ns.min(self.accept_after_ns);
+        self.listen_for(EventFlags::empty());
     }
 
     pub(crate) fn listen_for(&self, flags: EventFlags) {
@@ -40,20 +83,27 @@ impl Front {
         }
     }
 
+    /// Refuses one that has no place.
+    fn turn_away(&mut self, channel: Channel, uid: u32, reason: &str) {
+        let _ = channel.send(&encode(&Response::Refused { reason: reason.to_owned() }), &[]);
+        self.close(channel, uid, Place::Refused);
+    }
+
     pub(crate) fn take_in(&mut self, channel: Channel, now_ns: u64) {
-        let refuse = |channel: &Channel, reason: &str| {
-            let _ = channel.send(&encode(&Response::Refused { reason: reason.to_owned() }), &[]);
-        };
         let peer = match channel.peer() {
             Ok(peer) => peer,
-            Err(error) => return refuse(&channel, &format!("the kernel does not tell who you are: {error}")),
+            Err(error) => {
+                return self.turn_away(channel, u32::MAX, &format!("the kernel does not tell who you are: {error}"));
+            }
         };
         let uid = peer.uid;
         let of_user = |connection: &&Connection| connection.uid == uid && connection.endpoint.is_none();
-        let pending = self.connections.iter().flatten().filter(of_user).count();
-        if self.open >= self.config.endpoints_max + PENDING_MAX || pending >= PENDING_PER_USER_MAX {
+        let pending =
+            self.connections.iter().flatten().filter(of_user).count() + self.closing(Place::Pending, Some(uid));
+        let closing = self.closing(Place::Pending, None) + self.closing(Place::Endpoint, None);
+        if self.open + closing >= self.config.endpoints_max + PENDING_MAX || pending >= PENDING_PER_USER_MAX {
             add(&self.counters.refused, 1);
-            return refuse(&channel, "too many connections: close some");
+            return self.turn_away(channel, uid, "too many connections: close some");
         }
         let (key, new) = self.processes.enter(peer);
         if let (true, Some(process)) = (new, self.processes.get(key))
@@ -74,6 +124,7 @@ impl Front {
         let token = u64::from(self.generations[index]) << 32 | index as u64;
         if let Err(error) = epoll::add(&self.poll, &channel, EventData::new_u64(token), EventFlags::IN) {
             tracing::error!(%error, "cannot poll a process's socket");
+            self.close(channel, uid, Place::Refused);
             self.leave_process(key);
             return;
         }
@@ -88,7 +139,9 @@ impl Front {
             idle_polls: 0,
             is_dirty: false,
         });
-        self.next_limit_ns = self.next_limit_ns.min(now_ns + OPEN_LIMIT.as_nanos() as u64);
+        let look_ns = self.look_ns.max(now_ns + 1).min(now_ns + LOOK.as_nanos() as u64);
+        self.look_ns = look_ns;
+        self.next_limit_ns = self.next_limit_ns.min(now_ns + OPEN_LIMIT.as_nanos() as u64).min(look_ns);
         self.counters.processes.set(self.processes.len() as u64);
     }
 
@@ -112,11 +165,12 @@ impl Front {
             Kind::Any => trusted,
             Kind::User => false,
         };
-        if self.endpoints >= self.config.endpoints_max {
+        if self.endpoints + self.closing(Place::Endpoint, None) >= self.config.endpoints_max {
             return Err(format!("all {} endpoints are in use", self.config.endpoints_max));
         }
         let of_user = |connection: &&Connection| connection.uid == uid && connection.endpoint.is_some();
-        if !trusted && self.connections.iter().flatten().filter(of_user).count() >= self.config.endpoints_per_user_max {
+        let own = self.connections.iter().flatten().filter(of_user).count() + self.closing(Place::Endpoint, Some(uid));
+        if !trusted && own >= self.config.endpoints_per_user_max {
             return Err(format!("a user has at most {} endpoints", self.config.endpoints_per_user_max));
         }
         if data_bytes > self.config.data_bytes_max {
@@ -125,8 +179,15 @@ impl Front {
         }
         let layout = Layout::new(entries, data_bytes)
             .ok_or_else(|| format!("rings of {entries} entries with {data_bytes} bytes of data cannot be"))?;
-        if self.memory_bytes + layout.bytes() as u64 > self.config.memory_bytes_max {
+        let left_bytes = self.config.memory_bytes_max.saturating_sub(self.memory_bytes);
+        if layout.bytes() as u64 > left_bytes {
             return Err("the shared memory of all endpoints together is used up".to_owned());
+        }
+        // One user's may be as much as it leaves free.
+        let of_user = self.connections.iter().flatten().filter(|connection| connection.uid == uid);
+        let of_user_bytes = of_user.filter_map(|connection| Some(connection.endpoint.as_ref()?.bytes())).sum::<u64>();
+        if !trusted && of_user_bytes + layout.bytes() as u64 > left_bytes {
+            return Err(format!("a user has at most as much shared memory as is free, {left_bytes} bytes"));
         }
         let process = self.processes.get(key).ok_or("the process has ended")?;
         let (number, user) = (process.number, process.peer.uid);
@@ -183,6 +244,11 @@ impl Front {
             let _ = connection.channel.send(&sent, &[]);
             tracing::debug!(hre = ?endpoint.hre, why, "endpoint ended");
         }
+        if let Err(error) = epoll::delete(&self.poll, &connection.channel) {
+            tracing::error!(%error, "a process's socket cannot be taken from the poll");
+        }
+        let place = if connection.endpoint.is_some() { Place::Endpoint } else { Place::Pending };
+        self.close(connection.channel, connection.uid, place);
         self.receives.retain(|receive| receive.index != index || receive.generation != generation);
         self.hot.retain(|other| *other != index);
         self.leave_process(connection.process);
@@ -208,14 +274,32 @@ impl Front {
         }
     }
 
+    /// Ends what processes have that were killed and cannot end: nothing else tells. Only root's and the owner's, among which agents are.
+    fn look_for_ending<B: Backend>(&mut self, device: &mut B) {
+        let looked_at = self.processes.next_of(self.owner_uid, self.looked_at, LOOKS_MAX);
+        self.looked_at = looked_at.last().map_or(0, |(number, _)| *number);
+        for (number, pid) in looked_at {
+            if is_ending(pid) {
+                self.process_ended(device, number);
+            }
+        }
+    }
+
     pub(crate) fn check_limits<B: Backend>(&mut self, device: &mut B, now_ns: u64) {
         let mut next_ns = u64::MAX;
+        if self.processes.len() > 0 {
+            if now_ns >= self.look_ns {
+                self.look_ns = now_ns + LOOK.as_nanos() as u64;
+                self.look_for_ending(device);
+            }
+            next_ns = self.look_ns;
+        }
         if self.accept_after_ns != 0 {
             if now_ns >= self.accept_after_ns {
                 self.accept_after_ns = 0;
                 self.listen_for(EventFlags::IN);
             } else {
-                next_ns = self.accept_after_ns;
+                next_ns = next_ns.min(self.accept_after_ns);
             }
         }
         for index in 0..self.connections.len() {

@@ -5,6 +5,7 @@
 use crate::front::{Front, document};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use willow_device::media::delegate::FlashHealth;
 use willow_device::metadata::HostTables;
 use willow_device::shared::SharedWindow;
 use willow_device::{AppNumber, FlashState, HostCompletion, HostRequest, HreId, Job, JobDone, Namespace, Upcall};
@@ -128,6 +129,9 @@ impl<B: Backend> Backend for Fronted<B> {
     #[inline]
     fn flash_state(&self) -> FlashState {
         self.device.flash_state()
+    }
+    fn flash_health(&self) -> Option<FlashHealth> {
+        self.device.flash_health()
     }
     fn capacity(&self) -> (u64, Option<u64>) {
         self.device.capacity()

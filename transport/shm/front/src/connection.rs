@@ -1,7 +1,7 @@
 //! One who has connected: the peer as the kernel names it, and, once asked for, the endpoint.
 //!
-//! What always holds: the request for an endpoint is the first message and the only one but doorbells; descriptors that come
-//! with a message are closed unlooked at.
+//! What always holds: the request for an endpoint is the first message and the only one but doorbells; a message with
+//! descriptors ends the connection, and they are closed with it, by a thread that nobody waits for.
 
 use crate::config::*;
 use crate::endpoint::Endpoint;

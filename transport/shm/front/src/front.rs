@@ -5,8 +5,11 @@
 //!   forgotten, and rings that are quiet cost nothing;
 //! - a tag that the device is handed names connection, generation and flight, so that an answer for an endpoint that has ended
 //!   finds nobody;
+//! - a connection keeps its place until its socket is closed, which may wait for descriptors that its process has sent: no thread but
+//!   one of its own does;
 //! - all of a process's endpoints end with it, whoever else holds their sockets.
 
+use crate::admission::Closing;
 use crate::config::*;
 use crate::connection::{Came, Connection};
 use crate::endpoint::Taken;
@@ -88,6 +91,8 @@ pub struct Front {
     pub(crate) connections: Vec<Option<Connection>>,
     pub(crate) generations: Vec<u16>,
     pub(crate) open: usize,
+    /// Connections that have ended and are not closed yet.
+    pub(crate) closing: Vec<Closing>,
     pub(crate) endpoints: usize,
     pub(crate) memory_bytes: u64,
     /// Indices of connections whose rings are polled.
@@ -106,6 +111,9 @@ pub struct Front {
     pub(crate) accept_after_ns: u64,
     /// When to look at time limits again.
     pub(crate) next_limit_ns: u64,
+    /// When to look for processes that were killed and cannot end, and the number of the last that was looked at.
+    pub(crate) look_ns: u64,
+    pub(crate) looked_at: u32,
     pub(crate) counters: Rc<Counters>,
 }
 
@@ -114,7 +122,7 @@ impl Front {
     pub fn bind(config: FrontConfig) -> Result<Self, FrontError> {
         config.validate().map_err(FrontError::Config)?;
         let system = |what| move |error: Errno| FrontError::System { what, source: error.into() };
-        let listener = Listener::bind(&config.path, config.mode)
+        let listener = Listener::bind(&config.path, config.mode, config.descriptors)
             .map_err(|source| FrontError::Listen { path: config.path.display().to_string(), source })?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot make an epoll"))?;
         epoll::add(&poll, &listener, EventData::new_u64(TOKEN_LISTENER), EventFlags::IN)
@@ -128,6 +136,7 @@ impl Front {
             connections: Vec::new(),
             generations: Vec::new(),
             open: 0,
+            closing: Vec::new(),
             endpoints: 0,
             memory_bytes: 0,
             hot: Vec::new(),
@@ -142,6 +151,8 @@ impl Front {
             statistics_wanted: false,
             accept_after_ns: 0,
             next_limit_ns: u64::MAX,
+            look_ns: 0,
+            looked_at: 0,
             counters: Rc::default(),
         })
     }

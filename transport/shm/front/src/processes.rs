@@ -62,6 +62,15 @@ impl Processes {
         self.known.iter().find(|(_, process)| process.number == number).map(|(key, process)| (*key, process))
     }
 
+    /// The next ones of these users, at most so many, in the order of their numbers and beginning behind this one, going round: numbers and processes.
+    pub fn next_of(&self, owner: u32, after: u32, most: usize) -> Vec<(u32, i32)> {
+        let of_them = self.known.values().filter(|process| [0, owner].contains(&process.peer.uid));
+        let mut all: Vec<(u32, i32)> = of_them.map(|process| (process.number, process.peer.pid)).collect();
+        all.sort_unstable_by_key(|(number, _)| number.wrapping_sub(after + 1));
+        all.truncate(most);
+        all
+    }
+
     pub fn len(&self) -> usize {
         self.known.len()
     }
@@ -97,5 +106,9 @@ mod tests {
         assert_eq!(processes.get(fourth).map(|process| process.number), Some(3), "2 is in use");
         assert_eq!(processes.of_number(3).map(|(key, _)| key), Some(fourth));
         assert_eq!(processes.len(), 3);
+        let looked_at = |after, most| {
+            processes.next_of(1000, after, most).into_iter().map(|(number, _)| number).collect::<Vec<_>>()
+        };
+        assert_eq!([looked_at(0, 2), looked_at(2, 2), looked_at(3, 9)], [vec![1, 2], vec![3, 1], vec![1, 2, 3]]);
     }
 }

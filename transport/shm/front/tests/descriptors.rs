@@ -23,7 +23,8 @@ fn child_with_few_descriptors() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let _running = serve();
+    // As before Linux 6.16, so that it is sent some.
+    let _running = serve_with(|config| config.descriptors = willow_shm_front::config::Descriptors::Left);
     let limit = Some(descriptors(std::process::id()) as u64 + SPARE);
     let limit = rustix::process::Rlimit { current: limit, maximum: limit };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("less is always granted");

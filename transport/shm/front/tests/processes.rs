@@ -4,15 +4,16 @@
 mod common;
 
 use common::*;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command as Process};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use willow_host::control::{CommandSet, ControlClient, NamespaceRequest};
 use willow_host::{BlockClient, Hre, HreError, KvClient, RpcCall, ShmHre, ShmOptions, StoreCondition};
-use willow_shm::layout::{AT_COMPLETION_HEAD, Call, Command, Operation, Outcome};
+use willow_shm::layout::{AT_COMPLETION_HEAD, AT_DEVICE_ASLEEP, Call, Command, Operation, Outcome};
 use willow_shm::memory::Mapping;
 use willow_shm::message::{Kind, Opened, Response, encode};
 use willow_shm::ring::{Endpoint, EndpointError};
@@ -99,11 +100,43 @@ fn many_at_once_and_after_pauses_are_all_answered() {
             tokio::time::timeout(PATIENCE, task).await.expect("in time").unwrap();
         }
     });
-    // The device falls asleep between these, and is rung awake.
+    // With pauses between them.
     for _ in 0..50 {
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!(honest.damaged(), 0);
     }
+}
+
+#[test]
+fn a_device_that_has_fallen_asleep_is_rung_awake() {
+    let running = serve();
+    let mut host = Endpoint::open(&running.path, Kind::Any, 16, 4096).unwrap();
+    for tag in 0..50 {
+        let begun = Instant::now();
+        while host.memory().half(AT_DEVICE_ASLEEP).load(Ordering::Acquire) == 0 {
+            assert!(begun.elapsed() < PATIENCE, "{tag}: it does not fall asleep");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        assert!(host.submit(&nothing(tag), &[]));
+        host.ring();
+        let completion = loop {
+            match host.completion().unwrap() {
+                Some(completion) => break completion,
+                None => assert!(begun.elapsed() < 2 * PATIENCE, "{tag}: it sleeps on"),
+            }
+            host.sleep(Duration::from_secs(1)).unwrap();
+        };
+        assert_eq!(completion.tag, tag);
+        host.show_head();
+    }
+}
+
+/// A command that does nothing.
+fn nothing(tag: u32) -> Command {
+    let call = Call::new(0, 0, 0, &[]).unwrap();
+    let (payload_offset, payload_bytes, reply_offset, reply_bytes) = (0, 0, 0, 0);
+    let operation = Operation::Nothing;
+    Command { tag, operation, more: 0, payload_offset, payload_bytes, reply_offset, reply_bytes, call }
 }
 
 #[test]
@@ -156,17 +189,6 @@ fn one_that_claims_what_it_was_not_given_is_ended_with_the_reason() {
     let running = serve();
     let hre = endpoint(&running.path);
     let mut liar = Endpoint::open(&running.path, Kind::Any, 16, 4096).unwrap();
-    let call = Call::new(0, 0, 0, &[]).unwrap();
-    let nothing = |tag| Command {
-        tag,
-        operation: Operation::Nothing,
-        more: 0,
-        payload_offset: 0,
-        payload_bytes: 0,
-        reply_offset: 0,
-        reply_bytes: 0,
-        call,
-    };
     let mut reason = None;
     for tag in 0..1000 {
         liar.memory().half(AT_COMPLETION_HEAD).store(1_000_000, Ordering::Release);
@@ -243,8 +265,7 @@ fn forged_messages_are_refused_with_the_reason() {
         (open(1, 64, 1 << 40), "more than"),
     ] {
         let channel = Channel::connect(&running.path).unwrap();
-        let null = std::fs::File::open("/dev/null").unwrap();
-        channel.send(&message, &[std::os::fd::AsFd::as_fd(&null)]).unwrap();
+        channel.send(&message, &[]).unwrap();
         let answer = channel.receive_within(PATIENCE).unwrap();
         let text = String::from_utf8(answer.bytes).unwrap();
         assert!(text.contains("refused") && text.contains(expected), "{expected}: {text}");
@@ -304,8 +325,38 @@ fn who_connects_after_a_long_silence_is_let_in() {
 fn a_device_that_ends_is_an_error_and_no_hang() {
     let running = serve();
     let hre = endpoint(&running.path);
-    let honest = Honest::new(&hre, 3);
-    drop(running);
+    let honest = Arc::new(Honest::new(&hre, 3));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    let errors = runtime.block_on(async {
+        // One command is on the device all the time, and others come and go.
+        let waiting = hre.clone();
+        let mut tasks = vec![tokio::spawn(async move { waiting.receive_upcall(10 * PATIENCE).await.unwrap_err() })];
+        let (read, mut reads) = tokio::sync::mpsc::unbounded_channel();
+        for _ in 0..8 {
+            let (honest, read) = (honest.clone(), read.clone());
+            tasks.push(tokio::spawn(async move {
+                loop {
+                    match honest.blocks.read(0, BLOCK as usize).await {
+                        Ok(_) => drop(read.send(())),
+                        Err(error) => return error,
+                    }
+                }
+            }));
+        }
+        // The ring is taken in its order: with so many reads, the receive is there.
+        for _ in 0..100 {
+            tokio::time::timeout(PATIENCE, reads.recv()).await.expect("it serves").expect("tasks run");
+        }
+        let ended = tokio::task::spawn_blocking(|| drop(running));
+        let mut errors = Vec::new();
+        for task in tasks {
+            errors.push(tokio::time::timeout(PATIENCE, task).await.expect("it does not hang").unwrap().to_string());
+        }
+        ended.await.unwrap();
+        errors
+    });
+    assert!(errors.len() == 9 && errors.iter().all(|error| error.contains("ended")), "{errors:?}");
+    // And what comes later.
     let error = wait(honest.blocks.read(0, 4096)).unwrap_err().to_string();
     assert!(error.contains("ended"), "{error}");
 }
@@ -420,6 +471,37 @@ fn child_of_another_user() {
     assert!(matches!(wait(blocks.write(0, vec![0; 4096], false)), Err(HreError::NotPermitted)));
 }
 
+/// This program where other users can run it too; removed in the end.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn new(name: &str) -> Copy {
+        let copy = std::env::temp_dir().join(format!("willow-shm-{name}-{}", std::process::id()));
+        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        Copy(copy)
+    }
+
+    /// One of the functions here that are no tests, as a process of a user.
+    fn child(&self, name: &str, user: u32, path: &Path) -> Process {
+        let mut command = Process::new(&self.0);
+        command.args(["--exact", name, "--nocapture"]).env(CHILD, path).uid(user).gid(user).current_dir("/");
+        command
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// It has ended well, and did something.
+fn ended_well(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "{text}");
+}
+
 #[test]
 fn another_user_gets_an_endpoint_of_his_own_and_no_more() {
     if !rustix::process::geteuid().is_root() {
@@ -429,15 +511,56 @@ fn another_user_gets_an_endpoint_of_his_own_and_no_more() {
     let running = serve();
     let hre = endpoint(&running.path);
     let honest = Honest::new(&hre, 6);
-    // Where another user can run it.
-    let copy = std::env::temp_dir().join(format!("willow-shm-child-{}", std::process::id()));
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
-    let mut command = Process::new(&copy);
-    command.args(["--exact", "child_of_another_user", "--nocapture"]).env(CHILD, &running.path).uid(65534).gid(65534);
-    let output = command.current_dir("/").output().unwrap();
-    std::fs::remove_file(&copy).unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("1 passed"), "{text}");
+    let copy = Copy::new("child");
+    ended_well(&copy.child("child_of_another_user", 65534, &running.path).output().unwrap());
     assert_eq!(honest.damaged(), 0);
+}
+
+/// Bytes of data of an endpoint of those who share memory below.
+const SHARE_BYTES: u64 = 4 << 20;
+
+/// Not a test by itself: takes as much memory as it gets, and keeps it until it is told to end.
+#[test]
+fn child_that_hoards() {
+    let Some(path) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let mut held = Vec::new();
+    let refused = loop {
+        match Endpoint::open(&path, Kind::User, 16, SHARE_BYTES) {
+            Ok(endpoint) => held.push(endpoint),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(refused.contains("memory") && held.len() > 2, "{} endpoints: {refused}", held.len());
+    println!("\nholds {}", held.len());
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Not a test by itself: wants one endpoint.
+#[test]
+fn child_that_wants_one() {
+    let Some(path) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let opened = Endpoint::open(&path, Kind::User, 16, SHARE_BYTES);
+    assert!(opened.is_ok(), "{}", opened.err().unwrap());
+}
+
+#[test]
+fn one_users_memory_leaves_others_theirs() {
+    if !rustix::process::geteuid().is_root() {
+        let why = "only root can run a process as another user";
+        return willow_skip::skip("one_users_memory_leaves_others_theirs", why);
+    }
+    let running = serve_with(|config| config.memory_bytes_max = 64 << 20);
+    let copy = Copy::new("hoarder");
+    let mut hoarder = copy.child("child_that_hoards", 65534, &running.path);
+    let mut hoarder = hoarder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(hoarder.stdout.take().unwrap()).lines();
+    let holds = lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("holds")));
+    let held = holds.expect("it holds some").unwrap();
+    for user in [65533, 65532] {
+        let other = copy.child("child_that_wants_one", user, &running.path).output().unwrap();
+        assert!(other.status.success(), "{held}: {}", String::from_utf8_lossy(&other.stderr));
+        ended_well(&other);
+    }
+    drop(hoarder.stdin.take());
+    assert!(hoarder.wait().unwrap().success());
 }

@@ -8,12 +8,13 @@ use crate::config::*;
 use crate::connection::Connection;
 use crate::handle::{ServeError, system};
 use crate::peer::is_own;
+use crate::unsent::limit_unsent;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags, sockopt};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use willow_nvme::Backend;
 use willow_nvme::config::UNPROVED_CONNECTIONS_MAX;
 
@@ -161,6 +162,10 @@ impl<B: Backend> Server<B> {
     pub(super) fn take_in(&mut self, socket: OwnedFd, place: usize) {
         // Each of these only costs speed where the kernel refuses it.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
+        if let Err(error) = limit_unsent(socket.as_fd(), Some(UNPROVED_UNSENT_BYTES_MAX)) {
+            tracing::warn!(%error, "a connection is refused: what it does not read would have no bound");
+            return;
+        }
         let _ = sockopt::set_tcp_congestion(&socket, "cubic").or_else(|_| sockopt::set_tcp_congestion(&socket, "reno"));
         // A host that vanished without a word, and asked for no keep alive, is found out.
         let _ = sockopt::set_socket_keepalive(&socket, true)

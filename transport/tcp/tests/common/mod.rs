@@ -14,7 +14,7 @@ use willow_nvme::config::NQN_DEFAULT;
 use willow_tcp::{ServeError, Server, ServerConfig, ServerHandle};
 use willow_wire::pdu::{Data, Decoded, Decoder, Encoder, InitializeRequest, Pdu, Role};
 use willow_wire::spec::fabrics::{ConnectCommand, ConnectData};
-use willow_wire::spec::{CompletionEntry, Sgl, SubmissionEntry, fabrics, opcode, property};
+use willow_wire::spec::{CompletionEntry, Sgl, Status, SubmissionEntry, fabrics, opcode, property};
 
 /// Every wait of a test: long enough for a machine that is busy with other things.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -327,7 +327,16 @@ pub fn write(cid: u16, lba: u64, blocks: u32, sgl: Sgl) -> SubmissionEntry {
 /// True where a fresh host is served from connect to data: what every test of misbehaviour ends with.
 pub fn serves(address: SocketAddr) {
     let (_admin, mut io, _) = Peer::with_queue(address, false);
-    let (completion, data) = io.ask_data(&read(9, 0, 1, 4096), &[]);
+    serves_on(&mut io);
+}
+
+/// The target serves a connection that is there.
+pub fn serves_on(io: &mut Peer) {
+    let (mut completion, mut data) = io.ask_data(&read(9, 0, 1, 4096), &[]);
+    if completion.status.is(Status::DATA_SGL_LENGTH_INVALID) {
+        // Whoever was there before has formatted the namespace, to blocks of 512 bytes.
+        (completion, data) = io.ask_data(&read(9, 0, 8, 4096), &[]);
+    }
     assert!(completion.status.is_success(), "{completion:?}");
     assert_eq!(data.len(), 4096);
 }

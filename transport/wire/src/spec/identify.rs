@@ -157,6 +157,11 @@ pub mod controller {
     pub const FNA: usize = 524;
     /// Volatile write cache (u8).
     pub const VWC: usize = 525;
+    /// Vendor specific, of Willow's controllers (u64): which start of a device it is that loses with its process what it answered and did not flush, a number
+    /// that no other start has; 0: the device loses nothing by that.
+    pub const START: usize = 3072;
+    /// How the model number (MN) of Willow's controllers begins.
+    pub const WILLOW: &str = "Willow";
     /// Atomic write unit normal, zero based blocks (u16).
     pub const AWUN: usize = 526;
     /// Atomic write unit power fail (u16).

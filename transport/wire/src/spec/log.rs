@@ -25,7 +25,11 @@ pub const DISCOVERY: u8 = 0x70;
 /// Reservation Notification.
 pub const RESERVATION: u8 = 0x80;
 
-/// Critical Warning of the SMART page: the subsystem's reliability is degraded (bit 2).
+/// Critical Warning of the SMART page (NVMe Base 5.16.1.3): available spare is below its threshold (bit 0).
+pub const SMART_WARNING_SPARE: u8 = 1;
+/// All media are read-only (bit 3).
+pub const SMART_WARNING_READ_ONLY: u8 = 1 << 3;
+/// The subsystem's reliability is degraded (bit 2).
 pub const SMART_WARNING_RELIABILITY: u8 = 1 << 2;
 
 /// Bytes of an error log entry.

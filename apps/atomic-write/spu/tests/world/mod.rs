@@ -5,34 +5,39 @@
 //! it has. A client's blocks are its own: isolation is the clients' affair (Willow, section 4.3).
 #![allow(dead_code)]
 
+mod drive;
+
 use atomic_write_spu::wire::{self, CommitArguments, Statistics, VectorWrite, WriteArguments, handler};
 use base_io_spu::wire as base_io;
+use drive::STEPS_MAX;
+pub use drive::{Drive, status};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::{Deref, DerefMut};
 use willow_device::media::fault::{FaultMedia, FaultOptions, Random};
-use willow_device::{
-    Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList,
-    RpcOutcome, Store,
-};
+use willow_device::{BuiltInApp, CommandSet, DeviceConfig, RpcOutcome, Store};
 use willow_on_flash::Medium;
 
 pub const SPUS: u16 = 3;
 pub const BLOCK: usize = 512;
-/// Calls of the device until a request must have ended.
-const STEPS_MAX: u32 = 1_000_000;
-
+/// A device with the app.
 pub struct Rig {
-    pub device: Device,
-    pub hre: HreId,
+    drive: Drive,
     pub atomic_write: u16,
     pub base_io: u16,
     pub base: u64,
-    pub now_ns: u64,
-    tag: u64,
-    pub done: BTreeMap<u64, HostCompletion>,
-    /// The store has news, or will have some.
-    woken: Arc<AtomicBool>,
+}
+
+impl Deref for Rig {
+    type Target = Drive;
+    fn deref(&self) -> &Drive {
+        &self.drive
+    }
+}
+
+impl DerefMut for Rig {
+    fn deref_mut(&mut self) -> &mut Drive {
+        &mut self.drive
+    }
 }
 
 pub fn config() -> DeviceConfig {
@@ -62,103 +67,19 @@ impl Rig {
 
     fn open_with(store: Box<dyn Store>, mut apps: Vec<BuiltInApp>) -> Result<Rig, String> {
         apps.extend([BuiltInApp::Native(base_io_spu::native()), BuiltInApp::Native(atomic_write_spu::native())]);
-        let mut device = Device::open(config(), store, None, apps).map_err(|error| error.to_string())?;
-        let hre = device.open_hre(None).ok_or("no endpoint")?;
+        let drive = Drive::open(config(), store, apps)?;
+        let device = &drive.device;
         let namespace = device.namespaces().first().cloned().ok_or("no namespace")?;
         assert_eq!(namespace.csi, CommandSet::Nvm);
         let (atomic_write, base_io) =
             (device.app_number("atomic-write").unwrap(), device.app_number("base-io").unwrap());
-        let base = namespace.base;
-        let woken = Arc::new(AtomicBool::new(true));
-        let waker = Arc::clone(&woken);
-        device.set_waker(Arc::new(move || waker.store(true, Ordering::Relaxed)));
-        Ok(Rig { woken, device, hre, atomic_write, base_io, base, now_ns: 1, tag: 0, done: BTreeMap::new() })
-    }
-
-    /// Runs the device once. True where something may still come of itself.
-    pub fn step(&mut self) -> bool {
-        self.woken.store(false, Ordering::Relaxed);
-        let wake = self.device.run(self.now_ns);
-        while let Some(job) = self.device.job() {
-            let done = job.run();
-            self.device.job_done(done);
-        }
-        while let Some(done) = self.device.completion() {
-            self.done.insert(done.tag, done);
-        }
-        // The media are faster than any deadline.
-        let is_woken = self.woken.load(Ordering::Relaxed);
-        if let Some(at_ns) = wake.filter(|_| !is_woken) {
-            self.now_ns = self.now_ns.max(at_ns);
-        }
-        wake.is_some() || is_woken
-    }
-
-    /// Runs it until nothing happens by itself any more.
-    pub fn settle(&mut self) {
-        for _ in 0..STEPS_MAX {
-            if !self.step() {
-                return;
-            }
-        }
-        panic!("the device does not come to rest");
-    }
-
-    /// The same, or until the power has gone.
-    pub fn settle_or_cut(&mut self, media: &FaultMedia) {
-        for _ in 0..STEPS_MAX {
-            if media.is_cut() || !self.step() {
-                return;
-            }
-        }
-        panic!("the device does not come to rest");
-    }
-
-    pub fn submit_on(
-        &mut self,
-        hre: HreId,
-        (app, spu, handler): (u16, u16, u8),
-        arguments: &[u8],
-        payload: &[u8],
-        reply_bytes: usize,
-    ) -> u64 {
-        self.tag += 1;
-        let mut buffer = payload.to_vec();
-        buffer.resize(payload.len().max(reply_bytes), 0);
-        let rpc = Rpc { app, handler, spu, arguments: Arguments::new(arguments).expect("they fit") };
-        let request = HostRequest {
-            tag: self.tag,
-            rpcs: RpcList::One(rpc),
-            buffer,
-            payload_bytes: payload.len() as u32,
-            reply_bytes: reply_bytes as u32,
-        };
-        self.device.submit(hre, request).map_err(drop).expect("the endpoint has room");
-        self.tag
-    }
-
-    pub fn submit(&mut self, to: (u16, u16, u8), arguments: &[u8], payload: &[u8], reply_bytes: usize) -> u64 {
-        self.submit_on(self.hre, to, arguments, payload, reply_bytes)
-    }
-
-    pub fn wait(&mut self, tag: u64) -> HostCompletion {
-        for _ in 0..STEPS_MAX {
-            if let Some(done) = self.done.remove(&tag) {
-                return done;
-            }
-            self.step();
-        }
-        panic!("request {tag} does not end");
-    }
-
-    pub fn call(&mut self, to: (u16, u16, u8), arguments: &[u8], payload: &[u8], reply_bytes: usize) -> HostCompletion {
-        let tag = self.submit(to, arguments, payload, reply_bytes);
-        self.wait(tag)
+        Ok(Rig { drive, atomic_write, base_io, base: namespace.base })
     }
 
     /// A request to the app: its status and result.
     pub fn ask(&mut self, spu: u16, number: u8, arguments: &[u8], payload: &[u8]) -> (u32, u32) {
-        let done = self.call((self.atomic_write, spu, number), arguments, payload, 0);
+        let to = (self.atomic_write, spu, number);
+        let done = self.call(to, arguments, payload, 0);
         (status(&done), done.result)
     }
 
@@ -182,7 +103,8 @@ impl Rig {
     pub fn read_block(&mut self, block: usize) -> Vec<u8> {
         let (spu, address) = self.address(block);
         let arguments = self.range(address, 0);
-        let done = self.call((self.base_io, spu, base_io::handler::READ), &arguments, &[], BLOCK);
+        let to = (self.base_io, spu, base_io::handler::READ);
+        let done = self.call(to, &arguments, &[], BLOCK);
         assert_eq!(done.outcome, RpcOutcome::Answered { status: 0 }, "block {block} cannot be read");
         done.buffer[..BLOCK].to_vec()
     }
@@ -190,12 +112,14 @@ impl Rig {
     pub fn begin_write_block(&mut self, block: usize, value: u32, fua: bool) -> u64 {
         let (spu, address) = self.address(block);
         let arguments = self.range(address, if fua { base_io::FLAG_FUA } else { 0 });
-        self.submit((self.base_io, spu, base_io::handler::WRITE), &arguments, &content(value), 0)
+        let to = (self.base_io, spu, base_io::handler::WRITE);
+        self.submit(to, &arguments, &content(value), 0)
     }
 
     pub fn begin_log(&mut self, transaction: u64, spu: u16, writes: &[(usize, u32)], first: bool) -> u64 {
         let flags = if first { wire::FLAG_FIRST } else { 0 };
-        let to = |number| (self.atomic_write, spu, number);
+        let app = self.atomic_write;
+        let to = |number| (app, spu, number);
         if let [(block, value)] = writes {
             let (_, nv_address) = self.address(*block);
             let arguments = WriteArguments { transaction, nv_address, bytes: BLOCK as u32, flags }.encode();
@@ -215,20 +139,15 @@ impl Rig {
         let participants = counts.keys().fold(0, |bits, spu| bits | 1 << spu);
         let mut arguments = CommitArguments { transaction, participants }.encode().to_vec();
         counts.values().for_each(|count| arguments.extend(count.to_le_bytes()));
-        self.submit((self.atomic_write, coordinator, handler::COMMIT), &arguments, &[], 0)
+        let to = (self.atomic_write, coordinator, handler::COMMIT);
+        self.submit(to, &arguments, &[], 0)
     }
 
     pub fn statistics(&mut self, spu: u16) -> Statistics {
-        let done = self.call((self.atomic_write, spu, handler::STAT), &[], &[], Statistics::BYTES);
+        let to = (self.atomic_write, spu, handler::STAT);
+        let done = self.call(to, &[], &[], Statistics::BYTES);
         assert_eq!(status(&done), 0);
         Statistics::decode(done.buffer[..Statistics::BYTES].try_into().unwrap())
-    }
-}
-
-pub fn status(done: &HostCompletion) -> u32 {
-    match done.outcome {
-        RpcOutcome::Answered { status } => status,
-        other => panic!("{other:?}"),
     }
 }
 

@@ -168,19 +168,11 @@ impl Store {
     /// The first pair of a chain that does not exist any more.
     async fn dead_in<B: Bank>(&self, bank: &B, bucket: u32) -> Result<Option<PairId>, Failure> {
         let _share = self.stripes.read(bucket, &self.waiters).await;
-        let mut pointer = self.read_word(bank, self.geometry.get().bucket_address(bucket)).await?;
-        let mut before: Option<PairId> = None;
-        while pointer != 0 {
-            let header = self.read_header(bank, pointer).await?;
-            if before.is_some_and(|before| before.order(&header.id) != core::cmp::Ordering::Less) {
-                return self.sound(Err(Failure::Media));
-            }
+        let mut chain = self.chain(bank, bucket).await?;
+        while let Some(header) = self.next_of(bank, &mut chain).await? {
             if header.is_pair() && !self.exists_now(&header) {
                 return Ok(Some(header.id));
             }
-            before = Some(header.id);
-            pointer = header.next;
-            bank.pause().await;
         }
         Ok(None)
     }

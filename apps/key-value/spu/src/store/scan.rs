@@ -7,7 +7,7 @@
 use super::{HEADS_AT_ONCE, Store};
 use crate::bank::{Bank, Failure};
 use crate::format::PairId;
-use crate::wire::{self, KEY_BYTES_MAX, LIST_ENTRY_BYTES_MAX, LIST_ENTRY_HEADER_BYTES, list_entry_bytes};
+use crate::wire::{self, KEY_BYTES_MAX};
 use core::cmp::Ordering;
 
 /// Buckets that one call looks at, at most.
@@ -90,31 +90,13 @@ impl Store {
         looked: &mut u32,
     ) -> Result<Option<PairId>, Failure> {
         let _share = self.stripes.read(bucket, &self.waiters).await;
-        let mut pointer = self.read_word(bank, self.geometry.get().bucket_address(bucket)).await?;
-        let mut before: Option<PairId> = None;
-        while pointer != 0 {
-            let header = self.read_header(bank, pointer).await?;
-            if before.is_some_and(|before| before.order(&header.id) != Ordering::Less) {
-                return self.sound(Err(Failure::Media));
-            }
-            before = Some(header.id);
-            pointer = header.next;
+        let mut chain = self.chain(bank, bucket).await?;
+        while let Some(header) = self.next_of(bank, &mut chain).await? {
             *looked += 1;
             let wanted = header.id.order(from) != Ordering::Less && range.holds(&header.id);
-            if wanted && self.exists_now(&header) {
-                let length = usize::from(header.id.key_bytes);
-                let entry_bytes = list_entry_bytes(length);
-                let place = u64::from(at) + u64::from(*bytes);
-                if place + entry_bytes as u64 > u64::from(capacity) {
-                    return Ok(Some(header.id));
-                }
-                let mut entry = [0; LIST_ENTRY_BYTES_MAX];
-                entry[..LIST_ENTRY_HEADER_BYTES].copy_from_slice(&(length as u16).to_le_bytes());
-                entry[LIST_ENTRY_HEADER_BYTES..LIST_ENTRY_HEADER_BYTES + KEY_BYTES_MAX].copy_from_slice(&header.id.key);
-                bank.reply(&entry[..entry_bytes], place as u32).await?;
-                *bytes += entry_bytes as u32;
+            if wanted && self.exists_now(&header) && !self.reply_entry(bank, &header.id, (at, capacity), bytes).await? {
+                return Ok(Some(header.id));
             }
-            bank.pause().await;
         }
         Ok(None)
     }

@@ -1,20 +1,30 @@
 //! The world that lanes are tested in: a shape of flash, clients that read, write, trim and flush, and what they may find after a cut.
-#![allow(dead_code)]
+//!
+//! What always holds: same seeds, same calls: same results. What a client was answered is what the model knows; a result that the model does not allow is
+//! an error's text, never a panic.
 
+use super::{Choices, Executor, Faults, Medium, Random, Stop};
+use crate::{Cell, Failure, Geometry, Lane, LaneConfig, Layout, MountError, Planted, Update};
 use std::cell::{Cell as Slot, RefCell};
 use std::rc::Rc;
-use willow_flash::testing::{Choices, Executor, Faults, Medium, Random, Stop};
-use willow_flash::{Cell, Failure, Geometry, Lane, LaneConfig, Layout, MountError, Planted, Update};
+use std::string::String;
+use std::vec::Vec;
+use std::{format, vec};
 
 /// A shape of flash, small.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    /// Planes of a die.
     pub planes: u32,
+    /// Dies of a virtual page.
     pub dies_per_unit: u32,
+    /// Whether firmware reaches the spare area.
     pub spare: bool,
+    /// From a lower page to its upper one; 0: no page endangers another.
     pub paired_distance: u32,
 }
 
+/// One and several planes and dies, with and without spare areas, with and without paired pages.
 pub const SHAPES: [Shape; 5] = [
     Shape { planes: 1, dies_per_unit: 1, spare: true, paired_distance: 0 },
     Shape { planes: 2, dies_per_unit: 2, spare: true, paired_distance: 0 },
@@ -23,10 +33,13 @@ pub const SHAPES: [Shape; 5] = [
     Shape { planes: 1, dies_per_unit: 2, spare: false, paired_distance: 2 },
 ];
 
+/// Logical pages of a lane.
 pub const UNITS: u32 = 40;
+/// Bytes of one.
 pub const UNIT_BYTES: usize = 1024;
 
 impl Shape {
+    /// Its flash.
     pub fn geometry(&self) -> Geometry {
         Geometry {
             channels: 1,
@@ -43,10 +56,12 @@ impl Shape {
         }
     }
 
+    /// Its lane.
     pub fn layout(&self) -> Layout {
         Layout { geometry: self.geometry(), dies_per_unit: self.dies_per_unit, lane: 0 }
     }
 
+    /// What the lane is made for: little, so that all happens soon.
     pub fn config(&self) -> LaneConfig {
         LaneConfig {
             units: UNITS,
@@ -83,7 +98,14 @@ pub struct Model {
     next_tag: u64,
 }
 
+impl Default for Model {
+    fn default() -> Model {
+        Model::new()
+    }
+}
+
 impl Model {
+    /// Nothing was written.
     pub fn new() -> Model {
         let known =
             Known { versions: vec![vec![0; UNIT_BYTES]], acknowledged: 1, dropped: 0, busy: false, may_be_lost: false };
@@ -145,33 +167,47 @@ impl Model {
 /// What clients do, by weight.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
+    /// Clients at the same time.
     pub clients: usize,
+    /// Operations of each.
     pub steps: u64,
     /// Units that are used.
     pub units: u32,
-    /// One in so many operations is a trim, a flush, a partial write, a read.
+    /// Of operations, one in so many is a trim.
     pub trims: u64,
+    /// A flush.
     pub flushes: u64,
+    /// A write of part of a page.
     pub partial: u64,
+    /// A read.
     pub reads: u64,
     /// Peers end at random, once in so many.
     pub ended: u64,
 }
 
+/// Some of everything.
 pub const MIXED: Workload =
     Workload { clients: 3, steps: 30, units: UNITS, trims: 8, flushes: 8, partial: 5, reads: 6, ended: 0 };
 
 /// A lane under test.
 pub struct World {
+    /// Of its flash.
     pub shape: Shape,
+    /// The flash.
     pub medium: Medium,
+    /// What clients know.
     pub model: Rc<RefCell<Model>>,
+    /// What fails.
     pub faults: Faults,
+    /// The bug that is planted when it is mounted.
     pub planted: Option<Planted>,
+    /// What clients met that must not be.
     pub wrong: Rc<RefCell<Vec<String>>>,
+    /// The lane takes nothing any more.
     pub read_only: Rc<Slot<bool>>,
 }
 
+/// A lane on the test medium.
 pub type TestLane = Lane<Medium>;
 
 /// Runs one future to its end; `None`: the power went first.
@@ -321,6 +357,7 @@ impl World {
         }
     }
 
+    /// Recovers the lane; `None`: the power went.
     pub fn mount(&self, seed: u64) -> Option<Result<TestLane, MountError>> {
         let (layout, config) = (self.shape.layout(), self.shape.config());
         run_one(&self.medium, seed, Lane::mount_planted(self.medium.clone(), layout, config, self.planted))

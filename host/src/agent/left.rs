@@ -1,0 +1,120 @@
+//! Files that an agent before this one has left immutable, and what gives them back: the next agent, or `willow agent --thaw`.
+//!
+//! What always holds:
+//! - the caller has the journal to itself, and the device has ended what that agent permitted;
+//! - a file is off the journal only when it has thawed.
+
+use super::fault::Faults;
+use super::freeze::{self, Guard};
+use super::handle::Handle;
+use super::journal::{Found, Journal, Key};
+use super::judge::{other_places, places};
+use super::pages;
+use super::thaw::Thaw;
+use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Thaws what an agent that was killed has left immutable, where none is to be started again: how many files, and where those are, at last,
+/// of which that failed. The caller knows that no agent uses this list, and that the device has ended what it permitted.
+pub fn give_back_left(state: PathBuf) -> Result<(usize, Vec<PathBuf>), String> {
+    if !state.exists() {
+        return Err(format!("{} is not there: no agent has its list of frozen files there", state.display()));
+    }
+    let journal = Journal::open(state)?;
+    let files: Files = journal.frozen().into_iter().collect();
+    thaw_all(&journal, &Faults::new(), &files);
+    let left: Vec<PathBuf> = journal.frozen().into_values().map(|found| found.path).collect();
+    Ok((files.len() - left.len(), left))
+}
+
+/// Files that one user has on one file system: who keeps the kernel from changing a file of his own delays these alone.
+pub(super) type Files = Vec<(Key, Found)>;
+
+/// Listed files by file system and owner, who stays the same while they are immutable; without one: those that are not found now.
+pub(super) fn by_owner(listed: BTreeMap<Key, Found>) -> BTreeMap<(u64, Option<u32>), Files> {
+    let mut all: BTreeMap<_, Files> = BTreeMap::new();
+    for (key, found) in listed {
+        let owner = open(&found, key).and_then(|file| Ok(rustix::fs::fstat(&file)?.st_uid)).ok();
+        all.entry((key.0, owner)).or_default().push((key, found));
+    }
+    all
+}
+
+/// Thaws files of an agent before this one.
+pub(super) fn thaw_all(journal: &Journal, faults: &Faults, files: &Files) {
+    for (key, found) in files {
+        faults.step();
+        let thawed = open(found, *key).and_then(|file| thaw_found(journal, faults, (*key, found), file.as_fd()));
+        faults.step();
+        if let Err(error) = thawed.and_then(|()| journal.thaw(*key)) {
+            // The file system may not be mounted now.
+            tracing::warn!("{} may still be immutable (chattr -i): {error}", found.path.display());
+        }
+        faults.step();
+    }
+}
+
+/// Opens a listed file for reading. That waits for nobody who has its inode.
+fn open(found: &Found, key: Key) -> std::io::Result<OwnedFd> {
+    let by_path = || open_by_path((&found.path, found.handle.as_ref()), key);
+    match found.handle.as_ref().map(|handle| open_by_handle(handle, key)) {
+        Some(Ok(Some(file))) => Ok(file),
+        Some(Err(error)) => by_path().map_err(|_| error),
+        // By its path where its file system is mounted with another id, say.
+        Some(Ok(None)) | None => by_path(),
+    }
+}
+
+/// Opens a file wherever its path is now, and whatever number its disk has; `None` where its file system is not mounted.
+fn open_by_handle(handle: &Handle, key: Key) -> std::io::Result<Option<OwnedFd>> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let is_it = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_ino == key.1);
+    for place in places(key.0, &mounts) {
+        if let Some(file) = handle.open_at(&place, OFlags::RDONLY)?.filter(is_it) {
+            return Ok(Some(file));
+        }
+    }
+    let mut found: Option<(String, OwnedFd)> = None;
+    for (number, place) in other_places(key.0, &mounts) {
+        // Where it cannot be opened there, it is not there.
+        let Some(file) = handle.open_at(&place, OFlags::RDONLY).ok().flatten().filter(is_it) else { continue };
+        if found.as_ref().is_some_and(|(before, _)| *before != number) {
+            // A copy of the disk, say: which of them the device wrote is not known.
+            return Err(std::io::Error::other("more than one file system that is mounted has its UUID"));
+        }
+        found = Some((number, file));
+    }
+    Ok(found.map(|(_, file)| file))
+}
+
+fn open_by_path((path, handle): (&Path, Option<&Handle>), key: Key) -> std::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    // A link in the path is not what was there: its owner may have put it there since.
+    let links = rustix::fs::ResolveFlags::NO_SYMLINKS;
+    let file = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), links)?;
+    let stat = rustix::fs::fstat(&file)?;
+    if (stat.st_dev, stat.st_ino) != key || handle.is_some_and(|handle| !handle.is_of_same(file.as_fd())) {
+        return Err(std::io::Error::other("another file is there now"));
+    }
+    Ok(file)
+}
+
+/// Thaws an open file of an agent before this one, which may have been written directly.
+pub(super) fn thaw_found(
+    journal: &Journal,
+    faults: &Faults,
+    (key, found): (Key, &Found),
+    file: BorrowedFd<'_>,
+) -> std::io::Result<()> {
+    // One that is not kept as it is may be open for writing by now, and have been written.
+    if freeze::guarded(file)? == Guard::Nothing {
+        return Ok(());
+    }
+    let is_stale = found.writes && !pages::drop_all(file);
+    if is_stale || found.renewal.is_some() {
+        freeze::set_immutable(file, true)?;
+    }
+    Thaw { journal, faults, key, file }.run(is_stale, || {})
+}

@@ -1,0 +1,76 @@
+//! What failed, or had to wait for a file system, is done once more.
+//!
+//! What always holds:
+//! - one thread a user does that: a user can have the kernel wait for as long as he likes with what is done to a file of his own (another
+//!   process of his reads it past the page cache into memory that does not come, and has the inode's lock meanwhile). Others' files do not
+//!   wait for that;
+//! - what could not be revoked for too long ends the agent, whoever waits.
+
+use super::serving::WATCH;
+use super::{Agent, Connected, REVOKE_MAX, Stage, runtime};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long something may not be revoked where the thread that tries again does not come to say so: shorter, with what the agent needs to
+/// end, than the kernel waits for a lease ([`super::lease`]).
+const UNREVOKED_MAX: Duration = REVOKE_MAX.saturating_add(Duration::from_secs(2));
+
+impl Agent {
+    /// Has done once more what failed, and what had to wait for a file system: by one thread a user, since a user can have the kernel wait for
+    /// what he does with a file of his own.
+    pub(super) fn mend(self: &Arc<Self>) {
+        let mut mending: Vec<(u32, JoinHandle<()>)> = Vec::new();
+        while !self.stopping() {
+            std::thread::sleep(WATCH);
+            mending.extract_if(.., |(_, thread)| thread.is_finished()).for_each(|(_, thread)| self.look_after(thread));
+            let mut users = self.holds.stuck(|(device, _)| !self.freezes.is_frozen(device));
+            users.extend(self.unrevoked());
+            users.extend(self.state().connected.values().filter(|it| it.is_gone).map(|it| it.user));
+            for user in users {
+                if mending.iter().any(|(other, _)| *other == user) {
+                    continue;
+                }
+                let agent = self.clone();
+                let thread = std::thread::Builder::new().name("willow-agent-mend".to_owned());
+                mending.extend(thread.spawn(move || agent.mend_of(user)).ok().map(|thread| (user, thread)));
+            }
+        }
+        // This one ends when they have, so that who waits for it knows.
+        mending.into_iter().for_each(|(_, thread)| self.look_after(thread));
+    }
+
+    fn mend_of(&self, user: u32) {
+        let Ok(runtime) = runtime() else { return self.stop() };
+        runtime.block_on(self.revoke_again(user));
+        let gone: Vec<u64> = {
+            let state = self.state();
+            let those = state.connected.iter().filter(|(_, connected)| connected.is_gone && connected.user == user);
+            those.map(|(key, _)| *key).collect()
+        };
+        for key in gone {
+            runtime.block_on(self.disconnect(key));
+        }
+        self.holds.retry(user, |(device, _)| !self.freezes.is_frozen(device));
+    }
+
+    /// Users with something that could not be revoked. Where that has been so for too long the agent ends, whatever keeps those who try again.
+    fn unrevoked(&self) -> BTreeSet<u32> {
+        let (users, is_late) = {
+            let state = self.state();
+            let mut is_late = false;
+            let since = |connected: &Connected| {
+                let stages = connected.files.values().map(|file| file.stage);
+                stages.filter_map(|stage| if let Stage::Revoking(since) = stage { Some(since) } else { None }).min()
+            };
+            let those = state.connected.values().filter_map(|connected| Some((connected.user, since(connected)?)));
+            let users = those.inspect(|(_, since)| is_late |= since.elapsed() >= UNREVOKED_MAX).map(|(user, _)| user);
+            (users.collect(), is_late)
+        };
+        if is_late {
+            self.fail(format!("what the device permits of a file could not be revoked for {} s", REVOKE_MAX.as_secs()));
+        }
+        users
+    }
+}

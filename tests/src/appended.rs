@@ -1,0 +1,46 @@
+//! Records that say which they are, for tests of appending: who wrote it, how many before, how long it is, and bytes that no other has.
+
+use std::collections::BTreeMap;
+
+/// Bytes before those of its own: mark, writer, number, length.
+const HEAD_BYTES: usize = 16;
+const MARK: u32 = 0x5eed_cafe;
+
+/// The record of a writer with this number; of lengths from 17 bytes to some 3000, and now and then of 60,000.
+pub fn record(writer: u32, number: u32) -> Vec<u8> {
+    let bytes = match number % 16 {
+        15 => 60_000,
+        _ => HEAD_BYTES as u32 + 1 + (number * 797 + writer * 31) % 3000,
+    };
+    let head: Vec<u8> = [MARK, writer, number, bytes].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let seed = writer.wrapping_mul(197).wrapping_add(number);
+    let body = (HEAD_BYTES as u32..bytes).map(|at| (seed.wrapping_add(at * 31) >> 2) as u8);
+    head.into_iter().chain(body).collect()
+}
+
+/// What a file has behind `first` bytes: how many records of each writer, which have to be whole, one after another, and of each writer those from the
+/// first one on in their order; with where each begins. An error says what is wrong and where.
+pub fn check(contents: &[u8], first: usize) -> Result<BTreeMap<u32, Vec<u64>>, String> {
+    let mut found: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    let mut at = first;
+    while at < contents.len() {
+        let word = |index: usize| {
+            let bytes = contents.get(at + index * 4..at + index * 4 + 4)?;
+            bytes.try_into().ok().map(u32::from_le_bytes)
+        };
+        let (Some(MARK), Some(writer), Some(number)) = (word(0), word(1), word(2)) else {
+            return Err(format!("no record at {at} of {}", contents.len()));
+        };
+        let wanted = record(writer, number);
+        if contents.get(at..at + wanted.len()) != Some(&wanted[..]) {
+            return Err(format!("record {number} of writer {writer} at {at} of {} is torn", contents.len()));
+        }
+        let own = found.entry(writer).or_default();
+        if own.len() != number as usize {
+            return Err(format!("record {number} of writer {writer} at {at} comes after {} others of it", own.len()));
+        }
+        own.push(at as u64);
+        at += wanted.len();
+    }
+    Ok(found)
+}

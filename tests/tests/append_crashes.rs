@@ -1,0 +1,98 @@
+//! An agent that ends at each step of delegating a file's length and of giving it back: the next one gives the file its length, with all that was
+//! acknowledged. Skipped, with a line that says why, as the stage says.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Child;
+use std::time::Duration;
+use willow_host::direct_io::{Appender, Session, SessionOptions};
+use willow_host::testing::AGENT_CRASHED;
+use willow_tests::appended::{check, record};
+use willow_tests::stage::{Stage, contents, is_append_only, is_frozen, or_skip, within_seconds};
+
+/// Steps, at least: an agent that has fewer has lost some.
+const STEPS_MIN: u32 = 25;
+const FIRST: usize = 5000;
+/// Records before each time that the file gets its length.
+const RECORDS: u32 = 4;
+
+/// What is done with an agent while it lives: appends until the file has got its length twice, once while it goes on and once for good. `told` counts
+/// the records that were acknowledged; true where the device appended them all and the agent has given the file back: it does not end then.
+fn used(stage: &Stage, agent: &mut Child, path: &Path, told: &mut u32) -> bool {
+    // Nobody waits for an agent that has ended.
+    let options =
+        SessionOptions { patience: Duration::ZERO, ..SessionOptions::new(stage.path("device"), stage.path("agent")) };
+    let Ok(session) = Session::open(options) else { return false };
+    let Ok(appender) = Appender::open(&session, path) else { return false };
+    let mut append = || {
+        let done = (0..RECORDS).all(|_| appender.append(&record(1, *told)).map(|at| (at, *told += 1)).is_ok());
+        done.then(|| appender.length().ok()).flatten()
+    };
+    let Some(length) = append() else { return false };
+    // The agent gives the file its length, and the device goes on.
+    while fs::metadata(path).expect("there").len() != length {
+        if agent.try_wait().expect("its state").is_some() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    append().is_some() && appender.give_back().is_ok() && session.counts().direct_appends == u64::from(2 * RECORDS)
+}
+
+#[test]
+fn an_agent_that_ends_at_any_step_of_delegating_a_length_loses_no_record() {
+    let test = "an_agent_that_ends_at_any_step_of_delegating_a_length_loses_no_record";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    stage.kill_agent();
+    let (mut by_others, mut in_the_midst) = (0, 0);
+    for step in 1.. {
+        let path = stage.on_it(&format!("log-{step}"));
+        fs::write(&path, contents(FIRST, 1)).expect("written");
+        let mut agent = stage.crasher(step, None).expect("it answers");
+        let mut told = 0;
+        let is_over = used(&stage, &mut agent, &path, &mut told);
+        if is_over {
+            agent.kill().expect("killed");
+        }
+        let status = agent.wait().expect("an end");
+        assert!(is_over || status.code() == Some(AGENT_CRASHED), "step {step}: {status}");
+        in_the_midst += u32::from(is_frozen(&path));
+        let others = is_append_only(&path);
+        if others {
+            // Whoever may append does so, before there is another agent.
+            let mut file = fs::OpenOptions::new().append(true).open(&path).expect("it opens");
+            file.write_all(&record(2, 0)).and_then(|()| file.sync_all()).expect("appended");
+            by_others += 1;
+        }
+        stage.start_agent();
+        within_seconds("the next agent gives it its length", || !is_frozen(&path) && !is_append_only(&path));
+        let found = fs::read(&path).expect("read");
+        assert!(found[..FIRST] == contents(FIRST, 1), "step {step}: what was there before");
+        let records: BTreeMap<u32, usize> = check(&found, FIRST)
+            .unwrap_or_else(|why| panic!("step {step}: {why}"))
+            .into_iter()
+            .map(|(writer, offsets)| (writer, offsets.len()))
+            .collect();
+        // The one that was under way may be there.
+        let there = records.get(&1).copied().unwrap_or_default();
+        assert!((told as usize..=told as usize + 1).contains(&there), "step {step}: {there} records, {told} told");
+        assert_eq!(records.contains_key(&2), others, "step {step}");
+        // It is the file system's own.
+        fs::OpenOptions::new().write(true).open(&path).expect("it opens for writing");
+        let has_no_record =
+            || fs::read_dir(stage.path("agent.frozen.append")).map_or(true, |mut all| all.next().is_none());
+        within_seconds("it is off the list", has_no_record);
+        stage.kill_agent();
+        if is_over {
+            assert!(step > STEPS_MIN && told == 2 * RECORDS, "there were only {step} steps, {told} records");
+            println!(
+                "{} steps, {in_the_midst} with an immutable file, {by_others} with one that others append to",
+                step - 1
+            );
+            assert!(in_the_midst > 0 && by_others > 0);
+            return;
+        }
+    }
+}
