@@ -10,12 +10,14 @@
 //! - what a process that has ended has under way is its user's as before, until it ends; its account is given to another process then. So there
 //!   is one for each process, however many have ended.
 
+mod account;
+
 use crate::config::{
     APPS_MAX, HOST_RPCS_MAX, KERNEL_RPCS_MAX, KERNEL_TRANSFERS_MAX, PROCESSES_MAX, USERS_RPCS_MAX, USERS_TRANSFERS_MAX,
-    WEIGHT_MAX,
 };
 use crate::places::Places;
-use serde::{Deserialize, Serialize};
+use account::Account;
+pub use account::{AccountCounters, AccountStatistics};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The host kernel's account.
@@ -32,80 +34,11 @@ pub(crate) const PARTIES: u16 = PROCESSES_MAX as u16 + APPS_MAX + 1;
 const NO_USER: u16 = PARTIES - 1;
 /// Most users whose weights are kept.
 pub const WEIGHTS_MAX: usize = 4096;
-/// Units of the queue for each of cost at weight 1.
-const SCALE_BITS: u32 = 20;
 
 /// What a run of a handler costs beside its instructions and DMAs, in instructions: taking the request, and answering it.
 pub(crate) const RUN_COST: u64 = 300;
 /// Bytes of DMA that cost as much as an instruction.
 pub(crate) const DMA_BYTES_A_COST: u64 = 8;
-
-/// What an account was used for since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AccountCounters {
-    /// Requests taken.
-    pub requests: u64,
-    /// Requests handed back since all places were taken.
-    pub refused: u64,
-    /// Requests that waited since their process had as many handlers on an SPU as it may.
-    pub stalls: u64,
-    /// Instructions of apps on its behalf.
-    pub instructions: u64,
-    /// What SPU-OS did for these apps, in the same unit.
-    #[serde(default)]
-    pub host_work: u64,
-    /// Bytes of DMAs on its behalf.
-    pub dma_bytes: u64,
-}
-
-/// A process' line in the statistics.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AccountStatistics {
-    /// `kernel`, the process' number, or `events`: what a user's apps do for nobody; without a user, of those that no account was left for.
-    pub name: String,
-    /// Its user.
-    pub user: Option<u32>,
-    /// Its weight.
-    pub weight: u16,
-    /// Requests under way.
-    pub under_way: u32,
-    /// Counters.
-    #[serde(flatten)]
-    pub counters: AccountCounters,
-}
-
-#[derive(Default)]
-struct Account {
-    /// Its number as in ids; 0: no process'.
-    process: u32,
-    /// Place of its user.
-    user: Option<u16>,
-    weight: u16,
-    /// Units for each of cost: one over the weight.
-    rate: u64,
-    under_way: u32,
-    /// Activities that belong to no request: events, and work in the background.
-    own: u32,
-    /// RPCs of these requests.
-    rpcs: u32,
-    /// Handlers begun for its hosts' requests, by SPU; empty until one is.
-    begun: Vec<u16>,
-    /// Requests that wait for one of them to end, by SPU.
-    stalled: BTreeMap<u16, VecDeque<u32>>,
-    closed: bool,
-    counters: AccountCounters,
-}
-
-impl Account {
-    fn weigh(&mut self, weight: u16) {
-        self.weight = weight.clamp(1, WEIGHT_MAX);
-        self.rate = (1 << SCALE_BITS) / u64::from(self.weight);
-    }
-
-    fn is_busy(&self) -> bool {
-        self.under_way > 0 || self.own > 0
-    }
-}
 
 /// A user, while there are processes or apps of his, or requests of such as have ended.
 struct User {
@@ -471,7 +404,7 @@ impl Accounts {
             None => 1,
             Some(user) => u64::from(self.users[usize::from(user)].busy.max(1)),
         };
-        cost.saturating_mul(busy * of.rate) >> SCALE_BITS
+        of.units(busy, cost)
     }
 
     /// The same for work that is not metered.
