@@ -17,8 +17,8 @@ pub(crate) const GRAIN: u64 = 16_384;
 
 struct Party<T> {
     waiting: VecDeque<T>,
-    /// What goes before them.
-    first: VecDeque<T>,
+    /// How many of these, at the front, go before the others.
+    first: usize,
     /// What it was charged, or when it began to wait: the time of its own clock.
     clock: u64,
     /// Its clock stands in the heap.
@@ -39,14 +39,14 @@ pub(crate) struct FairQueue<T> {
 
 impl<T> Default for Party<T> {
     fn default() -> Self {
-        Party { waiting: VecDeque::new(), first: VecDeque::new(), clock: 0, queued: false }
+        Party { waiting: VecDeque::new(), first: 0, clock: 0, queued: false }
     }
 }
 
 impl<T> Party<T> {
     #[inline(always)]
     fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.first.is_empty()
+        self.waiting.is_empty()
     }
 }
 
@@ -72,7 +72,9 @@ impl<T> FairQueue<T> {
     /// Work of a party that others wait for: it goes before the party's other work, which may be long.
     #[inline]
     pub fn push_first(&mut self, party: u16, work: T) {
-        self.comes(party).first.push_back(work);
+        let of = self.comes(party);
+        of.waiting.insert(of.first, work);
+        of.first += 1;
     }
 
     /// A party is about to have another piece of work.
@@ -120,7 +122,8 @@ impl<T> FairQueue<T> {
             self.next();
         }
         let current = &mut self.parties[usize::from(self.current)];
-        let work = current.first.pop_front().or_else(|| current.waiting.pop_front())?;
+        let work = current.waiting.pop_front()?;
+        current.first = current.first.saturating_sub(1);
         self.len -= 1;
         if self.heap.is_empty() {
             self.now = self.now.max(current.clock);
