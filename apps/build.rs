@@ -1,7 +1,8 @@
 //! Compiles the SSD Apps of this repository to WebAssembly, so that the command carries them inside.
 //!
 //! What always holds: the apps are built in release mode whatever this build's profile is, in a target folder of their own
-//! (cargo's lock on the outer one is held meanwhile), without network, and untouched by flags and wrappers of this build.
+//! (cargo's lock on the outer one is held meanwhile), of the versions in Cargo.lock, and untouched by flags and wrappers of this build. What they need
+//! for WebAssembly alone is downloaded here, where no other build has done so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -94,7 +95,7 @@ fn check_target() -> Result<(), String> {
 
 fn compile(root: &Path, folder: &Path, names: &[&str], more_flags: &[&str]) -> Result<(), String> {
     let mut command = Command::new(variable("CARGO")?);
-    command.current_dir(root).args(["build", "--release", "--offline", "--target", TARGET, "--target-dir"]).arg(folder);
+    command.current_dir(root).args(["build", "--release", "--locked", "--target", TARGET, "--target-dir"]).arg(folder);
     for name in names {
         command.arg("--package").arg(format!("{name}-spu"));
     }

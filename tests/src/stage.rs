@@ -429,31 +429,39 @@ impl Stage {
 
     /// Makes another file system by this command, on a loop device with these sectors, in the place of the one there is. Its agent is dead.
     pub fn make_anew(&mut self, make: &[&str], sector: &str) {
-        assert!(self.agent.is_none());
-        let (files, disk) = (self.path("files"), format!("{}/disk", self.path("mount")));
-        within_seconds("it is unmounted", || tool("umount", &[&files]).is_ok());
-        tool("losetup", &["-d", &self.block.take().expect("a loop device")]).expect("detached");
-        let attach = ["--direct-io=on", "--sector-size", sector, "-f", "--show", &disk];
-        let block = tool("losetup", &attach).expect("a loop device");
-        self.block = Some(block.clone());
-        tool(make[0], &[&make[1..], &[&block]].concat()).expect("a file system");
-        tool("mount", &["-o", "noatime", &block, &files]).expect("mounted");
+        let before = self.unmount();
+        tool("losetup", &["-d", &before]).expect("detached");
+        let after = self.attach(sector);
+        tool(make[0], &[&make[1..], &[&after]].concat()).expect("a file system");
+        self.mount(after);
     }
 
     /// Unmounts the file system, and mounts it by a loop device with another number, as after a start of the machine. Its agent is dead.
     pub fn renumber(&mut self) {
-        assert!(self.agent.is_none());
-        let (files, disk) = (self.path("files"), format!("{}/disk", self.path("mount")));
-        // Descriptors that the agent had may take a moment to be closed.
-        within_seconds("it is unmounted", || tool("umount", &[&files]).is_ok());
-        let attach = || {
-            tool("losetup", &["--direct-io=on", "--sector-size", "4096", "-f", "--show", &disk]).expect("a loop device")
-        };
-        let (before, after) = (self.block.take().expect("a loop device"), attach());
+        let before = self.unmount();
+        let after = self.attach("4096");
         assert_ne!(before, after);
         tool("losetup", &["-d", &before]).expect("detached");
-        tool("mount", &["-o", "noatime", &after, &files]).expect("mounted");
-        self.block = Some(after);
+        self.mount(after);
+    }
+
+    /// Unmounts the file system, of which the loop device stays: which that is. Descriptors that a killed agent had may take a moment to be closed.
+    fn unmount(&mut self) -> String {
+        assert!(self.agent.is_none());
+        within_seconds("it is unmounted", || tool("umount", &[&self.path("files")]).is_ok());
+        self.block.take().expect("a loop device")
+    }
+
+    /// One more loop device on the stage's disk.
+    fn attach(&self, sector: &str) -> String {
+        let disk = format!("{}/disk", self.path("mount"));
+        let attach = ["--direct-io=on", "--sector-size", sector, "-f", "--show", &disk];
+        tool("losetup", &attach).expect("a loop device")
+    }
+
+    fn mount(&mut self, block: String) {
+        tool("mount", &["-o", "noatime", &block, &self.path("files")]).expect("mounted");
+        self.block = Some(block);
     }
 }
 

@@ -14,7 +14,7 @@ use std::io::{Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use willow_shm::ending::is_ending;
+use willow_shm::process::{is_ending, started};
 
 /// How long an agent that was killed may need to be gone.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -83,15 +83,8 @@ fn locked(path: &Path) -> std::io::Result<Option<Exclusive>> {
 /// True where the process that has the lock has ended, as far as it can. One of another process namespace is none that this one knows.
 fn is_left(path: &Path) -> std::io::Result<bool> {
     let text = std::fs::read_to_string(path)?;
-    let said = text.trim_end().split_once(' ').and_then(|(pid, start)| Some((pid.parse().ok()?, start)));
-    Ok(said.is_some_and(|(pid, start): (i32, &str)| started(pid).as_deref() == Some(start) && is_ending(pid)))
-}
-
-/// When a process started, in clock ticks after boot (proc(5), field 22 of `stat`).
-fn started(pid: i32) -> Option<String> {
-    let text = std::fs::read_to_string(PathBuf::from("/proc").join(pid.to_string()).join("stat")).ok()?;
-    // The name, in parentheses, may hold anything.
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19).map(ToOwned::to_owned)
+    let said = text.trim_end().split_once(' ').and_then(|(pid, start)| Some((pid.parse().ok()?, start.parse().ok()?)));
+    Ok(said.is_some_and(|(pid, start): (i32, u64)| started(pid) == Some(start) && is_ending(pid)))
 }
 
 impl Exclusive {

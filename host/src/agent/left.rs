@@ -68,7 +68,7 @@ fn open(found: &Found, key: Key) -> std::io::Result<OwnedFd> {
 }
 
 /// Opens a file wherever its path is now, and whatever number its disk has; `None` where its file system is not mounted.
-fn open_by_handle(handle: &Handle, key: Key) -> std::io::Result<Option<OwnedFd>> {
+pub(super) fn open_by_handle(handle: &Handle, key: Key) -> std::io::Result<Option<OwnedFd>> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let is_it = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_ino == key.1);
     for place in places(key.0, &mounts) {

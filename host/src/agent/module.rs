@@ -6,8 +6,8 @@
 //!   has installed, never with a user's of the same name;
 //! - what a module permits is on its own list while it may be installed ([`Module::permissions`]), and is taken off that before it is revoked
 //!   ([`Services::take_off`]): a permission that was missed is never installed again once it is being revoked;
-//! - a module is asked by the threads of connections, each for its own process; what may take long is done by [`Module::mend`], in a thread for
-//!   that item alone.
+//! - a module is asked by the threads of connections, each for its own process; what may take long is done by [`Module::mend`] and [`Module::end`], in
+//!   a thread for that item alone.
 //!
 //! Who may call it: the agent. Who may be called: all of [`Services`].
 
@@ -23,7 +23,10 @@ use serde_json::Value;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long [`Module::ended`] is waited for.
+const ENDED_MAX: Duration = Duration::from_secs(2);
 
 /// The process that asks, as the host's kernel told of it.
 pub(super) struct Caller {
@@ -67,8 +70,14 @@ pub(super) trait Module: Send + Sync {
     /// Does one thing that was due. An error, one sentence, is logged, and it is due again.
     fn mend(&self, services: &Services<'_>, item: u64) -> Result<(), String>;
 
-    /// The agent ends: gives everything back, as far as that goes.
-    fn end(&self, services: &Services<'_>);
+    /// What is to be given back now that the agent ends, each by [`Module::end`].
+    fn left(&self) -> Vec<u64>;
+
+    /// The agent ends: gives one thing back, as far as that goes.
+    fn end(&self, services: &Services<'_>, item: u64);
+
+    /// All that was left is given back, or [`Module::end`] has not returned in time.
+    fn ended(&self);
 }
 
 /// What a module may use of the agent.
@@ -223,17 +232,29 @@ impl Agent {
         }
     }
 
-    /// Ends modules, until then at most.
+    /// Ends modules, until then at most. Each thing that they have is given back in a thread of its own: one that waits for a file system keeps
+    /// no other.
     pub(super) fn end_modules(self: &Arc<Self>, end: Instant) {
-        let agent = self.clone();
-        let ending = move || {
-            let Ok(runtime) = runtime() else { return };
-            let services = Services::new(&agent, &runtime);
-            agent.modules.iter().for_each(|module| module.end(&services));
-        };
-        let thread = std::thread::Builder::new().name("willow-agent-end".to_owned()).spawn(ending);
-        if !thread.is_ok_and(|thread| self.join_until(vec![thread], end)) {
+        let mut ending = Vec::new();
+        for module in &self.modules {
+            for item in module.left() {
+                let (agent, module) = (self.clone(), module.clone());
+                let give_back = move || {
+                    if let Ok(runtime) = runtime() {
+                        module.end(&Services::new(&agent, &runtime), item);
+                    }
+                };
+                ending.extend(std::thread::Builder::new().name("willow-agent-end".to_owned()).spawn(give_back));
+            }
+        }
+        if !self.join_until(ending, end) {
             tracing::error!("what apps' parts of the agent have is left to the next agent: it took too long");
+            self.note_threads();
+        }
+        let agent = self.clone();
+        let ended = move || agent.modules.iter().for_each(|module| module.ended());
+        let thread = std::thread::Builder::new().name("willow-agent-end".to_owned()).spawn(ended);
+        if !self.join_until(thread.into_iter().collect(), Instant::now() + ENDED_MAX) {
             self.note_threads();
         }
     }

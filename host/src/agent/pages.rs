@@ -135,7 +135,8 @@ fn read<'a>(device: &OwnedFd, at: u64, part: &'a mut [u8], bytes: usize) -> Resu
     Ok(&room[..bytes])
 }
 
-fn write(writer: &OwnedFd, mut at: u64, mut data: &[u8]) -> Result<()> {
+/// Writes all of it at a place.
+pub fn write(writer: &OwnedFd, mut at: u64, mut data: &[u8]) -> Result<()> {
     while !data.is_empty() {
         let count = rustix::io::retry_on_intr(|| rustix::io::pwrite(writer, data, at))?;
         if count == 0 {

@@ -17,11 +17,11 @@
 //! its progress is checked against what it can be.
 
 pub mod closing;
-pub mod ending;
 pub mod layout;
 pub mod memory;
 pub mod message;
 pub mod own;
+pub mod process;
 pub mod ring;
 pub mod rings;
 pub mod socket;

@@ -55,27 +55,20 @@ impl Peer {
         {
             return (u64::MAX, stat.st_ino);
         }
-        (self.pid as u64, started(self.pid).unwrap_or(0))
+        (self.pid as u64, crate::process::started(self.pid).unwrap_or(0))
     }
 
     /// True once the process has ended (all threads of it).
     pub fn has_ended(&self) -> bool {
         match &self.process {
             Some(process) => is_readable(process.as_fd(), Duration::ZERO),
-            None => started(self.pid).is_none(),
+            None => crate::process::started(self.pid).is_none(),
         }
     }
 }
 
 /// File system type of process descriptors that have inodes of their own.
 const PIDFS_MAGIC: rustix::fs::FsWord = 0x5049_4446;
-
-/// When a process started, in clock ticks after boot (proc(5), field 22 of `stat`).
-fn started(pid: i32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
-}
 
 fn is_readable(descriptor: BorrowedFd<'_>, wait: Duration) -> bool {
     let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
@@ -338,7 +331,7 @@ impl Drop for Listener {
 
 /// True where the process that listens at the other end has ended, as far as it can.
 pub fn is_left(channel: &Channel) -> bool {
-    channel.peer().is_ok_and(|peer| crate::ending::is_ending(peer.pid))
+    channel.peer().is_ok_and(|peer| crate::process::is_ending(peer.pid))
 }
 
 fn file_of(path: &Path) -> Option<(u64, u64)> {

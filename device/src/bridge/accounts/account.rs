@@ -67,6 +67,11 @@ pub(super) struct Account {
 }
 
 impl Account {
+    /// A process' account, which has no user yet.
+    pub fn of_process(process: u32) -> Account {
+        Account { process, ..Account::default() }
+    }
+
     /// Gives it a weight.
     pub fn weigh(&mut self, weight: u16) {
         self.weight = weight.clamp(1, WEIGHT_MAX);

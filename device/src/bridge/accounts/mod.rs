@@ -118,7 +118,7 @@ impl Accounts {
             None => None,
         };
         let Some(place) = place else { return EVENTS };
-        self.all[usize::from(place)] = Account { process, ..Account::default() };
+        self.all[usize::from(place)] = Account::of_process(process);
         self.set_user(place, user);
         if let Some(weight) = weight {
             self.all[usize::from(place)].weigh(weight);

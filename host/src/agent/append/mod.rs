@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 use tail::{Tail, Tools};
 
-/// Most files whose lengths the device has.
+/// Most files whose lengths the device has; a user has at most as many as that leaves free.
 const FILES_MAX: usize = 64;
 /// Most proofs that the agent keeps, each with a descriptor; of which a user has at most as many as that leaves free.
 const KNOWN_MAX: usize = 2048;
@@ -74,28 +74,24 @@ struct Granted {
 
 type Slot = Arc<Mutex<Option<Tail>>>;
 
+/// A file's place among those whose lengths the device has.
+struct Place {
+    /// Who began with it; `None`: an agent before this one.
+    user: Option<u32>,
+    slot: Slot,
+}
+
 /// Append's part of the agent.
 pub(super) struct Append {
     records: Records,
     /// By their numbers in the device.
-    files: Mutex<BTreeMap<u64, Slot>>,
+    files: Mutex<BTreeMap<u64, Place>>,
     /// By connection and number.
     known: Mutex<BTreeMap<(u64, u64), Known>>,
     granted: Mutex<Vec<Granted>>,
     spools: Spools,
     /// When what failed last is tried again.
     again: Mutex<BTreeMap<u64, Instant>>,
-}
-
-/// Writes all of it at a place.
-fn write(file: &OwnedFd, mut at: u64, mut data: &[u8]) -> std::io::Result<()> {
-    while !data.is_empty() {
-        match rustix::io::retry_on_intr(|| rustix::io::pwrite(file, data, at))? {
-            0 => return Err(std::io::ErrorKind::WriteZero.into()),
-            count => (at, data) = (at + count as u64, &data[count..]),
-        }
-    }
-    Ok(())
 }
 
 /// A file's number in the device: its coordinator is that of its inode, where SPUs are a power of two.
@@ -114,7 +110,8 @@ impl Append {
         let (spools, mut files) = (Spools::default(), BTreeMap::new());
         for record in found {
             spools.note(record.device, record.spool);
-            files.insert(record.number, Arc::new(Mutex::new(Some(Tail::left(record)))));
+            let number = record.number;
+            files.insert(number, Place { user: None, slot: Arc::new(Mutex::new(Some(Tail::left(record)))) });
         }
         Ok(Append {
             records,
@@ -136,19 +133,27 @@ impl Append {
         what(&Tools { services, records: &self.records, client: &client })
     }
 
-    fn slot(&self, number: u64) -> Result<Slot, Refusal> {
+    /// A file's place: the one that it has, or a new one of this user's.
+    fn place(&self, number: u64, user: u32) -> Result<Slot, Refusal> {
         let mut files = lock(&self.files);
-        if let Some(slot) = files.get(&number) {
-            return Ok(slot.clone());
+        if let Some(place) = files.get(&number) {
+            return Ok(place.slot.clone());
         }
-        if files.len() >= FILES_MAX {
-            // Those that nobody has.
-            files.retain(|_, slot| Arc::strong_count(slot) > 1 || lock(slot).is_some());
-        }
+        // Those that nobody has. One that nobody but this list knows is locked by nobody.
+        files.retain(|_, place| Arc::strong_count(&place.slot) > 1 || lock(&place.slot).is_some());
+        let own = files.values().filter(|place| place.user == Some(user)).count();
         if files.len() >= FILES_MAX {
             return Err(format!("{FILES_MAX} files are appended to by the device, which is the most").into());
         }
-        Ok(files.entry(number).or_default().clone())
+        if user != 0 && files.len() + own >= FILES_MAX {
+            return Err("the device appends to as many of this user's files as leave room for other users'".into());
+        }
+        Ok(files.entry(number).or_insert(Place { user: Some(user), slot: Slot::default() }).slot.clone())
+    }
+
+    /// The place of a file that has one.
+    fn slot(&self, number: u64) -> Option<Slot> {
+        lock(&self.files).get(&number).map(|place| place.slot.clone())
     }
 
     fn prepare(&self, services: &Services<'_>, caller: &Caller, descriptors: Vec<OwnedFd>) -> Result<Told, Refusal> {
@@ -191,7 +196,7 @@ impl Append {
             return Err("a process is changing it through the file system".into());
         }
         let process = services.process(caller)?;
-        let slot = self.slot(number)?;
+        let slot = self.place(number, caller.user)?;
         let mut tail = lock(&slot);
         self.with_tools(services, |tools| {
             // The owner may be another by now.
@@ -402,7 +407,7 @@ impl Append {
         lock(&self.known).remove(&(connection, number));
         self.revoke(services, |it| (it.number, it.connection) == (number, connection))?;
         let has_others = lock(&self.granted).iter().any(|it| it.number == number);
-        let Some(slot) = lock(&self.files).get(&number).filter(|_| !has_others).cloned() else { return Ok(()) };
+        let Some(slot) = self.slot(number).filter(|_| !has_others) else { return Ok(()) };
         let mut tail = lock(&slot);
         if tail.is_none() {
             return Ok(());
@@ -453,19 +458,20 @@ impl Module for Append {
     }
 
     fn take_back(&self, services: &Services<'_>, file: (u64, u64)) -> Result<(), Refusal> {
-        let slots: Vec<Slot> = lock(&self.files).values().cloned().collect();
-        for slot in slots {
-            let mut tail = lock(&slot);
-            if tail.as_ref().is_some_and(|tail| (tail.record.device, tail.record.inode) == file) {
-                self.with_tools(services, |tools| Ok(self.finish(tools, &mut tail)?))?;
-            }
+        // Its namespace is the one of its file system: no other file's place is waited for.
+        let Ok((nsid, _)) = services.place(file.0) else { return Ok(()) };
+        let Some(slot) = number(nsid, file.1).and_then(|number| self.slot(number)) else { return Ok(()) };
+        let mut tail = lock(&slot);
+        if tail.as_ref().is_some_and(|tail| (tail.record.device, tail.record.inode) == file) {
+            self.with_tools(services, |tools| Ok(self.finish(tools, &mut tail)?))?;
         }
         Ok(())
     }
 
     fn due(&self) -> Vec<u64> {
         let now = Instant::now();
-        let files: Vec<(u64, Slot)> = lock(&self.files).iter().map(|(number, slot)| (*number, slot.clone())).collect();
+        let files: Vec<(u64, Slot)> =
+            lock(&self.files).iter().map(|(number, place)| (*number, place.slot.clone())).collect();
         let is_due = |number: u64, slot: &Slot| {
             if lock(&self.again).get(&number).is_some_and(|again| *again > now) {
                 return false;
@@ -485,7 +491,7 @@ impl Module for Append {
     }
 
     fn mend(&self, services: &Services<'_>, number: u64) -> Result<(), String> {
-        let Some(slot) = lock(&self.files).get(&number).cloned() else { return Ok(()) };
+        let Some(slot) = self.slot(number) else { return Ok(()) };
         let mut tail = lock(&slot);
         let done = self.with_tools(services, |tools| Ok(self.look_after(tools, &mut tail)?));
         match done {
@@ -499,16 +505,21 @@ impl Module for Append {
         })
     }
 
-    fn end(&self, services: &Services<'_>) {
-        let slots: Vec<Slot> = lock(&self.files).values().cloned().collect();
-        for slot in slots {
-            let mut tail = lock(&slot);
-            let Some(open) = &*tail else { continue };
-            let path = open.record.path.clone();
-            if let Err(why) = self.with_tools(services, |tools| Ok(self.finish(tools, &mut tail)?)) {
-                tracing::error!("{} stays immutable until the next agent: {why:?}", path.display());
-            }
+    fn left(&self) -> Vec<u64> {
+        lock(&self.files).keys().copied().collect()
+    }
+
+    fn end(&self, services: &Services<'_>, number: u64) {
+        let Some(slot) = self.slot(number) else { return };
+        let mut tail = lock(&slot);
+        let Some(open) = &*tail else { return };
+        let path = open.record.path.clone();
+        if let Err(why) = self.with_tools(services, |tools| Ok(self.finish(tools, &mut tail)?)) {
+            tracing::error!("{} stays immutable until the next agent: {why:?}", path.display());
         }
+    }
+
+    fn ended(&self) {
         self.spools.remove_unused();
     }
 }
@@ -534,5 +545,31 @@ impl Append {
             Some(_) if now - open.grown < IDLE_MAX => Ok(()),
             _ => self.finish(tools, tail),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_as_many_files_as_leave_others_room() {
+        let folder = std::env::temp_dir().join(format!("willow-append-places-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let append = Append::open(&folder.join("journal")).unwrap();
+        // Somebody has each, so that none goes.
+        let all =
+            |from: u64, user: u32| (from..).map_while(|number| append.place(number, user).ok()).collect::<Vec<_>>();
+        let mallorys = all(0, 1000);
+        assert_eq!(mallorys.len(), FILES_MAX / 2);
+        let alices = all(1000, 1001);
+        assert_eq!(alices.len(), FILES_MAX / 4);
+        assert!(append.place(3, 1001).is_ok(), "who has a place keeps it, whoever asks");
+        // The kernel's own user has what is left.
+        let roots = all(2000, 0);
+        assert_eq!(mallorys.len() + alices.len() + roots.len(), FILES_MAX);
+        drop(mallorys);
+        assert!(append.place(3000, 1001).is_ok(), "those that nobody has are free");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

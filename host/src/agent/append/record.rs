@@ -9,6 +9,7 @@ use super::super::journal::beside;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{Error, Result, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Most bytes of a record.
@@ -58,7 +59,8 @@ impl Records {
     /// Writes a record, durably.
     pub fn write(&self, record: &Record) -> Result<()> {
         if !self.0.exists() {
-            std::fs::create_dir(&self.0)?;
+            // Where files lie and how long they are is root's alone.
+            std::fs::DirBuilder::new().mode(0o700).create(&self.0)?;
             let parent = self.0.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
             File::open(parent)?.sync_all()?;
         }

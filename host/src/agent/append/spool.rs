@@ -7,6 +7,7 @@
 //! - a spool is one file's at a time, until nothing is permitted in it any more.
 
 use super::super::freeze::{self, Guard};
+use super::super::pages::write;
 use super::super::{extents, lock};
 use append_host::wire::EXTENTS_MAX;
 use direct_io_host::FileExtent;
@@ -158,7 +159,7 @@ fn fill(file: &OwnedFd) -> std::io::Result<()> {
     rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, SPOOL_BYTES)?;
     let zeroes = vec![0; PART_BYTES];
     for at in (0..SPOOL_BYTES).step_by(PART_BYTES) {
-        super::write(file, at, &zeroes)?;
+        write(file, at, &zeroes)?;
     }
     rustix::fs::fsync(file)?;
     freeze::set_immutable(file.as_fd(), true)?;

@@ -12,13 +12,12 @@
 
 use super::super::fault::{Fault, LATE};
 use super::super::freeze::{self, Guard, guard};
-use super::super::handle::Handle;
-use super::super::judge::places;
 use super::super::lease;
+use super::super::left::open_by_handle;
 use super::super::module::Services;
+use super::super::pages::write;
 use super::record::{Record, Records};
 use super::spool::SPOOL_BYTES;
-use super::write;
 use crate::append::{AppendClient, AppendError};
 use crate::block::BlockClient;
 use append_host::Refusal;
@@ -263,7 +262,9 @@ impl Tail {
         if self.writer.is_some() {
             return Ok(());
         }
-        let file = find(&self.record)?;
+        let key = (self.record.device, self.record.inode);
+        let file = open_by_handle(&self.record.handle, key).map_err(said("it cannot be opened"))?;
+        let file = file.ok_or("its file system is not mounted")?;
         if freeze::guarded(file.as_fd()).map_err(said("its attributes"))? == Guard::Nothing {
             return Ok(());
         }
@@ -284,24 +285,6 @@ impl Tail {
         }
         Ok(())
     }
-}
-
-/// Opens a file for reading, wherever it is now.
-fn find(record: &Record) -> Result<OwnedFd, String> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
-    let numbers = mounts.lines().filter_map(|line| {
-        let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
-        Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
-    });
-    let all: std::collections::BTreeSet<u64> = numbers.collect();
-    let handle: &Handle = &record.handle;
-    for place in all.iter().flat_map(|device| places(*device, &mounts)) {
-        let Ok(Some(file)) = handle.open_at(&place, OFlags::RDONLY) else { continue };
-        if rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_ino == record.inode) {
-            return Ok(file);
-        }
-    }
-    Err("its file system is not mounted".to_owned())
 }
 
 /// What the device has written of a tail.

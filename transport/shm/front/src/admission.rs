@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use std::os::fd::AsFd;
 use willow_nvme::Backend;
 use willow_shm::closing::Unclosed;
-use willow_shm::ending::is_ending;
 use willow_shm::layout::{Layout, depth_max};
 use willow_shm::memory::Mapping;
 use willow_shm::message::{Kind, Opened, Response, encode};
+use willow_shm::process::is_ending;
 use willow_shm::socket::Channel;
 
 /// What a connection had that is being closed.
@@ -139,9 +139,7 @@ impl Front {
             idle_polls: 0,
             is_dirty: false,
         });
-        let look_ns = self.look_ns.max(now_ns + 1).min(now_ns + LOOK.as_nanos() as u64);
-        self.look_ns = look_ns;
-        self.next_limit_ns = self.next_limit_ns.min(now_ns + OPEN_LIMIT.as_nanos() as u64).min(look_ns);
+        self.next_limit_ns = self.next_limit_ns.min(now_ns + LOOK.as_nanos() as u64);
         self.counters.processes.set(self.processes.len() as u64);
     }
 

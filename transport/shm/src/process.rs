@@ -1,20 +1,37 @@
-//! Processes that were killed, or have ended, and that the kernel still keeps: a thread of theirs waits in the kernel for what no signal ends
-//! (an inode that a user keeps busy, say). Until it comes back all their descriptors stay open: sockets are served by nobody, and locks held.
+//! What the kernel tells of other processes (proc(5)): when one began, and whether it has ended though the kernel still keeps it.
+//!
+//! A process that was killed is kept while a thread of it waits in the kernel for what no signal ends (an inode that a user keeps busy, say). Until
+//! it comes back all its descriptors stay open: sockets are served by nobody, and locks held.
 //!
 //! What always holds: a process that is told to be ending runs no instruction of its program any more. One of which only the first thread has
 //! ended is not; nor is one that this process cannot look at.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// SIGKILL in the masks of proc(5), which each thread has pending once its process ends.
 const KILLED: u64 = 1 << (libc::SIGKILL - 1);
+
+fn folder(pid: i32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+/// What `stat` says of a process or thread behind its name, which is in parentheses and may hold anything: the state is the first.
+fn stat(of: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(of.join("stat")).ok()?;
+    Some(text.rsplit_once(") ")?.1.to_owned())
+}
+
+/// When a process started, in clock ticks after boot (field 22 of `stat`).
+pub fn started(pid: i32) -> Option<u64> {
+    stat(&folder(pid))?.split_ascii_whitespace().nth(19)?.parse().ok()
+}
 
 /// True where a process with this id is ending, or has ended and was not waited for.
 pub fn is_ending(pid: i32) -> bool {
     if pid <= 0 {
         return false;
     }
-    let process = Path::new("/proc").join(pid.to_string());
+    let process = folder(pid);
     if !has_run(&process) {
         return false;
     }
@@ -25,9 +42,7 @@ pub fn is_ending(pid: i32) -> bool {
 
 /// A thread that has ended, by its folder in proc(5).
 fn has_run(thread: &Path) -> bool {
-    let Ok(text) = std::fs::read_to_string(thread.join("stat")) else { return false };
-    // The name, in parentheses, may hold anything.
-    matches!(text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()), Some('Z' | 'X'))
+    stat(thread).is_some_and(|rest| rest.starts_with(['Z', 'X']))
 }
 
 fn is_killed(thread: &Path) -> bool {
@@ -48,7 +63,7 @@ mod tests {
         let pid = child.id() as i32;
         assert!(!is_ending(pid));
         child.kill().expect("killed");
-        while !has_run(&Path::new("/proc").join(pid.to_string())) {
+        while !has_run(&folder(pid)) {
             std::thread::yield_now();
         }
         assert!(is_ending(pid));
@@ -63,7 +78,7 @@ mod tests {
                        threading.Thread(target=time.sleep, args=(100,)).start()\n\
                        ctypes.CDLL(None).pthread_exit(None)";
         let mut child = Command::new("python3").args(["-c", program]).spawn().expect("python3 runs");
-        let process = Path::new("/proc").join(child.id().to_string());
+        let process = folder(child.id() as i32);
         while !has_run(&process) {
             assert!(child.try_wait().expect("its state").is_none(), "it has ended");
             std::thread::yield_now();
