@@ -81,9 +81,10 @@ impl Stage {
         stage.start(&[&common, serve].concat())?;
         stage.start(&["mount", &mount, "--target", &device])?;
         let disk = format!("{mount}/disk");
-        let block = tool("losetup", &["--direct-io=on", "--sector-size", "4096", "-f", "--show", &disk])?;
+        let block = tool("losetup", &["--direct-io=on", "-f", "--show", &disk])?;
         stage.block = Some(block.clone());
-        tool("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", &block])?;
+        // Blocks of the device's size or larger, whatever the default is: files with others are not served directly.
+        tool("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0", &block])?;
         tool("mount", &["-o", "noatime", &block, &files])?;
         Ok(stage)
     }

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Grows when something here changes in a way that programs notice. */
-#define LIBWILLOW_VERSION 3
+#define LIBWILLOW_VERSION 4
 uint32_t willow_version(void);
 
 /* What the last call of this thread that failed says was wrong: until the thread's next failure. Never NULL. */
@@ -105,6 +105,28 @@ int willow_poll(willow_queue *queue, struct willow_done *done, int most);
 
 /* The same, once there are `wanted` of them (or all that are under way), or `timeout_ms` is over; -1: no timeout. */
 int willow_wait(willow_queue *queue, struct willow_done *done, int most, int wanted, int timeout_ms);
+
+/* -- logs: records that the drive appends to a file on ext4 (docs/append.md) ------------------------------------------- */
+typedef struct willow_log willow_log;
+
+/* The file is there (ENOENT), and may be written. What cannot be appended by the drive is appended by the kernel, with the
+ * same results. */
+willow_log *willow_log_open(willow_session *session, const char *path);
+
+/* Appends a record, whole, behind all that were answered before; where in the file it begins. It is durable when this
+ * returns. ECONNRESET: the device, or the way to it, failed meanwhile, and the record is there whole or not at all; all
+ * other errors: it is not there, but for a part of it where ENOSPC or a limit stopped the kernel in the midst, as write(2). */
+off_t willow_log_append(willow_log *log, const void *record, size_t bytes);
+
+/* The file's length, with all that was appended by anybody. */
+off_t willow_log_size(willow_log *log);
+
+/* When this returns, the file has all that this process appended, and is the file system's own again unless other
+ * processes append to it. The next record has the drive take it over again. */
+int willow_log_give_back(willow_log *log);
+
+/* The same; frees `log` in any case. */
+int willow_log_close(willow_log *log);
 
 /* -- key-value namespaces: pairs of a key of 1 to 16 bytes and a value ----------------------------------------------- */
 /* errno where a call fails: EINVAL: an argument, or a key of another length; EMSGSIZE: the value is longer than one command

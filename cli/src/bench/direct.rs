@@ -8,7 +8,7 @@
 use super::engine::{self, Driver, Ended, Operation, Plan, QUEUE_DEPTH_MAX, Random};
 use super::in_process::fill;
 use super::mount::{Buffer, kernel, measure};
-use super::report::{Report, Row};
+use super::report::{Report, Row, median};
 use super::uring::Ring;
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::size::Size;
@@ -81,6 +81,9 @@ pub struct DirectBenchOptions {
     /// Measure opening files directly instead: each for the first time, and once more
     #[arg(long, conflicts_with_all = ["sizes", "depth", "plots"])]
     pub opening: bool,
+    /// Measure appending records of these sizes durably instead: by the drive, and by write(2) with O_DSYNC
+    #[arg(long, conflicts_with_all = ["opening", "depth", "plots"])]
+    pub append: bool,
     /// Device and agent of this build of willow, to compare with
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
@@ -177,6 +180,9 @@ pub fn run(options: &DirectBenchOptions) -> Outcome<Report> {
     let range = options.check()?;
     if options.opening {
         return super::opening::run(options);
+    }
+    if options.append {
+        return super::appending::run(options);
     }
     let stage = options.stage(range * 2 + (64 << 20))?;
     let path = stage.folder.join("files/file");
@@ -335,11 +341,8 @@ impl Driver for QueueDriver {
 }
 
 /// The median of a way's turns, operations a second.
-fn median(rows: &[Row], name: &str, way: Way) -> f64 {
-    let of_it = rows.iter().filter(|row| row.name == name && row.transport == way.name());
-    let mut all: Vec<f64> = of_it.map(|row| row.iops).collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(0.0)
+fn iops(rows: &[Row], name: &str, way: Way) -> f64 {
+    median(rows, name, way.name(), |row| row.iops)
 }
 
 fn names(options: &DirectBenchOptions, kind: &str) -> Vec<(f64, String)> {
@@ -350,9 +353,9 @@ fn figures(rows: &[Row], options: &DirectBenchOptions) -> serde_json::Map<String
     let mut figures = serde_json::Map::new();
     for kind in ["write", "read"] {
         for (_, name) in names(options, kind) {
-            let direct = median(rows, &name, Way::Direct);
+            let direct = iops(rows, &name, Way::Direct);
             for way in options.ways().iter().filter(|way| **way != Way::Direct) {
-                let ratio = (direct / median(rows, &name, *way).max(1e-9) * 100.0).round() / 100.0;
+                let ratio = (direct / iops(rows, &name, *way).max(1e-9) * 100.0).round() / 100.0;
                 figures.insert(format!("{name}: direct over {}", way.name()), serde_json::json!(ratio));
             }
         }
@@ -368,7 +371,7 @@ fn plots(rows: &[Row], options: &DirectBenchOptions, folder: &Path) -> Outcome<(
             published: false,
             points: names(options, kind)
                 .into_iter()
-                .map(|(kib, name)| (kib, median(rows, &name, *way) * kib / 1024.0))
+                .map(|(kib, name)| (kib, iops(rows, &name, *way) * kib / 1024.0))
                 .collect(),
         };
         let plot = Plot {

@@ -1,5 +1,6 @@
 //! `willow bench`: what the device costs and how fast it is. Never part of a test.
 
+mod appending;
 pub mod direct;
 pub mod engine;
 pub mod fairness;

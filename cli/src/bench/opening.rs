@@ -7,7 +7,7 @@
 use super::direct::DirectBenchOptions;
 use super::engine::Plan;
 use super::mount::measure;
-use super::report::{Report, Row};
+use super::report::{Report, median, p50_us};
 use crate::failure::{Context, Failure, Outcome, fail};
 use rustix::fs::{Mode, OFlags};
 use std::cell::Cell;
@@ -107,12 +107,7 @@ pub fn run(options: &DirectBenchOptions) -> Outcome<Report> {
             rows.push(measure(&plan, bytes, bytes, &|_, _| operation())?);
         }
     }
-    let median = |name: &str, transport: &str| -> f64 {
-        let of_it = rows.iter().filter(|row: &&Row| row.name == name && row.transport == transport);
-        let mut all: Vec<f64> = of_it.map(|row| row.latency.p50_ns as f64 / 1000.0).collect();
-        all.sort_by(f64::total_cmp);
-        all.get(all.len() / 2).copied().unwrap_or(0.0)
-    };
+    let median = |name: &str, transport: &str| median(&rows, name, transport, p50_us);
     let mut figures = serde_json::Map::new();
     for (name, transport, _) in &ways {
         figures.insert(format!("{name}, {transport}: p50 us"), serde_json::json!(median(name, transport)));

@@ -176,3 +176,16 @@ fn processor() -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
+
+/// The median over turns: what `of` says of the rows with this name and way.
+pub fn median(rows: &[Row], name: &str, transport: &str, of: impl Fn(&Row) -> f64) -> f64 {
+    let of_it = rows.iter().filter(|row| row.name == name && row.transport == transport);
+    let mut all: Vec<f64> = of_it.map(of).collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Half of the operations took so long or less, in microseconds.
+pub fn p50_us(row: &Row) -> f64 {
+    row.latency.p50_ns as f64 / 1000.0
+}

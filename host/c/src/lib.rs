@@ -3,6 +3,7 @@
 //! What always holds: a pointer is null, or what one of these functions returned and not yet took back (the header says so); errors
 //! are errno and a sentence of the thread's own; no panic crosses the boundary, since what could fail is a `Result`.
 
+mod append;
 mod kv;
 mod queue;
 
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use willow_host::direct_io::{DirectError, File, Session, SessionOptions};
 
 /// As in the header.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Most elements of a vector, as in Linux (IOV_MAX).
 const VECTOR_MAX: c_int = 1024;
 

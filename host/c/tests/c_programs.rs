@@ -1,8 +1,9 @@
 //! libwillow from C: its header as each compiler reads it, the test program with the shared and the static library on a real ext4 on
 //! the device, and the example of the documents. Skipped, with a line that says why, where there is no compiler, or as the stage says.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use willow_tests::daemon::Daemon;
 use willow_tests::scratch::Scratch;
 use willow_tests::stage::{By, Stage, has, is_frozen, or_skip, skip, tool};
@@ -89,6 +90,35 @@ fn c_programs_reach_a_device_on_a_network() {
 }
 
 #[test]
+fn c_programs_append_records() {
+    let test = "c_programs_append_records";
+    let Some(compiler) = compilers().first().copied() else { return skip(test, "there is no C compiler") };
+    for by in [By::Memory, By::Network] {
+        let Some(stage) = or_skip(test, Stage::ext4_by(by)) else { return };
+        let (program, file) = (stage.folder.join("log"), stage.on_it("log"));
+        compile(compiler, "tests/log.c", &program, false);
+        let device = if by == By::Memory { stage.path("device") } else { "-".to_owned() };
+        std::fs::write(&file, b"before\n").expect("written");
+        let arguments = [device, stage.path("agent"), file.display().to_string()];
+        let mut running = Command::new(&program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let running = running.as_mut().expect("it runs");
+        let mut line = String::new();
+        let mut output = BufReader::new(running.stdout.take().expect("its output"));
+        output.read_line(&mut line).expect("a line");
+        assert_eq!(line, "appended\n", "{by:?}");
+        // The drive has the file's length; who opens the file finds all of it.
+        assert!(is_frozen(&file), "{by:?}");
+        let found = std::fs::read_to_string(&file).expect("text");
+        let lines: Vec<&str> = found.lines().collect();
+        assert_eq!((lines.len(), lines[0]), (1 + 4 * 50, "before"), "{by:?}");
+        drop(running.stdin.take());
+        assert!(running.wait().expect("an end").success(), "{by:?}");
+        assert!(!is_frozen(&file), "{by:?}");
+        std::fs::write(&file, b"after").expect("it is the file system's own");
+    }
+}
+
+#[test]
 fn c_programs_store_pairs() {
     let test = "c_programs_store_pairs";
     let Some(compiler) = compilers().first().copied() else { return skip(test, "there is no C compiler") };
@@ -118,13 +148,18 @@ fn the_header_declares_what_the_library_has() {
             before.rsplit([' ', '*']).next().filter(|name| name.starts_with("willow_"))
         })
         .collect();
-    assert!(names.len() >= 27, "{names:?}");
+    assert!(names.len() >= 32, "{names:?}");
     for name in &names {
         let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
         assert!(library.windows(wanted.len()).any(|part| part == wanted), "{name} is not in the library");
     }
-    let sources =
-        [include_str!("../src/lib.rs"), include_str!("../src/kv.rs"), include_str!("../src/queue.rs")].concat();
+    let sources = [
+        include_str!("../src/lib.rs"),
+        include_str!("../src/append.rs"),
+        include_str!("../src/kv.rs"),
+        include_str!("../src/queue.rs"),
+    ]
+    .concat();
     let exported = sources.match_indices("extern \"C\" fn ").count();
     assert_eq!(exported, names.len(), "every function is in the header");
 }
