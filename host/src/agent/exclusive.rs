@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, Permissions};
 use std::io::{Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use willow_shm::process::{is_ending, started};
 
