@@ -1,15 +1,19 @@
 //! What was once seen to stop others, each beside hosts that never rest: a host reads, writes, flushes, puts and gets; a user's processes come, are granted
-//! what they read and write, and go; and that user's app is replaced. All of it ends well, after a bounded number of calls of the device.
+//! what they read and write, and go; and that user's app is replaced. All of it ends well, after a bounded number of calls of the device. Over
+//! media in files, where calls are not what is waited for, all of it ends well.
 
 mod common;
 
-use base_io_spu::wire::{RangeArguments, handler};
+use base_io_spu::wire::{FLAG_FUA, RangeArguments, handler};
 use common::even::Even;
 use common::users::{READ, User, Users, WRITE, app};
 use common::*;
 use direct_io_spu::wire::handler as direct_handler;
 use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 use willow_device::clock::Timing;
+use willow_device::media::file::{FileShape, FileStore};
 use willow_device::{Arguments, BuiltInApp, CommandSet, Device, DeviceConfig, HreId, Rpc, RpcOutcome, control};
 
 /// Apps of the one who attacks, and requests of his that are under way.
@@ -30,6 +34,34 @@ const CALL_NS: u64 = 500_000;
 const BLOCK_BYTES: u32 = 4096;
 /// The range of the namespace that the attacker was granted.
 const HIS: (u64, u64) = (512 << 10, 64 << 10);
+
+/// How long something of a victim's may take over files, whatever else this machine does, before it is taken to hang.
+const FILES_WAIT_MAX: Duration = Duration::from_secs(240);
+
+/// What the device of a test is.
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    Memory,
+    Modelled,
+    Files,
+}
+
+/// A folder of media files, which goes with the device.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Folder(std::env::temp_dir().join(format!("willow-busy-{}-{number}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
 
 /// What each of the attacker's handlers does, for ever, or as often as comes to [`WORK_OF_A_RUN`]: what it is each time; `$his` is the first byte that he was granted.
 const ATTACKS: [(&str, u32, &str); 11] = [
@@ -94,6 +126,8 @@ const QUICK: &str = "(func $start (param i32 i32) (result i32) (call $respond (l
 
 struct World {
     rig: Rig,
+    /// Where the media are, over files, and since when: the device's time is the machine's then.
+    files: Option<(Folder, Instant)>,
     mallory: User,
     attack: (&'static str, u32, &'static str),
     /// First byte of the namespace, and the apps that serve.
@@ -112,9 +146,15 @@ struct World {
 }
 
 impl World {
-    fn new(attack: (&'static str, u32, &'static str), timing: Option<Box<dyn Timing>>) -> World {
+    fn new(attack: (&'static str, u32, &'static str), stage: Stage) -> World {
         let config = DeviceConfig { namespace_bytes: 1 << 20, kv_namespace_bytes: 4 << 20, ..config(1) };
-        let (store, mut apps) = banks(1, 1 << 26);
+        let (mut store, mut apps) = banks(1, 1 << 26);
+        let files = (stage == Stage::Files).then(|| (Folder::new(), Instant::now()));
+        if let Some((folder, _)) = &files {
+            let shape = FileShape { banks: 1, bank_bytes: 1 << 26 };
+            store = Box::new(FileStore::create(&folder.0, shape).expect("media files"));
+        }
+        let timing = (stage == Stage::Modelled).then(|| Box::new(Even) as Box<dyn Timing>);
         let natives = [base_io_spu::native(), key_value_spu::native(), direct_io_spu::native()];
         apps.extend(natives.map(BuiltInApp::Native));
         let mut device = Device::open(config, store, timing, apps).expect("the device opens");
@@ -130,15 +170,42 @@ impl World {
         let body = Users::extents(process, &[(0, READ | WRITE, base + HIS.0, HIS.1)]);
         let granted = rig.call(control::CONTROL_APP, control::GRANT, 0, &[], &body, 0);
         assert_eq!(granted.outcome, RpcOutcome::Answered { status: 0 });
-        let mut hogs = Vec::new();
+        let (hogs, ended, seen) = (Vec::new(), VecDeque::new(), (0, 0, 0));
+        let (under_way, installing, next) = (0, None, 0);
+        let mut world =
+            World { rig, files, mallory, attack, base, kv, numbers, hogs, ended, under_way, installing, next, seen };
         for number in 0..HOGS {
             let module = World::module(attack, number, base);
-            let done = rig.call_on(mallory.hre, (control::CONTROL_APP, control::INSTALL, 0), &[], &module, 0);
-            assert_eq!(done.outcome, RpcOutcome::Answered { status: 0 }, "{}", attack.0);
-            hogs.push(done.result as u16);
+            let hre = world.mallory.hre;
+            let tag = world.begin(hre, (control::CONTROL_APP, control::INSTALL, 0), &[], &module, 0);
+            let done = loop {
+                world.turn();
+                if let Some(done) = world.rig.device.completion() {
+                    break done;
+                }
+            };
+            assert_eq!((done.tag, done.outcome), (tag, RpcOutcome::Answered { status: 0 }), "{}", attack.0);
+            world.hogs.push(done.result as u16);
         }
-        let (ended, seen) = (VecDeque::new(), (0, 0, 0));
-        World { rig, mallory, attack, base, kv, numbers, hogs, ended, under_way: 0, installing: None, next: 0, seen }
+        world
+    }
+
+    /// A call of the device, and what it has others do for it.
+    fn turn(&mut self) {
+        let now_ns = self.rig.now_ns;
+        let wake_ns = self.rig.device.run(now_ns);
+        self.rig.now_ns = match &self.files {
+            Some((_, begin)) => begin.elapsed().as_nanos() as u64,
+            None => wake_ns.unwrap_or(now_ns).max(now_ns + CALL_NS),
+        };
+        while let Some(job) = self.rig.device.job() {
+            let done = job.run();
+            self.rig.device.job_done(done);
+        }
+        if self.files.is_some() {
+            // Threads of the store have work as well.
+            std::thread::yield_now();
+        }
     }
 
     /// One in two asks for long runs.
@@ -185,13 +252,7 @@ impl World {
     /// A call of the device; what a victim asked for under that tag, if it has ended.
     fn step(&mut self, tag: u64) -> Option<willow_device::HostCompletion> {
         self.attacks();
-        let now_ns = self.rig.now_ns;
-        let wake_ns = self.rig.device.run(now_ns);
-        self.rig.now_ns = wake_ns.unwrap_or(now_ns).max(now_ns + CALL_NS);
-        while let Some(job) = self.rig.device.job() {
-            let done = job.run();
-            self.rig.device.job_done(done);
-        }
+        self.turn();
         let mut found = None;
         while let Some(done) = self.rig.device.completion() {
             if done.hre != self.mallory.hre {
@@ -219,14 +280,16 @@ impl World {
     fn ask(&mut self, what: &str, hre: HreId, rpc: Rpc, (payload, reply): (&[u8], u32)) -> (u32, Vec<u8>) {
         let arguments = rpc.arguments.as_slice().to_vec();
         let tag = self.begin(hre, (rpc.app, rpc.handler, rpc.spu), &arguments, payload, reply);
-        for _ in 0..CALLS_MAX {
+        let (begin, mut calls) = (Instant::now(), 0);
+        while if self.files.is_some() { begin.elapsed() < FILES_WAIT_MAX } else { calls < CALLS_MAX } {
+            calls += 1;
             if let Some(done) = self.step(tag) {
                 let (attack, outcome) = (self.attack.0, done.outcome);
                 assert_eq!(outcome, RpcOutcome::Answered { status: 0 }, "{what} beside {attack}");
                 return (done.result, done.buffer[..done.reply_bytes as usize].to_vec());
             }
         }
-        panic!("{what} beside {} has not ended after {CALLS_MAX} calls of the device", self.attack.0)
+        panic!("{what} beside {} has not ended after {calls} calls of the device", self.attack.0)
     }
 
     fn rpc(app: u16, handler: u8, arguments: &[u8]) -> Rpc {
@@ -250,6 +313,8 @@ impl World {
         self.ask("a write", kernel, Self::rpc(base_io, handler::WRITE, &arguments), (&block, 0));
         let (_, read) = self.ask("a read", kernel, Self::rpc(base_io, handler::READ, &arguments), (&[], BLOCK_BYTES));
         assert_eq!(read, block, "beside {}", self.attack.0);
+        let durable = RangeArguments { flags: FLAG_FUA, ..range }.encode();
+        self.ask("a durable write", kernel, Self::rpc(base_io, handler::WRITE, &durable), (&block, 0));
         self.ask("a flush", kernel, Self::rpc(base_io, handler::FLUSH, &arguments), (&[], 0));
         let placement = key_value_host::Placement::new([3; 16], 1);
         let key = key_value_host::Key::new(&round.to_le_bytes()).expect("a key");
@@ -286,9 +351,9 @@ impl World {
     }
 }
 
-fn beside_each_attack(timing: impl Fn() -> Option<Box<dyn Timing>>) {
+fn beside_each_attack(stage: Stage) {
     for attack in ATTACKS {
-        let mut world = World::new(attack, timing());
+        let mut world = World::new(attack, stage);
         let mut rounds = 0;
         while rounds < ROUNDS || world.seen.1 < INSTALLS_MIN {
             assert!(rounds < ROUNDS_MAX, "{}: he has not got to attack: {:?}", attack.0, world.seen);
@@ -306,10 +371,15 @@ fn beside_each_attack(timing: impl Fn() -> Option<Box<dyn Timing>>) {
 
 #[test]
 fn who_never_rests_is_served_beside_each_attack_that_was_seen() {
-    beside_each_attack(|| None);
+    beside_each_attack(Stage::Memory);
 }
 
 #[test]
 fn under_a_model_of_time_who_never_rests_is_served_beside_each_attack_that_was_seen() {
-    beside_each_attack(|| Some(Box::new(Even)));
+    beside_each_attack(Stage::Modelled);
+}
+
+#[test]
+fn over_files_who_never_rests_is_served_beside_each_attack_that_was_seen() {
+    beside_each_attack(Stage::Files);
 }

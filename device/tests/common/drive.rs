@@ -6,7 +6,7 @@ use willow_device::control::{self, AppInfo};
 use willow_device::media::fault::FaultMedia;
 use willow_device::metadata::{Attachment, Metadata};
 use willow_device::{
-    Arguments, Device, HostCompletion, HostRequest, HreId, Intercall, Namespace, Rpc, RpcList, RpcOutcome,
+    Arguments, Device, HostCompletion, HostRequest, HreId, Intercall, Namespace, Rpc, RpcList, RpcOutcome, Store,
 };
 
 /// SPUs of these devices.
@@ -44,8 +44,12 @@ pub struct Drive {
 
 impl Drive {
     pub fn open(media: &FaultMedia) -> Result<Drive, String> {
-        let mut device =
-            Device::open(config(SPUS), Box::new(media.store()), None, vec![]).map_err(|error| error.to_string())?;
+        Drive::over(Box::new(media.store()), media)
+    }
+
+    /// On a store that stands before that of these media.
+    pub fn over(store: Box<dyn Store>, media: &FaultMedia) -> Result<Drive, String> {
+        let mut device = Device::open(config(SPUS), store, None, vec![]).map_err(|error| error.to_string())?;
         let hre = device.open_hre(None).ok_or("no endpoint")?;
         Ok(Drive { device, hre, media: media.clone(), now_ns: 0, tag: 0, turns_left: None })
     }
@@ -102,10 +106,20 @@ impl Drive {
         let payload_bytes = payload.len() as u32;
         let request = HostRequest { tag: self.tag, rpcs: RpcList::One(rpc), buffer, payload_bytes, reply_bytes: reply };
         self.device.submit(hre, request).expect("room");
+        self.end_of(self.tag)
+    }
+
+    /// The tag of the last request.
+    pub fn last_tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// Waits for the end of a request; `None` where the device was killed meanwhile. What else ends is forgotten.
+    pub fn end_of(&mut self, tag: u64) -> Option<HostCompletion> {
         for turn in 0..TURNS_MAX {
             let wake_ns = self.turn();
             while let Some(done) = self.device.completion() {
-                if done.tag == self.tag {
+                if done.tag == tag {
                     return Some(done);
                 }
             }
@@ -194,15 +208,21 @@ impl Drive {
 
     /// What users see but for what `keeper` keeps.
     pub fn state(&mut self) -> State {
-        let mut apps = Vec::new();
-        for app in self.apps() {
-            let answers = (0..SPUS).map(|spu| {
-                let done = self.send(self.hre, (app.number, 1, spu), &[], 0).expect("not killed");
-                if done.outcome == (RpcOutcome::Answered { status: 0 }) { done.result } else { u32::MAX }
-            });
-            let answers = answers.collect();
-            apps.push((app.number, app.name, app.state, answers));
+        let mut state = self.outline();
+        for (number, .., answers) in &mut state.apps {
+            *answers = (0..SPUS)
+                .map(|spu| {
+                    let done = self.send(self.hre, (*number, 1, spu), &[], 0).expect("not killed");
+                    if done.outcome == (RpcOutcome::Answered { status: 0 }) { done.result } else { u32::MAX }
+                })
+                .collect();
         }
+        state
+    }
+
+    /// What the device says of itself: all that users see but for what apps answer and keep.
+    pub fn outline(&mut self) -> State {
+        let apps = self.apps().into_iter().map(|app| (app.number, app.name, app.state, Vec::new())).collect();
         let regions = self.device.statistics().regions.into_iter().filter(|region| !region.deleting);
         State {
             apps,

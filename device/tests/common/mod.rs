@@ -6,6 +6,7 @@ pub mod even;
 pub mod keeper;
 pub mod shared;
 pub mod slow;
+pub mod steps;
 pub mod users;
 
 use slow::{SlowStore, Valve};

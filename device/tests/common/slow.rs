@@ -23,7 +23,10 @@ pub struct Valve {
     pub busy: Shared<bool>,
     /// The store says that there is news, and has none to tell, while this is true.
     pub alarms: Shared<bool>,
+    /// Saves of the metadata wait while this is true.
+    pub saves: Shared<bool>,
     waiting: Shared<VecDeque<Waiting>>,
+    unsaved: Shared<VecDeque<(Ticket, Vec<u8>)>>,
     /// While there is a watch.
     pub watch: Shared<Option<Watch>>,
 }
@@ -80,6 +83,15 @@ impl Valve {
     /// Operations that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.lock().len()
+    }
+
+    /// Saves that wait.
+    pub fn saves_waiting(&self) -> usize {
+        self.unsaved.lock().len()
+    }
+
+    fn take_save(&self) -> Option<(Ticket, Vec<u8>)> {
+        if self.saves.get() { None } else { self.unsaved.lock().pop_front() }
     }
 }
 
@@ -155,6 +167,13 @@ impl Store for SlowStore {
                 Waiting::Zero(ticket, bank, address, bytes) => self.inner.begin_zero(ticket, bank, address, bytes),
             }
         }
+        while let Some((ticket, bytes)) = self.valve.take_save() {
+            match self.inner.save_metadata(ticket, bytes) {
+                Ok(Progress::WouldBlock) => {}
+                Ok(Progress::Done) => return Some(StoreCompletion { ticket, result: Ok(Vec::new()) }),
+                Err(error) => return Some(StoreCompletion { ticket, result: Err(error) }),
+            }
+        }
         self.inner.completed()
     }
     fn served_by(&self) -> Option<&str> {
@@ -167,10 +186,32 @@ impl Store for SlowStore {
         self.inner.delegating()
     }
     fn has_news(&self) -> bool {
-        self.inner.has_news() || self.valve.alarms.get() || !self.waits() && self.valve.waiting() > 0
+        let lets_go = !self.waits() && self.valve.waiting() > 0 || !self.valve.saves.get() && self.valve.saves_waiting() > 0;
+        self.inner.has_news() || self.valve.alarms.get() || lets_go
     }
     fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
         self.inner.set_waker(waker);
     }
-    willow_device::records_of!(inner);
+    fn load_metadata(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.load_metadata()
+    }
+    fn save_metadata(&mut self, ticket: Ticket, bytes: Vec<u8>) -> Result<Progress, StoreError> {
+        if !self.valve.saves.get() {
+            return self.inner.save_metadata(ticket, bytes);
+        }
+        self.valve.unsaved.lock().push_back((ticket, bytes));
+        Ok(Progress::WouldBlock)
+    }
+    fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.load_blob(name)
+    }
+    fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
+        self.inner.list_blobs()
+    }
+    fn save_blob(&mut self, ticket: Ticket, name: &str, bytes: Vec<u8>) -> Result<Progress, StoreError> {
+        self.inner.save_blob(ticket, name, bytes)
+    }
+    fn delete_blob(&mut self, ticket: Ticket, name: &str) -> Result<Progress, StoreError> {
+        self.inner.delete_blob(ticket, name)
+    }
 }
