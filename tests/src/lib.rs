@@ -9,6 +9,8 @@ pub mod calls;
 pub mod daemon;
 pub mod guest;
 pub mod guest_agent;
+#[allow(unsafe_code)]
+pub mod idmapped;
 pub mod judge;
 #[allow(unsafe_code)]
 pub mod mapped;

@@ -2,13 +2,14 @@
 //! the stage says.
 
 use std::fs;
-use std::os::unix::fs::chown;
-use std::time::Duration;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::time::{Duration, Instant};
 use willow_host::direct_io::{File, Session, SessionOptions};
 use willow_host::testing::AgentFault;
 use willow_tests::attacker::{Talking, Writer, attacker};
+use willow_tests::idmapped::Idmapped;
 use willow_tests::planted::Planted;
-use willow_tests::stage::{Frozen, Stage, contents, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::stage::{Frozen, Stage, contents, is_append_only, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_881;
 const MALLORY: u32 = 54_882;
@@ -34,7 +35,16 @@ fn confirmed_when_it_is_another_user_s(stage: &Stage, name: &str) -> String {
 #[test]
 fn a_file_that_was_given_to_another_user_since_it_was_asked_for_is_not_granted() {
     let test = "a_file_that_was_given_to_another_user_since_it_was_asked_for_is_not_granted";
-    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    or_skip(test, Stage::ext4()).into_iter().for_each(given_away);
+}
+
+#[test]
+fn a_file_that_was_given_to_another_user_since_it_was_asked_for_is_not_granted_on_xfs() {
+    let test = "a_file_that_was_given_to_another_user_since_it_was_asked_for_is_not_granted_on_xfs";
+    or_skip(test, Stage::xfs()).into_iter().for_each(given_away);
+}
+
+fn given_away(mut stage: Stage) {
     let said = confirmed_when_it_is_another_user_s(&stage, "given");
     assert!(said.contains("belongs to another user"), "{said}");
     let planted = Planted::start(&mut stage, AgentFault::OwnerForgotten);
@@ -55,10 +65,19 @@ fn locked(stage: &Stage, writer: &Writer) -> Talking {
 #[test]
 fn a_file_that_a_killed_agent_left_thaws_whatever_another_user_does_with_his() {
     let test = "a_file_that_a_killed_agent_left_thaws_whatever_another_user_does_with_his";
-    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    or_skip(test, Stage::ext4()).into_iter().for_each(killed);
+}
+
+#[test]
+fn a_file_that_a_killed_agent_left_thaws_whatever_another_user_does_with_his_on_xfs() {
+    let test = "a_file_that_a_killed_agent_left_thaws_whatever_another_user_does_with_his_on_xfs";
+    or_skip(test, Stage::xfs()).into_iter().for_each(killed);
+}
+
+fn killed(mut stage: Stage) {
     // The list is gone through by number: Mallory's is first.
     let (mallory, alice) = (Writer::start(&stage, MALLORY), Writer::start(&stage, ALICE));
-    let number = |writer: &Writer| std::os::unix::fs::MetadataExt::ino(&fs::metadata(&writer.file).expect("there"));
+    let number = |writer: &Writer| fs::metadata(&writer.file).expect("there").ino();
     assert!(number(&mallory) < number(&alice));
     let mut locks = locked(&stage, &mallory);
     stage.kill_agent();
@@ -81,7 +100,16 @@ fn a_file_that_a_killed_agent_left_thaws_whatever_another_user_does_with_his() {
 #[test]
 fn a_file_that_had_to_wait_thaws_whatever_another_user_does_with_his() {
     let test = "a_file_that_had_to_wait_thaws_whatever_another_user_does_with_his";
-    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    or_skip(test, Stage::ext4()).into_iter().for_each(had_to_wait);
+}
+
+#[test]
+fn a_file_that_had_to_wait_thaws_whatever_another_user_does_with_his_on_xfs() {
+    let test = "a_file_that_had_to_wait_thaws_whatever_another_user_does_with_his_on_xfs";
+    or_skip(test, Stage::xfs()).into_iter().for_each(had_to_wait);
+}
+
+fn had_to_wait(stage: Stage) {
     let (mallory, alice) = (Writer::start(&stage, MALLORY), Writer::start(&stage, ALICE));
     let mut locks = locked(&stage, &mallory);
     let (hers, alices) = (mallory.file.clone(), alice.file.clone());
@@ -150,4 +178,79 @@ fn a_file_that_has_blocks_of_the_device_in_part_is_refused() {
             Err(why) => assert!(!is_served && why.contains("its blocks are not the device's"), "{why}"),
         }
     }
+}
+
+/// A process of hers keeps the file mapped, so that its pages have to be written anew, and has a lease of it that it takes again whenever it is broken.
+#[test]
+fn a_lease_of_its_users_own_keeps_a_file_no_longer_than_the_kernel_waits_for_leases() {
+    let test = "a_lease_of_its_users_own_keeps_a_file_no_longer_than_the_kernel_waits_for_leases";
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let (mallory, alice) = (Writer::start(&stage, MALLORY), Writer::start(&stage, ALICE));
+    let (hers, alices) = (mallory.file.clone(), alice.file.clone());
+    let mut leases = Talking::new(&mut attacker(&stage, MALLORY, &hers, "leases"));
+    let said = leases.line();
+    assert!(said.starts_with("leased"), "{said}");
+    drop(mallory);
+    let is_kept = || is_frozen(&hers) || is_append_only(&hers);
+    // Others do not wait for it.
+    drop(alice);
+    within_seconds("Alice's thaws", || !is_frozen(&alices));
+    let again = Writer::start(&stage, ALICE);
+    let wait = fs::read_to_string("/proc/sys/fs/lease-break-time").expect("how long the kernel waits");
+    let wait = Duration::from_secs(wait.trim().parse().expect("seconds"));
+    let begun = Instant::now();
+    while is_kept() {
+        assert!(
+            begun.elapsed() < wait + Duration::from_secs(30),
+            "it is kept longer than the kernel waits for a lease"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // While she goes on it is anybody's who may change it.
+    fs::remove_file(&hers).expect("removed");
+    leases.go_on();
+    assert!(leases.has_succeeded());
+    drop(again);
+}
+
+/// The kernel decides by the mount whose a file is; what lies on the disk is another's.
+#[test]
+fn on_an_idmapped_mount_of_roots_a_file_is_released_as_the_kernel_would_change_it_and_is_not_given_directly() {
+    let test =
+        "on_an_idmapped_mount_of_roots_a_file_is_released_as_the_kernel_would_change_it_and_is_not_given_directly";
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let alice = Writer::start(&stage, ALICE);
+    let folder = alice.file.parent().expect("its folder");
+    // Mallory gets nowhere by the mount that everybody has.
+    let mut mallory = Talking::new(&mut attacker(&stage, MALLORY, &alice.file, "asks"));
+    assert_eq!(mallory.line(), "", "she opens what is Alice's alone");
+    // Nor can she make one of her own: in a user namespace of hers she is not the file system's root.
+    let own = tool_as(&stage, MALLORY, &alice.file, "idmaps");
+    assert!(own.starts_with("refused") || own.starts_with("unavailable"), "{own}");
+    let place = stage.folder.join("idmapped");
+    let Some(_mount) = or_none(test, Idmapped::new(folder, &place, (ALICE, MALLORY))) else { return };
+    let seen = place.join("file");
+    let owner = fs::metadata(&seen).expect("there").uid();
+    assert_eq!(owner, MALLORY, "the mount shows it as hers");
+    let mut mallory = Talking::new(&mut attacker(&stage, MALLORY, &seen, "asks"));
+    let taken = mallory.line();
+    assert!(taken.contains("belongs to another user"), "{taken}");
+    let released = mallory.line();
+    assert_eq!(released, "released\tdone\n");
+    within_seconds("it is taken back from Alice", || !is_frozen(&alice.file));
+    // Which is no more than the kernel lets her do there.
+    let written = tool_as(&stage, MALLORY, &seen, "writes");
+    assert!(written.starts_with("written"), "{written}");
+    mallory.go_on();
+    drop(alice);
+}
+
+/// The first line that the attacker says.
+fn tool_as(stage: &Stage, user: u32, file: &std::path::Path, what: &str) -> String {
+    Talking::new(&mut attacker(stage, user, file, what)).line()
+}
+
+/// What a kernel without such mounts does not have is not tested.
+fn or_none<T>(test: &str, made: std::io::Result<T>) -> Option<T> {
+    made.inspect_err(|error| willow_tests::stage::skip(test, &format!("there is no idmapped mount here: {error}"))).ok()
 }

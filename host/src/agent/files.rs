@@ -15,6 +15,7 @@ use super::freezes::{UnderWay, Watch};
 use super::hold::Hold;
 use super::judge::{against_mount, judge, places};
 use super::message::{PREPARED_MAX, VERSION};
+use super::revoking::Patience;
 use super::seldom::Seldom;
 use super::serving::{READ, WRITE};
 use super::shares::NO_PLACE;
@@ -53,9 +54,21 @@ pub(super) enum Asked {
     Granted(Granted),
 }
 
-/// A file that is being closed: the process in the device and its user, the hold, what was permitted and since when that is to be revoked, whether to
-/// write, and what a freeze waits for.
-type Closing = ((Option<u32>, u32), Arc<Hold>, (Vec<PermissionInfo>, Instant), bool, UnderWay);
+/// A file that is being closed: the process in the device and its user, the hold, what was permitted and since when the device refuses to revoke that,
+/// whether to write, and what a freeze waits for.
+type Closing = ((Option<u32>, u32), Arc<Hold>, (Vec<PermissionInfo>, Option<Instant>), bool, UnderWay);
+
+/// How a file is closed.
+#[derive(Clone, Copy)]
+pub(super) struct Closes {
+    /// It is the thread that mends what is its user's that thaws it, since a user can have the kernel wait for as long as he likes with that.
+    pub by_owner: bool,
+    /// With a device that works on what was under way.
+    pub patience: Patience,
+}
+
+/// By who asked for it, who does not wait for ever.
+const ASKED: Closes = Closes { by_owner: false, patience: Patience::UpTo(REVOKE_MAX) };
 
 impl Agent {
     /// Number of a process in the device: which the device's socket told it when the process connected there, or by which the process was
@@ -248,17 +261,16 @@ impl Agent {
     /// Closes a file; one that is closed already is closed. Where the device does not revoke, it stays as it is, and this may be tried
     /// again.
     pub(super) async fn close(&self, key: u64, file: u32, unchanged: bool, forget: bool) -> Result<(), Refusal> {
-        self.close_by(key, file, (unchanged, forget), false).await
+        self.close_by(key, file, (unchanged, forget), ASKED).await
     }
 
-    /// The same; `by_owner`: it is the thread that mends what is its user's that thaws it, since a user can have the kernel wait for as long as he
-    /// likes with that.
+    /// The same, in this way.
     pub(super) async fn close_by(
         &self,
         key: u64,
         file: u32,
         (unchanged, forget): (bool, bool),
-        by_owner: bool,
+        Closes { by_owner, patience }: Closes,
     ) -> Result<(), Refusal> {
         let begun = Instant::now();
         let taken = loop {
@@ -268,7 +280,7 @@ impl Agent {
                 None => tokio::time::sleep(RELEASE_LOOK).await,
             }
         };
-        let Some(((process, user), hold, (permissions, since), writable, under_way)) = taken else {
+        let Some(((process, user), hold, (permissions, refused), writable, under_way)) = taken else {
             return Ok(());
         };
         self.faults.step();
@@ -279,16 +291,17 @@ impl Agent {
         }
         if let Some(process) = process {
             // Where the process is gone, its permissions are: this waits for what was under way all the same.
-            if let Err(error) = self.revoke(process, &permissions).await {
+            if let Err(error) = self.revoke(process, &permissions, patience).await {
+                let refused = error.refused_since(refused);
                 if let Some(found) = self.state().connected.get_mut(&key).and_then(|it| it.files.get_mut(&file)) {
-                    found.stage = Stage::Revoking(since);
+                    found.stage = Stage::Revoking(refused);
                 }
                 // Since that hold does not thaw, nothing is lost by trying again.
                 if writable && !unchanged {
                     hold.note_write();
                 }
                 let why = format!("what the device permits of it could not be revoked: {error}");
-                if since.elapsed() >= REVOKE_MAX {
+                if refused.is_some_and(|since| since.elapsed() >= REVOKE_MAX) {
                     self.fail(why.clone());
                 }
                 return Err(format!("{why}; it stays immutable until it is").into());
@@ -325,14 +338,11 @@ impl Agent {
         if matches!(found.stage, Stage::Busy) {
             return Ok(None);
         }
-        let since = match found.stage {
-            Stage::Revoking(since) => since,
-            _ => Instant::now(),
-        };
+        let refused = if let Stage::Revoking(refused) = found.stage { refused } else { None };
         found.stage = Stage::Busy;
         let permissions = found.begin_revoking();
         let under_way = found.watch.begin_revoking();
-        Ok(Some(Some((process, found.hold.clone(), (permissions, since), found.rights & WRITE != 0, under_way))))
+        Ok(Some(Some((process, found.hold.clone(), (permissions, refused), found.rights & WRITE != 0, under_way))))
     }
 
     /// Takes a file back from all that have it, for a process that is going to change it through the file system.
@@ -471,14 +481,12 @@ impl Agent {
             state.connected.get(&key).map_or_else(Vec::new, |connected| connected.files.keys().copied().collect())
         };
         static SAID: Seldom = Seldom::new();
-        let mut left = 0;
-        for file in files {
-            if let Err(why) = self.close(key, file, false, false).await {
-                if SAID.is_due() {
-                    tracing::error!("the permissions of a process that ended could not be taken back: {why:?}");
-                }
-                left += 1;
-            }
+        let files: Vec<(u64, u32)> = files.into_iter().map(|file| (key, file)).collect();
+        let (left, failure) = self.close_each(&files, ASKED.patience).await;
+        if let Some(why) = failure
+            && SAID.is_due()
+        {
+            tracing::error!("the permissions of a process that ended could not be taken back: {why:?}");
         }
         left
     }

@@ -215,7 +215,7 @@ impl Holds {
                 if self.is_thawing(*old) {
                     return Err("an agent before this one has left it immutable, and it is not thawed yet".to_owned());
                 }
-                let thawed = thaw_found(&self.journal, &self.faults, (*old, found), file);
+                let thawed = thaw_found(&self.journal, &self.faults, (*old, found), (file, false));
                 thawed.and_then(|()| self.journal.thaw(*old)).map_err(|error| {
                     format!("an agent before this one has left it immutable, and it cannot be thawed ({error})")
                 })?;
@@ -258,7 +258,7 @@ impl Holds {
     }
 
     fn thaw_of<'a>(&'a self, key: Key, file: BorrowedFd<'a>) -> Thaw<'a> {
-        Thaw { journal: &self.journal, faults: &self.faults, key, file }
+        Thaw { journal: &self.journal, faults: &self.faults, key, file, waits: false }
     }
 
     /// Puts a file that is frozen, or is about to be, into the journal.
@@ -383,7 +383,7 @@ impl Holds {
     /// A user has done with a file: with the last one it thaws, or is tried again and counts for that user meanwhile. Nothing that was
     /// permitted is under way.
     pub fn release(&self, hold: &Arc<Hold>, user: u32) {
-        if let Err(error) = self.try_release(hold) {
+        if let Err(error) = self.try_release(hold, false) {
             self.defer(hold, user);
             self.complain(&error);
         }
@@ -399,13 +399,13 @@ impl Holds {
         }
     }
 
-    /// An error: it could not be thawed, and is as it was.
-    fn try_release(&self, hold: &Hold) -> std::io::Result<()> {
+    /// An error: it could not be thawed, and is as it was. `waits`: for leases of its user ([`Thaw`]).
+    fn try_release(&self, hold: &Hold, waits: bool) -> std::io::Result<()> {
         let mut phase = lock(&hold.phase);
         // Nobody else's count falls meanwhile to be the last: that takes the phase's lock.
         let is_last = lock(&self.all).get(&hold.key).is_some_and(|entry| entry.users == 1);
         if is_last && let Phase::Frozen(kept) = &mut *phase {
-            self.thaw(hold, kept)?;
+            self.thaw(hold, kept, waits)?;
         }
         if is_last {
             *phase = Phase::Thawed;
@@ -436,7 +436,7 @@ impl Holds {
         let is_such = |(hold, other): &mut (Arc<Hold>, u32)| *other == user && which(hold.key);
         let now: Vec<(Arc<Hold>, u32)> = lock(&self.stuck).extract_if(.., is_such).collect();
         for (hold, user) in now {
-            match self.try_release(&hold) {
+            match self.try_release(&hold, true) {
                 Ok(()) => self.count_off(user),
                 Err(error) => {
                     lock(&self.stuck).push((hold, user));
@@ -461,7 +461,7 @@ impl Holds {
         lock(&self.left).clone()
     }
 
-    fn thaw(&self, hold: &Hold, kept: &mut Kept) -> std::io::Result<()> {
+    fn thaw(&self, hold: &Hold, kept: &mut Kept, waits: bool) -> std::io::Result<()> {
         let descriptor = kept.descriptor.clone();
         let file = descriptor.as_fd();
         // What the page cache holds is old by now.
@@ -472,7 +472,7 @@ impl Holds {
             let is_stale = is_written && !is_dropped && !self.faults.has(Fault::KeepsPages);
             // While there is a lease nobody writes, this agent neither. Who waits for its end had opened the file before it was immutable, or root
             // has taken the attribute off: that one's writes are refused while it is immutable, and may be lost while it is append-only.
-            self.thaw_of(hold.key, file).run(is_stale, || {
+            Thaw { waits, ..self.thaw_of(hold.key, file) }.run(is_stale, || {
                 kept.gave_lease_up = true;
                 lease::give_up(file);
             })?;

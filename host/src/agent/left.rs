@@ -46,7 +46,8 @@ pub(super) fn by_owner(listed: BTreeMap<Key, Found>) -> BTreeMap<(u64, Option<u3
 pub(super) fn thaw_all(journal: &Journal, faults: &Faults, files: &Files) {
     for (key, found) in files {
         faults.step();
-        let thawed = open(found, *key).and_then(|file| thaw_found(journal, faults, (*key, found), file.as_fd()));
+        let thawed =
+            open(found, *key).and_then(|file| thaw_found(journal, faults, (*key, found), (file.as_fd(), true)));
         faults.step();
         if let Err(error) = thawed.and_then(|()| journal.thaw(*key)) {
             // The file system may not be mounted now.
@@ -101,12 +102,12 @@ fn open_by_path((path, handle): (&Path, Option<&Handle>), key: Key) -> std::io::
     Ok(file)
 }
 
-/// Thaws an open file of an agent before this one, which may have been written directly.
+/// Thaws an open file of an agent before this one, which may have been written directly; whether it waits for leases of it ([`Thaw`]).
 pub(super) fn thaw_found(
     journal: &Journal,
     faults: &Faults,
     (key, found): (Key, &Found),
-    file: BorrowedFd<'_>,
+    (file, waits): (BorrowedFd<'_>, bool),
 ) -> std::io::Result<()> {
     // One that is not kept as it is may be open for writing by now, and have been written.
     if freeze::guarded(file)? == Guard::Nothing {
@@ -116,5 +117,5 @@ pub(super) fn thaw_found(
     if is_stale || found.renewal.is_some() {
         freeze::set_immutable(file, true)?;
     }
-    Thaw { journal, faults, key, file }.run(is_stale, || {})
+    Thaw { journal, faults, key, file, waits }.run(is_stale, || {})
 }

@@ -4,14 +4,14 @@
 //! - one thread a user does that: a user can have the kernel wait for as long as he likes with what is done to a file of his own (another
 //!   process of his reads it past the page cache into memory that does not come, and has the inode's lock meanwhile). Others' files do not
 //!   wait for that;
-//! - what could not be revoked for too long ends the agent, whoever waits.
+//! - what the device refuses to revoke for too long ends the agent, whoever waits.
 
 use super::serving::WATCH;
 use super::{Agent, Connected, REVOKE_MAX, Stage, runtime};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long something may not be revoked where the thread that tries again does not come to say so: shorter, with what the agent needs to
 /// end, than the kernel waits for a lease ([`super::lease`]).
@@ -55,18 +55,22 @@ impl Agent {
         self.holds.retry(user, |(device, _)| !self.freezes.is_frozen(device));
     }
 
-    /// Users with something that could not be revoked. Where that has been so for too long the agent ends, whatever keeps those who try again.
+    /// Users with something that could not be revoked. Where the device has refused that for too long the agent ends, whatever keeps those who try
+    /// again.
     fn unrevoked(&self) -> BTreeSet<u32> {
         let (users, is_late) = {
             let state = self.state();
-            let mut is_late = false;
-            let since = |connected: &Connected| {
+            let refused = |connected: &Connected| -> Vec<Option<Instant>> {
                 let stages = connected.files.values().map(|file| file.stage);
-                stages.filter_map(|stage| if let Stage::Revoking(since) = stage { Some(since) } else { None }).min()
+                stages
+                    .filter_map(|stage| if let Stage::Revoking(refused) = stage { Some(refused) } else { None })
+                    .collect()
             };
-            let those = state.connected.values().filter_map(|connected| Some((connected.user, since(connected)?)));
-            let users = those.inspect(|(_, since)| is_late |= since.elapsed() >= UNREVOKED_MAX).map(|(user, _)| user);
-            (users.collect(), is_late)
+            let those = state.connected.values().map(|connected| (connected.user, refused(connected)));
+            let those: Vec<_> = those.filter(|(_, refused)| !refused.is_empty()).collect();
+            let mut since = those.iter().flat_map(|(_, refused)| refused.iter().flatten());
+            let is_late = since.any(|since| since.elapsed() >= UNREVOKED_MAX);
+            (those.iter().map(|(user, _)| *user).collect(), is_late)
         };
         if is_late {
             self.fail(format!("what the device permits of a file could not be revoked for {} s", REVOKE_MAX.as_secs()));

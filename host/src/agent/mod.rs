@@ -10,7 +10,8 @@
 //! - a permission is installed only while the file is immutable ([`freeze`]) and a lease proves that it is open for writing nowhere
 //!   ([`lease`]): its extents are the file's for as long as it lasts;
 //! - a file thaws only after the device has answered the revocation of every permission in it; until then it is frozen, listed and in
-//!   the journal, and the revocation is tried again; past [`REVOKE_MAX`] the agent ends, and what it permitted does with it;
+//!   the journal, and the revocation is tried again; where the device refuses that past [`REVOKE_MAX`] the agent ends, and what it permitted does
+//!   with it;
 //! - what a process changes through the file system is taken back from all that have it, and comes back when they ask again;
 //! - places for connections, open files and their extents are bounded, for each user as well ([`admission`], [`shares`]);
 //! - files per process and processes are bounded; a message that breaks the rules ends its connection, and so its grants.
@@ -78,7 +79,7 @@ const CHANGES_MAX: usize = 2;
 /// Most extents of a file that is opened directly.
 pub const EXTENTS_MAX: usize = 65536;
 
-/// How long a device may fail to revoke before the agent ends: shorter than the kernel waits for a lease to be given up
+/// How long a device may refuse to revoke, or say nothing, before the agent ends: shorter than the kernel waits for a lease to be given up
 /// (`/proc/sys/fs/lease-break-time`, 45 s).
 pub const REVOKE_MAX: Duration = Duration::from_secs(15);
 
@@ -131,8 +132,9 @@ enum Stage {
     /// One thread opens or closes it.
     Busy,
     Granted,
-    /// Since then: it is being closed, and the device has not revoked what it permits. It is tried again.
-    Revoking(Instant),
+    /// It is being closed, and the device has not revoked what it permits. It is tried again. Since then it refuses that; where it works on what is
+    /// under way, it does not.
+    Revoking(Option<Instant>),
 }
 
 /// Why something is not done for a process.

@@ -12,9 +12,10 @@
 //! Who may call it: the agent. Who may be called: all of [`Services`].
 
 use super::fault::Faults;
+use super::revoking::{Patience, Unrevoked};
 use super::seldom::Seldom;
 use super::serving::WATCH;
-use super::{Agent, Refusal, runtime};
+use super::{Agent, REVOKE_MAX, Refusal, runtime};
 use crate::control::PermissionInfo;
 use crate::hre::Hre;
 use base_io_host::Geometry;
@@ -84,12 +85,18 @@ pub(super) trait Module: Send + Sync {
 pub(super) struct Services<'a> {
     agent: &'a Agent,
     runtime: &'a tokio::runtime::Runtime,
+    patience: Patience,
 }
 
 impl<'a> Services<'a> {
     /// For a thread that has this runtime, outside of it.
     pub fn new(agent: &'a Agent, runtime: &'a tokio::runtime::Runtime) -> Self {
-        Services { agent, runtime }
+        Services { agent, runtime, patience: Patience::UpTo(REVOKE_MAX) }
+    }
+
+    /// The same, for a thread for which nobody waits: a revocation is waited for as long as the device works on it.
+    pub fn patient(self) -> Self {
+        Services { patience: Patience::UntilDone, ..self }
     }
 
     /// Waits for an answer of the device.
@@ -150,8 +157,8 @@ impl<'a> Services<'a> {
     }
 
     /// Has the device revoke what was taken off the list: when this returns without an error, nothing of it is under way.
-    pub fn revoke(&self, process: u32, permissions: &[PermissionInfo]) -> Result<(), String> {
-        self.wait(self.agent.revoke(process, permissions))
+    pub fn revoke(&self, process: u32, permissions: &[PermissionInfo]) -> Result<(), Unrevoked> {
+        self.wait(self.agent.revoke(process, permissions, self.patience))
     }
 
     /// What tests plant.
@@ -222,7 +229,7 @@ impl Agent {
     fn mend_module(&self, module: &dyn Module, item: u64) {
         static SAID: Seldom = Seldom::new();
         let done = match runtime() {
-            Ok(runtime) => module.mend(&Services::new(self, &runtime), item),
+            Ok(runtime) => module.mend(&Services::new(self, &runtime).patient(), item),
             Err(error) => Err(error.to_string()),
         };
         if let Err(why) = done

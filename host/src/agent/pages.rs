@@ -71,13 +71,13 @@ pub fn last(file: BorrowedFd<'_>) -> Result<Last> {
 /// Writes a file's pages that are in the page cache anew, from the device: the last one with what the device held there before the file
 /// was append-only, up to where it ended then. The file is immutable before, or append-only since an agent was killed here; it is without
 /// a lease. Afterwards it is append-only, and what was written of the last page is durable; with an error it is one or the other. `step` is
-/// called between what has to be right wherever an agent ends.
+/// called between what has to be right wherever an agent ends. `waits`: for who has a lease of the file, as long as the kernel does.
 ///
 /// Nobody opens an immutable file for writing, this agent included. An append-only one is opened for appending alone; a descriptor of that
 /// kind becomes one for writing while the file is immutable, and writes when it is append-only. Others that may append open it meanwhile: what
 /// they can change is the last page, which was read before, and what is behind it, which the page cache has as they wrote it.
-pub fn renew(file: BorrowedFd<'_>, last: &Last, step: &impl Fn()) -> Result<()> {
-    let writer = open_for_writing(file, step)?;
+pub fn renew(file: BorrowedFd<'_>, last: &Last, waits: bool, step: &impl Fn()) -> Result<()> {
+    let writer = open_for_writing(file, waits, step)?;
     // By root it may have become shorter.
     let end = rustix::fs::fstat(file)?.st_size as u64;
     let kept = (end.saturating_sub(last.at) as usize).min(last.bytes.len());
@@ -105,11 +105,13 @@ fn aligned(memory: &mut [u8]) -> Result<&mut [u8]> {
     memory.get_mut(start..start + bytes).ok_or_else(|| ErrorKind::OutOfMemory.into())
 }
 
-/// A descriptor for writing of a file that nobody else can open so meanwhile.
-fn open_for_writing(file: BorrowedFd<'_>, step: &impl Fn()) -> Result<OwnedFd> {
+/// A descriptor for writing of a file that nobody else can open so meanwhile. Whoever has a lease of it gives that up, or loses it when the kernel has
+/// waited long enough. Only an open that waits is sure of that: the kernel gives nobody a new lease while it does, and would between two that do not.
+fn open_for_writing(file: BorrowedFd<'_>, waits: bool, step: &impl Fn()) -> Result<OwnedFd> {
     guard(file, Guard::AppendOnly)?;
     step();
-    let writer = open(file, OFlags::WRONLY | OFlags::APPEND);
+    let waiting = if waits { OFlags::empty() } else { OFlags::NONBLOCK };
+    let writer = open_waiting(file, OFlags::WRONLY | OFlags::APPEND, waiting);
     guard(file, Guard::Immutable)?;
     step();
     let writer = writer?;
@@ -120,8 +122,12 @@ fn open_for_writing(file: BorrowedFd<'_>, step: &impl Fn()) -> Result<OwnedFd> {
 }
 
 fn open(file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
+    open_waiting(file, flags, OFlags::NONBLOCK)
+}
+
+fn open_waiting(file: BorrowedFd<'_>, flags: OFlags, waiting: OFlags) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?)
+    Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC | waiting, Mode::empty())?)
 }
 
 /// Reads past the page cache, from a place that is aligned to pages, into memory that is.

@@ -9,6 +9,8 @@
 //! - nobody waits for what another user does with a file of his own, but [`THAW_MAX`].
 
 use super::admission::who_gives_up;
+use super::files::Closes;
+use super::revoking::Patience;
 use super::{Agent, Connected, FILES_MAX, OpenFile, Refusal, Stage, State};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -64,7 +66,8 @@ impl Agent {
     async fn close_for_another(&self, user: u32, key: u64, file: u32) -> Result<bool, Refusal> {
         let left = || self.holds.left().get(&user).copied().unwrap_or(0);
         let (before, begun) = (left(), Instant::now());
-        self.close_by(key, file, (false, true), true).await?;
+        let closes = Closes { by_owner: true, patience: Patience::UpTo(THAW_MAX) };
+        self.close_by(key, file, (false, true), closes).await?;
         while left() > before {
             if begun.elapsed() >= THAW_MAX {
                 return Ok(false);

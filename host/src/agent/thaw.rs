@@ -21,6 +21,8 @@ pub struct Thaw<'a> {
     pub faults: &'a Faults,
     pub key: Key,
     pub file: BorrowedFd<'a>,
+    /// It waits for leases of the file's user, as long as the kernel does: in a thread for what is that user's alone.
+    pub waits: bool,
 }
 
 impl Thaw<'_> {
@@ -54,7 +56,7 @@ impl Thaw<'_> {
     fn renew(&self, renewal: Renewal) -> Result<()> {
         let append_only = renewal.append_only;
         if let Some(last) = &renewal.last {
-            pages::renew(self.file, last, &|| self.faults.step())?;
+            pages::renew(self.file, last, self.waits, &|| self.faults.step())?;
             self.journal.renew(self.key, Renewal { append_only, last: None })?;
             self.faults.step();
         }

@@ -68,8 +68,8 @@ struct Granted {
     process: u32,
     user: u32,
     permissions: Vec<PermissionInfo>,
-    /// Since then it is to be revoked, and is not installed again.
-    revoking: Option<Instant>,
+    /// It is to be revoked, and is not installed again. Since then the device refuses that.
+    revoking: Option<Option<Instant>>,
 }
 
 type Slot = Arc<Mutex<Option<Tail>>>;
@@ -378,24 +378,26 @@ impl Append {
 
     /// Takes what was permitted off the list, and has the device revoke it. What it does not is kept, and the agent ends where that goes on.
     fn revoke(&self, services: &Services<'_>, which: impl Fn(&Granted) -> bool) -> Result<(), String> {
-        let taken: Vec<(u64, u64, u32, Vec<PermissionInfo>, Instant)> = services.take_off(|| {
+        let taken: Vec<(u64, u64, u32, Vec<PermissionInfo>, Option<Instant>)> = services.take_off(|| {
             let mut granted = lock(&self.granted);
             let those = granted.iter_mut().filter(|it| which(it)).map(|it| {
-                let since = *it.revoking.get_or_insert_with(Instant::now);
-                (it.number, it.connection, it.process, it.permissions.clone(), since)
+                let refused = *it.revoking.get_or_insert(None);
+                (it.number, it.connection, it.process, it.permissions.clone(), refused)
             });
             those.collect()
         });
         let mut failure = Ok(());
-        for (number, connection, process, permissions, since) in taken {
+        for (number, connection, process, permissions, refused) in taken {
+            let is_it = |it: &Granted| (it.number, it.connection, it.process) == (number, connection, process);
             match services.revoke(process, &permissions) {
-                Ok(()) => lock(&self.granted)
-                    .retain(|it| (it.number, it.connection, it.process) != (number, connection, process)),
+                Ok(()) => lock(&self.granted).retain(|it| !is_it(it)),
                 Err(why) => {
-                    if since.elapsed() >= REVOKE_MAX {
+                    let refused = why.refused_since(refused);
+                    lock(&self.granted).iter_mut().filter(|it| is_it(it)).for_each(|it| it.revoking = Some(refused));
+                    if refused.is_some_and(|since| since.elapsed() >= REVOKE_MAX) {
                         services.fail(format!("what a process may append could not be revoked: {why}"));
                     }
-                    failure = Err(why);
+                    failure = Err(why.to_string());
                 }
             }
         }

@@ -17,10 +17,15 @@
 //! `writer` writes past the kernel without end, and says so; `goes on` writes on when its file's mode forbids to open it; `insistent` keeps a descriptor and asks again and again; `crowd` connects to the agent as often as that goes; `turncoat` changes its
 //! user; `hoard` opens as many files of its own directly as it gets (`hoard one`: the same one); `confirms` takes a file in the agent's two steps (`confirms once`: a single time, and
 //! says what came of it); `locks` has an inode's lock until it is told, as root: a user does the same by a file system of his own; `overlay` truncates the file by way of overlayfs while it has it directly (`overlay, alone`: while
-//! nobody has); `stalls` asks for it while a write of its own does not come to an end.
+//! nobody has); `floods` has as many reads of its file under way as go (`goes along`: one); `leases` keeps the
+//! file mapped and under a lease of its own; `asks` asks for a file that is there, and to have it released; `writes` opens it
+//! for writing; `idmaps` tries to make a mount on which its folder's files are others'; `stalls` asks for it while a write of its own does not come to an end.
 
 mod alone;
+mod flood;
 mod kept;
+mod lease;
+mod mounts;
 mod overlay;
 mod ring;
 mod stalled;
@@ -508,6 +513,12 @@ fn main() -> Result<()> {
     if what == "locks" {
         return locks(Path::new(file));
     }
+    match what.as_str() {
+        "leases" => return lease::leases(Path::new(file)),
+        "idmaps" => return mounts::idmaps(Path::new(file)),
+        "writes" => return mounts::writes(Path::new(file)),
+        _ => {}
+    }
     if what == "goes on" {
         return goes_on(device, agent, Path::new(file));
     }
@@ -552,6 +563,9 @@ fn main() -> Result<()> {
         "insistent" => insistent(&world),
         "confirms" => confirms(&world, Path::new(&arguments[2]), false),
         "confirms once" => confirms(&world, Path::new(&arguments[2]), true),
+        "floods" => flood::floods(&world, Path::new(&arguments[2]), 24),
+        "goes along" => flood::floods(&world, Path::new(&arguments[2]), 1),
+        "asks" => mounts::asks(&world),
         "hoard" => hoard(&world, false),
         "hoard one" => hoard(&world, true),
         "turncoat" => turncoat(&world, 54_802),
