@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, chown};
-use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 use willow_host::direct_io::{Appender, Session, SessionOptions};
@@ -61,8 +60,8 @@ fn who_has_shown_nothing_of_a_file_ends_nothing_of_it() {
     }
     let counts = session.counts();
     assert_eq!(counts.direct_appends, u64::from(2 * TURNS));
-    // Now and then one more where the file gets its length between two records.
-    assert!(counts.opened < u64::from(2 * TURNS), "begun {} times in {TURNS} turns", counts.opened);
+    // Now and then once more, where the file gets its length between two records.
+    assert!(counts.opened <= u64::from(TURNS + TURNS / 4), "begun {} times in {TURNS} turns", counts.opened);
     assert_eq!(check(&fs::read(&path).expect("read"), FIRST).expect("whole")[&1].len(), 2 * TURNS as usize);
     mallory.go_on();
     assert!(mallory.has_succeeded());
@@ -171,38 +170,22 @@ fn a_name_that_is_no_text_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_agent_starts_while_a_user_keeps_the_file_system_busy() {
-    let test = "an_agent_starts_while_a_user_keeps_the_file_system_busy";
+fn an_agent_starts_where_the_file_system_has_just_been_written() {
+    let test = "an_agent_starts_where_the_file_system_has_just_been_written";
     let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
     let log = stage.on_it("log");
     fs::write(&log, contents(FIRST, 1)).expect("written");
-    let folder = mallorys(&stage);
-    let (stop, stopped) = mpsc::channel::<()>();
-    // Each file that has no name any more is listed in the superblock.
-    let busy = std::thread::spawn(move || {
-        while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
-            nameless(&folder);
-        }
-    });
     for turn in 0..5 {
         let session = session(&stage);
         let appender = Appender::open(&session, &log).expect("it opens");
         appender.append(&record(1, turn)).expect("appended");
         assert!(is_frozen(&log), "turn {turn}");
         stage.kill_agent();
-        // It starts at the first attempt, or the stage says that it did not.
+        // What the journal has is written to its place later: the superblock, and what is told of groups of blocks.
+        // At the first attempt, or the stage says that it did not.
         stage.start_agent();
         within_seconds("it is given back", || !is_frozen(&log));
         drop((appender, session));
     }
     assert_eq!(check(&fs::read(&log).expect("read"), FIRST).expect("whole")[&1].len(), 5);
-    drop(stop);
-    busy.join().expect("it ends");
-}
-
-fn nameless(folder: &Path) {
-    let file = fs::File::create(folder.join("nameless")).expect("made");
-    file.set_len(9000).expect("its length");
-    fs::remove_file(folder.join("nameless")).expect("removed");
-    file.sync_all().expect("synced");
 }
