@@ -387,9 +387,7 @@ impl Stage {
             arguments.extend(["--key", &key]);
         }
         arguments.extend(self.agent_flags.iter().map(String::as_str));
-        // The file system may write its superblock while the agent looks at it.
-        let started = (0..10).find_map(|_| self.start(&arguments).ok());
-        self.agent = Some(started.expect("an agent").0);
+        self.agent = Some(self.start(&arguments).expect("an agent").0);
     }
 
     /// Starts an agent that ends at a step (`willow-crasher`), in the place of the stage's; `None`: it has ended before it answered.
@@ -418,6 +416,11 @@ impl Stage {
         let mut agent = self.agent.take().expect("an agent");
         agent.kill().expect("killed");
         agent.wait().expect("an end");
+    }
+
+    /// Has the agent end, which gives back what it has.
+    pub fn end_agent(&mut self) {
+        end(&mut self.agent.take().expect("an agent"));
     }
 
     /// Kills the agent, and does not wait for its end.

@@ -13,9 +13,14 @@ use crate::hre::Hre;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes compared.
 const COMPARED_BYTES: usize = 64 << 10;
+/// How often they are looked at before they are taken for others.
+const COMPARISONS_MAX: u32 = 40;
+/// Wait between two looks.
+const COMPARE_AGAIN: Duration = Duration::from_millis(25);
 
 /// Where the kernel tells of devices.
 const SYSTEM: &str = "/sys";
@@ -227,9 +232,17 @@ impl BlockDevice {
         }
         let block = BlockClient::open(hre, self.nsid).await?;
         let left = namespace.size_bytes.saturating_sub(place.offset);
-        let of_namespace = block.read(place.offset, COMPARED_BYTES.min(left as usize)).await?;
-        let of_device = direct_read(&self.path, of_namespace.len()).map_err(|error| failed(&error.to_string()))?;
-        if of_device != of_namespace {
+        let (bytes, mut are_same) = (COMPARED_BYTES.min(left as usize), false);
+        // A file system that is in use writes there at any moment. What the kernel has not written yet it writes when it is read past the page cache.
+        for _ in 0..COMPARISONS_MAX {
+            let before = direct_read(&self.path, bytes).map_err(|error| failed(&error.to_string()))?;
+            are_same = block.read(place.offset, bytes).await? == before;
+            if are_same {
+                break;
+            }
+            tokio::time::sleep(COMPARE_AGAIN).await;
+        }
+        if !are_same {
             return Err(failed(&format!(
                 "its first bytes are not those of namespace {}: it is another device, or it is being written (sync, try again)",
                 self.nsid

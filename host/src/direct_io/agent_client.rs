@@ -262,7 +262,7 @@ impl AgentClient {
     }
 
     /// Asks an app's part of the agent.
-    pub(crate) fn ask_module<A: serde::Serialize, T: serde::de::DeserializeOwned>(
+    pub fn ask_module<A: serde::Serialize, T: serde::de::DeserializeOwned>(
         &self,
         name: &str,
         ask: &A,

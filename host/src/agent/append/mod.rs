@@ -4,6 +4,7 @@
 //! ```text
 //! message   what a process says       tail      a delegated file: how it begins, and how it gets its length back
 //! spool     blocks of the agent's own that the device appends to          record    what a later agent has to know
+//! places    which files have one, and how many a user may have
 //! ```
 //!
 //! What always holds:
@@ -14,6 +15,7 @@
 //! - files, processes' proofs and spools are bounded; a file waits for nobody but who works on it.
 
 pub mod message;
+mod places;
 mod record;
 mod spool;
 mod tail;
@@ -26,6 +28,7 @@ use crate::append::{AppendClient, endpoints_of};
 use crate::control::PermissionInfo;
 use direct_io_host::FileExtent;
 use message::{Ask, Told};
+use places::Places;
 use record::{Record, Records};
 use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
@@ -37,8 +40,6 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 use tail::{Tail, Tools};
 
-/// Most files whose lengths the device has; a user has at most as many as that leaves free.
-const FILES_MAX: usize = 64;
 /// Most proofs that the agent keeps, each with a descriptor; of which a user has at most as many as that leaves free.
 const KNOWN_MAX: usize = 2048;
 /// How often a file gets its length while it is appended to.
@@ -72,20 +73,10 @@ struct Granted {
     revoking: Option<Option<Instant>>,
 }
 
-type Slot = Arc<Mutex<Option<Tail>>>;
-
-/// A file's place among those whose lengths the device has.
-struct Place {
-    /// Who began with it; `None`: an agent before this one.
-    user: Option<u32>,
-    slot: Slot,
-}
-
 /// Append's part of the agent.
 pub(super) struct Append {
     records: Records,
-    /// By their numbers in the device.
-    files: Mutex<BTreeMap<u64, Place>>,
+    files: Places,
     /// By connection and number.
     known: Mutex<BTreeMap<(u64, u64), Known>>,
     granted: Mutex<Vec<Granted>>,
@@ -107,15 +98,14 @@ impl Append {
         if let Some(why) = damaged.first() {
             return Err(format!("the list of delegated files is damaged: {why}"));
         }
-        let (spools, mut files) = (Spools::default(), BTreeMap::new());
+        let (spools, files) = (Spools::default(), Places::default());
         for record in found {
             spools.note(record.device, record.spool);
-            let number = record.number;
-            files.insert(number, Place { user: None, slot: Arc::new(Mutex::new(Some(Tail::left(record)))) });
+            files.add_left(Tail::left(record));
         }
         Ok(Append {
             records,
-            files: Mutex::new(files),
+            files,
             known: Mutex::default(),
             granted: Mutex::default(),
             spools,
@@ -131,29 +121,6 @@ impl Append {
         let (app, spus) = services.app(append_host::APP_NAME)?;
         let client = AppendClient::new(services.hre(), app, spus);
         what(&Tools { services, records: &self.records, client: &client })
-    }
-
-    /// A file's place: the one that it has, or a new one of this user's.
-    fn place(&self, number: u64, user: u32) -> Result<Slot, Refusal> {
-        let mut files = lock(&self.files);
-        if let Some(place) = files.get(&number) {
-            return Ok(place.slot.clone());
-        }
-        // Those that nobody has. One that nobody but this list knows is locked by nobody.
-        files.retain(|_, place| Arc::strong_count(&place.slot) > 1 || lock(&place.slot).is_some());
-        let own = files.values().filter(|place| place.user == Some(user)).count();
-        if files.len() >= FILES_MAX {
-            return Err(format!("{FILES_MAX} files are appended to by the device, which is the most").into());
-        }
-        if user != 0 && files.len() + own >= FILES_MAX {
-            return Err("the device appends to as many of this user's files as leave room for other users'".into());
-        }
-        Ok(files.entry(number).or_insert(Place { user: Some(user), slot: Slot::default() }).slot.clone())
-    }
-
-    /// The place of a file that has one.
-    fn slot(&self, number: u64) -> Option<Slot> {
-        lock(&self.files).get(&number).map(|place| place.slot.clone())
     }
 
     fn prepare(&self, services: &Services<'_>, caller: &Caller, descriptors: Vec<OwnedFd>) -> Result<Told, Refusal> {
@@ -196,15 +163,12 @@ impl Append {
             return Err("a process is changing it through the file system".into());
         }
         let process = services.process(caller)?;
-        let slot = self.place(number, caller.user)?;
-        let mut tail = lock(&slot);
         self.with_tools(services, |tools| {
+            let slot = self.files.take(number, key, caller.user, tools.client.numbers().1)?;
+            let mut tail = lock(&slot);
             // The owner may be another by now.
             let stat = rustix::fs::fstat(&*path).map_err(|error| error.to_string())?;
             check(&path, &stat, caller.user)?;
-            if tail.as_ref().is_some_and(|tail| tail.record.inode != stat.st_ino || tail.record.device != stat.st_dev) {
-                return Err("another file has its number in the device: one of another partition".into());
-            }
             if tail.as_ref().is_some_and(|tail| tail.is_ending || tail.is_awaited()) {
                 self.finish(tools, &mut tail).map_err(|_| Refusal::Busy)?;
             }
@@ -291,7 +255,8 @@ impl Append {
             number,
             device: key.0,
             inode: key.1,
-            path: named,
+            // For those who read messages: what finds the file is its handle, and a name that is no UTF-8 has no place in a record.
+            path: named.to_string_lossy().into_owned().into(),
             handle,
             place,
             spool,
@@ -406,12 +371,15 @@ impl Append {
 
     /// A process appends no more to a file.
     fn leave(&self, services: &Services<'_>, connection: u64, number: u64) -> Result<(), Refusal> {
-        lock(&self.known).remove(&(connection, number));
+        let shown = lock(&self.known).remove(&(connection, number));
+        // Who has shown nothing of a file has nothing of it to end.
+        let Some(Known { key, .. }) = shown else { return Ok(()) };
         self.revoke(services, |it| (it.number, it.connection) == (number, connection))?;
-        let has_others = lock(&self.granted).iter().any(|it| it.number == number);
-        let Some(slot) = self.slot(number).filter(|_| !has_others) else { return Ok(()) };
+        let has_others = || lock(&self.granted).iter().any(|it| it.number == number);
+        let Some(slot) = self.files.find_file(number, key).filter(|_| !has_others()) else { return Ok(()) };
         let mut tail = lock(&slot);
-        if tail.is_none() {
+        // Another may have begun meanwhile.
+        if tail.is_none() || has_others() {
             return Ok(());
         }
         self.with_tools(services, |tools| Ok(self.finish(tools, &mut tail)?))
@@ -453,7 +421,12 @@ impl Module for Append {
     }
 
     fn gone(&self, services: &Services<'_>, connection: u64) {
-        lock(&self.known).retain(|(of, _), _| *of != connection);
+        let shown: Vec<Known> = {
+            let mut known = lock(&self.known);
+            known.extract_if((connection, 0)..=(connection, u64::MAX), |_, _| true).map(|(_, known)| known).collect()
+        };
+        // To close the last descriptor of a file that has no name takes as long as the file system likes: nobody waits for that.
+        drop(shown);
         if let Err(why) = self.revoke(services, |it| it.connection == connection) {
             tracing::error!("what a process that ended could append is not revoked yet: {why}");
         }
@@ -462,9 +435,11 @@ impl Module for Append {
     fn take_back(&self, services: &Services<'_>, file: (u64, u64)) -> Result<(), Refusal> {
         // Its namespace is the one of its file system: no other file's place is waited for.
         let Ok((nsid, _)) = services.place(file.0) else { return Ok(()) };
-        let Some(slot) = number(nsid, file.1).and_then(|number| self.slot(number)) else { return Ok(()) };
+        let Some(slot) = number(nsid, file.1).and_then(|number| self.files.find_file(number, file)) else {
+            return Ok(());
+        };
         let mut tail = lock(&slot);
-        if tail.as_ref().is_some_and(|tail| (tail.record.device, tail.record.inode) == file) {
+        if tail.is_some() {
             self.with_tools(services, |tools| Ok(self.finish(tools, &mut tail)?))?;
         }
         Ok(())
@@ -472,9 +447,7 @@ impl Module for Append {
 
     fn due(&self) -> Vec<u64> {
         let now = Instant::now();
-        let files: Vec<(u64, Slot)> =
-            lock(&self.files).iter().map(|(number, place)| (*number, place.slot.clone())).collect();
-        let is_due = |number: u64, slot: &Slot| {
+        let is_due = |number: u64, slot: &places::Slot| {
             if lock(&self.again).get(&number).is_some_and(|again| *again > now) {
                 return false;
             }
@@ -489,11 +462,11 @@ impl Module for Append {
             let is_left = !own.clone().any(|it| it.revoking.is_none()) || own.any(|it| it.revoking.is_some());
             tail.is_ending || is_left || tail.is_awaited() || now - tail.looked >= SETTLE_EVERY
         };
-        files.into_iter().filter(|(number, slot)| is_due(*number, slot)).map(|(number, _)| number).collect()
+        self.files.all().into_iter().filter(|(number, slot)| is_due(*number, slot)).map(|(number, _)| number).collect()
     }
 
     fn mend(&self, services: &Services<'_>, number: u64) -> Result<(), String> {
-        let Some(slot) = self.slot(number) else { return Ok(()) };
+        let Some(slot) = self.files.find(number) else { return Ok(()) };
         let mut tail = lock(&slot);
         let done = self.with_tools(services, |tools| Ok(self.look_after(tools, &mut tail)?));
         match done {
@@ -508,11 +481,11 @@ impl Module for Append {
     }
 
     fn left(&self) -> Vec<u64> {
-        lock(&self.files).keys().copied().collect()
+        self.files.all().into_iter().map(|(number, _)| number).collect()
     }
 
     fn end(&self, services: &Services<'_>, number: u64) {
-        let Some(slot) = self.slot(number) else { return };
+        let Some(slot) = self.files.find(number) else { return };
         let mut tail = lock(&slot);
         let Some(open) = &*tail else { return };
         let path = open.record.path.clone();
@@ -547,31 +520,5 @@ impl Append {
             Some(_) if now - open.grown < IDLE_MAX => Ok(()),
             _ => self.finish(tools, tail),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_user_has_as_many_files_as_leave_others_room() {
-        let folder = std::env::temp_dir().join(format!("willow-append-places-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let append = Append::open(&folder.join("journal")).unwrap();
-        // Somebody has each, so that none goes.
-        let all =
-            |from: u64, user: u32| (from..).map_while(|number| append.place(number, user).ok()).collect::<Vec<_>>();
-        let mallorys = all(0, 1000);
-        assert_eq!(mallorys.len(), FILES_MAX / 2);
-        let alices = all(1000, 1001);
-        assert_eq!(alices.len(), FILES_MAX / 4);
-        assert!(append.place(3, 1001).is_ok(), "who has a place keeps it, whoever asks");
-        // The kernel's own user has what is left.
-        let roots = all(2000, 0);
-        assert_eq!(mallorys.len() + alices.len() + roots.len(), FILES_MAX);
-        drop(mallorys);
-        assert!(append.place(3000, 1001).is_ok(), "those that nobody has are free");
-        std::fs::remove_dir_all(folder).unwrap();
     }
 }

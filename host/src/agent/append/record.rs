@@ -64,11 +64,13 @@ impl Records {
             let parent = self.0.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
             File::open(parent)?.sync_all()?;
         }
+        let bytes = serde_json::to_vec(record).map_err(Error::other)?;
         let new = self.path(record.number).with_extension("new");
-        let mut file = File::create(&new)?;
-        file.write_all(&serde_json::to_vec(record).map_err(Error::other)?)?;
-        file.sync_all()?;
-        std::fs::rename(&new, self.path(record.number))?;
+        let written = File::create(&new).and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()));
+        if let Err(error) = written.and_then(|()| std::fs::rename(&new, self.path(record.number))) {
+            let _ = std::fs::remove_file(&new);
+            return Err(error);
+        }
         File::open(&self.0)?.sync_all()
     }
 

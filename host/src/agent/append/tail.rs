@@ -80,10 +80,17 @@ fn length(file: &OwnedFd) -> Result<u64, String> {
 }
 
 impl Tail {
-    /// One that is about to be delegated. The caller has its only descriptor, with the lease. `Err`: nothing was done.
+    /// One that is about to be delegated. The caller has its only descriptor, with the lease. `Err`: it is as it was.
     pub fn prepare(tools: &Tools<'_>, record: Record, writer: OwnedFd) -> Result<Tail, String> {
-        reserve(&writer, record.base).map_err(said("there is no room for what may be appended"))?;
-        tools.records.write(&record).map_err(said("it cannot be put on the list of delegated files"))?;
+        let prepared =
+            reserve(&writer, record.base).map_err(said("there is no room for what may be appended")).and_then(|()| {
+                tools.records.write(&record).map_err(said("it cannot be put on the list of delegated files"))
+            });
+        if let Err(why) = prepared {
+            // Blocks that were allocated ahead, all or some.
+            let _ = rustix::fs::ftruncate(&writer, record.base);
+            return Err(why);
+        }
         tools.services.faults().step();
         let now = Instant::now();
         Ok(Tail { record, writer: Some(writer), is_ending: false, looked: now, grown: now })

@@ -15,13 +15,15 @@
 //! `willow-attacker DEVICE AGENT FILE victim` keeps a second writable descriptor, takes the file directly, moves its blocks to
 //! another file that it cuts, waits for a line on its input while somebody else writes, and prints what it then reads past the kernel.
 //! `writer` writes past the kernel without end, and says so; `goes on` writes on when its file's mode forbids to open it; `insistent` keeps a descriptor and asks again and again; `crowd` connects to the agent as often as that goes; `turncoat` changes its
-//! user; `hoard` opens as many files of its own directly as it gets (`hoard one`: the same one); `confirms` takes a file in the agent's two steps (`confirms once`: a single time, and
-//! says what came of it); `locks` has an inode's lock until it is told, as root: a user does the same by a file system of his own; `overlay` truncates the file by way of overlayfs while it has it directly (`overlay, alone`: while
+//! user; `appends SPUS COORDINATOR COUNT` has the device append to so many of its files, all of one coordinator; `ends NUMBER...` tells the agent again and again that others' files are appended
+//! to no more; `hoard` opens as many files of its own directly as it gets (`hoard one`: the same one); `confirms` takes a file in the agent's two steps (`confirms once`: a single time, and
+//! says what came of it); `locks` has an inode's or folder's lock until it is told, as root: a user does the same by a file system of his own; `overlay` truncates the file by way of overlayfs while it has it directly (`overlay, alone`: while
 //! nobody has); `floods` has as many reads of its file under way as go (`goes along`: one); `leases` keeps the
 //! file mapped and under a lease of its own; `asks` asks for a file that is there, and to have it released; `writes` opens it
 //! for writing; `idmaps` tries to make a mount on which its folder's files are others'; `stalls` asks for it while a write of its own does not come to an end.
 
 mod alone;
+mod appends;
 mod flood;
 mod kept;
 mod lease;
@@ -470,9 +472,12 @@ fn hoard(world: &World, one: bool) -> Result<()> {
     Ok(())
 }
 
-/// Has the lock of a file's inode until it is told.
+/// Has the lock of a file's or folder's inode until it is told.
 fn locks(path: &Path) -> Result<()> {
-    let ends = stalled::in_read(OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?)?;
+    let ends = match path.is_dir() {
+        true => stalled::in_listing(File::open(path)?)?,
+        false => stalled::in_read(OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?)?,
+    };
     println!("locked\t");
     std::io::stdin().lock().read_line(&mut String::new())?;
     ends()
@@ -513,10 +518,15 @@ fn main() -> Result<()> {
     if what == "locks" {
         return locks(Path::new(file));
     }
-    match what.as_str() {
+    let mut words = what.split(' ');
+    let name = words.next().unwrap_or_default();
+    let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+    match name {
         "leases" => return lease::leases(Path::new(file)),
         "idmaps" => return mounts::idmaps(Path::new(file)),
         "writes" => return mounts::writes(Path::new(file)),
+        "appends" => return appends::holds(device, agent, Path::new(file), &numbers),
+        "ends" => return appends::ends_others(Path::new(agent), &numbers),
         _ => {}
     }
     if what == "goes on" {

@@ -165,3 +165,18 @@ pub fn in_read(file: File) -> Result<Ends> {
         join(thread)
     }))
 }
+
+/// A listing of a folder that waits for its own memory, and has the folder's lock meanwhile.
+pub fn in_listing(folder: File) -> Result<Ends> {
+    let page = Page::new()?;
+    let at = page.at;
+    let thread = std::thread::spawn(move || {
+        // SAFETY: a page, into which as much is written.
+        check(unsafe { libc::syscall(libc::SYS_getdents64, folder.as_raw_fd(), at, PAGE_BYTES) })
+    });
+    page.awaited()?;
+    Ok(Box::new(move || {
+        page.fill(&[])?;
+        join(thread)
+    }))
+}
