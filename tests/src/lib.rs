@@ -9,6 +9,7 @@ pub mod calls;
 pub mod daemon;
 pub mod guest;
 pub mod guest_agent;
+pub mod host_cut;
 pub mod judge;
 #[allow(unsafe_code)]
 pub mod mapped;
