@@ -1,6 +1,11 @@
 //! Records that say which they are, for tests of appending: who wrote it, how many before, how long it is, and bytes that no other has.
 
+use crate::stage::contents;
 use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What files of these tests have before anything is appended: no whole number of blocks.
+pub const FIRST: usize = 5000;
 
 /// Bytes before those of its own: mark, writer, number, length.
 const HEAD_BYTES: usize = 16;
@@ -43,4 +48,20 @@ pub fn check(contents: &[u8], first: usize) -> Result<BTreeMap<u32, Vec<u64>>, S
         at += wanted.len();
     }
     Ok(found)
+}
+
+/// Holds a file against what was acknowledged: records of each writer, by their offsets. There may be more than that behind them.
+pub fn hold_against(path: &Path, told: &BTreeMap<u32, Vec<u64>>) -> Result<(), String> {
+    let found = std::fs::read(path).map_err(|error| error.to_string())?;
+    if found.get(..FIRST) != Some(&contents(FIRST, 1)[..]) {
+        return Err("what was there before is something else".to_owned());
+    }
+    let records = check(&found, FIRST)?;
+    for (writer, offsets) in told {
+        let own = records.get(writer).map_or(&[][..], Vec::as_slice);
+        if own.get(..offsets.len()) != Some(offsets) {
+            return Err(format!("writer {writer} was told {} records, {} are there", offsets.len(), own.len()));
+        }
+    }
+    Ok(())
 }

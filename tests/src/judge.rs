@@ -18,7 +18,7 @@ use willow_host::{ControlClient, ShmHre, ShmOptions};
 const BLOCK_BYTES: u64 = 4096;
 
 /// A block of a bank: SPU and number.
-type Block = (u16, u64);
+pub type Block = (u16, u64);
 
 /// Who compares, by an endpoint of the kernel's.
 pub struct Judge {
@@ -66,6 +66,12 @@ impl Judge {
         blocks
     }
 
+    /// The blocks of an open file.
+    pub fn blocks_of(&self, file: &File) -> BTreeSet<Block> {
+        let extents = space::of_file(file).expect("where it lies");
+        extents.iter().flat_map(|extent| self.blocks(extent.physical, extent.bytes)).collect()
+    }
+
     /// How many blocks of these extents the device permits to anybody.
     pub fn permitted_of(&self, extents: &[direct_io_host::FileExtent]) -> usize {
         let permitted = self.permitted(None);
@@ -84,9 +90,7 @@ impl Judge {
                 } else if kind.is_file() {
                     // One that has gone since has no blocks.
                     let Ok(file) = File::open(entry.path()) else { continue };
-                    let extents = space::of_file(&file).expect("where it lies");
-                    let blocks = extents.iter().flat_map(|extent| self.blocks(extent.physical, extent.bytes));
-                    found.insert(file.metadata().expect("its inode").ino(), blocks.collect());
+                    found.insert(file.metadata().expect("its inode").ino(), self.blocks_of(&file));
                 }
             }
         }

@@ -9,6 +9,7 @@ pub mod calls;
 pub mod daemon;
 pub mod guest;
 pub mod guest_agent;
+pub mod host_cut;
 #[allow(unsafe_code)]
 pub mod idmapped;
 pub mod judge;

@@ -2,6 +2,8 @@
 //! die in the middle. Skipped, with a line that says why, as the stage says.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -78,6 +80,14 @@ fn several_users_at_once_have_their_own_files_and_no_others() {
     let user = |number: u32| 54_100 + number;
     let files: Vec<PathBuf> =
         (0..USERS).map(|it| stage.owned(&format!("file-{it}"), user(it), &contents(900_001, it))).collect();
+    // Everybody may open all of them: what keeps others from them is the agent.
+    files.iter().for_each(|file| fs::set_permissions(file, fs::Permissions::from_mode(0o666)).expect("its mode"));
+    let refused = |it: u32, others: Child| {
+        let others = others.wait_with_output().expect("an end");
+        let said = String::from_utf8_lossy(&others.stderr).into_owned();
+        assert!(!others.status.success() && others.stdout.is_empty(), "user {it} has another's: {said}");
+        assert!(said.contains("belongs to another user"), "user {it}: {said}");
+    };
     for round in 0..3 {
         let started: Vec<(u32, Child, Child)> = (0..USERS)
             .map(|it| {
@@ -90,12 +100,17 @@ fn several_users_at_once_have_their_own_files_and_no_others() {
             let own = own.wait_with_output().expect("an end");
             assert!(own.status.success(), "{}", String::from_utf8_lossy(&own.stderr));
             assert!(own.stdout == contents(900_001, it), "user {it}");
-            let others = others.wait_with_output().expect("an end");
-            let is_own = (it + 1 + round) % USERS == it;
-            assert_eq!(others.status.success(), is_own);
+            refused(it, others);
         }
     }
-    files.iter().for_each(|file| thawed(file));
+    for (it, file) in (1..=USERS).zip(&files) {
+        thawed(file);
+        let mut others = direct(&stage, user(it % USERS), "write", file).spawn().expect("it runs");
+        // It may have been refused before it reads this.
+        let _ = others.stdin.take().expect("its input").write_all(&[0; 5000]);
+        refused(it, others);
+        assert!(fs::read(file).expect("read") == contents(900_001, it - 1), "somebody has written it");
+    }
 }
 
 #[test]

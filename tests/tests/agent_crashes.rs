@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use willow_host::direct_io::{AgentClient, DirectError, DirectFile};
 use willow_host::testing::AGENT_CRASHED;
 use willow_host::{Hre, ShmHre, ShmOptions};
+use willow_tests::host_cut;
 use willow_tests::mapped::Mapped;
-use willow_tests::stage::{Frozen, Stage, contents, is_append_only, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::stage::{Frozen, Stage, contents, is_append_only, is_frozen, or_skip, skip, tool, within_seconds};
 
 /// Steps, at least: an agent that has fewer has lost some.
 const STEPS_MIN: u32 = 16;
@@ -125,12 +126,14 @@ fn freeze(stage: &Stage, _: &mut Child, path: &Path, mark: &[u8]) -> bool {
 }
 
 /// Ends an agent at each step; where a file was immutable and no journal knew it, or what was acknowledged was lost. A program appends to the
-/// file as soon as an agent that has ended has left it append-only.
-fn crash_at_every_step(stage: &mut Stage, fault: Option<&str>, used: Use) -> Vec<u32> {
+/// file as soon as an agent that has ended has left it append-only. The host may end with the agent.
+fn crash_at_every_step(stage: &mut Stage, fault: Option<&str>, used: Use, with_host: bool) -> Vec<u32> {
     let path = stage.on_it("file");
     fs::write(&path, contents(BYTES, 1)).expect("written");
+    fs::File::open(&path).and_then(|file| file.sync_all()).expect("synced");
+    let mapping = || Mapped::new(&fs::File::open(&path).expect("open"), BYTES);
     // A reader's pages, which the kernel keeps.
-    let mapped = Mapped::new(&fs::File::open(&path).expect("open"), BYTES);
+    let mut mapped = mapping();
     stage.kill_agent();
     let (mut lost, mut appended) = (Vec::new(), 0);
     for step in 1.. {
@@ -167,6 +170,15 @@ fn crash_at_every_step(stage: &mut Stage, fault: Option<&str>, used: Use) -> Vec
             file.write_all(b"+").and_then(|()| file.sync_all()).expect("appended");
             appended += 1;
         }
+        if with_host {
+            drop(mapped);
+            host_cut::cut(stage);
+            mapped = mapping();
+            if is_frozen(&path) && !is_journaled(stage, &path) {
+                lost.push(step);
+                tool("chattr", &["-i", &path.display().to_string()]).expect("thawed");
+            }
+        }
         stage.start_agent();
         assert!(!is_frozen(&path), "step {step}: the next agent does not thaw it");
         within_seconds("it is off the journal", || !is_journaled(stage, &path));
@@ -195,7 +207,17 @@ fn crash_at_every_step(stage: &mut Stage, fault: Option<&str>, used: Use) -> Vec
 fn an_agent_that_ends_at_any_step_leaves_no_immutable_file_that_its_journal_does_not_know() {
     let test = "an_agent_that_ends_at_any_step_leaves_no_immutable_file_that_its_journal_does_not_know";
     let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
-    assert_eq!(crash_at_every_step(&mut stage, None, close), Vec::<u32>::new());
+    assert_eq!(crash_at_every_step(&mut stage, None, close, false), Vec::<u32>::new());
+}
+
+#[test]
+fn a_host_whose_power_is_cut_at_any_step_leaves_no_immutable_file_that_the_agents_journal_does_not_know() {
+    let test = "a_host_whose_power_is_cut_at_any_step_leaves_no_immutable_file_that_the_agents_journal_does_not_know";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    if let Err(why) = host_cut::possible() {
+        return skip(test, &why);
+    }
+    assert_eq!(crash_at_every_step(&mut stage, None, close, true), Vec::<u32>::new());
 }
 
 #[test]
@@ -203,7 +225,7 @@ fn an_agent_that_ends_while_it_takes_a_file_back_leaves_none_that_the_next_one_d
     let test = "an_agent_that_ends_while_it_takes_a_file_back_leaves_none_that_the_next_one_does_not_thaw";
     let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
     for used in [release as Use, wait_for_lease, freeze] {
-        assert_eq!(crash_at_every_step(&mut stage, None, used), Vec::<u32>::new());
+        assert_eq!(crash_at_every_step(&mut stage, None, used, false), Vec::<u32>::new());
         stage.start_agent();
     }
 }
@@ -437,14 +459,14 @@ fn nothing_is_given_back_by_hand_under_an_agent_that_lives_and_cannot_be_reached
 fn an_agent_that_makes_files_immutable_before_its_journal_knows_them_is_caught() {
     let test = "an_agent_that_makes_files_immutable_before_its_journal_knows_them_is_caught";
     let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
-    assert_ne!(crash_at_every_step(&mut stage, Some("flag-first"), close), Vec::<u32>::new());
+    assert_ne!(crash_at_every_step(&mut stage, Some("flag-first"), close, false), Vec::<u32>::new());
 }
 
 #[test]
 fn an_agent_whose_journal_has_no_last_page_of_a_file_that_is_append_only_is_caught() {
     let test = "an_agent_whose_journal_has_no_last_page_of_a_file_that_is_append_only_is_caught";
     let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
-    assert_ne!(crash_at_every_step(&mut stage, Some("last-forgotten"), close), Vec::<u32>::new());
+    assert_ne!(crash_at_every_step(&mut stage, Some("last-forgotten"), close, false), Vec::<u32>::new());
 }
 
 #[test]

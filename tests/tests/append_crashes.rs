@@ -1,5 +1,5 @@
-//! An agent that ends at each step of delegating a file's length and of giving it back: the next one gives the file its length, with all that was
-//! acknowledged. Skipped, with a line that says why, as the stage says.
+//! An agent that ends at each step of delegating a file's length and of giving it back, alone or with its host: the next one gives the file its length, with
+//! all that was acknowledged. Skipped, with a line that says why, as the stage says.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +9,12 @@ use std::process::Child;
 use std::time::Duration;
 use willow_host::direct_io::{Appender, Session, SessionOptions};
 use willow_host::testing::AGENT_CRASHED;
-use willow_tests::appended::{check, record};
-use willow_tests::stage::{Stage, contents, is_append_only, is_frozen, or_skip, within_seconds};
+use willow_tests::appended::{FIRST, check, record};
+use willow_tests::host_cut;
+use willow_tests::stage::{Stage, contents, is_append_only, is_frozen, or_skip, skip, within_seconds};
 
 /// Steps, at least: an agent that has fewer has lost some.
 const STEPS_MIN: u32 = 25;
-const FIRST: usize = 5000;
 /// Records before each time that the file gets its length.
 const RECORDS: u32 = 4;
 
@@ -44,12 +44,28 @@ fn used(stage: &Stage, agent: &mut Child, path: &Path, told: &mut u32) -> bool {
 #[test]
 fn an_agent_that_ends_at_any_step_of_delegating_a_length_loses_no_record() {
     let test = "an_agent_that_ends_at_any_step_of_delegating_a_length_loses_no_record";
+    end_at_every_step(test, |_| ());
+}
+
+/// The agent ends with its host, which had written nothing that nobody asked it to write.
+#[test]
+fn a_host_whose_power_is_cut_at_any_step_of_delegating_a_length_loses_no_record() {
+    let test = "a_host_whose_power_is_cut_at_any_step_of_delegating_a_length_loses_no_record";
+    if let Err(why) = host_cut::possible() {
+        return skip(test, &why);
+    }
+    end_at_every_step(test, host_cut::cut);
+}
+
+/// Ends an agent at each step; something happens besides before there is another one.
+fn end_at_every_step(test: &str, besides: fn(&Stage)) {
     let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
     stage.kill_agent();
     let (mut by_others, mut in_the_midst) = (0, 0);
     for step in 1.. {
         let path = stage.on_it(&format!("log-{step}"));
         fs::write(&path, contents(FIRST, 1)).expect("written");
+        fs::File::open(&path).and_then(|file| file.sync_all()).expect("synced");
         let mut agent = stage.crasher(step, None).expect("it answers");
         let mut told = 0;
         let is_over = used(&stage, &mut agent, &path, &mut told);
@@ -66,6 +82,7 @@ fn an_agent_that_ends_at_any_step_of_delegating_a_length_loses_no_record() {
             file.write_all(&record(2, 0)).and_then(|()| file.sync_all()).expect("appended");
             by_others += 1;
         }
+        besides(&stage);
         stage.start_agent();
         within_seconds("the next agent gives it its length", || !is_frozen(&path) && !is_append_only(&path));
         let found = fs::read(&path).expect("read");
@@ -85,6 +102,10 @@ fn an_agent_that_ends_at_any_step_of_delegating_a_length_loses_no_record() {
             || fs::read_dir(stage.path("agent.frozen.append")).map_or(true, |mut all| all.next().is_none());
         within_seconds("it is off the list", has_no_record);
         stage.kill_agent();
+        // What is off the list is the file system's own for good.
+        besides(&stage);
+        assert!(!is_frozen(&path) && !is_append_only(&path), "step {step}: it is immutable, and on no list");
+        assert!(fs::read(&path).expect("read") == found, "step {step}: it holds something else");
         if is_over {
             assert!(step > STEPS_MIN && told == 2 * RECORDS, "there were only {step} steps, {told} records");
             println!(

@@ -13,12 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use willow_host::direct_io::{Appender, Session, SessionOptions};
 use willow_host::testing::AgentFault;
-use willow_tests::appended::{check, record};
+use willow_tests::appended::{FIRST, check, hold_against, record};
 use willow_tests::planted::Planted;
 use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, tool, within_seconds};
-
-/// What files have before anything is appended: no whole number of blocks.
-const FIRST: usize = 5000;
 
 fn session(stage: &Stage) -> Arc<Session> {
     Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session")
@@ -29,22 +26,6 @@ fn file(stage: &Stage, name: &str) -> std::path::PathBuf {
     let path = stage.on_it(name);
     fs::write(&path, contents(FIRST, 1)).expect("written");
     path
-}
-
-/// Holds a file against what was acknowledged: records of each writer, by their offsets.
-fn hold_against(path: &Path, told: &BTreeMap<u32, Vec<u64>>) -> Result<(), String> {
-    let found = fs::read(path).map_err(|error| error.to_string())?;
-    if found.get(..FIRST) != Some(&contents(FIRST, 1)[..]) {
-        return Err("what was there before is something else".to_owned());
-    }
-    let records = check(&found, FIRST)?;
-    for (writer, offsets) in told {
-        let own = records.get(writer).map_or(&[][..], Vec::as_slice);
-        if own.get(..offsets.len()) != Some(offsets) {
-            return Err(format!("writer {writer} was told {} records, {} are there", offsets.len(), own.len()));
-        }
-    }
-    Ok(())
 }
 
 /// Appends records of a writer; where they are.
@@ -121,7 +102,9 @@ fn records_that_the_device_appends_are_the_files_for_all_who_look() {
 fn threads_and_processes_append_beside_each_other_and_readers_see_whole_records() {
     let Some(stage) = or_skip("appending files", Stage::ext4()) else { return };
     let path = file(&stage, "log");
-    const COUNT: u32 = 60;
+    const COUNT: u32 = 400;
+    /// Looks that somebody has to wait for, since the device has the length just then.
+    const WAITED_MIN: u32 = 5;
     let session = session(&stage);
     let appender = Appender::open(&session, &path).expect("it opens");
     let acknowledged: [AtomicU32; 5] = Default::default();
@@ -129,18 +112,21 @@ fn threads_and_processes_append_beside_each_other_and_readers_see_whole_records(
     let all = std::thread::scope(|scope| {
         // One who looks now and then: all that was acknowledged before is there, and nothing but whole records.
         let reader = scope.spawn(|| {
-            let mut looks = 0;
+            let mut waited = 0;
             while !is_over.load(Ordering::SeqCst) {
+                // As long as the kernel appends there is nothing to be waited for.
+                waited += u32::from((0..100).any(|_| {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    is_frozen(&path)
+                }));
                 let least: Vec<u32> = acknowledged.iter().map(|count| count.load(Ordering::SeqCst)).collect();
                 let found = check(&fs::read(&path).expect("read"), FIRST).expect("whole records");
                 for (writer, least) in least.iter().enumerate() {
                     let there = found.get(&(writer as u32)).map_or(0, Vec::len);
                     assert!(there >= *least as usize, "{there} records of writer {writer}, told {least}");
                 }
-                looks += 1;
-                std::thread::sleep(std::time::Duration::from_millis(30));
             }
-            looks
+            waited
         });
         let threads: Vec<_> = (0..3u32)
             .map(|writer| {
@@ -159,8 +145,10 @@ fn threads_and_processes_append_beside_each_other_and_readers_see_whole_records(
             .map(|writer| {
                 let (mut child, mut output) = process(&stage, &path, writer, COUNT);
                 scope.spawn(move || {
-                    let (offsets, _) = told(&mut output);
+                    let (offsets, direct) = told(&mut output);
                     assert!(child.wait().expect("an end").success());
+                    println!("process {writer}: {direct:?} of {COUNT} records by the device");
+                    assert!(direct.is_some_and(|direct| direct > 0), "process {writer}: the kernel appended all");
                     (writer, offsets)
                 })
             })
@@ -168,9 +156,12 @@ fn threads_and_processes_append_beside_each_other_and_readers_see_whole_records(
         let all: BTreeMap<u32, Vec<u64>> =
             threads.into_iter().chain(processes).map(|thread| thread.join().expect("no panic")).collect();
         is_over.store(true, Ordering::SeqCst);
-        assert!(reader.join().expect("no panic") > 0);
+        let waited = reader.join().expect("no panic");
+        println!("{waited} looks had to wait, {:?}", session.counts());
+        assert!(waited >= WAITED_MIN, "the device had the length at {waited} looks");
         all
     });
+    assert!(session.counts().direct_appends > 0, "the kernel appended all: {:?}", session.counts());
     assert!(all.values().all(|offsets| offsets.len() == COUNT as usize));
     hold_against(&path, &all).expect("all are there");
 }
@@ -187,6 +178,7 @@ fn a_process_that_is_killed_leaves_whole_records_and_a_writer_without_the_librar
             output.read_line(&mut line).expect("a line");
             lines.push(line);
         }
+        within_seconds("the device appends to it", || is_frozen(&path));
         child.kill().expect("killed");
         child.wait().expect("an end");
         let rest: String = std::io::read_to_string(output).expect("text");

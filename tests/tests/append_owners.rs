@@ -9,12 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 use willow_host::direct_io::AgentClient;
+use willow_tests::appended::FIRST;
 use willow_tests::attacker::{Talking, attacker};
 use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_881;
 const MALLORY: u32 = 54_882;
-const FIRST: usize = 5000;
 /// More than is appended while a test runs.
 const COUNT: &str = "100000000";
 /// How long an answer may take: what it waits for otherwise ends with the test alone.

@@ -17,7 +17,7 @@ use willow_host::testing::AgentFault;
 use willow_tests::attacker::{Talking, Writer, attacker};
 use willow_tests::judge::Judge;
 use willow_tests::planted::Planted;
-use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::stage::{By, Stage, contents, has, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_601;
 /// After how many seconds something waits for a file system that is frozen: much longer than a machine that is busy takes for it.
@@ -197,6 +197,7 @@ fn what_an_administrator_does_leaves_the_device_with_the_files_own_blocks() {
             ("taken away lazily", &["umount", "-l", &files], false),
         ];
         for (what, command, fails) in ways {
+            assert!(has(command[0]), "{} is not installed", command[0]);
             let done = tool(command[0], &command[1..]);
             println!("{system}: {what}: {done:?}");
             assert!(!(fails && done.is_ok()), "{system}: {what}: {done:?}");

@@ -92,9 +92,19 @@ fn own_files_and_no_others(test: &str, by: By) {
     let mut model = contents(700_001, 1);
     model[123_457..][..99_999].copy_from_slice(&contents(99_999, 3));
     assert!(fs::read(&alices).expect("read") == model);
-    // Bob's file: the file system refuses to open it, and the agent a descriptor of it that was handed on.
+    // Bob's file: the file system refuses to open it, and the agent one that everybody may open.
     let refused = direct(&stage, ALICE, "read", &bobs).output().expect("it runs");
     assert!(!refused.status.success());
+    tool("chmod", &["666", &bobs.display().to_string()]).expect("its mode");
+    for verb in ["read", "write"] {
+        let mut tries = direct(&stage, ALICE, verb, &bobs).spawn().expect("it runs");
+        // It may have been refused before it reads this.
+        let _ = std::io::Write::write_all(&mut tries.stdin.take().expect("input"), &[0; 5000]);
+        let refused = tries.wait_with_output().expect("an end");
+        assert!(!refused.status.success() && refused.stdout.is_empty(), "{verb}: Alice has Bob's file");
+        assert!(said(&refused).contains("belongs to another user"), "{verb}: {}", said(&refused));
+    }
+    assert!(fs::read(&bobs).expect("read") == contents(300_000, 2));
     // What was opened for reading is not written: by the device.
     let mut tries = direct(&stage, ALICE, "write", &alices).arg("--read-only").spawn().expect("it runs");
     std::io::Write::write_all(&mut tries.stdin.take().expect("input"), &[0; 5000]).expect("taken");
@@ -260,12 +270,8 @@ fn work(session: &Arc<Session>, path: &Path, stop: &AtomicBool) -> u64 {
                     while !stop.load(Ordering::Relaxed) {
                         rounds += 1;
                         let new = contents(20_000, rounds);
-                        match file.pwrite(&new, base + 1000) {
-                            Ok(count) => assert_eq!(count, 20_000),
-                            // Frozen by an agent that is gone: the one that comes thaws it.
-                            Err(DirectError::System(error)) if error.raw_os_error() == 1 => continue,
-                            Err(error) => panic!("{error}"),
-                        }
+                        // What an agent that is gone has left frozen is waited for: the one that comes thaws it.
+                        assert_eq!(file.pwrite(&new, base + 1000).expect("written"), 20_000);
                         let mut got = vec![0; 20_000];
                         assert_eq!(file.pread(&mut got, base + 1000).expect("read"), 20_000);
                         assert!(got == new, "thread {thread}, round {rounds}");

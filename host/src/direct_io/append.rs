@@ -288,8 +288,8 @@ impl Appender {
             state.has_begun
         };
         let mut file = self.writable(OFlags::DSYNC)?;
-        // An agent that was killed while it gave the file back: what was appended before comes first.
-        while has_begun && matches!(guarded(file.as_fd()), Ok(Guard::AppendOnly)) {
+        // An agent that was killed while it gave the file back, or the next one, which does: what was appended before comes first.
+        while has_begun && matches!(guarded(file.as_fd()), Ok(Guard::AppendOnly | Guard::Immutable)) {
             if !self.session.is_worth_waiting() {
                 return Err(rustix::io::Errno::PERM.into());
             }

@@ -11,11 +11,9 @@
 //! [`SessionOptions::patience`]: super::SessionOptions::patience
 
 use super::agent_client::{AgentClient, DirectError};
-use super::description::open_anew;
 use super::inode::Hold;
 use super::session::{AGENT_LOOK, Session, lock};
-use crate::agent::freeze::is_immutable;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -65,14 +63,8 @@ impl<'a> Place<'a> {
             Ok(file) => file,
         };
         let is_regular = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if !rustix::fs::fstat(&file).is_ok_and(is_regular) {
-            return Ok(None);
-        }
-        // Its attributes are seen by one that reads.
-        match open_anew(file.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC) {
-            Err(Errno::MFILE) => Err(Errno::MFILE),
-            reads => Ok(Some(reads.unwrap_or(file))),
-        }
+        // A mere path: an agent gives a file that is appended to back when nobody has it open, this call neither.
+        Ok(Some(file).filter(|file| rustix::fs::fstat(file).is_ok_and(is_regular)))
     }
 }
 
@@ -80,6 +72,12 @@ impl<'a> Place<'a> {
 /// file is just being taken, or given back.
 pub fn refused(error: Errno) -> Errno {
     if error == Errno::AGAIN { Errno::PERM } else { error }
+}
+
+/// True where a file is immutable now, by an agent or otherwise, be its descriptor a mere path.
+fn is_immutable(file: BorrowedFd<'_>) -> bool {
+    let found = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::empty());
+    found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::IMMUTABLE))
 }
 
 /// Waits for a short time. Reading a timer waits as any call of the kernel that is begun anew after a signal.

@@ -1,19 +1,29 @@
 //! A process that appends records to a file by the library, and says each as soon as it is acknowledged: `willow-appender DEVICE AGENT FILE WRITER COUNT`.
+//! Where DEVICE is `-` the agent says how the device is reached. It ends with status 3 where nobody knows whether a record was appended.
 
 use std::io::Write;
 use std::path::Path;
-use willow_host::direct_io::{Appender, Session, SessionOptions};
+use willow_host::direct_io::{AppendFailure, Appender, Session, SessionOptions};
 use willow_tests::appended::record;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [device, agent, file, writer, count] = &arguments[..] else { panic!("DEVICE AGENT FILE WRITER COUNT") };
     let (writer, count): (u32, u32) = (writer.parse().expect("a number"), count.parse().expect("a number"));
-    let session = Session::open(SessionOptions::new(device, agent)).expect("a session");
+    let options = if device == "-" { SessionOptions::by_agent(agent) } else { SessionOptions::new(device, agent) };
+    let session = Session::open(options).expect("a session");
     let appender = Appender::open(&session, Path::new(file)).expect("it opens");
     let mut output = std::io::stdout().lock();
     for number in 0..count {
-        let at = appender.append(&record(writer, number)).expect("appended");
+        let at = match appender.append(&record(writer, number)) {
+            Err(AppendFailure::Unknown(_)) => std::process::exit(3),
+            // Nothing is waited for, as a panic waits for its backtrace: whoever kills it then would not see it.
+            Err(why) => {
+                eprintln!("record {number}: {why}");
+                std::process::exit(1)
+            }
+            Ok(at) => at,
+        };
         writeln!(output, "{number} {at}").expect("somebody listens");
         output.flush().expect("somebody listens");
     }

@@ -244,6 +244,9 @@ impl Tail {
             faults.step();
             // Blocks that were allocated ahead.
             rustix::fs::ftruncate(writer, length(writer)?).map_err(|error| format!("its blocks: {error}"))?;
+            faults.step();
+            // A host whose power is cut would have it immutable again, and on no list.
+            rustix::fs::fsync(writer).map_err(|error| format!("it cannot be synced: {error}"))?;
         }
         faults.step();
         match tools.records.remove(self.record.number) {
@@ -273,7 +276,8 @@ impl Tail {
         let file = open_by_handle(&self.record.handle, key).map_err(said("it cannot be opened"))?;
         let file = file.ok_or("its file system is not mounted")?;
         if freeze::guarded(file.as_fd()).map_err(said("its attributes"))? == Guard::Nothing {
-            return Ok(());
+            // That may not be durable, and it goes off the list.
+            return rustix::fs::fsync(&file).map_err(|error| format!("it cannot be synced: {error}"));
         }
         // Nobody opens an immutable file for writing, this agent neither: an append-only one is opened for appending. Others may do so as well,
         // which the lease finds out.
