@@ -72,6 +72,7 @@ mod tests {
             now_ns: 1000,
             resources: vec![resource("ring", 2), resource("SPU 7 processor", 0)],
             media: vec![MediaStatistics { gap_moves: 17, ..MediaStatistics::default() }],
+            suspensions: 0,
             energy: vec![ComponentEnergy { name: "link".to_owned(), joules: 0.5 }],
         };
         let clock = ClockStatistics {

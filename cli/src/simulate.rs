@@ -341,7 +341,8 @@ fn grouped_dies(resources: &[ResourceReport]) -> Vec<ResourceReport> {
 fn flash_text(flash: &FlashReport) -> String {
     format!(
         "write amplification: {:.3} (merging {:.3}, collection {:.3}, leveling {:.3}, metadata {:.3}, fillers {:.3}) for {} bytes written\n\
-         flash: {} pages read, {} programmed, {} blocks erased, {} read retries, {} reads that failed, {} programs and erases that did\n\
+         flash: {} pages read, {} programmed, {} of them by copyback, {} blocks erased, {} suspensions for reads, {} reads corrected, {} read retries, \
+         {} reads that failed, {} programs and erases that did\n\
          erases of a block since the device was made: {:.2} on average, {} to {}, standard deviation {:.2}\n",
         flash.write_amplification,
         flash.by_merging,
@@ -352,7 +353,10 @@ fn flash_text(flash: &FlashReport) -> String {
         grouped(flash.host_bytes),
         grouped(flash.reads),
         grouped(flash.programs),
+        grouped(flash.copybacks),
         grouped(flash.erases),
+        grouped(flash.suspensions),
+        grouped(flash.corrected_reads),
         grouped(flash.retries),
         grouped(flash.uncorrectable_reads),
         grouped(flash.failures),

@@ -150,8 +150,8 @@ impl FlashChoice {
             is_volatile: matches!(contents, Contents::Files(..)) || !self.is_durable_at_once,
             ftl_forgets: !self.is_durable_at_once,
         };
-        let ControllerParameters { victim_search, collect_below_blocks, .. } = self.parameters.controller;
-        let policy = CollectionPolicy { collect_below_blocks, victim_search };
+        let ControllerParameters { victim_search, copyback, collect_below_blocks, .. } = self.parameters.controller;
+        let policy = CollectionPolicy { collect_below_blocks, victim_search, copyback };
         Ok(Box::new(DelegatingStore::new(metadata, arrays, &banks).with_policy(policy)))
     }
 }

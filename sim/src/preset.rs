@@ -465,10 +465,10 @@ impl Preset {
         for part in path.split('.') {
             place = place.get(part)?;
         }
-        place.as_f64()
+        place.as_f64().or_else(|| place.as_bool().map(|is| f64::from(u8::from(is))))
     }
 
-    /// Sets a numeric parameter; whole numbers are rounded. Errors where there is no such parameter or its value cannot be.
+    /// Sets a numeric parameter; whole numbers are rounded, and of what is yes or no 1 is yes and 0 is no. Errors where there is no such parameter or its value cannot be.
     pub fn set_parameter(&mut self, path: &str, value: f64) -> Result<(), PresetError> {
         let unknown = || PresetError(format!("there is no numeric parameter {path}"));
         let wrong = |error: &dyn std::fmt::Display| PresetError(format!("{path} cannot be {value}: {error}"));
@@ -476,6 +476,9 @@ impl Preset {
             *place = match place {
                 serde_json::Value::Number(old) if old.is_f64() => serde_json::json!(value),
                 serde_json::Value::Number(_) => serde_json::json!(value.round().max(0.0) as u64),
+                // Whether something is done: 0 or 1.
+                serde_json::Value::Bool(_) if value == 0.0 || value == 1.0 => serde_json::json!(value == 1.0),
+                serde_json::Value::Bool(_) => return Err(wrong(&"it is 0 (no) or 1 (yes)")),
                 _ => return Err(unknown()),
             };
             Ok(())
@@ -585,5 +588,10 @@ mod tests {
         assert!(preset.set_parameter("ring.width", 1.0).is_err());
         assert!(preset.set_parameter("host.processors", 0.0).unwrap_err().to_string().contains("expected 1 to 1024"));
         assert_eq!(preset.parameter("ring"), None);
+        let (mut flash, suspends) = (Preset::load("jasmine").unwrap(), "media.timing.suspend_program");
+        assert_eq!(flash.parameter(suspends), Some(0.0));
+        flash.set_parameter(suspends, 1.0).unwrap();
+        assert_eq!(flash.parameter(suspends), Some(1.0));
+        assert!(flash.set_parameter(suspends, 0.5).unwrap_err().to_string().contains("0 (no) or 1 (yes)"));
     }
 }

@@ -115,6 +115,14 @@ pub struct FlashReport {
     pub programs: u64,
     /// Blocks erased.
     pub erases: u64,
+    /// Pages that were moved within their plane by copyback, which count among those read and programmed.
+    pub copybacks: u64,
+    /// Copybacks that went by the controller after all, since the chip could not correct a page by itself.
+    pub uncorrectable_copybacks: u64,
+    /// Times that a read suspended a program, a copyback or an erase.
+    pub suspensions: u64,
+    /// Reads that the ECC corrected bits of.
+    pub corrected_reads: u64,
     /// Steps of the ladder of read retries.
     pub retries: u64,
     /// Reads that could not be corrected.
@@ -227,6 +235,10 @@ pub(crate) fn flash_of(before: &FlashCounts, after: &FlashCounts) -> FlashReport
         reads: now.reads - then.reads,
         programs: now.programs - then.programs,
         erases: now.erases - then.erases,
+        copybacks: now.copybacks - then.copybacks,
+        uncorrectable_copybacks: now.uncorrectable_copybacks - then.uncorrectable_copybacks,
+        suspensions: after.suspensions - before.suspensions,
+        corrected_reads: now.corrected_reads - then.corrected_reads,
         retries: now.retries - then.retries,
         uncorrectable_reads: now.uncorrectable_reads - then.uncorrectable_reads,
         failures: now.program_failures + now.erase_failures - then.program_failures - then.erase_failures,

@@ -83,6 +83,7 @@ fn serve(config: &ServeConfig, arguments: ServeArguments) -> Outcome<()> {
     let nqn = config.nqn.clone().unwrap_or_else(|| nqn_of(&uuid));
     server_config.subsystem.nqn.clone_from(&nqn);
     server_config.subsystem.start = if device.forgets() { assembly::unique_seed()?.max(1) } else { 0 };
+    let front = front.map(|front| front.with_start(server_config.subsystem.start));
     server_config.subsystem.serial = hex(&uuid)[..SERIAL_BYTES].to_owned();
     server_config.subsystem.authentication.clone_from(&config.authentication);
     match &config.authentication {

@@ -40,9 +40,6 @@ pub struct Array {
     /// What is being erased destroys nothing whose copies are not on the disk.
     covered: bool,
     pub(crate) counters: ArrayStatistics,
-    /// A page, for copybacks.
-    buffer: Vec<u8>,
-    spare_buffer: Vec<u8>,
 }
 
 impl Array {
@@ -78,8 +75,6 @@ impl Array {
             time_s: 0,
             covered: false,
             counters: ArrayStatistics::default(),
-            buffer: Vec::new(),
-            spare_buffer: Vec::new(),
         }
     }
 
@@ -221,7 +216,7 @@ impl Array {
         u64::from(die) * u64::from(self.geometry.blocks_per_die()) + u64::from(block)
     }
 
-    fn misuse(&mut self, misuse: Misuse) -> Status {
+    pub(crate) fn misuse(&mut self, misuse: Misuse) -> Status {
         self.counters.misuses += 1;
         Status::Misuse(misuse)
     }
@@ -540,47 +535,6 @@ impl Array {
         while let Some((&key, _)) = self.exceptions.range((number, from_page)..(number + 1, 0)).next() {
             self.exceptions.remove(&key);
         }
-    }
-
-    /// Copies a page within its plane, through the die's register: bits are corrected on the way, as controllers of drives do. A page that
-    /// cannot be read is not copied.
-    pub fn copyback(
-        &mut self,
-        die: u32,
-        from: PageAddress,
-        to: PageAddress,
-        spare: Option<&[u8]>,
-    ) -> Result<Status, FileError> {
-        let spare_readable = self.geometry.spare_accessible;
-        let checked = self.check_page(die, from).and_then(|_| self.check_page(die, to)).and_then(|_| {
-            if self.geometry.plane_of(from.block) == self.geometry.plane_of(to.block) {
-                Ok(())
-            } else {
-                Err(Misuse::OtherPlane)
-            }
-        });
-        let target = [ProgramPage { at: to, data: &[], spare: spare.unwrap_or(&[]), metadata: false }];
-        if let Err(misuse) = checked.and_then(|()| self.check_program(die, &target)) {
-            return Ok(self.misuse(misuse));
-        }
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let mut old_spare = std::mem::take(&mut self.spare_buffer);
-        buffer.resize(self.geometry.page_bytes as usize, 0);
-        old_spare.resize(if spare_readable { self.geometry.spare_bytes as usize } else { 0 }, 0);
-        let read = Read { at: from, offset_bytes: 0, length_bytes: self.geometry.page_bytes, spare: spare_readable };
-        let mut status = self.read(die, &read, &mut buffer, &mut old_spare);
-        if let Ok(Status::Done { .. }) = status {
-            let data: [&[u8]; 1] = [&buffer];
-            let page = [ProgramPage { at: to, data: &data, spare: spare.unwrap_or(&old_spare), metadata: false }];
-            let read_status = status;
-            status = match self.program(die, &page) {
-                Ok(Status::Done { .. }) => read_status,
-                other => other,
-            };
-            self.counters.copybacks += 1;
-        }
-        (self.buffer, self.spare_buffer) = (buffer, old_spare);
-        status
     }
 
     /// What kind of page it is, for its times.

@@ -19,6 +19,7 @@
 mod array;
 mod check;
 mod contents;
+mod copyback;
 pub mod faults;
 mod geometry;
 mod operation;
@@ -38,7 +39,7 @@ pub use contents::file::{FileError, RECORD_BYTES, Sync};
 pub use contents::head::{Head, Uuid};
 pub use faults::FaultParameters;
 pub use geometry::{BLOCKS_MAX, Cell, DIES_MAX, GEOMETRY_WORDS, Geometry, PLANES_MAX, PageAddress, PageKind, PlaneSet};
-pub use operation::{CutOutcome, Misuse, ProgramPage, Read, Status};
+pub use operation::{CopybackPage, CutOutcome, Misuse, ProgramPage, Read, Status};
 pub use parameters::{ControllerParameters, FlashParameters};
 pub use statistics::ArrayStatistics;
 pub use view::{BlockState, BlockView, Wear};

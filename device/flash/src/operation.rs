@@ -28,6 +28,17 @@ pub struct ProgramPage<'a> {
     pub metadata: bool,
 }
 
+/// A page that is copied within its plane.
+#[derive(Clone, Copy, Debug)]
+pub struct CopybackPage<'a> {
+    /// Where it is. The pages of one copyback have one number.
+    pub from: PageAddress,
+    /// Where it goes. These pages have one number, too.
+    pub to: PageAddress,
+    /// The first bytes of its new spare area; `None`: as it was.
+    pub spare: Option<&'a [u8]>,
+}
+
 /// What became of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {

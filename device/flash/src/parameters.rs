@@ -30,6 +30,8 @@ pub struct ControllerParameters {
     pub user_blocks_per_ten_thousand: u32,
     /// Whether an FTL finds the block to collect by the accelerator for minima.
     pub victim_search: bool,
+    /// Whether an FTL moves pages by copyback, where they stay in their plane.
+    pub copyback: bool,
     /// Free blocks of a lane below which an FTL begins to collect; 0: as it thinks best.
     pub collect_below_blocks: u32,
 }

@@ -5,8 +5,7 @@
 
 use crate::array::Array;
 use crate::contents::{Block, FileError, PageState};
-use crate::geometry::PageAddress;
-use crate::operation::{CutOutcome, ProgramPage, Status};
+use crate::operation::{CopybackPage, CutOutcome, ProgramPage, Status};
 
 impl Array {
     /// Pages that were being programmed when the power went, each with what became of it. The operation is as [`Array::program`] would take
@@ -65,15 +64,13 @@ impl Array {
     pub fn cut_copyback(
         &mut self,
         die: u32,
-        from: PageAddress,
-        to: PageAddress,
-        spare: Option<&[u8]>,
+        copied: &CopybackPage<'_>,
         outcome: CutOutcome,
     ) -> Result<Status, FileError> {
         if outcome == CutOutcome::Complete {
-            return self.copyback(die, from, to, spare);
+            return self.copyback(die, &[*copied]);
         }
-        let page = ProgramPage { at: to, data: &[], spare: &[], metadata: false };
+        let page = ProgramPage { at: copied.to, data: &[], spare: &[], metadata: false };
         self.cut_program(die, &[page], &[outcome])
     }
 

@@ -11,6 +11,8 @@ pub struct ArrayStatistics {
     pub erases: u64,
     /// Pages copied within a plane.
     pub copybacks: u64,
+    /// Copybacks that the chip could not carry out, since a page needs the controller's ladder of read retries or cannot be read.
+    pub uncorrectable_copybacks: u64,
     /// Reads that the ECC corrected bits of.
     pub corrected_reads: u64,
     /// Steps of the ladder of read retries.

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Held, Oracle, Page, Random, Scratch, UUID, head, small};
-use willow_flash_media::{Array, Cell, CutOutcome, FaultParameters, Geometry, PageAddress, ProgramPage, Read, Status};
+use willow_flash_media::{
+    Array, Cell, CopybackPage, CutOutcome, FaultParameters, Geometry, PageAddress, ProgramPage, Read, Status,
+};
 
 const CELLS: [Cell; 3] = [Cell::Slc, Cell::Mlc, Cell::Tlc];
 
@@ -134,7 +136,7 @@ impl Run {
         let block = self.random.below(6);
         let to = PageAddress { block, page: self.oracle.next(die, block) };
         let spare = (self.random.below(2) == 0).then(|| self.bytes(16));
-        let status = self.array().copyback(die, from, to, spare.as_deref()).unwrap();
+        let status = self.array().copyback(die, &[CopybackPage { from, to, spare: spare.as_deref() }]).unwrap();
         let page = |data, spare, metadata| Page { block: to.block, page: to.page, data, spare, metadata };
         let allowed = die < 2
             && from.block % 2 == to.block % 2
@@ -157,8 +159,7 @@ impl Run {
             None | Some(Held::LooksErased) => assert_eq!(status, Status::Erased),
             Some(Held::Unreadable) => assert!(matches!(status, Status::Uncorrectable { .. })),
             Some(Held::Page { data, spare: old, metadata }) => {
-                // Where contents are not kept, a copy is not the FTL's own page any more.
-                let copied = page(data, spare.unwrap_or(old), metadata && self.kind != Kind::Headers);
+                let copied = page(data, spare.unwrap_or(old), metadata);
                 assert_eq!(status, self.oracle.program(die, &[copied]));
             }
         }

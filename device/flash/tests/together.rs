@@ -7,8 +7,8 @@ use common::{Held, Oracle, Page, Random, small};
 use std::collections::BTreeMap;
 use willow_flash_media::timing::{Completion, Submission, Timing, Work};
 use willow_flash_media::{
-    Array, Cell, CutOutcome, FaultParameters, FlashParameters, Geometry, PageAddress, ProgramPage, Read, Status,
-    presets,
+    Array, Cell, CopybackPage, CutOutcome, FaultParameters, FlashParameters, Geometry, PageAddress, ProgramPage, Read,
+    Status, presets,
 };
 
 #[derive(Clone, Debug)]
@@ -106,7 +106,7 @@ impl Bank {
                 blocks.iter().for_each(|block| self.actual.erase(die, *block));
             }
             Operation::Copyback(from, to) => {
-                let status = self.array.copyback(die, from, to, None).unwrap();
+                let status = self.array.copyback(die, &[CopybackPage { from, to, spare: None }]).unwrap();
                 let Some(Held::Page { data, spare, .. }) =
                     self.actual.pages.get(&(die, from.block, from.page)).cloned()
                 else {
@@ -168,7 +168,7 @@ impl Bank {
                     else {
                         panic!("only pages that are there are copied");
                     };
-                    self.array.cut_copyback(of, from, to, None, outcome).unwrap();
+                    self.array.cut_copyback(of, &CopybackPage { from, to, spare: None }, outcome).unwrap();
                     let page = Page { block: to.block, page: to.page, data, spare, metadata: false };
                     self.actual.cut_program(of, &[page], &[outcome], true);
                 }

@@ -123,5 +123,11 @@ pub const FLASH_FROM_PEER: u32 = 1;
 pub const FLASH_FROM_FLASH: u32 = 2;
 /// Where a part of a page comes from: zeroes.
 pub const FLASH_FROM_ZEROES: u32 = 3;
+/// Where a page comes from: a page of its plane, by copyback.
+pub const FLASH_BY_COPYBACK: u32 = 4;
+/// Bits of the last word of `flash_geometry`: the FTL is to search for the block to collect by `flash_minimum`, and to move pages by copyback.
+pub const FLASH_VICTIM_SEARCH: u32 = 1;
+/// See [`FLASH_VICTIM_SEARCH`].
+pub const FLASH_COPYBACK: u32 = 2;
 /// Most parts that a page is gathered from.
 pub const FLASH_SEGMENTS_MAX: u32 = 64;

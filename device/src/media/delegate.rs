@@ -114,6 +114,8 @@ pub struct CollectionPolicy {
     pub collect_below_blocks: u32,
     /// Whether it finds the block to collect by the accelerator for minima.
     pub victim_search: bool,
+    /// Whether it moves pages by copyback, where they stay in their plane.
+    pub copyback: bool,
 }
 
 /// The bytes of operations that the FTL of a bank has.

@@ -133,6 +133,11 @@ impl FlashHardware {
         self.timing.energy_pj() as f64 * 1e-12
     }
 
+    /// Times that a read suspended what changed a die.
+    pub fn suspensions(&self) -> u64 {
+        self.timing.dies().iter().map(|die| die.suspensions).sum()
+    }
+
     /// What the channels and dies of a bank have done.
     pub fn resources(&self, bank: u16) -> impl Iterator<Item = ResourceStatistics> + '_ {
         let channels = (0..self.bank_channels).map(move |channel| {

@@ -236,7 +236,8 @@ impl Timing for HardwareModel {
         if let Some(flash) = &self.flash {
             energy.push(ComponentEnergy { name: "flash".to_owned(), joules: flash.joules() });
         }
-        Some(ModelStatistics { now_ns, resources, media, energy })
+        let suspensions = self.flash.as_ref().map_or(0, |flash| flash.suspensions());
+        Some(ModelStatistics { now_ns, resources, media, suspensions, energy })
     }
 
     fn set_trace(&mut self, sink: Option<Box<dyn TraceSink>>) {

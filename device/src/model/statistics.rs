@@ -76,6 +76,9 @@ pub struct ModelStatistics {
     pub resources: Vec<ResourceStatistics>,
     /// The media, one an SPU.
     pub media: Vec<MediaStatistics>,
+    /// Times that a read suspended a program, a copyback or an erase of flash.
+    #[serde(default)]
+    pub suspensions: u64,
     /// Energy by component; their sum is the device's.
     pub energy: Vec<ComponentEnergy>,
 }

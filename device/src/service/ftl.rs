@@ -47,6 +47,14 @@ pub struct FlashState {
     pub failed: bool,
 }
 
+impl FlashState {
+    /// The number that tells hosts which start of the device it is that has what they wrote and did not flush, where the process has that
+    /// number: an FTL that has ended and may have lost such things makes it another. 0 stays 0: nothing is lost.
+    pub fn start(&self, process: u64) -> u64 {
+        if process == 0 { 0 } else { process.wrapping_add(self.losses).max(1) }
+    }
+}
+
 /// All banks' FTLs.
 pub(crate) struct Keeper {
     banks: Vec<Bank>,
@@ -291,5 +299,19 @@ impl Core {
         for (spu, why) in late {
             self.machine.ftl_instance_ended(spu, &why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FlashState;
+
+    #[test]
+    fn each_loss_makes_the_devices_start_another_and_where_nothing_is_lost_there_is_none() {
+        let start = |losses, process| FlashState { losses, failed: false }.start(process);
+        assert_eq!((start(0, 0), start(3, 0)), (0, 0));
+        assert_eq!(start(0, 77), 77);
+        assert_ne!(start(1, 77), start(0, 77));
+        assert_ne!(start(1, u64::MAX), 0, "0 says that nothing is lost");
     }
 }

@@ -10,7 +10,7 @@
 
 use super::abi::{self, PENDING};
 use super::activity::Caller;
-use super::flash_job::{MadePage, Task, To};
+use super::flash_job::{MadePage, MovedPage, Task, To};
 use super::flash_time::Copied;
 use super::gate::Charged;
 use super::meter::Fault;
@@ -18,7 +18,7 @@ use super::os::{LocalMemory, Machine};
 use crate::interconnect::Key;
 use crate::media::delegate::{BankPort, DelegatingStore};
 use std::ops::Range;
-use willow_flash_media::{Array, GEOMETRY_WORDS, Geometry, PageAddress, ProgramPage, Read, Status};
+use willow_flash_media::{Array, GEOMETRY_WORDS, Geometry, PLANES_MAX, PageAddress, ProgramPage, Read, Status};
 use willow_gate::{FlashOperation, FlashRead, SpuOs};
 
 /// Bytes that describe a page to be programmed: u32 block, u32 page, u64 pointer to its parts, u32 parts, u32 spare bytes, u64 pointer to
@@ -103,6 +103,8 @@ struct Program {
     copies: Vec<u8>,
     /// Under a model: what is yet to be copied.
     sources: Vec<Copied>,
+    /// Of copybacks, where each page comes from.
+    moved: Vec<PageAddress>,
 }
 
 impl Machine {
@@ -182,7 +184,9 @@ impl Machine {
         words[..GEOMETRY_WORDS].copy_from_slice(&array.words());
         words[UNIT_WORD] = unit_bytes as u32;
         words[BANK_WORD..BANK_WORD + 2].copy_from_slice(&[bank_bytes as u32, (bank_bytes >> 32) as u32]);
-        words[POLICY_WORD..].copy_from_slice(&[policy.collect_below_blocks, policy.victim_search.into()]);
+        let told = u32::from(policy.victim_search) * abi::FLASH_VICTIM_SEARCH
+            | u32::from(policy.copyback) * abi::FLASH_COPYBACK;
+        words[POLICY_WORD..].copy_from_slice(&[policy.collect_below_blocks, told]);
         let into = memory.slice_mut(to, GEOMETRY_BYTES)?;
         for (word, place) in words.iter().zip(into.chunks_exact_mut(4)) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -275,9 +279,12 @@ impl Machine {
         }
         let mut wanted = Program::default();
         for described in memory.slice(pages, count as usize * PAGE_BYTES)?.chunks_exact(PAGE_BYTES) {
-            if let Err(refusal) = self.describe(caller, memory, (described, &shape), &mut wanted)? {
+            if let Err(refusal) = self.describe(caller, memory, (described, die, &shape), &mut wanted)? {
                 return Ok(refusal);
             }
+        }
+        if !wanted.moved.is_empty() {
+            return self.flash_copyback(caller, memory, (die, wait), wanted);
         }
         if self.flash_takes_time() {
             return self.ask_program_of(caller, memory, (die, wait), wanted);
@@ -321,6 +328,35 @@ impl Machine {
         let status = match flash.program(die, &pages) {
             Ok(status) => self.told(caller, status),
             Err(_) => abi::ERROR_MEDIA,
+        };
+        Ok(self.flash_done(caller, wait, status))
+    }
+
+    /// A program all of whose pages come by copyback.
+    fn flash_copyback<M: LocalMemory>(
+        &mut self,
+        caller: Caller,
+        memory: &M,
+        (die, wait): (u32, u32),
+        wanted: Program,
+    ) -> Result<i32, Fault> {
+        let Program { pages, moved, .. } = wanted;
+        // The model names the blocks of both ends.
+        if moved.len() != pages.len() || moved.len() * 2 > PLANES_MAX as usize {
+            return Ok(abi::ERROR_ARGUMENT);
+        }
+        let mut made = Vec::with_capacity(pages.len());
+        for (page, from) in pages.iter().zip(moved) {
+            let spare = memory.slice(page.spare.0, page.spare.1)?.to_vec();
+            made.push(MovedPage { from, to: page.at, spare });
+        }
+        if self.flash_takes_time() {
+            return Ok(self.ask_flash(caller, wait, die, Task::Copyback { pages: made }));
+        }
+        let status = match self.array(caller).map(|array| MovedPage::carry_out(array, die, &made)) {
+            Ok(Some(status)) => self.told(caller, status),
+            Ok(None) => abi::ERROR_MEDIA,
+            Err(error) => error,
         };
         Ok(self.flash_done(caller, wait, status))
     }
@@ -393,7 +429,7 @@ impl Machine {
         &mut self,
         caller: Caller,
         memory: &M,
-        (described, shape): (&[u8], &Geometry),
+        (described, die, shape): (&[u8], u32, &Geometry),
         into: &mut Program,
     ) -> Result<Result<(), i32>, Fault> {
         let (segments, spare_bytes) = (u32_at(described, 16), u32_at(described, 20));
@@ -437,6 +473,14 @@ impl Machine {
                         Ok(status) => return Ok(Err(self.told(caller, status))),
                         Err(_) => return Ok(Err(abi::ERROR_MEDIA)),
                     }
+                }
+                abi::FLASH_BY_COPYBACK => {
+                    let is_whole = bytes == shape.page_bytes as usize && u32_at(segment, 20) == 0;
+                    if !is_whole || segments != 1 || u32_at(segment, 8) != die {
+                        return Ok(Err(abi::ERROR_ARGUMENT));
+                    }
+                    into.moved.push(PageAddress { block: u32_at(segment, 12), page: u32_at(segment, 16) });
+                    Part::Zeroes(bytes)
                 }
                 _ => return Ok(Err(abi::ERROR_ARGUMENT)),
             });

@@ -8,7 +8,7 @@
 use crate::interconnect::Key;
 use crate::slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
-use willow_flash_media::{PageAddress, Read};
+use willow_flash_media::{Array, CopybackPage, PageAddress, Read, Status};
 
 /// Most jobs: as many as handlers can wait for, and what programs copy from.
 pub const JOBS_MAX: usize = (1 << 16) - 1;
@@ -35,6 +35,22 @@ pub(super) struct MadePage {
     pub own: bool,
 }
 
+/// A page that is to be copied within its plane.
+#[derive(Debug)]
+pub(super) struct MovedPage {
+    pub from: PageAddress,
+    pub to: PageAddress,
+    pub spare: Vec<u8>,
+}
+
+impl MovedPage {
+    /// Copies pages; `None`: what keeps the contents failed.
+    pub fn carry_out(array: &mut Array, die: u32, pages: &[MovedPage]) -> Option<Status> {
+        let copied = pages.iter().map(|of| CopybackPage { from: of.from, to: of.to, spare: Some(&of.spare) });
+        array.copyback(die, &copied.collect::<Vec<_>>()).ok()
+    }
+}
+
 /// What is to be done.
 #[derive(Debug)]
 pub(super) enum Task {
@@ -55,6 +71,9 @@ pub(super) enum Task {
         pages: Vec<MadePage>,
         /// The status of a source that could not be read.
         failed: Option<i32>,
+    },
+    Copyback {
+        pages: Vec<MovedPage>,
     },
     Erase {
         blocks: Vec<u32>,
@@ -78,19 +97,21 @@ pub(super) struct Job {
 impl Job {
     /// The blocks that it reads or changes.
     pub fn blocks(&self) -> impl Iterator<Item = u32> {
-        let (one, pages, blocks): (Option<u32>, &[MadePage], &[u32]) = match &self.task {
-            Task::Read { read, .. } | Task::Source { read, .. } => (Some(read.at.block), &[], &[]),
-            Task::Program { pages, .. } => (None, pages, &[]),
-            Task::Erase { blocks } => (None, &[], blocks),
+        let (one, pages, moved, blocks): (Option<u32>, &[MadePage], &[MovedPage], &[u32]) = match &self.task {
+            Task::Read { read, .. } | Task::Source { read, .. } => (Some(read.at.block), &[], &[], &[]),
+            Task::Program { pages, .. } => (None, pages, &[], &[]),
+            Task::Copyback { pages } => (None, &[], pages, &[]),
+            Task::Erase { blocks } => (None, &[], &[], blocks),
         };
-        one.into_iter().chain(pages.iter().map(|page| page.at.block)).chain(blocks.iter().copied())
+        let moved = moved.iter().map(|page| page.from.block).chain(moved.iter().map(|page| page.to.block));
+        one.into_iter().chain(pages.iter().map(|page| page.at.block)).chain(moved).chain(blocks.iter().copied())
     }
 
     /// What it reads, where it does.
     pub fn reads(&self) -> Option<&Read> {
         match &self.task {
             Task::Read { read, .. } | Task::Source { read, .. } => Some(read),
-            Task::Program { .. } | Task::Erase { .. } => None,
+            Task::Program { .. } | Task::Copyback { .. } | Task::Erase { .. } => None,
         }
     }
 }

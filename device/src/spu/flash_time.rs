@@ -10,7 +10,7 @@ use super::abi::{self, PENDING};
 use super::activity::Caller;
 use super::continuation::Pending;
 use super::flash::told;
-use super::flash_job::{Job, MadePage, NO_JOB, Task, To};
+use super::flash_job::{Job, MadePage, MovedPage, NO_JOB, Task, To};
 use super::os::Machine;
 use crate::interconnect::Key;
 use crate::media::delegate::{BankPort, DelegatingStore};
@@ -304,6 +304,14 @@ impl Machine {
                 bytes = pages.len() as u32 * (shape.page_bytes + spare_bytes);
                 Work::Program { page: shape.page_kind(pages.first().map_or(0, |page| page.at.page)) }
             }
+            Task::Copyback { pages } => {
+                job.blocks().for_each(&mut name);
+                bytes = pages.iter().map(|page| page.spare.len() as u32).sum();
+                let kind = |at: Option<u32>| shape.page_kind(at.unwrap_or(0));
+                let first = pages.first();
+                let (from, to) = (kind(first.map(|page| page.from.page)), kind(first.map(|page| page.to.page)));
+                Work::Copyback { from, to }
+            }
             Task::Erase { blocks } => {
                 blocks.iter().for_each(|block| name(*block));
                 Work::Erase
@@ -402,6 +410,11 @@ impl Machine {
                 let made = std::mem::take(pages);
                 let programmed = self.array_of(bank).and_then(|array| program(array, die, &made));
                 self.flash_ended_as(key, programmed);
+            }
+            Task::Copyback { pages } => {
+                let pages = std::mem::take(pages);
+                let moved = self.array_of(bank).and_then(|array| MovedPage::carry_out(array, die, &pages));
+                self.flash_ended_as(key, moved);
             }
             Task::Erase { blocks } => {
                 let blocks = std::mem::take(blocks);

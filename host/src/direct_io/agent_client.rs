@@ -59,6 +59,9 @@ pub enum DirectError {
     /// The device is full or its media failed.
     #[error("the device failed with status {0}")]
     Device(u32),
+    /// A device that loses with its process what nobody has synced has begun anew: what was written to the file before may be gone. One sync of the file says so.
+    #[error("the device has begun anew since the file was written, and may have forgotten what was not synced: write it again")]
+    Forgotten,
     /// The endpoint failed.
     #[error(transparent)]
     Hre(#[from] HreError),
@@ -94,7 +97,7 @@ impl DirectError {
             DirectError::Device(wire::STATUS_FULL) => libc::ENOSPC,
             // Only bare access over an endpoint is told so; lanes send it again.
             DirectError::Hre(HreError::Refused) => libc::EAGAIN,
-            DirectError::Device(_) | DirectError::Hre(_) | DirectError::Lost(_) => libc::EIO,
+            DirectError::Device(_) | DirectError::Forgotten | DirectError::Hre(_) | DirectError::Lost(_) => libc::EIO,
         }
     }
 

@@ -14,6 +14,7 @@ use super::insist::{Place, Waits, refused};
 use super::lane::{Action, Operation, Segments};
 use super::mapped::Mapped;
 use super::session::{Session, Undone, add};
+use super::unsynced::Unsynced;
 use crate::agent::freeze;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -281,11 +282,15 @@ impl<F: AsFd> File<F> {
         self.session.check()?;
         for _ in 0..ATTEMPTS_MAX {
             let (state, mapped) = self.sync_way();
+            let covered = self.inode.unsynced.begin();
             let Some(mapped) = mapped else {
                 self.check_number()?;
-                let done =
-                    if data { rustix::fs::fdatasync(&self.descriptor) } else { rustix::fs::fsync(&self.descriptor) };
-                return Ok(done?);
+                if data { rustix::fs::fdatasync(&self.descriptor) } else { rustix::fs::fsync(&self.descriptor) }?;
+                // The kernel knows nothing of what was written past it.
+                return match covered {
+                    None => Ok(()),
+                    covered => self.inode.unsynced.synced(self.session.device_start()?, covered),
+                };
             };
             self.note(&mapped, Action::Sync);
             let operation = Operation::new(mapped.clone(), Action::Sync, 0, Segments::Several(Vec::new()), 0, 0);
@@ -302,7 +307,7 @@ impl<F: AsFd> File<F> {
                     drop(state);
                     self.lost(&mapped);
                 }
-                done => return done,
+                done => return done.and_then(|()| self.inode.unsynced.synced(operation.start, covered)),
             }
         }
         Err(DirectError::Permission)
@@ -431,7 +436,10 @@ impl<F: AsFd> File<F> {
             let outcome = operation.outcome();
             memory = operation.memory;
             match outcome {
-                Ok(()) => return (Ok(count), memory),
+                Ok(()) => {
+                    self.done(action, operation.start);
+                    return (Ok(count), memory);
+                }
                 Err(DirectError::Permission) => {
                     drop(state);
                     self.lost(&mapped);
@@ -440,6 +448,19 @@ impl<F: AsFd> File<F> {
             }
         }
         (Err(DirectError::Permission), memory)
+    }
+
+    /// An operation that went directly has been answered.
+    #[inline]
+    pub(crate) fn done(&self, action: Action, start: u64) {
+        if action == (Action::Write { durable: false }) {
+            self.inode.unsynced.wrote(start);
+        }
+    }
+
+    /// What this file's syncs cover.
+    pub(crate) fn unsynced(&self) -> &Unsynced {
+        &self.inode.unsynced
     }
 
     /// Counts an operation that goes directly.

@@ -11,6 +11,7 @@ use super::description::{Description, Descriptions};
 use super::insist::Waits;
 use super::mapped::Mapped;
 use super::session::{Session, add};
+use super::unsynced::Unsynced;
 use crate::agent::freeze::EXECUTABLE;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -217,6 +218,8 @@ pub(crate) struct Inode {
     /// While it is not zero, all of it goes through the kernel: it is raised before the file is given back, and read under the lock
     /// by whoever takes it.
     holds: AtomicU32,
+    /// Writes past the kernel that nobody has synced.
+    pub unsynced: Unsynced,
 }
 
 /// While one lives, all of its file goes through the kernel in its session, by descriptors that are what the program opened: see

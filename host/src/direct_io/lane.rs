@@ -158,6 +158,8 @@ pub(crate) struct Operation {
     pub memory: Segments,
     /// The caller's number for it.
     pub tag: u64,
+    /// Which start of the device carries it out, once a lane has begun it ([`super::unsynced`]).
+    pub start: u64,
     pieces: Pieces,
     next_spu: u16,
     under_way: u32,
@@ -171,7 +173,7 @@ impl Operation {
         let flags = if action == (Action::Write { durable: true }) { FLAG_DURABLE } else { 0 };
         let pieces = Pieces::new(file.extents(), (offset, bytes.min(memory.len())), flags, SLOT_BYTES);
         let (next_spu, under_way, is_sent, failed) = (0, 0, false, None);
-        Operation { file, action, offset, memory, tag, pieces, next_spu, under_way, is_sent, failed }
+        Operation { file, action, offset, memory, tag, start: 0, pieces, next_spu, under_way, is_sent, failed }
     }
 
     /// What came of it.
@@ -293,6 +295,8 @@ pub(crate) struct Lane {
     port: Port,
     /// Which of the session's ways to the device it is of.
     way: u64,
+    /// Which start of a device that loses with its process what it answered; 0: it loses nothing by that.
+    start: u64,
     slots: Vec<Slot>,
     free: Vec<u16>,
     /// Slots whose RPC the device had no room for.
@@ -309,22 +313,28 @@ impl Lane {
     /// Opens an endpoint of this process at a device's socket.
     pub fn open(device: &Path, options: LaneOptions, way: u64) -> Result<Lane, DirectError> {
         let (port, slots) = Memory::open(device, options.slots.clamp(1, 4096))?;
-        Lane::over(Port::Memory(port), slots, options.spin, way)
+        let start = port.start();
+        Lane::over(Port::Memory(port), slots, options.spin, (way, start))
     }
 
     /// Over a queue of NVMe/TCP, which is an endpoint of this process.
-    pub fn over_queue(queue: PolledQueue, options: LaneOptions, way: u64) -> Result<Lane, DirectError> {
+    pub fn over_queue(
+        (queue, start): (PolledQueue, u64),
+        options: LaneOptions,
+        way: u64,
+    ) -> Result<Lane, DirectError> {
         let slots = (queue.depth() as u32).min(options.slots.max(1));
-        Lane::over(Port::Network(Network::new(queue, slots)), slots, options.spin, way)
+        Lane::over(Port::Network(Network::new(queue, slots)), slots, options.spin, (way, start))
     }
 
-    fn over(port: Port, slots: u32, spin: Duration, way: u64) -> Result<Lane, DirectError> {
+    fn over(port: Port, slots: u32, spin: Duration, (way, start): (u64, u64)) -> Result<Lane, DirectError> {
         let Some(call) = Call::new(0, 0, 0, &[]).filter(|_| slots > 0) else {
             return Err(DirectError::Hre(HreError::Argument("the device gives no shared memory".to_owned())));
         };
         Ok(Lane {
             port,
             way,
+            start,
             slots: vec![Slot { operation: 0, buffer_offset: 0, bytes: 0, call }; slots as usize],
             free: (0..slots as u16).rev().collect(),
             again: Vec::new(),
@@ -339,6 +349,11 @@ impl Lane {
     /// Which of the session's ways to the device it is of.
     pub fn way(&self) -> u64 {
         self.way
+    }
+
+    /// Which start of a device it reaches that loses with its process what it answered; 0: it loses nothing by that.
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// Takes off what has not ended, of a lane that will be dropped: nothing of it is touched any more.
@@ -356,7 +371,8 @@ impl Lane {
     }
 
     /// Begins an operation; [`Lane::send`] sends it.
-    pub fn begin(&mut self, operation: Operation) -> u32 {
+    pub fn begin(&mut self, mut operation: Operation) -> u32 {
+        operation.start = self.start;
         let number = match self.idle.pop() {
             Some(number) => {
                 self.operations[number as usize] = Some(operation);

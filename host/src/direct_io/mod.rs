@@ -33,6 +33,7 @@ mod queue;
 mod reach;
 mod session;
 mod spare;
+mod unsynced;
 
 pub use agent_client::{AgentClient, DirectError};
 pub use append::{AppendFailure, Appender};

@@ -11,6 +11,7 @@ use super::agent_client::DirectError;
 use super::file::{File, Way};
 use super::lane::{Action, Lane, Operation, Segments};
 use super::session::{Session, lock};
+use super::unsynced::Covered;
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,6 +57,8 @@ struct Entry<F: AsFd> {
     file: Arc<File<F>>,
     tag: u64,
     bytes: usize,
+    /// Of a sync.
+    covered: Option<Covered>,
 }
 
 /// A queue.
@@ -144,12 +147,13 @@ impl<F: AsFd> Queue<F> {
             };
             if let Some(mapped) = mapped {
                 file.note(&mapped, action);
+                let covered = if action == Action::Sync { file.unsynced().begin() } else { None };
                 let number = self.next;
                 self.next += 1;
                 let mut lane = lock(&self.lane);
                 lane.begin(Operation::new(mapped, action, offset, memory, bytes, number));
                 lane.send();
-                self.entries.insert(number, Entry { file: file.clone(), tag, bytes });
+                self.entries.insert(number, Entry { file: file.clone(), tag, bytes, covered });
                 return Ok(());
             }
         }
@@ -196,9 +200,15 @@ impl<F: AsFd> Queue<F> {
             polled
         };
         for mut operation in over {
-            let Some(Entry { file, tag, bytes }) = self.entries.remove(&operation.tag) else { continue };
+            let Some(Entry { file, tag, bytes, covered }) = self.entries.remove(&operation.tag) else { continue };
             let (result, memory) = match operation.outcome() {
-                Ok(()) => (Ok(bytes), operation.memory),
+                Ok(()) if operation.action == Action::Sync => {
+                    (file.unsynced().synced(operation.start, covered).map(|()| bytes), operation.memory)
+                }
+                Ok(()) => {
+                    file.done(operation.action, operation.start);
+                    (Ok(bytes), operation.memory)
+                }
                 // The file was given back meanwhile: once more, whichever way it goes now.
                 Err(DirectError::Permission) => otherwise(&file, operation.action, operation.offset, operation.memory),
                 Err(error) => (Err(error), operation.memory),

@@ -82,9 +82,11 @@ impl Association {
         Ok(Association { controller, _registered })
     }
 
-    fn open(&mut self) -> Option<Result<PolledQueue, DirectError>> {
+    /// A queue, and which start of the device it is of.
+    fn open(&mut self) -> Option<Result<(PolledQueue, u64), DirectError>> {
         let has_more = self.controller.opened() < self.controller.queues();
-        has_more.then(|| self.controller.open_queue().map_err(lost))
+        let start = self.controller.start();
+        has_more.then(|| self.controller.open_queue().map(|queue| (queue, start)).map_err(lost))
     }
 }
 

@@ -516,6 +516,11 @@ impl Session {
         }
     }
 
+    /// Which start of the device it is now; by a lane of its own, since one that is there may be of a device that has ended.
+    pub(crate) fn device_start(&self) -> Result<u64, DirectError> {
+        Ok(self.open_lane(LaneOptions { slots: 1, ..self.options.lane })?.start())
+    }
+
     /// A lane of its own for a queue.
     pub(crate) fn queue_lane(&self, slots: u32) -> Result<Arc<Mutex<Lane>>, DirectError> {
         self.check()?;

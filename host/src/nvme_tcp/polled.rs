@@ -312,6 +312,11 @@ impl PolledController {
         now(bringup::namespaces(&mut port, &self.options))
     }
 
+    /// Which start of a device it is that loses with its process what it answered and did not flush; 0: it loses nothing by that.
+    pub fn start(&self) -> u64 {
+        self.ready.identity.start
+    }
+
     /// Opens the next I/O queue, of the options' depth or what the controller allows.
     pub fn open_queue(&mut self) -> Result<PolledQueue, NvmeError> {
         if self.opened >= self.queues {

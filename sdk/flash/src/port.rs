@@ -4,7 +4,7 @@
 //! - operations of one die are done one after another, in the order in which they were begun; those of different dies are not ordered;
 //! - an operation that breaks the rules ([`Status::Misuse`]) changes nothing, and so does a program one of whose sources cannot be read;
 //! - payload need not pass through the FTL's memory: a page is gathered from peers (the other end of a host's operation), from local
-//!   memory and from other flash pages, and read to peers.
+//!   memory and from other flash pages, and read to peers; or it is moved within its plane, and passes through nothing.
 
 use crate::geometry::Geometry;
 
@@ -34,6 +34,14 @@ pub enum Source<'a> {
         page: u32,
         /// First byte.
         offset: u32,
+    },
+    /// The whole of a page of the same plane, by copyback: it takes neither the bus nor the ECC. All pages of a program come so, from pages of one
+    /// number, or none does. Only where [`FlashPort::copies_back`].
+    Copyback {
+        /// In which block.
+        block: u32,
+        /// Which page.
+        page: u32,
     },
     /// Zeroes.
     Zeroes,
@@ -144,6 +152,11 @@ pub trait FlashPort {
     async fn zero_peer(&self, peer: Peer, offset: u32, bytes: u32) -> Status;
     /// Called once in each turn of a loop whose length has no small bound; may let others work.
     async fn pause(&self);
+    /// Whether pages are moved by copyback. A program by copyback that ends as [`Status::Uncorrectable`] may go well from [`Source::Flash`], which the
+    /// controller's ECC corrects.
+    fn copies_back(&self) -> bool {
+        false
+    }
     /// The place of the first of the least of some numbers, where hardware finds it; `None`: it does not, and lists are kept instead.
     fn minimum(&self, numbers: &[u32]) -> Option<usize> {
         let _ = numbers;

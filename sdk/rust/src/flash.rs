@@ -57,6 +57,8 @@ pub struct FlashShape {
     pub collect_below_blocks: u32,
     /// Whether it is to find the block to collect by [`minimum`].
     pub victim_search: bool,
+    /// Whether it is to move pages by [`PagePart::Copyback`].
+    pub copyback: bool,
 }
 
 impl FlashShape {
@@ -128,6 +130,15 @@ pub enum PagePart<'a> {
         /// First byte.
         offset: u32,
         /// Bytes.
+        bytes: u32,
+    },
+    /// The whole of a page of the same plane of the same die, by copyback, as all pages of that program.
+    Copyback {
+        /// In which block.
+        block: u32,
+        /// Which page.
+        page: u32,
+        /// Bytes of a page.
         bytes: u32,
     },
     /// Zeroes, so many bytes.
@@ -241,6 +252,12 @@ pub async fn program<'a, I: Iterator<Item = PagePart<'a>>>(
                     (2, bytes)
                 }
                 PagePart::Zeroes(bytes) => (3, bytes),
+                PagePart::Copyback { block, page, bytes } => {
+                    for (word, value) in [die, block, page, 0].into_iter().enumerate() {
+                        put32(place, 8 + 4 * word, value);
+                    }
+                    (4, bytes)
+                }
             };
             put32(place, 0, kind);
             put32(place, 4, bytes);
@@ -395,7 +412,8 @@ pub fn shape() -> Result<FlashShape, Error> {
             let (geometry, rest) = words.split_at(GEOMETRY_WORDS);
             let geometry = core::array::from_fn(|word| geometry[word]);
             let bank_bytes = u64::from(rest[0]) | u64::from(rest[1]) << 32;
-            Ok(FlashShape { geometry, bank_bytes, collect_below_blocks: rest[2], victim_search: rest[3] != 0 })
+            let (collect_below_blocks, victim_search, copyback) = (rest[2], rest[3] & 1 != 0, rest[3] & 2 != 0);
+            Ok(FlashShape { geometry, bank_bytes, collect_below_blocks, victim_search, copyback })
         }
         error => Err(Error::from_code(error.into())),
     }

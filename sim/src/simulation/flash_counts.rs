@@ -11,6 +11,8 @@ pub(crate) struct FlashCounts {
     pub media: FlashStatistics,
     pub ftl: Counters,
     pub unit_bytes: u64,
+    /// Times that reads suspended what changed a die.
+    pub suspensions: u64,
 }
 
 impl Simulation {
@@ -18,7 +20,9 @@ impl Simulation {
     pub(super) fn flash_counts(&mut self) -> Result<Option<FlashCounts>, SimulationError> {
         let Some((app, hre)) = self.ftl else { return Ok(None) };
         let Some(media) = self.device.flash_statistics() else { return Ok(None) };
-        let mut counts = FlashCounts { media, ftl: Counters::default(), unit_bytes: 0 };
+        let mut counts = FlashCounts { media, ftl: Counters::default(), unit_bytes: 0, suspensions: 0 };
+        let model = self.device.model_statistics(self.now_ns());
+        counts.suspensions = model.map_or(0, |model| model.suspensions);
         for spu in 0..self.device.spus() {
             let rpc = Rpc { app, handler: REPORT, spu, arguments: Arguments::EMPTY };
             let reply = self.ask(hre, rpc, &[])?.ok_or_else(|| no_answer("it refuses"))?;

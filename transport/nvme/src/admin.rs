@@ -207,7 +207,7 @@ impl<B: Backend> Subsystem<B> {
             cntlid,
             discovery: controller.discovery,
             serial: &self.config.serial,
-            start: self.config.start,
+            start: self.backend.flash_state().start(self.config.start),
             nqn: if controller.discovery { NQN_DISCOVERY } else { &self.config.nqn },
             volatile_write_cache: self.backend.volatile_write_cache(),
             capacity: if structure == cns::CONTROLLER { self.backend.capacity() } else { (0, None) },

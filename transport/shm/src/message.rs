@@ -65,6 +65,9 @@ pub struct Opened {
     pub transfer_bytes_max: u32,
     /// How long the device goes on looking at the ring after the last command, in nanoseconds.
     pub spin_ns: u64,
+    /// Which start of a device it is that loses with its process what it answered and did not flush, as flash does; 0: it loses nothing by that.
+    #[serde(default)]
+    pub start: u64,
 }
 
 /// What an endpoint may know of the device, read with [`crate::layout::Operation::View`].

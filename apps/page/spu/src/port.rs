@@ -12,6 +12,7 @@ use willow_sdk::flash::{self, FlashShape, FlashStatus, PagePart, PageProgram, Pr
 pub struct Port {
     geometry: Geometry,
     victim_search: bool,
+    copyback: bool,
 }
 
 fn told(result: Result<FlashStatus, Error>) -> Status {
@@ -35,7 +36,8 @@ fn told(result: Result<FlashStatus, Error>) -> Status {
 impl Port {
     /// The port of flash of that shape.
     pub fn new(shape: &FlashShape) -> Port {
-        Port { geometry: Geometry::of_words(&shape.geometry), victim_search: shape.victim_search }
+        let geometry = Geometry::of_words(&shape.geometry);
+        Port { geometry, victim_search: shape.victim_search, copyback: shape.copyback }
     }
 }
 
@@ -74,6 +76,7 @@ impl FlashPort for Port {
             parts: page.data.iter().map(|segment| match segment.source {
                 Source::Local(local) => PagePart::Local(&local[..segment.bytes as usize]),
                 Source::Zeroes => PagePart::Zeroes(segment.bytes),
+                Source::Copyback { block, page } => PagePart::Copyback { block, page, bytes: segment.bytes },
                 Source::Peer { peer: Peer(peer), offset } => {
                     PagePart::Peer { peer, offset: offset.into(), bytes: segment.bytes }
                 }
@@ -95,6 +98,10 @@ impl FlashPort for Port {
 
     async fn pause(&self) {
         let _ = flash::pause().await;
+    }
+
+    fn copies_back(&self) -> bool {
+        self.copyback
     }
 
     fn minimum(&self, numbers: &[u32]) -> Option<usize> {

@@ -318,7 +318,8 @@ impl Timing {
 
     fn begin_transfer(&mut self, number: u32, request: &Request, end_ns: u64) {
         let operation = request.operation;
-        let bytes = if request.transfer == Transfer::Command { 0 } else { self.slab[operation].bytes };
+        let is_copyback = matches!(self.slab[operation].work, Work::Copyback { .. });
+        let bytes = if request.transfer == Transfer::Command && !is_copyback { 0 } else { self.slab[operation].bytes };
         let bus_use = &mut self.bus_use[number as usize];
         bus_use.busy_ns += request.duration_ns;
         bus_use.transfers += 1;
@@ -346,7 +347,8 @@ impl Timing {
             Work::Read { retries, .. } => p.read_pj * pages * (1 + u64::from(retries)),
             Work::Program { .. } => p.program_pj * pages,
             Work::Erase => p.erase_pj * pages,
-            Work::Copyback { .. } => p.read_pj + p.program_pj,
+            // Its blocks are those that it reads and those that it programs.
+            Work::Copyback { .. } => (p.read_pj + p.program_pj) * (pages / 2),
         };
         self.die_use[operation.die as usize].waited_ns += self.now_ns - operation.submitted_ns;
     }

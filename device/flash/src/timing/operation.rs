@@ -22,7 +22,7 @@ pub enum Work {
     },
     /// Erase blocks.
     Erase,
-    /// Sense a page and program it elsewhere.
+    /// Sense pages and program them elsewhere in their planes.
     Copyback {
         /// Which bit it is read from.
         from: PageKind,
@@ -58,9 +58,9 @@ pub struct Submission<'a> {
     pub die: u32,
     /// What to do.
     pub work: Work,
-    /// The blocks that it reads or changes, 1 to as many as planes (a copyback: both).
+    /// The blocks that it reads or changes, 1 to as many as planes (a copyback: first those that it reads, then as many that it programs).
     pub blocks: &'a [u32],
-    /// Bytes on the bus.
+    /// Bytes on the bus (a copyback: its new spare areas; an erase: none).
     pub bytes: u32,
 }
 

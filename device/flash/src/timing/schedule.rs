@@ -114,7 +114,8 @@ impl Timing {
         }
         die.writes.pop_front();
         die.phase = Phase::Command(write);
-        let duration_ns = self.command_ns(write);
+        // A copyback's new spare areas come with its command.
+        let duration_ns = self.command_ns(write) + self.bus_ns(self.slab[write].bytes);
         self.request(write, Transfer::Command, duration_ns);
         true
     }

@@ -14,6 +14,12 @@ pub struct FlashStatistics {
     pub programs: u64,
     /// Blocks erased.
     pub erases: u64,
+    /// Pages that were moved within their plane by copyback; they count among those read and programmed, too.
+    #[serde(default)]
+    pub copybacks: u64,
+    /// Copybacks that went by the controller after all, since the chip could not correct a page by itself.
+    #[serde(default)]
+    pub uncorrectable_copybacks: u64,
     /// Reads that the ECC corrected bits of.
     pub corrected_reads: u64,
     /// Steps of the ladder of read retries.
@@ -97,6 +103,8 @@ impl DelegatingStore {
             all.reads += counted.reads;
             all.programs += counted.programs;
             all.erases += counted.erases;
+            all.copybacks += counted.copybacks;
+            all.uncorrectable_copybacks += counted.uncorrectable_copybacks;
             all.corrected_reads += counted.corrected_reads;
             all.retries += counted.retries;
             all.uncorrectable_reads += counted.uncorrectable_reads;

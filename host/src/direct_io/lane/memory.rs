@@ -39,6 +39,11 @@ impl Memory {
         Ok((memory, slots))
     }
 
+    /// As [`Opened::start`](willow_shm::message::Opened::start).
+    pub fn start(&self) -> u64 {
+        self.endpoint.opened.start
+    }
+
     fn place(&self, slot: u16) -> usize {
         self.data + usize::from(slot) * SLOT_BYTES as usize
     }

@@ -16,6 +16,8 @@ pub(crate) enum UnitSource<'a> {
     Update { peer: Option<(Peer, u32)>, start: u32, end: u32, old: Option<u32> },
     /// Another page.
     Copy(u32),
+    /// Another page, moved by copyback: each part stays in its plane.
+    CopyWithin(u32),
     /// Local memory: as many bytes as a virtual page has, or as one part, for each of them.
     Local(&'a [u8]),
     /// Zeroes.
@@ -79,6 +81,19 @@ impl<P: FlashPort> Lane<P> {
     }
 
     async fn program_die(&self, die: u32, place: Place, source: UnitSource<'_>, header: Header) -> Status {
+        if let UnitSource::Copy(address) = source
+            && self.port.copies_back()
+        {
+            // What the chip cannot correct goes by the controller, which has the ladder of read retries.
+            match self.program_die_of(die, place, UnitSource::CopyWithin(address), header).await {
+                Status::Uncorrectable => {}
+                other => return other,
+            }
+        }
+        self.program_die_of(die, place, source, header).await
+    }
+
+    async fn program_die_of(&self, die: u32, place: Place, source: UnitSource<'_>, header: Header) -> Status {
         let planes = self.layout.geometry.planes_per_die;
         let spare = self.layout.geometry.spare_accessible;
         let mut segments = [[NO_SEGMENT; 3]; PLANES_MAX];
@@ -146,6 +161,10 @@ impl<P: FlashPort> Lane<P> {
         match source {
             UnitSource::Zeroes => into[0] = Segment { source: Source::Zeroes, bytes: page_bytes },
             UnitSource::Copy(address) => into[0] = Segment { source: flash(address, 0), bytes: page_bytes },
+            UnitSource::CopyWithin(address) => {
+                let block = replacements.physical(address / pages, part);
+                into[0] = Segment { source: Source::Copyback { block, page: address % pages }, bytes: page_bytes };
+            }
             UnitSource::Local(bytes) => {
                 // What fits a part is in each of them.
                 let fits = bytes.len() as u32 <= page_bytes;

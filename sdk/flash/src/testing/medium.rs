@@ -343,8 +343,7 @@ impl Inner {
                     Page::Erased => Inner::answer(Status::Erased),
                     Page::Unreadable => Inner::answer(Status::Uncorrectable),
                     Page::Data(data) => {
-                        let mut bytes = data.0[offset as usize..(offset + bytes) as usize].to_vec();
-                        bytes.shrink_to_fit();
+                        let bytes = data.0[offset as usize..(offset + bytes) as usize].to_vec();
                         let spare = data.1[..spare as usize].to_vec();
                         Answer { status: Status::Done { corrected_bits: 0 }, bytes, spare }
                     }
@@ -559,6 +558,11 @@ impl FlashPort for Medium {
                     Source::Flash { die, block, page, offset } => {
                         Piece::Flash { die, block, page, offset, bytes: segment.bytes }
                     }
+                    Source::Copyback { block, page: from } => {
+                        let planes = self.geometry().planes_per_die;
+                        assert_eq!(block % planes, page.block % planes);
+                        Piece::Flash { die, block, page: from, offset: 0, bytes: segment.bytes }
+                    }
                 });
             }
             programming.push(Programming { block: page.block, page: page.page, pieces, spare: page.spare.to_vec() });
@@ -568,6 +572,10 @@ impl FlashPort for Medium {
 
     async fn erase(&self, die: u32, blocks: &[u32]) -> Status {
         self.submit(die, Operation::Erase(blocks.to_vec())).await.status
+    }
+
+    fn copies_back(&self) -> bool {
+        !self.inner().geometry.spare_accessible
     }
 
     async fn zero_peer(&self, peer: Peer, offset: u32, bytes: u32) -> Status {

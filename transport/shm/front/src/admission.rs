@@ -204,6 +204,7 @@ impl Front {
             depth,
             transfer_bytes_max: TRANSFER_BYTES_MAX.min(u32::try_from(data_bytes).unwrap_or(u32::MAX)),
             spin_ns: self.config.spin.as_nanos() as u64,
+            start: device.flash_state().start(self.start),
         };
         let asleep = endpoint.fall_asleep();
         debug_assert!(asleep, "nobody else has the memory yet");

@@ -84,6 +84,8 @@ pub(crate) fn add(counter: &Cell<u64>, by: u64) {
 /// The front.
 pub struct Front {
     pub(crate) config: FrontConfig,
+    /// [`Opened::start`].
+    pub(crate) start: u64,
     pub(crate) listener: Listener,
     pub(crate) poll: OwnedFd,
     pub(crate) owner_uid: u32,
@@ -129,6 +131,7 @@ impl Front {
             .map_err(system("cannot poll"))?;
         Ok(Front {
             config,
+            start: 0,
             listener,
             poll,
             owner_uid: rustix::process::geteuid().as_raw(),
@@ -155,6 +158,11 @@ impl Front {
             looked_at: 0,
             counters: Rc::default(),
         })
+    }
+
+    /// Of a device that loses with its process what it answered and did not flush: which start of it this is, told with each endpoint.
+    pub fn with_start(self, start: u64) -> Front {
+        Front { start, ..self }
     }
 
     /// What it has done so far, as it goes on.
