@@ -573,7 +573,7 @@ fn main() -> Result<()> {
         "insistent" => insistent(&world),
         "confirms" => confirms(&world, Path::new(&arguments[2]), false),
         "confirms once" => confirms(&world, Path::new(&arguments[2]), true),
-        "floods" => flood::floods(&world, Path::new(&arguments[2]), 24),
+        "floods" => flood::floods(&world, Path::new(&arguments[2]), 64),
         "goes along" => flood::floods(&world, Path::new(&arguments[2]), 1),
         "asks" => mounts::asks(&world),
         "hoard" => hoard(&world, false),
