@@ -71,9 +71,8 @@ fn who_has_shown_nothing_of_a_file_ends_nothing_of_it() {
 fn a_user_leaves_others_places_of_each_coordinator_and_the_room_of_his_spools() {
     let test = "a_user_leaves_others_places_of_each_coordinator_and_the_room_of_his_spools";
     let Some(stage) = or_skip(test, Stage::remote(LARGE, By::Memory)) else { return };
-    let ask = |user: u32, name: &str| {
-        attacker(&stage, user, &mallorys(&stage).join(name), &format!("appends {SPUS} 3 40"))
-    };
+    let ask =
+        |user: u32, name: &str| attacker(&stage, user, &mallorys(&stage).join(name), &format!("appends {SPUS} 3 40"));
     let mut mallory = Talking::new(&mut ask(MALLORY, "file"));
     let hers = held(&mut mallory);
     // Root's own are as anybody's who comes later, but that root may have all that is left.

@@ -433,7 +433,9 @@ impl Module for Append {
     fn take_back(&self, services: &Services<'_>, file: (u64, u64)) -> Result<(), Refusal> {
         // Its namespace is the one of its file system: no other file's place is waited for.
         let Ok((nsid, _)) = services.place(file.0) else { return Ok(()) };
-        let Some(slot) = number(nsid, file.1).and_then(|number| self.files.find_file(number, file)) else { return Ok(()) };
+        let Some(slot) = number(nsid, file.1).and_then(|number| self.files.find_file(number, file)) else {
+            return Ok(());
+        };
         let mut tail = lock(&slot);
         if tail.is_some() {
             self.with_tools(services, |tools| Ok(self.finish(tools, &mut tail)?))?;

@@ -82,9 +82,10 @@ fn length(file: &OwnedFd) -> Result<u64, String> {
 impl Tail {
     /// One that is about to be delegated. The caller has its only descriptor, with the lease. `Err`: it is as it was.
     pub fn prepare(tools: &Tools<'_>, record: Record, writer: OwnedFd) -> Result<Tail, String> {
-        let prepared = reserve(&writer, record.base)
-            .map_err(said("there is no room for what may be appended"))
-            .and_then(|()| tools.records.write(&record).map_err(said("it cannot be put on the list of delegated files")));
+        let prepared =
+            reserve(&writer, record.base).map_err(said("there is no room for what may be appended")).and_then(|()| {
+                tools.records.write(&record).map_err(said("it cannot be put on the list of delegated files"))
+            });
         if let Err(why) = prepared {
             // Blocks that were allocated ahead, all or some.
             let _ = rustix::fs::ftruncate(&writer, record.base);
