@@ -184,8 +184,8 @@ impl Machine {
         words[..GEOMETRY_WORDS].copy_from_slice(&array.words());
         words[UNIT_WORD] = unit_bytes as u32;
         words[BANK_WORD..BANK_WORD + 2].copy_from_slice(&[bank_bytes as u32, (bank_bytes >> 32) as u32]);
-        let told = u32::from(policy.victim_search) * abi::FLASH_VICTIM_SEARCH
-            | u32::from(policy.copyback) * abi::FLASH_COPYBACK;
+        let told = (u32::from(policy.victim_search) * abi::FLASH_VICTIM_SEARCH)
+            | (u32::from(policy.copyback) * abi::FLASH_COPYBACK);
         words[POLICY_WORD..].copy_from_slice(&[policy.collect_below_blocks, told]);
         let into = memory.slice_mut(to, GEOMETRY_BYTES)?;
         for (word, place) in words.iter().zip(into.chunks_exact_mut(4)) {
