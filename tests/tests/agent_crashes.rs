@@ -190,9 +190,16 @@ fn crash_at_every_step(stage: &mut Stage, fault: Option<&str>, used: Use, with_h
         }
         assert!(!is_written || mapped.bytes() == text[..BYTES], "step {step}: a mapping shows what was there before");
         assert!(!is_append_only(&path), "step {step}");
+        stage.kill_agent();
+        if with_host {
+            drop(mapped);
+            host_cut::cut(stage);
+            mapped = mapping();
+            assert!(!is_frozen(&path), "step {step}: the next agent has thawed it, and it is immutable again");
+            assert!(fs::read(&path).expect("read") == text, "step {step}: it holds something else");
+        }
         // It is the file system's own.
         fs::OpenOptions::new().write(true).open(&path).expect("open for writing");
-        stage.kill_agent();
         if is_over {
             assert!(step > STEPS_MIN && is_written, "there were only {step} steps");
             assert!(appended > 0, "no agent ended while the file was append-only");

@@ -92,7 +92,8 @@ impl Drop for Busy {
 
 /// Two users append while something happens to the stage; then both are killed, and their files held against what they were told.
 fn holds_under(stage: &mut Stage, what: &str, happens: impl FnOnce(&mut Stage)) {
-    let both = [("alices", ALICE), ("bobs", BOB)].map(|(name, user)| Busy::start(stage, &format!("{name}-{what}"), user));
+    let both =
+        [("alices", ALICE), ("bobs", BOB)].map(|(name, user)| Busy::start(stage, &format!("{name}-{what}"), user));
     both.iter().for_each(Busy::goes_on);
     happens(stage);
     // Some go on, others end since nobody knows of a record.

@@ -10,7 +10,7 @@ use super::handle::Handle;
 use super::journal::{Found, Journal, Key};
 use super::judge::{other_places, places};
 use super::pages;
-use super::thaw::Thaw;
+use super::thaw::{Thaw, durable};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -111,7 +111,7 @@ pub(super) fn thaw_found(
 ) -> std::io::Result<()> {
     // One that is not kept as it is may be open for writing by now, and have been written.
     if freeze::guarded(file)? == Guard::Nothing {
-        return Ok(());
+        return durable(file);
     }
     let is_stale = found.writes && !pages::drop_all(file);
     if is_stale || found.renewal.is_some() {

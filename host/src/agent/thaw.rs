@@ -6,6 +6,7 @@
 //!   a moment ([`pages::renew`]). Whoever may append then, to a file whose agent has ended, has the kernel write the last page, with its old
 //!   bytes: what the device held there before is in the journal by then, and the next agent writes it first;
 //! - the journal's word about the last page is taken back, durably, before the file thaws: it is never written over what came later;
+//! - that it has thawed is durable before it goes off the journal;
 //! - where that fails the file is immutable, and is tried again from where it was.
 
 use super::fault::{Fault, Faults};
@@ -23,6 +24,12 @@ pub struct Thaw<'a> {
     pub file: BorrowedFd<'a>,
     /// It waits for leases of the file's user, as long as the kernel does: in a thread for what is that user's alone.
     pub waits: bool,
+}
+
+/// Has the file system not forget that a file has thawed: it goes off the journal then, and would be immutable, on no list, after the host's power was
+/// cut.
+pub fn durable(file: BorrowedFd<'_>) -> Result<()> {
+    Ok(rustix::fs::fsync(file)?)
 }
 
 impl Thaw<'_> {
@@ -64,8 +71,11 @@ impl Thaw<'_> {
         self.finish(|| guard(self.file, own))
     }
 
-    /// As the file system does it, or a planted fault.
+    /// As the file system does it, durably, or a planted fault.
     fn finish(&self, thaws: impl FnOnce() -> Result<()>) -> Result<()> {
-        if self.faults.has(Fault::ThawFails) { Err(super::fault::refused()) } else { thaws() }
+        match self.faults.has(Fault::ThawFails) {
+            true => Err(super::fault::refused()),
+            false => thaws().and_then(|()| durable(self.file)),
+        }
     }
 }
