@@ -4,11 +4,10 @@
 //!
 //! `WILLOW_KILL_ROUNDS` sets the number of rounds, `WILLOW_SEED` the seed.
 
-use serde_json::Value;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use willow_host::{BlockClient, Controller, NvmeHre, Options};
 use willow_on_flash::{Medium, on_each_medium};
 use willow_tests::daemon::Daemon;
@@ -20,6 +19,9 @@ const PLACES: u64 = 8;
 /// Bytes of a place, within which writes are whole.
 const PLACE_BYTES: usize = 65_536;
 const BLOCK_BYTES: usize = 4096;
+/// Most answers before a kill, and the longest wait for them.
+const ANSWERS_MAX: u64 = 40;
+const ANSWERS_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Versions of a place; 0 is what a fresh namespace has.
 #[derive(Clone, Copy, Default)]
@@ -91,7 +93,8 @@ async fn verify(round: u64, block: &BlockClient, places: &mut [Place]) {
             panic!("round {round}: place {number} is torn: {parts:x?}");
         };
         let version = (place.durable..=place.attempted).find(|version| word(number, *version) == held);
-        let version = version.unwrap_or_else(|| panic!("round {round}: place {number}: {held:x}, not of {}", place.durable));
+        let version =
+            version.unwrap_or_else(|| panic!("round {round}: place {number}: {held:x}, not of {}", place.durable));
         *place = Place { durable: version, acknowledged: version, attempted: place.attempted };
     }
 }
@@ -106,8 +109,9 @@ fn a_write_is_whole_after_kills_at_random_moments(medium: Medium) {
     };
     let mut daemon = Daemon::start(&[&["--size", "16M", "--kv-size", "16M"], banks].concat());
     let made = daemon.command(&["ns", "create", "--csi", "nvm", "--size", "16M", "--atomic", "64K", "--json"]);
-    let made: Value = serde_json::from_str(&made).expect("one object");
-    let nsid = made["nsid"].as_u64().expect("its number") as u32;
+    let (_, told) = made.split_once("\"nsid\":").expect("its number is told");
+    let digits: String = told.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    let nsid: u32 = digits.parse().expect("a number");
     let mut random = Random(number("WILLOW_SEED").unwrap_or(1));
     let places: Places = Rc::new(RefCell::new(vec![Place::default(); (WRITERS * PLACES) as usize]));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -134,7 +138,13 @@ fn a_write_is_whole_after_kills_at_random_moments(medium: Medium) {
                     tokio::task::spawn_local(write(block.clone(), places.clone(), writer, seed))
                 })
                 .collect();
-            tokio::time::sleep(Duration::from_micros(2_000 + random.below(60_000))).await;
+            // In the midst of what follows so many answers; a device that answers nothing is killed as well.
+            let (wanted, begun) = (before + 1 + random.below(ANSWERS_MAX), Instant::now());
+            let answered = || places.borrow().iter().map(|place| place.acknowledged).sum::<u64>();
+            while answered() < wanted && begun.elapsed() < ANSWERS_WAIT_MAX {
+                tokio::time::sleep(Duration::from_micros(200)).await;
+            }
+            tokio::time::sleep(Duration::from_micros(random.below(3_000))).await;
             daemon.kill();
             for writer in writers {
                 writer.await.expect("a writer ends with its device");

@@ -4,18 +4,26 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use willow_host::direct_io::{File, Session, SessionOptions};
 use willow_tests::stage::{By, Stage, is_frozen, or_skip, within_seconds};
 
 const BLOCK_BYTES: usize = 4096;
 const BLOCKS: usize = 64;
 const EIO: i32 = 5;
+/// Longest wait for the device, and for its agent after it.
+const RESTART_MAX: Duration = Duration::from_secs(180);
 
 /// The device is killed and there again, and so is the agent, which thaws what it had frozen before it begins anew.
 fn restart(stage: &mut Stage, path: &Path, file: &File<fs::File>) {
     stage.restart_device();
-    within_seconds("the agent begins anew", || !is_frozen(path) || file.is_direct());
-    within_seconds("it is direct again", || file.take().is_ok());
+    // Its flash is recovered first, and the agent looks for it now and then.
+    let begun = Instant::now();
+    let is_there = || file.pread(&mut [0; BLOCK_BYTES], 0).is_ok() && (!is_frozen(path) || file.is_direct());
+    while !is_there() {
+        assert!(begun.elapsed() < RESTART_MAX, "device and agent are not there again");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 fn synced_file_of_the_kernel(stage: &Stage, path: &Path) {
@@ -47,6 +55,7 @@ fn a_sync_says_once_that_flash_may_have_forgotten_what_was_written_directly() {
     write(2);
     file.sync(true).expect("durable");
     restart(&mut stage, &path, &file);
+    within_seconds("it is direct again", || file.take().is_ok());
     file.sync(true).expect("nothing is lost");
     let mut found = vec![0; BLOCKS * BLOCK_BYTES];
     assert_eq!(file.pread(&mut found, 0).expect("read"), found.len());
@@ -54,6 +63,7 @@ fn a_sync_says_once_that_flash_may_have_forgotten_what_was_written_directly() {
     // What was not may be gone.
     write(3);
     restart(&mut stage, &path, &file);
+    within_seconds("it is direct again", || file.take().is_ok());
     let told = file.sync(true).expect_err("no sync says that it is durable");
     assert_eq!(told.errno(), EIO, "{told}");
     assert!(told.to_string().contains("begun anew"), "{told}");
@@ -65,8 +75,7 @@ fn a_sync_says_once_that_flash_may_have_forgotten_what_was_written_directly() {
     file.sync(true).expect("durable");
     // Also where the file has gone back to the kernel meanwhile, which knows nothing of what was written past it.
     write(5);
-    stage.restart_device();
-    within_seconds("the agent begins anew", || !is_frozen(&path) || file.is_direct());
+    restart(&mut stage, &path, &file);
     file.pin(|_| Ok(())).expect("it is the kernel's");
     assert!(!file.is_direct());
     assert_eq!(file.sync(true).expect_err("no sync says that it is durable").errno(), EIO);

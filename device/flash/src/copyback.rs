@@ -6,8 +6,8 @@
 
 use crate::array::Array;
 use crate::contents::FileError;
-use crate::operation::{CopybackPage, Misuse, ProgramPage, Read, Status};
 use crate::geometry::PageAddress;
+use crate::operation::{CopybackPage, Misuse, ProgramPage, Read, Status};
 
 impl Array {
     /// Copies pages, at most one of each plane, all at once.
@@ -64,10 +64,16 @@ impl Array {
                 return Err(Misuse::DifferentPages);
             }
         }
-        let targets = pages.iter().map(|of| ProgramPage { spare: of.spare.unwrap_or(&[]), at: of.to, data: &[], metadata: false });
+        let targets = pages.iter().map(|of| ProgramPage {
+            spare: of.spare.unwrap_or(&[]),
+            at: of.to,
+            data: &[],
+            metadata: false,
+        });
         let targets: Vec<ProgramPage<'_>> = targets.collect();
         self.check_program(die, &targets)?;
-        let leaves = |of: &CopybackPage<'_>| self.geometry.plane_of(of.from.block) != self.geometry.plane_of(of.to.block);
+        let leaves =
+            |of: &CopybackPage<'_>| self.geometry.plane_of(of.from.block) != self.geometry.plane_of(of.to.block);
         if pages.iter().any(leaves) { Err(Misuse::OtherPlane) } else { Ok(()) }
     }
 }

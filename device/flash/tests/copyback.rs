@@ -3,9 +3,7 @@
 mod common;
 
 use common::{Random, small};
-use willow_flash_media::{
-    Array, Cell, CopybackPage, FaultParameters, Misuse, PageAddress, ProgramPage, Read, Status,
-};
+use willow_flash_media::{Array, Cell, CopybackPage, FaultParameters, Misuse, PageAddress, ProgramPage, Read, Status};
 
 fn sound() -> FaultParameters {
     FaultParameters {

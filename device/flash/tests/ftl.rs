@@ -70,6 +70,8 @@ impl Inner {
                 }
                 Source::Local(local) => bytes.extend_from_slice(&local[..length]),
                 Source::Zeroes => bytes.resize(bytes.len() + length, 0),
+                // Its firmware does not ask for copybacks.
+                Source::Copyback { .. } => return Err(willow_flash::Status::Misuse("no copybacks here")),
                 Source::Flash { die, block, page, offset } => {
                     let read = Read {
                         at: PageAddress { block, page },

@@ -60,7 +60,9 @@ pub enum DirectError {
     #[error("the device failed with status {0}")]
     Device(u32),
     /// A device that loses with its process what nobody has synced has begun anew: what was written to the file before may be gone. One sync of the file says so.
-    #[error("the device has begun anew since the file was written, and may have forgotten what was not synced: write it again")]
+    #[error(
+        "the device has begun anew since the file was written, and may have forgotten what was not synced: write it again"
+    )]
     Forgotten,
     /// The endpoint failed.
     #[error(transparent)]

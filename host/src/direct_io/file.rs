@@ -286,6 +286,7 @@ impl<F: AsFd> File<F> {
             let Some(mapped) = mapped else {
                 self.check_number()?;
                 if data { rustix::fs::fdatasync(&self.descriptor) } else { rustix::fs::fsync(&self.descriptor) }?;
+                drop(state);
                 // The kernel knows nothing of what was written past it.
                 return match covered {
                     None => Ok(()),

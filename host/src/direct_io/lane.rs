@@ -318,11 +318,7 @@ impl Lane {
     }
 
     /// Over a queue of NVMe/TCP, which is an endpoint of this process.
-    pub fn over_queue(
-        (queue, start): (PolledQueue, u64),
-        options: LaneOptions,
-        way: u64,
-    ) -> Result<Lane, DirectError> {
+    pub fn over_queue((queue, start): (PolledQueue, u64), options: LaneOptions, way: u64) -> Result<Lane, DirectError> {
         let slots = (queue.depth() as u32).min(options.slots.max(1));
         Lane::over(Port::Network(Network::new(queue, slots)), slots, options.spin, (way, start))
     }

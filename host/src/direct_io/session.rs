@@ -516,9 +516,18 @@ impl Session {
         }
     }
 
-    /// Which start of the device it is now; by a lane of its own, since one that is there may be of a device that has ended.
+    /// Which start of the device it is now; by a lane of its own, since one that is there may be of a device that has ended. Once more where
+    /// the agent, or the way that it gave, was of before.
     pub(crate) fn device_start(&self) -> Result<u64, DirectError> {
-        Ok(self.open_lane(LaneOptions { slots: 1, ..self.options.lane })?.start())
+        let open = || self.open_lane(LaneOptions { slots: 1, ..self.options.lane });
+        let mut lane = open();
+        if matches!(lane, Err(DirectError::Agent(_) | DirectError::Lost(_))) {
+            let agent = lock(&self.agent).as_ref().map(|agent| agent.client.clone());
+            agent.iter().for_each(|agent| self.lose_agent(agent));
+            lane = open();
+        }
+        let unknown = |why| DirectError::Lost(format!("nobody says whether the device has begun anew: {why}"));
+        Ok(lane.map_err(unknown)?.start())
     }
 
     /// A lane of its own for a queue.

@@ -559,8 +559,7 @@ impl FlashPort for Medium {
                         Piece::Flash { die, block, page, offset, bytes: segment.bytes }
                     }
                     Source::Copyback { block, page: from } => {
-                        let planes = self.geometry().planes_per_die;
-                        assert_eq!(block % planes, page.block % planes);
+                        assert!(block.abs_diff(page.block).is_multiple_of(self.geometry().planes_per_die));
                         Piece::Flash { die, block, page: from, offset: 0, bytes: segment.bytes }
                     }
                 });

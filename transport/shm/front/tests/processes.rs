@@ -370,7 +370,8 @@ fn memory_that_is_not_sealed_is_refused_by_the_host() {
         let memory = rustix::fs::memfd_create("unsealed", flags).unwrap();
         rustix::fs::ftruncate(&memory, 1 << 20).unwrap();
         assert!(Mapping::open(&memory, 1 << 20).is_err());
-        let opened = Opened { hre: 1, entries: 16, data_bytes: 4096, depth: 8, transfer_bytes_max: 4096, spin_ns: 0, start: 0 };
+        let opened =
+            Opened { hre: 1, entries: 16, data_bytes: 4096, depth: 8, transfer_bytes_max: 4096, spin_ns: 0, start: 0 };
         device.send(&encode(&Response::Opened(opened)), &[std::os::fd::AsFd::as_fd(&memory)]).unwrap();
     });
     let refused = Endpoint::open_on(host, Kind::Any, 16, 4096).err().unwrap();
