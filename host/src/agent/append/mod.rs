@@ -343,13 +343,13 @@ impl Append {
 
     /// Takes what was permitted off the list, and has the device revoke it. What it does not is kept, and the agent ends where that goes on.
     fn revoke(&self, services: &Services<'_>, which: impl Fn(&Granted) -> bool) -> Result<(), String> {
-        let taken: Vec<(u64, u64, u32, Vec<PermissionInfo>, Option<Instant>)> = services.take_off(|| {
+        let taken = services.take_off(|| {
             let mut granted = lock(&self.granted);
             let those = granted.iter_mut().filter(|it| which(it)).map(|it| {
                 let refused = *it.revoking.get_or_insert(None);
                 (it.number, it.connection, it.process, it.permissions.clone(), refused)
             });
-            those.collect()
+            those.collect::<Vec<_>>()
         });
         let mut failure = Ok(());
         for (number, connection, process, permissions, refused) in taken {
