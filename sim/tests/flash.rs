@@ -6,11 +6,11 @@ mod flash_support;
 use flash_support::{MIB, check, options, small};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use willow_device::media::flash::{FlashParameters, Geometry};
+use willow_device::media::flash::FlashParameters;
 use willow_device::model::parameters::MediaParameters;
 use willow_sim::flash::FlashChoice;
 use willow_sim::{
-    BlockWorkload, GeneratorOptions, HostThread, Next, Operation, Path, Preset, Report, Simulation, SimulationError,
+    BlockWorkload, GeneratorOptions, Next, Operation, Path, Preset, Report, Simulation, SimulationError,
     SimulationOptions, Source, Trace, TracedSpan,
 };
 
