@@ -186,7 +186,8 @@ impl Store for SlowStore {
         self.inner.delegating()
     }
     fn has_news(&self) -> bool {
-        let lets_go = !self.waits() && self.valve.waiting() > 0 || !self.valve.saves.get() && self.valve.saves_waiting() > 0;
+        let lets_go =
+            !self.waits() && self.valve.waiting() > 0 || !self.valve.saves.get() && self.valve.saves_waiting() > 0;
         self.inner.has_news() || self.valve.alarms.get() || lets_go
     }
     fn set_waker(&mut self, waker: Arc<dyn Fn() + Send + Sync>) {
