@@ -3,7 +3,7 @@
 
 mod flash_support;
 
-use flash_support::{MIB, check, options, small};
+use flash_support::{MIB, check, options, pattern, small};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use willow_device::media::flash::FlashParameters;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use willow_auth::{Credentials, Entropy, HostKey, Secret};
 use willow_host::agent::message::Attachment;
-use willow_host::direct_io::{AgentClient, DirectError, File, Queue, Request, Session, SessionOptions, endpoint};
+use willow_host::direct_io::{AgentClient, File, Queue, Request, Session, SessionOptions, endpoint};
 use willow_host::{Controller, NvmeError, Options, RpcCall};
 use willow_tests::midst::killed_with_commands_under_way;
 use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, tool, within_seconds};
