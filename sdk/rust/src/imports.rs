@@ -264,8 +264,8 @@ pub trait Host {
     /// writes 64 bytes: u32 channels, packages a channel, dies a package, planes a die, blocks a plane, pages a block, bytes a
     /// page, spare bytes a page, bits of a cell, 1 where the spare area can be reached, bytes of a unit that the FTL is to map as
     /// one, distance from a lower page to its upper one (0: a cut harms no other page); u64 bytes of the bank that it is to
-    /// offer; u32 free blocks of a lane below which it is to collect (0: as it thinks best), 1 where it is to search for the block to
-    /// collect by `flash_minimum`
+    /// offer; u32 free blocks of a lane below which it is to collect (0: as it thinks best); a word of bits: 1 where it is to search for
+    /// the block to collect by `flash_minimum`, 2 where it is to move pages by copyback (`flash_program`)
     unsafe fn flash_geometry(&mut self, to: *mut u8) -> i32;
     /// writes the numbers (u32) of the first `most` blocks of a die that are bad from the factory; returns how many there are
     unsafe fn flash_bad_blocks(&mut self, die: u32, to: *mut u8, most: u32) -> i32;
@@ -287,7 +287,9 @@ pub trait Host {
     /// programs `count` pages of the same number on distinct planes of a die. `pages` are 32 bytes each: u32 block, u32 page, u64
     /// pointer to its parts, u32 parts (at most 64), u32 spare bytes, u64 pointer to those. A part is 24 bytes: u32 kind, u32
     /// bytes; then of kind 0 u64 pointer, u64 zero (local memory); 1: u32 peer, u32 zero, u64 offset; 2: u32 die, u32 block, u32
-    /// page, u32 offset (another page); 3: zeroes
+    /// page, u32 offset (another page); 3: zeroes; 4: as 2, the whole of a page of the same plane by copyback, which takes neither the
+    /// bus nor the controller's ECC: then each page of the program is one such part, and their sources have one number. What the chip
+    /// cannot correct without that ECC ends as uncorrectable, and may be programmed by 2
     unsafe fn flash_program(&mut self, die: u32, pages: *const u8, count: u32, wait: u32) -> i32;
     /// erases `count` blocks (u32 each) of distinct planes of a die
     unsafe fn flash_erase(&mut self, die: u32, blocks: *const u8, count: u32, wait: u32) -> i32;
