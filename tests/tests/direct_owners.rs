@@ -2,6 +2,7 @@
 //! the stage says.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::time::{Duration, Instant};
 use willow_host::direct_io::{File, Session, SessionOptions};
@@ -11,6 +12,7 @@ use willow_tests::idmapped::Idmapped;
 use willow_tests::planted::Planted;
 use willow_tests::stage::{Frozen, Stage, contents, is_append_only, is_frozen, or_skip, tool, within_seconds};
 
+const F_SETLEASE: libc::c_int = 1024;
 const ALICE: u32 = 54_881;
 const MALLORY: u32 = 54_882;
 const BYTES: usize = 50_000;
@@ -125,6 +127,71 @@ fn had_to_wait(stage: Stage) {
     locks.go_on();
     within_seconds("Mallory's thaws", || !is_frozen(&hers));
     assert!(locks.has_succeeded());
+}
+
+#[test]
+fn what_a_killed_agent_left_is_given_back_by_hand_whatever_another_user_does_with_his() {
+    let test = "what_a_killed_agent_left_is_given_back_by_hand_whatever_another_user_does_with_his";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    let (mallory, alice) = (Writer::start(&stage, MALLORY), Writer::start(&stage, ALICE));
+    let mut locks = locked(&stage, &mallory);
+    stage.kill_agent();
+    let output = fs::File::create(stage.folder.join("thaw")).expect("made");
+    // No pipe: the thread that waits for Mallory's keeps its descriptors.
+    let mut thaw = std::process::Command::new(stage.willow());
+    thaw.args(["agent", "--thaw", "--socket", "/nonexistent", "--state", &stage.path("agent.frozen")]);
+    thaw.stdout(output.try_clone().expect("a descriptor")).stderr(output);
+    let mut thaw = thaw.spawn().expect("it runs");
+    within_seconds("Alice's thaws", || !is_frozen(&alice.file));
+    assert!(is_frozen(&mallory.file), "nothing keeps Mallory's");
+    // It says which one is left, and does no more.
+    let said = || fs::read_to_string(stage.folder.join("thaw")).expect("text");
+    within_seconds("it says what is left", || said().contains(&mallory.file.display().to_string()));
+    // Nothing of it keeps an agent from starting.
+    stage.start_agent();
+    let again = Writer::start(&stage, ALICE);
+    within_seconds("Alice has a file directly", || is_frozen(&again.file));
+    locks.go_on();
+    within_seconds("Mallory's thaws", || !is_frozen(&mallory.file));
+    assert!(locks.has_succeeded());
+    assert!(!thaw.wait().expect("an end").success());
+}
+
+#[test]
+fn an_agent_starts_whatever_has_become_of_the_path_of_a_file_that_was_left() {
+    let test = "an_agent_starts_whatever_has_become_of_the_path_of_a_file_that_was_left";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    let (mallory, alice) = (Writer::start(&stage, MALLORY), Writer::start(&stage, ALICE));
+    stage.kill_agent();
+    let (hers, alices) = (mallory.file.clone(), alice.file.clone());
+    drop((mallory, alice));
+    // Nobody opens it by a lease of hers; and where its path led there is a folder in which nobody finds anything.
+    let leased = fs::File::open(&hers).expect("it opens");
+    // SAFETY: the kernel's word that a lease is to be given up is ignored; a call without memory.
+    let lease = unsafe {
+        libc::signal(libc::SIGIO, libc::SIG_IGN);
+        libc::fcntl(leased.as_raw_fd(), F_SETLEASE, libc::F_WRLCK)
+    };
+    assert_eq!(lease, 0, "{}", std::io::Error::last_os_error());
+    let folder = hers.parent().expect("a folder").to_path_buf();
+    let moved = folder.with_file_name("moved");
+    fs::rename(&folder, &moved).expect("renamed");
+    fs::create_dir(&folder).expect("another folder");
+    let mut locks = Talking::new(&mut attacker(&stage, 0, &folder, "locks"));
+    let said = locks.line();
+    assert!(said.starts_with("locked"), "{said}");
+    let inside = folder.join("inside");
+    let waits = std::thread::spawn(move || fs::create_dir(inside));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!waits.is_finished(), "the folder is not busy: nothing is tested");
+    stage.start_agent();
+    within_seconds("Alice's thaws", || !is_frozen(&alices));
+    let again = Writer::start(&stage, ALICE);
+    within_seconds("Alice has a file directly", || is_frozen(&again.file));
+    locks.go_on();
+    assert!(locks.has_succeeded());
+    waits.join().expect("no panic").expect("made");
+    drop(leased);
 }
 
 /// Its thread waits for an inode that Mallory keeps busy, and so its descriptors stay: the lock of its list, its socket, its connection with the

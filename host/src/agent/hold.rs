@@ -14,7 +14,7 @@ use super::fault::{Fault, Faults};
 use super::handle::Handle;
 use super::journal::{Found, Journal, Key};
 use super::judge::{ANOTHERS, NAMELESS};
-use super::left::{by_owner, thaw_all, thaw_found};
+use super::left::{Thawing, thaw_found, thaw_in_threads};
 use super::seldom::Seldom;
 use super::thaw::Thaw;
 use super::{Refusal, freeze, lease, lock, pages};
@@ -119,7 +119,7 @@ pub(super) struct Holds {
     /// How many those are for each user, with those that are being tried again just now.
     left: Mutex<BTreeMap<u32, usize>>,
     /// What an agent before this one left: files of one user each, and who thaws them.
-    thawing: Mutex<Vec<(BTreeSet<Key>, std::thread::JoinHandle<()>)>>,
+    thawing: Mutex<Vec<Thawing>>,
     faults: Arc<Faults>,
 }
 
@@ -129,16 +129,7 @@ impl Holds {
         let journal = Arc::new(Journal::open(state)?);
         let before = Mutex::new(journal.frozen().into_keys().collect());
         // A file system that is frozen now lets its thread wait, as does a user who keeps a file of his own busy; others do not wait for those.
-        let thawing: Vec<(BTreeSet<Key>, std::thread::JoinHandle<()>)> = by_owner(journal.frozen())
-            .into_values()
-            .map(|files| {
-                let (journal, faults) = (journal.clone(), faults.clone());
-                let keys = files.iter().map(|(key, _)| *key).collect();
-                let thread = std::thread::Builder::new().name("willow-agent-thaw".to_owned());
-                let thread = thread.spawn(move || thaw_all(&journal, &faults, &files));
-                thread.map(|thread| (keys, thread)).map_err(|error| format!("no thread to thaw files: {error}"))
-            })
-            .collect::<Result<_, _>>()?;
+        let thawing = thaw_in_threads(&journal, &faults)?;
         let begun = Instant::now();
         while thawing.iter().any(|(_, thread)| !thread.is_finished()) && begun.elapsed() < THAW_MAX {
             std::thread::sleep(PROOF_LOOK);

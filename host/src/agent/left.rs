@@ -12,9 +12,17 @@ use super::judge::{other_places, places};
 use super::pages;
 use super::thaw::{Thaw, durable};
 use rustix::fs::{Mode, OFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long `--thaw` waits where no file thaws: somebody keeps the rest busy.
+const STILL_MAX: Duration = Duration::from_secs(15);
+/// Wait between two looks.
+const THAW_LOOK: Duration = Duration::from_millis(5);
 
 /// Thaws what an agent that was killed has left immutable, where none is to be started again: how many files, and where those are, at last,
 /// of which that failed. The caller knows that no agent uses this list, and that the device has ended what it permitted.
@@ -22,28 +30,53 @@ pub fn give_back_left(state: PathBuf) -> Result<(usize, Vec<PathBuf>), String> {
     if !state.exists() {
         return Err(format!("{} is not there: no agent has its list of frozen files there", state.display()));
     }
-    let journal = Journal::open(state)?;
-    let files: Files = journal.frozen().into_iter().collect();
-    thaw_all(&journal, &Faults::new(), &files);
+    let journal = Arc::new(Journal::open(state)?);
+    let count = journal.frozen().len();
+    let thawing = thaw_in_threads(&journal, &Arc::new(Faults::new()))?;
+    let (mut left, mut since) = (count, Instant::now());
+    while thawing.iter().any(|(_, thread)| !thread.is_finished()) && since.elapsed() < STILL_MAX {
+        std::thread::sleep(THAW_LOOK);
+        let now = journal.frozen().len();
+        if now != left {
+            (left, since) = (now, Instant::now());
+        }
+    }
     let left: Vec<PathBuf> = journal.frozen().into_values().map(|found| found.path).collect();
-    Ok((files.len() - left.len(), left))
+    Ok((count - left.len(), left))
 }
 
 /// Files that one user has on one file system: who keeps the kernel from changing a file of his own delays these alone.
-pub(super) type Files = Vec<(Key, Found)>;
+type Files = Vec<(Key, Found)>;
 
 /// Listed files by file system and owner, who stays the same while they are immutable; without one: those that are not found now.
-pub(super) fn by_owner(listed: BTreeMap<Key, Found>) -> BTreeMap<(u64, Option<u32>), Files> {
+fn by_owner(listed: BTreeMap<Key, Found>) -> BTreeMap<(u64, Option<u32>), Files> {
     let mut all: BTreeMap<_, Files> = BTreeMap::new();
     for (key, found) in listed {
-        let owner = open(&found, key).and_then(|file| Ok(rustix::fs::fstat(&file)?.st_uid)).ok();
+        // By a mere path, and by no name: whoever has a folder on the way could have this thread wait.
+        let file = found.handle.as_ref().and_then(|handle| open_by_handle(handle, key, OFlags::PATH).ok()?);
+        let owner = file.and_then(|file| Some(rustix::fs::fstat(&file).ok()?.st_uid));
         all.entry((key.0, owner)).or_default().push((key, found));
     }
     all
 }
 
+/// Files, and who thaws them.
+pub(super) type Thawing = (BTreeSet<Key>, JoinHandle<()>);
+
+/// Has all that is listed thawed, by a thread for the files of each user.
+pub(super) fn thaw_in_threads(journal: &Arc<Journal>, faults: &Arc<Faults>) -> Result<Vec<Thawing>, String> {
+    let all = by_owner(journal.frozen()).into_values().map(|files| {
+        let (journal, faults) = (journal.clone(), faults.clone());
+        let keys = files.iter().map(|(key, _)| *key).collect();
+        let thread = std::thread::Builder::new().name("willow-agent-thaw".to_owned());
+        let thread = thread.spawn(move || thaw_all(&journal, &faults, &files));
+        thread.map(|thread| (keys, thread)).map_err(|error| format!("no thread to thaw files: {error}"))
+    });
+    all.collect()
+}
+
 /// Thaws files of an agent before this one.
-pub(super) fn thaw_all(journal: &Journal, faults: &Faults, files: &Files) {
+fn thaw_all(journal: &Journal, faults: &Faults, files: &Files) {
     for (key, found) in files {
         faults.step();
         let thawed =
@@ -59,28 +92,28 @@ pub(super) fn thaw_all(journal: &Journal, faults: &Faults, files: &Files) {
 
 /// Opens a listed file for reading. That waits for nobody who has its inode.
 fn open(found: &Found, key: Key) -> std::io::Result<OwnedFd> {
-    let by_path = || open_by_path((&found.path, found.handle.as_ref()), key);
-    match found.handle.as_ref().map(|handle| open_by_handle(handle, key)) {
+    match found.handle.as_ref().map(|handle| open_by_handle(handle, key, OFlags::RDONLY)) {
         Some(Ok(Some(file))) => Ok(file),
-        Some(Err(error)) => by_path().map_err(|_| error),
+        // Its file system is there: by its path it would be no other file, and who has a folder on the way could have this thread wait.
+        Some(Err(error)) => Err(error),
         // By its path where its file system is mounted with another id, say.
-        Some(Ok(None)) | None => by_path(),
+        Some(Ok(None)) | None => open_by_path((&found.path, found.handle.as_ref()), key),
     }
 }
 
-/// Opens a file wherever its path is now, and whatever number its disk has; `None` where its file system is not mounted.
-pub(super) fn open_by_handle(handle: &Handle, key: Key) -> std::io::Result<Option<OwnedFd>> {
+/// Opens a file in this mode wherever its path is now, and whatever number its disk has; `None` where its file system is not mounted.
+pub(super) fn open_by_handle(handle: &Handle, key: Key, mode: OFlags) -> std::io::Result<Option<OwnedFd>> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let is_it = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_ino == key.1);
     for place in places(key.0, &mounts) {
-        if let Some(file) = handle.open_at(&place, OFlags::RDONLY)?.filter(is_it) {
+        if let Some(file) = handle.open_at(&place, mode)?.filter(is_it) {
             return Ok(Some(file));
         }
     }
     let mut found: Option<(String, OwnedFd)> = None;
     for (number, place) in other_places(key.0, &mounts) {
         // Where it cannot be opened there, it is not there.
-        let Some(file) = handle.open_at(&place, OFlags::RDONLY).ok().flatten().filter(is_it) else { continue };
+        let Some(file) = handle.open_at(&place, mode).ok().flatten().filter(is_it) else { continue };
         if found.as_ref().is_some_and(|(before, _)| *before != number) {
             // A copy of the disk, say: which of them the device wrote is not known.
             return Err(std::io::Error::other("more than one file system that is mounted has its UUID"));

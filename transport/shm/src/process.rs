@@ -31,12 +31,8 @@ pub fn is_ending(pid: i32) -> bool {
     if pid <= 0 {
         return false;
     }
-    let process = folder(pid);
-    if !has_run(&process) {
-        return false;
-    }
-    let Ok(threads) = std::fs::read_dir(process.join("task")) else { return false };
-    // One that is gone meanwhile runs nothing.
+    let Ok(threads) = std::fs::read_dir(folder(pid).join("task")) else { return false };
+    // One that is gone meanwhile runs nothing. The first one may be the one that waits.
     threads.flatten().all(|thread| !thread.path().exists() || has_run(&thread.path()) || is_killed(&thread.path()))
 }
 

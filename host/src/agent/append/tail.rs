@@ -273,7 +273,7 @@ impl Tail {
             return Ok(());
         }
         let key = (self.record.device, self.record.inode);
-        let file = open_by_handle(&self.record.handle, key).map_err(said("it cannot be opened"))?;
+        let file = open_by_handle(&self.record.handle, key, OFlags::RDONLY).map_err(said("it cannot be opened"))?;
         let file = file.ok_or("its file system is not mounted")?;
         if freeze::guarded(file.as_fd()).map_err(said("its attributes"))? == Guard::Nothing {
             // That may not be durable, and it goes off the list.
