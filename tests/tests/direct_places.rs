@@ -40,7 +40,10 @@ fn attach(stage: &Stage, disk: &str) -> bool {
     const LOOP_CLR_FD: libc::c_ulong = 0x4c01;
     const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
     const LOOP_SET_BLOCK_SIZE: libc::c_ulong = 0x4c09;
-    let _ = tool("umount", &[&stage.path("files")]);
+    // The agent closes a file a moment after it said that it is not given, or has thawed.
+    let files = stage.path("files");
+    let is_away = || tool("umount", &[&files]).is_ok() || tool("mountpoint", &["-q", &files]).is_err();
+    within_seconds("the file system can be taken away", is_away);
     let open = |path: &str| fs::OpenOptions::new().read(true).write(true).open(path);
     let (disk, mut status) = (open(disk).expect("open"), [0u64; 32]);
     let call = |device: &fs::File, number: libc::c_ulong, argument: libc::c_ulong| {

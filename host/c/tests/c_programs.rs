@@ -34,7 +34,8 @@ fn compile(compiler: &str, source: &str, into: &Path, is_static: bool) {
     if is_static {
         arguments.extend([archive.as_str(), "-lpthread", "-ldl", "-lm"]);
     } else {
-        arguments.extend([search.as_str(), &run, "-lwillow", "-lpthread"]);
+        // As DT_RPATH, which goes before LD_LIBRARY_PATH: cargo puts folders there in which a library of another build may be left.
+        arguments.extend([search.as_str(), &run, "-Wl,--disable-new-dtags", "-lwillow", "-lpthread"]);
     }
     tool(compiler, &arguments).expect("it compiles");
 }
