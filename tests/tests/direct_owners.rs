@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use willow_host::direct_io::{File, Session, SessionOptions};
 use willow_host::testing::AgentFault;
@@ -127,6 +128,60 @@ fn had_to_wait(stage: Stage) {
     locks.go_on();
     within_seconds("Mallory's thaws", || !is_frozen(&hers));
     assert!(locks.has_succeeded());
+}
+
+/// Whoever may read one of Alice's files can have the kernel wait with that one. With the others of hers it does not: those of one process that ends,
+/// those that wait for a file system, and those that a killed agent left.
+#[test]
+fn a_file_that_a_reader_keeps_busy_keeps_no_other_of_its_owners() {
+    let test = "a_file_that_a_reader_keeps_busy_keeps_no_other_of_its_owners";
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    let session = Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session");
+    let take = |name: &str| {
+        let path = stage.on_it(name);
+        fs::write(&path, contents(BYTES, 1)).expect("written");
+        let file = fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
+        let file = File::new(&session, file).expect("a file");
+        file.take().expect("directly");
+        (path, file)
+    };
+    let keeps_busy = |path: &Path| {
+        let mut locks = Talking::new(&mut attacker(&stage, 0, path, "locks"));
+        assert!(locks.line().starts_with("locked"));
+        locks
+    };
+    // What the agent tries again when the file system has thawed, the busy one first.
+    let (mended, first) = take("mended");
+    let (waits, second) = take("waits");
+    let mut locks = vec![keeps_busy(&mended)];
+    let frozen = Frozen::new(&stage);
+    let closes = std::thread::spawn(move || drop((first, second)));
+    std::thread::sleep(Duration::from_millis(500));
+    drop(frozen);
+    within_seconds("what had to wait thaws", || !is_frozen(&waits));
+    assert!(is_frozen(&mended), "nothing keeps it");
+    closes.join().expect("no panic");
+    // Of one process that closes them.
+    let (busy, third) = take("busy");
+    let (other, fourth) = take("other");
+    locks.push(keeps_busy(&busy));
+    let closes = std::thread::spawn(move || drop((third, fourth)));
+    within_seconds("the other thaws", || !is_frozen(&other));
+    assert!(is_frozen(&busy), "nothing keeps it");
+    within_seconds("closing waits for a moment alone", || closes.is_finished());
+    closes.join().expect("no panic");
+    // What a killed agent left: files go by number, the busy one's is the lowest.
+    let (left, fifth) = take("left");
+    assert!(is_frozen(&left) && is_frozen(&busy));
+    let mut agent = stage.leave_agent();
+    drop(fifth);
+    stage.start_agent();
+    within_seconds("what was left thaws", || !is_frozen(&left));
+    assert!(is_frozen(&busy) && is_frozen(&mended), "nothing keeps them");
+    locks.iter_mut().for_each(Talking::go_on);
+    within_seconds("they thaw in the end", || !is_frozen(&busy) && !is_frozen(&mended));
+    agent.wait().expect("an end");
+    assert!(locks.into_iter().all(|mut locks| locks.has_succeeded()));
 }
 
 #[test]

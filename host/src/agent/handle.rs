@@ -71,6 +71,11 @@ impl Handle {
         Handle::of_file(file).is_some_and(|own| (own.kind, &own.handle) == (self.kind, &self.handle))
     }
 
+    /// True where an open file is in its file system for certain, or in a copy of that.
+    pub fn has_uuid_of(&self, file: BorrowedFd<'_>) -> bool {
+        self.uuid.is_some() && self.uuid == uuid(file)
+    }
+
     /// True where an open file is in its file system.
     fn is_within(&self, file: BorrowedFd<'_>) -> bool {
         match (&self.uuid, uuid(file)) {
@@ -101,6 +106,39 @@ impl Handle {
         // SAFETY: opened above, and nobody else's.
         Ok(Some(unsafe { OwnedFd::from_raw_fd(opened as i32) }))
     }
+}
+
+/// Opens a file in this access mode by one of these places, at which its file system is mounted for the agent: what a user does to a mount of his own
+/// has no part in it.
+pub(super) fn open_by_own_mount(
+    file: BorrowedFd<'_>,
+    key: (u64, u64),
+    places: &[String],
+    mode: OFlags,
+) -> Result<OwnedFd, String> {
+    let handle = Handle::of_file(file).ok_or("its file system has no handles for files")?;
+    let mut why = "its file system is not mounted for the agent".to_owned();
+    for place in places {
+        let opened = match handle.open_at(place, mode) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => continue,
+            Err(error) => {
+                why = format!("the agent cannot open it at {place} ({error})");
+                continue;
+            }
+        };
+        let stat = rustix::fs::fstat(&opened).map_err(|error| error.to_string())?;
+        let mount = rustix::fs::fstatvfs(&opened).map_err(|error| error.to_string())?;
+        if (stat.st_dev, stat.st_ino) != key {
+            continue;
+        }
+        if mount.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+            why = format!("{place} is mounted read-only");
+            continue;
+        }
+        return Ok(opened);
+    }
+    Err(why)
 }
 
 #[cfg(test)]

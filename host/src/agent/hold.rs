@@ -8,10 +8,12 @@
 //!   the device has answered the revocation;
 //! - a file that cannot be thawed, also where freezing it has failed half-way, stays immutable, listed and under its lease; it is tried again
 //!   ([`Holds::retry`]), and counts for the user who had it last until then ([`Holds::left`]);
-//! - calls on a file wait for nobody but who is busy with the same file: a file system that blocks keeps others' files from nobody.
+//! - calls on a file wait for nobody but who is busy with the same file: a file system that blocks keeps others' files from nobody. A file that
+//!   is given back while the kernel waits with it is left to a thread of its own, and counts as one that could not be thawed.
 
+use super::apart::apart;
 use super::fault::{Fault, Faults};
-use super::handle::Handle;
+use super::handle::{Handle, open_by_own_mount};
 use super::journal::{Found, Journal, Key};
 use super::judge::{ANOTHERS, NAMELESS};
 use super::left::{Thawing, thaw_found, thaw_in_threads};
@@ -24,6 +26,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a file may still be open for writing when its lease is asked for: another process of the same program may be replacing its
@@ -54,6 +57,14 @@ struct Kept {
 
 /// Why a file could not be frozen, and, where it could not be made writable again either, what is left to be thawed.
 type Unfrozen = (String, Option<Kept>);
+
+/// What is known of a file that is being released, by who asked for that and by the thread that does it.
+enum Outcome {
+    Awaited,
+    /// Nobody waits for it any more, and it counts for its user.
+    Counted,
+    Known,
+}
 
 const FORBIDDEN: &str = "it is immutable (chattr +i)";
 
@@ -120,6 +131,8 @@ pub(super) struct Holds {
     left: Mutex<BTreeMap<u32, usize>>,
     /// What an agent before this one left: files of one user each, and who thaws them.
     thawing: Mutex<Vec<Thawing>>,
+    /// Who gives back a file with which the kernel waits.
+    waiting: Mutex<Vec<JoinHandle<()>>>,
     faults: Arc<Faults>,
 }
 
@@ -135,7 +148,8 @@ impl Holds {
             std::thread::sleep(PROOF_LOOK);
         }
         let (all, stuck, left) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Holds { all, before, journal, stuck, left, thawing: Mutex::new(thawing), faults })
+        let (thawing, waiting) = (Mutex::new(thawing), Mutex::default());
+        Ok(Holds { all, before, journal, stuck, left, thawing, waiting, faults })
     }
 
     /// Leaves the journal to the next agent, where no thread of this one has anything to do with files any more. `all_ended`: none is left that
@@ -210,6 +224,9 @@ impl Holds {
                 thawed.and_then(|()| self.journal.thaw(*old)).map_err(|error| {
                     format!("an agent before this one has left it immutable, and it cannot be thawed ({error})")
                 })?;
+            } else if *old == key && found.handle.as_ref().is_some_and(|handle| handle.has_uuid_of(file)) {
+                // It was deleted, so it had thawed, and its number is another file's now.
+                self.journal.thaw(*old).map_err(|error| format!("the list of frozen files: {error}"))?;
             } else if *old == key {
                 return Err(format!(
                     "an agent before this one has left {} immutable, a file with its number on a disk with its disk's number: mount that, and start the agent again",
@@ -373,11 +390,52 @@ impl Holds {
 
     /// A user has done with a file: with the last one it thaws, or is tried again and counts for that user meanwhile. Nothing that was
     /// permitted is under way.
-    pub fn release(&self, hold: &Arc<Hold>, user: u32) {
-        if let Err(error) = self.try_release(hold, false) {
-            self.defer(hold, user);
-            self.complain(&error);
+    pub fn release(self: &Arc<Self>, hold: &Arc<Hold>, user: u32) {
+        // Nothing of a file that is not frozen waits.
+        if hold.phase.try_lock().is_ok_and(|phase| !matches!(*phase, Phase::Frozen(_))) {
+            return self.released(hold, user, &mut Outcome::Awaited, self.try_release(hold, false));
         }
+        let outcome = Arc::new(Mutex::new(Outcome::Awaited));
+        let (holds, own, told) = (self.clone(), hold.clone(), outcome.clone());
+        let release = move || {
+            let done = holds.try_release(&own, false);
+            holds.released(&own, user, &mut lock(&told), done);
+        };
+        match apart("willow-agent-release", release) {
+            Ok(None) => {}
+            Ok(Some(thread)) => {
+                let mut outcome = lock(&outcome);
+                if matches!(*outcome, Outcome::Awaited) {
+                    *lock(&self.left).entry(user).or_default() += 1;
+                    *outcome = Outcome::Counted;
+                }
+                lock(&self.waiting).push(thread);
+            }
+            Err(error) => self.released(hold, user, &mut lock(&outcome), Err(error)),
+        }
+    }
+
+    /// Whether a file could be released. Where not it counts for its user, and is tried again.
+    fn released(&self, hold: &Arc<Hold>, user: u32, outcome: &mut Outcome, done: std::io::Result<()>) {
+        match (std::mem::replace(outcome, Outcome::Known), done) {
+            (Outcome::Counted, Ok(())) => self.count_off(user),
+            (_, Ok(())) => {}
+            (Outcome::Counted, Err(error)) => self.stay(hold, user, &error),
+            (_, Err(error)) => {
+                self.defer(hold, user);
+                self.complain(&error);
+            }
+        }
+    }
+
+    /// Who gives back what the kernel has waited with, and is through.
+    pub fn through(&self) -> Vec<JoinHandle<()>> {
+        lock(&self.waiting).extract_if(.., |thread| thread.is_finished()).collect()
+    }
+
+    fn stay(&self, hold: &Arc<Hold>, user: u32, error: &std::io::Error) {
+        lock(&self.stuck).push((hold.clone(), user));
+        self.complain(error);
     }
 
     fn complain(&self, error: &std::io::Error) {
@@ -422,16 +480,21 @@ impl Holds {
         lock(&self.stuck).iter().filter(|(hold, _)| which(hold.key)).map(|(_, user)| *user).collect()
     }
 
-    /// Releases what could not be thawed before, of these that a user had last.
+    /// Releases what could not be thawed before, of these that a user had last. What waits behind one with which the kernel waits is left for
+    /// another thread that calls this.
     pub fn retry(&self, user: u32, which: impl Fn(Key) -> bool) {
-        let is_such = |(hold, other): &mut (Arc<Hold>, u32)| *other == user && which(hold.key);
-        let now: Vec<(Arc<Hold>, u32)> = lock(&self.stuck).extract_if(.., is_such).collect();
-        for (hold, user) in now {
-            match self.try_release(&hold, true) {
-                Ok(()) => self.count_off(user),
-                Err(error) => {
-                    lock(&self.stuck).push((hold, user));
-                    self.complain(&error);
+        let is_such = |(hold, other): &(Arc<Hold>, u32)| *other == user && which(hold.key);
+        let now: Vec<Key> = lock(&self.stuck).iter().filter(|it| is_such(it)).map(|(hold, _)| hold.key).collect();
+        for key in now {
+            let next = {
+                let mut stuck = lock(&self.stuck);
+                let at = stuck.iter().position(|it| it.0.key == key && is_such(it));
+                at.map(|at| stuck.remove(at))
+            };
+            if let Some((hold, user)) = next {
+                match self.try_release(&hold, true) {
+                    Ok(()) => self.count_off(user),
+                    Err(error) => self.stay(&hold, user, &error),
                 }
             }
         }
@@ -510,37 +573,4 @@ impl Holds {
     pub fn count(&self) -> usize {
         lock(&self.all).len()
     }
-}
-
-/// Opens a file in this access mode by one of these places, at which its file system is mounted for the agent: what a user does to a mount of his own
-/// has no part in it.
-pub(super) fn open_by_own_mount(
-    file: BorrowedFd<'_>,
-    key: Key,
-    places: &[String],
-    mode: OFlags,
-) -> Result<OwnedFd, String> {
-    let handle = Handle::of_file(file).ok_or("its file system has no handles for files")?;
-    let mut why = "its file system is not mounted for the agent".to_owned();
-    for place in places {
-        let opened = match handle.open_at(place, mode) {
-            Ok(Some(opened)) => opened,
-            Ok(None) => continue,
-            Err(error) => {
-                why = format!("the agent cannot open it at {place} ({error})");
-                continue;
-            }
-        };
-        let stat = rustix::fs::fstat(&opened).map_err(|error| error.to_string())?;
-        let mount = rustix::fs::fstatvfs(&opened).map_err(|error| error.to_string())?;
-        if (stat.st_dev, stat.st_ino) != key {
-            continue;
-        }
-        if mount.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
-            why = format!("{place} is mounted read-only");
-            continue;
-        }
-        return Ok(opened);
-    }
-    Err(why)
 }

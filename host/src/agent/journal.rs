@@ -169,12 +169,16 @@ impl Journal {
     pub fn open(path: PathBuf) -> Result<Journal, String> {
         let said = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let exclusive = Exclusive::take(&path)?;
-        let frozen = match std::fs::read(&path) {
-            Ok(bytes) => read(&String::from_utf8_lossy(&bytes)).map_err(|why| said(&why))?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(error) => return Err(said(&error)),
+        let whole = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            found => found.map_err(|error| said(&error))?,
         };
-        let (file, bytes) = rewrite(&path, &frozen).map_err(|error| said(&error))?;
+        let frozen = read(&String::from_utf8_lossy(&whole)).map_err(|why| said(&why))?;
+        let (file, bytes) = match rewrite(&path, &frozen) {
+            // No room for a second one beside it: it goes on as it is. Files have to thaw for there to be room, and that needs an agent.
+            Err(error) if is_full(&error) && path.exists() => go_on(&path, &whole).map_err(|error| said(&error))?,
+            done => done.map_err(|error| said(&error))?,
+        };
         let state = State {
             file: Arc::new(file),
             lines: frozen.len(),
@@ -274,7 +278,11 @@ impl Journal {
         let has_old_lines = state.lines >= LINES_MIN && state.lines / 4 > state.frozen.len();
         let is_old = has_old_lines || state.bytes >= BYTES_MIN && state.bytes / 4 > state.bytes_anew;
         if is_old || state.is_behind {
-            return state.rewrite(&self.path);
+            let done = state.rewrite(&self.path);
+            // As long as there is no room for another one this one grows.
+            if done.is_ok() || state.is_behind {
+                return done;
+            }
         }
         state.append(&Line::Thaw { device: key.0, inode: key.1 })
     }
@@ -283,8 +291,8 @@ impl Journal {
 impl State {
     /// Writes it anew: all that was appended is durable then.
     fn rewrite(&mut self, path: &Path) -> std::io::Result<()> {
-        // Which of the two is there is not known where that fails.
-        let (file, bytes) = rewrite(path, &self.frozen).inspect_err(|_| self.is_behind = true)?;
+        // Which of the two is there is not known where that fails, unless there was no room for the other.
+        let (file, bytes) = rewrite(path, &self.frozen).inspect_err(|error| self.is_behind |= !is_full(error))?;
         self.file = Arc::new(file);
         (self.bytes, self.bytes_anew) = (bytes, bytes);
         (self.lines, self.durable) = (self.frozen.len(), self.appended);
@@ -310,6 +318,24 @@ pub(super) fn beside(journal: &Path, what: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+}
+
+/// Opens a journal as it is, without a last line that is torn; with its length.
+fn go_on(path: &Path, whole: &[u8]) -> std::io::Result<(File, usize)> {
+    let file = File::options().append(true).open(path)?;
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    let bytes = whole.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    if whole.starts_with(b"[") {
+        // Nothing can be appended to a list of an agent before this one.
+        return Err(std::io::ErrorKind::StorageFull.into());
+    }
+    file.set_len(bytes as u64)?;
+    file.sync_all()?;
+    Ok((file, bytes))
+}
+
 /// Writes a journal with these files alone in the place of what is there; with its length.
 fn rewrite(path: &Path, frozen: &All) -> std::io::Result<(File, usize)> {
     let new = beside(path, ".new");
@@ -320,7 +346,10 @@ fn rewrite(path: &Path, frozen: &All) -> std::io::Result<(File, usize)> {
     })?;
     std::fs::rename(&new, path)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()?;
+    // The other one is in its place by now: that is no lack of room.
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|error| std::io::Error::other(error.to_string()))?;
     Ok(written)
 }
 
@@ -495,6 +524,53 @@ mod tests {
         journal.freeze((99, 1), plain("/file")).unwrap();
         assert_eq!(read(&std::fs::read_to_string(&path).unwrap()).unwrap().len() as u64, THREADS * ROUNDS + 1);
         remove(&path);
+    }
+
+    /// A file system of a few pages, in a mount namespace of this thread's own; `None` for who may not mount.
+    fn small(name: &str) -> Option<PathBuf> {
+        let folder = scratch(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = std::ffi::CString::new(folder.to_str().unwrap()).unwrap();
+        // SAFETY: calls with strings that end, and a number.
+        let done = unsafe {
+            libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS) == 0
+                && libc::mount(
+                    c"none".as_ptr(),
+                    c"/".as_ptr(),
+                    c"".as_ptr(),
+                    libc::MS_REC | libc::MS_PRIVATE,
+                    std::ptr::null(),
+                ) == 0
+                && libc::mount(c"none".as_ptr(), path.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=64k".as_ptr().cast()) == 0
+        };
+        if !done {
+            let _ = std::fs::remove_dir(&folder);
+            return None;
+        }
+        Some(folder)
+    }
+
+    #[test]
+    fn a_journal_without_room_for_another_is_gone_on_with() {
+        let Some(folder) = small("no-room") else { return };
+        let path = folder.join("journal");
+        let long = format!("/{}", "long".repeat(500));
+        let journal = Journal::open(path.clone()).unwrap();
+        let mut inode = 0;
+        while journal.freeze((1, inode), plain(&long)).is_ok() {
+            inode += 1;
+        }
+        assert!(inode > 16, "{inode} files");
+        drop(journal);
+        // The last line is torn, and there is no room for a second journal.
+        let journal = Journal::open(path.clone()).unwrap();
+        assert_eq!(journal.frozen().len() as u64, inode);
+        for thawed in 0..inode {
+            journal.thaw((1, thawed)).unwrap();
+        }
+        journal.freeze((1, 99), plain("/file")).unwrap();
+        drop(journal);
+        assert_eq!(Journal::open(path).unwrap().frozen().keys().copied().collect::<Vec<_>>(), [(1, 99)]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! - the caller has the journal to itself, and the device has ended what that agent permitted;
 //! - a file is off the journal only when it has thawed.
 
+use super::apart::{apart, hear};
 use super::fault::Faults;
 use super::freeze::{self, Guard};
 use super::handle::Handle;
@@ -45,7 +46,7 @@ pub fn give_back_left(state: PathBuf) -> Result<(usize, Vec<PathBuf>), String> {
     Ok((count - left.len(), left))
 }
 
-/// Files that one user has on one file system: who keeps the kernel from changing a file of his own delays these alone.
+/// Files that one user has on one file system.
 type Files = Vec<(Key, Found)>;
 
 /// Listed files by file system and owner, who stays the same while they are immutable; without one: those that are not found now.
@@ -63,31 +64,42 @@ fn by_owner(listed: BTreeMap<Key, Found>) -> BTreeMap<(u64, Option<u32>), Files>
 /// Files, and who thaws them.
 pub(super) type Thawing = (BTreeSet<Key>, JoinHandle<()>);
 
-/// Has all that is listed thawed, by a thread for the files of each user.
+/// Has all that is listed thawed, by a thread for the files of each user, and one more for each file with which the kernel waits: whoever may
+/// read it can bring that about.
 pub(super) fn thaw_in_threads(journal: &Arc<Journal>, faults: &Arc<Faults>) -> Result<Vec<Thawing>, String> {
     let all = by_owner(journal.frozen()).into_values().map(|files| {
         let (journal, faults) = (journal.clone(), faults.clone());
         let keys = files.iter().map(|(key, _)| *key).collect();
         let thread = std::thread::Builder::new().name("willow-agent-thaw".to_owned());
-        let thread = thread.spawn(move || thaw_all(&journal, &faults, &files));
+        let thread = thread.spawn(move || thaw_all(&journal, &faults, files));
         thread.map(|thread| (keys, thread)).map_err(|error| format!("no thread to thaw files: {error}"))
     });
     all.collect()
 }
 
 /// Thaws files of an agent before this one.
-fn thaw_all(journal: &Journal, faults: &Faults, files: &Files) {
+fn thaw_all(journal: &Arc<Journal>, faults: &Arc<Faults>, files: Files) {
+    let mut waiting = Vec::new();
     for (key, found) in files {
-        faults.step();
-        let thawed =
-            open(found, *key).and_then(|file| thaw_found(journal, faults, (*key, found), (file.as_fd(), true)));
-        faults.step();
-        if let Err(error) = thawed.and_then(|()| journal.thaw(*key)) {
-            // The file system may not be mounted now.
-            tracing::warn!("{} may still be immutable (chattr -i): {error}", found.path.display());
+        let path = found.path.clone();
+        let (journal, faults) = (journal.clone(), faults.clone());
+        match apart("willow-agent-thaw", move || thaw_one(&journal, &faults, key, &found)) {
+            Ok(thread) => waiting.extend(thread),
+            Err(error) => tracing::warn!("{} is still immutable (chattr -i), no thread: {error}", path.display()),
         }
-        faults.step();
     }
+    waiting.into_iter().for_each(hear);
+}
+
+fn thaw_one(journal: &Journal, faults: &Faults, key: Key, found: &Found) {
+    faults.step();
+    let thawed = open(found, key).and_then(|file| thaw_found(journal, faults, (key, found), (file.as_fd(), true)));
+    faults.step();
+    if let Err(error) = thawed.and_then(|()| journal.thaw(key)) {
+        // The file system may not be mounted now.
+        tracing::warn!("{} may still be immutable (chattr -i): {error}", found.path.display());
+    }
+    faults.step();
 }
 
 /// Opens a listed file for reading. That waits for nobody who has its inode.

@@ -1,11 +1,11 @@
 //! What failed, or had to wait for a file system, is done once more.
 //!
 //! What always holds:
-//! - one thread a user does that: a user can have the kernel wait for as long as he likes with what is done to a file of his own (another
-//!   process of his reads it past the page cache into memory that does not come, and has the inode's lock meanwhile). Others' files do not
-//!   wait for that;
+//! - nobody's files wait for another user's, and none for one with which the kernel waits. Whoever may read a file can bring that about: his process
+//!   reads it past the page cache into memory that does not come, and has the inode's lock meanwhile;
 //! - what the device refuses to revoke for too long ends the agent, whoever waits.
 
+use super::apart::PATIENCE;
 use super::serving::WATCH;
 use super::{Agent, Connected, REVOKE_MAX, Stage, runtime};
 use std::collections::BTreeSet;
@@ -18,15 +18,28 @@ use std::time::{Duration, Instant};
 const UNREVOKED_MAX: Duration = REVOKE_MAX.saturating_add(Duration::from_secs(2));
 
 impl Agent {
-    /// Has done once more what failed, and what had to wait for a file system: by one thread a user, since a user can have the kernel wait for
-    /// what he does with a file of his own.
+    /// Has done once more what failed, and what had to wait for a file system.
     pub(super) fn mend(self: &Arc<Self>) {
         let mut mending: Vec<(u32, JoinHandle<()>)> = Vec::new();
+        let mut thawing: Vec<(u32, Instant, JoinHandle<()>)> = Vec::new();
         while !self.stopping() {
             std::thread::sleep(WATCH);
             mending.extract_if(.., |(_, thread)| thread.is_finished()).for_each(|(_, thread)| self.look_after(thread));
-            let mut users = self.holds.stuck(|(device, _)| !self.freezes.is_frozen(device));
-            users.extend(self.unrevoked());
+            thawing
+                .extract_if(.., |(.., thread)| thread.is_finished())
+                .for_each(|(.., thread)| self.look_after(thread));
+            self.holds.through().into_iter().for_each(|thread| self.look_after(thread));
+            for user in self.holds.stuck(|(device, _)| !self.freezes.is_frozen(device)) {
+                // One that is at it for longer may wait, and has what it waits with.
+                if thawing.iter().any(|(other, since, _)| *other == user && since.elapsed() < PATIENCE) {
+                    continue;
+                }
+                let agent = self.clone();
+                let retry = move || agent.holds.retry(user, |(device, _)| !agent.freezes.is_frozen(device));
+                let thread = std::thread::Builder::new().name("willow-agent-thaw".to_owned()).spawn(retry);
+                thawing.extend(thread.ok().map(|thread| (user, Instant::now(), thread)));
+            }
+            let mut users = self.unrevoked();
             users.extend(self.state().connected.values().filter(|it| it.is_gone).map(|it| it.user));
             for user in users {
                 if mending.iter().any(|(other, _)| *other == user) {
@@ -39,6 +52,7 @@ impl Agent {
         }
         // This one ends when they have, so that who waits for it knows.
         mending.into_iter().for_each(|(_, thread)| self.look_after(thread));
+        thawing.into_iter().for_each(|(.., thread)| self.look_after(thread));
     }
 
     fn mend_of(&self, user: u32) {
@@ -52,7 +66,6 @@ impl Agent {
         for key in gone {
             runtime.block_on(self.disconnect(key));
         }
-        self.holds.retry(user, |(device, _)| !self.freezes.is_frozen(device));
     }
 
     /// Users with something that could not be revoked. Where the device has refused that for too long the agent ends, whatever keeps those who try

@@ -18,6 +18,7 @@
 
 mod access;
 mod admission;
+mod apart;
 pub mod append;
 pub mod block;
 mod digits;
@@ -247,7 +248,7 @@ pub struct Agent {
     /// Bytes of a logical block of each.
     block_bytes: BTreeMap<u32, u32>,
     direct_io: u16,
-    holds: Holds,
+    holds: Arc<Holds>,
     modules: Vec<Arc<dyn module::Module>>,
     freezes: Freezes,
     admission: Admission,
@@ -381,7 +382,7 @@ impl Agent {
         }
         lease::ignore_signals();
         let faults = Arc::new(Faults::new());
-        let holds = Holds::open(config.state.clone(), faults.clone()).map_err(AgentError)?;
+        let holds = Arc::new(Holds::open(config.state.clone(), faults.clone()).map_err(AgentError)?);
         // Nobody else has the lists of this state by now. Which apps have parts here is chosen by who builds and runs the agent.
         let modules: Vec<Arc<dyn module::Module>> =
             vec![Arc::new(append::Append::open(&config.state).map_err(AgentError)?)];

@@ -58,10 +58,10 @@ pub fn drop_all(file: BorrowedFd<'_>) -> bool {
     matches!(cached(file, 0, 0), Ok(0))
 }
 
-/// What the device holds in the last page of a file that is immutable, and before it from a multiple of [`ALIGNMENT`] on.
+/// What the device holds in the last page of a file that is immutable. It is in the journal for as long as the file waits: no more than that.
 pub fn last(file: BorrowedFd<'_>) -> Result<Last> {
     let bytes = rustix::fs::fstat(file)?.st_size as u64;
-    let at = bytes - bytes % ALIGNMENT as u64;
+    let at = bytes - bytes % rustix::param::page_size() as u64;
     let device = open(file, OFlags::RDONLY | OFlags::DIRECT)?;
     let mut memory = vec![0; 2 * ALIGNMENT];
     let bytes = read(&device, at, aligned(&mut memory)?, (bytes - at) as usize)?.to_vec();

@@ -218,7 +218,7 @@ impl Append {
         let mounted = places(key.0, &mounts);
         let begun = Instant::now();
         let writer = loop {
-            let opened = super::hold::open_by_own_mount(path.as_fd(), key, &mounted, OFlags::RDWR);
+            let opened = super::handle::open_by_own_mount(path.as_fd(), key, &mounted, OFlags::RDWR);
             if let Ok(writer) = opened {
                 if lease::take_alone(writer.as_fd())
                     .map_err(|error| format!("the agent gets no lease of it ({error})"))?
