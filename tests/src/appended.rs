@@ -50,6 +50,31 @@ pub fn check(contents: &[u8], first: usize) -> Result<BTreeMap<u32, Vec<u64>>, S
     Ok(found)
 }
 
+/// The same of a file to which the kernel appends meanwhile: who reads it may see the beginning of the last record alone, since write(2) lets a file
+/// grow piece by piece. That one is left out.
+pub fn check_growing(contents: &[u8], first: usize) -> Result<BTreeMap<u32, Vec<u64>>, String> {
+    let mut at = first;
+    loop {
+        let rest = contents.get(at..).unwrap_or_default();
+        let word = |index: usize| {
+            let bytes = rest.get(index * 4..index * 4 + 4)?;
+            bytes.try_into().ok().map(u32::from_le_bytes)
+        };
+        let is_begun = match (word(1), word(2)) {
+            (Some(writer), Some(number)) => {
+                let wanted = record(writer, number);
+                if rest.starts_with(&wanted) {
+                    at += wanted.len();
+                    continue;
+                }
+                wanted.starts_with(rest)
+            }
+            _ => rest.iter().zip(MARK.to_le_bytes()).all(|(byte, mark)| *byte == mark),
+        };
+        return check(if is_begun { &contents[..at] } else { contents }, first);
+    }
+}
+
 /// Holds a file against what was acknowledged: records of each writer, by their offsets. There may be more than that behind them.
 pub fn hold_against(path: &Path, told: &BTreeMap<u32, Vec<u64>>) -> Result<(), String> {
     let found = std::fs::read(path).map_err(|error| error.to_string())?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use willow_host::direct_io::{Appender, Session, SessionOptions};
 use willow_host::testing::AgentFault;
-use willow_tests::appended::{FIRST, check, hold_against, record};
+use willow_tests::appended::{FIRST, check, check_growing, hold_against, record};
 use willow_tests::planted::Planted;
 use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
@@ -120,7 +120,7 @@ fn threads_and_processes_append_beside_each_other_and_readers_see_whole_records(
                     is_frozen(&path)
                 }));
                 let least: Vec<u32> = acknowledged.iter().map(|count| count.load(Ordering::SeqCst)).collect();
-                let found = check(&fs::read(&path).expect("read"), FIRST).expect("whole records");
+                let found = check_growing(&fs::read(&path).expect("read"), FIRST).expect("whole records");
                 for (writer, least) in least.iter().enumerate() {
                     let there = found.get(&(writer as u32)).map_or(0, Vec::len);
                     assert!(there >= *least as usize, "{there} records of writer {writer}, told {least}");

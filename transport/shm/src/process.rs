@@ -53,6 +53,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no processes")]
     fn a_process_that_runs_is_not_ending_and_one_that_nobody_has_waited_for_is() {
         assert!(!is_ending(std::process::id() as i32) && !is_ending(0) && !is_ending(-1));
         let mut child = Command::new("sleep").arg("100").spawn().expect("it runs");
@@ -69,6 +70,7 @@ mod tests {
 
     /// Python's first thread ends, and another goes on.
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no processes")]
     fn a_process_whose_first_thread_alone_has_ended_is_not_ending() {
         let program = "import ctypes, threading, time\n\
                        threading.Thread(target=time.sleep, args=(100,)).start()\n\
