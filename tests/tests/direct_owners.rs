@@ -181,7 +181,7 @@ fn a_file_that_a_reader_keeps_busy_keeps_no_other_of_its_owners() {
     locks.iter_mut().for_each(Talking::go_on);
     within_seconds("they thaw in the end", || !is_frozen(&busy) && !is_frozen(&mended));
     agent.wait().expect("an end");
-    assert!(locks.into_iter().all(|mut locks| locks.has_succeeded()));
+    assert!(locks.into_iter().all(|locks| locks.has_succeeded()));
 }
 
 #[test]
