@@ -46,11 +46,16 @@ mod tests {
     fn what_waits_is_left_and_what_panics_is_heard() {
         assert!(apart("quick", || {}).unwrap().is_none());
         let (go_on, waits) = channel::<()>();
-        let left = apart("waits", move || drop(waits.recv())).unwrap().expect("it waits");
+        let left = apart("waits", move || {
+            let _ = waits.recv();
+        })
+        .unwrap()
+        .expect("it waits");
         assert!(!left.is_finished());
         drop(go_on);
         hear(left);
-        let heard = std::panic::catch_unwind(|| apart("panics", || panic!("planted")));
+        // By the caller, or by who looks after it, where telling of it takes long.
+        let heard = std::panic::catch_unwind(|| apart("panics", || panic!("planted")).unwrap().map(hear));
         assert_eq!(heard.err().and_then(|panic| panic.downcast_ref::<&str>().copied()), Some("planted"));
     }
 }
