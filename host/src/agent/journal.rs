@@ -531,32 +531,22 @@ mod tests {
         let folder = scratch(name);
         std::fs::create_dir_all(&folder).unwrap();
         let path = std::ffi::CString::new(folder.to_str().unwrap()).unwrap();
-        // SAFETY: calls with strings that end, and a number.
+        let (none, private) = (c"none".as_ptr(), libc::MS_REC | libc::MS_PRIVATE);
+        let (kind, size) = (c"tmpfs".as_ptr(), c"size=64k".as_ptr().cast());
+        // SAFETY: calls with strings that end, and numbers.
         let done = unsafe {
             libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS) == 0
-                && libc::mount(
-                    c"none".as_ptr(),
-                    c"/".as_ptr(),
-                    c"".as_ptr(),
-                    libc::MS_REC | libc::MS_PRIVATE,
-                    std::ptr::null(),
-                ) == 0
-                && libc::mount(c"none".as_ptr(), path.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=64k".as_ptr().cast()) == 0
+                && libc::mount(none, c"/".as_ptr(), none, private, std::ptr::null()) == 0
+                && libc::mount(none, path.as_ptr(), kind, 0, size) == 0
         };
-        if !done {
-            let _ = std::fs::remove_dir(&folder);
-            return None;
-        }
-        Some(folder)
+        done.then_some(folder)
     }
 
     #[test]
     fn a_journal_without_room_for_another_is_gone_on_with() {
         let Some(folder) = small("no-room") else {
             assert!(!rustix::process::geteuid().is_root(), "root may mount");
-            return println!(
-                "SKIPPED a_journal_without_room_for_another_is_gone_on_with: who is not root may not mount"
-            );
+            return println!("SKIPPED journal: who is not root may not mount");
         };
         let path = folder.join("journal");
         let long = format!("/{}", "long".repeat(500));
