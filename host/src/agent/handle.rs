@@ -71,11 +71,6 @@ impl Handle {
         Handle::of_file(file).is_some_and(|own| (own.kind, &own.handle) == (self.kind, &self.handle))
     }
 
-    /// True where an open file is in its file system for certain, or in a copy of that.
-    pub fn has_uuid_of(&self, file: BorrowedFd<'_>) -> bool {
-        self.uuid.is_some() && self.uuid == uuid(file)
-    }
-
     /// True where an open file is in its file system.
     fn is_within(&self, file: BorrowedFd<'_>) -> bool {
         match (&self.uuid, uuid(file)) {

@@ -224,9 +224,6 @@ impl Holds {
                 thawed.and_then(|()| self.journal.thaw(*old)).map_err(|error| {
                     format!("an agent before this one has left it immutable, and it cannot be thawed ({error})")
                 })?;
-            } else if *old == key && found.handle.as_ref().is_some_and(|handle| handle.has_uuid_of(file)) {
-                // It was deleted, so it had thawed, and its number is another file's now.
-                self.journal.thaw(*old).map_err(|error| format!("the list of frozen files: {error}"))?;
             } else if *old == key {
                 return Err(format!(
                     "an agent before this one has left {} immutable, a file with its number on a disk with its disk's number: mount that, and start the agent again",
