@@ -10,6 +10,7 @@ mod bench;
 mod child;
 mod client;
 mod config;
+mod coredump;
 mod cpu;
 mod demo;
 mod descriptors;

@@ -84,6 +84,16 @@ pub const UNSUBSCRIBE: u8 = 27;
 /// erases of each block of the die, bit 31 alone for one that was bad from the factory. [`ControlStatus::NotFound`]: no flash, or no such die.
 pub const FLASH_MAP: u8 = 31;
 
+/// Inline arguments: u32 0, u32 app, u64 place in its log (0: the beginning). Reply: u64 place of the first byte that follows, which is past the
+/// asked one where that is not kept any more, then text from there on, as much as fits. For the app's owner and the host's kernel.
+pub const READ_LOG: u8 = 64;
+/// Payload: the app's name. It is started anew: what it had begun is answered as ended, its regions stay. Answered when fresh instances are in
+/// their places. For the app's owner and the host's kernel.
+pub const RESET_APP: u8 = 65;
+/// Inline arguments: u32 offset, u32 app, u32 trap (0: the last; else [`CoreInfo::trap`], so that all pieces are of one core). Reply: u32 bytes of the
+/// JSON that follows, [`CoreInfo`]; then the instance's memory. For the app's owner and the host's kernel.
+pub const READ_CORE: u8 = 66;
+
 /// Status of a control request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -121,6 +131,29 @@ pub struct AppInfo {
     pub handlers: Vec<(u8, String)>,
     /// `running`; `ended: ` and why; or, for an app of the media that did not come up with the device, `failed: ` and why.
     pub state: String,
+}
+
+pub use crate::spu::autopsy::{Frame, GlobalValue};
+
+/// An instance that trapped.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CoreInfo {
+    /// The app.
+    pub app: String,
+    /// Its version then.
+    pub version: String,
+    /// The SPU.
+    pub spu: u16,
+    /// Which of the app's traps.
+    pub trap: u32,
+    /// Why it ended.
+    pub why: String,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Its stack, the innermost frame first.
+    pub frames: Vec<Frame>,
+    /// Its globals, in the module's order.
+    pub globals: Vec<GlobalValue>,
 }
 
 /// A namespace to create.

@@ -16,6 +16,7 @@ pub(crate) mod core;
 mod endpoints;
 mod erase;
 pub(crate) mod ftl;
+mod inspect;
 mod install;
 pub mod metadata;
 mod protection;

@@ -66,6 +66,12 @@ pub const SUBSCRIBE: u8 = 26;
 pub const UNSUBSCRIBE: u8 = 27;
 /// Inline arguments: u32 offset, u32 SPU, u32 die. Reply: u32 each, what [`DieWear`] has.
 pub const FLASH_MAP: u8 = 31;
+/// Arguments: u32 0, u32 app, u64 place in its log. Reply: u64 place of the first byte that follows, then text from there on.
+pub const READ_LOG: u8 = 64;
+/// Payload: the app's name. It is started anew.
+pub const RESET_APP: u8 = 65;
+/// Arguments: u32 offset, u32 app, u32 trap (0: the last). Reply: u32 bytes of the JSON that follows, [`CoreInfo`]; then the instance's memory.
+pub const READ_CORE: u8 = 66;
 
 /// In [`DieWear::blocks`]: the block was bad from the factory.
 pub const FACTORY_BAD: u32 = 1 << 31;
@@ -297,4 +303,50 @@ pub struct IntercallChange {
     pub add: Vec<Intercall>,
     /// Rules to take out.
     pub remove: Vec<Intercall>,
+}
+
+/// A frame of a stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// Index of the function in the module.
+    pub function: u32,
+    /// Its name, where the module has one for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Bytes from the function's beginning.
+    pub function_offset: u32,
+    /// Bytes from the module's beginning.
+    pub module_offset: u32,
+}
+
+/// A global: its type as in WebAssembly's text, and its bits (of a reference: none).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GlobalValue {
+    /// `i32`, `i64`, `f32`, `f64`, `v128` or `ref`.
+    pub kind: String,
+    /// The module may change it.
+    pub mutable: bool,
+    /// Its bits, in hexadecimal.
+    pub bits: String,
+}
+
+/// An instance that trapped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreInfo {
+    /// The app.
+    pub app: String,
+    /// Its version then.
+    pub version: String,
+    /// The SPU.
+    pub spu: u16,
+    /// Which of the app's traps.
+    pub trap: u32,
+    /// Why it ended.
+    pub why: String,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Its stack, the innermost frame first.
+    pub frames: Vec<Frame>,
+    /// Its globals, in the module's order.
+    pub globals: Vec<GlobalValue>,
 }
