@@ -79,7 +79,11 @@ pub enum App {
         lang: String,
     },
     /// Build the app in the current folder; prints the module's path last
-    Build,
+    Build {
+        /// With DWARF for a debugger, and less optimised (apps in Rust)
+        #[arg(long)]
+        debug: bool,
+    },
     /// Run the tests of the app in the current folder, natively
     Test,
 }
@@ -133,8 +137,8 @@ pub fn run(app: App) -> Outcome<()> {
             if json { output::json(&info) } else { output::text(&coredump::describe(&info)) }
         }
         App::New { name, lang } => new(&name, &lang),
-        App::Build => {
-            let module = willow_app_tool::build(Path::new(".")).map_err(Failure::new)?;
+        App::Build { debug } => {
+            let module = willow_app_tool::build(Path::new("."), debug).map_err(Failure::new)?;
             output::line(&module.display().to_string())
         }
         App::Test => willow_app_tool::test(Path::new(".")).map_err(Failure::new),

@@ -18,7 +18,7 @@ use willow_host::{
     AtomicWriteClient, BlockClient, ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, ShmHre,
     ShmOptions, StoreCondition,
 };
-use willow_wire::control::DieWear;
+use willow_wire::control::{DieWear, ProfileReport};
 use willow_wire::spec::fabrics::DISCOVERY_NQN;
 
 /// Time to connect.
@@ -171,6 +171,22 @@ impl Client {
     /// What an app printed, from a place in its log on: where that begins, and some of the text.
     pub fn log_from(&mut self, name: &str, app: u16, position: u64) -> Outcome<(u64, Vec<u8>)> {
         self.wait(&format!("cannot read the log of app {name}"), self.control.log_from(app, position))
+    }
+
+    /// Has an app be profiled.
+    pub fn begin_profile(&mut self, name: &str, milliseconds: u32) -> Outcome<()> {
+        let app = self.find_app(name)?;
+        self.wait(&format!("app {name} is not profiled"), self.control.begin_profile(app, milliseconds))
+    }
+
+    /// What came to the profile since it was read last.
+    pub fn read_profile(&mut self) -> Outcome<ProfileReport> {
+        self.wait("the profile cannot be read", self.control.read_profile())
+    }
+
+    /// The profile ends.
+    pub fn end_profile(&mut self) -> Outcome<()> {
+        self.wait("the profile did not end", self.control.end_profile())
     }
 
     /// Starts an app anew.

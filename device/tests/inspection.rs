@@ -126,6 +126,10 @@ fn only_its_owner_and_the_kernel_read_what_an_app_printed_or_left_and_reset_it()
         let (status, _, _) = ask(&mut users, hre, control::RESET_APP, &[], name);
         assert_eq!(status, ControlStatus::NotFound as u32);
     }
+    for (hre, app) in [(bob.hre, own), (alice.hre, of_kernel), (bob.hre, of_kernel)] {
+        let (status, _, _) = ask(&mut users, hre, control::BEGIN_PROFILE, &words(&[app.into(), 1000]), &[]);
+        assert_eq!(status, ControlStatus::NotFound as u32);
+    }
     assert_eq!(users.rig.call_on(alice.hre, (own, 1, 0), &[], &[], 0).outcome, ENDED, "nobody has reset it");
     for (hre, name, app) in [(alice.hre, &b"scan"[..], own), (kernel, b"shared", of_kernel)] {
         assert_eq!(ask(&mut users, hre, control::RESET_APP, &[], name).0, 0);
@@ -207,4 +211,70 @@ fn a_followed_log_has_each_byte_once_and_says_where_some_are_lost() {
     // Another version goes on with it.
     users.rig.install(&app_of("chatty", "")).unwrap();
     assert_eq!(piece(&mut users, 70_021), (70_021, String::new()));
+}
+
+/// Past all that happens before.
+const LATER_NS: u64 = 1_000_000_000_000;
+
+/// Sends one RPC and waits for its end, at a time of its own: no time goes by, so that a profile goes on.
+fn at(users: &mut Users, now_ns: u64, hre: HreId, to: (u16, u8, u16), arguments: &[u8]) -> (RpcOutcome, Vec<u8>) {
+    users.rig.begin(hre, to, arguments, &[], 65536);
+    for _ in 0..1000 {
+        users.rig.device.run(now_ns);
+        if let Some(done) = users.rig.device.completion() {
+            return (done.outcome, done.buffer[..done.result.min(65536) as usize].to_vec());
+        }
+    }
+    panic!("no end of {to:?}")
+}
+
+#[test]
+fn a_profile_counts_runs_and_is_gone_when_it_has_ended() {
+    let mut users = Users::new(config(2));
+    let (alice, bob) = (users.user(1000), users.user(1001));
+    let own = users.install_for(alice.hre, &app_of("scan", "public=*\\n")).unwrap();
+    let begin = |users: &mut Users, now_ns: u64, hre: HreId, milliseconds: u32| {
+        let arguments = words(&[own.into(), milliseconds]);
+        at(users, now_ns, hre, (control::CONTROL_APP, control::BEGIN_PROFILE, 0), &arguments).0
+    };
+    let report = |users: &mut Users, now_ns: u64, hre: HreId| {
+        let (outcome, json) = at(users, now_ns, hre, (control::CONTROL_APP, control::READ_PROFILE, 0), &[0; 4]);
+        (outcome == ANSWERED).then(|| serde_json::from_slice::<control::ProfileReport>(&json).unwrap())
+    };
+    let busy = RpcOutcome::Answered { status: ControlStatus::Busy as u32 };
+    for milliseconds in [0, 600_001, u32::MAX] {
+        let malformed = RpcOutcome::Answered { status: ControlStatus::Malformed as u32 };
+        assert_eq!(begin(&mut users, LATER_NS, alice.hre, milliseconds), malformed);
+    }
+    assert_eq!(begin(&mut users, LATER_NS, alice.hre, 1000), ANSWERED);
+    assert_eq!(begin(&mut users, LATER_NS, alice.hre, 1000), busy);
+    for spu in [0, 1, 1] {
+        assert_eq!(at(&mut users, LATER_NS, bob.hre, (own, 1, spu), &[]).0, ANSWERED);
+    }
+    let found = report(&mut users, LATER_NS + 7, alice.hre).unwrap();
+    let runs: Vec<(u16, Option<u8>, u64)> = found.runs.iter().map(|run| (run.spu, run.handler, run.count)).collect();
+    assert_eq!((runs, found.elapsed_ns), (vec![(0, Some(1), 1), (1, Some(1), 2)], 7));
+    assert!(!found.is_sampled && found.stacks.is_empty(), "nobody samples in this test");
+    assert_eq!(found.runs[1].instructions, 2 * found.runs[0].instructions);
+    assert!(report(&mut users, LATER_NS, alice.hre).unwrap().runs.is_empty(), "what was read is not read again");
+    // It is this endpoint's to read and to end.
+    assert!(report(&mut users, LATER_NS, bob.hre).is_none());
+    let end = (control::CONTROL_APP, control::END_PROFILE, 0);
+    assert_ne!(at(&mut users, LATER_NS, bob.hre, end, &[]).0, ANSWERED);
+    assert_eq!(at(&mut users, LATER_NS, alice.hre, end, &[]).0, ANSWERED);
+    assert!(report(&mut users, LATER_NS, alice.hre).is_none());
+    // It ends with its endpoint, its time and its instances.
+    let second = users.rig.device.open_hre(Some(alice.process)).unwrap();
+    assert_eq!(begin(&mut users, LATER_NS, second, 1000), ANSWERED);
+    users.rig.device.close_hre(second);
+    assert_eq!(begin(&mut users, LATER_NS, alice.hre, 1000), ANSWERED);
+    let over_ns = LATER_NS + 1_000_000_000;
+    users.rig.device.run(over_ns);
+    assert!(report(&mut users, over_ns, alice.hre).is_none());
+    assert_eq!(begin(&mut users, over_ns, alice.hre, 1000), ANSWERED);
+    assert_eq!(at(&mut users, over_ns, alice.hre, (own, 3, 0), &[]).0, ENDED);
+    users.rig.device.run(over_ns + 10_000_000);
+    assert!(report(&mut users, over_ns + 10_000_000, alice.hre).is_none());
+    let (info, _) = core_of(&mut users, alice.hre, own, 0).unwrap();
+    assert!(info.why.contains("unreachable"), "what is profiled leaves a core as ever");
 }

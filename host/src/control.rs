@@ -201,6 +201,22 @@ impl ControlClient {
         }
     }
 
+    /// Has an app be profiled, for a time at most and until this endpoint is closed.
+    pub async fn begin_profile(&self, app: u16, milliseconds: u32) -> Result<(), HreError> {
+        let words = [u32::from(app), milliseconds];
+        self.send(wire::BEGIN_PROFILE, words.into_iter().flat_map(u32::to_le_bytes).collect()).await.map(drop)
+    }
+
+    /// What came to this endpoint's profile since it was read last.
+    pub async fn read_profile(&self) -> Result<wire::ProfileReport, HreError> {
+        self.json(wire::READ_PROFILE).await
+    }
+
+    /// This endpoint's profile ends.
+    pub async fn end_profile(&self) -> Result<(), HreError> {
+        self.send(wire::END_PROFILE, Vec::new()).await.map(drop)
+    }
+
     /// The text of an app's virtual serial port.
     pub async fn log(&self, name: &str) -> Result<String, HreError> {
         if name.len() > wire::LOG_NAME_BYTES_MAX {

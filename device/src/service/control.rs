@@ -94,6 +94,14 @@ pub const RESET_APP: u8 = 65;
 /// JSON that follows, [`CoreInfo`]; then the instance's memory. For the app's owner and the host's kernel.
 pub const READ_CORE: u8 = 66;
 
+/// Payload: u32 app, u32 milliseconds. The app is profiled from now on, for so long at most, and until this endpoint is closed. One app at a time.
+/// For the app's owner and the host's kernel.
+pub const BEGIN_PROFILE: u8 = 67;
+/// Inline arguments: u32 offset. Reply: JSON [`ProfileReport`], what came since it was read from offset 0 on before.
+pub const READ_PROFILE: u8 = 68;
+/// The profile of this endpoint ends.
+pub const END_PROFILE: u8 = 69;
+
 /// Status of a control request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -136,7 +144,7 @@ pub struct AppInfo {
 pub use crate::spu::autopsy::{Frame, GlobalValue};
 
 /// An instance that trapped.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoreInfo {
     /// The app.
     pub app: String,
@@ -245,4 +253,75 @@ pub struct IntercallChange {
     /// Rules to take out.
     #[serde(default)]
     pub remove: Vec<crate::spu::protection::Intercall>,
+}
+
+/// A profile, or what came to it since it was read last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileReport {
+    /// The app.
+    pub app: String,
+    /// Since it began.
+    pub elapsed_ns: u64,
+    /// The processor is sampled; else `stacks` has nothing.
+    pub is_sampled: bool,
+    /// Processor time that a sample stands for.
+    pub sample_ns: u64,
+    /// Time that a wait which was seen stands for.
+    pub look_ns: u64,
+    /// Samples and waits that found no room.
+    pub lost: u64,
+    /// The functions of `stacks`.
+    pub functions: Vec<ProfiledFunction>,
+    /// Samples of the processor, by stack.
+    pub stacks: Vec<ProfiledStack>,
+    /// Runs of handlers.
+    pub runs: Vec<ProfiledRuns>,
+    /// What was waited for when that was looked at.
+    pub waits: Vec<ProfiledWaits>,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledFunction {
+    /// Its index in the module.
+    pub index: u32,
+    /// Its name, where the module has one for it.
+    pub name: Option<String>,
+}
+
+/// Samples with the same stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledStack {
+    /// The SPU.
+    pub spu: u16,
+    /// Indices of the functions, the outermost first; none: SPU-OS was at work for the app.
+    pub functions: Vec<u32>,
+    /// How many.
+    pub count: u64,
+}
+
+/// Runs that began alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledRuns {
+    /// The SPU.
+    pub spu: u16,
+    /// The handler that a request began; left out: the end of a wait, or a slice, went on with some.
+    pub handler: Option<u8>,
+    /// How many.
+    pub count: u64,
+    /// What they executed.
+    pub instructions: u64,
+}
+
+/// Waits of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledWaits {
+    /// The SPU.
+    pub spu: u16,
+    /// The handler; 0: an event's, or work in the background.
+    pub handler: u8,
+    /// For what.
+    pub reason: String,
+    /// How many were seen, over all looks.
+    pub count: u64,
 }

@@ -73,12 +73,9 @@ impl Core {
         let mut reply = (json.len() as u32).to_le_bytes().to_vec();
         reply.extend(json);
         let whole = reply.len() as u64 + info.memory_bytes;
-        let from = offset as usize;
-        if from < reply.len() {
-            reply.drain(..from);
-        } else {
-            reply = dead.peek((from - reply.len()) as u64, PIECE_BYTES_MAX);
-        }
+        let (from, header) = (offset as usize, reply.len());
+        reply.drain(..from.min(header));
+        reply.extend(dead.peek(from.saturating_sub(header) as u64, PIECE_BYTES_MAX));
         self.machine.write_reply(token, &reply);
         u32::try_from(whole).map_err(|_| (ControlStatus::NoRoom, format!("the core has {whole} bytes")))
     }

@@ -25,6 +25,7 @@ pub(crate) mod news;
 mod nv_memory;
 pub(crate) mod os;
 pub mod permission;
+pub mod profile;
 pub mod protection;
 pub(crate) mod published;
 pub(crate) mod reach;
@@ -106,6 +107,12 @@ pub(crate) trait Instance: Send {
     fn peek(&mut self, _from: u64, _bytes: usize) -> Vec<u8> {
         Vec::new()
     }
+    /// Itself where it is of an app that is profiled.
+    fn watched(&mut self) -> Option<&mut profile::Watched> {
+        None
+    }
+    /// What is inside of such a one; any other as it is.
+    fn unwatched(self: Box<Self>) -> Box<dyn Instance>;
     /// From now on it is in this place: imports are in its name.
     fn enter(&mut self, caller: os::Caller);
 }

@@ -72,6 +72,12 @@ pub const READ_LOG: u8 = 64;
 pub const RESET_APP: u8 = 65;
 /// Arguments: u32 offset, u32 app, u32 trap (0: the last). Reply: u32 bytes of the JSON that follows, [`CoreInfo`]; then the instance's memory.
 pub const READ_CORE: u8 = 66;
+/// Payload: u32 app, u32 milliseconds. The app is profiled from now on, for so long at most.
+pub const BEGIN_PROFILE: u8 = 67;
+/// Arguments: u32 offset. Reply: JSON [`ProfileReport`], what came since it was read from offset 0 on before.
+pub const READ_PROFILE: u8 = 68;
+/// The profile of this endpoint ends.
+pub const END_PROFILE: u8 = 69;
 
 /// In [`DieWear::blocks`]: the block was bad from the factory.
 pub const FACTORY_BAD: u32 = 1 << 31;
@@ -349,4 +355,75 @@ pub struct CoreInfo {
     pub frames: Vec<Frame>,
     /// Its globals, in the module's order.
     pub globals: Vec<GlobalValue>,
+}
+
+/// A profile, or what came to it since it was read last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileReport {
+    /// The app.
+    pub app: String,
+    /// Since it began.
+    pub elapsed_ns: u64,
+    /// The processor is sampled; else `stacks` has nothing.
+    pub is_sampled: bool,
+    /// Processor time that a sample stands for.
+    pub sample_ns: u64,
+    /// Time that a wait which was seen stands for.
+    pub look_ns: u64,
+    /// Samples and waits that found no room.
+    pub lost: u64,
+    /// The functions of `stacks`.
+    pub functions: Vec<ProfiledFunction>,
+    /// Samples of the processor, by stack.
+    pub stacks: Vec<ProfiledStack>,
+    /// Runs of handlers.
+    pub runs: Vec<ProfiledRuns>,
+    /// What was waited for when that was looked at.
+    pub waits: Vec<ProfiledWaits>,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledFunction {
+    /// Its index in the module.
+    pub index: u32,
+    /// Its name, where the module has one for it.
+    pub name: Option<String>,
+}
+
+/// Samples with the same stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledStack {
+    /// The SPU.
+    pub spu: u16,
+    /// Indices of the functions, the outermost first; none: SPU-OS was at work for the app.
+    pub functions: Vec<u32>,
+    /// How many.
+    pub count: u64,
+}
+
+/// Runs that began alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledRuns {
+    /// The SPU.
+    pub spu: u16,
+    /// The handler that a request began; left out: the end of a wait, or a slice, went on with some.
+    pub handler: Option<u8>,
+    /// How many.
+    pub count: u64,
+    /// What they executed.
+    pub instructions: u64,
+}
+
+/// Waits of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledWaits {
+    /// The SPU.
+    pub spu: u16,
+    /// The handler; 0: an event's, or work in the background.
+    pub handler: u8,
+    /// For what.
+    pub reason: String,
+    /// How many were seen, over all looks.
+    pub count: u64,
 }

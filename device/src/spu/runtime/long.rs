@@ -331,6 +331,10 @@ impl Instance for LongInstance {
         at(&self.desk).memory_bytes
     }
 
+    fn unwatched(self: Box<Self>) -> Box<dyn Instance> {
+        self
+    }
+
     fn enter(&mut self, caller: Caller) {
         at(&self.desk).caller = caller;
     }

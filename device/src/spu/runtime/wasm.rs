@@ -398,6 +398,10 @@ impl Instance for WasmInstance {
         self.exports.peek(&self.store, from, bytes)
     }
 
+    fn unwatched(self: Box<Self>) -> Box<dyn Instance> {
+        self
+    }
+
     fn enter(&mut self, caller: Caller) {
         self.store.data_mut().caller = caller;
     }
