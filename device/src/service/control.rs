@@ -1,5 +1,5 @@
 //! The control service: app number 0 on SPU 0, part of SPU-OS. It installs and removes apps, creates and deletes namespaces,
-//! grants and revokes permissions, and reports. For kernel endpoints; those of users may install, list, find, read the log of and
+//! grants and revokes permissions, and reports. For kernel endpoints; those of users may install, list, find, look into and
 //! remove their own apps, and answer their upcalls, and get [`crate::RpcOutcome::NotPermitted`] for all else.
 //! Reached like any RPC (NVMe opcodes 81h and 82h), so that any transport
 //! carries it.
