@@ -117,12 +117,8 @@ impl Tree {
 
     /// Makes the part that an SPU has.
     pub fn create(&self, spu: u16, name: &str, bank_bytes: u64) -> Call {
-        let create = Create {
-            tree: self.number,
-            layout: self.layout.encode(),
-            bank_bytes,
-            name_bytes: name.len() as u32,
-        };
+        let create =
+            Create { tree: self.number, layout: self.layout.encode(), bank_bytes, name_bytes: name.len() as u32 };
         Call { spu, handler: handler::CREATE, body: [&create.encode()[..], name.as_bytes()].concat() }
     }
 

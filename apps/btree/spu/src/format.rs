@@ -77,8 +77,7 @@ impl Root {
     }
 
     fn get(from: &[u8], pages: u32) -> Option<Root> {
-        let root =
-            Root { revision: long(from, 0), pairs: long(from, 8), page: word(from, 16), height: word(from, 20) };
+        let root = Root { revision: long(from, 0), pairs: long(from, 8), page: word(from, 16), height: word(from, 20) };
         let is_sound = if root.height == 0 { root.page == NONE } else { root.page < pages };
         (is_sound && root.height as usize <= HEIGHT_MAX).then_some(root)
     }
@@ -308,7 +307,8 @@ impl Node {
         let range = |offset: usize, bytes: usize| offset + kept * bytes..offset + count * bytes;
         right.bytes[KEYS_OFFSET..KEYS_OFFSET + moved * KEY_BYTES]
             .copy_from_slice(&self.bytes[range(KEYS_OFFSET, KEY_BYTES)]);
-        right.bytes[POINTERS_OFFSET..POINTERS_OFFSET + moved * 8].copy_from_slice(&self.bytes[range(POINTERS_OFFSET, 8)]);
+        right.bytes[POINTERS_OFFSET..POINTERS_OFFSET + moved * 8]
+            .copy_from_slice(&self.bytes[range(POINTERS_OFFSET, 8)]);
         right.set_count(moved);
         self.set_count(kept);
         if index > kept || moved == 0 {
@@ -391,7 +391,8 @@ mod tests {
                 continue;
             }
             node.split(&mut right, index, &key(number), 7);
-            let entries = |node: &Node| (0..node.count()).map(|at| (node.key(at), node.pointer(at))).collect::<Vec<_>>();
+            let entries =
+                |node: &Node| (0..node.count()).map(|at| (node.key(at), node.pointer(at))).collect::<Vec<_>>();
             let found = [entries(&node), entries(&right)].concat();
             assert_eq!(found, all.iter().map(|(number, value)| (key(*number), *value)).collect::<Vec<_>>());
             assert!(node.count() > 0 && right.count() > 0);
@@ -404,8 +405,7 @@ mod tests {
         let root = Root { revision: 7, page: 3, height: 2, pairs: 900 };
         let mut name = [0; NAME_BYTES_MAX];
         name[..4].copy_from_slice(b"name");
-        let block =
-            Superblock { tree: 5, layout: 1, spu: 2, spus: 8, pages: 40, root, name_bytes: 4, name };
+        let block = Superblock { tree: 5, layout: 1, spu: 2, spus: 8, pages: 40, root, name_bytes: 4, name };
         let bytes = block.encode();
         assert_eq!((Superblock::decode(&bytes), block.name()), (Some(block), &b"name"[..]));
         let flips = (0..SUPERBLOCK_BYTES * 8).filter(|bit| {

@@ -186,7 +186,10 @@ mod tests {
                     assert!(!std::mem::replace(&mut taken[unit as usize], true), "unit {unit} is given out twice");
                 }
                 held.push(piece);
-                assert_eq!(space.free_pages() as usize, taken.chunks(4).filter(|page| page.iter().all(|it| !it)).count());
+                assert_eq!(
+                    space.free_pages() as usize,
+                    taken.chunks(4).filter(|page| page.iter().all(|it| !it)).count()
+                );
             }
             assert!(!space.take(held[0]) || held[0].units == 0);
         }

@@ -7,8 +7,8 @@
 
 use crate::change::Change;
 use crate::format::{
-    FIRST_PAGE, NONE, PAGE_BYTES, PAGES_MAX, PUBLISHED_BYTES, PUBLISHED_OFFSET, Root, SUPERBLOCK_BYTES, Spare, Superblock,
-    decode_published, encode_published,
+    FIRST_PAGE, NONE, PAGE_BYTES, PAGES_MAX, PUBLISHED_BYTES, PUBLISHED_OFFSET, Root, SUPERBLOCK_BYTES, Spare,
+    Superblock, decode_published, encode_published,
 };
 use crate::planted::{Planted, planted};
 use crate::ports::{BUSY, DAMAGED, Failure, Geometry, Ports};
@@ -181,7 +181,8 @@ impl State {
         if is_striped && striped_owner(create.tree) != spu_id() {
             return failed(wire::STATUS_ELSEWHERE);
         }
-        let base = region(create.tree, create.bank_bytes).await.map_err(|error| Response::from(Failure::from(error)))?;
+        let base =
+            region(create.tree, create.bank_bytes).await.map_err(|error| Response::from(Failure::from(error)))?;
         if let Some(found) = superblock(request, base).await.map_err(Response::from)? {
             let status = if found.name() == name { wire::STATUS_EXISTS } else { wire::STATUS_OTHER_NAME };
             return Err(Response { status, result: found.layout });
