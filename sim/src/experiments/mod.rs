@@ -8,6 +8,8 @@
 mod access;
 mod atomic_write;
 mod base_io;
+mod btree;
+mod fgrep;
 mod greedy;
 mod key_value;
 mod latency;
@@ -26,6 +28,8 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &access::EXPERIMENT,
     &atomic_write::EXPERIMENT,
     &base_io::EXPERIMENT,
+    &btree::EXPERIMENT,
+    &fgrep::EXPERIMENT,
     &greedy::EXPERIMENT,
     &key_value::EXPERIMENT,
     &latency::EXPERIMENT,
@@ -209,6 +213,39 @@ impl Laboratory {
                 Ok(simulation.run()?)
             }
         }
+    }
+}
+
+/// What is said of versions in hardware.
+pub(crate) const HARDWARE_NOTE: &str = "HW is modelled by the same app's steps, taken by a state machine in the place of the SPU's processor: 4 \
+    states at 250 MHz for each command, end of a wait, message, DMA and permission, no instructions, and the power of an accelerator, while \
+    the processor rests. The number of states is ours. What accelerators compare takes the time that it takes in the RPC version.";
+
+/// States that a state machine goes through for each step; ours.
+const STATES: f64 = 4.0;
+
+impl Laboratory {
+    /// The same with the SPUs' processors replaced, for what apps do, by state machines in hardware: an accelerator that takes the command, drives
+    /// its own DMA and replies. Apps are to run natively on it, since nothing of them is instructions then.
+    pub fn in_hardware(&self) -> Result<Laboratory, ExperimentError> {
+        let mut preset = self.preset.clone();
+        let parameter = |preset: &Preset, path: &str| {
+            let missing = || ExperimentError::Other(format!("preset {} has no parameter {path}", preset.name));
+            preset.parameter(path).ok_or_else(missing)
+        };
+        // As fast as the accelerators.
+        preset.set_parameter("spu.clock_hz", parameter(&preset, "accelerator.literals.clock_hz")?)?;
+        preset.set_parameter("spu.native_run_instructions", 0.0)?;
+        for step in ["dispatch", "resume", "send", "dma_set_up", "permission_check"] {
+            preset.set_parameter(&format!("spu.{step}_cycles"), STATES)?;
+        }
+        // The processor rests, and the state machine works.
+        let rest_w = parameter(&preset, "power.spu_processor.idle_w")?;
+        for state in ["idle_w", "active_w"] {
+            let machine_w = parameter(&preset, &format!("power.accelerator.{state}"))?;
+            preset.set_parameter(&format!("power.spu_processor.{state}"), rest_w + machine_w)?;
+        }
+        Ok(Laboratory { preset, seed: self.seed, only: self.only.clone() })
     }
 }
 
