@@ -263,9 +263,9 @@ impl BtreeTree {
                 let page = page.ok_or_else(|| HreError::Answer("a senseless page of a range".to_owned()));
                 merge.give(spu, page.map_err(BtreeError::from)?);
             }
-            match merge.next_pair() {
-                Some(pair) if each(pair)? => {}
-                _ => return Ok(()),
+            let Some(pair) = merge.next_pair() else { return Ok(()) };
+            if !each(pair)? {
+                return Ok(());
             }
         }
     }

@@ -196,7 +196,6 @@ fn measure(laboratory: &Laboratory, version: Version) -> Result<Vec<(u64, f64, f
     let tree = Tree { number: btree_host::number(name), layout, spus: laboratory.preset.device.spus };
     let mut simulation = Simulation::new(&SimulationOptions {
         namespace_bytes: if version == Version::Io { Shape::new().bytes().next_multiple_of(1 << 20) } else { 0 },
-        native: hardware.is_some(),
         apps: vec![&willow_apps::INSTALLED_BY_COMMANDS[0]],
         ..laboratory.options()
     })?;

@@ -17,6 +17,7 @@ mod lightnvm;
 mod lightnvm_null_block;
 mod openssd_writes;
 mod technology;
+mod xssd_kvs;
 
 use crate::preset::{Preset, PresetError};
 use crate::report::Report;
@@ -37,6 +38,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &lightnvm_null_block::EXPERIMENT,
     &openssd_writes::EXPERIMENT,
     &technology::EXPERIMENT,
+    &xssd_kvs::EXPERIMENT,
 ];
 
 /// Why an experiment could not be run.
@@ -150,6 +152,8 @@ pub struct Laboratory {
     pub seed: u64,
     /// The only figure that is wanted (id, metric): an experiment may leave out what does not lead to it.
     pub only: Option<(String, String)>,
+    /// Apps run as native code: where state machines stand for processors ([`Laboratory::in_hardware`]).
+    native: bool,
 }
 
 /// A workload for [`Laboratory::measure`].
@@ -163,7 +167,7 @@ pub enum Work<'a> {
 impl Laboratory {
     /// On a preset.
     pub fn new(preset: Preset, seed: u64) -> Self {
-        Laboratory { preset, seed, only: None }
+        Laboratory { preset, seed, only: None, native: false }
     }
 
     /// True where a figure is wanted.
@@ -178,9 +182,14 @@ impl Laboratory {
         self.preset.parameter(&path).ok_or_else(missing)
     }
 
-    /// Options of a simulation on the preset, apps in the sandbox, a block namespace of 64 MiB.
+    /// Options of a simulation on the preset, apps in the sandbox (but for [`Laboratory::in_hardware`]), a block namespace of 64 MiB.
     pub fn options(&self) -> SimulationOptions {
-        SimulationOptions { namespace_bytes: 64 << 20, seed: self.seed, ..SimulationOptions::new(self.preset.clone()) }
+        SimulationOptions {
+            namespace_bytes: 64 << 20,
+            seed: self.seed,
+            native: self.native,
+            ..SimulationOptions::new(self.preset.clone())
+        }
     }
 
     /// Runs one workload in a simulation of its own.
@@ -226,7 +235,7 @@ const STATES: f64 = 4.0;
 
 impl Laboratory {
     /// The same with the SPUs' processors replaced, for what apps do, by state machines in hardware: an accelerator that takes the command, drives
-    /// its own DMA and replies. Apps are to run natively on it, since nothing of them is instructions then.
+    /// its own DMA and replies. Apps run natively on it, since nothing of them is instructions then.
     pub fn in_hardware(&self) -> Result<Laboratory, ExperimentError> {
         let mut preset = self.preset.clone();
         let parameter = |preset: &Preset, path: &str| {
@@ -245,7 +254,7 @@ impl Laboratory {
             let machine_w = parameter(&preset, &format!("power.accelerator.{state}"))?;
             preset.set_parameter(&format!("power.spu_processor.{state}"), rest_w + machine_w)?;
         }
-        Ok(Laboratory { preset, seed: self.seed, only: self.only.clone() })
+        Ok(Laboratory { preset, seed: self.seed, only: self.only.clone(), native: true })
     }
 }
 

@@ -142,7 +142,7 @@ pub struct Client {
     pub pairs: Pairs,
     /// What there is where the request under way was done.
     pub or: Option<Pairs>,
-    version: u32,
+    pub version: u32,
 }
 
 /// All that is known of a tree.
@@ -159,7 +159,7 @@ impl Model {
             return Err("a range is in no order".to_owned());
         }
         let mut all: Pairs = found.into_iter().map(|pair| (pair.key, pair.value)).collect();
-        let counted: u64 = (0..SPUS).filter(|spu| rig.tree.parts().contains(spu)).try_fold(0, |sum, spu| {
+        let counted: u64 = rig.tree.parts().into_iter().try_fold(0, |sum, spu| {
             let found = rig.statistics(spu).map_err(|status| format!("stat ends with status {status}"))?;
             Ok::<_, String>(sum + found.pairs)
         })?;
