@@ -1,6 +1,6 @@
 //! `willow btree`: B+trees in the drive, by the SSD App `btree`, which `create` installs where it is not yet.
 
-use crate::client::{Client, GOODBYE_TIMEOUT, attach, runtime};
+use crate::client::{GOODBYE_TIMEOUT, attach, runtime};
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::output;
 use crate::rpc::read_data;

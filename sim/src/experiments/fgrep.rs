@@ -304,3 +304,18 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
     findings.notes.push(super::HARDWARE_NOTE.to_owned());
     Ok(findings)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preset::Preset;
+
+    #[test]
+    fn all_versions_count_what_is_there_and_each_is_faster_than_the_one_before() {
+        let laboratory = Laboratory::new(Preset::load("bee3").unwrap(), 1);
+        let costs = VERSIONS.map(|(_, version)| measure(&laboratory, version, 8, 4 << 20).unwrap());
+        assert!(costs.is_sorted_by(|one, next| one.seconds > next.seconds && one.joules > next.joules));
+        let again = measure(&laboratory, Version::Rpc, 8, 4 << 20).unwrap();
+        assert_eq!((again.seconds, again.joules), (costs[1].seconds, costs[1].joules));
+    }
+}

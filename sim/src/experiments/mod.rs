@@ -268,6 +268,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn hardware_differs_from_the_preset_in_the_processors_alone() {
+        let laboratory = Laboratory::new(Preset::load("bee3").unwrap(), 1);
+        let hardware = laboratory.in_hardware().unwrap();
+        assert!(hardware.options().native && !laboratory.options().native);
+        let value = |of: &Laboratory| serde_json::to_value(of.preset.model.as_ref().unwrap()).unwrap();
+        let (mut before, mut after) = (value(&laboratory), value(&hardware));
+        assert_ne!(before, after);
+        let watts = |of: &serde_json::Value, part: &str, state: &str| of["power"][part][state].as_f64().unwrap();
+        for state in ["idle_w", "active_w"] {
+            let expected = watts(&before, "spu_processor", "idle_w") + watts(&before, "accelerator", state);
+            assert!((watts(&after, "spu_processor", state) - expected).abs() < 1e-12);
+        }
+        for of in [&mut before, &mut after] {
+            of["spu"] = serde_json::Value::Null;
+            of["power"]["spu_processor"] = serde_json::Value::Null;
+        }
+        assert_eq!(before, after);
+        assert_eq!(
+            (&laboratory.preset.host, &laboratory.preset.workload),
+            (&hardware.preset.host, &hardware.preset.workload)
+        );
+    }
+
+    #[test]
     fn ids_are_of_one_experiment_each_and_presets_exist() {
         let mut ids: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.id).collect();
         assert!(ids.len() >= 6);

@@ -23,8 +23,13 @@ pub fn config() -> DeviceConfig {
 }
 
 pub fn options(seed: u64) -> FaultOptions {
-    let (delayed_percent, delay_polls_max) = ((seed % 3 * 25) as u8, [8, 60][(seed / 3 % 2) as usize]);
-    FaultOptions { seed, delayed_percent, delay_polls_max, ..FaultOptions::new(SPUS as usize, 1 << 30) }
+    let delayed_percent = (seed % 3 * 25) as u8;
+    FaultOptions { seed, delayed_percent, ..FaultOptions::new(SPUS as usize, 1 << 30) }
+}
+
+/// Some operations take very long, beside which others go on.
+pub fn options_with_stragglers(seed: u64) -> FaultOptions {
+    FaultOptions { seed, delayed_percent: 1, delay_polls_max: 2000, ..FaultOptions::new(SPUS as usize, 1 << 30) }
 }
 
 /// A key of a client.
@@ -193,10 +198,15 @@ impl Model {
 
 /// A device with a tree and pairs of [`OTHERS`].
 pub fn start(seed: u64, layout: Layout, others: u32) -> (FaultMedia, Rig, Model) {
-    let media = FaultMedia::new(options(seed));
+    start_on(options(seed), layout, others, BANK_BYTES)
+}
+
+/// The same on other media and with so many bytes in each bank.
+pub fn start_on(options: FaultOptions, layout: Layout, others: u32, bank_bytes: u64) -> (FaultMedia, Rig, Model) {
+    let media = FaultMedia::new(options);
     let mut rig = Rig::open(Box::new(media.store()), layout).expect("a fresh device opens");
     rig.drive.settle();
-    assert!(rig.create(BANK_BYTES).iter().all(|done| *done == (0, 0)));
+    assert!(rig.create(bank_bytes).iter().all(|done| *done == (0, 0)));
     let pairs: Vec<_> = (0..others).map(|number| key(OTHERS, number)).map(|key| (key, value(&key, 0, 5))).collect();
     assert!(rig.put_pairs(&pairs).iter().all(|status| *status == 0));
     let mut model = Model::default();
