@@ -2,7 +2,9 @@
 
 mod support;
 
-use support::{Folder, Served};
+use std::os::unix::process::CommandExt;
+use std::process::{Output, Stdio};
+use support::{Folder, Public, Served};
 
 fn lines(count: u32) -> String {
     (0..count).map(|number| format!("key {number:06}\tvalue of {number}\n")).collect()
@@ -67,5 +69,43 @@ fn trees_survive_a_kill_and_are_reached_by_shared_memory() {
     assert_eq!(String::from_utf8_lossy(&by_memory.stdout), lines(500));
     assert!(device.run_with(&["btree", "put", "orders", "another", "-"], b"one").status.success());
     assert_eq!(device.ok(&["btree", "get", "orders", "another"]), "one");
+    device.end();
+}
+
+/// Users of the machine.
+const USERS: [u32; 2] = [54_101, 54_102];
+
+#[test]
+fn users_have_trees_of_their_own_of_the_same_name() {
+    if !willow_skip::is_root() {
+        return willow_skip::skip("users_have_trees_of_their_own_of_the_same_name", "not root");
+    }
+    let program = Public::new();
+    let socket = program.path("btree-socket");
+    let device = Served::start(&["--ram", "--size", "16M", "--kv-size", "0", "--socket", &socket]);
+    let run = |user: u32, arguments: &[&str], input: &str| -> Output {
+        let mut command = program.willow();
+        command.args(arguments).args(["--target", &socket]).uid(user).gid(user).current_dir("/");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let ok = |user: u32, arguments: &[&str], input: &str| {
+        let output = run(user, arguments, input);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for user in USERS {
+        assert!(!run(user, &["btree", "get", "mine", "k"], "").status.success(), "she has none yet");
+        ok(user, &["btree", "create", "mine"], "");
+        ok(user, &["btree", "put", "mine", "k", "-"], &format!("of {user}"));
+    }
+    // A load of many pairs stays within what a user's app may do in one run.
+    assert_eq!(ok(USERS[0], &["btree", "load", "mine", "-"], &lines(2000)), "2000 pairs\n");
+    for user in USERS {
+        assert_eq!(ok(user, &["btree", "get", "mine", "k"], ""), format!("of {user}"));
+    }
+    assert_eq!(ok(USERS[0], &["btree", "range", "mine", "--limit", "2001"], "").lines().count(), 2001);
+    assert_eq!(ok(USERS[1], &["btree", "range", "mine"], "").lines().count(), 1);
     device.end();
 }
