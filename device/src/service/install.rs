@@ -204,7 +204,7 @@ impl Core {
         let is_alive = self.machine.is_running(number);
         match state {
             InstallState::Draining if !is_alive => self.begin_start(key, number),
-            InstallState::Draining if !self.is_at_work(number) => {
+            InstallState::Draining if !self.machine.is_at_work(number) => {
                 self.set_install_state(key, InstallState::ShuttingDown);
                 self.send_shutdown(key, number);
             }

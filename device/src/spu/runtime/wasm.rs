@@ -133,13 +133,11 @@ pub(super) fn with<R>(
 impl Runtime {
     /// An engine with the features that apps may use.
     ///
-    /// `costs`: of instructions, where a model of time wants them in the meter.
+    /// `costs`: of instructions, where a model of time has such; else those that the machine has.
     pub fn new(costs: Option<OperatorCosts>) -> Result<Self, String> {
         let mut config = Config::new();
         config.consume_fuel(true);
-        if let Some(costs) = costs {
-            config.operator_cost(super::costs::table(costs));
-        }
+        config.operator_cost(costs.map_or_else(super::costs::by_time, super::costs::table));
         config.max_wasm_stack(WASM_STACK_BYTES_MAX);
         config.async_stack_size(FIBER_STACK_BYTES);
         config.cranelift_nan_canonicalization(true);
