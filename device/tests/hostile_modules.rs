@@ -141,3 +141,28 @@ fn instructions_that_take_the_machine_long_cost_as_much() {
         assert!(rounds > 0 && rounds <= most, "{body}: {rounds} rounds, at most {most} are paid for");
     }
 }
+
+#[test]
+fn what_a_users_app_does_before_it_starts_is_bounded_as_any_run_of_a_users() {
+    let config = DeviceConfig { user_instruction_budget: BUDGET, ..config(2) };
+    let mut users = Users::new(config);
+    let mallory = users.user(6666);
+    let loops = |rounds: u64, lines: &str| {
+        let initialize = format!(
+            "(func (export \"_initialize\") (local i32) (local.set 0 (i32.const {rounds}))
+                (loop (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1))))))"
+        );
+        let start = "(func $start (param i32 i32) (result i32)
+            (call $respond (local.get 0) (i32.const 0) (i32.const 42)) (i32.const 0))";
+        let body = format!("(func $complete (param i32 i64)){start}{initialize}");
+        module_with_manifest("loops", "(memory (export \"memory\") 1)", &body, lines)
+    };
+    // One that asks for long runs has them once it has started.
+    for lines in ["", "long=1\\n"] {
+        assert!(users.install_for(mallory.hre, &loops(BUDGET, lines)).is_err(), "{lines}");
+        let number = users.install_for(mallory.hre, &loops(BUDGET / 10, lines)).expect("it is within the budget");
+        assert_eq!(users.rig.call_on(mallory.hre, (number, 1, 1), &[], &[], 0).result, 42);
+    }
+    // The kernel's apps have the large one.
+    users.rig.install(&loops(BUDGET, "")).expect("the kernel's");
+}
