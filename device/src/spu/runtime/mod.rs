@@ -4,6 +4,7 @@
 
 pub(crate) mod autopsy;
 mod costs;
+mod effort;
 pub(crate) mod limits;
 pub(crate) mod long;
 pub(crate) mod module;
