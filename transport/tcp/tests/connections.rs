@@ -108,7 +108,10 @@ fn addresses_come_and_go_while_hosts_are_connected() {
     };
     let reload = |listen: &[SocketAddr]| {
         let listen = listen.iter().map(|address| (*address).into()).collect();
-        server.handle.reload(Reload { listen, authentication: None }, PATIENCE).expect("the server answers")
+        server
+            .handle
+            .reload(Reload { listen, referrals: Vec::new(), authentication: None }, PATIENCE)
+            .expect("the server answers")
     };
     let (generation, records) = log(&mut discovery);
     discovery.command(&SubmissionEntry::new(admin::ASYNC_EVENT_REQUEST).with_cid(90), &[]);
