@@ -144,8 +144,6 @@ pub enum Hole {
     ReusesIdentifiers,
     /// A fused operation keeps nobody from writing in between.
     FusedTakesNothing,
-    /// A fused operation begins beside what is under way.
-    FusedWaitsForNothing,
 }
 
 /// Whether a weakness is planted; never but in builds for tests.

@@ -357,10 +357,7 @@ impl<B: Backend> Subsystem<B> {
             let index = fused.connection.index;
             return fused.data.into_iter().flatten().for_each(|buffer| self.give(index, buffer));
         };
-        let blockers = match planted!(self, FusedWaitsForNothing) {
-            true => Vec::new(),
-            false => self.blockers(fused.nsid, &fused.blocks),
-        };
+        let blockers = self.blockers(fused.nsid, &fused.blocks);
         let (nsid, blocks) = (fused.nsid, fused.blocks);
         self.exclusives.taken.push(Taken { key, nsid, blocks, blockers, stage: Stage::Draining, fused: Some(fused) });
         self.exclusives.due = true;

@@ -1,10 +1,17 @@
 //! Fused Compare and Write: hosts that count by it, beside each other and beside plain writes, against a model.
 
 mod common;
+#[allow(dead_code)]
+#[path = "../../../device/tests/common/shared.rs"]
+mod shared;
+#[allow(dead_code)]
+#[path = "../../../device/tests/common/slow.rs"]
+mod slow;
 
 use std::collections::BTreeMap;
 
 use common::Host;
+use slow::{SlowStore, Valve};
 use willow_device::media::ram::RamStore;
 use willow_device::reservation::ReservationType;
 use willow_device::{BuiltInApp, Device, DeviceConfig};
@@ -35,6 +42,8 @@ struct Hosts {
     data: BTreeMap<(ConnectionIdOrd, u16), Vec<u8>>,
     /// What was answered: connection, identifier, status, data.
     answers: Vec<(ConnectionId, u16, Status, Vec<u8>)>,
+    /// What the media wait for.
+    valve: Valve,
 }
 
 type ConnectionIdOrd = usize;
@@ -42,11 +51,12 @@ type ConnectionIdOrd = usize;
 impl Hosts {
     fn new(hole: Option<Hole>) -> Hosts {
         let sizes = DeviceConfig { namespace_bytes: 2 << 20, kv_namespace_bytes: 0, ..DeviceConfig::default() };
-        let store = RamStore::new(2, 16 << 20).unwrap();
+        let valve = Valve::default();
+        let store = SlowStore::new(Box::new(RamStore::new(2, 16 << 20).unwrap()), valve.clone());
         let apps = vec![BuiltInApp::Native(base_io_spu::native())];
         let device = Device::open(DeviceConfig { spus: 2, ..sizes }, Box::new(store), None, apps).unwrap();
         let host = Host::of(Subsystem::new(SubsystemConfig { hole, ..SubsystemConfig::default() }, device, 0).unwrap());
-        Hosts { host, data: BTreeMap::new(), answers: Vec::new() }
+        Hosts { host, data: BTreeMap::new(), answers: Vec::new(), valve }
     }
 
     fn send(&mut self, at: ConnectionId, entry: &SubmissionEntry, data: &[u8]) {
@@ -142,7 +152,9 @@ impl Random {
 fn counts(seed: u64, hole: Option<Hole>) -> bool {
     let mut random = Random(seed);
     let mut hosts = Hosts::new(hole);
-    let mut queues: Vec<(ConnectionId, ConnectionId)> = (1..=4).map(|host| hosts.host.queues(host)).collect();
+    // The last are in use; whoever is cut off goes on by the one before.
+    let mut queues: Vec<Vec<(ConnectionId, ConnectionId)>> =
+        (1..=4).map(|host| (0..6).map(|_| hosts.host.queues(host)).collect()).collect();
     // For each host: what it believes; whether its operation is under way.
     let mut believed = [0u64; 4];
     let mut asked = [false; 4];
@@ -150,8 +162,8 @@ fn counts(seed: u64, hole: Option<Hole>) -> bool {
     let mut busy: BTreeMap<(usize, u16), u64> = BTreeMap::new();
     for _ in 0..400 {
         let one = random.below(4) as usize;
-        let io = queues[one].1;
-        match random.below(8) {
+        let &(admin, io) = queues[one].last().unwrap();
+        match random.below(10) {
             0..4 if !asked[one] => {
                 let inline = random.below(2) == 0;
                 let (old, new) = (counter(believed[one]), counter(believed[one] + 1));
@@ -168,22 +180,23 @@ fn counts(seed: u64, hole: Option<Hole>) -> bool {
                     hosts.send(io, &entry(opcode, 0, cid, lba, 1, random.below(2) == 0 && opcode == nvm::WRITE), &data);
                 }
             }
-            5 if random.below(12) == 0 && asked[one] => {
+            5 if random.below(6) == 0 && asked[one] && queues[one].len() > 1 => {
                 // Whether its step was done nobody tells.
                 hosts.data.retain(|(at, _), _| *at != io.index());
-                hosts.host.subsystem.close_connection(queues[one].1);
-                hosts.host.subsystem.close_connection(queues[one].0);
+                hosts.host.subsystem.close_connection(io);
+                hosts.host.subsystem.close_connection(admin);
                 while hosts.host.subsystem.closing().is_some() {}
                 hosts.answers.retain(|(at, ..)| *at != io);
                 busy.retain(|(of, _), _| *of != one);
-                queues[one] = hosts.host.queues(one as u8 + 1);
+                queues[one].pop();
                 asked[one] = false;
                 maybe += 1;
             }
+            6 => hosts.valve.closed.set(random.below(3) > 0),
             _ => hosts.turn(),
         }
         for one in 0..4 {
-            let io = queues[one].1;
+            let io = queues[one].last().unwrap().1;
             busy.retain(|(of, cid), _| {
                 *of != one
                     || hosts.take(io, *cid).inspect(|(status, _)| assert!(status.is_success(), "{status}")).is_none()
@@ -201,19 +214,21 @@ fn counts(seed: u64, hole: Option<Hole>) -> bool {
                         first.is(Status::COMPARE_FAILURE) && second.is(Status::ABORTED_FAILED_FUSED),
                         "{first} {second}"
                     );
+                    hosts.valve.closed.set(false);
                     let block = hosts.read(io, 5, 1);
                     believed[one] = u64::from_le_bytes(block[..8].try_into().unwrap());
                 }
             }
         }
     }
+    hosts.valve.closed.set(false);
     for one in 0..4 {
         if asked[one] {
-            done += u64::from(hosts.wait(queues[one].1, 41).0.is_success());
+            done += u64::from(hosts.wait(queues[one].last().unwrap().1, 41).0.is_success());
         }
     }
     (0..20).for_each(|_| hosts.turn());
-    let block = hosts.read(queues[0].1, 5, 1);
+    let block = hosts.read(queues[0].last().unwrap().1, 5, 1);
     let count = u64::from_le_bytes(block[..8].try_into().unwrap());
     assert!(hosts.is_at_rest(), "no buffer is left");
     assert!(done > 5, "seed {seed}: {done} steps are few");
