@@ -76,7 +76,7 @@ fn linux_goes_on_by_another_path() {
          eventually 30 tells $ONE optimized
          eventually 30 tells $OTHER optimized
          nvme id-ctrl /dev/$(path $ONE) | grep -qE '^cmic *: 0xa$'
-         nvme ana-log /dev/$(path $ONE) | tee /tmp/ana; grep -q 'ANA state *: *optimized' /tmp/ana
+         nvme ana-log /dev/$(path $ONE) | tee /tmp/ana; grep -qE '^state[[:space:]]*:[[:space:]]*optimized' /tmp/ana
          nvme list-subsys
          begin 0"
     ));
