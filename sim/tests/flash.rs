@@ -10,7 +10,7 @@ use willow_device::media::flash::FlashParameters;
 use willow_device::model::parameters::MediaParameters;
 use willow_sim::flash::FlashChoice;
 use willow_sim::{
-    BlockWorkload, GeneratorOptions, Next, Operation, Path, Preset, Report, Simulation, SimulationError,
+    BlockWorkload, Cut, GeneratorOptions, Next, Operation, Path, Preset, Report, Simulation, SimulationError,
     SimulationOptions, Source, Trace, TracedSpan,
 };
 
@@ -283,6 +283,50 @@ fn a_filled_terabyte_is_ready_within_two_seconds() {
     assert!(ready_ns[1] < ready_ns[0], "there was less to recover: {ready_ns:?}");
     let longest_ns = ready_ns.iter().max().expect("some") + of_map_ns;
     assert!(longest_ns < READY_MAX_NS, "{ready_ns:?}, and {of_map_ns} ns for the map");
+}
+
+/// The same where the power goes while the FTL collects, after the drive was written over at random: what is left to collect is not waited for.
+#[test]
+fn a_terabyte_that_has_much_to_collect_is_ready_within_two_seconds_of_a_power_cut() {
+    const READY_MAX_NS: u64 = 2_000_000_000;
+    const UNIT_RECORD_BYTES: u64 = 8;
+    let (preset, whole, bytes) = part_of_tlc();
+    let unit_bytes = FlashChoice::of_preset(&preset, None).expect("a preset").expect("flash").unit_bytes;
+    let of_map_ns =
+        whole.geometry.bytes() / unit_bytes * UNIT_RECORD_BYTES * 1_000_000_000 / whole.timing.bus_bytes_per_s;
+    let options = SimulationOptions { contents: false, ..options(preset, bytes) };
+    let mut simulation = Simulation::new(&options).expect("a device");
+    simulation.fill(bytes).expect("it is written");
+    let overwrite = |operations: Option<u64>, seed: u64| {
+        let workload = BlockWorkload {
+            path: Path::Bare,
+            queue_depth: 64,
+            bytes: unit_bytes as u32,
+            read_percent: 0,
+            range_bytes: bytes,
+            operations,
+            duration_ns: operations.is_none().then_some(3_600_000_000_000),
+            seed,
+            ..BlockWorkload::default()
+        };
+        workload.generator().expect("a good workload")
+    };
+    let (generator, source) = overwrite(Some(bytes / unit_bytes * 3 / 10), 1);
+    simulation.generator(generator, source).expect("a good workload");
+    let report = simulation.run().expect("it runs");
+    assert!(report.flash.is_some_and(|flash| flash.by_collection > 0.1), "it collects");
+    let (generator, source) = overwrite(None, 2);
+    simulation.generator(generator, source).expect("a good workload");
+    let stop_ns = simulation.now_ns() + 30_000_000;
+    simulation.run_until(stop_ns).expect("it runs");
+    let (mut simulation, cut) = simulation.cut_power(Cut::Random(1)).expect("it comes up");
+    assert!(cut.programming_pages > 0, "{cut:?}");
+    let ready_ns = cut.ready_ns + of_map_ns;
+    assert!(ready_ns < READY_MAX_NS, "{cut:?}, and {of_map_ns} ns for the map");
+    // It goes on: hosts write, and it collects.
+    let (generator, source) = overwrite(Some(2_000), 3);
+    simulation.generator(generator, source).expect("a good workload");
+    simulation.run().expect("it runs");
 }
 
 /// What was acknowledged is there after the FTL has started again.
