@@ -89,6 +89,11 @@ fn an_ftl_that_asks_without_end_has_nobody_elses_flash_refused() {
         drive.write(other(number), &[byte; BLOCK]);
         assert!(drive.read(other(number), 1) == [byte; BLOCK], "block {number} of SPU 1");
     }
-    assert!(drive.ended(flooded).is_none(), "SPU 0 still works on the flood");
-    assert_eq!(drive.device.statistics().strays, 0);
+    assert_ne!(drive.wait(flooded).outcome, ANSWERED, "its own program is refused");
+    let statistics = drive.device.statistics();
+    assert_eq!(
+        (statistics.strays, statistics.flash.map(|flash| flash.restarts)),
+        (0, Some(0)),
+        "its reads are still there"
+    );
 }

@@ -52,7 +52,7 @@ fn an_ftl_in_c_serves_the_banks_and_recovers() {
     let mut collected = false;
     for round in 0..1600_u32 {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let count = 1 + (state >> 60) as usize % 12;
+        let count = 1 + (state >> 56) as usize % 16;
         let first = (state >> 33) as usize % (drive.blocks - count);
         let byte = round as u8 | 1;
         match (state >> 20) % 8 {

@@ -235,8 +235,7 @@ impl SimulateOptions {
     /// Runs what is to be measured, up to a cut of the power where one is asked for.
     fn measure(&self, mut simulation: Simulation) -> Outcome<Report> {
         let Some(seconds) = self.cut_power_at else { return simulation.run().map_err(Failure::new) };
-        let at_ns = simulation.now_ns().saturating_add((seconds * 1e9) as u64);
-        let mut report = simulation.run_until(at_ns).map_err(Failure::new)?;
+        let mut report = simulation.run_for((seconds * 1e9) as u64).map_err(Failure::new)?;
         let (_, cut) = simulation.cut_power(Cut::Random(self.seed)).map_err(Failure::new)?;
         report.power_cut = Some(cut);
         Ok(report)

@@ -50,8 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let more = BlockWorkload { operations: None, duration_ns: Some(3_600_000_000_000), seed: 2, ..workload };
     let (generator, source) = more.generator()?;
     simulation.generator(generator, source)?;
-    let stop_ns = simulation.now_ns() + 50_000_000;
-    simulation.run_until(stop_ns)?;
+    simulation.run_for(50_000_000)?;
     let (mut simulation, cut) = simulation.cut_power(Cut::Random(1))?;
     println!(
         "{:.1} GB of a drive of eight times as many, units of {unit} bytes: {} pages were being programmed and {} blocks erased; ready again after {:.3} s of simulated \

@@ -431,13 +431,13 @@ impl Simulation {
 
     /// Runs until all threads and generators have ended, and tells what was measured since. May be called again for others.
     pub fn run(&mut self) -> Result<Report, SimulationError> {
-        self.run_to(u64::MAX)
+        self.run_at_most(None)
     }
 
-    /// The same, up to a time of the simulation: whatever is under way then stays so, to be cut ([`Simulation::cut_power`]).
-    fn run_to(&mut self, stop_ns: u64) -> Result<Report, SimulationError> {
+    fn run_at_most(&mut self, duration_ns: Option<u64>) -> Result<Report, SimulationError> {
         let flash_before = self.flash_counts()?;
         let began_ns = self.now_ns();
+        let stop_ns = duration_ns.map_or(u64::MAX, |duration_ns| began_ns.saturating_add(duration_ns));
         self.run_began_ns = began_ns;
         let before = self.device.model_statistics(began_ns);
         let (_, busy_before) = self.world.lock().processor_time();
@@ -468,7 +468,9 @@ impl Simulation {
         }
         // Nobody can ask the FTL about the middle of its work.
         let flash = match flash_before {
-            Some(before) if stop_ns == u64::MAX => self.flash_counts()?.map(|after| report::flash_of(&before, &after)),
+            Some(before) if duration_ns.is_none() => {
+                self.flash_counts()?.map(|after| report::flash_of(&before, &after))
+            }
             _ => None,
         };
         let workloads = first.iter().flat_map(|number| report::workloads_of(&self.generators[*number as usize]));

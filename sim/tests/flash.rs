@@ -317,8 +317,7 @@ fn a_terabyte_that_has_much_to_collect_is_ready_within_two_seconds_of_a_power_cu
     assert!(report.flash.is_some_and(|flash| flash.by_collection > 0.1), "it collects");
     let (generator, source) = overwrite(None, 2);
     simulation.generator(generator, source).expect("a good workload");
-    let stop_ns = simulation.now_ns() + 30_000_000;
-    simulation.run_until(stop_ns).expect("it runs");
+    simulation.run_for(30_000_000).expect("it runs");
     let (mut simulation, cut) = simulation.cut_power(Cut::Random(1)).expect("it comes up");
     assert!(cut.programming_pages > 0, "{cut:?}");
     let ready_ns = cut.ready_ns + of_map_ns;

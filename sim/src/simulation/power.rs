@@ -34,10 +34,10 @@ pub struct CutReport {
 }
 
 impl Simulation {
-    /// Runs up to a time of the simulation, or until all threads and generators have ended where that is before it. What is under way then stays so, to
-    /// be cut; the report tells nothing of write amplification.
-    pub fn run_until(&mut self, stop_ns: u64) -> Result<Report, SimulationError> {
-        self.run_to(stop_ns.min(u64::MAX - 1))
+    /// Runs for so many nanoseconds, or until all threads and generators have ended where that is sooner. What is under way then stays so, to be cut; the
+    /// report tells nothing of write amplification.
+    pub fn run_for(&mut self, duration_ns: u64) -> Result<Report, SimulationError> {
+        self.run_at_most(Some(duration_ns))
     }
 
     /// The power goes now, and comes back: the device is opened anew on what its flash holds, beside a host that has just started.
