@@ -98,6 +98,8 @@ pub struct SimulationOptions {
     pub kv_namespace_bytes: u64,
     /// Run the apps as native code instead of in the sandbox: faster to simulate; their processor time is then a constant.
     pub native: bool,
+    /// Apps besides those that come with the device.
+    pub apps: Vec<&'static willow_apps::BundledApp>,
     /// The FTL, where the preset has flash; `None`: the first that there is.
     pub ftl: Option<String>,
     /// Keep what is written to flash; else it reads as zeroes, and memory goes to headers alone: at most 24 bytes a mapping unit.
@@ -119,6 +121,7 @@ impl SimulationOptions {
             block_bytes: 512,
             kv_namespace_bytes: 0,
             native: false,
+            apps: Vec::new(),
             ftl: None,
             contents: true,
             free: false,
@@ -204,9 +207,11 @@ impl Simulation {
         let failed = |error: &dyn std::fmt::Display| SimulationError::Device(error.to_string());
         let ftl = flash.as_ref().and_then(|flash| flash::ftl(&flash.ftl).ok());
         // The FTL first: whatever the others do with their banks waits for it.
-        let apps = ftl.into_iter().chain(&willow_apps::BUNDLED_APPS).map(|app| match options.native {
-            true => BuiltInApp::Native((app.native)()),
-            false => BuiltInApp::Wasm(app.wasm),
+        let apps = ftl.into_iter().chain(&willow_apps::BUNDLED_APPS).chain(options.apps.iter().copied()).map(|app| {
+            match options.native {
+                true => BuiltInApp::Native((app.native)()),
+                false => BuiltInApp::Wasm(app.wasm),
+            }
         });
         let timing = hardware::timing(options, &config, bank_bytes).map_err(SimulationError::Device)?;
         let timed = timing.is_some();
