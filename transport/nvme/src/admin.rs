@@ -63,6 +63,13 @@ impl<B: Backend> Subsystem<B> {
             }
             self.answered_bytes += answer_bytes as usize;
         }
+        if entry.opcode() == admin::ABORT {
+            // The same for walks through all requests of the device, which looks for the one that is to be aborted.
+            if self.answered_bytes > ANSWERS_A_TURN_BYTES_MAX {
+                return Next::Wait;
+            }
+            self.answered_bytes += ANSWERS_A_TURN_BYTES_MAX / usize::from(ABORTS_MAX);
+        }
         let Some(controller) = self.controllers.get_mut(&cntlid) else {
             return Next::Violation("the controller is gone");
         };

@@ -86,7 +86,8 @@ pub const ADMIN_IN_CAPSULE_BYTES_MAX: u32 = 8192;
 pub const ADMIN_ENTRY_BYTES: usize = 64;
 /// Async Event Requests that a controller keeps (AERL + 1).
 pub const EVENT_REQUESTS_MAX: usize = 4;
-/// Aborts under way at once (ACL + 1). An abort ends at once here, so that it is never reached.
+/// Aborts under way at once (ACL + 1). One ends at once, so that this is never reached; but for each the device looks through all its requests, and so
+/// many, and one, are done between two looks at the device, of all hosts together.
 pub const ABORTS_MAX: u8 = 4;
 /// Entries of a controller's error log (ELPE + 1).
 pub const ERROR_LOG_ENTRIES: usize = 64;
