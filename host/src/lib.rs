@@ -18,6 +18,7 @@ pub mod agent;
 pub mod append;
 pub mod atomic_write;
 pub mod block;
+pub mod columns;
 pub mod control;
 #[cfg(feature = "in-process")]
 pub mod device_queue;
