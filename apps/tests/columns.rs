@@ -90,7 +90,12 @@ impl Drive {
     }
 
     /// Runs all parts of a query; the results, or the first status that is none of success.
-    fn all(&mut self, file: &[u8], table: &Table, query: &Query) -> Result<(Outcome, Counted, Vec<outcome::Row>), (u32, u32)> {
+    fn all(
+        &mut self,
+        file: &[u8],
+        table: &Table,
+        query: &Query,
+    ) -> Result<(Outcome, Counted, Vec<outcome::Row>), (u32, u32)> {
         let kinds: Vec<_> = query.selected(table).iter().map(|it| it.of.as_ref().expect("a type").kind()).collect();
         let (mut outcome, mut counted, mut rows) = (Outcome::new(query, table), Counted::default(), Vec::new());
         for (number, unit) in query.units(table).iter().enumerate() {
@@ -158,7 +163,8 @@ fn the_drive_reads_parquet_of_another_writer(medium: Medium) {
                 let (_, counted, rows) = drive.all(&file, &table, &query).expect(name);
                 assert_eq!(counted.rows, 1200, "{name}");
                 let places: Vec<usize> = names.iter().filter_map(|name| all.iter().position(|it| it == name)).collect();
-                let pick = |fields: &Vec<&str>| places.iter().map(|place| fields[*place]).collect::<Vec<_>>().join(",") + "\n";
+                let pick =
+                    |fields: &Vec<&str>| places.iter().map(|place| fields[*place]).collect::<Vec<_>>().join(",") + "\n";
                 let wanted: String = lines(&wanted).iter().map(pick).collect();
                 assert!(csv_of(&query, &table, &rows) == wanted.as_bytes(), "{name} {names:?}");
             }
@@ -174,7 +180,10 @@ fn the_drive_reads_parquet_of_another_writer(medium: Medium) {
                 (price.is_some_and(|price| price > 100.0) && fields[8] == "Rome") || (5..=9).contains(&id)
             });
             assert_eq!(rows.len(), by_hand.len(), "{name}");
-            assert!(ids(&rows).iter().zip(&by_hand).all(|(row, id)| row.starts_with(&format!("[Some(Int({id}))"))), "{name}");
+            assert!(
+                ids(&rows).iter().zip(&by_hand).all(|(row, id)| row.starts_with(&format!("[Some(Int({id}))"))),
+                "{name}"
+            );
             let sums = Query::new(&table, Some(text), &Wanted::Aggregate(names)).expect("a query");
             let (Outcome::Aggregate(sums), ..) = drive.all(&file, &table, &sums).expect(name) else { panic!("sums") };
             let sum: i128 = by_hand.iter().map(|id| id.parse::<i128>().expect("an id")).sum();
@@ -263,9 +272,21 @@ fn a_run_stays_far_from_the_budget_of_a_run() {
         let long = [&b"x,"[..], &vec![b'y'; 200_000], b",z\n"].concat().repeat(4);
         for text in [quotes, short, long] {
             drive.write(&text);
-            let table = Table::csv(&text, text.len() as u64, (b',', false), Some(
-                fields.iter().map(|it| columns_host::Field { name: it.name.replace('a', "c1").replace('b', "c2"), ..it.clone() }).take(2).collect(),
-            ))
+            let table = Table::csv(
+                &text,
+                text.len() as u64,
+                (b',', false),
+                Some(
+                    fields
+                        .iter()
+                        .map(|it| columns_host::Field {
+                            name: it.name.replace('a', "c1").replace('b', "c2"),
+                            ..it.clone()
+                        })
+                        .take(2)
+                        .collect(),
+                ),
+            )
             .expect("a table");
             let all: Vec<String> = ["c1", "c2", "c3"].map(str::to_owned).to_vec();
             let condition = vec!["c1 < 'yyyyyyyyyyyyyyyyyyyy'"; 30].join(" or ");
@@ -285,7 +306,9 @@ fn a_run_stays_far_from_the_budget_of_a_run() {
         let table = Table::binary(parse_schema(&schema).expect("a schema"), 32 << 10).expect("a table");
         let names = (0..30).map(|number| format!("c{number}")).collect();
         let query = Query::new(&table, Some("c1 = 7"), &Wanted::Aggregate(names)).expect("a query");
-        let (Outcome::Aggregate(sums), ..) = drive.all(&file[..32 << 10], &table, &query).expect("sums") else { panic!("sums") };
+        let (Outcome::Aggregate(sums), ..) = drive.all(&file[..32 << 10], &table, &query).expect("sums") else {
+            panic!("sums")
+        };
         assert!(sums.iter().all(|sum: &Aggregate| sum.sum == 7 * 1024));
     }
 }

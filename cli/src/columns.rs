@@ -332,7 +332,8 @@ pub fn sum(options: SumOptions) -> Outcome<()> {
             );
         } else {
             let text = |value: &Option<Scalar>| {
-                print::text(of, value.as_ref()).map_or("-".to_owned(), |text| String::from_utf8_lossy(&text).into_owned())
+                print::text(of, value.as_ref())
+                    .map_or("-".to_owned(), |text| String::from_utf8_lossy(&text).into_owned())
             };
             let sum = if has_sum(of) { sum_text(aggregate) } else { "-".to_owned() };
             out += &format!(

@@ -166,8 +166,7 @@ impl Shared {
                         return Ok(());
                     }
                     let spu = Some(spu);
-                    let call =
-                        RpcCall { app: way.app, handler: handler::PREPARE, spu, payload, ..RpcCall::default() };
+                    let call = RpcCall { app: way.app, handler: handler::PREPARE, spu, payload, ..RpcCall::default() };
                     let reply = way.hre.rpc(call).await?;
                     match reply.status {
                         0 => *number.insert(reply.result),
@@ -237,8 +236,7 @@ impl Shared {
 
     async fn release(&self, way: &Way, spu: u16, number: u32) -> Result<(), ColumnsError> {
         let payload = number.to_le_bytes().to_vec();
-        let call =
-            RpcCall { app: way.app, handler: handler::RELEASE, spu: Some(spu), payload, ..RpcCall::default() };
+        let call = RpcCall { app: way.app, handler: handler::RELEASE, spu: Some(spu), payload, ..RpcCall::default() };
         way.hre.rpc(call).await?;
         Ok(())
     }
@@ -254,8 +252,7 @@ impl Shared {
         }
         for (spu, address) in places {
             let payload = address.to_le_bytes().to_vec();
-            let call =
-                RpcCall { app: way.app, handler: handler::TOUCH, spu: Some(spu), payload, ..RpcCall::default() };
+            let call = RpcCall { app: way.app, handler: handler::TOUCH, spu: Some(spu), payload, ..RpcCall::default() };
             match way.hre.rpc(call).await?.status {
                 0 => {}
                 wire::STATUS_PERMISSION => return Err(ColumnsError::TakenBack),
@@ -336,7 +333,9 @@ impl Shared {
             Reason::Page => format!("{name}it has a page of a kind that is not supported"),
             Reason::Compressed => format!("{name}a page's compressed bytes are malformed"),
             Reason::Value => {
-                format!("{name}a value of a record between bytes {begin} and {end} is no {of}: name its type by --schema")
+                format!(
+                    "{name}a value of a record between bytes {begin} and {end} is no {of}: name its type by --schema"
+                )
             }
             Reason::Fields => format!("{name}a record between bytes {begin} and {end} has too few fields"),
             Reason::Quote => format!(

@@ -36,7 +36,11 @@ fn begin(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, unit: &Unit, run: Run, s
 }
 
 /// Whether each part of CSV begins within quotes.
-async fn quoted(shared: &Arc<Shared>, units: &[Unit], (spus, ahead): (usize, usize)) -> Result<Vec<bool>, ColumnsError> {
+async fn quoted(
+    shared: &Arc<Shared>,
+    units: &[Unit],
+    (spus, ahead): (usize, usize),
+) -> Result<Vec<bool>, ColumnsError> {
     let mut tasks = JoinSet::new();
     let (mut under_way, mut next) = (VecDeque::new(), 0);
     let (mut is_quoted, mut quoted) = (false, Vec::with_capacity(units.len()));
@@ -104,7 +108,8 @@ pub async fn run(
     loop {
         while next < units.len() && under_way.len() < ahead {
             let unit = &units[next];
-            let flags = if unit.flags & RUN_SKIP_FIRST != 0 && quoted[next] { unit.flags | RUN_QUOTED } else { unit.flags };
+            let flags =
+                if unit.flags & RUN_SKIP_FIRST != 0 && quoted[next] { unit.flags | RUN_QUOTED } else { unit.flags };
             let run = Run { plan: 0, flags, begin: unit.begin, end: unit.end };
             under_way.push_back(begin(&shared, &mut tasks, unit, run, (next % spus) as u16));
             next += 1;

@@ -299,7 +299,8 @@ impl<W: Write> ArrowWriter<W> {
             buffer(&column.data, &mut body);
         }
         let columns = self.fields.len() as u32;
-        let header = table([Flat::Long(self.rows as i64), Flat::Structs(nodes, columns), Flat::Structs(buffers, count)]);
+        let header =
+            table([Flat::Long(self.rows as i64), Flat::Structs(nodes, columns), Flat::Structs(buffers, count)]);
         let offset = self.written;
         let metadata = self.message(3, header, &body)?;
         self.blocks.push((offset, metadata, body.len() as u64));

@@ -176,7 +176,8 @@ impl Parser<'_> {
     }
 
     fn word(&mut self, wanted: &str) -> bool {
-        let is = matches!(self.tokens.get(self.next), Some((_, Token::Word(word))) if word.eq_ignore_ascii_case(wanted));
+        let is =
+            matches!(self.tokens.get(self.next), Some((_, Token::Word(word))) if word.eq_ignore_ascii_case(wanted));
         self.next += usize::from(is);
         is
     }
@@ -350,7 +351,12 @@ fn comparison(of: DataType, column: u8, compare: Compare, value: &Value) -> Opti
         (DataType::Timestamp(unit, _), Value::Text(text)) => integer(parse_time(text, unit)?.into()),
         (DataType::Utf8 | DataType::Binary | DataType::Fixed(_), Value::Text(text)) => {
             (text.len() <= SCALAR_BYTES_MAX).then_some(())?;
-            node(Scalar::Bytes(text.clone().into_bytes()))
+            let mut bytes = text.clone().into_bytes();
+            if let DataType::Fixed(width) = of {
+                // Records pad what is shorter.
+                bytes.resize(bytes.len().max((width as usize).min(SCALAR_BYTES_MAX)), 0);
+            }
+            node(Scalar::Bytes(bytes))
         }
         (of, Value::Integer(value)) if matches!(of.kind(), Kind::Int | Kind::Unsigned) => integer(*value),
         (of, Value::Float(value)) if matches!(of.kind(), Kind::Int | Kind::Unsigned) => {

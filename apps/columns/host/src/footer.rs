@@ -325,8 +325,11 @@ impl Footer {
             Ok(true)
         })?;
         let (fields, stored) = leaves(&elements)?;
-        let types: Vec<Option<(DataType, u32)>> =
-            fields.iter().zip(&stored).map(|(field, stored)| field.of.clone().ok().map(|of| (of, stored.width))).collect();
+        let types: Vec<Option<(DataType, u32)>> = fields
+            .iter()
+            .zip(&stored)
+            .map(|(field, stored)| field.of.clone().ok().map(|of| (of, stored.width)))
+            .collect();
         let mut row_groups = Vec::new();
         Thrift::new(bytes).fields(|from, field, of| {
             if (field, of) != (4, kind::LIST) {

@@ -6,7 +6,8 @@ use base_io_host::Geometry;
 use columns_spu::predicate::Node;
 use columns_spu::value::{Kind, Scalar};
 use columns_spu::wire::{
-    BATCH_ROWS_MAX, Banks, COLUMNS_MAX, Column, EDGES_MAX, EXTENTS_MAX, Extent, Format, Plan, RUN_SKIP_FIRST, Sink, TOP_MAX,
+    BATCH_ROWS_MAX, Banks, COLUMNS_MAX, Column, EDGES_MAX, EXTENTS_MAX, Extent, Format, Plan, RUN_SKIP_FIRST, Sink,
+    TOP_MAX,
 };
 use direct_io_host::FileExtent;
 
@@ -134,8 +135,13 @@ impl Query {
                 let number = find(fields, name)?;
                 let of = fields[number].of.clone().map_err(|why| QueryError::Bins { name: name.clone(), why })?;
                 let ascends = edges.windows(2).all(|pair| pair[0].is_less(&pair[1]));
-                if !(2..=EDGES_MAX).contains(&edges.len()) || !ascends || edges.iter().any(|edge| edge.kind() != of.kind()) {
-                    let why = format!("bins need 2 to {EDGES_MAX} edges that ascend, and a column of numbers, dates or timestamps");
+                if !(2..=EDGES_MAX).contains(&edges.len())
+                    || !ascends
+                    || edges.iter().any(|edge| edge.kind() != of.kind())
+                {
+                    let why = format!(
+                        "bins need 2 to {EDGES_MAX} edges that ascend, and a column of numbers, dates or timestamps"
+                    );
                     return Err(QueryError::Bins { name: name.clone(), why });
                 }
                 Sink::Histogram { column: place(&mut columns, number)?, edges: edges.clone() }
@@ -181,13 +187,19 @@ impl Query {
                 // Fewer where there are fewer integers.
                 let bins = (bins as i128).min(width.max(1));
                 let at = |number: i128| least + width.max(1) * number / bins;
-                (0..=bins).map(|number| i64::try_from(at(number)).map(Scalar::Int)).collect::<Result<_, _>>().unwrap_or_default()
+                (0..=bins)
+                    .map(|number| i64::try_from(at(number)).map(Scalar::Int))
+                    .collect::<Result<_, _>>()
+                    .unwrap_or_default()
             }
             (Scalar::Unsigned(least), Scalar::Unsigned(greatest)) => {
                 let (least, width) = (i128::from(*least), i128::from(*greatest) - i128::from(*least));
                 let bins = (bins as i128).min(width.max(1));
                 let at = |number: i128| least + width.max(1) * number / bins;
-                (0..=bins).map(|number| u64::try_from(at(number)).map(Scalar::Unsigned)).collect::<Result<_, _>>().unwrap_or_default()
+                (0..=bins)
+                    .map(|number| u64::try_from(at(number)).map(Scalar::Unsigned))
+                    .collect::<Result<_, _>>()
+                    .unwrap_or_default()
             }
             _ => return Err(format!("{of} has no bins")),
         };

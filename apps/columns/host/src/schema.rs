@@ -200,7 +200,8 @@ pub fn time_text(value: i64, unit: TimeUnit, is_utc: bool) -> String {
 pub fn parse_date(text: &str) -> Option<i64> {
     let mut parts = text.splitn(3, '-');
     let mut number = |digits: usize| {
-        let part = parts.next().filter(|part| part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit()))?;
+        let part =
+            parts.next().filter(|part| part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit()))?;
         part.parse::<i64>().ok()
     };
     let (year, month, day) = (number(4)?, number(2)?, number(2)?);

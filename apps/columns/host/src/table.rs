@@ -108,7 +108,9 @@ impl Table {
             at = at.saturating_add(width);
         }
         if at > RECORD_BYTES_MAX {
-            return Err(TableError::Schema(format!("the records have {at} bytes, at most {RECORD_BYTES_MAX} are supported")));
+            return Err(TableError::Schema(format!(
+                "the records have {at} bytes, at most {RECORD_BYTES_MAX} are supported"
+            )));
         }
         if !file_bytes.is_multiple_of(at.into()) {
             return Err(TableError::Length { file_bytes, record_bytes: at });
@@ -189,9 +191,7 @@ impl Table {
 
 /// What values are: the first type that all of them have.
 fn guess<'a>(values: impl Iterator<Item = &'a Vec<u8>> + Clone) -> DataType {
-    let all = |is: &dyn Fn(&str) -> bool| {
-        values.clone().all(|value| std::str::from_utf8(value).is_ok_and(is))
-    };
+    let all = |is: &dyn Fn(&str) -> bool| values.clone().all(|value| std::str::from_utf8(value).is_ok_and(is));
     if values.clone().next().is_none() {
         DataType::Utf8
     } else if all(&|value| value.parse::<i64>().is_ok()) {

@@ -1,132 +1,17 @@
-//! The engine that the SPUs and hosts share, over files in memory: Parquet files of another writer, generated CSV and records, and what is none of them.
-//! What is in the samples was written beside them by pyarrow (scripts/parquet-samples).
+//! Parquet files of another writer, by the engine that the SPUs and hosts share, and what is no Parquet. What is in the samples was written beside them by
+//! pyarrow (scripts/parquet-samples).
+
+#[path = "support/engine.rs"]
+mod engine;
 
 use base_io_host::Geometry;
-use columns_host::engine::{Port, Stop, run};
-use columns_host::outcome::{self, Counted, Outcome, Row};
-use columns_host::print;
-use columns_host::schema::parse_schema;
-use columns_host::table::{FileFormat, HEAD_BYTES};
-use columns_host::value::{Kind, Scalar};
+use columns_host::engine::{Stop, run};
+use columns_host::outcome::{Outcome, Row};
+use columns_host::value::Scalar;
 use columns_host::wire::*;
-use columns_host::{DataType, Field, Query, Table, Wanted, footer};
-use proptest::prelude::*;
-use std::future::Future;
+use columns_host::{Field, Query, Table, Wanted, footer, print};
+use engine::{HOWS, Memory, Random, all_rows, now, ranges, whole};
 use std::sync::Mutex;
-use std::task::{Context, Poll, Waker};
-
-/// A file in memory, read a little at a time.
-struct Memory<'a> {
-    file: &'a [u8],
-    input_bytes: usize,
-    reply: Mutex<Vec<u8>>,
-}
-
-impl Port for Memory<'_> {
-    async fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Stop> {
-        let from = self.file.get(offset as usize..).and_then(|from| from.get(..to.len()));
-        to.copy_from_slice(from.expect("nothing is read past the file"));
-        Ok(())
-    }
-
-    async fn reply(&self, offset: u32, from: &[u8]) -> Result<(), Stop> {
-        let mut reply = self.reply.lock().expect("alone");
-        let end = offset as usize + from.len();
-        let length = reply.len().max(end);
-        reply.resize(length, 0);
-        reply[offset as usize..end].copy_from_slice(from);
-        Ok(())
-    }
-
-    async fn worked(&self, _: usize) -> Result<(), Stop> {
-        Ok(())
-    }
-
-    fn input_bytes(&self) -> usize {
-        self.input_bytes
-    }
-
-    fn value_bytes_max(&self) -> usize {
-        256 << 10
-    }
-
-    fn compared_bytes_max(&self) -> usize {
-        4 << 10
-    }
-}
-
-/// All that this port waits for is there.
-fn now<T>(future: impl Future<Output = T>) -> T {
-    let mut future = Box::pin(future);
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("nothing is waited for"),
-    }
-}
-
-#[derive(Clone, Copy)]
-struct How {
-    input_bytes: usize,
-    batch_rows: u32,
-    reply_bytes: usize,
-}
-
-const HOWS: [How; 3] = [
-    How { input_bytes: 32 << 10, batch_rows: 1024, reply_bytes: 512 << 10 },
-    How { input_bytes: 100, batch_rows: 7, reply_bytes: 16 << 10 },
-    How { input_bytes: 3000, batch_rows: 64, reply_bytes: 16 << 10 },
-];
-
-/// Runs a plan over ranges; the plan goes over the wire.
-fn ranges(
-    file: &[u8],
-    (table, query): (&Table, &Query),
-    units: &[(columns_host::Unit, u32)],
-    how: How,
-) -> Result<(Outcome, Counted, Vec<Row>), Stop> {
-    let kinds: Vec<Kind> = query.selected(table).iter().map(|it| it.of.as_ref().expect("a type").kind()).collect();
-    let (mut outcome, mut counted, mut rows) = (Outcome::new(query, table), Counted::default(), Vec::new());
-    for (unit, flags) in units {
-        let geometry = Geometry { spus: 1, stripe_bytes: 8192, base: 0 };
-        let mut plan = query.plan(table, unit, geometry, &[]).expect("a plan");
-        plan.batch_rows = how.batch_rows;
-        let plan = Plan::decode(&plan.encode()).expect("it is sound");
-        let mut asked = Run { plan: 1, flags: *flags, begin: unit.begin, end: unit.end };
-        loop {
-            let asked_now = Run::decode(&asked.encode()).expect("it is sound");
-            let memory = Memory { file, input_bytes: how.input_bytes, reply: Mutex::new(Vec::new()) };
-            let head = now(run(&memory, &plan, &asked_now, how.reply_bytes))?;
-            let reply = memory.reply.into_inner().expect("alone");
-            assert!(reply.len() <= how.reply_bytes);
-            let (told, body) = outcome::open(&reply).expect("a reply");
-            assert_eq!(told, head);
-            counted.rows += head.rows;
-            counted.selected += head.selected;
-            outcome
-                .add(query, &kinds, body, |row| {
-                    rows.push(row);
-                    Ok::<(), outcome::ReplyError>(())
-                })
-                .expect("a body");
-            if head.is_done {
-                break;
-            }
-            assert!(head.next >= asked.begin && head.rows > 0, "it goes on");
-            (asked.begin, asked.flags) = (head.next, 0);
-        }
-    }
-    let last = outcome.rows(&kinds, |row| {
-        rows.push(row);
-        Ok::<(), outcome::ReplyError>(())
-    });
-    last.expect("rows");
-    Ok((outcome, counted, rows))
-}
-
-fn whole(file: &[u8], table: &Table, query: &Query, how: How) -> Result<(Outcome, Counted, Vec<Row>), Stop> {
-    let units: Vec<_> = query.units(table).into_iter().map(|unit| (unit.clone(), unit.flags)).collect();
-    ranges(file, (table, query), &units, how)
-}
 
 fn sample(name: &str) -> Vec<u8> {
     let path = format!("{}/tests/samples/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -146,10 +31,6 @@ fn csv_of(fields: &[&Field], rows: &[Row]) -> String {
     print::csv_header(&mut out, fields).expect("memory");
     rows.iter().for_each(|row| print::csv_row(&mut out, fields, row).expect("memory"));
     String::from_utf8(out).expect("text")
-}
-
-fn all_rows(table: &Table) -> Query {
-    Query::new(table, None, &Wanted::Rows(Vec::new())).expect("a query")
 }
 
 #[test]
@@ -235,8 +116,14 @@ fn expressions_mean_what_sql_means() {
     let cases: Vec<Case<'_>> = vec![
         ("price > 10", Box::new(|row| price(row).map(|it| it > 10.0))),
         ("not price > 10", Box::new(|row| price(row).map(|it| it <= 10.0))),
-        ("price > 10 and city = \"Rome\"", Box::new(|row| both(price(row).map(|it| it > 10.0), city(row).map(|it| it == "Rome")))),
-        ("price <= -3.5 or not (city <> 'Oslo')", Box::new(|row| either(price(row).map(|it| it <= -3.5), city(row).map(|it| it == "Oslo")))),
+        (
+            "price > 10 and city = \"Rome\"",
+            Box::new(|row| both(price(row).map(|it| it > 10.0), city(row).map(|it| it == "Rome"))),
+        ),
+        (
+            "price <= -3.5 or not (city <> 'Oslo')",
+            Box::new(|row| either(price(row).map(|it| it <= -3.5), city(row).map(|it| it == "Oslo"))),
+        ),
         ("id between 17 and 700.5", Box::new(|row| Some((17..=700).contains(&id(row))))),
         ("id not between 17 and 700", Box::new(|row| Some(!(17..=700).contains(&id(row))))),
         ("id in (3, 5, 5, 4000, -1)", Box::new(|row| Some([3, 5].contains(&id(row))))),
@@ -244,7 +131,10 @@ fn expressions_mean_what_sql_means() {
         ("id >= 1190.2", Box::new(|row| Some(id(row) > 1190))),
         ("id < 99999999999999999999", Box::new(|_| Some(true))),
         ("price is null", Box::new(|row| Some(price(row).is_none()))),
-        ("price IS NOT NULL AND is_new", Box::new(|row| both(Some(price(row).is_some()), row[3].as_ref().map(|it| *it == Scalar::Bool(true))))),
+        (
+            "price IS NOT NULL AND is_new",
+            Box::new(|row| both(Some(price(row).is_some()), row[3].as_ref().map(|it| *it == Scalar::Bool(true)))),
+        ),
         ("is_new = false", Box::new(|row| row[3].as_ref().map(|it| *it == Scalar::Bool(false)))),
         ("huge > 9223372036854775807", Box::new(|row| huge(row).map(|it| it > i64::MAX as u64))),
         ("huge >= -1", Box::new(|row| huge(row).map(|_| true))),
@@ -262,12 +152,31 @@ fn expressions_mean_what_sql_means() {
         }
     }
     // Row groups that statistics exclude are left out, and no others.
-    let units = |text: &str| Query::new(&table, Some(text), &Wanted::Rows(select.clone())).expect(text).units(&table).len();
+    let units =
+        |text: &str| Query::new(&table, Some(text), &Wanted::Rows(select.clone())).expect(text).units(&table).len();
     assert_eq!((units("id < 400"), units("id < 401"), units("not id < 400"), units("id = 5000")), (1, 2, 3, 0));
     assert_eq!((units("never is not null"), units("never is null"), units("id > 500 and city = 'Rome'")), (3, 3, 2));
     for wrong in [
-        "", "price", "price >", "price > ten", "nowhere = 1", "price > 'x'", "city = 5", "id = true", "(id = 1", "id = 1)", "id between 1",
-        "id in ()", "id is 5", "5 < id", "day > '2020-02-30'", "id = 'a", "id = 1 id", "is_new > and", "id = 1x", "@",
+        "",
+        "price",
+        "price >",
+        "price > ten",
+        "nowhere = 1",
+        "price > 'x'",
+        "city = 5",
+        "id = true",
+        "(id = 1",
+        "id = 1)",
+        "id between 1",
+        "id in ()",
+        "id is 5",
+        "5 < id",
+        "day > '2020-02-30'",
+        "id = 'a",
+        "id = 1 id",
+        "is_new > and",
+        "id = 1x",
+        "@",
     ] {
         assert!(Query::new(&table, Some(wrong), &Wanted::Rows(Vec::new())).is_err(), "{wrong:?}");
     }
@@ -294,7 +203,8 @@ fn sums_extremes_bins_and_the_first_of_an_order_are_those_of_the_values() {
             assert_eq!(aggregate.values, values(column).count() as u64);
             assert_eq!(aggregate.values + aggregate.nulls, rows.len() as u64);
             let least = values(column).reduce(|least, value| if value.is_less(&least) { value } else { least });
-            let greatest = values(column).reduce(|greatest, value| if greatest.is_less(&value) { value } else { greatest });
+            let greatest =
+                values(column).reduce(|greatest, value| if greatest.is_less(&value) { value } else { greatest });
             assert_eq!((&aggregate.least, &aggregate.greatest), (&least, &greatest), "{}", names[column]);
             let integers: i128 = values(column)
                 .map(|value| match value {
@@ -306,10 +216,12 @@ fn sums_extremes_bins_and_the_first_of_an_order_are_those_of_the_values() {
                 .sum();
             assert_eq!(aggregate.sum, integers, "{}", names[column]);
             // Eighths: exact in any order.
-            let floats: f64 = values(column).map(|value| if let Scalar::Float(value) = value { value } else { 0.0 }).sum();
+            let floats: f64 =
+                values(column).map(|value| if let Scalar::Float(value) = value { value } else { 0.0 }).sum();
             assert_eq!(aggregate.exact.first().map_or(0.0, |sum| sum.value()), floats, "{}", names[column]);
         }
-        for (by, least, count) in [("price", false, 10), ("price", true, 1), ("city", true, 300), ("big", false, 1024)] {
+        for (by, least, count) in [("price", false, 10), ("price", true, 1), ("city", true, 300), ("big", false, 1024)]
+        {
             let column = names.iter().position(|name| name == by).expect("a column");
             let mut wanted: Vec<&Row> = rows.iter().filter(|row| row[column].is_some()).collect();
             wanted.sort_by(|a, b| {
@@ -358,17 +270,6 @@ fn what_is_not_supported_is_refused_by_name() {
     for name in ["list.list.element", "group.a"] {
         let refused = Query::new(&table, None, &Wanted::Rows(vec![name.to_owned()])).expect_err("refused").to_string();
         assert!(refused.contains(name) && refused.contains("nested"), "{refused}");
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
     }
 }
 
@@ -453,163 +354,4 @@ fn a_plan_that_is_none_is_refused() {
             let _ = now(run(&memory, &plan, &asked, REPLY_BYTES_MIN));
         }
     }
-}
-
-/// Records as text, and their fields.
-fn csv_text(records: &[Vec<String>], crlf: bool, ends: bool, random: &mut Random) -> Vec<u8> {
-    let mut text = Vec::new();
-    for (number, record) in records.iter().enumerate() {
-        for (place, field) in record.iter().enumerate() {
-            if place > 0 {
-                text.push(b',');
-            }
-            let needs = field.contains(['"', ',', '\n', '\r']) || (record.len() == 1 && field.is_empty());
-            if needs || random.below(4) == 0 {
-                text.extend_from_slice(format!("\"{}\"", field.replace('"', "\"\"")).as_bytes());
-            } else {
-                text.extend_from_slice(field.as_bytes());
-            }
-        }
-        if ends || number + 1 < records.len() {
-            text.extend_from_slice(if crlf { b"\r\n" } else { b"\n" });
-        }
-    }
-    text
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
-    /// Wherever CSV is cut into parts, its records are those that were written.
-    #[test]
-    fn csv_is_the_same_however_it_is_cut(
-        records in prop::collection::vec(prop::collection::vec("[a\", \n\r;é]{0,6}", 3), 1..40),
-        crlf in any::<bool>(),
-        ends in any::<bool>(),
-        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
-        how in 0usize..3,
-        seed in 1u64..1 << 40,
-    ) {
-        let text = csv_text(&records, crlf, ends, &mut Random(seed));
-        let fields = parse_schema("c1:string,c2:string,c3:string").expect("a schema");
-        let table = Table::csv(&text, text.len() as u64, (b',', false), Some(fields));
-        // Without any whole record at its start there is none.
-        let table = table.expect("a table");
-        let query = all_rows(&table);
-        let mut cuts: Vec<u64> = cuts.iter().map(|cut| 1 + cut.index(text.len()) as u64).collect();
-        cuts.sort_unstable();
-        cuts.dedup();
-        cuts.push(text.len() as u64);
-        let mut begin = 0;
-        let mut units = Vec::new();
-        for end in cuts.into_iter().filter(|end| *end > 0) {
-            if begin >= end {
-                continue;
-            }
-            let mut unit = query.units(&table).remove(0);
-            let quotes = text[..(begin.max(1) - 1) as usize].iter().filter(|byte| **byte == b'"').count();
-            let mut flags = 0;
-            if begin > 0 {
-                flags = RUN_SKIP_FIRST | if quotes % 2 == 1 { RUN_QUOTED } else { 0 };
-            }
-            (unit.begin, unit.end) = (begin.max(1) - u64::from(begin > 0), end);
-            if begin == 0 {
-                unit.begin = 0;
-            }
-            units.push((unit, flags));
-            begin = end;
-        }
-        let (_, counted, rows) = ranges(&text, (&table, &query), &units, HOWS[how]).expect("rows");
-        let got: Vec<Vec<String>> = rows
-            .iter()
-            .map(|row| {
-                let text = |value: &Option<Scalar>| match value {
-                    Some(Scalar::Bytes(text)) => String::from_utf8(text.clone()).expect("text"),
-                    other => panic!("{other:?}"),
-                };
-                row.iter().map(text).collect()
-            })
-            .collect();
-        prop_assert_eq!(counted.rows as usize, records.len());
-        // A line's end of CR and LF is one, wherever it is; a CR before the end is a part of it.
-        prop_assert_eq!(got, records);
-    }
-
-    /// Records of all types are what was written, both ways round.
-    #[test]
-    fn records_are_what_was_written(
-        rows in prop::collection::vec(any::<(i8, u16, i32, u64, f32, f64, bool)>(), 0..200),
-        big in any::<bool>(),
-        how in 0usize..3,
-    ) {
-        let order = if big { ">" } else { "" };
-        let schema = format!("a:int8,_:bytes[3],b:{order}uint16,c:{order}int32,d:{order}uint64,e:{order}float32,f:{order}float64,g:bool,h:bytes[2]");
-        let mut file = Vec::new();
-        for (a, b, c, d, e, f, g) in &rows {
-            let put = |file: &mut Vec<u8>, bytes: &[u8]| {
-                if big { file.extend(bytes.iter().rev()) } else { file.extend(bytes) }
-            };
-            put(&mut file, &a.to_le_bytes());
-            file.extend_from_slice(b"...");
-            put(&mut file, &b.to_le_bytes());
-            put(&mut file, &c.to_le_bytes());
-            put(&mut file, &d.to_le_bytes());
-            put(&mut file, &e.to_bits().to_le_bytes());
-            put(&mut file, &f.to_bits().to_le_bytes());
-            file.push(u8::from(*g));
-            file.extend_from_slice(b"hi");
-        }
-        let table = Table::binary(parse_schema(&schema).expect("a schema"), file.len() as u64).expect("a table");
-        let (.., got) = whole(&file, &table, &all_rows(&table), HOWS[how]).expect("rows");
-        prop_assert_eq!(got.len(), rows.len());
-        for (got, (a, b, c, d, e, f, g)) in got.iter().zip(&rows) {
-            let bits = |value: &Option<Scalar>| match value {
-                Some(Scalar::Float(value)) => value.to_bits(),
-                other => panic!("{other:?}"),
-            };
-            prop_assert_eq!(&got[0], &Some(Scalar::Int((*a).into())));
-            prop_assert_eq!(&got[1], &Some(Scalar::Unsigned((*b).into())));
-            prop_assert_eq!(&got[2], &Some(Scalar::Int((*c).into())));
-            prop_assert_eq!(&got[3], &Some(Scalar::Unsigned(*d)));
-            prop_assert!(e.is_nan() || bits(&got[4]) == f64::from(*e).to_bits());
-            prop_assert_eq!(bits(&got[5]), f.to_bits());
-            prop_assert_eq!(&got[6], &Some(Scalar::Bool(*g)));
-            prop_assert_eq!(&got[7], &Some(Scalar::Bytes(b"hi".to_vec())));
-        }
-        file.push(0);
-        let cut = Table::binary(parse_schema(&schema).expect("a schema"), file.len() as u64);
-        prop_assert!(cut.is_err());
-    }
-}
-
-#[test]
-fn csv_that_is_none_and_values_of_other_types_are_errors() {
-    let table = |text: &str, schema: Option<&str>| {
-        let schema = schema.map(|schema| parse_schema(schema).expect("a schema"));
-        Table::csv(text.as_bytes(), text.len() as u64, (b',', true), schema)
-    };
-    let guessed = table("a,b,c,d,e\n1,1.5,true,x,\n,2,False,3,\n", None).expect("a table");
-    let types: Vec<_> = guessed.fields.iter().map(|field| field.of.clone().expect("a type")).collect();
-    assert_eq!(types, [DataType::Int(64), DataType::Float(64), DataType::Bool, DataType::Utf8, DataType::Utf8]);
-    assert_eq!(guessed.format(), FileFormat::Csv);
-    for (text, schema, reason) in [
-        ("a,b\n1,2\nx,2\n", "a:int64", Reason::Value),
-        ("a,b\n1,2\n3\n", "b:int64", Reason::Fields),
-        ("a,b\n1,2\n\"3\"4,5\n", "a:string,b:string", Reason::Quote),
-        ("a,b\n1,2\n3,4\"5\n", "a:string,b:string", Reason::Quote),
-        ("a,b\n1,2\n3,\"45\n", "a:string,b:string", Reason::Quote),
-        ("a\n300\n", "a:int8", Reason::Value),
-    ] {
-        // Its head is looked at too, and a large file has more than that.
-        let Ok(table) = Table::csv(&text.as_bytes()[..8], text.len() as u64, (b',', true), Some(parse_schema(schema).expect("a schema"))) else {
-            continue;
-        };
-        let result = whole(text.as_bytes(), &table, &all_rows(&table), HOWS[0]);
-        let Err(Stop::Fault(fault)) = result else { panic!("{text:?}: {:?}", result.map(|it| it.2)) };
-        assert_eq!(fault.reason, reason, "{text:?}");
-    }
-    assert!(table("a\n1\n", Some("b:int64")).is_err(), "no such column");
-    assert!(table("", None).is_err(), "no header");
-    let long = vec![b'x'; HEAD_BYTES];
-    assert!(Table::csv(&long, 1 << 30, (b',', true), None).is_err(), "no record in its first bytes");
 }

@@ -140,7 +140,13 @@ struct Binary {
 }
 
 impl Binary {
-    async fn next<P: Port>(&mut self, port: &P, columns: &[Column], most: usize, into: &mut [Values]) -> Result<usize, Stop> {
+    async fn next<P: Port>(
+        &mut self,
+        port: &P,
+        columns: &[Column],
+        most: usize,
+        into: &mut [Values],
+    ) -> Result<usize, Stop> {
         if self.input.left() == 0 {
             return Ok(0);
         }

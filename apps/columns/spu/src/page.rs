@@ -88,7 +88,9 @@ impl Header {
             }
             Ok(true)
         })?;
-        let (Some(of), Some(bytes), Some(plain_bytes)) = (of, packed, plain) else { return Err(ThriftError::Malformed) };
+        let (Some(of), Some(bytes), Some(plain_bytes)) = (of, packed, plain) else {
+            return Err(ThriftError::Malformed);
+        };
         let page = match of {
             0 => data.ok_or(ThriftError::Malformed)?,
             2 => dictionary.ok_or(ThriftError::Malformed)?,

@@ -181,7 +181,9 @@ impl Cursor {
                 self.read_dictionary(port, values, header.plain_bytes, into).await?;
                 Ok(0)
             }
-            Page::Data { values, .. } | Page::DataV2 { values, .. } if u64::from(values) <= skipped => Ok(values.into()),
+            Page::Data { values, .. } | Page::DataV2 { values, .. } if u64::from(values) <= skipped => {
+                Ok(values.into())
+            }
             Page::Data { values, encoding, level_encoding } => {
                 self.begin(header.plain_bytes);
                 self.rows = values;
@@ -239,7 +241,10 @@ impl Cursor {
                 Err(_) => return Err(self.fault(Reason::Malformed)),
             }
             // A header is read from its start each time: ask for much more, as far as there is more.
-            wanted = (wanted * 2).min(HEADER_BYTES_MAX).min(usize::try_from(self.input.left()).unwrap_or(usize::MAX)).max(wanted);
+            wanted = (wanted * 2)
+                .min(HEADER_BYTES_MAX)
+                .min(usize::try_from(self.input.left()).unwrap_or(usize::MAX))
+                .max(wanted);
             port.worked(wanted).await?;
         }
     }

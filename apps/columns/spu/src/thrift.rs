@@ -121,10 +121,7 @@ impl<'a> Thrift<'a> {
     }
 
     /// A list of structs, each read by `each`.
-    pub fn structs(
-        &mut self,
-        mut each: impl FnMut(&mut Self) -> Result<(), ThriftError>,
-    ) -> Result<(), ThriftError> {
+    pub fn structs(&mut self, mut each: impl FnMut(&mut Self) -> Result<(), ThriftError>) -> Result<(), ThriftError> {
         let (of, count) = self.list()?;
         if of != kind::STRUCT && count > 0 {
             return Err(ThriftError::Malformed);

@@ -370,7 +370,17 @@ impl Column {
         };
         let is_known = flags <= 3 && codec <= 1 && is_possible && is_placed;
         let (is_optional, big_endian) = (flags & 1 != 0, flags & 2 != 0);
-        is_known.then_some(Column { kind, storage, width, big_endian, is_optional, codec, place, chunk_offset, chunk_bytes })
+        is_known.then_some(Column {
+            kind,
+            storage,
+            width,
+            big_endian,
+            is_optional,
+            codec,
+            place,
+            chunk_offset,
+            chunk_bytes,
+        })
     }
 }
 
