@@ -14,6 +14,7 @@ use direct_io_host::bank_ranges;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::mpsc;
 
 /// How often a plan is prepared anew for one part, since the SPU had to make room for others'.
 const PREPARES_MAX: u32 = 16;
@@ -26,6 +27,9 @@ const ASKS_MAX: u32 = 4;
 const FEW_ROWS: u32 = 64;
 /// Room for a reply of this host's own, and where a row is longer.
 const OWN_REPLY_BYTES: [usize; 2] = [4 << 20, 128 << 20];
+
+/// Where replies go; closed where nobody wants more.
+pub(super) type Replies = mpsc::Sender<Result<Vec<u8>, ColumnsError>>;
 
 /// A way to a drive.
 #[derive(Clone)]
@@ -120,23 +124,20 @@ impl Shared {
         }
     }
 
-    /// Runs a part; each reply goes to `each`, in order.
-    pub async fn part<F>(&self, unit: &Unit, run: Run, spu: u16, mut each: F) -> Result<(), ColumnsError>
-    where
-        F: AsyncFnMut(Vec<u8>) -> bool,
-    {
+    /// Runs a part; its replies are sent in order.
+    pub async fn part(&self, unit: &Unit, run: Run, spu: u16, replies: &Replies) -> Result<(), ColumnsError> {
         let mut progress = Progress { run, is_done: false };
         if let Some(way) = &self.way
             && let Some(plan) = self.query.plan(&self.table, unit, way.geometry, self.extents())
         {
-            self.in_drive(way, plan, spu, &mut progress, &mut each).await?;
+            self.in_drive(way, plan, spu, &mut progress, replies).await?;
             if progress.is_done {
                 self.drive_parts.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
         }
         self.host_parts.fetch_add(1, Ordering::Relaxed);
-        self.by_host(unit, &mut progress, &mut each).await
+        self.by_host(unit, &mut progress, replies).await
     }
 
     fn extents(&self) -> &[direct_io_host::FileExtent] {
@@ -153,7 +154,7 @@ impl Shared {
         mut plan: Plan,
         spu: u16,
         progress: &mut Progress,
-        each: &mut impl AsyncFnMut(Vec<u8>) -> bool,
+        replies: &Replies,
     ) -> Result<(), ColumnsError> {
         let (mut prepares, mut tries, mut asks) = (0, 0, 0);
         let mut number = None;
@@ -224,7 +225,7 @@ impl Shared {
             data.truncate(used);
             self.reply_bytes.fetch_add(used as u64, Ordering::Relaxed);
             progress.goes_on(&head)?;
-            if !each(data).await {
+            if replies.send(Ok(data)).await.is_err() {
                 break;
             }
         }
@@ -264,12 +265,7 @@ impl Shared {
     }
 
     /// What is left of a part, by this host.
-    async fn by_host(
-        &self,
-        unit: &Unit,
-        progress: &mut Progress,
-        each: &mut impl AsyncFnMut(Vec<u8>) -> bool,
-    ) -> Result<(), ColumnsError> {
+    async fn by_host(&self, unit: &Unit, progress: &mut Progress, replies: &Replies) -> Result<(), ColumnsError> {
         let geometry = Geometry { spus: 1, stripe_bytes: 8192, base: 0 };
         let plan = self.query.plan(&self.table, unit, geometry, &[]).ok_or(ColumnsError::NoMemory)?;
         let mut room = OWN_REPLY_BYTES.iter();
@@ -296,7 +292,7 @@ impl Shared {
             };
             progress.goes_on(&head)?;
             let reply = own.reply.into_inner().map_err(|_| ColumnsError::NoMemory)?;
-            if !each(reply).await {
+            if replies.send(Ok(reply)).await.is_err() {
                 break;
             }
         }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, LocalSet};
 
 /// Parts under way, for each SPU.
 const PARTS_PER_SPU: usize = 2;
@@ -25,9 +25,8 @@ type Replies = mpsc::Receiver<Result<Vec<u8>, ColumnsError>>;
 fn begin(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, unit: &Unit, run: Run, spu: u16) -> Replies {
     let (sender, replies) = mpsc::channel(REPLIES_AHEAD_MAX);
     let (shared, unit) = (shared.clone(), unit.clone());
-    tasks.spawn(async move {
-        let each = async |reply| sender.send(Ok(reply)).await.is_ok();
-        if let Err(error) = shared.part(&unit, run, spu, each).await {
+    tasks.spawn_local(async move {
+        if let Err(error) = shared.part(&unit, run, spu, &sender).await {
             // Nobody listens where all has ended.
             let _ = sender.send(Err(error)).await;
         }
@@ -66,6 +65,16 @@ async fn quoted(
 /// Runs a query over a file; selected rows go to `each`, in the file's order, where rows are wanted. `hre` is an endpoint of this process, where the
 /// file is one that it has directly.
 pub async fn run(
+    place: (Arc<Place>, Option<Arc<dyn Hre>>),
+    table: Arc<Table>,
+    query: Arc<Query>,
+    each: impl FnMut(Row) -> Result<(), ColumnsError>,
+) -> Result<(Outcome, Counted, Work), ColumnsError> {
+    // Parts are tasks of this thread.
+    LocalSet::new().run_until(parts(place, table, query, each)).await
+}
+
+async fn parts(
     (place, hre): (Arc<Place>, Option<Arc<dyn Hre>>),
     table: Arc<Table>,
     query: Arc<Query>,

@@ -157,15 +157,10 @@ fn csv_that_is_none_and_values_of_other_types_are_errors() {
         ("a,b\n1,2\n3,\"45\n", "a:string,b:string", Reason::Quote),
         ("a\n300\n", "a:int8", Reason::Value),
     ] {
-        // Its head is looked at too, and a large file has more than that.
-        let Ok(table) = Table::csv(
-            &text.as_bytes()[..8],
-            text.len() as u64,
-            (b',', true),
-            Some(parse_schema(schema).expect("a schema")),
-        ) else {
-            continue;
-        };
+        // Its head is looked at too, and has nothing wrong in a large file.
+        let head = &text.as_bytes()[..text.len().min(8)];
+        let schema = Some(parse_schema(schema).expect("a schema"));
+        let table = Table::csv(head, text.len() as u64, (b',', true), schema).expect("a table");
         let result = whole(text.as_bytes(), &table, &all_rows(&table), HOWS[0]);
         let Err(Stop::Fault(fault)) = result else { panic!("{text:?}: {:?}", result.map(|it| it.2)) };
         assert_eq!(fault.reason, reason, "{text:?}");
