@@ -232,6 +232,8 @@ fn sums_extremes_bins_and_the_first_of_an_order_are_those_of_the_values() {
             wanted.truncate(count);
             let asked = Wanted::Top { count: count as u32, by: by.to_owned(), least, select: names.clone() };
             let query = Query::new(&table, Some("id > 100"), &asked).expect("a query");
+            // They come at once, at the end.
+            let how = engine::How { reply_bytes: 512 << 10, ..how };
             let (.., got) = whole(&file, &table, &query, how).expect("rows");
             assert!(got.iter().eq(wanted), "{by} {least} {count}");
         }

@@ -10,6 +10,10 @@ use crate::value::{Kind, Values, reserved};
 use crate::wire::*;
 
 const QUOTE: u8 = b'"';
+/// A record that is longer makes way for others between its fields.
+const LONG_BYTES: usize = 4 << 10;
+/// Instructions for a byte that is looked at, with what becomes of it.
+const LOOK_WORK: usize = 24;
 
 /// How many quotes there are from one byte of the file to another.
 pub async fn count_quotes<P: Port>(port: &P, begin: u64, end: u64) -> Result<u64, Stop> {
@@ -109,6 +113,9 @@ impl Csv {
                 for column in &self.order {
                     let number = *column;
                     let column = &columns[usize::from(number)];
+                    if bytes > LONG_BYTES {
+                        port.worked(bytes * LOOK_WORK).await?;
+                    }
                     rest.field(column.place, &mut self.text, number, |field, is_quoted| {
                         push(&mut into[usize::from(number)], column.width, field, is_quoted)
                     })?;
@@ -117,7 +124,7 @@ impl Csv {
                 self.places.push(self.input.at());
             }
             self.input.take(with_end);
-            worked += with_end * 14 + 100;
+            worked += with_end * LOOK_WORK + 200 * (columns.len() + 1);
             if worked > 500_000 {
                 port.worked(worked).await?;
                 worked = 0;
@@ -132,7 +139,12 @@ impl Csv {
         let (mut quoted, mut looked_at) = (false, 0);
         loop {
             let here = self.input.available();
-            if let Some(end) = end_of(here, looked_at, &mut quoted) {
+            let end = end_of(here, looked_at, &mut quoted);
+            let looked = end.unwrap_or(here.len()) - looked_at;
+            if let Some(end) = end {
+                if looked > LONG_BYTES {
+                    port.worked(looked * LOOK_WORK).await?;
+                }
                 return Ok((end, end + 1));
             }
             looked_at = here.len();
@@ -143,6 +155,7 @@ impl Csv {
             // More than one byte, so that a long record is not moved for each.
             let wanted = (looked_at * 2).max(1).min(usize::try_from(self.input.left()).unwrap_or(usize::MAX));
             let wanted = wanted.min(port.value_bytes_max()).max(looked_at + 1);
+            port.worked(looked * LOOK_WORK).await?;
             self.input.fill(port, wanted).await?;
         }
     }
