@@ -74,10 +74,11 @@ impl Aggregate {
     }
 
     fn take(&mut self, flags: &[u8], values: &Values, rows: Range<usize>, compared: usize) -> Result<usize, Stop> {
+        // Both go through all rows, and some is done for each row that is selected.
+        let mut work = rows.len() * 60;
         let selected = rows.clone().filter(|row| flags[*row] == TRUE && values.valid[*row] == 1);
         let nulls = rows.filter(|row| flags[*row] == TRUE && values.valid[*row] == 0).count();
         self.nulls += nulls as u64;
-        let mut work = 0;
         match self.kind {
             Kind::Bool | Kind::Int => {
                 let (mut count, mut sum, mut least, mut greatest) = (0, 0i128, i64::MAX, i64::MIN);
@@ -97,11 +98,18 @@ impl Aggregate {
                 }
             }
             Kind::Unsigned => {
+                let (mut count, mut sum, mut least, mut greatest) = (0, 0i128, u64::MAX, u64::MIN);
                 for row in selected {
                     let value = values.ints[row] as u64;
-                    self.values += 1;
-                    self.sum += i128::from(value);
-                    self.extremes(Scalar::Unsigned(value), Scalar::Unsigned(value));
+                    count += 1;
+                    sum += i128::from(value);
+                    least = least.min(value);
+                    greatest = greatest.max(value);
+                }
+                self.values += count;
+                self.sum += sum;
+                if count > 0 {
+                    self.extremes(Scalar::Unsigned(least), Scalar::Unsigned(greatest));
                 }
             }
             Kind::Float => {
