@@ -134,6 +134,8 @@ pub struct Store {
     pub(crate) heap_busy: Busy,
     pub(crate) free_head: Cell<u32>,
     pub(crate) fresh: Cell<u32>,
+    /// Slabs from here on are not used until the superblock says, durably, that recovery has to look further.
+    pub(crate) ceiling: Cell<u32>,
     pub(crate) partial: [Cell<u32>; CLASSES],
     pub(crate) claims: [Cell<Claim>; CLASSES],
     pub(crate) limbo: Limbo,
@@ -179,6 +181,7 @@ impl Store {
             heap_busy: Busy::new(),
             free_head: Cell::new(NO_SLAB),
             fresh: Cell::new(0),
+            ceiling: Cell::new(0),
             partial: [const { Cell::new(NO_SLAB) }; CLASSES],
             claims: [const { Cell::new(Claim::NONE) }; CLASSES],
             limbo: Limbo::new(),
@@ -289,6 +292,9 @@ impl Store {
     /// [`LIST_MORE`] where pairs are left.
     pub async fn list<B: Bank>(&self, bank: &B, from: ListFrom, at: u32, capacity: u32) -> Result<u32, Failure> {
         let geometry = self.geometry.get();
+        if self.has_no_pairs() {
+            return Ok(0);
+        }
         let mut cursor = from;
         let mut bucket = match from {
             ListFrom::Start => 0,
@@ -339,6 +345,12 @@ impl Store {
             }
         }
         Ok(true)
+    }
+
+    /// True where no pair is there, not even one whose time is over: then there is nothing to be looked for. (While a clear is under way the
+    /// count is that of what comes behind it.)
+    pub(crate) fn has_no_pairs(&self) -> bool {
+        self.pairs.get() == 0 && self.counted_from.get() == self.horizon.get()
     }
 
     /// What STAT tells.
