@@ -10,18 +10,14 @@ use willow_tests::stage::{PRELOAD, has, library, skip, tool};
 const NOT_DRAWN: [(&[&str], &str); 7] = [
     (
         &[
-            "fstat",
             "stat",
             "lstat",
             "fstatat",
-            "poll",
             "ppoll",
             "select",
             "pselect",
             "epoll_ctl",
-            "posix_fadvise",
             "posix_fadvise64",
-            "readahead",
             "fgetxattr",
             "flistxattr",
             "syncfs",

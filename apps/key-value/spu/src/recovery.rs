@@ -33,8 +33,11 @@ const EMPTIED_AT_ONCE_BYTES: u64 = 256 << 10;
 
 const _: () = assert!(FORMAT_VERSION == 2, "what is to be done for regions of older versions was thought of");
 
-/// Headers of slots that lie behind each other.
-type Headers = [[u8; HEADER_BYTES as usize]; HEADERS_AT_ONCE as usize];
+/// Headers of slots that lie behind each other, some at a time.
+pub(crate) type Headers = [[u8; HEADER_BYTES as usize]; HEADERS_AT_ONCE as usize];
+
+/// None.
+pub(crate) const NO_HEADERS: Headers = [[0; HEADER_BYTES as usize]; HEADERS_AT_ONCE as usize];
 
 impl Store {
     /// Makes the store ready to serve a region.
@@ -298,8 +301,11 @@ impl Store {
     }
 
     /// First pass: links the newest record of each key, tombstones too, and wipes all others.
+    // Nobody else has the store, and its headers, while it is recovered.
+    #[allow(clippy::await_holding_refcell_ref)]
     async fn link_records<B: Bank>(&self, bank: &B, durable: u64) -> Result<(), Failure> {
         let geometry = self.geometry.get();
+        let mut headers = self.headers.borrow_mut();
         for slab in 0..self.ceiling.get() {
             bank.pause().await;
             let entry = self.read_entry(bank, slab).await?;
@@ -307,7 +313,6 @@ impl Store {
             if entry.generation == 0 || class >= CLASSES {
                 continue;
             }
-            let mut headers: Headers = [[0; HEADER_BYTES as usize]; HEADERS_AT_ONCE as usize];
             for slot in 0..slots_per_slab(class) {
                 bank.pause().await;
                 let place = slot % HEADERS_AT_ONCE;
@@ -384,8 +389,10 @@ impl Store {
 
     /// Second pass, when older records are durably gone: unlinks and wipes tombstones, counts pairs, rebuilds bitmaps and
     /// marks chunks.
+    #[allow(clippy::await_holding_refcell_ref)]
     async fn settle_records<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
         let geometry = self.geometry.get();
+        let mut headers = self.headers.borrow_mut();
         for slab in 0..self.ceiling.get() {
             bank.pause().await;
             let mut entry = self.read_entry(bank, slab).await?;
@@ -395,7 +402,6 @@ impl Store {
             }
             let mut bitmap = [0_u64; BITMAP_WORDS];
             let mut free = 0;
-            let mut headers: Headers = [[0; HEADER_BYTES as usize]; HEADERS_AT_ONCE as usize];
             for slot in 0..slots_per_slab(class) {
                 bank.pause().await;
                 let place = slot % HEADERS_AT_ONCE;

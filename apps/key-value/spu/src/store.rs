@@ -58,8 +58,9 @@ use crate::format::{
 use crate::heap::Claim;
 use crate::limbo::Limbo;
 use crate::lock::{Busy, Stripes, Waiters};
+use crate::recovery::{Headers, NO_HEADERS};
 use crate::wire::{self, LIST_MORE};
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use core::cmp::Ordering;
 use dead::Vain;
 use put::Writing;
@@ -134,11 +135,13 @@ pub struct Store {
     pub(crate) heap_busy: Busy,
     pub(crate) free_head: Cell<u32>,
     pub(crate) fresh: Cell<u32>,
-    /// Slabs from here on are not used until the superblock says, durably, that recovery has to look further.
-    pub(crate) ceiling: Cell<u32>,
     pub(crate) partial: [Cell<u32>; CLASSES],
     pub(crate) claims: [Cell<Claim>; CLASSES],
     pub(crate) limbo: Limbo,
+    /// Slabs from here on are not used until the superblock says, durably, that recovery has to look further.
+    pub(crate) ceiling: Cell<u32>,
+    /// What recovery looks at: it has the store alone. A handler's own memory has no room for so much.
+    pub(crate) headers: RefCell<Headers>,
 }
 
 /// Where the walk of a chain ended.
@@ -181,10 +184,11 @@ impl Store {
             heap_busy: Busy::new(),
             free_head: Cell::new(NO_SLAB),
             fresh: Cell::new(0),
-            ceiling: Cell::new(0),
             partial: [const { Cell::new(NO_SLAB) }; CLASSES],
             claims: [const { Cell::new(Claim::NONE) }; CLASSES],
             limbo: Limbo::new(),
+            ceiling: Cell::new(0),
+            headers: RefCell::new(NO_HEADERS),
         }
     }
 
