@@ -20,7 +20,7 @@ pub struct BundledApp {
 }
 
 /// All that come with the device, Base-IO first: it serves the block namespaces.
-pub static BUNDLED_APPS: [BundledApp; 7] = [
+pub static BUNDLED_APPS: [BundledApp; 8] = [
     BundledApp { name: "base-io", wasm: BASE_IO_WASM, native: base_io_spu::native },
     BundledApp { name: "key-value", wasm: KEY_VALUE_WASM, native: key_value_spu::native },
     BundledApp { name: "direct-io", wasm: DIRECT_IO_WASM, native: direct_io_spu::native },
@@ -28,10 +28,15 @@ pub static BUNDLED_APPS: [BundledApp; 7] = [
     BundledApp { name: "search", wasm: SEARCH_WASM, native: search_spu::native },
     BundledApp { name: "atomic-io", wasm: ATOMIC_IO_WASM, native: atomic_io_spu::native },
     BundledApp { name: "append", wasm: APPEND_WASM, native: append_spu::native },
+    BundledApp { name: "columns", wasm: COLUMNS_WASM, native: columns_spu::native },
 ];
 
 /// FTLs that come with the device: a device with flash has one of them besides.
 pub static FTLS: [BundledApp; 1] = [BundledApp { name: "page", wasm: PAGE_WASM, native: page_spu::native }];
+
+/// Apps that commands install where they are used: in the name of who uses them, so that what they keep is that user's own.
+pub static INSTALLED_BY_COMMANDS: [BundledApp; 1] =
+    [BundledApp { name: "btree", wasm: BTREE_WASM, native: btree_spu::native }];
 
 #[cfg(test)]
 mod tests {
@@ -39,7 +44,7 @@ mod tests {
 
     #[test]
     fn modules_carry_the_manifest_of_their_native_form() {
-        for app in BUNDLED_APPS.iter().chain(&FTLS) {
+        for app in BUNDLED_APPS.iter().chain(&FTLS).chain(&INSTALLED_BY_COMMANDS) {
             assert_eq!(&app.wasm[..4], b"\0asm", "{} is a module", app.name);
             let manifest = (app.native)().manifest();
             assert!(manifest.starts_with(format!("abi=2\nname={}\nversion=", app.name).as_bytes()));

@@ -7,8 +7,10 @@ mod agent;
 mod app;
 mod atomic;
 mod bench;
+mod btree;
 mod child;
 mod client;
+mod columns;
 mod config;
 mod cpu;
 mod demo;
@@ -79,6 +81,9 @@ enum Command {
     /// Writes to a block namespace that are done as a whole or not at all: write, read, stat
     #[command(subcommand)]
     Atomic(atomic::Atomic),
+    /// B+trees in the drive: create, load, get, range, put, delete, stat
+    #[command(subcommand)]
+    Btree(btree::Btree),
     /// memcached's protocols in front of a key-value namespace
     Memcached(memcached::MemcachedOptions),
     /// Let processes of this machine reach their own files on a device directly
@@ -88,6 +93,12 @@ enum Command {
     Direct(direct::Direct),
     /// Search files on a drive there: options, output and exit status of grep
     Grep(Box<grep::GrepArguments>),
+    /// Count, sum, least and greatest of columns of a file on a drive
+    Sum(Box<columns::SumOptions>),
+    /// Count a column's values of a file on a drive by bins
+    Histogram(Box<columns::HistogramOptions>),
+    /// Rows of a file on a drive for which an expression is true, as Arrow, CSV or JSON
+    Filter(Box<columns::FilterOptions>),
     /// Who serves the banks of flash: list, install, use
     #[command(subcommand)]
     Ftl(ftl::Ftl),
@@ -140,9 +151,13 @@ fn run(command: Command) -> Outcome<()> {
         Command::Weight(weight) => weight::run(weight),
         Command::Kv(kv) => kv::run(kv),
         Command::Atomic(atomic) => atomic::run(atomic),
+        Command::Btree(btree) => btree::run(btree),
         Command::Memcached(options) => memcached::run(&options),
         Command::Agent(options) => agent::run(options),
         Command::Direct(direct) => direct::run(direct),
+        Command::Sum(options) => columns::sum(*options),
+        Command::Histogram(options) => columns::histogram(*options),
+        Command::Filter(options) => columns::filter(*options),
         Command::Ftl(ftl) => ftl::run(ftl),
         Command::Flash(flash) => flash::run(flash),
         Command::Mount(arguments) => mount::run(&arguments),
