@@ -10,6 +10,7 @@ mod bench;
 mod btree;
 mod child;
 mod client;
+mod columns;
 mod config;
 mod cpu;
 mod demo;
@@ -92,6 +93,12 @@ enum Command {
     Direct(direct::Direct),
     /// Search files on a drive there: options, output and exit status of grep
     Grep(Box<grep::GrepArguments>),
+    /// Count, sum, least and greatest of columns of a file on a drive
+    Sum(Box<columns::SumOptions>),
+    /// Count a column's values of a file on a drive by bins
+    Histogram(Box<columns::HistogramOptions>),
+    /// Rows of a file on a drive for which an expression is true, as Arrow, CSV or JSON
+    Filter(Box<columns::FilterOptions>),
     /// Who serves the banks of flash: list, install, use
     #[command(subcommand)]
     Ftl(ftl::Ftl),
@@ -148,6 +155,9 @@ fn run(command: Command) -> Outcome<()> {
         Command::Memcached(options) => memcached::run(&options),
         Command::Agent(options) => agent::run(options),
         Command::Direct(direct) => direct::run(direct),
+        Command::Sum(options) => columns::sum(*options),
+        Command::Histogram(options) => columns::histogram(*options),
+        Command::Filter(options) => columns::filter(*options),
         Command::Ftl(ftl) => ftl::run(ftl),
         Command::Flash(flash) => flash::run(flash),
         Command::Mount(arguments) => mount::run(&arguments),

@@ -19,6 +19,7 @@ pub mod append;
 pub mod atomic_write;
 pub mod block;
 pub mod btree;
+pub mod columns;
 pub mod control;
 #[cfg(feature = "in-process")]
 pub mod device_queue;
