@@ -122,7 +122,15 @@ impl Device {
         }
     }
 
-    /// For a virtual clock: like [`Device::run`], but stops as soon as there is a completion or an upcall, whose time may be before
+    /// For a virtual clock: like [`Device::run`], but modelled time is the driver's, however much there is to do.
+    pub fn run_through(&mut self, now_ns: u64) -> Option<u64> {
+        match &mut self.drive {
+            Driven::Free(drive) => drive.run(&mut self.core, now_ns),
+            Driven::Modelled(drive) => drive.run(&mut self.core, now_ns, false),
+        }
+    }
+
+    /// For a virtual clock: like [`Device::run_through`], but stops as soon as there is a completion or an upcall, whose time may be before
     /// `until_ns`, so that the host can act on it before anything later happens.
     pub fn run_to_completion(&mut self, until_ns: u64) -> Option<u64> {
         match &mut self.drive {

@@ -476,6 +476,7 @@ impl<B: Backend> Subsystem<B> {
             Work::NamespaceCreate | Work::NamespaceDelete | Work::NamespaceAttach => {
                 self.namespace_managed(index, place, work, completion)
             }
+            Work::Utilization(structure) => self.utilization_answered(index, place, structure, completion),
             Work::Reserve(aborts) => self.reserved(index, place, aborts, completion),
             Work::Shutdown => self.shutdown_flushed(index, place, completion),
             Work::Nothing => self.give_up(index, place, Status::INTERNAL_ERROR, completion.buffer),
