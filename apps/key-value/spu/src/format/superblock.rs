@@ -55,6 +55,7 @@ const _: () = assert!(96 + 4 * CLASSES <= HORIZON_OFFSET && CEILING_OFFSET + 4 <
 
 /// What a sector where a superblock should be turned out to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // One is made at a time, when a namespace is opened.
 pub enum Found {
     /// Zeroes.
     Nothing,
