@@ -18,6 +18,8 @@ pub mod agent;
 pub mod append;
 pub mod atomic_write;
 pub mod block;
+pub mod cache;
+pub mod caching;
 pub mod control;
 #[cfg(feature = "in-process")]
 pub mod device_queue;
@@ -38,6 +40,7 @@ mod threads;
 pub use append::{AppendClient, AppendError};
 pub use atomic_write::{AtomicTransaction, AtomicWriteClient, AtomicWriteError};
 pub use block::BlockClient;
+pub use caching::{CachingClient, CachingError};
 pub use control::ControlClient;
 pub use hre::{Hre, HreError, RpcCall, RpcReply, Upcall};
 #[cfg(feature = "in-process")]
