@@ -12,6 +12,7 @@ use crate::table::Table;
 use crate::target::TargetOption;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +21,11 @@ use tokio::runtime::Handle;
 use willow_fuse::{Disk, MountOptions, Mounted, mounted};
 use willow_host::cache::disk::NSID;
 use willow_host::cache::{self, Backing, CacheOptions, CachedDisk, Manager, Mode};
+use willow_host::direct_io::{CachedFile, Session, SessionOptions};
 use willow_host::{BlockClient, CachingClient, Hre};
 
+/// Bytes moved at a time.
+const STEP_BYTES: usize = 1 << 20;
 /// How often the device is told that the manager is there.
 const HOLD_EVERY: Duration = Duration::from_secs(1);
 /// How often dirty chunks are written back.
@@ -41,6 +45,37 @@ pub enum Cache {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
+    },
+    /// Write a file's bytes to standard output, through its cache, by the process' own endpoint
+    Read {
+        /// The file
+        file: PathBuf,
+        /// First byte
+        #[arg(long, default_value_t = 0)]
+        offset: u64,
+        /// How many [default: to the end]
+        #[arg(long)]
+        bytes: Option<u64>,
+        /// The agent's socket (willow agent --socket)
+        #[arg(long, value_name = "PATH")]
+        agent: PathBuf,
+    },
+    /// Write standard input to a file, within its length, through its cache, durably
+    Write {
+        /// The file
+        file: PathBuf,
+        /// First byte
+        #[arg(long, default_value_t = 0)]
+        offset: u64,
+        /// Where there is no cache of it: when writes are acknowledged [default: write-through]
+        #[arg(long, value_name = "write-through|write-back")]
+        mode: Option<Mode>,
+        /// Open the file for reading only, and try all the same
+        #[arg(long)]
+        read_only: bool,
+        /// The agent's socket (willow agent --socket)
+        #[arg(long, value_name = "PATH")]
+        agent: PathBuf,
     },
     /// Have the device forget a cache that nobody uses
     Remove {
@@ -89,6 +124,37 @@ pub fn run(cache: Cache) -> Outcome<()> {
     match cache {
         Cache::Mount(arguments) => mount(&arguments),
         Cache::List { target, json } => list(&target, json),
+        Cache::Read { file, offset, bytes, agent } => {
+            let named = std::fs::File::open(&file).context(|| format!("cannot open {}", file.display()))?;
+            let cached = cached(named, &agent, CacheOptions::default())?;
+            let whole = cached.shape().map_err(Failure::new)?.0;
+            let end = bytes.map_or(whole, |bytes| offset.saturating_add(bytes).min(whole));
+            let (mut at, mut buffer) = (offset, vec![0; STEP_BYTES]);
+            while at < end {
+                let step = STEP_BYTES.min((end - at) as usize);
+                let count = cached.read_at(&mut buffer[..step], at).map_err(Failure::new)?;
+                output::bytes(&buffer[..count])?;
+                at += count as u64;
+            }
+            Ok(())
+        }
+        Cache::Write { file, offset, mode, read_only, agent } => {
+            let named = std::fs::File::options().read(true).write(!read_only).open(&file);
+            let named = named.context(|| format!("cannot open {}", file.display()))?;
+            let cached = cached(named, &agent, CacheOptions { mode, ..CacheOptions::default() })?;
+            let room = cached.shape().map_err(Failure::new)?.0.saturating_sub(offset);
+            let mut data = Vec::new();
+            let read = std::io::stdin().take(room + 1).read_to_end(&mut data);
+            read.context(|| "cannot read standard input".to_owned())?;
+            if data.len() as u64 > room {
+                fail!("standard input has more than the {room} bytes from {offset} to the end of the file");
+            }
+            for (index, piece) in data.chunks(STEP_BYTES).enumerate() {
+                let at = offset + (index * STEP_BYTES) as u64;
+                cached.write_at(piece, at).context(|| format!("cannot write {}", file.display()))?;
+            }
+            cached.sync().map_err(Failure::new)
+        }
         Cache::Remove { cache, discard, target } => {
             let runtime = client::runtime()?;
             let (_controller, hre) = client::attach(&runtime, &target)?;
@@ -97,6 +163,11 @@ pub fn run(cache: Cache) -> Outcome<()> {
             removed.context(|| format!("cache {cache} is not removed"))
         }
     }
+}
+
+fn cached(file: std::fs::File, agent: &std::path::Path, options: CacheOptions) -> Outcome<CachedFile> {
+    let session = Session::open(SessionOptions::by_agent(agent)).map_err(Failure::new)?;
+    CachedFile::open(&session, file, options).map_err(Failure::new)
 }
 
 fn list(target: &TargetOption, json: bool) -> Outcome<()> {

@@ -135,10 +135,11 @@ pub async fn list(client: &CachingClient) -> Result<Vec<Listed>, CachingError> {
 /// Has the device forget a cache; with dirty chunks only where `discards`.
 pub async fn remove(client: &CachingClient, cache: u32, discards: bool) -> Result<(), CachingError> {
     let client = client.of(cache, random() as u32 | 1);
+    let mut is_there = false;
     for spu in (0..client.numbers().1).rev() {
-        known(client.on(spu, handler::REMOVE, discards.into()).await)?;
+        is_there |= known(client.on(spu, handler::REMOVE, discards.into()).await)?.is_some();
     }
-    client.on(0, handler::FREE, 0).await
+    if is_there { client.on(0, handler::FREE, 0).await } else { Err(Refusal::Absent.into()) }
 }
 
 impl Manager {

@@ -287,6 +287,10 @@ pub async fn clean(request: Request, state: &State) -> Result<(), Failure> {
     if !slot.has(DIRTY) {
         return Ok(());
     }
+    // What was read for the backing file may not be durable here: the map would say that it is clean, and the slot have older bytes.
+    if !planted(Planted::CleanBeforeData) {
+        map::flush().await?;
+    }
     // Where this fails the media may say that it is clean.
     slot.clear(DIRTY_DURABLE);
     map::name(&request, state, cache, held.1, (asked.chunk, false)).await?;

@@ -13,6 +13,8 @@ pub enum Planted {
     EvictsInMemoryOnly,
     /// A chunk that was written after it was read for the backing file counts as clean.
     CleansWhatChanged,
+    /// The map says that a chunk is clean whose last bytes are not durable here.
+    CleanBeforeData,
     /// A sync is answered before the bank is durable.
     SyncsNothing,
     /// The start takes dirty chunks for clean ones.

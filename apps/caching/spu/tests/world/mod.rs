@@ -174,7 +174,7 @@ pub struct Model {
     pub answered: BTreeMap<(u64, u32), u32>,
     /// The last one that has to be there after a cut.
     pub durable: BTreeMap<(u64, u32), u32>,
-    next: u32,
+    pub next: u32,
     /// The backing file: chunks that are not as they were at first. It is durable.
     pub backing: BTreeMap<u64, Vec<u8>>,
 }
