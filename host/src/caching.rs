@@ -133,7 +133,7 @@ impl CachingClient {
         self.put(handler::DROP, self.asked(chunk, 0, 0), &[]).await.map(drop)
     }
 
-    /// Asks one SPU for what is no chunk's: [`handler::CLAIM`], [`handler::RELEASE`], [`handler::REVOKE`], [`handler::DROP_CLEAN`], [`handler::REMOVE`]
+    /// Asks one SPU for what is no chunk's: [`handler::RELEASE`], [`handler::REVOKE`], [`handler::DROP_CLEAN`], [`handler::REMOVE`]
     /// or [`handler::FREE`].
     pub async fn on(&self, spu: u16, number: u8, first: u32) -> Result<(), CachingError> {
         self.send(number, spu, &self.asked(0, first, 0), &[], 0).await.map(drop)
@@ -143,6 +143,14 @@ impl CachingClient {
     pub async fn on_all(&self, number: u8, first: u32) -> Result<(), CachingError> {
         for spu in (0..self.spus).rev() {
             self.on(spu, number, first).await?;
+        }
+        Ok(())
+    }
+
+    /// Becomes the cache's manager, or stays it. Whoever is first at the first SPU is so at all.
+    pub async fn claim(&self) -> Result<(), CachingError> {
+        for spu in 0..self.spus {
+            self.on(spu, handler::CLAIM, 0).await?;
         }
         Ok(())
     }

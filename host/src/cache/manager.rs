@@ -190,7 +190,7 @@ impl Manager {
         let begun = Instant::now();
         let Descriptor { chunk_bytes, slots, writes_through, stamp, .. } = own.descriptor;
         loop {
-            match client.on_all(handler::CLAIM, 0).await {
+            match client.claim().await {
                 Ok(()) => break,
                 Err(CachingError::Refused(Refusal::Absent)) if !own.is_whole => {
                     let _ = remove(&client, own.cache, true).await;
@@ -493,7 +493,7 @@ impl Manager {
 
     /// Tells the device that this manager is still there. An error: another has the cache.
     pub async fn hold(&self) -> Result<(), CacheError> {
-        Ok(self.client.on_all(handler::CLAIM, 0).await?)
+        Ok(self.client.claim().await?)
     }
 
     /// A process uses the cache no more; when this returns nothing of it is under way.
