@@ -96,7 +96,7 @@ fn a_cached_file_is_read_and_written_by_programs_as_they_are_and_outlasts_kills(
     mount.kill();
     drop(file);
     let _ = Command::new("umount").args(["-l", &at]).status();
-    device.signal("KILL");
+    device.signal("-KILL");
     drop(device);
     let device = Served::start(&["--media", &media]);
     let mount = Mount::start(&device, &at, &backing, &[]);

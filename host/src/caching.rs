@@ -8,7 +8,7 @@
 use crate::atomic_write::{BUSY_MAX, BUSY_WAIT};
 use crate::control::ControlClient;
 use crate::hre::{Hre, HreError, RpcCall, RpcReply};
-use caching_host::wire::{ChunkArguments, Counts, Descriptor, DirtyChunk, Stamp, handler, home};
+use caching_host::wire::{ChunkArguments, Counts, Descriptor, DirtyChunk, KEEP, Stamp, handler, home};
 use caching_host::{APP_NAME, Refusal};
 use std::sync::Arc;
 use std::time::Instant;
@@ -113,9 +113,9 @@ impl CachingClient {
         self.on(spu, handler::SYNC, 0).await
     }
 
-    /// Puts a chunk in, and permits it to a process (0: to none).
+    /// Puts a chunk in, and permits it to a process (0: to none). It stays until it was used once, for a short time.
     pub async fn install(&self, chunk: u64, process: u32, rights: u32, bytes: &[u8]) -> Result<(), CachingError> {
-        self.put(handler::INSTALL, self.asked(chunk, process, rights), bytes).await.map(drop)
+        self.put(handler::INSTALL, self.asked(chunk, process, rights | KEEP), bytes).await.map(drop)
     }
 
     /// Permits a cached chunk to a process.

@@ -132,14 +132,41 @@ pub async fn list(client: &CachingClient) -> Result<Vec<Listed>, CachingError> {
     Ok(all)
 }
 
-/// Has the device forget a cache; with dirty chunks only where `discards`.
+/// Has the device forget a cache that nobody manages; with dirty chunks only where `discards`. It goes as a whole or not at all.
 pub async fn remove(client: &CachingClient, cache: u32, discards: bool) -> Result<(), CachingError> {
     let client = client.of(cache, random() as u32 | 1);
-    let mut is_there = false;
-    for spu in (0..client.numbers().1).rev() {
-        is_there |= known(client.on(spu, handler::REMOVE, discards.into()).await)?.is_some();
+    let (mut is_there, mut refused) = (false, None);
+    // Nobody writes to what this one manages.
+    for spu in 0..client.numbers().1 {
+        match known(client.on(spu, handler::CLAIM, 0).await) {
+            Ok(None) => continue,
+            Ok(Some(())) => is_there = true,
+            Err(error) => refused = Some(error),
+        }
+        match client.describe(spu).await {
+            Ok((_, counts)) if counts.dirty > 0 && !discards => refused = Some(Refusal::Dirty.into()),
+            _ => {}
+        }
+        if refused.is_some() {
+            break;
+        }
     }
-    if is_there { client.on(0, handler::FREE, 0).await } else { Err(Refusal::Absent.into()) }
+    if let Some(error) = refused {
+        // Those that were taken; others refuse that.
+        for spu in (0..client.numbers().1).rev() {
+            let _ = client.on(spu, handler::RELEASE, 0).await;
+        }
+        return Err(error);
+    }
+    if is_there { remove_own(&client).await } else { Err(Refusal::Absent.into()) }
+}
+
+/// The same of one that this client manages, wherever it is.
+async fn remove_own(client: &CachingClient) -> Result<(), CachingError> {
+    for spu in (0..client.numbers().1).rev() {
+        known(client.on(spu, handler::REMOVE, 1).await)?;
+    }
+    client.on(0, handler::FREE, 0).await
 }
 
 impl Manager {
@@ -173,13 +200,13 @@ impl Manager {
                     return there.begin().await;
                 }
                 there.close().await?;
+                remove(client, own.cache, false).await?;
                 wanted = CacheOptions {
                     mode: Some(mode),
                     bytes: Some(options.bytes.unwrap_or_else(|| there.bytes())),
                     ..wanted
                 };
             }
-            remove(client, own.cache, false).await?;
         }
         Self::make(client, backing, &wanted).await
     }
@@ -193,7 +220,7 @@ impl Manager {
             match client.claim().await {
                 Ok(()) => break,
                 Err(CachingError::Refused(Refusal::Absent)) if !own.is_whole => {
-                    let _ = remove(&client, own.cache, true).await;
+                    remove_own(&client).await?;
                     return Ok(None);
                 }
                 Err(CachingError::Refused(Refusal::Claimed)) if begun.elapsed() < CLAIM_PATIENCE => {
@@ -261,7 +288,10 @@ impl Manager {
                 Err(error) if error.is(Refusal::Full) => {
                     let idle = listed.iter().find(|it| it.counts.epoch == 0 && it.counts.dirty == 0);
                     let Some(idle) = idle else { return Err(error.into()) };
-                    remove(client, idle.cache, false).await?;
+                    // Somebody may have opened it by now: then another makes way.
+                    if let Err(error) = remove(client, idle.cache, false).await {
+                        tracing::debug!("cache {} does not make way: {error}", idle.cache);
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -293,10 +323,7 @@ impl Manager {
                 };
                 let again = if error.is(Refusal::Exists) { again.await } else { Err(error) };
                 if let Err(error) = again {
-                    for spu in (0..client.numbers().1).rev() {
-                        let _ = client.on(spu, handler::REMOVE, 1).await;
-                    }
-                    let _ = client.on(0, handler::FREE, 0).await;
+                    let _ = remove_own(&client).await;
                     return Err(error);
                 }
             }

@@ -100,8 +100,10 @@ pub(crate) async fn read(
         let bytes = loop {
             match client.read(chunk, within, count as u32).await {
                 Ok((bytes, _)) => break bytes,
-                Err(error) if attempts >= ATTEMPTS_MAX => return Err(error.into()),
                 Err(error) => is_missed(error)?,
+            }
+            if attempts >= ATTEMPTS_MAX {
+                return Err(CachingError::from(Refusal::Busy).into());
             }
             keeper.fetch(chunk).await?;
             attempts += 1;
@@ -122,10 +124,10 @@ pub(crate) async fn write(
     for (chunk, within, done, count) in parts(chunk_bytes, offset, from.len()) {
         let mut attempts = 0;
         while let Err(error) = client.write(chunk, within, &from[done..done + count]).await {
-            if attempts >= ATTEMPTS_MAX {
-                return Err(error.into());
-            }
             is_missed(error)?;
+            if attempts >= ATTEMPTS_MAX {
+                return Err(CachingError::from(Refusal::Busy).into());
+            }
             keeper.fetch(chunk).await?;
             attempts += 1;
         }

@@ -5,7 +5,7 @@
 
 use crate::format::{region, region_bytes};
 use crate::planted::{Planted, planted};
-use crate::state::{BUSY, Cache, DIRTY, DIRTY_DURABLE, LINKED, NAMED, State, add};
+use crate::state::{BUSY, Cache, Crowded, DIRTY, DIRTY_DURABLE, KEPT, LINKED, NAMED, State, add};
 use crate::wire::{
     self, CACHES_MAX, ChunkArguments, Counts, DIRTY_MAX, Descriptor, DirtyChunk, RIGHT_READ, RIGHT_WRITE, Stamp,
 };
@@ -204,8 +204,11 @@ pub async fn install(request: Request, state: &State) -> Result<u32, Failure> {
     let slot = match state.empty(cache) {
         Some(slot) => slot,
         None => {
-            let oldest = state.oldest(cache, planted(Planted::DirtyDropped));
-            let slot = oldest.ok_or(Failure(wire::STATUS_DIRTY))?;
+            let oldest = state.oldest(cache, planted(Planted::DirtyDropped), willow_sdk::time_ns());
+            let slot = oldest.map_err(|crowded| match crowded {
+                Crowded::Dirty => Failure(wire::STATUS_DIRTY),
+                Crowded::Used => Failure(wire::STATUS_BUSY),
+            })?;
             state.unlink(slot);
             add(&cache.evictions);
             slot
@@ -233,6 +236,10 @@ pub async fn install(request: Request, state: &State) -> Result<u32, Failure> {
         return Err(failure);
     }
     state.link(slot, asked.cache, asked.chunk);
+    if asked.second & wire::KEEP != 0 {
+        state.slots[slot].put_in_ns.set(willow_sdk::time_ns());
+        state.slots[slot].set(KEPT);
+    }
     drop(held);
     add(&cache.installs);
     allow(state, slot, &asked)?;

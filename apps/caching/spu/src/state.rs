@@ -7,7 +7,7 @@
 //! - permissions are a chunk's: they go with it;
 //! - all of it is zeroes at the start, so that the module has no bytes of it.
 
-use crate::wire::{self, CACHES_MAX, CLAIM_NS, Counts, Descriptor, PROCESSES_MAX, SLOTS_MAX};
+use crate::wire::{self, CACHES_MAX, CLAIM_NS, Counts, Descriptor, KEPT_NS, PROCESSES_MAX, SLOTS_MAX};
 use base_io_ranges::Failure;
 use core::cell::Cell;
 use willow_sdk::sync::{Event, Mutex};
@@ -35,12 +35,26 @@ pub const BUSY: u8 = 8;
 /// The map on the media may say that it has a chunk.
 pub const NAMED: u8 = 16;
 
+/// It has not been used since it was put in, and is to be.
+pub const KEPT: u8 = 32;
+
+/// Why no slot makes way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crowded {
+    /// All that could go is dirty.
+    Dirty,
+    /// The others are to be used first, or are just used.
+    Used,
+}
+
 /// A place for a chunk.
 pub struct Slot {
     /// The chunk.
     pub chunk: Cell<u64>,
     /// Grows with the beginning and the end of each write.
     pub written: Cell<u32>,
+    /// When it was put in.
+    pub put_in_ns: Cell<u64>,
     /// Processes that may read it, one bit each, and those that may write it.
     pub rights: [Cell<u32>; 2],
     /// The next slot of its list, from 1 on.
@@ -230,6 +244,7 @@ impl State {
                 Slot {
                     chunk: zero(),
                     written: Cell::new(0),
+                    put_in_ns: zero(),
                     rights: [const { Cell::new(0) }; 2],
                     next: Cell::new(0),
                     cache: Cell::new(0),
@@ -324,7 +339,7 @@ impl State {
         it.next.set(list.replace(slot as u16 + 1));
         it.age.set(AGE_NEW);
         it.rights.iter().for_each(|rights| rights.set(0));
-        it.clear(DIRTY | DIRTY_DURABLE);
+        it.clear(DIRTY | DIRTY_DURABLE | KEPT);
         it.set(LINKED);
     }
 
@@ -363,8 +378,9 @@ impl State {
 
     /// A chunk was used.
     pub fn touch(&self, slot: usize) {
-        let age = &self.slots[slot].age;
-        age.set(age.get() | AGE_USED);
+        let slot = &self.slots[slot];
+        slot.age.set(slot.age.get() | AGE_USED);
+        slot.clear(KEPT);
     }
 
     /// The slots of a cache.
@@ -397,20 +413,25 @@ impl State {
 
     /// The slot that makes way: one that was not used for long, by bits that a hand goes over and shifts out (a clock with eight of them), which
     /// nobody uses or holds. `dirty`: also one that the backing file does not have.
-    pub fn oldest(&self, cache: &Cache, dirty: bool) -> Option<usize> {
+    pub fn oldest(&self, cache: &Cache, dirty: bool, now_ns: u64) -> Result<usize, Crowded> {
         let (first, count) = (cache.first.get(), cache.slots.get());
         let (mut found, mut looked): (Option<(usize, u8)>, u32) = (None, 0);
+        let mut crowded = Crowded::Used;
         for _ in 0..count {
             let at = (first + cache.hand.get()) as usize;
             cache.hand.set((cache.hand.get() + 1) % count);
             let slot = &self.slots[at];
-            let unwanted = if dirty { BUSY } else { BUSY | DIRTY };
-            if !slot.has(LINKED) || slot.has(unwanted) || slot.users.get() > 0 {
+            if slot.has(LINKED) && slot.has(DIRTY) && !dirty {
+                crowded = Crowded::Dirty;
+                continue;
+            }
+            let is_kept = slot.has(KEPT) && now_ns.saturating_sub(slot.put_in_ns.get()) < KEPT_NS;
+            if !slot.has(LINKED) || slot.has(BUSY) || slot.users.get() > 0 || is_kept {
                 continue;
             }
             let age = slot.age.get();
             if age == 0 {
-                return Some(at);
+                return Ok(at);
             }
             if found.is_none_or(|(_, least)| age < least) {
                 found = Some((at, age));
@@ -421,7 +442,7 @@ impl State {
                 break;
             }
         }
-        found.map(|(slot, _)| slot)
+        found.map(|(slot, _)| slot).ok_or(crowded)
     }
 
     /// The bit of a process, which it gets where `makes`.

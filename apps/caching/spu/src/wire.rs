@@ -68,6 +68,10 @@ pub const STATUS_PROCESSES: u32 = 24;
 pub const RIGHT_READ: u32 = 1;
 /// Right to write it.
 pub const RIGHT_WRITE: u32 = 2;
+/// Of [`handler::INSTALL`]: the chunk stays until it was used once, for [`KEPT_NS`] at most, so that who asked for it finds it.
+pub const KEEP: u32 = 4;
+/// How long a chunk stays that nobody uses and that is to be kept.
+pub const KEPT_NS: u64 = 20_000_000;
 
 /// Caches of a device at a time.
 pub const CACHES_MAX: usize = 16;
