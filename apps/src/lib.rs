@@ -34,13 +34,17 @@ pub static BUNDLED_APPS: [BundledApp; 8] = [
 /// FTLs that come with the device: a device with flash has one of them besides.
 pub static FTLS: [BundledApp; 1] = [BundledApp { name: "page", wasm: PAGE_WASM, native: page_spu::native }];
 
+/// Apps that commands install where they are used: in the name of who uses them, so that what they keep is that user's own.
+pub static INSTALLED_BY_COMMANDS: [BundledApp; 1] =
+    [BundledApp { name: "btree", wasm: BTREE_WASM, native: btree_spu::native }];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn modules_carry_the_manifest_of_their_native_form() {
-        for app in BUNDLED_APPS.iter().chain(&FTLS) {
+        for app in BUNDLED_APPS.iter().chain(&FTLS).chain(&INSTALLED_BY_COMMANDS) {
             assert_eq!(&app.wasm[..4], b"\0asm", "{} is a module", app.name);
             let manifest = (app.native)().manifest();
             assert!(manifest.starts_with(format!("abi=2\nname={}\nversion=", app.name).as_bytes()));

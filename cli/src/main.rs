@@ -7,6 +7,7 @@ mod agent;
 mod app;
 mod atomic;
 mod bench;
+mod btree;
 mod cache;
 mod child;
 mod client;
@@ -80,6 +81,9 @@ enum Command {
     /// Writes to a block namespace that are done as a whole or not at all: write, read, stat
     #[command(subcommand)]
     Atomic(atomic::Atomic),
+    /// B+trees in the drive: create, load, get, range, put, delete, stat
+    #[command(subcommand)]
+    Btree(btree::Btree),
     /// memcached's protocols in front of a key-value namespace
     Memcached(memcached::MemcachedOptions),
     /// Let processes of this machine reach their own files on a device directly
@@ -147,6 +151,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Weight(weight) => weight::run(weight),
         Command::Kv(kv) => kv::run(kv),
         Command::Atomic(atomic) => atomic::run(atomic),
+        Command::Btree(btree) => btree::run(btree),
         Command::Memcached(options) => memcached::run(&options),
         Command::Agent(options) => agent::run(options),
         Command::Direct(direct) => direct::run(direct),

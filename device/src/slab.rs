@@ -140,10 +140,16 @@ impl<T> Slab<T> {
         }
     }
 
+    /// All entries with their keys, in order of place.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let key = |place: usize, entry: &Entry<T>| u32::from(entry.generation) << 16 | place as u32;
+        let entries = self.entries.iter().enumerate();
+        entries.filter_map(move |(place, entry)| Some((key(place, entry), entry.value.as_ref()?)))
+    }
+
     /// Keys of all entries, in order of place.
     pub fn keys(&self) -> Vec<u32> {
-        let occupied = self.entries.iter().enumerate().filter(|(_, entry)| entry.value.is_some());
-        occupied.map(|(place, entry)| u32::from(entry.generation) << 16 | place as u32).collect()
+        self.iter().map(|(key, _)| key).collect()
     }
 }
 

@@ -57,7 +57,8 @@ impl Fitter<'_> {
     fn model(&mut self, parameter: &str, value: f64, id: &str, metric: &str) -> Result<f64, ExperimentError> {
         let mut preset = self.preset.clone();
         preset.set_parameter(parameter, value)?;
-        let laboratory = Laboratory { seed: self.seed, only: Some((id.to_owned(), metric.to_owned())), preset };
+        let mut laboratory = Laboratory::new(preset, self.seed);
+        laboratory.only = Some((id.to_owned(), metric.to_owned()));
         let experiment =
             experiment_of(id).ok_or_else(|| ExperimentError::Other(format!("no experiment gives {id}.{metric}")))?;
         let found = (experiment.run)(&laboratory)?;

@@ -55,7 +55,17 @@ const HOSTILE: &[(&str, &str, u32)] = &[
         "(drop (call $rpc_finish (call $rpc_start (local.get 0) (i32.const -1) (i32.const -1) (i32.const 9) (i32.const 0) (i32.const 0) (i32.const 0)) (i32.const 1)))",
         300,
     ),
-    ("tables", "(drop (table.grow $table (ref.null func) (i32.const 100)))", 3000),
+    ("tables", "(drop (table.grow $table (ref.null func) (i32.const 100)))", 600),
+    ("growing", "(drop (memory.grow (i32.const 0)))", 1500),
+    ("divisions", "(global.set $x (i64.div_u (i64.const -1) (i64.or (global.get $x) (i64.const 1))))", 12_000),
+    ("roots", "(global.set $f (f64.sqrt (f64.sqrt (f64.sqrt (f64.add (global.get $f) (f64.const 3))))))", 4500),
+    // Loads from all over its memory, each from where the one before says.
+    (
+        "scattered",
+        "(global.set $p (i32.add (i32.load (i32.and (i32.shr_u (global.get $p) (i32.const 8)) (i32.const 0xdffc0)))
+            (i32.add (i32.mul (global.get $p) (i32.const 1103515245)) (i32.const 12345))))",
+        22_000,
+    ),
     (
         "dmas_unawaited",
         "(drop (call $dma (local.get 0) (i32.const 3) (i64.const 0) (i32.const 0) (i64.const 64) (i32.const 64) (i32.const 1)))",
@@ -112,7 +122,8 @@ fn hostile_module() -> Outcome<Vec<u8>> {
         (import "willow" "sleep" (func $sleep (param i64 i32) (result i32)))
         (import "willow" "background" (func $background (param i32 i64) (result i32)))
         (import "willow" "flush" (func $flush (param i32) (result i32)))
-        (memory (export "memory") 1) (table $table 1 funcref) (global $set (mut i32) (i32.const 0))
+        (memory (export "memory") 15) (table $table 1 funcref) (global $set (mut i32) (i32.const 0))
+        (global $x (mut i64) (i64.const 3)) (global $f (mut f64) (f64.const 3)) (global $p (mut i32) (i32.const 1))
         (func (export "start") (param i32 i32) (result i32) (local $left i32)
             (i32.store (i32.const 0) (i32.const 0))
             (drop (call $receive_bytes_at (local.get 0) (i32.const 0) (i32.const 0) (i32.const 4)))

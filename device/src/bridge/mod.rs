@@ -238,8 +238,7 @@ impl Bridge {
 
     /// The request of an endpoint with this tag.
     pub fn find(&self, id: HreId, tag: u64) -> Option<u32> {
-        let matching = |key: &u32| self.transfers.get(*key).is_some_and(|t| t.hre == id && t.tag == tag);
-        self.transfers.keys().into_iter().find(matching)
+        self.transfers.iter().find(|(_, transfer)| transfer.hre == id && transfer.tag == tag).map(|(key, _)| key)
     }
 
     /// True where the host has something to fetch.

@@ -86,6 +86,7 @@ impl Free {
                 }
             }
             let more = core.serve_control(now_ns);
+            self.run_cost += core.machine.take_beside_cost();
             // Also where nothing came of it: a store whose news nobody can take must not keep the driver from its say.
             events += 1;
             if events >= EVENTS_A_RUN_MAX || self.run_cost >= self.cost_max() {

@@ -21,9 +21,11 @@ use crate::service::metadata::HostTables;
 use crate::service::statistics::Statistics;
 use crate::service::versions::BuiltInApp;
 use crate::shared::{ReplyTo, SharedWindow};
+use crate::spu::flash_cut::PowerCut;
 use free::Free;
 use modelled::Modelled;
 use std::sync::Arc;
+use willow_flash_media::{CutOutcome, FileError};
 
 /// Most events of one [`Device::run`]: the driver of the device has its say again soon, and takes in what others have asked for meanwhile.
 const EVENTS_A_RUN_MAX: usize = 65536;
@@ -65,6 +67,18 @@ impl Device {
             device.core.made_fresh()?;
         }
         Ok(device)
+    }
+
+    /// The power goes at `now_ns`, up to which the device has run: what flash was doing ends in the middle, as `outcome` says of each page and block,
+    /// and all that only the device knew is gone. What is left is the store, for another device to be opened on. For flash in memory.
+    pub fn cut_power(
+        mut self,
+        now_ns: u64,
+        outcome: &mut dyn FnMut() -> CutOutcome,
+    ) -> Result<(Box<dyn Store>, PowerCut), FileError> {
+        let now_ns = self.modelled_ns(now_ns);
+        let cut = self.core.machine.cut_power(now_ns, outcome)?;
+        Ok((self.core.machine.media.store, cut))
     }
 
     /// Takes a request from a queue; the request comes back where the queue's or the device's limit is reached, or where it

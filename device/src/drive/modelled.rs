@@ -228,6 +228,7 @@ impl Modelled {
             core.collect_store();
             let now_ns = core.machine.now_ns;
             let more = core.serve_control(now_ns);
+            self.run_instructions += core.machine.take_beside_cost();
             // Also where nothing came of it, as under the free clock.
             events += 1;
             let machine = &mut *core.machine;

@@ -23,13 +23,19 @@ use std::sync::Arc;
 pub struct Job {
     /// The transaction that waits for it.
     pub(super) transaction: u32,
-    pub(super) compile: Box<dyn FnOnce() -> Result<CompiledModule, String> + Send>,
+    pub(super) compile: Box<dyn FnOnce() -> Result<Compiled, String> + Send>,
+}
+
+/// A module that was compiled, and the name that it is stored under, which is made of its content.
+pub(super) struct Compiled {
+    pub module: CompiledModule,
+    pub name: String,
 }
 
 /// What came of a [`Job`]; hand it to [`crate::Device::job_done`].
 pub struct JobDone {
     pub(super) transaction: u32,
-    pub(super) compiled: Result<CompiledModule, String>,
+    pub(super) compiled: Result<Compiled, String>,
 }
 
 impl Job {

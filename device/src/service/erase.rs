@@ -4,6 +4,7 @@
 //! - It begins after the region has become unreachable, durably: the region is marked as deleting in the metadata.
 //! - First whatever was under way then ends, so that no late write lands in the range when it is another's.
 //! - The range is free when its zeroes are durable, and not before.
+//! - It is zeroed by pieces, with others' turns in between, unless the store does it beside the device.
 //! - Where the media fail, the region stays marked; the erasure is taken up again after the next commit, and at the next start.
 //! - An app that writes after it has answered (`settles`) has said before that it writes nothing there any more. Where it does not, or not in
 //!   time, the region stays marked as well, and the app is asked again when the erasure is taken up.
@@ -19,13 +20,18 @@ use crate::spu::abi;
 use crate::spu::continuation::Continuation;
 use crate::spu::os::error_of;
 
+/// Bytes of a bank that are zeroed in one go.
+const PIECE_BYTES_MAX: u64 = 1 << 20;
+/// What a piece costs whoever waits for the device, in instructions: some tens of microseconds.
+const PIECE_COST: u64 = 100_000;
+
 /// How far an erasure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// What was under way when the region became unreachable ends.
     Fenced,
-    /// This bank's range is being zeroed; those before it are.
-    Zeroing { bank: u16 },
+    /// This bank's range is being zeroed; so many bytes of it are, and those of the banks before it.
+    Zeroing { bank: u16, done: u64 },
     /// The zeroes become durable.
     Flushing,
     /// The metadata without the region are being saved.
@@ -81,29 +87,49 @@ impl Core {
             return self.erasure_failed(key, error);
         }
         erasure.state = match erasure.state {
-            State::Fenced => State::Zeroing { bank: 0 },
-            State::Zeroing { bank } if bank + 1 < spus => State::Zeroing { bank: bank + 1 },
+            State::Fenced => State::Zeroing { bank: 0, done: 0 },
+            State::Zeroing { bank, done } if done < erasure.bank_bytes => State::Zeroing { bank, done },
+            State::Zeroing { bank, .. } if bank + 1 < spus => State::Zeroing { bank: bank + 1, done: 0 },
             State::Zeroing { .. } => State::Flushing,
             State::Flushing => State::Forgetting,
             state @ (State::Forgetting | State::Stalled) => state,
         };
-        let Erasure { base, bank_bytes, state } = *erasure;
         let then = Continuation::Transaction(key);
-        match state {
-            State::Zeroing { bank } => self.store_step(then, |store, ticket| {
-                let bank = usize::from(bank);
-                Ok(match store.zero(bank, base, bank_bytes)? {
-                    Progress::Done => Progress::Done,
-                    Progress::WouldBlock => {
-                        store.begin_zero(ticket, bank, base, bank_bytes);
-                        Progress::WouldBlock
-                    }
-                })
-            }),
+        match erasure.state {
+            State::Zeroing { .. } => self.service.erasing.push_back(key),
             State::Flushing => self.store_step(then, |store, ticket| store.flush(ticket, None)),
             State::Forgetting => self.commit(key),
             State::Fenced | State::Stalled => {}
         }
+    }
+
+    /// The next piece of an erasure is zeroed; true where there was one.
+    pub(super) fn erase_piece(&mut self) -> bool {
+        let Some(key) = self.service.erasing.pop_front() else { return false };
+        let Some(Erasure { base, bank_bytes, state: State::Zeroing { bank, done } }) = self.erasure(key).copied()
+        else {
+            return true;
+        };
+        let (from, left) = (base + done, bank_bytes - done);
+        let piece = left.min(PIECE_BYTES_MAX);
+        let mut zeroed = piece;
+        self.store_step(Continuation::Transaction(key), |store, ticket| {
+            let bank = usize::from(bank);
+            Ok(match store.zero(bank, from, piece)? {
+                Progress::Done => Progress::Done,
+                Progress::WouldBlock => {
+                    // The store does it beside the device, all of it.
+                    store.begin_zero(ticket, bank, from, left);
+                    zeroed = left;
+                    Progress::WouldBlock
+                }
+            })
+        });
+        self.machine.costs_beside(PIECE_COST);
+        if let Some(erasure) = self.erasure(key) {
+            erasure.state = State::Zeroing { bank, done: done + zeroed };
+        }
+        true
     }
 
     /// The metadata without the region are saved, or could not be.

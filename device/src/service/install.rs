@@ -8,7 +8,7 @@
 //! - An installation that is refused leaves nothing: no app, no number, no module.
 
 use super::change::{Change, Made, Refusal};
-use super::core::{Core, Job};
+use super::core::{Compiled, Core, Job};
 use super::transaction::{Asker, Transaction, Work};
 use super::versions::Version;
 use super::{DRAIN_NS_MAX, START_NS_MAX};
@@ -22,7 +22,7 @@ use crate::spu::abi;
 use crate::spu::continuation::Continuation;
 use crate::spu::os::{Admission, error_of, planted};
 use crate::spu::protection::USER_NOBODY;
-use crate::spu::wasm::{CompiledModule, compile};
+use crate::spu::wasm::compile;
 
 /// How far an installation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,9 @@ impl Core {
         let panics = planted!(self.machine, CompilerPanics);
         let compile = move || {
             assert!(!panics || !module.ends_with(b"panics"), "a planted panic of the compiler");
-            compile(&engine, module, limits)
+            let module = compile(&engine, module, limits)?;
+            let name = module_name(&module.bytes);
+            Ok(Compiled { module, name })
         };
         self.jobs.push_back(Job { transaction: key, compile: Box::new(compile) });
     }
@@ -114,7 +116,7 @@ impl Core {
     }
 
     /// The compiler is done.
-    pub(super) fn compiled(&mut self, key: u32, compiled: Result<CompiledModule, String>) {
+    pub(super) fn compiled(&mut self, key: u32, compiled: Result<Compiled, String>) {
         let Some(install) = self.install_of(key) else { return };
         let owner = install.owner;
         match compiled {
@@ -131,7 +133,8 @@ impl Core {
     }
 
     /// Makes the new version ready beside what there is, and has its module stored.
-    fn stage(&mut self, key: u32, owner: Option<u32>, compiled: CompiledModule) -> Result<(), Refusal> {
+    fn stage(&mut self, key: u32, owner: Option<u32>, compiled: Compiled) -> Result<(), Refusal> {
+        let Compiled { module: mut compiled, name: module } = compiled;
         let named = self.app_name_for(owner, &compiled.manifest.name);
         let name = named.map_err(|(status, text)| refused(status, text))?;
         if self.is_changing(&name) {
@@ -147,13 +150,12 @@ impl Core {
             Some(number) => number,
             None => self.free_number().map_err(|text| refused(ControlStatus::NoRoom, text))?,
         };
-        let bytes = compiled.bytes.clone();
+        let bytes = std::mem::take(&mut compiled.bytes);
         let staged = self.make_version(compiled, name.clone(), owner);
         let staged = staged.map_err(|why| {
             let text = format!("the module is refused: {why}");
             refused(ControlStatus::ModuleRefused, text)
         })?;
-        let module = module_name(&bytes);
         let change = InstalledApp { number, name: name.clone(), built_in: false, module: Some(module.clone()), owner };
         if let Some(transaction) = self.service.transactions.get_mut(&key) {
             transaction.change = Change::Install(change);
@@ -204,7 +206,7 @@ impl Core {
         let is_alive = self.machine.is_running(number);
         match state {
             InstallState::Draining if !is_alive => self.begin_start(key, number),
-            InstallState::Draining if !self.is_at_work(number) => {
+            InstallState::Draining if !self.machine.is_at_work(number) => {
                 self.set_install_state(key, InstallState::ShuttingDown);
                 self.send_shutdown(key, number);
             }

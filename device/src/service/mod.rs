@@ -65,6 +65,8 @@ pub(crate) struct Service {
     next_key: u32,
     /// Steps that may be taken: what ended at once.
     ready: VecDeque<(Continuation, Result<(), StoreError>)>,
+    /// Erasures that go on by a piece, one at each turn.
+    erasing: VecDeque<u32>,
     /// Blobs that may be in the store.
     blobs: BTreeSet<String>,
     errors: BTreeMap<HreId, String>,
@@ -103,6 +105,7 @@ impl Service {
             imports: BTreeMap::new(),
             next_key: 1,
             ready: VecDeque::new(),
+            erasing: VecDeque::new(),
             blobs: BTreeSet::new(),
             errors: BTreeMap::new(),
             front: None,
@@ -231,6 +234,7 @@ impl Core {
             busy |= self.machine.expire_misses(now_ns);
         }
         busy |= self.poll_start(now_ns);
+        busy |= self.erase_piece();
         self.proceed_ready();
         if !self.service.polled.is_empty() {
             busy |= self.poll_transactions(now_ns);

@@ -20,7 +20,7 @@ use crate::request::{AppNumber, RpcOutcome};
 use crate::service::control::ControlStatus;
 use crate::spu::abi;
 use crate::spu::news::RegionCall;
-use crate::spu::os::{Activity, Admission};
+use crate::spu::os::Admission;
 
 /// Most transactions at once, but for apps' calls for regions and what the service itself has begun.
 pub const TRANSACTIONS_MAX: usize = 4096;
@@ -322,7 +322,7 @@ impl Core {
             }
             Work::Removal(removal) if removal.state == Removing::Draining => {
                 let number = removal.number;
-                if self.is_at_work(number) && !is_late {
+                if self.machine.is_at_work(number) && !is_late {
                     return false;
                 }
                 self.service.polled.remove(&key);
@@ -348,17 +348,6 @@ impl Core {
             }
             _ => false,
         }
-    }
-
-    /// True while an app has begun something that has not ended: requests, and messages on behalf of such.
-    pub(super) fn is_at_work(&self, number: AppNumber) -> bool {
-        let machine = &*self.machine;
-        if !machine.is_running(number) {
-            return false;
-        }
-        let mut tokens = machine.activity_keys().into_iter();
-        let is_begun = |activity: &Activity| activity.app == number && machine.is_begun(activity);
-        tokens.any(|token| machine.activity_at(token).is_some_and(is_begun))
     }
 
     /// An app takes no new requests of hosts from now on; they wait.
@@ -472,7 +461,7 @@ impl Core {
         (is_told, is_late): (bool, bool),
     ) -> bool {
         match state {
-            Retiring::Draining if !self.is_at_work(number) || is_late => {
+            Retiring::Draining if !self.machine.is_at_work(number) || is_late => {
                 if let Some(Transaction { work: Work::Retirement { state, .. }, .. }) =
                     self.service.transactions.get_mut(&key)
                 {

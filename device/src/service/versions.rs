@@ -185,9 +185,9 @@ impl Core {
         let is_long = compiled.manifest.long;
         let prepared = self.runtime.prepare(&compiled, is_long)?;
         let program = if is_long { Program::Long(prepared) } else { Program::Wasm(prepared) };
-        let CompiledModule { manifest, bytes, .. } = compiled;
+        let CompiledModule { manifest, module_bytes, .. } = compiled;
         debug_assert_eq!(name, installed_name(&manifest, owner));
-        let mut state = AppState::new(&name, &manifest.version, manifest.handlers, bytes.len() as u64, 0);
+        let mut state = AppState::new(&name, &manifest.version, manifest.handlers, module_bytes, 0);
         (state.owner, state.calls, state.footprint) = (owner, manifest.calls, manifest.footprint);
         (state.settles, state.long) = (manifest.settles, manifest.long);
         self.make_ready(program, state)
@@ -203,11 +203,12 @@ impl Core {
     pub(super) fn instance_limits(&self, app: &AppState) -> InstanceLimits {
         let config = &self.machine.config;
         let is_small = app.owner.is_some() && !app.long;
-        let budget = if is_small { config.user_instruction_budget } else { config.instruction_budget };
+        let of_users = |users: bool| if users { config.user_instruction_budget } else { config.instruction_budget };
+        let (budget, initialize_budget) = (of_users(is_small), of_users(app.owner.is_some()));
         // The FTL's tables grow with the flash, which is the preset's.
         let serves = self.machine.media.store.served_by() == Some(&app.name);
         let data_bytes_max = if serves { FTL_DATA_BYTES_MAX } else { config.app_data_bytes_max };
-        InstanceLimits { data_bytes_max, budget }
+        InstanceLimits { data_bytes_max, budget, initialize_budget }
     }
 
     /// An instance of an app for an SPU, initialised. What it prints goes to the app that is being staged.

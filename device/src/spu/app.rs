@@ -40,6 +40,8 @@ pub(crate) struct AppState {
     pub admission: Admission,
     /// Requests that do not, in the order in which they came.
     pub held: Vec<Key>,
+    /// What it was seen to have begun when somebody waited for the end of all of it.
+    pub at_work: Option<Key>,
     pub counters: AppCounters,
     pub user_counters: [i64; abi::COUNTERS],
     pub log: VecDeque<String>,
@@ -71,6 +73,7 @@ impl AppState {
             failed: false,
             admission: Admission::Open,
             held: Vec::new(),
+            at_work: None,
             counters: AppCounters::default(),
             user_counters: [0; abi::COUNTERS],
             log: VecDeque::new(),

@@ -81,6 +81,10 @@ impl Machine {
         }
     }
 
+    pub(crate) fn walks(&self) -> u64 {
+        self.walks
+    }
+
     pub(crate) fn tables(&self) -> Tables {
         Tables {
             transfers: self.bridge.transfers.len(),

@@ -86,10 +86,11 @@ impl Machine {
     /// Tries to take a request back: true where none of its RPCs has begun. Its completion still comes, with
     /// [`RpcOutcome::Aborted`] then.
     pub fn abort(&mut self, hre: HreId, tag: u64) -> bool {
+        self.note_walk();
         let Some(transfer) = self.bridge.find(hre, tag) else { return false };
         let of_it = |activity: &Activity| matches!(activity.origin, Origin::Host { transfer: of } if of == transfer);
         let tokens: Vec<Key> =
-            (self.activity_keys().into_iter()).filter(|token| self.activity_at(*token).is_some_and(of_it)).collect();
+            self.all_activities().filter(|(_, activity)| of_it(activity)).map(|(token, _)| token).collect();
         // One that is not there any more has been answered, though the answer may be under way yet.
         let rpcs = self.bridge.transfers.get(transfer).map_or(0, |transfer| transfer.rpcs);
         let begun = |token: &Key| self.activity_at(*token).is_none_or(|activity| activity.state.is_begun());

@@ -4,11 +4,13 @@
 //! What always holds: where nobody is in such a circle nothing is refused. It is looked for whenever an RPC of an SPU finds no thread, which
 //! is how every such circle closes; the search is charged to the account whose RPC it is.
 
-use super::meter::ENTRY_WORK;
 use super::os::{Machine, Origin};
 use crate::interconnect::Key;
 use crate::request::RpcOutcome;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A request that is looked at in the search: it lies anywhere in memory (10 ns).
+const LOOK_WORK: u64 = 40;
 
 impl Machine {
     /// A request has come that may have found no thread: where it closes a circle, an RPC in it is refused.
@@ -19,7 +21,18 @@ impl Machine {
             return;
         }
         let account = activity.account;
-        self.charge_account(account, self.activities() as u64 * ENTRY_WORK);
+        self.charge_account(account, self.spus[usize::from(token.spu)].activities.len() as u64 * LOOK_WORK);
+        if !self.has_holders(token) {
+            // Nobody has a thread: one that comes free by itself is not waited for.
+            return;
+        }
+        self.note_walk();
+        self.charge_account(account, self.activities() as u64 * LOOK_WORK);
+        if !self.may_close_circle(token) {
+            return;
+        }
+        self.note_walk();
+        self.charge_account(account, self.activities() as u64 * LOOK_WORK);
         if let Some(last) = self.find_jam() {
             if let Some(app) = self.activity_at(last).map(|activity| activity.app) {
                 let at = &mut self.spus[last.spu as usize];
@@ -27,6 +40,32 @@ impl Machine {
             }
             self.end_activity(last, RpcOutcome::Refused, 0);
         }
+    }
+
+    /// Handlers that have the threads of the app that a request waits for, on its SPU.
+    fn holders(&self, token: Key) -> impl Iterator<Item = u32> {
+        let app = self.activity_at(token).map(|activity| activity.app);
+        let at = self.spus[usize::from(token.spu)].activities.iter();
+        let holders = at.filter(move |(_, activity)| Some(activity.app) == app && activity.state.is_begun());
+        holders.map(|(key, _)| key)
+    }
+
+    /// False where there are none: an app that says at each request that it has no thread is seen here.
+    fn has_holders(&self, token: Key) -> bool {
+        self.holders(token).next().is_some()
+    }
+
+    /// False where one of them waits for no RPC: its thread comes free by itself.
+    fn may_close_circle(&self, token: Key) -> bool {
+        let mut holders: BTreeSet<u32> = self.holders(token).collect();
+        for (_, activity) in self.all_activities() {
+            if let Origin::Spu(origin) = &activity.origin
+                && origin.asked_by.spu == token.spu
+            {
+                holders.remove(&origin.asked_by.key);
+            }
+        }
+        holders.is_empty()
     }
 
     /// The RPC that came last among those that wait in a circle.
@@ -49,8 +88,7 @@ impl Machine {
             }
         }
         stuck.extend(waiting.iter().map(|(token, _)| *token));
-        for token in self.activity_keys() {
-            let Some(activity) = self.activity_at(token) else { continue };
+        for (token, activity) in self.all_activities() {
             if activity.state.is_begun() {
                 holders.entry((activity.app, activity.spu)).or_default().push(token);
             }

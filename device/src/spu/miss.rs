@@ -15,7 +15,7 @@ use super::dma::{Dma, Port};
 use super::meter::Fault;
 use super::os::{Caller, LocalMemory, Machine};
 use super::permission::{Extent, Rights};
-use super::rest::{Rest, Stop};
+use super::rest::Rest;
 use crate::bridge::MISSES_PER_AGENT_MAX;
 use crate::bridge::accounts::PARTIES;
 use crate::hre::HreId;
@@ -40,7 +40,6 @@ pub const MISS_NS_MAX: u64 = 2_000_000_000;
 /// A DMA that waits for a permission.
 struct Parked {
     rest: Rest,
-    retries: u8,
     missed: Extent,
     /// Who has its place.
     party: u16,
@@ -161,7 +160,7 @@ impl Machine {
             return Ok(abi::ERROR_PERMISSION);
         };
         let (key, party) = (rest.group, self.bridge.accounts.party(rest.account()));
-        match self.park(originating.process(), Box::new(Parked { rest, retries: 0, missed, party })) {
+        match self.park(originating.process(), Box::new(Parked { rest, missed, party })) {
             Ok(()) => {
                 if let Some(group) = self.group_at_mut(key) {
                     group.remaining += 1;
@@ -237,8 +236,9 @@ impl Machine {
         for parked in told.parked {
             if let Some(mut parked) = self.unpark(parked) {
                 let is_own = parked.missed.start < told.missed.end && told.missed.start < parked.missed.end;
-                parked.retries += u8::from(is_own);
-                if retry { self.retry(*parked) } else { self.fail(*parked) }
+                parked.rest.retries += u8::from(is_own);
+                // As one of those that wait for a place: there may be many, each of many segments.
+                if retry { self.line_up(parked.rest) } else { self.fail(*parked) }
             }
         }
     }
@@ -247,29 +247,16 @@ impl Machine {
         self.end_rest(parked.rest, abi::ERROR_PERMISSION);
     }
 
-    /// Goes on with a DMA that was parked.
-    fn retry(&mut self, parked: Parked) {
-        match self.go_on(parked.rest) {
-            None => {}
-            Some((rest, Stop::Full)) => self.line_up(rest),
-            Some((rest, Stop::Missed)) => self.park_again(rest, parked.retries),
-        }
-    }
-
-    /// A DMA that waited in line misses a permission.
+    /// A DMA that went on, from the line or after an answer, misses a permission.
     pub fn miss_again(&mut self, rest: Rest) {
-        self.park_again(rest, 0);
-    }
-
-    fn park_again(&mut self, rest: Rest, retries: u8) {
         let missed = self.missed(rest.caller, &rest.dma, rest.from, rest.to);
         let originating = self.activity_at(rest.caller.at(rest.dma.token)).map(|activity| activity.originating);
         if let (Some(missed), Some(originating)) = (missed, originating)
-            && retries <= RETRIES_MAX
+            && rest.retries <= RETRIES_MAX
             && self.tell(originating, rest.caller.spu, rest.caller.app, missed)
         {
             let party = self.bridge.accounts.party(rest.account());
-            if let Err(parked) = self.park(originating.process(), Box::new(Parked { rest, retries, missed, party })) {
+            if let Err(parked) = self.park(originating.process(), Box::new(Parked { rest, missed, party })) {
                 self.fail(*parked);
             }
             return;

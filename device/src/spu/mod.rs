@@ -9,6 +9,7 @@ pub mod counters;
 pub(crate) mod dma;
 pub(crate) mod ended;
 pub(crate) mod flash;
+pub mod flash_cut;
 pub(crate) mod flash_job;
 pub(crate) mod flash_time;
 pub(crate) mod ftl;

@@ -78,9 +78,14 @@ pub(crate) struct Machine {
     pub news: News,
     /// Answers and ends that nobody waited for any more, since the device started.
     pub(super) strays: u64,
+    /// What was done beside runs of handlers and is not counted by the drive yet.
+    beside_cost: u64,
     /// A weakness that a test has planted.
     #[cfg(feature = "testing")]
     pub hole: Option<crate::spu::hole::Hole>,
+    /// Walks through all activities, for tests.
+    #[cfg(feature = "testing")]
+    pub walks: u64,
 }
 
 /// The error number of a store's failure.
@@ -116,7 +121,7 @@ impl Machine {
             bridge: Bridge::new(config.requests_per_hre_max, accounts),
             spus: (0..config.spus).map(|_| Spu::new(&config)).collect(),
             line: Line::default(),
-            flash: FlashJobs::new(store.served_by().is_some()),
+            flash: FlashJobs::new(store.served_by().is_some(), config.spus),
             media: MediaController::new(store),
             published: Arc::new(published),
             protection: Protection::new(),
@@ -125,8 +130,11 @@ impl Machine {
             apps: (0..config.apps_max).map(|_| None).collect(),
             news: News::new(config.apps_max),
             strays: 0,
+            beside_cost: 0,
             #[cfg(feature = "testing")]
             hole: None,
+            #[cfg(feature = "testing")]
+            walks: 0,
             config,
         }
     }
@@ -138,6 +146,17 @@ impl Machine {
         self.strays += 1;
         tracing::error!("a defect of SPU-OS: {what}");
         debug_assert!(false, "{what}");
+    }
+
+    /// Something was done beside runs of handlers that whoever waits for the device waits for: as many instructions would take as long.
+    pub fn costs_beside(&mut self, cost: u64) {
+        self.beside_cost += cost;
+    }
+
+    /// What was done so since this was asked last, for the drive.
+    #[inline]
+    pub fn take_beside_cost(&mut self) -> u64 {
+        std::mem::take(&mut self.beside_cost)
     }
 
     /// The clock of whoever drives the device: when what hosts hand in comes.
@@ -185,13 +204,27 @@ impl Machine {
         self.spus.iter().map(|spu| spu.activities.len()).sum()
     }
 
-    /// Keys of all activities, in order of SPU and then of place.
+    /// All activities, in order of SPU and then of place. That is a walk through what all hosts and apps have: who has it done is charged for it,
+    /// or waits with it, and nothing does it again and again.
+    pub fn all_activities(&self) -> impl Iterator<Item = (Key, &Activity)> {
+        self.spus
+            .iter()
+            .zip(0..)
+            .flat_map(|(at, spu)| at.activities.iter().map(move |(key, activity)| (Key { spu, key }, activity)))
+    }
+
+    /// For tests: somebody looks at all of them.
+    #[inline]
+    pub fn note_walk(&mut self) {
+        #[cfg(feature = "testing")]
+        {
+            self.walks += 1;
+        }
+    }
+
+    /// Keys of all activities.
     pub fn activity_keys(&self) -> Vec<Key> {
-        let of = |(number, spu): (usize, &Spu)| {
-            let keys = spu.activities.keys().into_iter();
-            keys.map(|key| Key { spu: number as u16, key }).collect::<Vec<Key>>()
-        };
-        self.spus.iter().enumerate().flat_map(of).collect()
+        self.all_activities().map(|(key, _)| key).collect()
     }
 
     /// The group of a key.

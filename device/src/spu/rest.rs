@@ -4,6 +4,8 @@
 //! What always holds:
 //! - a rest belongs to a group, which has one operation more to wait for until the rest has ended; it ends once;
 //! - what is left is checked anew when it goes on, as if it were asked for then; nothing of it has moved before;
+//! - however many rests may go on at once (operations have ended, an agent has answered), they do so piece by piece, account by account, and
+//!   others have their say in between;
 //! - a process has at most [`OPERATIONS_PER_PROCESS_MAX`] operations of the store under way, users share the places of all
 //!   ([`crate::places`]), the kernel's endpoints have some of their own, and a few are kept for what cannot wait in line;
 //! - what rests keep of apps' memories is bounded in the same way.
@@ -33,11 +35,16 @@ pub const COPY_BYTES_MAX: u64 = 1 << 20;
 pub const COPIES_BYTES_MAX: u64 = 256 << 20;
 /// Most rests that go on in one go, before others have their say.
 const RESTS_A_TURN_MAX: usize = 64;
+/// What these may cost, as apps are charged for it: no more begins then.
+const WORK_A_TURN_MAX: u64 = 20_000;
+/// Segments of a rest that go on in one go.
+const SEGMENTS_A_TURN_MAX: u32 = 64;
 
 /// The app's memory as a rest knows it: copies of what it reads, and what it wrote.
 #[derive(Default)]
 pub(super) struct Detached {
-    read: Vec<(u64, Vec<u8>)>,
+    /// In the order in which segments take them: that of the next one is the first.
+    read: VecDeque<(u64, Vec<u8>)>,
     written: Vec<(u64, Vec<u8>)>,
 }
 
@@ -62,6 +69,8 @@ pub(crate) struct Rest {
     pub to: u64,
     pub left: u32,
     pub group: Key,
+    /// How often it went on after an answer about a range that it missed itself.
+    pub retries: u8,
     account: u16,
     copied_bytes: u64,
     /// Who has the place of these bytes.
@@ -83,6 +92,8 @@ pub(crate) enum Stop {
     Missed,
     /// There is no place among the operations of the store.
     Full,
+    /// Others have their say.
+    Turn,
 }
 
 /// Rests that wait for a place, by account.
@@ -270,7 +281,7 @@ impl Machine {
             self.meter(caller).charge_copy(bytes)?;
             let mut at = from;
             for _ in 0..left {
-                copies.read.push((at, memory.slice(at, dma.segment_bytes as usize)?.to_vec()));
+                copies.read.push_back((at, memory.slice(at, dma.segment_bytes as usize)?.to_vec()));
                 at = at.wrapping_add_signed(dma.source.stride);
             }
             if account != KERNEL {
@@ -283,7 +294,19 @@ impl Machine {
             return Ok(None);
         }
         let dma = *dma;
-        Ok(Some(Rest { caller, dma, from, to, left, group: key, account, copied_bytes, party, memory: copies }))
+        Ok(Some(Rest {
+            caller,
+            dma,
+            from,
+            to,
+            left,
+            group: key,
+            retries: 0,
+            account,
+            copied_bytes,
+            party,
+            memory: copies,
+        }))
     }
 
     /// A segment found no place among the store's operations: the DMA waits in line. 0, or the error where it cannot.
@@ -304,9 +327,10 @@ impl Machine {
         Ok(0)
     }
 
-    /// A DMA waits in line that waited for something else.
+    /// A DMA waits in line that waited for something else, and may go on now.
     pub fn line_up(&mut self, rest: Rest) {
         self.line.push(rest, false);
+        self.line.ready = true;
     }
 
     /// A rest that its group does not know of yet is not wanted after all.
@@ -321,13 +345,18 @@ impl Machine {
     }
 
     /// Goes on with a DMA; what is left of it where it has to stop again.
-    pub fn go_on(&mut self, mut rest: Rest) -> Option<(Rest, Stop)> {
+    fn go_on(&mut self, mut rest: Rest) -> Option<(Rest, Stop)> {
         let (caller, dma, key) = (rest.caller, rest.dma, rest.group);
         let mut group = Some(key);
         let mut error = 0;
         let mut stop = None;
         let behalf = self.activity_at(caller.at(dma.token)).map(|activity| Behalf::Of(activity.originating));
+        let ends_at = rest.left.saturating_sub(SEGMENTS_A_TURN_MAX);
         while rest.left > 0 {
+            if rest.left == ends_at {
+                stop = Some(Stop::Turn);
+                break;
+            }
             let written = rest.memory.written.len();
             let moved = match behalf {
                 Some(behalf) => {
@@ -354,6 +383,7 @@ impl Machine {
             if stop.is_some() || error != 0 {
                 break;
             }
+            rest.memory.read.pop_front();
             rest.from = rest.from.wrapping_add_signed(dma.source.stride);
             rest.to = rest.to.wrapping_add_signed(dma.destination.stride);
             rest.left -= 1;
@@ -390,19 +420,26 @@ impl Machine {
     /// Operations have ended: what waits in line goes on, one account after the other, as far as there are places.
     pub fn serve_line(&mut self) {
         self.line.ready = false;
-        let mut stuck = 0;
+        let (mut stuck, mut cost) = (0, 0);
         for _ in 0..RESTS_A_TURN_MAX {
             let Some(account) = self.line.turns.front().copied() else { return };
             if stuck >= self.line.turns.len() {
                 return;
             }
+            if cost > WORK_A_TURN_MAX {
+                break;
+            }
             let Some(rest) = self.line.pop(account) else { return };
             let (left, segment_bytes) = (rest.left, u64::from(rest.dma.segment_bytes));
             let stopped = self.go_on(rest);
             let done = u64::from(left - stopped.as_ref().map_or(0, |(rest, _)| rest.left));
-            self.charge_account(account, done * (SEGMENT_WORK + segment_bytes / BYTES_A_WORK));
+            let work = done * (SEGMENT_WORK + segment_bytes / BYTES_A_WORK);
+            self.charge_account(account, work);
+            cost += SEGMENT_WORK + work;
+            self.costs_beside(SEGMENT_WORK + work);
             match stopped {
                 None => {}
+                Some((rest, Stop::Turn)) => self.line.push(rest, true),
                 Some((rest, Stop::Missed)) => self.miss_again(rest),
                 Some((rest, Stop::Full)) => {
                     self.line.push(rest, true);

@@ -11,6 +11,34 @@ use crate::request::{AppNumber, RpcOutcome};
 use std::ops::Range;
 
 impl Machine {
+    /// True while an app has begun something that has not ended: requests, and messages on behalf of such. It is asked at each turn of the device: what
+    /// was found once is looked at first, a host's request rather than what comes and goes on its behalf.
+    pub fn is_at_work(&mut self, number: AppNumber) -> bool {
+        if !self.is_running(number) {
+            return false;
+        }
+        let seen = self.app_at(number).and_then(|app| app.at_work);
+        if seen.and_then(|key| self.activity_at(key)).is_some_and(|seen| seen.app == number && self.is_begun(seen)) {
+            return true;
+        }
+        self.note_walk();
+        let begun = self.all_activities().filter(|(_, activity)| activity.app == number && self.is_begun(activity));
+        let mut found = None;
+        for (key, activity) in begun {
+            let is_hosts = matches!(activity.origin, Origin::Host { .. });
+            if is_hosts || found.is_none() {
+                found = Some(key);
+            }
+            if is_hosts {
+                break;
+            }
+        }
+        if let Some(app) = self.app(number) {
+            app.at_work = found;
+        }
+        found.is_some()
+    }
+
     /// True for what was begun and is waited for: requests of hosts that have begun, events, and messages while who asked is there. What an
     /// app does in the background holds nobody up.
     pub fn is_begun(&self, activity: &Activity) -> bool {

@@ -246,6 +246,11 @@ pub fn tables(device: &Device) -> Tables {
     device.core.machine.tables()
 }
 
+/// How often it has walked through the requests of all hosts and apps.
+pub fn walks(device: &Device) -> u64 {
+    device.core.machine.walks()
+}
+
 /// Damages `module` as `seed` says: bytes changed, ranges removed, repeated or swapped for another place's.
 pub fn mutate(module: &[u8], seed: u64) -> Vec<u8> {
     let mut state = seed;

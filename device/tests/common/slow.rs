@@ -25,6 +25,8 @@ pub struct Valve {
     pub alarms: Shared<bool>,
     /// Saves of the metadata wait while this is true.
     pub saves: Shared<bool>,
+    /// Bytes that were zeroed at once.
+    pub zeroed_bytes: Shared<u64>,
     waiting: Shared<VecDeque<Waiting>>,
     unsaved: Shared<VecDeque<(Ticket, Vec<u8>)>>,
     /// While there is a watch.
@@ -141,7 +143,11 @@ impl Store for SlowStore {
     fn zero(&mut self, bank: usize, address: u64, bytes: u64) -> Result<Progress, StoreError> {
         self.valve.touch(bank, true, address, bytes as usize);
         self.takes()?;
-        if self.changes_wait() { Ok(Progress::WouldBlock) } else { self.inner.zero(bank, address, bytes) }
+        if self.changes_wait() {
+            return Ok(Progress::WouldBlock);
+        }
+        self.valve.zeroed_bytes.set(self.valve.zeroed_bytes.get() + bytes);
+        self.inner.zero(bank, address, bytes)
     }
     fn begin_read(&mut self, ticket: Ticket, bank: usize, address: u64, bytes: usize) {
         self.valve.waiting.lock().push_back(Waiting::Read(ticket, bank, address, bytes));

@@ -7,12 +7,13 @@
 //! fitted to the published gets of the host version; BerkeleyDB's work for a put is fitted to its puts.
 
 #[path = "key_value/chains.rs"]
-mod chains;
+pub(super) mod chains;
 
 use super::{Drawing, Experiment, ExperimentError, Findings, Laboratory, Plot, Series};
 use crate::host::Path;
 use crate::operation::key_of;
 use crate::random::Random;
+use crate::report::Report;
 use crate::simulation::{Simulation, SimulationOptions};
 use crate::thread::HostThread;
 use crate::workload::KvWorkload;
@@ -37,7 +38,7 @@ const ELEMENT_BYTES: u32 = 1536;
 const OPERATIONS: u64 = 60;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Version {
+pub(super) enum Version {
     /// The app in the device.
     Device,
     /// BerkeleyDB, by that way; a get reads a chain of so many.
@@ -45,13 +46,39 @@ enum Version {
 }
 
 #[derive(Clone, Copy)]
-struct Costs {
+pub(super) struct Costs {
     request_ns: u64,
     put_ns: u64,
 }
 
+/// What a run gave.
+#[derive(Clone, Copy)]
+pub(super) struct Measured {
+    /// Operations a second.
+    pub rate: f64,
+    /// How long an operation keeps an SPU's processor, microseconds.
+    pub spu_us: f64,
+    /// Energy of an operation, joules.
+    pub joules: f64,
+}
+
+impl Measured {
+    fn of(report: &Report, operations: u64) -> Measured {
+        let busy: f64 = (report.resources.iter())
+            .filter(|resource| resource.name.starts_with("SPU") && resource.name.ends_with("processor"))
+            .map(|resource| resource.utilization)
+            .sum();
+        let (operations, elapsed_us) = (operations as f64, report.elapsed_ns as f64 / 1000.0);
+        Measured {
+            rate: operations / elapsed_us * 1e6,
+            spu_us: busy * elapsed_us / operations,
+            joules: report.joules() / operations,
+        }
+    }
+}
+
 impl Costs {
-    fn of(laboratory: &Laboratory) -> Result<Self, ExperimentError> {
+    pub fn of(laboratory: &Laboratory) -> Result<Self, ExperimentError> {
         let nanoseconds = |name| Ok::<u64, ExperimentError>(laboratory.workload(name)?.round().max(0.0) as u64);
         Ok(Costs { request_ns: nanoseconds("memcachedb_ns")?, put_ns: nanoseconds("berkeleydb_put_ns")? })
     }
@@ -104,13 +131,13 @@ async fn client(
     Ok(())
 }
 
-/// Operations a second, and how long an operation keeps an SPU's processor, microseconds.
-fn measure(
+/// Runs a version.
+pub(super) fn measure(
     laboratory: &Laboratory,
     version: Version,
     puts_percent: u64,
     threads: u64,
-) -> Result<(f64, f64), ExperimentError> {
+) -> Result<Measured, ExperimentError> {
     let costs = Costs::of(laboratory)?;
     let device = version == Version::Device;
     let mut simulation = Simulation::new(&SimulationOptions {
@@ -143,17 +170,11 @@ fn measure(
         let ended = output.take().unwrap_or(Ok(()));
         ended.map_err(|error| ExperimentError::Other(format!("a client failed: {error}")))?;
     }
-    let busy: f64 = (report.resources.iter())
-        .filter(|resource| resource.name.starts_with("SPU") && resource.name.ends_with("processor"))
-        .map(|resource| resource.utilization)
-        .sum();
-    let operations = (threads * OPERATIONS) as f64;
-    let elapsed_us = report.elapsed_ns as f64 / 1000.0;
-    Ok((operations / elapsed_us * 1e6, busy * elapsed_us / operations))
+    Ok(Measured::of(&report, threads * OPERATIONS))
 }
 
 fn rate(laboratory: &Laboratory, version: Version, puts_percent: u64, threads: u64) -> Result<f64, ExperimentError> {
-    Ok(measure(laboratory, version, puts_percent, threads)?.0)
+    Ok(measure(laboratory, version, puts_percent, threads)?.rate)
 }
 
 fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
@@ -189,7 +210,7 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
             }
             series.push(Series { name: name.to_owned(), points, published: false });
         }
-        let (_, spu_us) = measure(laboratory, Version::Device, puts_percent, 16)?;
+        let Measured { spu_us, .. } = measure(laboratory, Version::Device, puts_percent, 16)?;
         let (spus, rate) = (f64::from(laboratory.preset.device.spus), if put { 512e3 } else { 436e3 });
         findings.notes.push(format!(
             "A {} keeps an SPU's processor for {spu_us:.1} us, {:.0} cycles, where the published rate leaves at most {:.1} us, if the SPUs \
@@ -251,7 +272,7 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
     for length in [1, 2, 4, 8] {
         for (series, (_, version)) in chains.iter_mut().zip(versions) {
             let rate = match version {
-                Version::Device => chains::rate(laboratory, Costs::of(laboratory)?, length, 16)?,
+                Version::Device => chains::measure(laboratory, Costs::of(laboratory)?, length, 16)?.rate,
                 Version::Host(path, _) => rate(laboratory, Version::Host(path, length), 0, 16)?,
             };
             series.points.push((length as f64, rate / 1000.0));

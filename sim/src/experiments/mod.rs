@@ -8,6 +8,8 @@
 mod access;
 mod atomic_write;
 mod base_io;
+mod btree;
+mod fgrep;
 mod greedy;
 mod key_value;
 mod latency;
@@ -15,6 +17,7 @@ mod lightnvm;
 mod lightnvm_null_block;
 mod openssd_writes;
 mod technology;
+mod xssd_kvs;
 
 use crate::preset::{Preset, PresetError};
 use crate::report::Report;
@@ -26,6 +29,8 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &access::EXPERIMENT,
     &atomic_write::EXPERIMENT,
     &base_io::EXPERIMENT,
+    &btree::EXPERIMENT,
+    &fgrep::EXPERIMENT,
     &greedy::EXPERIMENT,
     &key_value::EXPERIMENT,
     &latency::EXPERIMENT,
@@ -33,6 +38,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &lightnvm_null_block::EXPERIMENT,
     &openssd_writes::EXPERIMENT,
     &technology::EXPERIMENT,
+    &xssd_kvs::EXPERIMENT,
 ];
 
 /// Why an experiment could not be run.
@@ -146,6 +152,8 @@ pub struct Laboratory {
     pub seed: u64,
     /// The only figure that is wanted (id, metric): an experiment may leave out what does not lead to it.
     pub only: Option<(String, String)>,
+    /// Apps run as native code: where state machines stand for processors ([`Laboratory::in_hardware`]).
+    native: bool,
 }
 
 /// A workload for [`Laboratory::measure`].
@@ -159,7 +167,7 @@ pub enum Work<'a> {
 impl Laboratory {
     /// On a preset.
     pub fn new(preset: Preset, seed: u64) -> Self {
-        Laboratory { preset, seed, only: None }
+        Laboratory { preset, seed, only: None, native: false }
     }
 
     /// True where a figure is wanted.
@@ -174,9 +182,14 @@ impl Laboratory {
         self.preset.parameter(&path).ok_or_else(missing)
     }
 
-    /// Options of a simulation on the preset, apps in the sandbox, a block namespace of 64 MiB.
+    /// Options of a simulation on the preset, apps in the sandbox (but for [`Laboratory::in_hardware`]), a block namespace of 64 MiB.
     pub fn options(&self) -> SimulationOptions {
-        SimulationOptions { namespace_bytes: 64 << 20, seed: self.seed, ..SimulationOptions::new(self.preset.clone()) }
+        SimulationOptions {
+            namespace_bytes: 64 << 20,
+            seed: self.seed,
+            native: self.native,
+            ..SimulationOptions::new(self.preset.clone())
+        }
     }
 
     /// Runs one workload in a simulation of its own.
@@ -212,6 +225,39 @@ impl Laboratory {
     }
 }
 
+/// What is said of versions in hardware.
+pub(crate) const HARDWARE_NOTE: &str = "HW is modelled by the same app's steps, taken by a state machine in the place of the SPU's processor: 4 \
+    states at 250 MHz for each command, end of a wait, message, DMA and permission, no instructions, and the power of an accelerator, while \
+    the processor rests. The number of states is ours. What accelerators compare takes the time that it takes in the RPC version.";
+
+/// States that a state machine goes through for each step; ours.
+const STATES: f64 = 4.0;
+
+impl Laboratory {
+    /// The same with the SPUs' processors replaced, for what apps do, by state machines in hardware: an accelerator that takes the command, drives
+    /// its own DMA and replies. Apps run natively on it, since nothing of them is instructions then.
+    pub fn in_hardware(&self) -> Result<Laboratory, ExperimentError> {
+        let mut preset = self.preset.clone();
+        let parameter = |preset: &Preset, path: &str| {
+            let missing = || ExperimentError::Other(format!("preset {} has no parameter {path}", preset.name));
+            preset.parameter(path).ok_or_else(missing)
+        };
+        // As fast as the accelerators.
+        preset.set_parameter("spu.clock_hz", parameter(&preset, "accelerator.literals.clock_hz")?)?;
+        preset.set_parameter("spu.native_run_instructions", 0.0)?;
+        for step in ["dispatch", "resume", "send", "dma_set_up", "permission_check"] {
+            preset.set_parameter(&format!("spu.{step}_cycles"), STATES)?;
+        }
+        // The processor rests, and the state machine works.
+        let rest_w = parameter(&preset, "power.spu_processor.idle_w")?;
+        for state in ["idle_w", "active_w"] {
+            let machine_w = parameter(&preset, &format!("power.accelerator.{state}"))?;
+            preset.set_parameter(&format!("power.spu_processor.{state}"), rest_w + machine_w)?;
+        }
+        Ok(Laboratory { preset, seed: self.seed, only: self.only.clone(), native: true })
+    }
+}
+
 /// The experiment of that id.
 pub fn find(id: &str) -> Option<&'static Experiment> {
     EXPERIMENTS.iter().find(|experiment| experiment.id == id).copied()
@@ -220,6 +266,30 @@ pub fn find(id: &str) -> Option<&'static Experiment> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hardware_differs_from_the_preset_in_the_processors_alone() {
+        let laboratory = Laboratory::new(Preset::load("bee3").unwrap(), 1);
+        let hardware = laboratory.in_hardware().unwrap();
+        assert!(hardware.options().native && !laboratory.options().native);
+        let value = |of: &Laboratory| serde_json::to_value(of.preset.model.as_ref().unwrap()).unwrap();
+        let (mut before, mut after) = (value(&laboratory), value(&hardware));
+        assert_ne!(before, after);
+        let watts = |of: &serde_json::Value, part: &str, state: &str| of["power"][part][state].as_f64().unwrap();
+        for state in ["idle_w", "active_w"] {
+            let expected = watts(&before, "spu_processor", "idle_w") + watts(&before, "accelerator", state);
+            assert!((watts(&after, "spu_processor", state) - expected).abs() < 1e-12);
+        }
+        for of in [&mut before, &mut after] {
+            of["spu"] = serde_json::Value::Null;
+            of["power"]["spu_processor"] = serde_json::Value::Null;
+        }
+        assert_eq!(before, after);
+        assert_eq!(
+            (&laboratory.preset.host, &laboratory.preset.workload),
+            (&hardware.preset.host, &hardware.preset.workload)
+        );
+    }
 
     #[test]
     fn ids_are_of_one_experiment_each_and_presets_exist() {

@@ -114,7 +114,7 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
     if laboratory.wants(ID, SEQUENTIAL.1) {
         let mut preset = laboratory.preset.clone();
         preset.set_parameter("host.merge_bytes_max", MERGE_CAP_BYTES)?;
-        let capped = Laboratory { preset, seed: laboratory.seed, only: None };
+        let capped = Laboratory::new(preset, laboratory.seed);
         findings.find(ID, SEQUENTIAL.1, measure(&capped, SEQUENTIAL_BYTES, true)?.per_second);
     }
     findings.notes.push(

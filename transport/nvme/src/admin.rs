@@ -9,6 +9,7 @@ use willow_wire::spec::log::GetLogPage;
 use willow_wire::spec::opcode::admin;
 use willow_wire::spec::{Status, SubmissionEntry, feature as fid, log};
 
+use crate::access;
 use crate::account::{UNPROVED, Use};
 use crate::backend::Backend;
 use crate::command::{self, Command, Data, NSID_ALL};
@@ -61,6 +62,13 @@ impl<B: Backend> Subsystem<B> {
                 return Next::Wait;
             }
             self.answered_bytes += answer_bytes as usize;
+        }
+        if entry.opcode() == admin::ABORT {
+            // The same for walks through all requests of the device, which looks for the one that is to be aborted.
+            if self.answered_bytes > ANSWERS_A_TURN_BYTES_MAX {
+                return Next::Wait;
+            }
+            self.answered_bytes += ANSWERS_A_TURN_BYTES_MAX / usize::from(ABORTS_MAX);
         }
         let Some(controller) = self.controllers.get_mut(&cntlid) else {
             return Next::Violation("the controller is gone");
@@ -370,13 +378,19 @@ impl<B: Backend> Subsystem<B> {
                 let authentication = self.config.authentication.as_ref();
                 let tls = authentication.is_some_and(|known| known.requires_tls(&controller.host_nqn));
                 controller.discovery_told &= wanted.retain_event;
-                log_page::discovery(&self.config.nqn, &self.config.addresses, local, tls, self.discovery_generation)
+                log_page::discovery(&self.config, local.map(|local| local.ip()), tls, self.discovery_generation)
             }
             (_, true) => return Err(Failure::at(Status::INVALID_LOG_PAGE, 40)),
             (log::SMART, _) => log_page::smart(&smart),
             (log::FIRMWARE_SLOT, _) => log_page::firmware(),
             (log::CHANGED_NAMESPACES, _) => log_page::changed_namespaces(&controller.take_changed(wanted.retain_event)),
             (log::RESERVATION, _) => controller.notices.page(wanted.retain_event),
+            (log::ANA, _) => {
+                controller.access.told &= wanted.retain_event;
+                let active = self.namespaces.iter().zip(&controller.active).filter(|(_, active)| **active);
+                let numbers = active.map(|(entry, _)| entry.namespace.nsid);
+                access::page(controller.access.changes, controller.access.state, wanted.specific, numbers)
+            }
             (log::COMMAND_EFFECTS, _) => match wanted.csi {
                 0 => log_page::effects(Some(CommandSet::Nvm)),
                 1 => log_page::effects(Some(CommandSet::Kv)),
@@ -543,7 +557,7 @@ impl<B: Backend> Subsystem<B> {
                 self.complete(index, place, Status::ABORT_REQUESTED, 0, None);
                 0
             }
-            State::Free | State::Fetching | State::Authenticating => NOT_ABORTED,
+            State::Free | State::Fetching | State::Authenticating | State::Held => NOT_ABORTED,
         }
     }
 }

@@ -205,6 +205,7 @@ impl<B: Backend> Subsystem<B> {
         for (_, fetch) in gone {
             self.give(index, fetch.buffer);
         }
+        self.abandon_fused(connection);
     }
 
     /// Takes back what the device had for queues that are gone.
@@ -222,6 +223,9 @@ impl<B: Backend> Subsystem<B> {
         self.accounts.left_device(orphan.account);
         self.accounts.give(orphan.account, orphan.bytes as usize);
         self.count_out_of_device();
+        if !self.exclusives.are_none() {
+            self.fused_orphan_ended(hre, tag);
+        }
         true
     }
 

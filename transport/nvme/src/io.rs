@@ -7,11 +7,13 @@ use willow_device::{Arguments, HostCompletion, HostRequest, Rpc, RpcList, RpcOut
 use willow_wire::control::{self, CONTROL_APP};
 use willow_wire::spec::{Status, SubmissionEntry, opcode::nvm, tunnel};
 
+use crate::access::Access;
 use crate::account::Use;
 use crate::backend::Backend;
 use crate::buffer::HEADROOM_BYTES;
 use crate::command::{self, Blocks, Command, Data, Durable, NSID_ALL, Operation, Target};
 use crate::config::*;
+use crate::fused::is_fused;
 use crate::queue::{Association, State};
 use crate::ranges;
 use crate::reservation;
@@ -26,9 +28,12 @@ pub(crate) const NOT_READY: Status = Status::NAMESPACE_NOT_READY;
 /// whose payload begins with the buffer.
 pub(crate) fn data_start(operation: &Operation) -> usize {
     match operation {
-        Operation::Read(_) | Operation::Write(..) | Operation::Compare(_) | Operation::DatasetManagement { .. } => {
-            HEADROOM_BYTES
-        }
+        Operation::Read(_)
+        | Operation::Write(..)
+        | Operation::Compare(_)
+        | Operation::FusedCompare(_)
+        | Operation::FusedWrite(..)
+        | Operation::DatasetManagement { .. } => HEADROOM_BYTES,
         _ => 0,
     }
 }
@@ -42,7 +47,7 @@ pub(crate) fn arguments(bytes: &[u8]) -> Arguments {
     Arguments::new(bytes).unwrap_or_else(|| unreachable!("{} bytes of arguments", bytes.len()))
 }
 
-fn block_rpcs(app: u16, geometry: &Geometry, handler: u8, blocks: &Blocks, flags: u32) -> RpcList {
+pub(crate) fn block_rpcs(app: u16, geometry: &Geometry, handler: u8, blocks: &Blocks, flags: u32) -> RpcList {
     let mut list: Option<RpcList> = None;
     geometry.range(handler, blocks.start, blocks.bytes, HEADROOM_BYTES as u32, flags, |request| {
         let next = rpc(app, request);
@@ -81,6 +86,9 @@ impl<B: Backend> Subsystem<B> {
         let Some(controller) = self.controllers.get(&association.controller) else {
             return Next::Violation("the controller is gone");
         };
+        if is_fused(entry) || self.queues[usize::from(index)].as_ref().is_some_and(|queue| queue.first_half.is_some()) {
+            return self.fused_command(index, association, entry, capsule);
+        }
         if !controller.is_ready() {
             self.fail(index, entry, Failure::of(Status::COMMAND_SEQUENCE_ERROR));
             return Next::Taken;
@@ -96,6 +104,13 @@ impl<B: Backend> Subsystem<B> {
                 return Next::Taken;
             }
         };
+        if controller.access.state == Access::Inaccessible
+            && (command.generation != 0 || command.operation == Operation::Flush)
+        {
+            // Hosts send it again by another path.
+            self.fail(index, entry, Failure::retryable(Status::ANA_INACCESSIBLE));
+            return Next::Taken;
+        }
         if let Some(reservation) = found.and_then(|entry| entry.reservation.as_ref())
             && let Some(access) = reservation::access(&command.operation)
             && !reservation.permits(&controller.host_id, access)
@@ -199,6 +214,13 @@ impl<B: Backend> Subsystem<B> {
         if is_kv {
             return self.pair_command(index, place, (placement, found), nsid, command.operation, buffer, bytes);
         }
+        let mut buffer = buffer;
+        if !self.exclusives.are_none() {
+            match self.hold_for_fused(index, place, command, buffer) {
+                Some(free) => buffer = free,
+                None => return,
+            }
+        }
         let Some(app) = self.app_of(found) else { return self.give_up(index, place, NOT_READY, buffer) };
         let at = HEADROOM_BYTES as u32;
         match command.operation {
@@ -253,6 +275,7 @@ impl<B: Backend> Subsystem<B> {
                     Err(failure) => self.complete(index, place, failure.status, 0, None),
                 }
             }
+            Operation::FusedCompare(_) | Operation::FusedWrite(..) => self.half_of_fused(index, place, command, buffer),
             Operation::CopyRanges => self.read_for_copy(index, place, (app, geometry), buffer),
             Operation::Flush => self.submit(index, place, flush_rpcs(&[app], &geometry), buffer, 0, 0, Work::Block),
             Operation::Send(_)
@@ -428,6 +451,8 @@ impl<B: Backend> Subsystem<B> {
                 self.give_up(index, place, status, completion.buffer);
             }
             Work::Copy(copying) => self.copy_read(index, place, &copying, completion),
+            Work::FusedCompare => self.fused_answered(index, place, false, completion),
+            Work::FusedWrite => self.fused_answered(index, place, true, completion),
             Work::Deallocate(left) => {
                 let status = block_status(completion.outcome, opcode);
                 if status.is_success() {
@@ -551,7 +576,7 @@ impl<B: Backend> Subsystem<B> {
     }
 }
 
-fn fua(durable: Durable) -> u32 {
+pub(crate) fn fua(durable: Durable) -> u32 {
     if durable.0 { block_wire::FLAG_FUA } else { 0 }
 }
 

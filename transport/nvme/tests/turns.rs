@@ -2,11 +2,13 @@
 
 use willow_device::media::ram::RamStore;
 use willow_device::{BuiltInApp, Device, DeviceConfig};
-use willow_nvme::config::{ANSWERS_A_TURN_BYTES_MAX, NQN_DEFAULT, SENT_A_TURN_BYTES_MAX, TRANSFER_BYTES_MAX};
+use willow_nvme::config::{
+    ABORTS_MAX, ANSWERS_A_TURN_BYTES_MAX, NQN_DEFAULT, SENT_A_TURN_BYTES_MAX, TRANSFER_BYTES_MAX,
+};
 use willow_nvme::{ConnectionId, Next, Subsystem, SubsystemConfig};
 use willow_wire::spec::fabrics::{self, CONTROLLER_DYNAMIC, ConnectCommand, ConnectData};
 use willow_wire::spec::log::{self, GetLogPage};
-use willow_wire::spec::{CompletionEntry, Sgl, SubmissionEntry, property};
+use willow_wire::spec::{CompletionEntry, Sgl, SubmissionEntry, opcode, property};
 
 fn subsystem() -> Subsystem<Device> {
     let config =
@@ -77,6 +79,30 @@ fn long_answers_of_admin_commands_are_made_a_few_in_a_turn() {
                 subsystem.give_buffer(at, buffer);
             }
         }
+    }
+}
+
+#[test]
+fn aborts_are_looked_for_a_few_in_a_turn() {
+    let mut subsystem = subsystem();
+    let (one, other) = (host(&mut subsystem, "one"), host(&mut subsystem, "other"));
+    for _ in 0..3 {
+        let mut taken = 0u16;
+        // Of a command that is not there: the device looks at all that it has.
+        let abort = |cid: u16| SubmissionEntry::new(opcode::admin::ABORT).with_cid(cid).with_cdw(10, 77 << 16);
+        while taken < 100 && matches!(subsystem.command(one, &abort(10 + taken), &[]), Next::Taken) {
+            taken += 1;
+        }
+        assert_eq!(taken, u16::from(ABORTS_MAX) + 1);
+        assert!(matches!(subsystem.command(other, &abort(200), &[]), Next::Wait), "all hosts' together");
+        // Commands that need no such look are done all the same.
+        let keep_alive = SubmissionEntry::new(opcode::admin::KEEP_ALIVE).with_cid(9);
+        assert!(matches!(subsystem.command(other, &keep_alive, &[]), Next::Taken));
+        let before = subsystem.releases();
+        subsystem.run(0);
+        assert!(subsystem.releases() > before, "who was told to wait is told to try again");
+        let done = std::iter::from_fn(|| subsystem.completion()).count();
+        assert_eq!(done, usize::from(taken) + 1);
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) struct InstanceLimits {
     pub data_bytes_max: u64,
     /// What it may do between two waits.
     pub budget: u64,
+    /// What it may do in `_initialize`, for which everybody waits, also where its runs make way.
+    pub initialize_budget: u64,
 }
 
 /// The limiter of one instance.

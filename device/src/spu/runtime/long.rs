@@ -164,7 +164,7 @@ impl LongInstance {
         pre: &InstancePre<Guest>,
         machine: &mut Machine,
         caller: Caller,
-        InstanceLimits { data_bytes_max, budget }: InstanceLimits,
+        InstanceLimits { data_bytes_max, budget, initialize_budget }: InstanceLimits,
     ) -> Result<Self, String> {
         let slice = machine.slice();
         let desk = Arc::new(Mutex::new(Desk {
@@ -181,7 +181,7 @@ impl LongInstance {
         let (lender, os) = Lender::new();
         let limits = MemoryLimits::new(data_bytes_max);
         let guest = Guest { os, caller, memory: None, limits, desk: Some(desk.clone()) };
-        let store = store_of(engine, guest, budget)?;
+        let store = store_of(engine, guest, initialize_budget)?;
         let serving = Box::pin(serve(store, pre.clone(), desk.clone()));
         let mut made = LongInstance { serving, lender, desk, instructions: 0, is_start: false };
         // What is not anybody's run makes no way: what it may do is bounded by its budget.

@@ -3,6 +3,7 @@
 //! What always holds: both runtimes make their imports of the one table ([`willow_gate::table`]), and hand each to the gate.
 
 mod costs;
+mod effort;
 pub(crate) mod limits;
 pub(crate) mod long;
 pub(crate) mod module;

@@ -1,8 +1,9 @@
 //! What an app's module must be before it is let in: checks that give the reason in words, and its manifest.
 //!
 //! Invariant: a module that passes imports only what SPU-OS offers, with the right signatures, exports what SPU-OS calls,
-//! has no start function, and fits the preset's limits.
+//! has no start function, fits the preset's limits, and is compiled with bounded effort ([`super::effort`]).
 
+use super::effort::{Effort, FUNCTIONS_MAX, TYPES_MAX, check_count};
 use super::limits::TABLE_ELEMENT_BYTES;
 use crate::spu::abi::ABI_VERSION;
 use crate::spu::protection::{Calls, Handlers};
@@ -183,6 +184,7 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
         return Err(format!("it has {} bytes, at most {MODULE_BYTES_MAX} are allowed", bytes.len()));
     }
     let broken = |error: wasmparser::BinaryReaderError| format!("it is not a WebAssembly module: {error}");
+    let mut effort = Effort::new();
     let mut signatures: Vec<Option<(String, String)>> = Vec::new();
     let mut functions: Vec<u32> = Vec::new();
     let (mut manifest, mut memory, mut tables, mut exports_memory) = (None, None, 0u64, false);
@@ -190,10 +192,12 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
     // What it may grow to, where it says so; else all that an app may have.
     let (mut grows, mut code_bytes) = (0u64, 0);
     for payload in Parser::new(0).parse_all(bytes) {
-        match payload.map_err(broken)? {
-            Payload::Version { encoding: wasmparser::Encoding::Component, .. } => {
-                return Err("it is a component, a core module is needed".to_owned());
-            }
+        let payload = payload.map_err(broken)?;
+        if let Payload::Version { encoding: wasmparser::Encoding::Component, .. } = payload {
+            return Err("it is a component, a core module is needed".to_owned());
+        }
+        effort.see(&payload)?;
+        match payload {
             Payload::TypeSection(reader) => {
                 for group in reader {
                     for sub_type in group.map_err(broken)?.types() {
@@ -203,6 +207,7 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
                             }
                             _ => None,
                         });
+                        check_count("types or more", signatures.len(), TYPES_MAX)?;
                     }
                 }
             }
@@ -213,6 +218,7 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
                         return Err(format!("it imports {}.{}, which is no function", import.module, import.name));
                     };
                     functions.push(signature);
+                    check_count("functions or more, with imports", functions.len(), FUNCTIONS_MAX)?;
                     let found = signatures.get(signature as usize).cloned().flatten().unwrap_or_default();
                     check_import(table::IMPORTS, (import.module, import.name), &found, limits.trusted)?;
                 }
@@ -221,6 +227,7 @@ pub(crate) fn check(bytes: &[u8], limits: ModuleLimits) -> Result<Manifest, Stri
                 for signature in reader {
                     functions.push(signature.map_err(broken)?);
                 }
+                check_count("functions or more, with imports", functions.len(), FUNCTIONS_MAX)?;
             }
             Payload::MemorySection(reader) => {
                 for found in reader {

@@ -27,6 +27,7 @@ const FIBER_STACK_BYTES: usize = 1 << 20;
 pub(crate) struct CompiledModule {
     pub manifest: Manifest,
     pub bytes: Vec<u8>,
+    pub module_bytes: u64,
     module: Module,
 }
 
@@ -133,13 +134,11 @@ pub(super) fn with<R>(
 impl Runtime {
     /// An engine with the features that apps may use.
     ///
-    /// `costs`: of instructions, where a model of time wants them in the meter.
+    /// `costs`: of instructions, where a model of time has such; else those that the machine has.
     pub fn new(costs: Option<OperatorCosts>) -> Result<Self, String> {
         let mut config = Config::new();
         config.consume_fuel(true);
-        if let Some(costs) = costs {
-            config.operator_cost(super::costs::table(costs));
-        }
+        config.operator_cost(costs.map_or_else(super::costs::by_time, super::costs::table));
         config.max_wasm_stack(WASM_STACK_BYTES_MAX);
         config.async_stack_size(FIBER_STACK_BYTES);
         config.cranelift_nan_canonicalization(true);
@@ -167,7 +166,8 @@ impl Runtime {
 pub(crate) fn compile(engine: &Engine, bytes: Vec<u8>, limits: ModuleLimits) -> Result<CompiledModule, String> {
     let manifest = module::check(&bytes, limits)?;
     let module = Module::from_binary(engine, &bytes).map_err(|error| format!("it does not compile: {error:#}"))?;
-    Ok(CompiledModule { manifest, bytes, module })
+    let module_bytes = bytes.len() as u64;
+    Ok(CompiledModule { manifest, bytes, module_bytes, module })
 }
 
 impl WasmInstance {
@@ -177,11 +177,11 @@ impl WasmInstance {
         pre: &InstancePre<Guest>,
         machine: &mut Machine,
         caller: Caller,
-        InstanceLimits { data_bytes_max, budget }: InstanceLimits,
+        InstanceLimits { data_bytes_max, budget, initialize_budget }: InstanceLimits,
     ) -> Result<Self, String> {
         let limits = MemoryLimits::new(data_bytes_max);
         let guest = Guest { os: Reach::NOTHING, caller, memory: None, limits, desk: None };
-        let mut store = store_of(engine, guest, budget)?;
+        let mut store = store_of(engine, guest, initialize_budget)?;
         let instance = pre.instantiate(&mut store).map_err(not_instantiated)?;
         let exports = Exports::find(&instance, &mut store)?;
         if let Some(initialize) = find_initialize(&instance, &mut store) {

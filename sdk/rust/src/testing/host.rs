@@ -278,7 +278,7 @@ impl SpuHost {
         Self::within(address, bytes, self.shared.borrow().requests.get(&token).map(|request| request.body.len()))
     }
 
-    fn within_reply(&self, token: u32, address: u64, bytes: usize) -> Result<(), i32> {
+    pub(super) fn within_reply(&self, token: u32, address: u64, bytes: usize) -> Result<(), i32> {
         Self::within(address, bytes, self.shared.borrow().requests.get(&token).map(|request| request.reply.len()))
     }
 
@@ -311,13 +311,26 @@ impl SpuHost {
         Ok(())
     }
 
-    fn read(&self, token: u32, (port, address): (Port, u64), bytes: usize) -> Vec<u8> {
+    pub(super) fn read(&self, token: u32, (port, address): (Port, u64), bytes: usize) -> Vec<u8> {
         let at = address as usize;
         match port {
             Port::Local => local(address, bytes).to_vec(),
             Port::Nv => self.bank.bytes[at..at + bytes].to_vec(),
             Port::Network => self.shared.borrow().requests[&token].body[at..at + bytes].to_vec(),
             Port::Zero | Port::Nothing => vec![0; bytes],
+        }
+    }
+
+    pub(super) fn put(&mut self, token: u32, (port, address): (Port, u64), bytes: &[u8]) {
+        let at = address as usize;
+        match port {
+            Port::Nv => self.bank.write(at, bytes),
+            Port::Network => {
+                let mut shared = self.shared.borrow_mut();
+                let request = shared.requests.get_mut(&token).expect("checked when it was issued");
+                request.reply[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            _ => local(address, bytes.len()).copy_from_slice(bytes),
         }
     }
 
@@ -329,16 +342,7 @@ impl SpuHost {
                         continue;
                     }
                     let bytes = self.read(token, (dma.source.port, from), dma.segment_bytes as usize);
-                    let at = to as usize;
-                    match dma.destination.port {
-                        Port::Nv => self.bank.write(at, &bytes),
-                        Port::Network => {
-                            let mut shared = self.shared.borrow_mut();
-                            let request = shared.requests.get_mut(&token).expect("checked when it was issued");
-                            request.reply[at..at + bytes.len()].copy_from_slice(&bytes);
-                        }
-                        _ => local(to, bytes.len()).copy_from_slice(&bytes),
-                    }
+                    self.put(token, (dma.destination.port, to), &bytes);
                 }
                 error.into()
             }

@@ -394,7 +394,7 @@ impl SpuOs for SpuHost {
             Operation::Dma(dma) => self.dma(&dma, behalf).into(),
             Operation::DmaNow(dma) => self.dma_now(&dma, behalf).into(),
             // The mock has the bank of the own SPU alone.
-            Operation::RemoteDma(_) => abi::ERROR_ARGUMENT.into(),
+            Operation::RemoteDma(remote) => self.remote_dma(&remote, behalf).into(),
             Operation::Compare(compare) => {
                 let willow_gate::Compare { token, address, body_offset, bytes, wait } = compare;
                 let there = self

@@ -26,6 +26,7 @@
 
 mod host;
 mod imports;
+mod remote;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -37,7 +38,7 @@ use std::vec::Vec;
 use crate::native::{BoxedInstance, NativeApp};
 use crate::{DeviceEvent, Namespace, REGION_ALIGNMENT_BYTES, Response};
 use host::SpuHost;
-use willow_gate::Ending;
+use willow_gate::{Ending, RemoteDma};
 
 /// Which operations complete later, where they could also complete at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +167,11 @@ enum Action {
     Complete {
         spu: u32,
         operation: host::Pending,
+    },
+    /// A DMA to or from another SPU's bank.
+    Remote {
+        spu: u32,
+        remote: RemoteDma,
     },
     Respond {
         token: u32,
@@ -417,22 +423,27 @@ impl Device {
                 self.start(spu, token);
             }
             Action::Complete { spu, operation } => {
-                let place = &mut self.spus[spu as usize];
-                let (wait, result) = place.host.complete(operation);
-                let instance = place.instance.as_mut().expect("running");
-                if let Err(trap) = instance.complete(&mut place.host, wait, result) {
-                    panic!("the app ended on SPU {spu}: {trap}");
-                }
-                place.host.ran();
-                while let Some(token) = self.spus[spu as usize].refused.pop_front() {
-                    if !self.start(spu, token) {
-                        break;
-                    }
-                }
+                let (wait, result) = self.spus[spu as usize].host.complete(operation);
+                self.told(spu, wait, result);
+            }
+            Action::Remote { spu, remote } => {
+                let result = self.carry_there(spu, &remote);
+                self.shared.borrow_mut().ended(remote.dma.token);
+                self.told(spu, remote.dma.wait, result);
             }
             Action::Respond { token, response } => self.respond(token, response),
         }
         true
+    }
+
+    /// The end of an operation is told to the app, and requests that found no thread are offered again.
+    fn told(&mut self, spu: u32, wait: u32, result: i64) {
+        let place = &mut self.spus[spu as usize];
+        let instance = place.instance.as_mut().expect("running");
+        let completed = instance.complete(&mut place.host, wait, result);
+        completed.unwrap_or_else(|trap| panic!("the app ended on SPU {spu}: {trap}"));
+        place.host.ran();
+        while self.spus[spu as usize].refused.pop_front().is_some_and(|token| self.start(spu, token)) {}
     }
 
     fn zero_deleted_regions(&mut self) {

@@ -3,7 +3,7 @@
 //! The app takes the hash from the host, so that chains are made as long as they are wanted: pairs whose hashes differ in their lowest bits
 //! alone share a bucket, in the order of their hashes. Each get is of the last of its chain.
 
-use super::{Costs, OPERATIONS, VALUE_BYTES};
+use super::{Costs, Measured, OPERATIONS, VALUE_BYTES};
 use crate::experiments::{ExperimentError, Laboratory};
 use crate::operation::key_of;
 use crate::random::Random;
@@ -81,8 +81,13 @@ async fn client(thread: HostThread, spus: u16, length: u64, costs: Costs, mut ra
     Ok(())
 }
 
-/// Gets a second by the app in the device, where the chains have that length.
-pub(super) fn rate(laboratory: &Laboratory, costs: Costs, length: u64, threads: u64) -> Result<f64, ExperimentError> {
+/// Gets by the app in the device, where the chains have that length.
+pub(in crate::experiments) fn measure(
+    laboratory: &Laboratory,
+    costs: Costs,
+    length: u64,
+    threads: u64,
+) -> Result<Measured, ExperimentError> {
     let spus = laboratory.preset.device.spus;
     let mut simulation = Simulation::new(&SimulationOptions {
         namespace_bytes: 0,
@@ -102,5 +107,5 @@ pub(super) fn rate(laboratory: &Laboratory, costs: Costs, length: u64, threads: 
         let ended = output.take().unwrap_or(Ok(()));
         ended.map_err(|error| ExperimentError::Other(format!("a client failed: {error}")))?;
     }
-    Ok((threads * OPERATIONS) as f64 / report.elapsed_ns as f64 * 1e9)
+    Ok(Measured::of(&report, threads * OPERATIONS))
 }

@@ -1,0 +1,233 @@
+//! Trees on media that lose power: at every operation of the media of small workloads, with every outcome or a choice of them, and at random
+//! moments of random ones. After each a tree has what was answered, and what was under way as a whole or not at all. The last tests plant bugs:
+//! what cannot catch those tests nothing.
+
+mod world;
+
+use btree_host::Layout;
+use btree_spu::planted::{Planted, plant};
+use willow_device::media::fault::{FaultMedia, Random};
+use world::drive::{each_cut, each_outcome};
+use world::{Client, Model, Rig, Step, key, options_with_stragglers, random_clients, run, start, start_on, value};
+
+const LAYOUTS: [Layout; 2] = [Layout::Striped, Layout::Partitioned];
+
+/// Opens what a cut has left, and goes on from there: what is changed then takes the place of nothing that is there.
+fn check(media: &FaultMedia, layout: Layout, model: &Model, what: &str) -> Result<(), String> {
+    let mut rig = Rig::open(Box::new(media.store()), layout).map_err(|why| format!("{what}: {why}"))?;
+    model.check(&mut rig).map_err(|why| format!("{what}: {why}"))?;
+    let pairs: Vec<_> = (0..6).map(|at| key(8, at)).map(|key| (key, value(&key, 77, 300))).collect();
+    if let Some(status) = rig.put_pairs(&pairs).into_iter().find(|status| *status != 0) {
+        return if status == btree_host::wire::STATUS_FULL {
+            Ok(())
+        } else {
+            Err(format!("{what}: a put after it ends with status {status}"))
+        };
+    }
+    let mut model = model.clone();
+    model.clients.insert(8, Client { pairs: pairs.into_iter().collect(), ..Client::default() });
+    model.check(&mut rig).map_err(|why| format!("{what}, and a put: {why}"))
+}
+
+fn check_outcomes(
+    media: &FaultMedia,
+    layout: Layout,
+    model: &Model,
+    most: usize,
+    seed: u64,
+    what: &str,
+) -> Result<u64, String> {
+    each_outcome(media, most, seed, |left, number| check(left, layout, model, &format!("{what}, outcome {number}")))
+}
+
+/// The power goes at each operation of the media in turn.
+fn cut_everywhere(layout: Layout, others: u32, clients: &[Vec<Step>], seed: u64, most: usize) -> Result<u64, String> {
+    each_cut(|cut| {
+        let what = format!("{layout:?}, seed {seed}, cut {cut}");
+        let (media, mut rig, mut model) = start(seed, layout, others);
+        media.cut_after(media.operations() + cut);
+        run(&mut rig, &media, clients, &mut model).map_err(|why| format!("{what}: {why}"))?;
+        Ok((check_outcomes(&media, layout, &model, most, seed ^ cut, &what)?, media.is_cut()))
+    })
+}
+
+/// Others' pairs, and what clients do.
+fn small_workloads() -> Vec<(u32, Vec<Vec<Step>>)> {
+    use Step::{Delete, Get, Put};
+    vec![
+        // The first pair, and the last one goes.
+        (0, vec![vec![Put(vec![1], 700), Put(vec![1], 2000), Delete(vec![1])]]),
+        // A full leaf is split, a node that has become empty goes, and so does the root above.
+        (169, vec![vec![Put(vec![1], 9), Delete(vec![1])]]),
+        (200, vec![vec![Put((0..5).collect(), 1500), Delete(vec![0, 4]), Put(vec![2, 3], 100)]]),
+        // Beside each other.
+        (3, vec![vec![Put(vec![1, 2], 600), Get(1)], vec![Put(vec![1], 4096), Put(vec![1], 0)]]),
+    ]
+}
+
+fn cut_small_workloads(seeds: std::ops::Range<u64>, most: usize) -> Result<u64, String> {
+    let workloads = small_workloads();
+    let mut looked_at = 0;
+    for seed in seeds {
+        for layout in LAYOUTS {
+            for (others, clients) in &workloads {
+                looked_at += cut_everywhere(layout, *others, clients, seed, most)?;
+            }
+        }
+    }
+    Ok(looked_at)
+}
+
+fn cut_at_random(seed: u64, most: usize) -> Result<u64, String> {
+    let mut random = Random::new(seed);
+    let layout = LAYOUTS[(seed % 2) as usize];
+    let (media, mut rig, mut model) = start(seed, layout, random.below(300) as u32);
+    media.cut_after(media.operations() + 1 + random.below(400));
+    let what = format!("{layout:?}, seed {seed}");
+    run(&mut rig, &media, &random_clients(&mut random), &mut model).map_err(|why| format!("{what}: {why}"))?;
+    check_outcomes(&media, layout, &model, most, seed, &what)
+}
+
+#[test]
+fn trees_are_whole_after_every_cut_of_small_workloads() {
+    let looked_at = cut_small_workloads(0..1, 4).unwrap();
+    assert!(looked_at > 200, "only {looked_at} outcomes");
+}
+
+#[test]
+fn trees_of_many_clients_are_whole_after_cuts() {
+    let looked_at: u64 = (0..60).map(|seed| cut_at_random(seed, 2).unwrap()).sum();
+    assert!(looked_at > 60, "only {looked_at} outcomes");
+}
+
+/// A superblock may be durable or not, since its flush failed; what is put then takes nothing from either tree, whose power goes.
+fn doubt_is_settled(seed: u64, layout: Layout) -> Result<u64, String> {
+    each_cut(|cut| {
+        let (media, mut rig, mut model) = start(seed, layout, 40);
+        let keys: Vec<_> = (0..40).map(|at| key(0, at)).filter(|it| rig.tree.spu_of(it) == rig.tree.owner()).collect();
+        // The value and the nodes are durable; the superblock is in doubt.
+        media.fail_flushes_after(if layout == Layout::Striped { touched_banks() } else { 1 }, 1);
+        let first = value(&keys[0], 1, 100);
+        let refusal = rig.put_pairs(&[(keys[0], first.clone())]);
+        if refusal != [btree_host::wire::STATUS_MEDIA] {
+            return Err(format!("what is not durable is answered with status {refusal:?}"));
+        }
+        media.heal();
+        media.cut_after(media.operations() + cut);
+        let second = value(&keys[1], 2, 3000);
+        let call = rig.tree.put(rig.tree.owner(), &[(keys[1], &second)]);
+        let tag = rig.submit(&call, 0);
+        rig.drive.settle_or_cut(&media);
+        let is_answered = rig.drive.done.remove(&tag).is_some_and(|done| world::status(&done) == 0);
+        // The first one is there or not, and so is the second one where it was not answered.
+        let what = format!("{layout:?}, seed {seed}, cut {cut}");
+        let looked_at = each_outcome(&media, 16, seed, |left, number| {
+            let mut rig = Rig::open(Box::new(left.store()), layout)?;
+            let found = [rig.get(&keys[0]), rig.get(&keys[1])];
+            let is = |at: usize, value: &Vec<u8>| match &found[at] {
+                (0, found) => Ok(found == value),
+                (btree_host::wire::STATUS_NOT_FOUND, _) => Ok(false),
+                (status, _) => Err(format!("{what}, outcome {number}: status {status}")),
+            };
+            let (is_first, is_second) = (is(0, &first)?, is(1, &second)?);
+            if found[0].0 == 0 && !is_first || found[1].0 == 0 && !is_second || is_answered && !is_second {
+                return Err(format!("{what}, outcome {number}: a value is not what was put, or is gone"));
+            }
+            let mut pairs = world::Pairs::new();
+            let both = [(is_first, keys[0], &first), (is_second, keys[1], &second)];
+            pairs.extend(both.into_iter().filter(|it| it.0).map(|(_, key, value)| (key, value.clone())));
+            model.clients.insert(0, Client { pairs, ..Client::default() });
+            model.check(&mut rig).map_err(|why| format!("{what}, outcome {number}: {why}"))
+        })?;
+        Ok((looked_at, media.is_cut()))
+    })
+}
+
+/// Banks that the put of [`doubt_is_settled`] writes to in a striped tree: their flushes go well.
+fn touched_banks() -> u64 {
+    2
+}
+
+#[test]
+fn what_a_failed_superblock_may_have_left_is_settled_before_the_next_change() {
+    let looked_at = |layout| (0..3).map(|seed| doubt_is_settled(seed, layout).unwrap()).sum::<u64>();
+    assert!(looked_at(Layout::Partitioned) > 20);
+}
+
+/// What the tests say where that bug is planted.
+fn said(bug: Planted, run: impl Fn() -> Result<u64, String>) -> Option<String> {
+    plant(Some(bug));
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+    plant(None);
+    outcome.expect("no panic: what is wrong is said").err()
+}
+
+/// The bug is caught, and for its own reason.
+fn is_caught_anywhere(bug: Planted, why: &[&str]) {
+    let at_random = || (0..60).map(|seed| cut_at_random(seed, 4)).sum::<Result<u64, String>>();
+    let said = said(bug, || cut_small_workloads(0..1, 8)).or_else(|| said(bug, at_random));
+    let said = said.expect("it is caught");
+    assert!(why.iter().any(|why| said.contains(why)), "{said}");
+}
+
+#[test]
+fn planted_root_before_its_nodes_is_caught() {
+    is_caught_anywhere(Planted::RootTooEarly, &["ends with status 9", "are not as they were answered"]);
+}
+
+#[test]
+fn planted_answer_before_the_root_is_durable_is_caught() {
+    is_caught_anywhere(Planted::AnswersTooEarly, &["are not as they were answered"]);
+}
+
+#[test]
+fn planted_change_in_place_is_caught() {
+    is_caught_anywhere(
+        Planted::ChangesInPlace,
+        &["ends with status 9", "are not as they were answered", "and it says"],
+    );
+}
+
+#[test]
+fn planted_use_of_what_the_same_change_gave_up_is_caught() {
+    is_caught_anywhere(Planted::ReusesAtOnce, &["ends with status 9", "are not as they were answered", "did not put"]);
+}
+
+#[test]
+fn planted_banks_that_are_not_flushed_are_caught() {
+    is_caught_anywhere(Planted::ForgetsOthers, &["ends with status 9", "are not as they were answered"]);
+}
+
+#[test]
+fn planted_trust_in_a_root_in_doubt_is_caught() {
+    let said = (0..12).find_map(|seed| said(Planted::TrustsDoubt, || doubt_is_settled(seed, Layout::Partitioned)));
+    assert!(said.is_some_and(|said| said.contains("status 9") || said.contains("value") || said.contains("pairs")));
+}
+
+#[test]
+fn planted_search_that_never_looks_back_is_caught() {
+    let at_random = || (0..100).map(searches_beside_changes).sum::<Result<u64, String>>();
+    let said = said(Planted::NeverLooksBack, at_random).expect("it is caught");
+    assert!(said.contains("did not put") || said.contains("sees in a range") || said.contains("status 9"), "{said}");
+}
+
+/// One client looks, and another one's changes give its nodes up meanwhile.
+fn searches_beside_changes(seed: u64) -> Result<u64, String> {
+    // Others' nodes are above each other in a striped tree alone.
+    let layout = LAYOUTS[usize::from(seed % 4 == 3)];
+    // Little is free, so that what a change gives up is used again soon.
+    let others = if layout == Layout::Striped { 600 } else { 430 } + seed as u32 % 40;
+    let (media, mut rig, mut model) = start_on(options_with_stragglers(seed), layout, others, 64 * 4096);
+    let looks = [vec![Step::Put(vec![3], 600)], vec![Step::Get(3); 40], vec![Step::Range(0); 10]].concat();
+    let changes: Vec<Step> = (0..60).map(|at| Step::Put(vec![at % 5], 2000)).collect();
+    run(&mut rig, &media, &[looks, changes.clone(), changes], &mut model)
+        .map_err(|why| format!("seed {seed}: {why}"))?;
+    model.check(&mut rig)?;
+    Ok(model.clients.len() as u64)
+}
+
+#[test]
+fn searches_see_whole_trees_while_these_change() {
+    let done: u64 = (0..20).map(|seed| searches_beside_changes(seed).unwrap()).sum();
+    assert!(done >= 60);
+}
