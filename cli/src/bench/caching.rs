@@ -207,7 +207,7 @@ async fn directly(hre: &Arc<dyn Hre>, blocks: &[(u64, bool)]) -> Outcome<Row> {
     let app = control.find_app(direct_io_host::APP_NAME).await.map_err(Failure::new)?;
     let (spus, _) = control.stripes().await.map_err(Failure::new)?;
     let namespaces = control.namespaces().await.map_err(Failure::new)?;
-    let base = namespaces.first().context_none("the device has no namespace")?.base;
+    let base = namespaces.first().ok_or_else(|| Failure::new("the device has no namespace"))?.base;
     let mut reads = histogram()?;
     let (begun, cpu) = (Instant::now(), crate::cpu::of_self());
     for (block, _) in blocks {
@@ -234,17 +234,6 @@ async fn directly(hre: &Arc<dyn Hre>, blocks: &[(u64, bool)]) -> Outcome<Row> {
     };
     let bytes = blocks.len() as u64 * u64::from(BLOCK_BYTES);
     Ok(Row::new(&plan, elapsed, blocks.len() as u64, bytes, &reads, crate::cpu::of_self() - cpu, None))
-}
-
-/// An option as an outcome.
-trait ContextNone<T> {
-    fn context_none(self, why: &str) -> Outcome<T>;
-}
-
-impl<T> ContextNone<T> for Option<T> {
-    fn context_none(self, why: &str) -> Outcome<T> {
-        self.ok_or_else(|| Failure::new(why))
-    }
 }
 
 /// Runs it.
