@@ -137,7 +137,11 @@ fn missed_by_sets(trace: &[(u64, bool)], blocks: usize, set_blocks: usize, is_lr
                 gone.and_then(|gone| by_block.remove(&gone));
             }
             by_block.insert(*block, time);
-            if is_lru { drop(by_time.insert(time, *block)) } else { queue.push_back(*block) }
+            if is_lru {
+                by_time.insert(time, *block);
+            } else {
+                queue.push_back(*block);
+            }
         }
     }
     missed
