@@ -6,8 +6,8 @@
 pub mod drive;
 
 use caching_spu::wire::{
-    ChunkArguments, Counts, Descriptor, DirtyChunk, PATH_BYTES_MAX, STATUS_CHANGED, STATUS_DIRTY, STATUS_MISS, handler,
-    home,
+    ChunkArguments, Counts, Descriptor, DirtyChunk, PATH_BYTES_MAX, STATUS_BUSY, STATUS_CHANGED, STATUS_DIRTY,
+    STATUS_MISS, handler, home,
 };
 pub use drive::{Drive, STEPS_MAX, status};
 use std::cell::RefCell;
@@ -257,6 +257,8 @@ impl World {
             match status(&done) {
                 0 => return Ok(()),
                 STATUS_DIRTY => self.write_back(home(chunk, SPUS)).await?,
+                // All of its places are just used.
+                STATUS_BUSY => pause().await,
                 status => return Err(format!("chunk {chunk} cannot be put in: status {status}")),
             }
         }
