@@ -22,6 +22,7 @@ use crate::service::statistics::Statistics;
 use crate::service::versions::BuiltInApp;
 use crate::shared::{ReplyTo, SharedWindow};
 use crate::spu::flash_cut::PowerCut;
+use crate::spu::profile::Sampler;
 use free::Free;
 use modelled::Modelled;
 use std::sync::Arc;
@@ -260,6 +261,11 @@ impl Device {
     /// All counters, at this moment.
     pub fn statistics(&self) -> Statistics {
         self.core.statistics()
+    }
+
+    /// Samples the processor for profiles from now on.
+    pub fn set_sampler(&mut self, sampler: Box<dyn Sampler>) {
+        self.core.set_sampler(sampler);
     }
 
     /// What the transports want to add to [`crate::control::STATISTICS`], under the key `transport`.
