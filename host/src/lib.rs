@@ -21,6 +21,7 @@ pub mod block;
 pub mod btree;
 pub mod cache;
 pub mod caching;
+pub mod columns;
 pub mod control;
 #[cfg(feature = "in-process")]
 pub mod device_queue;
