@@ -31,7 +31,7 @@ fn module() -> Option<Vec<u8>> {
         sdk
     );
     fs::write(folder.0.join("willow.toml"), text).expect("written");
-    match build(&folder.0) {
+    match build(&folder.0, false) {
         Ok(module) => Some(fs::read(module).expect("a module")),
         Err(error @ ToolError::Missing { .. }) => {
             willow_skip::skip("building an FTL in C", &error.to_string());

@@ -12,6 +12,7 @@ mod child;
 mod client;
 mod columns;
 mod config;
+mod coredump;
 mod cpu;
 mod demo;
 mod descriptors;
@@ -30,6 +31,7 @@ mod metrics;
 mod mount;
 mod ns;
 mod output;
+mod profile;
 mod progress;
 mod reproduce;
 mod rpc;
@@ -61,11 +63,13 @@ struct CommandLine {
 enum Command {
     /// Run a device until SIGTERM or SIGINT
     Serve(Box<serve::ServeArguments>),
-    /// SSD Apps: install, list, remove, log; new and build
+    /// SSD Apps: install, list, remove, log, reset, core; new and build
     #[command(subcommand)]
     App(app::App),
     /// Call a handler of an app
     Rpc(rpc::RpcOptions),
+    /// Where an app's time goes: a table, a flame graph, a file for speedscope
+    Profile(profile::Profile),
     /// Keys by which hosts prove who they are: new
     #[command(subcommand)]
     Key(key::Key),
@@ -162,6 +166,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Flash(flash) => flash::run(flash),
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Stat(options) => stat::run(options),
+        Command::Profile(profile) => profile::run(&profile),
         Command::Bench(bench) => bench::run(bench),
         Command::Simulate(options) => simulate::run(&options),
         Command::Reproduce(options) => reproduce::run(&options),

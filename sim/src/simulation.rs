@@ -273,7 +273,7 @@ impl Simulation {
         }
         let mut until_ns = self.now_ns() + SETTLE_NS;
         loop {
-            self.device_ns = self.device.run(until_ns);
+            self.device_ns = self.device.run_through(until_ns);
             self.run_jobs();
             let Some(next_ns) = self.device_ns else { break };
             until_ns = until_ns.max(next_ns) + SETTLE_NS;

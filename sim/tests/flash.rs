@@ -338,6 +338,34 @@ fn what_was_written_is_there_when_the_ftl_starts_again() {
     assert!(simulation.restart_ftl("none").is_err(), "there is none of that name");
 }
 
+/// A drive with so many dies that its start takes the machine a while has the flash's times all the same: the simulated time of host and device is one.
+#[test]
+fn drives_of_many_dies_take_the_time_of_their_flash() {
+    for (name, read_ns, program_ns) in [("tlc", 40_000, 1_000_000), ("mqsim", 75_000, 750_000)] {
+        let options = SimulationOptions { contents: false, ..options(Preset::load(name).expect("a preset"), 16 * MIB) };
+        let mut simulation = Simulation::new(&options).expect("a device");
+        let mut latency = |read_percent, bytes| {
+            let workload = BlockWorkload {
+                path: Path::Bare,
+                bytes,
+                read_percent,
+                range_bytes: 16 * MIB,
+                operations: Some(300),
+                ..BlockWorkload::default()
+            };
+            let (generator, source) = workload.generator().expect("a good workload");
+            simulation.generator(generator, source).expect("a good workload");
+            let report = simulation.run().expect("it runs");
+            assert!(report.elapsed_ns > 0 && report.joules() > 0.0, "{name}: {} ns", report.elapsed_ns);
+            report.workloads[0].latency.clone()
+        };
+        let write = latency(0, 64 << 10);
+        assert!(write.max_ns > program_ns, "{name}: {write:?}");
+        let read = latency(100, 4096);
+        assert!(read.p99_ns > read_ns, "{name}: {read:?}");
+    }
+}
+
 /// How long a read takes at a time, with or without a write that comes after it.
 fn read_ns(write_after_ns: Option<u64>) -> u64 {
     let mut simulation = Simulation::new(&options(small(|_| ()), 10 * MIB)).expect("it is made");

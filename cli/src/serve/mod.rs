@@ -6,6 +6,7 @@
 mod assembly;
 mod disk;
 mod observed;
+mod sampler;
 mod temperature;
 
 pub use assembly::{native_app, ram_store};

@@ -22,6 +22,7 @@ use crate::service::statistics::Statistics;
 use crate::service::versions::BuiltInApp;
 use crate::shared::{ReplyTo, SharedWindow};
 use crate::spu::flash_cut::PowerCut;
+use crate::spu::profile::Sampler;
 use free::Free;
 use modelled::Modelled;
 use std::sync::Arc;
@@ -121,7 +122,15 @@ impl Device {
         }
     }
 
-    /// For a virtual clock: like [`Device::run`], but stops as soon as there is a completion or an upcall, whose time may be before
+    /// For a virtual clock: like [`Device::run`], but modelled time is the driver's, however much there is to do.
+    pub fn run_through(&mut self, now_ns: u64) -> Option<u64> {
+        match &mut self.drive {
+            Driven::Free(drive) => drive.run(&mut self.core, now_ns),
+            Driven::Modelled(drive) => drive.run(&mut self.core, now_ns, false),
+        }
+    }
+
+    /// For a virtual clock: like [`Device::run_through`], but stops as soon as there is a completion or an upcall, whose time may be before
     /// `until_ns`, so that the host can act on it before anything later happens.
     pub fn run_to_completion(&mut self, until_ns: u64) -> Option<u64> {
         match &mut self.drive {
@@ -252,6 +261,11 @@ impl Device {
     /// All counters, at this moment.
     pub fn statistics(&self) -> Statistics {
         self.core.statistics()
+    }
+
+    /// Samples the processor for profiles from now on.
+    pub fn set_sampler(&mut self, sampler: Box<dyn Sampler>) {
+        self.core.set_sampler(sampler);
     }
 
     /// What the transports want to add to [`crate::control::STATISTICS`], under the key `transport`.

@@ -27,7 +27,7 @@ impl Machine {
             self.flash_due();
         }
         let mut cut = PowerCut::default();
-        for token in self.model_mut().map_or(Vec::new(), |model| model.flash_cut(now_ns)) {
+        for token in self.flash_under_way_at_cut(now_ns) {
             let Some(job) = self.flash.take(token as u32) else { continue };
             let (die, task) = (job.die, job.task);
             // The device ends, and has closed its flash.

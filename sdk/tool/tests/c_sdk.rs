@@ -50,7 +50,7 @@ fn an_ftl_natively() {
 #[test]
 fn in_a_device() {
     let folder = Folder::new("all-in-a-device");
-    let module = match build(&project(&folder)) {
+    let module = match build(&project(&folder), false) {
         Ok(module) => module,
         Err(error @ ToolError::Missing { .. }) => return common::skip(&error),
         Err(error) => panic!("{error}"),

@@ -221,7 +221,7 @@ impl Simulation {
             // Neither news nor an event at the time that it asked for: a deadline of its own.
             Some(at_ns) if Some(at_ns) == before_ns && until_ns.is_none_or(|until_ns| at_ns <= until_ns) => {
                 world.advance(at_ns.max(world.now_ns));
-                self.device_ns = self.device.run(world.now_ns);
+                self.device_ns = self.device.run_through(world.now_ns);
                 self.take_news(world);
             }
             Some(at_ns) if until_ns.is_none_or(|until_ns| at_ns <= until_ns) => {}

@@ -17,7 +17,7 @@ use crate::subsystem::Subsystem;
 /// The one group of namespaces (ANAGRPID).
 pub const GROUP: u32 = 1;
 /// ANATT: seconds that a change takes at most. No state of change is ever told; hosts want a number other than 0.
-pub const TRANSITION_SECONDS_MAX: u8 = 10;
+pub const TRANSITION_SECONDS: u8 = 10;
 /// ANACAP: optimized, non-optimized and inaccessible are told; a namespace does not change its group (bit 6).
 pub const CAPABILITIES: u8 = 1 << 6 | 1 << 2 | 1 << 1 | 1;
 /// Log specific parameter, bit 0: groups without their namespaces (RGO).

@@ -1,6 +1,7 @@
 //! Admin commands (NVMe Base 5).
 
 mod namespaces;
+mod utilization;
 
 use willow_device::CommandSet;
 use willow_device::region::REGION_ALIGNMENT_BYTES;
@@ -84,7 +85,10 @@ impl<B: Backend> Subsystem<B> {
             Err(Failure::at(Status::OPERATION_DENIED, 0))
         } else {
             match entry.opcode() {
-                admin::IDENTIFY => self.identify(cntlid, entry).map(Answer::from),
+                admin::IDENTIFY => match (self.identify(cntlid, entry), self.described_pairs(cntlid, entry)) {
+                    (Ok(structure), Some(found)) => return self.identify_pairs(index, entry, found, structure),
+                    (answer, _) => answer.map(Answer::from),
+                },
                 admin::GET_LOG_PAGE => self.get_log_page(index, cntlid, entry),
                 admin::GET_FEATURES => self.get_features(cntlid, entry),
                 admin::SET_FEATURES if entry.cdw10() as u8 == fid::RESERVATION_PERSISTENCE && !discovery => {

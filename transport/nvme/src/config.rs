@@ -113,6 +113,9 @@ pub const COPY_BYTES_MAX: u32 = 1 << 20;
 /// Source ranges of a Copy (MSRC + 1).
 pub const COPY_RANGES_MAX: u16 = 16;
 
+/// Ranges that fused operations of one host have taken at most; its others wait.
+pub const FUSED_RANGES_MAX: usize = 8;
+
 /// Most referrals of the discovery log.
 pub const REFERRALS_MAX: usize = 16;
 

@@ -3,47 +3,35 @@
 //!
 //! What always holds:
 //! - both commands are answered, the first before the second; where one fails before the comparison, so does the other;
-//! - while a range is *taken* by a fused operation, commands of hosts that write there have ended, or wait in [`Exclusives::held`]: what was under way
-//!   when the range was taken is waited for (its *blockers*), also where its queue has gone since;
+//! - while a range is *taken* by a fused operation, commands of hosts that write there have ended, or wait ([`Taken::held`]): what was under way when
+//!   the range was taken is waited for (its *blockers*), also where its queue has gone since;
 //! - a range stays taken until the device has answered the write, whoever has disconnected;
-//! - a range is at most a stripe, so that its write is as whole for readers as any other (NACWU tells so); what waits is bounded by the queues' entries.
+//! - a range is at most a stripe, so that its write is as whole for readers as any other (NACWU tells so);
+//! - a host has [`FUSED_RANGES_MAX`] ranges at most, and its other fused operations wait in its own line: what others' commands are compared with
+//!   is short. What waits is bounded by the queues' entries. What is under way is looked through once in a turn of the device, for all new ranges.
 //!
 //! What goes past NVMe commands (files directly, apps' own RPCs) is not held up.
 
+mod halves;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
 use willow_device::{HostCompletion, HreId};
+use willow_wire::spec::Status;
 use willow_wire::spec::opcode::nvm;
-use willow_wire::spec::{Status, SubmissionEntry};
 
 use base_io_host::wire::handler;
 
-use crate::account::Use;
+pub(crate) use halves::{FirstHalf, is_fused};
+
 use crate::backend::Backend;
 use crate::buffer::HEADROOM_BYTES;
-use crate::command::{self, Blocks, Command, Data, Durable, Operation};
-use crate::config::planted;
+use crate::command::{Blocks, Command, Data, Durable, Operation};
+use crate::config::{FUSED_RANGES_MAX, planted};
 use crate::io::{NOT_READY, block_rpcs, block_status, fua};
-use crate::queue::{Association, State};
-use crate::status::Failure;
-use crate::subsystem::{ConnectionId, Next, Subsystem};
+use crate::queue::State;
+use crate::subsystem::{ConnectionId, Subsystem};
 use crate::work::Work;
-use willow_device::reservation::Access as ReservationAccess;
-
-/// FUSE, bits 1:0 of an entry's flags.
-const FUSE_MASK: u8 = 3;
-const FUSE_FIRST: u8 = 1;
-const FUSE_SECOND: u8 = 2;
-
-/// What of a command says that it is part of a fused operation.
-#[inline]
-pub(crate) fn is_fused(entry: &SubmissionEntry) -> bool {
-    entry.flags() & FUSE_MASK != 0
-}
-
-/// A first command whose second has not come.
-pub(crate) struct FirstHalf {
-    entry: SubmissionEntry,
-    capsule: Vec<u8>,
-}
 
 /// Two commands whose data are on their way, by their slots.
 pub(crate) struct Pair {
@@ -72,6 +60,8 @@ struct Fused {
 /// How far an operation is that has taken its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// What was under way before has not been looked for.
+    Fresh,
     /// It waits for what was under way before.
     Draining,
     /// The device compares.
@@ -83,15 +73,19 @@ enum Stage {
 }
 
 /// A range that an operation has taken.
-struct Taken {
+pub(crate) struct Taken {
     /// Of the operation's requests.
     key: Key,
+    /// Whose it is.
+    account: u16,
     nsid: u32,
     blocks: Blocks,
-    blockers: Vec<Key>,
+    blockers: BTreeSet<Key>,
     stage: Stage,
     /// `None`: its queue has gone.
     fused: Option<Fused>,
+    /// What waits for the range, oldest first.
+    held: VecDeque<Held>,
 }
 
 /// What waits for a range.
@@ -116,17 +110,23 @@ impl Held {
     }
 }
 
-/// The ranges that are taken, and what waits for them, oldest first.
+/// The ranges that are taken, and what waits for them.
 #[derive(Default)]
 pub(crate) struct Exclusives {
     taken: Vec<Taken>,
-    held: Vec<Held>,
+    /// Fused operations past their host's share of ranges, by account.
+    waiting: BTreeMap<u16, VecDeque<Fused>>,
     /// Something may go on.
     due: bool,
 }
 
 fn overlap(one: &Blocks, other: &Blocks) -> bool {
     one.start < other.start + other.bytes && other.start < one.start + one.bytes
+}
+
+/// True for commands that write to a block namespace.
+pub(crate) fn writes(opcode: u8) -> bool {
+    matches!(opcode, nvm::WRITE | nvm::WRITE_ZEROES | nvm::DATASET_MANAGEMENT | nvm::COPY)
 }
 
 impl Exclusives {
@@ -142,225 +142,74 @@ impl Exclusives {
         self.due
     }
 
-    /// Whether a command that writes to a namespace, there or (`None`) anywhere, has to wait.
-    fn keep(&self, nsid: u32, blocks: Option<&Blocks>) -> bool {
-        self.taken.iter().any(|taken| taken.nsid == nsid && blocks.is_none_or(|blocks| overlap(&taken.blocks, blocks)))
+    /// The range for which a command has to wait that writes to a namespace, there or (`None`) anywhere.
+    fn keeps(&mut self, nsid: u32, blocks: Option<&Blocks>) -> Option<&mut Taken> {
+        self.taken
+            .iter_mut()
+            .find(|taken| taken.nsid == nsid && blocks.is_none_or(|blocks| overlap(&taken.blocks, blocks)))
+    }
+
+    fn ranges_of(&self, account: u16) -> usize {
+        self.taken.iter().filter(|taken| taken.account == account).count()
     }
 
     /// What is under way no longer is.
     fn ended(&mut self, key: Key) {
         for taken in &mut self.taken {
-            taken.blockers.retain(|blocker| *blocker != key);
+            taken.blockers.remove(&key);
             if taken.key == key && taken.fused.is_none() {
                 taken.stage = Stage::Ended;
             }
         }
         self.due = true;
     }
+
+    /// Takes what waits, of one connection or of one operation, out of all lines.
+    fn take_waiting(&mut self, mut is_it: impl FnMut(&Held) -> bool) -> Vec<Held> {
+        let mut found = Vec::new();
+        for taken in &mut self.taken {
+            let (gone, kept): (VecDeque<Held>, VecDeque<Held>) =
+                std::mem::take(&mut taken.held).into_iter().partition(&mut is_it);
+            taken.held = kept;
+            found.extend(gone);
+        }
+        for line in self.waiting.values_mut() {
+            let all = std::mem::take(line).into_iter().map(Held::Fused);
+            let (gone, kept): (VecDeque<Held>, VecDeque<Held>) = all.partition(&mut is_it);
+            let fused = |held| if let Held::Fused(fused) = held { Some(fused) } else { None };
+            *line = kept.into_iter().filter_map(fused).collect();
+            found.extend(gone);
+        }
+        self.waiting.retain(|_, line| !line.is_empty());
+        found
+    }
 }
 
 impl<B: Backend> Subsystem<B> {
-    /// A command of a fused operation, or one that comes in the place of a second.
-    #[cold]
-    pub(crate) fn fused_command(
-        &mut self,
-        index: u16,
-        association: Association,
-        entry: &SubmissionEntry,
-        capsule: &[u8],
-    ) -> Next {
-        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return Next::Taken };
-        let first = queue.first_half.take();
-        if entry.flags() & FUSE_MASK != FUSE_SECOND {
-            if let Some(first) = first {
-                self.fail(index, &first.entry, Failure::of(Status::ABORTED_MISSING_FUSED));
-            }
-            match entry.flags() & FUSE_MASK {
-                0 => return self.io_command(index, association, entry, capsule),
-                FUSE_FIRST => {
-                    if let Some(queue) = self.queues[usize::from(index)].as_mut() {
-                        queue.first_half = Some(Box::new(FirstHalf { entry: *entry, capsule: capsule.to_vec() }));
-                    }
-                }
-                _ => self.fail(index, entry, Failure::field(1)),
-            }
-            return Next::Taken;
-        }
-        let Some(first) = first else {
-            self.fail(index, entry, Failure::of(Status::ABORTED_MISSING_FUSED));
-            return Next::Taken;
-        };
-        let commands = match self.parse_fused(association, &first, entry, capsule.len()) {
-            Ok(commands) => commands,
-            Err((of_first, of_second)) => {
-                self.fail(index, &first.entry, of_first);
-                self.fail(index, entry, of_second);
-                return Next::Taken;
-            }
-        };
-        let capsules = [&first.capsule[..], capsule];
-        let mut buffers = [None, None];
-        for at in 0..2 {
-            let Data::Capsule(_, bytes) = commands[at].data else { continue };
-            let Some(taken) = self.take_capsule_buffer(index, bytes) else {
-                buffers.into_iter().flatten().for_each(|(buffer, _)| self.give(index, buffer));
-                if let Some(queue) = self.queues[usize::from(index)].as_mut() {
-                    queue.first_half = Some(first);
-                }
-                return Next::Wait;
-            };
-            buffers[at] = Some(taken);
-        }
-        let Some(places) = self.begin_fused(index, [&first.entry, entry]) else {
-            buffers.into_iter().flatten().for_each(|(buffer, _)| self.give(index, buffer));
-            return Next::Taken;
-        };
-        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return Next::Taken };
-        let Operation::FusedWrite(_, durable) = commands[1].operation else { unreachable!("parsed as one") };
-        queue.pairs.push(Pair { first: places[0], second: places[1], durable, data: [None, None] });
-        for (at, place) in places.into_iter().enumerate() {
-            let command = commands[at];
-            let Some(queue) = self.queues[usize::from(index)].as_mut() else { return Next::Taken };
-            let slot = &mut queue.slots[usize::from(place)];
-            (slot.direction, slot.lba) = (command.operation.direction(), command.operation.lba());
-            let cid = slot.cid;
-            let (Data::Capsule(_, bytes) | Data::Fetch(bytes)) = command.data else {
-                // One has failed, and this one with it; nothing else has no data.
-                debug_assert!(false, "a fused command has data");
-                continue;
-            };
-            slot.bytes = bytes;
-            match (command.data, buffers[at].take()) {
-                (Data::Capsule(from, bytes), Some((mut buffer, capsule_bytes))) => {
-                    slot.capsule_bytes = capsule_bytes;
-                    queue.capsules_bytes += capsule_bytes;
-                    let (from, bytes) = (from as usize, bytes as usize);
-                    buffer[HEADROOM_BYTES..HEADROOM_BYTES + bytes].copy_from_slice(&capsules[at][from..from + bytes]);
-                    self.execute(index, place, command, buffer);
-                }
-                _ => match self.take_buffer(index, bytes, Use::Fetch) {
-                    Some(buffer) => {
-                        let generation = self.queues[usize::from(index)].as_ref().map_or(0, |queue| queue.generation);
-                        if let Some(fetch) = self.start(index, place, cid, command, None, buffer) {
-                            self.fetches.push_back((ConnectionId { index, generation }, fetch));
-                        }
-                    }
-                    None => self.wait_for_buffer(index, place, command, Use::Fetch),
-                },
-            }
-        }
-        Next::Taken
-    }
-
-    /// Both commands; or what each of them ends with.
-    fn parse_fused(
-        &self,
-        association: Association,
-        first: &FirstHalf,
-        second: &SubmissionEntry,
-        capsule_bytes: usize,
-    ) -> Result<[Command; 2], (Failure, Failure)> {
-        let other_failed = Failure::of(Status::ABORTED_FAILED_FUSED);
-        let controller = self.controllers.get(&association.controller).filter(|one| one.is_ready());
-        let Some(controller) = controller else {
-            let failure = Failure::of(Status::COMMAND_SEQUENCE_ERROR);
-            return Err((failure, failure));
-        };
-        let plain = |entry: &SubmissionEntry| {
-            let mut entry = *entry;
-            entry.0[1] &= !FUSE_MASK;
-            entry
-        };
-        let found = self.find_active(association.controller, first.entry.nsid()).map(|place| &self.namespaces[place]);
-        let view = found.map(|entry| entry.view);
-        let compare = command::parse(&plain(&first.entry), view, first.capsule.len())
-            .map_err(|failure| (failure, other_failed))?;
-        let write = command::parse(&plain(second), view, capsule_bytes).map_err(|failure| (other_failed, failure))?;
-        let (Some(entry), Operation::Compare(blocks), Operation::Write(same, durable)) =
-            (found, compare.operation, write.operation)
-        else {
-            // Compare and Write is the only fused operation that there is.
-            return Err((Failure::field(0), other_failed));
-        };
-        if first.entry.nsid() != second.nsid() || blocks != same {
-            return Err((Failure::field(40), other_failed));
-        }
-        if controller.access.state == crate::access::Access::Inaccessible {
-            let failure = Failure::retryable(Status::ANA_INACCESSIBLE);
-            return Err((failure, failure));
-        }
-        let stripe_bytes = u64::from(entry.geometry.stripe_bytes);
-        if blocks.start / stripe_bytes != (blocks.start + blocks.bytes - 1) / stripe_bytes {
-            return Err((Failure::at(Status::ATOMIC_WRITE_UNIT_EXCEEDED, 48), other_failed));
-        }
-        if let Some(reservation) = &entry.reservation
-            && !reservation.permits(&controller.host_id, ReservationAccess::Write)
-        {
-            let failure = Failure::of(Status::RESERVATION_CONFLICT);
-            return Err((failure, failure));
-        }
-        Ok([
-            Command { operation: Operation::FusedCompare(blocks), ..compare },
-            Command { operation: Operation::FusedWrite(blocks, durable), ..write },
-        ])
-    }
-
-    /// Slots for both commands; `None`: one of them has an identifier that is under way, and both have failed.
-    fn begin_fused(&mut self, index: u16, entries: [&SubmissionEntry; 2]) -> Option<[u16; 2]> {
-        let Some(first) = self.begin(index, entries[0]) else {
-            self.fail(index, entries[1], Failure::of(Status::ABORTED_FAILED_FUSED));
-            return None;
-        };
-        let Some(second) = self.begin(index, entries[1]) else {
-            self.complete(index, first, Status::ABORTED_FAILED_FUSED.with_do_not_retry(), 0, None);
-            return None;
-        };
-        for place in [first, second] {
-            if let Some(slot) = self.slot_mut(index, place) {
-                slot.paired = true;
-            }
-        }
-        Some([first, second])
-    }
-
-    /// The data of one of both commands are there.
-    #[cold]
-    pub(crate) fn half_of_fused(&mut self, index: u16, place: u16, command: Command, buffer: Vec<u8>) {
-        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
-        let found = queue.pairs.iter().position(|pair| pair.first == place || pair.second == place);
-        let Some(found) = found else {
-            // The other one has failed meanwhile.
-            return self.give_up(index, place, Status::ABORTED_FAILED_FUSED.with_do_not_retry(), buffer);
-        };
-        let pair = &mut queue.pairs[found];
-        pair.data[usize::from(pair.second == place)] = Some(buffer);
-        queue.slots[usize::from(place)].state = State::Held;
-        if pair.data.iter().any(Option::is_none) {
-            return;
-        }
-        let Pair { first, second, durable, data } = queue.pairs.remove(found);
-        let connection = ConnectionId { index, generation: queue.generation };
-        let (Operation::FusedCompare(blocks) | Operation::FusedWrite(blocks, _)) = command.operation else {
-            unreachable!("half of a fused operation")
-        };
-        let (nsid, generation) = (command.nsid, command.generation);
-        self.take_range(Fused { connection, first, second, nsid, generation, blocks, durable, data });
-    }
-
-    /// Takes the operation's range, or lets it wait for that.
-    fn take_range(&mut self, fused: Fused) {
-        if self.exclusives.keep(fused.nsid, Some(&fused.blocks)) && !planted!(self, FusedTakesNothing) {
-            return self.exclusives.held.push(Held::Fused(fused));
-        }
-        let Some(key) = self.key(fused.connection.index, fused.second) else {
+    /// Takes the operation's range, or lets it wait for that. True where it has the range.
+    fn take_range(&mut self, fused: Fused) -> bool {
+        let index = fused.connection.index;
+        let account = self.queues[usize::from(index)].as_ref().map(|queue| queue.account);
+        let (Some(key), Some(account)) = (self.key(index, fused.second), account) else {
             debug_assert!(false, "a fused operation of a queue that is gone");
-            let index = fused.connection.index;
-            return fused.data.into_iter().flatten().for_each(|buffer| self.give(index, buffer));
+            fused.data.into_iter().flatten().for_each(|buffer| self.give(index, buffer));
+            return false;
         };
-        let blockers = self.blockers(fused.nsid, &fused.blocks);
+        let is_open = planted!(self, FusedTakesNothing);
+        if let Some(taken) = self.exclusives.keeps(fused.nsid, Some(&fused.blocks)).filter(|_| !is_open) {
+            taken.held.push_back(Held::Fused(fused));
+            return false;
+        }
+        if self.exclusives.ranges_of(account) >= FUSED_RANGES_MAX {
+            self.exclusives.waiting.entry(account).or_default().push_back(fused);
+            return false;
+        }
         let (nsid, blocks) = (fused.nsid, fused.blocks);
-        self.exclusives.taken.push(Taken { key, nsid, blocks, blockers, stage: Stage::Draining, fused: Some(fused) });
+        let (blockers, held) = (BTreeSet::new(), VecDeque::new());
+        let stage = Stage::Fresh;
+        self.exclusives.taken.push(Taken { key, account, nsid, blocks, blockers, stage, fused: Some(fused), held });
         self.exclusives.due = true;
+        true
     }
 
     fn key(&self, index: u16, place: u16) -> Option<Key> {
@@ -368,29 +217,39 @@ impl<B: Backend> Subsystem<B> {
         Some((association.hre, self.tag(index, place)))
     }
 
-    /// What is under way that writes there.
-    fn blockers(&self, nsid: u32, blocks: &Blocks) -> Vec<Key> {
-        let shift = self.find(nsid).map_or(0, |place| self.namespaces[place].view.block_shift);
-        let mut keys: Vec<Key> = self.orphans.keys().map(|(hre, tag)| (HreId(*hre), *tag)).collect();
+    /// Looks for what is under way and writes to ranges that were just taken.
+    fn find_blockers(&mut self) {
+        let fresh: Vec<usize> =
+            (0..self.exclusives.taken.len()).filter(|at| self.exclusives.taken[*at].stage == Stage::Fresh).collect();
+        if fresh.is_empty() {
+            return;
+        }
+        let of_orphans = self.orphans.iter().filter(|(_, orphan)| orphan.writes_to != 0);
+        let mut found: Vec<(u32, Option<Blocks>, Key)> =
+            of_orphans.map(|((hre, tag), orphan)| (orphan.writes_to, None, (HreId(*hre), *tag))).collect();
         for (index, queue) in (0u16..).zip(&self.queues) {
-            let Some(queue) = queue else { continue };
+            let Some(queue) = queue.as_ref().filter(|queue| queue.in_flight > 0) else { continue };
             for (place, slot) in (0u16..).zip(&queue.slots) {
                 let is_under_way = matches!(slot.state, State::Device | State::Ready) && !slot.internal;
-                let writes = match slot.opcode {
-                    nvm::WRITE => {
-                        let (lba, start) = (slot.lba, slot.lba << shift);
-                        overlap(&Blocks { lba, start, bytes: slot.bytes.into() }, blocks)
-                    }
-                    // Of these the slot does not say where.
-                    nvm::WRITE_ZEROES | nvm::DATASET_MANAGEMENT | nvm::COPY => true,
-                    _ => false,
-                };
-                if is_under_way && writes && slot.nsid == nsid {
-                    keys.extend(self.key(index, place));
+                // Fused operations have ranges of their own.
+                if !is_under_way || slot.paired || !writes(slot.opcode) {
+                    continue;
                 }
+                let Some(key) = self.key(index, place) else { continue };
+                // Of the others the slot does not say where.
+                let shift = self.find(slot.nsid).map_or(0, |found| self.namespaces[found].view.block_shift);
+                let blocks = Blocks { lba: slot.lba, start: slot.lba << shift, bytes: slot.bytes.into() };
+                found.push((slot.nsid, (slot.opcode == nvm::WRITE).then_some(blocks), key));
             }
         }
-        keys
+        for at in fresh {
+            let taken = &mut self.exclusives.taken[at];
+            let writes_there = |(nsid, blocks, _): &&(u32, Option<Blocks>, Key)| {
+                *nsid == taken.nsid && blocks.as_ref().is_none_or(|blocks| overlap(blocks, &taken.blocks))
+            };
+            taken.blockers = found.iter().filter(writes_there).map(|(.., key)| *key).collect();
+            taken.stage = Stage::Draining;
+        }
     }
 
     /// Whether a command of a block namespace has to wait for a range; then it does.
@@ -402,22 +261,22 @@ impl<B: Backend> Subsystem<B> {
         command: Command,
         buffer: Vec<u8>,
     ) -> Option<Vec<u8>> {
-        let waits = match &command.operation {
+        let is_open = planted!(self, FusedTakesNothing);
+        let taken = match &command.operation {
             Operation::Write(blocks, _) | Operation::WriteZeroes { blocks, .. } => {
-                self.exclusives.keep(command.nsid, Some(blocks))
+                self.exclusives.keeps(command.nsid, Some(blocks))
             }
             Operation::DatasetManagement { .. } | Operation::Copy { .. } | Operation::CopyRanges => {
-                self.exclusives.keep(command.nsid, None)
+                self.exclusives.keeps(command.nsid, None)
             }
-            _ => false,
+            _ => None,
         };
-        if !waits || planted!(self, FusedTakesNothing) {
+        let (Some(taken), Some(queue)) = (taken.filter(|_| !is_open), self.queues[usize::from(index)].as_mut()) else {
             return Some(buffer);
-        }
-        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return Some(buffer) };
+        };
         queue.slots[usize::from(place)].state = State::Held;
         let connection = ConnectionId { index, generation: queue.generation };
-        self.exclusives.held.push(Held::Command { connection, place, command, buffer });
+        taken.held.push_back(Held::Command { connection, place, command, buffer });
         None
     }
 
@@ -425,25 +284,47 @@ impl<B: Backend> Subsystem<B> {
     #[cold]
     pub(crate) fn settle_fused(&mut self) {
         while std::mem::take(&mut self.exclusives.due) {
-            let taken = self.exclusives.taken.len();
-            self.exclusives.taken.retain(|one| one.stage != Stage::Ended);
-            if self.exclusives.taken.len() < taken {
-                for held in std::mem::take(&mut self.exclusives.held) {
-                    match held {
-                        Held::Fused(fused) => self.take_range(fused),
-                        Held::Command { connection, place, command, buffer } => {
-                            let index = connection.index;
-                            match self.refusal(index, &command) {
-                                Some(status) => self.give_up(index, place, status, buffer),
-                                None => self.execute(index, place, command, buffer),
-                            }
-                        }
-                    }
+            while let Some(at) = self.exclusives.taken.iter().position(|one| one.stage == Stage::Ended) {
+                let held = self.exclusives.taken.swap_remove(at).held;
+                self.let_go(held);
+            }
+            // Whoever has a range to spare takes the next of its line.
+            let lines: Vec<u16> = self.exclusives.waiting.keys().copied().collect();
+            for account in lines {
+                while self.exclusives.ranges_of(account) < FUSED_RANGES_MAX
+                    && let Some(next) = self.exclusives.waiting.get_mut(&account).and_then(VecDeque::pop_front)
+                {
+                    self.take_range(next);
                 }
             }
+            self.exclusives.waiting.retain(|_, line| !line.is_empty());
+            self.find_blockers();
             let is_free = |one: &Taken| one.stage == Stage::Draining && one.blockers.is_empty();
             while let Some(at) = self.exclusives.taken.iter().position(is_free) {
                 self.ask_for(at, Stage::Comparing);
+            }
+        }
+    }
+
+    /// Begins what waited for a range that is given up, up to the first that takes it anew: the others wait for that one then.
+    fn let_go(&mut self, mut held: VecDeque<Held>) {
+        while let Some(next) = held.pop_front() {
+            match next {
+                Held::Fused(fused) => {
+                    if self.take_range(fused)
+                        && let Some(taken) = self.exclusives.taken.last_mut()
+                    {
+                        taken.held = held;
+                        return;
+                    }
+                }
+                Held::Command { connection, place, command, buffer } => {
+                    let index = connection.index;
+                    match self.refusal(index, &command) {
+                        Some(status) => self.give_up(index, place, status, buffer),
+                        None => self.execute(index, place, command, buffer),
+                    }
+                }
             }
         }
     }
@@ -545,16 +426,10 @@ impl<B: Backend> Subsystem<B> {
             taken.fused.take()
         });
         let is_held = |held: &Held| matches!(held, Held::Fused(fused) if is_it(fused));
-        let fused = match of_taken {
-            Some(fused) => Some(fused),
-            None => match self.exclusives.held.iter().position(is_held) {
-                Some(at) => match self.exclusives.held.remove(at) {
-                    Held::Fused(fused) => Some(fused),
-                    Held::Command { .. } => None,
-                },
-                None => None,
-            },
-        };
+        let fused = of_taken.or_else(|| match self.exclusives.take_waiting(is_held).pop() {
+            Some(Held::Fused(fused)) => Some(fused),
+            _ => None,
+        });
         self.exclusives.due = true;
         if let Some(fused) = fused {
             let (of_first, of_second) = (fused.first != place, fused.second != place);
@@ -583,12 +458,9 @@ impl<B: Backend> Subsystem<B> {
         queue.first_half = None;
         let mut buffers: Vec<Vec<u8>> =
             std::mem::take(&mut queue.pairs).into_iter().flat_map(|pair| pair.data).flatten().collect();
-        let held = std::mem::take(&mut self.exclusives.held);
-        let (gone, kept): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|held| held.connection() == connection);
-        self.exclusives.held = kept;
+        let gone = self.exclusives.take_waiting(|held| held.connection() == connection);
         buffers.extend(gone.into_iter().flat_map(Held::into_buffers));
-        let is_orphan =
-            |orphans: &std::collections::BTreeMap<(u32, u64), _>, key: Key| orphans.contains_key(&(key.0.0, key.1));
+        let is_orphan = |orphans: &BTreeMap<(u32, u64), _>, key: Key| orphans.contains_key(&(key.0.0, key.1));
         for taken in &mut self.exclusives.taken {
             let is_of_it = |key: &Key| (key.1 >> 16) as u16 == index && (key.1 >> 32) as u16 == connection.generation;
             taken.blockers.retain(|key| !is_of_it(key) || is_orphan(&self.orphans, *key));

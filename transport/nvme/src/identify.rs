@@ -88,7 +88,7 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     }
     // CMIC: several controllers, which may be of several hosts, and tell of asymmetric access.
     data[76] = 1 << 3 | 1 << 1;
-    data[at::ANATT] = access::TRANSITION_SECONDS_MAX;
+    data[at::ANATT] = access::TRANSITION_SECONDS;
     data[at::ANACAP] = access::CAPABILITIES;
     data.put32(at::ANAGRPMAX, 1);
     data.put32(at::NANAGRPID, 1);

@@ -28,6 +28,7 @@ pub mod log_page;
 mod pairs;
 mod queue;
 mod ranges;
+mod receive;
 mod reload;
 mod report;
 mod reservation;

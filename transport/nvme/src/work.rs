@@ -79,6 +79,8 @@ pub(crate) enum Work {
     Item,
     /// Key-Value: a listing, one SPU after the other.
     List(Box<ListScan>),
+    /// Key-Value: statistics of each SPU, for the description of the namespace that goes to the host.
+    Utilization(Vec<u8>),
     /// An RPC of the tunnel.
     Tunnel,
     /// The control service makes a namespace.

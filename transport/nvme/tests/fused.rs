@@ -277,6 +277,33 @@ fn what_was_under_way_is_over_and_what_comes_later_waits() {
 }
 
 #[test]
+fn a_host_with_many_of_them_waits_for_itself_alone() {
+    let mut hosts = Hosts::new(None);
+    let (_, one) = hosts.host.queues(1);
+    let (_, other) = hosts.host.queues(2);
+    let (zero, new) = (vec![0; BLOCK], counter(1));
+    hosts.valve.closed.set(true);
+    // In other stripes each, more than a host may have, and all of them once more; then another host's.
+    for at in 0..15u16 {
+        let lba = u64::from(at % 12) * 2;
+        let old = if at < 12 { &zero } else { &new };
+        hosts.send(one, &entry(nvm::COMPARE, FIRST, 100 + at, lba, 1, true), old);
+        hosts.send(one, &entry(nvm::WRITE, SECOND, 200 + at, lba, 1, true), &new);
+    }
+    hosts.send(other, &entry(nvm::COMPARE, FIRST, 40, 100, 1, true), &zero);
+    hosts.send(other, &entry(nvm::WRITE, SECOND, 41, 100, 1, true), &new);
+    hosts.send(other, &entry(nvm::WRITE, 0, 42, 30, 1, true), &new);
+    (0..5).for_each(|_| hosts.turn());
+    hosts.valve.closed.set(false);
+    assert!(hosts.wait(other, 41).0.is_success() && hosts.wait(other, 42).0.is_success());
+    for at in 0..15u16 {
+        assert!(hosts.wait(one, 200 + at).0.is_success(), "{at}");
+        assert!(hosts.take(one, 100 + at).expect("the first comes first").0.is_success());
+    }
+    assert!(hosts.is_at_rest());
+}
+
+#[test]
 fn halves_that_do_not_belong_together_end_both() {
     let mut hosts = Hosts::new(None);
     let (admin, io) = hosts.host.queues(1);
