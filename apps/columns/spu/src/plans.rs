@@ -30,6 +30,12 @@ pub struct Plans {
     uses: Cell<u64>,
 }
 
+impl Default for Plans {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Plans {
     /// None.
     pub const fn new() -> Plans {
