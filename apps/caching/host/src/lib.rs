@@ -27,12 +27,11 @@ impl Shape {
         // More than the file is of no use; a chunk may be cut by its end.
         let wanted = bytes.min(file_bytes.next_multiple_of(u64::from(CHUNK_BYTES_MIN)));
         let slots = |chunk: u32| wanted.div_ceil(u64::from(chunk)).div_ceil(spus).max(1);
-        if let Some(chunk) = chunk_bytes {
-            if !chunk.is_power_of_two() || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk) {
-                return Err(format!(
-                    "a chunk has {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX} bytes, a power of two, and not {chunk}"
-                ));
-            }
+        let possible = |chunk: &u32| chunk.is_power_of_two() && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(chunk);
+        if let Some(chunk) = chunk_bytes.filter(|chunk| !possible(chunk)) {
+            return Err(format!(
+                "a chunk has {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX} bytes, a power of two, and not {chunk}"
+            ));
         }
         let mut chunk = chunk_bytes.unwrap_or(CHUNK_BYTES_MIN);
         while chunk_bytes.is_none() && chunk < CHUNK_BYTES_MAX && slots(chunk) > SLOTS_MAX as u64 {
