@@ -135,7 +135,7 @@ async fn put(request: Request, state: &State) -> Result<u32, Failure> {
             }
             change.put(&key, offset, bytes).await?;
             offset += bytes;
-            if done % PAIRS_AT_ONCE == 0 {
+            if done.is_multiple_of(PAIRS_AT_ONCE) {
                 yield_now().await?;
             }
         }
@@ -154,7 +154,7 @@ async fn delete(request: Request, state: &State) -> Result<u32, Failure> {
         for done in 1..=count {
             let key = arguments::<KEY_BYTES>(&request)?;
             deleted += u32::from(change.delete(&key).await?);
-            if done % PAIRS_AT_ONCE == 0 {
+            if done.is_multiple_of(PAIRS_AT_ONCE) {
                 yield_now().await?;
             }
         }
