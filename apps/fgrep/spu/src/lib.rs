@@ -131,12 +131,13 @@ mod tests {
                     if bytes == 100_000 { 0 } else { (state >> 62) as u8 }
                 })
                 .collect();
-            device.write_bank(0, 64, &data);
+            let at = device.create_namespace(1, 0, 512, 1 << 20).base + 64;
+            device.write_bank(0, at, &data);
             for key in [[0u8; 8], [0, 1, 0, 1, 0, 1, 0, 1]]
                 .into_iter()
                 .chain(data.chunks_exact(8).step_by(97).map(|word| word.try_into().unwrap()))
             {
-                let arguments = Arguments { key, nv_address: 64, bytes: bytes as u32 };
+                let arguments = Arguments { key, nv_address: at, bytes: bytes as u32 };
                 assert_eq!(Arguments::decode(&arguments.encode()), arguments);
                 let outcome = device.call(0, COUNT, &arguments.encode(), &[], 0);
                 let there = data.chunks_exact(8).filter(|word| **word == key).count() as u32;
