@@ -196,7 +196,11 @@ fn read_reply(reply: &[u8]) -> Option<(u32, u64)> {
 fn measure(laboratory: &Laboratory, version: Version, threads: u64, bytes: u64) -> Result<Cost, ExperimentError> {
     let hardware = if version == Version::Hardware { Some(laboratory.in_hardware()?) } else { None };
     let laboratory = hardware.as_ref().unwrap_or(laboratory);
-    let mut simulation = Simulation::new(&SimulationOptions { namespace_bytes: bytes, ..laboratory.options() })?;
+    let mut simulation = Simulation::new(&SimulationOptions {
+        namespace_bytes: bytes,
+        apps: vec![&willow_apps::EXAMPLES[0]],
+        ..laboratory.options()
+    })?;
     let Some(block) = simulation.block else { return Err(ExperimentError::Other("no block namespace".to_owned())) };
     let ended = |done: Option<Result<u64, HreError>>| {
         let done = done.ok_or_else(|| ExperimentError::Other("a thread did not end".to_owned()))?;

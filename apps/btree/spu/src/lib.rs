@@ -56,6 +56,7 @@ willow_sdk::app! {
         wire::handler::STAT => stat,
         wire::handler::OPEN => open,
         wire::handler::SYNC => sync,
+        wire::handler::SPUS => spus,
     },
 }
 
@@ -198,6 +199,10 @@ async fn open(request: Request, state: &State) -> Result<(), Failure> {
     let bytes = tree.superblock().encode();
     request.dma(Local(&bytes), Reply(0), bytes.len() as u32).await?;
     Ok(())
+}
+
+async fn spus(_: Request, _: &State) -> u32 {
+    willow_sdk::spu_count()
 }
 
 async fn sync(request: Request, _: &State) -> Result<(), Failure> {
