@@ -9,7 +9,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Package and the name of the constant that holds it.
-const APPS: [(&str, &str); 10] = [
+const APPS: [(&str, &str); 12] = [
     ("base-io", "BASE_IO_WASM"),
     ("key-value", "KEY_VALUE_WASM"),
     ("direct-io", "DIRECT_IO_WASM"),
@@ -20,9 +20,13 @@ const APPS: [(&str, &str); 10] = [
     ("append", "APPEND_WASM"),
     ("btree", "BTREE_WASM"),
     ("fgrep", "FGREP_WASM"),
+    ("caching", "CACHING_WASM"),
+    (COLUMNS, "COLUMNS_WASM"),
 ];
 /// It goes through many bytes between two imports: by vectors of 128 bits.
 const SEARCH: &str = "search";
+/// The same.
+const COLUMNS: &str = "columns";
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The stack of a module; an overflow traps, since the stack lies first in memory.
 const STACK_BYTES: u32 = 16384;
@@ -51,7 +55,7 @@ fn build() -> Result<(), String> {
             println!("cargo::rerun-if-changed={}", apps.join(name).join("spu").join(watched).display());
         }
     }
-    for script in ["page/spu/build.rs", "search/spu/build.rs"] {
+    for script in ["page/spu/build.rs", "search/spu/build.rs", "columns/spu/build.rs"] {
         println!("cargo::rerun-if-changed={}", apps.join(script).display());
     }
     for library in ["sdk/flash", "apps/page/ftl", "apps/base-io/ranges"] {
@@ -62,7 +66,7 @@ fn build() -> Result<(), String> {
     check_target()?;
     let folder = out.join("spu");
     let (vectors, others): (Vec<&str>, Vec<&str>) =
-        APPS.map(|(name, _)| name).into_iter().partition(|name| *name == SEARCH);
+        APPS.map(|(name, _)| name).into_iter().partition(|name| [SEARCH, COLUMNS].contains(name));
     compile(root, &folder, &others, &[])?;
     // In a folder of its own, so that libraries are not compiled anew each time for the other flags.
     let of_vectors = out.join("spu-simd");

@@ -62,3 +62,38 @@ fn what_a_dead_ftl_had_asked_of_the_flash_is_done_before_the_next_begins_or_not_
     assert!(early.is_empty(), "the next FTL looks at flash that is still changing until {erased_ns}: {early:?}");
     assert!(answered <= 1, "{answered} writes were answered whose programs had not been done");
 }
+
+/// The FTL's instance on SPU 0 asks for reads until it is refused. Those of SPU 1 go on: what they ask of their flash is taken.
+#[test]
+fn an_ftl_that_asks_without_end_has_nobody_elses_flash_refused() {
+    let flood = "(loop $more (br_if $more (i32.eq (i32.const 1)
+        (call $flash_read (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i64.const 0)
+            (i32.const 144) (i32.const 8) (i32.const 1000)))))
+        (i32.store8 (i32.const 60000) (i32.const 10)) (call $print (i32.const 60000) (i32.const 1))";
+    let hook = format!(
+        "(if (i32.and (i32.eqz (call $spu_id)) (i32.eq (global.get $operations) (i32.const 3))) (then {flood}))"
+    );
+    let ftl = Ftl::Tiny(tiny::that(&hook));
+    let config = config(&ftl.banks());
+    let flash = ftl.in_memory();
+    let mut drive = Drive::timed(config, flash, metadata(), ftl, Some(Box::new(Dies::default())));
+    let other = |number: usize| block_of(number) + 2;
+    drive.write(block_of(0), &[1; BLOCK]);
+    drive.write(block_of(1), &[1; BLOCK]);
+    let flooded = drive.begin(wire::handler::WRITE, block_of(2), 1, &[1; BLOCK]);
+    while !drive.log(tiny::NAME).contains("0: ") {
+        drive.step();
+    }
+    for number in 0..20 {
+        let byte = number as u8 + 1;
+        drive.write(other(number), &[byte; BLOCK]);
+        assert!(drive.read(other(number), 1) == [byte; BLOCK], "block {number} of SPU 1");
+    }
+    assert_ne!(drive.wait(flooded).outcome, ANSWERED, "its own program is refused");
+    let statistics = drive.device.statistics();
+    assert_eq!(
+        (statistics.strays, statistics.flash.map(|flash| flash.restarts)),
+        (0, Some(0)),
+        "its reads are still there"
+    );
+}

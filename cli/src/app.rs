@@ -1,12 +1,14 @@
 //! `willow app`: what is installed in a device, and writing new apps.
 
 use crate::client::Client;
+use crate::coredump;
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::output;
 use crate::size::Size;
 use crate::table::Table;
 use crate::target::TargetOption;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use willow_app_tool::Language;
 use willow_device::media::BLOB_BYTES_MAX;
 
@@ -42,8 +44,31 @@ pub enum App {
     Log {
         /// Its name
         name: String,
+        /// Go on with what it prints from now on, until interrupted
+        #[arg(short, long)]
+        follow: bool,
         #[command(flatten)]
         target: TargetOption,
+    },
+    /// Start an app anew, without the others: what it had begun is answered as ended, its data stay
+    Reset {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        target: TargetOption,
+    },
+    /// Write a core dump of the instance that trapped last, and print its stack
+    Core {
+        /// Its name
+        name: String,
+        /// File for the core dump, in the form of WebAssembly's tools; left out: only print the stack
+        #[arg(short, long, value_name = "FILE")]
+        out: Option<PathBuf>,
+        #[command(flatten)]
+        target: TargetOption,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// Make a folder with a new app: source, test, build file
     New {
@@ -54,7 +79,11 @@ pub enum App {
         lang: String,
     },
     /// Build the app in the current folder; prints the module's path last
-    Build,
+    Build {
+        /// With DWARF for a debugger, and less optimised (apps in Rust)
+        #[arg(long)]
+        debug: bool,
+    },
     /// Run the tests of the app in the current folder, natively
     Test,
 }
@@ -97,16 +126,46 @@ pub fn run(app: App) -> Outcome<()> {
             output::text(&table.render())
         }
         App::Remove { name, target } => Client::connect(&target)?.remove(&name),
-        App::Log { name, target } => {
-            let log = Client::connect(&target)?.log(&name)?;
-            output::text(&log)
+        App::Log { name, follow, target } => print_log(&mut Client::connect(&target)?, &name, follow),
+        App::Reset { name, target } => Client::connect(&target)?.reset(&name),
+        App::Core { name, out, target, json } => {
+            let (info, memory) = Client::connect(&target)?.core(&name)?;
+            if let Some(out) = out {
+                let file = coredump::encode(&info, &memory)?;
+                std::fs::write(&out, file).context(|| format!("cannot write {}", out.display()))?;
+            }
+            if json { output::json(&info) } else { output::text(&coredump::describe(&info)) }
         }
         App::New { name, lang } => new(&name, &lang),
-        App::Build => {
-            let module = willow_app_tool::build(Path::new(".")).map_err(Failure::new)?;
+        App::Build { debug } => {
+            let module = willow_app_tool::build(Path::new("."), debug).map_err(Failure::new)?;
             output::line(&module.display().to_string())
         }
         App::Test => willow_app_tool::test(Path::new(".")).map_err(Failure::new),
+    }
+}
+
+/// How often a log that is followed is looked at.
+const FOLLOW_EVERY: Duration = Duration::from_millis(100);
+
+/// Prints an app's log, and where it is followed what comes to it.
+fn print_log(client: &mut Client, name: &str, follow: bool) -> Outcome<()> {
+    let app = client.find_app(name)?;
+    let mut position = 0;
+    loop {
+        let (from, text) = client.log_from(name, app, position)?;
+        if position > 0 && from > position {
+            eprintln!("willow: {} bytes were printed faster than they were read, and are lost", from - position);
+        }
+        position = from + text.len() as u64;
+        // Whole pieces may end within a character.
+        if !text.is_empty() {
+            output::bytes(&text)?;
+        } else if follow {
+            std::thread::sleep(FOLLOW_EVERY);
+        } else {
+            return Ok(());
+        }
     }
 }
 

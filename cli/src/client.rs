@@ -13,12 +13,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use willow_host::control::{AppInfo, AttachRequest, Attachment, CommandSet, NamespaceInfo, NamespaceRequest};
+use willow_host::control::{AppInfo, AttachRequest, Attachment, CommandSet, CoreInfo, NamespaceInfo, NamespaceRequest};
 use willow_host::{
     AtomicWriteClient, BlockClient, ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, ShmHre,
     ShmOptions, StoreCondition,
 };
-use willow_wire::control::DieWear;
+use willow_wire::control::{DieWear, ProfileReport};
 use willow_wire::spec::fabrics::DISCOVERY_NQN;
 
 /// Time to connect.
@@ -163,9 +163,41 @@ impl Client {
         self.wait("cannot read the map of the flash", self.control.die_wear(spu, die))
     }
 
-    /// What an app printed.
-    pub fn log(&mut self, name: &str) -> Outcome<String> {
-        self.wait(&format!("cannot read the log of app {name}"), self.control.log(name))
+    /// Number of an installed app.
+    pub fn find_app(&mut self, name: &str) -> Outcome<u16> {
+        self.wait(&format!("there is no app {name} for this user"), self.control.find_app(name))
+    }
+
+    /// What an app printed, from a place in its log on: where that begins, and some of the text.
+    pub fn log_from(&mut self, name: &str, app: u16, position: u64) -> Outcome<(u64, Vec<u8>)> {
+        self.wait(&format!("cannot read the log of app {name}"), self.control.log_from(app, position))
+    }
+
+    /// Has an app be profiled.
+    pub fn begin_profile(&mut self, name: &str, milliseconds: u32) -> Outcome<()> {
+        let app = self.find_app(name)?;
+        self.wait(&format!("app {name} is not profiled"), self.control.begin_profile(app, milliseconds))
+    }
+
+    /// What came to the profile since it was read last.
+    pub fn read_profile(&mut self) -> Outcome<ProfileReport> {
+        self.wait("the profile cannot be read", self.control.read_profile())
+    }
+
+    /// The profile ends.
+    pub fn end_profile(&mut self) -> Outcome<()> {
+        self.wait("the profile did not end", self.control.end_profile())
+    }
+
+    /// Starts an app anew.
+    pub fn reset(&mut self, name: &str) -> Outcome<()> {
+        self.wait(&format!("app {name} was not reset"), self.control.reset(name))
+    }
+
+    /// The instance of an app that trapped last, and its memory.
+    pub fn core(&mut self, name: &str) -> Outcome<(CoreInfo, Vec<u8>)> {
+        let app = self.find_app(name)?;
+        self.wait(&format!("there is no core of app {name}"), self.control.core(app))
     }
 
     /// The namespaces.

@@ -13,6 +13,7 @@ use std::str::FromStr;
 use willow_device::config::DeviceConfig;
 use willow_device::model::ModelParameters;
 use willow_nvme::HostAuthentication;
+use willow_nvme::access::Access;
 use willow_nvme::config::ListenAddress;
 use willow_shm_front::FrontConfig;
 use willow_sim::flash::FlashChoice;
@@ -54,10 +55,14 @@ pub struct ServeOptions {
     #[arg(long, value_name = "SIZE")]
     pub capacity: Option<Size>,
     /// Address for NVMe/TCP, may be repeated [default: 127.0.0.1:4420]; port 0 takes a free one; with tls: in front all who come there
-    /// have to come by TLS; none: no NVMe/TCP
-    #[arg(long, value_name = "[tls:]ADDR|none")]
+    /// have to come by TLS; with a state behind it (optimized, non-optimized, inaccessible) hosts with several paths use it first, after
+    /// the others, or not at all; none: no NVMe/TCP
+    #[arg(long, value_name = "[tls:]ADDR[=STATE]|none")]
     #[serde(deserialize_with = "one_or_many")]
     pub listen: Vec<Listen>,
+    /// Address of another discovery controller that discovering hosts are referred to, may be repeated
+    #[arg(long, value_name = "ADDR")]
+    pub referral: Vec<SocketAddr>,
     /// Where there is no --host-key, let every user of this machine act as a host, not only root and the user who runs this
     #[arg(long)]
     pub trust_loopback: bool,
@@ -127,7 +132,8 @@ impl TryFrom<String> for Weight {
     }
 }
 
-/// Where to listen: an address, with `tls:` in front where all have to come by TLS, or `none`.
+/// Where to listen: an address, with `tls:` in front where all have to come by TLS and `=STATE` behind it for the state of that path, or
+/// `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Listen {
@@ -148,10 +154,14 @@ impl FromStr for Listen {
             Some(address) => (address, true),
             None => (text, false),
         };
+        let (address, access) = match address.split_once('=') {
+            Some((address, state)) => (address, state.parse()?),
+            None => (address, Access::Optimized),
+        };
         match address.parse() {
-            Ok(address) => Ok(Listen::At(ListenAddress { address, tls_required })),
+            Ok(address) => Ok(Listen::At(ListenAddress { address, tls_required, access })),
             Err(_) => Err(format!(
-                "\"{text}\" is no socket address: write IP:PORT such as 0.0.0.0:4420, tls:IP:PORT, or none"
+                "\"{text}\" is no socket address: write IP:PORT such as 0.0.0.0:4420, tls:IP:PORT, IP:PORT=non-optimized, or none"
             )),
         }
     }
@@ -216,6 +226,8 @@ pub struct ServeConfig {
     pub nqn: Option<String>,
     /// Addresses for NVMe/TCP.
     pub listen: Vec<ListenAddress>,
+    /// Other discovery controllers that hosts are referred to.
+    pub referrals: Vec<SocketAddr>,
     /// Users of this machine who may act as hosts where hosts have no keys; `None`: all.
     pub local_users: Option<Vec<u32>>,
     /// Endpoints in shared memory.
@@ -270,6 +282,7 @@ impl ServeOptions {
             kv_size: self.kv_size.or(other.kv_size),
             capacity: self.capacity.or(other.capacity),
             listen: if self.listen.is_empty() { other.listen } else { self.listen },
+            referral: if self.referral.is_empty() { other.referral } else { self.referral },
             trust_loopback: self.trust_loopback || other.trust_loopback,
             spus: self.spus.or(other.spus),
             metrics: self.metrics.or(other.metrics),
@@ -373,6 +386,7 @@ impl ServeOptions {
             spus_asked: self.spus.is_some(),
             nqn: self.nqn,
             listen,
+            referrals: self.referral,
             socket,
             metrics: self.metrics,
             log: self.log.unwrap_or_else(|| "info".to_owned()),
@@ -404,6 +418,10 @@ mod tests {
         let two = parse("listen = [\"[::1]:4421\", \"127.0.0.1:0\"]\nsocket = \"./s\"").unwrap();
         assert_eq!(two.clone().resolve().unwrap().listen.len(), 2);
         assert_eq!(two.resolve().unwrap().local_users.unwrap()[0], 0);
+        let paths = parse("listen = [\"[::1]:4421=non-optimized\", \"127.0.0.1:1\"]\nreferral = [\"10.0.0.9:8009\"]");
+        let paths = paths.unwrap().resolve().unwrap();
+        let states: Vec<Access> = paths.listen.iter().map(|at| at.access).collect();
+        assert_eq!((states, paths.referrals.len()), (vec![Access::NonOptimized, Access::Optimized], 1));
         assert!(parse("listen = \"none\"\nsocket = \"./s\"").unwrap().resolve().unwrap().listen.is_empty());
         assert_eq!(config.device.kv_namespace_bytes, 4 << 30);
         assert_eq!(config.native, ["base-io"]);
@@ -453,6 +471,7 @@ mod tests {
         assert!(resolve("listen = \"none\"").contains("--socket"));
         assert!(resolve("listen = [\"none\", \"127.0.0.1:1\"]").contains("no other"));
         assert!(resolve("listen = \"tls:127.0.0.1:1\"").contains("--host-key"));
+        assert!(parse("listen = \"127.0.0.1:1=fast\"").unwrap_err().to_string().contains("non-optimized"));
         assert!(resolve("spus = 65").contains("must be 1 to 64"));
         assert!(resolve("block_bytes = 1024").contains("512 or 4096"));
         assert!(resolve("clock = \"real\"").contains("bee3"));

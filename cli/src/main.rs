@@ -8,9 +8,12 @@ mod app;
 mod atomic;
 mod bench;
 mod btree;
+mod cache;
 mod child;
 mod client;
+mod columns;
 mod config;
+mod coredump;
 mod cpu;
 mod demo;
 mod descriptors;
@@ -29,6 +32,7 @@ mod metrics;
 mod mount;
 mod ns;
 mod output;
+mod profile;
 mod progress;
 mod reproduce;
 mod rpc;
@@ -60,11 +64,13 @@ struct CommandLine {
 enum Command {
     /// Run a device until SIGTERM or SIGINT
     Serve(Box<serve::ServeArguments>),
-    /// SSD Apps: install, list, remove, log; new and build
+    /// SSD Apps: install, list, remove, log, reset, core; new and build
     #[command(subcommand)]
     App(app::App),
     /// Call a handler of an app
     Rpc(rpc::RpcOptions),
+    /// Where an app's time goes: a table, a flame graph, a file for speedscope
+    Profile(profile::Profile),
     /// Keys by which hosts prove who they are: new
     #[command(subcommand)]
     Key(key::Key),
@@ -92,6 +98,12 @@ enum Command {
     Direct(direct::Direct),
     /// Search files on a drive there: options, output and exit status of grep
     Grep(Box<grep::GrepArguments>),
+    /// Count, sum, least and greatest of columns of a file on a drive
+    Sum(Box<columns::SumOptions>),
+    /// Count a column's values of a file on a drive by bins
+    Histogram(Box<columns::HistogramOptions>),
+    /// Rows of a file on a drive for which an expression is true, as Arrow, CSV or JSON
+    Filter(Box<columns::FilterOptions>),
     /// Who serves the banks of flash: list, install, use
     #[command(subcommand)]
     Ftl(ftl::Ftl),
@@ -100,6 +112,9 @@ enum Command {
     Flash(flash::Flash),
     /// Block namespace as a file: DIR/disk, by FUSE, until Ctrl-C
     Mount(mount::MountArguments),
+    /// Files cached on the device: mount, list, remove
+    #[command(subcommand)]
+    Cache(cache::Cache),
     /// Counters and latencies of the device
     Stat(stat::StatOptions),
     /// Measure a device
@@ -129,9 +144,12 @@ fn run(command: Command) -> Outcome<()> {
     match command {
         // `serve` starts its own log: its configuration file may say what to log.
         Command::Serve(arguments) => return serve::run(*arguments),
-        Command::Demo(_) | Command::Bench(_) | Command::Agent(_) | Command::Mount(_) | Command::Memcached(_) => {
-            logging::start(&logging::filter_or("warn"))?
-        }
+        Command::Demo(_)
+        | Command::Bench(_)
+        | Command::Agent(_)
+        | Command::Mount(_)
+        | Command::Memcached(_)
+        | Command::Cache(_) => logging::start(&logging::filter_or("warn"))?,
         _ => logging::start(&logging::filter_or("error"))?,
     }
     match command {
@@ -148,10 +166,15 @@ fn run(command: Command) -> Outcome<()> {
         Command::Memcached(options) => memcached::run(&options),
         Command::Agent(options) => agent::run(options),
         Command::Direct(direct) => direct::run(direct),
+        Command::Sum(options) => columns::sum(*options),
+        Command::Histogram(options) => columns::histogram(*options),
+        Command::Filter(options) => columns::filter(*options),
         Command::Ftl(ftl) => ftl::run(ftl),
         Command::Flash(flash) => flash::run(flash),
         Command::Mount(arguments) => mount::run(&arguments),
+        Command::Cache(cache) => cache::run(cache),
         Command::Stat(options) => stat::run(options),
+        Command::Profile(profile) => profile::run(&profile),
         Command::Bench(bench) => bench::run(bench),
         Command::Simulate(options) => simulate::run(&options),
         Command::Reproduce(options) => reproduce::run(&options),

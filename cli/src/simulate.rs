@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use willow_sim::replay::{Format, Records, Replay, ReplayOptions};
 use willow_sim::report::{FlashReport, ResourceReport};
 use willow_sim::{
-    BlockWorkload, GeneratorOptions, KvWorkload, Path, Preset, Report, Simulation, SimulationOptions, Trace,
+    BlockWorkload, Cut, GeneratorOptions, KvWorkload, Path, Preset, Report, Simulation, SimulationOptions, Trace,
 };
 
 /// Workloads that need no file.
@@ -100,6 +100,9 @@ pub struct SimulateOptions {
     /// Simulated time that is not counted at first, seconds
     #[arg(long, default_value_t = 0.0)]
     pub warm_up: f64,
+    /// Cut the power so many simulated seconds after the measurement began, on flash; how long the drive then takes to be ready is told
+    #[arg(long, value_name = "SECONDS")]
+    pub cut_power_at: Option<f64>,
     /// Seed of the random numbers
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -140,7 +143,10 @@ impl SimulateOptions {
         if self.operations == 0 {
             fail!("--operations is 0, must be at least 1");
         }
-        for (name, seconds) in [("seconds", self.seconds.unwrap_or(1.0)), ("warm-up", self.warm_up)] {
+        let cut = self.cut_power_at.unwrap_or(0.0);
+        for (name, seconds) in
+            [("seconds", self.seconds.unwrap_or(1.0)), ("warm-up", self.warm_up), ("cut-power-at", cut)]
+        {
             if !(0.0..=1e6).contains(&seconds) {
                 fail!("--{name} is {seconds}, must be 0 to 1000000");
             }
@@ -223,7 +229,16 @@ impl SimulateOptions {
             }
         };
         simulation.generator(generator, source).map_err(Failure::new)?;
-        simulation.run().map_err(Failure::new)
+        self.measure(simulation)
+    }
+
+    /// Runs what is to be measured, up to a cut of the power where one is asked for.
+    fn measure(&self, mut simulation: Simulation) -> Outcome<Report> {
+        let Some(seconds) = self.cut_power_at else { return simulation.run().map_err(Failure::new) };
+        let mut report = simulation.run_for((seconds * 1e9) as u64).map_err(Failure::new)?;
+        let (_, cut) = simulation.cut_power(Cut::Random(self.seed)).map_err(Failure::new)?;
+        report.power_cut = Some(cut);
+        Ok(report)
     }
 
     /// Writes what is to be there before the measurement.
@@ -263,7 +278,7 @@ impl SimulateOptions {
         };
         let replay = Replay::new(Records::new(input, format), options);
         simulation.generator(generator, Box::new(replay)).map_err(Failure::new)?;
-        simulation.run().map_err(Failure::new)
+        self.measure(simulation)
     }
 }
 
@@ -418,6 +433,15 @@ fn tables(reports: &[Report]) -> String {
         text.push_str(&used.render());
         if let Some(flash) = &report.flash {
             text.push_str(&flash_text(flash));
+        }
+        if let Some(cut) = &report.power_cut {
+            text.push_str(&format!(
+                "power cut after {:.6} s: {} pages were being programmed and {} blocks erased; ready again {:.6} s after the power was back\n",
+                cut.at_ns as f64 / 1e9,
+                grouped(cut.programming_pages),
+                grouped(cut.erasing_blocks),
+                cut.ready_ns as f64 / 1e9,
+            ));
         }
         if report.wear.line_writes > 0 {
             text.push_str(&format!(

@@ -137,6 +137,30 @@ fn flash_is_simulated_with_its_dies_and_its_amplification() {
     }
 }
 
+/// `--cut-power-at` ends the measurement in the middle of its writes, and tells how long the drive then takes to be ready.
+#[test]
+fn the_power_is_cut_in_simulated_time() {
+    let of = |more: &[&'static str]| {
+        let arguments =
+            ["simulate", "--preset", "slc", "--range", "8M", "--mix", "0", "--depths", "64", "--operations", "1000000"];
+        [&arguments[..], &["--cut-power-at", "0.0123"], more].concat()
+    };
+    let report = json(&of(&["--json"]));
+    assert_eq!(report, json(&of(&["--json"])), "the same again");
+    let cut = &report["simulations"][0]["power_cut"];
+    let number = |name: &str| cut[name].as_u64().unwrap_or_else(|| panic!("{name} is a number: {cut}"));
+    assert_eq!(number("at_ns"), 12_300_000);
+    assert!(number("programming_pages") > 0 && number("ready_ns") > 100_000, "{cut}");
+    let written = &report["simulations"][0]["workloads"][0];
+    assert!(written["operations"].as_u64().is_some_and(|count| (1..1_000_000).contains(&count)), "{written}");
+    let text = willow(&of(&[]));
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("power cut after 0.012300 s") && text.contains("after the power was back"), "{text}");
+    let refused = fails(&["simulate", "--preset", "bee3", "--operations", "10", "--cut-power-at", "0.001"]);
+    assert!(refused.contains("choose a preset with flash"), "{refused}");
+    assert!(fails(&["simulate", "--preset", "slc", "--cut-power-at", "2e6"]).contains("--cut-power-at"), "too late");
+}
+
 #[test]
 fn mistakes_are_told() {
     for (arguments, expected) in [

@@ -42,6 +42,8 @@ pub use service::ftl::FlashState;
 pub use service::statistics::Statistics;
 pub use service::versions::BuiltInApp;
 pub use service::{control, metadata, reservation, statistics};
+pub use spu::flash_cut::PowerCut;
+pub use spu::profile;
 pub use spu::protection::{Intercall, ProcessInfo, USER_NOBODY};
 pub use spu::runtime::module::name_of as module_name;
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use willow_wire::control::{self as wire, CONTROL_APP};
 
 pub use willow_wire::control::{
-    AppInfo, AttachRequest, Attachment, CommandSet, ControlStatus, Intercall, IntercallChange, NamespaceInfo,
-    NamespaceRequest, PermissionInfo, ProcessInfo, ProcessRequest, UPCALL_APP_ENDED, UPCALL_PERMISSION_MISS,
+    AppInfo, AttachRequest, Attachment, CommandSet, ControlStatus, CoreInfo, Frame, GlobalValue, Intercall,
+    IntercallChange, NamespaceInfo, NamespaceRequest, PermissionInfo, ProcessInfo, ProcessRequest, UPCALL_APP_ENDED,
+    UPCALL_PERMISSION_MISS,
 };
 
 /// Bytes of a reply that are asked for at once.
@@ -17,6 +18,18 @@ const REPLY_BYTES_MAX: usize = 16 << 20;
 const PERMISSIONS_BYTES_MAX: u64 = 1 << 20;
 /// How often a reply that changes its length while it is read is read anew.
 const REPLY_TRIES_MAX: u32 = 8;
+
+/// Longest core that is put together.
+const CORE_BYTES_MAX: usize = 80 << 20;
+
+/// What a core begins with, and where its memory does; `None`: more of it is to be read.
+fn read_core_info(whole: &[u8]) -> Result<Option<(CoreInfo, usize)>, HreError> {
+    let Some((length, rest)) = whole.split_first_chunk() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length) as usize;
+    let Some(json) = rest.get(..length) else { return Ok(None) };
+    let info = serde_json::from_slice(json).map_err(|error| HreError::Answer(error.to_string()))?;
+    Ok(Some((info, 4 + length)))
+}
 
 /// The control service of a device.
 #[derive(Clone)]
@@ -138,6 +151,70 @@ impl ControlClient {
             }
             _ => Err(HreError::Answer(format!("a map of flash of {} bytes", bytes.len()))),
         }
+    }
+
+    /// What an app has printed from a place in its log on: the place where that begins, later than the asked one where the device does not keep
+    /// so much, and some of the text; none: that was the end so far.
+    pub async fn log_from(&self, app: u16, position: u64) -> Result<(u64, Vec<u8>), HreError> {
+        let arguments = [&u32::from(app).to_le_bytes()[..], &position.to_le_bytes()].concat();
+        let reply = self.check(self.reply(wire::READ_LOG, 0, &arguments).await?).await?;
+        let length = reply.data.len().min(reply.result as usize);
+        match reply.data[..length].split_first_chunk() {
+            Some((from, text)) => Ok((u64::from_le_bytes(*from), text.to_vec())),
+            None => Err(HreError::Answer(format!("a piece of a log of {length} bytes"))),
+        }
+    }
+
+    /// Starts an app anew: what it had begun is answered as ended, its data stay.
+    pub async fn reset(&self, name: &str) -> Result<(), HreError> {
+        self.send(wire::RESET_APP, name.as_bytes().to_vec()).await.map(drop)
+    }
+
+    /// The instance of an app that trapped last, and its memory.
+    pub async fn core(&self, app: u16) -> Result<(CoreInfo, Vec<u8>), HreError> {
+        let (mut whole, mut trap, mut begin) = (Vec::new(), 0, None);
+        loop {
+            let arguments = [u32::from(app), trap].into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>();
+            let reply = self.check(self.reply(wire::READ_CORE, whole.len() as u32, &arguments).await?).await?;
+            let total = reply.result as usize;
+            if total > CORE_BYTES_MAX {
+                return Err(HreError::Answer(format!("a core of {total} bytes")));
+            }
+            let piece = &reply.data[..reply.data.len().min(total.saturating_sub(whole.len()))];
+            whole.extend_from_slice(piece);
+            if begin.is_none() {
+                begin = read_core_info(&whole)?;
+                trap = begin.as_ref().map_or(0, |(info, _): &(CoreInfo, usize)| info.trap);
+            }
+            if whole.len() >= total {
+                break;
+            }
+            if piece.is_empty() {
+                return Err(HreError::Answer(format!("a core of {total} bytes that ends at {}", whole.len())));
+            }
+        }
+        match begin {
+            Some((info, begin)) if (whole.len() - begin) as u64 == info.memory_bytes => {
+                Ok((info, whole.split_off(begin)))
+            }
+            _ => Err(HreError::Answer(format!("a core of {} bytes without its memory", whole.len()))),
+        }
+    }
+
+    /// Has an app be profiled, for a time at most and until this endpoint is closed.
+    pub async fn begin_profile(&self, app: u16, milliseconds: u32) -> Result<(), HreError> {
+        let words = [u32::from(app), milliseconds];
+        self.send(wire::BEGIN_PROFILE, words.into_iter().flat_map(u32::to_le_bytes).collect()).await.map(drop)
+    }
+
+    /// What came to this endpoint's profile since it was read last.
+    pub async fn read_profile(&self) -> Result<wire::ProfileReport, HreError> {
+        self.json(wire::READ_PROFILE).await
+    }
+
+    /// This endpoint's profile ends.
+    pub async fn end_profile(&self) -> Result<(), HreError> {
+        self.send(wire::END_PROFILE, Vec::new()).await.map(drop)
     }
 
     /// The text of an app's virtual serial port.

@@ -7,6 +7,7 @@
  * What always holds: each thread waits for one thing at a time, and the number of the wait is the thread's; a thread has a
  * stack of its own, whose lowest word still is STACK_MARK whenever the thread gives the processor back. */
 #include "willow.h"
+#include "willow_flash.h"
 #include "willow_imports.h"
 
 #define DONE 0
@@ -19,6 +20,9 @@ _Static_assert(WILLOW_STACK_BYTES >= 512 && WILLOW_STACK_BYTES % 16 == 0, "stack
 _Static_assert(WILLOW_UNWIND_BYTES >= 128 && WILLOW_UNWIND_BYTES % 16 == 0, "unwinding: a multiple of 16, at least 128");
 _Static_assert(sizeof(RPCHdr_t) == 24, "the first 24 bytes of request_info");
 _Static_assert(sizeof(Namespace_t) == 32, "what namespace writes");
+_Static_assert(sizeof(FlashGeometry_t) == 64, "what flash_geometry writes");
+_Static_assert(sizeof(NVArguments_t) == 24, "what an FTL is asked");
+_Static_assert(sizeof(FlashPage_t) == 32 && sizeof(FlashPart_t) == 24, "what flash_program reads");
 
 enum State { FREE, RUNNING, WAITING };
 
@@ -406,6 +410,48 @@ int32_t CancelThread(uint32_t thread) {
 }
 
 int32_t BackgroundStart(uint32_t handler, uint64_t argument) { return willow_import_background(handler, argument); }
+
+/* ---- The flash port ---- */
+
+int32_t FlashGeometry(FlashGeometry_t *to) { return willow_import_flash_geometry(to); }
+
+int32_t FlashBadBlocks(uint32_t die, uint32_t *to, uint32_t most) { return willow_import_flash_bad_blocks(die, to, most); }
+
+int32_t FlashReadToPeer(FlashRange_t range, uint32_t peer, uint64_t offset) {
+    /* A peer of 0 would be local memory. */
+    if (peer == 0) {
+        return WILLOW_ERROR_ARGUMENT;
+    }
+    return (int32_t)waited(willow_import_flash_read(range.die, range.block, range.page, range.offset, range.bytes, peer, offset,
+                                                    NULL, 0, wait_number()));
+}
+
+int32_t FlashReadToLocal(FlashRange_t range, void *to, void *spare, uint32_t spare_bytes) {
+    return (int32_t)waited(willow_import_flash_read(range.die, range.block, range.page, range.offset, range.bytes, 0,
+                                                    (uint64_t)(uintptr_t)to, spare, spare_bytes, wait_number()));
+}
+
+int32_t FlashProgram(uint32_t die, const FlashPage_t *pages, uint32_t count) {
+    return (int32_t)waited(willow_import_flash_program(die, pages, count, wait_number()));
+}
+
+int32_t FlashErase(uint32_t die, const uint32_t *blocks, uint32_t count) {
+    return (int32_t)waited(willow_import_flash_erase(die, blocks, count, wait_number()));
+}
+
+int32_t FlashZeroPeer(uint32_t peer, uint64_t offset, uint32_t bytes) {
+    return willow_import_flash_zero_peer(peer, offset, bytes);
+}
+
+int32_t FlashPause(void) { return (int32_t)waited(willow_import_flash_pause(wait_number())); }
+
+int32_t FlashMinimum(const uint32_t *numbers, uint32_t count) { return willow_import_flash_minimum(numbers, count); }
+
+int32_t FlashHealth(uint32_t spare_percent, uint64_t media_errors, int is_read_only) {
+    return willow_import_flash_health(spare_percent, media_errors, is_read_only != 0);
+}
+
+/* ---- The rest ---- */
 
 uint32_t SPUId(void) { return willow_import_spu_id(); }
 

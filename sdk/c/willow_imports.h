@@ -9,8 +9,10 @@
 
 #ifdef __wasm__
 #define WILLOW_IMPORT(name) __attribute__((import_module("willow"), import_name(#name)))
+#define WILLOW_FLASH_IMPORT(name) __attribute__((import_module("willow_flash"), import_name(#name)))
 #else
 #define WILLOW_IMPORT(name)
+#define WILLOW_FLASH_IMPORT(name)
 #endif
 
 WILLOW_IMPORT(request_info)
@@ -84,6 +86,25 @@ WILLOW_IMPORT(print)
 void willow_import_print(const void *text, uint32_t bytes);
 WILLOW_IMPORT(count)
 void willow_import_count(uint32_t counter, int64_t delta);
+WILLOW_FLASH_IMPORT(flash_geometry)
+int32_t willow_import_flash_geometry(void *to);
+WILLOW_FLASH_IMPORT(flash_bad_blocks)
+int32_t willow_import_flash_bad_blocks(uint32_t die, void *to, uint32_t most);
+WILLOW_FLASH_IMPORT(flash_read)
+int32_t willow_import_flash_read(uint32_t die, uint32_t block, uint32_t page, uint32_t offset, uint32_t bytes,
+                                 uint32_t peer, uint64_t to, void *spare, uint32_t spare_bytes, uint32_t wait);
+WILLOW_FLASH_IMPORT(flash_program)
+int32_t willow_import_flash_program(uint32_t die, const void *pages, uint32_t count, uint32_t wait);
+WILLOW_FLASH_IMPORT(flash_erase)
+int32_t willow_import_flash_erase(uint32_t die, const void *blocks, uint32_t count, uint32_t wait);
+WILLOW_FLASH_IMPORT(flash_zero_peer)
+int32_t willow_import_flash_zero_peer(uint32_t peer, uint64_t offset, uint32_t bytes);
+WILLOW_FLASH_IMPORT(flash_pause)
+int32_t willow_import_flash_pause(uint32_t wait);
+WILLOW_FLASH_IMPORT(flash_minimum)
+int32_t willow_import_flash_minimum(const void *numbers, uint32_t count);
+WILLOW_FLASH_IMPORT(flash_health)
+int32_t willow_import_flash_health(uint32_t spare_percent, uint64_t media_errors, uint32_t read_only);
 
 /* The exports of the app. */
 int32_t willow_start(uint32_t token, uint32_t handler);

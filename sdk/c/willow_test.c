@@ -1,5 +1,5 @@
 /* A device in memory for native tests; see willow_test.h. Users build a test by naming this file alone: what apps call of it is in
- * willow_test_imports.h, included at the end. */
+ * willow_test_imports.h and willow_test_flash.h, included at the end. */
 #include "willow_test.h"
 #include "willow_imports.h"
 
@@ -464,3 +464,4 @@ int64_t WillowTestCounter(uint32_t counter) { return counter < 16 ? counters[cou
 void WillowTestOnUpcall(RPCResp_t (*answer)(uint32_t, const uint8_t *, uint32_t)) { answer_upcall = answer; }
 
 #include "willow_test_imports.h"
+#include "willow_test_flash.h"

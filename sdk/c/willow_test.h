@@ -6,6 +6,7 @@
 #define WILLOW_TEST_H
 
 #include "willow.h"
+#include "willow_flash.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,5 +44,22 @@ const char *WillowTestSerial(void);
 int64_t WillowTestCounter(uint32_t counter);
 /* Answers the app's upcalls, which are refused without it. */
 void WillowTestOnUpcall(RPCResp_t (*answer)(uint32_t handler, const uint8_t *body, uint32_t bytes));
+
+/* ---- For FTLs (willow_flash.h) ---- */
+
+/* Gives the device flash, all of it erased, which outlives the app's state. Before WillowTestStart, whose bank is then of no use. */
+void WillowTestFlash(const FlashGeometry_t *geometry);
+/* Asks the FTL (NV_READ, NV_WRITE, NV_ZERO or NV_FLUSH) for a range of its bank and runs until all is quiet; its status. `buffer` is what is written, or
+ * where what is read goes. As on a device, ranges of requests under way must not overlap in any unit, unless both are reads. */
+uint32_t WillowTestCallNV(uint8_t handler, uint64_t address, void *buffer, uint64_t bytes);
+/* The same without running; the request's number for WillowTestOutcome. */
+uint32_t WillowTestSubmitNV(uint8_t handler, uint64_t address, void *buffer, uint64_t bytes);
+/* What the FTL told by FlashHealth last. */
+struct WillowTestHealth {
+    uint32_t spare_percent;
+    uint64_t media_errors;
+    int is_read_only;
+};
+struct WillowTestHealth WillowTestHealth(void);
 
 #endif

@@ -53,7 +53,7 @@ pub use operation::Operation;
 pub use preset::{Preset, PresetError};
 pub use report::Report;
 pub use sata::SataParameters;
-pub use simulation::{Output, Simulation, SimulationError, SimulationOptions};
+pub use simulation::{Cut, CutReport, Output, Simulation, SimulationError, SimulationOptions};
 pub use thread::{Held, HostLock, HostThread, SimulatedHre};
 pub use trace::{Trace, TracedSpan};
 pub use workload::{BlockWorkload, KvWorkload};

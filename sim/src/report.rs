@@ -5,7 +5,7 @@
 use crate::generator::{Generator, Measured};
 use crate::host::HostParameters;
 use crate::operation::KINDS;
-use crate::simulation::FlashCounts;
+use crate::simulation::{CutReport, FlashCounts};
 use serde::Serialize;
 use willow_device::model::ModelStatistics;
 
@@ -158,6 +158,9 @@ pub struct Report {
     pub wear: WearReport,
     /// Flash, where there is some.
     pub flash: Option<FlashReport>,
+    /// The cut of the power that ended the run, where one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_cut: Option<CutReport>,
 }
 
 impl Report {

@@ -9,10 +9,14 @@
 
 mod flash_counts;
 mod moments;
+mod plan;
 mod port;
+mod power;
 
 pub(crate) use flash_counts::FlashCounts;
+use plan::Plan;
 use port::Port;
+pub use power::{Cut, CutReport};
 
 use crate::direct::DirectSlot;
 use crate::executor::{Ready, Task, TaskWaker};
@@ -44,14 +48,10 @@ use willow_host::device_queue::{QueueHre, upcall_of};
 
 /// Simulated time that a device is given to start in, nanoseconds; more where it has more to do.
 const SETTLE_NS: u64 = 1_000_000;
-/// Sizes of block namespaces whose contents lie in huge pages: worth their making, and small where all of them are touched.
-const HUGE_PAGES: std::ops::RangeInclusive<u64> = 32 << 20..=256 << 20;
 /// The user of the process that reaches the device by Direct-IO.
 const USER: u32 = 1000;
 /// Most rounds at one moment: a simulation that does more never goes on.
 const ROUNDS_AT_ONCE_MAX: u64 = 5_000_000;
-/// Room for the apps' own regions beside the namespaces, bytes a bank.
-const REGIONS_BANK_BYTES: u64 = 64 << 20;
 
 /// Why a simulation could not be made or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -159,8 +159,7 @@ pub struct Simulation {
     pub(crate) device_ns: Option<u64>,
     /// True where the device has a model of time.
     timed: bool,
-    preset: String,
-    seed: u64,
+    options: SimulationOptions,
     pub(crate) parameters: Arc<HostParameters>,
     ready: Arc<Ready>,
     pub(crate) tasks: Vec<Option<Task>>,
@@ -179,9 +178,9 @@ pub struct Simulation {
     pub(crate) port: Option<Box<Port>>,
     pub(crate) run_began_ns: u64,
     pub(crate) broken: Option<SimulationError>,
-    trace: Option<Trace>,
     /// Under the free clock: the device has something to do that nobody has submitted.
     woken: Arc<AtomicBool>,
+    ftl_name: Option<&'static str>,
     /// The FTL, and an endpoint to ask it by.
     ftl: Option<(AppNumber, HreId)>,
 }
@@ -191,48 +190,21 @@ const NO_OWNER: u32 = u32::MAX;
 impl Simulation {
     /// Makes device and host; what the apps do when they start is over when this returns.
     pub fn new(options: &SimulationOptions) -> Result<Self, SimulationError> {
+        let plan = Plan::of(options)?;
+        let store = plan.store(options)?;
+        let mut simulation = Simulation::open(options, plan, store)?;
+        simulation.settle()?;
+        simulation.find_ftl()?;
+        simulation.find_targets();
+        simulation.open_process();
+        Ok(simulation)
+    }
+
+    /// Device and host at the moment at which the power comes: nothing has happened yet.
+    fn open(options: &SimulationOptions, plan: Plan, store: Box<dyn Store>) -> Result<Self, SimulationError> {
+        let Plan { config, flash, bank_bytes } = plan;
         let preset = &options.preset;
-        let config = preset.apply(DeviceConfig {
-            namespace_bytes: options.namespace_bytes,
-            block_bytes: options.block_bytes,
-            kv_namespace_bytes: options.kv_namespace_bytes,
-            seed: options.seed,
-            ..DeviceConfig::default()
-        });
         let failed = |error: &dyn std::fmt::Display| SimulationError::Device(error.to_string());
-        let share = |bytes| config.bank_share_bytes(bytes).unwrap_or(u64::MAX / 4);
-        let needed = share(options.namespace_bytes).saturating_add(share(options.kv_namespace_bytes));
-        let flash = FlashChoice::of_preset(preset, options.ftl.as_deref()).map_err(|error| failed(&error))?;
-        let bounded = match &flash {
-            Some(flash) => Some(flash.bank_bytes),
-            None => preset
-                .capacity_bytes()
-                .map(|capacity| capacity / u64::from(config.spus) / REGION_ALIGNMENT_BYTES * REGION_ALIGNMENT_BYTES),
-        };
-        if let Some(bank) = bounded.filter(|bank| *bank < needed) {
-            let text = format!(
-                "its namespaces take {needed} bytes of each bank, preset {} has {bank}: choose smaller ones",
-                preset.name
-            );
-            return Err(SimulationError::Device(text));
-        }
-        let bank_bytes = bounded.unwrap_or(needed.saturating_add(REGIONS_BANK_BYTES));
-        let store: Box<dyn Store> = match &flash {
-            Some(flash) => {
-                let metadata = RamStore::new(usize::from(config.spus), REGION_ALIGNMENT_BYTES);
-                let contents = if options.contents { Contents::Memory } else { Contents::Nowhere };
-                flash
-                    .store(Box::new(metadata.map_err(|error| failed(&error))?), contents, options.seed)
-                    .map_err(SimulationError::Device)?
-            }
-            None => {
-                let mut store = RamStore::new(usize::from(config.spus), bank_bytes).map_err(|error| failed(&error))?;
-                if HUGE_PAGES.contains(&options.namespace_bytes) {
-                    store.prefer_huge_pages();
-                }
-                Box::new(store)
-            }
-        };
         let ftl = flash.as_ref().and_then(|flash| flash::ftl(&flash.ftl).ok());
         // The FTL first: whatever the others do with their banks waits for it.
         let apps = ftl.into_iter().chain(&willow_apps::BUNDLED_APPS).chain(options.apps.iter().copied()).map(|app| {
@@ -258,13 +230,12 @@ impl Simulation {
         };
         let mut world = World::new(parameters.processors, options.trace.clone());
         let file_lock = world.lock("file".to_owned(), 1);
-        let mut simulation = Simulation {
+        Ok(Simulation {
             world: Shared(Arc::new(Mutex::new(world))),
             device,
             device_ns: Some(0),
             timed,
-            preset: preset.name.clone(),
-            seed: options.seed,
+            options: options.clone(),
             parameters,
             ready: Arc::new(Ready::default()),
             tasks: Vec::new(),
@@ -281,27 +252,28 @@ impl Simulation {
             port,
             run_began_ns: 0,
             broken: None,
-            trace: options.trace.clone(),
             woken,
+            ftl_name: ftl.map(|ftl| ftl.name),
             ftl: None,
-        };
-        simulation.settle()?;
-        if let Some(app) = ftl.and_then(|ftl| simulation.device.app_number(ftl.name)) {
-            simulation.ftl = Some((app, simulation.endpoint(None)?));
+        })
+    }
+
+    /// An endpoint to ask the FTL by, where there is one.
+    fn find_ftl(&mut self) -> Result<(), SimulationError> {
+        if let Some(app) = self.ftl_name.and_then(|name| self.device.app_number(name)) {
+            self.ftl = Some((app, self.endpoint(None)?));
         }
-        simulation.find_targets();
-        simulation.open_process();
-        Ok(simulation)
+        Ok(())
     }
 
     /// Lets the device do all that it has to do by itself: at least [`SETTLE_NS`] pass.
     fn settle(&mut self) -> Result<(), SimulationError> {
         if !self.timed {
-            return self.go_on(true);
+            return self.go_on(true, u64::MAX);
         }
-        let mut until_ns = SETTLE_NS;
+        let mut until_ns = self.now_ns() + SETTLE_NS;
         loop {
-            self.device_ns = self.device.run(until_ns);
+            self.device_ns = self.device.run_through(until_ns);
             self.run_jobs();
             let Some(next_ns) = self.device_ns else { break };
             until_ns = until_ns.max(next_ns) + SETTLE_NS;
@@ -356,7 +328,7 @@ impl Simulation {
 
     /// The trace, where one is kept.
     pub fn trace(&self) -> Option<&Trace> {
-        self.trace.as_ref()
+        self.options.trace.as_ref()
     }
 
     /// A new lock of the host that `permits` threads hold at once, for tasks to share.
@@ -464,8 +436,13 @@ impl Simulation {
 
     /// Runs until all threads and generators have ended, and tells what was measured since. May be called again for others.
     pub fn run(&mut self) -> Result<Report, SimulationError> {
+        self.run_at_most(None)
+    }
+
+    fn run_at_most(&mut self, duration_ns: Option<u64>) -> Result<Report, SimulationError> {
         let flash_before = self.flash_counts()?;
         let began_ns = self.now_ns();
+        let stop_ns = duration_ns.map_or(u64::MAX, |duration_ns| began_ns.saturating_add(duration_ns));
         self.run_began_ns = began_ns;
         let before = self.device.model_statistics(began_ns);
         let (_, busy_before) = self.world.lock().processor_time();
@@ -479,7 +456,7 @@ impl Simulation {
                 self.world.lock().fired.extend((0..slots).map(|slot| Then::Slot(number as u32, slot)));
             }
         }
-        self.go_on(false)?;
+        self.go_on(false, stop_ns)?;
         let now_ns = self.now_ns();
         let (processors, busy_ns) = self.world.lock().processor_time();
         let polled_ns = self.world.lock().polled_ns - polled_before;
@@ -494,20 +471,24 @@ impl Simulation {
             energy.extend(device_energy);
             wear = device_wear;
         }
-        let flash = match (flash_before, self.flash_counts()?) {
-            (Some(before), Some(after)) => Some(report::flash_of(&before, &after)),
+        // Nobody can ask the FTL about the middle of its work.
+        let flash = match flash_before {
+            Some(before) if duration_ns.is_none() => {
+                self.flash_counts()?.map(|after| report::flash_of(&before, &after))
+            }
             _ => None,
         };
         let workloads = first.iter().flat_map(|number| report::workloads_of(&self.generators[*number as usize]));
         Ok(Report {
-            preset: self.preset.clone(),
-            seed: self.seed,
+            preset: self.options.preset.name.clone(),
+            seed: self.options.seed,
             elapsed_ns,
             workloads: workloads.collect(),
             resources,
             energy,
             wear,
             flash,
+            power_cut: None,
         })
     }
 }

@@ -26,11 +26,13 @@ pub struct Daemon {
     arguments: Vec<String>,
     scratch: Scratch,
     address: SocketAddr,
+    addresses: Vec<SocketAddr>,
     nqn: String,
 }
 
 impl Daemon {
-    /// Starts a fresh device on an empty media folder and a free port of the loopback; `arguments` go to `willow serve`.
+    /// Starts a fresh device on an empty media folder and a free port of the loopback; `arguments` go to `willow serve`. With `--config` among
+    /// them it listens where that file says.
     ///
     /// # Panics
     /// When it does not become ready.
@@ -41,6 +43,7 @@ impl Daemon {
             arguments: arguments.iter().map(ToString::to_string).collect(),
             scratch,
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            addresses: Vec::new(),
             nqn: String::new(),
         };
         daemon.launch();
@@ -50,6 +53,11 @@ impl Daemon {
     /// The address it listens at; the same after [`Daemon::restart`].
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// All addresses that it listens at.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     /// The subsystem's name.
@@ -137,10 +145,11 @@ impl Daemon {
     }
 
     fn launch(&mut self) {
+        let listen = vec!["--listen".to_owned(), self.address.to_string()];
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log_path()).expect("a log file");
         let mut child = Command::new(binary())
             .arg("serve")
-            .args(["--listen", &self.address.to_string()])
+            .args(if self.arguments.iter().any(|one| one == "--config") { Vec::new() } else { listen })
             .arg("--media")
             .arg(self.media())
             .args(&self.arguments)
@@ -163,12 +172,15 @@ impl Daemon {
         };
         let field = |name: &str| line.split_whitespace().find_map(|word| word.strip_prefix(name));
         let ready = line.starts_with("ready ");
-        let (Some(nqn), Some(Ok(address)), true) = (field("nqn="), field("listen=").map(str::parse), ready) else {
+        let listen: Option<Result<Vec<SocketAddr>, _>> =
+            field("listen=").map(|all| all.split(',').map(str::parse).collect());
+        let (Some(nqn), Some(Ok(addresses)), true) = (field("nqn="), listen, ready) else {
             panic!("willow serve said {line:?} instead of being ready");
         };
         assert!(self.nqn.is_empty() || self.nqn == nqn, "the subsystem's name changed from {} to {nqn}", self.nqn);
         self.nqn = nqn.to_owned();
-        self.address = address;
+        self.address = addresses[0];
+        self.addresses = addresses;
     }
 }
 

@@ -13,6 +13,7 @@ pub mod host_cut;
 #[allow(unsafe_code)]
 pub mod idmapped;
 pub mod judge;
+pub mod link;
 #[allow(unsafe_code)]
 pub mod mapped;
 pub mod midst;

@@ -57,6 +57,7 @@ fn a_linux_host_uses_the_drive() {
          [ ! -e $BLOCK ]
          [ ! -e $PAIRS ]",
     );
+    uses_a_flash_drive(&mut host);
     proves_itself(&mut host);
     encrypts(&mut host);
     let kernel = host.guest.console();
@@ -280,6 +281,50 @@ fn outlives_a_killed_device(host: &mut Host, daemon: &mut Daemon) {
 }
 
 /// Another device, which knows one host by its key: DH-HMAC-CHAP both ways, and hosts that cannot.
+/// ext4 on a drive of flash that feels like the board: what was synced is there after SIGKILL, and the file system is sound.
+fn uses_a_flash_drive(host: &mut Host) {
+    let flash = ["--preset", "jasmine", "--ftl", "page", "--clock", "real", "--size", "96M", "--kv-size", "0"];
+    let mut daemon = Daemon::start(&flash);
+    let kept = std::mem::take(&mut host.prelude);
+    host.prelude =
+        format!("{kept}\nNQN={}\nTARGET='-t tcp -a {HOST_ADDRESS} -s {}'\n", daemon.nqn(), daemon.address().port());
+    host.step(
+        "nvme connect $TARGET -n $NQN --nr-io-queues=2
+         eventually 60 block 1
+         BLOCK=$(block 1)
+         # The kernel knows that it has to flush.
+         [ \"$(cat /sys/block/${BLOCK#/dev/}/queue/write_cache)\" = 'write back' ]
+         mkfs.ext4 -q -F -E nodiscard $BLOCK 64M
+         mount $BLOCK /mnt
+         head -c 3000000 /dev/urandom > /mnt/synced
+         sync
+         sha256sum /mnt/synced > /tmp/flash.sum
+         umount /mnt
+         # Behind the file system, answered and never flushed: it may be lost.
+         dd if=/dev/urandom of=$BLOCK bs=64k seek=1200 count=20 oflag=direct status=none",
+    );
+    daemon.kill();
+    host.step(
+        "nvme disconnect -n $NQN
+         eventually 60 gone block 1",
+    );
+    daemon.restart();
+    host.step(
+        "nvme connect $TARGET -n $NQN --nr-io-queues=2
+         eventually 60 block 1
+         BLOCK=$(block 1)
+         mount $BLOCK /mnt
+         sha256sum --quiet -c /tmp/flash.sum
+         umount /mnt
+         e2fsck -fn $BLOCK
+         nvme smart-log /dev/$(controller) | grep -qi 'available_spare *: *100%'
+         nvme disconnect -n $NQN
+         eventually 60 gone block 1",
+    );
+    host.prelude = kept;
+    assert!(daemon.stop().success(), "willow serve ended");
+}
+
 fn proves_itself(host: &mut Host) {
     const HOST_ID: &str = "6b1f3b2c-0f6e-4f0b-9a51-2d8f5f2f7c11";
     let folder = Scratch::new("keys").expect("a temporary folder");

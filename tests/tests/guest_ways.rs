@@ -130,6 +130,13 @@ fn on_the_guests_kernel_file_systems_grow_under_direct_files_and_leases_are_wait
              head -c 60M /dev/urandom > /mnt/others; sync /mnt/others; sum=$(sha256sum < /mnt/others)
              count=$(wc -l < /tmp/writer)
              eventually 60 written_on $count
+             # What an administrator tries besides: nothing takes the file system from who writes there.
+             ! mount -o remount,ro /mnt
+             ! umount /mnt
+             fstrim /mnt || true
+             count=$(wc -l < /tmp/writer)
+             eventually 60 written_on $count
+             test \"$before\" = \"$(extents)\"
              kill $writer
              eventually 30 thawed $file
              echo 3 > /proc/sys/vm/drop_caches
@@ -155,6 +162,22 @@ fn on_the_guests_kernel_file_systems_grow_under_direct_files_and_leases_are_wait
     host.step(&grow("xfs_growfs -d /mnt"));
     host.end();
     host.step("xfs_repair -n $(block 1)");
+    // A file system that is shut down allocates nothing any more: what is permitted stays the file's, which stays as it is, and on the list.
+    for make in ["mkfs.ext4 -q -F $(block 1)", "mkfs.xfs -q -f -m reflink=0 $(block 1)"] {
+        host.begin(make, "");
+        host.step(&format!(
+            "begin /tmp/writer endless {ALICE} < <(sleep 800)
+             writer=$!
+             eventually 60 grep -q written /tmp/writer
+             xfs_io -x -c shutdown /mnt
+             ! touch /mnt/other
+             count=$(wc -l < /tmp/writer)
+             eventually 60 written_on $count
+             kill $writer"
+        ));
+        host.end();
+        host.step(&format!("grep -q 'of-{ALICE}/file' /tmp/agent.frozen"));
+    }
     assert!(host.daemon.stop().success());
 }
 

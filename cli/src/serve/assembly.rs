@@ -2,6 +2,7 @@
 
 use crate::config::ServeConfig;
 use crate::failure::{Context, Failure, Outcome, fail};
+use crate::serve::sampler::ThreadSampler;
 use crate::size::Size;
 use std::io::Read;
 use std::path::Path;
@@ -145,7 +146,9 @@ pub fn open(config: &ServeConfig) -> Outcome<Device> {
         .cloned()
         .collect();
     built_in.extend(built_in_apps(&native)?);
-    Device::open(device, store, timing, built_in).map_err(Failure::new)
+    let mut device = Device::open(device, store, timing, built_in).map_err(Failure::new)?;
+    device.set_sampler(Box::new(ThreadSampler::default()));
+    Ok(device)
 }
 
 #[cfg(test)]

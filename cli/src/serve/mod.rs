@@ -6,6 +6,7 @@
 mod assembly;
 mod disk;
 mod observed;
+mod sampler;
 mod temperature;
 
 pub use assembly::{native_app, ram_store};
@@ -85,6 +86,7 @@ fn serve(config: &ServeConfig, arguments: ServeArguments) -> Outcome<()> {
     server_config.subsystem.start = if device.forgets() { assembly::unique_seed()?.max(1) } else { 0 };
     let front = front.map(|front| front.with_start(server_config.subsystem.start));
     server_config.subsystem.serial = hex(&uuid)[..SERIAL_BYTES].to_owned();
+    server_config.subsystem.referrals.clone_from(&config.referrals);
     server_config.subsystem.authentication.clone_from(&config.authentication);
     match &config.authentication {
         Some(authentication) => tracing::info!(hosts = authentication.hosts(), "hosts have to prove themselves"),
@@ -147,8 +149,8 @@ fn obey(mut signals: Signals, handle: ServerHandle, arguments: ServeArguments) -
 
 /// Reads flags, file and keys again, and has the server work by the hosts and addresses that they say. All else waits for a restart.
 fn reload(handle: &ServerHandle, arguments: &ServeArguments) -> Outcome<()> {
-    let ServeConfig { listen, authentication, .. } = arguments.read()?.resolve()?;
-    match handle.reload(Reload { listen, authentication }, RELOAD_LIMIT) {
+    let ServeConfig { listen, referrals, authentication, .. } = arguments.read()?.resolve()?;
+    match handle.reload(Reload { listen, referrals, authentication }, RELOAD_LIMIT) {
         Some(result) => result.map(drop).map_err(Failure::new),
         None => fail!("the device has not answered within {} s", RELOAD_LIMIT.as_secs()),
     }

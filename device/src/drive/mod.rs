@@ -21,9 +21,12 @@ use crate::service::metadata::HostTables;
 use crate::service::statistics::Statistics;
 use crate::service::versions::BuiltInApp;
 use crate::shared::{ReplyTo, SharedWindow};
+use crate::spu::flash_cut::PowerCut;
+use crate::spu::profile::Sampler;
 use free::Free;
 use modelled::Modelled;
 use std::sync::Arc;
+use willow_flash_media::{CutOutcome, FileError};
 
 /// Most events of one [`Device::run`]: the driver of the device has its say again soon, and takes in what others have asked for meanwhile.
 const EVENTS_A_RUN_MAX: usize = 65536;
@@ -67,6 +70,18 @@ impl Device {
         Ok(device)
     }
 
+    /// The power goes at `now_ns`, up to which the device has run: what flash was doing ends in the middle, as `outcome` says of each page and block,
+    /// and all that only the device knew is gone. What is left is the store, for another device to be opened on. For flash in memory.
+    pub fn cut_power(
+        mut self,
+        now_ns: u64,
+        outcome: &mut dyn FnMut() -> CutOutcome,
+    ) -> Result<(Box<dyn Store>, PowerCut), FileError> {
+        let now_ns = self.modelled_ns(now_ns);
+        let cut = self.core.machine.cut_power(now_ns, outcome)?;
+        Ok((self.core.machine.media.store, cut))
+    }
+
     /// Takes a request from a queue; the request comes back where the queue's or the device's limit is reached, or where it
     /// makes no sense (no RPC, more payload than buffer).
     #[inline]
@@ -107,7 +122,15 @@ impl Device {
         }
     }
 
-    /// For a virtual clock: like [`Device::run`], but stops as soon as there is a completion or an upcall, whose time may be before
+    /// For a virtual clock: like [`Device::run`], but modelled time is the driver's, however much there is to do.
+    pub fn run_through(&mut self, now_ns: u64) -> Option<u64> {
+        match &mut self.drive {
+            Driven::Free(drive) => drive.run(&mut self.core, now_ns),
+            Driven::Modelled(drive) => drive.run(&mut self.core, now_ns, false),
+        }
+    }
+
+    /// For a virtual clock: like [`Device::run_through`], but stops as soon as there is a completion or an upcall, whose time may be before
     /// `until_ns`, so that the host can act on it before anything later happens.
     pub fn run_to_completion(&mut self, until_ns: u64) -> Option<u64> {
         match &mut self.drive {
@@ -238,6 +261,11 @@ impl Device {
     /// All counters, at this moment.
     pub fn statistics(&self) -> Statistics {
         self.core.statistics()
+    }
+
+    /// Samples the processor for profiles from now on.
+    pub fn set_sampler(&mut self, sampler: Box<dyn Sampler>) {
+        self.core.set_sampler(sampler);
     }
 
     /// What the transports want to add to [`crate::control::STATISTICS`], under the key `transport`.

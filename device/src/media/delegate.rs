@@ -385,6 +385,25 @@ impl DelegatingStore {
         }
     }
 
+    /// The power is gone and back: what the store had under way is forgotten, metadata and flash are as they are. Flash in files knows no cut
+    /// of the power: what it had not synced is there.
+    pub fn power_cut(&mut self) {
+        let banks = self.services.len();
+        self.operations = Slab::new(OPERATIONS_MAX);
+        self.order = Ordering::new();
+        self.services = vec![Service::Waiting; banks];
+        self.waiting = vec![VecDeque::new(); banks];
+        self.syncs = Syncs::new(banks);
+        self.buffers = Default::default();
+        self.waker = None;
+        self.outbox.clear();
+        self.failing.clear();
+        self.flushes.clear();
+        self.erased.clear();
+        self.completions.clear();
+        while self.inner.completed().is_some() {}
+    }
+
     fn take_news(&mut self) {
         let mut ended = Ended::default();
         self.syncs.take_news(&mut self.flash, &mut ended);

@@ -90,6 +90,11 @@ impl ChosenModel {
         of_either!(self, model => model.flash_advance(now_ns, completions));
     }
 
+    /// [`Timing::flash_cut`].
+    pub fn flash_cut(&mut self, now_ns: u64) -> Vec<u64> {
+        of_either!(self, model => model.flash_cut(now_ns))
+    }
+
     /// [`Timing::processor`].
     #[inline(always)]
     pub fn processor(&mut self, at_ns: u64, spu: u16, work: &Work) -> u64 {

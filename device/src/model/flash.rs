@@ -108,6 +108,11 @@ impl FlashHardware {
         self.tell(trace);
     }
 
+    /// The power goes: the operations that were changing an array.
+    pub(super) fn cut(&mut self, now_ns: u64) -> Vec<u64> {
+        self.timing.cut(now_ns).into_iter().map(|(_, token)| token).collect()
+    }
+
     #[inline]
     fn tell(&mut self, trace: &mut Tracer) {
         if trace.0.is_some() {

@@ -201,6 +201,10 @@ impl Timing for HardwareModel {
         }
     }
 
+    fn flash_cut(&mut self, now_ns: u64) -> Vec<u64> {
+        self.flash.as_mut().map_or(Vec::new(), |flash| flash.cut(now_ns))
+    }
+
     #[inline(always)]
     fn processor(&mut self, at_ns: u64, spu: u16, work: &Work) -> u64 {
         self.spus[spu as usize].run(&self.parameters, at_ns, work, &mut self.trace)

@@ -84,6 +84,12 @@ pub trait Timing: Any + Send {
         let _ = (now_ns, completions);
     }
 
+    /// The power goes: which operations were changing an array, by their tokens. Nothing is under way in the flash any more.
+    fn flash_cut(&mut self, now_ns: u64) -> Vec<u64> {
+        let _ = now_ns;
+        Vec::new()
+    }
+
     /// When a processor that begins now is done.
     fn processor(&mut self, at_ns: u64, spu: u16, work: &Work) -> u64;
 

@@ -1,5 +1,5 @@
 //! The control service: app number 0 on SPU 0, part of SPU-OS. It installs and removes apps, creates and deletes namespaces,
-//! grants and revokes permissions, and reports. For kernel endpoints; those of users may install, list, find, read the log of and
+//! grants and revokes permissions, and reports. For kernel endpoints; those of users may install, list, find, look into and
 //! remove their own apps, and answer their upcalls, and get [`crate::RpcOutcome::NotPermitted`] for all else.
 //! Reached like any RPC (NVMe opcodes 81h and 82h), so that any transport
 //! carries it.
@@ -84,6 +84,24 @@ pub const UNSUBSCRIBE: u8 = 27;
 /// erases of each block of the die, bit 31 alone for one that was bad from the factory. [`ControlStatus::NotFound`]: no flash, or no such die.
 pub const FLASH_MAP: u8 = 31;
 
+/// Inline arguments: u32 0, u32 app, u64 place in its log (0: the beginning). Reply: u64 place of the first byte that follows, which is past the
+/// asked one where that is not kept any more, then text from there on, as much as fits. For the app's owner and the host's kernel.
+pub const READ_LOG: u8 = 64;
+/// Payload: the app's name. It is started anew: what it had begun is answered as ended, its regions stay. Answered when fresh instances are in
+/// their places. For the app's owner and the host's kernel.
+pub const RESET_APP: u8 = 65;
+/// Inline arguments: u32 offset, u32 app, u32 trap (0: the last; else [`CoreInfo::trap`], so that all pieces are of one core). Reply: u32 bytes of the
+/// JSON that follows, [`CoreInfo`]; then the instance's memory. For the app's owner and the host's kernel.
+pub const READ_CORE: u8 = 66;
+
+/// Payload: u32 app, u32 milliseconds. The app is profiled from now on, for so long at most, and until this endpoint is closed. One app at a time.
+/// For the app's owner and the host's kernel.
+pub const BEGIN_PROFILE: u8 = 67;
+/// Inline arguments: u32 offset. Reply: JSON [`ProfileReport`], what came since it was read from offset 0 on before.
+pub const READ_PROFILE: u8 = 68;
+/// The profile of this endpoint ends.
+pub const END_PROFILE: u8 = 69;
+
 /// Status of a control request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -121,6 +139,29 @@ pub struct AppInfo {
     pub handlers: Vec<(u8, String)>,
     /// `running`; `ended: ` and why; or, for an app of the media that did not come up with the device, `failed: ` and why.
     pub state: String,
+}
+
+pub use crate::spu::autopsy::{Frame, GlobalValue};
+
+/// An instance that trapped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreInfo {
+    /// The app.
+    pub app: String,
+    /// Its version then.
+    pub version: String,
+    /// The SPU.
+    pub spu: u16,
+    /// Which of the app's traps.
+    pub trap: u32,
+    /// Why it ended.
+    pub why: String,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Its stack, the innermost frame first.
+    pub frames: Vec<Frame>,
+    /// Its globals, in the module's order.
+    pub globals: Vec<GlobalValue>,
 }
 
 /// A namespace to create.
@@ -212,4 +253,75 @@ pub struct IntercallChange {
     /// Rules to take out.
     #[serde(default)]
     pub remove: Vec<crate::spu::protection::Intercall>,
+}
+
+/// A profile, or what came to it since it was read last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileReport {
+    /// The app.
+    pub app: String,
+    /// Since it began.
+    pub elapsed_ns: u64,
+    /// The processor is sampled; else `stacks` has nothing.
+    pub is_sampled: bool,
+    /// Processor time that a sample stands for.
+    pub sample_ns: u64,
+    /// Time that a wait which was seen stands for.
+    pub look_ns: u64,
+    /// Samples and waits that found no room.
+    pub lost: u64,
+    /// The functions of `stacks`.
+    pub functions: Vec<ProfiledFunction>,
+    /// Samples of the processor, by stack.
+    pub stacks: Vec<ProfiledStack>,
+    /// Runs of handlers.
+    pub runs: Vec<ProfiledRuns>,
+    /// What was waited for when that was looked at.
+    pub waits: Vec<ProfiledWaits>,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledFunction {
+    /// Its index in the module.
+    pub index: u32,
+    /// Its name, where the module has one for it.
+    pub name: Option<String>,
+}
+
+/// Samples with the same stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledStack {
+    /// The SPU.
+    pub spu: u16,
+    /// Indices of the functions, the outermost first; none: SPU-OS was at work for the app.
+    pub functions: Vec<u32>,
+    /// How many.
+    pub count: u64,
+}
+
+/// Runs that began alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledRuns {
+    /// The SPU.
+    pub spu: u16,
+    /// The handler that a request began; left out: the end of a wait, or a slice, went on with some.
+    pub handler: Option<u8>,
+    /// How many.
+    pub count: u64,
+    /// What they executed.
+    pub instructions: u64,
+}
+
+/// Waits of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledWaits {
+    /// The SPU.
+    pub spu: u16,
+    /// The handler; 0: an event's, or work in the background.
+    pub handler: u8,
+    /// For what.
+    pub reason: String,
+    /// How many were seen, over all looks.
+    pub count: u64,
 }

@@ -13,6 +13,7 @@ use crate::namespace::Namespace;
 use crate::region::RegionTable;
 use crate::request::AppNumber;
 use crate::spu::os::Machine;
+use crate::spu::profile::Sampler;
 use crate::spu::published::Published;
 use crate::spu::wasm::{CompiledModule, Runtime};
 use std::collections::VecDeque;
@@ -62,6 +63,8 @@ pub(crate) struct Core {
     pub(super) host_tables: Arc<HostTables>,
     /// Under the real clock: how late the driver hands completions out.
     pub punctuality: Punctuality,
+    /// For profiles.
+    pub(super) sampler: Option<Box<dyn Sampler>>,
 }
 
 impl Core {
@@ -123,6 +126,7 @@ impl Core {
             service: Service::new(metadata),
             jobs: VecDeque::new(),
             punctuality: Punctuality::default(),
+            sampler: None,
         };
         core.load_apps(built_in)?;
         core.open_blobs().map_err(|error| OpenError(format!("the media's modules cannot be listed: {error}")))?;

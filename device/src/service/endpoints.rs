@@ -31,6 +31,7 @@ impl Core {
         machine.end_upcalls(|of, _| of == hre, abi::ERROR_ENDED);
         let opened = machine.protection.opened_by(hre);
         self.service.forget(hre);
+        self.forget_profile(hre);
         if process_ended {
             self.tell_revoked(hre.process(), true);
         }

@@ -16,8 +16,10 @@ pub(crate) mod core;
 mod endpoints;
 mod erase;
 pub(crate) mod ftl;
+mod inspect;
 mod install;
 pub mod metadata;
+mod profile;
 mod protection;
 mod requests;
 pub mod reservation;
@@ -76,6 +78,8 @@ pub(crate) struct Service {
     ftl: Option<ftl::Keeper>,
     /// The device's start, while apps are waited for.
     starting: settle::Starting,
+    /// The profile of an app that is under way.
+    profile: Option<profile::Session>,
 }
 
 /// How far the clean end of the device is.
@@ -112,6 +116,7 @@ impl Service {
             shutdown: Shutdown::No,
             ftl: None,
             starting: settle::Starting::default(),
+            profile: None,
         }
     }
 
@@ -123,7 +128,8 @@ impl Service {
     /// The earliest time at which waiting ends.
     pub fn deadline_ns(&self) -> Option<u64> {
         let waiting = self.polled.iter().filter_map(|key| self.transactions.get(key));
-        waiting.map(|transaction| transaction.deadline_ns).chain(self.starting.deadline_ns()).min()
+        let profile = self.profile.as_ref().map(profile::Session::deadline_ns);
+        waiting.map(|transaction| transaction.deadline_ns).chain(self.starting.deadline_ns()).chain(profile).min()
     }
 
     /// An endpoint is gone.
@@ -206,6 +212,7 @@ impl Core {
     pub(crate) fn serve_control(&mut self, now_ns: u64) -> bool {
         let mut busy = !self.service.ready.is_empty();
         busy |= self.revive_settlers();
+        self.serve_profile(now_ns);
         while let Some((watch, refusal)) = self.answered_event() {
             busy = true;
             if self.started_or_not(watch, refusal) {

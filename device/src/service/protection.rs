@@ -60,6 +60,12 @@ pub(super) fn is_for_users(handler: u8) -> bool {
             | control::REMOVE
             | control::LIST_APPS
             | control::LOG
+            | control::READ_LOG
+            | control::READ_CORE
+            | control::RESET_APP
+            | control::BEGIN_PROFILE
+            | control::READ_PROFILE
+            | control::END_PROFILE
             | control::ANSWER_UPCALL
             | control::ERROR_TEXT
             | control::FIND_APP

@@ -72,6 +72,12 @@ impl Core {
             control::FLASH_MAP => self.flash_map(token, &arguments),
             control::STRIPES => Ok(u32::from(self.spus()) | crate::STRIPE_BYTES.trailing_zeros() << 16),
             control::LOG => self.log(token, user, &arguments),
+            control::READ_LOG => self.read_log(token, user, &arguments),
+            control::READ_CORE => self.read_core(token, user, &arguments),
+            control::BEGIN_PROFILE => self.begin_profile(hre, &body_of(arguments, payload)),
+            control::READ_PROFILE => self.read_profile(token, hre, &arguments),
+            control::END_PROFILE => self.stop_profile(hre),
+            control::RESET_APP => return self.reset_app(token, hre, &body_of(arguments, payload)),
             control::ERROR_TEXT => {
                 let text = self.service.errors.get(&hre).cloned().unwrap_or_default();
                 self.reply(token, &arguments, text.as_bytes())

@@ -1,4 +1,5 @@
-//! Apps that are waited for (`settles=1`, [`super::settle`]) and have trapped: they are started anew, so that what they owe is carried out.
+//! Apps that are started anew: those that are waited for (`settles=1`, [`super::settle`]) and have trapped, so that what they owe is carried
+//! out, and those whose owner resets them.
 //!
 //! What always holds:
 //! - A fresh instance starts when all that the old one had at the media has ended. Until it has answered STARTED no request of a host begins,
@@ -14,7 +15,7 @@ use super::erase::Erasure;
 use super::ftl::STARTS_MAX;
 use super::transaction::{Asker, Work};
 use super::versions::Version;
-use crate::request::AppNumber;
+use crate::request::{AppNumber, RpcOutcome};
 use crate::service::control::ControlStatus;
 use crate::spu::abi;
 use crate::spu::continuation::Continuation;
@@ -25,8 +26,8 @@ use crate::spu::os::{Admission, AppState};
 pub(super) struct Revival {
     pub number: AppNumber,
     pub name: String,
-    /// What it will answer STARTED to.
-    watch: u32,
+    /// What it will answer STARTED to; `None`: nobody waits for that.
+    watch: Option<u32>,
 }
 
 impl Core {
@@ -53,10 +54,31 @@ impl Core {
         }
         let watch = self.wait_for_start(number);
         self.hold_until_settled();
-        let revival = Work::Revival(Revival { number, name, watch });
+        let revival = Work::Revival(Revival { number, name, watch: Some(watch) });
         if let Some(key) = self.transact(Asker::Service, Change::Nothing, revival) {
             self.fence(key);
         }
+    }
+
+    /// Ends what an app has begun, and starts it anew when all that it had at the media has ended. Requests that it had not begun wait for that.
+    pub(super) fn reset(&mut self, asker: Asker, number: AppNumber, name: String) {
+        // Where it did not start before, it gets all its attempts again.
+        self.service.starting.forget(number);
+        let settles = self.machine.app_at(number).is_some_and(|app| app.settles);
+        let watch = settles.then(|| self.wait_for_start(number));
+        let revival = Work::Revival(Revival { number, name, watch });
+        let Some(key) = self.transact(asker, Change::Nothing, revival) else {
+            return watch.into_iter().for_each(|watch| self.start_has_failed(watch));
+        };
+        self.hold_until_settled();
+        let machine = &mut *self.machine;
+        machine.hold_requests(number, Admission::Begun);
+        machine.drop_instances(number);
+        machine.end_app(number, "it is being reset", RpcOutcome::AppEnded);
+        if let Some(app) = machine.app(number) {
+            app.push_line("0: [SPU-OS] reset".to_owned());
+        }
+        self.fence(key);
     }
 
     /// A transaction goes on when what is under way at the media has ended.
@@ -73,14 +95,26 @@ impl Core {
         match self.make_again(number) {
             Ok(version) => {
                 tracing::warn!("app {name} is started anew");
-                self.enter_version(number, version, Admission::Begun);
+                // Where others start as well, its requests wait with those of all.
+                let waits = self.service.starting.is_under_way();
+                self.enter_version(number, version, if waits { Admission::Begun } else { Admission::Open });
                 self.finish(key, Ok(0));
-                self.announce_start(number, Some(watch));
+                self.announce_start(number, watch);
+                if !waits {
+                    self.machine.release_requests(number);
+                }
             }
             Err(why) => {
+                if let Some(app) = self.machine.app(number) {
+                    app.ended = Some(why.clone());
+                }
                 let text = format!("app {name} could not be started anew: {why}");
                 self.finish(key, Err(Refusal { status: ControlStatus::NoRoom, text, error: abi::ERROR_FULL }));
-                self.start_has_failed(watch);
+                match watch {
+                    Some(watch) => self.start_has_failed(watch),
+                    None if !self.service.starting.is_under_way() => self.machine.release_requests(number),
+                    None => {}
+                }
             }
         }
     }

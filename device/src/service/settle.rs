@@ -60,6 +60,11 @@ impl Starting {
         (!self.waits.is_empty()).then_some(self.deadline_ns)
     }
 
+    /// True while apps are waited for.
+    pub fn is_under_way(&self) -> bool {
+        !self.waits.is_empty()
+    }
+
     /// Another version of an app is there, or nothing is owed by it any more.
     pub fn forget(&mut self, number: AppNumber) {
         self.tries.remove(&number);

@@ -3,6 +3,7 @@
 use super::abi;
 use super::activity::Admission;
 use super::counters::AppCounters;
+use super::dead::Dead;
 use super::module::Footprint;
 use super::os::Machine;
 use super::protection::Calls;
@@ -32,6 +33,10 @@ pub(crate) struct AppState {
     pub settles: bool,
     /// It asks for long runs.
     pub long: bool,
+    /// The instance that trapped last, for a core.
+    pub dead: Option<Box<Dead>>,
+    /// Instances that were kept so, ever.
+    pub dead_count: u32,
     /// Why it ended; `None` while it runs.
     pub ended: Option<String>,
     /// It did not come up with the device: `ended` says why.
@@ -46,6 +51,8 @@ pub(crate) struct AppState {
     pub user_counters: [i64; abi::COUNTERS],
     pub log: VecDeque<String>,
     pub log_bytes: usize,
+    /// Bytes that ever came to the log, of all versions: where its end is, for those who follow it.
+    pub log_end: u64,
     pub partial_lines: BTreeMap<u16, Vec<u8>>,
     /// Most bytes that its DMAs may move between two waits.
     pub dma_budget_bytes: u64,
@@ -69,6 +76,8 @@ impl AppState {
             calls: Calls::default(),
             settles: false,
             long: false,
+            dead: None,
+            dead_count: 0,
             ended: None,
             failed: false,
             admission: Admission::Open,
@@ -78,6 +87,7 @@ impl AppState {
             user_counters: [0; abi::COUNTERS],
             log: VecDeque::new(),
             log_bytes: 0,
+            log_end: 0,
             partial_lines: BTreeMap::new(),
             dma_budget_bytes: u64::MAX,
         }
@@ -91,8 +101,32 @@ impl AppState {
     /// Appends a line to the virtual serial port's buffer; the oldest lines go.
     pub fn push_line(&mut self, line: String) {
         self.log_bytes += line.len() + 1;
+        self.log_end += line.len() as u64 + 1;
         self.log.push_back(line);
         self.trim_log();
+    }
+
+    /// The log from a place on, as far as it is kept: where the text begins, and `most` bytes of it. A place that the log never had
+    /// (an app of before had it) is the beginning.
+    pub fn log_from(&self, position: u64, most: usize) -> (u64, Vec<u8>) {
+        let begin = self.log_end - self.log_bytes as u64;
+        let from = if (begin..=self.log_end).contains(&position) { position } else { begin };
+        let mut skip = (from - begin) as usize;
+        let mut text = Vec::with_capacity(most.min(self.log_bytes - skip));
+        for line in &self.log {
+            if skip > line.len() {
+                skip -= line.len() + 1;
+                continue;
+            }
+            text.extend_from_slice(&line.as_bytes()[skip..]);
+            text.push(b'\n');
+            skip = 0;
+            if text.len() >= most {
+                break;
+            }
+        }
+        text.truncate(most);
+        (from, text)
     }
 
     /// Forgets the oldest lines where there are too many.

@@ -370,6 +370,11 @@ impl Machine {
         self.model().and_then(|model| model.flash_next_ns()).unwrap_or(u64::MAX)
     }
 
+    /// The power goes: what arrays were changing then, by its number.
+    pub fn flash_under_way_at_cut(&mut self, now_ns: u64) -> Vec<u64> {
+        self.model_mut().map_or(Vec::new(), |model| model.flash_cut(now_ns))
+    }
+
     /// Lets the flash go on until then; what has ended is added to `completions`.
     pub fn advance_flash(&mut self, now_ns: u64, completions: &mut Vec<Completion>) {
         if let Some(model) = self.model_mut() {

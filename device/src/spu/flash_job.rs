@@ -3,15 +3,17 @@
 //! Invariants:
 //! - a job is in one place: asked for in the run at work, on its way to the flash, waiting here, or in the flash; it ends once;
 //! - jobs of one die that share a block go to the flash in the order in which they were asked for;
-//! - there are at most [`JOBS_MAX`] jobs.
+//! - there are at most [`JOBS_MAX`] jobs, and each bank has an equal share of them: an FTL that asks without end has nobody else's refused.
 
 use crate::interconnect::Key;
 use crate::slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
-use willow_flash_media::{Array, CopybackPage, PageAddress, Read, Status};
+use willow_flash_media::{Array, CopybackPage, PageAddress, ProgramPage, Read, Status};
 
 /// Most jobs: as many as handlers can wait for, and what programs copy from.
 pub const JOBS_MAX: usize = (1 << 16) - 1;
+/// Most bytes of pages that wait to be programmed, by bank: many times what all dies of a bank can be at.
+pub const PROGRAM_BYTES_MAX: usize = 64 << 20;
 /// No job.
 pub(super) const NO_JOB: u32 = u32::MAX;
 
@@ -33,6 +35,20 @@ pub(super) struct MadePage {
     pub spare: Vec<u8>,
     /// Some of it comes from the FTL's memory: it is kept where payload is not.
     pub own: bool,
+}
+
+impl MadePage {
+    /// The pages as the medium takes them.
+    pub fn with_all<R>(made: &[MadePage], then: impl FnOnce(&[ProgramPage<'_>]) -> R) -> R {
+        let parts: Vec<[&[u8]; 1]> = made.iter().map(|page| [&page.data[..]]).collect();
+        let pages = made.iter().zip(&parts).map(|(page, data)| ProgramPage {
+            at: page.at,
+            data,
+            spare: &page.spare,
+            metadata: page.own,
+        });
+        then(&pages.collect::<Vec<_>>())
+    }
 }
 
 /// A page that is to be copied within its plane.
@@ -88,6 +104,8 @@ pub(super) struct Job {
     pub bank: u16,
     pub die: u32,
     pub task: Task,
+    /// Bytes of the pages that it programs.
+    pub bytes: usize,
     /// Sources, and data of hosts, that have not come yet.
     pub awaits: u32,
     /// The next job of the same run, or of the same multi-plane read.
@@ -118,7 +136,12 @@ impl Job {
 
 /// All of them.
 pub(crate) struct FlashJobs {
-    pub(super) jobs: Slab<Job>,
+    jobs: Slab<Job>,
+    /// By bank: how many of them are its own, and most of these.
+    of_bank: Vec<usize>,
+    bank_max: usize,
+    /// By bank: bytes of the pages that are to be programmed.
+    program_bytes: Vec<usize>,
     /// By bank and die: what waits before the flash, in the order in which it was asked for.
     pub(super) waiting: BTreeMap<(u16, u32), VecDeque<u32>>,
     /// By write: the programs that wait for its data.
@@ -134,10 +157,13 @@ pub(crate) struct FlashJobs {
 }
 
 impl FlashJobs {
-    /// None yet. `delegates`: banks are served by an FTL.
-    pub fn new(delegates: bool) -> Self {
+    /// None yet, for so many banks. `delegates`: these are served by an FTL.
+    pub fn new(delegates: bool, banks: u16) -> Self {
         FlashJobs {
             jobs: Slab::new(JOBS_MAX),
+            of_bank: vec![0; banks.into()],
+            bank_max: JOBS_MAX / usize::from(banks.max(1)),
+            program_bytes: vec![0; banks.into()],
             waiting: BTreeMap::new(),
             landings: BTreeMap::new(),
             banks: vec![(0, false); crate::media::BANKS_MAX],
@@ -145,6 +171,45 @@ impl FlashJobs {
             completions: Vec::new(),
             delegates,
         }
+    }
+
+    /// Whether a bank may have so many more, and so many more bytes of pages that are to be programmed.
+    pub(super) fn has_room(&self, bank: u16, more: usize, bytes: usize) -> bool {
+        let bank = usize::from(bank);
+        self.of_bank[bank] + more <= self.bank_max && self.program_bytes[bank] + bytes <= PROGRAM_BYTES_MAX
+    }
+
+    /// Puts a job in, where its bank has room.
+    pub(super) fn put(&mut self, job: Job) -> u32 {
+        debug_assert!(self.has_room(job.bank, 1, job.bytes));
+        self.of_bank[usize::from(job.bank)] += 1;
+        self.program_bytes[usize::from(job.bank)] += job.bytes;
+        self.jobs.put(|| job)
+    }
+
+    /// Takes a job out.
+    pub(super) fn take(&mut self, key: u32) -> Option<Job> {
+        let job = self.jobs.remove(key)?;
+        self.of_bank[usize::from(job.bank)] -= 1;
+        self.program_bytes[usize::from(job.bank)] -= job.bytes;
+        Some(job)
+    }
+
+    /// Ends a job.
+    pub(super) fn discard(&mut self, key: u32) {
+        if let Some(job) = self.jobs.get(key) {
+            self.of_bank[usize::from(job.bank)] -= 1;
+            self.program_bytes[usize::from(job.bank)] -= job.bytes;
+            self.jobs.discard(key);
+        }
+    }
+
+    pub(super) fn get(&self, key: u32) -> Option<&Job> {
+        self.jobs.get(key)
+    }
+
+    pub(super) fn get_mut(&mut self, key: u32) -> Option<&mut Job> {
+        self.jobs.get_mut(key)
     }
 
     /// The blocks that a job, with those that are joined to it, reads or changes.
@@ -177,5 +242,33 @@ impl Chain {
 
     pub fn first(&self) -> Option<u32> {
         self.ends.map(|(first, _)| first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(bank: u16, bytes: usize) -> Job {
+        let task = Task::Erase { blocks: vec![bank.into()] };
+        Job { group: Key { spu: bank, key: 0 }, bank, die: 0, task, bytes, awaits: 0, next: NO_JOB }
+    }
+
+    #[test]
+    fn a_bank_that_has_its_share_of_operations_and_bytes_leaves_others_theirs() {
+        let mut jobs = FlashJobs::new(true, 4);
+        let share = JOBS_MAX / 4;
+        let mut keys: Vec<u32> = (0..share).map(|_| jobs.put(job(1, 0))).collect();
+        assert!(!jobs.has_room(1, 1, 0), "it has its share");
+        assert!([0, 2, 3].iter().all(|bank| jobs.has_room(*bank, share, PROGRAM_BYTES_MAX)));
+        jobs.discard(keys.pop().expect("some"));
+        assert!(jobs.has_room(1, 1, 0) && !jobs.has_room(1, 2, 0));
+        assert!(jobs.take(keys.pop().expect("some")).is_some() && jobs.has_room(1, 2, 0));
+        let large = jobs.put(job(2, PROGRAM_BYTES_MAX - 1));
+        assert!(jobs.has_room(2, 1, 1) && !jobs.has_room(2, 1, 2), "bytes are bounded as well");
+        assert!(jobs.has_room(3, 1, PROGRAM_BYTES_MAX));
+        jobs.discard(large);
+        jobs.discard(large);
+        assert!(jobs.has_room(2, share, PROGRAM_BYTES_MAX), "what has ended counts no more, and once");
     }
 }

@@ -15,8 +15,9 @@ use super::os::Machine;
 use crate::interconnect::Key;
 use crate::media::delegate::{BankPort, DelegatingStore};
 use crate::model::flash::FlashStep;
+use std::collections::BTreeSet;
 use willow_flash_media::timing::{Submission, Work};
-use willow_flash_media::{Array, Geometry, PLANES_MAX, ProgramPage, Read, Status};
+use willow_flash_media::{Array, Geometry, PLANES_MAX, Read, Status};
 
 /// A part of a page that a program copies from flash.
 #[derive(Clone, Copy, Debug)]
@@ -33,19 +34,25 @@ pub(super) struct Copied {
 impl Machine {
     /// Asks for an operation; the caller's wait ends when it is done.
     pub(super) fn ask_flash(&mut self, caller: Caller, wait: u32, die: u32, task: Task) -> i32 {
-        self.ask_flash_for(caller, wait, die, task).map_or(abi::ERROR_REFUSED, |_| PENDING)
+        self.ask_flash_for(caller, wait, die, (task, 0)).map_or(abi::ERROR_REFUSED, |_| PENDING)
     }
 
     /// The same; the job and its group.
-    fn ask_flash_for(&mut self, caller: Caller, wait: u32, die: u32, task: Task) -> Option<(u32, Key)> {
-        if !self.flash.jobs.has_room() {
+    fn ask_flash_for(
+        &mut self,
+        caller: Caller,
+        wait: u32,
+        die: u32,
+        (task, bytes): (Task, usize),
+    ) -> Option<(u32, Key)> {
+        if !self.flash.has_room(caller.spu, 1, bytes) {
             return None;
         }
         let group = self.group(caller, None, wait)?;
         if let Some(group) = self.group_at_mut(group) {
             group.remaining = 1;
         }
-        let job = self.flash.jobs.put(|| Job { group, bank: caller.spu, die, task, awaits: 0, next: NO_JOB });
+        let job = self.flash.put(Job { group, bank: caller.spu, die, task, bytes, awaits: 0, next: NO_JOB });
         if !matches!(self.flash.job(job).task, Task::Program { .. }) {
             self.flash_then(job);
         }
@@ -60,16 +67,19 @@ impl Machine {
         copied: &[Copied],
         peers: &[u32],
     ) -> i32 {
-        if self.flash.jobs.len() + copied.len() >= super::flash_job::JOBS_MAX {
+        let page_bytes = self.geometry_of(caller.spu).map_or(0, |geometry| geometry.page_bytes as usize);
+        let bytes = pages.len() * page_bytes;
+        if !self.flash.has_room(caller.spu, 1 + copied.len(), bytes) {
             return abi::ERROR_REFUSED;
         }
         let task = Task::Program { pages, failed: None };
-        let Some((program, group)) = self.ask_flash_for(caller, wait, die, task) else { return abi::ERROR_REFUSED };
+        let Some((program, group)) = self.ask_flash_for(caller, wait, die, (task, bytes)) else {
+            return abi::ERROR_REFUSED;
+        };
         let mut awaits = 0;
         for &Copied { page, at, die, read } in copied {
             let task = Task::Source { program, page, at, read };
-            let job = Job { group, bank: caller.spu, die, task, awaits: 0, next: NO_JOB };
-            let job = self.flash.jobs.put(|| job);
+            let job = self.flash.put(Job { group, bank: caller.spu, die, task, bytes: 0, awaits: 0, next: NO_JOB });
             self.flash_then(job);
             awaits += 1;
         }
@@ -101,7 +111,7 @@ impl Machine {
         }
         for program in self.flash.landings.remove(&group).unwrap_or_default() {
             // It may have been dropped with its FTL.
-            if self.flash.jobs.get(program).is_some() {
+            if self.flash.get(program).is_some() {
                 self.one_has_come(program);
             }
         }
@@ -190,13 +200,12 @@ impl Machine {
         }
         let Some(mut waiting) = self.flash.waiting.remove(&(bank, die)) else { return };
         let mut at = 0;
+        // What is held back holds back what shares a block with it.
+        let mut held = BTreeSet::new();
         while let Some(&key) = waiting.get(at) {
-            let held_back = self.flash.job(key).awaits > 0 || {
-                let blocks: Vec<u32> = self.flash.blocks(key).collect();
-                let mut before = waiting.iter().take(at).flat_map(|before| self.flash.blocks(*before));
-                before.any(|block| blocks.contains(&block))
-            };
+            let held_back = self.flash.job(key).awaits > 0 || self.flash.blocks(key).any(|block| held.contains(&block));
             if held_back {
+                held.extend(self.flash.blocks(key));
                 at += 1;
                 continue;
             }
@@ -247,7 +256,7 @@ impl Machine {
             let (next, is_source) = (job.next, matches!(job.task, Task::Source { .. }));
             match is_source {
                 // It has no wait of its own.
-                true => self.flash.jobs.discard(key),
+                true => self.flash.discard(key),
                 false => self.flash_ended(key, abi::ERROR_ENDED),
             }
             key = next;
@@ -258,7 +267,7 @@ impl Machine {
         Some(*self.array_of(bank)?.geometry())
     }
 
-    fn array_of(&mut self, bank: u16) -> Option<&mut Array> {
+    pub(super) fn array_of(&mut self, bank: u16) -> Option<&mut Array> {
         Some(self.media.store.delegating()?.bank_port(usize::from(bank))?.flash)
     }
 
@@ -400,15 +409,17 @@ impl Machine {
         match &mut job.task {
             &mut Task::Read { read, to, spare } => self.read_done(key, (bank, die), &read, to, spare),
             &mut Task::Source { program, page, at, read } => {
-                self.flash.jobs.discard(key);
-                if self.flash.jobs.get(program).is_some() {
+                self.flash.discard(key);
+                if self.flash.get(program).is_some() {
                     self.source_done((bank, die), &read, program, (page, at));
                     self.one_has_come(program);
                 }
             }
             Task::Program { pages, .. } => {
                 let made = std::mem::take(pages);
-                let programmed = self.array_of(bank).and_then(|array| program(array, die, &made));
+                let programmed = self
+                    .array_of(bank)
+                    .and_then(|array| MadePage::with_all(&made, |pages| array.program(die, pages)).ok());
                 self.flash_ended_as(key, programmed);
             }
             Task::Copyback { pages } => {
@@ -423,7 +434,7 @@ impl Machine {
                     // It might have to wait for the disk, and take effect under the next FTL's eyes: the block stays as it was.
                     return self.flash_ended(key, abi::ERROR_ENDED);
                 }
-                self.flash.jobs.discard(key);
+                self.flash.discard(key);
                 self.take_erase((bank, die), &blocks, group);
             }
         }
@@ -432,7 +443,7 @@ impl Machine {
     /// A read brings its bytes to the FTL's memory or to a peer.
     fn read_done(&mut self, key: u32, (bank, die): (u16, u32), read: &Read, to: To, spare: Option<(u64, u32)>) {
         let group = self.flash.job(key).group;
-        self.flash.jobs.discard(key);
+        self.flash.discard(key);
         let mut spare_bytes = vec![0; spare.map_or(0, |(_, bytes)| bytes as usize)];
         let port = self.media.store.delegating().and_then(|store| store.bank_port(bank.into()));
         let (status, local) = port.map_or((None, None), |port| bring(port, die, read, to, &mut spare_bytes));
@@ -456,7 +467,7 @@ impl Machine {
         let port = media.store.delegating().and_then(|store: &mut DelegatingStore| store.bank_port(bank.into()));
         let Some(BankPort { flash: array, .. }) = port else { return };
         let keeps = array.keeps_payload() || array.keeps(die, read.at);
-        let Some(Job { task: Task::Program { pages, failed }, .. }) = flash.jobs.get_mut(program) else { return };
+        let Some(Job { task: Task::Program { pages, failed }, .. }) = flash.get_mut(program) else { return };
         let status = match (keeps, pages.get_mut(page)) {
             (true, Some(made)) => {
                 let end = at + read.length_bytes as usize;
@@ -491,7 +502,7 @@ impl Machine {
     /// A job has ended: whoever waits for it is told.
     fn flash_ended(&mut self, key: u32, status: i32) {
         let group = self.flash.job(key).group;
-        self.flash.jobs.discard(key);
+        self.flash.discard(key);
         self.end_one(group, status.into(), None);
     }
 }
@@ -530,15 +541,4 @@ fn bring(
             (status.ok().map(Brought::Read), None)
         }
     }
-}
-
-/// Programs pages; `None`: what keeps the contents failed.
-fn program(array: &mut Array, die: u32, made: &[MadePage]) -> Option<Status> {
-    let parts: Vec<[&[u8]; 1]> = made.iter().map(|page| [&page.data[..]]).collect();
-    let pages: Vec<ProgramPage<'_>> = made
-        .iter()
-        .zip(&parts)
-        .map(|(page, data)| ProgramPage { at: page.at, data, spare: &page.spare, metadata: page.own })
-        .collect();
-    array.program(die, &pages).ok()
 }

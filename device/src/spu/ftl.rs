@@ -246,6 +246,7 @@ impl Machine {
         self.cut_flash(spu);
         let incarnation = self.next_incarnation(number);
         self.unsuspend(number, spu);
+        self.keep_dead(number, spu, why);
         let resident = &mut self.spus[spu as usize].residents[number as usize];
         resident.is_now(incarnation);
         (resident.instance, resident.permitted) = (None, (0, 0, false));

@@ -245,6 +245,7 @@ impl Machine {
         if self.ends_alone(number) {
             return self.ftl_instance_ended(spu, why);
         }
+        self.keep_dead(number, spu, why);
         self.drop_instances(number);
         if let Some(app) = self.app(number) {
             tracing::warn!("app {} ended on SPU {spu}: {why}", app.name);

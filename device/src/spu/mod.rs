@@ -6,9 +6,11 @@ pub(crate) mod app;
 pub(crate) mod clock;
 pub(crate) mod continuation;
 pub mod counters;
+pub(crate) mod dead;
 pub(crate) mod dma;
 pub(crate) mod ended;
 pub(crate) mod flash;
+pub mod flash_cut;
 pub(crate) mod flash_job;
 pub(crate) mod flash_time;
 pub(crate) mod ftl;
@@ -24,6 +26,7 @@ pub(crate) mod news;
 mod nv_memory;
 pub(crate) mod os;
 pub mod permission;
+pub mod profile;
 pub mod protection;
 pub(crate) mod published;
 pub(crate) mod reach;
@@ -41,7 +44,7 @@ pub(crate) mod turns;
 pub(crate) mod unit;
 pub(crate) mod version;
 
-pub(crate) use runtime::{limits, long, module, native, wasm};
+pub(crate) use runtime::{autopsy, limits, long, module, native, wasm};
 pub use willow_gate::{abi, meter};
 
 /// What an app did with a request that it was offered.
@@ -97,6 +100,20 @@ pub(crate) trait Instance: Send {
     }
     /// Bytes of linear memory.
     fn memory_bytes(&self) -> u64;
+    /// What is left of an instance whose code has trapped; `None` where it did not, or that was asked before.
+    fn autopsy(&mut self) -> Option<autopsy::Autopsy> {
+        None
+    }
+    /// Some of its memory from an address on, as far as there is any. Not while a run makes way.
+    fn peek(&mut self, _from: u64, _bytes: usize) -> Vec<u8> {
+        Vec::new()
+    }
+    /// Itself where it is of an app that is profiled.
+    fn watched(&mut self) -> Option<&mut profile::Watched> {
+        None
+    }
+    /// What is inside of such a one; any other as it is.
+    fn unwatched(self: Box<Self>) -> Box<dyn Instance>;
     /// From now on it is in this place: imports are in its name.
     fn enter(&mut self, caller: os::Caller);
 }

@@ -121,7 +121,7 @@ impl Machine {
             bridge: Bridge::new(config.requests_per_hre_max, accounts),
             spus: (0..config.spus).map(|_| Spu::new(&config)).collect(),
             line: Line::default(),
-            flash: FlashJobs::new(store.served_by().is_some()),
+            flash: FlashJobs::new(store.served_by().is_some(), config.spus),
             media: MediaController::new(store),
             published: Arc::new(published),
             protection: Protection::new(),

@@ -121,17 +121,18 @@ pub fn c() -> String {
         "/* The imports of docs/abi.md, for willow.c alone; natively willow_test.c carries them out.\n   {NOTE} */\n\
          #ifndef WILLOW_IMPORTS_H\n#define WILLOW_IMPORTS_H\n\n#include <stdint.h>\n\n#define WILLOW_ABI_VERSION {ABI_VERSION}\n\n\
          #ifdef __wasm__\n#define WILLOW_IMPORT(name) __attribute__((import_module(\"willow\"), import_name(#name)))\n\
-         #else\n#define WILLOW_IMPORT(name)\n#endif\n\n"
+         #define WILLOW_FLASH_IMPORT(name) __attribute__((import_module(\"willow_flash\"), import_name(#name)))\n\
+         #else\n#define WILLOW_IMPORT(name)\n#define WILLOW_FLASH_IMPORT(name)\n#endif\n\n"
     );
-    // The flash port is for FTLs, which are written in Rust.
-    for import in IMPORTS.iter().filter(|import| import.section.module() == "willow") {
+    for import in IMPORTS {
+        let attribute = if import.section.module() == "willow" { "WILLOW_IMPORT" } else { "WILLOW_FLASH_IMPORT" };
         let name = import.name;
         let result = import.result.map_or("void ", c_type);
         let parameters: Vec<String> =
             import.parameters.iter().map(|(name, kind)| format!("{}{name}", c_type(*kind))).collect();
         let parameters = if parameters.is_empty() { vec!["void".to_owned()] } else { parameters };
         let head = format!("{result}willow_import_{name}(");
-        let mut line = format!("WILLOW_IMPORT({name})\n{head}");
+        let mut line = format!("{attribute}({name})\n{head}");
         let mut column = head.len();
         for (number, parameter) in parameters.iter().enumerate() {
             let last = number + 1 == parameters.len();

@@ -45,6 +45,8 @@ pub enum Fault {
     LengthFirst = 262_144,
     /// To look whose a file is when it has been frozen.
     OwnerForgotten = 524_288,
+    /// To look at the lease when it knows where a file lies, before it permits anything of it.
+    LookedLate = 1_048_576,
 }
 
 /// What a file system says that refuses by a fault.

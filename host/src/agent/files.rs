@@ -2,7 +2,7 @@
 //!
 //! What always holds:
 //! - a file is granted in this order: the process replaces its descriptors; the lease proves that it is open for writing nowhere; it is made
-//!   immutable, and the lease stands; its extents are asked for; permissions are installed; the lease still stands;
+//!   immutable, and the lease stands; its extents are asked for, and the lease still stands; permissions are installed, and it stands even then;
 //! - a file that is being opened or closed by one thread is left to it by all others;
 //! - a permission is taken from the list before it is revoked, and nothing installs it again in between: who installs and who takes off
 //!   the list do so by turns (`order`);
@@ -15,7 +15,7 @@ use super::freezes::{UnderWay, Watch};
 use super::hold::Hold;
 use super::judge::{against_mount, judge, places};
 use super::message::{PREPARED_MAX, VERSION};
-use super::revoking::Patience;
+use super::revoking::{FILES_AT_ONCE, Patience, WAITED_FOR_AT_ONCE};
 use super::seldom::Seldom;
 use super::serving::{READ, WRITE};
 use super::shares::NO_PLACE;
@@ -65,10 +65,14 @@ pub(super) struct Closes {
     pub by_owner: bool,
     /// With a device that works on what was under way.
     pub patience: Patience,
+    /// With another thread that opens or closes it.
+    pub busy: Duration,
 }
 
 /// By who asked for it, who does not wait for ever.
-const ASKED: Closes = Closes { by_owner: false, patience: Patience::UpTo(REVOKE_MAX) };
+pub(super) const ASKED: Closes = Closes { by_owner: false, patience: Patience::UpTo(REVOKE_MAX), busy: RELEASE_MAX };
+/// By who closes it with many others, none of which waits for what a user does with this one.
+const AMONG_OTHERS: Closes = Closes { busy: Duration::ZERO, ..ASKED };
 
 impl Agent {
     /// Number of a process in the device: which the device's socket told it when the process connected there, or by which the process was
@@ -240,6 +244,12 @@ impl Agent {
         let (bytes, found) = settle(&descriptor, offset).map_err(|why| nothing(why.into()))?;
         self.check_blocks(nsid, descriptor.as_fd(), &found).map_err(|why| nothing(why.into()))?;
         let permissions = self.permissions(nsid, &found, rights);
+        let looks_late = self.faults.has(Fault::LookedLate);
+        // A user can have the kernel wait with these questions for longer than it waits for a lease: whoever had begun to open the file may have it by
+        // now, and have moved its blocks since the first answer.
+        if !looks_late && !self.is_kept(hold) {
+            return Err(nothing(Refusal::OpenForWriting(hold.key())));
+        }
         self.faults.step();
         if let Err(error) = self.control.grant_to_user(process, &permissions).await {
             // Some of it may have been installed.
@@ -251,11 +261,19 @@ impl Agent {
         {
             return Err((why, permissions));
         }
+        if looks_late {
+            tokio::time::sleep(LATE).await;
+        }
         // Whoever began to open it for writing before it was immutable is seen by this, and waits until the lease is given up.
-        if !hold.is_whole() && !self.faults.has(Fault::NoLease) {
+        if !self.is_kept(hold) {
             return Err((Refusal::OpenForWriting(hold.key()), permissions));
         }
         Ok((bytes, found, permissions))
+    }
+
+    /// True while nobody has a file open for writing, or is about to.
+    fn is_kept(&self, hold: &Hold) -> bool {
+        hold.is_whole() || self.faults.has(Fault::NoLease)
     }
 
     /// Closes a file; one that is closed already is closed. Where the device does not revoke, it stays as it is, and this may be tried
@@ -270,13 +288,13 @@ impl Agent {
         key: u64,
         file: u32,
         (unchanged, forget): (bool, bool),
-        Closes { by_owner, patience }: Closes,
+        Closes { by_owner, patience, busy }: Closes,
     ) -> Result<(), Refusal> {
         let begun = Instant::now();
         let taken = loop {
             match self.take_for_closing(key, file).await? {
                 Some(taken) => break taken,
-                None if begun.elapsed() >= RELEASE_MAX => return Err(Refusal::Busy),
+                None if begun.elapsed() >= busy => return Err(Refusal::Busy),
                 None => tokio::time::sleep(RELEASE_LOOK).await,
             }
         };
@@ -358,7 +376,8 @@ impl Agent {
         self.take_back((stat.st_dev, stat.st_ino), Some(key)).await
     }
 
-    /// Takes a file back from all that have it. `by`: who is going to change it, and may until it says that it has.
+    /// Takes a file back from all that have it, at the same time: whoever keeps one of them busy keeps it from none of the others. `by`: who is
+    /// going to change it, and may until it says that it has.
     pub(super) async fn take_back(&self, released: (u64, u64), by: Option<u64>) -> Result<(), Refusal> {
         let begun = Instant::now();
         loop {
@@ -374,16 +393,13 @@ impl Agent {
                 };
                 state.connected.iter().flat_map(of).collect()
             };
-            let mut failure = None;
-            for (holder, file) in found {
-                if let Some(connected) = self.state().connected.get_mut(&holder).filter(|_| Some(holder) != by) {
+            for (holder, _) in found.iter().filter(|(holder, _)| Some(*holder) != by) {
+                if let Some(connected) = self.state().connected.get_mut(holder) {
                     connected.is_stale = true;
                 }
-                // Closed by its holder meanwhile is as good.
-                if let Err(why) = self.close(holder, file, false, false).await {
-                    failure = Some(why);
-                }
             }
+            // Closed by its holder meanwhile is as good.
+            let (_, failure) = self.close_each(&found, AMONG_OTHERS, WAITED_FOR_AT_ONCE).await;
             // One that was being opened is found the next time.
             if !self.holds.contains(released) {
                 return Ok(());
@@ -394,7 +410,8 @@ impl Agent {
             if begun.elapsed() > RELEASE_MAX {
                 return Err(failure.unwrap_or(Refusal::Busy));
             }
-            tokio::time::sleep(if failure.is_some() { RELEASE_AGAIN } else { RELEASE_LOOK }).await;
+            let is_refused = failure.is_some_and(|why| !matches!(why, Refusal::Busy));
+            tokio::time::sleep(if is_refused { RELEASE_AGAIN } else { RELEASE_LOOK }).await;
         }
     }
 
@@ -482,7 +499,7 @@ impl Agent {
         };
         static SAID: Seldom = Seldom::new();
         let files: Vec<(u64, u32)> = files.into_iter().map(|file| (key, file)).collect();
-        let (left, failure) = self.close_each(&files, ASKED.patience).await;
+        let (left, failure) = self.close_each(&files, ASKED, FILES_AT_ONCE).await;
         if let Some(why) = failure
             && SAID.is_due()
         {

@@ -98,9 +98,19 @@ impl Hold {
 
     /// True where it is known that somebody waits to open the file for writing; false as well while another thread is busy with it.
     fn is_broken(&self) -> bool {
+        self.proved(|file| !lease::is_whole(file))
+    }
+
+    /// True where it is known that the file has no name any more: its removal had passed the check of the attribute before that was set.
+    fn is_nameless(&self) -> bool {
+        self.proved(|file| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink == 0))
+    }
+
+    /// What is to be said of a file that is frozen and proved; false while another thread is busy with it.
+    fn proved(&self, what: impl FnOnce(BorrowedFd<'_>) -> bool) -> bool {
         let Ok(phase) = self.phase.try_lock() else { return false };
         match &*phase {
-            Phase::Frozen(kept) => kept.is_proved && !kept.gave_lease_up && !lease::is_whole(kept.descriptor.as_fd()),
+            Phase::Frozen(kept) => kept.is_proved && !kept.gave_lease_up && what(kept.descriptor.as_fd()),
             Phase::Thawed | Phase::Prepared(_) => false,
         }
     }
@@ -557,8 +567,22 @@ impl Holds {
 
     /// Files that somebody waits to open for writing.
     pub fn broken(&self) -> Vec<Key> {
+        self.all_that(Hold::is_broken)
+    }
+
+    /// Files that have lost their last name since they were frozen, and that somebody has still.
+    pub fn nameless(&self) -> Vec<Key> {
+        let mut found = self.all_that(Hold::is_nameless);
+        if !found.is_empty() {
+            let stuck: BTreeSet<Key> = lock(&self.stuck).iter().map(|(hold, _)| hold.key).collect();
+            found.retain(|key| !stuck.contains(key));
+        }
+        found
+    }
+
+    fn all_that(&self, are: impl Fn(&Hold) -> bool) -> Vec<Key> {
         let all: Vec<Arc<Hold>> = lock(&self.all).values().map(|entry| entry.hold.clone()).collect();
-        all.iter().filter(|hold| hold.is_broken()).map(|hold| hold.key).collect()
+        all.iter().filter(|hold| are(hold)).map(|hold| hold.key).collect()
     }
 
     /// True where somebody has this file, or is about to.

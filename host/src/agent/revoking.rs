@@ -12,7 +12,7 @@
 //! - a file system goes on being frozen only when all revocations there were answered.
 
 use super::fault::{Fault, LATE};
-use super::files::{Closes, RELEASE_AGAIN, RELEASE_LOOK};
+use super::files::{ASKED, Closes, RELEASE_AGAIN, RELEASE_LOOK};
 use super::serving::{READ, WRITE};
 use super::{Agent, Connected, REVOKE_MAX, Refusal, Stage};
 use crate::control::{ControlStatus, PermissionInfo};
@@ -27,9 +27,9 @@ const ANSWER_LOOK: Duration = Duration::from_secs(2);
 /// Wait between two looks whether the agent ends.
 const REVOKE_LOOK: Duration = Duration::from_millis(200);
 /// Most files that one thread has revoked at the same time: each is answered when all that is under way then has ended.
-const FILES_AT_ONCE: usize = 16;
-/// The same where a file system is being frozen, which waits for all of them.
-const FREEZE_AT_ONCE: usize = 256;
+pub(super) const FILES_AT_ONCE: usize = 16;
+/// The same where somebody waits for all of them: to freeze their file system, or to open the one file that they are.
+pub(super) const WAITED_FOR_AT_ONCE: usize = 256;
 
 /// How long is waited for a device that works on what was under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,17 +119,27 @@ impl Agent {
         matches!(tokio::time::timeout(most, self.control.processes()).await, Ok(Ok(_)))
     }
 
-    /// Closes files, several at the same time; how many could not be closed, and one of the reasons.
-    pub(super) async fn close_each(&self, files: &[(u64, u32)], patience: Patience) -> (usize, Option<Refusal>) {
+    /// Closes files, so many at the same time; how many could not be closed, and one of the reasons: of all but that another thread is busy with one
+    /// where there is another.
+    pub(super) async fn close_each(
+        &self,
+        files: &[(u64, u32)],
+        closes: Closes,
+        at_once: usize,
+    ) -> (usize, Option<Refusal>) {
         let (mut left, mut failure) = (0, None);
-        for some in files.chunks(FILES_AT_ONCE) {
+        for some in files.chunks(at_once) {
             let closing = some.iter().map(|(key, file)| {
-                let closed = self.close_by(*key, *file, (false, false), Closes { by_owner: false, patience });
+                let closed = self.close_by(*key, *file, (false, false), closes);
                 Box::pin(closed) as BoxFuture<'_, Result<(), Refusal>>
             });
             for closed in crate::direct_io::all(closing.collect()).await {
                 if let Err(why) = closed {
-                    (left, failure) = (left + 1, Some(why));
+                    left += 1;
+                    failure = match failure {
+                        Some(other) if matches!(why, Refusal::Busy) => Some(other),
+                        _ => Some(why),
+                    };
                 }
             }
         }
@@ -148,7 +158,8 @@ impl Agent {
             };
             state.connected.iter().flat_map(of).collect()
         };
-        let (left, _) = self.close_each(&failed, Patience::UntilDone).await;
+        let until_done = Closes { patience: Patience::UntilDone, ..ASKED };
+        let (left, _) = self.close_each(&failed, until_done, FILES_AT_ONCE).await;
         if left < failed.len() {
             tracing::info!("what could not be revoked of {} files is revoked now", failed.len() - left);
         }
@@ -183,7 +194,7 @@ impl Agent {
             let taken = self.take_all_on(device).await;
             self.faults.step();
             let mut failure: Option<Unrevoked> = None;
-            for some in taken.chunks(FREEZE_AT_ONCE) {
+            for some in taken.chunks(WAITED_FOR_AT_ONCE) {
                 let revoking = some.iter().map(|(_, _, process, permissions)| {
                     let revoked = self.revoke(*process, permissions, Patience::UntilDone);
                     Box::pin(revoked) as BoxFuture<'_, Result<(), Unrevoked>>

@@ -237,11 +237,13 @@ impl Agent {
         while !self.stopping() {
             std::thread::sleep(WATCH);
             taking.extract_if(.., |(_, thread)| thread.is_finished()).for_each(|(_, thread)| self.look_after(thread));
-            for file in self.holds.broken() {
+            let waited_for = self.holds.broken().into_iter().map(|file| (file, "is being opened for writing"));
+            let nameless = self.holds.nameless().into_iter().map(|file| (file, "has no name any more"));
+            for (file, why) in waited_for.chain(nameless) {
                 if taking.iter().any(|(taken, _)| *taken == file) {
                     continue;
                 }
-                tracing::info!("a file is being opened for writing, and is taken back: {file:?}");
+                tracing::info!("a file {why}, and is taken back: {file:?}");
                 // Its file system may wait for something: others' files do not.
                 let agent = self.clone();
                 let take = move || match runtime().map(|runtime| runtime.block_on(agent.take_back(file, None))) {

@@ -9,7 +9,7 @@
 //! - nobody waits for what another user does with a file of his own, but [`THAW_MAX`].
 
 use super::admission::who_gives_up;
-use super::files::Closes;
+use super::files::{ASKED, Closes};
 use super::revoking::Patience;
 use super::{Agent, Connected, FILES_MAX, OpenFile, Refusal, Stage, State};
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ impl Agent {
     async fn close_for_another(&self, user: u32, key: u64, file: u32) -> Result<bool, Refusal> {
         let left = || self.holds.left().get(&user).copied().unwrap_or(0);
         let (before, begun) = (left(), Instant::now());
-        let closes = Closes { by_owner: true, patience: Patience::UpTo(THAW_MAX) };
+        let closes = Closes { by_owner: true, patience: Patience::UpTo(THAW_MAX), ..ASKED };
         self.close_by(key, file, (false, true), closes).await?;
         while left() > before {
             if begun.elapsed() >= THAW_MAX {

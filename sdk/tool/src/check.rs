@@ -6,7 +6,7 @@ use wasmparser::{ExternalKind, Parser, Payload};
 
 use crate::{ToolError, file_error};
 
-/// Checks that a module has the exports and the section of docs/abi.md and imports from `willow` alone.
+/// Checks that a module has the exports and the section of docs/abi.md and imports from `willow`, or, an FTL, from `willow_flash`, alone.
 pub fn check_module(path: &Path) -> Result<(), ToolError> {
     let bytes = std::fs::read(path).map_err(file_error("read", path))?;
     check(&bytes).map_err(|reason| ToolError::Module { path: path.to_path_buf(), reason })
@@ -20,9 +20,9 @@ fn check(bytes: &[u8]) -> Result<(), String> {
             Payload::ImportSection(section) => {
                 for import in section.into_imports() {
                     let import = import.map_err(|error| error.to_string())?;
-                    if import.module != "willow" {
+                    if !["willow", "willow_flash"].contains(&import.module) {
                         return Err(format!(
-                            "it imports {}.{}, and apps can import from the module willow alone: remove what needs it",
+                            "it imports {}.{}, and apps can import from the modules willow and willow_flash alone: remove what needs it",
                             import.module, import.name
                         ));
                     }

@@ -94,12 +94,13 @@ impl Project {
     }
 }
 
-/// Builds the app of a folder; returns the module's path. What compilers say goes to standard error.
-pub fn build(folder: &Path) -> Result<PathBuf, ToolError> {
+/// Builds the app of a folder; returns the module's path. What compilers say goes to standard error. The module names its functions; with
+/// `debug`, an app in Rust has DWARF too, for a debugger, and its compiler optimises less.
+pub fn build(folder: &Path, debug: bool) -> Result<PathBuf, ToolError> {
     let module = if folder.join("willow.toml").is_file() {
         build_c(folder)?
     } else if folder.join("Cargo.toml").is_file() {
-        build_rust(folder)?
+        build_rust(folder, debug)?
     } else {
         return Err(ToolError::NoApp(folder.to_path_buf()));
     };
@@ -148,12 +149,18 @@ fn cargo(folder: &Path) -> Command {
     command
 }
 
-fn build_rust(folder: &Path) -> Result<PathBuf, ToolError> {
+fn build_rust(folder: &Path, debug: bool) -> Result<PathBuf, ToolError> {
     let library = library_name(folder)?;
     check_rust_target(folder)?;
     let target = folder.canonicalize().map_err(file_error("find", folder))?.join("target");
     let mut command = cargo(folder);
     command.args(["build", "--release", "--lib", "--target", WASM_TARGET, "--target-dir"]).arg(&target);
+    // Whatever the project says: what ends the app is to be named.
+    let settings: &[&str] =
+        if debug { &["strip=\"none\"", "debug=2", "opt-level=1"] } else { &["strip=\"debuginfo\""] };
+    for setting in settings {
+        command.args(["--config", &format!("profile.release.{setting}")]);
+    }
     run(&mut command, "cargo", INSTALL_RUST)?;
     let built = target.join(WASM_TARGET).join("release").join(format!("{}.wasm", library.replace('-', "_")));
     if !built.is_file() {
@@ -242,7 +249,8 @@ fn build_c(folder: &Path) -> Result<PathBuf, ToolError> {
     // Makes handlers resumable. Imports themselves never unwind: willow.c does.
     let module = output.join(format!("{}.wasm", project.name));
     let mut command = Command::new(&wasm_opt);
-    command.args(BINARYEN_FEATURES).args(["--pass-arg=asyncify-ignore-imports", "--asyncify", "-O2"]);
+    // -g: it keeps the names of functions.
+    command.args(BINARYEN_FEATURES).args(["-g", "--pass-arg=asyncify-ignore-imports", "--asyncify", "-O2"]);
     run(command.arg(&unresumable).arg("-o").arg(&module), "wasm-opt", INSTALL_BINARYEN)?;
     Ok(module)
 }

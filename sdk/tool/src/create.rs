@@ -121,9 +121,13 @@ mod tests {
 
     #[test]
     fn the_sdks_are_inside() {
-        for (files, wanted) in
-            [(RUST_SDK, "lib.rs"), (RUST_SDK, "testing/host.rs"), (GATE, "charge.rs"), (C_SDK, "willow.h")]
-        {
+        for (files, wanted) in [
+            (RUST_SDK, "lib.rs"),
+            (RUST_SDK, "testing/host.rs"),
+            (GATE, "charge.rs"),
+            (C_SDK, "willow.h"),
+            (C_SDK, "willow_flash.h"),
+        ] {
             assert!(files.iter().any(|(path, text)| *path == wanted && !text.is_empty()), "{wanted}");
         }
     }

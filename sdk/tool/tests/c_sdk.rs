@@ -11,11 +11,15 @@ use willow_app_tool::{ToolError, build, test};
 use willow_device::{HostCompletion, RpcOutcome};
 
 fn project(folder: &Folder) -> PathBuf {
+    project_of(folder, "all-of-c", "all", "stack_bytes = 2048")
+}
+
+fn project_of(folder: &Folder, name: &str, source: &str, more: &str) -> PathBuf {
     let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../c").canonicalize().expect("the C SDK");
     let text = format!(
-        "name = \"all-of-c\"\nsources = [{:?}]\ntests = [{:?}]\nsdk = {:?}\nstack_bytes = 2048\n",
-        sdk.join("tests/all.c"),
-        sdk.join("tests/all_test.c"),
+        "name = \"{name}\"\nsources = [{:?}]\ntests = [{:?}]\nsdk = {:?}\n{more}\n",
+        sdk.join(format!("tests/{source}.c")),
+        sdk.join(format!("tests/{source}_test.c")),
         sdk
     );
     fs::write(folder.0.join("willow.toml"), text).expect("written");
@@ -32,10 +36,21 @@ fn natively() {
     }
 }
 
+/// An FTL in C over the mock's flash: thousands of requests beside each other, and what breaks a rule is told.
+#[test]
+fn an_ftl_natively() {
+    let folder = Folder::new("ftl-natively");
+    match test(&project_of(&folder, "tiny", "ftl", "threads = 8")) {
+        Ok(()) => {}
+        Err(error @ ToolError::Missing { .. }) => common::skip(&error),
+        Err(error) => panic!("{error}"),
+    }
+}
+
 #[test]
 fn in_a_device() {
     let folder = Folder::new("all-in-a-device");
-    let module = match build(&project(&folder)) {
+    let module = match build(&project(&folder), false) {
         Ok(module) => module,
         Err(error @ ToolError::Missing { .. }) => return common::skip(&error),
         Err(error) => panic!("{error}"),

@@ -40,7 +40,7 @@ fn works(language: Language, name: &str) {
     let folder = Folder::new(name);
     let project = create(name, language, &folder.0).expect("a project");
     assert!(matches!(create(name, language, &folder.0), Err(ToolError::Exists(_))));
-    for step in [test(&project), build(&project).map(|module| counts(&module, name))] {
+    for step in [test(&project), build(&project, false).map(|module| counts(&module, name))] {
         match step {
             Ok(()) => {}
             Err(error @ ToolError::Missing { .. }) => common::skip(&error),
@@ -62,7 +62,7 @@ fn the_c_template_works() {
 #[test]
 fn errors_say_what_to_do() {
     let folder = Folder::new("errors");
-    let error = build(&folder.0).expect_err("no app here");
+    let error = build(&folder.0, false).expect_err("no app here");
     assert!(error.to_string().contains("willow app new"), "{error}");
     let project = create("broken", Language::C, &folder.0).expect("a project");
     for (text, wanted) in [
@@ -74,7 +74,7 @@ fn errors_say_what_to_do() {
         ("name = \"a\"\nsources = [\"a.c\"]\nspeed = 1", "unknown field"),
     ] {
         fs::write(project.join("willow.toml"), text).expect("written");
-        let error = build(&project).expect_err("refused").to_string();
+        let error = build(&project, false).expect_err("refused").to_string();
         assert!(error.contains(wanted) && error.contains("willow.toml"), "{error}");
     }
 }

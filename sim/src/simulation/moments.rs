@@ -6,8 +6,8 @@ use super::*;
 use std::sync::MutexGuard;
 
 impl Simulation {
-    /// Goes through time until all is done (`settling`: until nothing happens any more).
-    pub(super) fn go_on(&mut self, settling: bool) -> Result<(), SimulationError> {
+    /// Goes through time until all is done (`settling`: until nothing happens any more), or up to `stop_ns`.
+    pub(super) fn go_on(&mut self, settling: bool, stop_ns: u64) -> Result<(), SimulationError> {
         let shared = self.world.clone();
         let mut world = shared.lock();
         loop {
@@ -15,7 +15,18 @@ impl Simulation {
             if !settling && self.tasks_left == 0 && self.generators_left == 0 && self.port_is_idle() {
                 return Ok(());
             }
-            let until_ns = world.next_ns();
+            let mut until_ns = world.next_ns();
+            if stop_ns < u64::MAX {
+                match until_ns.into_iter().chain(self.device_ns).min() {
+                    Some(next_ns) if next_ns > stop_ns => {
+                        let now_ns = world.now_ns;
+                        world.advance(stop_ns.max(now_ns));
+                        return Ok(());
+                    }
+                    Some(_) => until_ns = Some(until_ns.map_or(stop_ns, |until_ns| until_ns.min(stop_ns))),
+                    None => {}
+                }
+            }
             if self.timed && self.device_ns.is_some_and(|at_ns| until_ns.is_none_or(|until_ns| at_ns <= until_ns)) {
                 self.run_device_until(&mut world, until_ns);
             } else {
@@ -210,7 +221,7 @@ impl Simulation {
             // Neither news nor an event at the time that it asked for: a deadline of its own.
             Some(at_ns) if Some(at_ns) == before_ns && until_ns.is_none_or(|until_ns| at_ns <= until_ns) => {
                 world.advance(at_ns.max(world.now_ns));
-                self.device_ns = self.device.run(world.now_ns);
+                self.device_ns = self.device.run_through(world.now_ns);
                 self.take_news(world);
             }
             Some(at_ns) if until_ns.is_none_or(|until_ns| at_ns <= until_ns) => {}

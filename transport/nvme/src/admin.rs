@@ -1,6 +1,7 @@
 //! Admin commands (NVMe Base 5).
 
 mod namespaces;
+mod utilization;
 
 use willow_device::CommandSet;
 use willow_device::region::REGION_ALIGNMENT_BYTES;
@@ -9,6 +10,7 @@ use willow_wire::spec::log::GetLogPage;
 use willow_wire::spec::opcode::admin;
 use willow_wire::spec::{Status, SubmissionEntry, feature as fid, log};
 
+use crate::access;
 use crate::account::{UNPROVED, Use};
 use crate::backend::Backend;
 use crate::command::{self, Command, Data, NSID_ALL};
@@ -83,7 +85,10 @@ impl<B: Backend> Subsystem<B> {
             Err(Failure::at(Status::OPERATION_DENIED, 0))
         } else {
             match entry.opcode() {
-                admin::IDENTIFY => self.identify(cntlid, entry).map(Answer::from),
+                admin::IDENTIFY => match (self.identify(cntlid, entry), self.described_pairs(cntlid, entry)) {
+                    (Ok(structure), Some(found)) => return self.identify_pairs(index, entry, found, structure),
+                    (answer, _) => answer.map(Answer::from),
+                },
                 admin::GET_LOG_PAGE => self.get_log_page(index, cntlid, entry),
                 admin::GET_FEATURES => self.get_features(cntlid, entry),
                 admin::SET_FEATURES if entry.cdw10() as u8 == fid::RESERVATION_PERSISTENCE && !discovery => {
@@ -377,13 +382,19 @@ impl<B: Backend> Subsystem<B> {
                 let authentication = self.config.authentication.as_ref();
                 let tls = authentication.is_some_and(|known| known.requires_tls(&controller.host_nqn));
                 controller.discovery_told &= wanted.retain_event;
-                log_page::discovery(&self.config.nqn, &self.config.addresses, local, tls, self.discovery_generation)
+                log_page::discovery(&self.config, local.map(|local| local.ip()), tls, self.discovery_generation)
             }
             (_, true) => return Err(Failure::at(Status::INVALID_LOG_PAGE, 40)),
             (log::SMART, _) => log_page::smart(&smart),
             (log::FIRMWARE_SLOT, _) => log_page::firmware(),
             (log::CHANGED_NAMESPACES, _) => log_page::changed_namespaces(&controller.take_changed(wanted.retain_event)),
             (log::RESERVATION, _) => controller.notices.page(wanted.retain_event),
+            (log::ANA, _) => {
+                controller.access.told &= wanted.retain_event;
+                let active = self.namespaces.iter().zip(&controller.active).filter(|(_, active)| **active);
+                let numbers = active.map(|(entry, _)| entry.namespace.nsid);
+                access::page(controller.access.changes, controller.access.state, wanted.specific, numbers)
+            }
             (log::COMMAND_EFFECTS, _) => match wanted.csi {
                 0 => log_page::effects(Some(CommandSet::Nvm)),
                 1 => log_page::effects(Some(CommandSet::Kv)),
@@ -550,7 +561,7 @@ impl<B: Backend> Subsystem<B> {
                 self.complete(index, place, Status::ABORT_REQUESTED, 0, None);
                 0
             }
-            State::Free | State::Fetching | State::Authenticating => NOT_ABORTED,
+            State::Free | State::Fetching | State::Authenticating | State::Held => NOT_ABORTED,
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::backend::Backend;
 use crate::buffer::BufferPool;
 use crate::command::{Command, Data, Operation};
 use crate::config::*;
+use crate::fused;
 use crate::queue::State;
 use crate::subsystem::{ConnectionId, Fetch, Subsystem};
 
@@ -25,6 +26,8 @@ use crate::subsystem::{ConnectionId, Fetch, Subsystem};
 pub(crate) struct Orphan {
     account: u16,
     bytes: u32,
+    /// The block namespace that it writes to; 0: none.
+    pub writes_to: u32,
 }
 
 impl<B: Backend> Subsystem<B> {
@@ -182,15 +185,15 @@ impl<B: Backend> Subsystem<B> {
         let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
         let account = queue.account;
         let hre = queue.association.map(|association| association.hre);
-        let in_device: Vec<(u16, u32)> = (0u16..)
+        let in_device: Vec<(u16, u32, u32)> = (0u16..)
             .zip(&queue.slots)
             .filter(|(_, slot)| slot.state == State::Device && slot.submitted)
-            .map(|(place, slot)| (place, slot.buffer_bytes))
+            .map(|(place, slot)| (place, slot.buffer_bytes, if fused::writes(slot.opcode) { slot.nsid } else { 0 }))
             .collect();
-        for (place, bytes) in in_device {
+        for (place, bytes, writes_to) in in_device {
             let tag = self.tag(index, place);
             if let Some(hre) = hre {
-                self.orphans.insert((hre.0, tag), Orphan { account, bytes });
+                self.orphans.insert((hre.0, tag), Orphan { account, bytes, writes_to });
             }
             if let Some(queue) = self.queues[usize::from(index)].as_mut() {
                 queue.charged_bytes -= bytes as usize;
@@ -205,6 +208,7 @@ impl<B: Backend> Subsystem<B> {
         for (_, fetch) in gone {
             self.give(index, fetch.buffer);
         }
+        self.abandon_fused(connection);
     }
 
     /// Takes back what the device had for queues that are gone.
@@ -222,6 +226,9 @@ impl<B: Backend> Subsystem<B> {
         self.accounts.left_device(orphan.account);
         self.accounts.give(orphan.account, orphan.bytes as usize);
         self.count_out_of_device();
+        if !self.exclusives.are_none() {
+            self.fused_orphan_ended(hre, tag);
+        }
         true
     }
 

@@ -72,6 +72,10 @@ pub enum Operation {
         /// FUA.
         durable: Durable,
     },
+    /// Compare, the first half of a fused operation.
+    FusedCompare(Blocks),
+    /// Write, the second half.
+    FusedWrite(Blocks, Durable),
     /// A Copy whose ranges are known (they are in its slot): its data are read into a buffer, and then written.
     CopyRanges,
     /// Flush (NVMe Base 7.1), of the command's namespace or of all.
@@ -211,7 +215,10 @@ impl Operation {
             Operation::Read(_) | Operation::Retrieve(_) | Operation::RetrieveItem { .. } | Operation::List(_) => {
                 Direction::Read
             }
-            Operation::Write(..) | Operation::Store { .. } | Operation::StoreItem { .. } => Direction::Write,
+            Operation::Write(..)
+            | Operation::FusedWrite(..)
+            | Operation::Store { .. }
+            | Operation::StoreItem { .. } => Direction::Write,
             _ => Direction::Other,
         }
     }
@@ -222,6 +229,8 @@ impl Operation {
             Operation::Read(blocks)
             | Operation::Write(blocks, _)
             | Operation::Compare(blocks)
+            | Operation::FusedCompare(blocks)
+            | Operation::FusedWrite(blocks, _)
             | Operation::Verify(blocks)
             | Operation::WriteZeroes { blocks, .. } => blocks.lba,
             Operation::Copy { to_lba, .. } => *to_lba,
@@ -291,7 +300,8 @@ pub fn data_to_host(entry: &SubmissionEntry, bytes: Option<u64>) -> Result<Data,
     Ok(if sgl.length == 0 { Data::None } else { Data::ToHost(sgl.length) })
 }
 
-/// What holds for every command over fabrics: no fused operations, SGLs (PSDT 01b).
+/// What holds for every command over fabrics: SGLs (PSDT 01b); and not fused, since both halves of those are parsed together, without their
+/// mark.
 #[inline]
 pub fn check_flags(entry: &SubmissionEntry) -> Result<(), Failure> {
     if entry.flags() & 0xc3 != 0x40 { Err(Failure::field(1)) } else { Ok(()) }

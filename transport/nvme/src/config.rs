@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::access::Access;
 use crate::authentication::HostAuthentication;
 
 /// Name of the subsystem where none is given.
@@ -112,6 +113,12 @@ pub const COPY_BYTES_MAX: u32 = 1 << 20;
 /// Source ranges of a Copy (MSRC + 1).
 pub const COPY_RANGES_MAX: u16 = 16;
 
+/// Ranges that fused operations of one host have taken at most; its others wait.
+pub const FUSED_RANGES_MAX: usize = 8;
+
+/// Most referrals of the discovery log.
+pub const REFERRALS_MAX: usize = 16;
+
 /// An address that is listened on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
@@ -119,11 +126,13 @@ pub struct ListenAddress {
     pub address: SocketAddr,
     /// Connections there have to be TLS, whoever comes.
     pub tls_required: bool,
+    /// State of the namespaces for hosts that come there (ANA).
+    pub access: Access,
 }
 
 impl From<SocketAddr> for ListenAddress {
     fn from(address: SocketAddr) -> Self {
-        ListenAddress { address, tls_required: false }
+        ListenAddress { address, tls_required: false, access: Access::Optimized }
     }
 }
 
@@ -137,6 +146,8 @@ pub enum Hole {
     TicketsStayGood,
     /// A command may have the identifier of one that is under way.
     ReusesIdentifiers,
+    /// A fused operation keeps nobody from writing in between.
+    FusedTakesNothing,
 }
 
 /// Whether a weakness is planted; never but in builds for tests.
@@ -165,6 +176,8 @@ pub struct SubsystemConfig {
     pub start: u64,
     /// Addresses that the discovery log tells: filled in by the transport when it listens.
     pub addresses: Vec<ListenAddress>,
+    /// Addresses of other discovery controllers that the discovery log names (referrals).
+    pub referrals: Vec<SocketAddr>,
     /// Bytes of data buffers in use at a time.
     pub buffer_budget_bytes: usize,
     /// Hosts that may connect, and how they prove themselves; `None`: any may, unproven.
@@ -181,6 +194,7 @@ impl Default for SubsystemConfig {
             serial: "WILLOW0001".to_owned(),
             start: 0,
             addresses: Vec::new(),
+            referrals: Vec::new(),
             buffer_budget_bytes: BUFFER_BUDGET_BYTES,
             authentication: None,
             #[cfg(feature = "testing")]
@@ -200,6 +214,12 @@ impl SubsystemConfig {
         }
         if self.buffer_budget_bytes < 16 << 20 {
             return Err(format!("buffer_budget_bytes is {}, must be at least 16 MiB", self.buffer_budget_bytes));
+        }
+        if self.referrals.len() > REFERRALS_MAX {
+            return Err(format!("there are {} referrals, at most {REFERRALS_MAX} are possible", self.referrals.len()));
+        }
+        if let Some(nowhere) = self.referrals.iter().find(|at| at.ip().is_unspecified() || at.port() == 0) {
+            return Err(format!("no host can reach the referral {nowhere}: write an address and a port"));
         }
         match &self.authentication {
             Some(authentication) => authentication.validate(),

@@ -11,6 +11,7 @@ use willow_wire::spec::feature::event;
 use willow_wire::spec::log;
 use willow_wire::spec::property::{Capabilities, Configuration, csts};
 
+use crate::access::{Access, Path};
 use crate::config::*;
 use crate::features::Features;
 use crate::identify::{OAES, OAES_DISCOVERY};
@@ -59,6 +60,8 @@ pub(crate) struct Controller {
     pub commanded_ns: u64,
     /// For each namespace of the subsystem's table, whether it is active here.
     pub active: Vec<bool>,
+    /// How good the path is that it was reached by.
+    pub access: Path,
 }
 
 /// CAP of I/O and of discovery controllers (NVMe Base 3.1.4.1): ready within 500 ms and with media.
@@ -116,6 +119,7 @@ impl Controller {
             proved: false,
             commanded_ns: now_ns,
             active: Vec::new(),
+            access: Path::default(),
         }
     }
 
@@ -171,6 +175,7 @@ impl Controller {
         self.changed_told = false;
         self.changed_pending = false;
         (self.discovery_pending, self.discovery_told) = (false, false);
+        (self.access.pending, self.access.told) = (false, false);
         self.fatal_pending = false;
         self.event_requests.clear();
         self.notices.reset();
@@ -197,6 +202,13 @@ impl Controller {
         }
     }
 
+    /// Takes note of another state of its path.
+    pub fn note_access(&mut self, state: Access) {
+        self.access.state = state;
+        self.access.changes += 1;
+        self.access.pending |= self.features.async_events & event::CONFIGURE_ANA != 0;
+    }
+
     /// The next event to tell and the request to answer with it.
     pub fn next_event(&mut self) -> Option<(u16, u32)> {
         if self.fatal_pending && self.is_ready() {
@@ -208,6 +220,11 @@ impl Controller {
             let slot = self.event_requests.pop_front()?;
             (self.discovery_pending, self.discovery_told) = (false, true);
             return Some((slot, event::result(event::TYPE_NOTICE, event::NOTICE_DISCOVERY_CHANGED, log::DISCOVERY)));
+        }
+        if self.access.pending && !self.access.told && self.is_ready() {
+            let slot = self.event_requests.pop_front()?;
+            (self.access.pending, self.access.told) = (false, true);
+            return Some((slot, event::result(event::TYPE_NOTICE, event::NOTICE_ANA_CHANGED, log::ANA)));
         }
         let is_changed = self.changed_pending && !self.changed_told;
         if !self.is_ready() || !is_changed && !self.notices.is_due() {

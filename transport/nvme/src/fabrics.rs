@@ -110,8 +110,10 @@ impl<B: Backend> Subsystem<B> {
         } else {
             self.connect_io(index, &fields, data, discovery)?
         };
+        let access = self.access_by(index);
         if let (0, Some(controller)) = (fields.queue_id, self.controllers.get_mut(&cntlid)) {
             (controller.process, controller.proved) = (process, proved);
+            controller.access.state = access;
             if let Some(queues_max) = queues_max {
                 (controller.queues_max, controller.queues_granted) = (queues_max, queues_max);
             }

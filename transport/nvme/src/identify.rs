@@ -3,9 +3,12 @@
 
 use willow_device::{CommandSet, Namespace};
 
+use crate::access;
 use crate::bytes::Put;
 use crate::config::*;
-use willow_wire::spec::identify::controller as at;
+use willow_wire::spec::identify::{
+    controller as at, independent as of_any, kv_namespace as of_pairs, namespace as of_namespace,
+};
 
 /// Length of every Identify data structure.
 pub const IDENTIFY_BYTES: usize = 4096;
@@ -83,9 +86,13 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
         data[261] = 1 << 2;
         return out;
     }
-    // CMIC: several controllers, which may be of several hosts.
-    data[76] = 1 << 1;
-    // OAES: namespace attribute notices.
+    // CMIC: several controllers, which may be of several hosts, and tell of asymmetric access.
+    data[76] = 1 << 3 | 1 << 1;
+    data[at::ANATT] = access::TRANSITION_SECONDS;
+    data[at::ANACAP] = access::CAPABILITIES;
+    data.put32(at::ANAGRPMAX, 1);
+    data.put32(at::NANAGRPID, 1);
+    // OAES: namespace attribute notices, and those of asymmetric access.
     data.put32(92, OAES);
     // OACS: namespace management and attachment, Format NVM.
     data.put16(256, 1 << 3 | 1 << 1);
@@ -104,6 +111,8 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data.put32(516, NSID_MAX);
     // ONCS: compare, dataset management, write zeroes, save and select in features, reservations, timestamp, verify, copy.
     data.put16(520, 1 << 8 | 1 << 7 | 1 << 6 | 1 << 5 | 1 << 4 | 1 << 3 | 1 << 2 | 1);
+    // FUSES: Compare and Write; ACWU stays one block, and each namespace says more (NACWU).
+    data.put16(at::FUSES, 1);
     // VWC: Flush of all namespaces is supported (11b); bit 0 tells the truth.
     data[525] = 0b110 | u8::from(view.volatile_write_cache);
     // AWUN, AWUPF, ACWU: one logical block whatever the format (0's based); see `namespace` for more.
@@ -133,8 +142,8 @@ pub fn granularity(bytes: u64) -> Structure {
 /// Media give back the space of whole units of this (memory and files).
 const DEALLOCATION_BYTES: u32 = 4096;
 
-/// OAES of I/O controllers: namespace attribute notices.
-pub const OAES: u32 = 1 << 8;
+/// OAES of I/O controllers: namespace attribute notices, asymmetric namespace access change notices.
+pub const OAES: u32 = 1 << 11 | 1 << 8;
 
 /// OAES of discovery controllers: notices of a changed discovery log.
 pub const OAES_DISCOVERY: u32 = 1 << 31;
@@ -163,6 +172,8 @@ pub fn namespace(namespace: Option<&Namespace>, private: bool) -> Structure {
     data[26] = u8::from(namespace.block_bytes == 4096);
     let stripe_blocks = (namespace.stripe_bytes / namespace.block_bytes).max(1) as u16 - 1;
     data.put16(34, stripe_blocks);
+    // NACWU, which NABSN bounds as well.
+    data.put16(38, stripe_blocks);
     data.put16(40, stripe_blocks);
     if let Some(bytes) = atomic_io_host::write_bytes(&namespace.app, namespace.stripe_bytes) {
         // NAWUPF, and its boundary NABSPF; NABO stays 0.
@@ -184,6 +195,7 @@ pub fn namespace(namespace: Option<&Namespace>, private: bool) -> Structure {
     data.put32(76, copy_blocks);
     data[80] = COPY_RANGES_MAX as u8 - 1;
     data.put128(48, u128::from(namespace.size_bytes));
+    data.put32(of_namespace::ANAGRPID, access::GROUP);
     data[104..120].copy_from_slice(&namespace.nguid);
     out
 }
@@ -195,6 +207,7 @@ pub fn kv_namespace(namespace: &Namespace) -> Structure {
     data.put64(0, namespace.size_bytes);
     data[26] = 1;
     data[27] = RESERVATIONS;
+    data.put32(of_pairs::ANAGRPID, access::GROUP);
     data[48..64].copy_from_slice(&namespace.nguid);
     // KV format 0; NKVF is 0's based.
     data.put16(72, KV_KEY_BYTES_MAX);
@@ -216,6 +229,7 @@ pub fn independent_namespace(private: bool) -> Structure {
     // NMIC: shared or not. NSTAT: ready.
     out[1] = u8::from(!private);
     out[2] = RESERVATIONS;
+    out.put32(of_any::ANAGRPID, access::GROUP);
     out[14] = 1;
     out
 }

@@ -3,15 +3,16 @@
 
 use base_io_host::wire::{self as block_wire, handler};
 use base_io_host::{Geometry, SpuRequest};
-use willow_device::{Arguments, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, STRIPE_BYTES, Upcall};
+use willow_device::{Arguments, HostCompletion, HostRequest, Rpc, RpcList, RpcOutcome, STRIPE_BYTES};
 use willow_wire::control::{self, CONTROL_APP};
 use willow_wire::spec::{Status, SubmissionEntry, opcode::nvm, tunnel};
 
+use crate::access::Access;
 use crate::account::Use;
 use crate::backend::Backend;
 use crate::buffer::HEADROOM_BYTES;
 use crate::command::{self, Blocks, Command, Data, Durable, NSID_ALL, Operation, Target};
-use crate::config::*;
+use crate::fused::is_fused;
 use crate::queue::{Association, State};
 use crate::ranges;
 use crate::reservation;
@@ -26,9 +27,12 @@ pub(crate) const NOT_READY: Status = Status::NAMESPACE_NOT_READY;
 /// whose payload begins with the buffer.
 pub(crate) fn data_start(operation: &Operation) -> usize {
     match operation {
-        Operation::Read(_) | Operation::Write(..) | Operation::Compare(_) | Operation::DatasetManagement { .. } => {
-            HEADROOM_BYTES
-        }
+        Operation::Read(_)
+        | Operation::Write(..)
+        | Operation::Compare(_)
+        | Operation::FusedCompare(_)
+        | Operation::FusedWrite(..)
+        | Operation::DatasetManagement { .. } => HEADROOM_BYTES,
         _ => 0,
     }
 }
@@ -42,7 +46,7 @@ pub(crate) fn arguments(bytes: &[u8]) -> Arguments {
     Arguments::new(bytes).unwrap_or_else(|| unreachable!("{} bytes of arguments", bytes.len()))
 }
 
-fn block_rpcs(app: u16, geometry: &Geometry, handler: u8, blocks: &Blocks, flags: u32) -> RpcList {
+pub(crate) fn block_rpcs(app: u16, geometry: &Geometry, handler: u8, blocks: &Blocks, flags: u32) -> RpcList {
     let mut list: Option<RpcList> = None;
     geometry.range(handler, blocks.start, blocks.bytes, HEADROOM_BYTES as u32, flags, |request| {
         let next = rpc(app, request);
@@ -81,6 +85,9 @@ impl<B: Backend> Subsystem<B> {
         let Some(controller) = self.controllers.get(&association.controller) else {
             return Next::Violation("the controller is gone");
         };
+        if is_fused(entry) || self.queues[usize::from(index)].as_ref().is_some_and(|queue| queue.first_half.is_some()) {
+            return self.fused_command(index, association, entry, capsule);
+        }
         if !controller.is_ready() {
             self.fail(index, entry, Failure::of(Status::COMMAND_SEQUENCE_ERROR));
             return Next::Taken;
@@ -96,6 +103,13 @@ impl<B: Backend> Subsystem<B> {
                 return Next::Taken;
             }
         };
+        if controller.access.state == Access::Inaccessible
+            && (command.generation != 0 || command.operation == Operation::Flush)
+        {
+            // Hosts send it again by another path.
+            self.fail(index, entry, Failure::retryable(Status::ANA_INACCESSIBLE));
+            return Next::Taken;
+        }
         if let Some(reservation) = found.and_then(|entry| entry.reservation.as_ref())
             && let Some(access) = reservation::access(&command.operation)
             && !reservation.permits(&controller.host_id, access)
@@ -199,6 +213,13 @@ impl<B: Backend> Subsystem<B> {
         if is_kv {
             return self.pair_command(index, place, (placement, found), nsid, command.operation, buffer, bytes);
         }
+        let mut buffer = buffer;
+        if !self.exclusives.are_none() {
+            match self.hold_for_fused(index, place, command, buffer) {
+                Some(free) => buffer = free,
+                None => return,
+            }
+        }
         let Some(app) = self.app_of(found) else { return self.give_up(index, place, NOT_READY, buffer) };
         let at = HEADROOM_BYTES as u32;
         match command.operation {
@@ -253,6 +274,7 @@ impl<B: Backend> Subsystem<B> {
                     Err(failure) => self.complete(index, place, failure.status, 0, None),
                 }
             }
+            Operation::FusedCompare(_) | Operation::FusedWrite(..) => self.half_of_fused(index, place, command, buffer),
             Operation::CopyRanges => self.read_for_copy(index, place, (app, geometry), buffer),
             Operation::Flush => self.submit(index, place, flush_rpcs(&[app], &geometry), buffer, 0, 0, Work::Block),
             Operation::Send(_)
@@ -428,6 +450,8 @@ impl<B: Backend> Subsystem<B> {
                 self.give_up(index, place, status, completion.buffer);
             }
             Work::Copy(copying) => self.copy_read(index, place, &copying, completion),
+            Work::FusedCompare => self.fused_answered(index, place, false, completion),
+            Work::FusedWrite => self.fused_answered(index, place, true, completion),
             Work::Deallocate(left) => {
                 let status = block_status(completion.outcome, opcode);
                 if status.is_success() {
@@ -452,6 +476,7 @@ impl<B: Backend> Subsystem<B> {
             Work::NamespaceCreate | Work::NamespaceDelete | Work::NamespaceAttach => {
                 self.namespace_managed(index, place, work, completion)
             }
+            Work::Utilization(structure) => self.utilization_answered(index, place, structure, completion),
             Work::Reserve(aborts) => self.reserved(index, place, aborts, completion),
             Work::Shutdown => self.shutdown_flushed(index, place, completion),
             Work::Nothing => self.give_up(index, place, Status::INTERNAL_ERROR, completion.buffer),
@@ -469,89 +494,9 @@ impl<B: Backend> Subsystem<B> {
         self.give(index, payload.buffer);
         None
     }
-
-    /// Receive (86h): answered at once where an upcall is there, else parked.
-    fn receive(&mut self, index: u16, place: u16, wait_ms: u32) {
-        let deadline_ns = self.now_ns.saturating_add(u64::from(wait_ms) * 1_000_000);
-        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
-        if queue.parked.len() >= RECEIVES_PARKED_MAX {
-            return self.complete(index, place, tunnel::status::REFUSED, 0, None);
-        }
-        let slot = &mut queue.slots[usize::from(place)];
-        slot.state = State::Parked;
-        slot.deadline_ns = deadline_ns;
-        queue.parked.push(place);
-        if !self.receiving.contains(&index) {
-            self.receiving.push(index);
-        }
-        self.set_timer(deadline_ns);
-    }
-
-    /// Hands upcalls to parked Receives.
-    pub(crate) fn deliver_upcalls(&mut self) {
-        for index in self.receiving.clone() {
-            while let Some(queue) = self.queues[usize::from(index)].as_mut() {
-                let (Some(association), Some(&place)) = (queue.association, queue.parked.first()) else { break };
-                let upcall = match queue.upcall.take() {
-                    Some(upcall) => Some(upcall),
-                    None => self.backend.upcall(association.hre),
-                };
-                let Some(upcall) = upcall else { break };
-                queue.parked.remove(0);
-                self.deliver(index, place, upcall);
-            }
-        }
-        let queues = &self.queues;
-        self.receiving
-            .retain(|index| queues[usize::from(*index)].as_ref().is_some_and(|queue| !queue.parked.is_empty()));
-    }
-
-    fn deliver(&mut self, index: u16, place: u16, upcall: Upcall) {
-        let whole = tunnel::UPCALL_HEAD_BYTES + upcall.body.len();
-        let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
-        if whole > queue.slots[usize::from(place)].bytes as usize {
-            queue.upcall = Some(upcall);
-            return self.complete(index, place, tunnel::status::BUFFER_SHORT.with_do_not_retry(), whole as u64, None);
-        }
-        let head = tunnel::UpcallHead {
-            id: upcall.id,
-            app: upcall.app,
-            handler: upcall.handler,
-            spu: upcall.spu,
-            body_bytes: upcall.body.len() as u32,
-        };
-        let mut data = head.to_bytes().to_vec();
-        data.extend_from_slice(&upcall.body);
-        let payload = self.payload_of(index, &data);
-        self.complete(index, place, Status::SUCCESS, whole as u64, Some(payload));
-    }
-
-    /// Ends parked Receives whose time is over: result 0, no data.
-    pub(crate) fn expire_receives(&mut self) {
-        for index in self.receiving.clone() {
-            let Some(queue) = self.queues[usize::from(index)].as_mut() else { continue };
-            let now_ns = self.now_ns;
-            let slots = &queue.slots;
-            let (over, kept): (Vec<u16>, Vec<u16>) =
-                queue.parked.iter().partition(|place| slots[usize::from(**place)].deadline_ns <= now_ns);
-            queue.parked = kept;
-            over.into_iter().for_each(|place| self.complete(index, place, Status::SUCCESS, 0, None));
-        }
-        let queues = &self.queues;
-        self.receiving
-            .retain(|index| queues[usize::from(*index)].as_ref().is_some_and(|queue| !queue.parked.is_empty()));
-    }
-
-    /// When the next parked Receive's time is over.
-    pub(crate) fn receive_deadline_ns(&self) -> u64 {
-        let queues = self.receiving.iter().filter_map(|index| self.queues[usize::from(*index)].as_ref());
-        let deadlines =
-            queues.flat_map(|queue| queue.parked.iter().map(|place| queue.slots[usize::from(*place)].deadline_ns));
-        deadlines.min().unwrap_or(u64::MAX)
-    }
 }
 
-fn fua(durable: Durable) -> u32 {
+pub(crate) fn fua(durable: Durable) -> u32 {
     if durable.0 { block_wire::FLAG_FUA } else { 0 }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Who may call it: transports ([`Subsystem`] from one thread). It calls the device through [`Backend`].
 
+pub mod access;
 mod account;
 mod admin;
 mod admission;
@@ -20,12 +21,14 @@ pub mod config;
 mod controller;
 mod fabrics;
 pub mod features;
+mod fused;
 pub mod identify;
 mod io;
 pub mod log_page;
 mod pairs;
 mod queue;
 mod ranges;
+mod receive;
 mod reload;
 mod report;
 mod reservation;

@@ -2,7 +2,7 @@
 //! what a host asked for.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use willow_device::CommandSet;
 use willow_device::media::delegate::FlashHealth;
@@ -25,6 +25,7 @@ pub fn supported(discovery: bool) -> Vec<u8> {
             log::CHANGED_NAMESPACES,
             log::RESERVATION,
             log::COMMAND_EFFECTS,
+            log::ANA,
             log::FEATURE_EFFECTS,
             log::MANAGEMENT_EFFECTS,
         ]
@@ -278,38 +279,53 @@ pub fn effects(set: Option<CommandSet>) -> Vec<u8> {
     out
 }
 
-/// LID 70h, Discovery (NVMe Base 5.16.1.23): an entry for the subsystem at each address that is listened on, and the
-/// discovery subsystem itself. `local` stands in for an address that means "any".
-pub fn discovery(nqn: &str, addresses: &[ListenAddress], local: Option<IpAddr>, tls: bool, generation: u64) -> Vec<u8> {
-    let mut out = vec![0; 1024];
-    let mut records = 0u64;
-    for (subtype, name) in [(2u8, nqn), (3, NQN_DISCOVERY)] {
-        for (port, ListenAddress { address, tls_required }) in addresses.iter().enumerate() {
-            let tls = tls || *tls_required;
+/// What an entry of the discovery log is of (SUBTYPE, NVMe Base 5.16.1.23).
+mod entry_of {
+    pub const REFERRAL: u8 = 1;
+    pub const SUBSYSTEM: u8 = 2;
+    pub const CURRENT_DISCOVERY: u8 = 3;
+}
+
+/// An entry of the discovery log. `port` is its PORTID; `secured`: whether a secure channel is required, where that is known.
+fn discovery_entry(subtype: u8, name: &str, at: SocketAddr, port: u16, secured: Option<bool>) -> Vec<u8> {
+    let mut entry = vec![0; 1024];
+    entry[0] = 3;
+    entry[1] = if at.is_ipv4() { 1 } else { 2 };
+    entry[2] = subtype;
+    // TREQ: whether a secure channel is required, 0 where nothing is known of it; SQ flow control can be disabled.
+    entry[3] = 1 << 2 | secured.map_or(0, |tls| if tls { 1 } else { 2 });
+    // TSAS, SECTYPE: TLS 1.3 (NVMe/TCP 3.6.1.6).
+    entry[768] = if secured == Some(true) { 2 } else { 0 };
+    entry.put16(4, port);
+    entry.put16(6, 0xffff);
+    entry.put16(8, 128);
+    let service = at.port().to_string();
+    entry[32..32 + service.len()].copy_from_slice(service.as_bytes());
+    let name = &name.as_bytes()[..name.len().min(NQN_BYTES_MAX)];
+    entry[256..256 + name.len()].copy_from_slice(name);
+    let ip = at.ip().to_string();
+    entry[512..512 + ip.len()].copy_from_slice(ip.as_bytes());
+    entry
+}
+
+/// LID 70h, Discovery (NVMe Base 5.16.1.23): an entry for the subsystem at each address that is listened on, the discovery subsystem
+/// itself, and the other discovery subsystems that hosts are referred to. `local` stands in for an address that means "any".
+pub fn discovery(config: &SubsystemConfig, local: Option<IpAddr>, tls: bool, generation: u64) -> Vec<u8> {
+    let mut entries = Vec::new();
+    for (subtype, name) in [(entry_of::SUBSYSTEM, config.nqn.as_str()), (entry_of::CURRENT_DISCOVERY, NQN_DISCOVERY)] {
+        for (port, ListenAddress { address, tls_required, .. }) in (1..).zip(&config.addresses) {
             let ip = if address.ip().is_unspecified() { local.unwrap_or(address.ip()) } else { address.ip() };
-            let mut entry = vec![0; 1024];
-            entry[0] = 3;
-            entry[1] = if ip.is_ipv4() { 1 } else { 2 };
-            entry[2] = subtype;
-            // TREQ: whether a secure channel is required; SQ flow control can be disabled.
-            entry[3] = 1 << 2 | if tls { 1 } else { 2 };
-            // TSAS, SECTYPE: TLS 1.3 (NVMe/TCP 3.6.1.6).
-            entry[768] = if tls { 2 } else { 0 };
-            entry.put16(4, port as u16 + 1);
-            entry.put16(6, 0xffff);
-            entry.put16(8, 128);
-            let service = address.port().to_string();
-            entry[32..32 + service.len()].copy_from_slice(service.as_bytes());
-            let name = &name.as_bytes()[..name.len().min(NQN_BYTES_MAX)];
-            entry[256..256 + name.len()].copy_from_slice(name);
-            let ip = ip.to_string();
-            entry[512..512 + ip.len()].copy_from_slice(ip.as_bytes());
-            out.extend_from_slice(&entry);
-            records += 1;
+            let at = SocketAddr::new(ip, address.port());
+            entries.push(discovery_entry(subtype, name, at, port, Some(tls || *tls_required)));
         }
     }
+    // A referral is no port of this subsystem.
+    let referred = config.referrals.iter().map(|at| discovery_entry(entry_of::REFERRAL, NQN_DISCOVERY, *at, 0, None));
+    entries.extend(referred);
+    let mut out = vec![0; 1024];
     out.put64(0, generation);
-    out.put64(8, records);
+    out.put64(8, entries.len() as u64);
+    entries.into_iter().for_each(|entry| out.extend(entry));
     out
 }
 
@@ -339,14 +355,24 @@ mod tests {
     #[test]
     fn discovery_names_what_a_host_can_reach() {
         let plain_address = ListenAddress::from("0.0.0.0:4420".parse::<std::net::SocketAddr>().unwrap());
-        let tls_address = ListenAddress { address: "[::1]:9".parse().unwrap(), tls_required: true };
-        let addresses = [plain_address, tls_address];
-        let page = discovery("nqn.x", &addresses, Some("10.0.2.2".parse().unwrap()), true, 3);
-        assert_eq!((page.len(), page[0], page[8]), (5 * 1024, 3, 4));
+        let tls_address =
+            ListenAddress { address: "[::1]:9".parse().unwrap(), tls_required: true, access: Default::default() };
+        let config = SubsystemConfig {
+            nqn: "nqn.x".to_owned(),
+            addresses: vec![plain_address, tls_address],
+            referrals: vec!["10.0.3.4:8009".parse().unwrap()],
+            ..SubsystemConfig::default()
+        };
+        let page = discovery(&config, Some("10.0.2.2".parse().unwrap()), true, 3);
+        assert_eq!((page.len(), page[0], page[8]), (6 * 1024, 3, 5));
         assert_eq!((&page[1024..1027], &page[1024 + 32..1024 + 37]), (&[3, 1, 2][..], &b"4420\0"[..]));
         assert_eq!(&page[1024 + 512..1024 + 521], b"10.0.2.2\0");
         assert_eq!((page[1024 + 3], page[1024 + 768]), (5, 2));
-        let plain = discovery("nqn.x", &addresses, None, false, 3);
+        let referral = &page[5 * 1024..];
+        assert_eq!((referral[2], referral[3], referral[4], referral[768]), (1, 4, 0, 0));
+        assert!(referral[32..].starts_with(b"8009\0") && referral[512..].starts_with(b"10.0.3.4\0"));
+        assert!(referral[256..].starts_with(NQN_DISCOVERY.as_bytes()));
+        let plain = discovery(&config, None, false, 3);
         assert_eq!((plain[1024 + 3], plain[1024 + 768]), (6, 0));
         assert_eq!((plain[2048 + 3], plain[2048 + 768]), (5, 2), "where all have to come by TLS");
         assert_eq!(&page[2048 + 512..2048 + 516], b"::1\0");

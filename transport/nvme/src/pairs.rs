@@ -188,7 +188,7 @@ impl<B: Backend> Subsystem<B> {
 }
 
 /// Status of a key-value command.
-fn pair_status(outcome: RpcOutcome) -> Status {
+pub(crate) fn pair_status(outcome: RpcOutcome) -> Status {
     match outcome {
         RpcOutcome::Answered { status } => match KeyValueError::from_status(status) {
             Ok(()) => Status::SUCCESS,

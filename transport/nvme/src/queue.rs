@@ -4,7 +4,7 @@
 //! - commands under way never exceed the queue's entries, and no two have the same identifier;
 //! - a slot is taken when a command is taken and freed exactly when its completion is made or the queue goes.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use willow_device::{HreId, Upcall};
 use willow_wire::spec::SubmissionEntry;
@@ -12,6 +12,7 @@ use willow_wire::spec::SubmissionEntry;
 use crate::account::UNPROVED;
 use crate::authentication::QueueAuthentication;
 use crate::command::Command;
+use crate::fused::{FirstHalf, Pair};
 use crate::statistics::{Direction, Histogram};
 use crate::work::Work;
 
@@ -34,6 +35,8 @@ pub(crate) enum State {
     Authenticating,
     /// An Asynchronous Event Request that waits for an event.
     Event,
+    /// It waits for a fused operation, or for the other half of its own.
+    Held,
 }
 
 /// A command under way.
@@ -50,6 +53,8 @@ pub(crate) struct Slot {
     pub bytes: u32,
     /// Whole length of the data buffer that the device holds.
     pub buffer_bytes: u32,
+    /// It is half of a fused operation: the other ends with it.
+    pub paired: bool,
     /// The device has a request of it that has not been answered.
     pub submitted: bool,
     /// What it took of its connection's buffers for capsules.
@@ -77,6 +82,7 @@ impl Slot {
             lba: 0,
             bytes: 0,
             buffer_bytes: 0,
+            paired: false,
             submitted: false,
             capsule_bytes: 0,
             start_ns: 0,
@@ -92,7 +98,7 @@ impl Slot {
 pub(crate) struct Queue {
     pub generation: u16,
     /// Address that the host reached.
-    pub local: Option<IpAddr>,
+    pub local: Option<SocketAddr>,
     /// Whose account is charged for what it holds; it stays until the connection is closed.
     pub account: u16,
     /// Data buffers that it holds, whole.
@@ -115,6 +121,10 @@ pub(crate) struct Queue {
     pub association: Option<Association>,
     /// How its host proves itself, where it has to.
     pub authentication: Option<Box<QueueAuthentication>>,
+    /// The first command of a fused operation, whose second has not come.
+    pub first_half: Option<Box<FirstHalf>>,
+    /// Fused operations whose data are on their way.
+    pub pairs: Vec<Pair>,
     pub slots: Vec<Slot>,
     pub free: Vec<u16>,
     pub in_flight: u32,
@@ -153,7 +163,7 @@ impl Queue {
         }
     }
 
-    pub fn new(generation: u16, local: Option<IpAddr>) -> Self {
+    pub fn new(generation: u16, local: Option<SocketAddr>) -> Self {
         Queue {
             generation,
             local,
@@ -168,6 +178,8 @@ impl Queue {
             distrusted: false,
             association: None,
             authentication: None,
+            first_half: None,
+            pairs: Vec::new(),
             slots: Vec::new(),
             free: Vec::new(),
             in_flight: 0,

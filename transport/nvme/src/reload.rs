@@ -4,6 +4,8 @@
 //! - a host whose key is gone, or another, has no controller from then on; others notice nothing;
 //! - whoever reads the discovery log can tell that it has changed.
 
+use std::net::SocketAddr;
+
 use willow_wire::spec::feature::event;
 
 use crate::authentication::HostAuthentication;
@@ -38,6 +40,15 @@ impl<B: Backend> Subsystem<B> {
     pub fn change_addresses(&mut self, addresses: Vec<ListenAddress>) {
         if self.config.addresses != addresses {
             self.config.addresses = addresses;
+            self.take_access();
+            self.discovery_changed();
+        }
+    }
+
+    /// The other discovery controllers that hosts are referred to from now on.
+    pub fn change_referrals(&mut self, referrals: Vec<SocketAddr>) {
+        if self.config.referrals != referrals {
+            self.config.referrals = referrals;
             self.discovery_changed();
         }
     }

@@ -55,6 +55,8 @@ pub(crate) fn access(operation: &Operation) -> Option<Access> {
         | Operation::List(_)
         | Operation::Exist(_) => Some(Access::Read),
         Operation::Write(..)
+        | Operation::FusedCompare(_)
+        | Operation::FusedWrite(..)
         | Operation::WriteZeroes { .. }
         | Operation::DatasetManagement { .. }
         | Operation::Copy { .. }

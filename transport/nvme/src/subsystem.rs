@@ -14,7 +14,7 @@ mod table;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -35,6 +35,7 @@ use crate::buffer::{BufferPool, HEADROOM_BYTES};
 use crate::command::{self, NamespaceView};
 use crate::config::*;
 use crate::controller::Controller;
+use crate::fused::Exclusives;
 use crate::queue::{Queue, State};
 use crate::reservation::Preempting;
 use crate::statistics::*;
@@ -151,6 +152,8 @@ pub struct Subsystem<B> {
     pub(crate) granted_at: u64,
     /// What the device has for queues that are gone, by endpoint and tag.
     pub(crate) orphans: BTreeMap<(u32, u64), Orphan>,
+    /// Ranges that fused operations have taken.
+    pub(crate) exclusives: Exclusives,
     /// Preempt and Abort that waits for what was preempted.
     pub(crate) preempting: Vec<Preempting>,
     /// Commands that waited for a buffer and have it: the transport fetches their data.
@@ -206,6 +209,7 @@ impl<B: Backend> Subsystem<B> {
             accounts,
             granted_at: 0,
             orphans: BTreeMap::new(),
+            exclusives: Exclusives::default(),
             preempting: Vec::new(),
             fetches: VecDeque::new(),
             completions: VecDeque::new(),
@@ -258,7 +262,7 @@ impl<B: Backend> Subsystem<B> {
     }
 
     /// A new connection, without a queue yet. `local`: the address that the host reached. `None`: there are too many.
-    pub fn open_connection(&mut self, local: Option<IpAddr>) -> Option<ConnectionId> {
+    pub fn open_connection(&mut self, local: Option<SocketAddr>) -> Option<ConnectionId> {
         let index = match self.queues.iter().position(Option::is_none) {
             Some(index) => index,
             None if self.queues.len() < CONNECTIONS_MAX => {
@@ -420,6 +424,9 @@ impl<B: Backend> Subsystem<B> {
             }
             self.take_drained();
             self.admit_ready();
+            if self.exclusives.are_due() {
+                self.settle_fused();
+            }
             if !self.submitted {
                 break wake_ns;
             }

@@ -12,7 +12,7 @@ mod generate;
 
 use std::collections::BTreeMap;
 
-use generate::{Effect, Input, effect_of, generate};
+use generate::{Effect, FUSE_FIRST, Input, effect_of, generate, second_of};
 
 use willow_device::Device;
 use willow_wire::spec::fabrics::{self, CONTROLLER_DYNAMIC, ConnectCommand, ConnectData};
@@ -91,6 +91,8 @@ struct Host {
     /// Effects of the commands of this round.
     round: Vec<Effect>,
     round_commands: u32,
+    /// What the data are filled with that are fetched later.
+    filling: u8,
 }
 
 /// Runs what `bytes` say against the device, which has a block namespace 1 of at most 4 MiB in front of Base-IO, and checks
@@ -110,6 +112,7 @@ pub fn check_commands(device: Device, bytes: &[u8]) -> Summary {
         block_bytes: namespace.block_bytes,
         round: Vec::new(),
         round_commands: 0,
+        filling: 0,
     };
     host.connect(WATCHER_ADMIN, WATCHER_IO);
     host.connect(ADMIN, IO);
@@ -240,6 +243,16 @@ impl Host {
     /// Takes completions and connections to close; true where there were any.
     fn collect(&mut self) -> bool {
         let mut came = false;
+        // Data of fused operations, and of commands that waited for a buffer.
+        while let Some((connection, mut fetch)) = self.subsystem.fetch() {
+            came = true;
+            if self.filling & 0x38 == 0x38 {
+                self.subsystem.data_failed(connection, fetch.slot, fetch.buffer);
+            } else {
+                fetch.buffer[fetch.start..fetch.start + fetch.bytes as usize].fill(self.filling);
+                self.subsystem.data(connection, fetch.slot, fetch.buffer);
+            }
+        }
         while let Some(completion) = self.subsystem.completion() {
             came = true;
             let mut data = Vec::new();
@@ -334,6 +347,22 @@ impl Host {
         let effect = effect_of(&command, data, self.block_bytes);
         self.round.push(effect);
         self.round_commands += 1;
+        let mut taken = taken;
+        if taken && place == IO && command.entry.flags() & 3 == FUSE_FIRST && self.links[IO].is_some() {
+            let second = second_of(&command);
+            self.filling = second.filling;
+            self.round.push(effect_of(
+                &second,
+                &vec![0; second.entry.sgl().length.min(crate::config::TRANSFER_BYTES_MAX) as usize],
+                self.block_bytes,
+            ));
+            self.round_commands += 1;
+            self.summary.commands += 1;
+            taken = self.submit(IO, &second.entry, &[], |into| {
+                into.fill(second.filling);
+                true
+            });
+        }
         if !taken {
             self.close(IO);
             self.close(ADMIN);

@@ -63,6 +63,10 @@ pub(crate) enum Work {
     Deallocate(Box<Deallocation>),
     /// Base-IO has read what a Copy writes; before that, what it is to read.
     Copy(Box<Copying>),
+    /// Base-IO compares what a fused operation compares.
+    FusedCompare,
+    /// Base-IO writes what a fused operation writes.
+    FusedWrite,
     /// Key-Value: only the status matters.
     Pair,
     /// Key-Value: the value goes to the host, its length is the result.
@@ -75,6 +79,8 @@ pub(crate) enum Work {
     Item,
     /// Key-Value: a listing, one SPU after the other.
     List(Box<ListScan>),
+    /// Key-Value: statistics of each SPU, for the description of the namespace that goes to the host.
+    Utilization(Vec<u8>),
     /// An RPC of the tunnel.
     Tunnel,
     /// The control service makes a namespace.

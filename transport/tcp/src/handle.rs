@@ -60,6 +60,8 @@ pub(crate) type ReloadAnswer = mpsc::SyncSender<Result<Vec<ListenAddress>, Serve
 pub struct Reload {
     /// Addresses to listen on, in the place of those before; those that stay are not touched.
     pub listen: Vec<ListenAddress>,
+    /// Other discovery controllers that hosts are referred to.
+    pub referrals: Vec<SocketAddr>,
     /// Hosts that may connect; `None`: any, where that has always been so.
     pub authentication: Option<HostAuthentication>,
 }

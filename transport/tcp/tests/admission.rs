@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use willow_device::DeviceConfig;
-use willow_nvme::config::{CONTROLLERS_MAX, NQN_DISCOVERY};
+use willow_nvme::config::{CONTROLLERS_MAX, NQN_DEFAULT, NQN_DISCOVERY};
 use willow_wire::pdu::{Data, Pdu};
 use willow_wire::spec::log::{self, GetLogPage};
-use willow_wire::spec::{Sgl, SubmissionEntry, opcode};
+use willow_wire::spec::{Sgl, Status, SubmissionEntry, opcode};
 
 /// What a peer that proved nothing may make the target hold.
 const UNPROVED_BYTES: u64 = 1 << 20;
@@ -172,6 +172,58 @@ fn a_host_that_sends_no_data_delays_no_other() {
     drop((hoarding, second));
 }
 
+/// The budget as it comes, and as much as a host can ask for at once.
+#[test]
+fn writes_of_four_megabytes_without_data_stop_no_other_hosts_read() {
+    let server = serve();
+    let (greedy, victim) = (Host::named("greedy", 256), Host::named("victim", 32));
+    let (_admin, cntlid) = greedy.admin(server.address);
+    let mut hoarding = greedy.queue(server.address, 1, cntlid);
+    (0..128).for_each(|cid| hoarding.command(&write(cid, 0, 1024, Sgl::transport(4 << 20)), &[]));
+    assert!(matches!(hoarding.next().unwrap().pdu, Pdu::ReadyToTransfer(_)));
+    let (_other, cntlid) = victim.admin(server.address);
+    let mut io = victim.queue(server.address, 1, cntlid);
+    io.stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    for cid in 0..20 {
+        assert!(io.ask(&read(cid, 0, 1, 4096), &[]).status.is_success());
+        write_by_request(&mut io, cid, 1);
+    }
+    let hosts = server.handle.statistics(PATIENCE).unwrap().hosts;
+    let of = |name: &str| hosts.iter().find(|one| one.host == name).expect("it has connections");
+    let (held, waiting) = (of(&greedy.nqn).held_bytes, of(&greedy.nqn).waiting_for_buffer);
+    assert!(held >= 64 << 20 && waiting > 0, "it holds {held} bytes, and {waiting} of its commands wait");
+    drop(hoarding);
+    server.settles(false);
+}
+
+/// Controllers that send no keep alive, and were asked for none.
+#[test]
+fn one_hosts_idle_controllers_leave_other_hosts_theirs() {
+    let server = serve();
+    let greedy = Host::named("greedy", 32);
+    assert_eq!(greedy.keep_alive_ms, 0);
+    let mut idle = Vec::new();
+    let refused = loop {
+        let mut peer = Peer::initialized(server.address, false);
+        let connected = greedy.connect(&mut peer, 0, 0xffff, NQN_DEFAULT);
+        if !connected.status.is_success() {
+            break connected.status;
+        }
+        idle.push(peer);
+        assert!(idle.len() < CONTROLLERS_MAX, "it has all of them");
+    };
+    assert_eq!(refused, Status::CONNECT_CONTROLLER_BUSY);
+    assert!(idle.len() >= 256, "a host gets {} controllers", idle.len());
+    for name in ["one", "another"] {
+        let host = Host::named(name, 32);
+        let (_admin, cntlid) = host.admin(server.address);
+        let mut io = host.queue(server.address, 1, cntlid);
+        assert!(io.ask(&read(1, 0, 1, 4096), &[]).status.is_success());
+    }
+    drop(idle);
+    server.settles(false);
+}
+
 #[test]
 fn who_waits_for_a_buffer_is_woken_by_the_end_of_a_connection() {
     let server = serve_with(
@@ -261,6 +313,7 @@ fn time_limits_hold_while_others_keep_the_target_busy() {
     let server = serve_with(
         |config| {
             config.connect_limit = Duration::from_millis(300);
+            config.stall_limit = Duration::from_millis(300);
             // Whoever has been active lately keeps the thread from ever coming to rest.
             config.spin = Duration::from_millis(10);
         },
@@ -276,9 +329,38 @@ fn time_limits_hold_while_others_keep_the_target_busy() {
     });
     std::thread::sleep(Duration::from_millis(200));
     let begun = Instant::now();
+    // Nothing at all; no Connect; half a PDU; data that were asked for and do not come; no keep alive; answers that nobody reads.
     let mut silent = Peer::raw(address);
-    while silent.next().is_some() {}
-    assert!(!busy.is_finished(), "it was ended after {:?}, by the end of the load", begun.elapsed());
+    let mut unconnected = Peer::initialized(address, false);
+    let (_half, mut half, _) = Peer::with_queue(address, false);
+    half.send(&[4, 0, 72]);
+    let (_stuck, mut stuck, _) = Peer::with_queue(address, false);
+    stuck.command(&write(1, 0, 16, Sgl::transport(65536)), &[]);
+    assert!(matches!(stuck.next().unwrap().pdu, Pdu::ReadyToTransfer(_)));
+    let (mut lifeless, _) = Host { keep_alive_ms: 200, ..Host::named("lifeless", 32) }.admin(address);
+    let deaf = Host::named("deaf", 32);
+    let (_deaf, cntlid) = deaf.admin(address);
+    let mut unread = deaf.queue(address, 1, cntlid);
+    (0..16).for_each(|cid| unread.command(&read(cid, 0, 1024, 4 << 20), &[]));
+    for (what, peer) in [
+        ("silent", &mut silent),
+        ("unconnected", &mut unconnected),
+        ("half", &mut half),
+        ("stuck", &mut stuck),
+        ("lifeless", &mut lifeless),
+    ] {
+        while peer.next().is_some() {}
+        assert!(!busy.is_finished(), "{what} was ended after {:?}, by the end of the load", begun.elapsed());
+    }
+    // What it has sent lies in the socket still: the admin queue alone is left.
+    let connections = || {
+        let hosts = server.handle.statistics(PATIENCE).expect("the server answers").hosts;
+        hosts.iter().find(|one| one.host == deaf.nqn).map_or(0, |one| one.connections)
+    };
+    while connections() > 1 {
+        assert!(!busy.is_finished(), "whoever reads no answers is there after {:?}", begun.elapsed());
+    }
+    assert_eq!(connections(), 1);
     busy.join().unwrap();
 }
 

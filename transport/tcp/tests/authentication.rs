@@ -113,7 +113,7 @@ fn keys_come_and_go_while_hosts_are_connected() {
         known
     };
     let reload = |authentication: Option<HostAuthentication>| {
-        let reload = Reload { listen: vec![running.address.into()], authentication };
+        let reload = Reload { listen: vec![running.address.into()], referrals: Vec::new(), authentication };
         running.handle.reload(reload, PATIENCE).expect("the server answers")
     };
     runtime().block_on(async {
@@ -150,7 +150,8 @@ fn keys_come_and_go_while_hosts_are_connected() {
     runtime().block_on(async {
         let stranger = || Controller::connect(Options { reconnect_for: Duration::ZERO, ..open.options() });
         let before = stranger().await.unwrap();
-        let reload = Reload { listen: vec![open.address.into()], authentication: Some(known(&[&one])) };
+        let reload =
+            Reload { listen: vec![open.address.into()], referrals: Vec::new(), authentication: Some(known(&[&one])) };
         open.handle.reload(reload, PATIENCE).expect("the server answers").unwrap();
         assert!(before.namespaces().await.is_err() && stranger().await.is_err());
         Controller::connect(options(&open, &one)).await.unwrap();

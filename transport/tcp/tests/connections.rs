@@ -7,13 +7,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::*;
+use willow_nvme::access::Access;
 use willow_nvme::config::NQN_DISCOVERY;
-use willow_tcp::Reload;
-use willow_wire::bytes::u64_at;
+use willow_tcp::{ListenAddress, Reload};
+use willow_wire::bytes::{u16_at, u32_at, u64_at};
 use willow_wire::pdu::{Encoder, InitializeRequest, Pdu};
 use willow_wire::spec::log::{self, GetLogPage};
-use willow_wire::spec::opcode::admin;
-use willow_wire::spec::{Sgl, SubmissionEntry, feature};
+use willow_wire::spec::opcode::{self, admin};
+use willow_wire::spec::{Sgl, Status, SubmissionEntry, feature};
 
 #[test]
 fn connections_that_do_not_move_are_ended() {
@@ -108,7 +109,10 @@ fn addresses_come_and_go_while_hosts_are_connected() {
     };
     let reload = |listen: &[SocketAddr]| {
         let listen = listen.iter().map(|address| (*address).into()).collect();
-        server.handle.reload(Reload { listen, authentication: None }, PATIENCE).expect("the server answers")
+        server
+            .handle
+            .reload(Reload { listen, referrals: Vec::new(), authentication: None }, PATIENCE)
+            .expect("the server answers")
     };
     let (generation, records) = log(&mut discovery);
     discovery.command(&SubmissionEntry::new(admin::ASYNC_EVENT_REQUEST).with_cid(90), &[]);
@@ -135,4 +139,79 @@ fn addresses_come_and_go_while_hosts_are_connected() {
     serves(other);
     assert!(admin.ask(&SubmissionEntry::new(admin::KEEP_ALIVE).with_cid(5), &[]).status.is_success(), "it stays");
     assert_eq!(log(&mut discovery), (generation + 2, 2));
+}
+
+#[test]
+fn a_path_that_is_worse_or_none_is_told_and_what_comes_by_it_refused() {
+    let path = |port: u16, access| ListenAddress { access, ..SocketAddr::from(([127, 0, 0, 1], port)).into() };
+    let server =
+        serve_with(move |config| config.listen = vec![path(0, Access::Optimized), path(0, Access::NonOptimized)], 4096);
+    let reload = |listen: Vec<ListenAddress>, referrals: Vec<SocketAddr>| {
+        let asked = Reload { listen, referrals, authentication: None };
+        server.handle.reload(asked, PATIENCE).expect("the server answers").expect("it can be")
+    };
+    let now = reload(vec![path(0, Access::Optimized), path(0, Access::NonOptimized)], Vec::new());
+    let (one, other) = (now[0].address, now[1].address);
+    let page = |peer: &mut Peer, retain_event: bool, specific: u8| {
+        let page = GetLogPage { page: log::ANA, specific, retain_event, bytes: 64, offset: 0, csi: 0 };
+        let (completion, data) = peer.ask_data(&page.to_entry(0).with_cid(4).with_sgl(Sgl::transport(64)), &[]);
+        assert!(completion.status.is_success(), "{completion:?}");
+        // Changes; groups; of the first its number, how many namespaces, its state, the first two of them.
+        (u64_at(&data, 0), u16_at(&data, 8), u32_at(&data, 16), u32_at(&data, 20), data[32], u64_at(&data, 48))
+    };
+    const BOTH: u64 = 2 << 32 | 1;
+    let (mut first, mut first_io, _) = Peer::with_queue(one, false);
+    let (mut second, mut second_io, _) = Peer::with_queue(other, false);
+    assert_eq!(page(&mut first, false, 0), (0, 1, 1, 2, 1, BOTH));
+    assert_eq!(page(&mut second, false, 0), (0, 1, 1, 2, 2, BOTH));
+    assert_eq!(page(&mut second, false, 1), (0, 1, 1, 0, 2, 0), "the groups alone");
+    serves_on(&mut first_io);
+    serves_on(&mut second_io);
+    // Who has asked is told of each change once, until the log is read.
+    let wanted = SubmissionEntry::new(admin::SET_FEATURES)
+        .with_cid(3)
+        .with_cdw(10, feature::ASYNC_EVENT_CONFIGURATION.into())
+        .with_cdw(11, feature::event::CONFIGURE_ANA);
+    assert!(first.ask(&wanted, &[]).status.is_success());
+    (0..3).for_each(|cid| first.command(&SubmissionEntry::new(admin::ASYNC_EVENT_REQUEST).with_cid(90 + cid), &[]));
+    let told = |peer: &mut Peer, cid: u16| {
+        let Some(Pdu::Response(event)) = peer.next().map(|came| came.pdu) else { panic!("it is told") };
+        let result = feature::event::result(feature::event::TYPE_NOTICE, feature::event::NOTICE_ANA_CHANGED, log::ANA);
+        assert_eq!((event.cid, event.result), (cid, u64::from(result)));
+    };
+    reload(vec![path(one.port(), Access::Inaccessible), path(other.port(), Access::NonOptimized)], Vec::new());
+    told(&mut first, 90);
+    let flush = SubmissionEntry::new(opcode::nvm::FLUSH).with_cid(6);
+    for refused in [read(5, 0, 1, 4096), flush.with_nsid(1), flush.with_nsid(u32::MAX)] {
+        let status = first_io.ask(&refused, &[]).status;
+        assert!(status.is(Status::ANA_INACCESSIBLE) && !status.do_not_retry(), "{refused:?}: {status}");
+    }
+    let status = first_io.ask(&write(5, 0, 1, Sgl::in_capsule(0, 4096)), &[7; 4096]).status;
+    assert!(status.is(Status::ANA_INACCESSIBLE), "{status}");
+    serves_on(&mut second_io);
+    // Another change, of which nothing is told before the log is read.
+    reload(vec![path(one.port(), Access::NonOptimized), path(other.port(), Access::NonOptimized)], Vec::new());
+    serves_on(&mut first_io);
+    assert_eq!(page(&mut first, true, 0), (2, 1, 1, 2, 2, BOTH), "the event is retained");
+    // The log that is read next has the second event told, in front of its answer.
+    let ask = GetLogPage { page: log::ANA, specific: 0, retain_event: false, bytes: 64, offset: 0, csi: 0 };
+    first.command(&ask.to_entry(0).with_cid(4).with_sgl(Sgl::transport(64)), &[]);
+    told(&mut first, 91);
+    assert!(matches!(first.next().map(|came| came.pdu), Some(Pdu::ControllerData(_))));
+    assert!(matches!(first.next().map(|came| came.pdu), Some(Pdu::Response(answer)) if answer.cid == 4));
+    assert_eq!(page(&mut second, false, 0), (0, 1, 1, 2, 2, BOTH), "its path has not changed");
+    // What was written by a path that was refused was not written.
+    let (_, data) = second_io.ask_data(&read(5, 0, 1, 4096), &[]);
+    assert_eq!(data, [0; 4096]);
+    // A path that is given up leaves the state that it had last, and goes on.
+    reload(vec![path(other.port(), Access::Optimized)], vec![SocketAddr::from(([192, 0, 2, 7], 8009))]);
+    assert_eq!(page(&mut first, false, 0).4, 2);
+    serves_on(&mut first_io);
+    assert_eq!(page(&mut second, false, 0), (1, 1, 1, 2, 1, BOTH));
+    // The discovery log names the other discovery controller.
+    let (mut discovery, _) = Host::named("one", 32).admin_of(other, NQN_DISCOVERY);
+    let ask = GetLogPage { page: log::DISCOVERY, specific: 0, retain_event: false, bytes: 4096, offset: 0, csi: 0 };
+    let (_, data) = discovery.ask_data(&ask.to_entry(0).with_cid(4).with_sgl(Sgl::transport(4096)), &[]);
+    assert_eq!((u64_at(&data, 8), data[3 * 1024 + 2]), (3, 1));
+    assert!(data[3 * 1024 + 512..].starts_with(b"192.0.2.7\0"));
 }

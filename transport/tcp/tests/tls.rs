@@ -353,7 +353,7 @@ fn a_host_gets_its_key_for_tls_while_the_server_runs() {
     let running = serve_within(&[&plain], false, PATIENCE);
     let reload = |known: &HostKey| {
         let authentication = Some(HostAuthentication::new([known.clone()]).unwrap());
-        let reload = Reload { listen: vec![running.address.into()], authentication };
+        let reload = Reload { listen: vec![running.address.into()], referrals: Vec::new(), authentication };
         running.handle.reload(reload, PATIENCE).expect("the server answers").unwrap()
     };
     runtime().block_on(async {

@@ -66,6 +66,18 @@ pub const SUBSCRIBE: u8 = 26;
 pub const UNSUBSCRIBE: u8 = 27;
 /// Inline arguments: u32 offset, u32 SPU, u32 die. Reply: u32 each, what [`DieWear`] has.
 pub const FLASH_MAP: u8 = 31;
+/// Arguments: u32 0, u32 app, u64 place in its log. Reply: u64 place of the first byte that follows, then text from there on.
+pub const READ_LOG: u8 = 64;
+/// Payload: the app's name. It is started anew.
+pub const RESET_APP: u8 = 65;
+/// Arguments: u32 offset, u32 app, u32 trap (0: the last). Reply: u32 bytes of the JSON that follows, [`CoreInfo`]; then the instance's memory.
+pub const READ_CORE: u8 = 66;
+/// Payload: u32 app, u32 milliseconds. The app is profiled from now on, for so long at most.
+pub const BEGIN_PROFILE: u8 = 67;
+/// Arguments: u32 offset. Reply: JSON [`ProfileReport`], what came since it was read from offset 0 on before.
+pub const READ_PROFILE: u8 = 68;
+/// The profile of this endpoint ends.
+pub const END_PROFILE: u8 = 69;
 
 /// In [`DieWear::blocks`]: the block was bad from the factory.
 pub const FACTORY_BAD: u32 = 1 << 31;
@@ -297,4 +309,121 @@ pub struct IntercallChange {
     pub add: Vec<Intercall>,
     /// Rules to take out.
     pub remove: Vec<Intercall>,
+}
+
+/// A frame of a stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// Index of the function in the module.
+    pub function: u32,
+    /// Its name, where the module has one for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Bytes from the function's beginning.
+    pub function_offset: u32,
+    /// Bytes from the module's beginning.
+    pub module_offset: u32,
+}
+
+/// A global: its type as in WebAssembly's text, and its bits (of a reference: none).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GlobalValue {
+    /// `i32`, `i64`, `f32`, `f64`, `v128` or `ref`.
+    pub kind: String,
+    /// The module may change it.
+    pub mutable: bool,
+    /// Its bits, in hexadecimal.
+    pub bits: String,
+}
+
+/// An instance that trapped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreInfo {
+    /// The app.
+    pub app: String,
+    /// Its version then.
+    pub version: String,
+    /// The SPU.
+    pub spu: u16,
+    /// Which of the app's traps.
+    pub trap: u32,
+    /// Why it ended.
+    pub why: String,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Its stack, the innermost frame first.
+    pub frames: Vec<Frame>,
+    /// Its globals, in the module's order.
+    pub globals: Vec<GlobalValue>,
+}
+
+/// A profile, or what came to it since it was read last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileReport {
+    /// The app.
+    pub app: String,
+    /// Since it began.
+    pub elapsed_ns: u64,
+    /// The processor is sampled; else `stacks` has nothing.
+    pub is_sampled: bool,
+    /// Processor time that a sample stands for.
+    pub sample_ns: u64,
+    /// Time that a wait which was seen stands for.
+    pub look_ns: u64,
+    /// Samples and waits that found no room.
+    pub lost: u64,
+    /// The functions of `stacks`.
+    pub functions: Vec<ProfiledFunction>,
+    /// Samples of the processor, by stack.
+    pub stacks: Vec<ProfiledStack>,
+    /// Runs of handlers.
+    pub runs: Vec<ProfiledRuns>,
+    /// What was waited for when that was looked at.
+    pub waits: Vec<ProfiledWaits>,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledFunction {
+    /// Its index in the module.
+    pub index: u32,
+    /// Its name, where the module has one for it.
+    pub name: Option<String>,
+}
+
+/// Samples with the same stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledStack {
+    /// The SPU.
+    pub spu: u16,
+    /// Indices of the functions, the outermost first; none: SPU-OS was at work for the app.
+    pub functions: Vec<u32>,
+    /// How many.
+    pub count: u64,
+}
+
+/// Runs that began alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledRuns {
+    /// The SPU.
+    pub spu: u16,
+    /// The handler that a request began; left out: the end of a wait, or a slice, went on with some.
+    pub handler: Option<u8>,
+    /// How many.
+    pub count: u64,
+    /// What they executed.
+    pub instructions: u64,
+}
+
+/// Waits of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledWaits {
+    /// The SPU.
+    pub spu: u16,
+    /// The handler; 0: an event's, or work in the background.
+    pub handler: u8,
+    /// For what.
+    pub reason: String,
+    /// How many were seen, over all looks.
+    pub count: u64,
 }

@@ -148,7 +148,12 @@ impl Call {
 
     /// Asks for [`wire::Statistics`] of a namespace on one SPU.
     pub fn statistics(nsid: u32, spu: u16) -> Self {
-        let arguments = PairArguments { nsid, ..PairArguments::default() }.encode();
+        Self::statistics_at(nsid, spu, 0)
+    }
+
+    /// The same, at byte `reply_offset` of the reply: several SPUs answer into one.
+    pub fn statistics_at(nsid: u32, spu: u16, reply_offset: u32) -> Self {
+        let arguments = PairArguments { nsid, reply_offset, ..PairArguments::default() }.encode();
         Call { handler: handler::STAT, spu, arguments }
     }
 }

@@ -132,6 +132,11 @@ pub trait Bank {
     fn send_now(&self, _address: u64, _offset: u32, _bytes: u32) -> Option<Result<(), Fault>> {
         None
     }
+    /// Pieces of NV memory to local memory, one behind the other: `into` holds a whole number of [`HEADER_BYTES`], and each piece begins
+    /// `stride` bytes behind the one before.
+    async fn read_headers(&self, address: u64, stride: u64, into: &mut [u8]) -> Result<(), Fault>;
+    /// Zeroes to NV memory, whole pages of which take no room on the media then.
+    async fn zero(&self, address: u64, bytes: u32) -> Result<(), Fault>;
     /// Local memory to NV memory.
     async fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
     /// The request's payload, from byte `offset` on, to NV memory.
@@ -186,6 +191,8 @@ pub enum Planted {
     SweepBlind,
     /// A clear is answered before it is durable.
     ClearTooEarly,
+    /// A slab is used before the superblock says, durably, that recovery has to look so far.
+    CeilingTooLate,
 }
 
 /// True where that bug is planted.

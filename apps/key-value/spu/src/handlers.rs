@@ -1,7 +1,7 @@
 //! The handlers: from a request's bytes to the engine and back, and SPU-OS as the engine's [`Bank`].
 
 use crate::bank::{Bank, Failure, Fault, Record, Region, Word};
-use crate::format::PairId;
+use crate::format::{HEADER_BYTES, PairId};
 use crate::lock::WAITERS_MAX;
 use crate::store::{Condition, ListFrom, Put};
 use crate::table::Table;
@@ -15,7 +15,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use items::{clear, delete_item, get_item, put_item, sweep, touch};
-use willow_sdk::{App, Body, Destination, DeviceEvent, Error, Local, Nv, Reply, Request, Response};
+use willow_sdk::{App, Body, Destination, DeviceEvent, Error, Local, Nv, Reply, Request, Response, Strides, Zeroes};
 
 /// Requests that are handled on an SPU at a time.
 const THREADS: usize = 16;
@@ -182,6 +182,21 @@ impl<P: Begin> Bank for Ports<'_, P> {
     #[inline]
     fn send_now(&self, address: u64, offset: u32, bytes: u32) -> Option<Result<(), Fault>> {
         Some(self.request.dma_now(Nv(address), Reply(self.reply_offset + offset), bytes)?.map_err(fault))
+    }
+
+    fn read_headers(&self, address: u64, stride: u64, into: &mut [u8]) -> impl Future<Output = Result<(), Fault>> {
+        let segment_bytes = HEADER_BYTES as u32;
+        let strides = Strides {
+            segment_bytes,
+            segments: into.len() as u32 / segment_bytes,
+            source_stride: stride as i64,
+            destination_stride: segment_bytes.into(),
+        };
+        Faults(self.request.dma_strided(Nv(address), Local(into), strides))
+    }
+
+    fn zero(&self, address: u64, bytes: u32) -> impl Future<Output = Result<(), Fault>> {
+        Faults(self.request.dma(Zeroes, Nv(address), bytes))
     }
 
     #[inline]
@@ -445,13 +460,14 @@ async fn stat(request: Request, state: &State) -> Response {
         Ok(arguments) => arguments,
         Err(response) => return response,
     };
-    if request.info().reply_bytes < Statistics::BYTES as u32 {
+    let at = arguments.reply_offset;
+    if request.info().reply_bytes.checked_sub(at).is_none_or(|room| room < Statistics::BYTES as u32) {
         return Response::failure(wire::STATUS_MALFORMED);
     }
     let ports = Ports::new(&request);
     let outcome = async {
         let statistics = state.table.enter(&ports, arguments.nsid).await?.statistics();
-        ports.reply(&statistics.encode(), 0).await?;
+        ports.reply(&statistics.encode(), at).await?;
         Ok(Statistics::BYTES as u32)
     };
     response(outcome.await)

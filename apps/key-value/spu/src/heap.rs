@@ -8,7 +8,7 @@
 //!   tag is durably invalid.
 //! - All but [`Store::take_claimed`] happens under `heap_busy`.
 
-use crate::bank::{Bank, Failure, Fault};
+use crate::bank::{Bank, Failure, Fault, Planted, planted};
 use crate::format::{
     CLASS_CHUNK, CLASSES, ENTRY_BYTES, ENTRY_NEXT_OFFSET, ENTRY_PREVIOUS_OFFSET, Entry, NO_SLAB, SLAB_BYTES,
     slot_bytes, slots_per_slab,
@@ -228,6 +228,9 @@ impl Store {
         let slab = self.fresh.get();
         if slab >= self.geometry.get().slabs {
             return Ok(None);
+        }
+        if slab >= self.ceiling.get() && !planted(bank, Planted::CeilingTooLate) {
+            self.raise_ceiling(bank).await?;
         }
         self.write_entry(bank, slab, &entry).await?;
         self.fresh.set(slab + 1);

@@ -5,14 +5,15 @@
 //! - Before the first write of an opening the superblock says, durably, that the region is in use and which epoch it is.
 //! - Recovery reads only what is durable: it begins with a flush. It wipes an older record only beside a newer one, flushes,
 //!   and only then wipes tombstones; so it may be cut anywhere and begun again.
+//! - A slab is used only below the ceiling that the superblock tells, durably: recovery looks at no slab from there on.
 //!
 //! Who may call it: the namespace table, when no request uses the namespace.
 
-use crate::bank::{Bank, Failure, Planted, Region, planted};
+use crate::bank::{Bank, Failure, Planted, Region, Word, planted};
 use crate::format::{
     BITMAP_WORDS, CLASS_CHUNK, CLASSES, Entry, FORMAT_VERSION, Found, Geometry, HEADER_BYTES, Header, Kind, Layout,
-    MARK_BYTES, NEXT_OFFSET, NO_SLAB, Nonce, SECTOR_BYTES, SLAB_BYTES, SUPERBLOCK_BYTES, Superblock, decode_mark,
-    slot_bytes, slots_per_slab,
+    MARK_BYTES, NEXT_OFFSET, NO_SLAB, Nonce, SLAB_BYTES, SUPERBLOCK_BYTES, Superblock, decode_mark, slot_bytes,
+    slots_per_slab,
 };
 use crate::heap::Claim;
 use crate::store::Store;
@@ -23,8 +24,20 @@ const EPOCH_SHIFT: u32 = 40;
 const EPOCH_MAX: u32 = (1 << (64 - EPOCH_SHIFT)) - 1;
 /// Flushes that a close makes before it leaves the region to be recovered.
 const CLOSE_ROUNDS_MAX: u32 = 8;
+/// Slabs that the ceiling rises by: one flush for so many that are used for the first time. In tests of small regions, few.
+const CEILING_STEP: u32 = if cfg!(feature = "planted") { 2 } else { 1024 };
+/// Headers that recovery reads at a time.
+const HEADERS_AT_ONCE: u32 = 32;
+/// Bytes of the hash table that recovery empties at a time.
+const EMPTIED_AT_ONCE_BYTES: u64 = 256 << 10;
 
 const _: () = assert!(FORMAT_VERSION == 2, "what is to be done for regions of older versions was thought of");
+
+/// Headers of slots that lie behind each other, some at a time.
+pub(crate) type Headers = [[u8; HEADER_BYTES as usize]; HEADERS_AT_ONCE as usize];
+
+/// None.
+pub(crate) const NO_HEADERS: Headers = [[0; HEADER_BYTES as usize]; HEADERS_AT_ONCE as usize];
 
 impl Store {
     /// Makes the store ready to serve a region.
@@ -66,6 +79,9 @@ impl Store {
         // Where a copy is unreadable, the other may be the older one: its epoch may have been followed by one more.
         self.epoch.set(superblock.epoch + u32::from(foreign));
         self.revision.set(superblock.revision + u64::from(foreign));
+        // And the ceiling may have risen.
+        let known = superblock.ceiling > 0 && !foreign;
+        self.ceiling.set(if known { superblock.ceiling.min(geometry.slabs) } else { geometry.slabs });
         if !superblock.clean || foreign {
             return self.recover(bank).await;
         }
@@ -90,6 +106,7 @@ impl Store {
         }
         self.now_s.set(0);
         self.epoch.set(0);
+        self.ceiling.set(0);
         self.forget_index();
     }
 
@@ -139,6 +156,7 @@ impl Store {
             fresh: self.fresh.get(),
             partial,
             horizon,
+            ceiling: self.ceiling.get(),
         };
         let copy = Geometry::SUPERBLOCKS[(revision % 2) as usize];
         bank.write(geometry.base + copy, &superblock.encode()).await?;
@@ -165,12 +183,39 @@ impl Store {
             return Err(Failure::Format);
         }
         self.epoch.set(self.epoch.get() + 1);
-        self.write_superblock(bank, false).await?;
-        bank.flush().await?;
+        let ceiling = self.ceiling.replace(self.next_ceiling());
+        let mut begun = self.write_superblock(bank, false).await;
+        if begun.is_ok() {
+            begun = bank.flush().await.map_err(Failure::from);
+        }
+        if begun.is_err() {
+            self.ceiling.set(ceiling);
+            return begun;
+        }
         self.sequence.set(u64::from(self.epoch.get()) << EPOCH_SHIFT);
         self.marked.set(self.sequence.get());
         self.clean.set(false);
         Ok(())
+    }
+
+    fn next_ceiling(&self) -> u32 {
+        self.fresh.get().saturating_add(CEILING_STEP).min(self.geometry.get().slabs)
+    }
+
+    /// Has recovery look further, durably, before a slab from the ceiling on is used. Called while the heap is held.
+    #[cold]
+    pub(crate) async fn raise_ceiling<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        // Whoever has this waits for nobody who wants the heap.
+        let _held = self.opening.hold(&self.waiters).await;
+        let before = self.ceiling.replace(self.next_ceiling());
+        let mut risen = self.write_superblock(bank, false).await;
+        if risen.is_ok() {
+            risen = bank.flush().await.map_err(Failure::from);
+        }
+        if risen.is_err() {
+            self.ceiling.set(before);
+        }
+        risen
     }
 
     /// Leaves the region so that it opens without recovery. No request may use the namespace meanwhile.
@@ -221,32 +266,33 @@ impl Store {
         self.write_mark(bank, self.sequence.get()).await
     }
 
-    /// Empties the hash table. What is zero already is left alone, so that no media space is taken for it.
+    /// Empties the hash table, which takes no room on the media then.
     async fn clear_buckets<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
         let geometry = self.geometry.get();
         let mut at = Geometry::BUCKETS;
         while at < geometry.entries {
-            let mut heads = [0; SECTOR_BYTES as usize];
-            bank.read(geometry.base + at, &mut heads).await?;
-            if heads.iter().any(|byte| *byte != 0) {
-                bank.write(geometry.base + at, &[0; SECTOR_BYTES as usize]).await?;
-            }
-            at += SECTOR_BYTES;
+            let bytes = (geometry.entries - at).min(EMPTIED_AT_ONCE_BYTES);
+            bank.zero(geometry.base + at, bytes as u32).await?;
+            at += bytes;
             bank.pause().await;
         }
         Ok(())
     }
 
-    async fn read_record<B: Bank>(
+    /// The headers of some slots of a slab, from that one on, to `into`.
+    async fn read_headers<B: Bank>(
         &self,
         bank: &B,
-        pointer: u32,
-        generation: u64,
-        slot_bytes: u64,
-    ) -> Result<Option<Header>, Failure> {
-        let mut bytes = [0; HEADER_BYTES as usize];
-        bank.read(self.geometry.get().address(pointer), &mut bytes).await?;
-        Ok(Header::verify(&bytes, &self.nonce.get(), Self::offset(pointer), generation, slot_bytes))
+        slab: u32,
+        class: usize,
+        slot: u32,
+        into: &mut Headers,
+    ) -> Result<(), Failure> {
+        let geometry = self.geometry.get();
+        let count = (slots_per_slab(class) - slot).min(HEADERS_AT_ONCE);
+        let address = geometry.address(geometry.pointer(slab, class, slot));
+        bank.read_headers(address, slot_bytes(class), into[..count as usize].as_flattened_mut()).await?;
+        Ok(())
     }
 
     pub(crate) async fn wipe<B: Bank>(&self, bank: &B, pointer: u32) -> Result<(), Failure> {
@@ -255,9 +301,12 @@ impl Store {
     }
 
     /// First pass: links the newest record of each key, tombstones too, and wipes all others.
+    // Nobody else has the store, and its headers, while it is recovered.
+    #[allow(clippy::await_holding_refcell_ref)]
     async fn link_records<B: Bank>(&self, bank: &B, durable: u64) -> Result<(), Failure> {
         let geometry = self.geometry.get();
-        for slab in 0..geometry.slabs {
+        let mut headers = self.headers.borrow_mut();
+        for slab in 0..self.ceiling.get() {
             bank.pause().await;
             let entry = self.read_entry(bank, slab).await?;
             let class = usize::from(entry.class);
@@ -266,8 +315,14 @@ impl Store {
             }
             for slot in 0..slots_per_slab(class) {
                 bank.pause().await;
+                let place = slot % HEADERS_AT_ONCE;
+                if place == 0 {
+                    self.read_headers(bank, slab, class, slot, &mut headers).await?;
+                }
                 let pointer = geometry.pointer(slab, class, slot);
-                let Some(header) = self.read_record(bank, pointer, entry.generation, slot_bytes(class)).await? else {
+                let found = &headers[place as usize];
+                let (nonce, offset) = (self.nonce.get(), Self::offset(pointer));
+                let Some(header) = Header::verify(found, &nonce, offset, entry.generation, slot_bytes(class)) else {
                     continue;
                 };
                 let whole = header.sequence <= durable
@@ -324,8 +379,8 @@ impl Store {
             Some(other) => other.next,
             None => position.pointer,
         };
-        bank.write(geometry.address(pointer) + NEXT_OFFSET, &next.to_le_bytes()).await?;
-        bank.write(position.link, &pointer.to_le_bytes()).await?;
+        let next = Word { address: geometry.address(pointer) + NEXT_OFFSET, bytes: next.to_le_bytes() };
+        bank.write_words(&[next, Word { address: position.link, bytes: pointer.to_le_bytes() }]).await?;
         if position.found {
             self.wipe(bank, position.pointer).await?;
         }
@@ -334,9 +389,11 @@ impl Store {
 
     /// Second pass, when older records are durably gone: unlinks and wipes tombstones, counts pairs, rebuilds bitmaps and
     /// marks chunks.
+    #[allow(clippy::await_holding_refcell_ref)]
     async fn settle_records<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
         let geometry = self.geometry.get();
-        for slab in 0..geometry.slabs {
+        let mut headers = self.headers.borrow_mut();
+        for slab in 0..self.ceiling.get() {
             bank.pause().await;
             let mut entry = self.read_entry(bank, slab).await?;
             let class = usize::from(entry.class);
@@ -347,8 +404,14 @@ impl Store {
             let mut free = 0;
             for slot in 0..slots_per_slab(class) {
                 bank.pause().await;
+                let place = slot % HEADERS_AT_ONCE;
+                if place == 0 {
+                    self.read_headers(bank, slab, class, slot, &mut headers).await?;
+                }
                 let pointer = geometry.pointer(slab, class, slot);
-                match self.read_record(bank, pointer, entry.generation, slot_bytes(class)).await? {
+                let found = &headers[place as usize];
+                let (nonce, offset) = (self.nonce.get(), Self::offset(pointer));
+                match Header::verify(found, &nonce, offset, entry.generation, slot_bytes(class)) {
                     Some(header) if header.is_pair() => self.settle_pair(bank, pointer, class, &header).await?,
                     found => {
                         if let Some(tombstone) = found {
@@ -406,8 +469,7 @@ impl Store {
 
     /// Third pass: puts each slab into its list.
     async fn settle_slabs<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
-        let geometry = self.geometry.get();
-        let mut fresh = geometry.slabs;
+        let mut fresh = self.ceiling.get();
         while fresh > 0 && self.read_entry(bank, fresh - 1).await?.generation == 0 {
             fresh -= 1;
             bank.pause().await;

@@ -58,8 +58,9 @@ use crate::format::{
 use crate::heap::Claim;
 use crate::limbo::Limbo;
 use crate::lock::{Busy, Stripes, Waiters};
+use crate::recovery::{Headers, NO_HEADERS};
 use crate::wire::{self, LIST_MORE};
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use core::cmp::Ordering;
 use dead::Vain;
 use put::Writing;
@@ -137,6 +138,10 @@ pub struct Store {
     pub(crate) partial: [Cell<u32>; CLASSES],
     pub(crate) claims: [Cell<Claim>; CLASSES],
     pub(crate) limbo: Limbo,
+    /// Slabs from here on are not used until the superblock says, durably, that recovery has to look further.
+    pub(crate) ceiling: Cell<u32>,
+    /// What recovery looks at: it has the store alone. A handler's own memory has no room for so much.
+    pub(crate) headers: RefCell<Headers>,
 }
 
 /// Where the walk of a chain ended.
@@ -182,6 +187,8 @@ impl Store {
             partial: [const { Cell::new(NO_SLAB) }; CLASSES],
             claims: [const { Cell::new(Claim::NONE) }; CLASSES],
             limbo: Limbo::new(),
+            ceiling: Cell::new(0),
+            headers: RefCell::new(NO_HEADERS),
         }
     }
 
@@ -289,6 +296,9 @@ impl Store {
     /// [`LIST_MORE`] where pairs are left.
     pub async fn list<B: Bank>(&self, bank: &B, from: ListFrom, at: u32, capacity: u32) -> Result<u32, Failure> {
         let geometry = self.geometry.get();
+        if self.has_no_pairs() {
+            return Ok(0);
+        }
         let mut cursor = from;
         let mut bucket = match from {
             ListFrom::Start => 0,
@@ -339,6 +349,12 @@ impl Store {
             }
         }
         Ok(true)
+    }
+
+    /// True where no pair is there, not even one whose time is over: then there is nothing to be looked for. (While a clear is under way the
+    /// count is that of what comes behind it.)
+    pub(crate) fn has_no_pairs(&self) -> bool {
+        self.pairs.get() == 0 && self.counted_from.get() == self.horizon.get()
     }
 
     /// What STAT tells.

@@ -1,4 +1,4 @@
-//! The namespaces that are open on this SPU. Each takes some 2 KiB of local memory, so only [`OPEN_MAX`] are open at a time:
+//! The namespaces that are open on this SPU. Each takes some 4 KiB of local memory, so only [`OPEN_MAX`] are open at a time:
 //! the one that was not used for the longest time is closed in order to open another.
 //!
 //! What always holds: a store is opened, closed and recovered only while no request uses it; requests wait meanwhile.

@@ -308,3 +308,61 @@ fn foreign_and_small_regions_are_refused() {
     let world = World::new(Media::new(64 << 10), 1);
     assert_eq!(run_one(&world, flush(&world, &Table::new())).unwrap(), Err(Failure::TooSmall));
 }
+
+/// Operations of a store's first request.
+fn operations_of(world: &std::rc::Rc<World>, table: &Table, request: impl Fn(&Table)) -> u64 {
+    let before = world.operations.get();
+    request(table);
+    world.operations.get() - before
+}
+
+#[test]
+fn an_empty_namespace_is_listed_at_once_whatever_its_size_and_past() {
+    let world = World::new(Media::new(64 << 20), 1);
+    let table = Box::new(Table::new());
+    let listed = |table: &Table| {
+        assert!(run_one(&world, list_all(&world, table, true, 4096)).unwrap().unwrap().is_empty());
+    };
+    // Two superblocks, and the region.
+    assert!(operations_of(&world, &table, listed) <= 4);
+    for number in 0..200_u8 {
+        run_one(&world, put(&world, &table, &id(&[number], true), &[number; 100], Condition::Always)).unwrap().unwrap();
+    }
+    let all = run_one(&world, list_all(&world, &table, true, 4096)).unwrap().unwrap();
+    assert_eq!(all.len(), 200);
+    for number in 1..200_u8 {
+        run_one(&world, delete(&world, &table, &id(&[number], true))).unwrap().unwrap();
+    }
+    let all = run_one(&world, list_all(&world, &table, true, 4096)).unwrap().unwrap();
+    assert_eq!(all, [vec![0]], "one is left");
+    run_one(&world, delete(&world, &table, &id(&[0], true))).unwrap().unwrap();
+    assert!(operations_of(&world, &table, listed) <= 1);
+    // Also one that was not closed in order, when that is known.
+    let table = Box::new(Table::new());
+    run_one(&world, flush(&world, &table)).unwrap().unwrap();
+    assert!(operations_of(&world, &table, listed) <= 1);
+}
+
+#[test]
+fn recovery_looks_at_what_was_used_and_not_at_the_region() {
+    let mut recoveries = Vec::new();
+    for bytes in [2 << 20, 64 << 20] {
+        let world = World::new(Media::new(bytes), 1);
+        let table = Box::new(Table::new());
+        for number in 0..200_u8 {
+            let pair = id(&[number], true);
+            run_one(&world, put(&world, &table, &pair, &[number; 1000], Condition::Always)).unwrap().unwrap();
+        }
+        // Killed: all that was written is there.
+        let table = Box::new(Table::new());
+        let first = |table: &Table| {
+            let found = run_one(&world, get(&world, table, &id(&[7], true))).unwrap().unwrap();
+            assert_eq!(found, [7; 1000]);
+        };
+        recoveries.push(operations_of(&world, &table, first));
+        let all = run_one(&world, list_all(&world, &table, true, 4096)).unwrap().unwrap();
+        assert_eq!(all.len(), 200);
+    }
+    // But for the hash table, which is emptied by the quarter of a megabyte.
+    assert!(recoveries[1] < recoveries[0] + 8, "{recoveries:?}");
+}

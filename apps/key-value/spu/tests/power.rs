@@ -314,3 +314,8 @@ fn planted_clear_before_it_is_durable_is_caught() {
 fn planted_mark_that_does_not_wait_is_caught() {
     assert!(caught(Planted::MarkTooHigh));
 }
+
+#[test]
+fn planted_slab_above_the_ceiling_is_caught() {
+    assert!(caught(Planted::CeilingTooLate));
+}

@@ -10,6 +10,7 @@
 //! - while a run is suspended the instance is asked for nothing but to go on;
 //! - what the run has had so far (instructions, work, bytes of DMAs) counts against the budget of the whole run.
 
+use super::autopsy::Autopsy;
 use super::limits::{InstanceLimits, MemoryLimits};
 use super::wasm::{
     Complete, Exports, Guest, GuestMemory, find_initialize, not_initialized, not_instantiated, offered, store_of, told,
@@ -34,6 +35,7 @@ enum Asked {
     Start { token: u32, handler: u8, record: Option<Record> },
     Complete { wait: u32, result: i64 },
     Bring { pointer: u64, bytes: Vec<u8> },
+    Peek { from: u64, bytes: usize },
 }
 
 /// What came of it.
@@ -67,6 +69,10 @@ pub(crate) struct Desk {
     had: Had,
     /// The slice ended since SPU-OS had done much; instructions of the whole run by then.
     made_way_at: Option<u64>,
+    /// Where its code has trapped.
+    autopsy: Option<Autopsy>,
+    /// Of its memory, what was asked for.
+    peeked: Vec<u8>,
 }
 
 pub(crate) type SharedDesk = Arc<Mutex<Desk>>;
@@ -110,6 +116,11 @@ async fn serve(mut store: Store<Guest>, pre: InstancePre<Guest>, desk: SharedDes
         store.data_mut().caller = caller;
         let returned = match asked {
             Asked::Bring { pointer, bytes } => exports.bring(&mut store, pointer, &bytes).map(|()| 0),
+            Asked::Peek { from, bytes } => {
+                let peeked = exports.peek(&store, from, bytes);
+                at(&desk).peeked = peeked;
+                Ok(0)
+            }
             Asked::Start { token, handler, record } => {
                 if let (Some(record), Some(at)) = (&record, exports.record(&mut store)) {
                     at.copy_from_slice(record);
@@ -140,8 +151,18 @@ async fn run(
     budget: u64,
     call: impl AsyncFnOnce(&mut Store<Guest>) -> wasmtime::Result<i32>,
 ) -> Result<i32, String> {
-    store.set_fuel(budget).map_err(|error| why_ended(&error, budget))?;
-    call(store).await.map_err(|error| why_ended(&error, budget))
+    let ran = match store.set_fuel(budget) {
+        Ok(()) => call(store).await,
+        Err(error) => Err(error),
+    };
+    ran.map_err(|error| {
+        let autopsy = Autopsy::new(&error, store);
+        let why = why_ended(&error, budget, &autopsy);
+        if let Some(desk) = &store.data().desk {
+            at(desk).autopsy = Some(autopsy);
+        }
+        why
+    })
 }
 
 /// Instantiates it, and initialises it.
@@ -177,6 +198,8 @@ impl LongInstance {
             slice,
             had: Had::default(),
             made_way_at: None,
+            autopsy: None,
+            peeked: Vec::new(),
         }));
         let (lender, os) = Lender::new();
         let limits = MemoryLimits::new(data_bytes_max);
@@ -286,12 +309,30 @@ impl Instance for LongInstance {
         at(&self.desk).done.take().map_or(Ok(()), |done| done.returned.map(|_| ()))
     }
 
+    fn autopsy(&mut self) -> Option<Autopsy> {
+        at(&self.desk).autopsy.take()
+    }
+
+    fn peek(&mut self, from: u64, bytes: usize) -> Vec<u8> {
+        self.ask(Asked::Peek { from, bytes });
+        // It calls nothing of the app's, and no import.
+        let ended = self.serving.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        debug_assert!(ended.is_pending());
+        let mut desk = at(&self.desk);
+        desk.done = None;
+        std::mem::take(&mut desk.peeked)
+    }
+
     fn instructions(&self) -> u64 {
         self.instructions
     }
 
     fn memory_bytes(&self) -> u64 {
         at(&self.desk).memory_bytes
+    }
+
+    fn unwatched(self: Box<Self>) -> Box<dyn Instance> {
+        self
     }
 
     fn enter(&mut self, caller: Caller) {

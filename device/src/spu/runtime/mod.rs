@@ -2,6 +2,7 @@
 //!
 //! What always holds: both runtimes make their imports of the one table ([`willow_gate::table`]), and hand each to the gate.
 
+pub(crate) mod autopsy;
 mod costs;
 mod effort;
 pub(crate) mod limits;

@@ -84,6 +84,10 @@ impl Instance for NativeInstance {
         0
     }
 
+    fn unwatched(self: Box<Self>) -> Box<dyn Instance> {
+        self
+    }
+
     fn enter(&mut self, caller: Caller) {
         self.caller = caller;
     }

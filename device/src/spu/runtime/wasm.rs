@@ -4,6 +4,7 @@
 //! Invariants: a trapped instance is never called again; the guest reaches nothing but its own memory and the imports of
 //! docs/abi.md; a call ends after the budget at the latest. Apps that ask for long runs have instances of their own ([`super::long`]).
 
+use super::autopsy::{Autopsy, FRAMES_MAX};
 use super::limits::{InstanceLimits, MemoryLimits};
 use super::long::{self, SharedDesk};
 use super::module::{self, Manifest, ModuleLimits};
@@ -70,6 +71,8 @@ pub(crate) struct WasmInstance {
     exports: Exports,
     budget: u64,
     instructions: u64,
+    /// Where its code has trapped.
+    autopsy: Option<Autopsy>,
 }
 
 /// The app's linear memory.
@@ -143,6 +146,9 @@ impl Runtime {
         config.async_stack_size(FIBER_STACK_BYTES);
         config.cranelift_nan_canonicalization(true);
         config.wasm_relaxed_simd(false);
+        // Looked at when a call has ended with a trap, never before.
+        config.coredump_on_trap(true);
+        config.wasm_backtrace_max_frames(std::num::NonZeroUsize::new(FRAMES_MAX));
         let engine = Engine::new(&config).map_err(|error| format!("the app runtime cannot start: {error}"))?;
         let wrong = |error: wasmtime::Error| format!("the app runtime cannot start: {error}");
         let linker = link(&engine).map_err(wrong)?;
@@ -188,7 +194,7 @@ impl WasmInstance {
             let initialized = lend(&mut store, machine, |store| initialize.call(store, ()));
             initialized.map_err(|error| not_initialized(&error))?;
         }
-        Ok(WasmInstance { store, exports, budget, instructions: 0 })
+        Ok(WasmInstance { store, exports, budget, instructions: 0, autopsy: None })
     }
 
     #[inline]
@@ -199,7 +205,10 @@ impl WasmInstance {
     #[cold]
     fn reason(&mut self, error: &wasmtime::Error) -> String {
         self.account();
-        why_ended(error, self.budget)
+        let autopsy = Autopsy::new(error, &mut self.store);
+        let why = why_ended(error, self.budget, &autopsy);
+        self.autopsy = Some(autopsy);
+        why
     }
 }
 
@@ -220,13 +229,14 @@ pub(super) fn not_initialized(error: &wasmtime::Error) -> String {
 }
 
 /// Why a call ended its app.
-pub(super) fn why_ended(error: &wasmtime::Error, budget: u64) -> String {
+pub(super) fn why_ended(error: &wasmtime::Error, budget: u64, autopsy: &Autopsy) -> String {
+    let place = autopsy.place();
     match error.downcast_ref::<wasmtime::Trap>() {
         Some(wasmtime::Trap::OutOfFuel) => {
-            format!("it ran more than {budget} instructions without waiting (instruction_budget)")
+            format!("it ran more than {budget} instructions without waiting (instruction_budget){place}")
         }
-        Some(trap) => format!("it trapped: {trap}"),
-        None => format!("it was ended: {}", error.root_cause()),
+        Some(trap) => format!("it trapped: {trap}{place}"),
+        None => format!("it was ended: {}{place}", error.root_cause()),
     }
 }
 
@@ -314,6 +324,13 @@ impl Exports {
         self.record.is_some()
     }
 
+    /// Some of its memory, as far as there is any.
+    pub fn peek(&self, store: &Store<Guest>, from: u64, bytes: usize) -> Vec<u8> {
+        let memory = self.memory.data(store);
+        let from = usize::try_from(from).unwrap_or(usize::MAX).min(memory.len());
+        memory[from..memory.len().min(from.saturating_add(bytes))].to_vec()
+    }
+
     /// Puts bytes into its memory.
     pub fn bring(&self, store: &mut Store<Guest>, pointer: u64, bytes: &[u8]) -> Result<(), String> {
         let local = GuestMemory(self.memory.data_mut(store)).slice_mut(pointer, bytes.len()).map(|local| {
@@ -371,6 +388,18 @@ impl Instance for WasmInstance {
 
     fn memory_bytes(&self) -> u64 {
         self.store.data().limits.bytes()
+    }
+
+    fn autopsy(&mut self) -> Option<Autopsy> {
+        self.autopsy.take()
+    }
+
+    fn peek(&mut self, from: u64, bytes: usize) -> Vec<u8> {
+        self.exports.peek(&self.store, from, bytes)
+    }
+
+    fn unwatched(self: Box<Self>) -> Box<dyn Instance> {
+        self
     }
 
     fn enter(&mut self, caller: Caller) {

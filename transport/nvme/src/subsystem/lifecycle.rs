@@ -48,6 +48,7 @@ impl<B: Backend> Subsystem<B> {
         slot.bytes = 0;
         slot.buffer_bytes = 0;
         slot.submitted = false;
+        slot.paired = false;
         slot.start_ns = now_ns;
         slot.direction = Direction::Other;
         // Whoever takes it on says what it is; until then it is the device's.
@@ -64,6 +65,7 @@ impl<B: Backend> Subsystem<B> {
             queue.free_slot(place);
             return;
         }
+        let is_paired = slot.paired;
         let elapsed_ns = self.now_ns.saturating_sub(slot.start_ns);
         let waits = matches!(slot.state, State::Event | State::Parked);
         let (cid, nsid, direction, bytes, opcode, lba) =
@@ -96,6 +98,12 @@ impl<B: Backend> Subsystem<B> {
             status = status.with_more();
         }
         self.push_completion(index, cid, status, result, payload);
+        if is_paired {
+            self.pair_broken(index, place);
+        }
+        if !self.exclusives.are_none() {
+            self.fused_slot_ended(index, place);
+        }
     }
 
     /// Answers a command that was not begun.

@@ -72,6 +72,29 @@ const ADMIN_OPCODES: &[u8] = &[
 ];
 const LENGTHS: &[u32] = &[0, 4, 16, 512, 512, 1024, 4096, 4096, 8192, 16384];
 
+/// FUSE: first and second command of a fused operation.
+pub(super) const FUSE_FIRST: u8 = 1;
+pub(super) const FUSE_SECOND: u8 = 2;
+
+/// What comes behind a command that says that it is the first of a fused operation: its second, or another command.
+pub(super) fn second_of(first: &Generated) -> Generated {
+    let (cid, length) = (first.entry.cid() ^ 0x80, first.entry.sgl().length);
+    let mut entry = SubmissionEntry::new(nvm::FLUSH).with_nsid(WATCHED_NSID).with_cid(cid);
+    if first.filling & 4 == 0 {
+        entry = first.entry.with_cid(cid).with_sgl(Sgl::transport(length));
+        entry.0[0] = nvm::WRITE;
+        entry.0[1] = entry.0[1] & !FUSE_FIRST | FUSE_SECOND;
+    }
+    Generated {
+        entry,
+        capsule: Vec::new(),
+        filling: first.filling,
+        damaged: false,
+        on_admin_queue: false,
+        hold: first.hold,
+    }
+}
+
 /// A command of the input: its entry and the data in its capsule.
 pub(super) struct Generated {
     pub(super) entry: SubmissionEntry,
@@ -94,6 +117,9 @@ pub(super) fn generate(input: &mut Input<'_>, blocks: u64, block_bytes: u32) -> 
         structured(input, on_admin_queue, blocks, block_bytes)
     };
     entry.set_cid(if form & 0xe0 == 0xe0 { u16::from(input.byte() % 4) } else { u16::from(input.byte()) });
+    if !on_admin_queue && entry.opcode() == nvm::COMPARE && manner & 3 == 1 {
+        entry.0[1] |= FUSE_FIRST;
+    }
     let mut capsule = Vec::new();
     if entry.sgl().identifier == Sgl::DATA_BLOCK_OFFSET {
         capsule.resize((entry.sgl().length as usize).min(CAPSULE_BYTES_MAX), manner);

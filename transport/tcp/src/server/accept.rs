@@ -173,7 +173,7 @@ impl<B: Backend> Server<B> {
             .and_then(|()| sockopt::set_tcp_keepintvl(&socket, PROBE_INTERVAL))
             .and_then(|()| sockopt::set_tcp_keepcnt(&socket, PROBES_MAX));
         let local = net::getsockname(&socket).ok().and_then(|address| SocketAddr::try_from(address).ok());
-        let Some(id) = self.subsystem.open_connection(local.map(|address| address.ip())) else {
+        let Some(id) = self.subsystem.open_connection(local) else {
             tracing::warn!("too many connections: one refused");
             return;
         };

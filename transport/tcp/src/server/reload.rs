@@ -21,7 +21,7 @@ impl<B: Backend> Server<B> {
     }
 
     fn reload(&mut self, reload: Reload) -> Result<Vec<ListenAddress>, ServeError> {
-        let Reload { listen, authentication } = reload;
+        let Reload { listen, referrals, authentication } = reload;
         if authentication.is_none() && self.config.subsystem.authentication.is_some() {
             return Err(ServeError::Config(
                 "there would be no host with a key, and the device open to whoever reaches it: restart it for that"
@@ -30,6 +30,7 @@ impl<B: Backend> Server<B> {
         }
         let mut config = ServerConfig { listen, ..self.config.clone() };
         config.subsystem.authentication = authentication.clone();
+        config.subsystem.referrals = referrals.clone();
         config.validate().map_err(ServeError::Config)?;
         // Those that are there already, by their place; the others are bound before anything else is done.
         let mut left: Vec<Option<usize>> = (0..self.listeners.len()).map(Some).collect();
@@ -83,11 +84,12 @@ impl<B: Backend> Server<B> {
             };
             if let Some((listener, at)) = found {
                 self.listeners.push(listener);
-                self.addresses.push(ListenAddress { address: at.address, tls_required: wanted.tls_required });
+                self.addresses.push(ListenAddress { address: at.address, ..*wanted });
             }
         }
         accept::add_listeners(&self.poll, &self.listeners)?;
         self.subsystem.change_addresses(self.addresses.clone());
+        self.subsystem.change_referrals(referrals);
         self.config = config;
         tracing::info!(addresses = self.addresses.len(), "the configuration was read again");
         Ok(self.addresses.clone())

@@ -45,10 +45,13 @@ pub struct Superblock {
     pub partial: [u32; CLASSES],
     /// Pairs of this sequence number or a lower one do not exist: the namespace was cleared then.
     pub horizon: u64,
+    /// Slabs from here on were never used, also where the region was not closed in order; 0: nobody has said so.
+    pub ceiling: u32,
 }
 
 const HORIZON_OFFSET: usize = 208;
-const _: () = assert!(96 + 4 * CLASSES <= HORIZON_OFFSET && HORIZON_OFFSET + 8 <= SUPERBLOCK_BYTES - 8);
+const CEILING_OFFSET: usize = 216;
+const _: () = assert!(96 + 4 * CLASSES <= HORIZON_OFFSET && CEILING_OFFSET + 4 <= SUPERBLOCK_BYTES - 8);
 
 /// What a sector where a superblock should be turned out to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,7 @@ impl Superblock {
             put(96 + 4 * class, &head.to_le_bytes());
         }
         put(HORIZON_OFFSET, &self.horizon.to_le_bytes());
+        put(CEILING_OFFSET, &self.ceiling.to_le_bytes());
         let check = Self::check(&out);
         out[SUPERBLOCK_BYTES - 8..].copy_from_slice(&check.to_le_bytes());
         out
@@ -131,6 +135,8 @@ impl Superblock {
             partial,
             // Version 1 had zeroes there.
             horizon: long(from, HORIZON_OFFSET),
+            // So had version 2 before it had ceilings.
+            ceiling: word(from, CEILING_OFFSET),
         })
     }
 }

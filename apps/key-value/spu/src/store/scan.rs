@@ -52,6 +52,9 @@ impl Store {
         capacity: u32,
     ) -> Result<Scanned, Failure> {
         let geometry = self.geometry.get();
+        if self.has_no_pairs() {
+            return Ok(Scanned { bytes: 0, next: None });
+        }
         let mut bucket = self.bucket(&from);
         let end = bucket.saturating_add(SCAN_BUCKETS).min(geometry.buckets);
         let (mut bytes, mut looked) = (0, 0);

@@ -12,7 +12,7 @@ pub mod history;
 pub use calls::*;
 
 use key_value_spu::bank::{Bank, Failure, Fault, Planted, Record, Region, WORDS_MAX, Word};
-use key_value_spu::format::PairId;
+use key_value_spu::format::{HEADER_BYTES, PairId};
 use key_value_spu::store::{Condition, Found, KeyRange, ListFrom, Put};
 use key_value_spu::table::Table;
 use key_value_spu::wire::{self, KEY_BYTES_MAX};
@@ -272,6 +272,17 @@ impl Bank for Request {
                 .copy_from_slice(&self.world.media.borrow().visible[from..from + bytes]);
             Ok(())
         })
+    }
+
+    async fn read_headers(&self, address: u64, stride: u64, into: &mut [u8]) -> Result<(), Fault> {
+        for (place, piece) in (0..).zip(into.chunks_mut(HEADER_BYTES as usize)) {
+            self.read(address + place * stride, piece).await?;
+        }
+        Ok(())
+    }
+
+    async fn zero(&self, address: u64, bytes: u32) -> Result<(), Fault> {
+        self.write(address, &vec![0; bytes as usize]).await
     }
 
     async fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {

@@ -1,0 +1,92 @@
+//! What a file's bytes are read from, and the table that they are.
+
+use super::ColumnsError;
+use crate::direct_io::DirectFile;
+use columns_host::footer::{TAIL_BYTES, metadata_bytes};
+use columns_host::schema::Field;
+use columns_host::table::{FileFormat, HEAD_BYTES, Table};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A file.
+pub enum Place {
+    /// One that this process has directly.
+    Direct(DirectFile),
+    /// One as this host has it, of so many bytes when it was opened.
+    Host(File, u64),
+}
+
+/// How CSV is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CsvOptions {
+    /// Between fields.
+    pub delimiter: u8,
+    /// The first record has the columns' names.
+    pub has_header: bool,
+}
+
+/// Counts the bytes that are read.
+pub(super) struct Counting<'a> {
+    pub place: &'a Place,
+    pub bytes: &'a AtomicU64,
+}
+
+impl Place {
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Place::Direct(file) => file.bytes(),
+            Place::Host(_, bytes) => *bytes,
+        }
+    }
+
+    /// All of the buffer.
+    pub async fn read(&self, into: &mut [u8], offset: u64) -> Result<(), ColumnsError> {
+        match self {
+            Place::Direct(file) => match file.read_at(into, offset).await? {
+                count if count == into.len() => Ok(()),
+                _ => Err(ColumnsError::Shorter),
+            },
+            Place::Host(file, _) => match file.read_exact_at(into, offset) {
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(ColumnsError::Shorter),
+                done => done.map_err(ColumnsError::Read),
+            },
+        }
+    }
+}
+
+impl Counting<'_> {
+    pub async fn read(&self, into: &mut [u8], offset: u64) -> Result<(), ColumnsError> {
+        self.bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
+        self.place.read(into, offset).await
+    }
+}
+
+/// The table that a file is.
+pub async fn read_table(
+    place: &Place,
+    format: FileFormat,
+    csv: CsvOptions,
+    schema: Option<Vec<Field>>,
+) -> Result<Table, ColumnsError> {
+    let file_bytes = place.bytes();
+    Ok(match format {
+        FileFormat::Binary => Table::binary(schema.unwrap_or_default(), file_bytes)?,
+        FileFormat::Csv => {
+            let mut head = vec![0; HEAD_BYTES.min(usize::try_from(file_bytes).unwrap_or(usize::MAX))];
+            place.read(&mut head, 0).await?;
+            Table::csv(&head, file_bytes, (csv.delimiter, csv.has_header), schema)?
+        }
+        FileFormat::Parquet => {
+            let mut tail = [0; TAIL_BYTES];
+            if file_bytes >= TAIL_BYTES as u64 {
+                place.read(&mut tail, file_bytes - TAIL_BYTES as u64).await?;
+            }
+            let bytes = metadata_bytes(&tail, file_bytes).map_err(columns_host::TableError::from)?;
+            let mut metadata = vec![0; bytes];
+            place.read(&mut metadata, file_bytes - (TAIL_BYTES + bytes) as u64).await?;
+            Table::parquet(&metadata, file_bytes)?
+        }
+    })
+}
