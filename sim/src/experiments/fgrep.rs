@@ -319,6 +319,11 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
             .to_owned(),
     );
     findings.notes.push(
+        "Fgrep-RPC is bound by the SPUs' processors: each buffer of 8 kB costs the processor the accelerator's 2.1 us, for which it waits, and its own instructions, \
+         on top of which the DMA's 3.4 us are hidden by a second request on the same SPU alone. An accelerator beside which the processor goes on would be bound by the DMA, as Fgrep-HW is."
+            .to_owned(),
+    );
+    findings.notes.push(
         "The thesis prints a processor's and a memory module's power, and not how many of them its host has. The preset has one Xeon and four modules, \
          ours; the published joules by seconds are 322 W for the host version and 279 W for the one on the SPUs, more than those take at most (135 W and 20 W with the drive's). So \
          energies miss by that, whatever the drive does, and nothing is fitted to them. Threads that poll count as at work."
