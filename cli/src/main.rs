@@ -14,6 +14,7 @@ mod columns;
 mod config;
 mod coredump;
 mod cpu;
+mod debug;
 mod demo;
 mod descriptors;
 mod direct;
@@ -68,6 +69,8 @@ enum Command {
     App(app::App),
     /// Call a handler of an app
     Rpc(rpc::RpcOptions),
+    /// Debug an app: a server of the Debug Adapter Protocol on standard input and output
+    Debug(debug::Debug),
     /// Where an app's time goes: a table, a flame graph, a file for speedscope
     Profile(profile::Profile),
     /// Keys by which hosts prove who they are: new
@@ -167,6 +170,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Stat(options) => stat::run(options),
         Command::Profile(profile) => profile::run(&profile),
+        Command::Debug(options) => debug::run(&options),
         Command::Bench(bench) => bench::run(bench),
         Command::Simulate(options) => simulate::run(&options),
         Command::Reproduce(options) => reproduce::run(&options),
