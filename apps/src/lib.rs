@@ -20,7 +20,7 @@ pub struct BundledApp {
 }
 
 /// All that come with the device, Base-IO first: it serves the block namespaces.
-pub static BUNDLED_APPS: [BundledApp; 8] = [
+pub static BUNDLED_APPS: [BundledApp; 9] = [
     BundledApp { name: "base-io", wasm: BASE_IO_WASM, native: base_io_spu::native },
     BundledApp { name: "key-value", wasm: KEY_VALUE_WASM, native: key_value_spu::native },
     BundledApp { name: "direct-io", wasm: DIRECT_IO_WASM, native: direct_io_spu::native },
@@ -28,6 +28,7 @@ pub static BUNDLED_APPS: [BundledApp; 8] = [
     BundledApp { name: "search", wasm: SEARCH_WASM, native: search_spu::native },
     BundledApp { name: "atomic-io", wasm: ATOMIC_IO_WASM, native: atomic_io_spu::native },
     BundledApp { name: "append", wasm: APPEND_WASM, native: append_spu::native },
+    BundledApp { name: "caching", wasm: CACHING_WASM, native: caching_spu::native },
     BundledApp { name: "columns", wasm: COLUMNS_WASM, native: columns_spu::native },
 ];
 

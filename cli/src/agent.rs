@@ -34,6 +34,9 @@ pub struct AgentOptions {
     /// namespaces of the device that the kernel has attached]
     #[arg(long = "block", value_name = "DEVICE=NSID")]
     blocks: Vec<BlockDevice>,
+    /// Serves caches of files alone (willow cache), and no files on the device
+    #[arg(long, conflicts_with = "blocks")]
+    caches_only: bool,
     /// Lets files on xfs be opened directly: only where no user can mount overlayfs (no user namespaces), by which a user could free
     /// blocks that the device still permits
     #[arg(long)]
@@ -114,7 +117,7 @@ fn config(options: &AgentOptions) -> Outcome<AgentConfig> {
         }
     }
     let device = match options.target.resolve()? {
-        Target::Socket(path) if options.blocks.is_empty() => {
+        Target::Socket(path) if options.blocks.is_empty() && !options.caches_only => {
             fail!("a device's socket ({}) does not say which block device it is: --block DEVICE=NSID", path.display())
         }
         Target::Socket(path) => DeviceAddress::Socket(path),

@@ -8,6 +8,7 @@ mod app;
 mod atomic;
 mod bench;
 mod btree;
+mod cache;
 mod child;
 mod client;
 mod columns;
@@ -114,6 +115,9 @@ enum Command {
     Flash(flash::Flash),
     /// Block namespace as a file: DIR/disk, by FUSE, until Ctrl-C
     Mount(mount::MountArguments),
+    /// Files cached on the device: mount, list, remove
+    #[command(subcommand)]
+    Cache(cache::Cache),
     /// Counters and latencies of the device
     Stat(stat::StatOptions),
     /// Measure a device
@@ -143,9 +147,12 @@ fn run(command: Command) -> Outcome<()> {
     match command {
         // `serve` starts its own log: its configuration file may say what to log.
         Command::Serve(arguments) => return serve::run(*arguments),
-        Command::Demo(_) | Command::Bench(_) | Command::Agent(_) | Command::Mount(_) | Command::Memcached(_) => {
-            logging::start(&logging::filter_or("warn"))?
-        }
+        Command::Demo(_)
+        | Command::Bench(_)
+        | Command::Agent(_)
+        | Command::Mount(_)
+        | Command::Memcached(_)
+        | Command::Cache(_) => logging::start(&logging::filter_or("warn"))?,
         _ => logging::start(&logging::filter_or("error"))?,
     }
     match command {
@@ -168,6 +175,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Ftl(ftl) => ftl::run(ftl),
         Command::Flash(flash) => flash::run(flash),
         Command::Mount(arguments) => mount::run(&arguments),
+        Command::Cache(cache) => cache::run(cache),
         Command::Stat(options) => stat::run(options),
         Command::Profile(profile) => profile::run(&profile),
         Command::Debug(options) => debug::run(&options),

@@ -123,7 +123,7 @@ async fn reach(path: PathBuf, nsid: u32, identity: [u8; 16]) -> Result<BlockClie
 }
 
 /// A thread that unmounts: cleanly at the first signal, at once at the second.
-fn unmount_on(mut signals: Signals, path: &Path) -> Outcome<()> {
+pub fn unmount_on(mut signals: Signals, path: &Path) -> Outcome<()> {
     let path = path.to_owned();
     let wait = move || {
         for (count, _) in signals.forever().enumerate() {

@@ -19,6 +19,8 @@ pub mod append;
 pub mod atomic_write;
 pub mod block;
 pub mod btree;
+pub mod cache;
+pub mod caching;
 pub mod columns;
 pub mod control;
 #[cfg(feature = "in-process")]
@@ -41,6 +43,7 @@ pub use append::{AppendClient, AppendError};
 pub use atomic_write::{AtomicTransaction, AtomicWriteClient, AtomicWriteError};
 pub use block::BlockClient;
 pub use btree::{BtreeClient, BtreeError, BtreeTree};
+pub use caching::{CachingClient, CachingError};
 pub use control::ControlClient;
 pub use hre::{Hre, HreError, RpcCall, RpcReply, Upcall};
 #[cfg(feature = "in-process")]

@@ -57,7 +57,7 @@ const HOSTILE: &[(&str, &str, u32)] = &[
     ),
     ("tables", "(drop (table.grow $table (ref.null func) (i32.const 100)))", 600),
     ("growing", "(drop (memory.grow (i32.const 0)))", 1500),
-    ("divisions", "(global.set $x (i64.div_u (i64.const -1) (i64.or (global.get $x) (i64.const 1))))", 12_000),
+    ("divisions", "(global.set $x (i64.div_u (i64.const -1) (i64.or (global.get $x) (i64.const 1))))", 20_000),
     ("roots", "(global.set $f (f64.sqrt (f64.sqrt (f64.sqrt (f64.add (global.get $f) (f64.const 3))))))", 4500),
     // Loads from all over its memory, each from where the one before says.
     (

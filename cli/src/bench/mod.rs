@@ -1,6 +1,7 @@
 //! `willow bench`: what the device costs and how fast it is. Never part of a test.
 
 mod appending;
+pub mod caching;
 pub mod direct;
 pub mod engine;
 pub mod fairness;
@@ -32,6 +33,8 @@ use std::time::Duration;
 /// The benchmarks.
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
+    /// A file that is cached in the drive, by cache size: hits, misses and what other policies would have missed, beside reads by Direct-IO
+    Cache(caching::CacheBenchOptions),
     /// What a process' reads take beside others' floods, loops and large transfers, and how two weights share
     Fairness(fairness::FairnessOptions),
     /// The FTL in the sandbox against the same natively, and reads of flash against reads of memory, in processor time
@@ -161,6 +164,7 @@ impl TurnOptions {
 /// Runs one, shows and records what it found.
 pub fn run(bench: Bench) -> Outcome<()> {
     let (report, json, record) = match bench {
+        Bench::Cache(options) => (caching::run(&options)?, options.json, options.record),
         Bench::Fairness(options) => (fairness::run(&options)?, options.turns.json, options.turns.record),
         Bench::Fresh(options) => (fresh::run(&options)?, options.json, options.record),
         Bench::Gate(options) => return gate::run(&options),

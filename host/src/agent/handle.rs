@@ -61,6 +61,11 @@ impl Handle {
         Some(Handle { system, uuid: uuid(file), kind: raw.kind, handle })
     }
 
+    /// What tells the file from all others of its file system, also those that have its number later.
+    pub fn which(&self) -> String {
+        format!("{}:{}", self.kind, self.handle)
+    }
+
     /// True where it is this open file's, whatever number its disk has now.
     pub fn is_of(&self, file: BorrowedFd<'_>) -> bool {
         self.is_of_same(file) && self.is_within(file)

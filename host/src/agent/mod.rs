@@ -21,6 +21,7 @@ mod admission;
 mod apart;
 pub mod append;
 pub mod block;
+pub mod caching;
 mod digits;
 mod endpoints;
 mod exclusive;
@@ -278,6 +279,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What tells a file from all others of its file system, also those that have its number later: its handle, or when it was made. `None` where the
+/// file system tells neither.
+pub(crate) fn which_file(file: BorrowedFd<'_>) -> Option<String> {
+    if let Some(handle) = handle::Handle::of_file(file) {
+        return Some(handle.which());
+    }
+    let (flags, mask) = (rustix::fs::AtFlags::EMPTY_PATH, rustix::fs::StatxFlags::BTIME);
+    let told = rustix::fs::statx(file, c"", flags, mask).ok()?;
+    let has_it = told.stx_mask & mask.bits() != 0;
+    has_it.then(|| format!("{}.{}", told.stx_btime.tv_sec, told.stx_btime.tv_nsec))
+}
+
 /// A runtime for the waits of one thread.
 fn runtime() -> Result<tokio::runtime::Runtime, AgentError> {
     tokio::runtime::Builder::new_current_thread()
@@ -384,8 +397,10 @@ impl Agent {
         let faults = Arc::new(Faults::new());
         let holds = Arc::new(Holds::open(config.state.clone(), faults.clone()).map_err(AgentError)?);
         // Nobody else has the lists of this state by now. Which apps have parts here is chosen by who builds and runs the agent.
-        let modules: Vec<Arc<dyn module::Module>> =
-            vec![Arc::new(append::Append::open(&config.state).map_err(AgentError)?)];
+        let modules: Vec<Arc<dyn module::Module>> = vec![
+            Arc::new(append::Append::open(&config.state).map_err(AgentError)?),
+            Arc::new(caching::Caching::default()),
+        ];
         let listener = Listener::bind(&config.socket, 0o666, Descriptors::Taken)
             .map_err(|error| AgentError(format!("cannot listen at {}: {error}", config.socket.display())))?;
         let agent = Agent {

@@ -22,6 +22,7 @@
 mod agent_client;
 mod append;
 mod atomic;
+mod cached;
 mod description;
 mod file;
 mod inode;
@@ -38,6 +39,7 @@ mod unsynced;
 pub use agent_client::{AgentClient, DirectError};
 pub use append::{AppendFailure, Appender};
 pub use atomic::{AtomicError, AtomicWriter, FileWrites};
+pub use cached::CachedFile;
 pub use file::File;
 pub use inode::Hold;
 pub use insist::{Place, Waits, refused};

@@ -70,7 +70,7 @@ willow_sdk::app! {
     name: "columns",
     version: "0.1.0",
     state: State = State { plans: Plans::new(), runs: Cell::new(0), ended: Event::new() },
-    threads: 24,
+    threads: 64,
     handlers: {
         wire::handler::PREPARE => prepare,
         wire::handler::RUN => run,

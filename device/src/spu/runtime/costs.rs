@@ -16,8 +16,9 @@ macro_rules! set {
 /// What instructions cost where no model of time says: measured times over 0.25 ns, rounded.
 pub(crate) fn by_time() -> OperatorCost {
     let mut table = OperatorCost::new();
-    set!(table, 20, I32DivS I32DivU I32RemS I32RemU I64DivS I64DivU I64RemS I64RemU);
-    set!(table, 4, F32Add F32Sub F32Mul F64Add F64Sub F64Mul F32x4Add F32x4Sub F32x4Mul F64x2Add F64x2Sub F64x2Mul);
+    set!(table, 8, I64DivS I64DivU I64RemS I64RemU);
+    set!(table, 4,
+        I32DivS I32DivU I32RemS I32RemU F32Add F32Sub F32Mul F64Add F64Sub F64Mul F32x4Add F32x4Sub F32x4Mul F64x2Add F64x2Sub F64x2Mul);
     set!(table, 24,
         F32Div F32Sqrt F64Div F64Sqrt F32x4Div F32x4Sqrt F64x2Div F64x2Sqrt
         F32x4Min F32x4Max F64x2Min F64x2Max I32x4TruncSatF32x4U I32x4TruncSatF64x2UZero);

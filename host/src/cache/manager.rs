@@ -1,0 +1,550 @@
+//! A cache's manager (Willow, 4.4: the kernel's cache manager): fetches what is missed from the backing file, has the device choose what makes way, and
+//! writes dirty chunks back.
+//!
+//! What always holds:
+//! - one manager has a cache: the device refuses what another says ([`CachingClient`]'s epoch);
+//! - a chunk counts as clean when the backing file has it durably, and not before. What cannot be written back stays in the cache, dirty; who needed the
+//!   room is told, and it is tried again;
+//! - clean chunks outlast a manager only where the backing file is as it was when they were the same as it ([`Backing::stamp`]); dirty ones always do;
+//! - what is fetched, written through or dropped of one chunk is done one after another.
+//!
+//! Who may call it: who has an endpoint of the host's kernel: an agent, for processes, and `willow cache mount`.
+
+use super::CacheError;
+use super::backing::Backing;
+use crate::caching::{CachingClient, CachingError};
+use caching_host::wire::{CACHES_MAX, Counts, Descriptor, PATH_BYTES_MAX, Stamp, handler, home};
+use caching_host::{Refusal, Shape};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+/// How long a cache's manager is waited for that was killed: the device takes it for gone after [`caching_host::wire::CLAIM_NS`].
+const CLAIM_PATIENCE: Duration = Duration::from_secs(7);
+/// Wait between two attempts.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How often room is made for one chunk.
+const ROOM_ATTEMPTS: u32 = 16;
+/// Chunks of which the turns are told apart.
+const TURNS: usize = 64;
+
+/// When a write is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// When the backing file has it.
+    WriteThrough,
+    /// When the cache has it.
+    WriteBack,
+}
+
+impl std::str::FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mode, String> {
+        match text {
+            "write-through" => Ok(Mode::WriteThrough),
+            "write-back" => Ok(Mode::WriteBack),
+            other => Err(format!("{other:?} is no mode of a cache: write-through or write-back")),
+        }
+    }
+}
+
+/// What a cache is to be like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheOptions {
+    /// `None`: as the one that there is, or write-through.
+    pub mode: Option<Mode>,
+    /// Its bytes; `None`: as the one that there is, or [`BYTES_DEFAULT`].
+    pub bytes: Option<u64>,
+    /// Bytes of a chunk; `None`: as the one that there is, or the smallest that there is room for.
+    pub chunk_bytes: Option<u32>,
+}
+
+/// Bytes of a cache where nothing is said.
+pub const BYTES_DEFAULT: u64 = 64 << 20;
+
+/// A cache that is open.
+pub struct Manager {
+    client: CachingClient,
+    shape: Shape,
+    mode: Mode,
+    backing: RwLock<Arc<Backing>>,
+    /// The device has a stamp of the backing file: nothing of that was written since.
+    is_stamped: AtomicBool,
+    turns: [tokio::sync::Mutex<()>; TURNS],
+    writing_back: tokio::sync::Mutex<()>,
+    /// Bytes that were written back.
+    written_back: AtomicU64,
+}
+
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// `Ok(None)` where there is none.
+fn known<T>(answer: Result<T, CachingError>) -> Result<Option<T>, CachingError> {
+    match answer {
+        Err(CachingError::Refused(Refusal::Absent)) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// A cache as the first SPU tells of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed {
+    /// Its number.
+    pub cache: u32,
+    /// What it is.
+    pub descriptor: Descriptor,
+    /// The sum of what all SPUs have of it.
+    pub counts: Counts,
+    /// All SPUs have it.
+    pub is_whole: bool,
+}
+
+/// The caches of a device.
+pub async fn list(client: &CachingClient) -> Result<Vec<Listed>, CachingError> {
+    let mut all = Vec::new();
+    for cache in 0..CACHES_MAX as u32 {
+        let client = client.of(cache, 0);
+        let Some((descriptor, mut counts)) = known(client.describe(0).await)? else { continue };
+        let mut is_whole = true;
+        for spu in 1..client.numbers().1 {
+            match known(client.describe(spu).await)? {
+                Some((other, more)) if other.generation == descriptor.generation => {
+                    counts.used += more.used;
+                    counts.dirty += more.dirty;
+                    counts.hits += more.hits;
+                    counts.misses += more.misses;
+                    counts.writes += more.writes;
+                    counts.installs += more.installs;
+                    counts.evictions += more.evictions;
+                }
+                _ => is_whole = false,
+            }
+        }
+        all.push(Listed { cache, descriptor, counts, is_whole });
+    }
+    Ok(all)
+}
+
+/// Has the device forget a cache that nobody manages; with dirty chunks only where `discards`. It goes as a whole or not at all.
+pub async fn remove(client: &CachingClient, cache: u32, discards: bool) -> Result<(), CachingError> {
+    let client = client.of(cache, random() as u32 | 1);
+    let (mut is_there, mut refused) = (false, None);
+    // Nobody writes to what this one manages.
+    for spu in 0..client.numbers().1 {
+        match known(client.on(spu, handler::CLAIM, 0).await) {
+            Ok(None) => continue,
+            Ok(Some(())) => is_there = true,
+            Err(error) => refused = Some(error),
+        }
+        match client.describe(spu).await {
+            Ok((_, counts)) if counts.dirty > 0 && !discards => refused = Some(Refusal::Dirty.into()),
+            _ => {}
+        }
+        if refused.is_some() {
+            break;
+        }
+    }
+    if let Some(error) = refused {
+        // Those that were taken; others refuse that.
+        for spu in (0..client.numbers().1).rev() {
+            let _ = client.on(spu, handler::RELEASE, 0).await;
+        }
+        return Err(error);
+    }
+    if is_there { remove_own(&client).await } else { Err(Refusal::Absent.into()) }
+}
+
+/// The same of one that this client manages, wherever it is.
+async fn remove_own(client: &CachingClient) -> Result<(), CachingError> {
+    for spu in (0..client.numbers().1).rev() {
+        known(client.on(spu, handler::REMOVE, 1).await)?;
+    }
+    client.on(0, handler::FREE, 0).await
+}
+
+impl Manager {
+    /// Opens the cache of a file: the one that there is, or a new one.
+    pub async fn open(client: &CachingClient, backing: Backing, options: &CacheOptions) -> Result<Manager, CacheError> {
+        let backing = Arc::new(backing);
+        let listed = list(client).await?;
+        let own = listed.iter().find(|it| it.descriptor.identity == backing.identity);
+        let mut wanted = *options;
+        if let Some(own) = own {
+            let there = Self::take(client, own, &backing).await?;
+            if let Some(there) = there {
+                let spus = client.numbers().1;
+                let mode = options.mode.unwrap_or(there.mode);
+                let shape = match options.bytes {
+                    None if options.chunk_bytes.is_none() => there.shape,
+                    bytes => {
+                        let bytes = bytes.unwrap_or_else(|| there.bytes());
+                        Shape::of(bytes, backing.bytes, spus, options.chunk_bytes).map_err(CacheError::Said)?
+                    }
+                };
+                let is_as_long = own.descriptor.bytes == backing.bytes;
+                if !is_as_long && own.counts.dirty > 0 {
+                    there.release().await?;
+                    return Err(CacheError::Said(format!(
+                        "the file has {} bytes, and the cache has changed bytes of it as it was with {}: make it that long again",
+                        backing.bytes, own.descriptor.bytes
+                    )));
+                }
+                if is_as_long && shape == there.shape && mode == there.mode {
+                    return there.begin().await;
+                }
+                there.close().await?;
+                remove(client, own.cache, false).await?;
+                wanted = CacheOptions {
+                    mode: Some(mode),
+                    bytes: Some(options.bytes.unwrap_or_else(|| there.bytes())),
+                    ..wanted
+                };
+            }
+        }
+        Self::make(client, backing, &wanted).await
+    }
+
+    /// Becomes the manager of a cache that is there; `None`: it was left half made, and has nothing.
+    async fn take(client: &CachingClient, own: &Listed, backing: &Arc<Backing>) -> Result<Option<Manager>, CacheError> {
+        let client = client.of(own.cache, random() as u32 | 1);
+        let begun = Instant::now();
+        let Descriptor { chunk_bytes, slots, writes_through, stamp, .. } = own.descriptor;
+        loop {
+            match client.claim().await {
+                Ok(()) => break,
+                Err(CachingError::Refused(Refusal::Absent)) if !own.is_whole => {
+                    remove_own(&client).await?;
+                    return Ok(None);
+                }
+                Err(CachingError::Refused(Refusal::Claimed)) if begun.elapsed() < CLAIM_PATIENCE => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mode = if writes_through { Mode::WriteThrough } else { Mode::WriteBack };
+        let manager = Self::with(client, backing.clone(), Shape { chunk_bytes, slots }, mode);
+        if stamp == Stamp::default() || stamp != backing.stamp()? {
+            // Somebody may have written the file since.
+            manager.client.on_all(handler::DROP_CLEAN, 0).await?;
+        }
+        manager.is_stamped.store(stamp != Stamp::default(), Ordering::Release);
+        Ok(Some(manager))
+    }
+
+    fn with(client: CachingClient, backing: Arc<Backing>, shape: Shape, mode: Mode) -> Manager {
+        Manager {
+            client,
+            shape,
+            mode,
+            backing: RwLock::new(backing),
+            is_stamped: AtomicBool::new(false),
+            turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
+            writing_back: tokio::sync::Mutex::default(),
+            written_back: AtomicU64::new(0),
+        }
+    }
+
+    async fn make(
+        client: &CachingClient,
+        backing: Arc<Backing>,
+        options: &CacheOptions,
+    ) -> Result<Manager, CacheError> {
+        let spus = client.numbers().1;
+        let bytes = options.bytes.unwrap_or(BYTES_DEFAULT);
+        let shape = Shape::of(bytes, backing.bytes, spus, options.chunk_bytes).map_err(CacheError::Said)?;
+        let mode = options.mode.unwrap_or(Mode::WriteThrough);
+        let path = backing.path.as_os_str().as_bytes();
+        let descriptor = Descriptor {
+            chunk_bytes: shape.chunk_bytes,
+            slots: shape.slots,
+            writes_through: mode == Mode::WriteThrough,
+            bytes: backing.bytes,
+            identity: backing.identity,
+            stamp: Stamp::default(),
+            generation: random() | 1,
+            path_bytes: path.len() as u32,
+            path: std::array::from_fn::<u8, PATH_BYTES_MAX, _>(|at| path.get(at).copied().unwrap_or(0)),
+        };
+        // Caches of others that are idle make way, the first one of a try each.
+        for _ in 0..=CACHES_MAX {
+            let listed = list(client).await?;
+            let is_free = |cache: &u32| listed.iter().all(|it| it.cache != *cache);
+            let made = match (0..CACHES_MAX as u32).find(is_free) {
+                Some(cache) => Self::make_at(client, cache, &descriptor).await,
+                None => Err(Refusal::Full.into()),
+            };
+            match made {
+                Ok(client) => return Self::with(client, backing, shape, mode).begin().await,
+                // Another was faster.
+                Err(error) if error.is(Refusal::Exists) => {}
+                Err(error) if error.is(Refusal::Full) => {
+                    let idle = listed.iter().find(|it| it.counts.epoch == 0 && it.counts.dirty == 0);
+                    let Some(idle) = idle else { return Err(error.into()) };
+                    // Somebody may have opened it by now: then another makes way.
+                    if let Err(error) = remove(client, idle.cache, false).await {
+                        tracing::debug!("cache {} does not make way: {error}", idle.cache);
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(CachingError::from(Refusal::Full).into())
+    }
+
+    async fn make_at(
+        client: &CachingClient,
+        cache: u32,
+        descriptor: &Descriptor,
+    ) -> Result<CachingClient, CachingError> {
+        let client = client.of(cache, random() as u32 | 1);
+        // Who makes it at the first SPU makes it.
+        if let Err(error) = client.create(0, descriptor).await {
+            if !error.is(Refusal::Exists) {
+                return Err(error);
+            }
+            // What was given up half way.
+            client.on(0, handler::FREE, 0).await?;
+            client.create(0, descriptor).await?;
+        }
+        client.on(0, handler::CLAIM, 0).await?;
+        for spu in 1..client.numbers().1 {
+            if let Err(error) = client.create(spu, descriptor).await {
+                let again = async {
+                    known(client.on(spu, handler::REMOVE, 1).await)?;
+                    client.create(spu, descriptor).await
+                };
+                let again = if error.is(Refusal::Exists) { again.await } else { Err(error) };
+                if let Err(error) = again {
+                    let _ = remove_own(&client).await;
+                    return Err(error);
+                }
+            }
+            client.on(spu, handler::CLAIM, 0).await?;
+        }
+        Ok(client)
+    }
+
+    /// What is clean is the same as the backing file now: a write-back cache says so at once, one that writes through when it is closed.
+    async fn begin(self) -> Result<Manager, CacheError> {
+        if self.mode == Mode::WriteBack {
+            let backing = self.backing();
+            self.restamp(&backing).await?;
+        }
+        Ok(self)
+    }
+
+    /// The client of this cache.
+    pub fn client(&self) -> &CachingClient {
+        &self.client
+    }
+
+    /// Bytes of a chunk, and chunks an SPU.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// When writes are acknowledged.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Bytes that the cache can have.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.shape.slots) * u64::from(self.shape.chunk_bytes) * u64::from(self.client.numbers().1)
+    }
+
+    /// Bytes that were written back.
+    pub fn written_back(&self) -> u64 {
+        self.written_back.load(Ordering::Relaxed)
+    }
+
+    /// The backing file.
+    pub fn backing(&self) -> Arc<Backing> {
+        self.backing.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// The same file by a descriptor that writes, where the one so far does not.
+    pub fn reopen(&self, backing: Backing) {
+        let mut own = self.backing.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if backing.is_writable && !own.is_writable && backing.identity == own.identity {
+            *own = Arc::new(backing);
+        }
+    }
+
+    fn turn(&self, chunk: u64) -> &tokio::sync::Mutex<()> {
+        &self.turns[chunk as usize % TURNS]
+    }
+
+    /// What the sum of all SPUs is.
+    pub async fn counts(&self) -> Result<Counts, CachingError> {
+        let own = self.client.cache().0;
+        let listed = list(&self.client).await?;
+        Ok(listed.iter().find(|it| it.cache == own).map(|it| it.counts).unwrap_or_default())
+    }
+
+    /// Sees to it that a chunk is in the cache, and that a process (0: none) may use it.
+    pub async fn fetch(&self, chunk: u64, process: u32, rights: u32) -> Result<(), CacheError> {
+        let _turn = self.turn(chunk).lock().await;
+        if process != 0 {
+            match self.client.permit(chunk, process, rights).await {
+                Err(error) if error.is(Refusal::Miss) => {}
+                done => return Ok(done?),
+            }
+        }
+        let chunk_bytes = self.shape.chunk_bytes;
+        let bytes = self.backing().read(chunk * u64::from(chunk_bytes), chunk_bytes as usize)?;
+        for _ in 0..ROOM_ATTEMPTS {
+            match self.client.install(chunk, process, rights, &bytes).await {
+                Err(error) if error.is(Refusal::Dirty) => {
+                    self.write_back(Some(home(chunk, self.client.numbers().1))).await?;
+                }
+                done => return Ok(done?),
+            }
+        }
+        Err(CachingError::from(Refusal::Busy).into())
+    }
+
+    /// The backing file has been written in a range: what the cache has of that is read anew.
+    pub async fn wrote(&self, offset: u64, bytes: u64) -> Result<(), CacheError> {
+        let chunk_bytes = u64::from(self.shape.chunk_bytes);
+        let end = offset.saturating_add(bytes).min(self.backing().bytes);
+        let mut at = offset;
+        while at < end {
+            let (chunk, within) = (at / chunk_bytes, at % chunk_bytes);
+            let count = (chunk_bytes - within).min(end - at);
+            let _turn = self.turn(chunk).lock().await;
+            let now = self.backing().read(at, count as usize)?;
+            match self.client.update(chunk, within as u32, &now).await {
+                Ok(()) => {}
+                Err(error) if error.is(Refusal::Miss) => {}
+                Err(error) => match self.client.forget(chunk).await {
+                    // It is fetched anew when somebody wants it.
+                    Ok(()) => {}
+                    Err(_) => return Err(error.into()),
+                },
+            }
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// Writes through: the backing file first, then the cache.
+    pub async fn write_through(&self, offset: u64, bytes: &[u8]) -> Result<(), CacheError> {
+        self.unstamp().await?;
+        self.backing().write(offset, bytes)?;
+        self.wrote(offset, bytes.len() as u64).await
+    }
+
+    /// The backing file is about to be written: should this manager end now, nothing clean is to be trusted.
+    pub async fn unstamp(&self) -> Result<(), CacheError> {
+        if self.is_stamped.load(Ordering::Acquire) {
+            self.client.stamp(&Stamp::default()).await?;
+            self.is_stamped.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Writes dirty chunks back, of one SPU or of all; how many.
+    pub async fn write_back(&self, of: Option<u16>) -> Result<u64, CacheError> {
+        let _alone = self.writing_back.lock().await;
+        let backing = self.backing();
+        let mut count = 0;
+        for spu in 0..self.client.numbers().1 {
+            if of.is_some_and(|of| of != spu) {
+                continue;
+            }
+            let mut from = 0;
+            loop {
+                let mut listed = self.client.dirty(spu, from).await?;
+                let Some(last) = listed.last() else { break };
+                from = last.slot + 1;
+                if !backing.is_writable {
+                    return Err(CacheError::Said("the backing file was not opened for writing".to_owned()));
+                }
+                self.unstamp().await?;
+                listed.sort_unstable_by_key(|it| it.chunk);
+                let mut written = Vec::new();
+                for dirty in &listed {
+                    match self.client.copy(dirty.chunk, self.shape.chunk_bytes).await {
+                        Ok((bytes, version)) => {
+                            backing.write(dirty.chunk * u64::from(self.shape.chunk_bytes), &bytes)?;
+                            written.push((dirty.chunk, version));
+                            self.written_back.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                        }
+                        Err(error) if error.is(Refusal::Miss) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                backing.sync()?;
+                for (chunk, version) in written {
+                    match self.client.clean(chunk, version).await {
+                        Ok(()) => count += 1,
+                        Err(error) if error.is(Refusal::Changed) || error.is(Refusal::Miss) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+        }
+        if self.mode == Mode::WriteBack && count > 0 {
+            self.restamp(&backing).await?;
+        }
+        Ok(count)
+    }
+
+    /// The backing file is durable, and the same as all that is clean.
+    async fn restamp(&self, backing: &Backing) -> Result<(), CacheError> {
+        let stamp = backing.stamp()?;
+        self.client.stamp(&stamp).await?;
+        self.is_stamped.store(stamp != Stamp::default(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes what was written durable: in the cache, or in the backing file where that is written through.
+    pub async fn sync(&self) -> Result<(), CacheError> {
+        if self.mode == Mode::WriteThrough {
+            return Ok(self.backing().sync()?);
+        }
+        for spu in 0..self.client.numbers().1 {
+            self.client.sync(spu).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the device that this manager is still there. An error: another has the cache.
+    pub async fn hold(&self) -> Result<(), CacheError> {
+        Ok(self.client.claim().await?)
+    }
+
+    /// A process uses the cache no more; when this returns nothing of it is under way.
+    pub async fn revoke(&self, process: u32) -> Result<(), CacheError> {
+        Ok(self.client.on_all(handler::REVOKE, process).await?)
+    }
+
+    async fn release(&self) -> Result<(), CacheError> {
+        Ok(self.client.on_all(handler::RELEASE, 0).await?)
+    }
+
+    /// Writes all back and gives the cache up, whose clean chunks stay for the next manager. Where it cannot be written back the cache stays as it is,
+    /// for the next manager too, and the error says why.
+    pub async fn close(&self) -> Result<(), CacheError> {
+        let flushed = async {
+            let backing = self.backing();
+            self.write_back(None).await?;
+            if backing.is_writable {
+                backing.sync()?;
+            }
+            self.restamp(&backing).await
+        };
+        let flushed = flushed.await;
+        self.release().await?;
+        flushed
+    }
+}

@@ -1,0 +1,288 @@
+//! A file through its cache on the device (Willow, 4.4): what is in the cache is read and written by one request to the device, without the operating
+//! system; what is not the agent fetches.
+//!
+//! What always holds:
+//! - a write was answered by the cache, or, where that writes through, by the file; after [`CachedFile::sync`] it is durable there;
+//! - the file keeps its length: reads are short at its end, and writes past it are refused;
+//! - where an agent was started anew the cache is opened again by the descriptor that was shown before.
+//!
+//! Who may call it: a process, from any number of threads.
+
+use super::agent_client::{AgentClient, DirectError};
+use super::reach;
+use super::session::{Session, lock};
+use crate::agent::caching::message::{Ask, Told};
+use crate::cache::{CacheError, CacheOptions, Keeper, Mode, read, write};
+use crate::caching::{CachingClient, CachingError};
+use crate::hre::{BoxFuture, Hre};
+use crate::shm::{ShmHre, ShmOptions};
+use caching_host::{APP_NAME, Refusal};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often a cache is opened anew for one operation.
+const ATTEMPTS_MAX: u32 = 8;
+/// Wait before it is opened anew.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How often the agent is asked for a chunk that it has no place for.
+const BUSY_MAX: u32 = 200;
+const BUSY_WAIT: Duration = Duration::from_millis(5);
+/// Entries of an endpoint's rings, and bytes of its data area: one chunk at a time.
+const ENTRIES: u32 = 16;
+const DATA_BYTES: u64 = 512 << 10;
+
+/// The cache as the agent has opened it.
+#[derive(Clone)]
+struct Opened {
+    agent: Arc<AgentClient>,
+    cache: u32,
+    epoch: u32,
+    /// Of the app, and SPUs.
+    numbers: (u16, u16),
+    chunk_bytes: u32,
+    bytes: u64,
+    mode: Mode,
+}
+
+/// An endpoint of its own, for one thread at a time.
+struct Port {
+    hre: Arc<dyn Hre>,
+    runtime: tokio::runtime::Runtime,
+}
+
+#[derive(Default)]
+struct Ports {
+    idle: Vec<Port>,
+    made: usize,
+}
+
+/// A file through its cache.
+pub struct CachedFile {
+    session: Arc<Session>,
+    file: File,
+    options: CacheOptions,
+    opened: Mutex<Option<Opened>>,
+    ports: Mutex<Ports>,
+    returned: Condvar,
+}
+
+fn said(error: DirectError) -> CacheError {
+    match error {
+        DirectError::System(error) => CacheError::Backing(error.into()),
+        DirectError::Busy => CachingError::from(Refusal::Busy).into(),
+        other => CacheError::Said(other.to_string()),
+    }
+}
+
+fn done(told: Result<Told, DirectError>) -> Result<(), CacheError> {
+    match told.map_err(said)? {
+        Told::Done => Ok(()),
+        Told::Failed { errno } => Err(CacheError::Backing(std::io::Error::from_raw_os_error(errno))),
+        other => Err(CacheError::Said(format!("the agent says {other:?} about a cache"))),
+    }
+}
+
+/// Asks the agent for chunks.
+struct Asker<'a>(&'a Opened);
+
+impl Keeper for Asker<'_> {
+    fn fetch(&self, chunk: u64) -> BoxFuture<'_, Result<(), CacheError>> {
+        Box::pin(async move {
+            let mut attempts = 0;
+            loop {
+                let told = self.0.agent.ask_module(APP_NAME, &Ask::Fetch { cache: self.0.cache, chunk }, &[]);
+                match told {
+                    Err(DirectError::Busy) if attempts < BUSY_MAX => tokio::time::sleep(BUSY_WAIT).await,
+                    told => return done(told),
+                }
+                attempts += 1;
+            }
+        })
+    }
+}
+
+impl CachedFile {
+    /// Takes a file over that reads, and writes where it was opened for that; its cache is opened or made.
+    pub fn open(session: &Arc<Session>, file: File, options: CacheOptions) -> Result<CachedFile, CacheError> {
+        let (opened, ports, returned) = (Mutex::default(), Mutex::default(), Condvar::new());
+        let cached = CachedFile { session: session.clone(), file, options, opened, ports, returned };
+        cached.opened()?;
+        Ok(cached)
+    }
+
+    /// Bytes of the file, bytes of a chunk, and when writes are acknowledged.
+    pub fn shape(&self) -> Result<(u64, u32, Mode), CacheError> {
+        let opened = self.opened()?;
+        Ok((opened.bytes, opened.chunk_bytes, opened.mode))
+    }
+
+    /// Reads; shorter at the end of the file.
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize, CacheError> {
+        self.with(|port, opened| {
+            let count = (opened.bytes.saturating_sub(offset)).min(into.len() as u64) as usize;
+            let client = opened.client(port);
+            port.runtime.block_on(read(&client, &Asker(opened), opened.chunk_bytes, offset, &mut into[..count]))?;
+            Ok(count)
+        })
+    }
+
+    /// Writes all of it, or fails; nothing past the end of the file (ENOSPC), and only where the file was opened for writing (EBADF).
+    pub fn write_at(&self, from: &[u8], offset: u64) -> Result<(), CacheError> {
+        self.with(|port, opened| {
+            let system = |errno: i32| CacheError::Backing(std::io::Error::from_raw_os_error(errno));
+            if offset.checked_add(from.len() as u64).is_none_or(|end| end > opened.bytes) {
+                return Err(system(libc::ENOSPC));
+            }
+            if opened.mode == Mode::WriteThrough {
+                self.file.write_all_at(from, offset)?;
+                let wrote = Ask::Wrote { cache: opened.cache, offset, bytes: from.len() as u64 };
+                return done(opened.agent.ask_module(APP_NAME, &wrote, &[]));
+            }
+            let flags = rustix::fs::fcntl_getfl(&self.file).map_err(std::io::Error::from)?;
+            if !flags.contains(rustix::fs::OFlags::RDWR) {
+                return Err(system(libc::EBADF));
+            }
+            let client = opened.client(port);
+            port.runtime.block_on(write(&client, &Asker(opened), opened.chunk_bytes, offset, from))
+        })
+    }
+
+    /// Makes all that was written durable: in the cache, or in the file where that is written through.
+    pub fn sync(&self) -> Result<(), CacheError> {
+        self.with(|port, opened| {
+            if opened.mode == Mode::WriteThrough {
+                return Ok(self.file.sync_data()?);
+            }
+            let client = opened.client(port);
+            for spu in 0..opened.numbers.1 {
+                port.runtime.block_on(client.sync(spu))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Does something by an endpoint with the cache, once more where the agent was started anew meanwhile. What is done twice is the same.
+    fn with<T>(&self, mut what: impl FnMut(&Port, &Opened) -> Result<T, CacheError>) -> Result<T, CacheError> {
+        let mut attempts = 0;
+        loop {
+            let opened = self.opened()?;
+            let port = self.take_port()?;
+            let done = what(&port, &opened);
+            let is_usable = !matches!(&done, Err(CacheError::Device(CachingError::Hre(_))));
+            self.give_port(Some(port).filter(|_| is_usable));
+            match done {
+                Err(CacheError::Device(error)) if error.is(Refusal::Stale) || error.is(Refusal::Absent) => {
+                    if attempts >= ATTEMPTS_MAX {
+                        return Err(error.into());
+                    }
+                    attempts += 1;
+                    std::thread::sleep(AGAIN);
+                    self.lose(&opened);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// What was opened is so no more.
+    fn lose(&self, opened: &Opened) {
+        let mut now = lock(&self.opened);
+        if now.as_ref().is_some_and(|now| now.epoch == opened.epoch && Arc::ptr_eq(&now.agent, &opened.agent)) {
+            *now = None;
+        }
+    }
+
+    fn opened(&self) -> Result<Opened, CacheError> {
+        self.session.check().map_err(said)?;
+        let mut opened = lock(&self.opened);
+        if let Some(opened) = &*opened {
+            return Ok(opened.clone());
+        }
+        // The agent knows only processes that the device knows.
+        let port = self.take_port()?;
+        self.give_port(Some(port));
+        let mut asked = Err(DirectError::Stale);
+        // One that was started again is found the second time.
+        for _ in 0..2 {
+            let agent = self.session.agent().map_err(said)?;
+            let told = agent.ask_module(APP_NAME, &Ask::Open { options: self.options }, &[self.file.as_fd()]);
+            if matches!(told, Err(DirectError::Agent(_))) {
+                self.session.lose_agent(&agent);
+            }
+            let is_over = !matches!(told, Err(DirectError::Agent(_)));
+            asked = told.map(|told| (agent, told));
+            if is_over {
+                break;
+            }
+        }
+        let (agent, told) = asked.map_err(said)?;
+        let Told::Opened { cache, epoch, app, spus, chunk_bytes, bytes, mode } = told else {
+            return Err(CacheError::Said(format!("the agent says {told:?} to the opening of a cache")));
+        };
+        let now = Opened { agent, cache, epoch, numbers: (app, spus), chunk_bytes, bytes, mode };
+        *opened = Some(now.clone());
+        Ok(now)
+    }
+
+    /// An endpoint; waits where there are as many as there may be.
+    fn take_port(&self) -> Result<Port, CacheError> {
+        let mut ports = lock(&self.ports);
+        loop {
+            if let Some(port) = ports.idle.pop() {
+                return Ok(port);
+            }
+            if ports.made < self.session.options.lanes_max.max(1) {
+                ports.made += 1;
+                drop(ports);
+                return self.connect().inspect_err(|_| self.give_port(None)).map_err(said);
+            }
+            ports = self.returned.wait(ports).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Gives one back; none where it has failed, and those that wait most likely have as well.
+    fn give_port(&self, port: Option<Port>) {
+        let mut ports = lock(&self.ports);
+        match port {
+            Some(port) => ports.idle.push(port),
+            None => {
+                ports.made -= 1 + ports.idle.len();
+                ports.idle.clear();
+            }
+        }
+        drop(ports);
+        self.returned.notify_one();
+    }
+
+    fn connect(&self) -> Result<Port, DirectError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| DirectError::Agent(format!("no runtime: {error}")))?;
+        let hre: Arc<dyn Hre> = match self.session.device_socket()? {
+            Some(device) => {
+                let kind = willow_shm::message::Kind::User;
+                Arc::new(ShmHre::open(&device, ShmOptions { kind, entries: ENTRIES, data_bytes: DATA_BYTES })?)
+            }
+            None => runtime.block_on(reach::endpoint(&self.session.agent()?))?,
+        };
+        Ok(Port { hre, runtime })
+    }
+}
+
+impl Opened {
+    fn client(&self, port: &Port) -> CachingClient {
+        CachingClient::new(port.hre.clone(), self.numbers, (self.cache, self.epoch))
+    }
+}
+
+impl Drop for CachedFile {
+    fn drop(&mut self) {
+        // The agent notices by itself where this does not arrive.
+        if let Some(opened) = lock(&self.opened).take() {
+            let close = Ask::Close { cache: opened.cache };
+            let _: Result<Told, DirectError> = opened.agent.ask_module(APP_NAME, &close, &[]);
+        }
+    }
+}
