@@ -9,7 +9,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Package and the name of the constant that holds it.
-const APPS: [(&str, &str); 11] = [
+const APPS: [(&str, &str); 12] = [
     ("base-io", "BASE_IO_WASM"),
     ("key-value", "KEY_VALUE_WASM"),
     ("direct-io", "DIRECT_IO_WASM"),
@@ -19,6 +19,7 @@ const APPS: [(&str, &str); 11] = [
     ("atomic-io", "ATOMIC_IO_WASM"),
     ("append", "APPEND_WASM"),
     ("btree", "BTREE_WASM"),
+    ("fgrep", "FGREP_WASM"),
     ("caching", "CACHING_WASM"),
     (COLUMNS, "COLUMNS_WASM"),
 ];

@@ -39,13 +39,16 @@ pub static FTLS: [BundledApp; 1] = [BundledApp { name: "page", wasm: PAGE_WASM, 
 pub static INSTALLED_BY_COMMANDS: [BundledApp; 1] =
     [BundledApp { name: "btree", wasm: BTREE_WASM, native: btree_spu::native }];
 
+/// The thesis' examples, which experiments run.
+pub static EXAMPLES: [BundledApp; 1] = [BundledApp { name: "fgrep", wasm: FGREP_WASM, native: fgrep_spu::native }];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn modules_carry_the_manifest_of_their_native_form() {
-        for app in BUNDLED_APPS.iter().chain(&FTLS).chain(&INSTALLED_BY_COMMANDS) {
+        for app in BUNDLED_APPS.iter().chain(&FTLS).chain(&INSTALLED_BY_COMMANDS).chain(&EXAMPLES) {
             assert_eq!(&app.wasm[..4], b"\0asm", "{} is a module", app.name);
             let manifest = (app.native)().manifest();
             assert!(manifest.starts_with(format!("abi=2\nname={}\nversion=", app.name).as_bytes()));

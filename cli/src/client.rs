@@ -18,7 +18,7 @@ use willow_host::{
     AtomicWriteClient, BlockClient, ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, ShmHre,
     ShmOptions, StoreCondition,
 };
-use willow_wire::control::{DieWear, ProfileReport};
+use willow_wire::control::{DebugState, DieWear, FrameValues, ProfileReport, StoppedFrame};
 use willow_wire::spec::fabrics::DISCOVERY_NQN;
 
 /// Time to connect.
@@ -187,6 +187,46 @@ impl Client {
     /// The profile ends.
     pub fn end_profile(&mut self) -> Outcome<()> {
         self.wait("the profile did not end", self.control.end_profile())
+    }
+
+    /// Has an app be started anew for this connection to debug.
+    pub fn begin_debug(&mut self, name: &str, app: u16, stop_ms_max: u32) -> Outcome<()> {
+        self.wait(&format!("app {name} is not debugged"), self.control.begin_debug(app, stop_ms_max))
+    }
+
+    /// It is debugged no longer.
+    pub fn end_debug(&mut self, app: u16) -> Outcome<()> {
+        self.wait("the debugger did not end", self.control.end_debug(app))
+    }
+
+    /// Where its instances have stopped.
+    pub fn debug_state(&mut self, app: u16) -> Outcome<Vec<DebugState>> {
+        self.wait("the app is debugged no longer", self.control.debug_state(app))
+    }
+
+    /// The stack of a stopped instance.
+    pub fn debug_stack(&mut self, app: u16, spu: u16) -> Outcome<Vec<StoppedFrame>> {
+        self.wait("the stack cannot be read", self.control.debug_stack(app, spu))
+    }
+
+    /// The values of one of its frames.
+    pub fn debug_values(&mut self, app: u16, spu: u16, frame: u32) -> Outcome<FrameValues> {
+        self.wait("the values cannot be read", self.control.debug_values(app, spu, frame))
+    }
+
+    /// Some of its memory.
+    pub fn debug_memory(&mut self, app: u16, spu: u16, range: (u32, u32)) -> Outcome<Vec<u8>> {
+        self.wait("the memory cannot be read", self.control.debug_memory(app, spu, range))
+    }
+
+    /// The module of an app that is debugged.
+    pub fn debug_module(&mut self, app: u16) -> Outcome<Vec<u8>> {
+        self.wait("the module cannot be read", self.control.debug_module(app))
+    }
+
+    /// Tells an instance, or all, what the debugger says.
+    pub fn debug_tell(&mut self, app: u16, spu: Option<u16>, words: &[u32]) -> Outcome<()> {
+        self.wait("the app was not told", self.control.debug_tell(app, spu, words))
     }
 
     /// Starts an app anew.

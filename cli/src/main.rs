@@ -15,6 +15,7 @@ mod columns;
 mod config;
 mod coredump;
 mod cpu;
+mod debug;
 mod demo;
 mod descriptors;
 mod direct;
@@ -69,6 +70,8 @@ enum Command {
     App(app::App),
     /// Call a handler of an app
     Rpc(rpc::RpcOptions),
+    /// Debug an app: a server of the Debug Adapter Protocol on standard input and output
+    Debug(debug::Debug),
     /// Where an app's time goes: a table, a flame graph, a file for speedscope
     Profile(profile::Profile),
     /// Keys by which hosts prove who they are: new
@@ -175,6 +178,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Cache(cache) => cache::run(cache),
         Command::Stat(options) => stat::run(options),
         Command::Profile(profile) => profile::run(&profile),
+        Command::Debug(options) => debug::run(&options),
         Command::Bench(bench) => bench::run(bench),
         Command::Simulate(options) => simulate::run(&options),
         Command::Reproduce(options) => reproduce::run(&options),

@@ -278,3 +278,58 @@ fn a_profile_counts_runs_and_is_gone_when_it_has_ended() {
     let (info, _) = core_of(&mut users, alice.hre, own, 0).unwrap();
     assert!(info.why.contains("unreachable"), "what is profiled leaves a core as ever");
 }
+
+#[test]
+fn only_its_owner_and_the_kernel_debug_an_app() {
+    let mut users = Users::new(config(2));
+    let (alice, bob, kernel) = (users.user(1000), users.user(1001), users.rig.hre);
+    let own = users.install_for(alice.hre, &app_of("scan", "public=*\\n")).unwrap();
+    let second = users.install_for(alice.hre, &app_of("other", "")).unwrap();
+    let of_kernel = users.rig.install(&app_of("shared", "public=*\\n")).unwrap();
+    let waited_for = users.rig.install(&app_of("log", "settles=1\\n")).unwrap();
+    let begin = |users: &mut Users, hre: HreId, app: u16| {
+        ask(users, hre, control::BEGIN_DEBUG, &words(&[app.into(), 0]), &[]).0
+    };
+    let (none, busy) = (ControlStatus::NotFound as u32, ControlStatus::Busy as u32);
+    for (hre, app) in [(bob.hre, own), (bob.hre, of_kernel), (alice.hre, of_kernel), (bob.hre, 0), (kernel, 900)] {
+        assert_eq!(begin(&mut users, hre, app), none);
+    }
+    assert_eq!(begin(&mut users, kernel, waited_for), busy, "others would wait for it");
+    assert_eq!(begin(&mut users, alice.hre, own), 0);
+    assert_eq!(begin(&mut users, alice.hre, own), busy, "it has a debugger");
+    assert_eq!(begin(&mut users, kernel, own), busy, "it has a debugger");
+    assert_eq!(begin(&mut users, alice.hre, second), busy, "a user has one");
+    assert_eq!(begin(&mut users, kernel, of_kernel), 0, "others' are not this user's affair");
+    // Nobody else asks it or tells it anything.
+    for hre in [bob.hre, kernel] {
+        for (handler, arguments) in [
+            (control::DEBUG_STATE, words(&[0, own.into()])),
+            (control::DEBUG_QUERY, words(&[0, own.into(), 0, 4, 0, 0])),
+            (control::DEBUG_TELL, words(&[own.into(), u32::MAX, 4])),
+            (control::END_DEBUG, words(&[own.into()])),
+        ] {
+            assert_eq!(ask(&mut users, hre, handler, &arguments, &[]).0, none, "{handler}");
+        }
+    }
+    // It works as ever, and stops where its debugger says: at the next instruction.
+    assert_eq!(users.rig.call_on(bob.hre, (own, 1, 0), &[], &[], 0).result, 42);
+    assert_eq!(ask(&mut users, alice.hre, control::DEBUG_TELL, &words(&[own.into(), 0, 4]), &[]).0, 0);
+    users.rig.begin(bob.hre, (own, 1, 0), &[], &[], 0);
+    users.rig.settle();
+    assert!(users.rig.device.completion().is_none(), "it has stopped");
+    let (_, _, states) = ask(&mut users, alice.hre, control::DEBUG_STATE, &words(&[0, own.into()]), &[]);
+    let states: Vec<control::DebugState> = serde_json::from_slice(&states).unwrap();
+    assert_eq!(states[0].stop.as_ref().map(|stop| (stop.reason.as_str(), stop.depth)), Some(("pause", 1)));
+    assert!(states[1].stop.is_none());
+    for wrong in [words(&[own.into(), 7, 2]), words(&[own.into(), 0, 9]), words(&[own.into()])] {
+        assert_eq!(ask(&mut users, alice.hre, control::DEBUG_TELL, &wrong, &[]).0, ControlStatus::Malformed as u32);
+    }
+    let many: Vec<u32> = [own.into(), u32::MAX, 1].into_iter().chain(0..1025).collect();
+    assert_eq!(ask(&mut users, alice.hre, control::DEBUG_TELL, &[], &words(&many)).0, ControlStatus::NoRoom as u32);
+    // With its endpoint the debugger is gone, and the request ends.
+    users.rig.device.close_hre(alice.hre);
+    users.rig.settle();
+    assert_eq!(users.rig.device.completion().expect("it goes on").result, 42);
+    let alice = users.user(1000);
+    assert_eq!(begin(&mut users, alice.hre, second), 0);
+}

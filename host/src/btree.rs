@@ -74,9 +74,14 @@ pub struct BtreeClient {
 impl BtreeClient {
     /// Finds the app.
     pub async fn find(hre: Arc<dyn Hre>) -> Result<Self, HreError> {
-        let control = ControlClient::new(hre.clone());
-        let (app, (spus, _)) = (control.find_app(btree_host::APP_NAME).await?, control.stripes().await?);
-        Ok(BtreeClient { hre, app, spus })
+        let app = ControlClient::new(hre.clone()).find_app(btree_host::APP_NAME).await?;
+        // The control service tells users nothing of that.
+        let call = RpcCall { app, handler: wire::handler::SPUS, spu: Some(0), ..RpcCall::default() };
+        let reply = hre.rpc(call).await?;
+        match u16::try_from(reply.result) {
+            Ok(spus) if reply.status == 0 && spus > 0 => Ok(BtreeClient { hre, app, spus }),
+            _ => Err(HreError::Answer(format!("btree answered with status {}", reply.status))),
+        }
     }
 
     /// The app by its number, on a device with so many SPUs.

@@ -217,6 +217,57 @@ impl ControlClient {
         self.send(wire::END_PROFILE, Vec::new()).await.map(drop)
     }
 
+    /// Has an app be started anew for this endpoint to debug; a stop lasts so many milliseconds at most (0: without an end).
+    pub async fn begin_debug(&self, app: u16, stop_ms_max: u32) -> Result<(), HreError> {
+        let words = [u32::from(app), stop_ms_max];
+        self.send(wire::BEGIN_DEBUG, words.into_iter().flat_map(u32::to_le_bytes).collect()).await.map(drop)
+    }
+
+    /// It is debugged no longer.
+    pub async fn end_debug(&self, app: u16) -> Result<(), HreError> {
+        self.send(wire::END_DEBUG, u32::from(app).to_le_bytes().to_vec()).await.map(drop)
+    }
+
+    /// Where its instances have stopped.
+    pub async fn debug_state(&self, app: u16) -> Result<Vec<wire::DebugState>, HreError> {
+        let bytes = self.read_checked(wire::DEBUG_STATE, &u32::from(app).to_le_bytes()).await?;
+        serde_json::from_slice(&bytes).map_err(|error| HreError::Answer(error.to_string()))
+    }
+
+    async fn debug_query(&self, words: [u32; 5]) -> Result<Vec<u8>, HreError> {
+        let arguments: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+        self.read_checked(wire::DEBUG_QUERY, &arguments).await
+    }
+
+    /// The stack of a stopped instance, the innermost frame first.
+    pub async fn debug_stack(&self, app: u16, spu: u16) -> Result<Vec<wire::StoppedFrame>, HreError> {
+        let bytes = self.debug_query([app.into(), spu.into(), 1, 0, 0]).await?;
+        serde_json::from_slice(&bytes).map_err(|error| HreError::Answer(error.to_string()))
+    }
+
+    /// The values of one of its frames.
+    pub async fn debug_values(&self, app: u16, spu: u16, frame: u32) -> Result<wire::FrameValues, HreError> {
+        let bytes = self.debug_query([app.into(), spu.into(), 2, frame, 0]).await?;
+        serde_json::from_slice(&bytes).map_err(|error| HreError::Answer(error.to_string()))
+    }
+
+    /// Some of its memory; less where that ends.
+    pub async fn debug_memory(&self, app: u16, spu: u16, (from, bytes): (u32, u32)) -> Result<Vec<u8>, HreError> {
+        self.debug_query([app.into(), spu.into(), 3, from, bytes]).await
+    }
+
+    /// The module of an app that is debugged.
+    pub async fn debug_module(&self, app: u16) -> Result<Vec<u8>, HreError> {
+        self.debug_query([app.into(), 0, 4, 0, 0]).await
+    }
+
+    /// Tells an instance (`None`: all) what the debugger says: `words` as the control service has them.
+    pub async fn debug_tell(&self, app: u16, spu: Option<u16>, words: &[u32]) -> Result<(), HreError> {
+        let to = [u32::from(app), spu.map_or(u32::MAX, u32::from)];
+        let payload = to.iter().chain(words).flat_map(|word| word.to_le_bytes()).collect();
+        self.send(wire::DEBUG_TELL, payload).await.map(drop)
+    }
+
     /// The text of an app's virtual serial port.
     pub async fn log(&self, name: &str) -> Result<String, HreError> {
         if name.len() > wire::LOG_NAME_BYTES_MAX {

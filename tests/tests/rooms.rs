@@ -433,7 +433,7 @@ const SHARING: [&str; 10] =
     ["Rc<", "Cell<", "static mut", "thread_local!", "Mutex<", "RwLock<", "OnceLock", "LazyLock", "Atomic", "Arc<"];
 
 /// Where one of them is, and what for.
-const SHARED_ON_PURPOSE: [(&str, &str); 11] = [
+const SHARED_ON_PURPOSE: [(&str, &str); 14] = [
     // Snapshots that nobody changes.
     ("spu/published.rs", "Arc<"),
     ("spu/os.rs", "Arc<"),
@@ -447,6 +447,10 @@ const SHARED_ON_PURPOSE: [(&str, &str); 11] = [
     ("spu/reach.rs", "Atomic"),
     ("spu/runtime/long.rs", "Arc<"),
     ("spu/runtime/long.rs", "Mutex<"),
+    // The same of one that is debugged, and the module that it was compiled from.
+    ("spu/runtime/debug.rs", "Arc<"),
+    ("spu/runtime/debug.rs", "Mutex<"),
+    ("service/debug.rs", "Arc<"),
     // Whose code a profile's samples are of: a signal's handler reads it.
     ("spu/profile.rs", "Atomic"),
 ];

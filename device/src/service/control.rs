@@ -102,6 +102,20 @@ pub const READ_PROFILE: u8 = 68;
 /// The profile of this endpoint ends.
 pub const END_PROFILE: u8 = 69;
 
+/// Payload: u32 app, u32 milliseconds that a stop lasts at most (0: without an end). The app is compiled for a debugger and started anew, and is this
+/// endpoint's to debug. Answered when it is there. For the app's owner and the host's kernel.
+pub const BEGIN_DEBUG: u8 = 70;
+/// Payload: u32 app. It is debugged no longer, and what was stopped goes on.
+pub const END_DEBUG: u8 = 71;
+/// Inline arguments: u32 offset, u32 app. Reply: JSON array of [`DebugState`], one an SPU.
+pub const DEBUG_STATE: u8 = 72;
+/// Inline arguments: u32 offset, u32 app, u32 SPU, u32 kind, u32, u32. Reply of kind 1: JSON array of [`StoppedFrame`]; 2 (number of a frame): JSON
+/// [`FrameValues`]; 3 (address, bytes): memory; 4, of a running one too: the module.
+pub const DEBUG_QUERY: u8 = 73;
+/// Payload: u32 app, u32 SPU (FFFFFFFFh: all), u32 what: 1 breakpoints (then u32 each, bytes from the module's beginning), 2 go on, 3 step (then u32 frames: to
+/// the next instruction with so many at most), 4 stop at the next instruction of a run.
+pub const DEBUG_TELL: u8 = 74;
+
 /// Status of a control request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -142,6 +156,7 @@ pub struct AppInfo {
 }
 
 pub use crate::spu::autopsy::{Frame, GlobalValue};
+pub use crate::spu::debug::{FrameValues, Stop, StoppedFrame};
 
 /// An instance that trapped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -324,4 +339,13 @@ pub struct ProfiledWaits {
     pub reason: String,
     /// How many were seen, over all looks.
     pub count: u64,
+}
+
+/// An SPU's instance of an app that is debugged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DebugState {
+    /// The SPU.
+    pub spu: u16,
+    /// Where it has stopped; left out: it runs, or has nothing to do.
+    pub stop: Option<Stop>,
 }

@@ -32,6 +32,7 @@ impl Core {
         let opened = machine.protection.opened_by(hre);
         self.service.forget(hre);
         self.forget_profile(hre);
+        self.forget_debuggers(hre);
         if process_ended {
             self.tell_revoked(hre.process(), true);
         }

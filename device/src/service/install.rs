@@ -117,7 +117,9 @@ impl Core {
 
     /// The compiler is done.
     pub(super) fn compiled(&mut self, key: u32, compiled: Result<Compiled, String>) {
-        let Some(install) = self.install_of(key) else { return };
+        let Some(install) = self.install_of(key) else {
+            return self.compiled_for_debug(key, compiled.map(|compiled| compiled.module));
+        };
         let owner = install.owner;
         match compiled {
             Ok(compiled) => {

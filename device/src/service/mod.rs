@@ -13,6 +13,7 @@ pub(crate) mod change;
 mod commit;
 pub mod control;
 pub(crate) mod core;
+mod debug;
 mod endpoints;
 mod erase;
 pub(crate) mod ftl;
@@ -80,6 +81,8 @@ pub(crate) struct Service {
     starting: settle::Starting,
     /// The profile of an app that is under way.
     profile: Option<profile::Session>,
+    /// Debuggers of apps.
+    debuggers: Vec<debug::Session>,
 }
 
 /// How far the clean end of the device is.
@@ -117,6 +120,7 @@ impl Service {
             ftl: None,
             starting: settle::Starting::default(),
             profile: None,
+            debuggers: Vec::new(),
         }
     }
 
@@ -128,8 +132,14 @@ impl Service {
     /// The earliest time at which waiting ends.
     pub fn deadline_ns(&self) -> Option<u64> {
         let waiting = self.polled.iter().filter_map(|key| self.transactions.get(key));
+        let debuggers = self.debuggers.iter().map(debug::Session::deadline_ns).filter(|at_ns| *at_ns != u64::MAX).min();
         let profile = self.profile.as_ref().map(profile::Session::deadline_ns);
-        waiting.map(|transaction| transaction.deadline_ns).chain(self.starting.deadline_ns()).chain(profile).min()
+        waiting
+            .map(|transaction| transaction.deadline_ns)
+            .chain(self.starting.deadline_ns())
+            .chain(profile)
+            .chain(debuggers)
+            .min()
     }
 
     /// An endpoint is gone.
@@ -163,6 +173,7 @@ impl Core {
         if self.service.shutdown == Shutdown::No {
             self.service.shutdown = Shutdown::Settling;
             self.give_up_compiling();
+            self.end_all_debuggers();
         }
     }
 
@@ -213,6 +224,7 @@ impl Core {
         let mut busy = !self.service.ready.is_empty();
         busy |= self.revive_settlers();
         self.serve_profile(now_ns);
+        self.serve_debuggers(now_ns);
         while let Some((watch, refusal)) = self.answered_event() {
             busy = true;
             if self.started_or_not(watch, refusal) {

@@ -76,7 +76,7 @@ impl Session {
 /// Compiled functions of a program, by address; the error says why it has none.
 fn places_of(program: &Program) -> Result<Vec<Place>, String> {
     let module = match program {
-        Program::Wasm(pre) | Program::Long(pre) => pre.module(),
+        Program::Wasm(pre) | Program::Long(pre) | Program::Debug(pre) => pre.module(),
         Program::Native(_) => return Err("it is built natively: profile the device's process instead".to_owned()),
     };
     let text = module.text().as_ptr() as usize;
@@ -123,6 +123,10 @@ impl Core {
         }
         if !self.machine.is_running(app) || self.is_changing(&name) {
             return refuse(ControlStatus::Busy, format!("app {name} does not run at this moment"));
+        }
+        if self.machine.is_debugged(app) {
+            let text = format!("app {name} was started for a debugger: reset it first, and then profile it as it is");
+            return refuse(ControlStatus::Busy, text);
         }
         let Some(program) = &self.programs[usize::from(app)] else {
             return refuse(ControlStatus::NotFound, format!("app {name} never came up"));

@@ -66,6 +66,11 @@ pub(super) fn is_for_users(handler: u8) -> bool {
             | control::BEGIN_PROFILE
             | control::READ_PROFILE
             | control::END_PROFILE
+            | control::BEGIN_DEBUG
+            | control::END_DEBUG
+            | control::DEBUG_STATE
+            | control::DEBUG_QUERY
+            | control::DEBUG_TELL
             | control::ANSWER_UPCALL
             | control::ERROR_TEXT
             | control::FIND_APP

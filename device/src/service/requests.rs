@@ -77,6 +77,11 @@ impl Core {
             control::BEGIN_PROFILE => self.begin_profile(hre, &body_of(arguments, payload)),
             control::READ_PROFILE => self.read_profile(token, hre, &arguments),
             control::END_PROFILE => self.stop_profile(hre),
+            control::BEGIN_DEBUG => return self.begin_debug(token, hre, &body_of(arguments, payload)),
+            control::END_DEBUG => self.end_debug(hre, &body_of(arguments, payload)),
+            control::DEBUG_STATE => self.debug_state(token, hre, &arguments),
+            control::DEBUG_QUERY => self.debug_query(token, hre, &arguments),
+            control::DEBUG_TELL => self.debug_tell(hre, &body_of(arguments, payload)),
             control::RESET_APP => return self.reset_app(token, hre, &body_of(arguments, payload)),
             control::ERROR_TEXT => {
                 let text = self.service.errors.get(&hre).cloned().unwrap_or_default();

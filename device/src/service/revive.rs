@@ -13,8 +13,8 @@ use super::change::{Change, Made, Refusal};
 use super::core::Core;
 use super::erase::Erasure;
 use super::ftl::STARTS_MAX;
-use super::transaction::{Asker, Work};
-use super::versions::Version;
+use super::transaction::{Asker, Transaction, Work};
+use super::versions::{Program, Version};
 use crate::request::{AppNumber, RpcOutcome};
 use crate::service::control::ControlStatus;
 use crate::spu::abi;
@@ -22,12 +22,21 @@ use crate::spu::continuation::Continuation;
 use crate::spu::os::{Admission, AppState};
 
 /// An app on its way back.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Revival {
     pub number: AppNumber,
     pub name: String,
     /// What it will answer STARTED to; `None`: nobody waits for that.
     watch: Option<u32>,
+    /// For a debugger: what its instances are made from.
+    debugged: Option<Program>,
+}
+
+impl Revival {
+    /// One for which nobody waits.
+    pub fn new(number: AppNumber, name: String) -> Self {
+        Revival { number, name, watch: None, debugged: None }
+    }
 }
 
 impl Core {
@@ -54,7 +63,7 @@ impl Core {
         }
         let watch = self.wait_for_start(number);
         self.hold_until_settled();
-        let revival = Work::Revival(Revival { number, name, watch: Some(watch) });
+        let revival = Work::Revival(Revival { watch: Some(watch), ..Revival::new(number, name) });
         if let Some(key) = self.transact(Asker::Service, Change::Nothing, revival) {
             self.fence(key);
         }
@@ -66,11 +75,20 @@ impl Core {
         self.service.starting.forget(number);
         let settles = self.machine.app_at(number).is_some_and(|app| app.settles);
         let watch = settles.then(|| self.wait_for_start(number));
-        let revival = Work::Revival(Revival { number, name, watch });
+        let revival = Work::Revival(Revival { watch, ..Revival::new(number, name.clone()) });
         let Some(key) = self.transact(asker, Change::Nothing, revival) else {
             return watch.into_iter().for_each(|watch| self.start_has_failed(watch));
         };
         self.hold_until_settled();
+        self.reset_with(key, number, name, None);
+    }
+
+    /// What a transaction has begun to start anew ends, so that it can; for a debugger with instances of another program.
+    pub(super) fn reset_with(&mut self, key: u32, number: AppNumber, name: String, debugged: Option<Program>) {
+        if let Some(Transaction { work: Work::Revival(revival), .. }) = self.service.transactions.get_mut(&key) {
+            debug_assert_eq!(revival.name, name);
+            revival.debugged = debugged;
+        }
         let machine = &mut *self.machine;
         machine.hold_requests(number, Admission::Begun);
         machine.drop_instances(number);
@@ -91,8 +109,8 @@ impl Core {
 
     /// What the old instances had at the media has ended: the new ones take their place.
     pub(super) fn revived(&mut self, key: u32, revival: &Revival) {
-        let &Revival { number, ref name, watch } = revival;
-        match self.make_again(number) {
+        let &Revival { number, ref name, watch, ref debugged } = revival;
+        match self.make_again(number, debugged.clone()) {
             Ok(version) => {
                 tracing::warn!("app {name} is started anew");
                 // Where others start as well, its requests wait with those of all.
@@ -120,13 +138,16 @@ impl Core {
     }
 
     /// Fresh instances of an app that has ended.
-    fn make_again(&mut self, number: AppNumber) -> Result<Version, String> {
+    fn make_again(&mut self, number: AppNumber, debugged: Option<Program>) -> Result<Version, String> {
         let program = self.programs[usize::from(number)].clone().ok_or("it never came up")?;
         let old = self.machine.app_at(number).ok_or("it is not installed any more")?;
         let mut state = AppState::new(&old.name, &old.version, old.handlers.clone(), old.module_bytes, 0);
         (state.owner, state.calls, state.footprint, state.settles) = (old.owner, old.calls, old.footprint, old.settles);
         (state.long, state.counters, state.user_counters) = (old.long, old.counters, old.user_counters);
-        self.make_ready(program, state)
+        match debugged {
+            Some(debugged) => self.make_ready_for_debugger((debugged, program), state),
+            None => self.make_ready(program, state),
+        }
     }
 
     /// An app that has ended, may owe something, and is not on its way back.

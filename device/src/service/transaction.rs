@@ -8,6 +8,7 @@
 
 use super::change::{Change, Made, Refusal};
 use super::core::Core;
+use super::debug;
 use super::erase::Erasure;
 use super::install::Install;
 use super::revive::Revival;
@@ -59,6 +60,8 @@ pub(super) enum Work {
     Settling(Settling),
     /// An app that is waited for has trapped, and is started anew.
     Revival(Revival),
+    /// An app is compiled for a debugger.
+    Debug { number: AppNumber, name: String, beginning: debug::Beginning },
     /// An app ends its requests and leaves its state clean, since the device ends.
     Retirement { number: AppNumber, state: Retiring },
 }
@@ -109,6 +112,7 @@ impl Transaction {
             Work::Install(install) => install.name.as_deref(),
             Work::Removal(removal) => Some(&removal.name),
             Work::Revival(revival) => Some(&revival.name),
+            Work::Debug { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -119,6 +123,7 @@ impl Transaction {
             Work::Install(install) => install.number,
             Work::Removal(removal) => Some(removal.number),
             Work::Revival(revival) => Some(revival.number),
+            Work::Debug { number, .. } => Some(*number),
             _ => None,
         }
     }
@@ -170,6 +175,14 @@ impl Core {
             self.commit(key);
         }
         Some(key)
+    }
+
+    /// What a transaction has that compiles for a debugger: from now on it starts the app anew.
+    pub(super) fn take_debug(&mut self, key: u32) -> Option<Work> {
+        let transaction = self.service.transactions.get_mut(&key)?;
+        let Work::Debug { number, name, .. } = &transaction.work else { return None };
+        let starts = Work::Revival(Revival::new(*number, name.clone()));
+        Some(std::mem::replace(&mut transaction.work, starts))
     }
 
     /// A transaction has ended: its asker is told.
@@ -264,7 +277,7 @@ impl Core {
                     self.forfeited(key, &name, result);
                 }
             }
-            Work::Retirement { .. } | Work::Revival(_) => {}
+            Work::Retirement { .. } | Work::Revival(_) | Work::Debug { .. } => {}
         }
     }
 

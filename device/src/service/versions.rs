@@ -38,6 +38,8 @@ pub(crate) enum Program {
     Wasm(InstancePre<Guest>),
     /// The same for runs that make way after each slice.
     Long(InstancePre<Guest>),
+    /// A module that is compiled for a debugger.
+    Debug(InstancePre<Guest>),
     /// A native build, trusted.
     Native(&'static dyn NativeApp),
 }
@@ -224,11 +226,23 @@ impl Core {
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),
             Program::Long(pre) => LongInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, limits)
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),
+            Program::Debug(pre) => LongInstance::debugged(pre, &mut self.machine, caller, limits)
+                .map(|instance| Box::new(instance) as Box<dyn Instance>),
             Program::Native(native) => Ok(Box::new(NativeInstance::new(*native, caller))),
         };
         // What it did in `_initialize` was within a budget of its own, and is nobody's run.
         self.machine.staged_one(spu);
         instance
+    }
+
+    /// The same as [`Core::make_ready`] with instances for a debugger: those that follow are made of the program as it is.
+    pub(super) fn make_ready_for_debugger(
+        &mut self,
+        (debugged, program): (Program, Program),
+        state: AppState,
+    ) -> Result<Version, String> {
+        let version = self.make_ready(debugged, state)?;
+        Ok(Version { program: Some(program), ..version })
     }
 
     pub(super) fn make_ready(&mut self, program: Program, mut state: AppState) -> Result<Version, String> {

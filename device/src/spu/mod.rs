@@ -7,6 +7,7 @@ pub(crate) mod clock;
 pub(crate) mod continuation;
 pub mod counters;
 pub(crate) mod dead;
+pub(crate) mod debugger;
 pub(crate) mod dma;
 pub(crate) mod ended;
 pub(crate) mod flash;
@@ -44,7 +45,7 @@ pub(crate) mod turns;
 pub(crate) mod unit;
 pub(crate) mod version;
 
-pub(crate) use runtime::{autopsy, limits, long, module, native, wasm};
+pub(crate) use runtime::{autopsy, debug, limits, long, module, native, wasm};
 pub use willow_gate::{abi, meter};
 
 /// What an app did with a request that it was offered.
@@ -107,6 +108,14 @@ pub(crate) trait Instance: Send {
     /// Some of its memory from an address on, as far as there is any. Not while a run makes way.
     fn peek(&mut self, _from: u64, _bytes: usize) -> Vec<u8> {
         Vec::new()
+    }
+    /// What it has for its debugger, where it was made for one.
+    fn debugging(&self) -> Option<&debug::SharedDebugging> {
+        None
+    }
+    /// Asks its run, which has stopped.
+    fn examine(&mut self, _: debug::Query) -> Option<debug::Answer> {
+        None
     }
     /// Itself where it is of an app that is profiled.
     fn watched(&mut self) -> Option<&mut profile::Watched> {

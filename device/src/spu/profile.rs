@@ -5,6 +5,7 @@
 //! reads no clock: samples of the processor come from a [`Sampler`] that whoever runs the device has handed it.
 
 use super::activity::State;
+use super::debug::{Answer, Query, SharedDebugging};
 use super::group::Under;
 use super::os::{Caller, Machine};
 use super::{Instance, Offered, Resumed, Told, abi, autopsy::Autopsy};
@@ -162,6 +163,14 @@ impl Instance for Watched {
 
     fn peek(&mut self, from: u64, bytes: usize) -> Vec<u8> {
         self.inner.peek(from, bytes)
+    }
+
+    fn debugging(&self) -> Option<&SharedDebugging> {
+        self.inner.debugging()
+    }
+
+    fn examine(&mut self, query: Query) -> Option<Answer> {
+        self.inner.examine(query)
     }
 
     fn watched(&mut self) -> Option<&mut Watched> {

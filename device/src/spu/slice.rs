@@ -28,6 +28,11 @@ pub(super) struct Suspended {
 }
 
 impl Suspended {
+    /// Whose work it is.
+    pub(super) fn account(&self) -> u16 {
+        self.account
+    }
+
     /// Keeps the end of a wait of the instance's until the run has ended.
     #[cold]
     pub(super) fn keep(&mut self, of: &Wait, memory: Option<Box<(u64, Vec<u8>)>>) {
@@ -47,7 +52,10 @@ impl Machine {
         let resident = &mut self.spus[spu as usize].residents[number as usize];
         resident.suspended = Some(Box::new(Suspended { account, token, late: VecDeque::new() }));
         let incarnation = resident.incarnation;
-        self.make_due(account, number, Event::Resume { spu, app: number, incarnation });
+        // Its debugger has it go on.
+        if !self.is_stopped(number, spu) {
+            self.make_due(account, number, Event::Resume { spu, app: number, incarnation });
+        }
     }
 
     /// Whose a suspended run is, if it is still there.
@@ -94,6 +102,9 @@ impl Machine {
         match went {
             Ok(Resumed::Started(Offered::Suspended) | Resumed::Completed(Told::Suspended)) => {
                 self.spus[spu as usize].residents[number as usize].suspended = Some(suspended);
+                if self.is_stopped(number, spu) {
+                    return;
+                }
                 self.make_due(account, number, Event::Resume { spu, app: number, incarnation });
             }
             Ok(went) => {

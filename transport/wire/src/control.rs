@@ -78,6 +78,19 @@ pub const BEGIN_PROFILE: u8 = 67;
 pub const READ_PROFILE: u8 = 68;
 /// The profile of this endpoint ends.
 pub const END_PROFILE: u8 = 69;
+/// Payload: u32 app, u32 milliseconds that a stop lasts at most (0: without an end). The app is compiled for a debugger and started anew, and is this
+/// endpoint's to debug. Answered when it is there. For the app's owner and the host's kernel.
+pub const BEGIN_DEBUG: u8 = 70;
+/// Payload: u32 app. It is debugged no longer, and what was stopped goes on.
+pub const END_DEBUG: u8 = 71;
+/// Inline arguments: u32 offset, u32 app. Reply: JSON array of [`DebugState`], one an SPU.
+pub const DEBUG_STATE: u8 = 72;
+/// Inline arguments: u32 offset, u32 app, u32 SPU, u32 kind, u32, u32. Reply of kind 1: JSON array of [`StoppedFrame`]; 2 (number of a frame): JSON
+/// [`FrameValues`]; 3 (address, bytes): memory; 4, of a running one too: the module.
+pub const DEBUG_QUERY: u8 = 73;
+/// Payload: u32 app, u32 SPU (FFFFFFFFh: all), u32 what: 1 breakpoints (then u32 each, bytes from the module's beginning), 2 go on, 3 step (then u32 frames: to
+/// the next instruction with so many at most), 4 stop at the next instruction of a run.
+pub const DEBUG_TELL: u8 = 74;
 
 /// In [`DieWear::blocks`]: the block was bad from the factory.
 pub const FACTORY_BAD: u32 = 1 << 31;
@@ -426,4 +439,46 @@ pub struct ProfiledWaits {
     pub reason: String,
     /// How many were seen, over all looks.
     pub count: u64,
+}
+
+/// A run that has stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {
+    /// `breakpoint`, `step`, `pause`, or why it is about to end.
+    pub reason: String,
+    /// Bytes from the module's beginning to the instruction.
+    pub pc: u32,
+    /// Frames of the stack.
+    pub depth: u32,
+    /// How often this instance has stopped.
+    pub count: u32,
+}
+
+/// A frame of a stopped run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoppedFrame {
+    /// Index of the function among those that the module defines.
+    pub defined_function: u32,
+    /// Bytes from the module's beginning to the instruction.
+    pub pc: u32,
+}
+
+/// The values of a frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameValues {
+    /// Its locals, parameters first.
+    pub locals: Vec<GlobalValue>,
+    /// Its operands, the last pushed last.
+    pub operands: Vec<GlobalValue>,
+    /// The instance's globals.
+    pub globals: Vec<GlobalValue>,
+}
+
+/// An SPU's instance of an app that is debugged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DebugState {
+    /// The SPU.
+    pub spu: u16,
+    /// Where it has stopped; left out: it runs, or has nothing to do.
+    pub stop: Option<Stop>,
 }

@@ -379,13 +379,13 @@ mod tests {
                 if all.insert(number, number as u64 + 1).is_none() {
                     node.insert(index, &key(number), number as u64 + 1);
                 }
-                if number % 5 == 0 {
+                if number.is_multiple_of(5) {
                     let index = all.range(..number).count();
                     node.remove(index);
                     all.remove(&number);
                 }
             }
-            let number = if round % 4 == 0 { usize::MAX >> 1 } else { state >> 34 };
+            let number = if round.is_multiple_of(4) { usize::MAX >> 1 } else { state >> 34 };
             let index = all.range(..number).count();
             if all.insert(number, 7).is_some() {
                 continue;
@@ -396,7 +396,7 @@ mod tests {
             let found = [entries(&node), entries(&right)].concat();
             assert_eq!(found, all.iter().map(|(number, value)| (key(*number), *value)).collect::<Vec<_>>());
             assert!(node.count() > 0 && right.count() > 0);
-            assert_eq!(round % 4 == 0, right.count() == 1);
+            assert_eq!(round.is_multiple_of(4), right.count() == 1);
         }
     }
 

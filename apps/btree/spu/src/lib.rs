@@ -56,6 +56,7 @@ willow_sdk::app! {
         wire::handler::STAT => stat,
         wire::handler::OPEN => open,
         wire::handler::SYNC => sync,
+        wire::handler::SPUS => spus,
     },
 }
 
@@ -135,7 +136,7 @@ async fn put(request: Request, state: &State) -> Result<u32, Failure> {
             }
             change.put(&key, offset, bytes).await?;
             offset += bytes;
-            if done % PAIRS_AT_ONCE == 0 {
+            if done.is_multiple_of(PAIRS_AT_ONCE) {
                 yield_now().await?;
             }
         }
@@ -154,7 +155,7 @@ async fn delete(request: Request, state: &State) -> Result<u32, Failure> {
         for done in 1..=count {
             let key = arguments::<KEY_BYTES>(&request)?;
             deleted += u32::from(change.delete(&key).await?);
-            if done % PAIRS_AT_ONCE == 0 {
+            if done.is_multiple_of(PAIRS_AT_ONCE) {
                 yield_now().await?;
             }
         }
@@ -198,6 +199,10 @@ async fn open(request: Request, state: &State) -> Result<(), Failure> {
     let bytes = tree.superblock().encode();
     request.dma(Local(&bytes), Reply(0), bytes.len() as u32).await?;
     Ok(())
+}
+
+async fn spus(_: Request, _: &State) -> u32 {
+    willow_sdk::spu_count()
 }
 
 async fn sync(request: Request, _: &State) -> Result<(), Failure> {

@@ -90,7 +90,7 @@ pub async fn range(
             moved?;
             head.used = behind;
             head.pairs += 1;
-            if head.pairs % PAIRS_AT_ONCE == 0 {
+            if head.pairs.is_multiple_of(PAIRS_AT_ONCE) {
                 yield_now().await?;
             }
         }
@@ -113,7 +113,10 @@ pub async fn survey(ports: &Ports<'_>, root: &Root) -> Result<Space, Failure> {
     let height = root.height as usize;
     nodes.resize_with(height, Node::default);
     let (mut level, mut page) = (height, root.page);
-    while height > 0 {
+    if height == 0 {
+        return if root.pairs == 0 { Ok(space) } else { Err(DAMAGED) };
+    }
+    loop {
         // Down to a node.
         level -= 1;
         ports.node(page, level as u32, &mut nodes[level]).await?;
@@ -122,7 +125,7 @@ pub async fn survey(ports: &Ports<'_>, root: &Root) -> Result<Space, Failure> {
         }
         next[level] = 0;
         read += 1;
-        if read % NODES_AT_ONCE == 0 {
+        if read.is_multiple_of(NODES_AT_ONCE) {
             yield_now().await?;
         }
         if level == 0 {

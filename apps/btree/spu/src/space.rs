@@ -166,7 +166,7 @@ mod tests {
             for _ in 0..4000 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let (drawn, units) = ((state >> 33) as usize, 1 + (state >> 60) as u32 % UNITS);
-                if drawn % 3 == 0 && !held.is_empty() {
+                if drawn.is_multiple_of(3) && !held.is_empty() {
                     let piece = held.swap_remove(drawn / 3 % held.len());
                     (piece.unit..piece.unit + piece.units).for_each(|unit| taken[unit as usize] = false);
                     space.give_back(piece);

@@ -24,6 +24,8 @@ pub mod handler {
     pub const RANGE: u8 = 5;
     /// What there is of a tree on this SPU.
     pub const STAT: u8 = 6;
+    /// How many SPUs there are: who reaches this app alone is told by it. No body; the result is the number.
+    pub const SPUS: u8 = 9;
     /// From another SPU: opens a striped tree, so that its root can be read.
     pub const OPEN: u8 = 7;
     /// From another SPU: makes this one's bank durable.

@@ -11,6 +11,7 @@
 //! - what the run has had so far (instructions, work, bytes of DMAs) counts against the budget of the whole run.
 
 use super::autopsy::Autopsy;
+use super::debug::{self, Answer, Debugger, Debugging, Query, SharedDebugging};
 use super::limits::{InstanceLimits, MemoryLimits};
 use super::wasm::{
     Complete, Exports, Guest, GuestMemory, find_initialize, not_initialized, not_instantiated, offered, store_of, told,
@@ -24,7 +25,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use wasmtime::{Caller as GuestCaller, Engine, InstancePre, Linker, Store};
+use wasmtime::{AsContextMut, Caller as GuestCaller, Engine, InstancePre, Linker, Store};
 use willow_gate::table::{Section, When, Work};
 use willow_gate::{Call, Fault, SpuOs, argument, imports, parameter};
 
@@ -77,6 +78,12 @@ pub(crate) struct Desk {
 
 pub(crate) type SharedDesk = Arc<Mutex<Desk>>;
 
+/// A run makes way where it is, with so much fuel left.
+pub(super) fn makes_way(desk: &SharedDesk, left: u64) {
+    let mut desk = at(desk);
+    desk.made_way_at = Some(desk.budget.saturating_sub(left));
+}
+
 /// It is held for a few instructions, never while a call goes on.
 fn at(desk: &SharedDesk) -> MutexGuard<'_, Desk> {
     desk.lock().unwrap_or_else(PoisonError::into_inner)
@@ -92,6 +99,8 @@ pub(crate) struct LongInstance {
     instructions: u64,
     /// The run began with a request.
     is_start: bool,
+    /// Where it was made for a debugger.
+    debugging: Option<SharedDebugging>,
 }
 
 /// Makes an instance, and then does what it is asked for.
@@ -114,6 +123,9 @@ async fn serve(mut store: Store<Guest>, pre: InstancePre<Guest>, desk: SharedDes
         });
         let (asked, caller, budget) = next.await;
         store.data_mut().caller = caller;
+        if let Some(debugging) = store.data().debugging.clone() {
+            debug::apply(store.as_context_mut(), &debugging);
+        }
         let returned = match asked {
             Asked::Bring { pointer, bytes } => exports.bring(&mut store, pointer, &bytes).map(|()| 0),
             Asked::Peek { from, bytes } => {
@@ -185,7 +197,28 @@ impl LongInstance {
         pre: &InstancePre<Guest>,
         machine: &mut Machine,
         caller: Caller,
+        limits: InstanceLimits,
+    ) -> Result<Self, String> {
+        Self::made(engine, pre, machine, caller, limits, None)
+    }
+
+    /// The same for a debugger, of a module that is compiled for that.
+    pub fn debugged(
+        pre: &InstancePre<Guest>,
+        machine: &mut Machine,
+        caller: Caller,
+        limits: InstanceLimits,
+    ) -> Result<Self, String> {
+        Self::made(pre.module().engine(), pre, machine, caller, limits, Some(Debugging::shared()))
+    }
+
+    fn made(
+        engine: &Engine,
+        pre: &InstancePre<Guest>,
+        machine: &mut Machine,
+        caller: Caller,
         InstanceLimits { data_bytes_max, budget, initialize_budget }: InstanceLimits,
+        debugging: Option<SharedDebugging>,
     ) -> Result<Self, String> {
         let slice = machine.slice();
         let desk = Arc::new(Mutex::new(Desk {
@@ -203,10 +236,13 @@ impl LongInstance {
         }));
         let (lender, os) = Lender::new();
         let limits = MemoryLimits::new(data_bytes_max);
-        let guest = Guest { os, caller, memory: None, limits, desk: Some(desk.clone()) };
-        let store = store_of(engine, guest, initialize_budget)?;
+        let guest = Guest { os, caller, memory: None, limits, desk: Some(desk.clone()), debugging: debugging.clone() };
+        let mut store = store_of(engine, guest, initialize_budget)?;
+        if let Some(debugging) = debugging.clone() {
+            store.set_debug_handler(debug::Handler { debugging, desk: desk.clone() });
+        }
         let serving = Box::pin(serve(store, pre.clone(), desk.clone()));
-        let mut made = LongInstance { serving, lender, desk, instructions: 0, is_start: false };
+        let mut made = LongInstance { serving, lender, desk, instructions: 0, is_start: false, debugging };
         // What is not anybody's run makes no way: what it may do is bounded by its budget.
         let done = loop {
             if let Some(done) = made.go_on(machine) {
@@ -214,6 +250,9 @@ impl LongInstance {
             }
             machine.staged_one(caller.spu);
         };
+        if let Some(debugging) = &made.debugging {
+            Debugger(debugging).attach();
+        }
         done.returned.map(|_| made)
     }
 
@@ -331,6 +370,19 @@ impl Instance for LongInstance {
         at(&self.desk).memory_bytes
     }
 
+    fn debugging(&self) -> Option<&SharedDebugging> {
+        self.debugging.as_ref()
+    }
+
+    fn examine(&mut self, query: Query) -> Option<Answer> {
+        let debugger = Debugger(self.debugging.as_ref()?);
+        debugger.ask(query);
+        // The run is stopped, and goes on only when that is asked for: this calls nothing of the app's, and no import.
+        let ended = self.serving.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        debug_assert!(ended.is_pending());
+        Debugger(self.debugging.as_ref()?).answer()
+    }
+
     fn unwatched(self: Box<Self>) -> Box<dyn Instance> {
         self
     }
@@ -348,6 +400,9 @@ async fn with_slices<R>(
 ) -> wasmtime::Result<R> {
     let too_early = || wasmtime::Error::msg("an import was called before its time");
     let desk = guest.data().desk.clone().ok_or_else(too_early)?;
+    if let Some(debugging) = guest.data().debugging.clone() {
+        debug::apply(guest.as_context_mut(), &debugging);
+    }
     let caller = guest.data().caller;
     let mut charged = guest.data_mut().os.get().map_or(0, |machine| machine.charged(caller));
     let slice = at(&desk).slice;

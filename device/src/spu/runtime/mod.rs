@@ -4,6 +4,7 @@
 
 pub(crate) mod autopsy;
 mod costs;
+pub(crate) mod debug;
 mod effort;
 pub(crate) mod limits;
 pub(crate) mod long;

@@ -5,6 +5,7 @@
 //! docs/abi.md; a call ends after the budget at the latest. Apps that ask for long runs have instances of their own ([`super::long`]).
 
 use super::autopsy::{Autopsy, FRAMES_MAX};
+use super::debug::SharedDebugging;
 use super::limits::{InstanceLimits, MemoryLimits};
 use super::long::{self, SharedDesk};
 use super::module::{self, Manifest, ModuleLimits};
@@ -14,7 +15,8 @@ use crate::spu::reach::{Reach, Reaching, lend};
 use crate::spu::request::{RECORD_BYTES, record_answered, record_response};
 use crate::spu::{Instance, Offered, Told};
 use wasmtime::{
-    Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, Store, TypedFunc, Val,
+    Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, OptLevel, Store, TypedFunc,
+    Val,
 };
 use willow_gate::table::{Section, When, Work};
 use willow_gate::{Call, Fault, argument, imports, parameter};
@@ -38,8 +40,10 @@ pub(crate) struct Guest {
     pub(super) caller: Caller,
     pub(super) memory: Option<Memory>,
     pub(super) limits: MemoryLimits,
-    /// Of an instance that asks for long runs.
+    /// Of an instance that asks for long runs, or is debugged.
     pub(super) desk: Option<SharedDesk>,
+    /// Of an instance that is debugged.
+    pub(super) debugging: Option<SharedDebugging>,
 }
 
 /// The compiler and what all modules share.
@@ -48,6 +52,9 @@ pub(crate) struct Runtime {
     linker: Linker<Guest>,
     /// For instances that ask for long runs.
     long_linker: Linker<Guest>,
+    costs: Option<OperatorCosts>,
+    /// For apps that are debugged, made for the first of them.
+    debug: Option<(Engine, Linker<Guest>)>,
 }
 
 /// The export `complete`, in either form.
@@ -134,26 +141,51 @@ pub(super) fn with<R>(
     Ok(done)
 }
 
+/// What all engines have in common: how apps are contained and metered.
+fn config(costs: Option<OperatorCosts>) -> Config {
+    let mut config = Config::new();
+    config.consume_fuel(true);
+    config.operator_cost(costs.map_or_else(super::costs::by_time, super::costs::table));
+    config.max_wasm_stack(WASM_STACK_BYTES_MAX);
+    config.async_stack_size(FIBER_STACK_BYTES);
+    config.cranelift_nan_canonicalization(true);
+    config.wasm_relaxed_simd(false);
+    // Looked at when a call has ended with a trap, never before.
+    config.coredump_on_trap(true);
+    config.wasm_backtrace_max_frames(std::num::NonZeroUsize::new(FRAMES_MAX));
+    config
+}
+
 impl Runtime {
     /// An engine with the features that apps may use.
     ///
     /// `costs`: of instructions, where a model of time has such; else those that the machine has.
     pub fn new(costs: Option<OperatorCosts>) -> Result<Self, String> {
-        let mut config = Config::new();
-        config.consume_fuel(true);
-        config.operator_cost(costs.map_or_else(super::costs::by_time, super::costs::table));
-        config.max_wasm_stack(WASM_STACK_BYTES_MAX);
-        config.async_stack_size(FIBER_STACK_BYTES);
-        config.cranelift_nan_canonicalization(true);
-        config.wasm_relaxed_simd(false);
-        // Looked at when a call has ended with a trap, never before.
-        config.coredump_on_trap(true);
-        config.wasm_backtrace_max_frames(std::num::NonZeroUsize::new(FRAMES_MAX));
-        let engine = Engine::new(&config).map_err(|error| format!("the app runtime cannot start: {error}"))?;
+        let engine = Engine::new(&config(costs)).map_err(|error| format!("the app runtime cannot start: {error}"))?;
         let wrong = |error: wasmtime::Error| format!("the app runtime cannot start: {error}");
         let linker = link(&engine).map_err(wrong)?;
         let long_linker = long::link(&engine).map_err(wrong)?;
-        Ok(Runtime { engine, linker, long_linker })
+        Ok(Runtime { engine, linker, long_linker, costs, debug: None })
+    }
+
+    /// The engine that compiles for debuggers.
+    pub fn debug_engine(&mut self) -> Result<Engine, String> {
+        if self.debug.is_none() {
+            let mut config = config(self.costs);
+            config.guest_debug(true);
+            config.cranelift_opt_level(OptLevel::None);
+            let wrong = |error: wasmtime::Error| format!("the runtime for debuggers cannot start: {error}");
+            let engine = Engine::new(&config).map_err(wrong)?;
+            let linker = long::link(&engine).map_err(wrong)?;
+            self.debug = Some((engine, linker));
+        }
+        self.debug.as_ref().map(|(engine, _)| engine.clone()).ok_or_else(String::new)
+    }
+
+    /// Resolves the imports of a module that is compiled for a debugger.
+    pub fn prepare_debug(&self, compiled: &CompiledModule) -> Result<InstancePre<Guest>, String> {
+        let (_, linker) = self.debug.as_ref().ok_or("the runtime for debuggers has not started")?;
+        linker.instantiate_pre(&compiled.module).map_err(|error| format!("it cannot be linked: {error}"))
     }
 
     /// The engine, to compile with on another thread.
@@ -186,7 +218,7 @@ impl WasmInstance {
         InstanceLimits { data_bytes_max, budget, initialize_budget }: InstanceLimits,
     ) -> Result<Self, String> {
         let limits = MemoryLimits::new(data_bytes_max);
-        let guest = Guest { os: Reach::NOTHING, caller, memory: None, limits, desk: None };
+        let guest = Guest { os: Reach::NOTHING, caller, memory: None, limits, desk: None, debugging: None };
         let mut store = store_of(engine, guest, initialize_budget)?;
         let instance = pre.instantiate(&mut store).map_err(not_instantiated)?;
         let exports = Exports::find(&instance, &mut store)?;
