@@ -40,14 +40,24 @@ impl Planted {
         Planted::with(stage, &[], true, ("", folder))
     }
 
+    /// One that forgets this, and is told of these block devices, all of the stage's device.
+    pub fn of_blocks(stage: &mut Stage, blocks: &[&str], fault: AgentFault) -> Planted {
+        Planted::begin(stage, blocks, &[fault], true, "")
+    }
+
     fn with(stage: &mut Stage, faults: &[AgentFault], allow_xfs: bool, (part, folder): (&str, &str)) -> Planted {
+        let block = format!("{}{part}", stage.block());
+        Planted::begin(stage, &[&block], faults, allow_xfs, folder)
+    }
+
+    fn begin(stage: &mut Stage, blocks: &[&str], faults: &[AgentFault], allow_xfs: bool, folder: &str) -> Planted {
         if stage.agent.is_some() {
             stage.kill_agent();
         }
         let config = AgentConfig {
             device: DeviceAddress::Socket(stage.path("device").into()),
             socket: stage.path("agent").into(),
-            blocks: vec![format!("{}{part}=1", stage.block()).parse().expect("a block device")],
+            blocks: blocks.iter().map(|block| format!("{block}=1").parse().expect("a block device")).collect(),
             limits: EndpointLimits::default(),
             allow_xfs,
             state: stage.folder.join(folder).join("agent.frozen"),

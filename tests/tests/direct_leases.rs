@@ -1,5 +1,6 @@
-//! What the agent's lease on a direct file has to bear: that its user has the kernel wait with the agent's questions, and that somebody waits to open
-//! the file meanwhile. The kernel waits for a lease for a bounded time: nothing may be permitted by then, and nothing be permitted anew.
+//! What the agent has to bear of a user who has the kernel wait with the agent's questions about a file of his: that somebody waits to open the file
+//! meanwhile, for which the kernel waits no longer than for a lease, so that nothing may be permitted by then, and nothing be permitted anew; that
+//! file systems are frozen.
 //! Skipped, with a line that says why, as the stage says.
 
 use std::fs;
@@ -160,6 +161,79 @@ fn nothing_is_permitted_of_a_file_that_somebody_waits_for_since_before_its_place
     let planted = Planted::forgets(&mut stage, &[AgentFault::NoFlag, AgentFault::LookedLate]);
     assert!(is_ever_permitted(&stage, &planted, "file-of-the-planted"), "the planted agent is not seen");
     drop(planted);
+}
+
+/// A second file system on the stage's device, mounted beside the first; it goes with this.
+struct Beside {
+    block: String,
+    files: String,
+}
+
+impl Beside {
+    /// The stage's own is made anew on the first half of its device.
+    fn new(stage: &mut Stage) -> Beside {
+        stage.kill_agent();
+        let (files, block) = (stage.path("files"), stage.block().to_owned());
+        within_seconds("it is unmounted", || tool("umount", &[&files]).is_ok());
+        tool("mkfs.ext4", &["-q", "-F", &block, "60M"]).expect("a file system");
+        tool("mount", &["-o", "noatime", &block, &files]).expect("mounted");
+        let disk = format!("{}/disk", stage.path("mount"));
+        let half = ["--direct-io=on", "--sector-size", "4096", "--offset", "67108864", "-f", "--show", &disk];
+        let beside = Beside { block: tool("losetup", &half).expect("a loop device"), files: stage.path("beside") };
+        fs::create_dir(&beside.files).expect("a folder");
+        tool("mkfs.ext4", &["-q", "-F", &beside.block]).expect("a file system");
+        tool("mount", &["-o", "noatime", &beside.block, &beside.files]).expect("mounted");
+        beside
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = tool("fsfreeze", &["--unfreeze", &self.files]);
+        let _ = tool("umount", &["-l", &self.files]);
+        let _ = tool("losetup", &["-d", &self.block]);
+    }
+}
+
+#[test]
+fn who_holds_up_the_freeze_of_a_file_system_holds_up_that_of_no_other() {
+    let test = "who_holds_up_the_freeze_of_a_file_system_holds_up_that_of_no_other";
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
+    let beside = Beside::new(&mut stage);
+    let block = stage.block().to_owned();
+    // The kernel waits with what comes after the attribute.
+    let planted = Planted::of_blocks(&mut stage, &[&block, &beside.block], AgentFault::NoFlag);
+    let (path, other) = (written(&stage, "file"), written(&stage, "other"));
+    let elsewhere = Path::new(&beside.files).join("file");
+    fs::write(&elsewhere, contents(BYTES, 1)).expect("written");
+    let (asks, holds) = (Asks::new(&stage), Asks::new(&stage));
+    let held = holds.take(&elsewhere).expect("directly");
+    let (files, judge) = (stage.path("files"), Judge::new(&stage));
+    std::thread::scope(|scope| {
+        let (mut reads, changes) = busy(&stage, &path, scope);
+        let asked = scope.spawn(|| asks.take(&path).map(drop));
+        within_seconds("it is asked where the file lies", || waiting("willow-agent") == 1);
+        let frozen = scope.spawn(|| tool("timeout", &["100", "fsfreeze", "--freeze", &files]));
+        within_seconds("the agent has seen that", || holds.take(&other).is_err());
+        assert!(!judge.permitted(None).is_empty(), "the other file system's is revoked");
+        let beside_is_frozen = scope.spawn(|| tool("timeout", &["100", "fsfreeze", "--freeze", &beside.files]));
+        within_seconds("the other file system is frozen", || beside_is_frozen.is_finished());
+        beside_is_frozen.join().expect("it ends").expect("frozen");
+        assert!(judge.permitted(None).is_empty() && !frozen.is_finished(), "nobody held the first one up");
+        reads.go_on();
+        frozen.join().expect("it ends").expect("frozen");
+        // What was asked for is given, and revoked before the file system is frozen, or refused.
+        assert!(judge.permitted(None).is_empty(), "it is written past the freeze");
+        tool("fsfreeze", &["--unfreeze", &files]).expect("thawed");
+        let _ = asked.join().expect("it does not panic");
+        changes.join().expect("it ends");
+        assert!(reads.has_succeeded());
+    });
+    drop(held);
+    tool("fsfreeze", &["--unfreeze", &beside.files]).expect("thawed");
+    within_seconds("all is given back", || planted.agent.frozen() == 0);
+    drop((planted, beside));
 }
 
 #[test]

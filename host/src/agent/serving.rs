@@ -258,16 +258,26 @@ impl Agent {
         taking.into_iter().for_each(|(_, thread)| self.look_after(thread));
     }
 
-    /// Lets file systems be frozen.
-    fn watch_freezes(&self) {
-        let Ok(runtime) = runtime() else { return self.stop() };
+    /// Lets file systems be frozen, each by a thread of its own: a user can hold one of them up, as he can without the agent, and no other.
+    fn watch_freezes(self: &Arc<Self>) {
+        let mut freezing: Vec<JoinHandle<()>> = Vec::new();
         while !self.stopping() {
             std::thread::sleep(if self.freezes.is_empty() { WATCH } else { FREEZE_WATCH });
+            freezing.extract_if(.., |thread| thread.is_finished()).for_each(|thread| self.look_after(thread));
             for device in self.freezes.noticed() {
                 tracing::info!("a file system is being frozen: {device:#x}");
-                runtime.block_on(self.let_freeze(device));
+                let agent = self.clone();
+                let let_freeze = move || match runtime() {
+                    Ok(runtime) => runtime.block_on(agent.let_freeze(device)),
+                    Err(_) => agent.stop(),
+                };
+                match std::thread::Builder::new().name("willow-agent-let".to_owned()).spawn(let_freeze) {
+                    Ok(thread) => freezing.push(thread),
+                    Err(error) => self.fail(format!("no thread to let a file system be frozen: {error}")),
+                }
             }
         }
+        freezing.into_iter().for_each(|thread| self.look_after(thread));
     }
 
     async fn upcall(&self, upcall: Upcall) {
