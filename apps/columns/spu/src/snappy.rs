@@ -8,6 +8,8 @@ use crate::engine::Stop;
 
 /// How far back compressors refer: they compress 64 KiB at a time.
 pub const WINDOW_BYTES: usize = 64 << 10;
+/// What is decompressed ahead of that: memory is scarce, and four compressed columns at once are to have room.
+const AHEAD_BYTES: usize = 32 << 10;
 
 /// What ends a decompression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +43,7 @@ pub struct Snappy {
 impl Snappy {
     /// Nothing yet, with room to work in.
     pub fn new() -> Result<Snappy, Stop> {
-        let out = crate::value::reserved(2 * WINDOW_BYTES)?;
+        let out = crate::value::reserved(WINDOW_BYTES + AHEAD_BYTES)?;
         Ok(Snappy { out, begin: 0, left: 0, has_head: false, has_dropped: false, element: Element::None })
     }
 
