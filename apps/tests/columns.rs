@@ -28,13 +28,13 @@ struct Drive {
 impl Drive {
     fn on(medium: Medium, is_native: bool) -> Drive {
         let config = DeviceConfig {
-            spus: SPUS.into(),
+            spus: SPUS,
             namespace_bytes: 64 << 20,
             kv_namespace_bytes: 0,
             instruction_budget: BUDGET,
             ..DeviceConfig::default()
         };
-        let (store, mut apps) = medium.banks(SPUS.into(), 1 << 30);
+        let (store, mut apps) = medium.banks(SPUS, 1 << 30);
         let columns = willow_apps::BUNDLED_APPS.iter().find(|app| app.name == APP_NAME).expect("the app");
         let columns = if is_native { BuiltInApp::Native((columns.native)()) } else { BuiltInApp::Wasm(columns.wasm) };
         apps.extend([BuiltInApp::Wasm(willow_apps::BASE_IO_WASM), columns]);

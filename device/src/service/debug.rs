@@ -52,6 +52,9 @@ pub(super) struct Session {
     look_ns: u64,
 }
 
+/// An app that is to be debugged: its number, its name, its module, and how long it may be stopped, in milliseconds.
+type Prepared = (AppNumber, String, Arc<Vec<u8>>, u64);
+
 impl Session {
     /// When it wants to be looked at.
     pub fn deadline_ns(&self) -> u64 {
@@ -84,11 +87,7 @@ impl Core {
     }
 
     /// Which app it is, and its module; or why not.
-    fn prepare_debug(
-        &mut self,
-        hre: HreId,
-        body: &[u8],
-    ) -> Result<(AppNumber, String, Arc<Vec<u8>>, u64), (ControlStatus, String)> {
+    fn prepare_debug(&mut self, hre: HreId, body: &[u8]) -> Result<Prepared, (ControlStatus, String)> {
         let (Some(number), Some(stop_ms_max)) = (word(body, 0), word(body, 4)) else {
             return Err((
                 ControlStatus::Malformed,

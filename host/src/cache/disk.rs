@@ -20,7 +20,7 @@ pub const BLOCK_BYTES: u32 = 512;
 /// Most bytes of a command.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 /// Zeroes that are written at once.
-const ZEROES: [u8; 65536] = [0; 65536];
+static ZEROES: [u8; 65536] = [0; 65536];
 
 /// A cache as a block namespace.
 pub struct CachedDisk {
