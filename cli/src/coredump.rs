@@ -23,7 +23,7 @@ pub fn encode(info: &CoreInfo, memory: &[u8]) -> Outcome<Vec<u8>> {
         fail!("the core of app {} has {} bytes of memory, which are no whole pages", info.app, memory.len());
     }
     let mut module = Module::new();
-    module.section(&CoreDumpSection::new(&format!("{} {} on SPU {}", info.app, info.version, info.spu)));
+    module.section(&CoreDumpSection::new(format!("{} {} on SPU {}", info.app, info.version, info.spu)));
     let mut memories = MemorySection::new();
     let pages = (memory.len() / PAGE_BYTES) as u64;
     memories.memory(MemoryType { minimum: pages, maximum: None, memory64: false, shared: false, page_size_log2: None });

@@ -111,12 +111,14 @@ fn trace(blocks: usize, options: &CacheBenchOptions) -> (f64, Vec<(u64, bool)>) 
     (exponent, (0..options.accesses).map(|_| one()).collect())
 }
 
+/// What a set has: its blocks in the order in which they came, and when each was used last, by block and by time.
+type Set = (VecDeque<u64>, BTreeMap<u64, u64>, BTreeMap<u64, u64>);
+
 /// Misses of so many blocks in sets, of which the first that came goes (FIFO), or the one that was not used longest (LRU): counted in the second round
 /// of the same accesses.
 fn missed_by_sets(trace: &[(u64, bool)], blocks: usize, set_blocks: usize, is_lru: bool) -> u64 {
     let set_blocks = set_blocks.min(blocks).max(1);
-    let mut sets: Vec<(VecDeque<u64>, BTreeMap<u64, u64>, BTreeMap<u64, u64>)> =
-        vec![Default::default(); (blocks / set_blocks).max(1)];
+    let mut sets: Vec<Set> = vec![Default::default(); (blocks / set_blocks).max(1)];
     let (count, mut missed, mut time) = (sets.len() as u64, 0, 0u64);
     for round in 0..2 {
         for (block, _) in trace {

@@ -215,15 +215,14 @@ fn in_unit(unit: Unit<'_, '_>, address: u64, left: &mut usize) -> Vec<Variable> 
         }
         outside = None;
         match (entry.tag(), function) {
-            (gimli::DW_TAG_subprogram, None) => match has(unit, entry, address) {
-                Some(true) => function = Some((depth, frame_base(unit, entry))),
-                // Others may lie within a declaration, of a namespace or a type.
-                Some(false) | None => {}
-            },
-            (gimli::DW_TAG_lexical_block | gimli::DW_TAG_inlined_subroutine, Some(_)) => {
-                if has(unit, entry, address) != Some(true) {
-                    outside = Some(depth);
-                }
+            // Others may lie within a declaration, of a namespace or a type.
+            (gimli::DW_TAG_subprogram, None) if has(unit, entry, address) == Some(true) => {
+                function = Some((depth, frame_base(unit, entry)));
+            }
+            (gimli::DW_TAG_lexical_block | gimli::DW_TAG_inlined_subroutine, Some(_))
+                if has(unit, entry, address) != Some(true) =>
+            {
+                outside = Some(depth);
             }
             (gimli::DW_TAG_subprogram, Some(_)) => outside = Some(depth),
             (gimli::DW_TAG_formal_parameter | gimli::DW_TAG_variable, Some((_, base))) => {

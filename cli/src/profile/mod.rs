@@ -12,7 +12,7 @@ use crate::output;
 use crate::table::Table;
 use crate::target::TargetOption;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use willow_wire::control::ProfileReport;
 
@@ -218,7 +218,7 @@ enum Form {
     Speedscope,
 }
 
-fn form(out: &PathBuf) -> Outcome<Form> {
+fn form(out: &Path) -> Outcome<Form> {
     match out.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => Ok(Form::Svg),
         Some("json") => Ok(Form::Speedscope),
