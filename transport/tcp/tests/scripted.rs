@@ -331,7 +331,7 @@ fn bad_commands_get_their_status_and_an_entry_in_the_error_log() {
     expect(write(9, 0, 2, Sgl::in_capsule(0, 4096)), &[0; 4096], Status::DATA_SGL_LENGTH_INVALID);
     expect(SubmissionEntry::new(0x7d).with_nsid(1).with_cid(10), &[], Status::INVALID_OPCODE);
     let mut fused = read(11, 0, 1, 4096);
-    fused.0[1] |= 1;
+    fused.0[1] |= 3;
     expect(fused, &[], Status::INVALID_FIELD);
     let zeroes = SubmissionEntry::new(nvm::WRITE_ZEROES).with_nsid(1).with_cid(12).with_cdw(12, 65535);
     expect(zeroes, &[], Status::INVALID_FIELD);
