@@ -303,6 +303,79 @@ fn what_cannot_be_written_back_stays_and_is_written_later() {
     });
 }
 
+/// An SPU that has lost its part costs what the others have that is nowhere else neither when the cache is opened nor when its number is free.
+#[test]
+fn what_is_changed_stays_where_a_processor_has_lost_its_part() {
+    use caching_host::wire::handler;
+    let device = InProcess::start(device).expect("opens");
+    runtime().block_on(async {
+        let client = CachingClient::find(Arc::new(device.endpoint(None).await.expect("an endpoint"))).await.unwrap();
+        let scratch = Scratch::new(&contents(BYTES, 8));
+        let first = opened(&client, scratch.backing(), options(Mode::WriteBack, 8 * 4096)).await;
+        disk(&first).await.write(0, vec![5; 4 * 4096], false).await.expect("writes");
+        let own = first.client().clone();
+        assert_eq!(first.counts().await.expect("counts").dirty, 4, "one of each SPU");
+        own.on(3, handler::REMOVE, 1).await.expect("removed");
+        for spu in 0..3 {
+            own.on(spu, handler::RELEASE, 0).await.expect("released");
+        }
+        drop(first);
+        let said = Manager::open(&client, scratch.backing(), &CacheOptions::default()).await.err().expect("refused");
+        assert!(said.to_string().contains("would be lost"), "{said}");
+        let listed = list(&client).await.expect("a list");
+        assert_eq!((listed.len(), listed[0].is_whole, listed[0].counts.dirty), (1, false, 3));
+        assert_eq!(listed[0].counts.epoch, 0, "nobody has it");
+        // The first one is who tells of a cache: to all others its number is free then.
+        let again = client.of(own.cache().0, 77);
+        again.on(0, handler::CLAIM, 0).await.expect("taken");
+        again.on(0, handler::REMOVE, 1).await.expect("removed");
+        again.on(0, handler::FREE, 0).await.expect("freed");
+        let other = Scratch::new(&contents(BYTES, 9));
+        let second = opened(&client, other.backing(), options(Mode::WriteBack, 8 * 4096)).await;
+        assert_ne!(second.client().cache().0, own.cache().0, "that number is not free");
+        assert_eq!(disk(&second).await.read(0, BYTES).await.expect("reads"), contents(BYTES, 9));
+        second.close().await.expect("closed");
+        for spu in 1..3 {
+            assert_eq!(again.describe(spu).await.expect("it is there").1.dirty, 1, "SPU {spu}");
+        }
+    });
+}
+
+/// A manager that gave the cache up, or to which somebody did not tell what he wrote, vouches for nothing that was clean before.
+#[test]
+fn what_is_clean_is_forgotten_where_the_file_may_have_been_written() {
+    let device = InProcess::start(device).expect("opens");
+    runtime().block_on(async {
+        let client = CachingClient::find(Arc::new(device.endpoint(None).await.expect("an endpoint"))).await.unwrap();
+        for mode in [Mode::WriteBack, Mode::WriteThrough] {
+            let scratch = Scratch::new(&contents(BYTES, 10));
+            let manager = opened(&client, scratch.backing(), options(mode, 64 * 4096)).await;
+            let own = disk(&manager).await;
+            own.read(0, BYTES).await.expect("reads");
+            manager.close().await.expect("closed");
+            manager.hold().await.expect("it has it again");
+            assert_eq!(manager.counts().await.expect("counts").used, 41, "nobody wrote it");
+            manager.close().await.expect("closed");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let file = File::options().write(true).open(&scratch.0).expect("it is there");
+            file.write_all_at(b"another", 5000).expect("written");
+            manager.hold().await.expect("it has it again");
+            assert_eq!(own.read(4608, 512).await.expect("reads")[392..399], *b"another");
+            // While it has it somebody writes and does not say so.
+            file.write_all_at(b"untold!", 5000).expect("written");
+            manager.distrust().await.expect("forgotten");
+            assert_eq!(own.read(4608, 512).await.expect("reads")[392..399], *b"untold!");
+            manager.close().await.expect("closed");
+            let listed = list(&client).await.expect("a list");
+            let cache = listed.iter().find(|it| it.cache == manager.client().cache().0).expect("it is there");
+            assert_eq!(cache.descriptor.stamp, [0; 24], "nothing vouches for what is in it");
+            let next = opened(&client, scratch.backing(), CacheOptions::default()).await;
+            assert_eq!(next.counts().await.expect("counts").used, 0);
+            next.close().await.expect("closed");
+        }
+    });
+}
+
 #[test]
 fn what_cannot_be_cached_is_refused() {
     let refused = |file: File, why: &str| {

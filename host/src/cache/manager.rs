@@ -6,12 +6,14 @@
 //! - a chunk counts as clean when the backing file has it durably, and not before. What cannot be written back stays in the cache, dirty; who needed the
 //!   room is told, and it is tried again;
 //! - clean chunks outlast a manager only where the backing file is as it was when they were the same as it ([`Backing::stamp`]); dirty ones always do;
-//! - what is fetched, written through or dropped of one chunk is done one after another.
+//! - what is fetched, written through or dropped of one chunk is done one after another;
+//! - a manager that another has followed meanwhile writes nothing back, and looks at the stamp anew when it gets the cache again.
 //!
 //! Who may call it: who has an endpoint of the host's kernel: an agent, for processes, and `willow cache mount`.
 
 use super::CacheError;
 use super::backing::Backing;
+use super::listed::{Listed, known, list, remove, remove_own};
 use crate::caching::{CachingClient, CachingError};
 use caching_host::wire::{CACHES_MAX, Counts, Descriptor, PATH_BYTES_MAX, Stamp, handler, home};
 use caching_host::{Refusal, Shape};
@@ -75,98 +77,20 @@ pub struct Manager {
     backing: RwLock<Arc<Backing>>,
     /// The device has a stamp of the backing file: nothing of that was written since.
     is_stamped: AtomicBool,
+    /// The cache may have a clean chunk that is not the same as the backing file: the stamp of this manager vouches for nothing.
+    is_doubtful: AtomicBool,
+    /// The cache was another's, or the device began anew: clean chunks are looked at before one is permitted.
+    is_back: AtomicBool,
+    /// One is told at a time that this manager is there.
+    holding: tokio::sync::Mutex<()>,
     turns: [tokio::sync::Mutex<()>; TURNS],
     writing_back: tokio::sync::Mutex<()>,
     /// Bytes that were written back.
     written_back: AtomicU64,
 }
 
-fn random() -> u64 {
+pub(super) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
-}
-
-/// `Ok(None)` where there is none.
-fn known<T>(answer: Result<T, CachingError>) -> Result<Option<T>, CachingError> {
-    match answer {
-        Err(CachingError::Refused(Refusal::Absent)) => Ok(None),
-        answer => answer.map(Some),
-    }
-}
-
-/// A cache as the first SPU tells of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Listed {
-    /// Its number.
-    pub cache: u32,
-    /// What it is.
-    pub descriptor: Descriptor,
-    /// The sum of what all SPUs have of it.
-    pub counts: Counts,
-    /// All SPUs have it.
-    pub is_whole: bool,
-}
-
-/// The caches of a device.
-pub async fn list(client: &CachingClient) -> Result<Vec<Listed>, CachingError> {
-    let mut all = Vec::new();
-    for cache in 0..CACHES_MAX as u32 {
-        let client = client.of(cache, 0);
-        let Some((descriptor, mut counts)) = known(client.describe(0).await)? else { continue };
-        let mut is_whole = true;
-        for spu in 1..client.numbers().1 {
-            match known(client.describe(spu).await)? {
-                Some((other, more)) if other.generation == descriptor.generation => {
-                    counts.used += more.used;
-                    counts.dirty += more.dirty;
-                    counts.hits += more.hits;
-                    counts.misses += more.misses;
-                    counts.writes += more.writes;
-                    counts.installs += more.installs;
-                    counts.evictions += more.evictions;
-                }
-                _ => is_whole = false,
-            }
-        }
-        all.push(Listed { cache, descriptor, counts, is_whole });
-    }
-    Ok(all)
-}
-
-/// Has the device forget a cache that nobody manages; with dirty chunks only where `discards`. It goes as a whole or not at all.
-pub async fn remove(client: &CachingClient, cache: u32, discards: bool) -> Result<(), CachingError> {
-    let client = client.of(cache, random() as u32 | 1);
-    let (mut is_there, mut refused) = (false, None);
-    // Nobody writes to what this one manages.
-    for spu in 0..client.numbers().1 {
-        match known(client.on(spu, handler::CLAIM, 0).await) {
-            Ok(None) => continue,
-            Ok(Some(())) => is_there = true,
-            Err(error) => refused = Some(error),
-        }
-        match client.describe(spu).await {
-            Ok((_, counts)) if counts.dirty > 0 && !discards => refused = Some(Refusal::Dirty.into()),
-            _ => {}
-        }
-        if refused.is_some() {
-            break;
-        }
-    }
-    if let Some(error) = refused {
-        // Those that were taken; others refuse that.
-        for spu in (0..client.numbers().1).rev() {
-            let _ = client.on(spu, handler::RELEASE, 0).await;
-        }
-        return Err(error);
-    }
-    if is_there { remove_own(&client).await } else { Err(Refusal::Absent.into()) }
-}
-
-/// The same of one that this client manages, wherever it is.
-async fn remove_own(client: &CachingClient) -> Result<(), CachingError> {
-    for spu in (0..client.numbers().1).rev() {
-        known(client.on(spu, handler::REMOVE, 1).await)?;
-    }
-    client.on(0, handler::FREE, 0).await
 }
 
 impl Manager {
@@ -211,7 +135,8 @@ impl Manager {
         Self::make(client, backing, &wanted).await
     }
 
-    /// Becomes the manager of a cache that is there; `None`: it was left half made, and has nothing.
+    /// Becomes the manager of a cache that is there; `None`: it was left half made, and has nothing. Where an SPU cannot tell of its part and others have
+    /// dirty chunks, it stays as it is.
     async fn take(client: &CachingClient, own: &Listed, backing: &Arc<Backing>) -> Result<Option<Manager>, CacheError> {
         let client = client.of(own.cache, random() as u32 | 1);
         let begun = Instant::now();
@@ -220,6 +145,16 @@ impl Manager {
             match client.claim().await {
                 Ok(()) => break,
                 Err(CachingError::Refused(Refusal::Absent)) if !own.is_whole => {
+                    if own.counts.dirty > 0 {
+                        for spu in (0..client.numbers().1).rev() {
+                            // Those that were taken; others refuse that.
+                            let _ = client.on(spu, handler::RELEASE, 0).await;
+                        }
+                        return Err(CacheError::Said(format!(
+                            "a processor of the device has no part of cache {}, and {} changed chunks of others would be lost: nothing of it is touched",
+                            own.cache, own.counts.dirty
+                        )));
+                    }
                     remove_own(&client).await?;
                     return Ok(None);
                 }
@@ -231,12 +166,21 @@ impl Manager {
         }
         let mode = if writes_through { Mode::WriteThrough } else { Mode::WriteBack };
         let manager = Self::with(client, backing.clone(), Shape { chunk_bytes, slots }, mode);
-        if stamp == Stamp::default() || stamp != backing.stamp()? {
-            // Somebody may have written the file since.
-            manager.client.on_all(handler::DROP_CLEAN, 0).await?;
-        }
-        manager.is_stamped.store(stamp != Stamp::default(), Ordering::Release);
+        manager.compare(&stamp).await?;
         Ok(Some(manager))
+    }
+
+    /// Forgets what is clean unless the backing file is as the stamp says.
+    async fn compare(&self, stamp: &Stamp) -> Result<(), CacheError> {
+        let is_known = *stamp != Stamp::default();
+        // Until it is seen what there is.
+        self.is_stamped.store(true, Ordering::Release);
+        if !is_known || *stamp != self.backing().stamp()? {
+            // Somebody may have written the file since.
+            self.client.on_all(handler::DROP_CLEAN, 0).await?;
+        }
+        self.is_stamped.store(is_known, Ordering::Release);
+        Ok(())
     }
 
     fn with(client: CachingClient, backing: Arc<Backing>, shape: Shape, mode: Mode) -> Manager {
@@ -246,6 +190,9 @@ impl Manager {
             mode,
             backing: RwLock::new(backing),
             is_stamped: AtomicBool::new(false),
+            is_doubtful: AtomicBool::new(false),
+            is_back: AtomicBool::new(false),
+            holding: tokio::sync::Mutex::default(),
             turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             writing_back: tokio::sync::Mutex::default(),
             written_back: AtomicU64::new(0),
@@ -273,11 +220,14 @@ impl Manager {
             path_bytes: path.len() as u32,
             path: std::array::from_fn::<u8, PATH_BYTES_MAX, _>(|at| path.get(at).copied().unwrap_or(0)),
         };
+        // Numbers of which an SPU still has dirty chunks, though the first one tells of no such cache.
+        let mut kept = Vec::new();
         // Caches of others that are idle make way, the first one of a try each.
         for _ in 0..=CACHES_MAX {
             let listed = list(client).await?;
-            let is_free = |cache: &u32| listed.iter().all(|it| it.cache != *cache);
-            let made = match (0..CACHES_MAX as u32).find(is_free) {
+            let is_free = |cache: &u32| listed.iter().all(|it| it.cache != *cache) && !kept.contains(cache);
+            let free = (0..CACHES_MAX as u32).find(is_free);
+            let made = match free {
                 Some(cache) => Self::make_at(client, cache, &descriptor).await,
                 None => Err(Refusal::Full.into()),
             };
@@ -285,6 +235,7 @@ impl Manager {
                 Ok(client) => return Self::with(client, backing, shape, mode).begin().await,
                 // Another was faster.
                 Err(error) if error.is(Refusal::Exists) => {}
+                Err(error) if error.is(Refusal::Dirty) => kept.extend(free),
                 Err(error) if error.is(Refusal::Full) => {
                     let idle = listed.iter().find(|it| it.counts.epoch == 0 && it.counts.dirty == 0);
                     let Some(idle) = idle else { return Err(error.into()) };
@@ -305,6 +256,12 @@ impl Manager {
         descriptor: &Descriptor,
     ) -> Result<CachingClient, CachingError> {
         let client = client.of(cache, random() as u32 | 1);
+        for spu in 1..client.numbers().1 {
+            match known(client.describe(spu).await)? {
+                Some((_, counts)) if counts.dirty > 0 => return Err(Refusal::Dirty.into()),
+                _ => {}
+            }
+        }
         // Who makes it at the first SPU makes it.
         if let Err(error) = client.create(0, descriptor).await {
             if !error.is(Refusal::Exists) {
@@ -393,54 +350,78 @@ impl Manager {
     /// Sees to it that a chunk is in the cache, and that a process (0: none) may use it.
     pub async fn fetch(&self, chunk: u64, process: u32, rights: u32) -> Result<(), CacheError> {
         let _turn = self.turn(chunk).lock().await;
-        if process != 0 {
-            match self.client.permit(chunk, process, rights).await {
-                Err(error) if error.is(Refusal::Miss) => {}
-                done => return Ok(done?),
+        if self.is_back.load(Ordering::Acquire) {
+            let _looked = self.holding.lock().await;
+            if self.is_back.load(Ordering::Acquire) {
+                return Err(CachingError::from(Refusal::Stale).into());
             }
+        }
+        // Another may have put it in, and changed it, since it was missed: what the backing file has may be older.
+        match self.client.permit(chunk, process, rights).await {
+            Err(error) if error.is(Refusal::Miss) => {}
+            done => return Ok(done?),
         }
         let chunk_bytes = self.shape.chunk_bytes;
         let bytes = self.backing().read(chunk * u64::from(chunk_bytes), chunk_bytes as usize)?;
+        let mut failed = None;
         for _ in 0..ROOM_ATTEMPTS {
-            match self.client.install(chunk, process, rights, &bytes).await {
-                Err(error) if error.is(Refusal::Dirty) => {
-                    self.write_back(Some(home(chunk, self.client.numbers().1))).await?;
+            match (self.client.install(chunk, process, rights, &bytes).await, failed.take()) {
+                (Err(error), Some(why)) if error.is(Refusal::Dirty) => return Err(why),
+                // Where one of them cannot be written back there may be room by the others.
+                (Err(error), None) if error.is(Refusal::Dirty) => {
+                    failed = self.write_back(Some(home(chunk, self.client.numbers().1))).await.err();
                 }
-                done => return Ok(done?),
+                (done, _) => return Ok(done?),
             }
         }
         Err(CachingError::from(Refusal::Busy).into())
     }
 
-    /// The backing file has been written in a range: what the cache has of that is read anew.
+    /// The backing file has been written in a range, or that was tried: what the cache has of that is read anew.
     pub async fn wrote(&self, offset: u64, bytes: u64) -> Result<(), CacheError> {
         let chunk_bytes = u64::from(self.shape.chunk_bytes);
         let end = offset.saturating_add(bytes).min(self.backing().bytes);
-        let mut at = offset;
+        let (mut at, mut first) = (offset, Ok(()));
         while at < end {
             let (chunk, within) = (at / chunk_bytes, at % chunk_bytes);
             let count = (chunk_bytes - within).min(end - at);
             let _turn = self.turn(chunk).lock().await;
-            let now = self.backing().read(at, count as usize)?;
-            match self.client.update(chunk, within as u32, &now).await {
+            let updated = match self.backing().read(at, count as usize) {
+                Ok(now) => self.client.update(chunk, within as u32, &now).await.map_err(CacheError::from),
+                Err(error) => Err(error.into()),
+            };
+            match updated {
                 Ok(()) => {}
-                Err(error) if error.is(Refusal::Miss) => {}
+                Err(CacheError::Device(error)) if error.is(Refusal::Miss) => {}
                 Err(error) => match self.client.forget(chunk).await {
                     // It is fetched anew when somebody wants it.
                     Ok(()) => {}
-                    Err(_) => return Err(error.into()),
+                    Err(other) if other.is(Refusal::Miss) => {}
+                    Err(_) => {
+                        self.is_doubtful.store(true, Ordering::Release);
+                        first = first.and(Err(error));
+                    }
                 },
             }
             at += count;
         }
-        Ok(())
+        first
+    }
+
+    /// Somebody may have written the backing file and not said so: what is clean is forgotten, and this manager vouches for nothing when it ends.
+    pub async fn distrust(&self) -> Result<(), CacheError> {
+        self.is_doubtful.store(true, Ordering::Release);
+        Ok(self.client.on_all(handler::DROP_CLEAN, 0).await?)
     }
 
     /// Writes through: the backing file first, then the cache.
     pub async fn write_through(&self, offset: u64, bytes: &[u8]) -> Result<(), CacheError> {
         self.unstamp().await?;
-        self.backing().write(offset, bytes)?;
-        self.wrote(offset, bytes.len() as u64).await
+        let written = self.backing().write(offset, bytes);
+        // Also where a part alone is in the file.
+        let told = self.wrote(offset, bytes.len() as u64).await;
+        written?;
+        told
     }
 
     /// The backing file is about to be written: should this manager end now, nothing clean is to be trusted.
@@ -452,11 +433,11 @@ impl Manager {
         Ok(())
     }
 
-    /// Writes dirty chunks back, of one SPU or of all; how many.
+    /// Writes dirty chunks back, of one SPU or of all; how many. One that cannot be written stays, the others are written, and the first reason is told.
     pub async fn write_back(&self, of: Option<u16>) -> Result<u64, CacheError> {
         let _alone = self.writing_back.lock().await;
         let backing = self.backing();
-        let mut count = 0;
+        let (mut count, mut first) = (0, Ok(()));
         for spu in 0..self.client.numbers().1 {
             if of.is_some_and(|of| of != spu) {
                 continue;
@@ -471,23 +452,38 @@ impl Manager {
                 }
                 self.unstamp().await?;
                 listed.sort_unstable_by_key(|it| it.chunk);
-                let mut written = Vec::new();
+                let mut copied = Vec::new();
                 for dirty in &listed {
                     match self.client.copy(dirty.chunk, self.shape.chunk_bytes).await {
-                        Ok((bytes, version)) => {
-                            backing.write(dirty.chunk * u64::from(self.shape.chunk_bytes), &bytes)?;
-                            written.push((dirty.chunk, version));
-                            self.written_back.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                        }
+                        Ok((bytes, version)) => copied.push((dirty.chunk, version, bytes)),
                         Err(error) if error.is(Refusal::Miss) => {}
+                        Err(error) if error.is(Refusal::Media) => first = first.and(Err(error.into())),
                         Err(error) => return Err(error.into()),
                     }
                 }
-                backing.sync()?;
+                // Who has followed this one may have written newer bytes there.
+                if self.hold_or_follow().await? {
+                    return Err(CachingError::from(Refusal::Stale).into());
+                }
+                let mut written = Vec::new();
+                for (chunk, version, bytes) in copied {
+                    match backing.write(chunk * u64::from(self.shape.chunk_bytes), &bytes) {
+                        Ok(()) => {
+                            written.push((chunk, version));
+                            self.written_back.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                        }
+                        Err(error) => first = first.and(Err(error.into())),
+                    }
+                }
+                if let Err(error) = backing.sync() {
+                    first = first.and(Err(error.into()));
+                    continue;
+                }
                 for (chunk, version) in written {
                     match self.client.clean(chunk, version).await {
                         Ok(()) => count += 1,
                         Err(error) if error.is(Refusal::Changed) || error.is(Refusal::Miss) => {}
+                        Err(error) if error.is(Refusal::Media) => first = first.and(Err(error.into())),
                         Err(error) => return Err(error.into()),
                     }
                 }
@@ -496,12 +492,19 @@ impl Manager {
         if self.mode == Mode::WriteBack && count > 0 {
             self.restamp(&backing).await?;
         }
-        Ok(count)
+        first.map(|()| count)
     }
 
     /// The backing file is durable, and the same as all that is clean.
     async fn restamp(&self, backing: &Backing) -> Result<(), CacheError> {
-        let stamp = backing.stamp()?;
+        if self.mode == Mode::WriteThrough {
+            // What was written through to clean chunks is not durable there yet: after a cut the stamp would vouch for older bytes.
+            for spu in 0..self.client.numbers().1 {
+                self.client.sync(spu).await?;
+            }
+        }
+        let is_doubtful = self.is_doubtful.load(Ordering::Acquire);
+        let stamp = if is_doubtful { Stamp::default() } else { backing.stamp()? };
         self.client.stamp(&stamp).await?;
         self.is_stamped.store(stamp != Stamp::default(), Ordering::Release);
         Ok(())
@@ -520,7 +523,25 @@ impl Manager {
 
     /// Tells the device that this manager is still there. An error: another has the cache.
     pub async fn hold(&self) -> Result<(), CacheError> {
-        Ok(self.client.claim().await?)
+        self.hold_or_follow().await.map(drop)
+    }
+
+    /// The same; true where it had been given up, was another's meanwhile, or the device began anew: then what is clean is there no more unless the
+    /// backing file is as the stamp says.
+    async fn hold_or_follow(&self) -> Result<bool, CacheError> {
+        let _one = self.holding.lock().await;
+        let (_, counts) = self.client.describe(0).await?;
+        let is_other = counts.epoch != u64::from(self.client.cache().1);
+        if is_other {
+            self.is_back.store(true, Ordering::Release);
+        }
+        self.client.claim().await?;
+        if self.is_back.load(Ordering::Acquire) {
+            let (descriptor, _) = self.client.describe(0).await?;
+            self.compare(&descriptor.stamp).await?;
+            self.is_back.store(false, Ordering::Release);
+        }
+        Ok(is_other)
     }
 
     /// A process uses the cache no more; when this returns nothing of it is under way.

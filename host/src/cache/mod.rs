@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! backing  the file or block device behind it        manager  fetches, makes room, writes back
-//! disk     a cache as a block namespace, for mounts
+//! disk     a cache as a block namespace, for mounts          listed   the caches of a device, and their removal
 //! ```
 //!
 //! What always holds: what is in the cache is read and written there, by one request to the device each and by nobody's operating system; what is not
@@ -10,6 +10,7 @@
 
 pub mod backing;
 pub mod disk;
+pub mod listed;
 pub mod manager;
 
 use crate::caching::{CachingClient, CachingError};
@@ -18,7 +19,8 @@ use caching_host::Refusal;
 
 pub use backing::Backing;
 pub use disk::CachedDisk;
-pub use manager::{BYTES_DEFAULT, CacheOptions, Listed, Manager, Mode, list, remove};
+pub use listed::{Listed, list, remove};
+pub use manager::{BYTES_DEFAULT, CacheOptions, Manager, Mode};
 
 /// How often one chunk is asked for: others may make it go before it is used.
 const ATTEMPTS_MAX: u32 = 64;
