@@ -6,13 +6,16 @@
 //!                                                 <-  Opened
 //! reads and writes by the device; when that misses:
 //! Fetch                                           ->  puts the chunk in, and permits it as far as the descriptor went
-//! writes the file itself, where it is written through; then:
+//! writes the file itself, where it is written through; then, also where that failed:
 //! Wrote                                           ->  reads anew what the cache has of that
 //! Close                                           ->  revokes, and writes back when nobody has it open any more
 //! ```
 
 use crate::cache::{CacheOptions, Mode};
 use serde::{Deserialize, Serialize};
+
+/// Most bytes of one [`Ask::Wrote`].
+pub const WROTE_BYTES_MAX: u64 = 16 << 20;
 
 /// What a process asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +39,7 @@ pub enum Ask {
         cache: u32,
         /// From there on.
         offset: u64,
-        /// So many bytes.
+        /// So many bytes, at most [`WROTE_BYTES_MAX`].
         bytes: u64,
     },
     /// The process uses the cache no more.

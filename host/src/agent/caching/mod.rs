@@ -6,7 +6,8 @@
 //!   the cache, nothing is permitted any more;
 //! - the agent reads and writes a backing file by descriptors of its own, in access modes that were shown to it;
 //! - caches, who uses them, and their bytes are bounded, for each user as well; one whose backing file is slow delays nobody's reads and writes of others;
-//! - what could not be written back stays in the cache, and is written by a later agent.
+//! - what could not be written back stays in the cache, and is written by a later agent, to the file or disk that it is of and to no other;
+//! - where a process that writes through ends without having closed the cache, what is clean is forgotten: it may have written and not said so.
 
 pub mod message;
 
@@ -17,7 +18,7 @@ use crate::cache::{Backing, CacheError, CacheOptions, Manager, Mode, list};
 use crate::caching::{CachingClient, CachingError};
 use crate::control::PermissionInfo;
 use caching_host::wire::{CACHES_MAX, RIGHT_READ, RIGHT_WRITE};
-use message::{Ask, Told};
+use message::{Ask, Told, WROTE_BYTES_MAX};
 use rustix::fs::{FileType, OFlags};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -105,20 +106,49 @@ fn reopened(shown: &OwnedFd, user: u32) -> Result<(Backing, u32), String> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err("it is no file: block devices are root's to cache".to_owned());
         }
-        let system = rustix::fs::fstatfs(shown).map_err(|error| error.to_string())?;
-        if system.f_type as u64 & 0xffff_ffff == FUSE {
-            return Err(
-                "it is on a file system that a process serves (FUSE), which the agent does not wait for".to_owned()
-            );
-        }
+        refuse_served(shown)?;
     }
+    Ok((open_again(shown, rights & RIGHT_WRITE != 0)?, rights))
+}
+
+/// A process that serves a file system may let whoever uses it wait for ever.
+fn refuse_served(file: &OwnedFd) -> Result<(), String> {
+    let system = rustix::fs::fstatfs(file).map_err(|error| error.to_string())?;
+    if system.f_type as u64 & 0xffff_ffff == FUSE {
+        return Err("it is on a file system that a process serves (FUSE), which the agent does not wait for".to_owned());
+    }
+    Ok(())
+}
+
+fn open_again(file: &OwnedFd, writes: bool) -> Result<Backing, String> {
     let again = File::options()
         .read(true)
-        .write(rights & RIGHT_WRITE != 0)
+        .write(writes)
         .custom_flags(libc::O_NONBLOCK)
-        .open(format!("/proc/self/fd/{}", shown.as_raw_fd()))
+        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
         .map_err(|error| format!("the agent cannot open it: {error}"))?;
-    Ok((Backing::of(again)?, rights))
+    Backing::of(again)
+}
+
+/// The file of a cache that was left: by its path, where something else may be by now, which is not opened as it is not known what that does.
+fn found_again(path: &std::path::Path, identity: &[u8; 24]) -> Result<Backing, String> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = rustix::fs::open(path, flags, rustix::fs::Mode::empty()).map_err(|error| error.to_string())?;
+    let stat = rustix::fs::fstat(&found).map_err(|error| error.to_string())?;
+    if !matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile | FileType::BlockDevice) {
+        return Err("it is neither a file nor a block device by now".to_owned());
+    }
+    refuse_served(&found)?;
+    let backing = open_again(&found, true)?;
+    if backing.identity != *identity {
+        return Err("it is another file by now".to_owned());
+    }
+    if !backing.is_told {
+        return Err(
+            "the kernel tells nothing by which this disk is known again: open its cache to have it written".to_owned()
+        );
+    }
+    Ok(backing)
 }
 
 impl Open {
@@ -183,7 +213,7 @@ impl Caching {
                     return Err("it has another length by now: close its cache everywhere first".into());
                 }
                 open.manager.reopen(backing);
-                // After an attempt to close it that failed it has no manager.
+                // After an attempt to close it that failed it has no manager, and somebody may have written the file since: its stamp is looked at.
                 services.wait(open.manager.hold()).map_err(|error| error.to_string())?;
                 open
             }
@@ -277,15 +307,11 @@ impl Caching {
         for left in listed.iter().filter(|it| it.counts.dirty > 0 && !lock(&self.open).contains_key(&it.cache)) {
             let path = left.descriptor.path.get(..left.descriptor.path_bytes as usize).unwrap_or_default();
             let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-            let opened = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path);
-            let backing = opened.map_err(|error| error.to_string()).and_then(Backing::of);
-            let done = match backing {
-                Ok(backing) if backing.identity == left.descriptor.identity => services
+            let done = found_again(path, &left.descriptor.identity).and_then(|backing| {
+                services
                     .wait(async { Manager::open(&client, backing, &CacheOptions::default()).await?.close().await })
-                    .map_err(|error| error.to_string()),
-                Ok(_) => Err("it is another file by now".to_owned()),
-                Err(error) => Err(error),
-            };
+                    .map_err(|error| error.to_string())
+            });
             if let Err(why) = done {
                 tracing::warn!(
                     "{} does not have all that was written to its cache, where it stays: {why}",
@@ -334,6 +360,9 @@ impl Module for Caching {
                 if holder.rights & RIGHT_WRITE == 0 || open.manager.mode() != Mode::WriteThrough {
                     return Err("the process does not write this file".into());
                 }
+                if bytes > WROTE_BYTES_MAX {
+                    return Err(format!("at most {WROTE_BYTES_MAX} written bytes are told at a time").into());
+                }
                 answer(services.wait(open.manager.wrote(offset, bytes)))?
             }
             Ask::Close { cache } => {
@@ -354,8 +383,19 @@ impl Module for Caching {
     }
 
     fn gone(&self, services: &Services<'_>, connection: u64) {
+        let writes_through = |open: &Arc<Open>| {
+            let holder = open.holder(connection).filter(|it| it.rights & RIGHT_WRITE != 0);
+            holder.is_some() && open.manager.mode() == Mode::WriteThrough
+        };
+        let those: Vec<Arc<Open>> = lock(&self.open).values().filter(|open| writes_through(open)).cloned().collect();
         if let Err(why) = self.leave(services, connection, None) {
             tracing::error!("what a process that ended could reach of a cache is not revoked yet: {why}");
+        }
+        for open in those {
+            // It may have written the file, and not said so any more.
+            if let Err(why) = services.wait(open.manager.distrust()) {
+                tracing::error!("a cache may have older bytes than {}: {why}", open.manager.backing().path.display());
+            }
         }
     }
 
