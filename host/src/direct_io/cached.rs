@@ -2,7 +2,9 @@
 //! system; what is not the agent fetches.
 //!
 //! What always holds:
-//! - a write was answered by the cache, or, where that writes through, by the file; after [`CachedFile::sync`] it is durable there;
+//! - a write was answered by the cache, or, where that writes through, by the file; after [`CachedFile::sync`] it is durable there. Where the device has
+//!   failed meanwhile, so that a write which was answered may be forgotten, one sync says so;
+//! - of a write that failed half way the agent is told as of one that did not;
 //! - the file keeps its length: reads are short at its end, and writes past it are refused;
 //! - where an agent was started anew the cache is opened again by the descriptor that was shown before.
 //!
@@ -11,7 +13,7 @@
 use super::agent_client::{AgentClient, DirectError};
 use super::reach;
 use super::session::{Session, lock};
-use crate::agent::caching::message::{Ask, Told};
+use crate::agent::caching::message::{Ask, Told, WROTE_BYTES_MAX};
 use crate::cache::{CacheError, CacheOptions, Keeper, Mode, read, write};
 use crate::caching::{CachingClient, CachingError};
 use crate::hre::{BoxFuture, Hre};
@@ -59,6 +61,14 @@ struct Ports {
     made: usize,
 }
 
+/// Writes that the cache has answered, those of them that are synced, and whether the device failed in between.
+#[derive(Default)]
+struct Answered {
+    writes: u64,
+    synced: u64,
+    is_lost: bool,
+}
+
 /// A file through its cache.
 pub struct CachedFile {
     session: Arc<Session>,
@@ -67,6 +77,7 @@ pub struct CachedFile {
     opened: Mutex<Option<Opened>>,
     ports: Mutex<Ports>,
     returned: Condvar,
+    answered: Mutex<Answered>,
 }
 
 fn said(error: DirectError) -> CacheError {
@@ -77,8 +88,13 @@ fn said(error: DirectError) -> CacheError {
     }
 }
 
+/// What the agent says about an open cache: one that has ended leaves it to be opened anew.
 fn done(told: Result<Told, DirectError>) -> Result<(), CacheError> {
-    match told.map_err(said)? {
+    let told = match told {
+        Err(DirectError::Agent(_)) => return Err(CachingError::from(Refusal::Stale).into()),
+        told => told.map_err(said)?,
+    };
+    match told {
         Told::Done => Ok(()),
         Told::Failed { errno } => Err(CacheError::Backing(std::io::Error::from_raw_os_error(errno))),
         other => Err(CacheError::Said(format!("the agent says {other:?} about a cache"))),
@@ -88,19 +104,32 @@ fn done(told: Result<Told, DirectError>) -> Result<(), CacheError> {
 /// Asks the agent for chunks.
 struct Asker<'a>(&'a Opened);
 
+impl Asker<'_> {
+    async fn ask(&self, ask: Ask) -> Result<(), CacheError> {
+        let mut attempts = 0;
+        loop {
+            match self.0.agent.ask_module(APP_NAME, &ask, &[]) {
+                Err(DirectError::Busy) if attempts < BUSY_MAX => tokio::time::sleep(BUSY_WAIT).await,
+                told => return done(told),
+            }
+            attempts += 1;
+        }
+    }
+
+    /// The file was written, or that was tried.
+    async fn wrote(&self, mut offset: u64, mut bytes: u64) -> Result<(), CacheError> {
+        while bytes > 0 {
+            let count = bytes.min(WROTE_BYTES_MAX);
+            self.ask(Ask::Wrote { cache: self.0.cache, offset, bytes: count }).await?;
+            (offset, bytes) = (offset + count, bytes - count);
+        }
+        Ok(())
+    }
+}
+
 impl Keeper for Asker<'_> {
     fn fetch(&self, chunk: u64) -> BoxFuture<'_, Result<(), CacheError>> {
-        Box::pin(async move {
-            let mut attempts = 0;
-            loop {
-                let told = self.0.agent.ask_module(APP_NAME, &Ask::Fetch { cache: self.0.cache, chunk }, &[]);
-                match told {
-                    Err(DirectError::Busy) if attempts < BUSY_MAX => tokio::time::sleep(BUSY_WAIT).await,
-                    told => return done(told),
-                }
-                attempts += 1;
-            }
-        })
+        Box::pin(self.ask(Ask::Fetch { cache: self.0.cache, chunk }))
     }
 }
 
@@ -108,7 +137,8 @@ impl CachedFile {
     /// Takes a file over that reads, and writes where it was opened for that; its cache is opened or made.
     pub fn open(session: &Arc<Session>, file: File, options: CacheOptions) -> Result<CachedFile, CacheError> {
         let (opened, ports, returned) = (Mutex::default(), Mutex::default(), Condvar::new());
-        let cached = CachedFile { session: session.clone(), file, options, opened, ports, returned };
+        let (session, answered) = (session.clone(), Mutex::default());
+        let cached = CachedFile { session, file, options, opened, ports, returned, answered };
         cached.opened()?;
         Ok(cached)
     }
@@ -137,22 +167,31 @@ impl CachedFile {
                 return Err(system(libc::ENOSPC));
             }
             if opened.mode == Mode::WriteThrough {
-                self.file.write_all_at(from, offset)?;
-                let wrote = Ask::Wrote { cache: opened.cache, offset, bytes: from.len() as u64 };
-                return done(opened.agent.ask_module(APP_NAME, &wrote, &[]));
+                let written = self.file.write_all_at(from, offset);
+                let is_open_for_it = !matches!(&written, Err(error) if error.raw_os_error() == Some(libc::EBADF));
+                // Also where a part alone is in the file.
+                let told = match is_open_for_it {
+                    true => port.runtime.block_on(Asker(opened).wrote(offset, from.len() as u64)),
+                    false => Ok(()),
+                };
+                written?;
+                return told;
             }
             let flags = rustix::fs::fcntl_getfl(&self.file).map_err(std::io::Error::from)?;
             if !flags.contains(rustix::fs::OFlags::RDWR) {
                 return Err(system(libc::EBADF));
             }
             let client = opened.client(port);
-            port.runtime.block_on(write(&client, &Asker(opened), opened.chunk_bytes, offset, from))
+            port.runtime.block_on(write(&client, &Asker(opened), opened.chunk_bytes, offset, from))?;
+            lock(&self.answered).writes += 1;
+            Ok(())
         })
     }
 
     /// Makes all that was written durable: in the cache, or in the file where that is written through.
     pub fn sync(&self) -> Result<(), CacheError> {
-        self.with(|port, opened| {
+        let covered = lock(&self.answered).writes;
+        let done = self.with(|port, opened| {
             if opened.mode == Mode::WriteThrough {
                 return Ok(self.file.sync_data()?);
             }
@@ -161,7 +200,28 @@ impl CachedFile {
                 port.runtime.block_on(client.sync(spu))?;
             }
             Ok(())
-        })
+        });
+        let mut answered = lock(&self.answered);
+        match done {
+            Ok(()) => {
+                answered.synced = answered.synced.max(covered);
+                if std::mem::take(&mut answered.is_lost) {
+                    let why = "the device has failed since the file was written, and may have forgotten what was not synced: write it again";
+                    return Err(CacheError::Said(why.to_owned()));
+                }
+            }
+            // This says it.
+            Err(CacheError::Device(CachingError::Hre(_))) => answered.is_lost = false,
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// The device has failed: what it has answered and nobody has synced may be lost.
+    fn failed(&self) {
+        let mut answered = lock(&self.answered);
+        answered.is_lost |= answered.writes > answered.synced;
+        answered.synced = answered.writes;
     }
 
     /// Does something by an endpoint with the cache, once more where the agent was started anew meanwhile. What is done twice is the same.
@@ -172,6 +232,9 @@ impl CachedFile {
             let port = self.take_port()?;
             let done = what(&port, &opened);
             let is_usable = !matches!(&done, Err(CacheError::Device(CachingError::Hre(_))));
+            if !is_usable {
+                self.failed();
+            }
             self.give_port(Some(port).filter(|_| is_usable));
             match done {
                 Err(CacheError::Device(error)) if error.is(Refusal::Stale) || error.is(Refusal::Absent) => {
