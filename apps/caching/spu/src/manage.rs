@@ -117,9 +117,9 @@ pub async fn claim(request: Request, state: &State) -> Result<(), Failure> {
     cache.seen_ns.set(now_ns);
     if cache.epoch.replace(asked.epoch) != asked.epoch {
         let slots = state.slots_of(cache);
-        state.slots[slots.clone()].iter().flat_map(|slot| &slot.rights).for_each(|rights| rights.set(0));
-        // What began under the manager before has ended when this one begins.
+        // What began under the manager before has ended when this one begins, and what it permitted last is permitted no more.
         let _installing = cache.installing.lock().await;
+        state.slots[slots.clone()].iter().flat_map(|slot| &slot.rights).for_each(|rights| rights.set(0));
         state.quiet(0, slots).await;
     }
     Ok(())
@@ -242,6 +242,8 @@ pub async fn install(request: Request, state: &State) -> Result<u32, Failure> {
     }
     drop(held);
     add(&cache.installs);
+    // Its manager may be another by now.
+    state.managed(asked.cache, asked.epoch)?;
     allow(state, slot, &asked)?;
     Ok(0)
 }
