@@ -36,11 +36,16 @@ struct Busy {
 
 impl Busy {
     fn start(stage: &Stage, name: &str, user: u32) -> Busy {
+        Busy::with_pauses(stage, name, user, 0)
+    }
+
+    /// The same, with a pause behind each record: on a machine that is quick in one thing and slow in another the file system would be full.
+    fn with_pauses(stage: &Stage, name: &str, user: u32, pause_ms: u32) -> Busy {
         let program = stage.public(Path::new(env!("CARGO_BIN_EXE_willow-appender")));
         let file = stage.owned(name, user, &contents(FIRST, 1));
         let device = if stage.address.is_some() { "-".to_owned() } else { stage.path("device") };
         let mut command = Command::new(program);
-        command.args([&device, &stage.path("agent"), &file.display().to_string(), "1", COUNT]);
+        command.args([&device, &stage.path("agent"), &file.display().to_string(), "1", COUNT, &pause_ms.to_string()]);
         command.uid(user).gid(user).stdout(Stdio::piped());
         let mut process = command.spawn().expect("it runs");
         let output = BufReader::new(process.stdout.take().expect("its output"));
@@ -155,7 +160,7 @@ fn permitted_in_spools(test: &str, by: By) {
         let file = fs::File::open(stage.on_it(&format!(".willow-append/{number}"))).expect("a spool");
         judge.blocks_of(&file)
     };
-    let alice = Busy::start(&stage, "alices", ALICE);
+    let alice = Busy::with_pauses(&stage, "alices", ALICE, 3);
     let first = spool(0);
     let hers = written_alone(&judge, ALICE);
     assert!(!hers.is_empty() && hers.is_subset(&first), "{} blocks", hers.len());
@@ -167,7 +172,7 @@ fn permitted_in_spools(test: &str, by: By) {
     alice.goes_on();
     assert!(written_alone(&judge, ALICE).is_empty(), "Alice writes a spool that may be another's");
     // It is Bob's, for as long as he appends, over several times that his file gets its length.
-    let bob = Busy::start(&stage, "bobs", BOB);
+    let bob = Busy::with_pauses(&stage, "bobs", BOB, 3);
     for _ in 0..25 {
         let his = written_alone(&judge, BOB);
         assert!(!his.is_empty() && his.is_subset(&first), "{} blocks", his.len());

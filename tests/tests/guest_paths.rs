@@ -75,7 +75,7 @@ fn linux_goes_on_by_another_path() {
          [ $(ls -d /sys/block/nvme*n* | grep -vc 'c[0-9]*n') = 1 ]
          eventually 30 tells $ONE optimized
          eventually 30 tells $OTHER optimized
-         nvme id-ctrl /dev/$(path $ONE) | grep -qE '^cmic *: 0xa$'
+         nvme id-ctrl /dev/$(path $ONE) | grep -qE '^cmic *: 0xb$'
          nvme ana-log /dev/$(path $ONE) | tee /tmp/ana; grep -qE '^state[[:space:]]*:[[:space:]]*optimized' /tmp/ana
          nvme list-subsys
          begin 0"

@@ -232,7 +232,7 @@ pub fn run(arguments: &Profile) -> Outcome<()> {
     if !(*seconds > 0.0 && *seconds <= SECONDS_MAX) {
         fail!("--seconds is more than 0, and at most {SECONDS_MAX}");
     }
-    let forms = out.iter().map(form).collect::<Outcome<Vec<Form>>>()?;
+    let forms = out.iter().map(|path| form(path)).collect::<Outcome<Vec<Form>>>()?;
     let mut client = Client::connect(target)?;
     let mut whole = Whole { app: app.clone(), ..Whole::default() };
     client.begin_profile(app, (seconds * 1000.0).ceil() as u32 + MARGIN_MS)?;

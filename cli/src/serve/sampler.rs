@@ -18,7 +18,7 @@ use willow_device::profile::{Sampler, running};
 /// Frames of a stack that are noted, the innermost.
 const FRAMES_MAX: usize = 64;
 /// Samples that are kept until they are read: some seconds of one busy thread.
-const SAMPLES_MAX: usize = 8192;
+const SAMPLES_MAX: usize = 2048;
 /// How far above the stack pointer a frame may lie: a guest's stack, and what is between.
 const STACK_BYTES_MAX: usize = 512 << 10;
 

@@ -9,7 +9,7 @@
 use super::change::{Change, Refusal};
 use super::core::{Compiled, Core, Job};
 use super::protection::word;
-use super::transaction::{Asker, Work};
+use super::transaction::{Asker, Transaction, Work};
 use super::versions::Program;
 use super::{Answer, Shutdown, refuse};
 use crate::hre::HreId;
@@ -29,6 +29,8 @@ pub const DEBUGGERS_MAX: usize = 16;
 pub const BREAKPOINTS_MAX: usize = 1024;
 /// How often stops are looked at that end by themselves.
 const LOOK_NS: u64 = 20_000_000;
+/// Most bytes that the compiled code of a debugged app takes, of all SPUs: each instance has a copy.
+const IMAGES_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of a module in one reply.
 const PIECE_BYTES_MAX: usize = 256 << 10;
 
@@ -112,8 +114,14 @@ impl Core {
         if sessions.iter().any(|session| session.app == app) {
             return busy(format!("app {name} has a debugger"));
         }
-        let of_user = user.is_some() && sessions.iter().any(|session| session.user == user);
-        if of_user || sessions.len() >= DEBUGGERS_MAX {
+        // Those that are about to begin count as well.
+        let begins = |transaction: &Transaction| match &transaction.work {
+            Work::Debug { beginning, .. } => Some(self.machine.protection.user(beginning.hre)),
+            _ => None,
+        };
+        let begun = self.service.transactions.values().filter_map(begins);
+        let users: Vec<Option<u32>> = sessions.iter().map(|session| session.user).chain(begun).collect();
+        if user.is_some() && users.contains(&user) || users.len() >= DEBUGGERS_MAX {
             return busy(format!("a user has one debugger, and a device {DEBUGGERS_MAX}"));
         }
         let installed = self.service.commits.durable.apps.iter().find(|installed| installed.number == app);
@@ -138,12 +146,21 @@ impl Core {
             Ok(linked) => Program::Debug(linked),
             Err(why) => return self.finish(key, Err(refusal(format!("app {name} is not debugged: {why}")))),
         };
+        if let Program::Debug(linked) = &program {
+            let image = linked.module().image_range();
+            let bytes = (image.end as usize - image.start as usize) as u64 * u64::from(self.spus());
+            if bytes > IMAGES_BYTES_MAX {
+                let text = format!("app {name} is not debugged: its code for that has {bytes} bytes on all SPUs");
+                return self.finish(key, Err(refusal(text)));
+            }
+        }
         // It may have been given up meanwhile.
         if self.machine.app_at(number).is_none() || !self.machine.bridge.is_open(beginning.hre) {
             return self.finish(key, Err(refusal(format!("app {name} is not debugged: who asked is gone"))));
         }
         let user = self.machine.protection.user(beginning.hre);
         let spus = usize::from(self.spus());
+        let look_ns = if beginning.stop_ns_max > 0 { self.machine.now_ns + LOOK_NS } else { u64::MAX };
         self.service.debuggers.push(Session {
             app: number,
             hre: beginning.hre,
@@ -151,7 +168,7 @@ impl Core {
             module: beginning.module,
             stop_ns_max: beginning.stop_ns_max,
             stops: vec![(0, 0); spus],
-            look_ns: u64::MAX,
+            look_ns,
         });
         self.reset_with(key, number, name, Some(program));
     }
@@ -220,11 +237,11 @@ impl Core {
         let rest = body.get(12..).unwrap_or_default();
         let told = match what {
             debugger::SET_BREAKPOINTS => {
-                let breakpoints: BTreeSet<u32> =
-                    rest.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-                if breakpoints.len() > BREAKPOINTS_MAX {
+                if rest.len() > 4 * BREAKPOINTS_MAX {
                     return refuse(ControlStatus::NoRoom, format!("an app has {BREAKPOINTS_MAX} breakpoints at most"));
                 }
+                let breakpoints: BTreeSet<u32> =
+                    rest.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
                 Told::Breakpoints(breakpoints)
             }
             debugger::GO_ON => Told::GoOn(Mode::Run),
@@ -260,6 +277,15 @@ impl Core {
         Ok(0)
     }
 
+    /// Instances for a debugger have their places: where it has gone meanwhile they run as ever.
+    pub(super) fn leave_if_lost(&mut self, app: AppNumber) {
+        if !self.service.debuggers.iter().any(|session| session.app == app) {
+            for spu in 0..self.spus() {
+                self.machine.tell_debugged(app, spu, &Told::Leave);
+            }
+        }
+    }
+
     /// The endpoint is gone, and its debuggers with it.
     pub(super) fn forget_debuggers(&mut self, hre: HreId) {
         if !self.service.debuggers.is_empty() {
@@ -293,7 +319,7 @@ impl Core {
     #[cold]
     fn look_at_debuggers(&mut self, now_ns: u64) {
         let mut over = Vec::new();
-        for session in &mut self.service.debuggers {
+        for session in self.service.debuggers.iter_mut().filter(|session| session.stop_ns_max > 0) {
             session.look_ns = now_ns + LOOK_NS;
             for (spu, stop) in self.machine.stops(session.app) {
                 let Some(stop) = stop else { continue };

@@ -99,6 +99,7 @@ impl Core {
     pub(super) fn give_up_compiling(&mut self) {
         let compiling = |transaction: &Transaction| match &transaction.work {
             Work::Install(install) => install.state == InstallState::Compiling,
+            Work::Debug { .. } => true,
             _ => false,
         };
         let keys = self.service.transactions.iter().filter(|(_, transaction)| compiling(transaction));

@@ -21,6 +21,9 @@ use crate::spu::abi;
 use crate::spu::continuation::Continuation;
 use crate::spu::os::{Admission, AppState};
 
+/// What a fresh instance costs who asked for it, in instructions.
+const INSTANCE_COST: u64 = 500_000;
+
 /// An app on its way back.
 #[derive(Clone)]
 pub(super) struct Revival {
@@ -110,13 +113,26 @@ impl Core {
     /// What the old instances had at the media has ended: the new ones take their place.
     pub(super) fn revived(&mut self, key: u32, revival: &Revival) {
         let &Revival { number, ref name, watch, ref debugged } = revival;
-        match self.make_again(number, debugged.clone()) {
+        self.charge_for_instances(key);
+        // What fails for a debugger leaves the app at work without.
+        let (made, lost) = match self.make_again(number, debugged.clone()) {
+            Err(why) if debugged.is_some() => {
+                let text = format!("app {name} is not debugged, and runs as ever: {why}");
+                let refusal = Refusal { status: ControlStatus::Busy, text, error: abi::ERROR_REFUSED };
+                (self.make_again(number, None), Some(refusal))
+            }
+            made => (made, None),
+        };
+        match made {
             Ok(version) => {
                 tracing::warn!("app {name} is started anew");
                 // Where others start as well, its requests wait with those of all.
                 let waits = self.service.starting.is_under_way();
                 self.enter_version(number, version, if waits { Admission::Begun } else { Admission::Open });
-                self.finish(key, Ok(0));
+                if debugged.is_some() {
+                    self.leave_if_lost(number);
+                }
+                self.finish(key, lost.map_or(Ok(0), Err));
                 self.announce_start(number, watch);
                 if !waits {
                     self.machine.release_requests(number);
@@ -135,6 +151,18 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Fresh instances are work for who asked for them.
+    fn charge_for_instances(&mut self, key: u32) {
+        let cost = u64::from(self.spus()) * INSTANCE_COST;
+        let asker = self.service.transactions.get(&key).map(|transaction| transaction.asker);
+        if let Some(Asker::Request { token, .. }) = asker
+            && let Some(account) = self.machine.activity_at(token).map(|activity| activity.account)
+        {
+            self.machine.charge_account(account, cost);
+        }
+        self.machine.costs_beside(cost);
     }
 
     /// Fresh instances of an app that has ended.

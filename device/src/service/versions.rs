@@ -280,7 +280,7 @@ impl Core {
                 state.incarnation = old.incarnation.wrapping_add(1);
                 state.held = std::mem::take(&mut old.held);
                 state.log_bytes += std::mem::take(&mut old.log_bytes);
-                state.log_end += old.log_end;
+                state.log_end += std::mem::take(&mut old.log_end);
                 (state.dead, state.dead_count) = (old.dead.take(), old.dead_count);
                 let fresh = std::mem::replace(&mut state.log, std::mem::take(&mut old.log));
                 state.log.extend(fresh);

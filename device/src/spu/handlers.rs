@@ -269,7 +269,10 @@ impl Machine {
         let &Wait { spu, app: number, account, incarnation, wake, token, placed } = of;
         let at = &mut self.spus[spu as usize];
         if let Some(suspended) = &mut at.residents[number as usize].suspended {
-            return suspended.keep(of, memory);
+            if suspended.keep(of, memory) && self.is_stopped(number, spu) {
+                self.trapped(number, spu, "while its debugger had it stopped, more came for it than is kept");
+            }
+            return;
         }
         if placed {
             at.waits.release(number, 1);

@@ -228,9 +228,11 @@ impl Machine {
             let handler = |token: Option<u32>| {
                 token.and_then(|token| at.activities.get(token)).map_or(abi::EVENT_HANDLER, |activity| activity.handler)
             };
-            for key in at.groups.keys().into_iter().take(left) {
+            for (_, group) in at.groups.iter().take(left) {
                 left -= 1;
-                let Some(group) = at.groups.get(key).filter(|group| group.caller.app == number) else { continue };
+                if group.caller.app != number {
+                    continue;
+                }
                 let reason = match group.under {
                     Under::Operations => For::Operations,
                     Under::Sleep { .. } => For::Sleep,

@@ -23,9 +23,13 @@ pub(super) struct Suspended {
     account: u16,
     /// The activity that it began with, if it began with one.
     token: Option<Key>,
-    /// Ends of waits that came meanwhile; as many at most as the app has waits.
+    /// Ends of waits that came meanwhile; as many at most as the app has waits, and pieces of these.
     late: VecDeque<Completion>,
+    late_bytes: u64,
 }
+
+/// Bytes that are kept for a run which its debugger has stopped.
+const LATE_BYTES_MAX: u64 = 64 << 20;
 
 impl Suspended {
     /// Whose work it is.
@@ -33,10 +37,12 @@ impl Suspended {
         self.account
     }
 
-    /// Keeps the end of a wait of the instance's until the run has ended.
+    /// Keeps the end of a wait of the instance's until the run has ended. True where more is kept than a stopped run may have.
     #[cold]
-    pub(super) fn keep(&mut self, of: &Wait, memory: Option<Box<(u64, Vec<u8>)>>) {
+    pub(super) fn keep(&mut self, of: &Wait, memory: Option<Box<(u64, Vec<u8>)>>) -> bool {
+        self.late_bytes += memory.as_ref().map_or(0, |memory| memory.1.len() as u64);
         self.late.push_back(Completion { of: *of, memory });
+        self.late_bytes > LATE_BYTES_MAX
     }
 }
 
@@ -50,7 +56,7 @@ impl Machine {
     #[cold]
     pub(super) fn suspend(&mut self, (number, spu, account): (AppNumber, u16, u16), token: Option<Key>) {
         let resident = &mut self.spus[spu as usize].residents[number as usize];
-        resident.suspended = Some(Box::new(Suspended { account, token, late: VecDeque::new() }));
+        resident.suspended = Some(Box::new(Suspended { account, token, late: VecDeque::new(), late_bytes: 0 }));
         let incarnation = resident.incarnation;
         // Its debugger has it go on.
         if !self.is_stopped(number, spu) {

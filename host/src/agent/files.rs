@@ -247,7 +247,8 @@ impl Agent {
         let looks_late = self.faults.has(Fault::LookedLate);
         // A user can have the kernel wait with these questions for longer than it waits for a lease: whoever had begun to open the file may have it by
         // now, and have moved its blocks since the first answer.
-        if !looks_late && !self.is_kept(hold) {
+        let proves_late = self.faults.has(Fault::GrantFirst);
+        if !looks_late && !proves_late && !self.is_kept(hold) {
             return Err(nothing(Refusal::OpenForWriting(hold.key())));
         }
         self.faults.step();
@@ -256,9 +257,7 @@ impl Agent {
             return Err((error.to_string().into(), permissions));
         }
         self.faults.step();
-        if self.faults.has(Fault::GrantFirst)
-            && let Err(why) = self.holds.prove_late(hold)
-        {
+        if proves_late && let Err(why) = self.holds.prove_late(hold) {
             return Err((why, permissions));
         }
         if looks_late {

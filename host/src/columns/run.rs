@@ -53,10 +53,15 @@ async fn quoted(
         }
         while tasks.try_join_next().is_some() {}
         let Some(mut replies) = under_way.pop_front() else { continue };
+        let mut is_done = false;
         while let Some(reply) = replies.recv().await {
             let reply = reply?;
             let (head, _) = outcome::open(&reply)?;
+            is_done = head.is_done;
             is_quoted ^= head.selected % 2 == 1;
+        }
+        if !is_done {
+            return Err(outcome::ReplyError.into());
         }
     }
     Ok(quoted)

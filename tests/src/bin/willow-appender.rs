@@ -1,14 +1,19 @@
-//! A process that appends records to a file by the library, and says each as soon as it is acknowledged: `willow-appender DEVICE AGENT FILE WRITER COUNT`.
+//! A process that appends records to a file by the library, and says each as soon as it is acknowledged: `willow-appender DEVICE AGENT FILE WRITER COUNT
+//! [PAUSE_MS]`, with a pause behind each.
 //! Where DEVICE is `-` the agent says how the device is reached. It ends with status 3 where nobody knows whether a record was appended.
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 use willow_host::direct_io::{AppendFailure, Appender, Session, SessionOptions};
 use willow_tests::appended::record;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [device, agent, file, writer, count] = &arguments[..] else { panic!("DEVICE AGENT FILE WRITER COUNT") };
+    let [device, agent, file, writer, count, pause @ ..] = &arguments[..] else {
+        panic!("DEVICE AGENT FILE WRITER COUNT [PAUSE_MS]")
+    };
+    let pause = Duration::from_millis(pause.first().map_or(0, |pause| pause.parse().expect("milliseconds")));
     let (writer, count): (u32, u32) = (writer.parse().expect("a number"), count.parse().expect("a number"));
     let options = if device == "-" { SessionOptions::by_agent(agent) } else { SessionOptions::new(device, agent) };
     let session = Session::open(options).expect("a session");
@@ -26,6 +31,7 @@ fn main() {
         };
         writeln!(output, "{number} {at}").expect("somebody listens");
         output.flush().expect("somebody listens");
+        std::thread::sleep(pause);
     }
     let counts = session.counts();
     writeln!(output, "direct {} kernel {}", counts.direct_appends, counts.kernel_appends).expect("somebody listens");

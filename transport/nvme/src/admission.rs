@@ -352,8 +352,10 @@ impl<B: Backend> Subsystem<B> {
     pub(crate) fn enter_device(&mut self, index: u16, place: u16, hre: HreId, request: HostRequest) {
         let Some(queue) = self.queues[usize::from(index)].as_ref() else { return };
         let (account, connection) = (queue.account, ConnectionId { index, generation: queue.generation });
+        // Others wait for the range of a fused operation: it does not wait for its host's other requests (FUSED_RANGES_MAX of them at most).
+        let has_range = queue.slots[usize::from(place)].paired;
         let mut request = request;
-        if self.accounts.of(account).ready.is_empty() && self.accounts.has_place(account) {
+        if has_range || self.accounts.of(account).ready.is_empty() && self.accounts.has_place(account) {
             match self.backend.submit(hre, request) {
                 Ok(()) => return self.count_in_device(index, place, account),
                 Err(refused) => request = refused,

@@ -149,6 +149,20 @@ impl Exclusives {
             .find(|taken| taken.nsid == nsid && blocks.is_none_or(|blocks| overlap(&taken.blocks, blocks)))
     }
 
+    /// The range behind which a fused operation waits: one that overlaps, or one for which an older command waits that writes there.
+    fn keeps_fused(&mut self, nsid: u32, blocks: &Blocks) -> Option<&mut Taken> {
+        let writes_there = |held: &Held| match held {
+            Held::Fused(_) => false,
+            Held::Command { command, .. } => match &command.operation {
+                Operation::Write(of, _) | Operation::WriteZeroes { blocks: of, .. } => overlap(of, blocks),
+                _ => true,
+            },
+        };
+        self.taken
+            .iter_mut()
+            .find(|taken| taken.nsid == nsid && (overlap(&taken.blocks, blocks) || taken.held.iter().any(writes_there)))
+    }
+
     fn ranges_of(&self, account: u16) -> usize {
         self.taken.iter().filter(|taken| taken.account == account).count()
     }
@@ -196,7 +210,7 @@ impl<B: Backend> Subsystem<B> {
             return false;
         };
         let is_open = planted!(self, FusedTakesNothing);
-        if let Some(taken) = self.exclusives.keeps(fused.nsid, Some(&fused.blocks)).filter(|_| !is_open) {
+        if let Some(taken) = self.exclusives.keeps_fused(fused.nsid, &fused.blocks).filter(|_| !is_open) {
             taken.held.push_back(Held::Fused(fused));
             return false;
         }

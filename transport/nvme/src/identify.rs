@@ -86,8 +86,8 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
         data[261] = 1 << 2;
         return out;
     }
-    // CMIC: several controllers, which may be of several hosts, and tell of asymmetric access.
-    data[76] = 1 << 3 | 1 << 1;
+    // CMIC: several ports and controllers, which may be of several hosts, and tell of asymmetric access.
+    data[76] = 1 << 3 | 1 << 1 | 1;
     data[at::ANATT] = access::TRANSITION_SECONDS;
     data[at::ANACAP] = access::CAPABILITIES;
     data.put32(at::ANAGRPMAX, 1);
@@ -298,7 +298,7 @@ mod tests {
         };
         let data = controller(&view);
         assert_eq!(&data[4..8], b"S1  ");
-        assert_eq!((data[78], data[77], data[76]), (7, 10, 2));
+        assert_eq!((data[78], data[77], data[76]), (7, 10, 11));
         assert_eq!(u32::from_le_bytes(data[1792..1796].try_into().unwrap()), 520);
         assert_eq!(data[525], 0b111);
         assert_eq!(data[3072..3080], view.start.to_le_bytes());

@@ -13,6 +13,11 @@ use crate::schema::{DataType, Field, TimeUnit};
 pub const TAIL_BYTES: usize = 8;
 /// Longest metadata.
 pub const METADATA_BYTES_MAX: u64 = 64 << 20;
+/// Most rows of a file: each part of them takes memory.
+const ROWS_MAX: u64 = 1 << 36;
+/// Most elements of a schema, and bytes of the path to a column.
+const ELEMENTS_MAX: usize = 64 << 10;
+const PATH_BYTES_MAX: usize = 4 << 10;
 /// What a file ends with.
 const MAGIC: &[u8] = b"PAR1";
 
@@ -319,6 +324,9 @@ impl Footer {
                 return Ok(false);
             }
             from.structs(|from| {
+                if elements.len() == ELEMENTS_MAX {
+                    return Err(ThriftError::Malformed);
+                }
                 elements.push(element(from)?);
                 Ok(())
             })?;
@@ -358,10 +366,13 @@ impl Footer {
             })?;
             Ok(true)
         })?;
-        let is_whole = row_groups.iter().all(|group| {
-            let is_flat = |(field, chunk): (&Field, &Chunk)| field.of.is_err() || chunk.values == group.rows;
-            group.chunks.len() == fields.len() && fields.iter().zip(&group.chunks).all(is_flat)
-        });
+        let rows = row_groups.iter().try_fold(0u64, |rows, group| rows.checked_add(group.rows));
+        let is_bounded = rows.is_some_and(|rows| rows <= ROWS_MAX);
+        let is_whole = is_bounded
+            && row_groups.iter().all(|group| {
+                let is_flat = |(field, chunk): (&Field, &Chunk)| field.of.is_err() || chunk.values == group.rows;
+                group.chunks.len() == fields.len() && fields.iter().zip(&group.chunks).all(is_flat)
+            });
         if is_whole { Ok(Footer { fields, stored, row_groups }) } else { Err(FooterError::Malformed) }
     }
 }
@@ -380,7 +391,7 @@ fn leaves(elements: &[Element]) -> Result<(Vec<Field>, Vec<Stored>), FooterError
         *left -= 1;
         let name = if path.is_empty() { element.name.clone() } else { format!("{path}.{}", element.name) };
         if element.physical.is_none() {
-            if element.children <= 0 || open.len() > 64 {
+            if element.children <= 0 || open.len() > 64 || name.len() > PATH_BYTES_MAX {
                 return Err(FooterError::Malformed);
             }
             open.push((element.children, name));

@@ -58,6 +58,8 @@ const SPU_VALUE_BYTES_MAX: usize = 256 << 10;
 const COMPARED_BYTES_MAX: usize = 4 << 10;
 /// What a run does before it makes way for others, in instructions as they are estimated here: far from a run's budget.
 const WORK_MAX: usize = 1_000_000;
+/// What a run does in all, in the same: others wait for its place. Past it the host does the part.
+const RUN_WORK_MAX: u64 = 1 << 32;
 
 /// What there is on each SPU.
 pub struct State {
@@ -166,6 +168,7 @@ struct Drive<'a> {
     plan: &'a Plan,
     own: u32,
     worked: Cell<usize>,
+    all: Cell<u64>,
 }
 
 impl Port for Drive<'_> {
@@ -211,6 +214,10 @@ impl Port for Drive<'_> {
 
     async fn worked(&self, instructions: usize) -> Result<(), Stop> {
         self.worked.set(self.worked.get().saturating_add(instructions));
+        self.all.set(self.all.get().saturating_add(instructions as u64));
+        if self.all.get() > RUN_WORK_MAX {
+            return Err(Stop::NoMemory);
+        }
         if self.worked.get() < WORK_MAX {
             return Ok(());
         }
@@ -239,7 +246,7 @@ async fn run(request: Request, state: &State) -> Result<Response, Failure> {
     }
     let plan = state.plans.get(process(&request), arguments.plan).ok_or(Failure(wire::STATUS_NO_PLAN, 0))?;
     let place = Place::take(state).await;
-    let drive = Drive { request: &request, plan: &plan, own: spu_id(), worked: Cell::new(0) };
+    let drive = Drive { request: &request, plan: &plan, own: spu_id(), worked: Cell::new(0), all: Cell::new(0) };
     let head = engine::run(&drive, &plan, &arguments, reply_bytes).await;
     drop(place);
     Ok(Response::success(head?.bytes + wire::ReplyHead::BYTES as u32))

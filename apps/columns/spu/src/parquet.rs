@@ -216,6 +216,10 @@ impl Cursor {
                 self.begin(plain_bytes as u32);
                 if self.page_bytes > 0 {
                     self.start_values(port, encoding).await?;
+                } else {
+                    // All are null, or the first value is found missing.
+                    let is_bool = self.column.storage == Storage::Bool;
+                    self.decoder = if is_bool { Decoder::Bits(0) } else { Decoder::Plain };
                 }
                 Ok(0)
             }

@@ -114,7 +114,8 @@ impl Snappy {
                 }
                 Element::Copy { offset, left } => {
                     let count = room.min(*left);
-                    let from = self.out.len() - *offset;
+                    // What it refers to may have been dropped since it began.
+                    let Some(from) = self.out.len().checked_sub(*offset) else { return Err(SnappyError::NoMemory) };
                     if *offset >= count {
                         self.out.extend_from_within(from..from + count);
                     } else {

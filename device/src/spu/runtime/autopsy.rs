@@ -97,11 +97,29 @@ fn frames_of(frames: &[wasmtime::FrameInfo]) -> Vec<Frame> {
 
 /// A function's name as its author wrote it, on one line and within bounds.
 pub(crate) fn readable(symbol: &str) -> String {
-    let demangled = format!("{:#}", rustc_demangle::demangle(symbol));
-    let mut name: String = demangled.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
-    if name.len() > SYMBOL_BYTES_MAX {
-        let end = (0..=SYMBOL_BYTES_MAX).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
-        name.truncate(end);
+    let cut =
+        (0..=symbol.len().min(SYMBOL_READ_BYTES_MAX)).rev().find(|end| symbol.is_char_boundary(*end)).unwrap_or(0);
+    let mut name = Bounded(String::new());
+    // It fails where the name is longer than what is kept: then whoever writes it has stopped.
+    let _ = std::fmt::Write::write_fmt(&mut name, format_args!("{:#}", rustc_demangle::demangle(&symbol[..cut])));
+    name.0
+}
+
+/// Bytes of a symbol that are looked at: a module's author chooses them, and a short symbol can stand for much.
+const SYMBOL_READ_BYTES_MAX: usize = 256;
+
+/// Takes [`SYMBOL_BYTES_MAX`], and fails then: a symbol of a few bytes can stand for megabytes.
+struct Bounded(String);
+
+impl std::fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        for letter in text.chars() {
+            let letter = if letter.is_control() { '?' } else { letter };
+            if self.0.len() + letter.len_utf8() > SYMBOL_BYTES_MAX {
+                return Err(std::fmt::Error);
+            }
+            self.0.push(letter);
+        }
+        Ok(())
     }
-    name
 }

@@ -24,7 +24,9 @@ const VALUES_MAX: usize = 1024;
 /// Bytes of memory that one question reads.
 pub(crate) const MEMORY_BYTES_MAX: u32 = 32 << 10;
 /// Instructions that a run is stepped through before it makes way.
-const IGNORED_MAX: u32 = 1000;
+const IGNORED_MAX: u32 = 16;
+/// Frames that are counted at an instruction: deeper is as deep as that.
+const DEPTH_MAX: usize = 256;
 
 /// How a run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,7 +322,7 @@ impl Handler {
 
     async fn event(&self, mut store: StoreContextMut<'_, Guest>, ends: Option<String>) {
         let (pc, depth) = {
-            let frames = frames(&mut store, usize::MAX);
+            let frames = frames(&mut store, DEPTH_MAX);
             let innermost = frames.first().and_then(|frame| pc_of(&mut store, frame));
             (innermost.map_or(0, |frame| frame.pc), frames.len() as u32)
         };

@@ -85,6 +85,15 @@ impl<B: Backend> Subsystem<B> {
             };
             buffers[at] = Some(taken);
         }
+        let is_past_share = buffers.iter().flatten().any(|(_, capsule_bytes)| *capsule_bytes > 0);
+        if is_past_share && buffers.iter().any(Option::is_none) {
+            // It would wait for data from the host with a buffer that is for what needs none.
+            buffers.into_iter().flatten().for_each(|(buffer, _)| self.give(index, buffer));
+            let failure = Failure::retryable(Status::COMMAND_INTERRUPTED);
+            self.fail(index, &first.entry, failure);
+            self.fail(index, entry, failure);
+            return Next::Taken;
+        }
         let Some(places) = self.begin_fused(index, [&first.entry, entry]) else {
             buffers.into_iter().flatten().for_each(|(buffer, _)| self.give(index, buffer));
             return Next::Taken;
