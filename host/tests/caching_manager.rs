@@ -329,7 +329,6 @@ fn what_is_changed_stays_where_a_processor_has_lost_its_part() {
         let again = client.of(own.cache().0, 77);
         again.on(0, handler::CLAIM, 0).await.expect("taken");
         again.on(0, handler::REMOVE, 1).await.expect("removed");
-        again.on(0, handler::FREE, 0).await.expect("freed");
         let other = Scratch::new(&contents(BYTES, 9));
         let second = opened(&client, other.backing(), options(Mode::WriteBack, 8 * 4096)).await;
         assert_ne!(second.client().cache().0, own.cache().0, "that number is not free");

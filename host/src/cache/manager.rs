@@ -257,9 +257,12 @@ impl Manager {
     ) -> Result<CachingClient, CachingError> {
         let client = client.of(cache, random() as u32 | 1);
         for spu in 1..client.numbers().1 {
-            match known(client.describe(spu).await)? {
-                Some((_, counts)) if counts.dirty > 0 => return Err(Refusal::Dirty.into()),
-                _ => {}
+            match known(client.describe(spu).await) {
+                Ok(Some((_, counts))) if counts.dirty > 0 => return Err(Refusal::Dirty.into()),
+                Ok(_) => {}
+                // It has a part, and cannot tell of it.
+                Err(CachingError::Refused(_)) => return Err(Refusal::Dirty.into()),
+                Err(error) => return Err(error),
             }
         }
         // Who makes it at the first SPU makes it.
