@@ -304,7 +304,8 @@ fn no_generated_module_reaches_what_is_not_its_users() {
     // The ways are taken: modules are let in, answer, end, and move bytes.
     if modules >= 10_000 {
         assert!(all.installed > modules / 2, "{all:?}");
-        let reached = [all.ended, all.answered, all.dmas, all.misses, all.seen * 10];
+        // Fewer get as far as a DMA: what takes a machine long takes more of their budgets.
+        let reached = [all.ended, all.answered, all.dmas * 2, all.misses, all.seen * 10];
         assert!(reached.iter().all(|count| *count > modules / 50), "{all:?}");
     }
     println!("{all:?}");

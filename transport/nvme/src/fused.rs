@@ -2,7 +2,8 @@
 //! else that hosts write to those blocks comes between the comparison and the write.
 //!
 //! What always holds:
-//! - both commands are answered, the first before the second; where one fails before the comparison, so does the other;
+//! - both commands are answered, the first before the second where the operation was begun; where one fails before the comparison, so does the
+//!   other;
 //! - while a range is *taken* by a fused operation, commands of hosts that write there have ended, or wait ([`Taken::held`]): what was under way when
 //!   the range was taken is waited for (its *blockers*), also where its queue has gone since;
 //! - a range stays taken until the device has answered the write, whoever has disconnected;

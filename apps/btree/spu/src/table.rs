@@ -400,7 +400,9 @@ impl Tree<'_> {
             }
             publish(&self.ports, &change.root).await
         };
-        written.await.map_err(Doubt::Root)?;
+        // Not to be tried again as if nothing had been done.
+        let in_doubt = |failure| Doubt::Root(if failure == BUSY { Failure(wire::STATUS_MEDIA) } else { failure });
+        written.await.map_err(in_doubt)?;
         self.slot.root.set(change.root);
         Ok(())
     }
