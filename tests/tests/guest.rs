@@ -280,7 +280,6 @@ fn outlives_a_killed_device(host: &mut Host, daemon: &mut Daemon) {
     );
 }
 
-/// Another device, which knows one host by its key: DH-HMAC-CHAP both ways, and hosts that cannot.
 /// ext4 on a drive of flash that feels like the board: what was synced is there after SIGKILL, and the file system is sound.
 fn uses_a_flash_drive(host: &mut Host) {
     let flash = ["--preset", "jasmine", "--ftl", "page", "--clock", "real", "--size", "96M", "--kv-size", "0"];
@@ -317,7 +316,7 @@ fn uses_a_flash_drive(host: &mut Host) {
          sha256sum --quiet -c /tmp/flash.sum
          umount /mnt
          e2fsck -fn $BLOCK
-         nvme smart-log /dev/$(controller) | grep -qi 'available_spare *: *100%'
+         nvme smart-log /dev/$(controller) | grep -qiE 'available_spare[[:space:]]*:[[:space:]]*100%'
          nvme disconnect -n $NQN
          eventually 60 gone block 1",
     );
@@ -325,6 +324,7 @@ fn uses_a_flash_drive(host: &mut Host) {
     assert!(daemon.stop().success(), "willow serve ended");
 }
 
+/// Another device, which knows one host by its key: DH-HMAC-CHAP both ways, and hosts that cannot.
 fn proves_itself(host: &mut Host) {
     const HOST_ID: &str = "6b1f3b2c-0f6e-4f0b-9a51-2d8f5f2f7c11";
     let folder = Scratch::new("keys").expect("a temporary folder");
