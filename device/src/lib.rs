@@ -40,6 +40,7 @@ pub use service::OpenError;
 pub use service::core::{Job, JobDone};
 pub use service::ftl::FlashState;
 pub use service::statistics::Statistics;
+pub use service::uncorrectable::{MARKED_BLOCKS_MAX, MARKED_BLOCKS_OF_ALL_MAX};
 pub use service::versions::BuiltInApp;
 pub use service::{control, metadata, reservation, statistics};
 pub use spu::flash_cut::PowerCut;

@@ -429,6 +429,7 @@ fn both_sides_of_the_control_service_have_the_same_numbers() {
         (u32::from(wire::ATTACH), u32::from(device::ATTACH)),
         (u32::from(wire::RESIZE_NAMESPACE), u32::from(device::RESIZE_NAMESPACE)),
         (u32::from(wire::FORMAT_NAMESPACE), u32::from(device::FORMAT_NAMESPACE)),
+        (u32::from(wire::MARK_UNCORRECTABLE), u32::from(device::MARK_UNCORRECTABLE)),
         (u32::from(wire::LIST_ATTACHMENTS), u32::from(device::LIST_ATTACHMENTS)),
         (u32::from(wire::SUBSCRIBE), u32::from(device::SUBSCRIBE)),
         (u32::from(wire::UNSUBSCRIBE), u32::from(device::UNSUBSCRIBE)),

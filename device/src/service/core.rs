@@ -101,6 +101,7 @@ impl Core {
                 weights: vec![],
                 attachments: vec![],
                 reservations: vec![],
+                uncorrectable: Default::default(),
             },
         };
         if metadata.spus != config.spus || metadata.stripe_bytes != STRIPE_BYTES {
@@ -116,7 +117,8 @@ impl Core {
             namespaces: Arc::new(metadata.namespaces.clone()),
             intercalls: metadata.intercalls.iter().cloned().collect(),
         };
-        let machine = Machine::new(config, store, timing, published, &metadata.weights);
+        let mut machine = Machine::new(config, store, timing, published, &metadata.weights);
+        machine.media.marks = metadata.uncorrectable.clone();
         let mut core = Core {
             programs: (0..machine.config.apps_max).map(|_| None).collect(),
             machine: Box::new(machine),

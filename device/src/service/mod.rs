@@ -29,6 +29,7 @@ mod room;
 mod settle;
 pub mod statistics;
 mod transaction;
+pub(crate) mod uncorrectable;
 pub(crate) mod versions;
 mod watches;
 
@@ -211,6 +212,7 @@ impl Core {
             regions: machine.published().regions.all().to_vec(),
             used_bytes,
             capacity_bytes,
+            uncorrectable_bytes: machine.media.marks.all().iter().map(|mark| mark.bytes).sum(),
             store_in_flight: machine.media.in_flight() as u64,
             strays: machine.strays(),
             flash: self.flash_statistics(),
@@ -351,6 +353,7 @@ impl Core {
                     }
                 }
                 Continuation::Shutdown => self.flushed_at_shutdown(result),
+                Continuation::Mend(ticket) => self.mend(ticket),
             }
         }
     }

@@ -55,6 +55,9 @@ impl Core {
                 let (nsid, block_bytes) = (word(&body, 0).unwrap_or(0), word(&body, 4).unwrap_or(0));
                 return self.change_namespace(token, hre, nsid, Change::FormatNamespace { nsid, block_bytes });
             }
+            control::MARK_UNCORRECTABLE => {
+                return self.mark_uncorrectable(token, hre, &body_of(arguments, payload));
+            }
             control::LIST_APPS => {
                 self.reply(token, &arguments, &serde_json::to_vec(&self.list_apps(user)).unwrap_or_default())
             }
@@ -304,7 +307,7 @@ impl Core {
     }
 
     /// Begins a change of which the namespace's app is told.
-    fn change_namespace(&mut self, token: Key, hre: HreId, nsid: u32, change: Change) {
+    pub(super) fn change_namespace(&mut self, token: Key, hre: HreId, nsid: u32, change: Change) {
         let found =
             self.namespaces().iter().find(|namespace| namespace.nsid == nsid).map(|namespace| namespace.app.clone());
         match found {

@@ -78,6 +78,9 @@ pub const DISCOVERY_MDTS: u8 = 4;
 pub const VSL: u8 = 10;
 /// Largest Write Zeroes: WZSL, same unit; 32 MiB.
 pub const WZSL: u8 = 13;
+/// Largest Write Uncorrectable: WUSL, same unit; as many blocks of 512 bytes as may be marked in a namespace.
+pub const WUSL: u8 = 9;
+const _: () = assert!(4096 << WUSL == willow_device::MARKED_BLOCKS_MAX * 512);
 /// Most data in a command capsule (IOCCSZ): a stripe, and the arguments of the RPC that writes it.
 pub const IN_CAPSULE_BYTES_MAX: u32 = 8192 + 64;
 /// Most data in a command capsule of the admin queue and of fabrics commands (NVMe/TCP 3.3.2.2).

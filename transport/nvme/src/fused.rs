@@ -127,7 +127,7 @@ fn overlap(one: &Blocks, other: &Blocks) -> bool {
 
 /// True for commands that write to a block namespace.
 pub(crate) fn writes(opcode: u8) -> bool {
-    matches!(opcode, nvm::WRITE | nvm::WRITE_ZEROES | nvm::DATASET_MANAGEMENT | nvm::COPY)
+    matches!(opcode, nvm::WRITE | nvm::WRITE_UNCORRECTABLE | nvm::WRITE_ZEROES | nvm::DATASET_MANAGEMENT | nvm::COPY)
 }
 
 impl Exclusives {
@@ -155,7 +155,9 @@ impl Exclusives {
         let writes_there = |held: &Held| match held {
             Held::Fused(_) => false,
             Held::Command { command, .. } => match &command.operation {
-                Operation::Write(of, _) | Operation::WriteZeroes { blocks: of, .. } => overlap(of, blocks),
+                Operation::Write(of, _)
+                | Operation::WriteUncorrectable(of)
+                | Operation::WriteZeroes { blocks: of, .. } => overlap(of, blocks),
                 _ => true,
             },
         };
@@ -278,9 +280,9 @@ impl<B: Backend> Subsystem<B> {
     ) -> Option<Vec<u8>> {
         let is_open = planted!(self, FusedTakesNothing);
         let taken = match &command.operation {
-            Operation::Write(blocks, _) | Operation::WriteZeroes { blocks, .. } => {
-                self.exclusives.keeps(command.nsid, Some(blocks))
-            }
+            Operation::Write(blocks, _)
+            | Operation::WriteUncorrectable(blocks)
+            | Operation::WriteZeroes { blocks, .. } => self.exclusives.keeps(command.nsid, Some(blocks)),
             Operation::DatasetManagement { .. } | Operation::Copy { .. } | Operation::CopyRanges => {
                 self.exclusives.keeps(command.nsid, None)
             }

@@ -89,6 +89,8 @@ pub(crate) enum Work {
     NamespaceDelete,
     /// The control service attaches a namespace to hosts, or detaches it.
     NamespaceAttach,
+    /// The control service marks blocks that cannot be read.
+    WriteUncorrectable,
     /// The control service changes a reservation; with the hosts that were registered before, where those that are no longer are to be
     /// aborted.
     Reserve(Option<Vec<[u8; 16]>>),
