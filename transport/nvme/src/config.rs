@@ -118,6 +118,8 @@ pub const COPY_RANGES_MAX: u16 = 16;
 
 /// Ranges that fused operations of one host have taken at most; its others wait.
 pub const FUSED_RANGES_MAX: usize = 8;
+/// Queues and commands that are looked at in one turn of the device for what fused operations have to wait for; the rest in the next.
+pub const FUSED_LOOKS_A_TURN_MAX: usize = 2048;
 
 /// Most referrals of the discovery log.
 pub const REFERRALS_MAX: usize = 16;

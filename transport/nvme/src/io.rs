@@ -492,6 +492,7 @@ impl<B: Backend> Subsystem<B> {
             Work::Utilization(structure) => self.utilization_answered(index, place, structure, completion),
             Work::Reserve(aborts) => self.reserved(index, place, aborts, completion),
             Work::Shutdown => self.shutdown_flushed(index, place, completion),
+            Work::FusedBroken(status) => self.give_up(index, place, status, completion.buffer),
             Work::Nothing => self.give_up(index, place, Status::INTERNAL_ERROR, completion.buffer),
         }
     }
