@@ -387,15 +387,23 @@ fn an_agent_whose_calls_wait_for_a_file_system_begins_anew_when_they_end() {
     let open = fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
     let file = File::new(&session, open).expect("a file");
     file.take().expect("directly");
-    let mount = stage.mount_pid().to_string();
-    tool("kill", &["-STOP", &mount]).expect("stopped");
-    stage.kill_device();
-    // The agent notices, and its threads wait for longer than it waits for them: until this wait is over, none of them can end.
+    let second = stage.on_it("second");
+    fs::write(&second, contents(300_000, 5)).expect("written");
+    let stopped = Stopped::new(stage.mount_pid());
+    // The agent has it durable first, which waits for who is stopped.
+    let opens = std::thread::spawn({
+        let session = session.clone();
+        let open = fs::OpenOptions::new().read(true).write(true).open(&second).expect("open");
+        move || File::new(&session, open).expect("a file").take().is_ok()
+    });
     let agent = stage.agent.as_ref().expect("the agent").id();
-    within_seconds("threads of the agent wait", || waits_for_a_disk(agent));
+    within_seconds("a thread of the agent waits", || waits_for_a_disk(agent));
+    stage.kill_device();
+    // Longer than the agent waits for its threads: until it is over, that one cannot end.
     std::thread::sleep(Duration::from_secs(5));
     stage.start_device();
-    tool("kill", &["-CONT", &mount]).expect("goes on");
+    drop(stopped);
+    let _ = opens.join().expect("no panic");
     within_seconds("it is direct again", || file.take().is_ok());
     assert_eq!(file.pwrite(&[8; 100], 0).expect("written"), 100);
     assert!(file.is_direct());
@@ -403,6 +411,22 @@ fn an_agent_whose_calls_wait_for_a_file_system_begins_anew_when_they_end() {
     drop(session);
     settles(&stage, &[&path]);
     assert!(fs::read(&path).expect("read")[..100] == [8; 100]);
+}
+
+/// A process that is stopped, and goes on when this is dropped.
+struct Stopped(String);
+
+impl Stopped {
+    fn new(process: u32) -> Stopped {
+        tool("kill", &["-STOP", &process.to_string()]).expect("stopped");
+        Stopped(process.to_string())
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = tool("kill", &["-CONT", &self.0]);
+    }
 }
 
 /// True where a thread of a process waits in a call that nothing interrupts.
