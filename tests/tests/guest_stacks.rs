@@ -10,7 +10,7 @@ use willow_tests::daemon::Daemon;
 use willow_tests::guest::{FUNCTIONS, Guest, GuestOptions, HOST_ADDRESS};
 
 /// What a command prints that works.
-const READING: [(&str, &str); 35] = [
+const READING: [(&str, &str); 46] = [
     ("id-ctrl /dev/nvme0", "mn        : Willow"),
     ("id-ns $BLOCK", "lbads:12 rp:0 (in use)"),
     ("id-ns-granularity /dev/nvme0", "Namespace Size Granularity"),
@@ -40,7 +40,18 @@ const READING: [(&str, &str); 35] = [
     ("fid-support-effects-log /dev/nvme0", "FID 0e -> Support Effects Log: 00200001"),
     ("mi-cmd-support-effects-log /dev/nvme0", "MI Commands Support Effects Log"),
     ("resv-report $BLOCK -n 1 --eds", "regctl    : 0"),
-    ("get-feature /dev/nvme0", "get-feature:0x0f (Keep Alive Timer)"),
+    ("get-feature /dev/nvme0 -f 0x01", "0x01 (Arbitration)"),
+    ("get-feature /dev/nvme0 -f 0x02", "0x02 (Power Management)"),
+    ("get-feature /dev/nvme0 -f 0x04", "0x04 (Temperature Threshold)"),
+    ("get-feature /dev/nvme0 -f 0x05 -n 1", "0x05 (Error Recovery)"),
+    ("get-feature /dev/nvme0 -f 0x07", "0x07 (Number of Queues)"),
+    ("get-feature /dev/nvme0 -f 0x0a", "0x0a (Write Atomicity Normal)"),
+    ("get-feature /dev/nvme0 -f 0x0b", "0x0b (Async Event Configuration)"),
+    ("get-feature /dev/nvme0 -f 0x0e", "0x0e (Timestamp)"),
+    ("get-feature /dev/nvme0 -f 0x0f", "0x0f (Keep Alive Timer)"),
+    ("get-feature /dev/nvme0 -f 0x19", "0x19 (I/O Command Set Profile)"),
+    ("get-feature /dev/nvme0 -f 0x82 -n 1", "0x82 (Reservation Notification Mask)"),
+    ("get-feature /dev/nvme0 -f 0x83 -n 1", "0x83 (Reservation Persistence)"),
     ("get-feature /dev/nvme0 -f 0x81 --cdw11=1 -l 16", "0x81 (Host Identifier)"),
     ("get-property /dev/nvme0 --offset=0x1c", "(Controller Status), value: 0x1"),
     ("show-regs /dev/nvme0", "csts    : 0x1"),
@@ -158,7 +169,8 @@ fn reads_all(guest: &mut Guest, prelude: &str) {
     let refused = REFUSED.iter().flat_map(|(why, commands)| commands.iter().map(|command| (*command, *why, 1)));
     let all: Vec<(&str, &str, i32)> =
         READING.iter().map(|(command, says)| (*command, *says, 0)).chain(refused).collect();
-    let mut script = format!("{prelude}say() {{ \"$@\" 2>&1; echo \"@ended $?\"; }}\n");
+    let mut script =
+        format!("{prelude}say() {{ local status=0; \"$@\" 2>&1 || status=$?; echo \"@ended $status\"; }}\n");
     for (command, ..) in &all {
         script.push_str(&format!("say nvme {command}\n"));
     }
@@ -208,7 +220,7 @@ fn stacks(guest: &mut Guest, prelude: &str) {
          echo check > /sys/block/md0/md/sync_action
          mdadm --wait /dev/md0 || true
          nvme verify $LEFT --start-block=$first --block-count=63
-         cmp $LEFT $RIGHT -i $((first * 4096)) -n $((64 * 4096))
+         cmp -n $((64 * 4096)) $LEFT $RIGHT $((first * 4096)) $((first * 4096))
          all_there",
     );
     // One leg goes, and comes back with what was written meanwhile.
