@@ -62,7 +62,7 @@ impl Draft {
             return refuse(ControlStatus::NotFound, format!("there is no namespace {nsid}, or another one by now"));
         };
         let block_bytes = u64::from(namespace.block_bytes);
-        let is_whole = start % block_bytes == 0 && bytes % block_bytes == 0 && bytes > 0;
+        let is_whole = start.is_multiple_of(block_bytes) && bytes.is_multiple_of(block_bytes) && bytes > 0;
         let is_within = start.checked_add(bytes).is_some_and(|end| end <= namespace.size_bytes);
         if namespace.csi != CommandSet::Nvm || !is_whole || !is_within {
             let text = format!("{bytes} bytes from byte {start} on are no blocks of block namespace {nsid}");
