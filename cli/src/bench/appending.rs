@@ -23,7 +23,9 @@ const RECORD_BYTES_MAX: u64 = 64 << 10;
 const FILE_BYTES_MAX: u64 = 1 << 40;
 
 fn open(path: &Path) -> Outcome<OwnedFd> {
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::DSYNC | OFlags::CLOEXEC;
+    // `OFlags::DSYNC` is O_SYNC, which has the kernel write more.
+    let durable = OFlags::from_bits_retain(libc::O_DSYNC as u32);
+    let flags = OFlags::WRONLY | OFlags::APPEND | durable | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).context(|| format!("cannot open {}", path.display()))
 }
 

@@ -10,7 +10,7 @@
 
 use super::agent_client::{AgentClient, DirectError};
 use super::append_port::AppendPort;
-use super::description::open_anew;
+use super::description::{DSYNC, open_anew};
 use super::insist::{Place, Waits};
 use super::reach;
 use super::session::{AGENT_LOOK, Session, add, lock};
@@ -347,7 +347,7 @@ impl Appender {
             state.kernel_left = state.kernel_left.saturating_sub(1);
             state.has_begun
         };
-        let mut file = self.writable(OFlags::DSYNC)?;
+        let mut file = self.writable(DSYNC)?;
         // An agent that was killed while it gave the file back, or the next one, which does: what was appended before comes first.
         while has_begun && matches!(guarded(file.as_fd()), Ok(Guard::AppendOnly | Guard::Immutable)) {
             if !self.session.is_worth_waiting() {
@@ -355,7 +355,7 @@ impl Appender {
             }
             std::thread::sleep(AGENT_LOOK);
             drop(file);
-            file = self.writable(OFlags::DSYNC)?;
+            file = self.writable(DSYNC)?;
         }
         Ok(file)
     }

@@ -18,9 +18,16 @@ const KEPT: OFlags = OFlags::APPEND
     .union(OFlags::DIRECT)
     .union(OFlags::NOATIME)
     .union(OFlags::SYNC)
-    .union(OFlags::DSYNC);
+    .union(DSYNC);
+/// `O_DSYNC`. `OFlags::DSYNC` is `O_SYNC` on Linux, which is that and another bit: no descriptor that has the one bit alone contains it.
+pub(crate) const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
 /// `KCMP_FILE` of kcmp(2).
 const KCMP_FILE: libc::c_int = 0;
+
+/// True where what is written by a descriptor with these flags is durable when the call returns: `O_DSYNC`, or `O_SYNC`, which has its bit.
+pub(crate) fn are_durable(flags: OFlags) -> bool {
+    flags.contains(DSYNC)
+}
 
 /// True where two descriptors of this process share one open file.
 fn is_same(one: RawFd, other: RawFd) -> bool {
@@ -279,6 +286,20 @@ impl Descriptions {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+
+    #[test]
+    fn descriptors_with_either_flag_write_durably() {
+        let path = std::env::temp_dir().join(format!("willow-durable-{}", std::process::id()));
+        for (flag, is_durable) in [(0, false), (libc::O_DIRECT, false), (libc::O_DSYNC, true), (libc::O_SYNC, true)] {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::from_bits_retain(flag as u32);
+            match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => assert_eq!(are_durable(rustix::fs::fcntl_getfl(file).unwrap()), is_durable, "{flag:o}"),
+                // Where temporary files are in memory.
+                Err(error) => assert_eq!((flag, error), (libc::O_DIRECT, Errno::INVAL)),
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn placeholders_keep_numbers_positions_and_what_is_shared() {

@@ -11,6 +11,7 @@
 mod appending;
 
 use super::agent_client::DirectError;
+use super::description::are_durable;
 use super::inode::{Hold, Inode, State};
 use super::insist::{Place, Waits, refused};
 use super::lane::{Action, Operation, Segments};
@@ -87,7 +88,7 @@ impl<F: AsFd> File<F> {
             reads: !is_path && mode != OFlags::WRONLY,
             writes,
             appends: flags.contains(OFlags::APPEND),
-            durable: flags.contains(OFlags::DSYNC),
+            durable: are_durable(flags),
             is_forgotten: AtomicBool::new(false),
         })
     }

@@ -53,7 +53,10 @@ struct Holder {
     user: u32,
     /// Upper bits of its endpoints' ids.
     process: u32,
+    /// Those that it has shown together.
     rights: u32,
+    /// How often it has the cache open.
+    opens: u32,
     /// It is to be revoked.
     is_leaving: bool,
 }
@@ -200,7 +203,8 @@ impl Caching {
         let (backing, rights) = reopened(shown, caller.user)?;
         drop(descriptors);
         let process = endpoints_of(services.process(caller)?);
-        let holder = Holder { connection: caller.connection, user: caller.user, process, rights, is_leaving: false };
+        let (connection, user) = (caller.connection, caller.user);
+        let holder = Holder { connection, user, process, rights, opens: 1, is_leaving: false };
         let _one = lock(&self.opening);
         let there = lock(&self.open).values().find(|it| it.manager.backing().identity == backing.identity).cloned();
         let open = match there {
@@ -236,13 +240,16 @@ impl Caching {
             services.wait(open.manager.unstamp()).map_err(|error| error.to_string())?;
         }
         let mut holders = lock(&open.holders);
-        let own = holders.iter().filter(|it| it.user == caller.user).count();
-        if holders.len() >= USERS_MAX || caller.user != 0 && holders.len() + own >= USERS_MAX {
-            return Err("as many processes have this cache open as leave room for other users'".into());
+        if let Some(own) = holders.iter_mut().find(|it| it.connection == connection && !it.is_leaving) {
+            own.opens = own.opens.saturating_add(1);
+            own.rights |= rights;
+        } else {
+            let own = holders.iter().filter(|it| it.user == user).count();
+            if holders.len() >= USERS_MAX || user != 0 && holders.len() + own >= USERS_MAX {
+                return Err("as many processes have this cache open as leave room for other users'".into());
+            }
+            holders.push(holder);
         }
-        // By its latest proof.
-        holders.retain(|it| it.connection != caller.connection || it.is_leaving);
-        holders.push(holder);
         let ((cache, epoch), (app, spus)) = (open.manager.client().cache(), open.manager.client().numbers());
         let (chunk_bytes, bytes, mode) =
             (open.manager.shape().chunk_bytes, open.manager.backing().bytes, open.manager.mode());
@@ -271,7 +278,14 @@ impl Caching {
             if own.peek().is_none() {
                 continue;
             }
-            own.for_each(|it| it.is_leaving = true);
+            for one in own {
+                // It has the cache open by another descriptor as well.
+                one.opens = if cache.is_some() { one.opens.saturating_sub(1) } else { 0 };
+                one.is_leaving |= one.opens == 0;
+            }
+            if !holders.iter().any(|it| it.connection == connection && it.is_leaving) {
+                continue;
+            }
             drop(holders);
             done = open.revoke(services).and(done);
         }
