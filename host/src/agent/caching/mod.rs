@@ -14,6 +14,7 @@ pub mod message;
 use super::module::{Caller, Module, Services};
 use super::{Refusal, lock};
 use crate::append::endpoints_of;
+use crate::cache::manager::{AGAIN as CLAIM_AGAIN, CLAIM_PATIENCE};
 use crate::cache::{Backing, CacheError, CacheOptions, Manager, Mode, list};
 use crate::caching::{CachingClient, CachingError};
 use crate::control::PermissionInfo;
@@ -90,6 +91,11 @@ fn answer(done: Result<(), CacheError>) -> Result<Told, Refusal> {
         Err(CacheError::Backing(error)) => Ok(Told::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }),
         Err(error) => Err(error.to_string().into()),
     }
+}
+
+/// True where a cache has another manager.
+fn is_claimed(error: &CacheError) -> bool {
+    matches!(error, CacheError::Device(error) if error.is(caching_host::Refusal::Claimed))
 }
 
 /// The agent's own descriptor of a file, in the access mode of one that was shown; with the rights that this proves.
@@ -200,12 +206,41 @@ impl Caching {
         if self.holds(caller.connection) >= OPEN_MAX {
             return Err(format!("a process has at most {OPEN_MAX} caches open").into());
         }
-        let (backing, rights) = reopened(shown, caller.user)?;
-        drop(descriptors);
+        self.without_manager(|| {
+            let (backing, rights) = reopened(shown, caller.user)?;
+            self.begin_alone(services, caller, options, (backing, rights))
+        })
+    }
+
+    /// Does something while no other cache is opened or closed. `None`: another manager has the cache, which is waited for, and others go on meanwhile.
+    fn without_manager<T>(&self, mut what: impl FnMut() -> Result<Option<T>, Refusal>) -> Result<T, Refusal> {
+        let begun = Instant::now();
+        loop {
+            let done = {
+                let _one = lock(&self.opening);
+                what()?
+            };
+            if let Some(done) = done {
+                return Ok(done);
+            }
+            if begun.elapsed() >= CLAIM_PATIENCE {
+                return Err(CachingError::from(caching_host::Refusal::Claimed).to_string().into());
+            }
+            std::thread::sleep(CLAIM_AGAIN);
+        }
+    }
+
+    /// Opens a cache for a process; `None`: another manager has it.
+    fn begin_alone(
+        &self,
+        services: &Services<'_>,
+        caller: &Caller,
+        options: &CacheOptions,
+        (backing, rights): (Backing, u32),
+    ) -> Result<Option<Told>, Refusal> {
         let process = endpoints_of(services.process(caller)?);
         let (connection, user) = (caller.connection, caller.user);
         let holder = Holder { connection, user, process, rights, opens: 1, is_leaving: false };
-        let _one = lock(&self.opening);
         let there = lock(&self.open).values().find(|it| it.manager.backing().identity == backing.identity).cloned();
         let open = match there {
             Some(open) => {
@@ -224,8 +259,10 @@ impl Caching {
             None => {
                 self.check_share(caller.user)?;
                 let client = Self::client(services)?;
-                let manager =
-                    services.wait(Manager::open(&client, backing, options)).map_err(|error| error.to_string())?;
+                let manager = match services.wait(Manager::open_unclaimed(&client, backing, options)) {
+                    Err(error) if is_claimed(&error) => return Ok(None),
+                    opened => opened.map_err(|error| error.to_string())?,
+                };
                 let now = Instant::now();
                 let (user, cache) = (caller.user, manager.client().cache().0);
                 let (holders, held, written, again) =
@@ -253,7 +290,7 @@ impl Caching {
         let ((cache, epoch), (app, spus)) = (open.manager.client().cache(), open.manager.client().numbers());
         let (chunk_bytes, bytes, mode) =
             (open.manager.shape().chunk_bytes, open.manager.backing().bytes, open.manager.mode());
-        Ok(Told::Opened { cache, epoch, app, spus, chunk_bytes, bytes, mode })
+        Ok(Some(Told::Opened { cache, epoch, app, spus, chunk_bytes, bytes, mode }))
     }
 
     /// A user has as many caches open as that leaves free.
@@ -315,16 +352,27 @@ impl Caching {
 
     /// Writes back what agents before this one have left dirty.
     fn write_left(&self, services: &Services<'_>) -> Result<(), String> {
-        let _one = lock(&self.opening);
         let client = Self::client(services)?;
         let listed = services.wait(list(&client)).map_err(|error| error.to_string())?;
-        for left in listed.iter().filter(|it| it.counts.dirty > 0 && !lock(&self.open).contains_key(&it.cache)) {
+        for left in listed.iter().filter(|it| it.counts.dirty > 0) {
             let path = left.descriptor.path.get(..left.descriptor.path_bytes as usize).unwrap_or_default();
             let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-            let done = found_again(path, &left.descriptor.identity).and_then(|backing| {
-                services
-                    .wait(async { Manager::open(&client, backing, &CacheOptions::default()).await?.close().await })
-                    .map_err(|error| error.to_string())
+            let written = || -> Result<Option<()>, Refusal> {
+                // A process has opened it meanwhile, which has it written as well.
+                if lock(&self.open).contains_key(&left.cache) {
+                    return Ok(Some(()));
+                }
+                let backing = found_again(path, &left.descriptor.identity)?;
+                let written =
+                    async { Manager::open_unclaimed(&client, backing, &CacheOptions::default()).await?.close().await };
+                match services.wait(written) {
+                    Err(error) if is_claimed(&error) => Ok(None),
+                    done => Ok(done.map(Some).map_err(|error| error.to_string())?),
+                }
+            };
+            let done = self.without_manager(written).map_err(|why| match why {
+                Refusal::Said(why) => why,
+                other => format!("{other:?}"),
             });
             if let Err(why) = done {
                 tracing::warn!(
