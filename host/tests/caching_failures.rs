@@ -1,12 +1,12 @@
 //! What managers of caches do where the backing file, or the device's power, fails in the midst: held to what the file has, and to what was written.
 //!
-//! What always holds: the limit of file sizes by which one place of a file cannot be written is this process' own, and one test's alone.
+//! What always holds: the limit of file sizes by which one place of a file cannot be written is the process', so that one test runs at a time.
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use willow_device::media::fault::{Choices, FaultMedia, FaultOptions};
 use willow_device::{BuiltInApp, Device, DeviceConfig, OpenError};
 use willow_host::cache::disk::NSID;
@@ -28,6 +28,12 @@ fn device_on(media: &FaultMedia) -> Result<Device, OpenError> {
     };
     let apps = [base_io_spu::native(), caching_spu::native()].into_iter().map(BuiltInApp::Native).collect();
     Device::open(config, Box::new(media.store()), None, apps)
+}
+
+/// Held by the test that runs.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn media() -> FaultMedia {
@@ -106,9 +112,9 @@ fn is_too_large(error: &CacheError) -> bool {
     matches!(error, CacheError::Backing(error) if error.raw_os_error() == Some(libc::EFBIG))
 }
 
-/// The one test that sets limits: they are the process'.
 #[test]
 fn a_place_that_cannot_be_written_costs_nothing_but_itself() {
+    let _alone = alone();
     let device = start(&media());
     runtime().block_on(async {
         let client = client(&device).await;
@@ -178,6 +184,7 @@ async fn written_through(manager: &Manager, byte: u8) -> Result<(), CacheError> 
 /// cache what the file has.
 #[test]
 fn a_cache_that_was_written_through_has_what_the_file_has_after_every_cut() {
+    let _alone = alone();
     let runtime = runtime();
     // What it takes where the power stays.
     let (media, scratch) = (media(), Scratch::new(&vec![b'a'; BYTES]));
@@ -250,6 +257,7 @@ fn a_disk_that_takes_anothers_name_gets_nothing_of_what_was_written_to_that() {
     if !is_root() || !has("losetup") {
         return skip(test, "loop devices are root's to make, by losetup");
     }
+    let _alone = alone();
     let bytes = 64 * CHUNK;
     let (first, second) = (Scratch::new(&vec![b'1'; bytes]), Scratch::new(&vec![b'2'; bytes]));
     let disk_of = match Loop::new(&first.0) {
@@ -273,6 +281,7 @@ fn a_disk_that_takes_anothers_name_gets_nothing_of_what_was_written_to_that() {
         assert_ne!(other.client().cache().0, own.cache().0, "it has a cache of its own");
         assert_eq!(disk(&other).await.read(0, bytes).await.expect("reads"), vec![b'2'; bytes]);
         other.close().await.expect("closed");
+        drop(other);
         assert!(second.contents() == vec![b'2'; bytes]);
         let left = list(&client).await.expect("a list");
         assert!(left.iter().any(|it| it.cache == own.cache().0 && it.counts.dirty == 1), "what was written stays");

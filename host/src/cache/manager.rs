@@ -99,16 +99,8 @@ impl Manager {
         Self::open_within(client, backing, options, CLAIM_PATIENCE).await
     }
 
-    /// The same without that wait: a cache that has a manager is refused.
-    pub(crate) async fn open_unclaimed(
-        client: &CachingClient,
-        backing: Backing,
-        options: &CacheOptions,
-    ) -> Result<Manager, CacheError> {
-        Self::open_within(client, backing, options, Duration::ZERO).await
-    }
-
-    async fn open_within(
+    /// The same, where a manager is waited for at most so long.
+    pub(crate) async fn open_within(
         client: &CachingClient,
         backing: Backing,
         options: &CacheOptions,

@@ -241,7 +241,20 @@ impl Caching {
         let process = endpoints_of(services.process(caller)?);
         let (connection, user) = (caller.connection, caller.user);
         let holder = Holder { connection, user, process, rights, opens: 1, is_leaving: false };
-        let there = lock(&self.open).values().find(|it| it.manager.backing().identity == backing.identity).cloned();
+        let mut there = lock(&self.open).values().find(|it| it.manager.backing().identity == backing.identity).cloned();
+        let is_otherwise = |open: &Arc<Open>| {
+            let (mode, length) = (open.manager.mode(), open.manager.backing().bytes);
+            length != backing.bytes || options.mode.is_some_and(|wanted| wanted != mode)
+        };
+        if let Some(left) = there.take_if(|open| !open.is_used() && is_otherwise(open)) {
+            // Its last process has closed it, and it is about to be.
+            let closed = async {
+                left.manager.hold().await?;
+                left.manager.close().await
+            };
+            services.wait(closed).map_err(|error| error.to_string())?;
+            lock(&self.open).remove(&left.manager.client().cache().0);
+        }
         let open = match there {
             Some(open) => {
                 let (mode, length) = (open.manager.mode(), open.manager.backing().bytes);
@@ -259,7 +272,7 @@ impl Caching {
             None => {
                 self.check_share(caller.user)?;
                 let client = Self::client(services)?;
-                let manager = match services.wait(Manager::open_unclaimed(&client, backing, options)) {
+                let manager = match services.wait(Manager::open_within(&client, backing, options, Duration::ZERO)) {
                     Err(error) if is_claimed(&error) => return Ok(None),
                     opened => opened.map_err(|error| error.to_string())?,
                 };
@@ -339,7 +352,9 @@ impl Caching {
             services.wait(open.manager.write_back(None)).map_err(|error| error.to_string())?;
         }
         let _one = lock(&self.opening);
-        if open.is_used() {
+        // Another may have closed it meanwhile, and opened it anew.
+        let is_there = lock(&self.open).get(&cache).is_some_and(|it| Arc::ptr_eq(it, &open));
+        if open.is_used() || !is_there {
             return Ok(());
         }
         if held.is_ok() {
@@ -363,8 +378,10 @@ impl Caching {
                     return Ok(Some(()));
                 }
                 let backing = found_again(path, &left.descriptor.identity)?;
-                let written =
-                    async { Manager::open_unclaimed(&client, backing, &CacheOptions::default()).await?.close().await };
+                let written = async {
+                    let options = CacheOptions::default();
+                    Manager::open_within(&client, backing, &options, Duration::ZERO).await?.close().await
+                };
                 match services.wait(written) {
                     Err(error) if is_claimed(&error) => Ok(None),
                     done => Ok(done.map(Some).map_err(|error| error.to_string())?),
