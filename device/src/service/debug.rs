@@ -82,7 +82,8 @@ impl Core {
                     // It is stored already.
                     Ok(Compiled { module, name: String::new() })
                 };
-                self.jobs.push_back(Job { transaction: key, compile: Box::new(compile) });
+                let user = self.machine.protection.user(hre);
+                self.jobs.push(user, Job { transaction: key, compile: Box::new(compile) });
             }
             Err(refusal) => self.answer(token, hre, Err(refusal)),
         }
