@@ -17,7 +17,7 @@ use hostile::{HOSTILE, LOOPER, chaser_module, hostile_module};
 use std::time::{Duration, Instant};
 
 /// Instructions of a loop's turn in [`LOOPER`].
-const LOOP_INSTRUCTIONS: u64 = 5;
+const LOOP_INSTRUCTIONS: u64 = 7;
 /// Small reads that the flooder keeps under way.
 const FLOOD_DEPTH: u16 = 512;
 /// Loops, and large transfers, that are kept under way.
