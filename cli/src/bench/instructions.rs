@@ -28,6 +28,8 @@ const PAGES: u32 = 16;
 const KINDS_MAX: usize = 120;
 /// Handler that makes the memory ready.
 const PREPARE: u8 = 255;
+/// Whose the apps are.
+const USER: u32 = 1000;
 /// Units of a measured run: what a user's app has.
 const UNITS: u64 = 400_000;
 
@@ -402,12 +404,16 @@ impl Measuring {
             namespace_bytes: 0,
             kv_namespace_bytes: 0,
             app_data_bytes_max: 2 << 20,
+            // A round more or less is not to end it.
+            user_instruction_budget: 2 * UNITS,
             ..DeviceConfig::default()
         };
         let store = RamStore::new(1, 64 << 20).context(|| "no memory for a device".to_owned())?;
         let mut device =
             Device::open(config, Box::new(store), None, Vec::new()).context(|| "cannot open a device".to_owned())?;
-        let hre = device.open_hre(None).ok_or_else(|| Failure::new("the device has no endpoint free"))?;
+        // A user's apps are metered by time.
+        let process = device.open_process(USER, 0).ok_or_else(|| Failure::new("the device has no process free"))?;
+        let hre = device.open_hre(Some(process)).ok_or_else(|| Failure::new("the device has no endpoint free"))?;
         Ok(Measuring { device, hre, begun: Instant::now() })
     }
 

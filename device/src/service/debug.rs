@@ -76,7 +76,7 @@ impl Core {
                 };
                 let owner = self.machine.app_at(number).and_then(|app| app.owner);
                 let limits = self.module_limits(owner);
-                let engine = self.runtime.debug_engine();
+                let engine = self.runtime.debug_engine(owner);
                 let compile = move || {
                     let module = compile(&engine?, module.to_vec(), limits)?;
                     // It is stored already.

@@ -95,7 +95,7 @@ impl Core {
         let asker = Asker::Request { token, hre };
         let Some(key) = self.transact(asker, Change::Nothing, Work::Install(Box::new(install))) else { return };
         let limits = self.module_limits(owner);
-        let engine = self.runtime.engine();
+        let engine = self.runtime.engine(owner);
         let panics = planted!(self.machine, CompilerPanics);
         #[cfg(feature = "testing")]
         let waits = planted!(self.machine, CompilerWaits);
@@ -105,7 +105,7 @@ impl Core {
             if waits && module.ends_with(b"waits") {
                 crate::spu::hole::wait_for_release();
             }
-            let module = compile(&engine, module, limits)?;
+            let module = compile(&engine?, module, limits)?;
             let name = module_name(&module.bytes);
             Ok(Compiled { module, name })
         };

@@ -94,7 +94,11 @@ impl Core {
                     let name = check(bytes, ftl_limits).map_err(refused)?.name;
                     let serves = self.machine.media.store.served_by() == Some(&name);
                     let limits = if serves { ftl_limits } else { limits };
-                    let compiled = compile(&self.runtime.engine(), bytes.to_vec(), limits).map_err(refused)?;
+                    let compiled = self
+                        .runtime
+                        .engine(None)
+                        .and_then(|engine| compile(&engine, bytes.to_vec(), limits))
+                        .map_err(refused)?;
                     (compiled.manifest.clone(), Some(compiled), None)
                 }
                 BuiltInApp::Native(native) => (parse_manifest(native.manifest()).map_err(refused)?, None, Some(native)),
@@ -162,7 +166,7 @@ impl Core {
         if blob.len() == MODULE_NAME_BYTES && module_name(&bytes) != *blob {
             return Err("its module is damaged: it is not the one that was installed".to_owned());
         }
-        let compiled = compile(&self.runtime.engine(), bytes, self.module_limits(app.owner))?;
+        let compiled = compile(&self.runtime.engine(app.owner)?, bytes, self.module_limits(app.owner))?;
         if installed_name(&compiled.manifest, app.owner) != app.name {
             return Err(format!("its module is that of app {}", compiled.manifest.name));
         }
@@ -207,7 +211,7 @@ impl Core {
     ) -> Result<Making, String> {
         self.check_room(&name, compiled.manifest.footprint)?;
         let is_long = compiled.manifest.long;
-        let prepared = self.runtime.prepare(&compiled, is_long)?;
+        let prepared = self.runtime.prepare(&compiled, owner, is_long)?;
         let program = if is_long { Program::Long(prepared) } else { Program::Wasm(prepared) };
         let CompiledModule { manifest, module_bytes, .. } = compiled;
         debug_assert_eq!(name, installed_name(&manifest, owner));
@@ -244,9 +248,9 @@ impl Core {
     ) -> Result<Box<dyn Instance>, String> {
         let caller = Caller { app: UNPLACED, spu, incarnation: 0 };
         let instance: Result<Box<dyn Instance>, String> = match program {
-            Program::Wasm(pre) => WasmInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, limits)
+            Program::Wasm(pre) => WasmInstance::new(pre, &mut self.machine, caller, limits)
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),
-            Program::Long(pre) => LongInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, limits)
+            Program::Long(pre) => LongInstance::new(pre, &mut self.machine, caller, limits)
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),
             Program::Debug(pre) => LongInstance::debugged(pre, &mut self.machine, caller, limits)
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),

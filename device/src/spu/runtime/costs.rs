@@ -13,7 +13,37 @@ macro_rules! set {
     ($table:ident, $cost:expr, $($operator:ident)*) => { $($table.$operator = $cost;)* };
 }
 
-/// What instructions cost where no model of time says: measured times over 0.25 ns, rounded (`willow bench instructions`). Instructions are taken to
+/// What instructions of apps that come from no user cost where no model of time says: what they execute, but for what takes a machine many times as
+/// long as an addition whatever is before it.
+pub(crate) fn by_work() -> OperatorCost {
+    let mut table = OperatorCost::new();
+    set!(table, 8, I64DivS I64DivU I64RemS I64RemU);
+    set!(table, 4,
+        I32DivS I32DivU I32RemS I32RemU F32Add F32Sub F32Mul F64Add F64Sub F64Mul F32x4Add F32x4Sub F32x4Mul F64x2Add F64x2Sub F64x2Mul);
+    set!(table, 24,
+        F32Div F32Sqrt F64Div F64Sqrt F32x4Div F32x4Sqrt F64x2Div F64x2Sqrt
+        F32x4Min F32x4Max F64x2Min F64x2Max I32x4TruncSatF32x4U I32x4TruncSatF64x2UZero);
+    set!(table, 12,
+        F32Min F32Max F64Min F64Max
+        I32TruncF32S I32TruncF32U I32TruncF64S I32TruncF64U I64TruncF32S I64TruncF32U I64TruncF64S I64TruncF64U
+        I32TruncSatF32S I32TruncSatF32U I32TruncSatF64S I32TruncSatF64U
+        I64TruncSatF32S I64TruncSatF32U I64TruncSatF64S I64TruncSatF64U
+        F32ConvertI64U F64ConvertI64U I32x4TruncSatF32x4S I32x4TruncSatF64x2SZero
+        I8x16Shl I8x16ShrS I8x16ShrU);
+    set!(table, 8,
+        F32Ceil F32Floor F32Trunc F32Nearest F64Ceil F64Floor F64Trunc F64Nearest
+        F32x4Ceil F32x4Floor F32x4Trunc F32x4Nearest F64x2Ceil F64x2Floor F64x2Trunc F64x2Nearest
+        I8x16Popcnt I64x2Mul MemoryFill MemoryCopy MemoryInit);
+    // The runtime is called.
+    set!(table, 200, MemoryGrow TableGrow RefFunc);
+    set!(table, 40, ElemDrop DataDrop TableInit TableCopy TableFill);
+    table.variable.table_copy_per_element = 4;
+    table.variable.table_init_per_element = 4;
+    table.variable.table_fill_per_element = 4;
+    table
+}
+
+/// What instructions of users' apps cost where no model of time says: measured times over 0.25 ns, rounded (`willow bench instructions`). Instructions are taken to
 /// wait for one another, and loads for a cache that is not the nearest, as an app would have it that is out for it.
 pub(crate) fn by_time() -> OperatorCost {
     let mut table = OperatorCost::new();
