@@ -46,9 +46,13 @@ pub(crate) fn charge<Os: SpuOs, M: LocalMemory>(
                 return Ok(None);
             }
         }
-        Operation::Compare(Compare { bytes, .. })
-        | Operation::Checksum(Checksum { bytes, .. })
-        | Operation::FindLiterals(LiteralSearch { bytes, .. }) => {
+        Operation::Compare(Compare { bytes, .. }) | Operation::Checksum(Checksum { bytes, .. }) => {
+            if !charge_moved(os, caller, (*bytes).into())? {
+                return Ok(None);
+            }
+            os.meter(caller).charge_piece((*bytes).into())?;
+        }
+        Operation::FindLiterals(LiteralSearch { bytes, .. }) => {
             if !charge_moved(os, caller, (*bytes).into())? {
                 return Ok(None);
             }

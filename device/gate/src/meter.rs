@@ -17,7 +17,7 @@ pub const IMPORT_WORK: u64 = 80;
 /// Bytes that are copied for a unit (64 GB/s within the caches).
 pub const BYTES_A_WORK: u64 = 8;
 /// Bytes that DMAs, comparisons and sums move for a unit, where a run has not made way for others (14 GB/s: from memory).
-pub const MOVED_BYTES_A_WORK: u64 = 2;
+pub const MOVED_BYTES_A_WORK: u64 = 4;
 /// A segment of a DMA, a comparison or a sum: checking address and permission, and asking the store (15 to 70 ns).
 pub const SEGMENT_WORK: u64 = 150;
 /// A message: its entry, its buffers, its place in the receiver's inbox (150 ns).

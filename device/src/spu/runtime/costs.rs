@@ -92,7 +92,7 @@ pub(crate) fn by_time() -> OperatorCost {
         V128AnyTrue I8x16AllTrue I16x8AllTrue I32x4AllTrue I64x2AllTrue I8x16Bitmask I16x8Bitmask I32x4Bitmask I64x2Bitmask
         I8x16Popcnt I64x2Mul I64x2ShrS);
     // The runtime is called.
-    set!(table, 280, MemoryGrow TableGrow);
+    set!(table, 250, MemoryGrow TableGrow);
     set!(table, 200, RefFunc);
     set!(table, 40, ElemDrop DataDrop TableInit TableCopy TableFill);
     table.variable.table_copy_per_element = 4;
