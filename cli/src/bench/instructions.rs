@@ -284,10 +284,7 @@ impl Kinds {
                 .replace("0xf7fc0", "0x3fc0"),
             );
         }
-        self.statement(
-            "memory.copy of 65536",
-            "(memory.copy (i32.const 524352) (i32.const 65600) (i32.const 65536))\n",
-        );
+        self.statement("memory.copy of 4096", "(memory.copy (i32.const 524352) (i32.const 65600) (i32.const 4096))\n");
         self.statement("memory.init of 1", "(memory.init $data (i32.const 1048000) (i32.const 0) (i32.const 1))\n");
         self.statement("memory.size", "(local.set $i (memory.size))\n");
         self.statement("memory.grow of 0", "(drop (memory.grow (i32.const 0)))\n");
@@ -378,7 +375,7 @@ fn module(kinds: &[Kind], name: &str) -> Outcome<Vec<u8>> {
             (drop (call $receive_bytes_at (local.get 0) (i32.const 0) (i32.const 1048200) (i32.const 4)))
             (local.set $left (i32.load (i32.const 1048200)))
             (i32.store (i32.const 1048200) (i32.const 0))
-            (if (i32.and (local.get $left) (i32.ne (local.get 1) (i32.const {PREPARE}))) (then {dispatch}))
+            (if (local.get $left) (then (if (i32.ne (local.get 1) (i32.const {PREPARE})) (then {dispatch}))))
             (if (i32.eq (local.get 1) (i32.const {PREPARE})) (then {chases}
                 (i32.store offset=52 (i32.const 0) (i32.const 3))))
             (call $respond (local.get 0) (i32.const 0) (i32.const 0))

@@ -58,7 +58,9 @@ pub(crate) fn by_time() -> OperatorCost {
         V128Store V128Store8Lane V128Store16Lane V128Store32Lane V128Store64Lane);
     // Where to is often guessed wrongly, and what is called is not in the nearest cache.
     set!(table, 3, BrIf If);
-    set!(table, 8, Call TableSet);
+    set!(table, 12, Call);
+    set!(table, 8, TableSet);
+    set!(table, 2, F32Abs F64Abs F32x4Abs F64x2Abs);
     set!(table, 12, BrTable);
     set!(table, 48, CallIndirect);
     set!(table, 10, I64DivS I64DivU I64RemS I64RemU);
@@ -71,6 +73,12 @@ pub(crate) fn by_time() -> OperatorCost {
         I16x8Shl I16x8ShrS I16x8ShrU I32x4Shl I32x4ShrS I32x4ShrU I64x2Shl I64x2ShrU
         I16x8Mul I32x4Mul I16x8Q15MulrSatS I32x4DotI16x8S
         F32x4Eq F32x4Ne F32x4Lt F32x4Gt F32x4Le F32x4Ge F64x2Eq F64x2Ne F64x2Lt F64x2Gt F64x2Le F64x2Ge
+        I16x8ExtendLowI8x16S I16x8ExtendHighI8x16S I16x8ExtendLowI8x16U I16x8ExtendHighI8x16U
+        I32x4ExtendLowI16x8S I32x4ExtendHighI16x8S I32x4ExtendLowI16x8U I32x4ExtendHighI16x8U
+        I64x2ExtendLowI32x4S I64x2ExtendHighI32x4S I64x2ExtendLowI32x4U I64x2ExtendHighI32x4U
+        I16x8ExtMulLowI8x16S I16x8ExtMulHighI8x16S I16x8ExtMulLowI8x16U I16x8ExtMulHighI8x16U
+        I32x4ExtMulLowI16x8S I32x4ExtMulHighI16x8S I32x4ExtMulLowI16x8U I32x4ExtMulHighI16x8U
+        I64x2ExtMulLowI32x4S I64x2ExtMulHighI32x4S I64x2ExtMulLowI32x4U I64x2ExtMulHighI32x4U
         F32x4PMin F32x4PMax F64x2PMin F64x2PMax F32x4ConvertI32x4S F64x2ConvertLowI32x4S);
     set!(table, 48, F32Sqrt F64Sqrt F32x4Sqrt F64x2Sqrt);
     set!(table, 24,
@@ -90,6 +98,7 @@ pub(crate) fn by_time() -> OperatorCost {
         F32x4Ceil F32x4Floor F32x4Trunc F32x4Nearest F64x2Ceil F64x2Floor F64x2Trunc F64x2Nearest
         F64x2ConvertLowI32x4U F32x4DemoteF64x2Zero F64x2PromoteLowF32x4
         V128AnyTrue I8x16AllTrue I16x8AllTrue I32x4AllTrue I64x2AllTrue I8x16Bitmask I16x8Bitmask I32x4Bitmask I64x2Bitmask
+        I16x8ExtAddPairwiseI8x16S I16x8ExtAddPairwiseI8x16U I32x4ExtAddPairwiseI16x8S I32x4ExtAddPairwiseI16x8U
         I8x16Popcnt I64x2Mul I64x2ShrS);
     // The runtime is called.
     set!(table, 250, MemoryGrow TableGrow);
