@@ -76,13 +76,14 @@ impl Core {
                 };
                 let owner = self.machine.app_at(number).and_then(|app| app.owner);
                 let limits = self.module_limits(owner);
-                let engine = self.runtime.debug_engine();
+                let engine = self.runtime.debug_engine(owner);
                 let compile = move || {
                     let module = compile(&engine?, module.to_vec(), limits)?;
                     // It is stored already.
                     Ok(Compiled { module, name: String::new() })
                 };
-                self.jobs.push_back(Job { transaction: key, compile: Box::new(compile) });
+                let user = self.machine.protection.user(hre);
+                self.jobs.push(user, Job { transaction: key, compile: Box::new(compile) });
             }
             Err(refusal) => self.answer(token, hre, Err(refusal)),
         }

@@ -19,6 +19,7 @@ mod erase;
 pub(crate) mod ftl;
 mod inspect;
 mod install;
+mod jobs;
 pub mod metadata;
 mod profile;
 mod protection;
@@ -164,6 +165,7 @@ impl Core {
 
     /// Takes back what came of a job.
     pub fn job_done(&mut self, done: JobDone) {
+        self.jobs.done();
         self.compiled(done.transaction, done.compiled);
         self.proceed_ready();
     }

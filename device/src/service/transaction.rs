@@ -321,7 +321,13 @@ impl Core {
     pub(super) fn poll_transactions(&mut self, now_ns: u64) -> bool {
         let polled: Vec<u32> = self.service.polled.iter().copied().collect();
         let mut busy = false;
+        let mut has_made = false;
         for key in polled {
+            if self.is_staging(key) && std::mem::replace(&mut has_made, true) {
+                // One instance in a turn, however many are installed.
+                busy = true;
+                continue;
+            }
             busy |= self.poll(key, now_ns);
         }
         busy
