@@ -386,6 +386,34 @@ pub fn minimum(numbers: &[u32]) -> Option<usize> {
     usize::try_from(place).ok()
 }
 
+/// Where the units of a lane of the bank lie, for SPU-OS to read them without asking (docs/abi.md, "The read map").
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct LaneMap([u8; 32]);
+
+impl LaneMap {
+    /// An entry for each unit of the lane, and for each row of blocks a byte, which is 0 where its blocks lie in that row. SPU-OS looks at both whenever
+    /// none of this app's handlers runs, from when they are published ([`publish`]) for as long as this instance is there or until others are: they stay
+    /// at their places.
+    pub fn new(entries: &[u32], moved: &[u8]) -> LaneMap {
+        let mut lane = [0; 32];
+        put64(&mut lane, 0, sys::address(entries.as_ptr().cast()));
+        put64(&mut lane, 8, sys::address(moved.as_ptr()));
+        put32(&mut lane, 16, entries.len() as u32);
+        put32(&mut lane, 20, moved.len() as u32);
+        LaneMap(lane)
+    }
+}
+
+/// Publishes where the units of all lanes lie; without lanes, it ends what was published. Reads that correct more bits than that are asked for.
+pub fn publish(lanes: &[LaneMap], corrected_bits_max: u32) -> Result<(), Error> {
+    // SAFETY: the import reads 32 bytes for each lane before it returns. Natively SPU-OS looks at no map.
+    match unsafe { imports::flash_read_map(lanes.as_ptr().cast(), lanes.len() as u32, corrected_bits_max) } {
+        0 => Ok(()),
+        error => Err(Error::from_code(error.into())),
+    }
+}
+
 /// Tells hosts how the bank does: what is left of its spare blocks in percent of those of a new one, pages that the media lost and reads that
 /// failed over its life, and whether nothing is written any more.
 pub fn tell_health(spare_percent: u32, media_errors: u64, is_read_only: bool) -> Result<(), Error> {

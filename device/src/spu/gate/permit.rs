@@ -7,6 +7,7 @@
 use super::Behalf;
 use crate::interconnect::Key;
 use crate::media::controller::MediaController;
+use crate::media::delegate::Located;
 use crate::media::store::{Progress, StoreError};
 use crate::shared::SharedSpan;
 use crate::spu::activity::Caller;
@@ -54,6 +55,31 @@ impl MayRead {
     #[inline(always)]
     pub fn skip(&self, media: &mut Media) -> Result<Progress, StoreError> {
         media.store.skip(self.0.bank, self.0.address, self.0.bytes)
+    }
+
+    /// Where it lies, where its bank's FTL has published that.
+    #[inline(always)]
+    pub fn located(&self, machine: &Machine) -> Option<Located> {
+        if !machine.has_read_maps() {
+            return None;
+        }
+        machine.located(self.0.bank, self.0.address, self.0.bytes)
+    }
+
+    /// Reads it from where it lies; false where the FTL is to be asked.
+    #[inline]
+    pub fn read_located(&self, media: &mut Media, located: &Located, into: Option<&mut [u8]>) -> bool {
+        let Range { bank, address, bytes } = self.0;
+        into.as_ref().is_none_or(|into| into.len() == bytes)
+            && media.store.delegating().is_some_and(|store| store.read_located((bank, address, bytes), located, into))
+    }
+
+    /// The same into memory that another process may change meanwhile.
+    #[inline]
+    pub fn read_located_shared(&self, media: &mut Media, located: &Located, into: &mut SharedSpan<'_>) -> bool {
+        let Range { bank, address, bytes } = self.0;
+        let store = media.store.delegating().filter(|_| into.len() == bytes);
+        store.is_some_and(|store| store.read_located_shared((bank, address), located, into))
     }
 
     /// Reads a part of it, from an offset on.
