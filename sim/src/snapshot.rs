@@ -267,11 +267,11 @@ impl Snapshot {
             let (path, what) = (folder.to_owned(), what.to_string());
             SnapshotFileError::Folder { path, what }
         };
-        match std::fs::read_dir(folder) {
-            Ok(mut entries) if entries.next().is_some() => {
+        match std::fs::read_dir(folder).map(|mut entries| entries.next().is_some()) {
+            Ok(true) => {
                 return Err(refuse(&"there is something in it: choose a folder that is empty or not there yet"));
             }
-            Ok(_) => {}
+            Ok(false) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(refuse(&error)),
         }

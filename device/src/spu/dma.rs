@@ -167,30 +167,18 @@ impl Machine {
             let Some(activity) = self.spus[caller.spu as usize].activities.get_mut(dma.token) else {
                 return Ok(Err(abi::ERROR_ARGUMENT));
             };
-            match (Self::reply_range(&mut self.bridge, activity, to, bytes), &located) {
-                (Some(ReplySpan::Private(into)), Some(at)) if permit.read_located(media, at, Some(&mut *into)) => {
-                    return Ok(Ok(Progress::Done));
-                }
-                (Some(ReplySpan::Private(into)), _) => permit.read(media, into),
-                (Some(ReplySpan::Shared(mut into)), Some(at)) if permit.read_located_shared(media, at, &mut into) => {
-                    return Ok(Ok(Progress::Done));
-                }
-                (Some(ReplySpan::Shared(mut into)), _) => permit.read_shared(media, &mut into),
-                (Some(ReplySpan::Nowhere(_)), Some(at)) if permit.read_located(media, at, None) => {
-                    return Ok(Ok(Progress::Done));
-                }
-                (Some(ReplySpan::Nowhere(_)), _) => permit.skip(media),
-                (None, _) => return Ok(Err(abi::ERROR_RANGE)),
+            match Self::reply_range(&mut self.bridge, activity, to, bytes) {
+                Some(ReplySpan::Private(into)) => permit.read_at(media, located.as_ref(), into),
+                Some(ReplySpan::Shared(mut into)) => permit.read_shared_at(media, located.as_ref(), &mut into),
+                Some(ReplySpan::Nowhere(_)) => permit.skip_at(media, located.as_ref()),
+                None => return Ok(Err(abi::ERROR_RANGE)),
             }
         } else {
             let into = memory.slice_mut(to, bytes)?;
-            if located.as_ref().is_some_and(|at| permit.read_located(media, at, Some(&mut *into))) {
-                return Ok(Ok(Progress::Done));
-            }
             if HEADER_BYTES.contains(&bytes) {
                 permit.prefetch(media, FETCH_AHEAD_BYTES);
             }
-            permit.read(media, into)
+            permit.read_at(media, located.as_ref(), into)
         };
         Ok(read.map_err(error_of))
     }

@@ -66,20 +66,45 @@ impl MayRead {
         machine.located(self.0.bank, self.0.address, self.0.bytes)
     }
 
-    /// Reads it from where it lies; false where the FTL is to be asked.
-    #[inline]
-    pub fn read_located(&self, media: &mut Media, located: &Located, into: Option<&mut [u8]>) -> bool {
-        let Range { bank, address, bytes } = self.0;
-        into.as_ref().is_none_or(|into| into.len() == bytes)
-            && media.store.delegating().is_some_and(|store| store.read_located((bank, address, bytes), located, into))
+    /// Reads it, now or not at all, from where it lies, where that is known.
+    #[inline(always)]
+    pub fn read_at(&self, media: &mut Media, at: Option<&Located>, into: &mut [u8]) -> Result<Progress, StoreError> {
+        match at {
+            Some(at) if into.len() == self.0.bytes && self.read_located(media, at, Some(&mut *into)) => {
+                Ok(Progress::Done)
+            }
+            _ => self.read(media, into),
+        }
     }
 
     /// The same into memory that another process may change meanwhile.
-    #[inline]
-    pub fn read_located_shared(&self, media: &mut Media, located: &Located, into: &mut SharedSpan<'_>) -> bool {
+    #[inline(always)]
+    pub fn read_shared_at(
+        &self,
+        media: &mut Media,
+        at: Option<&Located>,
+        into: &mut SharedSpan<'_>,
+    ) -> Result<Progress, StoreError> {
         let Range { bank, address, bytes } = self.0;
-        let store = media.store.delegating().filter(|_| into.len() == bytes);
-        store.is_some_and(|store| store.read_located_shared((bank, address), located, into))
+        let is_read = match (at, at.and_then(|_| media.store.delegating())) {
+            (Some(at), Some(store)) if into.len() == bytes => store.read_located_shared((bank, address), at, into),
+            _ => false,
+        };
+        if is_read { Ok(Progress::Done) } else { self.read_shared(media, into) }
+    }
+
+    /// The same for bytes that nobody looks at.
+    #[inline(always)]
+    pub fn skip_at(&self, media: &mut Media, at: Option<&Located>) -> Result<Progress, StoreError> {
+        match at {
+            Some(at) if self.read_located(media, at, None) => Ok(Progress::Done),
+            _ => self.skip(media),
+        }
+    }
+
+    fn read_located(&self, media: &mut Media, at: &Located, into: Option<&mut [u8]>) -> bool {
+        let Range { bank, address, bytes } = self.0;
+        media.store.delegating().is_some_and(|store| store.read_located((bank, address, bytes), at, into))
     }
 
     /// Reads a part of it, from an offset on.
