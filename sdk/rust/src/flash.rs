@@ -152,19 +152,19 @@ pub const PROGRAM_PARTS_MAX: usize = 128;
 const PAGE_BYTES: usize = 32;
 const PART_BYTES: usize = 24;
 
-/// The pages of a program, described as the import has them.
-pub struct Program {
+/// The pages of a program, of at most so many parts, described as the import has them.
+pub struct Program<const PARTS: usize = PROGRAM_PARTS_MAX> {
     pages: [[u8; PAGE_BYTES]; PROGRAM_PAGES_MAX],
-    parts: [[u8; PART_BYTES]; PROGRAM_PARTS_MAX],
+    parts: [[u8; PART_BYTES]; PARTS],
     page_count: usize,
     part_count: usize,
 }
 
-impl Default for Program {
+impl<const PARTS: usize> Default for Program<PARTS> {
     fn default() -> Self {
         Program {
             pages: [[0; PAGE_BYTES]; PROGRAM_PAGES_MAX],
-            parts: [[0; PART_BYTES]; PROGRAM_PARTS_MAX],
+            parts: [[0; PART_BYTES]; PARTS],
             page_count: 0,
             part_count: 0,
         }
@@ -186,12 +186,12 @@ fn status(code: i32) -> Issued<Result<FlashStatus, Error>> {
     }
 }
 
-struct ProgramWait<'a> {
+struct ProgramWait<'a, const PARTS: usize> {
     die: u32,
-    program: &'a Program,
+    program: &'a Program<PARTS>,
 }
 
-impl Operation for ProgramWait<'_> {
+impl<const PARTS: usize> Operation for ProgramWait<'_, PARTS> {
     type Output = Result<FlashStatus, Error>;
     const LOCAL: bool = false;
 
@@ -224,9 +224,9 @@ pub struct PageProgram<'a, I> {
 ///
 /// # Errors
 /// [`Error::Argument`]: more pages or parts than there may be.
-pub async fn program<'a, I: Iterator<Item = PagePart<'a>>>(
+pub async fn program<'a, I: Iterator<Item = PagePart<'a>>, const PARTS: usize>(
     die: u32,
-    descriptions: &mut Program,
+    descriptions: &mut Program<PARTS>,
     pages: impl Iterator<Item = PageProgram<'a, I>>,
 ) -> Result<FlashStatus, Error> {
     (descriptions.page_count, descriptions.part_count) = (0, 0);
