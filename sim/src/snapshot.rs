@@ -187,7 +187,7 @@ impl Snapshot {
         if file.read_exact(&mut magic).is_err() || magic != *MAGIC {
             return Err(wrong(&"it is no snapshot (it does not begin with WILLOWsn)"));
         }
-        file.read_exact(&mut version).map_err(io)?;
+        file.read_exact(&mut version).map_err(|_| wrong(&"it is truncated"))?;
         let version = u32::from_le_bytes(version);
         if version > VERSION {
             let what = format!(
