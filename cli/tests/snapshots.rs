@@ -91,7 +91,7 @@ fn what_was_saved_is_there_when_it_is_simulated_and_when_it_is_served() {
     };
     let mut simulation = Simulation::new(&options).unwrap();
     let written = simulation.host_thread("writer", |thread| async move {
-        for block in (0..BLOCKS).filter(|block| block % 3 > 0) {
+        for block in (0..BLOCKS).filter(|block| !block.is_multiple_of(3)) {
             thread.write(willow_sim::Path::Bare, block * BLOCK as u64, bytes(block)).await.expect("room");
         }
     });
@@ -99,7 +99,7 @@ fn what_was_saved_is_there_when_it_is_simulated_and_when_it_is_served() {
     simulation.run().unwrap();
     simulation.save(Path::new(&file), BLOCKS * BLOCK as u64).unwrap();
 
-    let expected = |block: u64| if block % 3 > 0 { bytes(block) } else { vec![0; BLOCK] };
+    let expected = |block: u64| if block.is_multiple_of(3) { vec![0; BLOCK] } else { bytes(block) };
     let mut simulation = Simulation::restore(&options, Snapshot::open(Path::new(&file)).unwrap()).unwrap();
     let read = simulation.host_thread("reader", move |thread| async move {
         for block in 0..BLOCKS {
@@ -124,10 +124,11 @@ fn what_was_saved_is_there_when_it_is_simulated_and_when_it_is_served() {
             let client = BlockClient::open(hre, 1).await.unwrap();
             for block in 0..BLOCKS {
                 // What the first round wrote is there in the second.
-                let expected = if round == 1 && block % 5 == 0 { bytes(block + 1_000_000) } else { expected(block) };
+                let expected =
+                    if round == 1 && block.is_multiple_of(5) { bytes(block + 1_000_000) } else { expected(block) };
                 let found = client.read(block * BLOCK as u64, BLOCK).await.unwrap();
                 assert!(found == expected, "block {block} in round {round}");
-                if round == 0 && block % 5 == 0 {
+                if round == 0 && block.is_multiple_of(5) {
                     client.write(block * BLOCK as u64, bytes(block + 1_000_000), false).await.unwrap();
                 }
             }
