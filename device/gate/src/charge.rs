@@ -109,6 +109,7 @@ pub(crate) fn charge<Os: SpuOs, M: LocalMemory>(
                 os.meter(caller).charge_piece(u64::from(read.bytes) + u64::from(read.spare_bytes))?;
             }
             FlashOperation::Minimum { count, .. } => os.meter(caller).charge_bytes(u64::from(*count) * 4)?,
+            FlashOperation::ReadMap { count, .. } => os.meter(caller).charge_bytes(u64::from(*count) * 32)?,
             FlashOperation::ZeroPeer { bytes, .. } => os.meter(caller).charge_bytes((*bytes).into())?,
             // A program is charged for each part of each page when that is found.
             FlashOperation::Geometry { .. } | FlashOperation::Program { .. } | FlashOperation::Pause { .. } => {}

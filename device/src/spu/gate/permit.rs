@@ -7,6 +7,7 @@
 use super::Behalf;
 use crate::interconnect::Key;
 use crate::media::controller::MediaController;
+use crate::media::delegate::Located;
 use crate::media::store::{MEDIA_FAILED, Progress, StoreError};
 use crate::shared::SharedSpan;
 use crate::spu::activity::Caller;
@@ -71,6 +72,60 @@ impl MayRead {
     pub fn skip(&self, media: &mut Media) -> Result<Progress, StoreError> {
         self.0.check_marks(media)?;
         media.store.skip(self.0.bank, self.0.address, self.0.bytes)
+    }
+
+    /// Where it lies, where its bank's FTL has published that.
+    #[inline(always)]
+    pub fn located(&self, machine: &Machine) -> Option<Located> {
+        if !machine.has_read_maps() {
+            return None;
+        }
+        machine.located(self.0.bank, self.0.address, self.0.bytes)
+    }
+
+    /// Reads it, now or not at all, from where it lies, where that is known.
+    #[inline(always)]
+    pub fn read_at(&self, media: &mut Media, at: Option<&Located>, into: &mut [u8]) -> Result<Progress, StoreError> {
+        match at {
+            Some(at) if into.len() == self.0.bytes && self.read_located(media, at, Some(&mut *into)) => {
+                Ok(Progress::Done)
+            }
+            _ => self.read(media, into),
+        }
+    }
+
+    /// The same into memory that another process may change meanwhile.
+    #[inline(always)]
+    pub fn read_shared_at(
+        &self,
+        media: &mut Media,
+        at: Option<&Located>,
+        into: &mut SharedSpan<'_>,
+    ) -> Result<Progress, StoreError> {
+        self.0.check_marks(media)?;
+        let Range { bank, address, bytes } = self.0;
+        let is_read = match (at, at.and_then(|_| media.store.delegating())) {
+            (Some(at), Some(store)) if into.len() == bytes => store.read_located_shared((bank, address), at, into),
+            _ => false,
+        };
+        if is_read { Ok(Progress::Done) } else { self.read_shared(media, into) }
+    }
+
+    /// The same for bytes that nobody looks at.
+    #[inline(always)]
+    pub fn skip_at(&self, media: &mut Media, at: Option<&Located>) -> Result<Progress, StoreError> {
+        match at {
+            Some(at) if self.read_located(media, at, None) => Ok(Progress::Done),
+            _ => self.skip(media),
+        }
+    }
+
+    fn read_located(&self, media: &mut Media, at: &Located, into: Option<&mut [u8]>) -> bool {
+        if self.0.is_marked(media) {
+            return false;
+        }
+        let Range { bank, address, bytes } = self.0;
+        media.store.delegating().is_some_and(|store| store.read_located((bank, address, bytes), at, into))
     }
 
     /// Reads a part of it, from an offset on.

@@ -462,6 +462,10 @@ impl Instance for WasmInstance {
         self.store.data().limits.bytes()
     }
 
+    fn memory(&self) -> Option<&[u8]> {
+        Some(self.exports.memory.data(&self.store))
+    }
+
     fn autopsy(&mut self) -> Option<Autopsy> {
         self.autopsy.take()
     }
