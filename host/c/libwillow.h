@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Grows when something here changes in a way that programs notice. */
-#define LIBWILLOW_VERSION 4
+#define LIBWILLOW_VERSION 5
 uint32_t willow_version(void);
 
 /* What the last call of this thread that failed says was wrong: until the thread's next failure. Never NULL. */
@@ -192,6 +192,17 @@ int willow_kv_scan(willow_kv *kv, const void *from, size_t from_bytes, const voi
 
 /* What was stored and removed before survives a power cut when this has returned. */
 int willow_kv_flush(willow_kv *kv);
+
+/* -- numeric kernels on files of numbers, done in the drive (docs/compute.md) -------------------------------------------- */
+#define WILLOW_COMPUTE_DRIVE_ONLY 1u /* EOPNOTSUPP where the drive cannot do it, instead of this host's doing it */
+#define WILLOW_COMPUTE_IN_PLACE 2u   /* `out` is there, and is written over; a failure leaves part of the result in it */
+
+/* out = alpha * x + y, number by number, each rounded after the multiplication and after the addition. `agent`: its socket.
+ * `dtype`: NULL for .npy files, else "f4" or "f8" for files of numbers alone. When this returns 0 (the drive did it) or 1
+ * (this host did) the result is durable and has its name; -1: it failed, and nothing is at `out` that was not before, but
+ * with WILLOW_COMPUTE_IN_PLACE. ESTALE: a file was taken back or changed in the middle. */
+int willow_saxpy(const char *agent, double alpha, const char *x, const char *y, const char *out, const char *dtype,
+                 uint32_t flags);
 
 #ifdef __cplusplus
 }

@@ -128,7 +128,11 @@ impl HardwareModel {
             ring: self.ring.busy_ns(now_ns),
             processors: of(|spu, now_ns| spu.processor.busy_ns(now_ns)),
             dmas: of(|spu, now_ns| spu.dma.busy_ns(now_ns)),
-            accelerators: of(|spu, now_ns| spu.accelerator.busy_ns(now_ns)),
+            accelerators: self
+                .spus
+                .iter()
+                .map(|spu| spu.accelerators.each_ref().map(|of| of.busy_ns(now_ns)))
+                .collect(),
             controllers: of(|spu, now_ns| spu.media.controller(String::new(), now_ns).busy_ns),
         }
     }
@@ -171,8 +175,7 @@ impl Timing for HardwareModel {
 
     #[inline(always)]
     fn dma(&mut self, at_ns: u64, transfer: &Transfer) -> DmaStep {
-        let set_up_ns = self.parameters.dma.set_up_ns;
-        self.spus[transfer.spu as usize].begin_dma(set_up_ns, at_ns, transfer, &mut self.trace)
+        self.spus[transfer.spu as usize].begin_dma(&self.parameters, at_ns, transfer, &mut self.trace)
     }
 
     #[inline(always)]
@@ -228,7 +231,7 @@ impl Timing for HardwareModel {
         for (number, spu) in (0u16..).zip(&self.spus) {
             resources.push(spu.processor.statistics(Lane::Processor(number).to_string(), now_ns));
             resources.push(spu.dma.statistics(Lane::Dma(number).to_string(), now_ns));
-            resources.push(spu.accelerator.statistics(Lane::Accelerator(number).to_string(), now_ns));
+            resources.push(spu.accelerator_statistics(now_ns));
             match &self.flash {
                 None => resources.push(spu.media.controller(format!("SPU {number} media"), now_ns)),
                 Some(flash) => resources.extend(flash.resources(number)),

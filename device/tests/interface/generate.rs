@@ -178,6 +178,7 @@ fn work(work: Work) -> &'static str {
         Work::Store => "store",
         Work::Literals => "literals",
         Work::Keys => "keys",
+        Work::Butterflies => "butterflies",
     }
 }
 

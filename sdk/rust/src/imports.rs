@@ -79,6 +79,16 @@ mod linked {
             key: *const u8,
             wait: u32,
         ) -> i32;
+        pub fn multiply_add(
+            token: u32,
+            number_bytes: u32,
+            alpha: u64,
+            x: *const u8,
+            y: *mut u8,
+            count: u32,
+            wait: u32,
+        ) -> i32;
+        pub fn fft(token: u32, number_bytes: u32, inverse: u32, data: *mut u8, count: u32, rows: u32, wait: u32) -> i32;
         pub safe fn literals_free(set: i32) -> i32;
         pub safe fn sleep(duration_ns: u64, wait: u32) -> i32;
         pub safe fn cancel(token: u32, wait: u32) -> i32;
@@ -238,6 +248,32 @@ pub trait Host {
         count: u32,
         order: u32,
         key: *const u8,
+        wait: u32,
+    ) -> i32;
+    /// y = `alpha` * x + y (accelerator), `count` numbers of `number_bytes` bytes each (4 or 8, little-endian), 512 KiB at most, in local
+    /// memory. `alpha`: the bits of a number of 8 bytes, which is rounded to 4 for those. Rounds after the multiplication and
+    /// after the addition. x and y have no byte in common; y is the app's again when it has ended
+    unsafe fn multiply_add(
+        &mut self,
+        token: u32,
+        number_bytes: u32,
+        alpha: u64,
+        x: *const u8,
+        y: *mut u8,
+        count: u32,
+        wait: u32,
+    ) -> i32;
+    /// discrete Fourier transforms (accelerator) of `rows` rows one behind the other in local memory, each in its place, of `count` complex
+    /// numbers (a power of two, 2 or more), real part first, each part of `number_bytes` bytes (4 or 8, little-endian); 512 KiB at most
+    /// in all. `inverse`: 0, or 1 for the inverse, which divides by `count`. The bytes are the app's again when it has ended
+    unsafe fn fft(
+        &mut self,
+        token: u32,
+        number_bytes: u32,
+        inverse: u32,
+        data: *mut u8,
+        count: u32,
+        rows: u32,
         wait: u32,
     ) -> i32;
     /// gives a set up
@@ -462,6 +498,32 @@ mod hosted {
     ) -> i32 {
         // SAFETY: the caller vouches for local memory.
         with_host(|host| unsafe { host.keys_find(token, port, address, key_bytes, stride, count, order, key, wait) })
+    }
+    #[inline]
+    pub unsafe fn multiply_add(
+        token: u32,
+        number_bytes: u32,
+        alpha: u64,
+        x: *const u8,
+        y: *mut u8,
+        count: u32,
+        wait: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.multiply_add(token, number_bytes, alpha, x, y, count, wait) })
+    }
+    #[inline]
+    pub unsafe fn fft(
+        token: u32,
+        number_bytes: u32,
+        inverse: u32,
+        data: *mut u8,
+        count: u32,
+        rows: u32,
+        wait: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.fft(token, number_bytes, inverse, data, count, rows, wait) })
     }
     #[inline]
     pub fn literals_free(set: i32) -> i32 {

@@ -10,14 +10,17 @@
 
 pub(crate) mod checksum;
 pub(crate) mod compare;
+pub(crate) mod fft;
 pub(crate) mod keys;
 pub(crate) mod literals;
 pub(crate) mod minimum;
+pub(crate) mod multiply_add;
 
 use super::abi::{self, PENDING};
 use super::continuation::Pending;
 use super::dma::Moved;
 use super::gate::MayRead;
+use super::group::Waiter;
 use super::os::{Caller, Machine};
 use crate::interconnect::{Key, Transfer};
 use crate::model::accelerator::Accelerator;
@@ -27,6 +30,14 @@ impl Machine {
     pub(super) fn accelerates(&mut self, caller: Caller, accelerator: Accelerator, bytes: u64) {
         self.passes_accelerator(caller.spu, accelerator, bytes);
         self.clock.note(|work| work.accelerated.add(accelerator, bytes));
+    }
+
+    /// An accelerator has done its part in local memory: it is told as any operation is. Under a model the accelerator begins when the run ends, and
+    /// takes its time beside the processor.
+    pub(super) fn streams(&mut self, caller: Caller, waiter: Waiter, (accelerator, bytes): (Accelerator, u64)) -> i32 {
+        self.passes_accelerator(caller.spu, accelerator, bytes);
+        let transfer = Transfer::accelerated(caller.spu, accelerator as u8, bytes, waiter.token);
+        self.tell_end((caller, waiter), abi::DONE.into(), |_| Some((transfer, false)), |_| abi::DONE)
     }
 
     /// Bytes pass an accelerator on their way from NV memory, which takes it no time of its own.

@@ -1,0 +1,165 @@
+//! The app `compute` on the SDK's mock device, asked by the plans of this library, with files that lie anyhow: what it leaves is what is computed here
+//! from what was written.
+
+use base_io_host::Geometry;
+use compute_host::npy::Array;
+use compute_host::plan::{Laid, saxpy};
+use compute_host::wire::{HOLE, Piece, Place, Saxpy, handler};
+use compute_host::{Number, multiply_add};
+use direct_io_host::FileExtent;
+use willow_sdk::testing::{Device, Options};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+const STRIPE_BYTES: u32 = 512;
+
+/// A file in pieces of a namespace on one SPU: extents of whole blocks, in any order, with holes where `holes`.
+fn extents(random: &mut Random, (file_bytes, from): (u64, u64), holes: bool) -> Vec<FileExtent> {
+    let (mut extents, mut at, mut places) = (Vec::new(), 0, Vec::new());
+    while at < file_bytes {
+        let bytes = (64 * (1 + random.below(40))).min(file_bytes - at);
+        if !(holes && random.below(3) == 0) {
+            places.push((at, bytes));
+        }
+        at += bytes;
+    }
+    let mut namespace_offset = from;
+    // The last ones lie first.
+    for (file_offset, bytes) in places.into_iter().rev() {
+        extents.push(FileExtent { file_offset, namespace_offset, bytes });
+        namespace_offset += bytes.next_multiple_of(64) + 64 * random.below(2);
+    }
+    extents.sort_by_key(|extent| extent.file_offset);
+    extents
+}
+
+struct World {
+    device: Device,
+    geometry: Geometry,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut device = Device::new(compute_spu::native(), Options { seed, ..Options::default() });
+        let namespace = device.create_namespace(1, 0, 512, 1 << 20);
+        World { device, geometry: Geometry { spus: 1, stripe_bytes: STRIPE_BYTES, base: namespace.base } }
+    }
+
+    fn write(&mut self, extents: &[FileExtent], data: &[u8]) {
+        for extent in extents {
+            let part = &data[extent.file_offset as usize..extent.file_end() as usize];
+            self.device.write_bank(0, self.geometry.base + extent.namespace_offset, part);
+        }
+    }
+
+    fn read(&self, extents: &[FileExtent], bytes: usize) -> Vec<u8> {
+        let mut data = vec![0; bytes];
+        for extent in extents {
+            let begin = (self.geometry.base + extent.namespace_offset) as usize;
+            let part = &self.device.bank(0)[begin..begin + extent.bytes as usize];
+            data[extent.file_offset as usize..extent.file_end() as usize].copy_from_slice(part);
+        }
+        data
+    }
+}
+
+fn vector(random: &mut Random, number: Number, count: u64) -> Vec<u8> {
+    let part = |random: &mut Random| (random.below(1 << 20) as f64 - 500_000.0) / 997.0;
+    match number {
+        Number::Single => (0..count).flat_map(|_| (part(random) as f32).to_le_bytes()).collect(),
+        Number::Double => (0..count).flat_map(|_| part(random).to_le_bytes()).collect(),
+    }
+}
+
+#[test]
+fn vectors_in_pieces_are_multiplied_and_added_bit_for_bit() {
+    for seed in 0..30 {
+        let mut random = Random(seed);
+        let number = if seed % 2 == 0 { Number::Single } else { Number::Double };
+        let count = 1 + random.below(4000);
+        let bytes = count * u64::from(number.bytes());
+        let begins = [0, 1, 2].map(|_| 64 * random.below(3));
+        let alpha = (random.below(2000) as f64 - 1000.0) / 7.0;
+        let mut world = World::new(seed);
+        let from = |file: u64| file * (1 << 18);
+        let lie: Vec<Vec<FileExtent>> =
+            (0..3).map(|file| extents(&mut random, (begins[file as usize] + bytes, from(file)), file > 0)).collect();
+        let mut vectors = Vec::new();
+        for file in [1, 2] {
+            let mut data = vec![0; begins[file] as usize];
+            data.extend(vector(&mut random, number, count));
+            world.write(&lie[file], &data);
+            // Holes are zeroes.
+            let data = world.read(&lie[file], data.len());
+            vectors.push(data[begins[file] as usize..].to_vec());
+        }
+        let head =
+            Saxpy { alpha, number_bytes: number.bytes(), chunk_bytes: 8 * (1 + random.below(300)) as u32, pieces: 0 };
+        let laid = [0, 1, 2].map(|file| Laid { geometry: world.geometry, extents: &lie[file], begin: begins[file] });
+        let head_bytes = begins[0] as usize;
+        let before = vec![0xab; head_bytes + bytes as usize];
+        world.write(&lie[0], &before);
+        for request in saxpy(head, (0, bytes), laid).expect("a plan") {
+            let outcome = world.device.call(request.spu.into(), handler::SAXPY, &[], &request.body, 0);
+            assert_eq!(outcome.status, 0, "seed {seed}");
+        }
+        let [x, y] = &mut vectors[..] else { panic!("two") };
+        multiply_add(number, alpha, x, y);
+        let found = world.read(&lie[0], head_bytes + bytes as usize);
+        assert!(found[head_bytes..] == y[..], "seed {seed}");
+        assert!(found[..head_bytes] == before[..head_bytes], "seed {seed}: nothing else was written");
+    }
+}
+
+#[test]
+fn a_result_with_a_hole_has_no_plan_and_nonsense_is_refused() {
+    let mut random = Random(1);
+    let geometry = Geometry { spus: 3, stripe_bytes: STRIPE_BYTES, base: 0 };
+    let whole = extents(&mut random, (8192, 0), false);
+    let holed = [FileExtent { file_offset: 0, namespace_offset: 0, bytes: 4096 }];
+    let laid = |extents| Laid { geometry, extents, begin: 0 };
+    let head = Saxpy { alpha: 1.0, number_bytes: 8, chunk_bytes: 4096, pieces: 0 };
+    assert!(saxpy(head, (0, 8192), [laid(&holed), laid(&whole), laid(&whole)]).is_none());
+    let planned = saxpy(head, (0, 8192), [laid(&whole), laid(&holed), laid(&whole)]).expect("a plan");
+    // Each byte of the result is in one piece.
+    let mut bytes = 0;
+    for request in &planned {
+        for piece in request.body[Saxpy::BYTES..].chunks_exact(Piece::BYTES) {
+            bytes += u64::from(Piece::decode(piece.try_into().unwrap()).bytes);
+        }
+    }
+    assert_eq!(bytes, 8192);
+    let mut device = Device::new(compute_spu::native(), Options::default());
+    let nowhere = Place { spu: HOLE, address: 0 };
+    for (head, piece) in [
+        (Saxpy { number_bytes: 5, pieces: 1, ..head }, Piece { to: 0, x: nowhere, y: nowhere, bytes: 8 }),
+        (Saxpy { chunk_bytes: 12, pieces: 1, ..head }, Piece { to: 0, x: nowhere, y: nowhere, bytes: 8 }),
+        (Saxpy { chunk_bytes: 1 << 20, pieces: 1, ..head }, Piece { to: 0, x: nowhere, y: nowhere, bytes: 8 }),
+        (Saxpy { pieces: 2, ..head }, Piece { to: 0, x: nowhere, y: nowhere, bytes: 0 }),
+        (Saxpy { pieces: 1, ..head }, Piece { to: 0, x: nowhere, y: nowhere, bytes: 7 }),
+        (Saxpy { pieces: 1, ..head }, Piece { to: u64::MAX - 7, x: nowhere, y: nowhere, bytes: 16 }),
+        (Saxpy { pieces: 1, ..head }, Piece { to: 0, x: Place { spu: 77, address: 0 }, y: nowhere, bytes: 8 }),
+    ] {
+        let body = [&head.encode()[..], &piece.encode()].concat();
+        assert_ne!(device.call(0, handler::SAXPY, &[], &body, 0).status, 0, "{head:?} {piece:?}");
+    }
+    assert_ne!(device.call(0, handler::SAXPY, &[], &[1; 7], 0).status, 0);
+    assert_ne!(device.call(0, handler::SAXPY, &[], &vec![0; 40 << 10], 0).status, 0);
+}
+
+#[test]
+fn requests_are_read_as_they_were_written() {
+    let saxpy = Saxpy { alpha: -1.5, number_bytes: 4, chunk_bytes: 4096, pieces: 7 };
+    assert_eq!(Saxpy::decode(&saxpy.encode()), Some(saxpy));
+    let at = |spu, address| Place { spu, address };
+    let piece = Piece { to: 1 << 40, x: at(3, 5), y: at(HOLE, 0), bytes: 4096 };
+    assert_eq!(Piece::decode(&piece.encode()), piece);
+    assert!(Array::read(b"").is_err());
+}
