@@ -1,4 +1,4 @@
-//! `willow saxpy`: numeric kernels on files of numbers that lie on a drive, done there.
+//! `willow saxpy` and `willow fft`: numeric kernels on files of numbers that lie on a drive, done there.
 //!
 //! What always holds: exit status 0 where the result is there, durable and whole; else 1, and nothing is there by the result's name that was not before
 //! (but with --in-place).
@@ -6,7 +6,7 @@
 use crate::failure::{Failure, Outcome, fail};
 use compute_host::Element;
 use std::path::PathBuf;
-use willow_host::compute::{self, ComputeError, Done, Drive, Form, Options};
+use willow_host::compute::{self, ComputeError, Done, Drive, Form, Options, Transposer};
 
 /// Names the agent's socket where no flag does.
 const AGENT_VARIABLE: &str = "WILLOW_AGENT";
@@ -47,6 +47,37 @@ pub struct SaxpyOptions {
     x: PathBuf,
     /// The vector that is added
     y: PathBuf,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Who transposes a matrix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum TransposerName {
+    /// This host: blocks cross its link
+    #[default]
+    Host,
+    /// The drive: blocks go over its ring
+    Drive,
+}
+
+/// Flags of `willow fft`.
+#[derive(Debug, clap::Args)]
+pub struct FftOptions {
+    /// The numbers
+    input: PathBuf,
+    /// Both axes of a matrix, as numpy.fft.fft2 [default: the last axis, as numpy.fft.fft]
+    #[arg(long = "2d")]
+    two_dimensional: bool,
+    /// The inverse, which divides by the number of numbers
+    #[arg(long)]
+    inverse: bool,
+    /// --2d: who transposes the matrix
+    #[arg(long, value_name = "WHO", default_value = "host", requires = "two_dimensional")]
+    transpose: TransposerName,
+    /// --dtype: sizes of the axes, with commas between [default: one axis]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', requires = "dtype")]
+    shape: Option<Vec<u64>>,
     #[command(flatten)]
     common: Common,
 }
@@ -93,4 +124,15 @@ impl Common {
 pub fn saxpy(options: &SaxpyOptions) -> Outcome<()> {
     let SaxpyOptions { alpha, x, y, common } = options;
     common.run(async |drive, how| compute::saxpy(Some(drive), how, (*alpha, x, y), &common.out).await)
+}
+
+/// `willow fft`.
+pub fn fft(options: &FftOptions) -> Outcome<()> {
+    let FftOptions { input, two_dimensional, inverse, transpose, shape, common } = options;
+    let transposer = match transpose {
+        TransposerName::Host => Transposer::Host,
+        TransposerName::Drive => Transposer::Drive,
+    };
+    let what = compute::FftOptions { inverse: *inverse, two_dimensional: *two_dimensional, transposer };
+    common.run(async |drive, how| compute::fft(Some(drive), (how, what), (input, shape.as_deref()), &common.out).await)
 }

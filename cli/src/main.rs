@@ -110,6 +110,8 @@ enum Command {
     Filter(Box<columns::FilterOptions>),
     /// ALPHA * X + Y of files of numbers on a drive, done there
     Saxpy(Box<compute::SaxpyOptions>),
+    /// Fourier transforms of files of numbers on a drive, done there
+    Fft(Box<compute::FftOptions>),
     /// Who serves the banks of flash: list, install, use
     #[command(subcommand)]
     Ftl(ftl::Ftl),
@@ -176,6 +178,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Histogram(options) => columns::histogram(*options),
         Command::Filter(options) => columns::filter(*options),
         Command::Saxpy(options) => compute::saxpy(&options),
+        Command::Fft(options) => compute::fft(&options),
         Command::Ftl(ftl) => ftl::run(ftl),
         Command::Flash(flash) => flash::run(flash),
         Command::Mount(arguments) => mount::run(&arguments),

@@ -290,15 +290,6 @@ impl Asking {
                     unsafe { host.keys_find(token, port, address, key_bytes, stride, count, order, pointer(50), wait) };
                 (found.into(), Result::Plain)
             }
-            15 if self.draw(2) == 0 => {
-                let (bytes, count) = ([4, 8, 4, 8, 3][self.draw(5) as usize], self.draw(40) as u32);
-                let (x, y) = (pointer(1000 + self.draw(200)), pointer(1300));
-                // SAFETY: local pointers lie in `local`, and the app waits.
-                (
-                    unsafe { host.multiply_add(token, bytes, 0x3ff8_0000_0000_0000, x, y, count, wait) }.into(),
-                    Result::Plain,
-                )
-            }
             15 => {
                 let destination = [0, 0, 1, -2, 70_000][self.draw(5) as usize];
                 let app = if self.draw(8) == 0 { 200 } else { -1 };

@@ -204,6 +204,17 @@ int willow_kv_flush(willow_kv *kv);
 int willow_saxpy(const char *agent, double alpha, const char *x, const char *y, const char *out, const char *dtype,
                  uint32_t flags);
 
+#define WILLOW_FFT_INVERSE 16u         /* divides by the number of numbers */
+#define WILLOW_FFT_2D 32u              /* both axes of a matrix */
+#define WILLOW_FFT_TRANSPOSE_DRIVE 64u /* the drive transposes the matrix, instead of this host */
+
+/* Fourier transforms along the last axis, or along both axes of a matrix; otherwise as willow_saxpy. Numbers are "f4", "f8",
+ * "c8" or "c16"; the result is complex, of the same precision, and that of a matrix lies in the other order (a file in C's
+ * order becomes one in Fortran's). Axes have a power of two of numbers. `shape`: of plain numbers, the sizes of `dimensions`
+ * axes, or NULL for one; for .npy files NULL. */
+int willow_fft(const char *agent, const char *in, const char *out, const char *dtype, const uint64_t *shape,
+               size_t dimensions, uint32_t flags);
+
 #ifdef __cplusplus
 }
 #endif

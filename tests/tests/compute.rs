@@ -1,4 +1,4 @@
-//! `willow saxpy` on real file systems on the device: as ordinary users, by shared memory and over NVMe/TCP. What is right is computed here from what was
+//! `willow saxpy` and `willow fft` on real file systems on the device: as ordinary users, by shared memory and over NVMe/TCP. What is right is computed here from what was
 //! written. Skipped, with a line that says why, as the stage says.
 
 use std::fs;
@@ -174,6 +174,103 @@ fn users_have_vectors_added_in_the_drive_on_xfs() {
 #[test]
 fn users_have_vectors_added_in_the_drive_over_the_network() {
     saxpy_on("users_have_vectors_added_in_the_drive_over_the_network", Stage::ext4_by(By::Network));
+}
+
+/// The data of a result, which has to have this header.
+fn result(stage: &Stage, name: &str, header: &[u8]) -> Vec<u8> {
+    let bytes = fs::read(folder(stage).join(name)).expect("a result");
+    assert!(bytes.starts_with(header), "{name}: {}", String::from_utf8_lossy(&bytes[..bytes.len().min(128)]));
+    bytes[header.len()..].to_vec()
+}
+
+/// The transform at a few places, by the definition; `numbers` are complex, in C's order, `at` is a row and a column.
+fn transformed(numbers: &[(f64, f64)], (rows, columns): (usize, usize), at: (usize, usize)) -> (f64, f64) {
+    let (mut re, mut im) = (0.0, 0.0);
+    for (place, (a, b)) in numbers.iter().enumerate() {
+        let (row, column) = (place / columns, place % columns);
+        let turn = (row * at.0 % rows) as f64 / rows as f64 + (column * at.1 % columns) as f64 / columns as f64;
+        let (sine, cosine) = (-std::f64::consts::TAU * turn).sin_cos();
+        re += a * cosine - b * sine;
+        im += a * sine + b * cosine;
+    }
+    (re, im)
+}
+
+fn fft_on(test: &str, stage: Result<Stage, String>) {
+    let Some(stage) = or_skip(test, stage) else { return };
+    let (rows, columns) = (256, 512);
+    let parts = numbers(2 * rows * columns, 5);
+    let complex: Vec<(f64, f64)> = parts.chunks_exact(2).map(|two| (two[0], two[1])).collect();
+    let shape = format!("({rows}, {columns})");
+    file(&stage, "m.npy", &npy("<c16", "False", &shape, &doubles(parts.iter().copied())));
+    let pairs = |bytes: &[u8]| -> Vec<(f64, f64)> {
+        let parts: Vec<f64> = bytes.chunks_exact(8).map(|it| f64::from_le_bytes(it.try_into().expect("eight"))).collect();
+        parts.chunks_exact(2).map(|two| (two[0], two[1])).collect()
+    };
+    let scale = complex.iter().map(|(re, im)| re * re + im * im).sum::<f64>().sqrt() * ((rows * columns) as f64).sqrt();
+    let is_near = |found: (f64, f64), wanted: (f64, f64)| (found.0 - wanted.0).hypot(found.1 - wanted.1) < 1e-12 * scale;
+    // Of rows.
+    ran(&stage, &["fft", "m.npy", "--out", "r.npy", "--drive-only"], "drive");
+    let found = pairs(&result(&stage, "r.npy", &npy("<c16", "False", &shape, b"")));
+    for (row, column) in [(0, 0), (1, 511), (97, 300), (255, 1)] {
+        let wanted = transformed(&complex[row * columns..][..columns], (1, columns), (0, column));
+        assert!(is_near(found[row * columns + column], wanted), "{row} {column}");
+    }
+    // Of both axes, transposed here and there: the same bits, in Fortran's order.
+    ran(&stage, &["fft", "m.npy", "--2d", "--out", "h.npy", "--drive-only"], "drive");
+    ran(&stage, &["fft", "m.npy", "--2d", "--transpose", "drive", "--out", "d.npy", "--drive-only"], "drive");
+    let header = npy("<c16", "True", &shape, b"");
+    let found = pairs(&result(&stage, "h.npy", &header));
+    assert!(result(&stage, "h.npy", &header) == result(&stage, "d.npy", &header));
+    for (row, column) in [(0, 0), (3, 500), (200, 33)] {
+        let wanted = transformed(&complex, (rows, columns), (row, column));
+        assert!(is_near(found[column * rows + row], wanted), "{row} {column}");
+    }
+    // And back: what lies in Fortran's order comes in C's.
+    ran(&stage, &["fft", "h.npy", "--2d", "--inverse", "--out", "b.npy"], "drive");
+    let back = pairs(&result(&stage, "b.npy", &npy("<c16", "False", &shape, b"")));
+    let most = parts.iter().fold(0.0, |most: f64, part| most.max(part.abs()));
+    assert!(back.iter().zip(&complex).all(|(one, other)| (one.0 - other.0).hypot(one.1 - other.1) < 1e-12 * most));
+    // Real singles, plain, over a result that is there; by this host the same bits.
+    let real: Vec<f32> = numbers(64 * 1024, 6).into_iter().map(|it| it as f32).collect();
+    let path = file(&stage, "s.raw", &singles(real.iter().copied()));
+    file(&stage, "t.raw", &vec![1; 8 * 64 * 1024]);
+    let raw = ["fft", "s.raw", "--dtype", "f4", "--shape", "64,1024", "--2d"];
+    ran(&stage, &[&raw[..], &["--out", "t.raw", "--in-place", "--drive-only"]].concat(), "drive");
+    let writer = fs::OpenOptions::new().append(true).open(&path).expect("open");
+    ran(&stage, &[&raw[..], &["--out", "u.raw"]].concat(), "host");
+    drop(writer);
+    assert!(result(&stage, "t.raw", b"") == result(&stage, "u.raw", b""), "bit for bit");
+    // What is refused names the file and the reason, and leaves nothing.
+    let whole = names(&stage);
+    file(&stage, "odd.npy", &npy("<c16", "False", "(4, 3)", &[0; 192]));
+    file(&stage, "long.npy", &npy("<c16", "False", "(65536,)", &[0; 1 << 20]));
+    file(&stage, "cube.npy", &npy("<f4", "False", "(2, 2, 2)", &[0; 32]));
+    file(&stage, "columns.npy", &npy("<f4", "True", "(4, 2)", &[0; 32]));
+    for (arguments, words) in [
+        (&["odd.npy", "--out", "c.npy"][..], &["odd.npy", "3 numbers"][..]),
+        (&["long.npy", "--out", "c.npy"], &["long.npy", "32768"]),
+        (&["cube.npy", "--2d", "--out", "c.npy"], &["cube.npy", "3 dimensions"]),
+        (&["columns.npy", "--out", "c.npy"], &["columns.npy", "Fortran"]),
+        (&["s.raw", "--dtype", "f4", "--shape", "64,1000", "--out", "c"], &["s.raw", "shape"]),
+        (&["m.npy", "--out", "m.npy", "--in-place"], &["m.npy", "read as well"]),
+    ] {
+        failed(&stage, &[&["fft"], arguments].concat(), words);
+    }
+    let more = ["columns.npy", "cube.npy", "long.npy", "odd.npy"].map(str::to_owned);
+    let mut expected = [whole, more.to_vec()].concat();
+    expected.sort();
+    assert_eq!(names(&stage), expected, "failures leave nothing");
+}
+
+#[test]
+fn users_have_matrices_transformed_in_the_drive_on_xfs() {
+    fft_on("users_have_matrices_transformed_in_the_drive_on_xfs", Stage::xfs());
+}
+
+#[test]
+fn users_have_matrices_transformed_in_the_drive_over_the_network() {
+    fft_on("users_have_matrices_transformed_in_the_drive_over_the_network", Stage::ext4_by(By::Network));
 }
 
 #[test]

@@ -8,11 +8,17 @@ use crate::{Failure, invalid, text, told};
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use willow_host::compute::{self, ComputeError, Done, Drive, Element, Form, Options};
+use willow_host::compute::{self, ComputeError, Done, Drive, Element, FftOptions, Form, Options, Transposer};
+
+/// Most axes, as numpy has.
+const DIMENSIONS_MAX: usize = 64;
 
 /// As in the header.
 const DRIVE_ONLY: u32 = 1;
 const IN_PLACE: u32 = 2;
+const INVERSE: u32 = 16;
+const TWO_DIMENSIONAL: u32 = 32;
+const TRANSPOSE_DRIVE: u32 = 64;
 
 impl From<ComputeError> for Failure {
     fn from(error: ComputeError) -> Self {
@@ -79,4 +85,43 @@ pub unsafe extern "C" fn willow_saxpy(
         }
     };
     told(saxpy(), -1)
+}
+
+/// # Safety
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn willow_fft(
+    agent: *const c_char,
+    input: *const c_char,
+    out: *const c_char,
+    dtype: *const c_char,
+    shape: *const u64,
+    dimensions: usize,
+    flags: u32,
+) -> c_int {
+    let fft = || -> Result<_, Failure> {
+        // SAFETY: the caller's strings.
+        let (input, out) = unsafe { (text(input, "input")?, text(out, "result")?) };
+        let (input, out) = (path(input), path(out));
+        let shape = match (shape.is_null(), dtype.is_null()) {
+            (true, _) => None,
+            (false, true) => return Err(invalid("a .npy file says its shape")),
+            (false, false) if (1..=DIMENSIONS_MAX).contains(&dimensions) => {
+                // SAFETY: the caller's sizes.
+                Some(unsafe { std::slice::from_raw_parts(shape, dimensions) })
+            }
+            _ => return Err(invalid("a shape has 1 to 64 axes")),
+        };
+        let has = |flag: u32| flags & flag != 0;
+        let transposer = if has(TRANSPOSE_DRIVE) { Transposer::Drive } else { Transposer::Host };
+        let what = FftOptions { inverse: has(INVERSE), two_dimensional: has(TWO_DIMENSIONAL), transposer };
+        let flags = flags & !(INVERSE | TWO_DIMENSIONAL | TRANSPOSE_DRIVE);
+        // SAFETY: the caller's strings.
+        unsafe {
+            run((agent, dtype, flags), async |drive, options| {
+                compute::fft(Some(drive), (options, what), (input, shape), out).await
+            })
+        }
+    };
+    told(fft(), -1)
 }

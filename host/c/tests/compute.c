@@ -47,6 +47,21 @@ int main(int count, char **arguments) {
     CHECK(willow_saxpy(agent, 1, "x", "y", "b", "f9", 0) == -1 && errno == EINVAL);
     CHECK(willow_saxpy(agent, 1, "x", "y", "b", "f8", 4) == -1 && errno == EINVAL);
     CHECK(willow_saxpy(NULL, 1, "x", "y", "b", "f8", 0) == -1 && errno == EINVAL);
+    /* A wave of one number is flat, and comes back. */
+    double wave[2 * 1024] = {1};
+    uint64_t shape[2] = {32, 32}, wrong[1] = {7};
+    file("wave", wave, sizeof wave);
+    CHECK(willow_fft(agent, "wave", "flat", "c16", NULL, 0, WILLOW_COMPUTE_DRIVE_ONLY) == 0);
+    in = fopen("flat", "r");
+    CHECK(in != NULL && fread(wave, 1, sizeof wave, in) == sizeof wave && fgetc(in) == EOF && fclose(in) == 0);
+    for (int place = 0; place < 1024; place++) CHECK(wave[2 * place] == 1 && wave[2 * place + 1] == 0);
+    CHECK(willow_fft(agent, "flat", "back", "c16", shape, 2,
+                     WILLOW_FFT_INVERSE | WILLOW_FFT_2D | WILLOW_FFT_TRANSPOSE_DRIVE | WILLOW_COMPUTE_DRIVE_ONLY) == 0);
+    in = fopen("back", "r");
+    CHECK(in != NULL && fread(wave, 1, sizeof wave, in) == sizeof wave && fclose(in) == 0);
+    for (int place = 0; place < 2048; place++) CHECK(wave[place] == (place == 0));
+    CHECK(willow_fft(agent, "flat", "c", "c16", wrong, 1, 0) == -1 && errno == EINVAL && access("c", F_OK) == -1);
+    CHECK(willow_fft(agent, "flat", "c", NULL, shape, 2, 0) == -1 && errno == EINVAL);
     printf("computed\n");
     return 0;
 }

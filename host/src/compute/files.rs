@@ -177,15 +177,20 @@ impl Output {
         if in_place {
             return Output::existing(path, array, form, inputs);
         }
+        if path.is_dir() {
+            return Err(ComputeError::unfit(path, "it is a folder"));
+        }
+        Output::part(path, (&header, array.bytes()))
+    }
+
+    /// A new file, which does not have its name yet: a header, and room for so many bytes.
+    fn part(path: &Path, (header, bytes): (&[u8], u64)) -> Result<Output, ComputeError> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.{count}.part", std::process::id()));
         let part = path.with_file_name(name);
         let of_file = || ComputeError::of_file(&part);
-        if path.is_dir() {
-            return Err(ComputeError::unfit(path, "it is a folder"));
-        }
         let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&part).map_err(of_file())?;
         // From here on it is removed by whatever fails.
         let mut output =
@@ -193,10 +198,15 @@ impl Output {
         if let Ok(before) = std::fs::metadata(path) {
             file.set_permissions(before.permissions()).map_err(of_file())?;
         }
-        reserve(&mut file, header.len() as u64 + array.bytes()).map_err(of_file())?;
-        file.write_all_at(&header, 0).and_then(|()| file.sync_all()).map_err(of_file())?;
+        reserve(&mut file, header.len() as u64 + bytes).map_err(of_file())?;
+        file.write_all_at(header, 0).and_then(|()| file.sync_all()).map_err(of_file())?;
         output.file = Some(file);
         Ok(output)
+    }
+
+    /// A file of so many bytes beside another one, which is removed when this is dropped.
+    pub fn scratch(beside: &Path, bytes: u64) -> Result<Output, ComputeError> {
+        Output::part(beside, (&[], bytes))
     }
 
     fn existing(path: &Path, wanted: &Array, form: Form, inputs: &[&Input]) -> Result<Output, ComputeError> {
@@ -214,8 +224,18 @@ impl Output {
                 return Err(ComputeError::unfit(path, what));
             }
         }
-        let (there, begin) = array(path, &file, form)?;
-        if there != *wanted {
+        let (begin, is_right) = match form {
+            Form::Npy => {
+                let (there, begin) = array(path, &file, form)?;
+                (begin, there == *wanted)
+            }
+            // Plain numbers have no shape.
+            Form::Raw(_) => {
+                let (there, begin) = array(path, &file, Form::Raw(wanted.element))?;
+                (begin, there.elements() == wanted.elements())
+            }
+        };
+        if !is_right {
             return Err(ComputeError::unfit(path, "it is not of the result's type, order and shape"));
         }
         Ok(Output { path: path.to_owned(), part: None, begin, file: Some(file) })
@@ -245,6 +265,15 @@ impl Output {
         }
         let Some(file) = &self.file else { return Ok(()) };
         file.write_all_at(from, self.begin + offset).map_err(ComputeError::of_file(&self.path))
+    }
+
+    /// Reads numbers that were written, by this host.
+    pub fn read(&mut self, into: &mut [u8], offset: u64) -> Result<(), ComputeError> {
+        if self.file.is_none() {
+            self.file = Some(self.open()?);
+        }
+        let Some(file) = &self.file else { return Ok(()) };
+        file.read_exact_at(into, self.begin + offset).map_err(ComputeError::of_file(&self.path))
     }
 
     /// Makes it durable, and gives it its name.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! files   inputs, and an output that is there as a whole or not at all    run   requests for the app `compute`, some at once
-//! saxpy   a = alpha * x + y
+//! saxpy   a = alpha * x + y    fft   rows transformed, and matrices by rows, a transposition, and rows
 //! ```
 //!
 //! What always holds: what fails in the middle ends with the reason; a new output gets its name when all of it is durable, so that a failed run leaves
@@ -10,11 +10,13 @@
 //!
 //! Who may call it: host programs; `willow saxpy` is written over it, and `willow_saxpy` of libwillow.
 
+mod fft;
 mod files;
 mod run;
 mod saxpy;
 
 pub use compute_host::Element;
+pub use fft::{FftOptions, Transposer, fft};
 pub use files::Form;
 pub use saxpy::saxpy;
 

@@ -9,6 +9,7 @@ mod access;
 mod atomic_write;
 mod base_io;
 mod btree;
+mod fft;
 mod fgrep;
 mod greedy;
 mod key_value;
@@ -32,6 +33,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &atomic_write::EXPERIMENT,
     &base_io::EXPERIMENT,
     &btree::EXPERIMENT,
+    &fft::EXPERIMENT,
     &fgrep::EXPERIMENT,
     &greedy::EXPERIMENT,
     &key_value::EXPERIMENT,

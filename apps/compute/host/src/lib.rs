@@ -7,6 +7,7 @@
 
 pub mod npy;
 pub mod plan;
+pub mod transform;
 
 pub use compute_spu::wire;
 pub use wire::APP_NAME;

@@ -205,6 +205,34 @@ pub fn batches(head: &Rows, (first, rows): (u64, u64), files: Matrices<'_>) -> O
     Some(batches)
 }
 
+/// A tile of a matrix, which is transposed: its first row and column in the source.
+#[derive(Clone, Copy, Debug)]
+pub struct Tile {
+    /// First row.
+    pub row: u64,
+    /// First column.
+    pub column: u64,
+    /// Rows.
+    pub rows: u64,
+    /// Columns.
+    pub columns: u64,
+}
+
+/// A tile of a matrix of `shape` (rows and columns of the source) as a batch; `None` where the destination has a hole there.
+pub fn tile(element_bytes: u64, shape: (u64, u64), tile: Tile, files: Matrices<'_>) -> Option<PlannedBatch> {
+    let (mut sources, mut destinations) = (Vec::new(), Vec::new());
+    for row in tile.row..tile.row + tile.rows {
+        let range = ((row * shape.1 + tile.column) * element_bytes, tile.columns * element_bytes);
+        files.source.segments(range, |segment| sources.push(segment));
+    }
+    for column in tile.column..tile.column + tile.columns {
+        let range = ((column * shape.0 + tile.row) * element_bytes, tile.rows * element_bytes);
+        files.destination.segments(range, |segment| destinations.push(segment));
+    }
+    let is_whole = destinations.iter().all(|segment| segment.at.spu != HOLE);
+    is_whole.then_some(PlannedBatch { rows: tile.rows as u32, sources, destinations })
+}
+
 /// Requests of batches: each for the SPU that has most of what it moves, or, where that is no more than another has, for the next one in turn.
 pub fn rows(head: Rows, batches: Vec<PlannedBatch>, spus: u16) -> Vec<Request> {
     let mut of_spus: BTreeMap<u16, Vec<PlannedBatch>> = BTreeMap::new();

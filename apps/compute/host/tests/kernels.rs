@@ -3,8 +3,8 @@
 
 use base_io_host::Geometry;
 use compute_host::npy::Array;
-use compute_host::plan::{Laid, saxpy};
-use compute_host::wire::{HOLE, Piece, Place, Saxpy, handler};
+use compute_host::plan::{Laid, Matrices, Tile, batches, rows as plan_rows, saxpy, tile};
+use compute_host::wire::{Batch, HOLE, Piece, Place, Rows, Saxpy, Segment, Work, handler};
 use compute_host::{Number, multiply_add};
 use direct_io_host::FileExtent;
 use willow_sdk::testing::{Device, Options};
@@ -162,4 +162,160 @@ fn requests_are_read_as_they_were_written() {
     let piece = Piece { to: 1 << 40, x: at(3, 5), y: at(HOLE, 0), bytes: 4096 };
     assert_eq!(Piece::decode(&piece.encode()), piece);
     assert!(Array::read(b"").is_err());
+}
+
+/// Complex numbers, as doubles.
+fn complex(bytes: &[u8], number: Number) -> Vec<(f64, f64)> {
+    let parts: Vec<f64> = match number {
+        Number::Single => bytes.chunks_exact(4).map(|it| f32::from_le_bytes(it.try_into().unwrap()).into()).collect(),
+        Number::Double => bytes.chunks_exact(8).map(|it| f64::from_le_bytes(it.try_into().unwrap())).collect(),
+    };
+    parts.chunks_exact(2).map(|two| (two[0], two[1])).collect()
+}
+
+/// By the definition, along an axis: `count` numbers that lie `stride` apart.
+fn transformed(
+    numbers: &[(f64, f64)],
+    inverse: bool,
+    (first, count, stride): (usize, usize, usize),
+) -> Vec<(f64, f64)> {
+    let sign = if inverse { 1.0 } else { -1.0 };
+    let at = |to: usize| {
+        let (mut re, mut im) = (0.0, 0.0);
+        for from in 0..count {
+            let turn = (from * to % count) as f64 / count as f64;
+            let (sine, cosine) = (sign * std::f64::consts::TAU * turn).sin_cos();
+            let (a, b) = numbers[first + from * stride];
+            re += a * cosine - b * sine;
+            im += a * sine + b * cosine;
+        }
+        let scale = if inverse { 1.0 / count as f64 } else { 1.0 };
+        (re * scale, im * scale)
+    };
+    (0..count).map(at).collect()
+}
+
+fn norm(numbers: impl Iterator<Item = (f64, f64)>) -> f64 {
+    numbers.map(|(re, im)| re * re + im * im).sum::<f64>().sqrt()
+}
+
+fn ask(world: &mut World, requests: Vec<compute_host::plan::Request>) {
+    for request in requests {
+        let outcome = world.device.call(request.spu.into(), handler::ROWS, &[], &request.body, 0);
+        assert_eq!(outcome.status, 0);
+    }
+}
+
+#[test]
+fn matrices_in_pieces_are_transformed_by_rows_transposed_and_transformed_again() {
+    for seed in 0..16 {
+        let mut random = Random(seed);
+        let number = if seed % 2 == 0 { Number::Single } else { Number::Double };
+        let (inverse, real) = (seed % 3 == 0, seed % 4 < 2);
+        let (rows, columns) = (2 << random.below(6), 2 << random.below(7));
+        let complex_bytes = rows * columns * 2 * u64::from(number.bytes());
+        let source_bytes = if real { complex_bytes / 2 } else { complex_bytes };
+        let mut world = World::new(seed);
+        let from = |file: u64| file * (1 << 18);
+        let begin = 64 * random.below(3);
+        let lie = [
+            extents(&mut random, (begin + source_bytes, from(0)), true),
+            extents(&mut random, (complex_bytes, from(1)), false),
+            extents(&mut random, (complex_bytes, from(2)), false),
+        ];
+        let mut data = vec![0; begin as usize];
+        data.extend(vector(&mut random, number, source_bytes / u64::from(number.bytes())));
+        world.write(&lie[0], &data);
+        let data = world.read(&lie[0], data.len())[begin as usize..].to_vec();
+        let geometry = world.geometry;
+        let laid = |file: usize, begin| Laid { geometry, extents: &lie[file], begin };
+        let work = if inverse { Work::Inverse } else { Work::Forward };
+        let pass = |real, count: u64| Rows {
+            work,
+            real,
+            number_bytes: number.bytes(),
+            count: count as u32,
+            batch_bytes: (count * 2 * u64::from(number.bytes()) * 3) as u32,
+            batches: 0,
+        };
+        let first = pass(real, columns);
+        let files = Matrices { source: laid(0, begin), destination: laid(1, 0) };
+        let planned = batches(&first, (0, rows), files).expect("a plan");
+        ask(&mut world, plan_rows(first, planned, 1));
+        // Tiles that leave a rest at no side.
+        let (high, wide) = (rows.min(8), columns.min(16));
+        let element_bytes = 2 * u64::from(number.bytes());
+        let turn =
+            Rows { work: Work::Transpose, batch_bytes: (high * wide * element_bytes) as u32, ..pass(false, wide) };
+        let files = Matrices { source: laid(1, 0), destination: laid(2, 0) };
+        for row in (0..rows).step_by(high as usize) {
+            for column in (0..columns).step_by(wide as usize) {
+                let part = Tile { row, column, rows: high, columns: wide };
+                let one = tile(element_bytes, (rows, columns), part, files).expect("a plan");
+                ask(&mut world, plan_rows(turn, vec![one], 1));
+            }
+        }
+        let files = Matrices { source: laid(2, 0), destination: laid(1, 0) };
+        let second = pass(false, rows);
+        let planned = batches(&second, (0, columns), files).expect("a plan");
+        ask(&mut world, plan_rows(second, planned, 1));
+        // What it is to be: along both axes, by the definition.
+        let mut source = data;
+        if real {
+            let mut wide = Vec::new();
+            compute_host::transform::widen(&source, number, &mut wide);
+            source = wide;
+        }
+        let (rows, columns) = (rows as usize, columns as usize);
+        let mut wanted = complex(&source, number);
+        for row in 0..rows {
+            let line = transformed(&wanted, inverse, (row * columns, columns, 1));
+            wanted[row * columns..][..columns].copy_from_slice(&line);
+        }
+        for column in 0..columns {
+            let line = transformed(&wanted, inverse, (column, rows, columns));
+            (0..rows).for_each(|row| wanted[row * columns + column] = line[row]);
+        }
+        let found = complex(&world.read(&lie[1], complex_bytes as usize), number);
+        let differences = (0..rows * columns).map(|place| {
+            let (row, column) = (place / columns, place % columns);
+            let (found, wanted) = (found[column * rows + row], wanted[place]);
+            (found.0 - wanted.0, found.1 - wanted.1)
+        });
+        // docs/compute.md.
+        let epsilon = if number == Number::Single { f64::from(f32::EPSILON) } else { f64::EPSILON };
+        let most = epsilon * ((rows * columns) as f64).log2() * norm(wanted.iter().copied());
+        let error = norm(differences);
+        assert!(error <= most, "seed {seed}: {error} {most}");
+    }
+}
+
+#[test]
+fn senseless_rows_are_refused() {
+    let mut device = Device::new(compute_spu::native(), Options::default());
+    let head = Rows { work: Work::Forward, real: false, number_bytes: 4, count: 8, batch_bytes: 64, batches: 1 };
+    assert_eq!(Rows::decode(&head.encode()), Some(head));
+    let segment = |bytes| Segment { at: Place { spu: 0, address: 0 }, bytes };
+    let batch = Batch { rows: 1, sources: 1, destinations: 1 };
+    assert_eq!((Batch::decode(&batch.encode()), Segment::decode(&segment(7).encode())), (batch, segment(7)));
+    for (head, batch, segments) in [
+        (Rows { number_bytes: 2, ..head }, batch, vec![segment(64), segment(64)]),
+        (Rows { count: 7, ..head }, batch, vec![segment(56), segment(56)]),
+        (Rows { count: 0, ..head }, batch, vec![segment(0), segment(0)]),
+        (Rows { batch_bytes: 1 << 20, ..head }, batch, vec![segment(64), segment(64)]),
+        (Rows { real: true, work: Work::Transpose, ..head }, batch, vec![segment(32), segment(64)]),
+        (Rows { batches: 2, ..head }, batch, vec![segment(64), segment(64)]),
+        (head, Batch { rows: 2, ..batch }, vec![segment(128), segment(128)]),
+        (head, batch, vec![segment(63), segment(64)]),
+        (head, batch, vec![segment(64), segment(63)]),
+        (head, Batch { sources: 2, ..batch }, vec![segment(64), segment(64)]),
+        (head, Batch { sources: u16::MAX, ..batch }, vec![segment(64), segment(64)]),
+        (head, batch, vec![segment(64), Segment { at: Place { spu: HOLE, address: 0 }, bytes: 64 }]),
+    ] {
+        let mut body = head.encode().to_vec();
+        body.extend(batch.encode());
+        segments.iter().for_each(|segment| body.extend(segment.encode()));
+        assert_ne!(device.call(0, handler::ROWS, &[], &body, 0).status, 0, "{head:?} {batch:?}");
+    }
+    assert_ne!(device.call(0, handler::ROWS, &[], &[3; 24], 0).status, 0);
 }
