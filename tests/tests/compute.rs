@@ -204,11 +204,13 @@ fn fft_on(test: &str, stage: Result<Stage, String>) {
     let shape = format!("({rows}, {columns})");
     file(&stage, "m.npy", &npy("<c16", "False", &shape, &doubles(parts.iter().copied())));
     let pairs = |bytes: &[u8]| -> Vec<(f64, f64)> {
-        let parts: Vec<f64> = bytes.chunks_exact(8).map(|it| f64::from_le_bytes(it.try_into().expect("eight"))).collect();
+        let parts: Vec<f64> =
+            bytes.chunks_exact(8).map(|it| f64::from_le_bytes(it.try_into().expect("eight"))).collect();
         parts.chunks_exact(2).map(|two| (two[0], two[1])).collect()
     };
     let scale = complex.iter().map(|(re, im)| re * re + im * im).sum::<f64>().sqrt() * ((rows * columns) as f64).sqrt();
-    let is_near = |found: (f64, f64), wanted: (f64, f64)| (found.0 - wanted.0).hypot(found.1 - wanted.1) < 1e-12 * scale;
+    let is_near =
+        |found: (f64, f64), wanted: (f64, f64)| (found.0 - wanted.0).hypot(found.1 - wanted.1) < 1e-12 * scale;
     // Of rows.
     ran(&stage, &["fft", "m.npy", "--out", "r.npy", "--drive-only"], "drive");
     let found = pairs(&result(&stage, "r.npy", &npy("<c16", "False", &shape, b"")));

@@ -169,6 +169,7 @@ fn the_header_declares_what_the_library_has() {
     let sources = [
         include_str!("../src/lib.rs"),
         include_str!("../src/append.rs"),
+        include_str!("../src/compute.rs"),
         include_str!("../src/kv.rs"),
         include_str!("../src/queue.rs"),
     ]
