@@ -3,10 +3,12 @@
 //! Invariants: a message passes link, bridge and ring in this order inwards and the reverse outwards, and is in one of them at a time
 //! (with cut-through, its head may be one further); every message that was taken arrives once.
 
+use super::accelerator::{Accelerator, duration_of_ns};
 use super::energy::{Busy, energy};
 use super::flash::{self, FlashHardware, FlashStep};
 use super::link::{FromRing, HostLink};
 use super::parameters::{ModelParameters, OperatorCosts};
+use super::resource::duration_ns;
 use super::ring::{Ring, Sent};
 use super::spu::SpuHardware;
 use super::statistics::{ComponentEnergy, ModelStatistics};
@@ -178,10 +180,19 @@ impl Timing for HardwareModel {
         self.spus[transfer.spu as usize].begin_dma(&self.parameters, at_ns, transfer, &mut self.trace)
     }
 
+    #[inline]
+    fn streams(&self, accelerator: u8, bytes: u64) -> bool {
+        // It is told by a completion then, which costs a resumption: what takes no longer is waited for.
+        let parameters = &self.parameters;
+        let spu = &parameters.spu;
+        let told_ns = duration_ns(spu.resume_cycles + spu.dma_set_up_cycles, spu.clock_hz);
+        let accelerator = Accelerator::ALL[usize::from(accelerator)];
+        duration_of_ns(parameters.accelerator.of(accelerator), bytes) > told_ns
+    }
+
     #[inline(always)]
     fn dma_data(&mut self, at_ns: u64, transfer: &Transfer) -> u64 {
-        let set_up_ns = self.parameters.dma.set_up_ns;
-        self.spus[transfer.spu as usize].dma_data(set_up_ns, at_ns, transfer, &mut self.trace)
+        self.spus[transfer.spu as usize].dma_data(&self.parameters, at_ns, transfer, &mut self.trace)
     }
 
     #[inline]

@@ -168,9 +168,20 @@ impl SpuHardware {
         }
     }
 
-    /// The media have a DMA's data in their buffers: when it ends.
+    /// The media have a DMA's data in their buffers: when it ends. Or a DMA has ended whose data an accelerator takes.
     #[inline(always)]
-    pub fn dma_data(&mut self, set_up_ns: u64, at_ns: u64, transfer: &Transfer, trace: &mut Tracer) -> u64 {
+    pub fn dma_data(
+        &mut self,
+        parameters: &ModelParameters,
+        at_ns: u64,
+        transfer: &Transfer,
+        trace: &mut Tracer,
+    ) -> u64 {
+        if let DmaKind::Accelerated { accelerator } = transfer.kind {
+            let taken = (Accelerator::ALL[usize::from(accelerator)], transfer.segment_bytes);
+            return self.accelerate(parameters, at_ns, taken, transfer.id, trace);
+        }
+        let set_up_ns = parameters.dma.set_up_ns;
         let bytes = transfer.segment_bytes * u64::from(transfer.segments);
         let begin_ns = at_ns.max(self.dma.free_ns) + set_up_ns;
         let there_ns = self.media.transfer(begin_ns, bytes);

@@ -452,8 +452,6 @@ mod tests {
         let in_hardware = measure(&hardware, Step::RowsBySpus, 16).unwrap();
         let of = [io, rpc, in_hardware];
         assert!(of.is_sorted_by(|one, next| one.seconds > next.seconds && one.joules > next.joules));
-        let again = measure(&laboratory, Step::RowsBySpus, 16).unwrap();
-        assert_eq!((again.seconds, again.joules), (rpc.seconds, rpc.joules));
         for (step, count) in [(Step::TransposeByHost, 1), (Step::TransposeBySpus, 32)] {
             assert!(measure(&laboratory, step, count).unwrap().seconds > 0.0);
         }

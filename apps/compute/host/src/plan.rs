@@ -3,13 +3,14 @@
 //! What always holds: each byte of a range is in exactly one piece or batch; an SPU writes results of vectors in its own bank alone, and reads the rest
 //! from wherever it lies; requests fit [`wire::BODY_BYTES_MAX`].
 
-use crate::wire::{self, BODY_BYTES_MAX, Batch, HOLE, Piece, Place, Rows, Saxpy, Segment};
+use crate::wire::{BODY_BYTES_MAX, Batch, HOLE, Piece, Place, Rows, Saxpy, Segment};
 use base_io_host::Geometry;
 use direct_io_host::FileExtent;
 use std::collections::BTreeMap;
 
-/// Pieces of one request.
-const PIECES_MAX: usize = (BODY_BYTES_MAX - Saxpy::BYTES) / Piece::BYTES;
+/// Pieces of one request, and segments of another: each may lie in an extent of its own, and all permissions of the requests at once are to fit an SPU's table.
+const PIECES_MAX: usize = 64;
+const SEGMENTS_MAX: usize = 256;
 /// Bytes of one request's results, about: others wait for one request at most.
 const REQUEST_BYTES: u64 = 4 << 20;
 
@@ -162,8 +163,12 @@ pub struct PlannedBatch {
 }
 
 impl PlannedBatch {
+    fn segments(&self) -> usize {
+        self.sources.len() + self.destinations.len()
+    }
+
     fn encoded_bytes(&self) -> usize {
-        Batch::BYTES + (self.sources.len() + self.destinations.len()) * Segment::BYTES
+        Batch::BYTES + self.segments() * Segment::BYTES
     }
 
     /// The SPU that has most of what it moves.
@@ -244,7 +249,7 @@ pub fn rows(head: Rows, batches: Vec<PlannedBatch>, spus: u16) -> Vec<Request> {
     let mut requests = Vec::new();
     for (spu, batches) in of_spus {
         let mut some: Vec<PlannedBatch> = Vec::new();
-        let (mut encoded, mut sum) = (Rows::BYTES, 0);
+        let (mut encoded, mut segments, mut sum) = (Rows::BYTES, 0, 0);
         let mut pack = |some: &mut Vec<PlannedBatch>| {
             if some.is_empty() {
                 return;
@@ -266,11 +271,14 @@ pub fn rows(head: Rows, batches: Vec<PlannedBatch>, spus: u16) -> Vec<Request> {
         };
         for batch in batches {
             let bytes = u64::from(batch.rows) * head.row_bytes();
-            if encoded + batch.encoded_bytes() > BODY_BYTES_MAX || sum + bytes > REQUEST_BYTES {
+            let is_full =
+                encoded + batch.encoded_bytes() > BODY_BYTES_MAX || segments + batch.segments() > SEGMENTS_MAX;
+            if is_full || sum + bytes > REQUEST_BYTES {
                 pack(&mut some);
-                (encoded, sum) = (Rows::BYTES, 0);
+                (encoded, segments, sum) = (Rows::BYTES, 0, 0);
             }
             encoded += batch.encoded_bytes();
+            segments += batch.segments();
             sum += bytes;
             some.push(batch);
         }
@@ -279,7 +287,4 @@ pub fn rows(head: Rows, batches: Vec<PlannedBatch>, spus: u16) -> Vec<Request> {
     requests
 }
 
-/// Whether rows of so many bytes can be cut into segments that fit a request, however they lie.
-pub fn row_fits(row_bytes: u64) -> bool {
-    row_bytes <= wire::BATCH_BYTES_MAX.into()
-}
+const _: () = assert!(Saxpy::BYTES + PIECES_MAX * Piece::BYTES <= BODY_BYTES_MAX);

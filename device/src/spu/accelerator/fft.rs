@@ -7,6 +7,7 @@
 //! powers of two up to a bound), and kept by the SPU.
 
 use crate::model::accelerator::Accelerator;
+use crate::spu::abi;
 use crate::spu::gate::Charged;
 use crate::spu::group::Waiter;
 use crate::spu::os::{Caller, LocalMemory, Machine, WildPointer};
@@ -85,7 +86,8 @@ impl Machine {
         let bytes = transform.bytes().unwrap_or(0);
         let rows = memory.slice_mut(data, bytes as usize)?;
         self.spus[usize::from(caller.spu)].transforms.run(&transform, rows);
-        Ok(self.streams(caller, Waiter { token, wait }, (Accelerator::Fft, bytes)))
+        let taken = (Accelerator::Fft, bytes);
+        Ok(self.streams((caller, Waiter { token, wait }), taken, (abi::DONE.into(), None), |_| abi::DONE))
     }
 }
 

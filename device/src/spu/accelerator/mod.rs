@@ -26,18 +26,22 @@ use crate::interconnect::{Key, Transfer};
 use crate::model::accelerator::Accelerator;
 
 impl Machine {
-    /// The processor starts an accelerator and waits for it.
+    /// The processor starts an accelerator and waits for it: what has no wait to be told by, or waits for the store first.
     pub(super) fn accelerates(&mut self, caller: Caller, accelerator: Accelerator, bytes: u64) {
         self.passes_accelerator(caller.spu, accelerator, bytes);
         self.clock.note(|work| work.accelerated.add(accelerator, bytes));
     }
 
-    /// An accelerator has done its part in local memory: it is told as any operation is. Under a model the accelerator begins when the run ends, and
-    /// takes its time beside the processor.
-    pub(super) fn streams(&mut self, caller: Caller, waiter: Waiter, (accelerator, bytes): (Accelerator, u64)) -> i32 {
-        self.passes_accelerator(caller.spu, accelerator, bytes);
-        let transfer = Transfer::accelerated(caller.spu, accelerator as u8, bytes, waiter.token);
-        self.tell_end((caller, waiter), abi::DONE.into(), |_| Some((transfer, false)), |_| abi::DONE)
+    /// An accelerator has done its part, on what is in local memory or the request, or on what `read` brings.
+    pub(super) fn streams(
+        &mut self,
+        told: (Caller, Waiter),
+        (accelerator, bytes): (Accelerator, u64),
+        end: (i64, Option<Transfer>),
+        at_once: impl FnOnce(&mut Machine) -> i32,
+    ) -> i32 {
+        self.passes_accelerator(told.0.spu, accelerator, bytes);
+        self.tell_accelerated(told, (accelerator, bytes), end, at_once)
     }
 
     /// Bytes pass an accelerator on their way from NV memory, which takes it no time of its own.

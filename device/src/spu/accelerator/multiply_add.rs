@@ -4,6 +4,7 @@
 //! while the processor goes on: it streams.
 
 use crate::model::accelerator::Accelerator;
+use crate::spu::abi;
 use crate::spu::gate::Charged;
 use crate::spu::group::Waiter;
 use crate::spu::os::{Caller, LocalMemory, Machine, WildPointer};
@@ -33,6 +34,7 @@ impl Machine {
             piece.copy_from_slice(memory.slice(x + at as u64, piece.len())?);
             multiply_add(number, alpha, piece, memory.slice_mut(y + at as u64, piece.len())?);
         }
-        Ok(self.streams(caller, Waiter { token, wait }, (Accelerator::MultiplyAdd, 2 * bytes as u64)))
+        let taken = (Accelerator::MultiplyAdd, 2 * bytes as u64);
+        Ok(self.streams((caller, Waiter { token, wait }), taken, (abi::DONE.into(), None), |_| abi::DONE))
     }
 }
