@@ -41,6 +41,7 @@ fn check(path: &str, wanted: &str) {
 #[test]
 fn the_rust_bindings_come_from_the_table() {
     check("sdk/rust/src/imports.rs", &interface::rust());
+    check("sdk/rust/src/imports/linked.rs", &interface::linked());
 }
 
 #[test]

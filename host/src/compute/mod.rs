@@ -103,7 +103,7 @@ pub enum ComputeError {
 impl From<DirectError> for ComputeError {
     fn from(error: DirectError) -> Self {
         match error {
-            DirectError::Permission => ComputeError::TakenBack,
+            DirectError::Permission | DirectError::Stale => ComputeError::TakenBack,
             other => ComputeError::Direct(other),
         }
     }

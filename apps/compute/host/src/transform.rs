@@ -6,6 +6,9 @@ use crate::Number;
 use rustfft::num_complex::Complex;
 use rustfft::{FftDirection, FftNum, FftPlannerScalar};
 
+/// How a part of a number is read from bytes, and written.
+type Coding<T, const BYTES: usize> = (fn([u8; BYTES]) -> T, fn(T) -> [u8; BYTES]);
+
 /// Plans and buffers for one kind of numbers.
 struct Kind<T: FftNum> {
     planner: FftPlannerScalar<T>,
@@ -22,7 +25,7 @@ impl<T: FftNum> Kind<T> {
         &mut self,
         (count, inverse): (usize, bool),
         rows: &mut [u8],
-        (decode, encode): (fn([u8; BYTES]) -> T, fn(T) -> [u8; BYTES]),
+        (decode, encode): Coding<T, BYTES>,
         scale: T,
     ) {
         let direction = if inverse { FftDirection::Inverse } else { FftDirection::Forward };

@@ -16,6 +16,9 @@ use rustfft::{FftDirection, FftNum, FftPlannerScalar};
 use willow_gate::Transform;
 use willow_gate::numbers::Number;
 
+/// How a part of a number is read from bytes, and written.
+type Coding<T, const BYTES: usize> = (fn([u8; BYTES]) -> T, fn(T) -> [u8; BYTES]);
+
 /// What an SPU transforms one kind of numbers with.
 struct Kind<T: FftNum> {
     planner: FftPlannerScalar<T>,
@@ -33,7 +36,7 @@ impl<T: FftNum> Kind<T> {
         &mut self,
         (count, inverse): (usize, bool),
         bytes: &mut [u8],
-        (decode, encode): (fn([u8; BYTES]) -> T, fn(T) -> [u8; BYTES]),
+        (decode, encode): Coding<T, BYTES>,
         scale: T,
     ) {
         let direction = if inverse { FftDirection::Inverse } else { FftDirection::Forward };
