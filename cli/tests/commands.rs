@@ -68,7 +68,18 @@ fn apps_are_listed_replaced_and_called() {
     let names: Vec<&Value> = before["apps"].as_array().unwrap().iter().map(|app| &app["name"]).collect();
     assert_eq!(
         names,
-        ["base-io", "key-value", "direct-io", "atomic-write", "search", "atomic-io", "append", "caching", "columns"]
+        [
+            "base-io",
+            "key-value",
+            "direct-io",
+            "atomic-write",
+            "search",
+            "atomic-io",
+            "append",
+            "caching",
+            "columns",
+            "compute"
+        ]
     );
     assert!(device.run_with(&["kv", "put", "kept", "-"], b"value").status.success());
     let module = folder.file("key-value.wasm", willow_apps::KEY_VALUE_WASM);

@@ -142,6 +142,18 @@ typedef struct {
 #define KeysFind(port, address, keys, key, equal) willow_keys_find(port, WILLOW_ADDRESS(address), keys, key, equal)
 int32_t willow_keys_find(Port_t port, uint64_t address, const Keys_t *keys, const void *key, int *equal);
 
+/* ---- The multiply-add and FFT accelerators, on local memory ---- */
+
+/* Bytes of a number: float or double, little-endian. */
+#define WILLOW_SINGLE 4u
+#define WILLOW_DOUBLE 8u
+/* y = alpha * x + y, `count` numbers, 512 KiB at most; they have no byte in common. Rounds after the multiplication and after the addition. Waits. 0, or
+ * an error. */
+int32_t MultiplyAdd(uint32_t number_bytes, double alpha, const void *x, void *y, uint32_t count);
+/* Fourier transforms of `rows` rows of `count` complex numbers (a power of two; real part first), each in its place, 512 KiB at most together; the
+ * inverse divides by `count`. Waits. 0, or an error. */
+int32_t FourierTransform(uint32_t number_bytes, int inverse, void *data, uint32_t count, uint32_t rows);
+
 /* ---- The literals accelerator ---- */
 
 /* Flags of a set: letters of ASCII match in either case; one match a line, which ends with this byte. */

@@ -64,6 +64,25 @@ pub(crate) fn charge<Os: SpuOs, M: LocalMemory>(
             }
             os.meter(caller).charge(search.work())?;
         }
+        Operation::MultiplyAdd(asked) => {
+            // Both are read, and one is written.
+            if !charge_moved(os, caller, 3 * asked.row_bytes())? {
+                return Ok(None);
+            }
+            os.meter(caller).charge(SEGMENT_WORK)?;
+            if !os.may_begin(caller) {
+                return Ok(None);
+            }
+        }
+        Operation::Transform(transform) => {
+            if !charge_moved(os, caller, 2 * transform.bytes().unwrap_or(u64::MAX / 4))? {
+                return Ok(None);
+            }
+            os.meter(caller).charge(transform.work())?;
+            if !os.may_begin(caller) {
+                return Ok(None);
+            }
+        }
         Operation::LoadLiterals { bytes, .. } => {
             os.meter(caller).charge(literals::LOAD_WORK + u64::from(*bytes) * literals::LOAD_BYTE_WORK)?;
         }
