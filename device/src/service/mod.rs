@@ -81,6 +81,8 @@ pub(crate) struct Service {
     starting: settle::Starting,
     /// The profile of an app that is under way.
     profile: Option<profile::Session>,
+    /// Who waits for one.
+    profile_line: profile::Line,
     /// Debuggers of apps.
     debuggers: Vec<debug::Session>,
 }
@@ -120,6 +122,7 @@ impl Service {
             ftl: None,
             starting: settle::Starting::default(),
             profile: None,
+            profile_line: profile::Line::default(),
             debuggers: Vec::new(),
         }
     }

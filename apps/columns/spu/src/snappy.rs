@@ -5,20 +5,12 @@
 use alloc::vec::Vec;
 
 use crate::engine::Stop;
+use crate::packed::PackedError;
 
 /// How far back compressors refer: they compress 64 KiB at a time.
 pub const WINDOW_BYTES: usize = 64 << 10;
 /// What is decompressed ahead of that: memory is scarce, and four compressed columns at once are to have room.
 const AHEAD_BYTES: usize = 32 << 10;
-
-/// What ends a decompression.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SnappyError {
-    /// The bytes are none of Snappy's.
-    Malformed,
-    /// There is no memory, or a reference goes back further than what is kept.
-    NoMemory,
-}
 
 enum Element {
     None,
@@ -70,7 +62,7 @@ impl Snappy {
     }
 
     /// Makes room for at least `wanted` bytes that were not taken; where all is kept, any valid reference is within reach.
-    pub fn make_room(&mut self, wanted: usize, keep_all: bool) -> Result<(), SnappyError> {
+    pub fn make_room(&mut self, wanted: usize, keep_all: bool) -> Result<(), PackedError> {
         let unread = self.out.len() - self.begin;
         let more = wanted.saturating_sub(unread);
         if self.out.capacity() - self.out.len() >= more.max(1) {
@@ -85,18 +77,18 @@ impl Snappy {
             self.has_dropped |= gone > 0;
         }
         if self.out.capacity() - self.out.len() < more.max(1) {
-            self.out.try_reserve(more.max(1)).map_err(|_| SnappyError::NoMemory)?;
+            self.out.try_reserve(more.max(1)).map_err(|_| PackedError::NoMemory)?;
         }
         Ok(())
     }
 
     /// Decompresses until there is no room, or the input is at its end; the bytes of it that were used.
-    pub fn step(&mut self, input: &[u8]) -> Result<usize, SnappyError> {
+    pub fn step(&mut self, input: &[u8]) -> Result<usize, PackedError> {
         let mut at = 0;
         if !self.has_head {
             let Some((length, bytes)) = length(input)? else { return Ok(0) };
             if length != self.left {
-                return Err(SnappyError::Malformed);
+                return Err(PackedError::Malformed);
             }
             (at, self.has_head) = (bytes, true);
         }
@@ -115,7 +107,7 @@ impl Snappy {
                 Element::Copy { offset, left } => {
                     let count = room.min(*left);
                     // What it refers to may have been dropped since it began.
-                    let Some(from) = self.out.len().checked_sub(*offset) else { return Err(SnappyError::NoMemory) };
+                    let Some(from) = self.out.len().checked_sub(*offset) else { return Err(PackedError::NoMemory) };
                     if *offset >= count {
                         self.out.extend_from_within(from..from + count);
                     } else {
@@ -138,29 +130,29 @@ impl Snappy {
             let Some((element, bytes)) = element(&input[at..]) else { return Ok(at) };
             at += bytes;
             let count = match element {
-                Element::Copy { offset: 0, .. } | Element::None => return Err(SnappyError::Malformed),
+                Element::Copy { offset: 0, .. } | Element::None => return Err(PackedError::Malformed),
                 Element::Copy { offset, .. } if offset > self.out.len() => {
-                    return Err(if self.has_dropped { SnappyError::NoMemory } else { SnappyError::Malformed });
+                    return Err(if self.has_dropped { PackedError::NoMemory } else { PackedError::Malformed });
                 }
                 Element::Copy { left, .. } | Element::Literal(left) => left,
             };
-            self.left = self.left.checked_sub(count).ok_or(SnappyError::Malformed)?;
+            self.left = self.left.checked_sub(count).ok_or(PackedError::Malformed)?;
             self.element = element;
         }
     }
 }
 
 /// The head: bytes that come out, and bytes of the head; `None` where more of it is needed.
-fn length(input: &[u8]) -> Result<Option<(usize, usize)>, SnappyError> {
+fn length(input: &[u8]) -> Result<Option<(usize, usize)>, PackedError> {
     let mut value = 0u64;
     for index in 0..5 {
         let Some(byte) = input.get(index) else { return Ok(None) };
         value |= u64::from(byte & 127) << (7 * index);
         if *byte < 128 {
-            return usize::try_from(value).map(|value| Some((value, index + 1))).map_err(|_| SnappyError::Malformed);
+            return usize::try_from(value).map(|value| Some((value, index + 1))).map_err(|_| PackedError::Malformed);
         }
     }
-    Err(SnappyError::Malformed)
+    Err(PackedError::Malformed)
 }
 
 /// The next element and its head's bytes; `None` where more is needed.
