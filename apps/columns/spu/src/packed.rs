@@ -9,6 +9,8 @@ use crate::engine::Stop;
 use crate::snappy::Snappy;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::zstd::Zstd;
+#[cfg(not(target_arch = "wasm32"))]
+use alloc::boxed::Box;
 
 /// Codecs, by their numbers in the format.
 pub mod codec {
@@ -45,7 +47,7 @@ pub enum Packed {
     Snappy(Snappy),
     /// By Zstandard.
     #[cfg(not(target_arch = "wasm32"))]
-    Zstd(Zstd),
+    Zstd(Box<Zstd>),
 }
 
 macro_rules! each {
@@ -65,7 +67,7 @@ impl Packed {
             codec::NONE => Ok(None),
             codec::SNAPPY => Ok(Some(Packed::Snappy(Snappy::new()?))),
             #[cfg(not(target_arch = "wasm32"))]
-            codec::ZSTD => Ok(Some(Packed::Zstd(Zstd::new()))),
+            codec::ZSTD => Ok(Some(Packed::Zstd(Box::new(Zstd::new())))),
             _ => Err(Stop::NoMemory),
         }
     }
