@@ -162,15 +162,16 @@ pub fn run(options: AgentOptions) -> Outcome<()> {
         if !is_remote || patience.is_zero() || running.is_stopped() {
             return Err(failure);
         }
-        if agent.left_threads() {
+        tracing::warn!("{failure}; trying again");
+        // Who asks meanwhile is refused by the kernel, at once.
+        drop(listener);
+        let begun = Instant::now();
+        if !agent.wait_for_threads(|| !running.is_stopped() && begun.elapsed() < patience) {
             return Err(Failure::new(format!(
                 "{failure}; the agent ends, since calls of file systems still wait: start it again"
             )));
         }
-        tracing::warn!("{failure}; trying again");
-        // Who asks meanwhile is refused by the kernel, at once.
-        drop((agent, listener));
-        let begun = Instant::now();
+        drop(agent);
         (agent, listener) = loop {
             match Agent::start(config.clone()) {
                 Ok(started) => break started,

@@ -337,6 +337,11 @@ impl Stage {
         self.children[0].id()
     }
 
+    /// The process by which the kernel reaches the device: while it is stopped, calls of the file system wait.
+    pub fn mount_pid(&self) -> u32 {
+        self.children[1].id()
+    }
+
     fn serve(&self, listen: &str) -> (Child, String) {
         let flags = self.serve.iter().map(String::as_str);
         self.start(&flags.chain(["--listen", listen]).collect::<Vec<_>>()).expect("a device")

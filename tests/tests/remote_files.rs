@@ -376,6 +376,67 @@ fn device_killed_and_started_again(test: &str, by: By) {
 }
 
 #[test]
+fn an_agent_whose_calls_wait_for_a_file_system_begins_anew_when_they_end() {
+    let test = "an_agent_whose_calls_wait_for_a_file_system_begins_anew_when_they_end";
+    let Some(mut stage) = or_skip(test, Stage::remote(&["--media", "MEDIA", "--size", "128M"], By::Network)) else {
+        return;
+    };
+    let path = stage.on_it("file");
+    fs::write(&path, contents(300_000, 4)).expect("written");
+    let session = session(&stage);
+    let open = fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
+    let file = File::new(&session, open).expect("a file");
+    file.take().expect("directly");
+    let second = stage.on_it("second");
+    fs::write(&second, contents(300_000, 5)).expect("written");
+    let stopped = Stopped::new(stage.mount_pid());
+    // The agent has it durable first, which waits for who is stopped.
+    let opens = std::thread::spawn({
+        let session = session.clone();
+        let open = fs::OpenOptions::new().read(true).write(true).open(&second).expect("open");
+        move || File::new(&session, open).expect("a file").take().is_ok()
+    });
+    let agent = stage.agent.as_ref().expect("the agent").id();
+    within_seconds("a thread of the agent waits", || waits_for_a_disk(agent));
+    stage.kill_device();
+    // Longer than the agent waits for its threads: until it is over, that one cannot end.
+    std::thread::sleep(Duration::from_secs(5));
+    stage.start_device();
+    drop(stopped);
+    let _ = opens.join().expect("no panic");
+    within_seconds("it is direct again", || file.take().is_ok());
+    assert_eq!(file.pwrite(&[8; 100], 0).expect("written"), 100);
+    assert!(file.is_direct());
+    file.close();
+    drop(session);
+    settles(&stage, &[&path]);
+    assert!(fs::read(&path).expect("read")[..100] == [8; 100]);
+}
+
+/// A process that is stopped, and goes on when this is dropped.
+struct Stopped(String);
+
+impl Stopped {
+    fn new(process: u32) -> Stopped {
+        tool("kill", &["-STOP", &process.to_string()]).expect("stopped");
+        Stopped(process.to_string())
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = tool("kill", &["-CONT", &self.0]);
+    }
+}
+
+/// True where a thread of a process waits in a call that nothing interrupts.
+fn waits_for_a_disk(process: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return false };
+    let state = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+    threads.flatten().any(|thread| state(thread).rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" D")))
+}
+
+#[test]
 fn an_agent_that_is_silent_is_gone_for_the_device_and_finds_that_out() {
     let Some(mut stage) = stage("an_agent_that_is_silent_is_gone_for_the_device_and_finds_that_out") else { return };
     let path = stage.on_it("file");

@@ -152,10 +152,17 @@ impl Agent {
         self.has_threads.store(true, Ordering::Relaxed);
     }
 
-    /// True where [`Agent::serve`] has returned and left threads behind that still wait. What they have to do with files ends with the process
-    /// alone: no other agent may begin in it.
-    pub fn left_threads(&self) -> bool {
-        self.has_threads.load(Ordering::Relaxed)
+    /// Where [`Agent::serve`] has returned and left threads behind that still wait: waits until they have ended, or until the caller gives up.
+    /// False where some go on. What they have to do with files ends with them, and no other agent may begin in this process before.
+    pub fn wait_for_threads(self: &Arc<Self>, goes_on: impl Fn() -> bool) -> bool {
+        // Each has this value, and the caller.
+        while self.has_threads.load(Ordering::Relaxed) && Arc::strong_count(self) > 1 {
+            if !goes_on() {
+                return false;
+            }
+            std::thread::sleep(JOIN_LOOK);
+        }
+        true
     }
 
     /// Gives who has connected a place and a thread; `None` where it is refused.

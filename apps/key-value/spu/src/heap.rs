@@ -99,7 +99,16 @@ impl Store {
         Ok(self.allocate_slowly(bank, Need::Chunk).await?.pointer)
     }
 
+    /// One at a time: what a flush gives back is first for who flushed. Otherwise others took it, each time anew, until the rounds were over
+    /// and a put was told that there is no room.
     async fn allocate_slowly<B: Bank>(&self, bank: &B, need: Need) -> Result<Slot, Failure> {
+        let _first = self.room_busy.hold(&self.waiters).await;
+        if let Need::Slot(class) = need
+            && let Some(slot) = self.take_claimed(class)
+        {
+            return Ok(slot);
+        }
+        let mut looked_again = false;
         for _ in 0..SPACE_ROUNDS_MAX {
             if self.damaged.get() {
                 return Err(Failure::Media);
@@ -125,7 +134,13 @@ impl Store {
                 }
             }
             if waiting == 0 && self.limbo.slots() == 0 {
-                break;
+                // What was on its way from one list to the next was in none: once more, when whoever moved it is done.
+                if looked_again {
+                    break;
+                }
+                looked_again = true;
+                drop(self.limbo.draining.hold(&self.waiters).await);
+                continue;
             }
             self.flush(bank).await?;
             self.drain_all(bank).await?;

@@ -100,7 +100,7 @@ pub struct Limbo {
     cooling_wiped: Cell<Queue>,
     /// The flush that the cooling lists wait for is done.
     cooled: Cell<bool>,
-    draining: Busy,
+    pub(crate) draining: Busy,
     /// Pushes whose link is not yet written.
     links_pending: Cell<u32>,
     flushing: Busy,

@@ -133,6 +133,8 @@ pub struct Store {
     pub(crate) value_bytes: Cell<u64>,
     pub(crate) used_bytes: Cell<u64>,
     pub(crate) heap_busy: Busy,
+    /// Held by the one who waits for room.
+    pub(crate) room_busy: Busy,
     pub(crate) free_head: Cell<u32>,
     pub(crate) fresh: Cell<u32>,
     pub(crate) partial: [Cell<u32>; CLASSES],
@@ -182,6 +184,7 @@ impl Store {
             value_bytes: Cell::new(0),
             used_bytes: Cell::new(0),
             heap_busy: Busy::new(),
+            room_busy: Busy::new(),
             free_head: Cell::new(NO_SLAB),
             fresh: Cell::new(0),
             partial: [const { Cell::new(NO_SLAB) }; CLASSES],

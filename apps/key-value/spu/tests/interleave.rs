@@ -232,3 +232,46 @@ fn interleaved_workloads() {
         history.verify(&world, &rebuilt, workload.spread).unwrap();
     }
 }
+
+/// As many handlers as an SPU has store over their own pairs at once. Half of the room is replaced versions at most: none is ever told that
+/// there is no room, however often others are quicker to take what a flush gives back.
+#[test]
+fn replacing_always_finds_room() {
+    for seed in 0..ROOM_SEEDS {
+        let world = World::new(Media::new(512 << 10), seed);
+        let table = Box::new(Table::new());
+        let failed = RefCell::new(None);
+        let puts = Cell::new(0_u32);
+        // What fits in half of it.
+        let bytes = 3000 + 500 * (seed % 5) as usize;
+        let pair = |number: u64| id(&[b'r', number as u8], seed.is_multiple_of(2));
+        world.slow.set(true);
+        let client = |number: u64| {
+            let (world, table, failed, puts) = (&world, &table, &failed, &puts);
+            async move {
+                let mut random = Random(seed ^ number << 40);
+                for version in 0..40 {
+                    let own = if number % 4 == 3 && random.one_in(2) { number - 1 } else { number };
+                    if number % 8 == 7 && random.one_in(4) {
+                        match delete(world, table, &pair(own)).await {
+                            Ok(()) | Err(Failure::NotFound) => {}
+                            Err(failure) => *failed.borrow_mut() = Some((failure, version)),
+                        }
+                        continue;
+                    }
+                    match put(world, table, &pair(own), &value(&[7], version, bytes), Condition::Always).await {
+                        Ok(()) => puts.set(puts.get() + 1),
+                        Err(failure) => *failed.borrow_mut() = Some((failure, version)),
+                    }
+                }
+            }
+        };
+        run(&world, (0..ROOM_CLIENTS).map(|number| Box::pin(client(number)) as Task).collect());
+        assert_eq!(failed.into_inner(), None, "seed {seed}, after {} puts", puts.get());
+    }
+}
+
+/// Seeds of the test above.
+const ROOM_SEEDS: u64 = 40;
+/// The handlers of an SPU.
+const ROOM_CLIENTS: u64 = 32;
