@@ -185,7 +185,7 @@ fn room_after_deletions(
     model.clients.insert(1, Client { pairs: pairs.clone(), ..Client::default() });
     model.check(&mut rig)?;
     let lower = rig.statistics(rig.tree.owner()).map_err(|status| format!("stat ends with {status}"))?.height;
-    if lower >= height && height > 1 {
+    if lower >= height && height > 2 {
         return Err(format!("{lower} levels of {height} are left"));
     }
     let mut fitted = 0;
@@ -205,25 +205,24 @@ fn room_after_deletions(
 
 #[test]
 fn deletions_give_nodes_back_and_what_is_left_is_as_it_was() {
-    let rising: Vec<u32> = (0..6000).collect();
+    let rising: Vec<u32> = (0..9000).collect();
     // Halves of nodes are left behind: three levels, with nodes beside each other above the leaves too.
     let falling: Vec<u32> = (0..15_000).rev().collect();
     let cases = || {
         let few = |at: u32| at.is_multiple_of(20);
-        let partitioned = room_after_deletions(Layout::Partitioned, &rising, few, 40)?;
-        let striped = room_after_deletions(Layout::Striped, &falling, |at| at.is_multiple_of(200), 90)?;
+        let partitioned = room_after_deletions(Layout::Partitioned, &rising, few, 64)?;
+        let striped = room_after_deletions(Layout::Striped, &falling, |at| at.is_multiple_of(200), 96)?;
         Ok([partitioned, striped])
     };
     let [partitioned, striped] = cases().expect("no failure");
     plant(Some(Planted::NeverMerges));
     let without: Result<[u32; 2], String> = cases();
     plant(None);
-    // 40 pages in each of three banks, less superblocks and what is left to deletions; a tree of 300 pairs has few.
-    assert!(partitioned > 45, "{partitioned}");
-    assert!(striped > 200, "{striped}");
-    assert!(
-        without.as_ref().is_err_and(|why| why.contains("levels")) || without.is_ok_and(|it| it[0] < 40 && it[1] < 150)
-    );
+    // 64 and 96 pages in each of three banks, less superblocks and what is left to deletions; trees of so few pairs have few.
+    assert!(partitioned > 110, "{partitioned}");
+    assert!(striped > 220, "{striped}");
+    let is_caught = without.as_ref().is_err_and(|why| why.contains("levels"));
+    assert!(is_caught || without.as_ref().is_ok_and(|it| it[0] < 90 && it[1] < 200), "{without:?}");
 }
 
 /// What the tests say where that bug is planted.

@@ -30,7 +30,7 @@ const COMPARE_POLARS: &str = "
 import sys
 import polars
 wanted = polars.read_parquet(sys.argv[1])
-for read in (polars.read_ipc(sys.argv[2], memory_map=False), polars.read_ipc_stream(sys.argv[3])):
+for read in (polars.read_ipc(sys.argv[2]), polars.read_ipc_stream(sys.argv[3])):
     if read.schema != wanted.schema:
         sys.exit('%s is not %s' % (read.schema, wanted.schema))
     if not read.equals(wanted):
@@ -46,10 +46,10 @@ import pyarrow.ipc
 for read in (pyarrow.ipc.open_file(sys.argv[2]).read_all(), pyarrow.ipc.open_stream(sys.argv[3]).read_all()):
     wanted = 'select * from read_parquet(\\'%s\\')' % sys.argv[1]
     for left, right in (('select * from read', wanted), (wanted, 'select * from read')):
-        differ = duckdb.sql('select count(*) from (%s except all %s)' % (left, right)).fetchone()[0]
+        differ = duckdb.sql('select count(*) from (%s except all %s)' % (left, right)).fetchall()[0][0]
         if differ != 0:
             sys.exit('%d rows differ' % differ)
-    print(duckdb.sql('select count(*) from read').fetchone()[0])
+    print(duckdb.sql('select count(*) from read').fetchall()[0][0])
 ";
 
 /// Where Python's packages for tests are, if one is there; else the test is skipped.
