@@ -319,6 +319,26 @@ fn a_profile_makes_way_for_other_users_in_the_order_in_which_they_asked() {
 }
 
 #[test]
+fn who_waits_for_a_profile_past_the_bound_is_told() {
+    let mut users = Users::new(config(1));
+    let all: Vec<(User, u16)> = (0..34)
+        .map(|number| {
+            let user = users.user(2000 + number);
+            let app = users.install_for(user.hre, &app("scan", HANDLERS, "public=*\\n")).expect("an app");
+            (user, app)
+        })
+        .collect();
+    assert_eq!(begin_profile(&mut users, LATER_NS, all[0].0.hre, all[0].1, 60_000), ANSWERED);
+    let busy = RpcOutcome::Answered { status: ControlStatus::Busy as u32 };
+    for (number, (user, app)) in all.iter().enumerate().skip(1) {
+        assert_eq!(begin_profile(&mut users, LATER_NS, user.hre, *app, 60_000), busy);
+        let to = (control::CONTROL_APP, control::ERROR_TEXT, 0);
+        let text = String::from_utf8_lossy(&at(&mut users, LATER_NS, user.hre, to, &[0; 4]).1).into_owned();
+        assert_eq!(text.contains("32 users wait already"), number == 33, "{number}: {text}");
+    }
+}
+
+#[test]
 fn a_look_at_waits_sees_each_spu_whatever_others_have_and_is_paid_for() {
     let settings = willow_device::DeviceConfig { instruction_budget: 50_000_000, ..config(2) };
     let mut users = Users::new(settings);

@@ -3,7 +3,7 @@
 //! What always holds:
 //! - A device profiles one app at a time, for [`PROFILE_MS_MAX`] at most; the profile ends with its endpoint, its time, and its app's version.
 //!   However it ends, nothing of it is left: no wrapper, no timer.
-//! - Where other users wait for one, it ends after [`TURN_NS`], and the next is theirs, in the order in which they asked ([`Line`]).
+//! - Where other users wait for one, it ends after [`TURN_NS_MAX`], and the next is theirs, in the order in which they asked ([`Line`]).
 //! - What it takes to look and to tell is charged to whose profile it is.
 //! - It is for the app's owner and the host's kernel alone.
 //! - Samples of the processor come from whoever runs the device ([`Sampler`]); without one, waits and runs are counted all the same.
@@ -28,10 +28,10 @@ pub const PROFILE_MS_MAX: u32 = 600_000;
 pub const SAMPLE_NS: u64 = 1_000_000;
 /// Time between two looks at what is waited for.
 pub const LOOK_NS: u64 = 5_000_000;
-/// How long a profile lasts at least for which another user waits.
-pub const TURN_NS: u64 = 10_000_000_000;
+/// How long a profile lasts for which another user waits.
+pub const TURN_NS_MAX: u64 = 10_000_000_000;
 /// Who waits for a profile asks again within this time.
-const ASKED_NS_MAX: u64 = 5_000_000_000;
+const ASKED_NS: u64 = 5_000_000_000;
 /// Users who wait.
 const LINE_MAX: usize = 32;
 /// What a look costs, and each place of a wait that it goes through, in instructions.
@@ -62,7 +62,7 @@ pub(super) struct Line(Vec<(Option<u32>, u64)>);
 impl Line {
     /// Those who still wait.
     fn forget_gone(&mut self, now_ns: u64) {
-        self.0.retain(|(_, asked_ns)| now_ns.saturating_sub(*asked_ns) <= ASKED_NS_MAX);
+        self.0.retain(|(_, asked_ns)| now_ns.saturating_sub(*asked_ns) <= ASKED_NS);
     }
 
     /// A user asks, who cannot have a profile now. False where the line is full.
@@ -117,7 +117,7 @@ impl Session {
 
     /// Another user waits.
     fn ends_for_others(&mut self, now_ns: u64) {
-        self.until_ns = self.until_ns.min(now_ns.max(self.begun_ns + TURN_NS));
+        self.until_ns = self.until_ns.min(now_ns.max(self.begun_ns + TURN_NS_MAX));
     }
 
     /// Which function an address is in.

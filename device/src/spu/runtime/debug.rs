@@ -29,7 +29,8 @@ const IGNORED_MAX: u32 = 16;
 /// Frames that are counted at an instruction: deeper is as deep as that.
 const DEPTH_MAX: usize = 256;
 
-/// What it costs to look at an instruction at which a run may stop, and each frame of its stack, in instructions (measured: 0.2 us, and 50 ns).
+/// What it costs to look at an instruction at which a run may stop, and each frame of its stack, in instructions: estimates, of some
+/// 0.2 us and 50 ns.
 const LOOK_COST: u64 = 1_600;
 const FRAME_COST: u64 = 400;
 /// What a value costs that a debugger is told: it is read, and written as text.
