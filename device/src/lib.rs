@@ -30,7 +30,7 @@ pub use bridge::accounts;
 pub use config::{DeviceConfig, STRIPE_BYTES};
 pub use drive::Device;
 pub use hre::HreId;
-pub use media::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
+pub use media::store::{BlobReader, Progress, Store, StoreCompletion, StoreError, Ticket};
 pub use model::{histogram, punctuality};
 pub use namespace::{CommandSet, Namespace};
 pub use request::{

@@ -83,6 +83,8 @@ pub(crate) struct Service {
     starting: settle::Starting,
     /// The profile of an app that is under way.
     profile: Option<profile::Session>,
+    /// Who waits for one.
+    profile_line: profile::Line,
     /// Debuggers of apps.
     debuggers: Vec<debug::Session>,
 }
@@ -122,6 +124,7 @@ impl Service {
             ftl: None,
             starting: settle::Starting::default(),
             profile: None,
+            profile_line: profile::Line::default(),
             debuggers: Vec::new(),
         }
     }

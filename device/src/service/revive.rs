@@ -157,12 +157,10 @@ impl Core {
     pub(super) fn charge_for_instances(&mut self, key: u32, count: u16) {
         let cost = u64::from(count) * INSTANCE_COST;
         let asker = self.service.transactions.get(&key).map(|transaction| transaction.asker);
-        if let Some(Asker::Request { token, .. }) = asker
-            && let Some(account) = self.machine.activity_at(token).map(|activity| activity.account)
-        {
-            self.machine.charge_account(account, cost);
+        match asker {
+            Some(Asker::Request { token, .. }) => self.did_for(token, cost),
+            _ => self.machine.costs_beside(cost),
         }
-        self.machine.costs_beside(cost);
     }
 
     /// Fresh instances of an app that has ended.

@@ -82,6 +82,14 @@ fn installed_name(manifest: &Manifest, owner: Option<u32>) -> String {
     owner.map_or_else(|| manifest.name.clone(), |user| user_app_name(user, &manifest.name))
 }
 
+/// What a blob is named after its content must have it.
+pub(super) fn check_name(blob: &str, module: &[u8]) -> Result<(), String> {
+    if blob.len() == MODULE_NAME_BYTES && module_name(module) != *blob {
+        return Err("its module is damaged: it is not the one that was installed".to_owned());
+    }
+    Ok(())
+}
+
 impl Core {
     pub(super) fn load_apps(&mut self, built_in: Vec<BuiltInApp>) -> Result<(), OpenError> {
         let limits = self.module_limits(None);
@@ -163,9 +171,7 @@ impl Core {
         let loaded = self.machine.media.store.load_blob(blob);
         let bytes = loaded.map_err(|error| format!("its module cannot be read: {error}"))?;
         let bytes = bytes.ok_or("its module is gone from the media")?;
-        if blob.len() == MODULE_NAME_BYTES && module_name(&bytes) != *blob {
-            return Err("its module is damaged: it is not the one that was installed".to_owned());
-        }
+        check_name(blob, &bytes)?;
         let compiled = compile(&self.runtime.engine(app.owner)?, bytes, self.module_limits(app.owner))?;
         if installed_name(&compiled.manifest, app.owner) != app.name {
             return Err(format!("its module is that of app {}", compiled.manifest.name));
