@@ -6,7 +6,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
-use support::{Public, Served, willow};
+use std::sync::Arc;
+use std::time::Duration;
+use support::{Folder, Public, Served, willow};
+use willow_host::cache::{Backing, CacheOptions, Manager};
+use willow_host::{CachingClient, Hre, ShmHre, ShmOptions};
 use willow_skip::skip;
 
 const ALICE: u32 = 54_891;
@@ -115,6 +119,52 @@ fn users_reach_their_own_files_in_the_cache_and_no_others() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     assert!(ok(ALICE, &["cache", "read", &secret], b"") == expected);
+    agent.end();
+    device.end();
+}
+
+/// A manager that ends without giving its cache up: until the device takes it for gone, who opens that waits.
+fn leave_a_manager(device: &str, file: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let opened = ShmHre::open(std::path::Path::new(device), ShmOptions::default()).expect("an endpoint");
+        let hre: Arc<dyn Hre> = Arc::new(opened);
+        let client = CachingClient::find(hre).await.expect("the app");
+        let file = std::fs::File::options().read(true).write(true).open(file).expect("it is there");
+        let backing = Backing::of(file).expect("it can be cached");
+        drop(Manager::open(&client, backing, &CacheOptions::default()).await.expect("a cache"));
+    });
+}
+
+#[test]
+fn who_waits_for_a_manager_that_was_killed_keeps_nobody_from_other_caches() {
+    let test = "who_waits_for_a_manager_that_was_killed_keeps_nobody_from_other_caches";
+    if !rustix::process::geteuid().is_root() {
+        return skip(test, "the agent of caches is root's to start");
+    }
+    let folder = Folder::new();
+    let (socket, agent_socket) = (folder.path("device.sock"), folder.path("agent.sock"));
+    let device = Served::start(&["--ram", "--socket", &socket]);
+    let agent = Agent::start(&socket, &agent_socket);
+    let (first, second) = (folder.file("first", &[b'1'; 10_000]), folder.file("second", &[b'2'; 10_000]));
+    let read = |file: &str| {
+        let mut command = willow();
+        command.args(["cache", "read", file, "--agent", &agent_socket]).stdout(Stdio::piped());
+        command.spawn().expect("it runs")
+    };
+    // On a machine that is busy the other may take as long as the wait.
+    let is_kept_from_nothing = |_| {
+        leave_a_manager(&socket, &first);
+        let mut waiting = read(&first);
+        std::thread::sleep(Duration::from_millis(500));
+        let other = read(&second).wait_with_output().expect("an end");
+        let is_first = waiting.try_wait().expect("its state").is_none();
+        assert!(other.status.success() && other.stdout == [b'2'; 10_000]);
+        let waited = waiting.wait_with_output().expect("an end");
+        assert!(waited.status.success() && waited.stdout == [b'1'; 10_000], "it has the cache in the end");
+        is_first
+    };
+    assert!((0..3).any(is_kept_from_nothing), "another cache waits as well");
     agent.end();
     device.end();
 }

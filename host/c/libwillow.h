@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Grows when something here changes in a way that programs notice. */
-#define LIBWILLOW_VERSION 4
+#define LIBWILLOW_VERSION 5
 uint32_t willow_version(void);
 
 /* What the last call of this thread that failed says was wrong: until the thread's next failure. Never NULL. */
@@ -127,6 +127,35 @@ int willow_log_give_back(willow_log *log);
 
 /* The same; frees `log` in any case. */
 int willow_log_close(willow_log *log);
+
+/* -- cached files: on slow storage, with a cache on the drive (docs/caching.md) ---------------------------------------- */
+typedef struct willow_cached willow_cached;
+
+/* When a write is answered: as the cache does it that is there (a new one writes through), when the file has it, or when
+ * the cache has it. */
+enum { WILLOW_CACHE_AS_IT_IS, WILLOW_CACHE_WRITE_THROUGH, WILLOW_CACHE_WRITE_BACK };
+
+/* `flags`: O_RDONLY or O_RDWR (EINVAL: others), as open(2) with the caller's rights. `cache_bytes`: of the cache; 0: as it
+ * is, 64 MiB for a new one. EIO: it is not cached, and willow_error() says why. The agent of the session is the cache's
+ * manager; it needs no block device of the drive's (`willow agent --caches-only`). */
+willow_cached *willow_cached_open(willow_session *session, const char *path, int flags, int mode, uint64_t cache_bytes);
+
+/* As pread(2) and pwrite(2), but the file keeps its length: reads are short at its end, and a write past it fails with ENOSPC
+ * and writes nothing. A write is whole when this returns; where it failed, a part of it may have been written. EBADF: the file was
+ * opened for reading. EIO: the device or the file failed. */
+ssize_t willow_cached_pread(willow_cached *file, void *into, size_t bytes, off_t offset);
+ssize_t willow_cached_pwrite(willow_cached *file, const void *from, size_t bytes, off_t offset);
+
+/* Makes all that was written durable: in the file where the cache writes through, else in the cache. EIO also, once, where the
+ * device has failed since something was written and not synced: it may be forgotten. */
+int willow_cached_sync(willow_cached *file);
+
+/* Its length, and when writes are answered (WILLOW_CACHE_WRITE_THROUGH or WILLOW_CACHE_WRITE_BACK). */
+off_t willow_cached_size(willow_cached *file);
+int willow_cached_mode(willow_cached *file);
+
+/* Frees `file`. What was written to the cache is written to the file soon after its last process has closed it. */
+int willow_cached_close(willow_cached *file);
 
 /* -- key-value namespaces: pairs of a key of 1 to 16 bytes and a value ----------------------------------------------- */
 /* errno where a call fails: EINVAL: an argument, or a key of another length; EMSGSIZE: the value is longer than one command

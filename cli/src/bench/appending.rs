@@ -1,13 +1,14 @@
-//! `willow bench direct --append`: records appended by the drive ([`Appender`]) beside `write` on the same ext4 with O_APPEND and O_DSYNC, by record
-//! size: Willow's section 4.6. By turns in one run.
+//! `willow bench direct --append`: records appended by the drive ([`Appender`]) beside `write` on the same ext4 with O_APPEND and O_DSYNC, and beside
+//! databases' ways of writing ahead ([`Log`]), by record size: Willow's section 4.6. By turns in one run.
 //!
-//! Invariants: both are durable when they return; a record that went another way than its row says ends the benchmark; each turn has a file of its own,
+//! Invariants: all are durable when they return; a record that went another way than its row says ends the benchmark; each turn has a file of its own,
 //! which was synced.
 
 use super::direct::DirectBenchOptions;
 use super::engine::Plan;
 use super::mount::measure;
 use super::report::{Report, Row, median, p50_us};
+use super::wal::{Log, Manner};
 use crate::failure::{Context, Failure, Outcome, fail};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
@@ -23,7 +24,9 @@ const RECORD_BYTES_MAX: u64 = 64 << 10;
 const FILE_BYTES_MAX: u64 = 1 << 40;
 
 fn open(path: &Path) -> Outcome<OwnedFd> {
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::DSYNC | OFlags::CLOEXEC;
+    // `OFlags::DSYNC` is O_SYNC, which has the kernel write more.
+    let durable = OFlags::from_bits_retain(libc::O_DSYNC as u32);
+    let flags = OFlags::WRONLY | OFlags::APPEND | durable | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).context(|| format!("cannot open {}", path.display()))
 }
 
@@ -56,6 +59,11 @@ fn by_the_kernel(plan: &Plan, path: &Path, bytes: u64) -> Outcome<Row> {
     })
 }
 
+fn in_the_manner_of(manner: Manner, plan: &Plan, path: &Path, bytes: u64) -> Outcome<Row> {
+    let log = Log::open(path, manner)?;
+    measure(plan, bytes, FILE_BYTES_MAX, &|record, _| log.commit(record))
+}
+
 /// Runs it.
 pub fn run(options: &DirectBenchOptions) -> Outcome<Report> {
     let sizes: Vec<_> = options.sizes.iter().filter(|size| size.0 <= RECORD_BYTES_MAX).collect();
@@ -69,7 +77,7 @@ pub fn run(options: &DirectBenchOptions) -> Outcome<Report> {
     let mut rows = Vec::new();
     for size in &sizes {
         for turn in 0..options.turns {
-            for transport in ["direct", "ext4"] {
+            for transport in ["direct", "ext4", "rocksdb", "postgresql"] {
                 let plan = Plan {
                     name: format!("append {size}"),
                     transport,
@@ -82,6 +90,8 @@ pub fn run(options: &DirectBenchOptions) -> Outcome<Report> {
                 make(&path)?;
                 rows.push(match transport {
                     "direct" => by_the_drive(&plan, &session, &path, size.0)?,
+                    "rocksdb" => in_the_manner_of(Manner::Growing, &plan, &path, size.0)?,
+                    "postgresql" => in_the_manner_of(Manner::Segment, &plan, &path, size.0)?,
                     _ => by_the_kernel(&plan, &path, size.0)?,
                 });
                 // All turns have the same room.
@@ -98,6 +108,12 @@ pub fn run(options: &DirectBenchOptions) -> Outcome<Report> {
         figures.insert(format!("{name}, ext4: p50 us"), serde_json::json!(ext4));
         let share = (direct / ext4.max(1e-9) * 100.0).round() / 100.0;
         figures.insert(format!("{name}: latency of direct over that of ext4"), serde_json::json!(share));
+        for manner in ["rocksdb", "postgresql"] {
+            let other = self::median(&rows, &name, manner, |row| row.iops);
+            let more = self::median(&rows, &name, "direct", |row| row.iops) / other.max(1e-9);
+            let more = (more * 100.0).round() / 100.0;
+            figures.insert(format!("{name}: commits of direct over those of {manner}'s log"), serde_json::json!(more));
+        }
     }
     Ok(Report {
         bench: "direct",

@@ -81,7 +81,7 @@ pub struct DirectBenchOptions {
     /// Measure opening files directly instead: each for the first time, and once more
     #[arg(long, conflicts_with_all = ["sizes", "depth", "plots"])]
     pub opening: bool,
-    /// Measure appending records of these sizes durably instead: by the drive, and by write(2) with O_DSYNC
+    /// Measure appending records of these sizes durably instead: by the drive, by write(2) with O_DSYNC, and by databases' write-ahead logs
     #[arg(long, conflicts_with_all = ["opening", "depth", "plots"])]
     pub append: bool,
     /// Device and agent of this build of willow, to compare with

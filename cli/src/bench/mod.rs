@@ -22,6 +22,7 @@ pub mod shm;
 pub mod simulation;
 pub mod tcp;
 pub mod uring;
+mod wal;
 
 use crate::failure::{Outcome, fail};
 use crate::size::Size;

@@ -4,6 +4,7 @@
 //! are errno and a sentence of the thread's own; no panic crosses the boundary, since what could fail is a `Result`.
 
 mod append;
+mod cache;
 mod kv;
 mod queue;
 
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use willow_host::direct_io::{DirectError, File, Session, SessionOptions};
 
 /// As in the header.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Most elements of a vector, as in Linux (IOV_MAX).
 const VECTOR_MAX: c_int = 1024;
 

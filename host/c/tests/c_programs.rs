@@ -121,6 +121,31 @@ fn c_programs_append_records() {
 }
 
 #[test]
+fn c_programs_use_files_through_their_caches() {
+    let test = "c_programs_use_files_through_their_caches";
+    let Some(compiler) = compilers().first().copied() else { return skip(test, "there is no C compiler") };
+    for by in [By::Memory, By::Network] {
+        let Some(stage) = or_skip(test, Stage::ext4_by(by)) else { return };
+        let (program, file) = (stage.folder.join("cached"), stage.folder.join("slow"));
+        compile(compiler, "tests/cached.c", &program, false);
+        let device = if by == By::Memory { stage.path("device") } else { "-".to_owned() };
+        std::fs::write(&file, [b's'; 300_000]).expect("written");
+        let run = |what: &str| {
+            let arguments = [&device, &stage.path("agent"), &file.display().to_string(), what];
+            let output = Command::new(&program).args(arguments).output().expect("it runs");
+            assert!(output.status.success(), "{by:?} {what}: {}", String::from_utf8_lossy(&output.stderr));
+        };
+        let part = |at: usize, bytes: usize| std::fs::read(&file).expect("the file")[at..at + bytes].to_vec();
+        // It is in the file when it is answered; the program itself sees that it is not yet, where it is written back.
+        run("through");
+        assert_eq!(part(4000, 200), [b't'; 200], "{by:?}");
+        run("back");
+        within_seconds("the agent writes it back", || part(4100, 200_000) == [b'b'; 200_000]);
+        assert_eq!((part(4000, 100), part(204_100, 1)), (vec![b't'; 100], vec![b's']), "{by:?}");
+    }
+}
+
+#[test]
 fn c_programs_store_pairs() {
     let test = "c_programs_store_pairs";
     let Some(compiler) = compilers().first().copied() else { return skip(test, "there is no C compiler") };
@@ -158,6 +183,7 @@ fn the_header_declares_what_the_library_has() {
     let sources = [
         include_str!("../src/lib.rs"),
         include_str!("../src/append.rs"),
+        include_str!("../src/cache.rs"),
         include_str!("../src/kv.rs"),
         include_str!("../src/queue.rs"),
     ]

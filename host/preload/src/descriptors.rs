@@ -263,7 +263,7 @@ pub fn keep(descriptor: c_int) {
     }
 }
 
-fn control(descriptor: c_int, command: c_int, argument: c_long, real: impl FnOnce() -> c_int) -> c_int {
+fn control(descriptor: c_int, command: c_int, argument: c_long, real: impl Fn() -> c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicating(descriptor, real),
         libc::F_SETFL => {
@@ -286,7 +286,9 @@ fn control(descriptor: c_int, command: c_int, argument: c_long, real: impl FnOnc
             keep(descriptor);
             real()
         }
-        _ => real(),
+        // A mere path has them, too.
+        libc::F_GETFD | libc::F_SETFD => real(),
+        _ => crate::looks::by_descriptor(descriptor, real),
     }
 }
 

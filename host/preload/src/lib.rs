@@ -6,6 +6,7 @@
 //! sharing      descriptions of open files that others come to have too           real     the functions that these stand in front of
 //! descriptors  open, close, dup and fcntl, locks          transfers  read, write and their like, sync
 //! changes      what changes a file otherwise, by descriptor or by path, and what moves bytes in the kernel: the kernel's
+//! looks        what is asked of a file without reading it
 //! requests     to file systems, likewise                  prints     of the C library, to a descriptor
 //! programs     fork, exec, spawn, exit     messages  descriptors in messages     streams  those of the C library
 //! aliases      other names of these functions
@@ -24,6 +25,7 @@ mod changes;
 mod descriptors;
 mod identity;
 mod limits;
+mod looks;
 mod memory;
 mod messages;
 mod prints;

@@ -21,6 +21,11 @@ pub fn allow(offset: u64, bytes: usize) -> bool {
     crate::planted("limit") || offset.checked_add(bytes as u64).is_some_and(|end| end <= max)
 }
 
+/// True where any write is within it.
+pub fn is_none() -> bool {
+    FILE_BYTES_MAX.load(Ordering::Relaxed) == u64::MAX
+}
+
 macro_rules! sets {
     ($($name:ident ($($argument:ident : $kind:ty),*) of $limit:expr => $result:ty;)*) => {$(
         /// # Safety

@@ -130,6 +130,8 @@ struct Settings {
     device: Option<PathBuf>,
     agent: PathBuf,
     folders: Vec<PathBuf>,
+    /// The devices that these are on.
+    devices: Vec<u64>,
     report: Option<PathBuf>,
 }
 
@@ -148,7 +150,14 @@ impl Settings {
         };
         let folders: Vec<PathBuf> = parts.map(whole).collect();
         let (device, agent) = (path("WILLOW_DEVICE"), path("WILLOW_AGENT")?);
-        (!folders.is_empty()).then(|| Settings { device, agent, folders, report: path("WILLOW_DIRECT_REPORT") })
+        let devices = folders.iter().filter_map(|folder| Some(rustix::fs::stat(folder).ok()?.st_dev)).collect();
+        (!folders.is_empty()).then(|| Settings {
+            device,
+            agent,
+            folders,
+            devices,
+            report: path("WILLOW_DIRECT_REPORT"),
+        })
     }
 }
 
@@ -261,6 +270,7 @@ impl Process {
             let settings = SETTINGS.get()?.as_ref()?;
             let mut options =
                 SessionOptions { device: settings.device.clone(), ..SessionOptions::by_agent(&settings.agent) };
+            options.appends = true;
             if crate::is_eager() {
                 options.kernel_operations_max = 0;
             }
@@ -277,6 +287,11 @@ impl Process {
             opened.map_err(|error| eprintln!("libwillow_preload: no direct access: {error}")).ok()
         };
         self.session.get_or_init(open).as_ref()
+    }
+
+    /// True where anything is chosen to which the device may append, in this process or another.
+    pub fn is_watching(&self, device: u64) -> bool {
+        SETTINGS.get().and_then(Option::as_ref).is_some_and(|settings| settings.devices.contains(&device))
     }
 
     /// The session, where there is one.

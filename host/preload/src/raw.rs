@@ -6,7 +6,7 @@
 use crate::process::{by_kernel, enter};
 use crate::programs::{cloning, executing, forking_alone};
 use crate::real;
-use crate::{changes, descriptors, identity, limits, messages, requests, transfers};
+use crate::{changes, descriptors, identity, limits, looks, messages, requests, transfers};
 use libc::{aiocb, c_int, c_long, c_ulong, c_void};
 
 /// Its arguments were passed as those of a function with a variable number of them, which are where named ones would be.
@@ -70,6 +70,18 @@ pub unsafe extern "C" fn syscall(
             | libc::SYS_lsetxattr
             | libc::SYS_removexattr
             | libc::SYS_lremovexattr => c_long::from(by_path(number, (a, b, c, d, e))),
+            libc::SYS_fstat => c_long::from(looks::fstat64(first, second as _)),
+            libc::SYS_newfstatat => c_long::from(looks::fstatat64(first, second as _, c as _, d as c_int)),
+            libc::SYS_statx => c_long::from(looks::statx(first, second as _, c as c_int, d as u32, e as _)),
+            libc::SYS_fgetxattr => looks::fgetxattr(first, second as _, c as _, d as usize) as c_long,
+            libc::SYS_flistxattr => looks::flistxattr(first, second as _, third) as c_long,
+            libc::SYS_readahead => looks::readahead(first, b, third) as c_long,
+            libc::SYS_syncfs => c_long::from(looks::syncfs(first)),
+            // Of these the function has another way to tell errors, or another list of arguments.
+            libc::SYS_fadvise64 => looks::by_descriptor(first, real),
+            libc::SYS_epoll_ctl => looks::by_descriptor(c as c_int, real),
+            libc::SYS_ppoll => looks::polling(a as _, b as _, real),
+            libc::SYS_pselect6 => looks::selecting(first, [b as _, c as _, d as _], real),
             libc::SYS_faccessat => asked(first, b, true, real),
             libc::SYS_faccessat2 | libc::SYS_fchmodat2 => asked(first, b, changes::follows(d as c_int), real),
             libc::SYS_ioctl => c_long::from(requests::ioctl(first, b as c_ulong, c as c_ulong)),
@@ -104,6 +116,14 @@ pub unsafe extern "C" fn syscall(
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_open => c_long::from(descriptors::open64(a as _, b as c_int, c as libc::mode_t)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_stat => c_long::from(looks::stat64(a as _, second as _)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_lstat => c_long::from(looks::lstat64(a as _, second as _)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => looks::polling(a as _, b as _, real),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => looks::selecting(first, [b as _, c as _, d as _], real),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_creat => c_long::from(descriptors::creat64(a as _, b as libc::mode_t)),
             #[cfg(target_arch = "x86_64")]

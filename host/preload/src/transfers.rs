@@ -7,7 +7,7 @@
 //!   what comes of it, and sends what signal it sends.
 
 use crate::memory;
-use crate::process::{Tracked, files_by_kernel, is_replaced, tracked};
+use crate::process::{Tracked, by_kernel, files_by_kernel, is_replaced, tracked};
 use crate::real;
 use crate::real::{returned, set_errno};
 use libc::{c_int, c_void, iovec, off_t};
@@ -168,9 +168,11 @@ fn read_here(file: &Tracked, buffers: &mut [&mut [u8]]) -> Moved {
 }
 
 fn write_here(file: &Tracked, buffers: &[&[u8]]) -> Moved {
-    // The kernel finds the end, and sets the position.
     if file.appends {
-        return Err(Other::Kernel);
+        // Where the file ends is not known here: with a limit the kernel looks.
+        let slices: Vec<_> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
+        let appended = crate::limits::is_none().then(|| file.file.append(&slices)).flatten();
+        return appended.map_or(Err(Other::Kernel), moved);
     }
     at_position(file, |at| write_all(file, buffers, at))
 }
@@ -289,11 +291,16 @@ macro_rules! seeks {
         /// As for the C library's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(descriptor: c_int, offset: off_t, whence: c_int) -> off_t {
+            // SAFETY: the caller's arguments.
+            let real = || unsafe { real!($name: (c_int, off_t, c_int) -> off_t)(descriptor, offset, whence) };
             let found = tracked(descriptor);
+            if found.as_ref().is_some_and(|(_inside, file)| file.file.is_appending()) {
+                drop(found);
+                return by_kernel(&[descriptor], real);
+            }
             let position = found.as_ref().map(|(_inside, file)| &file.description.position);
             let _alone = position.map(|it| it.lock().unwrap_or_else(PoisonError::into_inner));
-            // SAFETY: the caller's arguments.
-            unsafe { real!($name: (c_int, off_t, c_int) -> off_t)(descriptor, offset, whence) }
+            real()
         }
     )*};
 }

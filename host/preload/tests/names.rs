@@ -7,7 +7,43 @@ use std::path::Path;
 use willow_tests::stage::{PRELOAD, has, library, skip, tool};
 
 /// What generated programs do not call, and where it is tried instead: a source of these tests, or otherwise.
-const NOT_DRAWN: [(&[&str], &str); 5] = [
+const NOT_DRAWN: [(&[&str], &str); 7] = [
+    (
+        &[
+            "stat",
+            "lstat",
+            "fstatat",
+            "ppoll",
+            "select",
+            "pselect",
+            "epoll_ctl",
+            "posix_fadvise64",
+            "fgetxattr",
+            "flistxattr",
+            "syncfs",
+        ],
+        "appending.c",
+    ),
+    (
+        &[
+            "__fstat64",
+            "__fxstat",
+            "__fxstat64",
+            "__xstat",
+            "__xstat64",
+            "__lxstat",
+            "__lxstat64",
+            "__fxstatat",
+            "__fxstatat64",
+            "__poll",
+            "__poll_chk",
+            "__ppoll_chk",
+            "__select",
+            "fstatat64",
+            "lstat64",
+        ],
+        "as another name of what appending.c tries",
+    ),
     (&["vdprintf", "vfork", "clone", "shmdt"], "lesser.c"),
     (&["capset", "pivot_root", "setns"], "identity.c"),
     (&["io_submit"], "fio, by libaio"),

@@ -243,6 +243,61 @@ fn questions_prints_and_requests_do_what_they_do_without() {
 }
 
 #[test]
+fn logs_that_the_device_appends_to_are_as_without() {
+    let test = "logs_that_the_device_appends_to_are_as_without";
+    calls_of(test, By::Memory, "appending.c", &["direct_appends", "direct_syncs", "given_back"]);
+}
+
+#[test]
+fn who_looks_at_a_log_finds_all_that_a_program_has_appended_by_the_device() {
+    let test = "who_looks_at_a_log_finds_all_that_a_program_has_appended_by_the_device";
+    let Some((stage, compiler)) = with_compiler(test, By::Memory) else { return };
+    let program = compiled(&stage, compiler, "appending.c", ("appending", &[]));
+    let log = stage.on_it("log");
+    fs::write(&log, "first\n").expect("written");
+    let begin = || {
+        let mut command = with(&stage, &program);
+        command.args(["log", "follow"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        let output = BufReader::new(child.stdout.take().expect("its output")).lines();
+        (child.stdin.take().expect("its input"), output, child)
+    };
+    let mut expected = b"first\n".to_vec();
+    let mut old = 0;
+    let mut programs = vec![begin()];
+    for round in 0..40_usize {
+        if round == 20 {
+            // Another one, of which each has the other's records between its own.
+            programs.push(begin());
+        }
+        let count = programs.len();
+        let (input, output, _) = &mut programs[round % count];
+        let record = contents(50 + round * 7, round as u32);
+        input.write_all(&record).expect("it reads");
+        assert_eq!(output.next().expect("a line").expect("text"), "ok");
+        expected.extend_from_slice(&record);
+        // The file system alone may not know it yet; who has the library does.
+        old += u32::from(fs::metadata(&log).expect("there").len() < expected.len() as u64);
+        let said = with(&stage, "stat").args(["-c", "%s", "log"]).output().expect("it runs");
+        assert_eq!(succeeded("stat", &said).trim(), expected.len().to_string(), "round {round}");
+        if round % 5 == 0 {
+            assert!(fs::read(&log).expect("read") == expected, "round {round}");
+        }
+        assert!(round != 19 || old > 0, "the device has had the length");
+    }
+    let (killed, ended) = (programs.pop().expect("two"), programs.pop().expect("two"));
+    let ((input, _, mut ended), (_other, _, mut killed)) = (ended, killed);
+    drop(input);
+    assert!(ended.wait().expect("an end").success());
+    killed.kill().expect("killed");
+    killed.wait().expect("an end");
+    assert!(fs::read(&log).expect("read") == expected);
+    within_seconds("it is the file system's own", || !is_frozen(&log));
+    let counts = counted(&stage, &["direct_appends"]);
+    assert!(counts[0] > 5, "{counts:?}");
+}
+
+#[test]
 fn what_the_kernel_refuses_it_refuses_with_the_library() {
     let test = "what_the_kernel_refuses_it_refuses_with_the_library";
     calls_of(test, By::Memory, "refusals.c", &["direct_reads", "direct_writes", "given_back"]);

@@ -24,9 +24,9 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 /// How long a cache's manager is waited for that was killed: the device takes it for gone after [`caching_host::wire::CLAIM_NS`].
-const CLAIM_PATIENCE: Duration = Duration::from_secs(7);
+pub(crate) const CLAIM_PATIENCE: Duration = Duration::from_secs(7);
 /// Wait between two attempts.
-const AGAIN: Duration = Duration::from_millis(100);
+pub(crate) const AGAIN: Duration = Duration::from_millis(100);
 /// How often room is made for one chunk.
 const ROOM_ATTEMPTS: u32 = 16;
 /// Chunks of which the turns are told apart.
@@ -94,14 +94,24 @@ pub(super) fn random() -> u64 {
 }
 
 impl Manager {
-    /// Opens the cache of a file: the one that there is, or a new one.
+    /// Opens the cache of a file: the one that there is, or a new one. A manager that has it is waited for, for as long as one that was killed takes.
     pub async fn open(client: &CachingClient, backing: Backing, options: &CacheOptions) -> Result<Manager, CacheError> {
+        Self::open_within(client, backing, options, CLAIM_PATIENCE).await
+    }
+
+    /// The same, where a manager is waited for at most so long.
+    pub(crate) async fn open_within(
+        client: &CachingClient,
+        backing: Backing,
+        options: &CacheOptions,
+        patience: Duration,
+    ) -> Result<Manager, CacheError> {
         let backing = Arc::new(backing);
         let listed = list(client).await?;
         let own = listed.iter().find(|it| it.descriptor.identity == backing.identity);
         let mut wanted = *options;
         if let Some(own) = own {
-            let there = Self::take(client, own, &backing).await?;
+            let there = Self::take(client, own, &backing, patience).await?;
             if let Some(there) = there {
                 let spus = client.numbers().1;
                 let mode = options.mode.unwrap_or(there.mode);
@@ -137,7 +147,12 @@ impl Manager {
 
     /// Becomes the manager of a cache that is there; `None`: it was left half made, and has nothing. Where an SPU cannot tell of its part and others have
     /// dirty chunks, it stays as it is.
-    async fn take(client: &CachingClient, own: &Listed, backing: &Arc<Backing>) -> Result<Option<Manager>, CacheError> {
+    async fn take(
+        client: &CachingClient,
+        own: &Listed,
+        backing: &Arc<Backing>,
+        patience: Duration,
+    ) -> Result<Option<Manager>, CacheError> {
         let client = client.of(own.cache, random() as u32 | 1);
         let begun = Instant::now();
         let Descriptor { chunk_bytes, slots, writes_through, stamp, .. } = own.descriptor;
@@ -158,10 +173,16 @@ impl Manager {
                     remove_own(&client).await?;
                     return Ok(None);
                 }
-                Err(CachingError::Refused(Refusal::Claimed)) if begun.elapsed() < CLAIM_PATIENCE => {
+                Err(CachingError::Refused(Refusal::Claimed)) if begun.elapsed() < patience => {
                     tokio::time::sleep(AGAIN).await;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    for spu in (0..client.numbers().1).rev() {
+                        // Those that were taken, which would be in the way of the next attempt; others refuse that.
+                        let _ = client.on(spu, handler::RELEASE, 0).await;
+                    }
+                    return Err(error.into());
+                }
             }
         }
         let mode = if writes_through { Mode::WriteThrough } else { Mode::WriteBack };

@@ -9,6 +9,8 @@
 //!   told so ([`AppendFailure::Unknown`]).
 
 use super::agent_client::{AgentClient, DirectError};
+use super::append_port::AppendPort;
+use super::description::{DSYNC, open_anew};
 use super::insist::{Place, Waits};
 use super::reach;
 use super::session::{AGENT_LOOK, Session, add, lock};
@@ -16,19 +18,17 @@ use crate::agent::append::message::{Ask, Told};
 use crate::agent::freeze::{Guard, guarded};
 use crate::append::{AppendClient, AppendError};
 use crate::hre::{Hre, HreError};
-use crate::shm::{ShmHre, ShmOptions};
 use append_host::wire::RECORD_BYTES_MAX;
 use append_host::{APP_NAME, Refusal};
 use rustix::fs::{Mode, OFlags};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// How often the agent is asked for one record before the kernel appends it.
 const ATTEMPTS_MAX: u32 = 8;
-/// Entries of an endpoint's rings, and bytes of its data area: one record at a time.
-const ENTRIES: u32 = 16;
-const DATA_BYTES: u64 = 512 << 10;
 
 /// Why a record was not appended, or may not have been.
 #[derive(Debug, thiserror::Error)]
@@ -62,9 +62,18 @@ impl From<rustix::io::Errno> for AppendFailure {
 }
 
 /// An endpoint of its own, for one thread at a time.
-struct Port {
-    client: AppendClient,
-    runtime: tokio::runtime::Runtime,
+enum Port {
+    Memory(AppendPort),
+    Network(AppendClient, tokio::runtime::Runtime),
+}
+
+impl Port {
+    fn append(&mut self, file: u64, least: u64, record: &[u8]) -> Result<u64, AppendError> {
+        match self {
+            Port::Memory(port) => port.append(file, least, record),
+            Port::Network(client, runtime) => runtime.block_on(client.append(file, least, record)),
+        }
+    }
 }
 
 /// Where the device appends.
@@ -103,6 +112,10 @@ pub struct Appender {
     session: Arc<Session>,
     /// A mere path to the file.
     path: OwnedFd,
+    /// It appends for a [`super::File`], which sees to the file's other descriptors itself.
+    is_files: bool,
+    /// Records in a row that the kernel has appended for it.
+    pub(super) kernel_run: AtomicU32,
     state: Mutex<State>,
     ports: Mutex<Ports>,
     returned: Condvar,
@@ -128,7 +141,23 @@ impl Appender {
 
     fn of_path(session: &Arc<Session>, path: OwnedFd) -> Appender {
         let (session, state) = (session.clone(), Mutex::default());
-        Appender { session, path, state, ports: Mutex::default(), returned: Condvar::new() }
+        let (kernel_run, ports, returned) = (AtomicU32::new(0), Mutex::default(), Condvar::new());
+        Appender { session, path, is_files: false, kernel_run, state, ports, returned }
+    }
+
+    /// For a file whose descriptors become mere paths.
+    pub(super) fn of_file(session: &Arc<Session>, file: BorrowedFd<'_>) -> Result<Appender, rustix::io::Errno> {
+        let path = open_anew(file, OFlags::PATH | OFlags::CLOEXEC)?;
+        // A number that the program does not look for.
+        let path = willow_shm::own::raised(path);
+        let mut appender = Appender::of_path(session, path);
+        appender.is_files = true;
+        Ok(appender)
+    }
+
+    /// The mere path.
+    pub(super) fn path(&self) -> BorrowedFd<'_> {
+        self.path.as_fd()
     }
 
     /// Appends a record, durably; where in the file it begins. Records of more than 64 KiB are the kernel's.
@@ -137,19 +166,27 @@ impl Appender {
         if record.is_empty() {
             return Err(rustix::io::Errno::INVAL.into());
         }
+        match self.append_by_device(record)? {
+            Some(offset) => Ok(offset),
+            None => self.append_by_kernel(record),
+        }
+    }
+
+    /// The same by the device alone; `None`: the kernel is to append it.
+    pub(super) fn append_by_device(&self, record: &[u8]) -> Result<Option<u64>, AppendFailure> {
         if record.len() > RECORD_BYTES_MAX as usize {
-            return self.append_by_kernel(record);
+            return Ok(None);
         }
         for _ in 0..ATTEMPTS_MAX {
             let Some(begun) = self.begin()? else { break };
-            let port = self.take_port(begun.numbers)?;
-            let done = port.runtime.block_on(port.client.append(begun.number, begun.least, record));
+            let mut port = self.take_port(begun.numbers)?;
+            let done = port.append(begun.number, begun.least, record);
             let is_usable = !matches!(done, Err(AppendError::Hre(_)));
             self.give_port(Some(port).filter(|_| is_usable));
             match done {
                 Ok(offset) => {
                     add(&self.session.counters.direct_appends);
-                    return Ok(offset);
+                    return Ok(Some(offset));
                 }
                 // Nothing was done: the agent has settled the length, or is to.
                 Err(AppendError::Refused(
@@ -164,7 +201,7 @@ impl Appender {
                 }
             }
         }
-        self.append_by_kernel(record)
+        Ok(None)
     }
 
     /// The file's length, with all that was appended by anybody.
@@ -277,32 +314,50 @@ impl Appender {
     fn writable(&self, flags: OFlags) -> Result<OwnedFd, rustix::io::Errno> {
         let path = format!("/proc/self/fd/{}", self.path.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | flags;
+        let open = || rustix::fs::open(&path, flags, Mode::empty());
+        if self.is_files {
+            return self.session.insist(&[self.path.as_fd()], Waits::ToTheEnd, open);
+        }
         let place = Place { folder: self.path.as_fd(), path: c"", follows: false };
-        self.session.change(&[place], Waits::ToTheEnd, || rustix::fs::open(&path, flags, Mode::empty()))
+        self.session.change(&[place], Waits::ToTheEnd, open)
     }
 
     fn append_by_kernel(&self, record: &[u8]) -> Result<u64, AppendFailure> {
-        let has_begun = {
-            let mut state = lock(&self.state);
-            state.kernel_left = state.kernel_left.saturating_sub(1);
-            state.has_begun
-        };
-        let mut file = self.writable(OFlags::DSYNC)?;
-        // An agent that was killed while it gave the file back, or the next one, which does: what was appended before comes first.
-        while has_begun && matches!(guarded(file.as_fd()), Ok(Guard::AppendOnly | Guard::Immutable)) {
-            if !self.session.is_worth_waiting() {
-                return Err(rustix::io::Errno::PERM.into());
-            }
-            std::thread::sleep(AGENT_LOOK);
-            drop(file);
-            file = self.writable(OFlags::DSYNC)?;
-        }
+        let file = self.writable_when_settled()?;
         let mut done = 0;
         while done < record.len() {
             done += rustix::io::retry_on_intr(|| rustix::io::write(&file, &record[done..]))?;
         }
         add(&self.session.counters.kernel_appends);
         Ok(rustix::fs::tell(&file)? - record.len() as u64)
+    }
+
+    /// One call of the kernel's, durable when it returns: how many bytes it took, and where the file ends behind them.
+    pub(super) fn write_by_kernel(&self, from: &[IoSlice<'_>]) -> Result<(usize, u64), rustix::io::Errno> {
+        let file = self.writable_when_settled()?;
+        let count = rustix::io::writev(&file, from)?;
+        add(&self.session.counters.kernel_appends);
+        Ok((count, rustix::fs::tell(&file)?))
+    }
+
+    /// A descriptor by which the kernel appends behind all that the device has appended.
+    fn writable_when_settled(&self) -> Result<OwnedFd, rustix::io::Errno> {
+        let has_begun = {
+            let mut state = lock(&self.state);
+            state.kernel_left = state.kernel_left.saturating_sub(1);
+            state.has_begun
+        };
+        let mut file = self.writable(DSYNC)?;
+        // An agent that was killed while it gave the file back, or the next one, which does: what was appended before comes first.
+        while has_begun && matches!(guarded(file.as_fd()), Ok(Guard::AppendOnly | Guard::Immutable)) {
+            if !self.session.is_worth_waiting() {
+                return Err(rustix::io::Errno::PERM);
+            }
+            std::thread::sleep(AGENT_LOOK);
+            drop(file);
+            file = self.writable(DSYNC)?;
+        }
+        Ok(file)
     }
 
     /// An endpoint; waits where there are as many as there may be.
@@ -336,16 +391,13 @@ impl Appender {
     }
 
     fn connect(&self, (app, spus): (u16, u16)) -> Result<Port, DirectError> {
+        if let Some(device) = self.session.device_socket()? {
+            return Ok(Port::Memory(AppendPort::open(&device, (app, spus))?));
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| DirectError::Agent(format!("no runtime: {error}")))?;
-        let hre: Arc<dyn Hre> = match self.session.device_socket()? {
-            Some(device) => {
-                let kind = willow_shm::message::Kind::User;
-                Arc::new(ShmHre::open(&device, ShmOptions { kind, entries: ENTRIES, data_bytes: DATA_BYTES })?)
-            }
-            None => runtime.block_on(reach::endpoint(&self.session.agent()?))?,
-        };
-        Ok(Port { client: AppendClient::new(hre, app, spus), runtime })
+        let hre: Arc<dyn Hre> = runtime.block_on(reach::endpoint(&self.session.agent()?))?;
+        Ok(Port::Network(AppendClient::new(hre, app, spus), runtime))
     }
 }
 

@@ -253,8 +253,9 @@ impl CachedFile {
     /// What was opened is so no more.
     fn lose(&self, opened: &Opened) {
         let mut now = lock(&self.opened);
-        if now.as_ref().is_some_and(|now| now.epoch == opened.epoch && Arc::ptr_eq(&now.agent, &opened.agent)) {
-            *now = None;
+        let is_same = |now: &mut Opened| now.epoch == opened.epoch && Arc::ptr_eq(&now.agent, &opened.agent);
+        if let Some(lost) = now.take_if(is_same) {
+            lost.close();
         }
     }
 
@@ -335,6 +336,12 @@ impl CachedFile {
 }
 
 impl Opened {
+    /// Tells the agent, which notices by itself where this does not arrive.
+    fn close(&self) {
+        let close = Ask::Close { cache: self.cache };
+        let _: Result<Told, DirectError> = self.agent.ask_module(APP_NAME, &close, &[]);
+    }
+
     fn client(&self, port: &Port) -> CachingClient {
         CachingClient::new(port.hre.clone(), self.numbers, (self.cache, self.epoch))
     }
@@ -342,10 +349,8 @@ impl Opened {
 
 impl Drop for CachedFile {
     fn drop(&mut self) {
-        // The agent notices by itself where this does not arrive.
         if let Some(opened) = lock(&self.opened).take() {
-            let close = Ask::Close { cache: opened.cache };
-            let _: Result<Told, DirectError> = opened.agent.ask_module(APP_NAME, &close, &[]);
+            opened.close();
         }
     }
 }

@@ -3,12 +3,14 @@
 //! What always holds:
 //! - while a file is direct, none of its descriptors that the library knows can write: each is open for reading alone, under the number,
 //!   with the position and the close-on-exec flag that it had; descriptors that shared a position share it again;
+//! - while the device has a file's length, all descriptors of it are mere paths, and the program's positions are kept here;
 //! - a descriptor is exchanged under its number at once (`dup3`): nobody finds the number closed;
 //! - descriptors of a file are exchanged while nothing else is done by them.
 
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, FdFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Flags that an open file keeps, apart from its access mode.
 const KEPT: OFlags = OFlags::APPEND
@@ -16,9 +18,16 @@ const KEPT: OFlags = OFlags::APPEND
     .union(OFlags::DIRECT)
     .union(OFlags::NOATIME)
     .union(OFlags::SYNC)
-    .union(OFlags::DSYNC);
+    .union(DSYNC);
+/// `O_DSYNC`. `OFlags::DSYNC` is `O_SYNC` on Linux, which is that and another bit: no descriptor that has the one bit alone contains it.
+pub(crate) const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
 /// `KCMP_FILE` of kcmp(2).
 const KCMP_FILE: libc::c_int = 0;
+
+/// True where what is written by a descriptor with these flags is durable when the call returns: `O_DSYNC`, or `O_SYNC`, which has its bit.
+pub(crate) fn are_durable(flags: OFlags) -> bool {
+    flags.contains(DSYNC)
+}
 
 /// True where two descriptors of this process share one open file.
 fn is_same(one: RawFd, other: RawFd) -> bool {
@@ -34,6 +43,8 @@ pub(crate) struct Description {
     flags: OFlags,
     numbers: Vec<RawFd>,
     is_placeholder: bool,
+    /// The program's position, while the placeholder is a mere path, which has none.
+    position: Option<AtomicU64>,
 }
 
 /// A number that is registered.
@@ -81,7 +92,7 @@ fn high(file: OwnedFd) -> Result<OwnedFd, Errno> {
 
 impl Description {
     fn new(number: RawFd, flags: OFlags) -> Self {
-        Description { flags, numbers: vec![number], is_placeholder: false }
+        Description { flags, numbers: vec![number], is_placeholder: false, position: None }
     }
 
     /// Access mode and flags as the program has them.
@@ -132,12 +143,35 @@ impl Description {
         self.opened(self.flags & OFlags::RWMODE, OFlags::NONBLOCK)
     }
 
+    /// True while its placeholder is a mere path.
+    fn is_path(&self) -> bool {
+        self.position.is_some()
+    }
+
+    fn position(&self) -> Result<u64, Errno> {
+        match &self.position {
+            Some(position) => Ok(position.load(Ordering::Relaxed)),
+            None => rustix::fs::tell(self.descriptor()),
+        }
+    }
+
     /// Exchanges it: the position stays.
     fn exchange(&mut self, with: &OwnedFd, is_placeholder: bool) -> Result<(), Errno> {
-        let at = rustix::fs::tell(self.descriptor())?;
+        let at = self.position()?;
         rustix::fs::seek(with, SeekFrom::Start(at))?;
         self.is_placeholder = is_placeholder;
-        put(with.as_fd(), &self.numbers)
+        put(with.as_fd(), &self.numbers)?;
+        self.position = None;
+        Ok(())
+    }
+
+    /// Puts a mere path in its place.
+    fn become_path(&mut self, path: BorrowedFd<'_>) -> Result<(), Errno> {
+        let at = self.position()?;
+        self.is_placeholder = true;
+        put(path, &self.numbers)?;
+        self.position = Some(at.into());
+        Ok(())
     }
 
     /// Puts a placeholder in its place.
@@ -217,6 +251,31 @@ impl Descriptions {
         those.map(|(index, one)| Ok((index, one.placeholder()?))).collect()
     }
 
+    /// True where all of them do nothing but append, as far as the program knows, and are what it opened.
+    pub fn all_append(&self) -> bool {
+        self.0.iter().all(|one| one.writes() && one.flags.contains(OFlags::APPEND) && !one.is_placeholder)
+    }
+
+    /// True where all of them are mere paths.
+    pub fn are_paths(&self) -> bool {
+        self.0.iter().all(Description::is_path)
+    }
+
+    /// Makes all of them mere paths.
+    pub fn become_paths(&mut self, path: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.0.iter_mut().try_for_each(|one| one.become_path(path))
+    }
+
+    /// The program's position of a number, by which it has just appended, is there now.
+    pub fn moved(&self, number: RawFd, to: u64) {
+        match self.0.iter().find(|one| one.numbers.contains(&number)) {
+            Some(Description { position: Some(position), .. }) => position.store(to, Ordering::Relaxed),
+            // It has become what it was meanwhile.
+            Some(one) => drop(rustix::fs::seek(one.descriptor(), SeekFrom::Start(to))),
+            None => {}
+        }
+    }
+
     /// Puts those in.
     pub fn give_up(&mut self, placeholders: &[(usize, OwnedFd)]) -> Result<(), Errno> {
         placeholders.iter().try_for_each(|(index, placeholder)| self.0[*index].give_up(placeholder))
@@ -227,6 +286,20 @@ impl Descriptions {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+
+    #[test]
+    fn descriptors_with_either_flag_write_durably() {
+        let path = std::env::temp_dir().join(format!("willow-durable-{}", std::process::id()));
+        for (flag, is_durable) in [(0, false), (libc::O_DIRECT, false), (libc::O_DSYNC, true), (libc::O_SYNC, true)] {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::from_bits_retain(flag as u32);
+            match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => assert_eq!(are_durable(rustix::fs::fcntl_getfl(file).unwrap()), is_durable, "{flag:o}"),
+                // Where temporary files are in memory.
+                Err(error) => assert_eq!((flag, error), (libc::O_DIRECT, Errno::INVAL)),
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn placeholders_keep_numbers_positions_and_what_is_shared() {
@@ -265,6 +338,22 @@ mod tests {
         one.write_all(b"c").unwrap();
         other.write_all(b"end").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"01234abc89end");
+        // As mere paths, which have no position.
+        let mere = open_anew(one.as_fd(), OFlags::PATH | OFlags::CLOEXEC).unwrap();
+        assert!(!all.are_paths() && !all.all_append());
+        all.become_paths(mere.as_fd()).unwrap();
+        assert!(all.are_paths() && all.are_placeholders());
+        assert_eq!(rustix::fs::tell(&one), Err(Errno::BADF));
+        assert!(!rustix::io::fcntl_getfd(&twin).unwrap().contains(FdFlags::CLOEXEC));
+        all.moved(twin.as_raw_fd(), 3);
+        for description in all.all() {
+            let real = description.real().unwrap();
+            description.restore(&real).unwrap();
+        }
+        assert!(!all.are_placeholders());
+        assert_eq!((rustix::fs::tell(&one).unwrap(), rustix::fs::tell(&other).unwrap()), (3, 13));
+        all.moved(one.as_raw_fd(), 4);
+        assert_eq!(rustix::fs::tell(&twin).unwrap(), 4);
         all.remove(one.as_raw_fd());
         assert_eq!(all.0.len(), 3);
         all.remove(twin.as_raw_fd());

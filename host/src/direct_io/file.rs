@@ -8,7 +8,10 @@
 //! - a file that had to be given back stays with the kernel for some operations, more of them each time in short succession, so
 //!   that appending does not go back and forth with every call.
 
+mod appending;
+
 use super::agent_client::DirectError;
+use super::description::are_durable;
 use super::inode::{Hold, Inode, State};
 use super::insist::{Place, Waits, refused};
 use super::lane::{Action, Operation, Segments};
@@ -85,7 +88,7 @@ impl<F: AsFd> File<F> {
             reads: !is_path && mode != OFlags::WRONLY,
             writes,
             appends: flags.contains(OFlags::APPEND),
-            durable: flags.contains(OFlags::DSYNC),
+            durable: are_durable(flags),
             is_forgotten: AtomicBool::new(false),
         })
     }
@@ -120,6 +123,9 @@ impl<F: AsFd> File<F> {
 
     /// Changes them as `fcntl(F_SETFL)` does. A file that begins or ceases to append by that is made anew of its descriptor.
     pub fn set_flags(&self, flags: OFlags) -> Result<(), Errno> {
+        if self.is_appending() {
+            self.give_back()?;
+        }
         self.inode.write().set_flags(self.number(), flags)
     }
 
@@ -168,7 +174,7 @@ impl<F: AsFd> File<F> {
         if state.way(writes).is_some() {
             return Ok(());
         }
-        if state.is_pinned || self.inode.is_held() {
+        if state.is_pinned || state.is_appending() || self.inode.is_held() {
             return Err(DirectError::Refused("it is used through the kernel, by a mapping into memory say".to_owned()));
         }
         match state.take(&self.session) {
@@ -280,6 +286,9 @@ impl<F: AsFd> File<F> {
     /// `fsync` and `fdatasync` (`data` alone): what was written before is durable when this returns.
     pub fn sync(&self, data: bool) -> Result<(), DirectError> {
         self.session.check()?;
+        if let Some(done) = self.sync_appended(data) {
+            return done;
+        }
         for _ in 0..ATTEMPTS_MAX {
             let (state, mapped) = self.sync_way();
             let covered = self.inode.unsynced.begin();
@@ -353,6 +362,9 @@ impl<F: AsFd> File<F> {
         let writes = action != Action::Read;
         for _ in 0..ATTEMPTS_MAX {
             let state = self.inode.read();
+            if state.is_appending() {
+                return (state, Way::Change);
+            }
             if let Some(mapped) = state.way(writes) {
                 let mapped = mapped.clone();
                 // At the end of the file, a look whether it still is there: another process may have made it longer.

@@ -3,12 +3,14 @@
 //! What always holds:
 //! - while there is a grant, or another process has the file directly, all open files that write are placeholders;
 //! - before the kernel does something that needs a descriptor which writes, placeholders are what they stand for again;
+//! - while the device appends to it, its open files are mere paths, all of them; whatever else is done with it ends that first;
 //! - a file of which another process and this one both keep descriptors that write would never be direct for either: it is kept by
 //!   placeholders here while the kernel does nothing with it (`is_contended`).
 
 use super::agent_client::DirectError;
+use super::append::Appender;
 use super::description::{Description, Descriptions};
-use super::insist::Waits;
+use super::insist::{Waits, is_immutable};
 use super::mapped::Mapped;
 use super::session::{Session, add};
 use super::unsynced::Unsynced;
@@ -16,12 +18,14 @@ use crate::agent::freeze::EXECUTABLE;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Fewest and most operations that a file stays with the kernel after it was given back, or refused.
 const KERNEL_OPERATIONS_MIN: u32 = 16;
 pub(crate) const KERNEL_OPERATIONS_MAX: u32 = 4096;
+/// Writes that append between two syncs, at most, where the device appends them one by one.
+const APPENDS_A_SYNC_MAX: u32 = 4;
 /// Rights of a grant.
 const READ: u32 = 1;
 const WRITE: u32 = 2;
@@ -32,6 +36,8 @@ pub(crate) struct State {
     /// By which it is read and written directly.
     mapped: Option<Arc<Mapped>>,
     descriptions: Descriptions,
+    /// By which the device appends to it.
+    appender: Option<Arc<Appender>>,
     /// It stays with the kernel (it is mapped into memory, say).
     pub is_pinned: bool,
     /// Another process has it open for writing as well.
@@ -64,6 +70,55 @@ impl State {
         self.descriptions.are_placeholders()
     }
 
+    /// True while the device appends to it for this process, or did a moment ago.
+    pub fn is_appending(&self) -> bool {
+        self.appender.is_some()
+    }
+
+    /// By which the device appends; `None` also where a descriptor has come since that is no mere path.
+    pub fn appender(&self) -> Option<&Arc<Appender>> {
+        self.appender.as_ref().filter(|_| self.descriptions.are_paths())
+    }
+
+    /// Its descriptors become mere paths, so that the device can have its length; what was written before is durable.
+    pub fn begin_appending(&mut self, session: &Arc<Session>) -> Result<Arc<Appender>, DirectError> {
+        let refused = |why: &str| DirectError::Refused(why.to_owned());
+        if self.is_direct() || !self.descriptions.all_append() {
+            return Err(refused("it is open for more than appending"));
+        }
+        if session.device_socket()?.is_none() {
+            return Err(refused("the device is reached by a network"));
+        }
+        let Some(file) = self.descriptions.all().next().map(|one| one.lent()) else {
+            return Err(Errno::BADF.into());
+        };
+        rustix::fs::fdatasync(file)?;
+        let appender = Arc::new(Appender::of_file(session, file)?);
+        if let Err(error) = self.descriptions.become_paths(appender.path()) {
+            let _ = self.restore(session);
+            return Err(error.into());
+        }
+        self.appender = Some(appender.clone());
+        Ok(appender)
+    }
+
+    /// The device appends no more for this process: the file system has the file's length. Its descriptors stay mere paths.
+    fn end_appending(&mut self) -> bool {
+        let ended = self.appender.take();
+        if let Some(appender) = &ended
+            && let Err(error) = appender.give_back()
+        {
+            // The agent notices by itself, or is gone.
+            tracing::debug!("a file that the device appends to is not given back: {error}");
+        }
+        ended.is_some()
+    }
+
+    /// The program's position of a number is there now.
+    pub fn moved(&self, number: RawFd, to: u64) {
+        self.descriptions.moved(number, to);
+    }
+
     /// Takes a descriptor in; its flags, as the program has them.
     pub fn add(&mut self, descriptor: BorrowedFd<'_>) -> Result<OFlags, Errno> {
         self.descriptions.add(descriptor)
@@ -74,6 +129,9 @@ impl State {
         self.descriptions.remove(descriptor.as_raw_fd());
         self.files -= 1;
         self.writers -= usize::from(writes);
+        if self.files == 0 {
+            self.end_appending();
+        }
         if self.files == 0 && self.is_shown && !self.is_direct() {
             self.is_shown = false;
             session.forget(descriptor);
@@ -189,7 +247,8 @@ impl State {
 
 /// Makes a placeholder what it stands for.
 fn restore_one(session: &Session, one: &mut Description) -> Result<(), Errno> {
-    let is_frozen = |one: &Description| crate::agent::freeze::is_immutable(one.descriptor());
+    // It may be a mere path.
+    let is_frozen = |one: &Description| is_immutable(one.descriptor());
     let mut real = one.real();
     if real.as_ref().is_err_and(|error| *error == Errno::PERM) && !is_frozen(one) {
         // It may have been, when it was refused.
@@ -215,6 +274,9 @@ pub(crate) struct Inode {
     kernel_max: u32,
     /// Operations since it was taken directly.
     direct: AtomicU32,
+    /// Writes by descriptors that append, since the last sync; and whether the one before came after few of them.
+    appended: AtomicU32,
+    is_synced_often: AtomicBool,
     /// While it is not zero, all of it goes through the kernel: it is raised before the file is given back, and read under the lock
     /// by whoever takes it.
     holds: AtomicU32,
@@ -294,6 +356,18 @@ impl Inode {
         }
     }
 
+    /// A write by a descriptor that appends: true where the program syncs so often that the device is worth it.
+    pub fn note_append(&self) -> bool {
+        let since = self.appended.fetch_add(1, Ordering::Relaxed);
+        since <= APPENDS_A_SYNC_MAX && self.is_synced_often.load(Ordering::Relaxed)
+    }
+
+    /// The program syncs it.
+    pub fn note_sync(&self) {
+        let since = self.appended.swap(0, Ordering::Relaxed);
+        self.is_synced_often.store((1..=APPENDS_A_SYNC_MAX).contains(&since), Ordering::Relaxed);
+    }
+
     /// Gives the file back, where it is direct, and does something to it while nothing else is under way, by descriptors that are what the
     /// program opened.
     pub fn change<T, E: From<Errno>>(
@@ -304,6 +378,10 @@ impl Inode {
     ) -> Result<T, E> {
         let mut state = self.write();
         state.is_pinned |= pin;
+        if state.end_appending() {
+            add(&session.counters.given_back);
+            self.stay_with_kernel();
+        }
         if state.is_direct() {
             add(&session.counters.given_back);
             if let Err(error) = state.give_back(session) {

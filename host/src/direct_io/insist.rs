@@ -75,7 +75,7 @@ pub fn refused(error: Errno) -> Errno {
 }
 
 /// True where a file is immutable now, by an agent or otherwise, be its descriptor a mere path.
-fn is_immutable(file: BorrowedFd<'_>) -> bool {
+pub(super) fn is_immutable(file: BorrowedFd<'_>) -> bool {
     let found = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::empty());
     found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::IMMUTABLE))
 }

@@ -6,7 +6,7 @@
 //! session   the device and the agent of one process: its lanes, its files         reach     by which way the device is reached
 //! lane      an endpoint that its thread polls            over_hre  the bare direct access over any endpoint, asynchronous
 //! mapped    what the agent granted of a file             agent_client  the agent's socket
-//! append    records behind the end of a file, whose length the device has meanwhile
+//! append    records behind the end of a file, whose length the device has meanwhile (append_port: its endpoint)
 //! atomic    ranges of files, written as a whole or not at all
 //! inode     a file, however often it is open             description   open files, and placeholders for them while the file is direct
 //! ```
@@ -16,11 +16,13 @@
 //!   it again afterwards;
 //! - within one [`Session`] all of a file's input and output goes one way at a time, directly or through the kernel, and what
 //!   changes the way waits for what is under way: reads see every write that was done before them;
-//! - while a file is direct no descriptor of it that the library knows can write: each is a read-only placeholder under the same number;
+//! - while a file is direct no descriptor of it that the library knows can write: each is a read-only placeholder under the same number.
+//!   While the device appends to it ([`File::append`]) each is a mere path;
 //! - a write is durable after the sync that follows it; overlapping calls leave what overlapping `pwrite`s leave.
 
 mod agent_client;
 mod append;
+mod append_port;
 mod atomic;
 mod cached;
 mod description;

@@ -41,6 +41,9 @@ pub struct SessionOptions {
     pub lane: LaneOptions,
     /// Most operations that a file stays with the kernel after it was given back or refused. With 0 it is taken again at once.
     pub kernel_operations_max: u32,
+    /// The device appends to files that are open for appending and made durable record by record ([`super::File::append`]): for programs
+    /// that know nothing of [`super::Appender`].
+    pub appends: bool,
     /// How long an agent that is gone is waited for, once each time that it goes: by what the kernel refuses of a file that the agent left
     /// immutable, and by all operations where the device is reached by a network and therefore by that agent alone. Past it, files go
     /// through the kernel, which refuses what it refuses (EPERM).
@@ -57,7 +60,8 @@ impl SessionOptions {
     pub fn by_agent(agent: impl Into<PathBuf>) -> Self {
         let (lanes_max, lane, patience) = (32, LaneOptions::default(), AGENT_PATIENCE);
         let kernel_operations_max = KERNEL_OPERATIONS_MAX;
-        SessionOptions { device: None, agent: agent.into(), lanes_max, lane, kernel_operations_max, patience }
+        let agent = agent.into();
+        SessionOptions { device: None, agent, lanes_max, lane, kernel_operations_max, appends: false, patience }
     }
 }
 

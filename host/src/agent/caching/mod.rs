@@ -14,6 +14,7 @@ pub mod message;
 use super::module::{Caller, Module, Services};
 use super::{Refusal, lock};
 use crate::append::endpoints_of;
+use crate::cache::manager::{AGAIN as CLAIM_AGAIN, CLAIM_PATIENCE};
 use crate::cache::{Backing, CacheError, CacheOptions, Manager, Mode, list};
 use crate::caching::{CachingClient, CachingError};
 use crate::control::PermissionInfo;
@@ -53,7 +54,10 @@ struct Holder {
     user: u32,
     /// Upper bits of its endpoints' ids.
     process: u32,
+    /// Those that it has shown together.
     rights: u32,
+    /// How often it has the cache open.
+    opens: u32,
     /// It is to be revoked.
     is_leaving: bool,
 }
@@ -87,6 +91,11 @@ fn answer(done: Result<(), CacheError>) -> Result<Told, Refusal> {
         Err(CacheError::Backing(error)) => Ok(Told::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }),
         Err(error) => Err(error.to_string().into()),
     }
+}
+
+/// True where a cache has another manager.
+fn is_claimed(error: &CacheError) -> bool {
+    matches!(error, CacheError::Device(error) if error.is(caching_host::Refusal::Claimed))
 }
 
 /// The agent's own descriptor of a file, in the access mode of one that was shown; with the rights that this proves.
@@ -197,12 +206,55 @@ impl Caching {
         if self.holds(caller.connection) >= OPEN_MAX {
             return Err(format!("a process has at most {OPEN_MAX} caches open").into());
         }
-        let (backing, rights) = reopened(shown, caller.user)?;
-        drop(descriptors);
+        self.without_manager(|| {
+            let (backing, rights) = reopened(shown, caller.user)?;
+            self.begin_alone(services, caller, options, (backing, rights))
+        })
+    }
+
+    /// Does something while no other cache is opened or closed. `None`: another manager has the cache, which is waited for, and others go on meanwhile.
+    fn without_manager<T>(&self, mut what: impl FnMut() -> Result<Option<T>, Refusal>) -> Result<T, Refusal> {
+        let begun = Instant::now();
+        loop {
+            let done = {
+                let _one = lock(&self.opening);
+                what()?
+            };
+            if let Some(done) = done {
+                return Ok(done);
+            }
+            if begun.elapsed() >= CLAIM_PATIENCE {
+                return Err(CachingError::from(caching_host::Refusal::Claimed).to_string().into());
+            }
+            std::thread::sleep(CLAIM_AGAIN);
+        }
+    }
+
+    /// Opens a cache for a process; `None`: another manager has it.
+    fn begin_alone(
+        &self,
+        services: &Services<'_>,
+        caller: &Caller,
+        options: &CacheOptions,
+        (backing, rights): (Backing, u32),
+    ) -> Result<Option<Told>, Refusal> {
         let process = endpoints_of(services.process(caller)?);
-        let holder = Holder { connection: caller.connection, user: caller.user, process, rights, is_leaving: false };
-        let _one = lock(&self.opening);
-        let there = lock(&self.open).values().find(|it| it.manager.backing().identity == backing.identity).cloned();
+        let (connection, user) = (caller.connection, caller.user);
+        let holder = Holder { connection, user, process, rights, opens: 1, is_leaving: false };
+        let mut there = lock(&self.open).values().find(|it| it.manager.backing().identity == backing.identity).cloned();
+        let is_otherwise = |open: &Arc<Open>| {
+            let (mode, length) = (open.manager.mode(), open.manager.backing().bytes);
+            length != backing.bytes || options.mode.is_some_and(|wanted| wanted != mode)
+        };
+        if let Some(left) = there.take_if(|open| !open.is_used() && is_otherwise(open)) {
+            // Its last process has closed it, and it is about to be.
+            let closed = async {
+                left.manager.hold().await?;
+                left.manager.close().await
+            };
+            services.wait(closed).map_err(|error| error.to_string())?;
+            lock(&self.open).remove(&left.manager.client().cache().0);
+        }
         let open = match there {
             Some(open) => {
                 let (mode, length) = (open.manager.mode(), open.manager.backing().bytes);
@@ -220,8 +272,10 @@ impl Caching {
             None => {
                 self.check_share(caller.user)?;
                 let client = Self::client(services)?;
-                let manager =
-                    services.wait(Manager::open(&client, backing, options)).map_err(|error| error.to_string())?;
+                let manager = match services.wait(Manager::open_within(&client, backing, options, Duration::ZERO)) {
+                    Err(error) if is_claimed(&error) => return Ok(None),
+                    opened => opened.map_err(|error| error.to_string())?,
+                };
                 let now = Instant::now();
                 let (user, cache) = (caller.user, manager.client().cache().0);
                 let (holders, held, written, again) =
@@ -236,17 +290,20 @@ impl Caching {
             services.wait(open.manager.unstamp()).map_err(|error| error.to_string())?;
         }
         let mut holders = lock(&open.holders);
-        let own = holders.iter().filter(|it| it.user == caller.user).count();
-        if holders.len() >= USERS_MAX || caller.user != 0 && holders.len() + own >= USERS_MAX {
-            return Err("as many processes have this cache open as leave room for other users'".into());
+        if let Some(own) = holders.iter_mut().find(|it| it.connection == connection && !it.is_leaving) {
+            own.opens = own.opens.saturating_add(1);
+            own.rights |= rights;
+        } else {
+            let own = holders.iter().filter(|it| it.user == user).count();
+            if holders.len() >= USERS_MAX || user != 0 && holders.len() + own >= USERS_MAX {
+                return Err("as many processes have this cache open as leave room for other users'".into());
+            }
+            holders.push(holder);
         }
-        // By its latest proof.
-        holders.retain(|it| it.connection != caller.connection || it.is_leaving);
-        holders.push(holder);
         let ((cache, epoch), (app, spus)) = (open.manager.client().cache(), open.manager.client().numbers());
         let (chunk_bytes, bytes, mode) =
             (open.manager.shape().chunk_bytes, open.manager.backing().bytes, open.manager.mode());
-        Ok(Told::Opened { cache, epoch, app, spus, chunk_bytes, bytes, mode })
+        Ok(Some(Told::Opened { cache, epoch, app, spus, chunk_bytes, bytes, mode }))
     }
 
     /// A user has as many caches open as that leaves free.
@@ -271,7 +328,14 @@ impl Caching {
             if own.peek().is_none() {
                 continue;
             }
-            own.for_each(|it| it.is_leaving = true);
+            for one in own {
+                // It has the cache open by another descriptor as well.
+                one.opens = if cache.is_some() { one.opens.saturating_sub(1) } else { 0 };
+                one.is_leaving |= one.opens == 0;
+            }
+            if !holders.iter().any(|it| it.connection == connection && it.is_leaving) {
+                continue;
+            }
             drop(holders);
             done = open.revoke(services).and(done);
         }
@@ -288,7 +352,9 @@ impl Caching {
             services.wait(open.manager.write_back(None)).map_err(|error| error.to_string())?;
         }
         let _one = lock(&self.opening);
-        if open.is_used() {
+        // Another may have closed it meanwhile, and opened it anew.
+        let is_there = lock(&self.open).get(&cache).is_some_and(|it| Arc::ptr_eq(it, &open));
+        if open.is_used() || !is_there {
             return Ok(());
         }
         if held.is_ok() {
@@ -301,16 +367,29 @@ impl Caching {
 
     /// Writes back what agents before this one have left dirty.
     fn write_left(&self, services: &Services<'_>) -> Result<(), String> {
-        let _one = lock(&self.opening);
         let client = Self::client(services)?;
         let listed = services.wait(list(&client)).map_err(|error| error.to_string())?;
-        for left in listed.iter().filter(|it| it.counts.dirty > 0 && !lock(&self.open).contains_key(&it.cache)) {
+        for left in listed.iter().filter(|it| it.counts.dirty > 0) {
             let path = left.descriptor.path.get(..left.descriptor.path_bytes as usize).unwrap_or_default();
             let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-            let done = found_again(path, &left.descriptor.identity).and_then(|backing| {
-                services
-                    .wait(async { Manager::open(&client, backing, &CacheOptions::default()).await?.close().await })
-                    .map_err(|error| error.to_string())
+            let written = || -> Result<Option<()>, Refusal> {
+                // A process has opened it meanwhile, which has it written as well.
+                if lock(&self.open).contains_key(&left.cache) {
+                    return Ok(Some(()));
+                }
+                let backing = found_again(path, &left.descriptor.identity)?;
+                let written = async {
+                    let options = CacheOptions::default();
+                    Manager::open_within(&client, backing, &options, Duration::ZERO).await?.close().await
+                };
+                match services.wait(written) {
+                    Err(error) if is_claimed(&error) => Ok(None),
+                    done => Ok(done.map(Some).map_err(|error| error.to_string())?),
+                }
+            };
+            let done = self.without_manager(written).map_err(|why| match why {
+                Refusal::Said(why) => why,
+                other => format!("{other:?}"),
             });
             if let Err(why) = done {
                 tracing::warn!(
