@@ -40,6 +40,7 @@ mod reproduce;
 mod rpc;
 mod serve;
 mod simulate;
+mod snapshot;
 mod stage;
 mod stat;
 mod statistics;
@@ -118,6 +119,9 @@ enum Command {
     /// The device's flash: map
     #[command(subcommand)]
     Flash(flash::Flash),
+    /// Drives of flash that were written to, kept in files: save, restore
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
     /// Block namespace as a file: DIR/disk, by FUSE, until Ctrl-C
     Mount(mount::MountArguments),
     /// Files cached on the device: mount, list, remove
@@ -181,6 +185,7 @@ fn run(command: Command) -> Outcome<()> {
         Command::Fft(options) => compute::fft(&options),
         Command::Ftl(ftl) => ftl::run(ftl),
         Command::Flash(flash) => flash::run(flash),
+        Command::Snapshot(command) => snapshot::run(command),
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Cache(cache) => cache::run(cache),
         Command::Stat(options) => stat::run(options),

@@ -460,6 +460,10 @@ int32_t FlashPause(void) { return (int32_t)waited(willow_import_flash_pause(wait
 
 int32_t FlashMinimum(const uint32_t *numbers, uint32_t count) { return willow_import_flash_minimum(numbers, count); }
 
+int32_t FlashReadMap(const FlashLane_t *lanes, uint32_t count, uint32_t corrected_bits_max) {
+    return willow_import_flash_read_map(lanes, count, corrected_bits_max);
+}
+
 int32_t FlashHealth(uint32_t spare_percent, uint64_t media_errors, int is_read_only) {
     return willow_import_flash_health(spare_percent, media_errors, is_read_only != 0);
 }

@@ -111,6 +111,8 @@ WILLOW_FLASH_IMPORT(flash_minimum)
 int32_t willow_import_flash_minimum(const void *numbers, uint32_t count);
 WILLOW_FLASH_IMPORT(flash_health)
 int32_t willow_import_flash_health(uint32_t spare_percent, uint64_t media_errors, uint32_t read_only);
+WILLOW_FLASH_IMPORT(flash_read_map)
+int32_t willow_import_flash_read_map(const void *lanes, uint32_t count, uint32_t corrected_bits_max);
 
 /* The exports of the app. */
 int32_t willow_start(uint32_t token, uint32_t handler);

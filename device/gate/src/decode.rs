@@ -431,6 +431,10 @@ impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
         self.ask_seldom(Operation::Flash(FlashOperation::Health { spare_percent, media_errors, read_only }))
     }
 
+    pub fn flash_read_map(self, lanes: u64, count: u32, corrected_bits_max: u32) -> Result<i32, Fault> {
+        self.ask_seldom(Operation::Flash(FlashOperation::ReadMap { lanes, count, corrected_bits_max }))
+    }
+
     pub fn flash_pause(self, wait: u32) -> Result<i32, Fault> {
         self.ask_seldom(Operation::Flash(FlashOperation::Pause { wait }))
     }

@@ -92,6 +92,7 @@ pub enum FlashOperation {
     Pause { wait: u32 },
     Minimum { numbers: u64, count: u32 },
     Health { spare_percent: u32, media_errors: u64, read_only: u32 },
+    ReadMap { lanes: u64, count: u32, corrected_bits_max: u32 },
 }
 
 /// A port of an SPU.

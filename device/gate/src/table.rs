@@ -374,6 +374,12 @@ macro_rules! imports {
             /// reads that failed over its life, 1 where nothing is written any more
             [] fn flash_health(spare_percent: u32, media_errors: u64, read_only: u32) -> i32;
             { Flash, since 2, Trusted, Started, Store, errors [ARGUMENT, PERMISSION] }
+
+            /// publishes where units lie, in the app's memory, for as long as this instance runs (see "The read map"). `lanes` are 32 bytes each: u64 pointer to
+            /// an entry (u32) a unit, u64 pointer to a byte a row, u32 units, u32 rows, u64 zero; `count` of them (at most 4096; 0: nothing is
+            /// published any more). Reads that correct more than `corrected_bits_max` bits are asked for
+            [unsafe] fn flash_read_map(lanes: read, count: u32, corrected_bits_max: u32) -> i32;
+            { Flash, since 2, Trusted, Started, Bytes, errors [ARGUMENT, PERMISSION] }
         }
     };
 }

@@ -373,6 +373,15 @@ impl Machine {
         }
     }
 
+    /// SPU-OS did so much for an account beside its runs: charged, counted as its work, and whoever waits for the device has waited for it.
+    pub fn did_for(&mut self, account: u16, cost: u64) {
+        if cost > 0 {
+            self.bridge.accounts.worked(account, cost);
+            self.charge_account(account, cost);
+            self.costs_beside(cost);
+        }
+    }
+
     /// The account under which what is ready is ordered.
     #[inline]
     pub fn ready_account(&self, account: u16) -> u16 {

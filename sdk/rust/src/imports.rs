@@ -222,6 +222,10 @@ pub trait Host {
     /// tells hosts (SMART) how the bank does: what is left of its spare blocks in percent of those of a new one, pages that the media lost and
     /// reads that failed over its life, 1 where nothing is written any more
     fn flash_health(&mut self, spare_percent: u32, media_errors: u64, read_only: u32) -> i32;
+    /// publishes where units lie, in the app's memory, for as long as this instance runs (see "The read map"). `lanes` are 32 bytes each: u64 pointer to
+    /// an entry (u32) a unit, u64 pointer to a byte a row, u32 units, u32 rows, u64 zero; `count` of them (at most 4096; 0: nothing is
+    /// published any more). Reads that correct more than `corrected_bits_max` bits are asked for
+    unsafe fn flash_read_map(&mut self, lanes: *const u8, count: u32, corrected_bits_max: u32) -> i32;
 }
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -498,6 +502,11 @@ mod hosted {
     #[inline]
     pub fn flash_health(spare_percent: u32, media_errors: u64, read_only: u32) -> i32 {
         with_host(|host| host.flash_health(spare_percent, media_errors, read_only))
+    }
+    #[inline]
+    pub unsafe fn flash_read_map(lanes: *const u8, count: u32, corrected_bits_max: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_read_map(lanes, count, corrected_bits_max) })
     }
 }
 #[cfg(not(target_arch = "wasm32"))]

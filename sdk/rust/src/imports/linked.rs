@@ -117,4 +117,5 @@ unsafe extern "C" {
     pub safe fn flash_pause(wait: u32) -> i32;
     pub fn flash_minimum(numbers: *const u8, count: u32) -> i32;
     pub safe fn flash_health(spare_percent: u32, media_errors: u64, read_only: u32) -> i32;
+    pub fn flash_read_map(lanes: *const u8, count: u32, corrected_bits_max: u32) -> i32;
 }
