@@ -12,6 +12,7 @@ mod cache;
 mod child;
 mod client;
 mod columns;
+mod compute;
 mod config;
 mod coredump;
 mod cpu;
@@ -108,6 +109,10 @@ enum Command {
     Histogram(Box<columns::HistogramOptions>),
     /// Rows of a file on a drive for which an expression is true, as Arrow, CSV or JSON
     Filter(Box<columns::FilterOptions>),
+    /// ALPHA * X + Y of files of numbers on a drive, done there
+    Saxpy(Box<compute::SaxpyOptions>),
+    /// Fourier transforms of files of numbers on a drive, done there
+    Fft(Box<compute::FftOptions>),
     /// Who serves the banks of flash: list, install, use
     #[command(subcommand)]
     Ftl(ftl::Ftl),
@@ -176,6 +181,8 @@ fn run(command: Command) -> Outcome<()> {
         Command::Sum(options) => columns::sum(*options),
         Command::Histogram(options) => columns::histogram(*options),
         Command::Filter(options) => columns::filter(*options),
+        Command::Saxpy(options) => compute::saxpy(&options),
+        Command::Fft(options) => compute::fft(&options),
         Command::Ftl(ftl) => ftl::run(ftl),
         Command::Flash(flash) => flash::run(flash),
         Command::Snapshot(command) => snapshot::run(command),

@@ -302,6 +302,19 @@ int32_t willow_keys_find(Port_t port, uint64_t address, const Keys_t *keys, cons
     return place >= 2 ? (place - 2) / 2 : place;
 }
 
+int32_t MultiplyAdd(uint32_t number_bytes, double alpha, const void *x, void *y, uint32_t count) {
+    union {
+        double number;
+        uint64_t bits;
+    } as = {.number = alpha};
+    return (int32_t)waited(willow_import_multiply_add(current->token, number_bytes, as.bits, x, y, count, wait_number()));
+}
+
+int32_t FourierTransform(uint32_t number_bytes, int inverse, void *data, uint32_t count, uint32_t rows) {
+    return (int32_t)waited(
+        willow_import_fft(current->token, number_bytes, inverse != 0, data, count, rows, wait_number()));
+}
+
 int32_t LiteralsLoad(const void *literals, uint32_t bytes, uint32_t flags) {
     return willow_import_literals_load(literals, bytes, flags);
 }

@@ -78,6 +78,8 @@ pub enum Work {
     Literals,
     /// What it compares, and bytes that it copies.
     Keys,
+    /// Its butterflies.
+    Butterflies,
 }
 
 /// An import.
@@ -273,6 +275,18 @@ macro_rules! imports {
             [unsafe] fn keys_find(token: u32, port: u32, address: address, key_bytes: u32, stride: u32, count: u32, order: u32, key: read,
                 wait: u32) -> i32;
             { Accelerators, since 2, Any, Started, Keys, errors [ARGUMENT, RANGE, PERMISSION, MEDIA, REFUSED] }
+
+            /// y = `alpha` * x + y (accelerator), `count` numbers of `number_bytes` bytes each (4 or 8, little-endian), 512 KiB at most, in local
+            /// memory. `alpha`: the bits of a number of 8 bytes, which is rounded to 4 for those. Rounds after the multiplication and
+            /// after the addition. x and y have no byte in common; y is the app's again when it has ended
+            [unsafe] fn multiply_add(token: u32, number_bytes: u32, alpha: u64, x: read, y: written, count: u32, wait: u32) -> i32;
+            { Accelerators, since 2, Any, Started, Segments, errors [ARGUMENT, REFUSED] }
+
+            /// discrete Fourier transforms (accelerator) of `rows` rows one behind the other in local memory, each in its place, of `count` complex
+            /// numbers (a power of two, 2 or more), real part first, each part of `number_bytes` bytes (4 or 8, little-endian); 512 KiB at most
+            /// in all. `inverse`: 0, or 1 for the inverse, which divides by `count`. The bytes are the app's again when it has ended
+            [unsafe] fn fft(token: u32, number_bytes: u32, inverse: u32, data: written, count: u32, rows: u32, wait: u32) -> i32;
+            { Accelerators, since 2, Any, Started, Butterflies, errors [ARGUMENT, REFUSED] }
 
             /// gives a set up
             [] fn literals_free(set: i32) -> i32;
