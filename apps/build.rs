@@ -9,7 +9,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Package and the name of the constant that holds it.
-const APPS: [(&str, &str); 12] = [
+const APPS: [(&str, &str); 13] = [
     ("base-io", "BASE_IO_WASM"),
     ("key-value", "KEY_VALUE_WASM"),
     ("direct-io", "DIRECT_IO_WASM"),
@@ -22,6 +22,7 @@ const APPS: [(&str, &str); 12] = [
     ("fgrep", "FGREP_WASM"),
     ("caching", "CACHING_WASM"),
     (COLUMNS, "COLUMNS_WASM"),
+    ("compute", "COMPUTE_WASM"),
 ];
 /// It goes through many bytes between two imports: by vectors of 128 bits.
 const SEARCH: &str = "search";

@@ -20,7 +20,7 @@ pub struct BundledApp {
 }
 
 /// All that come with the device, Base-IO first: it serves the block namespaces.
-pub static BUNDLED_APPS: [BundledApp; 9] = [
+pub static BUNDLED_APPS: [BundledApp; 10] = [
     BundledApp { name: "base-io", wasm: BASE_IO_WASM, native: base_io_spu::native },
     BundledApp { name: "key-value", wasm: KEY_VALUE_WASM, native: key_value_spu::native },
     BundledApp { name: "direct-io", wasm: DIRECT_IO_WASM, native: direct_io_spu::native },
@@ -30,6 +30,7 @@ pub static BUNDLED_APPS: [BundledApp; 9] = [
     BundledApp { name: "append", wasm: APPEND_WASM, native: append_spu::native },
     BundledApp { name: "caching", wasm: CACHING_WASM, native: caching_spu::native },
     BundledApp { name: "columns", wasm: COLUMNS_WASM, native: columns_spu::native },
+    BundledApp { name: "compute", wasm: COMPUTE_WASM, native: compute_spu::native },
 ];
 
 /// FTLs that come with the device: a device with flash has one of them besides.

@@ -12,6 +12,9 @@ use willow_on_flash::{Medium, on_each_medium};
 use world::World;
 
 const SPUS: u16 = 2;
+/// Whose it is, and its name then.
+const USER: u32 = 1000;
+const APP: &str = "u1000-btree";
 /// What a run of a user's app has.
 const BUDGET: u64 = 400_000;
 
@@ -26,15 +29,14 @@ impl Device {
             spus: SPUS,
             namespace_bytes: 0,
             kv_namespace_bytes: 0,
-            instruction_budget: BUDGET,
+            user_instruction_budget: BUDGET,
             ..DeviceConfig::default()
         };
         let (store, mut apps) = medium.banks(SPUS, 64 << 20);
-        apps.extend([willow_apps::BASE_IO_WASM, willow_apps::BTREE_WASM].map(BuiltInApp::Wasm));
-        let mut device = Device {
-            world: World::open(config, store, apps),
-            tree: Tree { number: btree_host::number(name), layout, spus: SPUS },
-        };
+        apps.push(BuiltInApp::Wasm(willow_apps::BASE_IO_WASM));
+        let mut world = World::open(config, store, apps);
+        world.install_for(USER, willow_apps::BTREE_WASM);
+        let mut device = Device { world, tree: Tree { number: btree_host::number(name), layout, spus: SPUS } };
         for spu in device.tree.parts() {
             let call = device.tree.create(spu, name, bank_bytes);
             assert_eq!(device.call(&call, 0).0, 0);
@@ -45,7 +47,7 @@ impl Device {
     /// Status, result and reply.
     fn call(&mut self, call: &Call, reply_bytes: usize) -> (u32, u32, Vec<u8>) {
         let (arguments, payload) = if reply_bytes > 0 { (&call.body[..], &[][..]) } else { (&[][..], &call.body[..]) };
-        let done = self.world.call(("btree", call.handler, call.spu), arguments, payload, reply_bytes);
+        let done = self.world.call((APP, call.handler, call.spu), arguments, payload, reply_bytes);
         let RpcOutcome::Answered { status } = done.outcome else { panic!("{:?}", done.outcome) };
         (status, done.result, done.buffer)
     }

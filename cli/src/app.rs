@@ -80,7 +80,7 @@ pub enum App {
     },
     /// Build the app in the current folder; prints the module's path last
     Build {
-        /// With DWARF for a debugger, and less optimised (apps in Rust)
+        /// With DWARF for a debugger, and less optimised
         #[arg(long)]
         debug: bool,
     },

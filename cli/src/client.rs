@@ -15,10 +15,10 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use willow_host::control::{AppInfo, AttachRequest, Attachment, CommandSet, CoreInfo, NamespaceInfo, NamespaceRequest};
 use willow_host::{
-    AtomicWriteClient, BlockClient, ControlClient, Controller, Hre, KvClient, NvmeHre, Options, RpcCall, ShmHre,
-    ShmOptions, StoreCondition,
+    AtomicWriteClient, BlockClient, ControlClient, Controller, Hre, HreError, KvClient, NvmeHre, Options, RpcCall,
+    ShmHre, ShmOptions, StoreCondition,
 };
-use willow_wire::control::{DebugState, DieWear, FrameValues, ProfileReport, StoppedFrame};
+use willow_wire::control::{ControlStatus, DebugState, DieWear, FrameValues, ProfileReport, StoppedFrame};
 use willow_wire::spec::fabrics::DISCOVERY_NQN;
 
 /// Time to connect.
@@ -173,10 +173,18 @@ impl Client {
         self.wait(&format!("cannot read the log of app {name}"), self.control.log_from(app, position))
     }
 
-    /// Has an app be profiled.
-    pub fn begin_profile(&mut self, name: &str, milliseconds: u32) -> Outcome<()> {
+    /// Has an app be profiled; the inner error is that the device is busy with another profile, or the app with a change of its own.
+    pub fn begin_profile(&mut self, name: &str, milliseconds: u32) -> Outcome<Outcome<()>> {
         let app = self.find_app(name)?;
-        self.wait(&format!("app {name} is not profiled"), self.control.begin_profile(app, milliseconds))
+        let busy = ControlStatus::Busy as u32;
+        let mut is_busy = false;
+        let begun = async {
+            let begun = self.control.begin_profile(app, milliseconds).await;
+            is_busy = matches!(&begun, Err(HreError::Control { status, .. }) if *status == busy);
+            begun
+        };
+        let begun = self.wait(&format!("app {name} is not profiled"), begun);
+        if is_busy { Ok(begun) } else { begun.map(Ok) }
     }
 
     /// What came to the profile since it was read last.

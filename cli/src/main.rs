@@ -12,6 +12,7 @@ mod cache;
 mod child;
 mod client;
 mod columns;
+mod compute;
 mod config;
 mod coredump;
 mod cpu;
@@ -39,6 +40,7 @@ mod reproduce;
 mod rpc;
 mod serve;
 mod simulate;
+mod snapshot;
 mod stage;
 mod stat;
 mod statistics;
@@ -107,12 +109,19 @@ enum Command {
     Histogram(Box<columns::HistogramOptions>),
     /// Rows of a file on a drive for which an expression is true, as Arrow, CSV or JSON
     Filter(Box<columns::FilterOptions>),
+    /// ALPHA * X + Y of files of numbers on a drive, done there
+    Saxpy(Box<compute::SaxpyOptions>),
+    /// Fourier transforms of files of numbers on a drive, done there
+    Fft(Box<compute::FftOptions>),
     /// Who serves the banks of flash: list, install, use
     #[command(subcommand)]
     Ftl(ftl::Ftl),
     /// The device's flash: map
     #[command(subcommand)]
     Flash(flash::Flash),
+    /// Drives of flash that were written to, kept in files: save, restore
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
     /// Block namespace as a file: DIR/disk, by FUSE, until Ctrl-C
     Mount(mount::MountArguments),
     /// Files cached on the device: mount, list, remove
@@ -172,8 +181,11 @@ fn run(command: Command) -> Outcome<()> {
         Command::Sum(options) => columns::sum(*options),
         Command::Histogram(options) => columns::histogram(*options),
         Command::Filter(options) => columns::filter(*options),
+        Command::Saxpy(options) => compute::saxpy(&options),
+        Command::Fft(options) => compute::fft(&options),
         Command::Ftl(ftl) => ftl::run(ftl),
         Command::Flash(flash) => flash::run(flash),
+        Command::Snapshot(command) => snapshot::run(command),
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Cache(cache) => cache::run(cache),
         Command::Stat(options) => stat::run(options),

@@ -9,9 +9,15 @@ use std::io::{BufReader, BufWriter, Write};
 use std::path::PathBuf;
 use willow_sim::replay::{Format, Records, Replay, ReplayOptions};
 use willow_sim::report::{FlashReport, ResourceReport};
+use willow_sim::snapshot::{Snapshot, SnapshotHead};
 use willow_sim::{
     BlockWorkload, Cut, GeneratorOptions, KvWorkload, Path, Preset, Report, Simulation, SimulationOptions, Trace,
 };
+
+/// The preset where none is asked for.
+const PRESET_DEFAULT: &str = "bee3";
+/// Bytes that block operations are spread over where no other number is given.
+const RANGE_DEFAULT: u64 = 256 << 20;
 
 /// Workloads that need no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -45,9 +51,12 @@ pub enum Precondition {
 /// Flags of `willow simulate`.
 #[derive(Debug, clap::Args)]
 pub struct SimulateOptions {
-    /// Hardware and host: the name of a preset (bee3, ...) or the path of a preset file
-    #[arg(long, default_value = "bee3")]
-    pub preset: String,
+    /// Hardware and host: the name of a preset (bee3, ...) or the path of a preset file [default: bee3, or the one that the snapshot names]
+    #[arg(long)]
+    pub preset: Option<String>,
+    /// Begin with the drive that `willow snapshot save` has saved, in each simulation
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ftl", "contents", "size"])]
+    pub snapshot: Option<PathBuf>,
     /// The FTL of a preset with flash [default: page]
     #[arg(long, value_name = "NAME")]
     pub ftl: Option<String>,
@@ -55,7 +64,7 @@ pub struct SimulateOptions {
     #[arg(long, value_enum, value_name = "memory|none")]
     pub contents: Option<Contents>,
     /// What is written before the measurement, on flash: nothing; the range, in order (fill); or that, and then at random until as much is
-    /// collected as will be from then on (steady) [default: fill on flash]
+    /// collected as will be from then on (steady) [default: fill on flash; nothing on a snapshot]
     #[arg(long, value_enum)]
     pub precondition: Option<Precondition>,
     /// What is done
@@ -76,9 +85,9 @@ pub struct SimulateOptions {
     /// Parts of reads (gets) in a hundred, one simulation each
     #[arg(long, value_delimiter = ',', default_value = "100,0", value_name = "PERCENT,...")]
     pub mix: Vec<u8>,
-    /// Bytes that block operations are spread over
-    #[arg(long, default_value = "256M")]
-    pub range: Size,
+    /// Bytes that block operations are spread over [default: 256M, or what was written of the snapshot]
+    #[arg(long)]
+    pub range: Option<Size>,
     /// Go through the range in order instead of at random
     #[arg(long)]
     pub sequential: bool,
@@ -151,16 +160,37 @@ impl SimulateOptions {
                 fail!("--{name} is {seconds}, must be 0 to 1000000");
             }
         }
+        if self.snapshot.is_some() && self.workload == Workload::Kv {
+            fail!("--snapshot is of a block namespace: leave --workload kv out");
+        }
         if self.trace.is_some() && self.replay.is_none() && self.depths.len() * self.mix.len() != 1 {
             fail!("--trace is of one simulation: give one number to each of --depths and --mix");
         }
         Ok(())
     }
 
+    /// Bytes that block operations are spread over.
+    fn range(&self, snapshot: Option<&SnapshotHead>) -> u64 {
+        self.range.map_or(snapshot.map_or(RANGE_DEFAULT, |head| head.range_bytes), |range| range.0)
+    }
+
+    fn snapshot(&self) -> Outcome<Option<Snapshot>> {
+        self.snapshot.as_deref().map(Snapshot::open).transpose().map_err(Failure::new)
+    }
+
     fn simulation(&self, preset: &Preset, trace: Option<&Trace>) -> Outcome<Simulation> {
         let kv = self.workload == Workload::Kv && self.replay.is_none();
+        if let Some(snapshot) = self.snapshot()? {
+            let options = SimulationOptions {
+                native: self.native,
+                ftl: Some(snapshot.head.ftl.clone()),
+                trace: trace.cloned(),
+                ..SimulationOptions::new(preset.clone())
+            };
+            return Simulation::restore(&options, snapshot).map_err(Failure::new);
+        }
         Simulation::new(&SimulationOptions {
-            namespace_bytes: if kv { 0 } else { self.size.unwrap_or(self.range).0 },
+            namespace_bytes: if kv { 0 } else { self.size.map_or(self.range(None), |size| size.0) },
             kv_namespace_bytes: if kv { (self.pairs * (self.value.0 + 512) * 2).max(64 << 20) } else { 0 },
             native: self.native,
             ftl: self.ftl.clone(),
@@ -177,7 +207,7 @@ impl SimulateOptions {
         self.path.unwrap_or(if kv { Path::Rpc } else { Path::File })
     }
 
-    fn block(&self, depth: usize, read_percent: u8) -> BlockWorkload {
+    fn block(&self, range_bytes: u64, depth: usize, read_percent: u8) -> BlockWorkload {
         let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
         let order = if self.sequential { "sequential" } else { "random" };
         BlockWorkload {
@@ -187,7 +217,7 @@ impl SimulateOptions {
             queue_depth: depth,
             bytes: self.bs.0 as u32,
             read_percent,
-            range_bytes: self.range.0,
+            range_bytes,
             sequential: self.sequential,
             once: false,
             operations: self.seconds.is_none().then_some(self.operations),
@@ -217,8 +247,9 @@ impl SimulateOptions {
         let mut simulation = self.simulation(preset, trace)?;
         let (generator, source) = match self.workload {
             Workload::Block => {
-                self.precondition(preset, &mut simulation)?;
-                self.block(depth, percent).generator().map_err(Failure::new)?
+                let range = self.range(self.snapshot()?.as_ref().map(|snapshot| &snapshot.head));
+                self.precondition(preset, &mut simulation, range)?;
+                self.block(range, depth, percent).generator().map_err(Failure::new)?
             }
             Workload::Kv => {
                 let load = KvWorkload { name: "load".to_owned(), load: true, ..self.kv(16, 0) };
@@ -242,17 +273,12 @@ impl SimulateOptions {
     }
 
     /// Writes what is to be there before the measurement.
-    fn precondition(&self, preset: &Preset, simulation: &mut Simulation) -> Outcome<()> {
-        let default = if preset.has_flash() { Precondition::Fill } else { Precondition::None };
-        let wanted = self.precondition.unwrap_or(default);
-        if wanted == Precondition::None {
-            return Ok(());
-        }
-        simulation.fill(self.range.0).map_err(Failure::new)?;
-        if wanted == Precondition::Steady {
-            simulation.settle_flash(self.range.0, self.bs.0 as u32, self.seed).map_err(Failure::new)?;
-        }
-        Ok(())
+    fn precondition(&self, preset: &Preset, simulation: &mut Simulation, range: u64) -> Outcome<()> {
+        let default = match preset.has_flash() && self.snapshot.is_none() {
+            true => Precondition::Fill,
+            false => Precondition::None,
+        };
+        precondition(simulation, self.precondition.unwrap_or(default), range, self.bs.0 as u32, self.seed)
     }
 
     fn replayed(&self, preset: &Preset, trace: Option<&Trace>, file: &std::path::Path) -> Outcome<Report> {
@@ -260,7 +286,8 @@ impl SimulateOptions {
         let Some(format) = self.format else { fail!("--replay needs --format: fio, blktrace or msr") };
         let input = BufReader::new(File::open(file).context(|| format!("cannot read trace {name}"))?);
         let mut simulation = self.simulation(preset, trace)?;
-        self.precondition(preset, &mut simulation)?;
+        let range = self.range(self.snapshot()?.as_ref().map(|snapshot| &snapshot.head));
+        self.precondition(preset, &mut simulation, range)?;
         let options = ReplayOptions {
             namespace_bytes: simulation.block_namespace_bytes(),
             block_bytes: 512,
@@ -282,10 +309,30 @@ impl SimulateOptions {
     }
 }
 
+/// Writes to a drive what is to be there before a measurement.
+pub fn precondition(
+    simulation: &mut Simulation,
+    wanted: Precondition,
+    range: u64,
+    bytes: u32,
+    seed: u64,
+) -> Outcome<()> {
+    if wanted == Precondition::None {
+        return Ok(());
+    }
+    simulation.fill(range).map_err(Failure::new)?;
+    if wanted == Precondition::Steady {
+        simulation.settle_flash(range, bytes, seed).map_err(Failure::new)?;
+    }
+    Ok(())
+}
+
 /// Runs it.
 pub fn run(options: &SimulateOptions) -> Outcome<()> {
     options.check()?;
-    let preset = Preset::load(&options.preset).map_err(Failure::new)?;
+    let saved = options.snapshot()?.map(|snapshot| snapshot.head.preset);
+    let preset = options.preset.clone().or(saved).unwrap_or_else(|| PRESET_DEFAULT.to_owned());
+    let preset = Preset::load(&preset).map_err(Failure::new)?;
     let trace = options.trace.as_ref().map(|_| Trace::new());
     let mut reports = Vec::new();
     match &options.replay {

@@ -170,6 +170,38 @@ fn a_core_of_an_app_that_trapped_is_a_file_that_tools_read() {
     device.end();
 }
 
+/// What a program says of a file; `None` where there is no such program.
+fn said_of(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = std::process::Command::new(program).args(arguments).output().ok()?;
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn binaryen_and_llvm_read_a_core() {
+    let folder = Folder::new();
+    let device = device_with_app(&folder);
+    assert!(device.fails(&["rpc", "ant", "trap", "--spu", "1"]).contains("ended"));
+    let out = folder.path("core");
+    device.ok(&["app", "core", "ant", "--out", &out]);
+    let sections = ["core", "coremodules", "coreinstances", "corestack"];
+    // As text: its global, its memory, and the sections that say what it is a core of.
+    match said_of("wasm-opt", &["-S", &out, "-o", "-"]) {
+        None => willow_skip::skip("binaryen_and_llvm_read_a_core", "wasm-opt is not there (scripts/bootstrap)"),
+        Some(text) => {
+            assert!(text.contains("(mut i32) (i32.const 77)") && text.contains("(memory $0 2)"), "{text}");
+            assert!(text.contains(r#"(data (i32.const 16) "hi\n")"#), "{text}");
+            assert!(text.contains(r#"(data (i32.const 100000) "\de\c0\0d`")"#), "{text}");
+            assert!(sections.iter().all(|name| text.contains(&format!("custom section \"{name}\""))), "{text}");
+        }
+    }
+    // LLVM's reader comes with few installations of clang: Binaryen's is always there for the tests.
+    if let Some(text) = said_of("llvm-readobj", &["--sections", &out]) {
+        assert!(sections.iter().all(|name| text.contains(&format!("Name: {name}\n"))), "{text}");
+    }
+    device.end();
+}
+
 /// Calls handlers of the app until a profile that runs beside has ended; the profile's output, and how often each was called.
 fn profile_while(device: &Served, arguments: &[&str], handlers: &[&str]) -> (std::process::Output, Vec<u64>) {
     let mut profiling = willow()

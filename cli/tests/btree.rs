@@ -2,9 +2,16 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use support::{Folder, Public, Served};
+use willow_host::btree::{BtreeClient, key};
+use willow_host::{Controller, NvmeHre, Options};
 
 fn lines(count: u32) -> String {
     (0..count).map(|number| format!("key {number:06}\tvalue of {number}\n")).collect()
@@ -107,5 +114,77 @@ fn users_have_trees_of_their_own_of_the_same_name() {
     }
     assert_eq!(ok(USERS[0], &["btree", "range", "mine", "--limit", "2001"], "").lines().count(), 2001);
     assert_eq!(ok(USERS[1], &["btree", "range", "mine"], "").lines().count(), 1);
+    device.end();
+}
+
+/// Bytes that go one way after bytes that went the other: how often the host spoke after the device did.
+#[derive(Default)]
+struct Turns {
+    /// The device spoke last: 1.
+    last: AtomicU64,
+    turns: AtomicU64,
+}
+
+/// Carries the bytes of connections to a device, and counts in whose turn they are.
+fn relay(to: SocketAddr, turns: &Arc<Turns>) -> SocketAddr {
+    fn carry(mut from: TcpStream, mut to: TcpStream, turns: Arc<Turns>, is_device: bool) {
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            let was_device = turns.last.swap(is_device.into(), Ordering::SeqCst) == 1;
+            turns.turns.fetch_add(u64::from(was_device && !is_device), Ordering::SeqCst);
+            if to.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Write);
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let turns = turns.clone();
+    std::thread::spawn(move || {
+        for host in listener.incoming().map_while(Result::ok) {
+            let Ok(device) = TcpStream::connect(to) else { break };
+            for stream in [&host, &device] {
+                stream.set_nodelay(true).unwrap();
+            }
+            let ways = [(host.try_clone(), device.try_clone(), false), (Ok(device), Ok(host), true)];
+            for (from, to, is_device) in ways {
+                let (from, to, turns) = (from.unwrap(), to.unwrap(), turns.clone());
+                std::thread::spawn(move || carry(from, to, turns, is_device));
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn a_search_over_nvme_tcp_is_one_round_trip_whatever_the_height() {
+    let folder = Folder::new();
+    let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "0", "--spus", "2"]);
+    // Falling keys leave half a node behind each time: 15,000 pairs have three levels.
+    let falling = |count: u32| -> String { (0..count).rev().map(|at| format!("{at:06}\tvalue of {at}\n")).collect() };
+    for (name, count) in [("one", 1), ("two", 300), ("three", 15_000)] {
+        device.ok(&["btree", "create", name, "--striped", "--size", "200M"]);
+        device.ok(&["btree", "load", name, &folder.file(name, falling(count).as_bytes())]);
+    }
+    let turns = Arc::new(Turns::default());
+    let subsystem = device.ready.split_whitespace().find_map(|word| word.strip_prefix("nqn=")).unwrap();
+    let mut options = Options::new(relay(device.address.parse().unwrap(), &turns), subsystem);
+    options.keep_alive = Duration::ZERO;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let controller = Controller::connect(options).await.unwrap();
+        let client = BtreeClient::find(Arc::new(NvmeHre::new(controller, 1).await.unwrap())).await.unwrap();
+        for (name, height) in [("one", 1), ("two", 2), ("three", 3)] {
+            let tree = client.open(name).await.unwrap();
+            assert_eq!(tree.statistics().await.unwrap().height, height);
+            let before = turns.turns.load(Ordering::SeqCst);
+            for _ in 0..20 {
+                assert_eq!(tree.get(&key(b"000000").unwrap()).await.unwrap().as_deref(), Some(&b"value of 0"[..]));
+                assert_eq!(tree.get(&key(b"nothing").unwrap()).await.unwrap(), None);
+            }
+            assert_eq!(turns.turns.load(Ordering::SeqCst) - before, 40, "{height} levels");
+        }
+    });
     device.end();
 }

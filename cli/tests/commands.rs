@@ -68,7 +68,18 @@ fn apps_are_listed_replaced_and_called() {
     let names: Vec<&Value> = before["apps"].as_array().unwrap().iter().map(|app| &app["name"]).collect();
     assert_eq!(
         names,
-        ["base-io", "key-value", "direct-io", "atomic-write", "search", "atomic-io", "append", "caching", "columns"]
+        [
+            "base-io",
+            "key-value",
+            "direct-io",
+            "atomic-write",
+            "search",
+            "atomic-io",
+            "append",
+            "caching",
+            "columns",
+            "compute"
+        ]
     );
     assert!(device.run_with(&["kv", "put", "kept", "-"], b"value").status.success());
     let module = folder.file("key-value.wasm", willow_apps::KEY_VALUE_WASM);
@@ -161,6 +172,14 @@ fn benchmarks_print_one_object() {
     assert_eq!(kv["rows"].as_array().unwrap().len(), 3, "the loading, then one mix at two depths");
     let listed = json(&device.ok(&["ns", "list", "--json"]));
     assert_eq!(listed["namespaces"].as_array().unwrap().len(), 2, "the namespaces of benchmarks are gone");
+    // In a namespace that is there pairs stay, for a later run.
+    let there = &[&["bench", "kv", "--nsid", "2", "--pairs", "100", "--mix", "100"][..], &short].concat();
+    assert_eq!(json(&device.ok(there))["rows"].as_array().unwrap().len(), 3);
+    assert_eq!(device.ok(&["kv", "list"]).lines().count(), 100);
+    let later = json(&device.ok(&[there, &["--loaded"][..]].concat()));
+    assert_eq!(later["rows"].as_array().unwrap().len(), 2, "nothing is loaded");
+    assert!(device.fails(&["bench", "kv", "--nsid", "1"]).contains("no key-value namespace"));
+    assert!(device.fails(&["bench", "kv", "--nsid", "2", "--loaded", "--pairs", "100000"]).contains("no such key"));
     assert!(device.fails(&["bench", "io", "--bs", "1000"]).contains("--bs"));
     assert!(device.fails(&["bench", "io", "--depths", "0"]).contains("--depths"));
     device.end();

@@ -323,3 +323,73 @@ fn what_is_stopped_goes_on_when_its_debugger_is_gone_or_its_time_is_over() {
     device.end();
     drop(work);
 }
+
+/// Handler 1 sleeps, and then answers with its own sum.
+const C_SOURCE: &str = r#"#include "willow.h"
+#define HANDLERS(HANDLER) HANDLER(1, work)
+WILLOW_APP("ant", "1", HANDLERS)
+static uint32_t sum_of(const uint8_t *bytes, uint32_t count) {
+    uint32_t sum = 0;
+    for (uint32_t index = 0; index < count; index++) {
+        sum += bytes[index]; // adds
+    }
+    return sum; // returns
+}
+static void work(RPCHdr_t *request) {
+    uint8_t values[4] = {3, 4, 5, 30};
+    uint32_t first = values[0];
+    SleepNs(1000); // sleeps
+    uint32_t whole = sum_of(values, 4) + first; // sums
+    RPCResp_t response;
+    RPCCreateResponse(request, &response, 0); // responds
+    response.result = whole;
+    RPCSendResponse(response);
+}
+"#;
+
+#[test]
+fn an_app_in_c_stops_at_lines_and_shows_its_variables() {
+    let folder = Folder::new();
+    let made = willow().args(["app", "new", "ant", "--lang", "c"]).current_dir(folder.path("")).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    std::fs::write(folder.path("ant/src/app.c"), C_SOURCE).unwrap();
+    let built = willow().args(["app", "build", "--debug"]).current_dir(folder.path("ant")).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let module = String::from_utf8(built.stdout).unwrap().trim_end().to_owned();
+    let device = Served::start(&["--ram", "--size", "16M", "--kv-size", "16M", "--spus", "1"]);
+    device.ok(&["app", "install", &module]);
+    let at = |comment: &str| 1 + C_SOURCE.lines().position(|line| line.ends_with(&format!("// {comment}"))).unwrap();
+    let mut client = Client::start(&device, &[]);
+    for comment in ["adds", "responds"] {
+        let asked = json!({ "source": { "path": "/elsewhere/app.c" }, "breakpoints": [{ "line": at(comment) }] });
+        let answer = client.ask("setBreakpoints", asked);
+        assert_eq!(answer["breakpoints"], json!([{ "verified": true, "line": at(comment) }]));
+        if comment == "adds" {
+            client.ask("configurationDone", json!({}));
+            let work = call(&device, "work", "0");
+            client.stopped("breakpoint", 0);
+            let stack = client.stack(0);
+            assert_eq!(stack[..2], [("sum_of".to_owned(), at("adds") as u64), ("work".to_owned(), at("sums") as u64)]);
+            assert_eq!((client.variable(0, 0, "index").0, client.variable(0, 0, "count").0), ("0".into(), "4".into()));
+            // Once more through the loop.
+            client.ask("continue", json!({ "threadId": 1 }));
+            client.stopped("breakpoint", 0);
+            assert_eq!((client.variable(0, 0, "index").0, client.variable(0, 0, "sum").0), ("1".into(), "3".into()));
+            client.ask("setBreakpoints", json!({ "source": { "path": "/elsewhere/app.c" }, "breakpoints": [] }));
+            client.ask("stepOut", json!({ "threadId": 1 }));
+            client.stopped("step", 0);
+            assert_eq!(client.stack(0)[0], ("work".to_owned(), at("sums") as u64));
+            // What it had before it slept is as it was.
+            assert_eq!(client.variable(0, 0, "first").0, "3");
+            client.ask("continue", json!({ "threadId": 1 }));
+            assert_eq!(result(work), "result 45\n");
+        }
+    }
+    let work = call(&device, "work", "0");
+    client.stopped("breakpoint", 0);
+    assert_eq!(client.variable(0, 0, "whole").0, "45");
+    client.ask("continue", json!({ "threadId": 1 }));
+    assert_eq!(result(work), "result 45\n");
+    client.end();
+    device.end();
+}

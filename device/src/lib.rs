@@ -30,7 +30,7 @@ pub use bridge::accounts;
 pub use config::{DeviceConfig, STRIPE_BYTES};
 pub use drive::Device;
 pub use hre::HreId;
-pub use media::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
+pub use media::store::{BlobReader, Progress, Store, StoreCompletion, StoreError, Ticket};
 pub use model::{histogram, punctuality};
 pub use namespace::{CommandSet, Namespace};
 pub use request::{
@@ -40,6 +40,7 @@ pub use service::OpenError;
 pub use service::core::{Job, JobDone};
 pub use service::ftl::FlashState;
 pub use service::statistics::Statistics;
+pub use service::uncorrectable::{MARKED_BLOCKS_MAX, MARKED_BLOCKS_OF_ALL_MAX};
 pub use service::versions::BuiltInApp;
 pub use service::{control, metadata, reservation, statistics};
 pub use spu::flash_cut::PowerCut;

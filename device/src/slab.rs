@@ -147,6 +147,20 @@ impl<T> Slab<T> {
         entries.filter_map(move |(place, entry)| Some((key(place, entry), entry.value.as_ref()?)))
     }
 
+    /// The entries at some places, with their keys: what that takes does not depend on how many places there are.
+    pub fn iter_at(&self, places: std::ops::Range<usize>) -> impl Iterator<Item = (u32, &T)> {
+        let end = places.end.min(self.entries.len());
+        let first = places.start.min(end);
+        let key = move |place: usize, entry: &Entry<T>| u32::from(entry.generation) << 16 | (first + place) as u32;
+        let entries = self.entries[first..end].iter().enumerate();
+        entries.filter_map(move |(place, entry)| Some((key(place, entry), entry.value.as_ref()?)))
+    }
+
+    /// Places that have ever been taken.
+    pub fn places(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Keys of all entries, in order of place.
     pub fn keys(&self) -> Vec<u32> {
         self.iter().map(|(key, _)| key).collect()

@@ -106,6 +106,14 @@ fn a_loop_of_any_import_ends_within_the_budget_of_a_run() {
             "(drop (call $keys_find (local.get 0) (i32.const 2) (i64.const 0) (i32.const 8) (i32.const 8) (i32.const 7000) (i32.const 0) (i32.const 0) (i32.const 0)))",
             SEGMENT_WORK + 56_000 / 8 + 12 * 21,
         ),
+        (
+            "(drop (call $multiply_add (local.get 0) (i32.const 4) (i64.const 0) (i32.const 0) (i32.const 4096) (i32.const 64) (i32.const 0)))",
+            SEGMENT_WORK,
+        ),
+        (
+            "(drop (call $fft (local.get 0) (i32.const 4) (i32.const 0) (i32.const 0) (i32.const 512) (i32.const 2) (i32.const 0)))",
+            SEGMENT_WORK + 2 * 256 * 9 * 4,
+        ),
         ("(drop (call $literals_free (i32.const 1)))", 0),
         // A set of what local memory begins with, and all of the range for the literal `\0`.
         (

@@ -4,6 +4,7 @@
 mod common;
 use common::users::Users;
 use common::*;
+use willow_device::spu::meter::IMPORT_WORK;
 use willow_device::{DeviceConfig, RpcOutcome};
 
 /// A module with more functions and whatever else, and locals of its handler.
@@ -99,25 +100,29 @@ fn what_would_keep_the_compiler_or_the_machine_busy_is_refused() {
 /// Budget of a user's run here.
 const BUDGET: u64 = 100_000;
 /// What a round costs beside its instruction: `count`.
-const COUNT: u64 = 60;
+const COUNT: u64 = IMPORT_WORK;
 
 #[test]
 fn instructions_that_take_the_machine_long_cost_as_much() {
     let instructions = [
-        ("(drop (memory.grow (i32.const 60000)))", 200),
-        ("(drop (memory.grow (i32.const 0)))", 200),
-        ("(drop (table.grow $t (ref.null func) (i32.const 0)))", 200),
-        ("(drop (table.grow $t (ref.null func) (i32.const 200)))", 200 + 200),
+        ("(drop (memory.grow (i32.const 60000)))", 250),
+        ("(drop (memory.grow (i32.const 0)))", 250),
+        ("(drop (table.grow $t (ref.null func) (i32.const 0)))", 250),
+        ("(drop (table.grow $t (ref.null func) (i32.const 200)))", 250 + 200),
         ("(drop (ref.func $start))", 200),
         ("(elem.drop $e)", 40),
         ("(table.copy $t $t (i32.const 0) (i32.const 1) (i32.const 50))", 40 + 50 * 4),
         ("(table.fill $t (i32.const 0) (ref.null func) (i32.const 50))", 40 + 50 * 4),
-        ("(memory.fill (i32.const 0) (i32.const 0) (i32.const 1000))", 1000),
+        ("(memory.fill (i32.const 0) (i32.const 0) (i32.const 1000))", 1000 + 24),
+        ("(drop (i32.load (i32.load (i32.load (i32.const 0)))))", 3 * 20),
+        ("(drop (v128.load (i32.const 0)))", 20),
+        ("(drop (call_indirect $t (type $plain) (i32.const 7)))", 48),
+        ("(drop (f64.convert_i32_s (f64.lt (f64.const 1) (f64.load (i32.const 0)))))", 8 + 8 + 20),
         // With the instructions around it, which would be 7.
-        ("(drop (i64.div_u (i64.load (i32.const 0)) (i64.const 3)))", 8 + 6),
-        ("(drop (f64.sqrt (f64.load (i32.const 0))))", 24),
+        ("(drop (i64.div_u (i64.load (i32.const 0)) (i64.const 3)))", 10 + 20),
+        ("(drop (f64.sqrt (f64.load (i32.const 0))))", 48 + 20),
         ("(drop (f32.div (f32.load (i32.const 0)) (f32.const 3)))", 24),
-        ("(drop (f64x2.sqrt (v128.load (i32.const 0))))", 24),
+        ("(drop (f64x2.sqrt (v128.load (i32.const 0))))", 48 + 20),
         ("(drop (i64.trunc_sat_f64_u (f64.load (i32.const 0))))", 12),
     ];
     for (body, cost) in instructions {
@@ -125,7 +130,8 @@ fn instructions_that_take_the_machine_long_cost_as_much() {
         let mut users = Users::new(config);
         let mallory = users.user(6666);
         let start = format!(
-            r#"(table $t 100 funcref) (elem $e func $start) (func $start (param i32 i32) (result i32)
+            r#"(type $plain (func (result i32))) (func $seven (type $plain) (i32.const 7))
+            (table $t 100 funcref) (elem $at (table $t) (i32.const 7) func $seven) (elem $e func $start) (func $start (param i32 i32) (result i32)
             (if (i32.ne (local.get 1) (i32.const 1)) (then
                 (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (return (i32.const 0))))
             (loop $l {body} (call $count (i32.const 0) (i64.const 1)) (br $l))

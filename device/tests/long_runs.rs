@@ -144,7 +144,7 @@ fn a_long_run_may_do_more_and_makes_way_for_others_after_each_slice() {
 fn what_spu_os_does_for_a_long_run_is_cut_into_slices_as_well() {
     // Some 12,000 units of work for few instructions, 1000 times.
     for body in [
-        "(call $print (i32.const 0) (i32.const 4096))",
+        "(call $print (i32.const 0) (i32.const 2048))",
         "(drop (call $dma_strided (local.get $token) (i32.const 3) (i64.const 0) (i64.const 0) (i32.const 0) (i64.const 4096) (i64.const 8) (i32.const 1) (i32.const 80) (i32.const 0)))",
         "(drop (call $dma (local.get $token) (i32.const 3) (i64.const 0) (i32.const 0) (i64.const 4096) (i32.const 49152) (i32.const 0)))",
     ] {
@@ -152,7 +152,7 @@ fn what_spu_os_does_for_a_long_run_is_cut_into_slices_as_well() {
         world.begin(2, 1000);
         let (turns, end) = world.turns_before_the_end(10_000);
         assert_eq!(end, Some((ANSWERED, 2)), "{body}");
-        // DMAs move 48 MiB in all: a sixteenth of an instruction's worth a byte where the first MiB has been moved.
+        // DMAs move 48 MiB in all: an instruction's worth for four bytes where the first MiB has been moved.
         assert!((20..=100).contains(&turns), "{turns} turns: {body}");
         let host_work = world.users.rig.device.statistics().apps.iter().map(|app| app.counters.host_work).max();
         assert!(host_work > Some(4_000_000), "{host_work:?}: {body}");

@@ -346,7 +346,7 @@ fn who_hoards_sleeps_or_background_work_is_refused_alone() {
 /// Handler 1 begins handler 2 in the background, as often as it is let; each of those computes nearly as much as a run may, for ever, and yields in
 /// between. Handler 3 computes as much once.
 const TIRELESS: &str = r#"(func $compute (local $left i32)
-        (local.set $left (i32.const 70000))
+        (local.set $left (i32.const 50000))
         (loop $l (br_if $l (local.tee $left (i32.sub (local.get $left) (i32.const 1))))))
     (func $work (call $compute)
         (drop (call $sleep (i64.const 0) (i32.const 1))))

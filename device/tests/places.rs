@@ -177,7 +177,7 @@ fn dmas_that_nobody_waits_for_are_bounded_under_a_model_of_time() {
     ] {
         let mut world = Modelled::new();
         let app = world.install(&repeats("hoarder", body, "public=*\\n"));
-        world.hoard(app, (600, 1200));
+        world.hoard(app, (720, 1000));
         let waits = app_of(&world.rig.device, "u6666-hoarder").waits;
         let bound = willow_device::testing::USERS_WAITS_MAX as u64;
         assert!(waits <= bound / 3, "{waits} of {bound}: {body}");

@@ -94,6 +94,7 @@ fn metadata() -> Metadata {
         weights: vec![],
         attachments: vec![],
         reservations: vec![],
+        uncorrectable: Default::default(),
     }
 }
 

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Grows when something here changes in a way that programs notice. */
-#define LIBWILLOW_VERSION 5
+#define LIBWILLOW_VERSION 6
 uint32_t willow_version(void);
 
 /* What the last call of this thread that failed says was wrong: until the thread's next failure. Never NULL. */
@@ -221,6 +221,28 @@ int willow_kv_scan(willow_kv *kv, const void *from, size_t from_bytes, const voi
 
 /* What was stored and removed before survives a power cut when this has returned. */
 int willow_kv_flush(willow_kv *kv);
+
+/* -- numeric kernels on files of numbers, done in the drive (docs/compute.md) -------------------------------------------- */
+#define WILLOW_COMPUTE_DRIVE_ONLY 1u /* EOPNOTSUPP where the drive cannot do it, instead of this host's doing it */
+#define WILLOW_COMPUTE_IN_PLACE 2u   /* `out` is there, and is written over; a failure leaves part of the result in it */
+
+/* out = alpha * x + y, number by number, each rounded after the multiplication and after the addition. `agent`: its socket.
+ * `dtype`: NULL for .npy files, else "f4" or "f8" for files of numbers alone. When this returns 0 (the drive did it) or 1
+ * (this host did) the result is durable and has its name; -1: it failed, and nothing is at `out` that was not before, but
+ * with WILLOW_COMPUTE_IN_PLACE. ESTALE: a file was taken back or changed in the middle. */
+int willow_saxpy(const char *agent, double alpha, const char *x, const char *y, const char *out, const char *dtype,
+                 uint32_t flags);
+
+#define WILLOW_FFT_INVERSE 16u         /* divides by the number of numbers */
+#define WILLOW_FFT_2D 32u              /* both axes of a matrix */
+#define WILLOW_FFT_TRANSPOSE_DRIVE 64u /* the drive transposes the matrix, instead of this host */
+
+/* Fourier transforms along the last axis, or along both axes of a matrix; otherwise as willow_saxpy. Numbers are "f4", "f8",
+ * "c8" or "c16"; the result is complex, of the same precision, and that of a matrix lies in the other order (a file in C's
+ * order becomes one in Fortran's). Axes have a power of two of numbers. `shape`: of plain numbers, the sizes of `dimensions`
+ * axes, or NULL for one; for .npy files NULL. */
+int willow_fft(const char *agent, const char *in, const char *out, const char *dtype, const uint64_t *shape,
+               size_t dimensions, uint32_t flags);
 
 #ifdef __cplusplus
 }

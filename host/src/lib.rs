@@ -22,6 +22,7 @@ pub mod btree;
 pub mod cache;
 pub mod caching;
 pub mod columns;
+pub mod compute;
 pub mod control;
 #[cfg(feature = "in-process")]
 pub mod device_queue;

@@ -5,7 +5,9 @@ use append_host::wire::{Delegation, Extent};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use willow_auth::{Credentials, Entropy, Group, Policy, Secret};
 use willow_device::media::ram::RamStore;
+use willow_device::testing::Hole;
 use willow_device::{BuiltInApp, Device, DeviceConfig, OpenError};
 use willow_host::control::{CommandSet, ControlClient, NamespaceRequest};
 use willow_host::hre::{BlockCommand, Hre};
@@ -323,8 +325,12 @@ async fn a_compilers_panic_is_a_refusal(hre: Arc<dyn Hre>) {
 }
 
 fn planted() -> Result<Device, OpenError> {
+    planted_with(Hole::CompilerPanics)
+}
+
+fn planted_with(hole: Hole) -> Result<Device, OpenError> {
     let mut device = device()?;
-    willow_device::testing::plant(&mut device, willow_device::testing::Hole::CompilerPanics);
+    willow_device::testing::plant(&mut device, hole);
     Ok(device)
 }
 
@@ -341,10 +347,20 @@ fn a_job_that_panics_is_answered_in_process() {
 fn served(
     make: fn() -> Result<Device, OpenError>,
 ) -> (Options, willow_tcp::ServerHandle, JoinHandle<Result<(), willow_tcp::ServeError>>) {
+    served_with(make, |_| {})
+}
+
+/// The same with other settings.
+fn served_with(
+    make: fn() -> Result<Device, OpenError>,
+    configure: impl FnOnce(&mut willow_tcp::ServerConfig) + Send + 'static,
+) -> (Options, willow_tcp::ServerHandle, JoinHandle<Result<(), willow_tcp::ServeError>>) {
     let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         let listen: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
-        let config = willow_tcp::ServerConfig { listen: vec![listen.into()], ..willow_tcp::ServerConfig::default() };
+        let mut config =
+            willow_tcp::ServerConfig { listen: vec![listen.into()], ..willow_tcp::ServerConfig::default() };
+        configure(&mut config);
         let mut server = willow_tcp::Server::bind(config, make().expect("opens")).expect("binds");
         sender.send((server.local_addr().expect("it listens"), server.handle())).expect("somebody waits");
         server.run()
@@ -361,6 +377,48 @@ fn a_job_that_panics_is_answered_over_nvme_tcp() {
         let hre = NvmeHre::new(controller.clone(), 1).await.expect("an endpoint");
         a_compilers_panic_is_a_refusal(Arc::new(hre)).await;
         controller.shut_down().await.expect("shuts down");
+    });
+    handle.stop();
+    thread.join().expect("no panic").expect("ends well");
+}
+
+#[test]
+fn hosts_prove_themselves_while_a_module_is_compiled() {
+    let secret = || Secret::generate(None, &Entropy::system()).expect("a secret");
+    let host = |number: u32| format!("nqn.2014-08.org.nvmexpress:uuid:{number:08}-2222-3333-4444-555555555555");
+    let hosts: Vec<Credentials> = (1..=3)
+        .map(|number| Credentials { host_nqn: host(number), secret: secret(), controller_secret: Some(secret()) })
+        .collect();
+    let mut known = willow_nvme::HostAuthentication::new(hosts.clone()).expect("keys of hosts");
+    // With a group, so that there is something to compute.
+    known.policy = Policy { groups: vec![Group::Ffdhe2048], ..Policy::default() };
+    let (options, handle, thread) =
+        served_with(|| planted_with(Hole::CompilerWaits), move |config| config.subsystem.authentication = Some(known));
+    let connect = |host: &Credentials| {
+        let options = options.clone().with_credentials(Arc::new(host.clone()));
+        Controller::connect(Options { queues: 2, ..options })
+    };
+    runtime().block_on(async {
+        let first = connect(&hosts[0]).await.expect("connects");
+        let hre: Arc<dyn Hre> = Arc::new(NvmeHre::new(first.clone(), 1).await.expect("an endpoint"));
+        let control = ControlClient::new(hre);
+        let mut install = std::pin::pin!(control.install(b"this one waits".to_vec()));
+        // It is under way from when it was asked for first; others come meanwhile.
+        for host in &hosts[1..] {
+            let connected = tokio::time::timeout(Duration::from_secs(60), async {
+                tokio::select! {
+                    biased;
+                    ended = &mut install => panic!("nothing lets it end: {ended:?}"),
+                    connected = connect(host) => connected,
+                }
+            });
+            let controller = connected.await.expect("whoever proves himself waits for no compiler").expect("connects");
+            controller.shut_down().await.expect("shuts down");
+        }
+        willow_device::testing::release_compilers();
+        let refused = install.await.expect_err("it is no module").to_string();
+        assert!(refused.contains("not a WebAssembly module"), "{refused}");
+        first.shut_down().await.expect("shuts down");
     });
     handle.stop();
     thread.join().expect("no panic").expect("ends well");
@@ -429,6 +487,7 @@ fn both_sides_of_the_control_service_have_the_same_numbers() {
         (u32::from(wire::ATTACH), u32::from(device::ATTACH)),
         (u32::from(wire::RESIZE_NAMESPACE), u32::from(device::RESIZE_NAMESPACE)),
         (u32::from(wire::FORMAT_NAMESPACE), u32::from(device::FORMAT_NAMESPACE)),
+        (u32::from(wire::MARK_UNCORRECTABLE), u32::from(device::MARK_UNCORRECTABLE)),
         (u32::from(wire::LIST_ATTACHMENTS), u32::from(device::LIST_ATTACHMENTS)),
         (u32::from(wire::SUBSCRIBE), u32::from(device::SUBSCRIBE)),
         (u32::from(wire::UNSUBSCRIBE), u32::from(device::UNSUBSCRIBE)),

@@ -302,6 +302,19 @@ int32_t willow_keys_find(Port_t port, uint64_t address, const Keys_t *keys, cons
     return place >= 2 ? (place - 2) / 2 : place;
 }
 
+int32_t MultiplyAdd(uint32_t number_bytes, double alpha, const void *x, void *y, uint32_t count) {
+    union {
+        double number;
+        uint64_t bits;
+    } as = {.number = alpha};
+    return (int32_t)waited(willow_import_multiply_add(current->token, number_bytes, as.bits, x, y, count, wait_number()));
+}
+
+int32_t FourierTransform(uint32_t number_bytes, int inverse, void *data, uint32_t count, uint32_t rows) {
+    return (int32_t)waited(
+        willow_import_fft(current->token, number_bytes, inverse != 0, data, count, rows, wait_number()));
+}
+
 int32_t LiteralsLoad(const void *literals, uint32_t bytes, uint32_t flags) {
     return willow_import_literals_load(literals, bytes, flags);
 }
@@ -446,6 +459,10 @@ int32_t FlashZeroPeer(uint32_t peer, uint64_t offset, uint32_t bytes) {
 int32_t FlashPause(void) { return (int32_t)waited(willow_import_flash_pause(wait_number())); }
 
 int32_t FlashMinimum(const uint32_t *numbers, uint32_t count) { return willow_import_flash_minimum(numbers, count); }
+
+int32_t FlashReadMap(const FlashLane_t *lanes, uint32_t count, uint32_t corrected_bits_max) {
+    return willow_import_flash_read_map(lanes, count, corrected_bits_max);
+}
 
 int32_t FlashHealth(uint32_t spare_percent, uint64_t media_errors, int is_read_only) {
     return willow_import_flash_health(spare_percent, media_errors, is_read_only != 0);

@@ -142,6 +142,18 @@ typedef struct {
 #define KeysFind(port, address, keys, key, equal) willow_keys_find(port, WILLOW_ADDRESS(address), keys, key, equal)
 int32_t willow_keys_find(Port_t port, uint64_t address, const Keys_t *keys, const void *key, int *equal);
 
+/* ---- The multiply-add and FFT accelerators, on local memory ---- */
+
+/* Bytes of a number: float or double, little-endian. */
+#define WILLOW_SINGLE 4u
+#define WILLOW_DOUBLE 8u
+/* y = alpha * x + y, `count` numbers, 512 KiB at most; they have no byte in common. Rounds after the multiplication and after the addition. Waits. 0, or
+ * an error. */
+int32_t MultiplyAdd(uint32_t number_bytes, double alpha, const void *x, void *y, uint32_t count);
+/* Fourier transforms of `rows` rows of `count` complex numbers (a power of two; real part first), each in its place, 512 KiB at most together; the
+ * inverse divides by `count`. Waits. 0, or an error. */
+int32_t FourierTransform(uint32_t number_bytes, int inverse, void *data, uint32_t count, uint32_t rows);
+
 /* ---- The literals accelerator ---- */
 
 /* Flags of a set: letters of ASCII match in either case; one match a line, which ends with this byte. */
@@ -280,5 +292,82 @@ extern void (*const willow_on_event)(RPCHdr_t *request, Event_t event, uint32_t 
     void (*const willow_on_event)(RPCHdr_t *, Event_t, uint32_t) = on_event;                                                 \
     WILLOW_MANIFEST("abi=2" WILLOW_NEWLINE "name=" name WILLOW_NEWLINE "version=" version WILLOW_NEWLINE                     \
                         handlers(WILLOW_HANDLER_LINE))
+
+/* ---- The names of the XSSD thesis ----
+ *
+ * With WILLOW_XSSD_NAMES defined before this header is included, its calls have the names, types and orders of arguments of the thesis' table 3.1 as well:
+ * what was written for it compiles. DMATransfer has its order then, size first, and no longer the one above. */
+#ifdef WILLOW_XSSD_NAMES
+
+typedef CPUID_t CPUIID_t;
+typedef RPCHdr_t Msg_t;
+typedef RPCResp_t MsgResp_t;
+typedef uint32_t RPC_Status;
+typedef uint64_t Address_t;
+
+/* Pieces that a message is made of, at most. */
+#define XSSD_PIECES_MAX 8u
+
+/* A message that a thread puts together: the thesis says its length when it is sent, SPU-OS wants to know it before. */
+struct XssdMessage {
+    CPUID_t to;
+    uint32_t handler, pieces, bytes;
+    struct {
+        Port_t port;
+        uint32_t bytes;
+        uint64_t address;
+    } piece[XSSD_PIECES_MAX];
+};
+static struct XssdMessage xssd_messages[WILLOW_THREADS] __attribute__((unused));
+
+/* Begins a message to a handler of this app on an SPU, or to the host. */
+static inline void BuildMsgHeader(CPUIID_t dst_id, uint32_t rpc_handler) {
+    struct XssdMessage *message = &xssd_messages[ThreadId()];
+    message->to = dst_id;
+    message->handler = rpc_handler;
+    message->pieces = 0;
+    message->bytes = 0;
+}
+
+static inline int32_t xssd_append(Port_t src, uint32_t size, uint64_t src_addr) {
+    struct XssdMessage *message = &xssd_messages[ThreadId()];
+    if (message->pieces == XSSD_PIECES_MAX || size > UINT32_MAX - message->bytes) {
+        return WILLOW_ERROR_FULL;
+    }
+    message->piece[message->pieces].port = src;
+    message->piece[message->pieces].bytes = size;
+    message->piece[message->pieces].address = src_addr;
+    message->pieces++;
+    message->bytes += size;
+    return WILLOW_OK;
+}
+
+static inline int32_t xssd_flush(Port_t src, uint32_t size, uint64_t src_addr) {
+    int32_t code = xssd_append(src, size, src_addr);
+    struct XssdMessage message = xssd_messages[ThreadId()];
+    xssd_messages[ThreadId()].pieces = 0;
+    xssd_messages[ThreadId()].bytes = 0;
+    if (code != WILLOW_OK) {
+        return code;
+    }
+    RPCStartRequest(message.to, message.bytes, message.handler);
+    for (uint32_t index = 0; index < message.pieces; index++) {
+        willow_rpc_append(message.piece[index].port, message.piece[index].bytes, message.piece[index].address);
+    }
+    return RPCFinishRequest();
+}
+
+/* Appends to the message from local or NV memory, which stays unchanged until it is sent. 0, or an error. */
+#define AppendMsgBody(src, size, src_addr) xssd_append(src, size, WILLOW_ADDRESS(src_addr))
+/* Appends the last piece, sends the message and waits for its response, which RPCGetResponse has. Waits. 0, or an error. */
+#define AppendMsgBodyAndFlush(src, size, src_addr) xssd_flush(src, size, WILLOW_ADDRESS(src_addr))
+#define CreateResponse(header, response, status) RPCCreateResponse(header, response, status)
+#define SendResponse(response) RPCSendResponse(response)
+#define ReceiveBytes(buf, size) RPCReceiveBytes(buf, size)
+#undef DMATransfer
+#define DMATransfer(size, src, src_addr, dst, dst_addr)                                                                     \
+    willow_dma(src, WILLOW_ADDRESS(src_addr), dst, WILLOW_ADDRESS(dst_addr), size)
+
+#endif
 
 #endif

@@ -112,6 +112,16 @@ int32_t FlashZeroPeer(uint32_t peer, uint64_t offset, uint32_t bytes);
 int32_t FlashPause(void);
 /* The accelerator for minima: the place of the first of the least of `count` numbers, or an error. */
 int32_t FlashMinimum(const uint32_t *numbers, uint32_t count);
+/* Where the units of a lane lie, for SPU-OS to read them without asking (docs/abi.md, "The read map"). */
+typedef struct FlashLane {
+    uint64_t entries; /* address of a uint32_t for each unit */
+    uint64_t moved;   /* address of a byte for each row of blocks: not 0 where its units are to be asked for */
+    uint32_t units;
+    uint32_t rows;
+    uint64_t zero;
+} FlashLane_t;
+/* Publishes it, or ends what was published (no lanes). What is published stays where it is while this instance is there. 0, or an error. */
+int32_t FlashReadMap(const FlashLane_t *lanes, uint32_t count, uint32_t corrected_bits_max);
 /* Tells hosts (SMART) how the bank does. 0, or an error. */
 int32_t FlashHealth(uint32_t spare_percent, uint64_t media_errors, int is_read_only);
 

@@ -68,6 +68,12 @@ int32_t willow_import_literals_find(uint32_t token, int32_t set, uint32_t port, 
 WILLOW_IMPORT(keys_find)
 int32_t willow_import_keys_find(uint32_t token, uint32_t port, uint64_t address, uint32_t key_bytes, uint32_t stride,
                                 uint32_t count, uint32_t order, const void *key, uint32_t wait);
+WILLOW_IMPORT(multiply_add)
+int32_t willow_import_multiply_add(uint32_t token, uint32_t number_bytes, uint64_t alpha, const void *x, void *y,
+                                   uint32_t count, uint32_t wait);
+WILLOW_IMPORT(fft)
+int32_t willow_import_fft(uint32_t token, uint32_t number_bytes, uint32_t inverse, void *data, uint32_t count,
+                          uint32_t rows, uint32_t wait);
 WILLOW_IMPORT(literals_free)
 int32_t willow_import_literals_free(int32_t set);
 WILLOW_IMPORT(sleep)
@@ -105,6 +111,8 @@ WILLOW_FLASH_IMPORT(flash_minimum)
 int32_t willow_import_flash_minimum(const void *numbers, uint32_t count);
 WILLOW_FLASH_IMPORT(flash_health)
 int32_t willow_import_flash_health(uint32_t spare_percent, uint64_t media_errors, uint32_t read_only);
+WILLOW_FLASH_IMPORT(flash_read_map)
+int32_t willow_import_flash_read_map(const void *lanes, uint32_t count, uint32_t corrected_bits_max);
 
 /* The exports of the app. */
 int32_t willow_start(uint32_t token, uint32_t handler);

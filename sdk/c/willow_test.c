@@ -29,7 +29,7 @@ struct Request {
     uint32_t wait;
 };
 
-enum Kind { MOVES, COMPARE, CHECKSUM, LITERALS, KEYS, VALUE };
+enum Kind { MOVES, COMPARE, CHECKSUM, LITERALS, KEYS, MULTIPLY_ADD, TRANSFORM, VALUE };
 
 /* What the literals accelerator holds, and the most that one search of the mock looks at. */
 #define SETS_MAX 16
@@ -50,6 +50,12 @@ struct Operation {
     uint32_t state, most;
     Found_t *found;
     Keys_t keys;          /* of a search for a key */
+    uint32_t number_bytes; /* of rows of numbers, of which `segments` is how many */
+    uint32_t rows;
+    int inverse;
+    double alpha;
+    const void *numbers;
+    void *target;
     uint8_t key[256];
 };
 
@@ -237,6 +243,82 @@ static int64_t find_key(const struct Operation *o, const uint8_t *keys) {
     return 2 + 2 * (int64_t)index + (index < o->keys.count && order == 0);
 }
 
+static int64_t multiply_add(const struct Operation *o) {
+    for (uint32_t place = 0; place < o->segments; place++) {
+        if (o->number_bytes == 4) {
+            float x, y;
+            memcpy(&x, (const char *)o->numbers + 4 * (size_t)place, 4);
+            memcpy(&y, (char *)o->target + 4 * (size_t)place, 4);
+            float product = (float)o->alpha * x;
+            y = product + y;
+            memcpy((char *)o->target + 4 * (size_t)place, &y, 4);
+        } else {
+            double x, y;
+            memcpy(&x, (const char *)o->numbers + 8 * (size_t)place, 8);
+            memcpy(&y, (char *)o->target + 8 * (size_t)place, 8);
+            double product = o->alpha * x;
+            y = product + y;
+            memcpy((char *)o->target + 8 * (size_t)place, &y, 8);
+        }
+    }
+    return 0;
+}
+
+/* Sine and cosine of a part of a turn, by their series: no library of mathematics is needed. */
+static void turn(double part, double *cosine, double *sine) {
+    double angle = 6.283185307179586476925287 * (part > 0.5 ? part - 1 : part), term = 1;
+    *cosine = 0;
+    *sine = 0;
+    for (int power = 0; power < 40; power++) {
+        double *sum = power % 2 == 0 ? cosine : sine;
+        *sum += power % 4 < 2 ? term : -term;
+        term *= angle / (power + 1);
+    }
+}
+
+static double part_of(const struct Operation *o, const char *row, uint32_t place) {
+    float single;
+    double number;
+    if (o->number_bytes == 4) {
+        memcpy(&single, row + 4 * (size_t)place, 4);
+        return single;
+    }
+    memcpy(&number, row + 8 * (size_t)place, 8);
+    return number;
+}
+
+/* By the definition. */
+static int64_t transform(const struct Operation *o) {
+    uint32_t count = o->segments;
+    size_t row_bytes = (size_t)count * 2 * o->number_bytes;
+    char *copy = malloc(row_bytes > 0 ? row_bytes : 1);
+    if (copy == NULL) {
+        fail("there is no memory");
+    }
+    for (uint32_t number = 0; number < o->rows; number++) {
+        char *row = (char *)o->target + number * row_bytes;
+        memcpy(copy, row, row_bytes);
+        for (uint32_t to = 0; to < count; to++) {
+            double re = 0, im = 0, scale = o->inverse ? 1.0 / count : 1;
+            for (uint32_t from = 0; from < count; from++) {
+                double cosine, sine, a = part_of(o, copy, 2 * from), b = part_of(o, copy, 2 * from + 1);
+                turn((double)((uint64_t)from * to % count) / count, &cosine, &sine);
+                sine = o->inverse ? sine : -sine;
+                re += a * cosine - b * sine;
+                im += a * sine + b * cosine;
+            }
+            double parts[2] = {re * scale, im * scale};
+            for (int which = 0; which < 2; which++) {
+                float single = (float)parts[which];
+                memcpy(row + ((size_t)to * 2 + (size_t)which) * o->number_bytes,
+                       o->number_bytes == 4 ? (void *)&single : (void *)&parts[which], o->number_bytes);
+            }
+        }
+    }
+    free(copy);
+    return 0;
+}
+
 static int64_t carry_out(const struct Operation *operation) {
     const struct Operation *o = operation;
     switch (o->kind) {
@@ -263,6 +345,10 @@ static int64_t carry_out(const struct Operation *operation) {
         return search(o, place(o->token, o->source_port, o->source, 0));
     case KEYS:
         return find_key(o, place(o->token, o->source_port, o->source, 0));
+    case MULTIPLY_ADD:
+        return multiply_add(o);
+    case TRANSFORM:
+        return transform(o);
     default:
         return o->value;
     }

@@ -259,6 +259,13 @@ int32_t willow_import_flash_minimum(const void *numbers, uint32_t count) {
     return (int32_t)least;
 }
 
+int32_t willow_import_flash_read_map(const void *lanes, uint32_t count, uint32_t corrected_bits_max) {
+    (void)lanes;
+    (void)corrected_bits_max;
+    /* Natively each read is asked for. */
+    return count > 4096 ? WILLOW_ERROR_ARGUMENT : WILLOW_OK;
+}
+
 int32_t willow_import_flash_health(uint32_t spare_percent, uint64_t media_errors, uint32_t read_only) {
     if (spare_percent > 100 || read_only > 1) {
         return WILLOW_ERROR_ARGUMENT;

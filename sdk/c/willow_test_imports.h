@@ -149,6 +149,41 @@ int32_t willow_import_literals_load(const void *literals, uint32_t bytes, uint32
     return WILLOW_ERROR_FULL;
 }
 
+int32_t willow_import_multiply_add(uint32_t token, uint32_t number_bytes, uint64_t alpha, const void *x, void *y, uint32_t count,
+                                   uint32_t wait) {
+    int64_t result;
+    uint64_t bytes = (uint64_t)count * number_bytes;
+    uintptr_t from = (uintptr_t)x, to = (uintptr_t)y;
+    if ((number_bytes != 4 && number_bytes != 8) || bytes > 524288 || (from < to ? to - from : from - to) < bytes) {
+        return WILLOW_ERROR_ARGUMENT;
+    }
+    request_of(token);
+    struct Operation operation = {
+        .kind = MULTIPLY_ADD, .token = token, .wait = wait, .segments = count, .number_bytes = number_bytes, .numbers = x, .target = y};
+    memcpy(&operation.alpha, &alpha, sizeof alpha);
+    return issue(operation, &result) ? 1 : (int32_t)result;
+}
+
+int32_t willow_import_fft(uint32_t token, uint32_t number_bytes, uint32_t inverse, void *data, uint32_t count, uint32_t rows,
+                          uint32_t wait) {
+    int64_t result;
+    uint64_t row_bytes = (uint64_t)count * 2 * number_bytes;
+    if ((number_bytes != 4 && number_bytes != 8) || inverse > 1 || count < 2 || (count & (count - 1)) != 0 ||
+        (rows > 0 && row_bytes > 524288 / rows)) {
+        return WILLOW_ERROR_ARGUMENT;
+    }
+    request_of(token);
+    struct Operation operation = {.kind = TRANSFORM,
+                                  .token = token,
+                                  .wait = wait,
+                                  .segments = count,
+                                  .rows = rows,
+                                  .number_bytes = number_bytes,
+                                  .inverse = (int)inverse,
+                                  .target = data};
+    return issue(operation, &result) ? 1 : (int32_t)result;
+}
+
 int32_t willow_import_keys_find(uint32_t token, uint32_t port, uint64_t address, uint32_t key_bytes, uint32_t stride, uint32_t count,
                                 uint32_t order, const void *key, uint32_t wait) {
     int64_t result;

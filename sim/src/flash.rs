@@ -122,37 +122,52 @@ impl FlashChoice {
         let is_new = metadata.load_metadata().map_err(|error| error.to_string())?.is_none();
         let mut arrays = Vec::new();
         for bank in 0..u64::from(self.banks) {
-            let seed = seed.wrapping_add(bank);
             let array = match contents {
-                Contents::Memory => Array::in_memory(geometry, faults, seed),
-                Contents::Nowhere => Array::headers_only(geometry, faults, seed),
-                Contents::Files(folder, uuid) => {
+                Contents::Files(folder, uuid) if folder.join(file_name(bank)).exists() => {
                     let path = folder.join(file_name(bank));
-                    let head = Head { uuid, bank, geometry: *geometry, seed };
-                    let made = match path.exists() {
-                        true => Array::open(&path, &uuid, bank, geometry, faults),
-                        false if is_new => Array::create(&path, &head, faults),
-                        false => {
-                            let path = path.display();
-                            return Err(format!("{path}: a bank of the device's flash is missing: bring it back"));
-                        }
-                    };
-                    made.map_err(|error| format!("{}: {error}", path.display()))?
+                    Array::open(&path, &uuid, bank, geometry, faults)
+                        .map_err(|error| format!("{}: {error}", path.display()))?
                 }
+                Contents::Files(folder, _) if !is_new => {
+                    let path = folder.join(file_name(bank));
+                    let path = path.display();
+                    return Err(format!("{path}: a bank of the device's flash is missing: bring it back"));
+                }
+                _ => self.new_array(contents, bank, seed)?,
             };
             arrays.push(array);
         }
+        Ok(Box::new(self.over(metadata, arrays, matches!(contents, Contents::Files(..)))))
+    }
+
+    /// New flash of a bank.
+    pub(crate) fn new_array(&self, contents: Contents<'_>, bank: u64, seed: u64) -> Result<Array, String> {
+        let FlashParameters { geometry, faults, .. } = &self.parameters;
+        let seed = seed.wrapping_add(bank);
+        match contents {
+            Contents::Memory => Ok(Array::in_memory(geometry, faults, seed)),
+            Contents::Nowhere => Ok(Array::headers_only(geometry, faults, seed)),
+            Contents::Files(folder, uuid) => {
+                let path = folder.join(file_name(bank));
+                let head = Head { uuid, bank, geometry: *geometry, seed };
+                Array::create(&path, &head, faults).map_err(|error| format!("{}: {error}", path.display()))
+            }
+        }
+    }
+
+    /// The store of that flash.
+    pub(crate) fn over(&self, metadata: Box<dyn Store>, arrays: Vec<Array>, is_in_files: bool) -> DelegatingStore {
         let banks = Banks {
             ftl: &self.ftl,
             bank_bytes: self.bank_bytes,
             unit_bytes: self.unit_bytes,
             // What is in files is in this machine's memory until it is synced.
-            is_volatile: matches!(contents, Contents::Files(..)) || !self.is_durable_at_once,
+            is_volatile: is_in_files || !self.is_durable_at_once,
             ftl_forgets: !self.is_durable_at_once,
         };
         let ControllerParameters { victim_search, copyback, collect_below_blocks, .. } = self.parameters.controller;
         let policy = CollectionPolicy { collect_below_blocks, victim_search, copyback };
-        Ok(Box::new(DelegatingStore::new(metadata, arrays, &banks).with_policy(policy)))
+        DelegatingStore::new(metadata, arrays, &banks).with_policy(policy)
     }
 }
 

@@ -41,6 +41,7 @@ mod sata;
 pub mod simulation;
 pub mod size;
 mod slots;
+pub mod snapshot;
 pub mod speed;
 pub mod thread;
 pub mod trace;

@@ -12,6 +12,7 @@ mod moments;
 mod plan;
 mod port;
 mod power;
+mod saved;
 
 pub(crate) use flash_counts::FlashCounts;
 use plan::Plan;
@@ -192,6 +193,10 @@ impl Simulation {
     pub fn new(options: &SimulationOptions) -> Result<Self, SimulationError> {
         let plan = Plan::of(options)?;
         let store = plan.store(options)?;
+        Simulation::start(options, plan, store)
+    }
+
+    fn start(options: &SimulationOptions, plan: Plan, store: Box<dyn Store>) -> Result<Self, SimulationError> {
         let mut simulation = Simulation::open(options, plan, store)?;
         simulation.settle()?;
         simulation.find_ftl()?;

@@ -62,6 +62,7 @@ pub fn module(hook: &Hook<'_>, at_start: &AtStart<'_>) -> Vec<u8> {
             (func $flash_read (param i32 i32 i32 i32 i32 i32 i64 i32 i32 i32) (result i32)))
         (import "willow_flash" "flash_program" (func $flash_program (param i32 i32 i32 i32) (result i32)))
         (import "willow_flash" "flash_erase" (func $flash_erase (param i32 i32 i32 i32) (result i32)))
+        (import "willow_flash" "flash_read_map" (func $flash_read_map (param i32 i32 i32) (result i32)))
         (import "willow_flash" "flash_zero_peer" (func $flash_zero_peer (param i32 i64 i32) (result i32)))
         (memory (export "memory") 1)
         (global $next (mut i32) (i32.const 0))

@@ -1,7 +1,8 @@
 //! A device with apps that is called and run until it is at rest.
 
 use willow_device::{
-    Arguments, BuiltInApp, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, Store,
+    Arguments, BuiltInApp, Device, DeviceConfig, HostCompletion, HostRequest, HreId, Rpc, RpcList, RpcOutcome, Store,
+    control,
 };
 
 pub struct World {
@@ -11,6 +12,7 @@ pub struct World {
     tag: u64,
 }
 
+#[allow(dead_code)] // Not every test installs for a user.
 impl World {
     pub fn open(config: DeviceConfig, store: Box<dyn Store>, apps: Vec<BuiltInApp>) -> World {
         let mut device = Device::open(config, store, None, apps).expect("the device opens");
@@ -28,6 +30,30 @@ impl World {
             }
         }
         panic!("the device does not come to rest");
+    }
+
+    /// Installs a module for a user, who calls from now on.
+    pub fn install_for(&mut self, user: u32, module: &[u8]) {
+        let process = self.device.open_process(user, 0).expect("room for a process");
+        self.hre = self.device.open_hre(Some(process)).expect("room for an endpoint");
+        let rpc = Rpc {
+            app: control::CONTROL_APP,
+            handler: control::INSTALL,
+            spu: 0,
+            arguments: Arguments::new(&[]).expect("none"),
+        };
+        let payload_bytes = module.len() as u32;
+        let request =
+            HostRequest { tag: 0, rpcs: RpcList::One(rpc), buffer: module.to_vec(), payload_bytes, reply_bytes: 0 };
+        self.device.submit(self.hre, request).expect("room");
+        self.run();
+        while let Some(job) = self.device.job() {
+            let done = job.run();
+            self.device.job_done(done);
+            self.run();
+        }
+        let done = self.device.completion().expect("it ends");
+        assert_eq!(done.outcome, RpcOutcome::Answered { status: 0 }, "it is installed");
     }
 
     /// Calls an app, by its name, handler and SPU; no app has ended then.

@@ -2,6 +2,8 @@
 //! transfers, and an app that is hostile in each of several ways; and how two floods of different weight share the device. By turns in one
 //! run, so that ratios compare.
 
+mod hostile;
+
 use super::TurnOptions;
 use super::engine::{LATENCY_NS_MAX, Plan};
 use super::party::{Party, READ_BYTES, Stage, Work};
@@ -10,136 +12,22 @@ use crate::cpu;
 use crate::failure::{Context, Outcome, fail};
 use crate::size::Size;
 use hdrhistogram::Histogram;
+pub use hostile::CHASERS;
+use hostile::{HOSTILE, LOOPER, chaser_module, hostile_module};
 use std::time::{Duration, Instant};
 
 /// Instructions of a loop's turn in [`LOOPER`].
-const LOOP_INSTRUCTIONS: u64 = 5;
+const LOOP_INSTRUCTIONS: u64 = 7;
 /// Small reads that the flooder keeps under way.
 const FLOOD_DEPTH: u16 = 512;
 /// Loops, and large transfers, that are kept under way.
 const LOOPS_DEPTH: u16 = 32;
 const TRANSFERS_DEPTH: u16 = 8;
-/// The app that loops: handler 1 counts down from its argument.
-const LOOPER: &str = r#"(module
-    (import "willow" "receive_bytes" (func $receive_bytes (param i32 i32 i32) (result i32)))
-    (import "willow" "respond" (func $respond (param i32 i32 i32)))
-    (memory (export "memory") 1)
-    (func (export "start") (param i32 i32) (result i32) (local $left i32)
-        (if (local.get 1) (then
-            (drop (call $receive_bytes (local.get 0) (i32.const 0) (i32.const 4)))
-            (local.set $left (i32.load (i32.const 0)))
-            (loop $again
-                (br_if $again (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))))
-        (call $respond (local.get 0) (i32.const 0) (i32.const 0))
-        (i32.const 0))
-    (func (export "complete") (param i32 i64))
-    (@custom "willow.app" "abi=2\nname=looper\nversion=1\nhandler=1:loop\n"))"#;
-
-/// What a hostile app does in each of its handlers, and how often in a run: as much as the budget of a user's app covers, since what is past
-/// that ends the app.
-const HOSTILE: &[(&str, &str, u32)] = &[
-    (
-        "strided",
-        "(drop (call $dma_strided (local.get 0) (i32.const 3) (i64.const 0) (i64.const 1) (i32.const 0) (i64.const 64) (i64.const 1) (i32.const 1) (i32.const 2000) (i32.const 0)))",
-        1,
-    ),
-    (
-        "empty_segments",
-        "(drop (call $dma_strided (local.get 0) (i32.const 3) (i64.const 0) (i64.const 1) (i32.const 0) (i64.const 64) (i64.const 1) (i32.const 0) (i32.const -1) (i32.const 0)))",
-        1500,
-    ),
-    ("receive", "(drop (call $receive_bytes_at (local.get 0) (i32.const 0) (i32.const 64) (i32.const 4)))", 5000),
-    ("print", "(call $print (i32.const 64) (i32.const 4096))", 30),
-    (
-        "upcalls",
-        "(drop (call $rpc_finish (call $rpc_start (local.get 0) (i32.const -1) (i32.const -1) (i32.const 9) (i32.const 0) (i32.const 0) (i32.const 0)) (i32.const 1)))",
-        300,
-    ),
-    ("tables", "(drop (table.grow $table (ref.null func) (i32.const 100)))", 600),
-    ("growing", "(drop (memory.grow (i32.const 0)))", 1500),
-    ("divisions", "(global.set $x (i64.div_u (i64.const -1) (i64.or (global.get $x) (i64.const 1))))", 20_000),
-    ("roots", "(global.set $f (f64.sqrt (f64.sqrt (f64.sqrt (f64.add (global.get $f) (f64.const 3))))))", 4500),
-    // Loads from all over its memory, each from where the one before says.
-    (
-        "scattered",
-        "(global.set $p (i32.add (i32.load (i32.and (i32.shr_u (global.get $p) (i32.const 8)) (i32.const 0xdffc0)))
-            (i32.add (i32.mul (global.get $p) (i32.const 1103515245)) (i32.const 12345))))",
-        22_000,
-    ),
-    (
-        "dmas_unawaited",
-        "(drop (call $dma (local.get 0) (i32.const 3) (i64.const 0) (i32.const 0) (i64.const 64) (i32.const 64) (i32.const 1)))",
-        1500,
-    ),
-    (
-        "checksums",
-        "(drop (call $checksum (local.get 0) (i32.const 0) (i64.const 0) (i32.const 16384) (i32.const 0) (i32.const 1)))",
-        150,
-    ),
-    (
-        "searches",
-        "(if (i32.eqz (global.get $set)) (then (i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 20) (i32.const 120))
-            (global.set $set (call $literals_load (i32.const 16) (i32.const 5) (i32.const 0)))))
-        (drop (call $literals_find (local.get 0) (global.get $set) (i32.const 0) (i64.const 1024) (i32.const 32768) (i32.const 0)
-            (i32.const 64) (i32.const 4) (i32.const 1)))",
-        30,
-    ),
-    ("sleeps", "(drop (call $sleep (i64.const 1000) (i32.const 1)))", 500),
-    ("background", "(drop (call $background (i32.const 1) (i64.const 0)))", 500),
-    (
-        "messages",
-        "(drop (call $rpc_finish (call $rpc_start (local.get 0) (i32.const 1) (i32.const -1) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0)) (i32.const 1)))",
-        250,
-    ),
-    ("flushes", "(drop (call $flush (i32.const 1)))", 15),
-];
-
 /// Instructions of the run of an app that may run longer than others (`long=1`).
 const LONG_INSTRUCTIONS: u64 = 20_000_000;
 
-/// The hostile app: handler N does the Nth of [`HOSTILE`], so often as its argument says.
-fn hostile_module() -> Outcome<Vec<u8>> {
-    let (mut cases, mut handlers) = (String::new(), String::new());
-    for ((name, body, _), number) in HOSTILE.iter().zip(1..) {
-        cases += &format!(
-            "(if (i32.eq (local.get 1) (i32.const {number})) (then (loop $again {body}
-                (br_if $again (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))))\n"
-        );
-        handlers += &format!("handler={number}:{}\\n", name.replace('_', "-"));
-    }
-    let text = format!(
-        r#"(module
-        (import "willow" "receive_bytes_at" (func $receive_bytes_at (param i32 i32 i32 i32) (result i32)))
-        (import "willow" "respond" (func $respond (param i32 i32 i32)))
-        (import "willow" "dma" (func $dma (param i32 i32 i64 i32 i64 i32 i32) (result i32)))
-        (import "willow" "dma_strided" (func $dma_strided (param i32 i32 i64 i64 i32 i64 i64 i32 i32 i32) (result i32)))
-        (import "willow" "rpc_start" (func $rpc_start (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
-        (import "willow" "rpc_finish" (func $rpc_finish (param i32 i32) (result i32)))
-        (import "willow" "print" (func $print (param i32 i32)))
-        (import "willow" "checksum" (func $checksum (param i32 i32 i64 i32 i32 i32) (result i32)))
-        (import "willow" "literals_load" (func $literals_load (param i32 i32 i32) (result i32)))
-        (import "willow" "literals_find" (func $literals_find (param i32 i32 i32 i64 i32 i32 i32 i32 i32) (result i32)))
-        (import "willow" "sleep" (func $sleep (param i64 i32) (result i32)))
-        (import "willow" "background" (func $background (param i32 i64) (result i32)))
-        (import "willow" "flush" (func $flush (param i32) (result i32)))
-        (memory (export "memory") 15) (table $table 1 funcref) (global $set (mut i32) (i32.const 0))
-        (global $x (mut i64) (i64.const 3)) (global $f (mut f64) (f64.const 3)) (global $p (mut i32) (i32.const 1))
-        (func (export "start") (param i32 i32) (result i32) (local $left i32)
-            (i32.store (i32.const 0) (i32.const 0))
-            (drop (call $receive_bytes_at (local.get 0) (i32.const 0) (i32.const 0) (i32.const 4)))
-            (local.set $left (i32.load (i32.const 0)))
-            ;; Events, and what the app has asked itself for.
-            (if (i32.eqz (local.get $left)) (then
-                (call $respond (local.get 0) (i32.const 0) (i32.const 0))
-                (return (i32.const 0))))
-            {cases}
-            (call $respond (local.get 0) (i32.const 0) (i32.const 0))
-            (i32.const 0))
-        (func (export "complete") (param i32 i64))
-        (@custom "willow.app" "abi=2\nname=hostile\nversion=1\n{handlers}"))"#
-    );
-    wat::parse_str(text).context(|| "the hostile app".to_owned())
-}
+/// So much of the budget of a run hostile apps use: what is past it would end them.
+const BUDGET_PART: f64 = 0.97;
 
 /// Flags of `willow bench fairness`.
 #[derive(Clone, Debug, clap::Args)]
@@ -203,10 +91,24 @@ pub fn run(options: &FairnessOptions) -> Outcome<Report> {
         ),
     ];
     for ((name, _, rounds), number) in HOSTILE.iter().zip(1..) {
-        let work = Work::Calls { app: hostile, handler: number, argument: *rounds };
-        let party = stage.party(work, LOOPS_DEPTH, 10 + u64::from(number))?;
+        let work = Work::Calls { app: hostile, handler: number, argument: rounds.unwrap_or(1) };
+        let mut party = stage.party(work, LOOPS_DEPTH, 10 + u64::from(number))?;
+        if rounds.is_none() {
+            fill_budget(&stage, &mut party, "hostile").context(|| format!("an app that is hostile by {name}"))?;
+        }
         others.push((format!("beside an app that is hostile by {name}"), Some(party)));
     }
+    let mut chasers = [0; CHASERS];
+    for (number, chaser) in chasers.iter_mut().enumerate() {
+        *chaser = stage.install(chaser_module(number)?)?;
+    }
+    let mut chase = stage.party(Work::Calls { app: chasers[0], handler: 1, argument: 1 }, LOOPS_DEPTH, 8)?;
+    // The first run makes its memory ready.
+    chase.one(|| Ok(()))?;
+    let rounds = fill_budget(&stage, &mut chase, "chaser-0")?;
+    others.push(("beside an app that chases pointers through its memory".to_owned(), Some(chase)));
+    let all = stage.party(Work::Spread { apps: chasers, handler: 1, argument: rounds }, LOOPS_DEPTH, 9)?;
+    others.push((format!("beside {CHASERS} apps that chase pointers through the memories of all SPUs"), Some(all)));
     let module = LOOPER.replace("name=looper", "name=long").replace("handler=1:loop", "long=1\\nhandler=1:loop");
     let app = stage.install(wat::parse_str(module).context(|| "the app that runs long".to_owned())?)?;
     let work = Work::Calls { app, handler: 1, argument: (LONG_INSTRUCTIONS / LOOP_INSTRUCTIONS) as u32 };
@@ -240,6 +142,33 @@ pub fn run(options: &FairnessOptions) -> Outcome<Report> {
     }
     stage.finish()?;
     Ok(report(options, &seen, shares))
+}
+
+/// Has a party's calls do as much as the budget of a run covers, nearly: rounds of each.
+fn fill_budget(stage: &Stage, party: &mut Party, app: &str) -> Outcome<u32> {
+    let done = || -> Outcome<u64> {
+        let statistics = stage.control(async |control| control.statistics().await)?;
+        let mut apps = statistics["apps"].as_array().into_iter().flatten();
+        let of = apps.find(|of| of["name"].as_str().is_some_and(|name| name.ends_with(&format!("-{app}"))));
+        let count = |name: &str| of.and_then(|of| of[name].as_u64()).unwrap_or(0);
+        Ok(count("instructions") + count("host_work"))
+    };
+    let aim = BUDGET_PART * willow_device::DeviceConfig::default().user_instruction_budget as f64;
+    // Rounds and what a run of so many has had, of this look and the one before: what a round costs may change on the way.
+    let (mut rounds, mut before) = (1_u32, (0.0, 0.0));
+    loop {
+        party.set_argument(rounds);
+        let began = done()?;
+        party.one(|| Ok(()))?;
+        let had = (done()? - began) as f64;
+        let round = ((had - before.1) / (f64::from(rounds) - before.0)).max(had / f64::from(rounds)).max(1.0);
+        let more = ((aim - had) / round).min(f64::from(rounds));
+        if more < 1.0 || more < f64::from(rounds) / 64.0 {
+            return Ok(rounds);
+        }
+        before = (f64::from(rounds), had);
+        rounds += more as u32;
+    }
 }
 
 impl Seen {
@@ -323,8 +252,10 @@ fn median(mut of: Vec<f64>) -> serde_json::Value {
 fn report(options: &FairnessOptions, seen: &[Seen], shares: Vec<f64>) -> Report {
     let mut figures = serde_json::Map::new();
     let alone = &seen[0].turns;
-    let names =
-        ["flood", "loops", "transfers"].into_iter().chain(HOSTILE.iter().map(|(name, ..)| *name)).chain(["long"]);
+    let names = ["flood", "loops", "transfers"]
+        .into_iter()
+        .chain(HOSTILE.iter().map(|(name, ..)| *name))
+        .chain(["chase", "chases", "long"]);
     for (of, name) in seen[1..].iter().zip(names) {
         let ratios = |of_turn: fn(&(u64, u64)) -> u64| {
             let pairs = of.turns.iter().zip(alone);

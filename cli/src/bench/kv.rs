@@ -1,4 +1,4 @@
-//! `willow bench kv`: puts and gets of key-value pairs, in a namespace made for it and deleted afterwards.
+//! `willow bench kv`: puts and gets of key-value pairs, in a namespace made for it and deleted afterwards, or in one that is there and stays.
 
 use super::CommonOptions;
 use super::engine::{self, Driver, Operation, Plan, Random};
@@ -25,6 +25,12 @@ pub struct KvOptions {
     /// Pairs to load before anything is measured
     #[arg(long, default_value_t = 100_000)]
     pub pairs: u64,
+    /// The namespace to use, whose pairs stay [default: one of its own, which is deleted afterwards]
+    #[arg(long, conflicts_with = "in_process")]
+    pub nsid: Option<u32>,
+    /// The pairs are in that namespace already: an earlier run has loaded them
+    #[arg(long, requires = "nsid")]
+    pub loaded: bool,
     /// Bytes of a value, at most 1M
     #[arg(long, default_value = "1K")]
     pub value: Size,
@@ -77,13 +83,14 @@ pub fn run(options: &KvOptions) -> Outcome<Report> {
         measure(options, &mut driver, "in-process", None)?
     } else if let Target::Socket(path) = options.common.target.resolve()? {
         let bytes = options.namespace_bytes();
-        let mut driver = Shm::key_value(&options.common, &path, bytes, options.slots(), buffer_bytes)?;
+        let mut driver = Shm::key_value(&options.common, &path, options.nsid, bytes, options.slots(), buffer_bytes)?;
         let pid = driver.target_pid();
         let rows = measure(options, &mut driver, "shared memory", pid);
         driver.finish()?;
         rows?
     } else {
-        let mut driver = Tcp::key_value(&options.common, options.namespace_bytes(), options.slots(), buffer_bytes)?;
+        let bytes = options.namespace_bytes();
+        let mut driver = Tcp::key_value(&options.common, options.nsid, bytes, options.slots(), buffer_bytes)?;
         let pid = driver.target_pid();
         let rows = measure(options, &mut driver, "tcp", pid);
         driver.finish()?;
@@ -106,7 +113,10 @@ fn measure(
     target_pid: Option<u32>,
 ) -> Outcome<Vec<Row>> {
     let bytes = options.value.0 as u32;
-    let mut rows = vec![load(options, driver, transport, target_pid)?];
+    let mut rows = Vec::new();
+    if !options.loaded {
+        rows.push(load(options, driver, transport, target_pid)?);
+    }
     for get_percent in &options.mix {
         for depth in &options.common.depths {
             let name = match get_percent {

@@ -9,6 +9,7 @@ pub mod flash;
 pub mod fresh;
 pub mod gate;
 pub mod in_process;
+pub mod instructions;
 pub mod io;
 pub mod kv;
 pub mod mount;
@@ -44,6 +45,8 @@ pub enum Bench {
     Fresh(fresh::FreshOptions),
     /// This build against an earlier one, by turns: every figure as a ratio, and failure where one is worse
     Gate(gate::GateOptions),
+    /// What each kind of WebAssembly instruction takes this machine for each unit that it is charged
+    Instructions(instructions::InstructionOptions),
     /// What a host's reads over NVMe/TCP take beside another host that floods the device in each of several ways
     Neighbours(neighbours::NeighboursOptions),
     /// What a look-up of a permission takes, and reads that are checked
@@ -169,6 +172,7 @@ pub fn run(bench: Bench) -> Outcome<()> {
         Bench::Fairness(options) => (fairness::run(&options)?, options.turns.json, options.turns.record),
         Bench::Fresh(options) => (fresh::run(&options)?, options.json, options.record),
         Bench::Gate(options) => return gate::run(&options),
+        Bench::Instructions(options) => return instructions::run(&options),
         Bench::Neighbours(options) => (neighbours::run(&options)?, options.turns.json, options.turns.record),
         Bench::Permission(options) => (permission::run(&options)?, options.turns.json, options.turns.record),
         Bench::Process { socket } => return party::be_a_child(&socket),

@@ -6,6 +6,7 @@
 
 use super::CommonOptions;
 use super::engine::Random;
+use super::fairness::CHASERS;
 use super::io::{self, IoOptions};
 use super::shm::{self, Shm};
 use crate::child::DeviceProcess;
@@ -61,6 +62,15 @@ pub enum Work {
     Calls {
         /// App.
         app: u16,
+        /// Handler.
+        handler: u8,
+        /// Argument.
+        argument: u32,
+    },
+    /// The same of any of these apps, on any SPU.
+    Spread {
+        /// Apps.
+        apps: [u16; CHASERS],
         /// Handler.
         handler: u8,
         /// Argument.
@@ -265,6 +275,13 @@ impl Party {
         self.endpoint.under_way()
     }
 
+    /// Has its calls take another argument from now on.
+    pub fn set_argument(&mut self, to: u32) {
+        if let Work::Calls { argument, .. } = &mut self.work {
+            *argument = to;
+        }
+    }
+
     fn call(&mut self) -> Outcome<(Call, u32)> {
         let made = match self.work {
             Work::Reads => {
@@ -277,6 +294,11 @@ impl Party {
                 (call, READ_BYTES)
             }
             Work::Calls { app, handler, argument } => (Call::new(app, handler, 0, &argument.to_le_bytes()), 0),
+            Work::Spread { apps, handler, argument } => {
+                let app = apps[self.random.below(apps.len() as u64) as usize];
+                let spu = self.random.below(u64::from(self.geometry.spus)) as u16;
+                (Call::new(app, handler, spu, &argument.to_le_bytes()), 0)
+            }
             Work::Transfers { bytes } => {
                 let spus = u64::from(self.geometry.spus);
                 let places = self.namespace_bytes / spus / u64::from(bytes);

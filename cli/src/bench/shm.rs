@@ -63,15 +63,16 @@ impl Shm {
         Self::with(options, path, nsid, shape, slots, buffer_bytes)
     }
 
-    /// On a key-value namespace of `bytes` bytes made for this.
+    /// On key-value namespace `nsid`, or on one of `bytes` bytes made for this.
     pub fn key_value(
         options: &CommonOptions,
         path: &Path,
+        nsid: Option<u32>,
         bytes: u64,
         slots: usize,
         buffer_bytes: usize,
     ) -> Outcome<Self> {
-        Self::with(options, path, None, (CommandSet::Kv, bytes, None), slots, buffer_bytes)
+        Self::with(options, path, nsid, (CommandSet::Kv, bytes, None), slots, buffer_bytes)
     }
 
     fn with(
@@ -88,7 +89,12 @@ impl Shm {
             Some(nsid) => (nsid, None),
             None => (client.create_namespace(set, bytes, block_bytes)?, Some(client)),
         };
-        match (Self::open(path, nsid, slots, buffer_bytes), scratch) {
+        let made = Self::open(path, nsid, slots, buffer_bytes).and_then(|shm| match (shm.block_bytes == 1, set) {
+            (true, CommandSet::Kv) | (false, CommandSet::Nvm) => Ok(shm),
+            (true, _) => fail!("namespace {nsid} is no block namespace"),
+            (false, _) => fail!("namespace {nsid} is no key-value namespace"),
+        });
+        match (made, scratch) {
             (Ok(made), scratch) => Ok(Shm { scratch, target_pid: pid, ..made }),
             (Err(failure), Some(mut client)) => {
                 client.delete_namespace(nsid)?;

@@ -64,13 +64,25 @@ impl Tcp {
         Self::with_scratch(made, pid, nsid, scratch)
     }
 
-    /// On a key-value namespace of `bytes` bytes made for this.
-    pub fn key_value(options: &CommonOptions, bytes: u64, slots: usize, buffer_bytes: usize) -> Outcome<Self> {
+    /// On key-value namespace `nsid`, or on one of `bytes` bytes made for this.
+    pub fn key_value(
+        options: &CommonOptions,
+        nsid: Option<u32>,
+        bytes: u64,
+        slots: usize,
+        buffer_bytes: usize,
+    ) -> Outcome<Self> {
         let mut client = Client::connect(&options.target)?;
         let pid = client.statistics()?.transport.pid;
-        let nsid = client.create_namespace(CommandSet::Kv, bytes, None)?;
-        let made = Self::open(&options.target, nsid, slots, buffer_bytes);
-        Self::with_scratch(made, pid, nsid, Some(client))
+        let (nsid, scratch) = match nsid {
+            Some(nsid) => (nsid, None),
+            None => (client.create_namespace(CommandSet::Kv, bytes, None)?, Some(client)),
+        };
+        let made = Self::open(&options.target, nsid, slots, buffer_bytes).and_then(|tcp| match tcp.block_bytes {
+            1 => Ok(tcp),
+            _ => fail!("namespace {nsid} is no key-value namespace"),
+        });
+        Self::with_scratch(made, pid, nsid, scratch)
     }
 
     /// On a namespace that is kept.

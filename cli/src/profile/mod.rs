@@ -22,6 +22,9 @@ const READ_EVERY: Duration = Duration::from_millis(250);
 const MARGIN_MS: u32 = 10_000;
 /// Longest profile.
 const SECONDS_MAX: f64 = 580.0;
+/// Longest wait for it, and how often the device is asked meanwhile, which forgets who does not ask for a while.
+const WAIT_SECONDS_MAX: f64 = 3600.0;
+const ASK_EVERY: Duration = Duration::from_millis(500);
 /// What stands for SPU-OS in a stack.
 const SPU_OS: &str = "[SPU-OS]";
 /// Lines of the table of functions.
@@ -35,6 +38,9 @@ pub struct Profile {
     /// For how long
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
     seconds: f64,
+    /// How long to wait at most while another user's app is being profiled
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    wait: f64,
     /// File for the profile: FILE.svg is a flame graph, FILE.json is for speedscope; may be repeated
     #[arg(short, long, value_name = "FILE")]
     out: Vec<PathBuf>,
@@ -228,14 +234,23 @@ fn form(out: &Path) -> Outcome<Form> {
 
 /// Profiles.
 pub fn run(arguments: &Profile) -> Outcome<()> {
-    let Profile { app, seconds, out, target, json } = arguments;
+    let Profile { app, seconds, wait, out, target, json } = arguments;
     if !(*seconds > 0.0 && *seconds <= SECONDS_MAX) {
         fail!("--seconds is more than 0, and at most {SECONDS_MAX}");
+    }
+    if !(0.0..=WAIT_SECONDS_MAX).contains(wait) {
+        fail!("--wait is 0 to {WAIT_SECONDS_MAX}");
     }
     let forms = out.iter().map(|path| form(path)).collect::<Outcome<Vec<Form>>>()?;
     let mut client = Client::connect(target)?;
     let mut whole = Whole { app: app.clone(), ..Whole::default() };
-    client.begin_profile(app, (seconds * 1000.0).ceil() as u32 + MARGIN_MS)?;
+    let waits_until = Instant::now() + Duration::from_secs_f64(*wait);
+    while let Err(busy) = client.begin_profile(app, (seconds * 1000.0).ceil() as u32 + MARGIN_MS)? {
+        if Instant::now() >= waits_until {
+            return Err(busy);
+        }
+        std::thread::sleep(ASK_EVERY);
+    }
     let number = client.find_app(app)?;
     let handlers = client.apps()?.into_iter().find(|info| info.number == number).map(|info| info.handlers);
     whole.handlers = handlers.unwrap_or_default().into_iter().collect();

@@ -27,6 +27,7 @@ mod parameters;
 mod power;
 pub mod presets;
 mod rules;
+pub mod snapshot;
 mod statistics;
 pub mod timing;
 mod view;

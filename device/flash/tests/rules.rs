@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Held, Oracle, Page, Random, Scratch, UUID, head, small};
+use willow_flash_media::snapshot::{FrameReader, FrameWriter, SnapshotError};
 use willow_flash_media::{
     Array, Cell, CopybackPage, CutOutcome, FaultParameters, Geometry, PageAddress, ProgramPage, Read, Status,
 };
@@ -25,8 +26,10 @@ struct Run {
     random: Random,
     scratch: Scratch,
     faults: FaultParameters,
+    seed: u64,
     refused: u32,
     as_before: u32,
+    snapshots: u32,
 }
 
 impl Run {
@@ -43,7 +46,8 @@ impl Run {
         };
         let (mut oracle, random) = (Oracle::new(&geometry), Random(seed));
         oracle.word_line_buffer = word_line_buffer;
-        Run { kind, geometry, array: Some(array), oracle, random, scratch, faults, refused: 0, as_before: 0 }
+        let (refused, as_before, snapshots) = (0, 0, 0);
+        Run { kind, geometry, array: Some(array), oracle, random, scratch, faults, seed, refused, as_before, snapshots }
     }
 
     fn array(&mut self) -> &mut Array {
@@ -200,6 +204,35 @@ impl Run {
             }
             Kind::Ram | Kind::Headers => self.array().power_up().unwrap(),
         }
+        if self.random.below(3) == 0 {
+            self.go_on_from_a_snapshot();
+        }
+    }
+
+    /// Other flash goes on in the place of this one, from what this one has saved.
+    fn go_on_from_a_snapshot(&mut self) {
+        let mut saved = FrameWriter::new(Vec::new());
+        self.array().save(&mut saved).expect("nothing is in latches");
+        let saved = saved.finish().unwrap();
+        let folder = Scratch::new();
+        let mut other = match self.kind {
+            Kind::Ram => Array::in_memory(&self.geometry, &self.faults, self.seed),
+            Kind::Headers => Array::headers_only(&self.geometry, &self.faults, self.seed),
+            Kind::File => Array::create(&folder.file(), &head(&self.geometry, self.seed), &self.faults).unwrap(),
+        };
+        let mut from = FrameReader::new(&saved[..]);
+        let loaded = other.load(&mut from);
+        if self.kind == Kind::File && !self.oracle.undefined.is_empty() {
+            assert!(matches!(loaded, Err(SnapshotError::Unfit(_))), "{loaded:?}");
+            return;
+        }
+        loaded.unwrap();
+        from.finish().unwrap();
+        self.array = Some(other);
+        if self.kind == Kind::File {
+            self.scratch = folder;
+        }
+        self.snapshots += 1;
     }
 
     fn compare_one(&mut self) {
@@ -255,7 +288,7 @@ impl Run {
 
 fn same_as_the_oracle(kind: Kind, seeds: u64, steps: u32) {
     for cell in CELLS {
-        let (mut refused, mut as_before) = (0, 0);
+        let (mut refused, mut as_before, mut snapshots) = (0, 0, 0);
         for seed in 0..seeds {
             let mut run = Run::new(kind, cell, seed * 1001 + cell as u64);
             for _ in 0..steps {
@@ -264,9 +297,11 @@ fn same_as_the_oracle(kind: Kind, seeds: u64, steps: u32) {
             run.compare_all();
             refused += run.refused;
             as_before += run.as_before;
+            snapshots += run.snapshots;
         }
         assert!(refused > 10, "misuse was tried");
         assert!(as_before > 5, "old pages were seen in undefined blocks");
+        assert!(snapshots > 5, "other flash went on from snapshots");
     }
 }
 

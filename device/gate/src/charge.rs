@@ -4,7 +4,8 @@
 //! an operation finds in the app's memory is charged piece by piece, before each ([`Meter::charge_piece`]).
 
 use crate::meter::{
-    DMA_SLICE_BYTES, ENTRY_WORK, Fault, MESSAGE_WORK, Meter, OverBudget, PRINTED_BYTE_WORK, SEGMENT_WORK, STORE_WORK,
+    DMA_SLICE_BYTES, ENTRY_WORK, Fault, MESSAGE_WORK, MOVED_BYTES_A_WORK, Meter, OverBudget, PRINTED_BYTE_WORK,
+    SEGMENT_WORK, STORE_WORK,
 };
 use crate::{
     Checksum, Compare, FlashOperation, LiteralSearch, LocalMemory, Operation, Receive, SpuOs, Table, literals,
@@ -30,7 +31,8 @@ pub(crate) fn charge<Os: SpuOs, M: LocalMemory>(
             if !charge_moved(os, caller, dma.bytes())? {
                 return Ok(None);
             }
-            os.meter(caller).charge(u64::from(dma.segments) * SEGMENT_WORK)?;
+            // One that moves nothing is looked at as well.
+            os.meter(caller).charge(u64::from(dma.segments.max(1)) * SEGMENT_WORK)?;
             if !os.may_begin(caller) {
                 return Ok(None);
             }
@@ -44,9 +46,13 @@ pub(crate) fn charge<Os: SpuOs, M: LocalMemory>(
                 return Ok(None);
             }
         }
-        Operation::Compare(Compare { bytes, .. })
-        | Operation::Checksum(Checksum { bytes, .. })
-        | Operation::FindLiterals(LiteralSearch { bytes, .. }) => {
+        Operation::Compare(Compare { bytes, .. }) | Operation::Checksum(Checksum { bytes, .. }) => {
+            if !charge_moved(os, caller, (*bytes).into())? {
+                return Ok(None);
+            }
+            os.meter(caller).charge_piece((*bytes).into())?;
+        }
+        Operation::FindLiterals(LiteralSearch { bytes, .. }) => {
             if !charge_moved(os, caller, (*bytes).into())? {
                 return Ok(None);
             }
@@ -57,6 +63,25 @@ pub(crate) fn charge<Os: SpuOs, M: LocalMemory>(
                 return Ok(None);
             }
             os.meter(caller).charge(search.work())?;
+        }
+        Operation::MultiplyAdd(asked) => {
+            // Both are read, and one is written.
+            if !charge_moved(os, caller, 3 * asked.row_bytes())? {
+                return Ok(None);
+            }
+            os.meter(caller).charge(SEGMENT_WORK)?;
+            if !os.may_begin(caller) {
+                return Ok(None);
+            }
+        }
+        Operation::Transform(transform) => {
+            if !charge_moved(os, caller, 2 * transform.bytes().unwrap_or(u64::MAX / 4))? {
+                return Ok(None);
+            }
+            os.meter(caller).charge(transform.work())?;
+            if !os.may_begin(caller) {
+                return Ok(None);
+            }
         }
         Operation::LoadLiterals { bytes, .. } => {
             os.meter(caller).charge(literals::LOAD_WORK + u64::from(*bytes) * literals::LOAD_BYTE_WORK)?;
@@ -103,6 +128,7 @@ pub(crate) fn charge<Os: SpuOs, M: LocalMemory>(
                 os.meter(caller).charge_piece(u64::from(read.bytes) + u64::from(read.spare_bytes))?;
             }
             FlashOperation::Minimum { count, .. } => os.meter(caller).charge_bytes(u64::from(*count) * 4)?,
+            FlashOperation::ReadMap { count, .. } => os.meter(caller).charge_bytes(u64::from(*count) * 32)?,
             FlashOperation::ZeroPeer { bytes, .. } => os.meter(caller).charge_bytes((*bytes).into())?,
             // A program is charged for each part of each page when that is found.
             FlashOperation::Geometry { .. } | FlashOperation::Program { .. } | FlashOperation::Pause { .. } => {}
@@ -127,7 +153,7 @@ fn charge_moved<Os: SpuOs>(os: &mut Os, caller: Os::Caller, bytes: u64) -> Resul
         }
         if before >= DMA_SLICE_BYTES {
             // It was told to make way for others, by a completion that it did not wait for.
-            os.meter(caller).charge_bytes(bytes)?;
+            os.meter(caller).charge(bytes / MOVED_BYTES_A_WORK)?;
         }
     }
     os.meter(caller).moves(bytes);

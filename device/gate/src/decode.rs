@@ -7,6 +7,7 @@
 use crate::hre::HreId;
 use crate::keys::Layout;
 use crate::literals::{FOUND_MAX, SEARCH_BYTES_MAX, SET_BYTES_MAX};
+use crate::numbers::{MultiplyAdd, Number, Transform};
 use crate::{
     Append, Checksum, Compare, Dma, Draft, End, Fault, FlashOperation, FlashRead, KeySearch, LiteralSearch,
     LocalMemory, Operation, Port, Receive, Receiver, RemoteDma, SpuOs, abi,
@@ -308,6 +309,41 @@ impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the import's")]
+    pub fn multiply_add(
+        self,
+        token: u32,
+        number_bytes: u32,
+        alpha: u64,
+        x: u64,
+        y: u64,
+        count: u32,
+        wait: u32,
+    ) -> Result<i32, Fault> {
+        let Some(number) = Number::of_bytes(number_bytes) else { return Ok(abi::ERROR_ARGUMENT) };
+        let asked = MultiplyAdd { token, number, alpha, x, y, count, wait };
+        if asked.is_sound() { self.ask_seldom(Operation::MultiplyAdd(asked)) } else { Ok(abi::ERROR_ARGUMENT) }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the import's")]
+    pub fn fft(
+        self,
+        token: u32,
+        number_bytes: u32,
+        inverse: u32,
+        data: u64,
+        count: u32,
+        rows: u32,
+        wait: u32,
+    ) -> Result<i32, Fault> {
+        let Some(number) = Number::of_bytes(number_bytes) else { return Ok(abi::ERROR_ARGUMENT) };
+        let transform = Transform { token, number, inverse: inverse == 1, data, count, rows, wait };
+        match transform.is_sound() && inverse <= 1 {
+            true => self.ask_seldom(Operation::Transform(transform)),
+            false => Ok(abi::ERROR_ARGUMENT),
+        }
+    }
+
     pub fn literals_free(self, set: i32) -> Result<i32, Fault> {
         self.ask_seldom(Operation::FreeLiterals { set })
     }
@@ -393,6 +429,10 @@ impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
 
     pub fn flash_health(self, spare_percent: u32, media_errors: u64, read_only: u32) -> Result<i32, Fault> {
         self.ask_seldom(Operation::Flash(FlashOperation::Health { spare_percent, media_errors, read_only }))
+    }
+
+    pub fn flash_read_map(self, lanes: u64, count: u32, corrected_bits_max: u32) -> Result<i32, Fault> {
+        self.ask_seldom(Operation::Flash(FlashOperation::ReadMap { lanes, count, corrected_bits_max }))
     }
 
     pub fn flash_pause(self, wait: u32) -> Result<i32, Fault> {

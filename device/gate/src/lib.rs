@@ -22,6 +22,7 @@ pub mod literals;
 mod memory;
 pub mod meter;
 pub mod native;
+pub mod numbers;
 mod operation;
 pub mod table;
 
@@ -31,6 +32,7 @@ pub use ending::Ending;
 pub use hre::HreId;
 pub use memory::{LocalMemory, WildPointer};
 pub use meter::{Fault, Meter, OverBudget};
+pub use numbers::{MultiplyAdd, Transform};
 pub use operation::{
     AppNumber, Append, Checksum, Compare, Dma, Draft, End, FlashOperation, FlashRead, KeySearch, LiteralSearch,
     Operation, Port, Receive, Receiver, RemoteDma,
@@ -148,6 +150,8 @@ fn behalf<Os: SpuOs>(os: &mut Os, caller: Os::Caller, operation: &Operation) -> 
         | Operation::Checksum(Checksum { token, .. })
         | Operation::FindLiterals(LiteralSearch { token, .. })
         | Operation::FindKey(KeySearch { token, .. })
+        | Operation::MultiplyAdd(MultiplyAdd { token, .. })
+        | Operation::Transform(Transform { token, .. })
         | Operation::Draft(Draft { token, .. })
         | Operation::Cancel { token, .. } => *token,
         Operation::Append(Append { handle, .. }) | Operation::Post { handle, .. } => {

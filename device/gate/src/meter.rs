@@ -12,16 +12,18 @@
 
 use crate::memory::WildPointer;
 
-/// Any import: leaving the sandbox and entering it again, and finding the request (6 to 13 ns).
-pub const IMPORT_WORK: u64 = 60;
+/// Any import: leaving the sandbox and entering it again, and finding the request (6 to 30 ns).
+pub const IMPORT_WORK: u64 = 80;
 /// Bytes that are copied for a unit (64 GB/s within the caches).
 pub const BYTES_A_WORK: u64 = 8;
+/// Bytes that DMAs, comparisons and sums move for a unit, where a run has not made way for others (14 GB/s: from memory).
+pub const MOVED_BYTES_A_WORK: u64 = 4;
 /// A segment of a DMA, a comparison or a sum: checking address and permission, and asking the store (15 to 70 ns).
 pub const SEGMENT_WORK: u64 = 150;
 /// A message: its entry, its buffers, its place in the receiver's inbox (150 ns).
 pub const MESSAGE_WORK: u64 = 500;
-/// A byte on the virtual serial port: looked at for the end of a line, copied, checked, and copied to the log (0.6 ns).
-pub const PRINTED_BYTE_WORK: u64 = 3;
+/// A byte on the virtual serial port: looked at for the end of a line, copied, checked, and copied to the log (1.6 ns).
+pub const PRINTED_BYTE_WORK: u64 = 6;
 /// A line on the virtual serial port: a string, and room for it in the log (100 ns).
 pub const LINE_WORK: u64 = 300;
 /// An entry of a table that is searched from its beginning.

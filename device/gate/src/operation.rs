@@ -7,6 +7,7 @@ use crate::abi;
 use crate::hre::HreId;
 use crate::keys::Layout;
 use crate::meter::{BYTES_A_WORK, SEGMENT_WORK};
+use crate::numbers::{MultiplyAdd, Transform};
 
 /// Number of an app: 0 is the control service.
 pub type AppNumber = u16;
@@ -41,6 +42,10 @@ pub enum Operation {
     FreeLiterals { set: i32 },
     /// `keys_find`.
     FindKey(KeySearch),
+    /// `multiply_add`.
+    MultiplyAdd(MultiplyAdd),
+    /// `fft`.
+    Transform(Transform),
     /// `rpc_start`, `upcall_start`.
     Draft(Draft),
     /// `rpc_append`.
@@ -87,6 +92,7 @@ pub enum FlashOperation {
     Pause { wait: u32 },
     Minimum { numbers: u64, count: u32 },
     Health { spare_percent: u32, media_errors: u64, read_only: u32 },
+    ReadMap { lanes: u64, count: u32, corrected_bits_max: u32 },
 }
 
 /// A port of an SPU.

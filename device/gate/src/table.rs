@@ -78,6 +78,8 @@ pub enum Work {
     Literals,
     /// What it compares, and bytes that it copies.
     Keys,
+    /// Its butterflies.
+    Butterflies,
 }
 
 /// An import.
@@ -274,6 +276,18 @@ macro_rules! imports {
                 wait: u32) -> i32;
             { Accelerators, since 2, Any, Started, Keys, errors [ARGUMENT, RANGE, PERMISSION, MEDIA, REFUSED] }
 
+            /// y = `alpha` * x + y (accelerator), `count` numbers of `number_bytes` bytes each (4 or 8, little-endian), 512 KiB at most, in local
+            /// memory. `alpha`: the bits of a number of 8 bytes, which is rounded to 4 for those. Rounds after the multiplication and
+            /// after the addition. x and y have no byte in common; y is the app's again when it has ended
+            [unsafe] fn multiply_add(token: u32, number_bytes: u32, alpha: u64, x: read, y: written, count: u32, wait: u32) -> i32;
+            { Accelerators, since 2, Any, Started, Segments, errors [ARGUMENT, REFUSED] }
+
+            /// discrete Fourier transforms (accelerator) of `rows` rows one behind the other in local memory, each in its place, of `count` complex
+            /// numbers (a power of two, 2 or more), real part first, each part of `number_bytes` bytes (4 or 8, little-endian); 512 KiB at most
+            /// in all. `inverse`: 0, or 1 for the inverse, which divides by `count`. The bytes are the app's again when it has ended
+            [unsafe] fn fft(token: u32, number_bytes: u32, inverse: u32, data: written, count: u32, rows: u32, wait: u32) -> i32;
+            { Accelerators, since 2, Any, Started, Butterflies, errors [ARGUMENT, REFUSED] }
+
             /// gives a set up
             [] fn literals_free(set: i32) -> i32;
             { Accelerators, since 2, Any, Started, Call, errors [ARGUMENT] }
@@ -360,6 +374,12 @@ macro_rules! imports {
             /// reads that failed over its life, 1 where nothing is written any more
             [] fn flash_health(spare_percent: u32, media_errors: u64, read_only: u32) -> i32;
             { Flash, since 2, Trusted, Started, Store, errors [ARGUMENT, PERMISSION] }
+
+            /// publishes where units lie, in the app's memory, for as long as this instance runs (see "The read map"). `lanes` are 32 bytes each: u64 pointer to
+            /// an entry (u32) a unit, u64 pointer to a byte a row, u32 units, u32 rows, u64 zero; `count` of them (at most 4096; 0: nothing is
+            /// published any more). Reads that correct more than `corrected_bits_max` bits are asked for
+            [unsafe] fn flash_read_map(lanes: read, count: u32, corrected_bits_max: u32) -> i32;
+            { Flash, since 2, Trusted, Started, Bytes, errors [ARGUMENT, PERMISSION] }
         }
     };
 }

@@ -142,6 +142,11 @@ impl Bridge {
         self.hre(id).is_some_and(|hre| hre.open)
     }
 
+    /// Who pays for what is done for a queue.
+    pub fn account_of(&mut self, id: HreId) -> u16 {
+        self.hre(id).map_or(accounts::EVENTS, |hre| hre.account)
+    }
+
     /// The open queues of a process, its number as in ids.
     pub fn of_process(&self, process: u32) -> Vec<HreId> {
         let first = process << 12;

@@ -68,10 +68,15 @@ impl Free {
                     Event::Deliver { token } if core.machine.is_for_control(token) => {
                         self.charge_unmetered(&mut core.machine, CONTROL_COST);
                         core.handle_control(token);
+                        self.run_cost += core.machine.take_beside_cost();
                     }
                     Event::Deliver { token } => self.deliver(&mut core.machine, token),
                     Event::Complete(completion) => self.complete(&mut core.machine, completion),
-                    Event::Resume { spu, app, incarnation } => core.machine.resume(self, (app, spu), incarnation),
+                    Event::Resume { spu, app, incarnation } => {
+                        core.machine.resume(self, (app, spu), incarnation);
+                        // What a debugger looked at meanwhile.
+                        self.run_cost += core.machine.take_beside_cost();
+                    }
                     // A sleep is over.
                     Event::End { group, result, memory } => {
                         let account = core.machine.account_of(group);

@@ -300,7 +300,10 @@ impl Modelled {
         match next {
             Next::Start(token) => core.machine.deliver(self, token),
             Next::Go(of) => core.machine.complete(self, &of, None),
-            Next::Resume { spu, app, incarnation } => core.machine.resume(self, (app, spu), incarnation),
+            Next::Resume { spu, app, incarnation } => {
+                core.machine.resume(self, (app, spu), incarnation);
+                self.run_instructions += core.machine.take_beside_cost();
+            }
             Next::Aside(place) => self.handle_aside(core, place),
         }
         if let Some(spu) = woken {

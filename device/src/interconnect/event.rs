@@ -102,6 +102,8 @@ pub(crate) struct TimedDma {
     pub then: u32,
     /// True where its data go to a host as they move.
     pub streamed: bool,
+    /// The accelerator that takes what it has brought before the event follows, and how many bytes of it.
+    pub accelerated: Option<(u8, u32)>,
 }
 
 /// Bits of a word that name a place in the table, or a word of the model.

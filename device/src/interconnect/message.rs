@@ -50,6 +50,11 @@ pub enum DmaKind {
     },
     /// Between network and local memory.
     Local,
+    /// Through an accelerator, from local memory and back: no DMA, but as one of the things that a processor starts and does not wait for.
+    Accelerated {
+        /// Its place in the registry of accelerators.
+        accelerator: u8,
+    },
 }
 
 /// A DMA: `segments` pieces of `segment_bytes`, `stride` bytes apart in NV memory.
@@ -72,6 +77,12 @@ pub struct Transfer {
 }
 
 impl Transfer {
+    /// Of bytes that an accelerator takes.
+    pub(crate) fn accelerated(spu: u16, accelerator: u8, bytes: u64, id: u32) -> Self {
+        let kind = DmaKind::Accelerated { accelerator };
+        Transfer { spu, kind, address: 0, segment_bytes: bytes, segments: 1, stride: 0, id }
+    }
+
     /// Of a range of NV memory, to be read in one piece.
     pub(crate) fn read(spu: u16, address: u64, bytes: u32, id: u32) -> Self {
         let segment_bytes = bytes.into();

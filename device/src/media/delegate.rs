@@ -11,9 +11,11 @@
 //! - There are at most [`OPERATIONS_MAX`] operations; one more is told to come again.
 
 mod buffers;
+mod located;
 mod statistics;
 mod syncs;
 
+pub use located::Located;
 pub use statistics::{FlashHealth, FlashStatistics};
 
 use super::ordering::{Ordering, Span};

@@ -4,6 +4,7 @@ pub mod controller;
 pub mod delegate;
 pub mod fault;
 pub mod file;
+pub mod marks;
 pub use willow_flash_media as flash;
 mod ordering;
 pub mod ram;

@@ -129,6 +129,11 @@ pub trait Store: Send {
     fn save_metadata(&mut self, ticket: Ticket, bytes: Vec<u8>) -> Result<Progress, StoreError>;
     /// A named blob (an app's module), or `None`.
     fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError>;
+    /// What reads a blob, on whatever thread that is to wait for the medium. By default it has been read by then.
+    fn blob_reader(&mut self, name: &str) -> BlobReader {
+        let loaded = self.load_blob(name);
+        Box::new(|| loaded)
+    }
     /// Names of the blobs that there are, in order; also of some whose save or removal did not end well.
     fn list_blobs(&mut self) -> Result<Vec<String>, StoreError>;
     /// Stores a blob durably under a name of `[a-z0-9-]`, replacing atomically what was there.
@@ -136,6 +141,9 @@ pub trait Store: Send {
     /// Removes a blob (no error if there is none).
     fn delete_blob(&mut self, ticket: Ticket, name: &str) -> Result<Progress, StoreError>;
 }
+
+/// Reads a blob ([`Store::load_blob`]) when it is called.
+pub type BlobReader = Box<dyn FnOnce() -> Result<Option<Vec<u8>>, StoreError> + Send>;
 
 /// The part of a [`Store`] that stands before another one, in the field of that name, which is the other's: the device's metadata and blobs.
 #[macro_export]
@@ -155,6 +163,10 @@ macro_rules! records_of {
 
         fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, $crate::StoreError> {
             self.$inner.load_blob(name)
+        }
+
+        fn blob_reader(&mut self, name: &str) -> $crate::BlobReader {
+            self.$inner.blob_reader(name)
         }
 
         fn list_blobs(&mut self) -> Result<Vec<String>, $crate::StoreError> {

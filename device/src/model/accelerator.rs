@@ -19,7 +19,7 @@ pub struct AcceleratorUse {
 macro_rules! registry {
     ($($(#[doc = $meaning:literal])* $kind:ident $name:ident)*) => {
         /// A kind of accelerator; each SPU has one of each.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Accelerator {
             $($(#[doc = $meaning])* $kind,)*
         }
@@ -86,6 +86,9 @@ macro_rules! registry {
     };
 }
 
+/// Something for each accelerator.
+pub(super) type PerAccelerator<T> = [T; Accelerator::ALL.len()];
+
 registry! {
     /// Compares bytes of NV memory with a request's (the `compare` import).
     Compare compare
@@ -97,6 +100,10 @@ registry! {
     Keys keys
     /// Finds the least of a row of numbers (the `flash_minimum` import).
     Minimum minimum
+    /// Multiplies a row of numbers and adds another (the `multiply_add` import).
+    MultiplyAdd multiply_add
+    /// Transforms rows of complex numbers (the `fft` import).
+    Fft fft
 }
 
 /// What a run has the accelerators of its SPU do: bytes for each, in one go.
@@ -124,16 +131,22 @@ impl Accelerated {
         self.bytes.iter().sum()
     }
 
+    /// Those that are to take something, with their bytes.
+    #[inline]
+    pub fn at_work(&self) -> impl Iterator<Item = (Accelerator, u64)> + use<> {
+        let bytes = self.bytes;
+        Accelerator::ALL.iter().map(move |of| (*of, bytes[*of as usize])).filter(|(_, bytes)| *bytes > 0)
+    }
+
     /// How long the processor waits for them.
     #[inline]
     pub fn duration_ns(&self, parameters: &Accelerators) -> u64 {
-        let at_work = Accelerator::ALL.iter().filter(|accelerator| self.of(**accelerator) > 0);
-        at_work.map(|accelerator| duration_of_ns(parameters.of(*accelerator), self.of(*accelerator))).sum()
+        self.at_work().map(|(accelerator, bytes)| duration_of_ns(parameters.of(accelerator), bytes)).sum()
     }
 }
 
 /// Time of an accelerator for so many bytes.
-fn duration_of_ns(parameters: &AcceleratorParameters, bytes: u64) -> u64 {
+pub(super) fn duration_of_ns(parameters: &AcceleratorParameters, bytes: u64) -> u64 {
     let cycles = bytes.div_ceil(u64::from(parameters.bytes_per_cycle));
     parameters.set_up_ns + duration_ns(cycles, parameters.clock_hz)
 }

@@ -66,6 +66,12 @@ impl ChosenModel {
         of_either!(self, model => model.dma(at_ns, transfer))
     }
 
+    /// [`Timing::streams`].
+    #[inline]
+    pub fn streams(&self, accelerator: u8, bytes: u64) -> bool {
+        of_either!(self, model => model.streams(accelerator, bytes))
+    }
+
     /// [`Timing::dma_data`].
     #[inline(always)]
     pub fn dma_data(&mut self, at_ns: u64, transfer: &Transfer) -> u64 {

@@ -3,6 +3,7 @@
 //!
 //! Invariant: the parts are disjoint, so that their sum is the device's energy.
 
+use super::accelerator::{Accelerator, PerAccelerator};
 use super::parameters::{MediaParameters, ModelParameters, Watts};
 use super::statistics::{ComponentEnergy, MediaStatistics};
 
@@ -27,8 +28,22 @@ pub struct Busy {
     pub ring: u64,
     pub processors: Vec<u64>,
     pub dmas: Vec<u64>,
-    pub accelerators: Vec<u64>,
+    /// Of each SPU each accelerator.
+    pub accelerators: Vec<PerAccelerator<u64>>,
     pub controllers: Vec<u64>,
+}
+
+/// Joules of an SPU's accelerators: those without a power of their own are one component; each other one is there once it has been used.
+fn accelerators(parameters: &ModelParameters, now_ns: u64, busy_ns: &PerAccelerator<u64>) -> f64 {
+    let (mut together_ns, mut apart) = (0, 0.0);
+    for (accelerator, busy_ns) in Accelerator::ALL.iter().zip(busy_ns) {
+        match parameters.accelerator.of(*accelerator).power {
+            None => together_ns += busy_ns,
+            Some(_) if *busy_ns == 0 => {}
+            Some(watts) => apart += joules(watts, *busy_ns, now_ns),
+        }
+    }
+    joules(parameters.power.accelerator, together_ns, now_ns) + apart
 }
 
 /// The device's energy by component.
@@ -56,7 +71,7 @@ pub fn energy(
         ("ring", joules(power.ring, busy.ring, now_ns)),
         ("SPU processors", all(power.spu_processor, &busy.processors)),
         ("DMA controllers", all(power.dma_controller, &busy.dmas)),
-        ("accelerators", all(power.accelerator, &busy.accelerators)),
+        ("accelerators", busy.accelerators.iter().map(|busy| accelerators(parameters, now_ns, busy)).sum()),
         ("media controllers", all(power.media_controller, &busy.controllers)),
         ("media background", background_w * now_ns as f64 * SECOND),
         ("media reads", read_bytes as f64 * BITS * power.media_read_pj_per_bit * PICO),

@@ -3,10 +3,12 @@
 //! Invariants: a message passes link, bridge and ring in this order inwards and the reverse outwards, and is in one of them at a time
 //! (with cut-through, its head may be one further); every message that was taken arrives once.
 
+use super::accelerator::{Accelerator, duration_of_ns};
 use super::energy::{Busy, energy};
 use super::flash::{self, FlashHardware, FlashStep};
 use super::link::{FromRing, HostLink};
 use super::parameters::{ModelParameters, OperatorCosts};
+use super::resource::duration_ns;
 use super::ring::{Ring, Sent};
 use super::spu::SpuHardware;
 use super::statistics::{ComponentEnergy, ModelStatistics};
@@ -128,7 +130,11 @@ impl HardwareModel {
             ring: self.ring.busy_ns(now_ns),
             processors: of(|spu, now_ns| spu.processor.busy_ns(now_ns)),
             dmas: of(|spu, now_ns| spu.dma.busy_ns(now_ns)),
-            accelerators: of(|spu, now_ns| spu.accelerator.busy_ns(now_ns)),
+            accelerators: self
+                .spus
+                .iter()
+                .map(|spu| spu.accelerators.each_ref().map(|of| of.busy_ns(now_ns)))
+                .collect(),
             controllers: of(|spu, now_ns| spu.media.controller(String::new(), now_ns).busy_ns),
         }
     }
@@ -171,14 +177,22 @@ impl Timing for HardwareModel {
 
     #[inline(always)]
     fn dma(&mut self, at_ns: u64, transfer: &Transfer) -> DmaStep {
-        let set_up_ns = self.parameters.dma.set_up_ns;
-        self.spus[transfer.spu as usize].begin_dma(set_up_ns, at_ns, transfer, &mut self.trace)
+        self.spus[transfer.spu as usize].begin_dma(&self.parameters, at_ns, transfer, &mut self.trace)
+    }
+
+    #[inline]
+    fn streams(&self, accelerator: u8, bytes: u64) -> bool {
+        // It is told by a completion then, which costs a resumption: what takes no longer is waited for.
+        let parameters = &self.parameters;
+        let spu = &parameters.spu;
+        let told_ns = duration_ns(spu.resume_cycles + spu.dma_set_up_cycles, spu.clock_hz);
+        let accelerator = Accelerator::ALL[usize::from(accelerator)];
+        duration_of_ns(parameters.accelerator.of(accelerator), bytes) > told_ns
     }
 
     #[inline(always)]
     fn dma_data(&mut self, at_ns: u64, transfer: &Transfer) -> u64 {
-        let set_up_ns = self.parameters.dma.set_up_ns;
-        self.spus[transfer.spu as usize].dma_data(set_up_ns, at_ns, transfer, &mut self.trace)
+        self.spus[transfer.spu as usize].dma_data(&self.parameters, at_ns, transfer, &mut self.trace)
     }
 
     #[inline]
@@ -228,7 +242,7 @@ impl Timing for HardwareModel {
         for (number, spu) in (0u16..).zip(&self.spus) {
             resources.push(spu.processor.statistics(Lane::Processor(number).to_string(), now_ns));
             resources.push(spu.dma.statistics(Lane::Dma(number).to_string(), now_ns));
-            resources.push(spu.accelerator.statistics(Lane::Accelerator(number).to_string(), now_ns));
+            resources.push(spu.accelerator_statistics(now_ns));
             match &self.flash {
                 None => resources.push(spu.media.controller(format!("SPU {number} media"), now_ns)),
                 Some(flash) => resources.extend(flash.resources(number)),

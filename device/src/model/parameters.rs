@@ -208,6 +208,9 @@ pub struct AcceleratorParameters {
     pub bytes_per_cycle: u32,
     /// Time to start it and to fetch its result, nanoseconds.
     pub set_up_ns: u64,
+    /// Its power, where it is a unit of its own that an SPU has once an app uses it; without, its part of [`PowerParameters::accelerator`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<Watts>,
 }
 
 /// Power of a component, as the papers model it: `idle * (1 - utilization) + active * utilization` (XSSD, 3.8).
@@ -234,7 +237,7 @@ pub struct PowerParameters {
     pub spu_processor: Watts,
     /// Each SPU's DMA controller.
     pub dma_controller: Watts,
-    /// Each SPU's accelerators together.
+    /// Each SPU's accelerators together, but for those with a power of their own ([`AcceleratorParameters::power`]).
     pub accelerator: Watts,
     /// Each SPU's media controller.
     pub media_controller: Watts,

@@ -1,12 +1,14 @@
 //! What a storage processor unit works with: its processor, its DMA controller, its accelerators and the media behind it.
 //!
-//! Invariants: each of them does one thing at a time, in the order in which it was asked; the processor waits for an accelerator that
-//! it has started, and for nothing else.
+//! Invariants: each of them, and each accelerator, does one thing at a time, in the order in which it was asked; the processor waits for an
+//! accelerator whose result its run goes on with, and for nothing else.
 
+use super::accelerator::{Accelerator, PerAccelerator, duration_of_ns};
 use super::media::{Media, ReadEnd};
 use super::parameters::ModelParameters;
 use super::pcm::byte_fs;
 use super::resource::{Fifo, Rate};
+use super::statistics::ResourceStatistics;
 use super::timing::{DmaStep, Work};
 use super::trace::{Lane, Tracer};
 use crate::interconnect::{DmaKind, Transfer};
@@ -20,7 +22,7 @@ pub struct SpuHardware {
     /// Its DMA controller.
     pub dma: Fifo,
     /// Its accelerators.
-    pub accelerator: Fifo,
+    pub accelerators: PerAccelerator<Fifo>,
     /// Its media.
     pub media: Media,
     dma_byte_fs: u64,
@@ -42,7 +44,7 @@ impl SpuHardware {
             number,
             processor: Fifo::default(),
             dma: Fifo::default(),
-            accelerator: Fifo::default(),
+            accelerators: Default::default(),
             media: Media::new(&parameters.media, number, bank_bytes),
             dma_byte_fs: byte_fs(parameters.dma.bytes_per_s),
             cycles: Rate::per_s(parameters.spu.clock_hz),
@@ -71,10 +73,41 @@ impl SpuHardware {
         let name = if work.dispatch { "start" } else { "resume" };
         trace.span(Lane::Processor(self.number), name, (begin_ns, end_ns), work.id.into(), 0);
         if waiting_ns > 0 {
-            let (begin_ns, end_ns) = self.accelerator.take(begin_ns + computing_ns, waiting_ns, bytes);
-            trace.span(Lane::Accelerator(self.number), "scan", (begin_ns, end_ns), work.id.into(), bytes);
+            let mut at_ns = begin_ns + computing_ns;
+            for (accelerator, bytes) in work.accelerated.at_work() {
+                at_ns = self.accelerate(parameters, at_ns, (accelerator, bytes), work.id, trace);
+            }
         }
         end_ns
+    }
+
+    /// An accelerator takes bytes: when it has.
+    fn accelerate(
+        &mut self,
+        parameters: &ModelParameters,
+        at_ns: u64,
+        (accelerator, bytes): (Accelerator, u64),
+        id: u32,
+        trace: &mut Tracer,
+    ) -> u64 {
+        let duration_ns = duration_of_ns(parameters.accelerator.of(accelerator), bytes);
+        let (begin_ns, end_ns) = self.accelerators[accelerator as usize].take(at_ns, duration_ns, bytes);
+        let lane = Lane::Accelerator { spu: self.number, accelerator };
+        trace.span(lane, "take", (begin_ns, end_ns), id.into(), bytes);
+        end_ns
+    }
+
+    /// All accelerators as one resource.
+    pub fn accelerator_statistics(&self, now_ns: u64) -> ResourceStatistics {
+        let mut all = ResourceStatistics { name: format!("SPU {} accelerators", self.number), ..Default::default() };
+        for fifo in &self.accelerators {
+            let of = fifo.statistics(String::new(), now_ns);
+            all.busy_ns += of.busy_ns;
+            all.operations += of.operations;
+            all.bytes += of.bytes;
+            all.waited_ns += of.waited_ns;
+        }
+        all
     }
 
     /// Calls `each` with every range of a transfer at `address` and after it.
@@ -89,10 +122,21 @@ impl SpuHardware {
 
     /// A DMA is asked for.
     #[inline(always)]
-    pub fn begin_dma(&mut self, set_up_ns: u64, at_ns: u64, transfer: &Transfer, trace: &mut Tracer) -> DmaStep {
+    pub fn begin_dma(
+        &mut self,
+        parameters: &ModelParameters,
+        at_ns: u64,
+        transfer: &Transfer,
+        trace: &mut Tracer,
+    ) -> DmaStep {
+        let set_up_ns = parameters.dma.set_up_ns;
         let bytes = transfer.segment_bytes * u64::from(transfer.segments);
         let (byte_fs, id) = (self.dma_byte_fs, transfer.id);
         match transfer.kind {
+            DmaKind::Accelerated { accelerator } => {
+                let accelerator = Accelerator::ALL[usize::from(accelerator)];
+                DmaStep::Ends(self.accelerate(parameters, at_ns, (accelerator, bytes), id, trace))
+            }
             DmaKind::Local => DmaStep::Ends(self.move_bytes(at_ns, set_up_ns, bytes, "local", trace, id)),
             DmaKind::NvWrite => DmaStep::Ends(self.write(at_ns, set_up_ns, transfer, transfer.address, trace)),
             // The flash has the data in the buffers, or takes them from there.
@@ -124,9 +168,20 @@ impl SpuHardware {
         }
     }
 
-    /// The media have a DMA's data in their buffers: when it ends.
+    /// The media have a DMA's data in their buffers: when it ends. Or a DMA has ended whose data an accelerator takes.
     #[inline(always)]
-    pub fn dma_data(&mut self, set_up_ns: u64, at_ns: u64, transfer: &Transfer, trace: &mut Tracer) -> u64 {
+    pub fn dma_data(
+        &mut self,
+        parameters: &ModelParameters,
+        at_ns: u64,
+        transfer: &Transfer,
+        trace: &mut Tracer,
+    ) -> u64 {
+        if let DmaKind::Accelerated { accelerator } = transfer.kind {
+            let taken = (Accelerator::ALL[usize::from(accelerator)], transfer.segment_bytes);
+            return self.accelerate(parameters, at_ns, taken, transfer.id, trace);
+        }
+        let set_up_ns = parameters.dma.set_up_ns;
         let bytes = transfer.segment_bytes * u64::from(transfer.segments);
         let begin_ns = at_ns.max(self.dma.free_ns) + set_up_ns;
         let there_ns = self.media.transfer(begin_ns, bytes);

@@ -62,7 +62,13 @@ pub trait Timing: Any + Send {
     /// A DMA begins.
     fn dma(&mut self, at_ns: u64, transfer: &Transfer) -> DmaStep;
 
-    /// The media have the data of a DMA: when it ends.
+    /// Whether the processor goes on beside an accelerator that takes so many bytes, by its place in the registry, instead of waiting for it.
+    fn streams(&self, accelerator: u8, bytes: u64) -> bool {
+        let _ = (accelerator, bytes);
+        false
+    }
+
+    /// The media have the data of a DMA: when it ends. An accelerator takes what a DMA has brought: when it has.
     fn dma_data(&mut self, at_ns: u64, transfer: &Transfer) -> u64 {
         let _ = transfer;
         at_ns

@@ -3,6 +3,8 @@
 //! Invariants: a span is told when its begin and end are known, which is before its end has come; those of one lane do not overlap
 //! and are told in order of time. Without a sink the model takes one branch a step and nothing else.
 
+use super::accelerator::Accelerator;
+
 /// Where a span is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
@@ -20,8 +22,13 @@ pub enum Lane {
     Processor(u16),
     /// DMA controller of an SPU.
     Dma(u16),
-    /// Accelerators of an SPU.
-    Accelerator(u16),
+    /// An accelerator of an SPU.
+    Accelerator {
+        /// The SPU.
+        spu: u16,
+        /// Which one.
+        accelerator: Accelerator,
+    },
     /// A bank (or unit) of the media of an SPU.
     Media {
         /// The SPU.
@@ -55,7 +62,7 @@ impl std::fmt::Display for Lane {
             Lane::Ring => f.write_str("ring"),
             Lane::Processor(spu) => write!(f, "SPU {spu} processor"),
             Lane::Dma(spu) => write!(f, "SPU {spu} DMA"),
-            Lane::Accelerator(spu) => write!(f, "SPU {spu} accelerators"),
+            Lane::Accelerator { spu, accelerator } => write!(f, "SPU {spu} accelerator {}", accelerator.name()),
             Lane::Media { spu, bank } => write!(f, "SPU {spu} media bank {bank}"),
             Lane::Bus { spu, channel } => write!(f, "SPU {spu} flash channel {channel}"),
             Lane::Die { spu, die } => write!(f, "SPU {spu} flash die {die}"),

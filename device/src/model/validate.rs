@@ -44,7 +44,8 @@ fn watts(field: &str, watts: Watts) -> Result<(), String> {
 fn accelerator(field: &str, accelerator: &AcceleratorParameters) -> Result<(), String> {
     within(&format!("{field}.clock_hz"), accelerator.clock_hz, CLOCK, "Hz")?;
     within(&format!("{field}.bytes_per_cycle"), accelerator.bytes_per_cycle, 1..=65536, "bytes")?;
-    within(&format!("{field}.set_up_ns"), accelerator.set_up_ns, STEP_NS, "ns")
+    within(&format!("{field}.set_up_ns"), accelerator.set_up_ns, STEP_NS, "ns")?;
+    accelerator.power.map_or(Ok(()), |power| watts(&format!("{field}.power"), power))
 }
 
 impl ModelParameters {

@@ -4,6 +4,7 @@
 //! Invariants: a change applies whole or not at all; nothing here touches what the device works by, which follows when the
 //! draft is durable ([`super::commit`]).
 
+use super::uncorrectable::MarkRequest;
 use crate::bridge::accounts::WEIGHTS_MAX;
 use crate::config::{STRIPE_BYTES, STRIPE_BYTES_MAX, STRIPE_BYTES_MIN, stripe_is_possible};
 use crate::namespace::{CommandSet, Namespace};
@@ -62,6 +63,10 @@ pub(crate) enum Change {
     Attach(AttachRequest),
     /// A host's action on the reservation of a namespace.
     Reserve(ReserveRequest),
+    /// Reads of blocks fail from now on.
+    MarkUncorrectable(MarkRequest),
+    /// A range of a bank was written: its marks go.
+    Mend { spu: u16, start: u64, bytes: u64 },
 }
 
 /// What a change has made.
@@ -85,7 +90,7 @@ pub(crate) struct Refusal {
     pub error: i32,
 }
 
-fn refuse<T>(status: ControlStatus, text: impl Into<String>) -> Result<T, Refusal> {
+pub(super) fn refuse<T>(status: ControlStatus, text: impl Into<String>) -> Result<T, Refusal> {
     let error = match status {
         ControlStatus::NotFound => abi::ERROR_NOT_FOUND,
         ControlStatus::NoRoom => abi::ERROR_FULL,
@@ -98,7 +103,7 @@ fn refuse<T>(status: ControlStatus, text: impl Into<String>) -> Result<T, Refusa
 
 /// The metadata as they shall be.
 pub(crate) struct Draft {
-    metadata: Metadata,
+    pub(super) metadata: Metadata,
     regions: RegionTable,
     bank_bytes: u64,
     /// Something differs from what is saved.
@@ -130,6 +135,9 @@ impl Draft {
     pub fn apply(&mut self, change: &Change) -> Result<Made, Refusal> {
         let made = match change {
             Change::Nothing => return Ok(Made::Nothing),
+            // These may change nothing.
+            Change::MarkUncorrectable(request) => return self.mark_uncorrectable(request),
+            Change::Mend { spu, start, bytes } => return Ok(self.mend(*spu, *start, *bytes)),
             Change::Install(app) => self.install(app),
             Change::RemoveApp { name } => self.remove_app(name)?,
             Change::MakeRegion { app, id, bank_bytes, share } => {
@@ -306,6 +314,7 @@ impl Draft {
         self.metadata.attachments.retain(|attachment| attachment.nsid != nsid);
         self.metadata.reservations.retain(|one| one.nsid != nsid);
         let range = self.regions.begin_delete(&namespace.app, nsid);
+        self.forget_marks(range);
         Ok(Made::GivenUp(range.into_iter().collect()))
     }
 
@@ -328,6 +337,7 @@ impl Draft {
         match self.regions.resize(&namespace.app, nsid, share) {
             Ok(lost) => {
                 (namespace.size_bytes, namespace.bank_bytes) = (whole_bytes, share);
+                self.forget_marks(lost);
                 Ok(Made::GivenUp(lost.into_iter().collect()))
             }
             Err(RegionError::Size) => refuse(ControlStatus::Malformed, "the size makes no sense"),
@@ -363,6 +373,7 @@ impl Draft {
         (namespace.base, namespace.block_bytes) = (region.base, block_bytes);
         // Blocks of 512 bytes may have left a part of a longer one at the end.
         namespace.size_bytes = namespace.size_bytes / u64::from(block_bytes) * u64::from(block_bytes);
+        self.forget_marks(lost);
         Ok(Made::GivenUp(lost.into_iter().collect()))
     }
 

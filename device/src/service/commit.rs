@@ -154,6 +154,9 @@ impl Core {
             false => Arc::new(now.namespaces.clone()),
         };
         let intercalls = now.intercalls.iter().cloned().collect();
+        if now.uncorrectable != before.uncorrectable {
+            self.machine.media.marks = now.uncorrectable.clone();
+        }
         self.machine.publish(Published { regions, namespaces, intercalls });
         if (&now.attachments, &now.reservations) != (&before.attachments, &before.reservations) {
             let mut tables = now.host_tables();

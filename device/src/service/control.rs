@@ -30,6 +30,9 @@ pub const DELETE_NAMESPACE: u8 = 6;
 pub const RESIZE_NAMESPACE: u8 = 29;
 /// Payload: u32 NSID, u32 bytes of a block: the block namespace is empty, in the form that it is to have. Durable before it is answered.
 pub const FORMAT_NAMESPACE: u8 = 30;
+/// Payload: u32 NSID, 16 bytes its NGUID, u64 first byte, u64 bytes: these blocks of the block namespace cannot be read until they are written. Durable
+/// before it is answered; [`ControlStatus::NoRoom`]: there are as many such blocks as there may be.
+pub const MARK_UNCORRECTABLE: u8 = 32;
 /// Reply: JSON array of [`crate::Namespace`].
 pub const LIST_NAMESPACES: u8 = 7;
 /// Reply: JSON object, see docs/statistics.md.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing here runs a handler or decides what comes next; that is the drive's.
 
+use super::jobs::Jobs;
 use super::metadata::{HostTables, METADATA_VERSION, Metadata, identity};
 use super::versions::{BuiltInApp, Program};
 use super::{OpenError, Service};
@@ -16,7 +17,6 @@ use crate::spu::os::Machine;
 use crate::spu::profile::Sampler;
 use crate::spu::published::Published;
 use crate::spu::wasm::{CompiledModule, Runtime};
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub struct JobDone {
 }
 
 impl Job {
-    /// Does it; may take tens of milliseconds. Never panics: where the work does, it has failed, so that whoever waits for it is told.
+    /// Does it; may take tens of milliseconds, and of a module that is out for it ten seconds. Never panics: where the work does, it has failed, so that whoever waits for it is told.
     pub fn run(self) -> JobDone {
         let compiled = catch_unwind(AssertUnwindSafe(self.compile)).unwrap_or_else(|_| {
             tracing::error!("the compiler panicked; the module is refused");
@@ -57,7 +57,7 @@ pub(crate) struct Core {
     /// By app number: what its instances are made from.
     pub(super) programs: Vec<Option<Program>>,
     pub service: Service,
-    pub(super) jobs: VecDeque<Job>,
+    pub(super) jobs: Jobs,
     uuid: [u8; 16],
     /// Which hosts namespaces are attached to, where not to all.
     pub(super) host_tables: Arc<HostTables>,
@@ -101,6 +101,7 @@ impl Core {
                 weights: vec![],
                 attachments: vec![],
                 reservations: vec![],
+                uncorrectable: Default::default(),
             },
         };
         if metadata.spus != config.spus || metadata.stripe_bytes != STRIPE_BYTES {
@@ -116,7 +117,8 @@ impl Core {
             namespaces: Arc::new(metadata.namespaces.clone()),
             intercalls: metadata.intercalls.iter().cloned().collect(),
         };
-        let machine = Machine::new(config, store, timing, published, &metadata.weights);
+        let mut machine = Machine::new(config, store, timing, published, &metadata.weights);
+        machine.media.marks = metadata.uncorrectable.clone();
         let mut core = Core {
             programs: (0..machine.config.apps_max).map(|_| None).collect(),
             machine: Box::new(machine),
@@ -124,7 +126,7 @@ impl Core {
             uuid: metadata.uuid,
             host_tables: Arc::new(metadata.host_tables()),
             service: Service::new(metadata),
-            jobs: VecDeque::new(),
+            jobs: Jobs::default(),
             punctuality: Punctuality::default(),
             sampler: None,
         };
@@ -179,9 +181,11 @@ impl Core {
         (machine.published().regions.used_bank_bytes() * banks, machine.media.store.bank_bytes().checked_mul(banks))
     }
 
-    /// The next job to run outside.
+    /// The next job to run outside; `None` also while one is there.
     pub fn job(&mut self) -> Option<Job> {
-        self.jobs.pop_front()
+        let transactions = &self.service.transactions;
+        // Who has been told that the device ends waits for none.
+        self.jobs.next(|job| transactions.contains_key(&job.transaction))
     }
 
     /// When the service or SPU-OS has something to do, whatever else happens.

@@ -8,9 +8,10 @@
 
 use super::change::{Change, Refusal};
 use super::core::{Compiled, Core, Job};
+use super::inspect::bytes_cost;
 use super::protection::word;
 use super::transaction::{Asker, Transaction, Work};
-use super::versions::Program;
+use super::versions::{Program, check_name};
 use super::{Answer, Shutdown, refuse};
 use crate::hre::HreId;
 use crate::interconnect::Key;
@@ -31,13 +32,14 @@ pub const BREAKPOINTS_MAX: usize = 1024;
 const LOOK_NS: u64 = 20_000_000;
 /// Most bytes that the compiled code of a debugged app takes, of all SPUs: each instance has a copy.
 const IMAGES_BYTES_MAX: u64 = 256 << 20;
+/// What a breakpoint costs on an SPU, in instructions: it is kept, and put into the code.
+const BREAKPOINT_COST: u64 = 2_000;
 /// Bytes of a module in one reply.
 const PIECE_BYTES_MAX: usize = 256 << 10;
 
 /// An app on its way to a debugger: what its transaction has besides.
 pub(super) struct Beginning {
     hre: HreId,
-    module: Arc<Vec<u8>>,
     stop_ns_max: u64,
 }
 
@@ -54,8 +56,8 @@ pub(super) struct Session {
     look_ns: u64,
 }
 
-/// An app that is to be debugged: its number, its name, its module, and how long it may be stopped, in milliseconds.
-type Prepared = (AppNumber, String, Arc<Vec<u8>>, u64);
+/// An app that is to be debugged: its number, its name, the blob that its module is, and how long it may be stopped, in nanoseconds.
+type Prepared = (AppNumber, String, String, u64);
 
 impl Session {
     /// When it wants to be looked at.
@@ -68,21 +70,25 @@ impl Core {
     /// Payload: u32 app, u32 milliseconds that a stop lasts at most (0: without an end).
     pub(super) fn begin_debug(&mut self, token: Key, hre: HreId, body: &[u8]) {
         match self.prepare_debug(hre, body) {
-            Ok((number, name, module, stop_ns_max)) => {
-                let beginning = Beginning { hre, module: module.clone(), stop_ns_max };
+            Ok((number, name, blob, stop_ns_max)) => {
+                let beginning = Beginning { hre, stop_ns_max };
                 let asker = Asker::Request { token, hre };
                 let Some(key) = self.transact(asker, Change::Nothing, Work::Debug { number, name, beginning }) else {
                     return;
                 };
                 let owner = self.machine.app_at(number).and_then(|app| app.owner);
                 let limits = self.module_limits(owner);
-                let engine = self.runtime.debug_engine();
+                let engine = self.runtime.debug_engine(owner);
+                // It is read where it is compiled: the device does not wait for the disk.
+                let reader = self.machine.media.store.blob_reader(&blob);
                 let compile = move || {
-                    let module = compile(&engine?, module.to_vec(), limits)?;
-                    // It is stored already.
-                    Ok(Compiled { module, name: String::new() })
+                    let bytes = reader().map_err(|error| format!("its module cannot be read: {error}"))?;
+                    let bytes = bytes.ok_or("its module is gone from the media")?;
+                    check_name(&blob, &bytes)?;
+                    Ok(Compiled { module: compile(&engine?, bytes, limits)?, name: blob })
                 };
-                self.jobs.push_back(Job { transaction: key, compile: Box::new(compile) });
+                let user = self.machine.protection.user(hre);
+                self.jobs.push(user, Job { transaction: key, compile: Box::new(compile) });
             }
             Err(refusal) => self.answer(token, hre, Err(refusal)),
         }
@@ -128,23 +134,24 @@ impl Core {
         let Some(blob) = installed.and_then(|installed| installed.module.clone()) else {
             return busy(format!("app {name} comes with the device: install its module to debug it"));
         };
-        match self.machine.media.store.load_blob(&blob) {
-            Ok(Some(module)) => Ok((app, name, Arc::new(module), u64::from(stop_ms_max) * 1_000_000)),
-            Ok(None) => Err((ControlStatus::MediaFailed, format!("the module of app {name} is gone from the media"))),
-            Err(error) => {
-                Err((ControlStatus::MediaFailed, format!("the module of app {name} cannot be read: {error}")))
-            }
-        }
+        Ok((app, name, blob, u64::from(stop_ms_max) * 1_000_000))
     }
 
     /// The module is compiled for a debugger: the app is started anew with it.
     pub(super) fn compiled_for_debug(&mut self, key: u32, compiled: Result<CompiledModule, String>) {
         let Some(Work::Debug { number, name, beginning }) = self.take_debug(key) else { return };
         let refusal = |text: String| Refusal { status: ControlStatus::Busy, text, error: abi::ERROR_REFUSED };
-        let linked = compiled.and_then(|compiled| self.runtime.prepare_debug(&compiled));
-        let program = match linked {
-            Ok(linked) => Program::Debug(linked),
-            Err(why) => return self.finish(key, Err(refusal(format!("app {name} is not debugged: {why}")))),
+        let linked = compiled.and_then(|compiled| {
+            let linked = self.runtime.prepare_debug(&compiled)?;
+            Ok((Program::Debug(linked), compiled.bytes))
+        });
+        let (program, module) = match linked {
+            Ok(linked) => linked,
+            Err(why) => {
+                let text = format!("app {name} is not debugged: {why}");
+                let (status, error) = (ControlStatus::ModuleRefused, abi::ERROR_REFUSED);
+                return self.finish(key, Err(Refusal { status, text, error }));
+            }
         };
         if let Program::Debug(linked) = &program {
             let image = linked.module().image_range();
@@ -165,7 +172,7 @@ impl Core {
             app: number,
             hre: beginning.hre,
             user,
-            module: beginning.module,
+            module: Arc::new(module),
             stop_ns_max: beginning.stop_ns_max,
             stops: vec![(0, 0); spus],
             look_ns,
@@ -207,7 +214,9 @@ impl Core {
         if kind == debugger::MODULE {
             let module = session.module.clone();
             let from = (word_at(0) as usize).min(module.len());
-            self.machine.write_reply(token, &module[from..module.len().min(from + PIECE_BYTES_MAX)]);
+            let piece = &module[from..module.len().min(from + PIECE_BYTES_MAX)];
+            self.machine.write_reply(token, piece);
+            self.did_for(token, bytes_cost(piece.len()));
             return Ok(module.len() as u32);
         }
         let query = match kind {
@@ -217,6 +226,7 @@ impl Core {
             _ => return refuse(ControlStatus::Malformed, format!("there is no question {kind}")),
         };
         let answer = u16::try_from(spu).ok().and_then(|spu| self.machine.ask_stopped(app, spu, query));
+        self.did_for(token, answer.as_ref().map_or(0, debug::Answer::cost));
         match answer {
             Some(debug::Answer::Stack(frames)) => {
                 self.reply(token, arguments, &serde_json::to_vec(&frames).unwrap_or_default())
@@ -230,10 +240,11 @@ impl Core {
     }
 
     /// Payload: u32 app, u32 SPU (FFFFFFFFh: all), u32 what; then of breakpoints u32 each, of a step the number of frames.
-    pub(super) fn debug_tell(&mut self, hre: HreId, body: &[u8]) -> Answer {
+    pub(super) fn debug_tell(&mut self, token: Key, hre: HreId, body: &[u8]) -> Answer {
         let word_at = |at: usize| word(body, at).unwrap_or(0);
         let (spu, what) = (word_at(4), word_at(8));
         let app = self.debugger_of(hre, word_at(0))?.app;
+        let payer = self.machine.bridge.account_of(hre);
         let rest = body.get(12..).unwrap_or_default();
         let told = match what {
             debugger::SET_BREAKPOINTS => {
@@ -254,7 +265,11 @@ impl Core {
             _ if spu == u32::MAX => 0..self.spus(),
             _ => return refuse(ControlStatus::Malformed, format!("there is no SPU {spu}")),
         };
+        if let Told::Breakpoints(breakpoints) = &told {
+            self.did_for(token, breakpoints.len() as u64 * spus.len() as u64 * BREAKPOINT_COST);
+        }
         for spu in spus {
+            self.machine.debugger_is_of(app, spu, payer);
             self.machine.tell_debugged(app, spu, &told);
         }
         self.look_soon(app);

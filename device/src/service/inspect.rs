@@ -18,7 +18,19 @@ const PIECE_BYTES_MAX: usize = 256 << 10;
 /// Most bytes of a log in one reply.
 const LOG_PIECE_BYTES_MAX: usize = 32 << 10;
 
+/// What it costs to make so many bytes of a reply and to copy them, in instructions.
+pub(super) fn bytes_cost(bytes: usize) -> u64 {
+    bytes as u64 / 2
+}
+
 impl Core {
+    /// A request had so much done for it besides what each costs.
+    pub(super) fn did_for(&mut self, token: Key, cost: u64) {
+        if let Some(account) = self.machine.activity_at(token).map(|activity| activity.account) {
+            self.machine.did_for(account, cost);
+        }
+    }
+
     /// The app with a number, for its owner or the host's kernel.
     pub(super) fn own_app(&self, user: Option<u32>, number: u32) -> Result<AppNumber, (ControlStatus, String)> {
         let found = AppNumber::try_from(number).ok();
@@ -38,6 +50,7 @@ impl Core {
         let mut reply = from.to_le_bytes().to_vec();
         reply.extend(text);
         self.machine.write_reply(token, &reply);
+        self.did_for(token, bytes_cost(reply.len()));
         Ok(reply.len() as u32)
     }
 
@@ -77,6 +90,8 @@ impl Core {
         reply.drain(..from.min(header));
         reply.extend(dead.peek(from.saturating_sub(header) as u64, PIECE_BYTES_MAX));
         self.machine.write_reply(token, &reply);
+        // Frames and globals are told anew with each piece.
+        self.did_for(token, bytes_cost(header + reply.len()));
         u32::try_from(whole).map_err(|_| (ControlStatus::NoRoom, format!("the core has {whole} bytes")))
     }
 

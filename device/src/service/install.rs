@@ -1,7 +1,7 @@
 //! Installations: a module becomes an app, or takes the place of an app's version that runs.
 //!
 //! What always holds:
-//! - A new version is checked, compiled and made ready on all SPUs beside the old one. Until it starts, nothing of the old one has
+//! - A new version is checked, compiled and made ready on all SPUs beside the old one, an SPU in each turn of the device. Until it starts, nothing of the old one has
 //!   changed; where it does not start, or cannot be saved, the old one is started again, as after a start of the device.
 //! - While the old one ends what it has begun, messages on behalf of that still reach it; new requests of hosts wait, and are
 //!   delivered to whichever version is there in the end. What does not end in time refuses the installation, not the requests.
@@ -10,7 +10,7 @@
 use super::change::{Change, Made, Refusal};
 use super::core::{Compiled, Core, Job};
 use super::transaction::{Asker, Transaction, Work};
-use super::versions::Version;
+use super::versions::{Making, Version};
 use super::{DRAIN_NS_MAX, START_NS_MAX};
 use crate::hre::HreId;
 use crate::interconnect::Key;
@@ -29,6 +29,8 @@ use crate::spu::wasm::compile;
 pub(super) enum InstallState {
     /// The module is being checked and compiled, on another thread.
     Compiling,
+    /// The version is made ready, an SPU in each turn of the device.
+    Staging,
     /// The version is ready on all SPUs; its module is being stored.
     Storing,
     /// The old version ends what it has begun.
@@ -50,6 +52,9 @@ pub(super) struct Install {
     pub number: Option<AppNumber>,
     /// Blob of its module.
     pub module: Option<String>,
+    /// The new version while its instances are made, and the content of its module.
+    pub(super) making: Option<Making>,
+    bytes: Vec<u8>,
     /// The new version, until it is in its place.
     pub(super) staged: Option<Version>,
     /// What was in its place, from then on.
@@ -58,6 +63,10 @@ pub(super) struct Install {
 
 fn refused(status: ControlStatus, text: impl Into<String>) -> Refusal {
     Refusal { status, text: text.into(), error: abi::ERROR_REFUSED }
+}
+
+fn unfit(why: &str) -> Refusal {
+    refused(ControlStatus::ModuleRefused, format!("the module is refused: {why}"))
 }
 
 impl Core {
@@ -78,21 +87,29 @@ impl Core {
             name: None,
             number: None,
             module: None,
+            making: None,
+            bytes: Vec::new(),
             staged: None,
             old: None,
         };
         let asker = Asker::Request { token, hre };
         let Some(key) = self.transact(asker, Change::Nothing, Work::Install(Box::new(install))) else { return };
         let limits = self.module_limits(owner);
-        let engine = self.runtime.engine();
+        let engine = self.runtime.engine(owner);
         let panics = planted!(self.machine, CompilerPanics);
+        #[cfg(feature = "testing")]
+        let waits = planted!(self.machine, CompilerWaits);
         let compile = move || {
             assert!(!panics || !module.ends_with(b"panics"), "a planted panic of the compiler");
-            let module = compile(&engine, module, limits)?;
+            #[cfg(feature = "testing")]
+            if waits && module.ends_with(b"waits") {
+                crate::spu::hole::wait_for_release();
+            }
+            let module = compile(&engine?, module, limits)?;
             let name = module_name(&module.bytes);
             Ok(Compiled { module, name })
         };
-        self.jobs.push_back(Job { transaction: key, compile: Box::new(compile) });
+        self.jobs.push(owner, Job { transaction: key, compile: Box::new(compile) });
     }
 
     /// The device ends: nobody waits for a compiler any more.
@@ -128,14 +145,11 @@ impl Core {
                     self.finish(key, Err(refusal));
                 }
             }
-            Err(why) => {
-                let text = format!("the module is refused: {why}");
-                self.finish(key, Err(refused(ControlStatus::ModuleRefused, text)));
-            }
+            Err(why) => self.finish(key, Err(unfit(&why))),
         }
     }
 
-    /// Makes the new version ready beside what there is, and has its module stored.
+    /// Begins to make the new version ready beside what there is.
     fn stage(&mut self, key: u32, owner: Option<u32>, compiled: Compiled) -> Result<(), Refusal> {
         let Compiled { module: mut compiled, name: module } = compiled;
         let named = self.app_name_for(owner, &compiled.manifest.name);
@@ -154,22 +168,51 @@ impl Core {
             None => self.free_number().map_err(|text| refused(ControlStatus::NoRoom, text))?,
         };
         let bytes = std::mem::take(&mut compiled.bytes);
-        let staged = self.make_version(compiled, name.clone(), owner);
-        let staged = staged.map_err(|why| {
-            let text = format!("the module is refused: {why}");
-            refused(ControlStatus::ModuleRefused, text)
-        })?;
+        let making = self.begin_version(compiled, name.clone(), owner);
+        let making = making.map_err(|why| unfit(&why))?;
         let change = InstalledApp { number, name: name.clone(), built_in: false, module: Some(module.clone()), owner };
         if let Some(transaction) = self.service.transactions.get_mut(&key) {
             transaction.change = Change::Install(change);
         }
         let Some(install) = self.install_of(key) else { return Ok(()) };
-        (install.name, install.number, install.module) = (Some(name), Some(number), Some(module.clone()));
+        // From now on its name, its number and its room are nobody else's.
+        (install.name, install.number, install.module) = (Some(name), Some(number), Some(module));
+        (install.making, install.bytes) = (Some(making), bytes);
+        self.set_install_state(key, InstallState::Staging);
+        self.wait_for_app(key, None, 0);
+        Ok(())
+    }
+
+    /// True for an installation whose instances are being made.
+    pub(super) fn is_staging(&self, key: u32) -> bool {
+        let transaction = self.service.transactions.get(&key);
+        transaction.is_some_and(
+            |transaction| matches!(&transaction.work, Work::Install(install) if install.state == InstallState::Staging),
+        )
+    }
+
+    /// Makes one more instance of the new version. When there are all, has its module stored.
+    fn stage_one(&mut self, key: u32) {
+        let Some(making) = self.install_of(key).and_then(|install| install.making.take()) else { return };
+        self.charge_for_instances(key, 1);
+        let making = match self.make_one(making) {
+            Ok(making) => making,
+            Err(why) => return self.end_install(key, Err(unfit(&why))),
+        };
+        if !self.is_made(&making) {
+            if let Some(install) = self.install_of(key) {
+                install.making = Some(making);
+            }
+            return;
+        }
+        let staged = self.made(making);
+        let Some(install) = self.install_of(key) else { return };
         install.staged = Some(staged);
-        install.state = InstallState::Storing;
+        let (module, bytes) = (install.module.clone().unwrap_or_default(), std::mem::take(&mut install.bytes));
+        self.set_install_state(key, InstallState::Storing);
+        self.service.polled.remove(&key);
         self.service.blobs.insert(module.clone());
         self.store_step(Continuation::Transaction(key), |store, ticket| store.save_blob(ticket, &module, bytes));
-        Ok(())
     }
 
     /// The module is stored, or could not be.
@@ -206,6 +249,10 @@ impl Core {
         (is_told, is_late, refusal): (bool, bool, Option<u32>),
     ) -> bool {
         let Some(number) = number else { return false };
+        if state == InstallState::Staging {
+            self.stage_one(key);
+            return true;
+        }
         let is_alive = self.machine.is_running(number);
         match state {
             InstallState::Draining if !is_alive => self.begin_start(key, number),

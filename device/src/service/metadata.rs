@@ -5,14 +5,17 @@
 //! module is stored under the hash of its content, so that the metadata name the bytes and not only the app.
 
 use crate::config::stripe_is_possible;
+use crate::media::marks::Marks;
 use crate::namespace::Namespace;
 use crate::region::Region;
 use crate::service::reservation::{Reservation, Told};
 use serde::{Deserialize, Serialize};
 
-/// Newest version of this form: with namespaces that say which app serves them, or how long their stripes are.
-pub const METADATA_VERSION: u32 = 3;
-/// Version that is written where no namespace says so: programs that know of neither read it.
+/// Newest version of this form: with blocks that cannot be read. Written where there are some: programs that know of none would read them.
+pub const METADATA_VERSION: u32 = 4;
+/// Version that is written where a namespace says which app serves it, or how long its stripes are.
+const METADATA_VERSION_BOUND: u32 = 3;
+/// Version that is written where there is nothing of the kind: programs that know of neither read it.
 const METADATA_VERSION_PLAIN: u32 = 2;
 /// The oldest version that is read.
 pub const METADATA_VERSION_MIN: u32 = 1;
@@ -66,6 +69,9 @@ pub struct Metadata {
     /// Namespaces that hosts have registered with for reservations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<Reservation>,
+    /// Blocks that cannot be read until they are written, as ranges of banks.
+    #[serde(default, skip_serializing_if = "Marks::is_empty")]
+    pub uncorrectable: Marks,
 }
 
 /// Which hosts a namespace is attached to.
@@ -108,7 +114,11 @@ impl Metadata {
     /// Bytes for the store.
     pub fn encode(&self) -> Vec<u8> {
         let is_bound = self.namespaces.iter().any(Namespace::is_bound);
-        let version = if is_bound { METADATA_VERSION } else { METADATA_VERSION_PLAIN };
+        let version = match (self.uncorrectable.is_empty(), is_bound) {
+            (false, _) => METADATA_VERSION,
+            (true, true) => METADATA_VERSION_BOUND,
+            (true, false) => METADATA_VERSION_PLAIN,
+        };
         serde_json::to_vec(&Metadata { version, ..self.clone() }).unwrap_or_default()
     }
 
@@ -144,6 +154,9 @@ impl Metadata {
             }
         }
         metadata.version = METADATA_VERSION;
+        if !metadata.uncorrectable.is_sound(metadata.spus) {
+            return Err("the device's metadata cannot be read: its ranges that cannot be read make no sense".to_owned());
+        }
         for namespace in &mut metadata.namespaces {
             namespace.complete();
             let Namespace { nsid, stripe_bytes, .. } = *namespace;
@@ -193,8 +206,8 @@ mod tests {
         assert_eq!(metadata.apps[0].module, None);
         assert_eq!(metadata.apps[1].module.as_deref(), Some("scan"));
         assert_eq!(Metadata::decode(&metadata.encode()), Ok(metadata));
-        let newer = text.replace("\"version\":1", "\"version\":4");
-        assert!(Metadata::decode(newer.as_bytes()).unwrap_err().contains("version 4"));
+        let newer = text.replace("\"version\":1", "\"version\":5");
+        assert!(Metadata::decode(newer.as_bytes()).unwrap_err().contains("version 5"));
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod erase;
 pub(crate) mod ftl;
 mod inspect;
 mod install;
+mod jobs;
 pub mod metadata;
 mod profile;
 mod protection;
@@ -29,6 +30,7 @@ mod room;
 mod settle;
 pub mod statistics;
 mod transaction;
+pub(crate) mod uncorrectable;
 pub(crate) mod versions;
 mod watches;
 
@@ -81,6 +83,8 @@ pub(crate) struct Service {
     starting: settle::Starting,
     /// The profile of an app that is under way.
     profile: Option<profile::Session>,
+    /// Who waits for one.
+    profile_line: profile::Line,
     /// Debuggers of apps.
     debuggers: Vec<debug::Session>,
 }
@@ -120,6 +124,7 @@ impl Service {
             ftl: None,
             starting: settle::Starting::default(),
             profile: None,
+            profile_line: profile::Line::default(),
             debuggers: Vec::new(),
         }
     }
@@ -163,6 +168,7 @@ impl Core {
 
     /// Takes back what came of a job.
     pub fn job_done(&mut self, done: JobDone) {
+        self.jobs.done();
         self.compiled(done.transaction, done.compiled);
         self.proceed_ready();
     }
@@ -211,6 +217,7 @@ impl Core {
             regions: machine.published().regions.all().to_vec(),
             used_bytes,
             capacity_bytes,
+            uncorrectable_bytes: machine.media.marks.all().iter().map(|mark| mark.bytes).sum(),
             store_in_flight: machine.media.in_flight() as u64,
             strays: machine.strays(),
             flash: self.flash_statistics(),
@@ -351,6 +358,7 @@ impl Core {
                     }
                 }
                 Continuation::Shutdown => self.flushed_at_shutdown(result),
+                Continuation::Mend(ticket) => self.mend(ticket),
             }
         }
     }

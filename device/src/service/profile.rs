@@ -3,13 +3,15 @@
 //! What always holds:
 //! - A device profiles one app at a time, for [`PROFILE_MS_MAX`] at most; the profile ends with its endpoint, its time, and its app's version.
 //!   However it ends, nothing of it is left: no wrapper, no timer.
+//! - Where other users wait for one, it ends after [`TURN_NS_MAX`], and the next is theirs, in the order in which they asked ([`Line`]).
+//! - What it takes to look and to tell is charged to whose profile it is.
 //! - It is for the app's owner and the host's kernel alone.
 //! - Samples of the processor come from whoever runs the device ([`Sampler`]); without one, waits and runs are counted all the same.
 
 use super::core::Core;
 use super::protection::word;
 use super::versions::Program;
-use super::{Answer, refuse};
+use super::{Answer, Service, refuse};
 use crate::hre::HreId;
 use crate::interconnect::Key;
 use crate::request::AppNumber;
@@ -26,6 +28,17 @@ pub const PROFILE_MS_MAX: u32 = 600_000;
 pub const SAMPLE_NS: u64 = 1_000_000;
 /// Time between two looks at what is waited for.
 pub const LOOK_NS: u64 = 5_000_000;
+/// How long a profile lasts for which another user waits.
+pub const TURN_NS_MAX: u64 = 10_000_000_000;
+/// Who waits for a profile asks again within this time.
+const ASKED_NS: u64 = 5_000_000_000;
+/// Users who wait.
+const LINE_MAX: usize = 32;
+/// What a look costs, and each place of a wait that it goes through, in instructions.
+const LOOK_COST: u64 = 2_000;
+const WAIT_COST: u64 = 80;
+/// What a report costs for each function of a sample: it is found by its address, and told.
+const SAMPLED_COST: u64 = 500;
 /// Different stacks that one report tells apart; what is more is counted as lost.
 const STACKS_MAX: usize = 16_384;
 /// Different waits that one report tells apart.
@@ -42,11 +55,47 @@ struct Place {
     name: Option<String>,
 }
 
+/// Users who wait for a profile, each with when it asked last; who comes first is next. Who does not ask again is forgotten.
+#[derive(Default)]
+pub(super) struct Line(Vec<(Option<u32>, u64)>);
+
+impl Line {
+    /// Those who still wait.
+    fn forget_gone(&mut self, now_ns: u64) {
+        self.0.retain(|(_, asked_ns)| now_ns.saturating_sub(*asked_ns) <= ASKED_NS);
+    }
+
+    /// A user asks, who cannot have a profile now. False where the line is full.
+    fn joins(&mut self, user: Option<u32>, now_ns: u64) -> bool {
+        if let Some(waiting) = self.0.iter_mut().find(|(waiting, _)| *waiting == user) {
+            waiting.1 = now_ns;
+            return true;
+        }
+        let has_room = self.0.len() < LINE_MAX;
+        if has_room {
+            self.0.push((user, now_ns));
+        }
+        has_room
+    }
+
+    /// True where it is this user's turn; it does not wait any more then.
+    fn takes(&mut self, user: Option<u32>) -> bool {
+        let is_next = self.0.first().is_none_or(|(waiting, _)| *waiting == user);
+        if is_next {
+            self.0.retain(|(waiting, _)| *waiting != user);
+        }
+        is_next
+    }
+}
+
 /// A profile under way.
 pub(super) struct Session {
     app: AppNumber,
     name: String,
     hre: HreId,
+    user: Option<u32>,
+    /// Who pays for it.
+    account: u16,
     begun_ns: u64,
     until_ns: u64,
     look_ns: u64,
@@ -64,6 +113,11 @@ impl Session {
     /// When it wants to be looked at.
     pub fn deadline_ns(&self) -> u64 {
         self.look_ns.min(self.until_ns)
+    }
+
+    /// Another user waits.
+    fn ends_for_others(&mut self, now_ns: u64) {
+        self.until_ns = self.until_ns.min(now_ns.max(self.begun_ns + TURN_NS_MAX));
     }
 
     /// Which function an address is in.
@@ -113,13 +167,28 @@ impl Core {
         }
         let app = self.own_app(user, number)?;
         let name = self.machine.app_at(app).map(|app| app.name.clone()).unwrap_or_default();
-        if let Some(session) = &self.service.profile {
+        let now_ns = self.machine.now_ns;
+        let Service { profile, profile_line, .. } = &mut self.service;
+        profile_line.forget_gone(now_ns);
+        if let Some(session) = profile {
             // Whose it is, is nobody else's affair.
             let which = if session.hre == hre { session.name.as_str() } else { "an app" };
-            return refuse(
-                ControlStatus::Busy,
-                format!("{which} is being profiled, and a device profiles one at a time"),
-            );
+            let busy = format!("{which} is being profiled, and a device profiles one at a time");
+            if session.user == user {
+                return refuse(ControlStatus::Busy, busy);
+            }
+            session.ends_for_others(now_ns);
+            let left_ms = session.until_ns.saturating_sub(now_ns).div_ceil(1_000_000);
+            let when = match profile_line.joins(user, now_ns) {
+                true => format!("it ends within {left_ms} ms for those who wait; ask again every few seconds"),
+                false => format!("{LINE_MAX} users wait already"),
+            };
+            return refuse(ControlStatus::Busy, format!("{busy}: {when}"));
+        }
+        if !profile_line.takes(user) {
+            let _ = profile_line.joins(user, now_ns);
+            let text = "others have waited longer for a profile: ask again every few seconds";
+            return refuse(ControlStatus::Busy, text);
         }
         if !self.machine.is_running(app) || self.is_changing(&name) {
             return refuse(ControlStatus::Busy, format!("app {name} does not run at this moment"));
@@ -143,11 +212,13 @@ impl Core {
             _ => false,
         };
         self.machine.watch(app);
-        let now_ns = self.machine.now_ns;
-        self.service.profile = Some(Session {
+        let account = self.machine.bridge.account_of(hre);
+        let mut session = Session {
             app,
             name,
             hre,
+            user,
+            account,
             begun_ns: now_ns,
             until_ns: now_ns + u64::from(milliseconds) * 1_000_000,
             look_ns: now_ns + LOOK_NS,
@@ -157,7 +228,11 @@ impl Core {
             waits: BTreeMap::new(),
             lost: 0,
             report: Vec::new(),
-        });
+        };
+        if !self.service.profile_line.0.is_empty() {
+            session.ends_for_others(now_ns);
+        }
+        self.service.profile = Some(session);
         Ok(0)
     }
 
@@ -166,7 +241,7 @@ impl Core {
         if self.service.profile.as_ref().is_none_or(|session| session.hre != hre) {
             return refuse(
                 ControlStatus::NotFound,
-                "no profile of this endpoint is under way: it has ended with its time, or its app",
+                "no profile of this endpoint is under way: it has ended with its time, or its app, or since other users wait for theirs",
             );
         }
         if word(arguments, 0) == Some(0) {
@@ -225,14 +300,17 @@ impl Core {
         }
         session.look_ns = now_ns + LOOK_NS;
         session.looks += 1;
-        let Session { waits, lost, app, .. } = session;
-        self.machine.look_at_waits(*app, |spu, handler, reason| {
+        let Session { waits, lost, app, account, looks, .. } = session;
+        let account = *account;
+        let look = self.machine.look_at_waits(*app, *looks, |spu, handler, reason| {
             if waits.len() < WAITS_MAX || waits.contains_key(&(spu, handler, reason)) {
                 *waits.entry((spu, handler, reason)).or_default() += 1;
             } else {
                 *lost += 1;
             }
         });
+        *lost += look.left_out;
+        self.machine.did_for(account, LOOK_COST + WAIT_COST * look.places);
     }
 
     fn make_report(&mut self) {
@@ -240,8 +318,10 @@ impl Core {
         let mut stacks = BTreeMap::<(u16, Vec<u32>), u64>::new();
         let mut named = BTreeMap::<u32, Option<String>>::new();
         let mut lost = std::mem::take(&mut session.lost);
+        let mut sampled = 0;
         if let (true, Some(sampler)) = (session.is_sampled, &mut self.sampler) {
             sampler.take(&mut |spu, addresses| {
+                sampled += 1 + addresses.len() as u64;
                 let mut functions = Vec::with_capacity(addresses.len());
                 // The outermost first.
                 for address in addresses.iter().rev() {
@@ -283,5 +363,7 @@ impl Core {
             waits: waits.collect(),
         };
         session.report = serde_json::to_vec(&report).unwrap_or_default();
+        let account = session.account;
+        self.machine.did_for(account, SAMPLED_COST * sampled);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::change::Change;
 use super::core::Core;
+use super::inspect::bytes_cost;
 use super::protection::{is_for_users, long, word};
 use super::transaction::{Asker, Work};
 use super::{Answer, ERROR_TEXTS_MAX, refuse};
@@ -55,6 +56,9 @@ impl Core {
                 let (nsid, block_bytes) = (word(&body, 0).unwrap_or(0), word(&body, 4).unwrap_or(0));
                 return self.change_namespace(token, hre, nsid, Change::FormatNamespace { nsid, block_bytes });
             }
+            control::MARK_UNCORRECTABLE => {
+                return self.mark_uncorrectable(token, hre, &body_of(arguments, payload));
+            }
             control::LIST_APPS => {
                 self.reply(token, &arguments, &serde_json::to_vec(&self.list_apps(user)).unwrap_or_default())
             }
@@ -81,7 +85,7 @@ impl Core {
             control::END_DEBUG => self.end_debug(hre, &body_of(arguments, payload)),
             control::DEBUG_STATE => self.debug_state(token, hre, &arguments),
             control::DEBUG_QUERY => self.debug_query(token, hre, &arguments),
-            control::DEBUG_TELL => self.debug_tell(hre, &body_of(arguments, payload)),
+            control::DEBUG_TELL => self.debug_tell(token, hre, &body_of(arguments, payload)),
             control::RESET_APP => return self.reset_app(token, hre, &body_of(arguments, payload)),
             control::ERROR_TEXT => {
                 let text = self.service.errors.get(&hre).cloned().unwrap_or_default();
@@ -159,6 +163,8 @@ impl Core {
         let offset = arguments.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
         let rest = whole.get(offset..).unwrap_or_default();
         self.machine.write_reply(token, rest);
+        // All of it was made for this piece.
+        self.did_for(token, bytes_cost(whole.len()));
         Ok(whole.len() as u32)
     }
 
@@ -304,7 +310,7 @@ impl Core {
     }
 
     /// Begins a change of which the namespace's app is told.
-    fn change_namespace(&mut self, token: Key, hre: HreId, nsid: u32, change: Change) {
+    pub(super) fn change_namespace(&mut self, token: Key, hre: HreId, nsid: u32, change: Change) {
         let found =
             self.namespaces().iter().find(|namespace| namespace.nsid == nsid).map(|namespace| namespace.app.clone());
         match found {

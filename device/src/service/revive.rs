@@ -113,7 +113,7 @@ impl Core {
     /// What the old instances had at the media has ended: the new ones take their place.
     pub(super) fn revived(&mut self, key: u32, revival: &Revival) {
         let &Revival { number, ref name, watch, ref debugged } = revival;
-        self.charge_for_instances(key);
+        self.charge_for_instances(key, self.spus());
         // What fails for a debugger leaves the app at work without.
         let (made, lost) = match self.make_again(number, debugged.clone()) {
             Err(why) if debugged.is_some() => {
@@ -154,15 +154,13 @@ impl Core {
     }
 
     /// Fresh instances are work for who asked for them.
-    fn charge_for_instances(&mut self, key: u32) {
-        let cost = u64::from(self.spus()) * INSTANCE_COST;
+    pub(super) fn charge_for_instances(&mut self, key: u32, count: u16) {
+        let cost = u64::from(count) * INSTANCE_COST;
         let asker = self.service.transactions.get(&key).map(|transaction| transaction.asker);
-        if let Some(Asker::Request { token, .. }) = asker
-            && let Some(account) = self.machine.activity_at(token).map(|activity| activity.account)
-        {
-            self.machine.charge_account(account, cost);
+        match asker {
+            Some(Asker::Request { token, .. }) => self.did_for(token, cost),
+            _ => self.machine.costs_beside(cost),
         }
-        self.machine.costs_beside(cost);
     }
 
     /// Fresh instances of an app that has ended.

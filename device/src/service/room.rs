@@ -9,7 +9,7 @@
 
 use super::core::Core;
 use super::transaction::Work;
-use super::versions::Version;
+use super::versions::{Making, Version};
 use crate::request::AppNumber;
 use crate::spu::app::AppState;
 use crate::spu::module::Footprint;
@@ -64,7 +64,10 @@ impl Core {
     /// Apps beside the one of that name: those that are installed, and versions that are about to be.
     fn others(&self, name: &str) -> impl Iterator<Item = &AppState> {
         let staged = self.service.transactions.values().filter_map(|transaction| match &transaction.work {
-            Work::Install(install) => install.staged.as_ref().map(Version::state),
+            Work::Install(install) => {
+                let making = install.making.as_ref().map(Making::state);
+                making.or_else(|| install.staged.as_ref().map(Version::state))
+            }
             _ => None,
         });
         let ftl = self.machine.media.store.served_by();

@@ -73,6 +73,9 @@ pub struct Statistics {
     pub used_bytes: u64,
     /// Bytes that the media can hold; `None`: only the disk bounds it.
     pub capacity_bytes: Option<u64>,
+    /// Bytes of all namespaces that cannot be read until they are written, since hosts said so (Write Uncorrectable).
+    #[serde(default)]
+    pub uncorrectable_bytes: u64,
     /// Operations under way in the store.
     pub store_in_flight: u64,
     /// Answers and ends of operations that nobody waited for any more, since the device started: a defect of the device where it is not 0.

@@ -16,7 +16,7 @@ use super::settle::Settling;
 use super::{DRAIN_NS_MAX, Shutdown};
 use crate::hre::HreId;
 use crate::interconnect::Key;
-use crate::media::store::StoreError;
+use crate::media::store::{StoreError, Ticket};
 use crate::request::{AppNumber, RpcOutcome};
 use crate::service::control::ControlStatus;
 use crate::spu::abi;
@@ -52,6 +52,8 @@ pub(super) enum Work {
     /// A namespace is deleted, or resized: its app is told, then the range that is given up, once that is known, is erased. `traps`: those
     /// that the app had when it was told.
     Deletion { app: String, range: Option<(u64, u64)>, traps: u64 },
+    /// The marks go that an operation wrote over, which ends then.
+    Mending { ticket: Ticket },
     /// A region is given up, and then erased.
     GivingUp,
     /// A region's range is made free.
@@ -168,7 +170,10 @@ impl Core {
             *self.service.imports.entry(app).or_default() += 1;
         }
         let key = self.service.key();
-        let begins = matches!(work, Work::Change | Work::LastSave | Work::GivingUp | Work::Deletion { .. });
+        let begins = matches!(
+            work,
+            Work::Change | Work::LastSave | Work::GivingUp | Work::Mending { .. } | Work::Deletion { .. }
+        );
         let transaction = Transaction { asker, change, work, deadline_ns: 0, watch: None, refusal: None };
         self.service.transactions.insert(key, transaction);
         if begins {
@@ -250,6 +255,7 @@ impl Core {
                 });
                 self.finish(key, made);
             }
+            &Work::Mending { ticket } => self.mended(key, ticket, result),
             Work::LastSave => {
                 self.service.shutdown = Shutdown::Done;
                 self.finish(key, result.map(|_| 0));
@@ -315,7 +321,13 @@ impl Core {
     pub(super) fn poll_transactions(&mut self, now_ns: u64) -> bool {
         let polled: Vec<u32> = self.service.polled.iter().copied().collect();
         let mut busy = false;
+        let mut has_made = false;
         for key in polled {
+            if self.is_staging(key) && std::mem::replace(&mut has_made, true) {
+                // One instance in a turn, however many are installed.
+                busy = true;
+                continue;
+            }
             busy |= self.poll(key, now_ns);
         }
         busy
@@ -419,6 +431,8 @@ impl Core {
                         [abi::EVENT_NAMESPACE_DELETED, *nsid]
                     }
                     Change::ResizeNamespace { nsid, .. } => [abi::EVENT_NAMESPACE_RESIZED, *nsid],
+                    // As at a new size: what the app has of before comes over nothing from now on.
+                    Change::MarkUncorrectable(request) => [abi::EVENT_NAMESPACE_RESIZED, request.nsid],
                     _ => return,
                 }
             }
@@ -441,6 +455,8 @@ impl Core {
         let Work::Deletion { range, .. } = transaction.work else { return };
         match range {
             Some(range) if self.may_still_write(key) => self.keep_for_app(key, range),
+            // Blocks were marked.
+            None if self.may_still_write(key) => self.marks_in_doubt(key),
             Some(range) => self.begin_erasure(key, range),
             None => self.finish(key, Ok(0)),
         }

@@ -2,6 +2,7 @@
 //!
 //! What always holds:
 //! - A version is made ready (instances on all SPUs, initialised) before it has a place; until it has one, its imports find nothing.
+//! - Of a version that is installed, an instance is made at a time, and others have their turn in between.
 //! - An app of the media that does not come up is listed as failed, with the reason, and keeps its number, regions and owner; the
 //!   device starts.
 
@@ -61,9 +62,32 @@ impl Version {
     }
 }
 
+/// A version that is being made ready, an instance at a time.
+pub(crate) struct Making {
+    state: AppState,
+    program: Program,
+    limits: InstanceLimits,
+    instances: Instances,
+}
+
+impl Making {
+    /// The app as it will be.
+    pub(crate) fn state(&self) -> &AppState {
+        &self.state
+    }
+}
+
 /// The name under which a module is installed for that owner.
 fn installed_name(manifest: &Manifest, owner: Option<u32>) -> String {
     owner.map_or_else(|| manifest.name.clone(), |user| user_app_name(user, &manifest.name))
+}
+
+/// What a blob is named after its content must have it.
+pub(super) fn check_name(blob: &str, module: &[u8]) -> Result<(), String> {
+    if blob.len() == MODULE_NAME_BYTES && module_name(module) != *blob {
+        return Err("its module is damaged: it is not the one that was installed".to_owned());
+    }
+    Ok(())
 }
 
 impl Core {
@@ -78,7 +102,11 @@ impl Core {
                     let name = check(bytes, ftl_limits).map_err(refused)?.name;
                     let serves = self.machine.media.store.served_by() == Some(&name);
                     let limits = if serves { ftl_limits } else { limits };
-                    let compiled = compile(&self.runtime.engine(), bytes.to_vec(), limits).map_err(refused)?;
+                    let compiled = self
+                        .runtime
+                        .engine(None)
+                        .and_then(|engine| compile(&engine, bytes.to_vec(), limits))
+                        .map_err(refused)?;
                     (compiled.manifest.clone(), Some(compiled), None)
                 }
                 BuiltInApp::Native(native) => (parse_manifest(native.manifest()).map_err(refused)?, None, Some(native)),
@@ -143,10 +171,8 @@ impl Core {
         let loaded = self.machine.media.store.load_blob(blob);
         let bytes = loaded.map_err(|error| format!("its module cannot be read: {error}"))?;
         let bytes = bytes.ok_or("its module is gone from the media")?;
-        if blob.len() == MODULE_NAME_BYTES && module_name(&bytes) != *blob {
-            return Err("its module is damaged: it is not the one that was installed".to_owned());
-        }
-        let compiled = compile(&self.runtime.engine(), bytes, self.module_limits(app.owner))?;
+        check_name(blob, &bytes)?;
+        let compiled = compile(&self.runtime.engine(app.owner)?, bytes, self.module_limits(app.owner))?;
         if installed_name(&compiled.manifest, app.owner) != app.name {
             return Err(format!("its module is that of app {}", compiled.manifest.name));
         }
@@ -177,22 +203,28 @@ impl Core {
     }
 
     /// Makes a version of an app ready on all SPUs.
-    pub(crate) fn make_version(
+    fn make_version(&mut self, compiled: CompiledModule, name: String, owner: Option<u32>) -> Result<Version, String> {
+        let making = self.begin_version(compiled, name, owner)?;
+        self.make_all(making)
+    }
+
+    /// Begins to make a version of an app ready: it has no instances yet.
+    pub(super) fn begin_version(
         &mut self,
         compiled: CompiledModule,
         name: String,
         owner: Option<u32>,
-    ) -> Result<Version, String> {
+    ) -> Result<Making, String> {
         self.check_room(&name, compiled.manifest.footprint)?;
         let is_long = compiled.manifest.long;
-        let prepared = self.runtime.prepare(&compiled, is_long)?;
+        let prepared = self.runtime.prepare(&compiled, owner, is_long)?;
         let program = if is_long { Program::Long(prepared) } else { Program::Wasm(prepared) };
         let CompiledModule { manifest, module_bytes, .. } = compiled;
         debug_assert_eq!(name, installed_name(&manifest, owner));
         let mut state = AppState::new(&name, &manifest.version, manifest.handlers, module_bytes, 0);
         (state.owner, state.calls, state.footprint) = (owner, manifest.calls, manifest.footprint);
         (state.settles, state.long) = (manifest.settles, manifest.long);
-        self.make_ready(program, state)
+        Ok(self.begin_making(program, state))
     }
 
     fn make_native(&mut self, native: &'static dyn NativeApp, manifest: Manifest) -> Result<Version, String> {
@@ -222,9 +254,9 @@ impl Core {
     ) -> Result<Box<dyn Instance>, String> {
         let caller = Caller { app: UNPLACED, spu, incarnation: 0 };
         let instance: Result<Box<dyn Instance>, String> = match program {
-            Program::Wasm(pre) => WasmInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, limits)
+            Program::Wasm(pre) => WasmInstance::new(pre, &mut self.machine, caller, limits)
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),
-            Program::Long(pre) => LongInstance::new(&self.runtime.engine(), pre, &mut self.machine, caller, limits)
+            Program::Long(pre) => LongInstance::new(pre, &mut self.machine, caller, limits)
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),
             Program::Debug(pre) => LongInstance::debugged(pre, &mut self.machine, caller, limits)
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),
@@ -245,23 +277,48 @@ impl Core {
         Ok(Version { program: Some(program), ..version })
     }
 
-    pub(super) fn make_ready(&mut self, program: Program, mut state: AppState) -> Result<Version, String> {
+    pub(super) fn make_ready(&mut self, program: Program, state: AppState) -> Result<Version, String> {
+        let making = self.begin_making(program, state);
+        self.make_all(making)
+    }
+
+    fn begin_making(&self, program: Program, mut state: AppState) -> Making {
         let config = &self.machine.config;
         let users = state.owner.is_some();
         state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };
         let limits = self.instance_limits(&state);
-        self.machine.begin_staging(state);
-        let mut made = Ok(Vec::new());
-        for spu in 0..self.spus() {
-            let Ok(instances) = &mut made else { break };
-            match self.make_instance(&program, spu, limits) {
-                Ok(instance) => instances.push(instance),
-                Err(why) => made = Err(why),
-            }
+        Making { state, program, limits, instances: Vec::new() }
+    }
+
+    /// Makes the instances that a version lacks, one after the other.
+    fn make_all(&mut self, mut making: Making) -> Result<Version, String> {
+        while !self.is_made(&making) {
+            making = self.make_one(making)?;
         }
+        Ok(self.made(making))
+    }
+
+    /// Whether a version has an instance on each SPU.
+    pub(super) fn is_made(&self, making: &Making) -> bool {
+        making.instances.len() >= usize::from(self.spus())
+    }
+
+    /// Makes a version's instance for the next SPU.
+    pub(super) fn make_one(&mut self, making: Making) -> Result<Making, String> {
+        let Making { state, program, limits, mut instances } = making;
+        self.machine.begin_staging(state);
+        let instance = self.make_instance(&program, instances.len() as u16, limits);
         let state = self.machine.end_staging();
         let state = state.ok_or("the version that was being made is gone")?;
-        Ok(Version { state, program: Some(program), instances: made? })
+        instances.push(instance?);
+        Ok(Making { state, program, limits, instances })
+    }
+
+    /// The version, which has all its instances.
+    pub(super) fn made(&self, making: Making) -> Version {
+        debug_assert!(self.is_made(&making), "an instance for each SPU");
+        let Making { state, program, instances, .. } = making;
+        Version { state, program: Some(program), instances }
     }
 
     /// Puts a version in its place. What was there before comes back, without its instances; what waits for the app waits on, as

@@ -13,6 +13,7 @@ use super::sleep::begin_sleep;
 use crate::bridge::accounts::KERNEL;
 use crate::interconnect::event::{EVENTS_MAX, Event, EventQueue, TimedDma};
 use crate::interconnect::{Agenda, DmaKind, Endpoint, HEADER_BYTES, Key, Message, Transfer};
+use crate::model::accelerator::Accelerator;
 use crate::model::chosen::ChosenModel;
 use crate::model::flash::FlashStep;
 use crate::model::timing::{DmaStep, Timing, Work};
@@ -52,7 +53,16 @@ pub(crate) enum Deferred {
 /// A DMA begins and ends then.
 #[inline(always)]
 fn ends(dma: &TimedDma, (begin_ns, end_ns): (u64, u64), timing: &mut ChosenModel, events: &mut EventQueue) {
-    events.schedule(end_ns, dma.then);
+    match dma.accelerated {
+        None => events.schedule(end_ns, dma.then),
+        Some((accelerator, bytes)) => {
+            let Transfer { spu, id, .. } = dma.transfer;
+            let transfer = Transfer::accelerated(spu, accelerator, bytes.into(), id);
+            let taken = TimedDma { transfer, accelerated: None, streamed: false, ..*dma };
+            let place = events.hold(|| Event::DmaData(taken));
+            events.schedule(end_ns, place);
+        }
+    }
     if dma.streamed {
         let Transfer { spu, segment_bytes, segments, .. } = dma.transfer;
         let message = Message {
@@ -227,9 +237,32 @@ impl Machine {
             return if self.makes_way(caller, waiter, result) { PENDING } else { at_once(self) };
         }
         match transfer(self) {
-            Some(transfer) => self.wake_after(transfer, caller, waiter, result),
+            Some(transfer) => self.wake_after(transfer, None, (caller, waiter), result),
             None => at_once(self),
         }
+    }
+
+    /// An accelerator has done its part of an operation, on what is in local memory or the request, or on what `read` brings: it is told as any operation
+    /// is. Under a model the accelerator takes its time beside the processor, once the data are there; what takes no longer than telling it,
+    /// the processor waits for.
+    pub fn tell_accelerated(
+        &mut self,
+        (caller, waiter): (Caller, Waiter),
+        (accelerator, bytes): (Accelerator, u64),
+        (result, read): (i64, Option<Transfer>),
+        at_once: impl FnOnce(&mut Machine) -> i32,
+    ) -> i32 {
+        let place = accelerator as u8;
+        if !self.clock.model().is_some_and(|model| model.streams(place, bytes)) {
+            self.clock.note(|work| work.accelerated.add(accelerator, bytes));
+            return self.tell_end((caller, waiter), result, |_| read.map(|read| (read, false)), at_once);
+        }
+        let (transfer, accelerated) = match read {
+            // One operation is shorter than that.
+            Some(read) => (read, Some((place, bytes.min(u32::MAX.into()) as u32))),
+            None => (Transfer::accelerated(caller.spu, place, bytes, waiter.token), None),
+        };
+        self.wake_after((transfer, false), accelerated, (caller, waiter), result)
     }
 
     /// The operations of a group have begun: under a model the end of its transfer is one more. What an FTL reads moves when that has
@@ -285,10 +318,21 @@ impl Machine {
     /// Begins a DMA after this run, whose end is `event`; `streamed`: its data go to a host as they move.
     #[inline(always)]
     pub fn dma_then(&mut self, transfer: Transfer, streamed: bool, event: impl FnOnce() -> Event) {
+        self.dma_and_then((transfer, streamed), None, event);
+    }
+
+    /// The same, where an accelerator takes what it has brought first.
+    #[inline(always)]
+    pub fn dma_and_then(
+        &mut self,
+        (transfer, streamed): (Transfer, bool),
+        accelerated: Option<(u8, u32)>,
+        event: impl FnOnce() -> Event,
+    ) {
         let Clock::Modelled(modelled) = &mut self.clock else { return };
         let then = self.events.hold(event);
         modelled.work.dmas += 1;
-        let place = self.events.hold(|| Event::DmaData(TimedDma { transfer, then, streamed }));
+        let place = self.events.hold(|| Event::DmaData(TimedDma { transfer, then, streamed, accelerated }));
         modelled.deferred.push(Deferred::Dma(place));
     }
 }
@@ -326,6 +370,15 @@ impl Machine {
         if matches!(self.clock, Clock::Free) {
             let units = self.bridge.accounts.charge_unmetered(account, cost);
             self.events.charge(account, units);
+        }
+    }
+
+    /// SPU-OS did so much for an account beside its runs: charged, counted as its work, and whoever waits for the device has waited for it.
+    pub fn did_for(&mut self, account: u16, cost: u64) {
+        if cost > 0 {
+            self.bridge.accounts.worked(account, cost);
+            self.charge_account(account, cost);
+            self.costs_beside(cost);
         }
     }
 

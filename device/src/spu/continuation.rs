@@ -4,6 +4,7 @@ use super::accelerator::literals::set::LiteralSet;
 use super::gate::MayWrite;
 use crate::hre::HreId;
 use crate::interconnect::Key;
+use crate::media::store::Ticket;
 use std::sync::Arc;
 use willow_gate::keys::Layout;
 
@@ -20,6 +21,8 @@ pub(crate) enum Continuation {
     Garbage,
     /// The flush at the device's end.
     Shutdown,
+    /// What an operation wrote over marks is durable: they go, and then it has ended.
+    Mend(Ticket),
 }
 
 /// What shall happen when an operation of the store has ended.

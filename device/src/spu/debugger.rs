@@ -57,8 +57,31 @@ impl Machine {
         self.spus[usize::from(spu)].residents[usize::from(number)].instance.as_mut()?.examine(query)
     }
 
+    /// What an instance's debugger looks at is this account's to pay from now on.
+    pub fn debugger_is_of(&mut self, number: AppNumber, spu: u16, payer: u16) {
+        self.charge_looks(number, spu);
+        if let Some(debugger) = self.debugger(number, spu) {
+            debugger.is_of(payer);
+        }
+    }
+
+    /// Charges whose debugger it is for what it has looked at.
+    pub(super) fn charge_looks(&mut self, number: AppNumber, spu: u16) {
+        if let Some((payer, cost)) = self.debugger(number, spu).map(|debugger| debugger.take_cost()) {
+            self.did_for(payer, cost);
+        }
+    }
+
+    /// In whose turn a suspended run of `account` goes on.
+    pub(super) fn resumes_as(&self, account: u16, number: AppNumber, spu: u16) -> u16 {
+        self.debugger(number, spu).and_then(|debugger| debugger.steps_for()).unwrap_or(account)
+    }
+
     /// Tells an instance what its debugger says.
     pub fn tell_debugged(&mut self, number: AppNumber, spu: u16, told: &Told) {
+        if matches!(told, Told::Leave) {
+            self.charge_looks(number, spu);
+        }
         let Some(debugger) = self.debugger(number, spu) else { return };
         let goes_on = match told {
             Told::Breakpoints(breakpoints) => {
@@ -75,6 +98,7 @@ impl Machine {
         let resident = &self.spus[usize::from(spu)].residents[usize::from(number)];
         if let (true, Some(suspended)) = (goes_on, &resident.suspended) {
             let (account, incarnation) = (suspended.account(), resident.incarnation);
+            let account = self.resumes_as(account, number, spu);
             self.make_due(account, number, Event::Resume { spu, app: number, incarnation });
         }
     }

@@ -161,22 +161,24 @@ impl Machine {
         to: u64,
     ) -> Result<Result<Progress, i32>, WildPointer> {
         let bytes = dma.segment_bytes as usize;
+        let located = permit.located(self);
+        let media = &mut self.media;
         let read = if dma.destination.port == Port::Network {
             let Some(activity) = self.spus[caller.spu as usize].activities.get_mut(dma.token) else {
                 return Ok(Err(abi::ERROR_ARGUMENT));
             };
             match Self::reply_range(&mut self.bridge, activity, to, bytes) {
-                Some(ReplySpan::Private(into)) => permit.read(&mut self.media, into),
-                Some(ReplySpan::Shared(mut into)) => permit.read_shared(&mut self.media, &mut into),
-                Some(ReplySpan::Nowhere(_)) => permit.skip(&mut self.media),
+                Some(ReplySpan::Private(into)) => permit.read_at(media, located.as_ref(), into),
+                Some(ReplySpan::Shared(mut into)) => permit.read_shared_at(media, located.as_ref(), &mut into),
+                Some(ReplySpan::Nowhere(_)) => permit.skip_at(media, located.as_ref()),
                 None => return Ok(Err(abi::ERROR_RANGE)),
             }
         } else {
             let into = memory.slice_mut(to, bytes)?;
             if HEADER_BYTES.contains(&bytes) {
-                permit.prefetch(&self.media, FETCH_AHEAD_BYTES);
+                permit.prefetch(media, FETCH_AHEAD_BYTES);
             }
-            permit.read(&mut self.media, into)
+            permit.read_at(media, located.as_ref(), into)
         };
         Ok(read.map_err(error_of))
     }

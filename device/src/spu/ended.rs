@@ -6,6 +6,7 @@ use super::abi;
 use super::continuation::{Continuation, Pending};
 use super::os::{Machine, error_of};
 use crate::interconnect::Key;
+use crate::media::controller::Ended;
 use crate::media::store::{Progress, StoreCompletion, StoreError};
 
 impl Machine {
@@ -16,11 +17,15 @@ impl Machine {
             if let Some(then) = self.media.passed_fence() {
                 return Some((then, Ok(())));
             }
-            let Some(StoreCompletion { ticket, result }) = self.media.store.completed() else {
-                if self.line.ready {
-                    self.serve_line();
+            let StoreCompletion { ticket, result } = match self.media.completed() {
+                Some(Ended::Operation(completion)) => completion,
+                Some(Ended::Written(ticket)) => return Some((Continuation::Mend(ticket), Ok(()))),
+                None => {
+                    if self.line.ready {
+                        self.serve_line();
+                    }
+                    return None;
                 }
-                return None;
             };
             let fenced = self.media.reaches_fence(ticket);
             let Some(pending) = self.media.take(ticket) else { continue };

@@ -163,6 +163,9 @@ impl Machine {
             FlashOperation::Health { spare_percent, media_errors, read_only } => {
                 Ok(self.take_flash_health(caller, (spare_percent, media_errors, read_only)))
             }
+            FlashOperation::ReadMap { lanes, count, corrected_bits_max } => {
+                self.take_read_map(caller, memory, (lanes, count, corrected_bits_max))
+            }
             FlashOperation::Minimum { numbers, count } => match self.port(caller).is_some() {
                 true => self.minimum(caller, memory, (numbers, count), &charged),
                 false => Ok(abi::ERROR_PERMISSION),

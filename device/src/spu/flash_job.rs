@@ -8,7 +8,7 @@
 use crate::interconnect::Key;
 use crate::slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
-use willow_flash_media::{Array, CopybackPage, PageAddress, ProgramPage, Read, Status};
+use willow_flash_media::{Array, CopybackPage, DIES_MAX, PageAddress, ProgramPage, Read, Status};
 
 /// Most jobs: as many as handlers can wait for, and what programs copy from.
 pub const JOBS_MAX: usize = (1 << 16) - 1;
@@ -142,8 +142,8 @@ pub(crate) struct FlashJobs {
     bank_max: usize,
     /// By bank: bytes of the pages that are to be programmed.
     program_bytes: Vec<usize>,
-    /// By bank and die: what waits before the flash, in the order in which it was asked for.
-    pub(super) waiting: BTreeMap<(u16, u32), VecDeque<u32>>,
+    /// By bank and die: what waits before the flash, in the order in which it was asked for. Queues of dies stay when they are empty.
+    waiting: BTreeMap<(u16, u32), VecDeque<u32>>,
     /// By write: the programs that wait for its data.
     pub(super) landings: BTreeMap<Key, Vec<u32>>,
     /// By bank: how many are in the flash, and whether all that is asked for waits until none is.
@@ -210,6 +210,36 @@ impl FlashJobs {
 
     pub(super) fn get_mut(&mut self, key: u32) -> Option<&mut Job> {
         self.jobs.get_mut(key)
+    }
+
+    /// Whether something waits before a die.
+    pub(super) fn waits_before(&self, bank: u16, die: u32) -> bool {
+        self.waiting.get(&(bank, die)).is_some_and(|queue| !queue.is_empty())
+    }
+
+    /// A job waits before its die.
+    pub(super) fn wait_before(&mut self, bank: u16, die: u32, key: u32) {
+        self.waiting.entry((bank, die)).or_default().push_back(key);
+    }
+
+    /// Takes what waits before a die; [`FlashJobs::put_back`] follows.
+    pub(super) fn take_waiting(&mut self, bank: u16, die: u32) -> Option<VecDeque<u32>> {
+        self.waiting.get_mut(&(bank, die)).filter(|queue| !queue.is_empty()).map(std::mem::take)
+    }
+
+    /// Puts back what goes on waiting before a die, before what has come since. Of dies that no flash has, nothing is kept.
+    pub(super) fn put_back(&mut self, bank: u16, die: u32, mut queue: VecDeque<u32>) {
+        let place = self.waiting.entry((bank, die)).or_default();
+        queue.append(place);
+        *place = queue;
+        if die >= DIES_MAX && place.is_empty() {
+            self.waiting.remove(&(bank, die));
+        }
+    }
+
+    /// The dies of a bank before which something waits, or has waited.
+    pub(super) fn dies_waited_before(&self, bank: u16) -> Vec<u32> {
+        self.waiting.range((bank, 0)..=(bank, u32::MAX)).map(|((_, die), _)| *die).collect()
     }
 
     /// The blocks that a job, with those that are joined to it, reads or changes.

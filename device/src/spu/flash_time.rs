@@ -183,11 +183,11 @@ impl Machine {
     fn submit_or_wait(&mut self, key: u32) {
         let job = self.flash.job(key);
         let (bank, die, ready) = (job.bank, job.die, job.awaits == 0);
-        let alone = !self.flash.waiting.contains_key(&(bank, die));
+        let alone = !self.flash.waits_before(bank, die);
         if ready && alone && !self.flash.banks[usize::from(bank)].1 && self.submit_flash(key) {
             return;
         }
-        self.flash.waiting.entry((bank, die)).or_default().push_back(key);
+        self.flash.wait_before(bank, die, key);
         if !alone {
             self.submit_waiting(bank, die);
         }
@@ -198,7 +198,7 @@ impl Machine {
         if self.flash.banks[usize::from(bank)].1 {
             return;
         }
-        let Some(mut waiting) = self.flash.waiting.remove(&(bank, die)) else { return };
+        let Some(mut waiting) = self.flash.take_waiting(bank, die) else { return };
         let mut at = 0;
         // What is held back holds back what shares a block with it.
         let mut held = BTreeSet::new();
@@ -219,15 +219,12 @@ impl Machine {
             }
             waiting.remove(at);
         }
-        if !waiting.is_empty() {
-            self.flash.waiting.insert((bank, die), waiting);
-        }
+        self.flash.put_back(bank, die, waiting);
     }
 
     /// Submits what waits before all dies of a bank.
     fn submit_all_waiting(&mut self, bank: u16) {
-        let dies: Vec<u32> = self.flash.waiting.range((bank, 0)..=(bank, u32::MAX)).map(|((_, die), _)| *die).collect();
-        for die in dies {
+        for die in self.flash.dies_waited_before(bank) {
             self.submit_waiting(bank, die);
         }
     }
@@ -238,9 +235,12 @@ impl Machine {
         if let Some(store) = self.media.store.delegating() {
             store.forget_erases(bank.into());
         }
-        let waiting = &mut self.flash.waiting;
-        let of_bank: Vec<(u16, u32)> = waiting.range((bank, 0)..=(bank, u32::MAX)).map(|(of, _)| *of).collect();
-        let cut: Vec<u32> = of_bank.iter().filter_map(|of| waiting.remove(of)).flatten().collect();
+        let dies = self.flash.dies_waited_before(bank);
+        let mut cut = Vec::new();
+        for die in dies {
+            cut.extend(self.flash.take_waiting(bank, die).unwrap_or_default());
+            self.flash.put_back(bank, die, Default::default());
+        }
         for key in cut {
             self.drop_jobs(key);
         }
@@ -385,7 +385,7 @@ impl Machine {
             if *under_way == 0 && *is_cut {
                 *is_cut = false;
                 self.submit_all_waiting(bank);
-            } else if !self.flash.waiting.is_empty() {
+            } else {
                 self.submit_waiting(bank, die);
             }
         }

@@ -10,6 +10,7 @@
 use super::abi;
 use super::activity::{Activity, Admission, Caller, Origin};
 use super::dma::{Dma, End, Port};
+use super::flash_map::ReadMap;
 use super::gate::Behalf;
 use super::os::Machine;
 use super::turns::Turns;
@@ -29,13 +30,18 @@ pub(crate) struct Ftl {
     health: Vec<FlashHealth>,
     /// Whose operation is next, by bank.
     pub(super) turns: Vec<Turns>,
+    /// Where units lie, by bank, as its FTL has published it.
+    pub(super) maps: Vec<Option<Box<ReadMap>>>,
+    /// Some bank's has.
+    pub(super) has_maps: bool,
 }
 
 impl Ftl {
     pub fn new(spus: u16) -> Self {
         let turns = (0..spus).map(|_| Turns::default()).collect();
         let health = vec![FlashHealth::default(); spus.into()];
-        Ftl { number: None, handed_out: 0, health, turns }
+        let maps = (0..spus).map(|_| None).collect();
+        Ftl { number: None, handed_out: 0, health, turns, maps, has_maps: false }
     }
 
     /// How all banks do: of spare blocks and wear the worst.
@@ -242,6 +248,7 @@ impl Machine {
     pub fn ftl_instance_ended(&mut self, spu: u16, why: &str) {
         let Some(number) = self.ftl.number else { return };
         self.set_service(spu, Service::Waiting);
+        self.ftl.maps[usize::from(spu)] = None;
         self.give_turns_back(spu.into());
         self.cut_flash(spu);
         let incarnation = self.next_incarnation(number);
@@ -275,6 +282,7 @@ impl Machine {
         }
         for spu in 0..self.config.spus {
             self.set_service(spu, Service::Waiting);
+            self.ftl.maps[usize::from(spu)] = None;
             self.give_turns_back(spu.into());
             self.cut_flash(spu);
             self.news.ftl_has_ended(spu, why);

@@ -1,6 +1,7 @@
 //! What tests plant into SPU-OS, and what they see of it: only in builds for tests.
 
 use super::os::Machine;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 /// A weakness that somebody planted, which tests of the whole must notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,23 @@ pub enum Hole {
     SharesPermissions,
     /// Compiling a module whose last bytes are `panics` does so.
     CompilerPanics,
+    /// Compiling a module whose last bytes are `waits` takes until [`release_compilers`].
+    CompilerWaits,
+}
+
+/// Whether compilers may go on that were held up, and who waits for that.
+static RELEASED: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+
+/// Compilers that were held up go on, and none is any more.
+pub fn release_compilers() {
+    *RELEASED.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    RELEASED.1.notify_all();
+}
+
+/// Holds a compiler up.
+pub(crate) fn wait_for_release() {
+    let released = RELEASED.0.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(RELEASED.1.wait_while(released, |released| !*released));
 }
 
 /// How full the tables of SPU-OS are.

@@ -13,6 +13,7 @@ pub(crate) mod ended;
 pub(crate) mod flash;
 pub mod flash_cut;
 pub(crate) mod flash_job;
+pub(crate) mod flash_map;
 pub(crate) mod flash_time;
 pub(crate) mod ftl;
 pub(crate) mod gate;
@@ -103,6 +104,11 @@ pub(crate) trait Instance: Send {
     fn memory_bytes(&self) -> u64;
     /// What is left of an instance whose code has trapped; `None` where it did not, or that was asked before.
     fn autopsy(&mut self) -> Option<autopsy::Autopsy> {
+        None
+    }
+    /// Its linear memory as it is between two runs; `None` where that is not to be looked at: of native code, whose addresses are this program's, while a run
+    /// makes way, and where it is watched.
+    fn memory(&self) -> Option<&[u8]> {
         None
     }
     /// Some of its memory from an address on, as far as there is any. Not while a run makes way.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Waits that one look goes through, of all SPUs.
+/// Places of waits that one look goes through, of all SPUs; each SPU has its part, whatever the others have.
 const WAITS_A_LOOK_MAX: usize = 4096;
 
 /// The SPU whose instance of the profiled app runs on the sampled thread, counted from 1; 0: something else runs.
@@ -220,16 +220,21 @@ impl Machine {
         all
     }
 
-    /// What an app's handlers wait for at this moment: `each` gets SPU, handler (0: none that is known) and reason, of as many waits as one look goes through.
-    pub fn look_at_waits(&self, number: AppNumber, mut each: impl FnMut(u16, u8, For)) {
-        let mut left = WAITS_A_LOOK_MAX;
+    /// What an app's handlers wait for at this moment: `each` gets SPU, handler (0: none that is known) and reason. Of an SPU that has more places of waits than
+    /// its part of a look, the look with the number `turn` goes through another part of them than the one before.
+    pub fn look_at_waits(&self, number: AppNumber, turn: u64, mut each: impl FnMut(u16, u8, For)) -> Look {
+        let most = (WAITS_A_LOOK_MAX / self.spus.len()).max(1);
+        let mut look = Look::default();
         for (number_of_spu, at) in self.spus.iter().enumerate() {
             let spu = number_of_spu as u16;
             let handler = |token: Option<u32>| {
                 token.and_then(|token| at.activities.get(token)).map_or(abi::EVENT_HANDLER, |activity| activity.handler)
             };
-            for (_, group) in at.groups.iter().take(left) {
-                left -= 1;
+            let places = at.groups.places();
+            let parts = places.div_ceil(most).max(1);
+            let first = (turn % parts as u64) as usize * most;
+            let mut left = most;
+            for (_, group) in at.groups.iter_at(first..first + most) {
                 if group.caller.app != number {
                     continue;
                 }
@@ -240,13 +245,26 @@ impl Machine {
                     Under::Upcall { .. } => For::Upcall,
                 };
                 each(spu, handler(group.token), reason);
-            }
-            for key in at.residents[usize::from(number)].waiting.iter().take(left) {
                 left -= 1;
+            }
+            let waiting = &at.residents[usize::from(number)].waiting;
+            for key in waiting.iter().take(left) {
                 if at.activities.get(*key).is_some_and(|activity| activity.state != State::Served) {
                     each(spu, handler(Some(*key)), For::Thread);
                 }
             }
+            look.places += (places.min(most) + waiting.len().min(left)) as u64;
+            look.left_out += (places.saturating_sub(most) + waiting.len().saturating_sub(left)) as u64;
         }
+        look
     }
+}
+
+/// What a look at waits took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Look {
+    /// Places that it went through.
+    pub places: u64,
+    /// And those for which there was no time.
+    pub left_out: u64,
 }

@@ -248,7 +248,7 @@ impl Machine {
 
     /// True where nothing is to be done now: nothing has arrived, and what waits in line has no place.
     pub fn is_at_rest(&self) -> bool {
-        !self.events.has_ready() && !self.line.ready && !self.media.store.has_news()
+        !self.events.has_ready() && !self.line.ready && !self.media.store.has_news() && !self.media.has_mended()
     }
 
     /// An operation has ended, or was not begun after all.

@@ -58,17 +58,19 @@ impl Machine {
         let resident = &mut self.spus[spu as usize].residents[number as usize];
         resident.suspended = Some(Box::new(Suspended { account, token, late: VecDeque::new(), late_bytes: 0 }));
         let incarnation = resident.incarnation;
+        self.charge_looks(number, spu);
         // Its debugger has it go on.
         if !self.is_stopped(number, spu) {
+            let account = self.resumes_as(account, number, spu);
             self.make_due(account, number, Event::Resume { spu, app: number, incarnation });
         }
     }
 
-    /// Whose a suspended run is, if it is still there.
+    /// In whose turn a suspended run goes on, if it is still there.
     pub fn account_of_suspended(&self, number: AppNumber, spu: u16, incarnation: u32) -> Option<u16> {
         let resident = &self.spus[usize::from(spu)].residents[usize::from(number)];
         let suspended = resident.suspended.as_ref().filter(|_| resident.incarnation == incarnation)?;
-        Some(suspended.account)
+        Some(self.resumes_as(suspended.account, number, spu))
     }
 
     /// The instance of an app goes, or is another: its suspended run does not go on.
@@ -99,6 +101,7 @@ impl Machine {
         let went = instance.resume(self);
         let (instructions, metered) = (instance.instructions(), instance.is_metered());
         self.spus[spu as usize].put_back(number, instance);
+        self.charge_looks(number, spu);
         let caller = Caller { app: number, spu, incarnation };
         if let (Ok(Resumed::Started(Offered::Answered { status, result })), Some(token)) = (&went, token) {
             // It may have ended meanwhile.
@@ -111,6 +114,7 @@ impl Machine {
                 if self.is_stopped(number, spu) {
                     return;
                 }
+                let account = self.resumes_as(account, number, spu);
                 self.make_due(account, number, Event::Resume { spu, app: number, incarnation });
             }
             Ok(went) => {

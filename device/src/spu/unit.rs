@@ -4,6 +4,7 @@
 //! instance runs.
 
 use super::Instance;
+use super::accelerator::fft::Transforms;
 use super::accelerator::literals::Sets;
 use super::activity::Activity;
 use super::counters::SpuCounters;
@@ -92,6 +93,8 @@ pub(crate) struct Spu {
     pub(super) counters: SpuCounters,
     /// What SPU-OS did for the app that runs.
     pub(super) meter: Meter,
+    /// What the FFT accelerator works with.
+    pub(super) transforms: Transforms,
     /// A piece of NV memory on its way through an accelerator.
     pub(super) piece: Vec<u8>,
     /// Messages of other SPUs that are here: all, and the places of users' apps.
@@ -125,6 +128,7 @@ impl Spu {
             residents: (0..config.apps_max).map(|_| Resident::default()).collect(),
             counters: SpuCounters::default(),
             meter: Meter::default(),
+            transforms: Transforms::default(),
             piece: Vec::new(),
             inbox: (0, users_inbox(config.apps_max)),
             waits: of_apps(waits / 2),

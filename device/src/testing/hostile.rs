@@ -53,6 +53,8 @@ const KINDS: &[(&str, &str)] = &[
     ("literals_load", "PBV"),
     ("literals_find", "TVpABVPVW"),
     ("keys_find", "TpABBNVPW"),
+    ("multiply_add", "TBVPPVW"),
+    ("fft", "TBIPBIW"),
     ("literals_free", "V"),
     ("sleep", "LW"),
     ("cancel", "TW"),

@@ -8,7 +8,7 @@
 //! - the control service and a neighbour app answer as ever, before and after.
 
 mod hostile;
-pub use crate::spu::hole::{Hole, Tables};
+pub use crate::spu::hole::{Hole, Tables, release_compilers};
 
 pub use hostile::{Aims, TOLD_TOO_OFTEN, hostile_module};
 

@@ -27,6 +27,8 @@ pub struct State {
     pub intercalls: Vec<Intercall>,
     pub weights: Vec<(u32, u16)>,
     pub attachments: Vec<Attachment>,
+    /// Bytes that cannot be read until they are written.
+    pub uncorrectable_bytes: u64,
     /// What the app `keeper` keeps, where it has a region.
     pub kept: Option<[u8; 8]>,
 }
@@ -231,6 +233,7 @@ impl Drive {
             intercalls: serde_json::from_slice(&self.reply(control::LIST_INTERCALLS)).expect("JSON"),
             weights: serde_json::from_slice(&self.reply(control::LIST_WEIGHTS)).expect("JSON"),
             attachments: serde_json::from_slice(&self.reply(control::LIST_ATTACHMENTS)).expect("JSON"),
+            uncorrectable_bytes: self.device.statistics().uncorrectable_bytes,
             kept: None,
         }
     }

@@ -3,6 +3,7 @@
 
 pub mod drive;
 pub mod even;
+pub mod hardware;
 pub mod keeper;
 pub mod shared;
 pub mod slow;
@@ -208,6 +209,8 @@ pub fn module_with_manifest(name: &str, memory: &str, body: &str, lines: &str) -
         (import "willow" "checksum_value" (func $checksum_value (result i32)))
         (import "willow" "literals_load" (func $literals_load (param i32 i32 i32) (result i32)))
         (import "willow" "literals_find" (func $literals_find (param i32 i32 i32 i64 i32 i32 i32 i32 i32) (result i32)))
+        (import "willow" "multiply_add" (func $multiply_add (param i32 i32 i64 i32 i32 i32 i32) (result i32)))
+        (import "willow" "fft" (func $fft (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
         (import "willow" "keys_find" (func $keys_find (param i32 i32 i64 i32 i32 i32 i32 i32 i32) (result i32)))
         (import "willow" "literals_free" (func $literals_free (param i32) (result i32)))
         (import "willow" "rpc_start" (func $rpc_start (param i32 i32 i32 i32 i32 i32 i32) (result i32)))

@@ -27,6 +27,9 @@ pub struct Valve {
     pub saves: Shared<bool>,
     /// Bytes that were zeroed at once.
     pub zeroed_bytes: Shared<u64>,
+    /// Blobs that were read, and what is read of them is another byte while this is true.
+    pub blobs_read: Shared<u64>,
+    pub damages_blobs: Shared<bool>,
     waiting: Shared<VecDeque<Waiting>>,
     unsaved: Shared<VecDeque<(Ticket, Vec<u8>)>>,
     /// While there is a watch.
@@ -210,7 +213,19 @@ impl Store for SlowStore {
         Ok(Progress::WouldBlock)
     }
     fn load_blob(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.valve.blobs_read.set(self.valve.blobs_read.get() + 1);
         self.inner.load_blob(name)
+    }
+    fn blob_reader(&mut self, name: &str) -> willow_device::BlobReader {
+        let (reader, valve) = (self.inner.blob_reader(name), self.valve.clone());
+        Box::new(move || {
+            valve.blobs_read.set(valve.blobs_read.get() + 1);
+            let mut bytes = reader()?;
+            if let (true, Some(last)) = (valve.damages_blobs.get(), bytes.as_mut().and_then(|bytes| bytes.last_mut())) {
+                *last ^= 1;
+            }
+            Ok(bytes)
+        })
     }
     fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {
         self.inner.list_blobs()

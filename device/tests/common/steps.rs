@@ -22,9 +22,10 @@ pub enum Step {
     Grow,
     Shrink,
     Format,
+    Mark,
 }
 
-pub const STEPS: [Step; 13] = [
+pub const STEPS: [Step; 14] = [
     Step::Install,
     Step::Upgrade,
     Step::MakeRegion,
@@ -38,6 +39,7 @@ pub const STEPS: [Step; 13] = [
     Step::Grow,
     Step::Shrink,
     Step::Format,
+    Step::Mark,
 ];
 
 /// Sizes that a namespace of 1 MiB gets.
@@ -76,7 +78,7 @@ impl Step {
                 assert!(Step::MakeRegion.run(drive));
             }
             Step::CreateNamespace => drop(drive.install(&base_io).unwrap()),
-            Step::DeleteNamespace | Step::Attach | Step::Grow | Step::Format => {
+            Step::DeleteNamespace | Step::Attach | Step::Grow | Step::Format | Step::Mark => {
                 drive.install(&base_io).unwrap();
                 assert!(Step::CreateNamespace.run(drive));
             }
@@ -102,6 +104,12 @@ impl Step {
             Step::DeleteNamespace => drive.control(control::DELETE_NAMESPACE, &1u32.to_le_bytes()),
             Step::Format => {
                 drive.control(control::FORMAT_NAMESPACE, &[1u32.to_le_bytes(), 512u32.to_le_bytes()].concat())
+            }
+            Step::Mark => {
+                let nguid = drive.device.namespaces()[0].nguid;
+                // Across the stripes of both banks.
+                let range = [4096u64.to_le_bytes(), (24u64 << 10).to_le_bytes()].concat();
+                drive.control(control::MARK_UNCORRECTABLE, &[&1u32.to_le_bytes()[..], &nguid, &range].concat())
             }
             Step::Grow => drive.control(control::RESIZE_NAMESPACE, &[&1u32.to_le_bytes()[..], &GROWN].concat()),
             Step::Shrink => drive.control(control::RESIZE_NAMESPACE, &[&1u32.to_le_bytes()[..], &SHRUNK].concat()),

@@ -68,18 +68,10 @@ pub fn rust() -> String {
         "//! The imports of docs/abi.md as they are. {NOTE}\n//!\n\
          //! Who may call it: `sys`. In a module they are WebAssembly imports; natively they go to the [`Host`] that runs the handler.\n\n\
          /// The version of the interface.\npub const ABI_VERSION: u32 = {ABI_VERSION};\n\n\
-         #[cfg(target_arch = \"wasm32\")]\nmod linked {{\n"
+         #[cfg(target_arch = \"wasm32\")]\nmod linked;\n"
     );
-    for module in ["willow", "willow_flash"] {
-        let _ = writeln!(text, "    #[link(wasm_import_module = \"{module}\")]\n    unsafe extern \"C\" {{");
-        for import in IMPORTS.iter().filter(|import| import.section.module() == module) {
-            let prefix = if import.local { "pub " } else { "pub safe " };
-            let _ = writeln!(text, "{}", rust_head(8, prefix, import, None, ";"));
-        }
-        text.push_str("    }\n");
-    }
     text.push_str(
-        "}\n#[cfg(target_arch = \"wasm32\")]\npub use linked::*;\n\n\
+        "#[cfg(target_arch = \"wasm32\")]\npub use linked::*;\n\n\
          /// What carries out the imports natively. A local address is a pointer whose provenance was exposed.\n///\n\
          /// # Safety\n/// Of unsafe functions: ",
     );
@@ -112,6 +104,22 @@ pub fn rust() -> String {
         text.push_str("    }\n");
     }
     text.push_str("}\n#[cfg(not(target_arch = \"wasm32\"))]\npub use hosted::*;\n");
+    text
+}
+
+/// `sdk/rust/src/imports/linked.rs`.
+pub fn linked() -> String {
+    let mut text = format!(
+        "//! The imports of docs/abi.md as a module links them. {NOTE}\n//!\n//! Who may call it: `imports`, whose names they are.\n"
+    );
+    for module in ["willow", "willow_flash"] {
+        let _ = writeln!(text, "\n#[link(wasm_import_module = \"{module}\")]\nunsafe extern \"C\" {{");
+        for import in IMPORTS.iter().filter(|import| import.section.module() == module) {
+            let prefix = if import.local { "pub " } else { "pub safe " };
+            let _ = writeln!(text, "{}", rust_head(4, prefix, import, None, ";"));
+        }
+        text.push_str("}\n");
+    }
     text
 }
 
@@ -178,6 +186,7 @@ fn work(work: Work) -> &'static str {
         Work::Store => "store",
         Work::Literals => "literals",
         Work::Keys => "keys",
+        Work::Butterflies => "butterflies",
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod append;
 mod cache;
+mod compute;
 mod kv;
 mod queue;
 
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use willow_host::direct_io::{DirectError, File, Session, SessionOptions};
 
 /// As in the header.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// Most elements of a vector, as in Linux (IOV_MAX).
 const VECTOR_MAX: c_int = 1024;
 

@@ -127,7 +127,7 @@ impl Shared {
     /// Runs a part; its replies are sent in order.
     pub async fn part(&self, unit: &Unit, run: Run, spu: u16, replies: &Replies) -> Result<(), ColumnsError> {
         let mut progress = Progress { run, is_done: false };
-        if let Some(way) = &self.way
+        if let Some(way) = self.way.as_ref().filter(|_| unit.is_for_spus())
             && let Some(plan) = self.query.plan(&self.table, unit, way.geometry, self.extents())
         {
             self.in_drive(way, plan, spu, &mut progress, replies).await?;

@@ -2,11 +2,13 @@
 
 use super::ColumnsError;
 use crate::direct_io::DirectFile;
+use columns_host::Query;
 use columns_host::footer::{TAIL_BYTES, metadata_bytes};
 use columns_host::schema::Field;
 use columns_host::table::{FileFormat, HEAD_BYTES, Table};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A file.
@@ -53,6 +55,28 @@ impl Place {
                 done => done.map_err(ColumnsError::Read),
             },
         }
+    }
+}
+
+impl Place {
+    /// The table with what its page index says of the columns that a query compares.
+    pub(super) async fn with_page_index(&self, table: Arc<Table>, query: &Query) -> Result<Arc<Table>, ColumnsError> {
+        let indexes = query.indexes(&table);
+        if indexes.is_empty() {
+            return Ok(table);
+        }
+        let mut table = Arc::unwrap_or_clone(table);
+        for (group, column, index) in indexes {
+            let mut bytes = [Vec::new(), Vec::new()];
+            for (bytes, range) in bytes.iter_mut().zip([&index.values, &index.places]) {
+                // Its length was bounded when it was named.
+                bytes.resize((range.end - range.start) as usize, 0);
+                self.read(bytes, range.start).await?;
+            }
+            let [values, places] = &bytes;
+            table.learn_pages((group, column), values, places).map_err(columns_host::TableError::from)?;
+        }
+        Ok(Arc::new(table))
     }
 }
 

@@ -92,6 +92,7 @@ async fn parts(
         }
         _ => None,
     };
+    let table = place.with_page_index(table, &query).await?;
     let spus = way.as_ref().map_or(1, |way| usize::from(way.geometry.spus));
     let ahead = spus * PARTS_PER_SPU;
     let shared = Arc::new(Shared {

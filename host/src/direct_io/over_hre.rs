@@ -46,6 +46,16 @@ impl DirectFile {
         self.mapped.use_app(app);
     }
 
+    /// Number of the app with the handlers.
+    pub(crate) fn app(&self) -> u16 {
+        self.mapped.app()
+    }
+
+    /// Another app is about to write it: its modification time is set when it is given back.
+    pub(crate) fn note_write(&self) {
+        self.mapped.note_write();
+    }
+
     /// Bit 0: the device lets it be read, bit 1: written. Nothing here looks at it: the device does.
     pub fn rights(&self) -> u32 {
         self.mapped.rights()

@@ -84,6 +84,13 @@ static void ports(RPCHdr_t *request) {
     EXPECT(found.head.found == 2 && found.head.state == 0 && found.matches[0].begin == 4 && found.matches[0].end == 10);
     EXPECT(found.matches[0].literal == 0 && found.matches[1].begin == 15 && found.matches[1].literal == 1);
     EXPECT(LiteralsFind(set, LOCAL_MEMORY_PORT, "needle", 6, &found.head, 0) == WILLOW_OK && found.head.found == 1);
+    float x[2] = {1.5f, -2}, y[2] = {0.25f, 8};
+    EXPECT(MultiplyAdd(WILLOW_SINGLE, 2, x, y, 2) == 0 && y[0] == 3.25f && y[1] == 4);
+    EXPECT(MultiplyAdd(WILLOW_SINGLE, 2, x, x, 2) == WILLOW_ERROR_ARGUMENT);
+    double wave[8] = {1, 0, 0, 0, 0, 0, 0, 0};
+    EXPECT(FourierTransform(WILLOW_DOUBLE, 0, wave, 4, 1) == 0 && wave[2] == 1 && wave[6] == 1);
+    EXPECT(FourierTransform(WILLOW_DOUBLE, 1, wave, 4, 1) == 0 && wave[0] == 1);
+    EXPECT(FourierTransform(WILLOW_DOUBLE, 0, wave, 3, 1) == WILLOW_ERROR_ARGUMENT);
     Keys_t keys = {.key_bytes = 2, .stride_bytes = 3, .count = 4, .in_order = 1};
     int equal = 0;
     EXPECT(DMATransfer(LOCAL_MEMORY_PORT, "ab-cd-ef-gh-", NV_MEMORY_PORT, base + 128, 12) == WILLOW_OK);

@@ -28,6 +28,6 @@ pub mod wait;
 
 pub use geometry::{Cell, DIES_PER_UNIT_MAX, GEOMETRY_WORDS, Geometry, Layout, PLANES_MAX};
 pub use header::{HEADER_BYTES, Header, Kind};
-pub use lane::{Counters, Failure, Health, Lane, LaneConfig, MountError, Update};
+pub use lane::{Counters, Failure, Health, Lane, LaneConfig, LaneMap, MountError, Update};
 pub use planted::Planted;
 pub use port::{FlashPort, Peer, ProgramPage, Read, Segment, Sink, Source, Status};

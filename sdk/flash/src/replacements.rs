@@ -28,6 +28,8 @@ pub struct Replacements {
     /// Erase blocks of the lane: rows that are no replacements.
     blocks: u32,
     replaced: BTreeMap<(u32, u32), u32>,
+    /// By erase block: 1 where one of its parts lies elsewhere.
+    moved: Vec<u8>,
     /// For each part the first row that was not handed out.
     next_row: Vec<u32>,
     factory_bad: BTreeSet<(u32, u32)>,
@@ -46,6 +48,7 @@ impl Replacements {
             layout,
             blocks,
             replaced: BTreeMap::new(),
+            moved: vec![0; blocks as usize],
             next_row: vec![blocks; layout.parts() as usize],
             factory_bad: parts.collect(),
         }
@@ -76,6 +79,16 @@ impl Replacements {
         self.replaced.get(&(block, part)).copied().unwrap_or(block)
     }
 
+    fn insert(&mut self, (block, part): (u32, u32), row: u32) {
+        self.replaced.insert((block, part), row);
+        self.moved[block as usize] = 1;
+    }
+
+    /// By erase block: 0 where all of its parts lie in its own row. It stays at its place in memory.
+    pub fn moved(&self) -> &[u8] {
+        &self.moved
+    }
+
     /// Puts a replacement in the place of a part; `None`: none is left.
     pub fn replace(&mut self, block: u32, part: u32) -> Option<Replacement> {
         loop {
@@ -85,7 +98,7 @@ impl Replacements {
             }
             self.next_row[part as usize] = row + 1;
             if self.is_good(part, row) {
-                self.replaced.insert((block, part), row);
+                self.insert((block, part), row);
                 return Some(Replacement { block, part, row });
             }
         }
@@ -97,7 +110,7 @@ impl Replacements {
             && made.part < self.layout.parts()
             && (self.blocks..self.layout.geometry.blocks_per_plane).contains(&made.row);
         if possible {
-            self.replaced.insert((made.block, made.part), made.row);
+            self.insert((made.block, made.part), made.row);
             let next = &mut self.next_row[made.part as usize];
             *next = (*next).max(made.row + 1);
         }
@@ -127,6 +140,7 @@ impl Replacements {
             layout: self.layout,
             blocks: self.blocks,
             replaced: BTreeMap::new(),
+            moved: vec![0; self.blocks as usize],
             next_row: vec![self.blocks; self.layout.parts() as usize],
             factory_bad: self.factory_bad.clone(),
         };

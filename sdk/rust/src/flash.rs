@@ -152,19 +152,19 @@ pub const PROGRAM_PARTS_MAX: usize = 128;
 const PAGE_BYTES: usize = 32;
 const PART_BYTES: usize = 24;
 
-/// The pages of a program, described as the import has them.
-pub struct Program {
+/// The pages of a program, of at most so many parts, described as the import has them.
+pub struct Program<const PARTS: usize = PROGRAM_PARTS_MAX> {
     pages: [[u8; PAGE_BYTES]; PROGRAM_PAGES_MAX],
-    parts: [[u8; PART_BYTES]; PROGRAM_PARTS_MAX],
+    parts: [[u8; PART_BYTES]; PARTS],
     page_count: usize,
     part_count: usize,
 }
 
-impl Default for Program {
+impl<const PARTS: usize> Default for Program<PARTS> {
     fn default() -> Self {
         Program {
             pages: [[0; PAGE_BYTES]; PROGRAM_PAGES_MAX],
-            parts: [[0; PART_BYTES]; PROGRAM_PARTS_MAX],
+            parts: [[0; PART_BYTES]; PARTS],
             page_count: 0,
             part_count: 0,
         }
@@ -186,12 +186,12 @@ fn status(code: i32) -> Issued<Result<FlashStatus, Error>> {
     }
 }
 
-struct ProgramWait<'a> {
+struct ProgramWait<'a, const PARTS: usize> {
     die: u32,
-    program: &'a Program,
+    program: &'a Program<PARTS>,
 }
 
-impl Operation for ProgramWait<'_> {
+impl<const PARTS: usize> Operation for ProgramWait<'_, PARTS> {
     type Output = Result<FlashStatus, Error>;
     const LOCAL: bool = false;
 
@@ -224,9 +224,9 @@ pub struct PageProgram<'a, I> {
 ///
 /// # Errors
 /// [`Error::Argument`]: more pages or parts than there may be.
-pub async fn program<'a, I: Iterator<Item = PagePart<'a>>>(
+pub async fn program<'a, I: Iterator<Item = PagePart<'a>>, const PARTS: usize>(
     die: u32,
-    descriptions: &mut Program,
+    descriptions: &mut Program<PARTS>,
     pages: impl Iterator<Item = PageProgram<'a, I>>,
 ) -> Result<FlashStatus, Error> {
     (descriptions.page_count, descriptions.part_count) = (0, 0);
@@ -384,6 +384,34 @@ pub fn minimum(numbers: &[u32]) -> Option<usize> {
     // SAFETY: the import reads as many numbers as the slice has.
     let place = unsafe { imports::flash_minimum(numbers.as_ptr().cast(), numbers.len() as u32) };
     usize::try_from(place).ok()
+}
+
+/// Where the units of a lane of the bank lie, for SPU-OS to read them without asking (docs/abi.md, "The read map").
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct LaneMap([u8; 32]);
+
+impl LaneMap {
+    /// An entry for each unit of the lane, and for each row of blocks a byte, which is 0 where its blocks lie in that row. SPU-OS looks at both whenever
+    /// none of this app's handlers runs, from when they are published ([`publish`]) for as long as this instance is there or until others are: they stay
+    /// at their places.
+    pub fn new(entries: &[u32], moved: &[u8]) -> LaneMap {
+        let mut lane = [0; 32];
+        put64(&mut lane, 0, sys::address(entries.as_ptr().cast()));
+        put64(&mut lane, 8, sys::address(moved.as_ptr()));
+        put32(&mut lane, 16, entries.len() as u32);
+        put32(&mut lane, 20, moved.len() as u32);
+        LaneMap(lane)
+    }
+}
+
+/// Publishes where the units of all lanes lie; without lanes, it ends what was published. Reads that correct more bits than that are asked for.
+pub fn publish(lanes: &[LaneMap], corrected_bits_max: u32) -> Result<(), Error> {
+    // SAFETY: the import reads 32 bytes for each lane before it returns. Natively SPU-OS looks at no map.
+    match unsafe { imports::flash_read_map(lanes.as_ptr().cast(), lanes.len() as u32, corrected_bits_max) } {
+        0 => Ok(()),
+        error => Err(Error::from_code(error.into())),
+    }
 }
 
 /// Tells hosts how the bank does: what is left of its spare blocks in percent of those of a new one, pages that the media lost and reads that

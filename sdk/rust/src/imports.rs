@@ -6,113 +6,7 @@
 pub const ABI_VERSION: u32 = 2;
 
 #[cfg(target_arch = "wasm32")]
-mod linked {
-    #[link(wasm_import_module = "willow")]
-    unsafe extern "C" {
-        pub fn request_info(token: u32, to: *mut u8);
-        pub fn receive_bytes(token: u32, to: *mut u8, bytes: u32) -> i32;
-        pub fn receive_bytes_at(token: u32, offset: u32, to: *mut u8, bytes: u32) -> i32;
-        pub safe fn respond(token: u32, status: u32, result: u32);
-        pub fn dma(
-            token: u32,
-            source_port: u32,
-            source_address: u64,
-            destination_port: u32,
-            destination_address: u64,
-            bytes: u32,
-            wait: u32,
-        ) -> i32;
-        pub fn dma_strided(
-            token: u32,
-            source_port: u32,
-            source_address: u64,
-            source_stride: i64,
-            destination_port: u32,
-            destination_address: u64,
-            destination_stride: i64,
-            segment_bytes: u32,
-            segments: u32,
-            wait: u32,
-        ) -> i32;
-        pub safe fn compare(token: u32, nv_address: u64, body_offset: u64, bytes: u32, wait: u32) -> i32;
-        pub fn checksum(token: u32, port: u32, address: u64, bytes: u32, seed: u32, wait: u32) -> i32;
-        pub safe fn checksum_value() -> u32;
-        pub fn rpc_start(
-            token: u32,
-            destination: i32,
-            app: i32,
-            handler: u32,
-            body_bytes: u32,
-            reply: *mut u8,
-            reply_bytes: u32,
-        ) -> i32;
-        pub fn rpc_append(handle: i32, port: u32, address: u64, bytes: u32) -> i32;
-        pub fn rpc_finish(handle: i32, wait: u32) -> i32;
-        pub safe fn upcall_start(token: u32, hre: u32, kind: u32, body_bytes: u32) -> i32;
-        pub fn subscribers(kind: u32, after: u32, to: *mut u8, most: u32) -> i32;
-        pub fn app_number(name: *const u8, bytes: u32) -> i32;
-        pub safe fn region(id: u32, bytes: u64, wait: u32) -> i64;
-        pub safe fn region_bytes(id: u32) -> i64;
-        pub safe fn region_free(id: u32, wait: u32) -> i32;
-        pub fn namespace(nsid: u32, to: *mut u8) -> i32;
-        pub safe fn flush(wait: u32) -> i32;
-        pub fn literals_load(literals: *const u8, bytes: u32, flags: u32) -> i32;
-        pub fn literals_find(
-            token: u32,
-            set: i32,
-            port: u32,
-            address: u64,
-            bytes: u32,
-            state: u32,
-            to: *mut u8,
-            most: u32,
-            wait: u32,
-        ) -> i32;
-        pub fn keys_find(
-            token: u32,
-            port: u32,
-            address: u64,
-            key_bytes: u32,
-            stride: u32,
-            count: u32,
-            order: u32,
-            key: *const u8,
-            wait: u32,
-        ) -> i32;
-        pub safe fn literals_free(set: i32) -> i32;
-        pub safe fn sleep(duration_ns: u64, wait: u32) -> i32;
-        pub safe fn cancel(token: u32, wait: u32) -> i32;
-        pub safe fn background(handler: u32, argument: u64) -> i32;
-        pub safe fn spu_id() -> u32;
-        pub safe fn spu_count() -> u32;
-        pub safe fn time_ns() -> u64;
-        pub fn print(text: *const u8, bytes: u32);
-        pub safe fn count(counter: u32, delta: i64);
-    }
-    #[link(wasm_import_module = "willow_flash")]
-    unsafe extern "C" {
-        pub fn flash_geometry(to: *mut u8) -> i32;
-        pub fn flash_bad_blocks(die: u32, to: *mut u8, most: u32) -> i32;
-        pub fn flash_read(
-            die: u32,
-            block: u32,
-            page: u32,
-            offset: u32,
-            bytes: u32,
-            peer: u32,
-            to: u64,
-            spare: *mut u8,
-            spare_bytes: u32,
-            wait: u32,
-        ) -> i32;
-        pub fn flash_program(die: u32, pages: *const u8, count: u32, wait: u32) -> i32;
-        pub fn flash_erase(die: u32, blocks: *const u8, count: u32, wait: u32) -> i32;
-        pub safe fn flash_zero_peer(peer: u32, offset: u64, bytes: u32) -> i32;
-        pub safe fn flash_pause(wait: u32) -> i32;
-        pub fn flash_minimum(numbers: *const u8, count: u32) -> i32;
-        pub safe fn flash_health(spare_percent: u32, media_errors: u64, read_only: u32) -> i32;
-    }
-}
+mod linked;
 #[cfg(target_arch = "wasm32")]
 pub use linked::*;
 
@@ -240,6 +134,32 @@ pub trait Host {
         key: *const u8,
         wait: u32,
     ) -> i32;
+    /// y = `alpha` * x + y (accelerator), `count` numbers of `number_bytes` bytes each (4 or 8, little-endian), 512 KiB at most, in local
+    /// memory. `alpha`: the bits of a number of 8 bytes, which is rounded to 4 for those. Rounds after the multiplication and
+    /// after the addition. x and y have no byte in common; y is the app's again when it has ended
+    unsafe fn multiply_add(
+        &mut self,
+        token: u32,
+        number_bytes: u32,
+        alpha: u64,
+        x: *const u8,
+        y: *mut u8,
+        count: u32,
+        wait: u32,
+    ) -> i32;
+    /// discrete Fourier transforms (accelerator) of `rows` rows one behind the other in local memory, each in its place, of `count` complex
+    /// numbers (a power of two, 2 or more), real part first, each part of `number_bytes` bytes (4 or 8, little-endian); 512 KiB at most
+    /// in all. `inverse`: 0, or 1 for the inverse, which divides by `count`. The bytes are the app's again when it has ended
+    unsafe fn fft(
+        &mut self,
+        token: u32,
+        number_bytes: u32,
+        inverse: u32,
+        data: *mut u8,
+        count: u32,
+        rows: u32,
+        wait: u32,
+    ) -> i32;
     /// gives a set up
     fn literals_free(&mut self, set: i32) -> i32;
     /// ends after so many ns of the device's clock, from the end of the run on; 0: when others have had their turn. Pending, unless
@@ -302,6 +222,10 @@ pub trait Host {
     /// tells hosts (SMART) how the bank does: what is left of its spare blocks in percent of those of a new one, pages that the media lost and
     /// reads that failed over its life, 1 where nothing is written any more
     fn flash_health(&mut self, spare_percent: u32, media_errors: u64, read_only: u32) -> i32;
+    /// publishes where units lie, in the app's memory, for as long as this instance runs (see "The read map"). `lanes` are 32 bytes each: u64 pointer to
+    /// an entry (u32) a unit, u64 pointer to a byte a row, u32 units, u32 rows, u64 zero; `count` of them (at most 4096; 0: nothing is
+    /// published any more). Reads that correct more than `corrected_bits_max` bits are asked for
+    unsafe fn flash_read_map(&mut self, lanes: *const u8, count: u32, corrected_bits_max: u32) -> i32;
 }
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -464,6 +388,32 @@ mod hosted {
         with_host(|host| unsafe { host.keys_find(token, port, address, key_bytes, stride, count, order, key, wait) })
     }
     #[inline]
+    pub unsafe fn multiply_add(
+        token: u32,
+        number_bytes: u32,
+        alpha: u64,
+        x: *const u8,
+        y: *mut u8,
+        count: u32,
+        wait: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.multiply_add(token, number_bytes, alpha, x, y, count, wait) })
+    }
+    #[inline]
+    pub unsafe fn fft(
+        token: u32,
+        number_bytes: u32,
+        inverse: u32,
+        data: *mut u8,
+        count: u32,
+        rows: u32,
+        wait: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.fft(token, number_bytes, inverse, data, count, rows, wait) })
+    }
+    #[inline]
     pub fn literals_free(set: i32) -> i32 {
         with_host(|host| host.literals_free(set))
     }
@@ -552,6 +502,11 @@ mod hosted {
     #[inline]
     pub fn flash_health(spare_percent: u32, media_errors: u64, read_only: u32) -> i32 {
         with_host(|host| host.flash_health(spare_percent, media_errors, read_only))
+    }
+    #[inline]
+    pub unsafe fn flash_read_map(lanes: *const u8, count: u32, corrected_bits_max: u32) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.flash_read_map(lanes, count, corrected_bits_max) })
     }
 }
 #[cfg(not(target_arch = "wasm32"))]

@@ -27,6 +27,7 @@ mod macros;
 pub mod manifest;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod native;
+mod numbers;
 mod nv;
 mod print;
 #[cfg(target_arch = "wasm32")]
@@ -50,6 +51,7 @@ pub use literals::{
     Found, LITERAL_BYTES_MAX, LITERAL_SET_BYTES_MAX, LITERALS_MAX, LiteralOptions, Literals, MATCHES_MAX, Match,
     SEARCH_BYTES_MAX, write_literal,
 };
+pub use numbers::{Number, ROW_BYTES_MAX};
 pub use nv::{
     COUNTERS_MAX, Namespace, REGION_ALIGNMENT_BYTES, count, flush, namespace, region, region_bytes, region_free,
     spu_count, spu_id, time_ns,

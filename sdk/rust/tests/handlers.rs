@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use willow_sdk::sync::{Event, Mutex};
 use willow_sdk::testing::{Device, Options, Pending};
 use willow_sdk::{
-    App, Body, Destination, DeviceEvent, Error, Found, KeyPlace, Keys, LiteralOptions, Literals, Local, Match, Nv,
-    Reply, Request, Response, SpuNv, Strides, Zeroes, join, join_all, write_literal,
+    App, Body, Destination, DeviceEvent, Error, Found, KeyPlace, Keys, LiteralOptions, Literals, Local, Match, Number,
+    Nv, Reply, Request, Response, SpuNv, Strides, Zeroes, join, join_all, write_literal,
 };
 
 struct State {
@@ -93,6 +93,15 @@ async fn ports(request: Request, state: &State) -> Result<u32, Error> {
     for (key, index, equal) in [(b"cd", 1, true), (b"aa", 0, false), (b"zz", 4, false), (b"ee", 2, false)] {
         assert_eq!(request.find_key(Nv(base + 128), keys, key).await?, KeyPlace { index, equal });
     }
+    let mut numbers = [[1.5f32, -2.0], [0.25, 8.0]].map(|row| row.map(f32::to_le_bytes).concat());
+    let [x, y] = &mut numbers;
+    request.multiply_add(Number::Single, 2.0, x, y).await?;
+    assert_eq!(**y, [3.25f32, 4.0].map(f32::to_le_bytes).concat());
+    assert_eq!(request.multiply_add(Number::Double, 2.0, &x[..4], &mut y[..4]).await, Err(Error::Argument));
+    let mut wave = [1.0f64, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0].map(f64::to_le_bytes).concat();
+    request.fft(Number::Double, false, 4, &mut wave).await?;
+    assert_eq!(wave, [1.0f64, 0.0].repeat(4).into_iter().flat_map(f64::to_le_bytes).collect::<Vec<u8>>());
+    assert_eq!(request.fft(Number::Double, false, 3, &mut wave[..48]).await, Err(Error::Argument));
     let unordered = Keys { ascending: false, ..keys };
     assert_eq!(request.find_key(Local(b"gh-ef-cd-ab"), unordered, b"ab").await?, KeyPlace { index: 3, equal: true });
     assert_eq!(request.find_key(Local(b"gh-ef-cd-a"), unordered, b"ab").await, Err(Error::Range));

@@ -34,6 +34,8 @@ const C_FLAGS: [&str; 12] = [
     "-Wall",
     "-Wextra",
 ];
+/// How much larger stacks are without optimisation: each value has a place of its own, and all that a thread has is kept while it waits.
+const DEBUG_STACKS: u64 = 4;
 const BINARYEN_FEATURES: [&str; 3] = ["--enable-bulk-memory", "--enable-mutable-globals", "--enable-sign-ext"];
 
 /// willow.toml: an app in C.
@@ -89,16 +91,18 @@ impl Project {
         Ok(project)
     }
 
-    fn definitions(&self) -> [String; 2] {
-        [format!("-DWILLOW_THREADS={}", self.threads), format!("-DWILLOW_STACK_BYTES={}", self.stack_bytes)]
+    /// `times`: how much larger stacks are than the project says.
+    fn definitions(&self, times: u64) -> [String; 2] {
+        let stack_bytes = u64::from(self.stack_bytes) * times;
+        [format!("-DWILLOW_THREADS={}", self.threads), format!("-DWILLOW_STACK_BYTES={stack_bytes}")]
     }
 }
 
 /// Builds the app of a folder; returns the module's path. What compilers say goes to standard error. The module names its functions; with
-/// `debug`, an app in Rust has DWARF too, for a debugger, and its compiler optimises less.
+/// `debug`, it has DWARF too, for a debugger, and the compiler optimises less; in C it does not at all, and stacks are larger.
 pub fn build(folder: &Path, debug: bool) -> Result<PathBuf, ToolError> {
     let module = if folder.join("willow.toml").is_file() {
-        build_c(folder)?
+        build_c(folder, debug)?
     } else if folder.join("Cargo.toml").is_file() {
         build_rust(folder, debug)?
     } else {
@@ -223,7 +227,7 @@ fn versions(name: &str) -> Vec<String> {
     LLVM_VERSIONS.iter().map(|version| format!("{name}-{version}")).chain([name.to_string()]).collect()
 }
 
-fn build_c(folder: &Path) -> Result<PathBuf, ToolError> {
+fn build_c(folder: &Path, debug: bool) -> Result<PathBuf, ToolError> {
     let project = Project::read(folder)?;
     let clang = find("CLANG", &versions("clang"), "clang", INSTALL_LLVM)?;
     let wasm_ld = find("WASM_LD", &versions("wasm-ld"), "wasm-ld (package lld)", INSTALL_LLVM)?;
@@ -237,20 +241,25 @@ fn build_c(folder: &Path) -> Result<PathBuf, ToolError> {
     for (index, source) in sources.enumerate() {
         let object = objects.join(format!("{index}.o"));
         let mut command = Command::new(&clang);
-        command.args(C_FLAGS).args(project.definitions()).arg("-I").arg(&sdk);
+        // The last level that is named counts.
+        let flags: &[&str] = if debug { &["-O0", "-g"] } else { &[] };
+        let times = if debug { DEBUG_STACKS } else { 1 };
+        command.args(C_FLAGS).args(flags).args(project.definitions(times)).arg("-I").arg(&sdk);
         run(command.arg("-c").arg(&source).arg("-o").arg(&object), "clang", INSTALL_LLVM)?;
         linked.push(object);
     }
     let unresumable = objects.join("linked.wasm");
     let mut command = Command::new(&wasm_ld);
     // The stack outside of threads: `start` and `complete` themselves.
-    command.args(["--no-entry", "--stack-first", "-z", "stack-size=4096", "--gc-sections", "--strip-debug"]);
+    command.args(["--no-entry", "--stack-first", "-z", if debug { "stack-size=16384" } else { "stack-size=4096" }]);
+    command.args(["--gc-sections"]).args(if debug { &[][..] } else { &["--strip-debug"] });
     run(command.args(&linked).arg("-o").arg(&unresumable), "wasm-ld", INSTALL_LLVM)?;
     // Makes handlers resumable. Imports themselves never unwind: willow.c does.
     let module = output.join(format!("{}.wasm", project.name));
     let mut command = Command::new(&wasm_opt);
-    // -g: it keeps the names of functions.
-    command.args(BINARYEN_FEATURES).args(["-g", "--pass-arg=asyncify-ignore-imports", "--asyncify", "-O2"]);
+    // -g: it keeps the names of functions, and moves DWARF's lines and functions along with the code. Locals stay where DWARF says as long as nothing is optimised.
+    command.args(BINARYEN_FEATURES).args(["-g", "--pass-arg=asyncify-ignore-imports", "--asyncify"]);
+    command.args(if debug { &[][..] } else { &["-O2"] });
     run(command.arg(&unresumable).arg("-o").arg(&module), "wasm-opt", INSTALL_BINARYEN)?;
     Ok(module)
 }
@@ -266,7 +275,7 @@ fn test_c(folder: &Path) -> Result<(), ToolError> {
     let sdk = folder.join(&project.sdk);
     let program = output_folder(folder)?.join("test");
     let mut command = Command::new(compiler);
-    command.args(["-std=c11", "-g", "-O1", "-Wall", "-Wextra"]).args(project.definitions()).arg("-I").arg(&sdk);
+    command.args(["-std=c11", "-g", "-O1", "-Wall", "-Wextra"]).args(project.definitions(1)).arg("-I").arg(&sdk);
     command.args(project.sources.iter().chain(&project.tests).map(|source| folder.join(source)));
     command.args([sdk.join("willow.c"), sdk.join("willow_test.c")]).arg("-o").arg(&program);
     run(&mut command, "a C compiler", INSTALL_CC)?;

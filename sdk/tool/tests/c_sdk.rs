@@ -47,6 +47,41 @@ fn an_ftl_natively() {
     }
 }
 
+/// The names of the thesis' table 3.1, natively and in a device, where threads are unwound, also without any optimisation.
+#[test]
+fn the_names_of_the_thesis() {
+    let folder = Folder::new("xssd");
+    let project = project_of(&folder, "xssd", "xssd", "threads = 4");
+    let modules = test(&project).and_then(|()| {
+        let fast = build(&project, false)?;
+        let kept = folder.0.join("fast.wasm");
+        fs::copy(fast, &kept).expect("copied");
+        Ok([kept, build(&project, true)?])
+    });
+    let modules = match modules {
+        Ok(modules) => modules,
+        Err(error @ ToolError::Missing { .. }) => return common::skip(&error),
+        Err(error) => panic!("{error}"),
+    };
+    for module in modules {
+        let mut rig = Rig::new(2);
+        let app = rig.install(&module, "xssd");
+        let words: Vec<u8> = (0..512u64).flat_map(|index| (index % 7).to_le_bytes()).collect();
+        let wanted = (8..512).filter(|index| index % 7 == 3).count() as u32;
+        let cmd: Vec<u8> = [64u64, 512 * 8 - 64, 3].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let answered = |status| RpcOutcome::Answered { status };
+        for spu in 0..2 {
+            assert_eq!(rig.call((app, 3, spu), &[], &words, 0).outcome, answered(0));
+            for handler in [1, 2] {
+                let done = rig.call((app, handler, spu), &cmd, &[], 0);
+                assert_eq!((done.outcome, done.result), (answered(0), wanted));
+            }
+            let done = rig.call((app, 4, spu), &[], &[], 0);
+            assert_eq!((done.outcome, done.result), (answered(-6i32 as u32), 0));
+        }
+    }
+}
+
 #[test]
 fn in_a_device() {
     let folder = Folder::new("all-in-a-device");

@@ -272,7 +272,7 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
     for length in [1, 2, 4, 8] {
         for (series, (_, version)) in chains.iter_mut().zip(versions) {
             let rate = match version {
-                Version::Device => chains::measure(laboratory, Costs::of(laboratory)?, length, 16)?.rate,
+                Version::Device => chains::measure(laboratory, (true, chains::Operation::Get), length, 16)?.rate,
                 Version::Host(path, _) => rate(laboratory, Version::Host(path, length), 0, 16)?,
             };
             series.points.push((length as f64, rate / 1000.0));

@@ -9,6 +9,7 @@ mod access;
 mod atomic_write;
 mod base_io;
 mod btree;
+mod fft;
 mod fgrep;
 mod greedy;
 mod key_value;
@@ -16,6 +17,7 @@ mod latency;
 mod lightnvm;
 mod lightnvm_null_block;
 mod openssd_writes;
+mod saxpy;
 mod technology;
 mod xssd_kvs;
 
@@ -23,6 +25,7 @@ use crate::preset::{Preset, PresetError};
 use crate::report::Report;
 use crate::simulation::{Simulation, SimulationError, SimulationOptions};
 use crate::workload::{BlockWorkload, KvWorkload};
+use willow_device::clock::Accelerator;
 
 /// All of them.
 pub static EXPERIMENTS: &[&Experiment] = &[
@@ -30,6 +33,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &atomic_write::EXPERIMENT,
     &base_io::EXPERIMENT,
     &btree::EXPERIMENT,
+    &fft::EXPERIMENT,
     &fgrep::EXPERIMENT,
     &greedy::EXPERIMENT,
     &key_value::EXPERIMENT,
@@ -37,6 +41,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &lightnvm::EXPERIMENT,
     &lightnvm_null_block::EXPERIMENT,
     &openssd_writes::EXPERIMENT,
+    &saxpy::EXPERIMENT,
     &technology::EXPERIMENT,
     &xssd_kvs::EXPERIMENT,
 ];
@@ -237,13 +242,19 @@ impl Laboratory {
     /// The same with the SPUs' processors replaced, for what apps do, by state machines in hardware: an accelerator that takes the command, drives
     /// its own DMA and replies. Apps run natively on it, since nothing of them is instructions then.
     pub fn in_hardware(&self) -> Result<Laboratory, ExperimentError> {
+        self.in_hardware_of(Accelerator::Literals)
+    }
+
+    /// The same, as part of an accelerator: the state machine has its clock and its power.
+    pub fn in_hardware_of(&self, accelerator: Accelerator) -> Result<Laboratory, ExperimentError> {
+        let name = accelerator.name();
         let mut preset = self.preset.clone();
         let parameter = |preset: &Preset, path: &str| {
             let missing = || ExperimentError::Other(format!("preset {} has no parameter {path}", preset.name));
             preset.parameter(path).ok_or_else(missing)
         };
         // As fast as the accelerators.
-        preset.set_parameter("spu.clock_hz", parameter(&preset, "accelerator.literals.clock_hz")?)?;
+        preset.set_parameter("spu.clock_hz", parameter(&preset, &format!("accelerator.{name}.clock_hz"))?)?;
         preset.set_parameter("spu.native_run_instructions", 0.0)?;
         for step in ["dispatch", "resume", "send", "dma_set_up", "permission_check"] {
             preset.set_parameter(&format!("spu.{step}_cycles"), STATES)?;
@@ -251,7 +262,8 @@ impl Laboratory {
         // The processor rests, and the state machine works.
         let rest_w = parameter(&preset, "power.spu_processor.idle_w")?;
         for state in ["idle_w", "active_w"] {
-            let machine_w = parameter(&preset, &format!("power.accelerator.{state}"))?;
+            let own_w = preset.parameter(&format!("accelerator.{name}.power.{state}"));
+            let machine_w = own_w.map_or_else(|| parameter(&preset, &format!("power.accelerator.{state}")), Ok)?;
             preset.set_parameter(&format!("power.spu_processor.{state}"), rest_w + machine_w)?;
         }
         Ok(Laboratory { preset, seed: self.seed, only: self.only.clone(), native: true })

@@ -434,6 +434,10 @@ impl<B: Backend> Subsystem<B> {
         }
         let bytes = Features::data_bytes(feature);
         let has_data = bytes > 0 && select != Select::Capabilities;
+        // EXHID: 128 bits, always so over fabrics; nvme-cli asks for 64 where it is not told otherwise.
+        if has_data && feature == fid::HOST_IDENTIFIER && entry.cdw11() & 1 == 0 {
+            return Err(Failure::field(44));
+        }
         if has_data {
             command::data_to_host(entry, Some(u64::from(bytes)))?;
         }
@@ -452,13 +456,7 @@ impl<B: Backend> Subsystem<B> {
                 }
                 .into())
             }
-            (fid::HOST_IDENTIFIER, Select::Current | Select::Default) => {
-                // EXHID: 128 bits, always so over fabrics.
-                if entry.cdw11() & 1 == 0 {
-                    return Err(Failure::field(44));
-                }
-                Ok(controller.host_id.to_vec().into())
-            }
+            (fid::HOST_IDENTIFIER, Select::Current | Select::Default) => Ok(controller.host_id.to_vec().into()),
             _ => {
                 let (result, data) = controller.features.get(feature, entry.cdw11(), select, now_ns)?;
                 Ok(Answer { result, bytes: data.as_ref().map_or(0, Vec::len), data })

@@ -365,7 +365,7 @@ impl<B: Backend> Subsystem<B> {
     }
 
     #[cold]
-    fn hold(&mut self, account: u16, ready: Ready) {
+    pub(crate) fn hold(&mut self, account: u16, ready: Ready) {
         if !self.backend.is_open(ready.hre) {
             return self.give_up(
                 ready.connection.index,
@@ -391,6 +391,18 @@ impl<B: Backend> Subsystem<B> {
             let has_place = self.accounts.has_place(account);
             let Some(mut ready) = self.accounts.of_mut(account).ready.pop_front() else { continue };
             let (index, place) = (ready.connection.index, ready.place);
+            if has_place && !self.exclusives.are_none() {
+                match self.hold_ready_for_fused(ready) {
+                    Some(free) => ready = free,
+                    None => {
+                        if !self.accounts.of(account).ready.is_empty() {
+                            self.accounts.ready.push_back(account);
+                            turns += 1;
+                        }
+                        continue;
+                    }
+                }
+            }
             let outcome = if has_place { self.backend.submit(ready.hre, ready.request) } else { Err(ready.request) };
             let went = outcome.is_ok();
             match outcome {

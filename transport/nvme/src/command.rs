@@ -56,6 +56,8 @@ pub enum Operation {
     },
     /// NVM 3.2.5.
     Verify(Blocks),
+    /// NVM 3.2.7.
+    WriteUncorrectable(Blocks),
     /// NVM 3.2.3: this many ranges, of which the deallocate attribute is set; without it the command is a hint that is ignored.
     DatasetManagement {
         /// Number of ranges in the data.
@@ -232,6 +234,7 @@ impl Operation {
             | Operation::FusedCompare(blocks)
             | Operation::FusedWrite(blocks, _)
             | Operation::Verify(blocks)
+            | Operation::WriteUncorrectable(blocks)
             | Operation::WriteZeroes { blocks, .. } => blocks.lba,
             Operation::Copy { to_lba, .. } => *to_lba,
             _ => 0,
@@ -348,6 +351,9 @@ pub fn parse(entry: &SubmissionEntry, view: Option<NamespaceView>, capsule_bytes
             (Operation::WriteZeroes { blocks, deallocate, durable }, Data::None)
         }
         (CommandSet::Nvm, nvm::VERIFY) => (Operation::Verify(blocks(entry, &view, 4096 << VSL)?), Data::None),
+        (CommandSet::Nvm, nvm::WRITE_UNCORRECTABLE) => {
+            (Operation::WriteUncorrectable(blocks(entry, &view, 4096 << WUSL)?), Data::None)
+        }
         (CommandSet::Nvm, nvm::DATASET_MANAGEMENT) => {
             let ranges = (entry.cdw10() & nvm::DSM_RANGES) as u16 + 1;
             let deallocate = entry.cdw11() & nvm::DSM_DEALLOCATE != 0;
@@ -514,6 +520,7 @@ fn is_io_opcode(opcode: u8) -> bool {
             | nvm::COMPARE
             | nvm::WRITE_ZEROES
             | nvm::VERIFY
+            | nvm::WRITE_UNCORRECTABLE
             | nvm::DATASET_MANAGEMENT
             | nvm::COPY
             | kv::LIST

@@ -78,6 +78,9 @@ pub const DISCOVERY_MDTS: u8 = 4;
 pub const VSL: u8 = 10;
 /// Largest Write Zeroes: WZSL, same unit; 32 MiB.
 pub const WZSL: u8 = 13;
+/// Largest Write Uncorrectable: WUSL, same unit; as many blocks of 512 bytes as may be marked in a namespace.
+pub const WUSL: u8 = 9;
+const _: () = assert!(4096 << WUSL == willow_device::MARKED_BLOCKS_MAX * 512);
 /// Most data in a command capsule (IOCCSZ): a stripe, and the arguments of the RPC that writes it.
 pub const IN_CAPSULE_BYTES_MAX: u32 = 8192 + 64;
 /// Most data in a command capsule of the admin queue and of fabrics commands (NVMe/TCP 3.3.2.2).
@@ -115,6 +118,8 @@ pub const COPY_RANGES_MAX: u16 = 16;
 
 /// Ranges that fused operations of one host have taken at most; its others wait.
 pub const FUSED_RANGES_MAX: usize = 8;
+/// Queues and commands that are looked at in one turn of the device for what fused operations have to wait for; the rest in the next.
+pub const FUSED_LOOKS_A_TURN_MAX: usize = 2048;
 
 /// Most referrals of the discovery log.
 pub const REFERRALS_MAX: usize = 16;

@@ -4,16 +4,18 @@
 //! What always holds:
 //! - both commands are answered, the first before the second where the operation was begun; where one fails before the comparison, so does the
 //!   other;
-//! - while a range is *taken* by a fused operation, commands of hosts that write there have ended, or wait ([`Taken::held`]): what was under way when
-//!   the range was taken is waited for (its *blockers*), also where its queue has gone since;
+//! - while a range is *taken* by a fused operation, commands of hosts that write there have ended, or wait ([`Taken::held`]): what the device had when
+//!   the range was taken is waited for (its *blockers*), also where its queue has gone since; what waited for a place there goes on waiting;
 //! - a range stays taken until the device has answered the write, whoever has disconnected;
 //! - a range is at most a stripe, so that its write is as whole for readers as any other (NACWU tells so);
 //! - a host has [`FUSED_RANGES_MAX`] ranges at most, and its other fused operations wait in its own line: what others' commands are compared with
-//!   is short. What waits is bounded by the queues' entries. What is under way is looked through once in a turn of the device, for all new ranges.
+//!   is short. What waits is bounded by the queues' entries. What is under way is looked through once for all ranges that were new when that
+//!   began, [`FUSED_LOOKS_A_TURN_MAX`] of it in a turn of the device: what begins meanwhile and writes there is held.
 //!
 //! What goes past NVMe commands (files directly, apps' own RPCs) is not held up.
 
 mod halves;
+mod search;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,10 +27,11 @@ use base_io_host::wire::handler;
 
 pub(crate) use halves::{FirstHalf, is_fused};
 
+use crate::account::Ready;
 use crate::backend::Backend;
 use crate::buffer::HEADROOM_BYTES;
 use crate::command::{Blocks, Command, Data, Durable, Operation};
-use crate::config::{FUSED_RANGES_MAX, planted};
+use crate::config::{FUSED_LOOKS_A_TURN_MAX, FUSED_RANGES_MAX, planted};
 use crate::io::{NOT_READY, block_rpcs, block_status, fua};
 use crate::queue::State;
 use crate::subsystem::{ConnectionId, Subsystem};
@@ -63,6 +66,8 @@ struct Fused {
 enum Stage {
     /// What was under way before has not been looked for.
     Fresh,
+    /// It is being looked for.
+    Searching,
     /// It waits for what was under way before.
     Draining,
     /// The device compares.
@@ -92,7 +97,17 @@ pub(crate) struct Taken {
 /// What waits for a range.
 enum Held {
     Fused(Fused),
-    Command { connection: ConnectionId, place: u16, command: Command, buffer: Vec<u8> },
+    Command {
+        connection: ConnectionId,
+        place: u16,
+        command: Command,
+        buffer: Vec<u8>,
+    },
+    /// It waited for a place in the device; `blocks`: where it writes, `None`: anywhere in the namespace.
+    Ready {
+        ready: Ready,
+        blocks: Option<Blocks>,
+    },
 }
 
 impl Held {
@@ -100,6 +115,7 @@ impl Held {
         match self {
             Held::Fused(fused) => fused.connection,
             Held::Command { connection, .. } => *connection,
+            Held::Ready { ready, .. } => ready.connection,
         }
     }
 
@@ -107,6 +123,7 @@ impl Held {
         match self {
             Held::Fused(fused) => fused.data.into_iter().flatten().collect(),
             Held::Command { buffer, .. } => vec![buffer],
+            Held::Ready { ready, .. } => vec![ready.request.buffer],
         }
     }
 }
@@ -119,6 +136,8 @@ pub(crate) struct Exclusives {
     waiting: BTreeMap<u16, VecDeque<Fused>>,
     /// Something may go on.
     due: bool,
+    /// The queue that is to be looked at next, while what is under way is looked through.
+    next_queue: Option<usize>,
 }
 
 fn overlap(one: &Blocks, other: &Blocks) -> bool {
@@ -127,7 +146,7 @@ fn overlap(one: &Blocks, other: &Blocks) -> bool {
 
 /// True for commands that write to a block namespace.
 pub(crate) fn writes(opcode: u8) -> bool {
-    matches!(opcode, nvm::WRITE | nvm::WRITE_ZEROES | nvm::DATASET_MANAGEMENT | nvm::COPY)
+    matches!(opcode, nvm::WRITE | nvm::WRITE_UNCORRECTABLE | nvm::WRITE_ZEROES | nvm::DATASET_MANAGEMENT | nvm::COPY)
 }
 
 impl Exclusives {
@@ -154,8 +173,11 @@ impl Exclusives {
     fn keeps_fused(&mut self, nsid: u32, blocks: &Blocks) -> Option<&mut Taken> {
         let writes_there = |held: &Held| match held {
             Held::Fused(_) => false,
+            Held::Ready { blocks: of, .. } => of.as_ref().is_none_or(|of| overlap(of, blocks)),
             Held::Command { command, .. } => match &command.operation {
-                Operation::Write(of, _) | Operation::WriteZeroes { blocks: of, .. } => overlap(of, blocks),
+                Operation::Write(of, _)
+                | Operation::WriteUncorrectable(of)
+                | Operation::WriteZeroes { blocks: of, .. } => overlap(of, blocks),
                 _ => true,
             },
         };
@@ -232,41 +254,6 @@ impl<B: Backend> Subsystem<B> {
         Some((association.hre, self.tag(index, place)))
     }
 
-    /// Looks for what is under way and writes to ranges that were just taken.
-    fn find_blockers(&mut self) {
-        let fresh: Vec<usize> =
-            (0..self.exclusives.taken.len()).filter(|at| self.exclusives.taken[*at].stage == Stage::Fresh).collect();
-        if fresh.is_empty() {
-            return;
-        }
-        let of_orphans = self.orphans.iter().filter(|(_, orphan)| orphan.writes_to != 0);
-        let mut found: Vec<(u32, Option<Blocks>, Key)> =
-            of_orphans.map(|((hre, tag), orphan)| (orphan.writes_to, None, (HreId(*hre), *tag))).collect();
-        for (index, queue) in (0u16..).zip(&self.queues) {
-            let Some(queue) = queue.as_ref().filter(|queue| queue.in_flight > 0) else { continue };
-            for (place, slot) in (0u16..).zip(&queue.slots) {
-                let is_under_way = matches!(slot.state, State::Device | State::Ready) && !slot.internal;
-                // Fused operations have ranges of their own.
-                if !is_under_way || slot.paired || !writes(slot.opcode) {
-                    continue;
-                }
-                let Some(key) = self.key(index, place) else { continue };
-                // Of the others the slot does not say where.
-                let shift = self.find(slot.nsid).map_or(0, |found| self.namespaces[found].view.block_shift);
-                let blocks = Blocks { lba: slot.lba, start: slot.lba << shift, bytes: slot.bytes.into() };
-                found.push((slot.nsid, (slot.opcode == nvm::WRITE).then_some(blocks), key));
-            }
-        }
-        for at in fresh {
-            let taken = &mut self.exclusives.taken[at];
-            let writes_there = |(nsid, blocks, _): &&(u32, Option<Blocks>, Key)| {
-                *nsid == taken.nsid && blocks.as_ref().is_none_or(|blocks| overlap(blocks, &taken.blocks))
-            };
-            taken.blockers = found.iter().filter(writes_there).map(|(.., key)| *key).collect();
-            taken.stage = Stage::Draining;
-        }
-    }
-
     /// Whether a command of a block namespace has to wait for a range; then it does.
     #[cold]
     pub(crate) fn hold_for_fused(
@@ -278,9 +265,9 @@ impl<B: Backend> Subsystem<B> {
     ) -> Option<Vec<u8>> {
         let is_open = planted!(self, FusedTakesNothing);
         let taken = match &command.operation {
-            Operation::Write(blocks, _) | Operation::WriteZeroes { blocks, .. } => {
-                self.exclusives.keeps(command.nsid, Some(blocks))
-            }
+            Operation::Write(blocks, _)
+            | Operation::WriteUncorrectable(blocks)
+            | Operation::WriteZeroes { blocks, .. } => self.exclusives.keeps(command.nsid, Some(blocks)),
             Operation::DatasetManagement { .. } | Operation::Copy { .. } | Operation::CopyRanges => {
                 self.exclusives.keeps(command.nsid, None)
             }
@@ -298,6 +285,7 @@ impl<B: Backend> Subsystem<B> {
     /// Goes on with what can: gives up ranges whose operations are over, and begins those that wait for nothing any more.
     #[cold]
     pub(crate) fn settle_fused(&mut self) {
+        let (mut left, mut goes_on) = (FUSED_LOOKS_A_TURN_MAX, false);
         while std::mem::take(&mut self.exclusives.due) {
             while let Some(at) = self.exclusives.taken.iter().position(|one| one.stage == Stage::Ended) {
                 let held = self.exclusives.taken.swap_remove(at).held;
@@ -313,12 +301,13 @@ impl<B: Backend> Subsystem<B> {
                 }
             }
             self.exclusives.waiting.retain(|_, line| !line.is_empty());
-            self.find_blockers();
+            goes_on = self.find_blockers(&mut left);
             let is_free = |one: &Taken| one.stage == Stage::Draining && one.blockers.is_empty();
             while let Some(at) = self.exclusives.taken.iter().position(is_free) {
                 self.ask_for(at, Stage::Comparing);
             }
         }
+        self.exclusives.due = goes_on;
     }
 
     /// Begins what waited for a range that is given up, up to the first that takes it anew: the others wait for that one then.
@@ -331,6 +320,13 @@ impl<B: Backend> Subsystem<B> {
                     {
                         taken.held = held;
                         return;
+                    }
+                }
+                Held::Ready { ready, .. } => {
+                    let account = self.queue(ready.connection).map(|queue| queue.account);
+                    debug_assert!(account.is_some(), "what waits goes with its queue");
+                    if let Some(account) = account {
+                        self.hold(account, ready);
                     }
                 }
                 Held::Command { connection, place, command, buffer } => {
@@ -415,10 +411,24 @@ impl<B: Backend> Subsystem<B> {
         }
     }
 
-    /// A command of a fused operation has ended by itself: so does the other.
+    /// True for the second command of a fused operation.
     #[cold]
-    pub(crate) fn pair_broken(&mut self, index: u16, place: u16) {
-        let failed = Status::ABORTED_FAILED_FUSED.with_do_not_retry();
+    pub(crate) fn is_second_of_fused(&self, index: u16, place: u16) -> bool {
+        let Some(queue) = self.queues[usize::from(index)].as_ref() else { return false };
+        let connection = ConnectionId { index, generation: queue.generation };
+        let is_it = |fused: &Fused| fused.connection == connection && fused.second == place;
+        let held = self.exclusives.taken.iter().flat_map(|taken| &taken.held);
+        let held = held.filter_map(|held| if let Held::Fused(fused) = held { Some(fused) } else { None });
+        queue.pairs.iter().any(|pair| pair.second == place)
+            || self.exclusives.taken.iter().filter_map(|taken| taken.fused.as_ref()).any(is_it)
+            || held.chain(self.exclusives.waiting.values().flatten()).any(is_it)
+    }
+
+    /// A command of a fused operation has ended by itself, with this status: so does the other. Both may be sent again where the one may.
+    #[cold]
+    pub(crate) fn pair_broken(&mut self, index: u16, place: u16, status: Status) {
+        let failed = Status::ABORTED_FAILED_FUSED;
+        let failed = if status.do_not_retry() { failed.with_do_not_retry() } else { failed };
         let Some(queue) = self.queues[usize::from(index)].as_mut() else { return };
         if let Some(at) = queue.pairs.iter().position(|pair| pair.first == place || pair.second == place) {
             let Pair { first, second, data, .. } = queue.pairs.remove(at);
@@ -427,6 +437,9 @@ impl<B: Backend> Subsystem<B> {
             slot.paired = false;
             // One whose data are still on their way ends when they are there.
             let is_there = slot.state == State::Held;
+            if !is_there {
+                slot.work = Work::FusedBroken(failed);
+            }
             data.into_iter().flatten().for_each(|buffer| self.give(index, buffer));
             if is_there {
                 self.complete(index, other, failed, 0, None);

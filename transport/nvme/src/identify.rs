@@ -109,8 +109,8 @@ pub fn controller(view: &ControllerView<'_>) -> Structure {
     data[512] = 0x66;
     data[513] = 0x44;
     data.put32(516, NSID_MAX);
-    // ONCS: compare, dataset management, write zeroes, save and select in features, reservations, timestamp, verify, copy.
-    data.put16(520, 1 << 8 | 1 << 7 | 1 << 6 | 1 << 5 | 1 << 4 | 1 << 3 | 1 << 2 | 1);
+    // ONCS: compare, write uncorrectable, dataset management, write zeroes, save and select in features, reservations, timestamp, verify, copy.
+    data.put16(520, 1 << 8 | 1 << 7 | 1 << 6 | 1 << 5 | 1 << 4 | 1 << 3 | 1 << 2 | 1 << 1 | 1);
     // FUSES: Compare and Write; ACWU stays one block, and each namespace says more (NACWU).
     data.put16(at::FUSES, 1);
     // VWC: Flush of all namespaces is supported (11b); bit 0 tells the truth.
@@ -220,6 +220,7 @@ pub fn nvm_controller() -> Structure {
     let mut out = blank();
     out[0] = VSL;
     out[1] = WZSL;
+    out[2] = WUSL;
     out
 }
 

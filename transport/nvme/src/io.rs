@@ -244,6 +244,18 @@ impl<B: Backend> Subsystem<B> {
                 let rpcs = block_rpcs(app, &geometry, handler::VERIFY, &blocks, 0);
                 self.submit(index, place, rpcs, buffer, 0, 0, Work::Block);
             }
+            Operation::WriteUncorrectable(blocks) => {
+                let nguid = self.namespaces[found].namespace.nguid;
+                let request = [
+                    &nsid.to_le_bytes()[..],
+                    &nguid[..],
+                    &blocks.start.to_le_bytes()[..],
+                    &blocks.bytes.to_le_bytes()[..],
+                ];
+                let arguments = arguments(&request.concat());
+                let one = Rpc { app: CONTROL_APP, handler: control::MARK_UNCORRECTABLE, spu: 0, arguments };
+                self.submit(index, place, RpcList::One(one), buffer, 0, 0, Work::WriteUncorrectable);
+            }
             Operation::DatasetManagement { ranges, deallocate } => {
                 let view = self.namespaces[found].view;
                 let data = &buffer[HEADROOM_BYTES..HEADROOM_BYTES + bytes as usize];
@@ -476,9 +488,11 @@ impl<B: Backend> Subsystem<B> {
             Work::NamespaceCreate | Work::NamespaceDelete | Work::NamespaceAttach => {
                 self.namespace_managed(index, place, work, completion)
             }
+            Work::WriteUncorrectable => self.give_up(index, place, mark_status(completion.outcome), completion.buffer),
             Work::Utilization(structure) => self.utilization_answered(index, place, structure, completion),
             Work::Reserve(aborts) => self.reserved(index, place, aborts, completion),
             Work::Shutdown => self.shutdown_flushed(index, place, completion),
+            Work::FusedBroken(status) => self.give_up(index, place, status, completion.buffer),
             Work::Nothing => self.give_up(index, place, Status::INTERNAL_ERROR, completion.buffer),
         }
     }
@@ -498,6 +512,22 @@ impl<B: Backend> Subsystem<B> {
 
 pub(crate) fn fua(durable: Durable) -> u32 {
     if durable.0 { block_wire::FLAG_FUA } else { 0 }
+}
+
+/// Status of Write Uncorrectable: what the control service's answer means to a host.
+fn mark_status(outcome: RpcOutcome) -> Status {
+    let RpcOutcome::Answered { status } = outcome else { return block_status(outcome, nvm::WRITE_UNCORRECTABLE) };
+    match control::ControlStatus::from_u32(status) {
+        Some(control::ControlStatus::Success) => Status::SUCCESS,
+        // Without "do not retry": there is room when some were written.
+        Some(control::ControlStatus::NoRoom) => Status::CAPACITY_EXCEEDED,
+        Some(control::ControlStatus::NotFound) => Status::INVALID_NAMESPACE.with_do_not_retry(),
+        // The namespace is shorter, or has other blocks, than when the command was taken.
+        Some(control::ControlStatus::Malformed) => Status::LBA_OUT_OF_RANGE.with_do_not_retry(),
+        Some(control::ControlStatus::Busy) => Status::COMMAND_INTERRUPTED,
+        Some(control::ControlStatus::MediaFailed) => Status::WRITE_FAULT.with_do_not_retry(),
+        _ => Status::INTERNAL_ERROR,
+    }
 }
 
 /// Status of a block command: what Base-IO's answer means to a host.

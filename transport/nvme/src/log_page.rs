@@ -255,7 +255,8 @@ pub fn effects(set: Option<CommandSet>) -> Vec<u8> {
             for opcode in RESERVATIONS {
                 io(opcode, 0);
             }
-            for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT, nvm::COPY] {
+            for opcode in [nvm::WRITE, nvm::WRITE_UNCORRECTABLE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT, nvm::COPY]
+            {
                 io(opcode, CONTENT);
             }
         }

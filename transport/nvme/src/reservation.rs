@@ -58,6 +58,7 @@ pub(crate) fn access(operation: &Operation) -> Option<Access> {
         | Operation::FusedCompare(_)
         | Operation::FusedWrite(..)
         | Operation::WriteZeroes { .. }
+        | Operation::WriteUncorrectable(_)
         | Operation::DatasetManagement { .. }
         | Operation::Copy { .. }
         | Operation::CopyRanges

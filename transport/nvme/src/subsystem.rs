@@ -448,7 +448,9 @@ impl<B: Backend> Subsystem<B> {
         }
         let retry_ns = self.ready_retry_ns();
         let timer_ns = (self.next_timer_ns != u64::MAX).then_some(self.next_timer_ns);
-        [wake_ns, timer_ns, retry_ns].into_iter().flatten().min()
+        // Looking for what fused operations wait for goes on at once.
+        let due_ns = self.exclusives.are_due().then_some(self.now_ns);
+        [wake_ns, timer_ns, retry_ns, due_ns].into_iter().flatten().min()
     }
 
     /// The app that serves the namespace at a place of the table.

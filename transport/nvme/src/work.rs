@@ -6,6 +6,7 @@ use key_value_host::ListScan;
 
 use crate::command::{Blocks, Durable};
 use crate::config::{STEP_BANK_BYTES, STEP_RPCS_MAX};
+use willow_wire::spec::Status;
 
 /// Dataset Management on its way. A command can name 256 ranges of any length, so that its RPCs are made step by step.
 #[derive(Debug)]
@@ -67,6 +68,8 @@ pub(crate) enum Work {
     FusedCompare,
     /// Base-IO writes what a fused operation writes.
     FusedWrite,
+    /// The other command of its fused operation has ended: so does this one, with this status, when its data are there.
+    FusedBroken(Status),
     /// Key-Value: only the status matters.
     Pair,
     /// Key-Value: the value goes to the host, its length is the result.
@@ -89,6 +92,8 @@ pub(crate) enum Work {
     NamespaceDelete,
     /// The control service attaches a namespace to hosts, or detaches it.
     NamespaceAttach,
+    /// The control service marks blocks that cannot be read.
+    WriteUncorrectable,
     /// The control service changes a reservation; with the hosts that were registered before, where those that are no longer are to be
     /// aborted.
     Reserve(Option<Vec<[u8; 16]>>),

@@ -15,9 +15,10 @@ use slow::{SlowStore, Valve};
 use willow_device::media::ram::RamStore;
 use willow_device::reservation::ReservationType;
 use willow_device::{BuiltInApp, Device, DeviceConfig};
-use willow_nvme::config::Hole;
+use willow_nvme::config::{DEVICE_PLACES_BESIDE_OTHERS, Hole};
 use willow_nvme::{ConnectionId, Next, Subsystem, SubsystemConfig};
 use willow_wire::bytes::u16_at;
+use willow_wire::spec::fabrics::CONTROLLER_DYNAMIC;
 use willow_wire::spec::identify::{cns, controller, namespace};
 use willow_wire::spec::opcode::{admin, nvm};
 use willow_wire::spec::{Sgl, Status, SubmissionEntry};
@@ -400,10 +401,73 @@ fn data_that_come_damaged_end_both() {
                 hosts.bring(at, fetch);
             }
         }
+        (0..20).for_each(|_| hosts.turn());
+        let order: Vec<u16> = hosts.answers.iter().map(|(_, number, ..)| *number).collect();
+        assert_eq!(order, [40, 41], "the first command is answered first, whichever is damaged");
         let other = if damaged == 40 { 41 } else { 40 };
         assert!(hosts.wait(io, damaged).0.is(Status::TRANSIENT_TRANSPORT_ERROR));
-        assert!(hosts.wait(io, other).0.is(Status::ABORTED_FAILED_FUSED));
+        let status = hosts.wait(io, other).0;
+        assert!(status.is(Status::ABORTED_FAILED_FUSED));
+        assert!(!status.do_not_retry(), "both may be sent again, since the damaged one may");
         assert_eq!(hosts.read(io, 3, 1), [0; BLOCK]);
     }
     assert!(hosts.is_at_rest(), "no buffer is left");
+}
+
+/// A plain write that has no place in the device yet, since its host has as much there as it may, does not keep another host's operation: it
+/// goes on waiting, and comes after it.
+#[test]
+fn a_write_without_a_place_keeps_nobody() {
+    let mut hosts = Hosts::new(None);
+    let (_, other) = hosts.host.queues(2);
+    let (admin, controller) = hosts.host.connect(1, 0, CONTROLLER_DYNAMIC).expect("a controller");
+    hosts.host.enable(admin);
+    let places = DEVICE_PLACES_BESIDE_OTHERS as usize;
+    let queues =
+        (1..=places as u16 / 31 + 1).map(|number| hosts.host.connect(1, number, controller).expect("a queue").0);
+    let queues: Vec<ConnectionId> = queues.collect();
+    hosts.valve.closed.set(true);
+    for at in 0..places {
+        hosts.send(queues[at / 31], &entry(nvm::READ, 0, 100 + (at % 31) as u16, at as u64 % 500, 1, false), &[]);
+    }
+    let last = queues[queues.len() - 1];
+    hosts.send(last, &entry(nvm::WRITE, 0, 60, 9, 1, true), &counter(7));
+    (0..5).for_each(|_| hosts.turn());
+    hosts.send(other, &entry(nvm::COMPARE, FIRST, 40, 9, 1, true), &counter(0));
+    hosts.send(other, &entry(nvm::WRITE, SECOND, 41, 9, 1, true), &counter(8));
+    (0..5).for_each(|_| hosts.turn());
+    hosts.valve.closed.set(false);
+    let status = hosts.wait(other, 41).0;
+    assert!(status.is_success(), "the write came before: {status}");
+    assert!(hosts.wait(other, 40).0.is_success() && hosts.wait(last, 60).0.is_success());
+    assert_eq!(hosts.read(other, 9, 1), counter(7), "what came last stays");
+    (0..places).for_each(|at| assert!(hosts.wait(queues[at / 31], 100 + (at % 31) as u16).0.is_success()));
+    assert!(hosts.is_at_rest());
+}
+
+/// More commands under way than are looked at in one turn: what a range has to wait for is found all the same, and is waited for.
+#[test]
+fn what_is_under_way_is_looked_through_by_pieces_and_all_of_it_is_found() {
+    let mut hosts = Hosts::new(None);
+    let (_, other) = hosts.host.queues(2);
+    let (admin, controller) = hosts.host.connect(1, 0, CONTROLLER_DYNAMIC).expect("a controller");
+    hosts.host.enable(admin);
+    // The last connections that are looked at have what is waited for.
+    let spare: Vec<ConnectionId> =
+        (0..3000).map(|_| hosts.host.subsystem.open_connection(None).expect("a connection")).collect();
+    let queues: Vec<ConnectionId> =
+        (1..=8).map(|number| hosts.host.connect(1, number, controller).expect("a queue").0).collect();
+    hosts.valve.closed.set(true);
+    for (number, queue) in queues.iter().enumerate() {
+        hosts.send(*queue, &entry(nvm::WRITE, 0, 60, 9, 1, true), &counter(number as u64));
+    }
+    hosts.send(other, &entry(nvm::COMPARE, FIRST, 40, 9, 1, true), &counter(7));
+    hosts.send(other, &entry(nvm::WRITE, SECOND, 41, 9, 1, true), &counter(8));
+    (0..20).for_each(|_| hosts.turn());
+    hosts.valve.closed.set(false);
+    let status = hosts.wait(other, 41).0;
+    assert!(status.is_success() && hosts.wait(other, 40).0.is_success(), "it compares with what came before: {status}");
+    queues.iter().for_each(|queue| assert!(hosts.wait(*queue, 60).0.is_success()));
+    assert_eq!(hosts.read(other, 9, 1), counter(8));
+    spare.into_iter().for_each(|spare| hosts.host.subsystem.close_connection(spare));
 }

@@ -1,4 +1,4 @@
-//! What other threads have of a server: the hold by which they stop it, its errors, and the thread that runs the device's jobs.
+//! What other threads have of a server: the hold by which they stop it, its errors, and the threads that run errands.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,8 +6,6 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use willow_device::{Job, JobDone};
-use willow_nvme::authentication::{AuthenticationDone, AuthenticationJob};
 use willow_nvme::config::ListenAddress;
 use willow_nvme::{HostAuthentication, Statistics};
 
@@ -97,43 +95,40 @@ impl ServerHandle {
     }
 }
 
-/// What takes too long for the thread that serves.
-pub(crate) enum Errand {
-    Device(Job),
-    Authentication(AuthenticationJob),
+/// What takes too long for the thread that serves, done by a thread of its own, one after the other.
+pub(crate) struct Worker<Errand, Done> {
+    errands: mpsc::Sender<Errand>,
+    done: mpsc::Receiver<Done>,
 }
 
-/// What came of it.
-pub(crate) enum ErrandDone {
-    Device(JobDone),
-    Authentication(AuthenticationDone),
-}
-
-impl Errand {
-    fn run(self) -> ErrandDone {
-        match self {
-            Errand::Device(job) => ErrandDone::Device(job.run()),
-            Errand::Authentication(job) => ErrandDone::Authentication(job.run()),
-        }
-    }
-}
-
-/// The thread that runs errands, one after the other.
-pub(crate) fn start_worker(
-    shared: Arc<Shared>,
-) -> Result<(mpsc::Sender<Errand>, mpsc::Receiver<ErrandDone>), ServeError> {
-    let (jobs, todo) = mpsc::channel::<Errand>();
-    let (done, results) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("willow-jobs".into())
-        .spawn(move || {
-            while let Ok(job) = todo.recv() {
-                if done.send(job.run()).is_err() {
-                    return;
+impl<Errand: Send + 'static, Done: Send + 'static> Worker<Errand, Done> {
+    /// Starts the thread, which does each errand by `run`.
+    pub fn start(name: &str, shared: Arc<Shared>, run: fn(Errand) -> Done) -> Result<Self, ServeError> {
+        let (errands, todo) = mpsc::channel::<Errand>();
+        let (results, done) = mpsc::channel();
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                while let Ok(errand) = todo.recv() {
+                    if results.send(run(errand)).is_err() {
+                        return;
+                    }
+                    shared.wake.wake();
                 }
-                shared.wake.wake();
-            }
-        })
-        .map_err(|source| ServeError::System { what: "cannot start a thread", source })?;
-    Ok((jobs, results))
+            })
+            .map_err(|source| ServeError::System { what: "cannot start a thread", source })?;
+        Ok(Worker { errands, done })
+    }
+
+    /// Has an errand done.
+    pub fn send(&self, errand: Errand) {
+        // The thread is there for as long as this end of its queue.
+        let sent = self.errands.send(errand);
+        debug_assert!(sent.is_ok(), "what an errand does never panics");
+    }
+
+    /// What came of one.
+    pub fn done(&self) -> Option<Done> {
+        self.done.try_recv().ok()
+    }
 }

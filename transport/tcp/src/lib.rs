@@ -1,7 +1,7 @@
 //! The NVMe/TCP target: sockets in front of the NVMe subsystem.
 //!
 //! What always holds:
-//! - one thread does everything but the device's jobs; it never blocks but to sleep;
+//! - one thread does everything but the device's jobs and the computing of proofs; it never blocks but to sleep;
 //! - all that a host can make grow has a bound named in [`config`], and every wait a limit;
 //! - the way of a command: [`Server`] receives (by `channel`, plain or TLS), `connection` decodes, the subsystem serves, `output` sends.
 //!

@@ -4,7 +4,7 @@
 //!
 //! One turn: receive from all that have something; run the device once; frame all completions; send once a connection.
 //! What always holds: no call blocks but the sleep; a connection that does not move is ended in bounded time; jobs of the device
-//! run on a thread of their own.
+//! run on a thread of their own, and what hosts' proofs take on another.
 
 mod accept;
 mod deadlines;
@@ -16,19 +16,21 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self};
+use willow_device::{Job, JobDone};
+use willow_nvme::authentication::{AuthenticationDone, AuthenticationJob};
 use willow_nvme::config::{ListenAddress, SENT_A_TURN_BYTES_MAX};
 use willow_nvme::{Backend, ConnectionId, Subsystem};
 
 use crate::channel::{Channel, Tls};
 use crate::config::*;
 use crate::connection::{Connection, End};
-use crate::handle::{Errand, ErrandDone, ServeError, ServerHandle, Shared, start_worker, system};
+use crate::handle::{ServeError, ServerHandle, Shared, Worker, system};
 use crate::output::Sent;
 use crate::peer::LocalUsers;
 use crate::wake::Wake;
@@ -104,9 +106,9 @@ pub struct Server<B: Backend> {
     accepted: u64,
     /// When time limits are looked at next, however busy it is.
     judge_at_ns: u64,
-    jobs: mpsc::Sender<Errand>,
-    jobs_done: mpsc::Receiver<ErrandDone>,
-    jobs_out: usize,
+    /// Two, so that no module that is compiled keeps hosts from proving themselves.
+    jobs: Worker<Job, JobDone>,
+    authentications: Worker<AuthenticationJob, AuthenticationDone>,
 }
 
 impl<B: Backend> Server<B> {
@@ -145,7 +147,8 @@ impl<B: Backend> Server<B> {
         config.subsystem.addresses = addresses.clone();
         let subsystem = Subsystem::new(config.subsystem.clone(), backend, 0).map_err(ServeError::Config)?;
         let tls = Tls::new(&config, subsystem.keys()).map_err(|error| ServeError::Config(error.to_string()))?;
-        let (jobs, jobs_done) = start_worker(shared.clone())?;
+        let jobs = Worker::start("willow-jobs", shared.clone(), Job::run)?;
+        let authentications = Worker::start("willow-keys", shared.clone(), AuthenticationJob::run)?;
         Ok(Server {
             config,
             subsystem,
@@ -170,8 +173,7 @@ impl<B: Backend> Server<B> {
             accepted: 0,
             judge_at_ns: 0,
             jobs,
-            jobs_done,
-            jobs_out: 0,
+            authentications,
         })
     }
 
@@ -468,18 +470,13 @@ impl<B: Backend> Server<B> {
             self.close_after_output(id);
         }
         worked |= self.resume();
-        loop {
-            let errand = match self.subsystem.backend_mut().job() {
-                Some(job) => Errand::Device(job),
-                None => match self.subsystem.authentication_job() {
-                    Some(job) => Errand::Authentication(job),
-                    None => break,
-                },
-            };
+        while let Some(job) = self.subsystem.backend_mut().job() {
             worked = true;
-            if self.jobs.send(errand).is_ok() {
-                self.jobs_out += 1;
-            }
+            self.jobs.send(job);
+        }
+        while let Some(job) = self.subsystem.authentication_job() {
+            worked = true;
+            self.authentications.send(job);
         }
         (worked, wake_ns)
     }
@@ -573,12 +570,11 @@ impl<B: Backend> Server<B> {
 
     /// Does what other threads asked for.
     fn answer_others(&mut self) {
-        while let Ok(done) = self.jobs_done.try_recv() {
-            self.jobs_out -= 1;
-            match done {
-                ErrandDone::Device(done) => self.subsystem.backend_mut().job_done(done),
-                ErrandDone::Authentication(done) => self.subsystem.authentication_done(done),
-            }
+        while let Some(done) = self.jobs.done() {
+            self.subsystem.backend_mut().job_done(done);
+        }
+        while let Some(done) = self.authentications.done() {
+            self.subsystem.authentication_done(done);
         }
         self.answer_reload();
         let asked = self.shared.statistics.lock().map(|mut list| std::mem::take(&mut *list)).unwrap_or_default();

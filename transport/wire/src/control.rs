@@ -54,6 +54,8 @@ pub const STRIPES: u8 = 22;
 pub const LIST_WEIGHTS: u8 = 23;
 /// Payload: u32 NSID, u32 bytes of a block: the block namespace is empty then. Durable before it is answered.
 pub const FORMAT_NAMESPACE: u8 = 30;
+/// Payload: u32 NSID, 16 bytes its NGUID, u64 first byte, u64 bytes: these blocks cannot be read until they are written. Durable before it is answered.
+pub const MARK_UNCORRECTABLE: u8 = 32;
 /// Payload: u32 NSID, u64 bytes: the block namespace's new size. Durable before it is answered.
 pub const RESIZE_NAMESPACE: u8 = 29;
 /// Payload: JSON [`AttachRequest`]. Durable before it is answered.

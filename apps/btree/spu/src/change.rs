@@ -3,7 +3,7 @@
 //! What always holds: until the change is committed, no unit that the tree before it uses is written to; what the change gives up is free once
 //! the next root is durable, and published, not before.
 
-use crate::format::{HEIGHT_MAX, NONE, Node, Root, Value};
+use crate::format::{ENTRIES, HEIGHT_MAX, NONE, Node, Root, Value};
 use crate::planted::{Planted, planted};
 use crate::ports::{DAMAGED, FULL, Failure, Ports};
 use crate::search::place;
@@ -26,6 +26,17 @@ pub struct Change<'a> {
     pub touched: u64,
     node: Node,
     right: Node,
+}
+
+/// A node with so few entries, or fewer, is merged with one beside it where both have no more than [`MERGED_MAX`]: room is left, so that what comes and goes
+/// does not split and merge them in turn.
+const FEW: usize = ENTRIES / 4;
+const MERGED_MAX: usize = ENTRIES * 3 / 4;
+
+/// Two nodes that have become one: the page that it was read from, and which entry of their parent is the other's.
+struct Merged {
+    from: u32,
+    gone: usize,
 }
 
 /// The way to a leaf: a page for each level, and the entry that was followed; in the leaf, where the key is or belongs.
@@ -174,6 +185,39 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// Merges `self.node`, the node of a level on the way, with the one before or behind it under the same parent, where that is worth it. The other's page is given up.
+    async fn merge(&mut self, way: &Way, level: usize) -> Result<Option<Merged>, Failure> {
+        let (own, count) = (way[level].0, self.node.count());
+        if count > FEW || level + 1 == self.root.height as usize || planted(Planted::NeverMerges) {
+            return Ok(None);
+        }
+        let (parent, index) = way[level + 1];
+        for other in [index + 1, index.wrapping_sub(1)] {
+            self.ports.node(parent, level as u32 + 1, &mut self.right).await?;
+            if other >= self.right.count() {
+                continue;
+            }
+            let page = u32::try_from(self.right.pointer(other)).map_err(|_| DAMAGED)?;
+            // What keys of the later one begin with.
+            let border = self.right.key(index.max(other));
+            let first = (level > 0).then_some(&border);
+            self.ports.node(page, level as u32, &mut self.right).await?;
+            if count + self.right.count() > MERGED_MAX {
+                continue;
+            }
+            if other > index {
+                self.node.append(&self.right, first);
+                self.give_up(Piece::page(page));
+                return Ok(Some(Merged { from: own, gone: other }));
+            }
+            self.right.append(&self.node, first);
+            core::mem::swap(&mut self.node, &mut self.right);
+            self.give_up(Piece::page(own));
+            return Ok(Some(Merged { from: page, gone: index }));
+        }
+        Ok(None)
+    }
+
     /// Puts an entry into `self.node`; true where its upper part is in `self.right` then.
     fn insert(&mut self, index: usize, key: &Key, pointer: u64) -> bool {
         let is_full = self.node.is_full();
@@ -215,12 +259,15 @@ impl<'a> Change<'a> {
         self.root.pairs -= 1;
         let mut level = 0;
         loop {
-            let from = way[level].0;
-            let mut page = None;
+            let mut from = way[level].0;
+            let (mut page, mut gone) = (None, None);
             if self.node.count() == 0 {
-                // A node is given up when its last entry goes: nodes are not merged before.
+                // There was nothing beside it that it could be merged with.
                 self.give_up(Piece::page(from));
             } else {
+                if let Some(merged) = self.merge(&way, level).await? {
+                    (from, gone) = (merged.from, Some(merged.gone));
+                }
                 page = Some(self.store(false, from, 0).await?);
             }
             level += 1;
@@ -232,13 +279,21 @@ impl<'a> Change<'a> {
                 self.root.page = page;
                 break;
             }
-            if page == Some(from) {
+            if page == Some(from) && gone.is_none() {
                 break;
             }
             let index = self.up(&way, level).await?;
-            match page {
-                Some(page) => self.node.set_pointer(index, page.into()),
-                None => self.node.remove(index),
+            match (page, gone) {
+                (None, _) => self.node.remove(index),
+                (Some(page), None) => self.node.set_pointer(index, page.into()),
+                (Some(page), Some(gone)) => {
+                    // The earlier one of both stays, with the keys of both.
+                    if gone >= self.node.count() || gone == 0 {
+                        return Err(DAMAGED);
+                    }
+                    self.node.set_pointer(gone - 1, page.into());
+                    self.node.remove(gone);
+                }
             }
         }
         self.shrink().await?;

@@ -318,6 +318,19 @@ impl Node {
         }
     }
 
+    /// Puts the entries of the node behind this one at its end, where there is room. Above the leaves the first of them gets that key, which its parent knows: its own
+    /// counts as less than all.
+    pub fn append(&mut self, behind: &Node, first: Option<&Key>) {
+        let (count, more) = (self.count(), behind.count());
+        let (keys, pointers) = (KEYS_OFFSET + count * KEY_BYTES, POINTERS_OFFSET + count * 8);
+        self.bytes[keys..keys + more * KEY_BYTES].copy_from_slice(&behind.bytes[KEYS_OFFSET..][..more * KEY_BYTES]);
+        self.bytes[pointers..pointers + more * 8].copy_from_slice(&behind.bytes[POINTERS_OFFSET..][..more * 8]);
+        if let Some(first) = first {
+            self.bytes[keys..keys + KEY_BYTES].copy_from_slice(first);
+        }
+        self.set_count(count + more);
+    }
+
     /// True where no entry fits any more.
     pub fn is_full(&self) -> bool {
         self.count() == ENTRIES
@@ -397,6 +410,26 @@ mod tests {
             assert_eq!(found, all.iter().map(|(number, value)| (key(*number), *value)).collect::<Vec<_>>());
             assert!(node.count() > 0 && right.count() > 0);
             assert_eq!(round.is_multiple_of(4), right.count() == 1);
+        }
+    }
+
+    #[test]
+    fn nodes_that_were_split_are_one_again() {
+        let (mut node, mut right) = (Node::default(), Node::default());
+        for level in [0, 1] {
+            node.clear(level);
+            (0..ENTRIES).for_each(|at| node.insert(at, &key(2 * at + 2), at as u64));
+            let before: Vec<_> = (0..ENTRIES).map(|at| (node.key(at), node.pointer(at))).collect();
+            node.split(&mut right, 3, &key(7), 999);
+            node.remove(3);
+            // Above the leaves a first key may be any.
+            let first = right.key(0);
+            right.bytes[KEYS_OFFSET..KEYS_OFFSET + KEY_BYTES].fill(if level > 0 { 0 } else { first[0] });
+            if level == 0 {
+                right.bytes[KEYS_OFFSET..KEYS_OFFSET + KEY_BYTES].copy_from_slice(&first);
+            }
+            node.append(&right, (level > 0).then_some(&first));
+            assert_eq!((0..node.count()).map(|at| (node.key(at), node.pointer(at))).collect::<Vec<_>>(), before);
         }
     }
 

@@ -15,6 +15,8 @@ pub enum Planted {
     ForgetsOthers,
     /// A superblock that may not be durable is trusted after a failure.
     TrustsDoubt,
+    /// Nodes stay as they are until their last entry goes.
+    NeverMerges,
     /// Searches do not look whether the tree has changed meanwhile.
     NeverLooksBack,
 }

@@ -154,6 +154,77 @@ fn what_a_failed_superblock_may_have_left_is_settled_before_the_next_change() {
     assert!(looked_at(Layout::Partitioned) > 20);
 }
 
+/// Pairs without values of a client, in the order in which they are put; what is kept of them is spread over all. Checks the tree at the end, and puts values
+/// of a page each until it is full: how many there was room for.
+fn room_after_deletions(
+    layout: Layout,
+    keys: &[u32],
+    is_kept: impl Fn(u32) -> bool,
+    bank_pages: u64,
+) -> Result<u32, String> {
+    let (_, mut rig, mut model) = start_on(world::options(0), layout, 0, bank_pages * 4096);
+    let mut pairs: world::Pairs = keys.iter().map(|at| (key(1, *at), Vec::new())).collect();
+    let all: Vec<_> = keys.iter().map(|at| (key(1, *at), Vec::new())).collect();
+    if rig.put_pairs(&all).iter().any(|status| *status != 0) {
+        return Err("a put fails".to_owned());
+    }
+    let height = rig.statistics(rig.tree.owner()).map_err(|status| format!("stat ends with {status}"))?.height;
+    let gone: Vec<_> = keys.iter().filter(|at| !is_kept(**at)).map(|at| key(1, *at)).collect();
+    for part in rig.tree.parts() {
+        let own: Vec<_> =
+            gone.iter().filter(|key| layout == Layout::Striped || rig.tree.spu_of(key) == part).copied().collect();
+        for some in own.chunks(64) {
+            let call = rig.tree.delete(part, some);
+            let (status, deleted, _) = rig.call(&call, 0);
+            if (status, deleted as usize) != (0, some.len()) {
+                return Err(format!("{deleted} of {} are deleted, with status {status}", some.len()));
+            }
+        }
+    }
+    gone.iter().for_each(|key| drop(pairs.remove(key)));
+    model.clients.insert(1, Client { pairs: pairs.clone(), ..Client::default() });
+    model.check(&mut rig)?;
+    let lower = rig.statistics(rig.tree.owner()).map_err(|status| format!("stat ends with {status}"))?.height;
+    if lower >= height && height > 2 {
+        return Err(format!("{lower} levels of {height} are left"));
+    }
+    let mut fitted = 0;
+    for at in 0..10_000 {
+        let (key, page) = (key(2, at), value(&key(2, at), 1, 4096));
+        match rig.put_pairs(&[(key, page.clone())])[..] {
+            [0] => fitted += 1,
+            [btree_host::wire::STATUS_FULL] => break,
+            ref other => return Err(format!("a put ends with {other:?}")),
+        }
+        let client = model.clients.entry(2).or_default();
+        client.pairs.insert(key, page);
+    }
+    model.check(&mut rig)?;
+    Ok(fitted)
+}
+
+#[test]
+fn deletions_give_nodes_back_and_what_is_left_is_as_it_was() {
+    let rising: Vec<u32> = (0..9000).collect();
+    // Halves of nodes are left behind: three levels, with nodes beside each other above the leaves too.
+    let falling: Vec<u32> = (0..15_000).rev().collect();
+    let cases = || {
+        let few = |at: u32| at.is_multiple_of(20);
+        let partitioned = room_after_deletions(Layout::Partitioned, &rising, few, 64)?;
+        let striped = room_after_deletions(Layout::Striped, &falling, |at| at.is_multiple_of(200), 96)?;
+        Ok([partitioned, striped])
+    };
+    let [partitioned, striped] = cases().expect("no failure");
+    plant(Some(Planted::NeverMerges));
+    let without: Result<[u32; 2], String> = cases();
+    plant(None);
+    // 64 and 96 pages in each of three banks, less superblocks and what is left to deletions; trees of so few pairs have few.
+    assert!(partitioned > 110, "{partitioned}");
+    assert!(striped > 220, "{striped}");
+    let is_caught = without.as_ref().is_err_and(|why| why.contains("levels"));
+    assert!(is_caught || without.as_ref().is_ok_and(|it| it[0] < 90 && it[1] < 200), "{without:?}");
+}
+
 /// What the tests say where that bug is planted.
 fn said(bug: Planted, run: impl Fn() -> Result<u64, String>) -> Option<String> {
     plant(Some(bug));

@@ -7,6 +7,7 @@ use columns_spu::thrift::{Thrift, ThriftError, kind};
 use columns_spu::value::{Kind, Scalar};
 use columns_spu::wire::Storage;
 
+use crate::pages::{IndexPlace, PageRows};
 use crate::schema::{DataType, Field, TimeUnit};
 
 /// Bytes at a file's end that say how long the metadata before them are.
@@ -59,6 +60,10 @@ pub struct Chunk {
     pub extremes: Option<(Scalar, Scalar)>,
     /// How many are null.
     pub nulls: Option<u64>,
+    /// Where its page index lies; empty where it has none.
+    pub index: IndexPlace,
+    /// Its pages as the index has them, where that was read ([`crate::Table::learn_pages`]).
+    pub pages: Vec<PageRows>,
 }
 
 /// A row group.
@@ -266,6 +271,8 @@ fn scalar(of: DataType, width: u32, bytes: &[u8]) -> Option<Scalar> {
 fn chunk(from: &mut Thrift<'_>, of: Option<(DataType, u32)>, file_bytes: u64) -> Result<Chunk, ThriftError> {
     let (mut chunk, mut found, mut is_elsewhere) = (Chunk::default(), false, false);
     let (mut data, mut dictionary) = (None, None);
+    // First byte and length of the page index: places, then values.
+    let mut index = [0u64; 4];
     from.fields(|from, field, kind_of| {
         match (field, kind_of) {
             (1, kind::BINARY) => is_elsewhere = !from.binary()?.is_empty(),
@@ -285,10 +292,18 @@ fn chunk(from: &mut Thrift<'_>, of: Option<(DataType, u32)>, file_bytes: u64) ->
                     Ok(true)
                 })?;
             }
+            (4..=7, kind::I64 | kind::I32) => {
+                index[field as usize - 4] = u64::try_from(from.integer()?).map_err(|_| ThriftError::Malformed)?;
+            }
             _ => return Ok(false),
         }
         Ok(true)
     })?;
+    let range = |begin: u64, bytes: u64| match begin.checked_add(bytes) {
+        Some(end) if end <= file_bytes => Ok(begin..end),
+        _ => Err(ThriftError::Malformed),
+    };
+    chunk.index = IndexPlace { places: range(index[0], index[1])?, values: range(index[2], index[3])? };
     let data = data.ok_or(ThriftError::Malformed)?;
     chunk.offset = dictionary.filter(|offset| *offset > 0).map_or(data, |dictionary| dictionary.min(data));
     let is_inside = chunk.offset.checked_add(chunk.bytes).is_some_and(|end| end <= file_bytes);
@@ -306,12 +321,17 @@ fn statistics(from: &mut Thrift<'_>, of: Option<(DataType, u32)>, chunk: &mut Ch
         }
         Ok(true)
     })?;
-    if let (Some((of, width)), Some(least), Some(greatest)) = (of, least, greatest) {
-        let pair = scalar(of, width, least).zip(scalar(of, width, greatest));
-        // Zero may stand for either of them; a pair that is out of order says nothing.
-        chunk.extremes = pair.filter(|(least, greatest)| !greatest.is_less(least));
+    if let (Some(of), Some(least), Some(greatest)) = (of, least, greatest) {
+        chunk.extremes = extremes(of, least, greatest);
     }
     Ok(())
+}
+
+/// Least and greatest value of a column of that type and width, as their bytes say.
+pub(crate) fn extremes((of, width): (DataType, u32), least: &[u8], greatest: &[u8]) -> Option<(Scalar, Scalar)> {
+    let pair = scalar(of, width, least).zip(scalar(of, width, greatest));
+    // Zero may stand for either of them; a pair that is out of order says nothing.
+    pair.filter(|(least, greatest)| !greatest.is_less(least))
 }
 
 impl Footer {

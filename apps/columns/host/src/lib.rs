@@ -3,6 +3,7 @@
 //! ```text
 //! schema      columns and their types               footer   a Parquet file's metadata      expression  the language of --where
 //! table       a file as a table                     query    what is asked, as plans for its parts
+//! pages       a Parquet file's page index
 //! outcome     results of parts put together         arrow    Arrow IPC                      print       CSV and JSON
 //! ```
 //!
@@ -15,10 +16,13 @@ pub mod arrow;
 pub mod expression;
 pub mod footer;
 pub mod outcome;
+pub mod pages;
 pub mod print;
 pub mod query;
 pub mod schema;
 pub mod table;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use columns_spu::{engine, predicate, sink, value, wire};
 pub use query::{Query, QueryError, Unit, Wanted};

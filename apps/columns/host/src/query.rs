@@ -1,8 +1,9 @@
 //! What is asked of a table, as plans: one for each part of the file, to be run over a range.
 //!
-//! What always holds: parts follow one another in the file, and each row is in one; row groups that statistics exclude are left out.
+//! What always holds: parts follow one another in the file, and each row is in one; row groups that statistics exclude are left out, and rows of pages that their index excludes.
 
 use base_io_host::Geometry;
+use columns_spu::packed::codec::{is_for_spus, is_known};
 use columns_spu::predicate::Node;
 use columns_spu::value::{Kind, Scalar};
 use columns_spu::wire::{
@@ -12,6 +13,7 @@ use columns_spu::wire::{
 use direct_io_host::FileExtent;
 
 use crate::expression::{self, ExpressionError, edge, find, place};
+use crate::pages::{self, IndexPlace};
 use crate::schema::{DataType, Field};
 use crate::table::{Rows, Table};
 
@@ -21,8 +23,6 @@ pub const PART_BYTES: u64 = 2 << 20;
 pub const PART_ROWS: u64 = 256 << 10;
 /// What a record may reach into the next part.
 const BEHIND_BYTES: u64 = 1 << 20;
-/// Codecs that are supported, by their numbers.
-const CODECS: [i32; 2] = [0, 1];
 
 /// Why a query cannot be.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum QueryError {
     #[error(transparent)]
     Expression(#[from] ExpressionError),
     /// A column's codec.
-    #[error("column {name:?}: its codec {codec} is not supported: uncompressed and snappy are")]
+    #[error("column {name:?}: its codec {codec} is not supported: uncompressed, snappy and zstd are")]
     Codec {
         /// The column.
         name: String,
@@ -103,6 +103,13 @@ pub struct Unit {
     pub end: u64,
 }
 
+impl Unit {
+    /// True where SPUs decompress all that it reads.
+    pub fn is_for_spus(&self) -> bool {
+        self.columns.iter().all(|column| is_for_spus(column.codec))
+    }
+}
+
 fn numbers(fields: &[Field], names: &[String], columns: &mut Vec<usize>) -> Result<Vec<u8>, QueryError> {
     let of = |name: &String| Ok(place(columns, find(fields, name)?)?);
     names.iter().map(of).collect()
@@ -150,13 +157,12 @@ impl Query {
         if let Rows::Parquet { row_groups, .. } = &table.rows {
             for column in &columns {
                 let codecs = row_groups.iter().map(|group| group.chunks[*column].codec);
-                if let Some(codec) = codecs.into_iter().find(|codec| !CODECS.contains(codec)) {
+                if let Some(codec) = codecs.into_iter().find(|codec| !u8::try_from(*codec).is_ok_and(is_known)) {
                     let codec = match codec {
                         2 => "gzip",
                         3 => "lzo",
                         4 => "brotli",
                         5 => "lz4",
-                        6 => "zstd",
                         7 => "lz4_raw",
                         _ => "of an unknown number",
                     };
@@ -242,6 +248,31 @@ impl Query {
         select.iter().map(|column| self.field(table, *column)).collect()
     }
 
+    /// Page indexes that tell which rows an expression excludes: row group, the table's column, and where they lie. Of row groups that statistics exclude, and of
+    /// columns that are not compared, there are none.
+    pub fn indexes(&self, table: &Table) -> Vec<(usize, usize, IndexPlace)> {
+        let Rows::Parquet { row_groups, .. } = &table.rows else { return Vec::new() };
+        let (mut indexes, mut bytes) = (Vec::new(), 0);
+        for (number, group) in row_groups.iter().enumerate() {
+            let chunk = |column: u8| &group.chunks[self.columns[usize::from(column)]];
+            let known = |column: u8| (chunk(column).extremes.clone(), chunk(column).nulls);
+            if !expression::may_select(&self.nodes, known) {
+                continue;
+            }
+            for column in pages::compared(&self.nodes) {
+                let index = &chunk(column).index;
+                bytes += index.bytes();
+                if bytes > pages::INDEXES_BYTES_MAX {
+                    return indexes;
+                }
+                if index.is_readable() {
+                    indexes.push((number, self.columns[usize::from(column)], index.clone()));
+                }
+            }
+        }
+        indexes
+    }
+
     /// The parts of the file.
     pub fn units(&self, table: &Table) -> Vec<Unit> {
         let fields = self.columns.iter().map(|column| (*column, &table.fields[*column]));
@@ -291,6 +322,10 @@ impl Query {
                     if !expression::may_select(&self.nodes, known) {
                         continue;
                     }
+                    let pages = |column: u8| {
+                        let pages = &group.chunks[self.columns[usize::from(column)]].pages;
+                        (!pages.is_empty()).then_some(&pages[..])
+                    };
                     let columns: Vec<Column> = fields
                         .clone()
                         .map(|(number, field)| {
@@ -308,11 +343,13 @@ impl Query {
                             }
                         })
                         .collect();
-                    let mut begin = 0;
-                    while begin < group.rows {
-                        let end = (begin + PART_ROWS).min(group.rows);
-                        units.push(Unit { columns: columns.clone(), flags: 0, begin, end });
-                        begin = end;
+                    for range in pages::ranges(&self.nodes, group.rows, pages, known) {
+                        let mut begin = range.start;
+                        while begin < range.end {
+                            let end = (begin + PART_ROWS).min(range.end);
+                            units.push(Unit { columns: columns.clone(), flags: 0, begin, end });
+                            begin = end;
+                        }
                     }
                 }
             }

@@ -5,7 +5,7 @@
 //! ```text
 //! wire       plans, requests and replies     engine    a plan run over a range, for handlers and hosts alike
 //! predicate  which rows                      sink      what becomes of them        exact  sums of floats, rounded once
-//! csv        records of text                 parquet   a column chunk, of pages (page, thrift, hybrid, snappy)
+//! csv        records of text                 parquet   a column chunk, of pages (page, thrift, hybrid, packed: snappy, zstd)
 //! value      rows of a column                plans     what is prepared
 //! ```
 //!
@@ -23,6 +23,7 @@ pub mod csv;
 pub mod engine;
 pub mod exact;
 pub mod hybrid;
+pub mod packed;
 pub mod page;
 pub mod parquet;
 pub mod plans;
@@ -32,6 +33,8 @@ pub mod snappy;
 pub mod thrift;
 pub mod value;
 pub mod wire;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod zstd;
 
 use alloc::vec::Vec;
 use core::cell::Cell;

@@ -7,14 +7,12 @@ use alloc::vec::Vec;
 
 use crate::engine::{Input, Port, Stop, push_number};
 use crate::hybrid::Hybrid;
+use crate::packed::{Packed, PackedError};
 use crate::page::{HEADER_BYTES_MAX, Header, Page, encoding};
-use crate::snappy::{Snappy, SnappyError};
 use crate::thrift::ThriftError;
 use crate::value::{Kind, Values, reserved};
 use crate::wire::{Column, Reason, Storage};
 
-/// Codec: Snappy.
-const SNAPPY: u8 = 1;
 /// Least bytes that are decompressed ahead of what is wanted.
 const AHEAD_BYTES: usize = 16 << 10;
 /// What a page's header costs.
@@ -36,7 +34,7 @@ pub struct Cursor {
     column: Column,
     number: u8,
     input: Input,
-    snappy: Option<Snappy>,
+    packed: Option<Packed>,
     /// The page at hand is compressed.
     is_compressed: bool,
     /// Bytes of the page that were not taken from the input.
@@ -62,7 +60,7 @@ impl Cursor {
             column: *column,
             number,
             input: Input::new(column.chunk_offset, column.chunk_offset + column.chunk_bytes),
-            snappy: if column.codec == SNAPPY { Some(Snappy::new()?) } else { None },
+            packed: Packed::new(column.codec)?,
             is_compressed: false,
             page_bytes: 0,
             decoder: Decoder::Plain,
@@ -86,8 +84,8 @@ impl Cursor {
 
     /// Bytes of the page that are here.
     fn here(&self) -> &[u8] {
-        match &self.snappy {
-            Some(snappy) if self.is_compressed => snappy.available(),
+        match &self.packed {
+            Some(packed) if self.is_compressed => packed.available(),
             _ => {
                 let here = self.input.available();
                 &here[..here.len().min(usize::try_from(self.page_bytes).unwrap_or(usize::MAX))]
@@ -96,8 +94,8 @@ impl Cursor {
     }
 
     fn take(&mut self, bytes: usize) {
-        match &mut self.snappy {
-            Some(snappy) if self.is_compressed => snappy.take(bytes),
+        match &mut self.packed {
+            Some(packed) if self.is_compressed => packed.take(bytes),
             _ => {
                 self.input.take(bytes);
                 self.page_bytes -= bytes as u64;
@@ -120,18 +118,19 @@ impl Cursor {
             return Err(Stop::NoMemory);
         }
         let (malformed, compressed) = (self.fault(Reason::Malformed), self.fault(Reason::Compressed));
-        let of = |error| if error == SnappyError::NoMemory { Stop::NoMemory } else { compressed };
-        let Some(snappy) = &mut self.snappy else { return Err(malformed) };
+        let of = |error| if error == PackedError::NoMemory { Stop::NoMemory } else { compressed };
+        let Some(packed) = &mut self.packed else { return Err(malformed) };
         // A host keeps all that a reference may reach.
         let keep_all = port.value_bytes_max() == crate::engine::VALUE_BYTES_MAX;
         let mut wants_more = false;
-        while snappy.available().len() < wanted {
-            if snappy.is_over() {
+        while packed.available().len() < wanted {
+            if packed.is_over() {
                 return Err(malformed);
             }
-            snappy.make_room(wanted.max(AHEAD_BYTES), keep_all).map_err(of)?;
-            let before = (snappy.available().len(), self.input.available().len());
-            let least = if wants_more { before.1 + 1 } else { 1 };
+            packed.make_room(wanted.max(AHEAD_BYTES), keep_all).map_err(of)?;
+            let before = (packed.available().len(), self.input.available().len());
+            // A block of a codec may be much longer than what is here.
+            let least = if wants_more { (2 * before.1).min(port.value_bytes_max()).max(before.1 + 1) } else { 1 };
             if self.page_bytes > 0 {
                 let least = least.min(usize::try_from(self.page_bytes).unwrap_or(usize::MAX));
                 if !self.input.fill(port, least).await? {
@@ -141,10 +140,10 @@ impl Cursor {
             let here = self.input.available();
             let here = &here[..here.len().min(usize::try_from(self.page_bytes).unwrap_or(usize::MAX))];
             let is_all = here.len() as u64 == self.page_bytes;
-            let used = snappy.step(here).map_err(of)?;
+            let used = packed.step(here).map_err(of)?;
             self.input.take(used);
             self.page_bytes -= used as u64;
-            let came = snappy.available().len() - before.0;
+            let came = packed.available().len() - before.0;
             // An element's head may lie at the border of what is here.
             wants_more = used == 0 && came == 0;
             if wants_more && is_all {
@@ -168,7 +167,7 @@ impl Cursor {
             return Err(self.fault(Reason::Malformed));
         }
         self.page_bytes = header.bytes.into();
-        self.is_compressed = self.snappy.is_some();
+        self.is_compressed = self.packed.is_some();
         match header.page {
             Page::Dictionary { values, encoding } => {
                 if !matches!(encoding, encoding::PLAIN | encoding::PLAIN_DICTIONARY) {
@@ -212,7 +211,7 @@ impl Cursor {
                 } else if definition_bytes > 0 {
                     return Err(self.fault(Reason::Malformed));
                 }
-                self.is_compressed = is_compressed && self.snappy.is_some();
+                self.is_compressed = is_compressed && self.packed.is_some();
                 self.begin(plain_bytes as u32);
                 if self.page_bytes > 0 {
                     self.start_values(port, encoding).await?;
@@ -254,8 +253,8 @@ impl Cursor {
     }
 
     fn begin(&mut self, plain_bytes: u32) {
-        if let Some(snappy) = self.snappy.as_mut().filter(|_| self.is_compressed) {
-            snappy.start(plain_bytes as usize);
+        if let Some(packed) = self.packed.as_mut().filter(|_| self.is_compressed) {
+            packed.start(plain_bytes as usize);
         }
     }
 
@@ -275,8 +274,8 @@ impl Cursor {
             let count = self.here().len().min(bytes - self.levels.len());
             self.levels.try_reserve(count).map_err(|_| Stop::NoMemory)?;
             // Not by `here`, which borrows all of this.
-            let here = match &self.snappy {
-                Some(snappy) if self.is_compressed => snappy.available(),
+            let here = match &self.packed {
+                Some(packed) if self.is_compressed => packed.available(),
                 _ => self.input.available(),
             };
             self.levels.extend_from_slice(&here[..count]);

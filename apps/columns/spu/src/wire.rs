@@ -161,7 +161,7 @@ pub struct Column {
     pub big_endian: bool,
     /// Parquet: values may be missing.
     pub is_optional: bool,
-    /// Parquet: number of the codec (0: none, 1: Snappy).
+    /// Parquet: number of the codec ([`crate::packed::codec`]).
     pub codec: u8,
     /// Binary: offset in the record; CSV: number of the field.
     pub place: u32,
@@ -368,7 +368,7 @@ impl Column {
             Format::Csv { .. } => storage != Storage::Fixed,
             Format::Parquet => storage != Storage::Number || width >= 4,
         };
-        let is_known = flags <= 3 && codec <= 1 && is_possible && is_placed;
+        let is_known = flags <= 3 && crate::packed::codec::is_known(codec) && is_possible && is_placed;
         let (is_optional, big_endian) = (flags & 1 != 0, flags & 2 != 0);
         is_known.then_some(Column {
             kind,

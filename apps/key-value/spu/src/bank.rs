@@ -193,6 +193,8 @@ pub enum Planted {
     ClearTooEarly,
     /// A slab is used before the superblock says, durably, that recovery has to look so far.
     CeilingTooLate,
+    /// Recovery counts a pair on, and keeps its slot, though it has found a newer one.
+    OlderStillCounted,
 }
 
 /// True where that bug is planted.

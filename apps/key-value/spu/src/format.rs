@@ -268,7 +268,7 @@ pub struct Entry {
     pub next: u32,
     /// Slab before it in its list, or [`NO_SLAB`].
     pub previous: u32,
-    /// Recovery's mark: the epoch in which a record was found to use the slab as a chunk.
+    /// Recovery's mark: the epoch in which a record was found to use the slab as a chunk, or, in a slab of slots, a tombstone.
     pub mark: u32,
     /// A bit for each free slot.
     pub bitmap: [u64; BITMAP_WORDS],
@@ -303,6 +303,22 @@ impl Entry {
             }
         }
         entry
+    }
+
+    /// A slot is in use.
+    pub fn take(&mut self, slot: u32) {
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        debug_assert!(self.bitmap[word] & bit != 0, "it was free");
+        self.bitmap[word] &= !bit;
+        self.free -= 1;
+    }
+
+    /// A slot is free again.
+    pub fn give_back(&mut self, slot: u32) {
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        debug_assert!(self.bitmap[word] & bit == 0, "it was in use");
+        self.bitmap[word] |= bit;
+        self.free += 1;
     }
 
     fn check(nonce: &Nonce, slab: u32, generation: u64, class: u8) -> u32 {

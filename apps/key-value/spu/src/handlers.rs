@@ -317,72 +317,118 @@ fn condition(flags: u32, version: u64) -> Option<Condition> {
     })
 }
 
-async fn put(request: Request, state: &State) -> Response {
+/// A put that makes sense.
+struct PutRequest {
+    nsid: u32,
+    flags: u32,
+    put: Put,
+    id: PairId,
+}
+
+impl PutRequest {
+    #[inline]
+    fn of(request: &Request) -> Result<Self, Response> {
+        let (arguments, id) = pair(request)?;
+        if arguments.word > wire::VALUE_BYTES_MAX {
+            return Err(Response::failure(wire::STATUS_VALUE_SIZE));
+        }
+        let condition = condition(arguments.flags & !wire::FLAG_IF_VERSION, 0);
+        let Some(condition) = condition.filter(|_| request.info().body_bytes >= PAYLOAD + arguments.word) else {
+            return Err(Response::failure(wire::STATUS_MALFORMED));
+        };
+        Ok(PutRequest { nsid: arguments.nsid, flags: arguments.flags, put: Put::new(arguments.word, condition), id })
+    }
+}
+
+// What a request says is looked at before its future is made, which then has it where it stays: an `async fn` would copy it there when it is
+// first polled.
+fn put(request: Request, state: &State) -> impl Future<Output = Response> {
     willow_sdk::count(counter::PUTS, 1);
-    let (arguments, id) = match pair(&request) {
-        Ok(pair) => pair,
-        Err(response) => return response,
-    };
-    if arguments.word > wire::VALUE_BYTES_MAX {
-        return Response::failure(wire::STATUS_VALUE_SIZE);
-    }
-    let Some(condition) = condition(arguments.flags & !wire::FLAG_IF_VERSION, 0) else {
-        return Response::failure(wire::STATUS_MALFORMED);
-    };
-    if request.info().body_bytes < PAYLOAD + arguments.word {
-        return Response::failure(wire::STATUS_MALFORMED);
-    }
-    let ports = Ports::new(&request);
-    let store = match state.table.try_enter(arguments.nsid) {
-        Some(store) => store,
-        None => match state.table.enter(&ports, arguments.nsid).await {
-            Ok(store) => store,
-            Err(failure) => return response(Err(failure)),
-        },
-    };
-    let put = Put::new(arguments.word, condition);
-    let mut sweeps = 0;
-    while let Err(failure) = store.put::<_, false>(&ports, &id, put).await {
-        if failure != Failure::Capacity {
+    let parsed = PutRequest::of(&request);
+    async move {
+        let parsed = match &parsed {
+            Ok(parsed) => parsed,
+            Err(response) => return *response,
+        };
+        let ports = Ports::new(&request);
+        let store = match state.table.try_enter(parsed.nsid) {
+            Some(store) => store,
+            None => match state.table.enter(&ports, parsed.nsid).await {
+                Ok(store) => store,
+                Err(failure) => return response(Err(failure)),
+            },
+        };
+        let mut sweeps = 0;
+        while let Err(failure) = store.put::<_, false>(&ports, &parsed.id, parsed.put).await {
+            if failure != Failure::Capacity {
+                return response(Err(failure));
+            }
+            match store.finds_room(&ports, &mut sweeps).await {
+                Ok(true) => {}
+                Ok(false) => return response(Err(failure)),
+                Err(failure) => return response(Err(failure)),
+            }
+        }
+        if parsed.flags & wire::FLAG_FUA != 0
+            && let Err(failure) = store.flush(&ports).await
+        {
             return response(Err(failure));
         }
-        match store.finds_room(&ports, &mut sweeps).await {
-            Ok(true) => {}
-            Ok(false) => return response(Err(failure)),
-            Err(failure) => return response(Err(failure)),
+        Response::default()
+    }
+}
+
+/// A get that makes sense.
+struct GetRequest {
+    nsid: u32,
+    /// Where it begins in the value.
+    offset: u32,
+    reply_offset: u32,
+    room: u32,
+    id: PairId,
+}
+
+impl GetRequest {
+    #[inline]
+    fn of(request: &Request) -> Result<Self, Response> {
+        let (arguments, id) = pair(request)?;
+        let (offset, reply_offset) = (arguments.word, arguments.reply_offset);
+        match request.info().reply_bytes.checked_sub(reply_offset) {
+            Some(room) => Ok(GetRequest { nsid: arguments.nsid, offset, reply_offset, room, id }),
+            None => Err(Response::failure(wire::STATUS_MALFORMED)),
         }
     }
-    if arguments.flags & wire::FLAG_FUA != 0
-        && let Err(failure) = store.flush(&ports).await
-    {
-        return response(Err(failure));
-    }
-    Response::default()
 }
 
 async fn get(request: Request, state: &State) -> Response {
     willow_sdk::count(counter::GETS, 1);
-    let (arguments, id) = match pair(&request) {
-        Ok(pair) => pair,
-        Err(response) => return response,
+    // What is done at once writes nothing to the thread's memory: only what is named outside of this block is kept at waits.
+    let parsed = {
+        let parsed = match GetRequest::of(&request) {
+            Ok(parsed) => parsed,
+            Err(response) => return response,
+        };
+        if let Some(answer) = get_now(&request, state, &parsed) {
+            return answer;
+        }
+        parsed
     };
-    let Some(room) = request.info().reply_bytes.checked_sub(arguments.reply_offset) else {
-        return Response::failure(wire::STATUS_MALFORMED);
-    };
-    let ports = Ports { reply_offset: arguments.reply_offset, ..Ports::new(&request) };
-    if let Some(store) = state.table.at_once(arguments.nsid)
-        && let Some(outcome) = store.get_now(&ports, &id, arguments.word, room)
-    {
-        return response(outcome);
-    }
-    let store = match state.table.try_enter(arguments.nsid) {
+    let ports = Ports { reply_offset: parsed.reply_offset, ..Ports::new(&request) };
+    let store = match state.table.try_enter(parsed.nsid) {
         Some(store) => store,
-        None => match state.table.enter(&ports, arguments.nsid).await {
+        None => match state.table.enter(&ports, parsed.nsid).await {
             Ok(store) => store,
             Err(failure) => return response(Err(failure)),
         },
     };
-    response(store.get(&ports, &id, arguments.word, room).await)
+    response(store.get(&ports, &parsed.id, parsed.offset, parsed.room).await)
+}
+
+#[inline]
+fn get_now(request: &Request, state: &State, parsed: &GetRequest) -> Option<Response> {
+    let store = state.table.at_once(parsed.nsid)?;
+    let ports = Ports { reply_offset: parsed.reply_offset, ..Ports::new(request) };
+    store.get_now(&ports, &parsed.id, parsed.offset, parsed.room).map(response)
 }
 
 async fn delete(request: Request, state: &State) -> Response {

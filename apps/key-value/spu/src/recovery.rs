@@ -11,9 +11,8 @@
 
 use crate::bank::{Bank, Failure, Planted, Region, Word, planted};
 use crate::format::{
-    BITMAP_WORDS, CLASS_CHUNK, CLASSES, Entry, FORMAT_VERSION, Found, Geometry, HEADER_BYTES, Header, Kind, Layout,
-    MARK_BYTES, NEXT_OFFSET, NO_SLAB, Nonce, SLAB_BYTES, SUPERBLOCK_BYTES, Superblock, decode_mark, slot_bytes,
-    slots_per_slab,
+    CLASS_CHUNK, CLASSES, Entry, FORMAT_VERSION, Found, Geometry, HEADER_BYTES, Header, Kind, Layout, MARK_BYTES,
+    NEXT_OFFSET, NO_SLAB, Nonce, SLAB_BYTES, SUPERBLOCK_BYTES, Superblock, decode_mark, slot_bytes, slots_per_slab,
 };
 use crate::heap::Claim;
 use crate::store::Store;
@@ -257,9 +256,10 @@ impl Store {
         self.clean.set(false);
         self.sequence.set(u64::from(self.epoch.get()) << EPOCH_SHIFT);
         self.clear_buckets(bank).await?;
-        self.link_records(bank, durable).await?;
-        bank.flush().await?;
-        self.settle_records(bank).await?;
+        if self.link_records(bank, durable).await? {
+            bank.flush().await?;
+            self.settle_tombstones(bank).await?;
+        }
         self.settle_slabs(bank).await?;
         bank.flush().await?;
         // All that is left is durable.
@@ -300,19 +300,22 @@ impl Store {
         Ok(())
     }
 
-    /// First pass: links the newest record of each key, tombstones too, and wipes all others.
+    /// First pass: links the newest record of each key, tombstones too, wipes all others, counts pairs, marks their chunks and rebuilds
+    /// bitmaps. True where there are tombstones; their slabs are marked.
     // Nobody else has the store, and its headers, while it is recovered.
     #[allow(clippy::await_holding_refcell_ref)]
-    async fn link_records<B: Bank>(&self, bank: &B, durable: u64) -> Result<(), Failure> {
+    async fn link_records<B: Bank>(&self, bank: &B, durable: u64) -> Result<bool, Failure> {
         let geometry = self.geometry.get();
         let mut headers = self.headers.borrow_mut();
+        let mut tombstones = false;
         for slab in 0..self.ceiling.get() {
             bank.pause().await;
-            let entry = self.read_entry(bank, slab).await?;
+            let mut entry = self.read_entry(bank, slab).await?;
             let class = usize::from(entry.class);
             if entry.generation == 0 || class >= CLASSES {
                 continue;
             }
+            entry = Entry { mark: 0, ..Entry::assigned(entry.generation, entry.class) };
             for slot in 0..slots_per_slab(class) {
                 bank.pause().await;
                 let place = slot % HEADERS_AT_ONCE;
@@ -328,14 +331,21 @@ impl Store {
                 let whole = header.sequence <= durable
                     || planted(bank, Planted::TornValues)
                     || self.is_whole(bank, pointer, &header).await?;
-                if whole {
-                    self.link_recovered(bank, pointer, &header).await?;
-                } else {
+                if !whole {
                     self.wipe(bank, pointer).await?;
+                } else if self.link_recovered(bank, pointer, &header, (slab, &mut entry)).await? {
+                    if header.is_pair() {
+                        entry.take(slot);
+                        self.count_recovered(bank, pointer, class, &header).await?;
+                    } else {
+                        (entry.mark, tombstones) = (self.epoch.get(), true);
+                    }
                 }
             }
+            // Meanwhile one of its records may have marked another slab, never this one: a chunk has no live slots.
+            self.write_entry(bank, slab, &entry).await?;
         }
-        Ok(())
+        Ok(tombstones)
     }
 
     /// True where a record's chunk pointers and value are what its header says.
@@ -368,77 +378,101 @@ impl Store {
         Ok(value_check == header.value_check)
     }
 
-    async fn link_recovered<B: Bank>(&self, bank: &B, pointer: u32, header: &Header) -> Result<(), Failure> {
+    /// Links a record, unless there is a newer one of its key, and wipes the older of the two. True where it is linked now. `at` is the slab
+    /// that is looked at, with its entry.
+    async fn link_recovered<B: Bank>(
+        &self,
+        bank: &B,
+        pointer: u32,
+        header: &Header,
+        at: (u32, &mut Entry),
+    ) -> Result<bool, Failure> {
         let geometry = self.geometry.get();
         let bucket = geometry.bucket(crate::wire::place_on_spu(header.id.hash, self.place.get().1));
         let mut other = [0; HEADER_BYTES as usize];
         let position = self.find(bank, bucket, &header.id, &mut other).await?;
         let other = if position.found { Some(self.decoded(&other)?) } else { None };
         let next = match &other {
-            Some(other) if other.sequence > header.sequence => return self.wipe(bank, pointer).await,
+            Some(other) if other.sequence > header.sequence => {
+                self.wipe(bank, pointer).await?;
+                return Ok(false);
+            }
             Some(other) => other.next,
             None => position.pointer,
         };
-        let next = Word { address: geometry.address(pointer) + NEXT_OFFSET, bytes: next.to_le_bytes() };
-        bank.write_words(&[next, Word { address: position.link, bytes: pointer.to_le_bytes() }]).await?;
-        if position.found {
+        let link = Word { address: position.link, bytes: pointer.to_le_bytes() };
+        if header.next == next {
+            bank.write_words(&[link]).await?;
+        } else {
+            let next = Word { address: geometry.address(pointer) + NEXT_OFFSET, bytes: next.to_le_bytes() };
+            bank.write_words(&[next, link]).await?;
+        }
+        if let Some(other) = other {
             self.wipe(bank, position.pointer).await?;
+            if !planted(bank, Planted::OlderStillCounted) {
+                self.displaced(bank, position.pointer, &other, at).await?;
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Second pass, when older records are durably gone: unlinks and wipes tombstones, counts pairs, rebuilds bitmaps and
-    /// marks chunks.
-    #[allow(clippy::await_holding_refcell_ref)]
-    async fn settle_records<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+    /// An older record that was linked before: its slot and its chunks are free, and it does not count any more.
+    async fn displaced<B: Bank>(
+        &self,
+        bank: &B,
+        pointer: u32,
+        header: &Header,
+        (slab, entry): (u32, &mut Entry),
+    ) -> Result<(), Failure> {
+        if !header.is_pair() {
+            // A tombstone's slot is taken for free from the beginning.
+            return Ok(());
+        }
         let geometry = self.geometry.get();
-        let mut headers = self.headers.borrow_mut();
-        for slab in 0..self.ceiling.get() {
-            bank.pause().await;
-            let mut entry = self.read_entry(bank, slab).await?;
+        let Some((its, offset)) = geometry.slab_of(pointer) else { return Err(Failure::Media) };
+        let class = if its == slab {
             let class = usize::from(entry.class);
-            if entry.generation == 0 || class >= CLASSES {
-                continue;
+            entry.give_back((offset / slot_bytes(class)) as u32);
+            class
+        } else {
+            let mut entry = self.read_entry(bank, its).await?;
+            let class = usize::from(entry.class);
+            if class >= CLASSES {
+                return Err(Failure::Media);
             }
-            let mut bitmap = [0_u64; BITMAP_WORDS];
-            let mut free = 0;
-            for slot in 0..slots_per_slab(class) {
-                bank.pause().await;
-                let place = slot % HEADERS_AT_ONCE;
-                if place == 0 {
-                    self.read_headers(bank, slab, class, slot, &mut headers).await?;
-                }
-                let pointer = geometry.pointer(slab, class, slot);
-                let found = &headers[place as usize];
-                let (nonce, offset) = (self.nonce.get(), Self::offset(pointer));
-                match Header::verify(found, &nonce, offset, entry.generation, slot_bytes(class)) {
-                    Some(header) if header.is_pair() => self.settle_pair(bank, pointer, class, &header).await?,
-                    found => {
-                        if let Some(tombstone) = found {
-                            self.unlink_tombstone(bank, pointer, &tombstone).await?;
-                        }
-                        bitmap[slot as usize / 64] |= 1 << (slot % 64);
-                        free += 1;
-                    }
-                }
-            }
-            // Meanwhile one of its records may have marked another slab, never this one: a chunk has no live slots.
-            entry.bitmap = bitmap;
-            entry.free = free;
-            self.write_entry(bank, slab, &entry).await?;
+            entry.give_back((offset / slot_bytes(class)) as u32);
+            self.write_entry(bank, its, &entry).await?;
+            class
+        };
+        if header.sequence > self.counted_from.get() {
+            self.pairs.set(self.pairs.get() - 1);
+            self.value_bytes.set(self.value_bytes.get() - u64::from(header.value_bytes));
         }
-        Ok(())
+        let chunks = u64::from(header.chunks);
+        self.used_bytes.set(self.used_bytes.get() - slot_bytes(class) - chunks * SLAB_BYTES);
+        self.mark_chunks(bank, pointer, header, 0).await
     }
 
-    async fn settle_pair<B: Bank>(&self, bank: &B, pointer: u32, class: usize, header: &Header) -> Result<(), Failure> {
-        let geometry = self.geometry.get();
+    async fn count_recovered<B: Bank>(
+        &self,
+        bank: &B,
+        pointer: u32,
+        class: usize,
+        header: &Header,
+    ) -> Result<(), Failure> {
         if header.sequence > self.counted_from.get() {
             self.pairs.set(self.pairs.get() + 1);
             self.value_bytes.set(self.value_bytes.get() + u64::from(header.value_bytes));
         }
-        let chunks = u32::from(header.chunks);
-        self.used_bytes.set(self.used_bytes.get() + slot_bytes(class) + u64::from(chunks) * SLAB_BYTES);
-        for chunk in 0..chunks {
+        let chunks = u64::from(header.chunks);
+        self.used_bytes.set(self.used_bytes.get() + slot_bytes(class) + chunks * SLAB_BYTES);
+        self.mark_chunks(bank, pointer, header, self.epoch.get()).await
+    }
+
+    /// Marks a pair's chunks: with the epoch as in use.
+    async fn mark_chunks<B: Bank>(&self, bank: &B, pointer: u32, header: &Header, mark: u32) -> Result<(), Failure> {
+        let geometry = self.geometry.get();
+        for chunk in 0..u32::from(header.chunks) {
             let pointers = geometry.address(pointer) + HEADER_BYTES;
             let slab = self.read_word(bank, pointers + 4 * u64::from(chunk)).await?;
             if slab >= geometry.slabs {
@@ -449,9 +483,39 @@ impl Store {
                 // Its assignment was lost, the record that points to it was not.
                 entry = Entry::assigned(self.next_sequence(), CLASS_CHUNK);
             }
-            entry.mark = self.epoch.get();
+            entry.mark = mark;
             self.write_entry(bank, slab, &entry).await?;
             bank.pause().await;
+        }
+        Ok(())
+    }
+
+    /// Second pass, when older records are durably gone: unlinks and wipes tombstones, in the slabs that are marked for it.
+    #[allow(clippy::await_holding_refcell_ref)]
+    async fn settle_tombstones<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
+        let geometry = self.geometry.get();
+        let mut headers = self.headers.borrow_mut();
+        for slab in 0..self.ceiling.get() {
+            bank.pause().await;
+            let entry = self.read_entry(bank, slab).await?;
+            let class = usize::from(entry.class);
+            if entry.generation == 0 || class >= CLASSES || entry.mark != self.epoch.get() {
+                continue;
+            }
+            for slot in 0..slots_per_slab(class) {
+                bank.pause().await;
+                let place = slot % HEADERS_AT_ONCE;
+                if place == 0 {
+                    self.read_headers(bank, slab, class, slot, &mut headers).await?;
+                }
+                let pointer = geometry.pointer(slab, class, slot);
+                let found = &headers[place as usize];
+                let (nonce, offset) = (self.nonce.get(), Self::offset(pointer));
+                let found = Header::verify(found, &nonce, offset, entry.generation, slot_bytes(class));
+                if let Some(tombstone) = found.filter(|header| !header.is_pair()) {
+                    self.unlink_tombstone(bank, pointer, &tombstone).await?;
+                }
+            }
         }
         Ok(())
     }

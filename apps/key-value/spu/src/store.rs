@@ -21,11 +21,11 @@ macro_rules! walk {
             if pointer == 0 {
                 break Position { link, pointer, found: false };
             }
-            let geometry = $store.geometry.get();
-            if !geometry.holds(pointer) {
+            // What is named here and borrowed would be kept at the wait: nothing is.
+            let Some(address) = $store.record_address(pointer) else {
                 return $store.sound(Err(Failure::Media));
-            }
-            $bank.$read(geometry.address(pointer), $bytes).await?;
+            };
+            $bank.$read(address, $bytes).await?;
             let header = HeaderView($bytes);
             if !header.is_sound() {
                 return $store.sound(Err(Failure::Media));
@@ -223,6 +223,13 @@ impl Store {
     #[inline]
     fn bucket(&self, id: &PairId) -> u32 {
         self.geometry.get().bucket(wire::place_on_spu(id.hash, self.place.get().1))
+    }
+
+    /// Bank address of a record that a link points to; `None` outside the heap.
+    #[inline]
+    fn record_address(&self, pointer: u32) -> Option<u64> {
+        let geometry = self.geometry.get();
+        geometry.holds(pointer).then(|| geometry.address(pointer))
     }
 
     async fn read_header<B: Bank>(&self, bank: &B, pointer: u32) -> Result<Header, Failure> {

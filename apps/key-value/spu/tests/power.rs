@@ -319,3 +319,8 @@ fn planted_mark_that_does_not_wait_is_caught() {
 fn planted_slab_above_the_ceiling_is_caught() {
     assert!(caught(Planted::CeilingTooLate));
 }
+
+#[test]
+fn planted_count_of_older_pairs_is_caught() {
+    assert!(caught(Planted::OlderStillCounted));
+}

@@ -24,7 +24,7 @@ use core::cell::Cell;
 
 pub use config::FtlConfig;
 use willow_flash::wait::join_all;
-use willow_flash::{Counters, Failure, FlashPort, Health, Lane, LaneConfig, MountError, Peer, Update};
+use willow_flash::{Counters, Failure, FlashPort, Health, Lane, LaneConfig, LaneMap, MountError, Peer, Update};
 
 /// Handler of an app with this FTL that tells what it has done, by cause, on its SPU: [`REPORT_WORDS`] numbers of 64 bits, in the order of
 /// [`willow_flash::Counters`], and at last the bytes of its mapping unit.
@@ -106,6 +106,11 @@ impl<P: FlashPort> PageFtl<P> {
     /// Collects, levels wear and writes the checkpoints of a lane, for as long as it works. Called once a lane.
     pub async fn maintain(&self, lane: usize) -> Result<(), Failure> {
         self.lanes[lane].maintain().await
+    }
+
+    /// Shows where the units of all lanes lie, lane by lane ([`Lane::with_map`]): unit `u` is unit `u / lanes` of lane `u % lanes`.
+    pub fn each_map(&self, mut look: impl FnMut(LaneMap<'_>)) {
+        self.lanes.iter().for_each(|lane| lane.with_map(&mut look));
     }
 
     /// Ends [`PageFtl::maintain`] of all lanes.

@@ -18,7 +18,7 @@ use page_ftl::{FtlConfig, PageFtl, REPORT, REPORT_WORDS};
 use port::Port;
 use willow_flash::wait::{Event, join_all};
 use willow_flash::{Failure, Geometry, MountError, Peer};
-use willow_sdk::flash::{self, NvArguments};
+use willow_sdk::flash::{self, LaneMap, NvArguments};
 use willow_sdk::{DeviceEvent, Error, Local, Reply, Request, Response, println};
 
 #[cfg(target_arch = "wasm32")]
@@ -99,6 +99,15 @@ fn tell(ftl: &PageFtl<Port>) {
     let health = ftl.health();
     if let Err(why) = flash::tell_health(health.spare_percent, health.media_errors, health.read_only) {
         println!("hosts are not told how the flash does: {:?}", why);
+    }
+}
+
+/// Has SPU-OS read what can be read without the FTL, where it takes no modelled time.
+fn publish(ftl: &PageFtl<Port>) {
+    let mut lanes = Vec::with_capacity(ftl.lanes());
+    ftl.each_map(|lane| lanes.push(LaneMap::new(lane.entries, lane.moved)));
+    if let Err(why) = flash::publish(&lanes, u32::MAX) {
+        println!("reads go by the FTL: {:?}", why);
     }
 }
 
@@ -221,6 +230,10 @@ async fn on_event(request: Request, event: DeviceEvent, state: &State) -> Respon
             Ok(ftl) => {
                 tell(&ftl);
                 let _ = state.ftl.set(ftl);
+                // It stays where it is from now on.
+                if let Some(ftl) = state.ftl.get() {
+                    publish(ftl);
+                }
                 state.ready.notify();
                 request.respond(Response::success(0));
                 // From here on this thread looks after the lanes, whatever is asked meanwhile.

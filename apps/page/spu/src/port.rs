@@ -7,6 +7,9 @@ use willow_flash::{FlashPort, Geometry, Peer, ProgramPage, Read, Sink, Source, S
 use willow_sdk::Error;
 use willow_sdk::flash::{self, FlashShape, FlashStatus, PagePart, PageProgram, Program, ReadTo};
 
+/// Parts of a program, at most: what a host writes of each plane's page, and what it leaves before and behind that.
+const PARTS_MAX: usize = 3 * flash::PROGRAM_PAGES_MAX;
+
 /// The flash port of this SPU.
 #[derive(Clone, Copy)]
 pub struct Port {
@@ -68,7 +71,7 @@ impl FlashPort for Port {
     }
 
     async fn program(&self, die: u32, pages: &[ProgramPage<'_>]) -> Status {
-        let mut descriptions = Program::default();
+        let mut descriptions = Program::<PARTS_MAX>::default();
         let pages = pages.iter().map(|page| PageProgram {
             block: page.block,
             page: page.page,

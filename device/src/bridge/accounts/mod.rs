@@ -407,6 +407,11 @@ impl Accounts {
         of.units(busy, cost)
     }
 
+    /// SPU-OS has worked for an account, beside runs.
+    pub fn worked(&mut self, account: u16, cost: u64) {
+        self.all[usize::from(account)].counters.host_work += cost;
+    }
+
     /// The same for work that is not metered.
     pub fn charge_unmetered(&self, account: u16, cost: u64) -> u64 {
         self.units(account, RUN_COST + cost)

@@ -41,7 +41,7 @@ pub use open::{FileShape, OpenError};
 pub use record::Uuid;
 
 use super::ordering::{Ordering, Span};
-use super::store::{Progress, Store, StoreCompletion, StoreError, Ticket};
+use super::store::{BlobReader, Progress, Store, StoreCompletion, StoreError, Ticket};
 use super::{BLOB_BYTES_MAX, BLOBS_MAX, METADATA_BYTES_MAX, blob_name_is_valid};
 use background::{Finished, Mailbox, Operation, Waiters, Write};
 use bank::{BankFile, DATA_OFFSET_BYTES};
@@ -425,6 +425,14 @@ impl Store for FileStore {
             return Ok(None);
         }
         self.keeper().load_blob(name)
+    }
+
+    fn blob_reader(&mut self, name: &str) -> BlobReader {
+        let (keeper, name) = (self.keeper.clone(), name.to_owned());
+        Box::new(move || match blob_name_is_valid(&name) {
+            true => keeper.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).load_blob(&name),
+            false => Ok(None),
+        })
     }
 
     fn list_blobs(&mut self) -> Result<Vec<String>, StoreError> {

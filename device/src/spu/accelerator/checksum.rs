@@ -65,13 +65,14 @@ impl Machine {
             }
             Port::Zero | Port::Nothing => return Ok(abi::ERROR_ARGUMENT),
         };
-        if port != Port::Nv {
-            self.accelerates(caller, Accelerator::Checksum, bytes.into());
-        }
         let at_once = |machine: &mut Machine| {
             machine.set_checksum(caller, sum);
             DONE
         };
-        Ok(self.tell_end((caller, Waiter { token, wait }), sum.into(), |_| transfer, at_once))
+        let told = (caller, Waiter { token, wait });
+        Ok(match transfer {
+            Some(transfer) => self.tell_end(told, sum.into(), |_| Some(transfer), at_once),
+            None => self.streams(told, (Accelerator::Checksum, bytes.into()), (sum.into(), None), at_once),
+        })
     }
 }

@@ -19,7 +19,6 @@ impl Machine {
         let Some(permit) = self.may_read(caller, behalf, address, bytes as usize) else {
             return abi::ERROR_PERMISSION;
         };
-        self.accelerates(caller, Accelerator::Compare, bytes.into());
         let mut nv = vec![0; bytes as usize];
         self.spus[usize::from(caller.spu)].counters.nv_read_bytes += u64::from(bytes);
         let transfer = Transfer::read(caller.spu, address, bytes, token);
@@ -27,12 +26,15 @@ impl Machine {
             Ok(Progress::Done) => {
                 let result = self.compare_with_body(caller.at(token), body_offset, &nv);
                 if result < 0 {
+                    self.accelerates(caller, Accelerator::Compare, bytes.into());
                     return result as i32;
                 }
                 let at_once = |_: &mut Machine| if result == 0 { DONE } else { abi::DIFFERS };
-                self.tell_end((caller, Waiter { token, wait }), result, |_| Some((transfer, false)), at_once)
+                let taken = (Accelerator::Compare, bytes.into());
+                self.streams((caller, Waiter { token, wait }), taken, (result, Some(transfer)), at_once)
             }
             Ok(Progress::WouldBlock) => {
+                self.accelerates(caller, Accelerator::Compare, bytes.into());
                 let Some(group) = self.group(caller, Some(token), wait) else { return abi::ERROR_REFUSED };
                 self.begin_single(permit, Pending::Compare { group, token, body_offset }, (group, transfer))
             }

@@ -49,7 +49,7 @@ impl Machine {
                 copy.resize(span, 0);
                 match permit.read(&mut self.media, &mut copy) {
                     Ok(Progress::Done) => {
-                        transfer = Some((Transfer::read(caller.spu, address, layout.span_bytes, token), false));
+                        transfer = Some(Transfer::read(caller.spu, address, layout.span_bytes, token));
                     }
                     Ok(Progress::WouldBlock) => return self.keys_read_later(caller, memory, &asked, permit),
                     Err(error) => return Ok(error_of(error)),
@@ -61,9 +61,9 @@ impl Machine {
             Some(place) => place,
             None => layout.place(&copy, memory.slice(key, layout.key_bytes as usize)?),
         };
-        self.accelerates(caller, Accelerator::Keys, place.comparisons * u64::from(layout.key_bytes));
+        let taken = (Accelerator::Keys, place.comparisons * u64::from(layout.key_bytes));
         let result = place.result();
-        Ok(self.tell_end((caller, Waiter { token, wait }), result.into(), |_| transfer, |_| result))
+        Ok(self.streams((caller, Waiter { token, wait }), taken, (result.into(), transfer), |_| result))
     }
 
     /// The keys are not there at once: they are read, with a copy of the key kept.

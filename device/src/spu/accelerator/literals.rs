@@ -143,7 +143,7 @@ impl Machine {
                 match self.find_in_bank(caller, &set, (&permit, bytes), &mut search) {
                     Ok(Some(looked_at)) => {
                         self.spus[caller.spu as usize].counters.nv_read_bytes += looked_at as u64;
-                        transfer = Some((Transfer::read(caller.spu, address, looked_at as u32, token), false));
+                        transfer = Some(Transfer::read(caller.spu, address, looked_at as u32, token));
                         looked_at
                     }
                     Ok(None) => {
@@ -161,11 +161,11 @@ impl Machine {
             }
             Port::Zero | Port::Nothing => return Ok(abi::ERROR_ARGUMENT),
         };
-        self.accelerates(caller, Accelerator::Literals, looked_at as u64);
         self.meter(caller).charge_found(search.work())?;
         let found = result(looked_at, &search);
         memory.slice_mut(to, found.len())?.copy_from_slice(&found);
-        Ok(self.tell_end((caller, Waiter { token, wait }), 0, |_| transfer, |_| DONE))
+        let taken = (Accelerator::Literals, looked_at as u64);
+        Ok(self.streams((caller, Waiter { token, wait }), taken, (0, transfer), |_| DONE))
     }
 
     /// Searches NV memory as far as it is there at once: how far it got; `None` where nothing is.

@@ -10,23 +10,38 @@
 
 pub(crate) mod checksum;
 pub(crate) mod compare;
+pub(crate) mod fft;
 pub(crate) mod keys;
 pub(crate) mod literals;
 pub(crate) mod minimum;
+pub(crate) mod multiply_add;
 
 use super::abi::{self, PENDING};
 use super::continuation::Pending;
 use super::dma::Moved;
 use super::gate::MayRead;
+use super::group::Waiter;
 use super::os::{Caller, Machine};
 use crate::interconnect::{Key, Transfer};
 use crate::model::accelerator::Accelerator;
 
 impl Machine {
-    /// The processor starts an accelerator and waits for it.
+    /// The processor starts an accelerator and waits for it: what has no wait to be told by, or waits for the store first.
     pub(super) fn accelerates(&mut self, caller: Caller, accelerator: Accelerator, bytes: u64) {
         self.passes_accelerator(caller.spu, accelerator, bytes);
         self.clock.note(|work| work.accelerated.add(accelerator, bytes));
+    }
+
+    /// An accelerator has done its part, on what is in local memory or the request, or on what `read` brings.
+    pub(super) fn streams(
+        &mut self,
+        told: (Caller, Waiter),
+        (accelerator, bytes): (Accelerator, u64),
+        end: (i64, Option<Transfer>),
+        at_once: impl FnOnce(&mut Machine) -> i32,
+    ) -> i32 {
+        self.passes_accelerator(told.0.spu, accelerator, bytes);
+        self.tell_accelerated(told, (accelerator, bytes), end, at_once)
     }
 
     /// Bytes pass an accelerator on their way from NV memory, which takes it no time of its own.

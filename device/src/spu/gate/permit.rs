@@ -7,7 +7,8 @@
 use super::Behalf;
 use crate::interconnect::Key;
 use crate::media::controller::MediaController;
-use crate::media::store::{Progress, StoreError};
+use crate::media::delegate::Located;
+use crate::media::store::{MEDIA_FAILED, Progress, StoreError};
 use crate::shared::SharedSpan;
 use crate::spu::activity::Caller;
 use crate::spu::continuation::{Continuation, Pending};
@@ -31,6 +32,20 @@ pub(crate) struct MayRead(Range);
 /// That a range may be written.
 pub(crate) struct MayWrite(Range);
 
+impl Range {
+    /// A read of a marked range fails as one of media that failed would.
+    #[inline(always)]
+    fn check_marks(&self, media: &Media) -> Result<(), StoreError> {
+        if media.is_marked(self.bank, self.address, self.bytes as u64) { Err(MEDIA_FAILED) } else { Ok(()) }
+    }
+
+    /// A write over marks takes the store's time, whatever the store: it ends when the marks are gone, durably.
+    #[inline(always)]
+    fn is_marked(&self, media: &Media) -> bool {
+        media.is_marked(self.bank, self.address, self.bytes as u64)
+    }
+}
+
 impl MayRead {
     /// Reads it, now or not at all.
     #[inline(always)]
@@ -38,6 +53,7 @@ impl MayRead {
         if into.len() != self.0.bytes {
             return Err(StoreError::Range);
         }
+        self.0.check_marks(media)?;
         media.store.read(self.0.bank, self.0.address, into)
     }
 
@@ -47,20 +63,79 @@ impl MayRead {
         if into.len() != self.0.bytes {
             return Err(StoreError::Range);
         }
+        self.0.check_marks(media)?;
         media.store.read_shared(self.0.bank, self.0.address, into)
     }
 
     /// The same for bytes that nobody looks at.
     #[inline(always)]
     pub fn skip(&self, media: &mut Media) -> Result<Progress, StoreError> {
+        self.0.check_marks(media)?;
         media.store.skip(self.0.bank, self.0.address, self.0.bytes)
+    }
+
+    /// Where it lies, where its bank's FTL has published that.
+    #[inline(always)]
+    pub fn located(&self, machine: &Machine) -> Option<Located> {
+        if !machine.has_read_maps() {
+            return None;
+        }
+        machine.located(self.0.bank, self.0.address, self.0.bytes)
+    }
+
+    /// Reads it, now or not at all, from where it lies, where that is known.
+    #[inline(always)]
+    pub fn read_at(&self, media: &mut Media, at: Option<&Located>, into: &mut [u8]) -> Result<Progress, StoreError> {
+        match at {
+            Some(at) if into.len() == self.0.bytes && self.read_located(media, at, Some(&mut *into)) => {
+                Ok(Progress::Done)
+            }
+            _ => self.read(media, into),
+        }
+    }
+
+    /// The same into memory that another process may change meanwhile.
+    #[inline(always)]
+    pub fn read_shared_at(
+        &self,
+        media: &mut Media,
+        at: Option<&Located>,
+        into: &mut SharedSpan<'_>,
+    ) -> Result<Progress, StoreError> {
+        self.0.check_marks(media)?;
+        let Range { bank, address, bytes } = self.0;
+        let is_read = match (at, at.and_then(|_| media.store.delegating())) {
+            (Some(at), Some(store)) if into.len() == bytes => store.read_located_shared((bank, address), at, into),
+            _ => false,
+        };
+        if is_read { Ok(Progress::Done) } else { self.read_shared(media, into) }
+    }
+
+    /// The same for bytes that nobody looks at.
+    #[inline(always)]
+    pub fn skip_at(&self, media: &mut Media, at: Option<&Located>) -> Result<Progress, StoreError> {
+        match at {
+            Some(at) if self.read_located(media, at, None) => Ok(Progress::Done),
+            _ => self.skip(media),
+        }
+    }
+
+    fn read_located(&self, media: &mut Media, at: &Located, into: Option<&mut [u8]>) -> bool {
+        if self.0.is_marked(media) {
+            return false;
+        }
+        let Range { bank, address, bytes } = self.0;
+        media.store.delegating().is_some_and(|store| store.read_located((bank, address, bytes), at, into))
     }
 
     /// Reads a part of it, from an offset on.
     #[inline]
     pub fn read_part(&self, media: &mut Media, offset: usize, into: &mut [u8]) -> Result<Progress, StoreError> {
         match offset.checked_add(into.len()) {
-            Some(end) if end <= self.0.bytes => media.store.read(self.0.bank, self.0.address + offset as u64, into),
+            Some(end) if end <= self.0.bytes => {
+                self.0.check_marks(media)?;
+                media.store.read(self.0.bank, self.0.address + offset as u64, into)
+            }
             _ => Err(StoreError::Range),
         }
     }
@@ -73,6 +148,7 @@ impl MayRead {
 
     /// Begins a read that would have blocked.
     pub fn begin(self, media: &mut Media, pending: Pending) -> Result<(), StoreError> {
+        self.0.check_marks(media)?;
         media.begin_read(self.0.bank, self.0.address, self.0.bytes, pending)
     }
 }
@@ -84,12 +160,18 @@ impl MayWrite {
         if from.len() != self.0.bytes {
             return Err(StoreError::Range);
         }
+        if self.0.is_marked(media) {
+            return Ok(Progress::WouldBlock);
+        }
         media.store.write(self.0.bank, self.0.address, from)
     }
 
     /// Makes it read as zeroes, now or not at all.
     #[inline]
     pub fn zero(&self, media: &mut Media) -> Result<Progress, StoreError> {
+        if self.0.is_marked(media) {
+            return Ok(Progress::WouldBlock);
+        }
         media.store.zero(self.0.bank, self.0.address, self.0.bytes as u64)
     }
 

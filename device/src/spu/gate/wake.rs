@@ -42,17 +42,18 @@ impl Machine {
         self.make_due(of.account, of.app, Event::Complete(Completion { of, memory }));
     }
 
-    /// Under a model: ends a wait that took no store's time with `result` when a DMA that begins after this run has ended.
+    /// Under a model: ends a wait that took no store's time with `result` when a DMA that begins after this run has ended, and an accelerator has taken
+    /// what it brought.
     #[inline(never)]
     pub fn wake_after(
         &mut self,
-        (transfer, streamed): (Transfer, bool),
-        caller: Caller,
-        waiter: Waiter,
+        transfer: (Transfer, bool),
+        accelerated: Option<(u8, u32)>,
+        (caller, waiter): (Caller, Waiter),
         result: i64,
     ) -> i32 {
         let Some(of) = self.promise(caller, waiter, result) else { return abi::ERROR_REFUSED };
-        self.dma_then(transfer, streamed, || Event::Complete(Completion { of, memory: None }));
+        self.dma_and_then(transfer, accelerated, || Event::Complete(Completion { of, memory: None }));
         PENDING
     }
 

@@ -11,6 +11,7 @@
 use super::autopsy::GlobalValue;
 use super::long::{SharedDesk, makes_way};
 use super::wasm::Guest;
+use crate::bridge::accounts::EVENTS;
 use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,13 @@ pub(crate) const MEMORY_BYTES_MAX: u32 = 32 << 10;
 const IGNORED_MAX: u32 = 16;
 /// Frames that are counted at an instruction: deeper is as deep as that.
 const DEPTH_MAX: usize = 256;
+
+/// What it costs to look at an instruction at which a run may stop, and each frame of its stack, in instructions: estimates, of some
+/// 0.2 us and 50 ns.
+const LOOK_COST: u64 = 1_600;
+const FRAME_COST: u64 = 400;
+/// What a value costs that a debugger is told: it is read, and written as text.
+const VALUE_COST: u64 = 1_000;
 
 /// How a run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +94,20 @@ pub(crate) enum Answer {
     Memory(Vec<u8>),
 }
 
+impl Answer {
+    /// What it cost, in instructions.
+    pub fn cost(&self) -> u64 {
+        match self {
+            Answer::Stack(frames) => LOOK_COST + frames.len() as u64 * (FRAME_COST + VALUE_COST),
+            Answer::Values(FrameValues { locals, operands, globals }) => {
+                let values = locals.len() + operands.len() + globals.len();
+                LOOK_COST + FRAMES_MAX as u64 * FRAME_COST + values as u64 * VALUE_COST
+            }
+            Answer::Memory(bytes) => LOOK_COST + bytes.len() as u64 / 8,
+        }
+    }
+}
+
 /// Between an instance that is debugged, its runs, and who debugs it.
 #[derive(Debug)]
 pub(crate) struct Debugging {
@@ -105,6 +127,9 @@ pub(crate) struct Debugging {
     ignored: u32,
     query: Option<Query>,
     answer: Option<Answer>,
+    /// Whose account pays for looks, and what they have cost that was not charged yet.
+    payer: u16,
+    looks_cost: u64,
 }
 
 pub(crate) type SharedDebugging = Arc<Mutex<Debugging>>;
@@ -130,6 +155,8 @@ impl Debugging {
             ignored: 0,
             query: None,
             answer: None,
+            payer: EVENTS,
+            looks_cost: 0,
         }))
     }
 }
@@ -142,6 +169,23 @@ impl Debugger<'_> {
     pub fn stop(&self) -> Option<Stop> {
         let debugging = at(self.0);
         debugging.stop.clone().filter(|_| !debugging.goes_on)
+    }
+
+    /// From now on its looks are this account's to pay.
+    pub fn is_of(&self, payer: u16) {
+        at(self.0).payer = payer;
+    }
+
+    /// What its looks have cost since this was asked last, and whose account pays for it.
+    pub fn take_cost(&self) -> (u16, u64) {
+        let mut debugging = at(self.0);
+        (debugging.payer, std::mem::take(&mut debugging.looks_cost))
+    }
+
+    /// Who has its run go on instruction by instruction, if somebody does: it goes on in his turn, not in that of whose request it is.
+    pub fn steps_for(&self) -> Option<u16> {
+        let debugging = at(self.0);
+        (debugging.is_attached && debugging.mode != Mode::Run).then_some(debugging.payer)
     }
 
     /// The instance has been made: from now on it stops.
@@ -326,6 +370,7 @@ impl Handler {
             let innermost = frames.first().and_then(|frame| pc_of(&mut store, frame));
             (innermost.map_or(0, |frame| frame.pc), frames.len() as u32)
         };
+        at(&self.debugging).looks_cost += LOOK_COST + u64::from(depth) * FRAME_COST;
         let Some(reason) = self.decides(ends, pc, depth) else {
             let makes_way = {
                 let mut debugging = at(&self.debugging);

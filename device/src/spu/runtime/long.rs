@@ -193,13 +193,12 @@ async fn make(store: &mut Store<Guest>, pre: &InstancePre<Guest>) -> Result<Expo
 impl LongInstance {
     /// Makes an instance for an SPU and initialises it.
     pub fn new(
-        engine: &Engine,
         pre: &InstancePre<Guest>,
         machine: &mut Machine,
         caller: Caller,
         limits: InstanceLimits,
     ) -> Result<Self, String> {
-        Self::made(engine, pre, machine, caller, limits, None)
+        Self::made(pre, machine, caller, limits, None)
     }
 
     /// The same for a debugger, of a module that is compiled for that.
@@ -209,11 +208,10 @@ impl LongInstance {
         caller: Caller,
         limits: InstanceLimits,
     ) -> Result<Self, String> {
-        Self::made(pre.module().engine(), pre, machine, caller, limits, Some(Debugging::shared()))
+        Self::made(pre, machine, caller, limits, Some(Debugging::shared()))
     }
 
     fn made(
-        engine: &Engine,
         pre: &InstancePre<Guest>,
         machine: &mut Machine,
         caller: Caller,
@@ -237,7 +235,7 @@ impl LongInstance {
         let (lender, os) = Lender::new();
         let limits = MemoryLimits::new(data_bytes_max);
         let guest = Guest { os, caller, memory: None, limits, desk: Some(desk.clone()), debugging: debugging.clone() };
-        let mut store = store_of(engine, guest, initialize_budget)?;
+        let mut store = store_of(pre.module().engine(), guest, initialize_budget)?;
         if let Some(debugging) = debugging.clone() {
             store.set_debug_handler(debug::Handler { debugging, desk: desk.clone() });
         }

@@ -15,8 +15,8 @@ use crate::spu::reach::{Reach, Reaching, lend};
 use crate::spu::request::{RECORD_BYTES, record_answered, record_response};
 use crate::spu::{Instance, Offered, Told};
 use wasmtime::{
-    Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, OptLevel, Store, TypedFunc,
-    Val,
+    Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, OperatorCost, OptLevel,
+    Store, TypedFunc, Val,
 };
 use willow_gate::table::{Section, When, Work};
 use willow_gate::{Call, Fault, argument, imports, parameter};
@@ -46,15 +46,24 @@ pub(crate) struct Guest {
     pub(super) debugging: Option<SharedDebugging>,
 }
 
-/// The compiler and what all modules share.
-pub(crate) struct Runtime {
+/// The compiler and what modules share that are metered in one way.
+#[derive(Clone)]
+struct Metering {
+    costs: OperatorCost,
     engine: Engine,
     linker: Linker<Guest>,
     /// For instances that ask for long runs.
     long_linker: Linker<Guest>,
-    costs: Option<OperatorCosts>,
     /// For apps that are debugged, made for the first of them.
     debug: Option<(Engine, Linker<Guest>)>,
+}
+
+/// The compiler and what all modules share. Apps that users install are metered by what takes a machine longest, all others by what they execute,
+/// and both as a model of time says where there is one.
+pub(crate) struct Runtime {
+    kernels: Metering,
+    /// Made for the first of users' apps; the same as `kernels` under a model of time.
+    users: Option<Metering>,
 }
 
 /// The export `complete`, in either form.
@@ -142,10 +151,10 @@ pub(super) fn with<R>(
 }
 
 /// What all engines have in common: how apps are contained and metered.
-fn config(costs: Option<OperatorCosts>) -> Config {
+fn config(costs: OperatorCost) -> Config {
     let mut config = Config::new();
     config.consume_fuel(true);
-    config.operator_cost(costs.map_or_else(super::costs::by_time, super::costs::table));
+    config.operator_cost(costs);
     config.max_wasm_stack(WASM_STACK_BYTES_MAX);
     config.async_stack_size(FIBER_STACK_BYTES);
     config.cranelift_nan_canonicalization(true);
@@ -156,46 +165,78 @@ fn config(costs: Option<OperatorCosts>) -> Config {
     config
 }
 
+impl Metering {
+    fn new(costs: OperatorCost) -> Result<Self, String> {
+        let wrong = |error: wasmtime::Error| format!("the app runtime cannot start: {error}");
+        let engine = Engine::new(&config(costs.clone())).map_err(wrong)?;
+        let linker = link(&engine).map_err(wrong)?;
+        let long_linker = long::link(&engine).map_err(wrong)?;
+        Ok(Metering { costs, engine, linker, long_linker, debug: None })
+    }
+}
+
 impl Runtime {
-    /// An engine with the features that apps may use.
+    /// Engines with the features that apps may use.
     ///
     /// `costs`: of instructions, where a model of time has such; else those that the machine has.
     pub fn new(costs: Option<OperatorCosts>) -> Result<Self, String> {
-        let engine = Engine::new(&config(costs)).map_err(|error| format!("the app runtime cannot start: {error}"))?;
-        let wrong = |error: wasmtime::Error| format!("the app runtime cannot start: {error}");
-        let linker = link(&engine).map_err(wrong)?;
-        let long_linker = long::link(&engine).map_err(wrong)?;
-        Ok(Runtime { engine, linker, long_linker, costs, debug: None })
+        match costs {
+            Some(costs) => {
+                let kernels = Metering::new(super::costs::table(costs))?;
+                Ok(Runtime { users: Some(kernels.clone()), kernels })
+            }
+            None => Ok(Runtime { kernels: Metering::new(super::costs::by_work())?, users: None }),
+        }
     }
 
-    /// The engine that compiles for debuggers.
-    pub fn debug_engine(&mut self) -> Result<Engine, String> {
-        if self.debug.is_none() {
-            let mut config = config(self.costs);
+    /// How the apps of an owner are metered.
+    fn of(&mut self, owner: Option<u32>) -> Result<&mut Metering, String> {
+        if owner.is_none() {
+            return Ok(&mut self.kernels);
+        }
+        if self.users.is_none() {
+            self.users = Some(Metering::new(super::costs::by_time())?);
+        }
+        self.users.as_mut().ok_or_else(String::new)
+    }
+
+    /// The engine that compiles an owner's apps for debuggers.
+    pub fn debug_engine(&mut self, owner: Option<u32>) -> Result<Engine, String> {
+        let of = self.of(owner)?;
+        if of.debug.is_none() {
+            let mut config = config(of.costs.clone());
             config.guest_debug(true);
             config.cranelift_opt_level(OptLevel::None);
             let wrong = |error: wasmtime::Error| format!("the runtime for debuggers cannot start: {error}");
             let engine = Engine::new(&config).map_err(wrong)?;
             let linker = long::link(&engine).map_err(wrong)?;
-            self.debug = Some((engine, linker));
+            of.debug = Some((engine, linker));
         }
-        self.debug.as_ref().map(|(engine, _)| engine.clone()).ok_or_else(String::new)
+        of.debug.as_ref().map(|(engine, _)| engine.clone()).ok_or_else(String::new)
     }
 
     /// Resolves the imports of a module that is compiled for a debugger.
     pub fn prepare_debug(&self, compiled: &CompiledModule) -> Result<InstancePre<Guest>, String> {
-        let (_, linker) = self.debug.as_ref().ok_or("the runtime for debuggers has not started")?;
+        let made = std::iter::once(&self.kernels).chain(&self.users).filter_map(|of| of.debug.as_ref());
+        let found = made.into_iter().find(|(engine, _)| Engine::same(engine, compiled.module.engine()));
+        let (_, linker) = found.ok_or("the runtime for debuggers has not started")?;
         linker.instantiate_pre(&compiled.module).map_err(|error| format!("it cannot be linked: {error}"))
     }
 
-    /// The engine, to compile with on another thread.
-    pub fn engine(&self) -> Engine {
-        self.engine.clone()
+    /// The engine for an owner's apps, to compile with on another thread.
+    pub fn engine(&mut self, owner: Option<u32>) -> Result<Engine, String> {
+        self.of(owner).map(|of| of.engine.clone())
     }
 
-    /// Resolves the module's imports; `long`: for [`super::long::LongInstance`].
-    pub fn prepare(&self, compiled: &CompiledModule, long: bool) -> Result<InstancePre<Guest>, String> {
-        let linker = if long { &self.long_linker } else { &self.linker };
+    /// Resolves the imports of an owner's module; `long`: for [`super::long::LongInstance`].
+    pub fn prepare(
+        &mut self,
+        compiled: &CompiledModule,
+        owner: Option<u32>,
+        long: bool,
+    ) -> Result<InstancePre<Guest>, String> {
+        let of = self.of(owner)?;
+        let linker = if long { &of.long_linker } else { &of.linker };
         linker.instantiate_pre(&compiled.module).map_err(|error| format!("it cannot be linked: {error}"))
     }
 }
@@ -211,7 +252,6 @@ pub(crate) fn compile(engine: &Engine, bytes: Vec<u8>, limits: ModuleLimits) -> 
 impl WasmInstance {
     /// Makes an instance for an SPU and initialises it.
     pub fn new(
-        engine: &Engine,
         pre: &InstancePre<Guest>,
         machine: &mut Machine,
         caller: Caller,
@@ -219,7 +259,7 @@ impl WasmInstance {
     ) -> Result<Self, String> {
         let limits = MemoryLimits::new(data_bytes_max);
         let guest = Guest { os: Reach::NOTHING, caller, memory: None, limits, desk: None, debugging: None };
-        let mut store = store_of(engine, guest, initialize_budget)?;
+        let mut store = store_of(pre.module().engine(), guest, initialize_budget)?;
         let instance = pre.instantiate(&mut store).map_err(not_instantiated)?;
         let exports = Exports::find(&instance, &mut store)?;
         if let Some(initialize) = find_initialize(&instance, &mut store) {
@@ -420,6 +460,10 @@ impl Instance for WasmInstance {
 
     fn memory_bytes(&self) -> u64 {
         self.store.data().limits.bytes()
+    }
+
+    fn memory(&self) -> Option<&[u8]> {
+        Some(self.exports.memory.data(&self.store))
     }
 
     fn autopsy(&mut self) -> Option<Autopsy> {

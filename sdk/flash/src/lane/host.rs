@@ -27,6 +27,16 @@ pub struct Update {
     pub peer: Option<(Peer, u32)>,
 }
 
+/// Where the logical pages of a lane lie: the entry of one is `block * pages_per_block + page`, and its parts are those of the lane's [`crate::Layout`], as long as
+/// `moved` has a zero for the block. Entries of blocks that there are not stand for pages that hold nothing, or were lost.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneMap<'a> {
+    /// By logical page.
+    pub entries: &'a [u32],
+    /// By block: other than 0 where a part of it lies elsewhere.
+    pub moved: &'a [u8],
+}
+
 impl<P: FlashPort> Lane<P> {
     fn entry(&self, unit: u32) -> Result<u32, Failure> {
         self.state().map.get(unit as usize).copied().ok_or(Failure::Range)
@@ -168,6 +178,13 @@ impl<P: FlashPort> Lane<P> {
             return Ok(());
         }
         self.sync(Stream::Host, false).await
+    }
+
+    /// Where its logical pages lie, for who reads them without asking ([`LaneMap`]). Both slices stay at their places in memory for as long as the lane
+    /// is there; after each wait of any handler they are as true as what [`Lane::read`] goes by.
+    pub fn with_map<R>(&self, look: impl FnOnce(LaneMap<'_>) -> R) -> R {
+        let state = self.state();
+        look(LaneMap { entries: &state.map, moved: state.replacements.moved() })
     }
 
     /// Whether something is stored in a logical page.

@@ -30,7 +30,7 @@ mod scan;
 mod state;
 mod stream;
 
-pub use host::Update;
+pub use host::{LaneMap, Update};
 pub use recovery::MountError;
 
 use crate::geometry::{DIES_PER_UNIT_MAX, Layout, PLANES_MAX};

@@ -81,16 +81,18 @@ impl<P: FlashPort> Lane<P> {
     }
 
     async fn program_die(&self, die: u32, place: Place, source: UnitSource<'_>, header: Header) -> Status {
-        if let UnitSource::Copy(address) = source
-            && self.port.copies_back()
-        {
-            // What the chip cannot correct goes by the controller, which has the ladder of read retries.
-            match self.program_die_of(die, place, UnitSource::CopyWithin(address), header).await {
-                Status::Uncorrectable => {}
-                other => return other,
+        let mut by = match source {
+            UnitSource::Copy(address) if self.port.copies_back() => UnitSource::CopyWithin(address),
+            other => other,
+        };
+        loop {
+            let status = self.program_die_of(die, place, by, header).await;
+            match (status, by) {
+                // What the chip cannot correct goes by the controller, which has the ladder of read retries.
+                (Status::Uncorrectable, UnitSource::CopyWithin(_)) => by = source,
+                _ => return status,
             }
         }
-        self.program_die_of(die, place, source, header).await
     }
 
     async fn program_die_of(&self, die: u32, place: Place, source: UnitSource<'_>, header: Header) -> Status {

@@ -105,6 +105,8 @@ pub(super) enum Work {
         layout: Layout,
         key: Vec<u8>,
     },
+    MultiplyAdd(willow_gate::MultiplyAdd),
+    Transform(willow_gate::Transform),
     Flush {
         until: u64,
     },
@@ -358,6 +360,17 @@ impl SpuHost {
             }
             Work::Keys { source, layout, key } => {
                 layout.place(&self.read(token, source, layout.span_bytes as usize), &key).result().into()
+            }
+            Work::MultiplyAdd(asked) => {
+                let bytes = asked.row_bytes() as usize;
+                let x = local(asked.x, bytes).to_vec();
+                willow_gate::numbers::multiply_add(asked.number, asked.alpha, &x, local(asked.y, bytes));
+                0
+            }
+            Work::Transform(transform) => {
+                let bytes = transform.bytes().expect("sound") as usize;
+                super::transform::transform(&transform, local(transform.data, bytes));
+                0
             }
             Work::Flush { until } => {
                 self.bank.flush(until);

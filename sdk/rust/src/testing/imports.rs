@@ -441,6 +441,15 @@ impl SpuOs for SpuHost {
                 let work = Work::Keys { source: (port, address), layout, key };
                 there.map_or_else(i64::from, |()| self.tell(Some(token), wait, work, |_, place| place as i32).into())
             }
+            Operation::MultiplyAdd(asked) => {
+                memory.slice(asked.x, asked.row_bytes() as usize)?;
+                memory.slice_mut(asked.y, asked.row_bytes() as usize)?;
+                self.tell(Some(asked.token), asked.wait, Work::MultiplyAdd(asked), |_, _| DONE).into()
+            }
+            Operation::Transform(transform) => {
+                memory.slice_mut(transform.data, transform.bytes().unwrap_or(0) as usize)?;
+                self.tell(Some(transform.token), transform.wait, Work::Transform(transform), |_, _| DONE).into()
+            }
             Operation::Draft(draft) => self.draft(&draft, behalf).into(),
             Operation::Append(append) => self.append(memory, &append, behalf)?.into(),
             Operation::Post { handle, wait } => self.post(handle, wait).into(),

@@ -27,6 +27,7 @@
 mod host;
 mod imports;
 mod remote;
+mod transform;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

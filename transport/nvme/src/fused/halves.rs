@@ -15,6 +15,7 @@ use crate::command::{self, Command, Data, Operation};
 use crate::queue::{Association, State};
 use crate::status::Failure;
 use crate::subsystem::{ConnectionId, Next, Subsystem};
+use crate::work::Work;
 
 /// FUSE, bits 1:0 of an entry's flags.
 const FUSE_MASK: u8 = 3;
@@ -213,7 +214,11 @@ impl<B: Backend> Subsystem<B> {
         let found = queue.pairs.iter().position(|pair| pair.first == place || pair.second == place);
         let Some(found) = found else {
             // The other one has failed meanwhile.
-            return self.give_up(index, place, Status::ABORTED_FAILED_FUSED.with_do_not_retry(), buffer);
+            let status = match queue.slots[usize::from(place)].work {
+                Work::FusedBroken(status) => status,
+                _ => Status::ABORTED_FAILED_FUSED.with_do_not_retry(),
+            };
+            return self.give_up(index, place, status, buffer);
         };
         let pair = &mut queue.pairs[found];
         pair.data[usize::from(pair.second == place)] = Some(buffer);

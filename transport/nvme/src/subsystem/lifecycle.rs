@@ -97,9 +97,14 @@ impl<B: Backend> Subsystem<B> {
             );
             status = status.with_more();
         }
+        // The first command of a fused operation is answered before the second.
+        let is_second = is_paired && self.is_second_of_fused(index, place);
+        if is_second {
+            self.pair_broken(index, place, status);
+        }
         self.push_completion(index, cid, status, result, payload);
-        if is_paired {
-            self.pair_broken(index, place);
+        if is_paired && !is_second {
+            self.pair_broken(index, place, status);
         }
         if !self.exclusives.are_none() {
             self.fused_slot_ended(index, place);

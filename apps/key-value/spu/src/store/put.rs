@@ -128,19 +128,23 @@ impl Store {
         };
         let old =
             if position.found { (HeaderView(&header).sequence(), HeaderView(&header).value_bytes()) } else { (0, 0) };
-        let checks = [value_bytes, value_check, chunks_check];
-        let (place, sequence) = self.write_header(id, &position, layout, checks, expiry, &slot, &mut header);
-        let address = self.geometry.get().address(slot.pointer);
         let link = Word { address: position.link, bytes: slot.pointer.to_le_bytes() };
-        let record = Record {
-            address,
-            header: &header,
-            rest_address: address + HEADER_BYTES + 4 * u64::from(layout.chunks),
-            rest_offset: value_bytes - layout.rest,
-            rest_bytes: layout.rest,
-            link: &link,
+        // What only begins the writes is named inside: what is named here is kept at the wait.
+        let (place, sequence, writes) = {
+            let checks = [value_bytes, value_check, chunks_check];
+            let (place, sequence) = self.write_header(id, &position, layout, checks, expiry, &slot, &mut header);
+            let address = self.geometry.get().address(slot.pointer);
+            let record = Record {
+                address,
+                header: &header,
+                rest_address: address + HEADER_BYTES + 4 * u64::from(layout.chunks),
+                rest_offset: value_bytes - layout.rest,
+                rest_bytes: layout.rest,
+                link: &link,
+            };
+            (place, sequence, bank.store(record))
         };
-        if let Err(fault) = bank.store(record).await {
+        if let Err(fault) = writes.await {
             self.take_back(bank, &slot, layout.chunks, &position).await?;
             self.writing.end(place);
             return Err(fault.into());
