@@ -22,7 +22,9 @@ impl Public {
         let folder = std::env::temp_dir().join(format!("willow-public-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
-        std::fs::copy(env!("CARGO_BIN_EXE_willow"), folder.join("willow")).unwrap();
+        // By another process: children that other tests begin meanwhile would inherit a descriptor that writes it, and keep it from being run (ETXTBSY).
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_willow")).arg(folder.join("willow")).status();
+        assert!(copied.unwrap().success());
         Public(folder)
     }
 
