@@ -58,7 +58,7 @@ impl Marks {
     #[cold]
     pub fn overlap(&self, spu: u16, start: u64, bytes: u64) -> bool {
         let next = self.0.get(self.first_behind(spu, start));
-        next.is_some_and(|mark| mark.spu == spu && mark.start < start.saturating_add(bytes))
+        bytes > 0 && next.is_some_and(|mark| mark.spu == spu && mark.start < start.saturating_add(bytes))
     }
 
     /// Marked bytes of a range.
