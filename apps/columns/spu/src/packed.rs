@@ -67,7 +67,7 @@ impl Packed {
             codec::NONE => Ok(None),
             codec::SNAPPY => Ok(Some(Packed::Snappy(Snappy::new()?))),
             #[cfg(not(target_arch = "wasm32"))]
-            codec::ZSTD => Ok(Some(Packed::Zstd(Box::new(Zstd::new())))),
+            codec::ZSTD => Ok(Some(Packed::Zstd(Box::default()))),
             _ => Err(Stop::NoMemory),
         }
     }
