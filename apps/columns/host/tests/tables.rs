@@ -269,8 +269,8 @@ fn indexed(file: &[u8], table: &Table, query: &Query) -> Table {
 fn rows_of_pages_that_an_index_excludes_are_not_read() {
     let file = sample("indexed.parquet");
     let table = parquet(&file).expect("a table");
-    type Selects<'a> = &'a dyn Fn(i64) -> bool;
-    let cases: [(&str, Selects<'_>, u64); 7] = [
+    type Case<'a> = (&'a str, &'a dyn Fn(i64) -> bool, u64);
+    let cases: [Case<'_>; 7] = [
         ("id = 300", &|row| row / 100 == 300, 5000),
         ("id between 598 and 601", &|row| (598..=601).contains(&(row / 100)), 10_000),
         ("id < 5 or id >= 995", &|row| row / 100 < 5 || row / 100 >= 995, 10_000),
