@@ -100,21 +100,23 @@ fn partial(path: &Path) -> Result<PathBuf, SnapshotFileError> {
     if name.is_empty() {
         return Err(wrong(path)(&"it has no name"));
     }
-    name.push(".partial");
+    // Of this process: another that saves there has a file of its own.
+    name.push(format!(".{}.partial", std::process::id()));
     Ok(path.with_file_name(name))
 }
 
 /// Whether a snapshot can be written there, before the work that goes into it.
 pub fn check_place(path: &Path) -> Result<(), SnapshotFileError> {
     let partial = partial(path)?;
-    let tried = File::create(&partial).and_then(|_| std::fs::remove_file(&partial));
+    let tried = File::create_new(&partial).and_then(|_| std::fs::remove_file(&partial));
     tried.map_err(|error| wrong(path)(&error))
 }
 
 /// Writes a snapshot of a device that is at rest; `path` has the old one or the new one whatever happens meanwhile.
 pub(crate) fn write(path: &Path, head: &SnapshotHead, store: &mut dyn Store) -> Result<(), SnapshotFileError> {
     let (wrong, partial) = (wrong(path), partial(path)?);
-    let written = write_to(&partial, head, store).and_then(|()| Ok(std::fs::rename(&partial, path)?));
+    let file = File::create_new(&partial).map_err(|error| wrong(&error))?;
+    let written = write_to(file, head, store).and_then(|()| Ok(std::fs::rename(&partial, path)?));
     if let Err(error) = &written {
         let _ = std::fs::remove_file(&partial);
         return Err(wrong(error));
@@ -128,9 +130,9 @@ fn put(bytes: &[u8], into: &mut dyn Write) -> io::Result<()> {
     into.write_all(bytes)
 }
 
-fn write_to(path: &Path, head: &SnapshotHead, store: &mut dyn Store) -> Result<(), SnapshotError> {
+fn write_to(file: File, head: &SnapshotHead, store: &mut dyn Store) -> Result<(), SnapshotError> {
     let broken = |error: StoreError| SnapshotError::Unfit(format!("the device's metadata: {error}"));
-    let mut file = BufWriter::new(File::create(path)?);
+    let mut file = BufWriter::new(file);
     file.write_all(MAGIC)?;
     file.write_all(&VERSION.to_le_bytes())?;
     let mut frames = FrameWriter::new(file);

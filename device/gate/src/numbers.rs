@@ -1,7 +1,7 @@
 //! Rows of floating-point numbers in an app's memory, as the multiply-add and FFT accelerators take them: what an app may ask for, what it is charged,
 //! and the arithmetic of the former.
 //!
-//! Invariants: a row that there is has at most [`ROW_BYTES_MAX`] bytes; a transform has a power of two of numbers; multiply-add rounds after the
+//! Invariants: a row has at most [`ROW_BYTES_MAX`] bytes, whether there is one or not; a transform has a power of two of numbers; multiply-add rounds after the
 //! multiplication and after the addition, as IEEE 754 says, on every machine: it is never one fused operation.
 
 use crate::meter::SEGMENT_WORK;
@@ -104,9 +104,10 @@ impl Transform {
         self.row_bytes().checked_mul(self.rows.into()).filter(|bytes| *bytes <= ROW_BYTES_MAX)
     }
 
-    /// Whether there are such transforms.
+    /// Whether there are such transforms. A row has its bound where there is none, too: its plan is made from its length.
     pub fn is_sound(&self) -> bool {
-        self.count >= TRANSFORM_NUMBERS_MIN && self.count.is_power_of_two() && self.bytes().is_some()
+        let is_row = self.count >= TRANSFORM_NUMBERS_MIN && self.count.is_power_of_two();
+        is_row && self.row_bytes() <= ROW_BYTES_MAX && self.bytes().is_some()
     }
 
     /// What it is charged.
@@ -171,7 +172,7 @@ mod tests {
         let asked =
             Transform { token: 0, number: Number::Single, inverse: false, data: 0, count: 1 << 15, rows: 2, wait: 0 };
         assert!(asked.is_sound() && Transform { rows: 0, ..asked }.is_sound());
-        for (count, rows) in [(0, 1), (1, 1), (3, 1), (1 << 15, 3), (1 << 31, 1), (2, u32::MAX)] {
+        for (count, rows) in [(0, 1), (1, 1), (3, 1), (1 << 15, 3), (1 << 31, 1), (2, u32::MAX), (1 << 31, 0), (1 << 17, 0)] {
             assert!(!Transform { count, rows, ..asked }.is_sound(), "{count} {rows}");
         }
     }

@@ -133,10 +133,16 @@ impl Fifo {
         self.take_until(arrival_ns, duration_ns, 0, bytes)
     }
 
+    /// When work would begin that arrives then.
+    #[inline]
+    pub fn begins_ns(&self, arrival_ns: u64) -> u64 {
+        arrival_ns.max(self.free_ns)
+    }
+
     /// The same for work that cannot end before a time, since its last part is not there earlier.
     #[inline]
     pub fn take_until(&mut self, arrival_ns: u64, duration_ns: u64, end_ns_min: u64, bytes: u64) -> (u64, u64) {
-        let begin_ns = arrival_ns.max(self.free_ns);
+        let begin_ns = self.begins_ns(arrival_ns);
         let end_ns = begin_ns.saturating_add(duration_ns).max(end_ns_min);
         self.count((arrival_ns, begin_ns, end_ns), duration_ns, bytes);
         (begin_ns, end_ns)

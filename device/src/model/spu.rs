@@ -69,7 +69,8 @@ impl SpuHardware {
         let computing_ns = self.cycles.duration_ns(cycles);
         let bytes = work.accelerated.total();
         let waiting_ns = if bytes > 0 { work.accelerated.duration_ns(&parameters.accelerator) } else { 0 };
-        let (begin_ns, end_ns) = self.processor.take(at_ns, computing_ns + waiting_ns, 0);
+        let waited_ns = if waiting_ns > 0 { self.accelerated_ns(parameters, at_ns, computing_ns, work) } else { 0 };
+        let (begin_ns, end_ns) = self.processor.take_until(at_ns, computing_ns + waiting_ns, waited_ns, 0);
         let name = if work.dispatch { "start" } else { "resume" };
         trace.span(Lane::Processor(self.number), name, (begin_ns, end_ns), work.id.into(), 0);
         if waiting_ns > 0 {
@@ -81,7 +82,19 @@ impl SpuHardware {
         end_ns
     }
 
+    /// When the accelerators that a run waits for will have done what it asks of them: what streams through them goes first.
+    #[cold]
+    fn accelerated_ns(&self, parameters: &ModelParameters, at_ns: u64, computing_ns: u64, work: &Work) -> u64 {
+        let mut end_ns = self.processor.begins_ns(at_ns) + computing_ns;
+        for (accelerator, bytes) in work.accelerated.at_work() {
+            let begin_ns = self.accelerators[accelerator as usize].begins_ns(end_ns);
+            end_ns = begin_ns + duration_of_ns(parameters.accelerator.of(accelerator), bytes);
+        }
+        end_ns
+    }
+
     /// An accelerator takes bytes: when it has.
+    #[inline(never)]
     fn accelerate(
         &mut self,
         parameters: &ModelParameters,

@@ -144,6 +144,8 @@ pub(crate) struct FlashJobs {
     program_bytes: Vec<usize>,
     /// By bank and die: what waits before the flash, in the order in which it was asked for. Queues of dies stay when they are empty.
     waiting: BTreeMap<(u16, u32), VecDeque<u32>>,
+    /// By bank: how many of its jobs wait so, since mostly none does.
+    waiting_of_bank: Vec<usize>,
     /// By write: the programs that wait for its data.
     pub(super) landings: BTreeMap<Key, Vec<u32>>,
     /// By bank: how many are in the flash, and whether all that is asked for waits until none is.
@@ -165,6 +167,7 @@ impl FlashJobs {
             bank_max: JOBS_MAX / usize::from(banks.max(1)),
             program_bytes: vec![0; banks.into()],
             waiting: BTreeMap::new(),
+            waiting_of_bank: vec![0; banks.into()],
             landings: BTreeMap::new(),
             banks: vec![(0, false); crate::media::BANKS_MAX],
             next_ns: u64::MAX,
@@ -214,21 +217,27 @@ impl FlashJobs {
 
     /// Whether something waits before a die.
     pub(super) fn waits_before(&self, bank: u16, die: u32) -> bool {
-        self.waiting.get(&(bank, die)).is_some_and(|queue| !queue.is_empty())
+        self.waiting_of_bank[usize::from(bank)] > 0
+            && self.waiting.get(&(bank, die)).is_some_and(|queue| !queue.is_empty())
     }
 
     /// A job waits before its die.
     pub(super) fn wait_before(&mut self, bank: u16, die: u32, key: u32) {
         self.waiting.entry((bank, die)).or_default().push_back(key);
+        self.waiting_of_bank[usize::from(bank)] += 1;
     }
 
     /// Takes what waits before a die; [`FlashJobs::put_back`] follows.
     pub(super) fn take_waiting(&mut self, bank: u16, die: u32) -> Option<VecDeque<u32>> {
-        self.waiting.get_mut(&(bank, die)).filter(|queue| !queue.is_empty()).map(std::mem::take)
+        let of_bank = self.waiting_of_bank.get_mut(usize::from(bank)).filter(|waiting| **waiting > 0)?;
+        let queue = self.waiting.get_mut(&(bank, die)).filter(|queue| !queue.is_empty()).map(std::mem::take)?;
+        *of_bank -= queue.len();
+        Some(queue)
     }
 
     /// Puts back what goes on waiting before a die, before what has come since. Of dies that no flash has, nothing is kept.
     pub(super) fn put_back(&mut self, bank: u16, die: u32, mut queue: VecDeque<u32>) {
+        self.waiting_of_bank[usize::from(bank)] += queue.len();
         let place = self.waiting.entry((bank, die)).or_default();
         queue.append(place);
         *place = queue;

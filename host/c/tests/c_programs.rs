@@ -122,6 +122,17 @@ fn c_programs_append_records() {
 }
 
 #[test]
+fn c_programs_compute_in_the_drive() {
+    let test = "c_programs_compute_in_the_drive";
+    let Some(compiler) = compilers().first().copied() else { return skip(test, "there is no C compiler") };
+    let Some(stage) = or_skip(test, Stage::ext4()) else { return };
+    let program = stage.folder.join("compute");
+    compile(compiler, "tests/compute.c", &program, false);
+    let folder = stage.on_it("").display().to_string();
+    assert_eq!(tool(&program.display().to_string(), &[&stage.path("agent"), &folder]).as_deref(), Ok("computed"));
+}
+
+#[test]
 fn c_programs_use_files_through_their_caches() {
     let test = "c_programs_use_files_through_their_caches";
     let Some(compiler) = compilers().first().copied() else { return skip(test, "there is no C compiler") };

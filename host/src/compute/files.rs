@@ -11,7 +11,7 @@ use compute_host::plan::Laid;
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -196,7 +196,10 @@ impl Output {
         let mut output =
             Output { path: path.to_owned(), part: Some(part.clone()), begin: header.len() as u64, file: None };
         if let Ok(before) = std::fs::metadata(path) {
-            file.set_permissions(before.permissions()).map_err(of_file())?;
+            // As open to others as the one before, from the first byte on; that its owner may write goes when it has its name.
+            let mut permissions = before.permissions();
+            permissions.set_mode(permissions.mode() | 0o600);
+            file.set_permissions(permissions).map_err(of_file())?;
         }
         reserve(&mut file, header.len() as u64 + bytes).map_err(of_file())?;
         file.write_all_at(header, 0).and_then(|()| file.sync_all()).map_err(of_file())?;
@@ -283,14 +286,19 @@ impl Output {
             Some(file) => file,
             None => File::open(&at).map_err(ComputeError::of_file(&at))?,
         };
+        if let (Some(_), Ok(before)) = (&self.part, std::fs::metadata(&self.path)) {
+            file.set_permissions(before.permissions()).map_err(ComputeError::of_file(&at))?;
+        }
         file.sync_all().map_err(ComputeError::of_file(&at))?;
         drop(file);
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // One that may be written and not read is found out before it has its name.
+        let opened = File::open(folder).map_err(ComputeError::of_file(folder))?;
         let Some(part) = self.part.take() else { return Ok(()) };
         if let Err(error) = std::fs::rename(&part, &self.path) {
             self.part = Some(part);
             return Err(ComputeError::File { path: self.path.clone(), error });
         }
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(ComputeError::of_file(folder))
+        opened.sync_all().map_err(ComputeError::of_file(folder))
     }
 }

@@ -106,8 +106,14 @@ pub async fn saxpy(
     }
     let mut output = Output::new(out, (&array, options.form, options.in_place), &inputs)?;
     let mut done = Done { elements: array.elements(), element: Some(array.element), by_host: None, host_bytes: 0 };
+    // Pieces end where stripes do, and a number lies in one of them.
+    let begins = [output.begin, inputs[0].begin, inputs[1].begin];
+    let unaligned = begins.iter().position(|begin| !begin.is_multiple_of(array.element.bytes()));
     let refused = match drive {
         None => (0, "no drive is named".to_owned()),
+        Some(_) if unaligned.is_some() => {
+            (unaligned.unwrap_or_default(), "its numbers do not begin at a multiple of their size".to_owned())
+        }
         Some(drive) => match open(drive, &mut output, inputs)? {
             Ok(files) => {
                 let begins = [output.begin, inputs[0].begin, inputs[1].begin];

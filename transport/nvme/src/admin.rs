@@ -3,6 +3,8 @@
 mod namespaces;
 mod utilization;
 
+use std::collections::BTreeSet;
+
 use willow_device::CommandSet;
 use willow_device::region::REGION_ALIGNMENT_BYTES;
 use willow_wire::spec::identify::cns;
@@ -559,7 +561,14 @@ impl<B: Backend> Subsystem<B> {
                 self.complete(index, place, Status::ABORT_REQUESTED, 0, None);
                 0
             }
-            State::Free | State::Fetching | State::Authenticating | State::Held => NOT_ABORTED,
+            State::Held => match self.forget_held_ready(&BTreeSet::from([(index, place)])).is_empty() {
+                true => NOT_ABORTED,
+                false => {
+                    self.complete(index, place, Status::ABORT_REQUESTED, 0, None);
+                    0
+                }
+            },
+            State::Free | State::Fetching | State::Authenticating => NOT_ABORTED,
         }
     }
 }

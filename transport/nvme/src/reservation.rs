@@ -342,7 +342,13 @@ impl<B: Backend> Subsystem<B> {
 
     /// Ends what the preempted hosts have in the namespace, as far as it can be ended.
     fn abort_preempted(&mut self, preempting: &Preempting) {
-        for (index, place, state) in self.commands_of(preempting) {
+        let commands = self.commands_of(preempting);
+        // Other commands that are held are looked at anew when they go on.
+        let held = commands.iter().filter(|(.., state)| *state == State::Held).map(|(index, place, _)| (*index, *place));
+        for (index, place) in self.forget_held_ready(&held.collect()) {
+            self.complete(index, place, Status::ABORTED_PREEMPT.with_do_not_retry(), 0, None);
+        }
+        for (index, place, state) in commands {
             let Some(queue) = self.queues[usize::from(index)].as_ref() else { continue };
             let connection = ConnectionId { index, generation: queue.generation };
             let (account, hre) = (queue.account, queue.association.map(|association| association.hre));

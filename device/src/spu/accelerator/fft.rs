@@ -39,6 +39,9 @@ impl<T: FftNum> Kind<T> {
         (decode, encode): Coding<T, BYTES>,
         scale: T,
     ) {
+        if bytes.is_empty() {
+            return;
+        }
         let direction = if inverse { FftDirection::Inverse } else { FftDirection::Forward };
         let plan = self.planner.plan_fft(count, direction);
         let zero = Complex::new(T::zero(), T::zero());
@@ -78,6 +81,7 @@ impl Transforms {
 
 impl Machine {
     /// `fft`.
+    #[inline(never)]
     pub fn fft<M: LocalMemory>(
         &mut self,
         caller: Caller,

@@ -16,6 +16,7 @@ const PIECE_BYTES: usize = 4096;
 
 impl Machine {
     /// `multiply_add`.
+    #[inline(never)]
     pub fn multiply_add<M: LocalMemory>(
         &mut self,
         caller: Caller,

@@ -6,6 +6,8 @@
 //! - a search looks at a bounded number of commands in a turn; what begins meanwhile and writes there is held, so that it need not be found;
 //! - what waits for a place in the device is no reason to wait: it is held itself when it has its place, unless a part of it is done.
 
+use std::collections::BTreeSet;
+
 use willow_device::HreId;
 use willow_wire::spec::opcode::nvm;
 
@@ -113,5 +115,22 @@ impl<B: Backend> Subsystem<B> {
             }
             None => Some(ready),
         }
+    }
+    /// Takes writes out that waited for a place in the device, and wait for a range now; where their slots are. Who has them ended answers them.
+    pub(crate) fn forget_held_ready(&mut self, slots: &BTreeSet<(u16, u16)>) -> Vec<(u16, u16)> {
+        if slots.is_empty() {
+            return Vec::new();
+        }
+        let slot = |held: &Held| match held {
+            Held::Ready { ready, .. } => Some((ready.connection.index, ready.place)),
+            Held::Fused(_) | Held::Command { .. } => None,
+        };
+        let gone = self.exclusives.take_waiting(|held| slot(held).is_some_and(|slot| slots.contains(&slot)));
+        let places = gone.iter().filter_map(slot).collect();
+        for held in gone {
+            let index = held.connection().index;
+            held.into_buffers().into_iter().for_each(|buffer| self.give(index, buffer));
+        }
+        places
     }
 }

@@ -173,7 +173,19 @@ impl<B: Backend> Subsystem<B> {
     /// Ends what waits for a place in the device, of a controller whose host has lost these namespaces, or parts of them.
     fn give_up_in(&mut self, cntlid: u16, lost: &BTreeSet<u32>, status: Status) {
         let Some(controller) = self.controllers.get(&cntlid) else { return };
-        for index in controller.io.iter().flatten().copied().collect::<Vec<_>>() {
+        let queues: Vec<u16> = controller.io.iter().flatten().copied().collect();
+        let mut held = BTreeSet::new();
+        for index in &queues {
+            let Some(queue) = self.queues[usize::from(*index)].as_ref() else { continue };
+            let is_held = |slot: &crate::queue::Slot| slot.state == State::Held && lost.contains(&slot.nsid);
+            let places = (0u16..).zip(&queue.slots).filter(|(_, slot)| is_held(slot));
+            held.extend(places.map(|(place, _)| (*index, place)));
+        }
+        // Other commands that are held are looked at anew when they go on.
+        for (index, place) in self.forget_held_ready(&held) {
+            self.complete(index, place, status, 0, None);
+        }
+        for index in queues {
             let Some(queue) = self.queues[usize::from(index)].as_ref() else { continue };
             let (account, connection) = (queue.account, ConnectionId { index, generation: queue.generation });
             let waits =
