@@ -172,7 +172,9 @@ mod tests {
         let asked =
             Transform { token: 0, number: Number::Single, inverse: false, data: 0, count: 1 << 15, rows: 2, wait: 0 };
         assert!(asked.is_sound() && Transform { rows: 0, ..asked }.is_sound());
-        for (count, rows) in [(0, 1), (1, 1), (3, 1), (1 << 15, 3), (1 << 31, 1), (2, u32::MAX), (1 << 31, 0), (1 << 17, 0)] {
+        for (count, rows) in
+            [(0, 1), (1, 1), (3, 1), (1 << 15, 3), (1 << 31, 1), (2, u32::MAX), (1 << 31, 0), (1 << 17, 0)]
+        {
             assert!(!Transform { count, rows, ..asked }.is_sound(), "{count} {rows}");
         }
     }

@@ -59,10 +59,10 @@ looks! {
 /// # Safety
 /// `path` is the caller's string.
 unsafe fn by_path(folder: c_int, path: Text, flags: c_int, mut real: impl FnMut() -> c_int) -> c_int {
-    // SAFETY: looked at where it is there: the kernel has read it, or says that it cannot.
-    let is_empty = || unsafe { *path == 0 };
+    // SAFETY: looked at where it is there: the kernel has read it, or says that it cannot. No path is the empty one (Linux 6.11).
+    let is_empty = || path.is_null() || unsafe { *path == 0 };
     let done = real();
-    if done != 0 || path.is_null() {
+    if done != 0 {
         return done;
     }
     if is_empty() {
@@ -72,14 +72,21 @@ unsafe fn by_path(folder: c_int, path: Text, flags: c_int, mut real: impl FnMut(
     let Some((_inside, process)) = enter() else { return done };
     // SAFETY: as above.
     let path = unsafe { CStr::from_ptr(path) };
+    // With a path from the root on no folder is looked at, whatever number is there.
+    let folder = if folder == -1 { libc::AT_FDCWD } else { folder };
     // SAFETY: lent by the caller for this call; AT_FDCWD stands for the working folder.
     let folder = unsafe { BorrowedFd::borrow_raw(folder) };
     let nofollow = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
     let at = if nofollow { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
-    let is_others = rustix::fs::statx(folder, path, at, StatxFlags::TYPE).is_ok_and(|found| {
+    let is_others = rustix::fs::statx(folder, path, at, StatxFlags::TYPE | StatxFlags::INO).is_ok_and(|found| {
+        let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+        // To close a descriptor of a file that this process has open would end its record locks there; and the device appends to no file that anybody
+        // has open otherwise.
+        let is_open = || process.with_identity((device, found.stx_ino)).is_some_and(|file| !file.file.is_appending());
         FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile
             && found.stx_attributes.contains(StatxAttributes::IMMUTABLE)
-            && process.is_watching(rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor))
+            && process.is_watching(device)
+            && !is_open()
     });
     if is_others {
         let how = OFlags::RDONLY | OFlags::CLOEXEC | if nofollow { OFlags::NOFOLLOW } else { OFlags::empty() };

@@ -179,7 +179,15 @@ impl Appender {
         }
         for _ in 0..ATTEMPTS_MAX {
             let Some(begun) = self.begin()? else { break };
-            let mut port = self.take_port(begun.numbers)?;
+            let mut port = match self.take_port(begun.numbers) {
+                Ok(port) => port,
+                Err(error) => {
+                    tracing::debug!(
+                        "the kernel appends, since the device is not reached by one more endpoint: {error}"
+                    );
+                    break;
+                }
+            };
             let done = port.append(begun.number, begun.least, record);
             let is_usable = !matches!(done, Err(AppendError::Hre(_)));
             self.give_port(Some(port).filter(|_| is_usable));
@@ -314,7 +322,7 @@ impl Appender {
     fn writable(&self, flags: OFlags) -> Result<OwnedFd, rustix::io::Errno> {
         let path = format!("/proc/self/fd/{}", self.path.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | flags;
-        let open = || rustix::fs::open(&path, flags, Mode::empty());
+        let open = || self.session.spare.with(|| rustix::fs::open(&path, flags, Mode::empty()));
         if self.is_files {
             return self.session.insist(&[self.path.as_fd()], Waits::ToTheEnd, open);
         }

@@ -9,7 +9,7 @@
 
 use super::agent_client::DirectError;
 use super::append::Appender;
-use super::description::{Description, Descriptions};
+use super::description::{Description, Descriptions, open_anew};
 use super::insist::{Waits, is_immutable};
 use super::mapped::Mapped;
 use super::session::{Session, add};
@@ -80,7 +80,16 @@ impl State {
         self.appender.as_ref().filter(|_| self.descriptions.are_paths())
     }
 
-    /// Its descriptors become mere paths, so that the device can have its length; what was written before is durable.
+    /// Makes durable what was written before the device appends. What fails is the program's to know: the kernel tells it once.
+    pub fn settle_before_appending(&mut self) -> Result<(), Errno> {
+        match self.descriptions.all().next().map(|one| one.lent()) {
+            Some(file) => rustix::fs::fdatasync(file),
+            None => Err(Errno::BADF),
+        }
+    }
+
+    /// Its descriptors become mere paths, so that the device can have its length; what was written before is durable
+    /// ([`State::settle_before_appending`]).
     pub fn begin_appending(&mut self, session: &Arc<Session>) -> Result<Arc<Appender>, DirectError> {
         let refused = |why: &str| DirectError::Refused(why.to_owned());
         if self.is_direct() || !self.descriptions.all_append() {
@@ -92,7 +101,8 @@ impl State {
         let Some(file) = self.descriptions.all().next().map(|one| one.lent()) else {
             return Err(Errno::BADF.into());
         };
-        rustix::fs::fdatasync(file)?;
+        // By a mere path it is opened anew for each proof, and for what the kernel appends: not where its mode has changed since.
+        session.spare.with(|| open_anew(file, OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC).map(drop))?;
         let appender = Arc::new(Appender::of_file(session, file)?);
         if let Err(error) = self.descriptions.become_paths(appender.path()) {
             let _ = self.restore(session);

@@ -344,7 +344,8 @@ impl<B: Backend> Subsystem<B> {
     fn abort_preempted(&mut self, preempting: &Preempting) {
         let commands = self.commands_of(preempting);
         // Other commands that are held are looked at anew when they go on.
-        let held = commands.iter().filter(|(.., state)| *state == State::Held).map(|(index, place, _)| (*index, *place));
+        let held =
+            commands.iter().filter(|(.., state)| *state == State::Held).map(|(index, place, _)| (*index, *place));
         for (index, place) in self.forget_held_ready(&held.collect()) {
             self.complete(index, place, Status::ABORTED_PREEMPT.with_do_not_retry(), 0, None);
         }

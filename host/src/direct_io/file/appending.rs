@@ -13,6 +13,7 @@ use crate::direct_io::append::{AppendFailure, Appender};
 use crate::direct_io::session::add;
 use append_host::Refusal;
 use append_host::wire::RECORD_BYTES_MAX;
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::io::IoSlice;
@@ -40,25 +41,29 @@ impl<F: AsFd> File<F> {
         if bytes == 0 || bytes > RECORD_BYTES_MAX as usize || self.session.check().is_err() {
             return None;
         }
-        let appender = self.appender(is_worth)?;
-        Some(self.append_by(&appender, from))
+        match self.appender(is_worth) {
+            Ok(appender) => appender.map(|appender| self.append_by(&appender, from)),
+            Err(error) => Some(Err(error.into())),
+        }
     }
 
-    fn appender(&self, is_worth: bool) -> Option<Arc<Appender>> {
+    /// By which it is appended; `None`: the kernel appends. An error: what was written before could not be made durable.
+    fn appender(&self, is_worth: bool) -> Result<Option<Arc<Appender>>, Errno> {
         {
             let state = self.inode.read();
             if state.is_appending() {
-                return state.appender().filter(|_| !self.is_forgotten()).cloned();
+                return Ok(state.appender().filter(|_| !self.is_forgotten()).cloned());
             }
         }
         if !is_worth || self.inode.is_kernels_turn() {
-            return None;
+            return Ok(None);
         }
         let mut state = self.inode.write();
         if self.is_forgotten() || state.is_pinned || self.inode.is_held() || state.is_appending() {
-            return None;
+            return Ok(None);
         }
-        match state.begin_appending(&self.session) {
+        state.settle_before_appending()?;
+        Ok(match state.begin_appending(&self.session) {
             Ok(appender) => {
                 state.refusal = None;
                 self.inode.begin_direct();
@@ -71,7 +76,7 @@ impl<F: AsFd> File<F> {
                 self.inode.stay_with_kernel();
                 None
             }
-        }
+        })
     }
 
     fn append_by(&self, appender: &Appender, from: &[IoSlice<'_>]) -> Result<usize, DirectError> {
@@ -89,8 +94,10 @@ impl<F: AsFd> File<F> {
             // Nothing was done.
             Ok(None) | Err(AppendFailure::Refused(Refusal::Busy | Refusal::Full)) => {
                 if appender.kernel_run.fetch_add(1, Ordering::Relaxed) >= KERNEL_RUN_MAX {
-                    // Descriptors of the program's own are quicker than one for each record.
-                    self.give_back()?;
+                    // Descriptors of the program's own are quicker than one for each record; without them it goes on as it is.
+                    if let Err(error) = self.give_back() {
+                        tracing::debug!("a file that the kernel appends to is not given back: {error}");
+                    }
                 }
                 appender.write_by_kernel(from).map_err(DirectError::from)
             }
@@ -115,7 +122,8 @@ impl<F: AsFd> File<F> {
         if !state.is_appending() {
             return None;
         }
-        if state.appender().is_some() {
+        // While it is kept from being written, by the agent that has it, nobody else has written since that had it durable.
+        if state.appender().is_some_and(|appender| is_kept(appender.path())) {
             add(&self.session.counters.direct_syncs);
             return Some(Ok(()));
         }
@@ -130,4 +138,10 @@ impl<F: AsFd> File<F> {
         };
         Ok(self.change(once)?)
     }
+}
+
+/// True where a file is immutable, or append-only.
+fn is_kept(path: BorrowedFd<'_>) -> bool {
+    rustix::fs::statx(path, "", AtFlags::EMPTY_PATH, StatxFlags::empty())
+        .is_ok_and(|found| found.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND))
 }
