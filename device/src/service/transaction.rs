@@ -456,7 +456,7 @@ impl Core {
         match range {
             Some(range) if self.may_still_write(key) => self.keep_for_app(key, range),
             // Blocks were marked.
-            None if self.may_still_write(key) => self.marks_in_doubt(key),
+            None if self.may_still_write(key) || !self.marks_stand(key) => self.marks_in_doubt(key),
             Some(range) => self.begin_erasure(key, range),
             None => self.finish(key, Ok(0)),
         }

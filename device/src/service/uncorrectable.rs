@@ -129,10 +129,27 @@ impl Core {
         self.change_namespace(token, hre, request.nsid, Change::MarkUncorrectable(request));
     }
 
-    /// Blocks are marked, durably, but their app has something from before that it may put there, which would take the marks.
+    /// False where blocks were marked and are not any more: their app wrote there, when it was told, what had failed before, or a host did.
+    #[cold]
+    pub(super) fn marks_stand(&self, key: u32) -> bool {
+        let Some(transaction) = self.service.transactions.get(&key) else { return true };
+        let Change::MarkUncorrectable(request) = &transaction.change else { return true };
+        let durable = &self.service.commits.durable;
+        let is_it = |namespace: &&Namespace| namespace.nsid == request.nsid && namespace.nguid == request.nguid;
+        durable.namespaces.iter().find(is_it).is_some_and(|namespace| {
+            (0..durable.spus).all(|spu| {
+                let share = |at| share_before(namespace, durable.spus, spu, at);
+                let (from, to) = (share(request.start), share(request.start + request.bytes));
+                durable.uncorrectable.bytes_within(spu, namespace.base + from, to - from) == to - from
+            })
+        })
+    }
+
+    /// Blocks were marked, durably, but their app has something from before that it may put there, or has put there, which takes the marks.
     #[cold]
     pub(super) fn marks_in_doubt(&mut self, key: u32) {
-        let text = "the blocks are marked, but their app still has something of before to write there".to_owned();
+        let text =
+            "the blocks were marked, but their app has something of before to write there, or wrote it".to_owned();
         self.finish(key, Err(Refusal { status: ControlStatus::MediaFailed, text, error: abi::ERROR_MEDIA }));
     }
 
