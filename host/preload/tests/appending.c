@@ -80,6 +80,9 @@ static void asked(void) {
     SAY(size_of(lstat(path, &found), &found));
     SAY(size_of(fstatat(AT_FDCWD, path, &found, 0), &found));
     SAY(size_of(fstatat(fd, "", &found, AT_EMPTY_PATH), &found));
+    /* No folder is looked at for a path from the root on. */
+    SAY(*path != '/' || size_of(fstatat(-1, path, &found, 0), &found));
+    SAY(size_of(fstatat(-1, "/", &found, 0), &found) >= 0);
     SAY(statx(AT_FDCWD, path, 0, STATX_SIZE, &more) ? -1 : (long)more.stx_size);
     SAY(statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &more) ? -1 : (long)more.stx_size);
     SAY(syscall(SYS_fstat, fd, &found) ? -1 : (long)found.st_size);

@@ -445,6 +445,63 @@ fn a_write_without_a_place_keeps_nobody() {
     assert!(hosts.is_at_rest());
 }
 
+/// A plain write that had its place in the device and waits for a range is given up where its host wants that, and where its host loses the namespace:
+/// nothing of it lands after that.
+#[test]
+fn a_write_that_waits_for_a_range_ends_with_an_abort_and_with_its_namespace() {
+    for deletes in [false, true] {
+        let mut hosts = Hosts::new(None);
+        let (_, other) = hosts.host.queues(2);
+        let (admin, controller) = hosts.host.connect(1, 0, CONTROLLER_DYNAMIC).expect("a controller");
+        hosts.host.enable(admin);
+        let places = DEVICE_PLACES_BESIDE_OTHERS as usize;
+        let queues: Vec<ConnectionId> = (1..=places as u16 / 31 + 1)
+            .map(|number| hosts.host.connect(1, number, controller).expect("a queue").0)
+            .collect();
+        hosts.valve.closed.set(true);
+        for at in 0..places {
+            hosts.send(queues[at / 31], &entry(nvm::READ, 0, 100 + (at % 31) as u16, at as u64 % 500, 1, false), &[]);
+        }
+        let last = queues.len() - 1;
+        hosts.send(queues[last], &entry(nvm::WRITE, 0, 60, 9, 1, true), &counter(7));
+        (0..5).for_each(|_| hosts.turn());
+        hosts.send(other, &entry(nvm::COMPARE, FIRST, 40, 9, 1, true), &counter(0));
+        hosts.send(other, &entry(nvm::WRITE, SECOND, 41, 9, 1, true), &counter(8));
+        (0..5).for_each(|_| hosts.turn());
+        let abort = |queue: usize, cid: u16| {
+            let place = (queue as u32 + 1) | u32::from(cid) << 16;
+            SubmissionEntry::new(admin::ABORT).with_cid(9).with_cdw(10, place)
+        };
+        // A read gives its place up, which the write has then: it waits for the range of the fused operation.
+        let aborted = (0..places).find(|at| {
+            hosts.send(admin, &abort(at / 31, 100 + (at % 31) as u16), &[]);
+            hosts.wait(admin, 9);
+            (0..3).for_each(|_| hosts.turn());
+            hosts.take(queues[at / 31], 100 + (at % 31) as u16).is_some()
+        });
+        assert!(aborted.is_some(), "no read can be aborted");
+        if deletes {
+            let mut detach = SubmissionEntry::new(admin::NAMESPACE_ATTACHMENT).with_nsid(1).with_cid(9);
+            detach = detach.with_cdw(10, 1).with_sgl(Sgl::transport(4096));
+            let mut list = vec![0; 4096];
+            list[0] = 1;
+            list[2..4].copy_from_slice(&controller.to_le_bytes());
+            hosts.send(admin, &detach, &list);
+            assert!(hosts.wait(admin, 9).0.is_success());
+        } else {
+            hosts.send(admin, &abort(last, 60), &[]);
+            hosts.wait(admin, 9);
+        }
+        let status = hosts.wait(queues[last], 60).0;
+        assert!(!status.is_success(), "{status}");
+        hosts.valve.closed.set(false);
+        let status = hosts.wait(other, 41).0;
+        assert!(status.is_success() && hosts.wait(other, 40).0.is_success(), "{status}");
+        (0..20).for_each(|_| hosts.turn());
+        assert_eq!(hosts.read(other, 9, 1), counter(8));
+    }
+}
+
 /// More commands under way than are looked at in one turn: what a range has to wait for is found all the same, and is waited for.
 #[test]
 fn what_is_under_way_is_looked_through_by_pieces_and_all_of_it_is_found() {
