@@ -318,6 +318,12 @@ impl Appender {
         Ok(Some(begun))
     }
 
+    /// Has the kernel make durable what anybody wrote by it.
+    pub(super) fn sync_by_kernel(&self, data: bool) -> Result<(), rustix::io::Errno> {
+        let file = self.writable(OFlags::empty())?;
+        if data { rustix::fs::fdatasync(file) } else { rustix::fs::fsync(file) }
+    }
+
     /// Opens the file for appending. What keeps it from that (EPERM) ends first.
     fn writable(&self, flags: OFlags) -> Result<OwnedFd, rustix::io::Errno> {
         let path = format!("/proc/self/fd/{}", self.path.as_raw_fd());

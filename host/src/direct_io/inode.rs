@@ -9,13 +9,13 @@
 
 use super::agent_client::DirectError;
 use super::append::Appender;
-use super::description::{Description, Descriptions, open_anew};
+use super::description::{Description, Descriptions};
 use super::insist::{Waits, is_immutable};
 use super::mapped::Mapped;
 use super::session::{Session, add};
 use super::unsynced::Unsynced;
 use crate::agent::freeze::EXECUTABLE;
-use rustix::fs::OFlags;
+use rustix::fs::{Access, AtFlags, CWD, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -101,8 +101,13 @@ impl State {
         let Some(file) = self.descriptions.all().next().map(|one| one.lent()) else {
             return Err(Errno::BADF.into());
         };
-        // By a mere path it is opened anew for each proof, and for what the kernel appends: not where its mode has changed since.
-        session.spare.with(|| open_anew(file, OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC).map(drop))?;
+        // By a mere path it is opened anew for each proof, and for what the kernel appends: not where its mode keeps this process from that. That it is
+        // immutable just now (EPERM) passes.
+        let number = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match rustix::fs::accessat(CWD, number, Access::WRITE_OK, AtFlags::EACCESS) {
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(error) => return Err(error.into()),
+        }
         let appender = Arc::new(Appender::of_file(session, file)?);
         if let Err(error) = self.descriptions.become_paths(appender.path()) {
             let _ = self.restore(session);

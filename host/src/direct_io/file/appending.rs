@@ -122,10 +122,14 @@ impl<F: AsFd> File<F> {
         if !state.is_appending() {
             return None;
         }
-        // While it is kept from being written, by the agent that has it, nobody else has written since that had it durable.
-        if state.appender().is_some_and(|appender| is_kept(appender.path())) {
-            add(&self.session.counters.direct_syncs);
-            return Some(Ok(()));
+        if let Some(appender) = state.appender().cloned() {
+            drop(state);
+            // While it is kept from being written, by the agent that has it, nobody else has written since that had it durable.
+            if is_kept(appender.path()) {
+                add(&self.session.counters.direct_syncs);
+                return Some(Ok(()));
+            }
+            return Some(appender.sync_by_kernel(data).map_err(DirectError::from));
         }
         drop(state);
         Some(self.sync_by_kernel(data))
