@@ -149,11 +149,13 @@ fn requests_that_come_while_an_app_is_replaced_are_answered_by_the_new_one() {
     assert_eq!(rig.call(old, 2, 0, &[], &[], 0).result, 1, "the old one serves meanwhile");
     let done = job.run();
     rig.device.job_done(done);
+    // They come in each turn, until the new version is whole; the installation is answered among them.
     let mut results = Vec::new();
     for _ in 0..10 {
         let rpc = Rpc { app: old, handler: 2, spu: 0, arguments: Arguments::EMPTY };
         let request = rig.request(rpc, &[], 0);
         rig.device.submit(rig.hre, request).unwrap();
+        rig.device.run(0);
     }
     rig.settle();
     while let Some(done) = rig.device.completion() {

@@ -77,6 +77,8 @@ const OWN_APP: &str = r#"
 const STEP_NS: u64 = 500_000;
 /// Most that one call of the device may do before its driver has its say: what its turn is, and the run that goes past it.
 const STEP_WORK_MAX: u64 = (1 << 18) + 2 * BUDGET;
+/// What one instance counts, of which a call of the device makes one while an app is installed.
+const INSTANCE_WORK: u64 = 500_000;
 
 /// Everything takes a while.
 struct Even;
@@ -98,6 +100,8 @@ struct World {
     mallory: User,
     alice: User,
     timed: bool,
+    /// An app is being installed.
+    installs: bool,
     /// The victim's app, and what she has written so far, on each SPU.
     own: u16,
     written: [u32; 2],
@@ -167,7 +171,20 @@ impl World {
         }
         let (under_way, ended) = (BTreeMap::new(), Vec::new());
         let (own, written) = (own, [0; 2]);
-        World { users, mallory, alice, timed, own, written, is_endless: false, under_way, ended, aims, seen: (0, 0) }
+        World {
+            users,
+            mallory,
+            alice,
+            timed,
+            installs: false,
+            own,
+            written,
+            is_endless: false,
+            under_way,
+            ended,
+            aims,
+            seen: (0, 0),
+        }
     }
 
     /// What was done for anybody's apps so far: instructions and what SPU-OS did, and DMAs.
@@ -202,7 +219,8 @@ impl World {
         let before = self.work().0;
         let wake = self.users.rig.device.run(now_ns);
         let work = self.work().0.saturating_sub(before);
-        if work > STEP_WORK_MAX && !self.timed {
+        let most = STEP_WORK_MAX + if self.installs { INSTANCE_WORK } else { 0 };
+        if work > most && !self.timed {
             return Err(format!("one call of the device did {work} units of work"));
         }
         while let Some(job) = self.users.rig.device.job() {
@@ -238,6 +256,8 @@ impl World {
         let (after, before) = (self.work(), before);
         let (work, moved) = (after.0 - before.0, after.1 - before.1);
         let waits = waits * u64::from(turns_of_a_read());
+        // Those of her own app, on two SPUs.
+        let work = work.saturating_sub(if self.installs { 2 * INSTANCE_WORK } else { 0 });
         if (work > waits * WORK_MAX || moved > waits * MOVED_MAX) && !self.timed {
             return Err(format!("the victim's {what} came after {work} units of work, and {moved} of DMAs"));
         }
@@ -273,10 +293,12 @@ impl World {
     /// The victim replaces her app.
     fn victim_upgrades(&mut self) -> Result<(), String> {
         let own = self.own;
+        self.installs = true;
         let done = self.bounded("upgrade", UPGRADE_WAITS, |world| {
             let tag = world.begin(true, (control::CONTROL_APP, control::INSTALL, 0), &[], &app("own", OWN_APP, ""), 0);
             world.victim_has("upgrade", tag)
         })?;
+        self.installs = false;
         self.check_answer("upgrade", &done, own.into())
     }
 
@@ -349,7 +371,9 @@ impl World {
     /// A module from its installation to its removal.
     fn meet(&mut self, seed: u64) -> Result<(), String> {
         let module = hostile_module("hog", seed, &self.aims);
+        self.installs = true;
         let installed = self.call_control(control::INSTALL, &module)?;
+        self.installs = false;
         if installed != (RpcOutcome::Answered { status: 0 }) {
             return Err(format!("it is refused: {installed:?}"));
         }

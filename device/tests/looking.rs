@@ -192,6 +192,7 @@ fn debuggers_that_are_about_to_begin_count_and_end_with_the_device() {
     assert_eq!(begin(&mut users, own), None, "its module is being compiled");
     let busy = RpcOutcome::Answered { status: ControlStatus::Busy as u32 };
     assert_eq!(begin(&mut users, second), Some(busy), "a user has one");
+    let job = users.rig.device.job().expect("it was begun");
     // The device ends, and does not wait for the compiler.
     users.rig.device.shutdown();
     for _ in 0..100 {
@@ -201,7 +202,6 @@ fn debuggers_that_are_about_to_begin_count_and_end_with_the_device() {
     assert!(users.rig.device.is_shut_down());
     assert_eq!(users.rig.device.completion().map(|done| done.outcome), Some(busy));
     // What the compiler brings then finds nobody.
-    let job = users.rig.device.job().expect("it was begun");
     users.rig.device.job_done(job.run());
 }
 
