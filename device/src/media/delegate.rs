@@ -12,10 +12,12 @@
 
 mod buffers;
 mod located;
+mod serving;
 mod statistics;
 mod syncs;
 
 pub use located::Located;
+pub use serving::Service;
 pub use statistics::{FlashHealth, FlashStatistics};
 
 use super::ordering::{Ordering, Span};
@@ -28,17 +30,6 @@ use willow_flash_media::{Array, FileError, Status};
 
 /// Most operations under way, those that wait for others included.
 pub const OPERATIONS_MAX: usize = 1 << 15;
-
-/// How a bank is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// Its FTL starts, or is about to: operations wait.
-    Waiting,
-    /// Operations are handed out.
-    Serving,
-    /// No FTL comes up: operations fail.
-    Failed,
-}
 
 /// What an FTL is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
