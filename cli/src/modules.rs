@@ -12,21 +12,28 @@ const NONE: &str = "none";
 const NAME: &str = "compiled-modules";
 
 /// The folder that was asked for, or the default one.
-pub fn kept(asked: Option<&Path>) -> Outcome<Option<KeptModules>> {
+pub fn kept(asked: Option<&Path>) -> Outcome<Option<PathBuf>> {
     match asked {
         Some(none) if none.as_os_str() == NONE => Ok(None),
         Some(folder) => {
             let opened = KeptModules::open(folder);
-            opened.map(Some).map_err(|why| crate::failure::Failure::new(format!("--module-cache: {why}")))
+            opened.map_err(|why| crate::failure::Failure::new(format!("--module-cache: {why}")))?;
+            Ok(Some(folder.to_owned()))
         }
         None => Ok(by_default()),
     }
 }
 
 /// The default folder, where there is one that nobody else can change.
-pub fn by_default() -> Option<KeptModules> {
+fn by_default() -> Option<PathBuf> {
     let folder = default_folder(|name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from))?;
-    KeptModules::open(&folder).inspect_err(|why| tracing::debug!("compiled code is not kept: {why}")).ok()
+    match KeptModules::open(&folder) {
+        Ok(_) => Some(folder),
+        Err(why) => {
+            tracing::debug!("compiled code is not kept: {why}");
+            None
+        }
+    }
 }
 
 /// systemd's folder for the service, or the user's for caches.

@@ -1,7 +1,7 @@
 //! What a device is made of: counts, sizes and limits, from a preset or from flags, and the fixed ones that several rooms share.
 
 use crate::region::REGION_ALIGNMENT_BYTES;
-use crate::spu::runtime::kept::KeptModules;
+use std::path::PathBuf;
 pub use willow_gate::meter::DMA_SLICE_BYTES;
 
 /// Most SPUs of a device.
@@ -85,8 +85,8 @@ pub struct DeviceConfig {
     pub user_weights: Vec<(u32, u16)>,
     /// Seed for all that is random in the device (namespace ids).
     pub seed: u64,
-    /// Where compiled code of modules is kept from one start to the next; `None`: nowhere.
-    pub kept_modules: Option<KeptModules>,
+    /// Folder where compiled code of modules is kept from one start to the next ([`crate::KeptModules`]); `None`: nowhere.
+    pub kept_modules: Option<PathBuf>,
 }
 
 impl Default for DeviceConfig {

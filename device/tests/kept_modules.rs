@@ -6,7 +6,7 @@ use common::*;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use willow_device::{Arguments, BuiltInApp, DeviceConfig, KeptModules, KeptModulesError, Rpc, RpcOutcome};
+use willow_device::{Arguments, BuiltInApp, Device, DeviceConfig, KeptModules, KeptModulesError, Rpc, RpcOutcome};
 
 /// A folder of this test's own, removed at its end.
 struct Folder(PathBuf);
@@ -31,10 +31,7 @@ impl Folder {
     }
 
     fn rig(&self) -> Rig {
-        Rig::with(
-            DeviceConfig { kept_modules: Some(KeptModules::open(&self.kept()).expect("mine")), ..config(1) },
-            None,
-        )
+        Rig::with(DeviceConfig { kept_modules: Some(self.kept()), ..config(1) }, None)
     }
 }
 
@@ -84,7 +81,7 @@ fn code_that_an_earlier_start_has_compiled_is_run() {
     assert_eq!(install(&folder, &first), (vec![], 22));
     // An app of the device itself, at its start.
     let built_in: &'static [u8] = Vec::leak(first.clone());
-    let config = DeviceConfig { kept_modules: Some(KeptModules::open(&folder.kept()).expect("mine")), ..config(1) };
+    let config = DeviceConfig { kept_modules: Some(folder.kept()), ..config(1) };
     let (store, mut apps) = banks(1, 1 << 30);
     apps.push(BuiltInApp::Wasm(built_in));
     let mut rig = Rig::opened(config, store, None, apps);
@@ -152,6 +149,11 @@ fn a_folder_that_others_can_change_is_refused() {
     let above = folder.0.canonicalize().expect("there");
     let within = above.join("within");
     KeptModules::open(&within).expect("nobody else can change it");
+    fs::set_permissions(&within, fs::Permissions::from_mode(0o777)).expect("it is mine");
+    let (store, apps) = banks(1, 1 << 30);
+    let opened = Device::open(DeviceConfig { kept_modules: Some(within.clone()), ..config(1) }, store, None, apps);
+    assert!(opened.is_err_and(|why| why.to_string().contains("other users")), "a device does not start there");
+    fs::set_permissions(&within, fs::Permissions::from_mode(0o700)).expect("it is mine");
     assert_eq!(fs::metadata(&within).expect("there").permissions().mode() & 0o777, 0o700);
     for open in [0o770, 0o707, 0o777, 0o1777] {
         mode(&within, open);

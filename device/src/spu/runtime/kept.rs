@@ -15,7 +15,6 @@ use std::hash::{Hash, Hasher};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use wasmtime::{Engine, Module};
 
 /// What each file begins with; then the length of the code (u64) and its CRC32C (u32), little-endian, and the code.
@@ -86,24 +85,22 @@ impl KeptModules {
 
     /// Writes it, whole or not at all.
     fn keep(&self, path: &Path, module: &Module) -> wasmtime::Result<()> {
-        static WRITTEN: AtomicU32 = AtomicU32::new(0);
         let code = module.serialize()?;
         let file_bytes = (HEAD_BYTES + code.len()) as u64;
         if file_bytes > FILE_BYTES_MAX {
             return Ok(());
         }
         self.make_room(file_bytes)?;
-        let part = format!("part-{}-{}", std::process::id(), WRITTEN.fetch_add(1, Ordering::Relaxed));
-        let part = self.folder.join(part);
-        let written = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part).and_then(
-            |mut file| {
+        // Of this process; where it is there already, another thread writes the same module, or a process of that number was killed there.
+        let part = path.with_extension(format!("part-{}", std::process::id()));
+        let written =
+            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part).and_then(|mut file| {
                 file.write_all(&MAGIC)?;
                 file.write_all(&(code.len() as u64).to_le_bytes())?;
                 file.write_all(&crc32c::crc32c(&code).to_le_bytes())?;
                 file.write_all(&code)?;
                 fs::rename(&part, path)
-            },
-        );
+            });
         if written.is_err() {
             // Nothing of a full disk's half file stays.
             let _ = fs::remove_file(&part);

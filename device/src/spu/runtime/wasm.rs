@@ -15,6 +15,7 @@ use crate::spu::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer};
 use crate::spu::reach::{Reach, Reaching, lend};
 use crate::spu::request::{RECORD_BYTES, record_answered, record_response};
 use crate::spu::{Instance, Offered, Told};
+use std::path::Path;
 use wasmtime::{
     Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, OperatorCost, OptLevel,
     Store, TypedFunc, Val,
@@ -189,7 +190,8 @@ impl Runtime {
     /// Engines with the features that apps may use.
     ///
     /// `costs`: of instructions, where a model of time has such; else those that the machine has. `kept`: where compiled code is kept.
-    pub fn new(costs: Option<OperatorCosts>, kept: Option<KeptModules>) -> Result<Self, String> {
+    pub fn new(costs: Option<OperatorCosts>, kept: Option<&Path>) -> Result<Self, String> {
+        let kept = kept.map(KeptModules::open).transpose().map_err(|why| why.to_string())?;
         match costs {
             Some(costs) => {
                 let kernels = Metering::new(super::costs::table(costs))?;
