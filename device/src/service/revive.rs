@@ -169,7 +169,8 @@ impl Core {
         let old = self.machine.app_at(number).ok_or("it is not installed any more")?;
         let mut state = AppState::new(&old.name, &old.version, old.handlers.clone(), old.module_bytes, 0);
         (state.owner, state.calls, state.footprint, state.settles) = (old.owner, old.calls, old.footprint, old.settles);
-        (state.long, state.counters, state.user_counters) = (old.long, old.counters, old.user_counters);
+        (state.long, state.pace, state.counters, state.user_counters) =
+            (old.long, old.pace, old.counters, old.user_counters);
         match debugged {
             Some(debugged) => self.make_ready_for_debugger((debugged, program), state),
             None => self.make_ready(program, state),

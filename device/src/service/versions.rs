@@ -16,6 +16,7 @@ use crate::spu::long::LongInstance;
 use crate::spu::module::{Manifest, ModuleLimits, check, parse_manifest};
 use crate::spu::native::NativeInstance;
 use crate::spu::os::{Admission, AppState, Caller, UNPLACED};
+use crate::spu::paced::PacedInstance;
 use crate::spu::protection::user_app_name;
 use crate::spu::wasm::{CompiledModule, Guest, WasmInstance, compile};
 use wasmtime::InstancePre;
@@ -37,6 +38,8 @@ const FTL_DATA_BYTES_MAX: u64 = 1 << 30;
 pub(crate) enum Program {
     /// A compiled module, its imports resolved.
     Wasm(InstancePre<Guest>),
+    /// The same, a user's: its runs make way where they take the machine long.
+    Users(InstancePre<Guest>),
     /// The same for runs that make way after each slice.
     Long(InstancePre<Guest>),
     /// A module that is compiled for a debugger.
@@ -218,7 +221,12 @@ impl Core {
         self.check_room(&name, compiled.manifest.footprint)?;
         let is_long = compiled.manifest.long;
         let prepared = self.runtime.prepare(&compiled, owner, is_long)?;
-        let program = if is_long { Program::Long(prepared) } else { Program::Wasm(prepared) };
+        let program = match owner {
+            _ if is_long => Program::Long(prepared),
+            // Under a model of time nobody looks at what the machine takes.
+            Some(_) if self.machine.answers_now() => Program::Users(prepared),
+            _ => Program::Wasm(prepared),
+        };
         let CompiledModule { manifest, module_bytes, .. } = compiled;
         debug_assert_eq!(name, installed_name(&manifest, owner));
         let mut state = AppState::new(&name, &manifest.version, manifest.handlers, module_bytes, 0);
@@ -255,6 +263,8 @@ impl Core {
         let caller = Caller { app: UNPLACED, spu, incarnation: 0 };
         let instance: Result<Box<dyn Instance>, String> = match program {
             Program::Wasm(pre) => WasmInstance::new(pre, &mut self.machine, caller, limits)
+                .map(|instance| Box::new(instance) as Box<dyn Instance>),
+            Program::Users(pre) => PacedInstance::new(pre, &mut self.machine, caller, limits)
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),
             Program::Long(pre) => LongInstance::new(pre, &mut self.machine, caller, limits)
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),
