@@ -9,6 +9,15 @@ use willow_device::{JobDone, RpcOutcome, control};
 const ANSWERED: RpcOutcome = RpcOutcome::Answered { status: 0 };
 const SPUS: u16 = 8;
 
+/// What an instance counts as at least: more than all else that a request to the control service does here.
+const INSTANCE_WORK: u64 = 250_000;
+
+/// What SPU-OS has done for a user.
+fn host_work(users: &Users, user: u32) -> u64 {
+    let accounts = users.rig.device.statistics().accounts;
+    accounts.iter().filter(|account| account.user == Some(user)).map(|account| account.counters.host_work).sum()
+}
+
 /// An app that does nothing, and prints a line in `_initialize`.
 fn idle(name: &str) -> Vec<u8> {
     app(
@@ -105,6 +114,11 @@ fn an_instance_is_made_in_a_turn_of_the_device_and_others_are_served_in_between(
     assert_eq!(installed, people.len());
     let instances = people.len() * usize::from(SPUS);
     assert!(served >= instances, "{served} reads while {instances} instances were made");
+    for user in 1000..1003 {
+        let work = host_work(&users, user);
+        assert!(work >= u64::from(SPUS) * INSTANCE_WORK, "user {user} has {work} for {SPUS} instances");
+    }
+    assert!(host_work(&users, 2000) < INSTANCE_WORK, "who only reads has none of it");
     users.rig.settle();
     while users.completion().is_some() {}
     for number in 0..3 {
@@ -169,13 +183,19 @@ fn instances_that_are_made_anew_are_made_one_in_a_turn_as_well() {
     };
     answers(&mut users);
     // It is reset.
+    let before = host_work(&users, 1000);
     let (reads, reset) = reads_beside(&mut users, &alice, &bob, control::RESET_APP, b"starts");
     assert_eq!(reset, ANSWERED);
     assert!(reads >= instances, "{reads} reads while {instances} instances were made anew");
+    let work = host_work(&users, 1000) - before;
+    assert!(work >= u64::from(SPUS) * INSTANCE_WORK, "{work} for {SPUS} instances");
     answers(&mut users);
     // A version that does not start makes its instances, and the one before comes back, which makes its own.
+    let before = host_work(&users, 1000);
     let (reads, refused) = reads_beside(&mut users, &alice, &bob, control::INSTALL, &starts_with(3));
     assert!(matches!(refused, RpcOutcome::Answered { status } if status != 0), "{refused:?}");
     assert!(reads >= 2 * instances, "{reads} reads while twice {instances} instances were made");
+    let work = host_work(&users, 1000) - before;
+    assert!(work >= 2 * u64::from(SPUS) * INSTANCE_WORK, "{work} for twice {SPUS} instances");
     answers(&mut users);
 }
