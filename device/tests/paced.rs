@@ -115,13 +115,13 @@ impl World {
         World::under(None)
     }
 
-    fn begin(&mut self, (handler, spu): (u8, u32), rounds: u32, prints: u32) {
+    fn begin(&mut self, (handler, spu): (u8, u16), rounds: u32, prints: u32) {
         let arguments = [rounds.to_le_bytes(), prints.to_le_bytes()].concat();
         self.users.rig.begin(self.mallory.hre, (self.app, handler, spu), &arguments, &[], 0);
     }
 
     /// Has a handler compute; what it ends with, and how many reads of another user's end before it does.
-    fn compute(&mut self, on: (u8, u32), rounds: u32, prints: u32) -> ((RpcOutcome, u32), u32) {
+    fn compute(&mut self, on: (u8, u16), rounds: u32, prints: u32) -> ((RpcOutcome, u32), u32) {
         self.begin(on, rounds, prints);
         let (alice, arguments) = (self.alice.hre, self.users.arguments(0, 512, NV));
         let mut reads = 0;
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    fn is_cut(&mut self, on: (u8, u32)) -> bool {
+    fn is_cut(&mut self, on: (u8, u16)) -> bool {
         let (end, reads) = self.compute(on, ROUNDS, 0);
         assert_eq!(end, (ANSWERED, sum(ROUNDS)), "it comes to the same");
         assert!(reads <= READS_BESIDE_WHOLE || reads >= READS_BESIDE_CUT, "{reads} reads");
@@ -279,7 +279,7 @@ fn what_cannot_take_long_and_what_nobody_would_hear_of_is_not_looked_at() {
     }
     assert_eq!(world.clock.looks(), 0);
     world.turn_slow();
-    assert_eq!(world.clock.looks(), RUNS_UNTIL_KNOWN.into(), "one look for each long run");
+    assert_eq!(world.clock.looks(), u64::from(RUNS_UNTIL_KNOWN), "one look for each long run");
     // Under a model of time the machine's time is nobody's business.
     let mut world = World::under(Some(Box::new(Even)));
     world.clock.goes(SLOW_NS);
