@@ -7,6 +7,7 @@
 //!   time nothing depends on the machine's.
 //! - What an app's runs come to does not depend on its pace: neither its results nor its budget, only who has his turn in between.
 //! - Short runs are not looked at: they cannot take long. So an app that makes no others costs nothing.
+//! - The time of a slice counts as work, for its account and for the device's turn: several slices one after the other are as long a wait as a long one.
 //! - A machine that was held up once (another program had the processor) is not taken for an app that is slow.
 
 use super::os::{Caller, Machine};
@@ -30,6 +31,8 @@ const FORGOTTEN_PART: u64 = 16;
 const MEMORY_NS: u64 = 1 << 24;
 /// Units of a slice that says something about what a unit takes.
 const TELLING_UNITS: u64 = 256;
+/// Units that a run does in a nanosecond which finds its bytes in the caches.
+const UNITS_A_NS: u64 = 3;
 /// Parts of a nanosecond in which a unit's time is kept.
 const PARTS_A_NS: u64 = 1 << 20;
 
@@ -143,8 +146,15 @@ impl Machine {
     pub fn slice_ended(&mut self, caller: Caller, instructions: u64, began_ns: Option<u64>) {
         let units = instructions + self.charged(caller);
         let (Some(began_ns), Some((now_ns, _))) = (began_ns, self.look()) else { return };
+        let took_ns = now_ns.saturating_sub(began_ns);
         if let Some(app) = self.app(caller.app) {
-            app.pace.note(units, now_ns.saturating_sub(began_ns));
+            app.pace.note(units, took_ns);
+        }
+        // Where it was held up as well, that is nobody's.
+        let on_top = (took_ns.min(COUNTED_NS_MAX) * UNITS_A_NS).saturating_sub(units);
+        if on_top > 0 {
+            self.charge_account(self.spus[usize::from(caller.spu)].running, on_top);
+            self.costs_beside(on_top);
         }
     }
 }
