@@ -36,7 +36,7 @@ pub(super) struct Revival {
     /// What failed for the debugger, so that the app goes on without.
     lost: Option<Refusal>,
     /// Its instances, while they are made.
-    making: Option<Making>,
+    making: Option<Box<Making>>,
 }
 
 impl Revival {
@@ -140,7 +140,7 @@ impl Core {
             }
             Ok(making) => {
                 if let Some(revival) = self.revival_of(key) {
-                    revival.making = Some(making);
+                    revival.making = Some(Box::new(making));
                 }
                 self.wait_for_app(key, None, 0);
             }
@@ -152,10 +152,10 @@ impl Core {
     pub(super) fn revive_one(&mut self, key: u32) {
         let Some(making) = self.revival_of(key).and_then(|revival| revival.making.take()) else { return };
         self.charge_for_instances(key, 1);
-        match self.make_one(making) {
+        match self.make_one(*making) {
             Ok(making) if !self.is_made(&making) => {
                 if let Some(revival) = self.revival_of(key) {
-                    revival.making = Some(making);
+                    revival.making = Some(Box::new(making));
                 }
             }
             made => {
