@@ -119,7 +119,7 @@ pub trait Bank {
     /// NV memory to local memory.
     async fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault>;
     /// The same, compiled where it is called: for what most requests go through.
-    async fn read_in_place<'a>(&'a self, address: u64, into: &'a mut [u8]) -> Result<(), Fault> {
+    async fn read_in_place(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         self.read(address, into).await
     }
     /// The same where it can be done at once; `None`: nothing was read, it would have to wait.

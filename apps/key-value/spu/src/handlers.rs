@@ -174,12 +174,8 @@ impl<P: Begin> Bank for Ports<'_, P> {
     }
 
     #[inline]
-    fn read_in_place<'a>(&'a self, address: u64, into: &'a mut [u8]) -> impl Future<Output = Result<(), Fault>> {
-        // Begun here, and not when it is first polled: what it is about is not kept for that.
-        let mut read = self.request.batch();
-        let bytes = into.len() as u32;
-        read.dma(Nv(address), Local(into), bytes);
-        InPlace(read)
+    fn read_in_place(&self, address: u64, into: &mut [u8]) -> impl Future<Output = Result<(), Fault>> {
+        InPlace(self.request.read(address, into))
     }
 
     #[inline]
