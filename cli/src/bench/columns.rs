@@ -11,6 +11,7 @@ use crate::size::Size;
 use crate::stage::{Stage, Way};
 use hdrhistogram::Histogram;
 use serde::Deserialize;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -146,10 +147,12 @@ impl Python {
     /// Starts it, and has it write the file.
     fn new(options: &ColumnsBenchOptions, path: &Path, out: &Path) -> Outcome<Python> {
         let cannot = || format!("cannot run {}", options.python.display());
+        let layout = if options.plain { "plain" } else { "dictionaries" };
         let mut child = Command::new(&options.python)
             .args(["-c", PYTHON])
-            .args([path.as_os_str(), options.rows.to_string().as_ref(), options.compression.name().as_ref()])
-            .args([if options.plain { "plain" } else { "dictionaries" }.as_ref(), out.as_os_str()])
+            .arg(path)
+            .args([&options.rows.to_string(), options.compression.name()])
+            .args([OsStr::new(layout), out.as_os_str()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -180,8 +180,8 @@ fn removals_are_whole(layout: Layout, seed: u64, most: usize) -> Result<u64, Str
                     if removal == Some(0) { Err(format!("{what}: it was removed, and is there")) } else { Ok(()) };
                 return answered.and_then(|()| model.check(&mut rig).map_err(|why| format!("{what}: {why}")));
             }
-            let none = Err(btree_host::wire::STATUS_NO_TREE);
-            if !(0..world::SPUS).all(|spu| rig.statistics(spu) == none) {
+            let none = Some(btree_host::wire::STATUS_NO_TREE);
+            if !(0..world::SPUS).all(|spu| rig.statistics(spu).err() == none) {
                 return Err(format!("{what}: a part of it is left"));
             }
             // Another one of its name has nothing of it.
