@@ -11,7 +11,6 @@ use crate::size::Size;
 use crate::stage::{Stage, Way};
 use hdrhistogram::Histogram;
 use serde::Deserialize;
-use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -151,8 +150,9 @@ impl Python {
         let mut child = Command::new(&options.python)
             .args(["-c", PYTHON])
             .arg(path)
-            .args([&options.rows.to_string(), options.compression.name()])
-            .args([OsStr::new(layout), out.as_os_str()])
+            .arg(options.rows.to_string())
+            .args([options.compression.name(), layout])
+            .arg(out)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
