@@ -65,7 +65,7 @@ const KERNELS: &str = r#"(global $token (mut i32) (i32.const 0)) (global $at (mu
         (call $respond (global.get $token) (i32.const 0) (i32.wrap_i64 (local.get 1))))"#;
 
 fn kernels() -> Vec<u8> {
-    module_with_memory("kernels", r#"(memory (export "memory") 12)"#, KERNELS)
+    module_with_manifest("kernels", r#"(memory (export "memory") 12)"#, KERNELS, "handler=5:five\\n")
 }
 
 fn modelled(parameters: &ModelParameters) -> Rig {
