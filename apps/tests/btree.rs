@@ -256,3 +256,48 @@ fn more_trees_than_are_open_at_a_time_take_turns() {
         }
     }
 }
+
+#[test]
+fn a_tree_that_is_removed_is_gone_everywhere_and_its_room_is_anothers() {
+    const BANK_BYTES: u64 = 40 << 20;
+    for layout in [Layout::Partitioned, Layout::Striped] {
+        let mut device = Device::new(Medium::NvMemory, layout, "orders", BANK_BYTES);
+        let pairs: Vec<_> = (0..60).map(|number| (key(number), vec![number as u8; 700])).collect();
+        assert_eq!(device.put(&pairs), 0);
+        assert!(pairs.iter().all(|(key, value)| device.get(key).as_ref() == Some(value)));
+        // There is no room for another one.
+        let (orders, other) = (device.tree, Tree { number: btree_host::number("other"), ..device.tree });
+        assert_eq!(device.call(&other.create(other.parts()[0], "other", BANK_BYTES), 0).0, wire::STATUS_FULL);
+        // What cannot be removed so stays.
+        let named =
+            Call { body: [&orders.number.to_le_bytes()[..], &[5, 0, 0, 0], b"odors"].concat(), ..orders.remove("") };
+        let long =
+            Call { body: [&orders.number.to_le_bytes()[..], &[200, 0, 0, 0], b"orders"].concat(), ..orders.remove("") };
+        let elsewhere = Call { spu: 1 - orders.owner(), ..orders.remove("orders") };
+        for (call, status) in [
+            (named, wire::STATUS_OTHER_NAME),
+            (long, wire::STATUS_MALFORMED),
+            (elsewhere, wire::STATUS_ELSEWHERE),
+            (other.remove("other"), wire::STATUS_NO_TREE),
+        ] {
+            assert_eq!(device.call(&call, 0).0, status);
+        }
+        // No host closes a tree.
+        let close = Call { handler: handler::CLOSE, ..orders.remove("") };
+        assert_eq!(device.call(&close, 0).0, wire::STATUS_MALFORMED);
+        assert_eq!(device.range([0; KEY_BYTES], false, 40_000), pairs);
+        assert_eq!(device.call(&orders.remove("orders"), 0).0, 0);
+        for spu in 0..SPUS {
+            assert_eq!(device.call(&orders.stat(spu), Statistics::BYTES).0, wire::STATUS_NO_TREE, "{spu}");
+        }
+        // The other one has its room, and nothing of what was there.
+        for spu in other.parts() {
+            assert_eq!(device.call(&other.create(spu, "other", BANK_BYTES), 0).0, 0);
+        }
+        device.tree = other;
+        assert_eq!(device.range([0; KEY_BYTES], false, 40_000), []);
+        assert_eq!(device.put(&pairs[..7]), 0);
+        assert_eq!(device.range([0; KEY_BYTES], false, 40_000), pairs[..7]);
+        assert_eq!(device.call(&orders.get(&pairs[3].0), wire::VALUE_BYTES_MAX as usize).0, wire::STATUS_NO_TREE);
+    }
+}

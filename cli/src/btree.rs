@@ -101,6 +101,13 @@ pub enum Btree {
         #[command(flatten)]
         place: Place,
     },
+    /// Remove a tree with all its pairs, and give its room back
+    Remove {
+        /// Name of the tree
+        name: String,
+        #[command(flatten)]
+        target: TargetOption,
+    },
     /// Say what there is of a tree
     Stat {
         /// Name of the tree
@@ -319,6 +326,10 @@ pub fn run(btree: Btree) -> Outcome<()> {
             let key = parse_key(key.as_bytes(), place.hex)?;
             let drive = Drive::attach(&place.target)?;
             if drive.run(drive.tree(&name)?.delete(&key))? { Ok(()) } else { Err(missing(&key, place.hex)) }
+        }
+        Btree::Remove { name, target } => {
+            let drive = Drive::attach(&target)?;
+            drive.run(drive.client()?.remove(&name))
         }
         Btree::Stat { name, target, json } => {
             let drive = Drive::attach(&target)?;

@@ -25,6 +25,15 @@ pub fn tool(program: &str, arguments: &[&str]) -> Outcome<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// How the mount and the agent reach the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By its socket.
+    Memory,
+    /// By NVMe/TCP, with a key.
+    Network,
+}
+
 /// The stage: what is to be undone at the end, the last first.
 pub struct Stage {
     /// Of all of it.
@@ -37,6 +46,8 @@ pub struct Stage {
     pub block: Option<String>,
     /// Of the story that is told on it.
     pub step: u32,
+    /// Flags that say where the device is.
+    target: Vec<String>,
 }
 
 impl Drop for Stage {
@@ -59,6 +70,11 @@ impl Drop for Stage {
     }
 }
 
+/// A command with the flags that say where the device is.
+fn with<'a>(command: &[&'a str], target: &'a [String]) -> Vec<&'a str> {
+    command.iter().copied().chain(target.iter().map(String::as_str)).collect()
+}
+
 impl Stage {
     /// Sets it up but for the agent; `serve` are more arguments for the device.
     pub fn new(name: &str, serve: &[&str]) -> Outcome<Stage> {
@@ -66,10 +82,27 @@ impl Stage {
         Stage::of(&own, name, serve)
     }
 
+    /// The same, with a device that the mount and the agent reach so.
+    pub fn by(way: Way, name: &str, serve: &[&str]) -> Outcome<Stage> {
+        let own = std::env::current_exe().context(|| "cannot find this program".to_owned())?;
+        Stage::set_up(&own, way, name, serve)
+    }
+
     /// The same with this build of the program.
     pub fn of(program: &Path, name: &str, serve: &[&str]) -> Outcome<Stage> {
+        Stage::set_up(program, Way::Memory, name, serve)
+    }
+
+    fn set_up(program: &Path, way: Way, name: &str, serve: &[&str]) -> Outcome<Stage> {
         let folder = std::env::temp_dir().join(format!("willow-{name}-{}", std::process::id()));
-        let mut stage = Stage { program: folder.join("willow"), folder, children: Vec::new(), block: None, step: 0 };
+        let mut stage = Stage {
+            program: folder.join("willow"),
+            folder,
+            children: Vec::new(),
+            block: None,
+            step: 0,
+            target: Vec::new(),
+        };
         for name in ["mount", "files"] {
             fs::create_dir_all(stage.folder.join(name)).context(|| format!("cannot make {}", stage.path(name)))?;
         }
@@ -78,8 +111,22 @@ impl Stage {
         copied.context(|| format!("cannot fill {}", stage.folder.display()))?;
         let (device, mount, files) = (stage.path("device"), stage.path("mount"), stage.path("files"));
         let common = ["serve", "--ram", "--listen", "127.0.0.1:0", "--log", "error", "--socket", &device];
-        stage.start(&[&common, serve].concat())?;
-        stage.start(&["mount", &mount, "--target", &device])?;
+        let key = stage.path("key");
+        let demand: &[&str] = if way == Way::Network { &["--host-key", &key] } else { &[] };
+        if way == Way::Network {
+            tool(&stage.program.display().to_string(), &["key", "new", &key])?;
+        }
+        let ready = stage.start(&[&common, serve, demand].concat())?;
+        stage.target = match way {
+            Way::Memory => vec!["--target".to_owned(), device],
+            Way::Network => {
+                let listen = ready.split_whitespace().find_map(|word| word.strip_prefix("listen="));
+                let Some(address) = listen else { fail!("the device does not say where it listens: {ready}") };
+                ["--target", address, "--key", &key].map(ToOwned::to_owned).to_vec()
+            }
+        };
+        let target = stage.target.clone();
+        stage.start(&with(&["mount", &mount], &target))?;
         let disk = format!("{mount}/disk");
         let block = tool("losetup", &["--direct-io=on", "-f", "--show", &disk])?;
         stage.block = Some(block.clone());
@@ -92,8 +139,8 @@ impl Stage {
     /// Starts the agent.
     pub fn start_agent(&mut self) -> Outcome<()> {
         let block = format!("{}=1", self.block.clone().unwrap_or_default());
-        let (device, agent) = (self.path("device"), self.path("agent"));
-        self.start(&["agent", "--target", &device, "--socket", &agent, "--block", &block]).map(|_| ())
+        let (agent, target) = (self.path("agent"), self.target.clone());
+        self.start(&with(&["agent", "--socket", &agent, "--block", &block], &target)).map(|_| ())
     }
 
     /// A path on the stage: `device` and `agent` are the sockets, `files` the file system.

@@ -50,6 +50,15 @@ fn trees_are_made_loaded_and_searched() {
     assert_eq!(device.ok(&["btree", "create", "copy"]), "");
     assert!(device.run_with(&["btree", "load", "copy", "-", "--hex"], digits.as_bytes()).status.success());
     assert_eq!(device.ok(&["btree", "range", "copy"]), device.ok(&["btree", "range", "orders"]));
+    // One that is removed is gone, and is made again.
+    for round in 0..2 {
+        assert_eq!(device.ok(&["btree", "create", "large", "--size", "64M"]), "", "{round}");
+        assert!(device.run_with(&["btree", "put", "large", "a", "-"], b"1").status.success());
+        assert_eq!(device.ok(&["btree", "remove", "large"]), "");
+        assert!(device.fails(&["btree", "get", "large", "a"]).contains("there is no tree large"));
+    }
+    assert!(device.fails(&["btree", "remove", "large"]).contains("there is no tree large"));
+    assert_eq!(device.ok(&["btree", "range", "orders", "--limit", "1"]), "key 000000\tvalue of 0\n");
     let bad = folder.file("bad", b"a\tb\nno tab\n");
     let said = device.fails(&["btree", "load", "copy", &bad]);
     assert!(said.contains("line 2") && said.contains("no tab"), "{said}");

@@ -114,7 +114,7 @@ const OF_VERSION_1: [(&str, &str); 23] = [
 ];
 
 /// What version 2 has brought. A new import is added here when there are devices that have it; none is ever changed or taken out.
-const OF_VERSION_2: [(&str, &str); 11] = [
+const OF_VERSION_2: [(&str, &str); 12] = [
     ("upcall_start", "iiii:i"),
     ("subscribers", "iiii:i"),
     ("literals_load", "iii:i"),
@@ -122,6 +122,7 @@ const OF_VERSION_2: [(&str, &str); 11] = [
     ("keys_find", "iiIiiiiii:i"),
     ("multiply_add", "iiIiiii:i"),
     ("fft", "iiiiiii:i"),
+    ("decompress", "iiiiiiii:i"),
     ("literals_free", "i:i"),
     ("sleep", "Ii:i"),
     ("cancel", "ii:i"),

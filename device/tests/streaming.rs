@@ -14,7 +14,8 @@ const ARGUMENT: u32 = -2i32 as u32;
 
 /// Handler 1 takes two words, x and y (rows of singles, each of half the payload) and answers with y = 2 * x + y; its arguments are u32 bytes of a
 /// number, count, address of y. 2 answers at once. 3 transforms the payload: u32 bytes of a number, inverse, count, rows. 4 looks for a key that is not there
-/// among 4096 of a region, or, where its argument is 0, of local memory; where it is 2 it sums 32 KiB of local memory.
+/// among 4096 of a region, or, where its argument is 0, of local memory; where it is 2 it sums 32 KiB of local memory. 5 decompresses the payload: u32 codec, kept,
+/// left, bytes of the memory; it answers with the record and that memory, which begins with `z`s.
 const KERNELS: &str = r#"(global $token (mut i32) (i32.const 0)) (global $at (mut i32) (i32.const 0)) (global $bytes (mut i32) (i32.const 0))
     (global $base (mut i64) (i64.const 0))
     (func $start (param i32 i32) (result i32) (local $code i32)
@@ -34,6 +35,14 @@ const KERNELS: &str = r#"(global $token (mut i32) (i32.const 0)) (global $at (mu
             (global.set $at (i32.const 0x10000))
             (local.set $code (call $fft (local.get 0) (i32.load (i32.const 0)) (i32.load (i32.const 4)) (i32.const 0x10000)
                 (i32.load (i32.const 8)) (i32.load (i32.const 12)) (i32.const 5)))))
+        (if (i32.eq (local.get 1) (i32.const 5)) (then
+            (global.set $at (i32.const 0x3ffe0))
+            (memory.fill (i32.const 0x3ffe0) (i32.const 0) (i32.const 32))
+            (memory.fill (i32.const 0x40000) (i32.const 122) (i32.const 0x20000))
+            (i64.store (i32.const 0x3ffe0) (i64.load (i32.const 4)))
+            (local.set $code (call $decompress (local.get 0) (i32.load (i32.const 0)) (i32.const 0x10000) (global.get $bytes) (i32.const 0x40000)
+                (i32.load (i32.const 12)) (i32.const 0x3ffe0) (i32.const 5)))
+            (global.set $bytes (i32.add (i32.and (i32.load (i32.const 12)) (i32.const 0x7ffff)) (i32.const 32)))))
         (if (i32.eq (local.get 1) (i32.const 4)) (then
             (i64.store (i32.const 32) (i64.const -1))
             (if (i32.eq (i32.load (i32.const 0)) (i32.const 2))
@@ -56,7 +65,7 @@ const KERNELS: &str = r#"(global $token (mut i32) (i32.const 0)) (global $at (mu
         (call $respond (global.get $token) (i32.const 0) (i32.wrap_i64 (local.get 1))))"#;
 
 fn kernels() -> Vec<u8> {
-    module_with_memory("kernels", r#"(memory (export "memory") 12)"#, KERNELS)
+    module_with_manifest("kernels", r#"(memory (export "memory") 12)"#, KERNELS, "handler=5:five\\n")
 }
 
 fn modelled(parameters: &ModelParameters) -> Rig {
@@ -184,15 +193,9 @@ fn what_an_accelerator_cannot_take_changes_nothing() {
             let untouched = if at == y { &row[..] } else { &both[255..511] };
             assert!(done.buffer[..256] == *untouched, "{number} {count} {at:x}");
         }
-        for (number, inverse, count, rows) in [
-            (5, 0, 8, 1),
-            (4, 2, 8, 1),
-            (4, 0, 7, 1),
-            (4, 0, 1, 1),
-            (4, 0, 0, 1),
-            (4, 0, 1 << 16, 2),
-            (8, 0, 2, u32::MAX),
-        ] {
+        for (number, inverse, count, rows) in
+            [(5, 0, 8, 1), (4, 2, 8, 1), (4, 0, 0, 1), (4, 0, 1 << 16, 2), (8, 0, 2, u32::MAX)]
+        {
             let done = rig.call_on(hre, (app, 3, 0), &words([number, inverse, count, rows]), &row, 256);
             assert_eq!((done.outcome, done.result), (ANSWERED, ARGUMENT), "{number} {inverse} {count} {rows}");
             assert!(done.buffer[..256] == row[..]);
@@ -210,5 +213,56 @@ fn what_an_accelerator_cannot_take_changes_nothing() {
         // Rows outside of the memory end the app.
         let wild = rig.call_on(hre, (app, 1, 0), &words([4, 64, 0xffff_ff00, 0]), &both, 256);
         assert_ne!(wild.outcome, ANSWERED);
+    }
+}
+
+/// A block that a piece of `count` zeroes makes: a byte, and copies of 64 from 60 before.
+fn zeroes(copies: usize) -> Vec<u8> {
+    let count = 60 + 64 * copies;
+    let mut block = vec![count as u8 | 128, (count >> 7) as u8 | 128, (count >> 14) as u8, 59 << 2];
+    block.extend([0; 60]);
+    (0..copies).for_each(|_| block.extend([63 << 2 | 2, 60, 0]));
+    block
+}
+
+#[test]
+fn what_is_decompressed_comes_piece_by_piece_is_charged_and_streams() {
+    const COPIES: usize = 1000;
+    for timed in [false, true] {
+        let mut rig = if timed { modelled(&parameters()) } else { Rig::new(1) };
+        let app = rig.install(&kernels()).expect("an app");
+        let (hre, block) = (rig.hre, zeroes(COPIES));
+        let before = timed.then(|| model(&rig));
+        let done = rig.call_on(hre, (app, 5, 0), &words([1, 0, u32::MAX, 0x18000]), &block, 0x18020);
+        assert_eq!((done.outcome, done.result), (ANSWERED, 0));
+        let word =
+            |number: usize| u32::from_le_bytes(done.buffer[4 * number..][..4].try_into().expect("four")) as usize;
+        let (kept, left, phase, used) = (word(0), word(1), word(2), word(5));
+        assert_eq!((kept, left, phase, used), (60 + 64 * COPIES, 0, 1, block.len()), "all of it came");
+        assert!(done.buffer[32..32 + kept].iter().all(|byte| *byte == 0));
+        // What is copied at once may be more than there is of it: never past the memory that was given.
+        assert!(done.buffer[32 + kept + 80..].iter().all(|byte| *byte == b'z'));
+        let counted = rig.device.statistics().spus[0].accelerators.decompress;
+        assert_eq!((counted.operations, counted.bytes), (1, kept as u64));
+        if let Some(before) = before {
+            let taken_ns = busy_ns(&model(&rig), "SPU 0 accelerators") - busy_ns(&before, "SPU 0 accelerators");
+            assert_eq!(taken_ns, (kept as u64).div_ceil(16) + 10);
+        }
+        // A call does a bounded piece of a longer one.
+        let long = zeroes(4000);
+        let done = rig.call_on(hre, (app, 5, 0), &words([1, 0, u32::MAX, 0x60000]), &long, 0x60020);
+        let came = u32::from_le_bytes(done.buffer[..4].try_into().expect("four"));
+        assert!((60_000..4000 * 64).contains(&came), "{came}");
+        // What cannot be, and what is none, changes nothing but the record.
+        for (what, code, phase) in [
+            ([2, 0, u32::MAX, 0x1000], ARGUMENT, 0),
+            ([1, 0x1001, u32::MAX, 0x1000], ARGUMENT, 0),
+            ([1, 0, u32::MAX, 0x80001], ARGUMENT, 0),
+            ([1, 0, 5, 0x1000], 0, 2),
+        ] {
+            let done = rig.call_on(hre, (app, 5, 0), &words(what), &block, 0x1020);
+            assert_eq!((done.outcome, done.result, done.buffer[8]), (ANSWERED, code, phase), "{what:?}");
+            assert!(done.buffer[32..done.reply_bytes as usize].iter().all(|byte| *byte == b'z'), "{what:?}");
+        }
     }
 }

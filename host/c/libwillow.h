@@ -239,7 +239,7 @@ int willow_saxpy(const char *agent, double alpha, const char *x, const char *y, 
 
 /* Fourier transforms along the last axis, or along both axes of a matrix; otherwise as willow_saxpy. Numbers are "f4", "f8",
  * "c8" or "c16"; the result is complex, of the same precision, and that of a matrix lies in the other order (a file in C's
- * order becomes one in Fortran's). Axes have a power of two of numbers. `shape`: of plain numbers, the sizes of `dimensions`
+ * order becomes one in Fortran's). `shape`: of plain numbers, the sizes of `dimensions`
  * axes, or NULL for one; for .npy files NULL. */
 int willow_fft(const char *agent, const char *in, const char *out, const char *dtype, const uint64_t *shape,
                size_t dimensions, uint32_t flags);

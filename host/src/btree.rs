@@ -40,7 +40,8 @@ pub enum BtreeError {
     Shape,
     /// No room.
     #[error(
-        "there is no room: the tree is full, or the device has no region for it (of a user's app see user_region_bytes_max)"
+        "there is no room: the tree is full (a tree does not grow: make a larger one, load it with what range --hex prints, and remove this one), or the \
+         device has no region for it (of a user's app see user_region_bytes_max)"
     )]
     Full,
     /// A value that is too long.
@@ -120,6 +121,12 @@ impl BtreeClient {
         }
         let layout = Layout::decode(found.layout).ok_or(BtreeError::Damaged)?;
         Ok(self.tree(name, layout))
+    }
+
+    /// Removes a tree and all its pairs from all banks, and gives its room back; or nothing. What lies there and is no sound tree goes as well.
+    pub async fn remove(&self, name: &str) -> Result<(), BtreeError> {
+        let reply = self.send(&self.tree(name, Layout::Partitioned).tree.remove(name), 0).await?;
+        if reply.status == 0 { Ok(()) } else { Err(error(reply.status, name)) }
     }
 
     async fn send(&self, call: &Call, reply_bytes_max: u32) -> Result<RpcReply, BtreeError> {

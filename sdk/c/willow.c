@@ -13,12 +13,14 @@
 #define DONE 0
 #define PENDING 1
 #define DIFFERENT 2
+#define SNAPPY 1
 #define STACK_MARK 0x57494c4cu
 
 _Static_assert(WILLOW_THREADS >= 1 && WILLOW_THREADS <= 255, "1 to 255 threads");
 _Static_assert(WILLOW_STACK_BYTES >= 512 && WILLOW_STACK_BYTES % 16 == 0, "stack: a multiple of 16, at least 512");
 _Static_assert(WILLOW_UNWIND_BYTES >= 128 && WILLOW_UNWIND_BYTES % 16 == 0, "unwinding: a multiple of 16, at least 128");
 _Static_assert(sizeof(RPCHdr_t) == 24, "the first 24 bytes of request_info");
+_Static_assert(sizeof(Decompression_t) == 32, "what decompress reads and writes");
 _Static_assert(sizeof(Namespace_t) == 32, "what namespace writes");
 _Static_assert(sizeof(FlashGeometry_t) == 64, "what flash_geometry writes");
 _Static_assert(sizeof(NVArguments_t) == 24, "what an FTL is asked");
@@ -313,6 +315,11 @@ int32_t MultiplyAdd(uint32_t number_bytes, double alpha, const void *x, void *y,
 int32_t FourierTransform(uint32_t number_bytes, int inverse, void *data, uint32_t count, uint32_t rows) {
     return (int32_t)waited(
         willow_import_fft(current->token, number_bytes, inverse != 0, data, count, rows, wait_number()));
+}
+
+int32_t Decompress(const void *from, uint32_t bytes, void *to, uint32_t to_bytes, Decompression_t *state) {
+    return (int32_t)waited(
+        willow_import_decompress(current->token, SNAPPY, from, bytes, to, to_bytes, state, wait_number()));
 }
 
 int32_t LiteralsLoad(const void *literals, uint32_t bytes, uint32_t flags) {

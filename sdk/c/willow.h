@@ -150,9 +150,28 @@ int32_t willow_keys_find(Port_t port, uint64_t address, const Keys_t *keys, cons
 /* y = alpha * x + y, `count` numbers, 512 KiB at most; they have no byte in common. Rounds after the multiplication and after the addition. Waits. 0, or
  * an error. */
 int32_t MultiplyAdd(uint32_t number_bytes, double alpha, const void *x, void *y, uint32_t count);
-/* Fourier transforms of `rows` rows of `count` complex numbers (a power of two; real part first), each in its place, 512 KiB at most together; the
+/* Fourier transforms of `rows` rows of `count` complex numbers (real part first), each in its place, 512 KiB at most together; the
  * inverse divides by `count`. Waits. 0, or an error. */
 int32_t FourierTransform(uint32_t number_bytes, int inverse, void *data, uint32_t count, uint32_t rows);
+
+/* ---- The decompress accelerator, on local memory ---- */
+
+/* Where a block of Snappy's raw format is, between the calls that decompress it piece by piece (docs/abi.md, Decompressing). At the beginning all is zero but for `left`:
+ * the bytes that are to come, or UINT32_MAX for as many as the block says. */
+typedef struct {
+    uint32_t kept;          /* bytes at the beginning of `to` that are there: what comes goes behind them */
+    uint32_t left;          /* bytes yet to come, without those of the element under way */
+    uint32_t phase;         /* one of WILLOW_DECOMPRESS_... */
+    uint32_t offset, count; /* the element under way */
+    uint32_t used;          /* bytes of the input that the last call has used */
+    uint32_t reserved[2];
+} Decompression_t;
+#define WILLOW_DECOMPRESS_HEAD 0u
+#define WILLOW_DECOMPRESS_ELEMENTS 1u /* over where `left` and `count` are 0 */
+#define WILLOW_DECOMPRESS_MALFORMED 2u
+#define WILLOW_DECOMPRESS_TOO_FAR 3u
+/* Goes on with a block: 64 KiB of input and 512 KiB of memory at most. Waits. 0, or an error. */
+int32_t Decompress(const void *from, uint32_t bytes, void *to, uint32_t to_bytes, Decompression_t *state);
 
 /* ---- The literals accelerator ---- */
 

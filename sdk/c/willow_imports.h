@@ -74,6 +74,9 @@ int32_t willow_import_multiply_add(uint32_t token, uint32_t number_bytes, uint64
 WILLOW_IMPORT(fft)
 int32_t willow_import_fft(uint32_t token, uint32_t number_bytes, uint32_t inverse, void *data, uint32_t count,
                           uint32_t rows, uint32_t wait);
+WILLOW_IMPORT(decompress)
+int32_t willow_import_decompress(uint32_t token, uint32_t codec, const void *from, uint32_t bytes, void *to,
+                                 uint32_t to_bytes, void *state, uint32_t wait);
 WILLOW_IMPORT(literals_free)
 int32_t willow_import_literals_free(int32_t set);
 WILLOW_IMPORT(sleep)

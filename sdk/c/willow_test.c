@@ -1,5 +1,5 @@
 /* A device in memory for native tests; see willow_test.h. Users build a test by naming this file alone: what apps call of it is in
- * willow_test_imports.h and willow_test_flash.h, included at the end. */
+ * willow_test_decompress.h, and, included at the end, willow_test_imports.h and willow_test_flash.h. */
 #include "willow_test.h"
 #include "willow_imports.h"
 
@@ -29,7 +29,7 @@ struct Request {
     uint32_t wait;
 };
 
-enum Kind { MOVES, COMPARE, CHECKSUM, LITERALS, KEYS, MULTIPLY_ADD, TRANSFORM, VALUE };
+enum Kind { MOVES, COMPARE, CHECKSUM, LITERALS, KEYS, MULTIPLY_ADD, TRANSFORM, DECOMPRESS, VALUE };
 
 /* What the literals accelerator holds, and the most that one search of the mock looks at. */
 #define SETS_MAX 16
@@ -56,6 +56,7 @@ struct Operation {
     double alpha;
     const void *numbers;
     void *target;
+    Decompression_t *record; /* of a decompression from `numbers` to `target` */
     uint8_t key[256];
 };
 
@@ -319,6 +320,8 @@ static int64_t transform(const struct Operation *o) {
     return 0;
 }
 
+#include "willow_test_decompress.h"
+
 static int64_t carry_out(const struct Operation *operation) {
     const struct Operation *o = operation;
     switch (o->kind) {
@@ -349,6 +352,8 @@ static int64_t carry_out(const struct Operation *operation) {
         return multiply_add(o);
     case TRANSFORM:
         return transform(o);
+    case DECOMPRESS:
+        return decompress(o);
     default:
         return o->value;
     }

@@ -168,7 +168,7 @@ int32_t willow_import_fft(uint32_t token, uint32_t number_bytes, uint32_t invers
                           uint32_t wait) {
     int64_t result;
     uint64_t row_bytes = (uint64_t)count * 2 * number_bytes;
-    if ((number_bytes != 4 && number_bytes != 8) || inverse > 1 || count < 2 || (count & (count - 1)) != 0 ||
+    if ((number_bytes != 4 && number_bytes != 8) || inverse > 1 || count < 1 || row_bytes > 524288 ||
         (rows > 0 && row_bytes > 524288 / rows)) {
         return WILLOW_ERROR_ARGUMENT;
     }
@@ -181,6 +181,25 @@ int32_t willow_import_fft(uint32_t token, uint32_t number_bytes, uint32_t invers
                                   .number_bytes = number_bytes,
                                   .inverse = (int)inverse,
                                   .target = data};
+    return issue(operation, &result) ? 1 : (int32_t)result;
+}
+
+int32_t willow_import_decompress(uint32_t token, uint32_t codec, const void *from, uint32_t bytes, void *to, uint32_t to_bytes, void *state,
+                                 uint32_t wait) {
+    int64_t result;
+    Decompression_t *record = state;
+    if (codec != 1 || bytes > 65536 || to_bytes > 524288 || record->kept > to_bytes || record->phase > WILLOW_DECOMPRESS_ELEMENTS) {
+        return WILLOW_ERROR_ARGUMENT;
+    }
+    request_of(token);
+    struct Operation operation = {.kind = DECOMPRESS,
+                                  .token = token,
+                                  .wait = wait,
+                                  .bytes = bytes,
+                                  .segments = to_bytes,
+                                  .numbers = from,
+                                  .target = to,
+                                  .record = record};
     return issue(operation, &result) ? 1 : (int32_t)result;
 }
 

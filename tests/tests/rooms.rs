@@ -453,6 +453,8 @@ const SHARED_ON_PURPOSE: [(&str, &str); 15] = [
     ("service/debug.rs", "Arc<"),
     // Whose code a profile's samples are of: a signal's handler reads it.
     ("spu/profile.rs", "Atomic"),
+    // Plans of transforms, as the library hands them out: each SPU has its own.
+    ("spu/accelerator/fft.rs", "Arc<"),
     // In builds for tests: compilers that a test holds up.
     ("spu/hole.rs", "Mutex<"),
 ];

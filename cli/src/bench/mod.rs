@@ -2,6 +2,7 @@
 
 mod appending;
 pub mod caching;
+pub mod columns;
 pub mod direct;
 pub mod engine;
 pub mod fairness;
@@ -37,6 +38,8 @@ use std::time::Duration;
 pub enum Bench {
     /// A file that is cached in the drive, by cache size: hits, misses and what other policies would have missed, beside reads by Direct-IO
     Cache(caching::CacheBenchOptions),
+    /// A filter and sum over a Parquet file at 1 % selectivity in the drive against pyarrow through the mounted file system; root
+    Columns(columns::ColumnsBenchOptions),
     /// What a process' reads take beside others' floods, loops and large transfers, and how two weights share
     Fairness(fairness::FairnessOptions),
     /// The FTL in the sandbox against the same natively, and reads of flash against reads of memory, in processor time
@@ -169,6 +172,7 @@ impl TurnOptions {
 pub fn run(bench: Bench) -> Outcome<()> {
     let (report, json, record) = match bench {
         Bench::Cache(options) => (caching::run(&options)?, options.json, options.record),
+        Bench::Columns(options) => (columns::run(&options)?, options.json, options.record),
         Bench::Fairness(options) => (fairness::run(&options)?, options.turns.json, options.turns.record),
         Bench::Fresh(options) => (fresh::run(&options)?, options.json, options.record),
         Bench::Gate(options) => return gate::run(&options),

@@ -83,6 +83,15 @@ pub(crate) fn charge<Os: SpuOs, M: LocalMemory>(
                 return Ok(None);
             }
         }
+        Operation::Decompress(asked) => {
+            if !charge_moved(os, caller, asked.bytes.into())? {
+                return Ok(None);
+            }
+            os.meter(caller).charge(asked.work())?;
+            if !os.may_begin(caller) {
+                return Ok(None);
+            }
+        }
         Operation::LoadLiterals { bytes, .. } => {
             os.meter(caller).charge(literals::LOAD_WORK + u64::from(*bytes) * literals::LOAD_BYTE_WORK)?;
         }

@@ -4,6 +4,7 @@
 //! Invariant: the sandbox and the native shims call these and nothing else, so that an app does the same in both, and in a unit test.
 #![allow(missing_docs, reason = "[`crate::table`] describes the imports")]
 
+use crate::decompress::{Decompress, SNAPPY};
 use crate::hre::HreId;
 use crate::keys::Layout;
 use crate::literals::{FOUND_MAX, SEARCH_BYTES_MAX, SET_BYTES_MAX};
@@ -340,6 +341,25 @@ impl<Os: SpuOs, M: LocalMemory> Call<'_, Os, M> {
         let transform = Transform { token, number, inverse: inverse == 1, data, count, rows, wait };
         match transform.is_sound() && inverse <= 1 {
             true => self.ask_seldom(Operation::Transform(transform)),
+            false => Ok(abi::ERROR_ARGUMENT),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the import's")]
+    pub fn decompress(
+        self,
+        token: u32,
+        codec: u32,
+        from: u64,
+        bytes: u32,
+        to: u64,
+        to_bytes: u32,
+        state: u64,
+        wait: u32,
+    ) -> Result<i32, Fault> {
+        let asked = Decompress { token, from, bytes, to, to_bytes, state, wait };
+        match codec == SNAPPY && asked.is_sound() {
+            true => self.ask_seldom(Operation::Decompress(asked)),
             false => Ok(abi::ERROR_ARGUMENT),
         }
     }

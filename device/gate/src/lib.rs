@@ -15,6 +15,7 @@
 pub mod abi;
 pub mod charge;
 pub mod decode;
+pub mod decompress;
 mod ending;
 pub mod hre;
 pub mod keys;
@@ -28,6 +29,7 @@ pub mod table;
 
 pub use charge::Charged;
 pub use decode::Call;
+pub use decompress::Decompress;
 pub use ending::Ending;
 pub use hre::HreId;
 pub use memory::{LocalMemory, WildPointer};
@@ -152,6 +154,7 @@ fn behalf<Os: SpuOs>(os: &mut Os, caller: Os::Caller, operation: &Operation) -> 
         | Operation::FindKey(KeySearch { token, .. })
         | Operation::MultiplyAdd(MultiplyAdd { token, .. })
         | Operation::Transform(Transform { token, .. })
+        | Operation::Decompress(Decompress { token, .. })
         | Operation::Draft(Draft { token, .. })
         | Operation::Cancel { token, .. } => *token,
         Operation::Append(Append { handle, .. }) | Operation::Post { handle, .. } => {

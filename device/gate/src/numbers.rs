@@ -1,17 +1,17 @@
 //! Rows of floating-point numbers in an app's memory, as the multiply-add and FFT accelerators take them: what an app may ask for, what it is charged,
 //! and the arithmetic of the former.
 //!
-//! Invariants: a row has at most [`ROW_BYTES_MAX`] bytes, whether there is one or not; a transform has a power of two of numbers; multiply-add rounds after the
+//! Invariants: a row has at most [`ROW_BYTES_MAX`] bytes, whether there is one or not; multiply-add rounds after the
 //! multiplication and after the addition, as IEEE 754 says, on every machine: it is never one fused operation.
 
 use crate::meter::SEGMENT_WORK;
 
 /// Most bytes of a row that multiply-add reads, and of the numbers that one FFT transforms.
 pub const ROW_BYTES_MAX: u64 = 512 << 10;
-/// Fewest numbers of a transform.
-pub const TRANSFORM_NUMBERS_MIN: u32 = 2;
 /// What one butterfly of a transform is charged (0.5 ns).
 const BUTTERFLY_WORK: u64 = 4;
+/// What a number of a length is charged that is no power of two, when its transform is planned: its sine and cosine.
+const PLANNED_WORK: u64 = 100;
 
 /// A kind of real numbers, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,14 +106,35 @@ impl Transform {
 
     /// Whether there are such transforms. A row has its bound where there is none, too: its plan is made from its length.
     pub fn is_sound(&self) -> bool {
-        let is_row = self.count >= TRANSFORM_NUMBERS_MIN && self.count.is_power_of_two();
-        is_row && self.row_bytes() <= ROW_BYTES_MAX && self.bytes().is_some()
+        self.count > 0 && self.row_bytes() <= ROW_BYTES_MAX && self.bytes().is_some()
     }
 
-    /// What it is charged.
+    /// Numbers of the power of two that a convolution with a row goes by: Bluestein's way, where the length is none.
+    pub fn convolved(&self) -> u64 {
+        (2 * u64::from(self.count)).next_power_of_two()
+    }
+
+    /// What it is charged: of a length that is no power of two, as Bluestein's way has it, by two transforms and two multiplications of a longer row. Many lengths take less.
     pub fn work(&self) -> u64 {
-        let butterflies = u64::from(self.count) / 2 * u64::from(self.count.ilog2().max(1)) * u64::from(self.rows);
-        SEGMENT_WORK + butterflies * BUTTERFLY_WORK
+        let butterflies = |numbers: u64| numbers / 2 * u64::from(numbers.ilog2().max(1));
+        let of_a_row = match self.count.is_power_of_two() {
+            true => butterflies(self.count.into()),
+            false => 2 * butterflies(self.convolved()) + 2 * self.convolved(),
+        };
+        SEGMENT_WORK + of_a_row * u64::from(self.rows) * BUTTERFLY_WORK
+    }
+
+    /// What planning it is charged, where its length is no power of two and was not transformed just before.
+    pub fn planning_work(&self) -> u64 {
+        self.convolved() * PLANNED_WORK
+    }
+
+    /// Bytes that an accelerator takes: each row once, or, of another length than a power of two, the longer row twice.
+    pub fn taken_bytes(&self) -> u64 {
+        match self.count.is_power_of_two() {
+            true => self.bytes().unwrap_or(0),
+            false => 2 * self.convolved() * 2 * self.number.bytes() * u64::from(self.rows),
+        }
     }
 }
 
@@ -164,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_overlaps_or_is_no_power_of_two_is_unsound() {
+    fn what_is_too_long_or_overlaps_is_unsound_and_other_lengths_than_powers_of_two_cost_more() {
         let asked = MultiplyAdd { token: 0, number: Number::Single, alpha: 0, x: 0, y: 400, count: 100, wait: 0 };
         assert!(asked.is_sound() && MultiplyAdd { x: 800, ..asked }.is_sound());
         assert!(!MultiplyAdd { y: 399, ..asked }.is_sound() && !MultiplyAdd { x: 401, ..asked }.is_sound());
@@ -173,9 +194,15 @@ mod tests {
             Transform { token: 0, number: Number::Single, inverse: false, data: 0, count: 1 << 15, rows: 2, wait: 0 };
         assert!(asked.is_sound() && Transform { rows: 0, ..asked }.is_sound());
         for (count, rows) in
-            [(0, 1), (1, 1), (3, 1), (1 << 15, 3), (1 << 31, 1), (2, u32::MAX), (1 << 31, 0), (1 << 17, 0)]
+            [(0, 1), (0, 0), (1 << 15, 3), (65537, 1), (1 << 31, 1), (2, u32::MAX), (1 << 31, 0), (1 << 17, 0)]
         {
             assert!(!Transform { count, rows, ..asked }.is_sound(), "{count} {rows}");
         }
+        let of = |count| Transform { count, rows: 1, ..asked };
+        assert!(of(1).is_sound() && of(3).is_sound() && of(65535).is_sound());
+        assert_eq!((of(1024).work() - SEGMENT_WORK, of(1024).taken_bytes()), (512 * 10 * 4, 8192));
+        // Both ways by 2048 numbers.
+        assert_eq!(of(1000).work() - SEGMENT_WORK, (2 * 1024 * 11 + 2 * 2048) * 4);
+        assert_eq!((of(1000).taken_bytes(), of(1000).planning_work()), (2 * 2048 * 8, 204_800));
     }
 }

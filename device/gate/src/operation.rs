@@ -4,6 +4,7 @@
 #![allow(missing_docs, reason = "fields are the parameters of imports, which [`crate::table`] describes")]
 
 use crate::abi;
+use crate::decompress::Decompress;
 use crate::hre::HreId;
 use crate::keys::Layout;
 use crate::meter::{BYTES_A_WORK, SEGMENT_WORK};
@@ -46,6 +47,8 @@ pub enum Operation {
     MultiplyAdd(MultiplyAdd),
     /// `fft`.
     Transform(Transform),
+    /// `decompress`.
+    Decompress(Decompress),
     /// `rpc_start`, `upcall_start`.
     Draft(Draft),
     /// `rpc_append`.

@@ -80,6 +80,8 @@ pub enum Work {
     Keys,
     /// Its butterflies.
     Butterflies,
+    /// The elements that it decompresses, and bytes that it copies.
+    Elements,
 }
 
 /// An import.
@@ -283,10 +285,17 @@ macro_rules! imports {
             { Accelerators, since 2, Any, Started, Segments, errors [ARGUMENT, REFUSED] }
 
             /// discrete Fourier transforms (accelerator) of `rows` rows one behind the other in local memory, each in its place, of `count` complex
-            /// numbers (a power of two, 2 or more), real part first, each part of `number_bytes` bytes (4 or 8, little-endian); 512 KiB at most
+            /// numbers, real part first, each part of `number_bytes` bytes (4 or 8, little-endian); 512 KiB at most
             /// in all. `inverse`: 0, or 1 for the inverse, which divides by `count`. The bytes are the app's again when it has ended
             [unsafe] fn fft(token: u32, number_bytes: u32, inverse: u32, data: written, count: u32, rows: u32, wait: u32) -> i32;
             { Accelerators, since 2, Any, Started, Butterflies, errors [ARGUMENT, REFUSED] }
+
+            /// decompresses (accelerator) a piece of a block of `codec` (1: Snappy's raw format), all in local memory: the next `bytes` bytes of the block
+            /// at `from`, 64 KiB at most, to behind what came before at `to`, where `to_bytes` bytes are, 512 KiB at most. Where it is, it keeps in 32
+            /// bytes at `state` (see "Decompressing"). It ends where the input, the room or what one call may do does. The bytes are the
+            /// app's again when it has ended
+            [unsafe] fn decompress(token: u32, codec: u32, from: read, bytes: u32, to: written, to_bytes: u32, state: written, wait: u32) -> i32;
+            { Accelerators, since 2, Any, Started, Elements, errors [ARGUMENT, REFUSED] }
 
             /// gives a set up
             [] fn literals_free(set: i32) -> i32;

@@ -104,6 +104,8 @@ registry! {
     MultiplyAdd multiply_add
     /// Transforms rows of complex numbers (the `fft` import).
     Fft fft
+    /// Decompresses blocks of Snappy's (the `decompress` import).
+    Decompress decompress
 }
 
 /// What a run has the accelerators of its SPU do: bytes for each, in one go.

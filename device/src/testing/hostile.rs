@@ -55,6 +55,7 @@ const KINDS: &[(&str, &str)] = &[
     ("keys_find", "TpABBNVPW"),
     ("multiply_add", "TBVPPVW"),
     ("fft", "TBIPBIW"),
+    ("decompress", "TIPBPBPW"),
     ("literals_free", "V"),
     ("sleep", "LW"),
     ("cancel", "TW"),

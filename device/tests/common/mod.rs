@@ -211,6 +211,7 @@ pub fn module_with_manifest(name: &str, memory: &str, body: &str, lines: &str) -
         (import "willow" "literals_find" (func $literals_find (param i32 i32 i32 i64 i32 i32 i32 i32 i32) (result i32)))
         (import "willow" "multiply_add" (func $multiply_add (param i32 i32 i64 i32 i32 i32 i32) (result i32)))
         (import "willow" "fft" (func $fft (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
+        (import "willow" "decompress" (func $decompress (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
         (import "willow" "keys_find" (func $keys_find (param i32 i32 i64 i32 i32 i32 i32 i32 i32) (result i32)))
         (import "willow" "literals_free" (func $literals_free (param i32) (result i32)))
         (import "willow" "rpc_start" (func $rpc_start (param i32 i32 i32 i32 i32 i32 i32) (result i32)))

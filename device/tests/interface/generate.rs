@@ -187,6 +187,7 @@ fn work(work: Work) -> &'static str {
         Work::Literals => "literals",
         Work::Keys => "keys",
         Work::Butterflies => "butterflies",
+        Work::Elements => "elements",
     }
 }
 

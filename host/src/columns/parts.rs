@@ -4,7 +4,7 @@ use super::place::{Counting, Place};
 use super::{ColumnsError, Work};
 use crate::hre::{Hre, RpcCall};
 use base_io_host::Geometry;
-use columns_host::engine::{Port, Stop, VALUE_BYTES_MAX, run};
+use columns_host::engine::{Decompression, Port, Stop, VALUE_BYTES_MAX, run};
 use columns_host::outcome;
 use columns_host::wire::{
     self, Fault, PLAN_BYTES_MAX, Plan, RUN_QUOTED, RUN_SKIP_FIRST, Reason, ReplyHead, Run, handler,
@@ -76,6 +76,11 @@ impl Port for Own<'_> {
             reply.resize(end, 0);
         }
         reply[offset as usize..end].copy_from_slice(from);
+        Ok(())
+    }
+
+    async fn decompress(&self, from: &[u8], to: &mut [u8], state: &mut Decompression) -> Result<(), Stop> {
+        state.step(from, to);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use super::{Apps, ComputeError, Done, Drive, Options};
 use crate::direct_io::DirectFile;
 use crate::hre::BoxFuture;
 use compute_host::npy::Array;
-use compute_host::plan::{self, Matrices, Tile};
+use compute_host::plan::{self, Matrices};
 use compute_host::transform::{Transformer, transpose, widen};
 use compute_host::wire::{BATCH_BYTES_MAX, Rows, Work, handler};
 use compute_host::{Element, Number};
@@ -107,16 +107,7 @@ async fn transpose_in_drive(
     (number, shape): (Number, (u64, u64)),
     (from, to): (At<'_>, At<'_>),
 ) -> Result<(), ComputeError> {
-    let (element_bytes, spus) = (2 * u64::from(number.bytes()), to.0.geometry().spus);
-    let (rows, columns) = (TILE.min(shape.0), TILE.min(shape.1));
-    let head = Rows {
-        work: Work::Transpose,
-        real: false,
-        number_bytes: number.bytes(),
-        count: columns as u32,
-        batch_bytes: (rows * columns * element_bytes) as u32,
-        batches: 0,
-    };
+    let spus = to.0.geometry().spus;
     let mut row = 0;
     to.0.note_write();
     let next = || {
@@ -124,10 +115,10 @@ async fn transpose_in_drive(
             return Ok(None);
         }
         let files = Matrices { source: laid(from.0, from.1), destination: laid(to.0, to.1) };
-        let tiles = (0..shape.1).step_by(columns as usize).map(|column| Tile { row, column, rows, columns });
-        let batches: Option<Vec<_>> = tiles.map(|tile| plan::tile(element_bytes, shape, tile, files)).collect();
+        let rows = TILE.min(shape.0 - row);
+        let requests = plan::tiles(number, shape, ((row, rows), TILE), files, spus).ok_or(ComputeError::TakenBack)?;
         row += rows;
-        Ok(Some(plan::rows(head, batches.ok_or(ComputeError::TakenBack)?, spus)))
+        Ok(Some(requests))
     };
     super::run::run(drive, (apps, handler::ROWS, spus), next).await
 }
@@ -140,16 +131,19 @@ async fn blocks<'a>(
     mut read: impl AsyncFnMut(&[u64], usize, &mut [u8]) -> Result<(), ComputeError> + 'a,
     mut write: impl AsyncFnMut(&[u64], usize, &[u8]) -> Result<(), ComputeError> + 'a,
 ) -> Result<(), ComputeError> {
-    let (rows, columns) = (BLOCK.min(shape.0), BLOCK.min(shape.1));
-    let bytes = (rows * columns * element_bytes) as usize;
+    let bytes = (BLOCK.min(shape.0) * BLOCK.min(shape.1) * element_bytes) as usize;
     let (mut block, mut turned) = (vec![0; bytes], vec![0; bytes]);
-    for row in (0..shape.0).step_by(rows as usize) {
-        for column in (0..shape.1).step_by(columns as usize) {
+    for row in (0..shape.0).step_by(BLOCK as usize) {
+        for column in (0..shape.1).step_by(BLOCK as usize) {
+            // The last ones may be smaller.
+            let (rows, columns) = (BLOCK.min(shape.0 - row), BLOCK.min(shape.1 - column));
+            let bytes = (rows * columns * element_bytes) as usize;
+            let (block, turned) = (&mut block[..bytes], &mut turned[..bytes]);
             let from: Vec<u64> = (row..row + rows).map(|row| (row * shape.1 + column) * element_bytes).collect();
-            read(&from, (columns * element_bytes) as usize, &mut block).await?;
-            transpose(&block, &mut turned, element_bytes as usize, (rows as usize, columns as usize));
+            read(&from, (columns * element_bytes) as usize, block).await?;
+            transpose(block, turned, element_bytes as usize, (rows as usize, columns as usize));
             let to: Vec<u64> = (column..column + columns).map(|at| (at * shape.0 + row) * element_bytes).collect();
-            write(&to, (rows * element_bytes) as usize, &turned).await?;
+            write(&to, (rows * element_bytes) as usize, turned).await?;
         }
     }
     Ok(())
@@ -318,10 +312,10 @@ impl Job {
 /// Whether rows of so many numbers can be transformed; else what is wrong.
 fn check(path: &Path, number: Number, count: u64, what: &str) -> Result<(), ComputeError> {
     let most = u64::from(BATCH_BYTES_MAX) / (2 * u64::from(number.bytes()));
-    if count.is_power_of_two() && (2..=most).contains(&count) {
+    if (1..=most).contains(&count) {
         return Ok(());
     }
-    let what = format!("its {what} have {count} numbers: a power of two from 2 to {most} is worked on");
+    let what = format!("its {what} have {count} numbers: 1 to {most} are worked on");
     Err(ComputeError::unfit(path, what))
 }
 

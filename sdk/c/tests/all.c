@@ -90,7 +90,19 @@ static void ports(RPCHdr_t *request) {
     double wave[8] = {1, 0, 0, 0, 0, 0, 0, 0};
     EXPECT(FourierTransform(WILLOW_DOUBLE, 0, wave, 4, 1) == 0 && wave[2] == 1 && wave[6] == 1);
     EXPECT(FourierTransform(WILLOW_DOUBLE, 1, wave, 4, 1) == 0 && wave[0] == 1);
-    EXPECT(FourierTransform(WILLOW_DOUBLE, 0, wave, 3, 1) == WILLOW_ERROR_ARGUMENT);
+    double three[6] = {1, 0, 1, 0, 1, 0};
+    EXPECT(FourierTransform(WILLOW_DOUBLE, 0, three, 3, 1) == 0 && three[0] > 2.999 && three[2] < 0.001 && three[2] > -0.001);
+    EXPECT(FourierTransform(WILLOW_DOUBLE, 0, wave, 0, 1) == WILLOW_ERROR_ARGUMENT);
+    /* A literal, three bytes of it once more, then all of it again and again. */
+    static const uint8_t block[] = {19, 4 << 2, 'a', 'b', 'c', 'd', 'e', 2 << 2 | 2, 5, 0, 10 << 2 | 2, 5, 0};
+    char plain[32];
+    Decompression_t state = {.left = 19};
+    EXPECT(Decompress(block, 4, plain, sizeof plain, &state) == 0 && state.used == 4 && state.kept == 2);
+    EXPECT(Decompress(block + 4, sizeof block - 4, plain, sizeof plain, &state) == 0 && state.left + state.count == 0);
+    EXPECT(state.kept == 19 && plain[5] == 'a' && plain[8] == 'd' && plain[18] == 'd');
+    Decompression_t far_back = {.left = UINT32_MAX};
+    EXPECT(Decompress("\x07\x00z\x12\x03\x00", 6, plain, sizeof plain, &far_back) == 0 && far_back.phase == WILLOW_DECOMPRESS_TOO_FAR);
+    EXPECT(Decompress(block, 4, plain, sizeof plain, &far_back) == WILLOW_ERROR_ARGUMENT);
     Keys_t keys = {.key_bytes = 2, .stride_bytes = 3, .count = 4, .in_order = 1};
     int equal = 0;
     EXPECT(DMATransfer(LOCAL_MEMORY_PORT, "ab-cd-ef-gh-", NV_MEMORY_PORT, base + 128, 12) == WILLOW_OK);

@@ -148,7 +148,7 @@ pub trait Host {
         wait: u32,
     ) -> i32;
     /// discrete Fourier transforms (accelerator) of `rows` rows one behind the other in local memory, each in its place, of `count` complex
-    /// numbers (a power of two, 2 or more), real part first, each part of `number_bytes` bytes (4 or 8, little-endian); 512 KiB at most
+    /// numbers, real part first, each part of `number_bytes` bytes (4 or 8, little-endian); 512 KiB at most
     /// in all. `inverse`: 0, or 1 for the inverse, which divides by `count`. The bytes are the app's again when it has ended
     unsafe fn fft(
         &mut self,
@@ -158,6 +158,21 @@ pub trait Host {
         data: *mut u8,
         count: u32,
         rows: u32,
+        wait: u32,
+    ) -> i32;
+    /// decompresses (accelerator) a piece of a block of `codec` (1: Snappy's raw format), all in local memory: the next `bytes` bytes of the block
+    /// at `from`, 64 KiB at most, to behind what came before at `to`, where `to_bytes` bytes are, 512 KiB at most. Where it is, it keeps in 32
+    /// bytes at `state` (see "Decompressing"). It ends where the input, the room or what one call may do does. The bytes are the
+    /// app's again when it has ended
+    unsafe fn decompress(
+        &mut self,
+        token: u32,
+        codec: u32,
+        from: *const u8,
+        bytes: u32,
+        to: *mut u8,
+        to_bytes: u32,
+        state: *mut u8,
         wait: u32,
     ) -> i32;
     /// gives a set up
@@ -412,6 +427,20 @@ mod hosted {
     ) -> i32 {
         // SAFETY: the caller vouches for local memory.
         with_host(|host| unsafe { host.fft(token, number_bytes, inverse, data, count, rows, wait) })
+    }
+    #[inline]
+    pub unsafe fn decompress(
+        token: u32,
+        codec: u32,
+        from: *const u8,
+        bytes: u32,
+        to: *mut u8,
+        to_bytes: u32,
+        state: *mut u8,
+        wait: u32,
+    ) -> i32 {
+        // SAFETY: the caller vouches for local memory.
+        with_host(|host| unsafe { host.decompress(token, codec, from, bytes, to, to_bytes, state, wait) })
     }
     #[inline]
     pub fn literals_free(set: i32) -> i32 {

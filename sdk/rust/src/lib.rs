@@ -11,6 +11,7 @@
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
 mod batch;
+mod decompress;
 mod error;
 mod event;
 #[doc(hidden)]
@@ -42,6 +43,9 @@ pub mod testing;
 mod time;
 
 pub use batch::{Batch, RpcBatch};
+pub use decompress::{
+    Decompression, INPUT_BYTES_MAX as DECOMPRESS_INPUT_BYTES_MAX, ROOM_BYTES_MAX as DECOMPRESS_ROOM_BYTES_MAX,
+};
 pub use error::{Error, Response};
 pub use event::DeviceEvent;
 pub use executor::{THREADS_MAX, WAITS_MAX};

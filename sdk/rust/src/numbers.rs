@@ -52,7 +52,7 @@ impl Request {
         Wait::new(MultiplyAdd { token: self.token(), number, alpha, x, y, count, fits })
     }
 
-    /// Fourier transforms of rows of `count` complex numbers (a power of two), one behind the other, each in its place, by the accelerator; the
+    /// Fourier transforms of rows of `count` complex numbers, one behind the other, each in its place, by the accelerator; the
     /// processor is free meanwhile. The inverse divides by `count`.
     pub fn fft<'a>(
         &'a self,

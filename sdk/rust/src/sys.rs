@@ -6,7 +6,7 @@
 use crate::{Error, Namespace, RequestInfo, imports};
 
 pub use imports::{
-    background, cancel, checksum, checksum_value, compare, count, dma, dma_strided, fft, flush, keys_find,
+    background, cancel, checksum, checksum_value, compare, count, decompress, dma, dma_strided, fft, flush, keys_find,
     literals_find, literals_load, multiply_add, region, region_bytes, region_free, respond, rpc_append, rpc_finish,
     rpc_start, sleep, spu_count, spu_id, subscribers, time_ns, upcall_start,
 };

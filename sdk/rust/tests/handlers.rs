@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use willow_sdk::sync::{Event, Mutex};
 use willow_sdk::testing::{Device, Options, Pending};
 use willow_sdk::{
-    App, Body, Destination, DeviceEvent, Error, Found, KeyPlace, Keys, LiteralOptions, Literals, Local, Match, Number,
-    Nv, Reply, Request, Response, SpuNv, Strides, Zeroes, join, join_all, write_literal,
+    App, Body, Decompression, Destination, DeviceEvent, Error, Found, KeyPlace, Keys, LiteralOptions, Literals, Local,
+    Match, Number, Nv, Reply, Request, Response, SpuNv, Strides, Zeroes, join, join_all, write_literal,
 };
 
 struct State {
@@ -101,7 +101,24 @@ async fn ports(request: Request, state: &State) -> Result<u32, Error> {
     let mut wave = [1.0f64, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0].map(f64::to_le_bytes).concat();
     request.fft(Number::Double, false, 4, &mut wave).await?;
     assert_eq!(wave, [1.0f64, 0.0].repeat(4).into_iter().flat_map(f64::to_le_bytes).collect::<Vec<u8>>());
-    assert_eq!(request.fft(Number::Double, false, 3, &mut wave[..48]).await, Err(Error::Argument));
+    request.fft(Number::Double, false, 3, &mut wave[..48]).await?;
+    let parts: Vec<f64> = wave[..48].chunks(8).map(|part| f64::from_le_bytes(part.try_into().unwrap())).collect();
+    assert!(
+        parts.iter().zip([3.0, 0.0, 0.0, 0.0, 0.0, 0.0]).all(|(part, wanted)| (part - wanted).abs() < 1e-12),
+        "{parts:?}"
+    );
+    assert_eq!(request.fft(Number::Double, false, 3, &mut wave[..47]).await, Err(Error::Argument));
+    // A literal, and three bytes of it once more, then all of it twice.
+    let block = [19, 4 << 2, b'a', b'b', b'c', b'd', b'e', 2 << 2 | 2, 5, 0, 10 << 2 | 2, 5, 0];
+    let (mut plain, mut state) = ([0; 100], Decompression::new(Some(19)));
+    request.decompress(&block[..4], &mut plain, &mut state).await?;
+    assert_eq!((state.used(), state.kept(), state.is_over()), (4, 2, false));
+    request.decompress(&block[4..], &mut plain, &mut state).await?;
+    assert_eq!((&plain[..19], state.kept(), state.is_over()), (&b"abcdeabcdeabcdeabcd"[..], 19, true));
+    let mut state = Decompression::new(None);
+    request.decompress(&[7, 0, b'a', 4 << 2 | 2, 3, 0], &mut plain, &mut state).await?;
+    assert!(state.is_too_far());
+    assert_eq!(request.decompress(&block, &mut plain, &mut state).await, Err(Error::Argument));
     let unordered = Keys { ascending: false, ..keys };
     assert_eq!(request.find_key(Local(b"gh-ef-cd-ab"), unordered, b"ab").await?, KeyPlace { index: 3, equal: true });
     assert_eq!(request.find_key(Local(b"gh-ef-cd-a"), unordered, b"ab").await, Err(Error::Range));

@@ -149,6 +149,12 @@ impl Tree {
         Call { spu, handler: handler::PUT, body }
     }
 
+    /// Removes it.
+    pub fn remove(&self, name: &str) -> Call {
+        let body = [&wire::encode_change(self.number, name.len() as u32)[..], name.as_bytes()].concat();
+        Call { spu: self.owner(), handler: handler::REMOVE, body }
+    }
+
     /// Deletes keys, which are of one SPU.
     pub fn delete(&self, spu: u16, keys: &[Key]) -> Call {
         let mut body = wire::encode_change(self.number, keys.len() as u32).to_vec();

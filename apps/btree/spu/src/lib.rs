@@ -57,6 +57,8 @@ willow_sdk::app! {
         wire::handler::OPEN => open,
         wire::handler::SYNC => sync,
         wire::handler::SPUS => spus,
+        wire::handler::REMOVE => remove,
+        wire::handler::CLOSE => close,
     },
 }
 
@@ -199,6 +201,28 @@ async fn open(request: Request, state: &State) -> Result<(), Failure> {
     let bytes = tree.superblock().encode();
     request.dma(Local(&bytes), Reply(0), bytes.len() as u32).await?;
     Ok(())
+}
+
+async fn remove(request: Request, state: &State) -> Result<(), Failure> {
+    let _place = state.place(0, REQUESTS_MAX)?;
+    let (tree, name_bytes) = wire::decode_change(&arguments(&request)?);
+    let mut name = [0; NAME_BYTES_MAX];
+    let name = name.get_mut(..name_bytes as usize).ok_or(MALFORMED)?;
+    if request.receive(name) != name.len() {
+        return Err(MALFORMED);
+    }
+    state.remove(&request, tree, name).await
+}
+
+async fn close(request: Request, state: &State) -> Result<(), Failure> {
+    from_spu(&request)?;
+    let (tree, is_closed) = wire::decode_change(&arguments(&request)?);
+    if is_closed == 0 {
+        state.reopen(tree);
+        return Ok(());
+    }
+    let _place = state.place(1, OPENS_MAX)?;
+    state.close(tree).await
 }
 
 async fn spus(_: Request, _: &State) -> u32 {

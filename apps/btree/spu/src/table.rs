@@ -3,6 +3,7 @@
 //! What always holds:
 //! - one SPU alone changes a tree (its owner), one change after the other; a change is visible, to anybody, once it is durable;
 //! - a search that saw the same root before and after has read nothing that was given up meanwhile;
+//! - a tree that is removed has no request under way on any SPU, so that nobody uses what another tree has instead;
 //! - after a failure that leaves in doubt which root is durable, the tree is opened anew before anything is written.
 
 use crate::change::Change;
@@ -17,12 +18,26 @@ use crate::space::Space;
 use crate::wire::{self, Create, LAYOUT_STRIPED, NAME_BYTES_MAX};
 use core::cell::Cell;
 use willow_sdk::sync::Mutex;
-use willow_sdk::{App, Destination, Request, Response, SpuNv, region, region_bytes, spu_count, spu_id};
+use willow_sdk::{
+    App, Destination, Request, Response, SpuNv, region, region_bytes, region_free, sleep_ns, spu_count, spu_id, time_ns,
+};
 
 /// Trees that are open on an SPU at a time; the one that was not used longest makes way.
 pub const TREES_MAX: usize = 8;
 /// Least pages of a tree in a bank.
 const BANK_PAGES_MIN: u64 = 64;
+
+/// Trees that are being removed, on an SPU at a time.
+const CLOSED_MAX: usize = 4;
+/// How long requests of a tree that is removed have to end, and between two looks at that.
+const CLOSE_NS: u64 = 2_000_000_000;
+const CLOSE_LOOK_NS: u64 = 100_000;
+/// How long the removal of a tree takes at most, but for its last step, which is the device's.
+const REMOVE_NS: u64 = 10_000_000_000;
+/// How long an SPU keeps a tree closed that nobody has told it to open again.
+const CLOSED_NS: u64 = 60_000_000_000;
+/// How often an SPU is told so.
+const REOPEN_TRIES: u32 = 100;
 
 /// A tree that is open.
 #[derive(Clone, Copy)]
@@ -64,6 +79,8 @@ impl Slot {
 pub struct State {
     slots: [Slot; TREES_MAX],
     clock: Cell<u64>,
+    /// Trees that are being removed, and until when they stay closed; 0: none.
+    closed: [Cell<(u32, u64)>; CLOSED_MAX],
     /// Nodes that are not used just now.
     pub spare: Spare,
     /// Requests of hosts that are handled, and of other SPUs that open a tree.
@@ -104,6 +121,7 @@ impl State {
         State {
             slots: [const { Slot::new() }; TREES_MAX],
             clock: Cell::new(0),
+            closed: [const { Cell::new((0, 0)) }; CLOSED_MAX],
             spare: Spare::new(),
             places: [const { Cell::new(0) }; 2],
         }
@@ -121,6 +139,9 @@ impl State {
 
     /// A slot for a tree, with one user more.
     fn slot(&self, tree: u32) -> Result<&Slot, Failure> {
+        if self.is_closed(tree) {
+            return Err(BUSY);
+        }
         let found = self.slots.iter().find(|slot| slot.used.get() > 0 && slot.tree.get() == tree);
         let slot = match found {
             Some(slot) => slot,
@@ -161,6 +182,90 @@ impl State {
         };
         users.keep();
         Ok(Tree { slot, ports: Ports { request, geometry: open.geometry }, superblock: open.superblock })
+    }
+
+    fn is_closed(&self, tree: u32) -> bool {
+        let mut closed = self.closed.iter().map(Cell::get).filter(|(of, _)| *of != 0);
+        closed.any(|(of, until_ns)| of == tree && until_ns > time_ns())
+    }
+
+    /// Lets no more requests of a tree begin, until it is opened again, and waits for those that have.
+    pub async fn close(&self, tree: u32) -> Result<(), Failure> {
+        if tree == 0 || self.is_closed(tree) {
+            return Err(BUSY);
+        }
+        let now_ns = time_ns();
+        let place = self.closed.iter().find(|place| place.get().0 == 0 || place.get().1 <= now_ns).ok_or(BUSY)?;
+        place.set((tree, now_ns + CLOSED_NS));
+        let slot = || self.slots.iter().find(|slot| slot.used.get() > 0 && slot.tree.get() == tree);
+        while let Some(slot) = slot() {
+            if slot.users.get() == 0 {
+                // Nobody uses it, so nobody has it locked.
+                if let Some(mut space) = slot.writer.try_lock() {
+                    *space = None;
+                }
+                slot.open.set(None);
+                slot.used.set(0);
+                return Ok(());
+            }
+            if time_ns() >= now_ns + CLOSE_NS {
+                self.reopen(tree);
+                return Err(BUSY);
+            }
+            sleep_ns(CLOSE_LOOK_NS).await?;
+        }
+        Ok(())
+    }
+
+    /// Requests of a tree may begin again.
+    pub fn reopen(&self, tree: u32) {
+        let place = self.closed.iter().find(|place| place.get().0 == tree);
+        place.into_iter().for_each(|place| place.set((0, 0)));
+    }
+
+    /// Removes a tree, if its name is this one: on all SPUs its requests end and no more begin, and then its region goes, which is done as a whole or not at all.
+    pub async fn remove(&self, request: &Request, tree: u32, name: &[u8]) -> Result<(), Failure> {
+        if striped_owner(tree) != spu_id() {
+            return Err(Failure(wire::STATUS_ELSEWHERE));
+        }
+        let base = region(tree, 0).await?;
+        let begun_ns = time_ns();
+        self.close(tree).await?;
+        let mut told = 0;
+        let removed = async {
+            // What lies there may be no tree, or none of this device's: then its name is not asked for.
+            if superblock(request, base).await?.is_some_and(|found| found.name() != name) {
+                return Err(Failure(wire::STATUS_OTHER_NAME));
+            }
+            for spu in (0..spu_count()).filter(|spu| *spu != spu_id()) {
+                told = spu + 1;
+                let body = wire::encode_change(tree, 1);
+                let asked = request.rpc(Destination::Spu(spu), App::Own, wire::handler::CLOSE);
+                match asked.append(&body).send().await?.status {
+                    0 if time_ns() < begun_ns + REMOVE_NS => {}
+                    0 => return Err(BUSY),
+                    status => return Err(Failure(status)),
+                }
+            }
+            Ok(region_free(tree).await?)
+        }
+        .await;
+        for spu in (0..told).filter(|spu| *spu != spu_id()) {
+            self.have_reopened(request, tree, spu).await;
+        }
+        self.reopen(tree);
+        removed
+    }
+
+    /// Has another SPU let requests of a tree begin again. One that cannot be told does so by itself, later.
+    async fn have_reopened(&self, request: &Request, tree: u32, spu: u32) {
+        for _ in 0..REOPEN_TRIES {
+            let body = wire::encode_change(tree, 0);
+            let asked = request.rpc(Destination::Spu(spu), App::Own, wire::handler::CLOSE);
+            if asked.append(&body).send().await.is_ok() || sleep_ns(CLOSE_LOOK_NS).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Makes a tree on this SPU. Where there is one, its layout is told as the result.

@@ -8,6 +8,8 @@
 //! range    u32 tree, u32 flags and most pairs, key          reply: u32 pairs, u32 bytes used, u32 more, u32 zero; for each
 //!                                                           key, u32 value bytes, u32 zero, and the value at a multiple of 8
 //! stat     u32 tree                                         reply: `Statistics`
+//! remove   u32 tree, u32 name bytes; the name
+//! close    u32 tree, u32 1: keep it closed, 0: not any more
 //! ```
 
 /// Handler numbers.
@@ -26,6 +28,10 @@ pub mod handler {
     pub const STAT: u8 = 6;
     /// How many SPUs there are: who reaches this app alone is told by it. No body; the result is the number.
     pub const SPUS: u8 = 9;
+    /// Removes a tree from all banks, and gives its room back; the tree's owner does it.
+    pub const REMOVE: u8 = 10;
+    /// From another SPU: lets requests of a tree end, and no more begin.
+    pub const CLOSE: u8 = 11;
     /// From another SPU: opens a striped tree, so that its root can be read.
     pub const OPEN: u8 = 7;
     /// From another SPU: makes this one's bank durable.

@@ -143,6 +143,65 @@ fn doubt_is_settled(seed: u64, layout: Layout) -> Result<u64, String> {
     })
 }
 
+/// The power goes at each operation of the media while a tree is removed, beside a put and a search: it is whole then, or there is none on any SPU.
+fn removals_are_whole(layout: Layout, seed: u64, most: usize) -> Result<u64, String> {
+    each_cut(|cut| {
+        let (media, mut rig, mut model) = start(seed, layout, 30);
+        let (tree, own) = (rig.tree, key(1, 0));
+        // It is open everywhere.
+        assert!((0..30).all(|at| rig.get(&key(world::OTHERS, at)).0 == 0));
+        media.cut_after(media.operations() + cut);
+        let first = value(&own, 1, 500);
+        let put = rig.submit(&tree.put(tree.spu_of(&own), &[(own, &first)]), 0);
+        let searched = key(world::OTHERS, 3);
+        let get = rig.submit(&tree.get(&searched), btree_host::wire::VALUE_BYTES_MAX as usize);
+        let removal = rig.submit(&tree.remove(world::NAME), 0);
+        rig.drive.settle_or_cut(&media);
+        let mut ended = |tag| rig.drive.done.remove(&tag);
+        let (put, get, removal) = (ended(put), ended(get), ended(removal));
+        let (put, removal) = (put.map(|done| world::status(&done)), removal.map(|done| world::status(&done)));
+        let what = format!("{layout:?}, seed {seed}, cut {cut}");
+        if !media.is_cut() && removal != Some(0) {
+            return Err(format!("{what}: the removal ends with {removal:?}"));
+        }
+        if let Some(done) = get.filter(|done| world::status(done) == 0)
+            && done.buffer[..done.result as usize] != value(&searched, 0, 5)
+        {
+            return Err(format!("{what}: a search finds what was not there"));
+        }
+        let with = [(own, first)].into_iter().collect();
+        let (pairs, or) = if put == Some(0) { (with, None) } else { (world::Pairs::new(), Some(with)) };
+        model.clients.insert(1, Client { pairs, or, ..Client::default() });
+        let looked_at = each_outcome(&media, most, seed, |left, number| {
+            let what = format!("{what}, outcome {number}");
+            let mut rig = Rig::open(Box::new(left.store()), layout)?;
+            if rig.statistics(tree.owner()).is_ok() {
+                let answered =
+                    if removal == Some(0) { Err(format!("{what}: it was removed, and is there")) } else { Ok(()) };
+                return answered.and_then(|()| model.check(&mut rig).map_err(|why| format!("{what}: {why}")));
+            }
+            let none = Some(btree_host::wire::STATUS_NO_TREE);
+            if !(0..world::SPUS).all(|spu| rig.statistics(spu).err() == none) {
+                return Err(format!("{what}: a part of it is left"));
+            }
+            // Another one of its name has nothing of it.
+            if rig.create(world::BANK_BYTES).iter().any(|done| *done != (0, 0)) {
+                return Err(format!("{what}: it cannot be made again"));
+            }
+            world::Model::default().check(&mut rig).map_err(|why| format!("{what}, made again: {why}"))
+        })?;
+        Ok((looked_at, media.is_cut()))
+    })
+}
+
+#[test]
+fn a_removal_that_is_cut_leaves_the_tree_or_nothing_of_it() {
+    for layout in LAYOUTS {
+        let looked_at = removals_are_whole(layout, 1, 2).unwrap();
+        assert!(looked_at > 4, "only {looked_at} outcomes");
+    }
+}
+
 /// Banks that the put of [`doubt_is_settled`] writes to in a striped tree: their flushes go well.
 fn touched_banks() -> u64 {
     2

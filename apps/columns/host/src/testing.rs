@@ -1,11 +1,11 @@
-//! An oracle for Parquet files, for tests and fuzzing: whatever the bytes are, nothing panics, as many rows are read as the metadata say or the run ends with a
+//! What runs plans over files in memory, and an oracle for Parquet files, for tests and fuzzing: whatever the bytes are, nothing panics, as many rows are read as the metadata say or the run ends with a
 //! reason, and in whatever pieces the file is read its columns have the same sums.
 
 use crate::outcome::{self, Outcome};
 use crate::table::Rows;
 use crate::{Query, Table, Wanted, footer};
 use base_io_host::Geometry;
-use columns_spu::engine::{Port, Stop, run};
+use columns_spu::engine::{Decompression, Port, Stop, run};
 use columns_spu::wire::{Plan, REPLY_BYTES_MAX, Run};
 use std::future::Future;
 use std::sync::Mutex;
@@ -15,10 +15,13 @@ use std::task::{Context, Poll, Waker};
 const ROWS_MAX: u64 = 20_000;
 
 /// A file in memory, read so much at a time.
-struct Memory<'a> {
-    file: &'a [u8],
-    input_bytes: usize,
-    reply: Mutex<Vec<u8>>,
+pub struct Memory<'a> {
+    /// The file.
+    pub file: &'a [u8],
+    /// Bytes that are read at a time.
+    pub input_bytes: usize,
+    /// What was replied.
+    pub reply: Mutex<Vec<u8>>,
 }
 
 impl Port for Memory<'_> {
@@ -38,6 +41,11 @@ impl Port for Memory<'_> {
         Ok(())
     }
 
+    async fn decompress(&self, from: &[u8], to: &mut [u8], state: &mut Decompression) -> Result<(), Stop> {
+        state.step(from, to);
+        Ok(())
+    }
+
     async fn worked(&self, _: usize) -> Result<(), Stop> {
         Ok(())
     }
@@ -47,7 +55,7 @@ impl Port for Memory<'_> {
     }
 
     fn value_bytes_max(&self) -> usize {
-        1 << 20
+        256 << 10
     }
 
     fn compared_bytes_max(&self) -> usize {
@@ -56,7 +64,7 @@ impl Port for Memory<'_> {
 }
 
 /// All that such a port waits for is there.
-fn now<T>(future: impl Future<Output = T>) -> T {
+pub fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = Box::pin(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

@@ -10,10 +10,11 @@ use core::future::Future;
 
 use crate::csv::Csv;
 use crate::parquet::Cursor;
-use crate::predicate::{Scratch, TRUE};
+use crate::predicate::Scratch;
 use crate::sink::Sinks;
 use crate::value::{Values, reserved};
 use crate::wire::*;
+pub use willow_sdk::Decompression;
 
 /// Why a run ends before its range does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,13 @@ pub trait Port {
     fn read(&self, offset: u64, to: &mut [u8]) -> impl Future<Output = Result<(), Stop>>;
     /// Writes bytes of the reply.
     fn reply(&self, offset: u32, from: &[u8]) -> impl Future<Output = Result<(), Stop>>;
+    /// Goes on with a block of Snappy's: see [`Decompression`].
+    fn decompress(
+        &self,
+        from: &[u8],
+        to: &mut [u8],
+        state: &mut Decompression,
+    ) -> impl Future<Output = Result<(), Stop>>;
     /// Notes what was done, in instructions as they are estimated here, and makes way for others where that was much.
     fn worked(&self, instructions: usize) -> impl Future<Output = Result<(), Stop>>;
     /// Bytes that are read at once.
@@ -270,10 +278,10 @@ pub async fn run<P: Port>(port: &P, plan: &Plan, run: &Run, reply_bytes: usize) 
         while at < rows {
             // What is long costs much: others have their turn in between.
             let end = rows.min(at + SINK_ROWS);
-            let (took, work) = sinks.take(flags, &columns, at..end)?;
-            head.rows += took as u64;
-            head.selected += flags[at..at + took].iter().filter(|flag| **flag == TRUE).count() as u64;
-            at += took;
+            let taken = sinks.take(flags, &columns, at..end)?;
+            head.rows += taken.rows as u64;
+            head.selected += taken.selected as u64;
+            at += taken.rows;
             if at < end {
                 if head.rows == 0 {
                     // Not even one row fits: the host has more room.
@@ -283,7 +291,7 @@ pub async fn run<P: Port>(port: &P, plan: &Plan, run: &Run, reply_bytes: usize) 
                 break;
             }
             sinks.flush(port).await?;
-            port.worked(work).await?;
+            port.worked(taken.work).await?;
         }
         if !head.is_done {
             break;

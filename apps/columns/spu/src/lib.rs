@@ -39,7 +39,7 @@ pub mod zstd;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
-use engine::{Port, Stop};
+use engine::{Decompression, Port, Stop};
 use plans::Plans;
 use willow_sdk::sync::Event;
 use willow_sdk::{Error, Local, Nv, Reply, Request, Response, SpuNv, spu_id, yield_now};
@@ -213,6 +213,10 @@ impl Port for Drive<'_> {
     async fn reply(&self, offset: u32, from: &[u8]) -> Result<(), Stop> {
         let sent = self.request.dma(Local(from), Reply(offset), from.len() as u32).await;
         sent.map_err(|error| Stop::Port(status(error)))
+    }
+
+    async fn decompress(&self, from: &[u8], to: &mut [u8], state: &mut Decompression) -> Result<(), Stop> {
+        self.request.decompress(from, to, state).await.map_err(|error| Stop::Port(status(error)))
     }
 
     async fn worked(&self, instructions: usize) -> Result<(), Stop> {

@@ -5,7 +5,7 @@
 //!
 //! Who may call it: [`crate::parquet`].
 
-use crate::engine::Stop;
+use crate::engine::{Port, Stop};
 use crate::snappy::Snappy;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::zstd::Zstd;
@@ -39,6 +39,8 @@ pub enum PackedError {
     Malformed,
     /// There is no memory, or a reference goes back further than what is kept.
     NoMemory,
+    /// The port.
+    Port(Stop),
 }
 
 /// A decompression under way.
@@ -73,8 +75,12 @@ impl Packed {
     }
 
     /// Begins anew with a page of so many bytes when it is decompressed.
-    pub fn start(&mut self, bytes: usize) {
-        each!(self, it => it.start(bytes));
+    pub fn start(&mut self, bytes: u32) {
+        match self {
+            Packed::Snappy(snappy) => snappy.start(bytes),
+            #[cfg(not(target_arch = "wasm32"))]
+            Packed::Zstd(zstd) => zstd.start(bytes as usize),
+        }
     }
 
     /// Bytes that came out and were not taken.
@@ -102,7 +108,11 @@ impl Packed {
     }
 
     /// Decompresses some; the bytes of the input that were used. None are where more of it is needed.
-    pub fn step(&mut self, input: &[u8]) -> Result<usize, PackedError> {
-        each!(self, it => it.step(input))
+    pub async fn step<P: Port>(&mut self, port: &P, input: &[u8]) -> Result<usize, PackedError> {
+        match self {
+            Packed::Snappy(snappy) => snappy.step(port, input).await,
+            #[cfg(not(target_arch = "wasm32"))]
+            Packed::Zstd(zstd) => zstd.step(input),
+        }
     }
 }

@@ -118,7 +118,11 @@ impl Cursor {
             return Err(Stop::NoMemory);
         }
         let (malformed, compressed) = (self.fault(Reason::Malformed), self.fault(Reason::Compressed));
-        let of = |error| if error == PackedError::NoMemory { Stop::NoMemory } else { compressed };
+        let of = |error| match error {
+            PackedError::NoMemory => Stop::NoMemory,
+            PackedError::Malformed => compressed,
+            PackedError::Port(stop) => stop,
+        };
         let Some(packed) = &mut self.packed else { return Err(malformed) };
         // A host keeps all that a reference may reach.
         let keep_all = port.value_bytes_max() == crate::engine::VALUE_BYTES_MAX;
@@ -140,7 +144,7 @@ impl Cursor {
             let here = self.input.available();
             let here = &here[..here.len().min(usize::try_from(self.page_bytes).unwrap_or(usize::MAX))];
             let is_all = here.len() as u64 == self.page_bytes;
-            let used = packed.step(here).map_err(of)?;
+            let used = packed.step(port, here).await.map_err(of)?;
             self.input.take(used);
             self.page_bytes -= used as u64;
             let came = packed.available().len() - before.0;
@@ -149,7 +153,6 @@ impl Cursor {
             if wants_more && is_all {
                 return Err(compressed);
             }
-            port.worked(used + came * 4 + 100).await?;
         }
         Ok(())
     }
@@ -254,7 +257,7 @@ impl Cursor {
 
     fn begin(&mut self, plain_bytes: u32) {
         if let Some(packed) = self.packed.as_mut().filter(|_| self.is_compressed) {
-            packed.start(plain_bytes as usize);
+            packed.start(plain_bytes);
         }
     }
 
@@ -369,7 +372,10 @@ impl Cursor {
             self.need(port, width).await?;
             let here = self.here();
             let now = left.min(here.len() / width);
-            let fields = here[..now * width].chunks_exact(width);
+            let here = &here[..now * width];
+            let fields = here.chunks_exact(width);
+            let (fours, eights) = (here.as_chunks().0.iter(), here.as_chunks().0.iter());
+            // The usual widths by loops of their own, which the compiler makes vectors of.
             match (self.column.storage, kind, width) {
                 (Storage::Fixed, ..) => {
                     for field in fields {
@@ -377,8 +383,11 @@ impl Cursor {
                         into.spans.push(span);
                     }
                 }
-                (_, Kind::Float, 8) => into.floats.extend(fields.map(|field| f64::from_bits(bits(field)))),
-                (_, Kind::Int | Kind::Unsigned, 8) => into.ints.extend(fields.map(|field| bits(field) as i64)),
+                (_, Kind::Float, 8) => into.floats.extend(eights.map(|field| f64::from_le_bytes(*field))),
+                (_, Kind::Int | Kind::Unsigned, 8) => into.ints.extend(eights.map(|field| i64::from_le_bytes(*field))),
+                (_, Kind::Float, 4) => into.floats.extend(fours.map(|field| f64::from(f32::from_le_bytes(*field)))),
+                (_, Kind::Int, 4) => into.ints.extend(fours.map(|field| i64::from(i32::from_le_bytes(*field)))),
+                (_, Kind::Unsigned, 4) => into.ints.extend(fours.map(|field| i64::from(u32::from_le_bytes(*field)))),
                 _ => fields.for_each(|field| push_number(into, kind, bits(field), width)),
             }
             self.take(now * width);
@@ -431,17 +440,12 @@ impl Cursor {
                 self.decoder = Decoder::Dictionary(self.hybrid(port, decoder, count).await?);
                 let malformed = self.fault(Reason::Malformed);
                 let Some(dictionary) = &self.dictionary else { return Err(malformed) };
-                for number in &self.numbers {
-                    let number = *number as usize;
-                    match into.kind {
-                        Kind::Bool | Kind::Int | Kind::Unsigned => {
-                            into.ints.push(*dictionary.ints.get(number).ok_or(malformed)?);
-                        }
-                        Kind::Float => into.floats.push(*dictionary.floats.get(number).ok_or(malformed)?),
-                        Kind::Bytes => into.spans.push(*dictionary.spans.get(number).ok_or(malformed)?),
-                    }
-                }
-                Ok(())
+                let is_known = match into.kind {
+                    Kind::Bool | Kind::Int | Kind::Unsigned => gather(&dictionary.ints, &self.numbers, &mut into.ints),
+                    Kind::Float => gather(&dictionary.floats, &self.numbers, &mut into.floats),
+                    Kind::Bytes => gather(&dictionary.spans, &self.numbers, &mut into.spans),
+                };
+                if is_known { Ok(()) } else { Err(malformed) }
             }
         }
     }
@@ -456,7 +460,15 @@ impl Cursor {
             }
             let count = (wanted - into.rows()).min(self.rows as usize);
             let before = into.rows();
-            if self.column.is_optional {
+            let mut has_all = !self.column.is_optional;
+            if !has_all {
+                // Mostly there are no nulls.
+                let run = self.level_decoder.take_run(&self.levels[self.levels_at..], count, 1);
+                let (is_run, used) = run.map_err(|_| self.fault(Reason::Malformed))?;
+                self.levels_at += used;
+                has_all = is_run;
+            }
+            if !has_all {
                 self.flags.clear();
                 let mut flags = core::mem::take(&mut self.flags);
                 let used = self.level_decoder.decode(&self.levels[self.levels_at..], count, &mut flags);
@@ -514,6 +526,16 @@ impl Cursor {
             into.kept_bytes = into.bytes.len();
         }
     }
+}
+
+/// Appends the values of a dictionary that are named by number; false where one is not in it.
+fn gather<T: Copy>(dictionary: &[T], numbers: &[u32], into: &mut Vec<T>) -> bool {
+    let most = numbers.iter().copied().max();
+    if most.is_some_and(|most| most as usize >= dictionary.len()) {
+        return false;
+    }
+    into.extend(numbers.iter().map(|number| dictionary[*number as usize]));
+    true
 }
 
 /// A number's bytes.

@@ -175,9 +175,8 @@ fn compare(out: &mut [u8], values: &Values, how: Compare, with: &Scalar) {
 
 fn unknown_where_null(out: &mut [u8], valid: &[u8]) {
     out.iter_mut().zip(valid).for_each(|(flag, valid)| {
-        if *valid == 0 {
-            *flag = UNKNOWN;
-        }
+        // For all, so that it is done by vectors.
+        *flag = if *valid == 0 { UNKNOWN } else { *flag };
     });
 }
 
@@ -191,9 +190,10 @@ impl Scratch {
         rows: usize,
     ) -> Result<&[u8], Stop> {
         let bytes = rows * nodes.len().max(1);
-        self.flags.clear();
-        self.flags.try_reserve_exact(bytes).map_err(|_| Stop::NoMemory)?;
+        self.flags.truncate(bytes);
+        self.flags.try_reserve_exact(bytes - self.flags.len()).map_err(|_| Stop::NoMemory)?;
         self.flags.resize(bytes, TRUE);
+        // Each node writes all of its own.
         for (number, node) in nodes.iter().enumerate() {
             let (before, out) = self.flags.split_at_mut(number * rows);
             let out = &mut out[..rows];

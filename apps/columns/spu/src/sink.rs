@@ -14,7 +14,7 @@ use core::ops::Range;
 
 use crate::engine::{Port, Stop};
 use crate::exact::ExactSum;
-use crate::predicate::{TRUE, order};
+use crate::predicate::{FALSE, TRUE, UNKNOWN, order};
 use crate::value::{Kind, Scalar, Values, reserved};
 use crate::wire::{Plan, ReplyHead, Sink, Taker};
 
@@ -73,12 +73,11 @@ impl Aggregate {
         }
     }
 
-    fn take(&mut self, flags: &[u8], values: &Values, rows: Range<usize>, compared: usize) -> Result<usize, Stop> {
-        // Both go through all rows, and some is done for each row that is selected.
-        let mut work = rows.len() * 60;
-        let selected = rows.clone().filter(|row| flags[*row] == TRUE && values.valid[*row] == 1);
-        let nulls = rows.filter(|row| flags[*row] == TRUE && values.valid[*row] == 0).count();
-        self.nulls += nulls as u64;
+    fn take(&mut self, chosen: &[u32], values: &Values, compared: usize) -> Result<usize, Stop> {
+        let mut work = chosen.len() * 60;
+        let chosen = chosen.iter().map(|row| *row as usize);
+        self.nulls += chosen.clone().filter(|row| values.valid[*row] == 0).count() as u64;
+        let selected = chosen.filter(|row| values.valid[*row] == 1);
         match self.kind {
             Kind::Bool | Kind::Int => {
                 let (mut count, mut sum, mut least, mut greatest) = (0, 0i128, i64::MAX, i64::MIN);
@@ -294,12 +293,46 @@ impl Bins {
     }
 }
 
+/// What a sink has taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// Rows.
+    pub rows: usize,
+    /// Those of them that were selected.
+    pub selected: usize,
+    /// What that cost, in instructions as they are estimated.
+    pub work: usize,
+}
+
+/// Lists the rows of a range that are true.
+fn choose(flags: &[u8], rows: Range<usize>, chosen: &mut Vec<u32>) -> Result<(), Stop> {
+    const EIGHT_TRUE: u64 = u64::from_ne_bytes([TRUE; 8]);
+    chosen.clear();
+    chosen.try_reserve(rows.len()).map_err(|_| Stop::NoMemory)?;
+    let begin = rows.start;
+    let (eights, rest) = flags[rows].as_chunks::<8>();
+    for (index, eight) in eights.iter().enumerate() {
+        // Mostly none of them is: unknown is another bit.
+        if u64::from_ne_bytes(*eight) & EIGHT_TRUE != 0 {
+            let first = begin + index * 8;
+            chosen.extend((first..).zip(eight).filter(|(_, flag)| **flag == TRUE).map(|(row, _)| row as u32));
+        }
+    }
+    let first = begin + eights.len() * 8;
+    chosen.extend((first..).zip(rest).filter(|(_, flag)| **flag == TRUE).map(|(row, _)| row as u32));
+    Ok(())
+}
+
+const _: () = assert!(UNKNOWN & TRUE == 0 && FALSE == 0);
+
 /// The sink of a run.
 pub struct Sinks<'a> {
     sink: &'a Sink,
     aggregates: Vec<Aggregate>,
     kept: Vec<Kept>,
     bins: Bins,
+    /// The rows at hand that are selected.
+    chosen: Vec<u32>,
     /// Bytes of the reply that are put together, and where in the reply they go.
     staged: Vec<u8>,
     at: usize,
@@ -315,6 +348,7 @@ impl<'a> Sinks<'a> {
             aggregates: Vec::new(),
             kept: Vec::new(),
             bins: Bins::default(),
+            chosen: Vec::new(),
             staged: reserved(STAGED_BYTES)?,
             at: ReplyHead::BYTES,
             reply_bytes,
@@ -337,29 +371,37 @@ impl<'a> Sinks<'a> {
         Ok(sinks)
     }
 
-    /// Takes rows; how many, fewer where the next does not fit the reply, and what that cost.
-    pub fn take(&mut self, flags: &[u8], columns: &[Values], rows: Range<usize>) -> Result<(usize, usize), Stop> {
-        let (begin, mut work) = (rows.start, 0);
+    /// Takes rows; how many, fewer where the next does not fit the reply, how many of them were selected, and what that cost.
+    pub fn take(&mut self, flags: &[u8], columns: &[Values], rows: Range<usize>) -> Result<Taken, Stop> {
+        choose(flags, rows.clone(), &mut self.chosen)?;
+        let chosen = core::mem::take(&mut self.chosen);
+        let taken = self.take_chosen(&chosen, columns, rows);
+        self.chosen = chosen;
+        taken
+    }
+
+    fn take_chosen(&mut self, chosen: &[u32], columns: &[Values], rows: Range<usize>) -> Result<Taken, Stop> {
+        let mut work = rows.len() * 4;
         match self.sink {
             Sink::Aggregate(of) => {
                 for (aggregate, column) in self.aggregates.iter_mut().zip(of) {
-                    work += aggregate.take(flags, &columns[usize::from(*column)], rows.clone(), self.compared)?;
+                    work += aggregate.take(chosen, &columns[usize::from(*column)], self.compared)?;
                 }
             }
             Sink::Rows(select) => {
-                for row in rows.clone().filter(|row| flags[*row] == TRUE) {
+                for (index, row) in chosen.iter().map(|row| *row as usize).enumerate() {
                     let before = self.staged.len();
                     put_row(&mut self.staged, select, columns, row)?;
                     work += self.staged.len() - before + 20;
                     if self.at + self.staged.len() > self.reply_bytes {
                         self.staged.truncate(before);
-                        return Ok((row - begin, work));
+                        return Ok(Taken { rows: row - rows.start, selected: index, work });
                     }
                 }
             }
             Sink::Top { count, by, least, select } => {
                 let keys = &columns[usize::from(*by)];
-                for row in rows.clone().filter(|row| flags[*row] == TRUE && keys.valid[*row] == 1) {
+                for row in chosen.iter().map(|row| *row as usize).filter(|row| keys.valid[*row] == 1) {
                     if keys.kind == Kind::Bytes && keys.text(row).len() > self.compared {
                         return Err(Stop::NoMemory);
                     }
@@ -382,13 +424,13 @@ impl<'a> Sinks<'a> {
             }
             Sink::Histogram { column, edges } => {
                 let values = &columns[usize::from(*column)];
-                for row in rows.clone().filter(|row| flags[*row] == TRUE) {
-                    self.bins.take(edges, values, row);
+                for row in chosen {
+                    self.bins.take(edges, values, *row as usize);
                     work += 150;
                 }
             }
         }
-        Ok((rows.len(), work))
+        Ok(Taken { rows: rows.len(), selected: chosen.len(), work })
     }
 
     /// Sends what was put together, where it is much.

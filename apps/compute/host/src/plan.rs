@@ -3,7 +3,8 @@
 //! What always holds: each byte of a range is in exactly one piece or batch; an SPU writes results of vectors in its own bank alone, and reads the rest
 //! from wherever it lies; requests fit [`wire::BODY_BYTES_MAX`].
 
-use crate::wire::{BODY_BYTES_MAX, Batch, HOLE, Piece, Place, Rows, Saxpy, Segment};
+use crate::Number;
+use crate::wire::{BODY_BYTES_MAX, Batch, HOLE, Piece, Place, Rows, Saxpy, Segment, Work};
 use base_io_host::Geometry;
 use direct_io_host::FileExtent;
 use std::collections::BTreeMap;
@@ -236,6 +237,38 @@ pub fn tile(element_bytes: u64, shape: (u64, u64), tile: Tile, files: Matrices<'
     }
     let is_whole = destinations.iter().all(|segment| segment.at.spu != HOLE);
     is_whole.then_some(PlannedBatch { rows: tile.rows as u32, sources, destinations })
+}
+
+/// Requests that transpose some rows, from the first one on, of a matrix of `shape`, in tiles that are `wide` wide; the last one may be narrower. `None` where the
+/// destination has a hole there.
+pub fn tiles(
+    number: Number,
+    shape: (u64, u64),
+    ((row, rows), wide): ((u64, u64), u64),
+    files: Matrices<'_>,
+    spus: u16,
+) -> Option<Vec<Request>> {
+    let element_bytes = 2 * u64::from(number.bytes());
+    let whole = shape.1 / wide * wide;
+    let mut requests = Vec::new();
+    // Those of a request have one width.
+    for (begin, end, columns) in [(0, whole, wide), (whole, shape.1, shape.1 - whole)] {
+        if begin == end {
+            continue;
+        }
+        let head = Rows {
+            work: Work::Transpose,
+            real: false,
+            number_bytes: number.bytes(),
+            count: columns as u32,
+            batch_bytes: (rows * columns * element_bytes) as u32,
+            batches: 0,
+        };
+        let tiles = (begin..end).step_by(columns as usize).map(|column| Tile { row, column, rows, columns });
+        let batches: Option<Vec<_>> = tiles.map(|it| tile(element_bytes, shape, it, files)).collect();
+        requests.extend(self::rows(head, batches?, spus));
+    }
+    Some(requests)
 }
 
 /// Requests of batches: each for the SPU that has most of what it moves, or, where that is no more than another has, for the next one in turn.

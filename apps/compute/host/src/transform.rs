@@ -1,6 +1,6 @@
 //! Fourier transforms of rows on this host, as the accelerator does them: by the same plans, so that the bits are the same.
 //!
-//! Invariant: rows have a power of two of numbers.
+//! Plans of as many lengths as a transformer was asked for are kept: one or two.
 
 use crate::Number;
 use rustfft::num_complex::Complex;

@@ -10,6 +10,7 @@
 
 pub(crate) mod checksum;
 pub(crate) mod compare;
+pub(crate) mod decompress;
 pub(crate) mod fft;
 pub(crate) mod keys;
 pub(crate) mod literals;

@@ -146,6 +146,7 @@ impl SpuOs for Machine {
             Operation::FindKey(search) => self.keys_find(caller, memory, (search, behalf), charged)?.into(),
             Operation::MultiplyAdd(asked) => self.multiply_add(caller, memory, asked, charged)?.into(),
             Operation::Transform(transform) => self.fft(caller, memory, transform, charged)?.into(),
+            Operation::Decompress(asked) => self.decompress(caller, memory, asked, charged)?.into(),
             Operation::FreeLiterals { set } => self.literals_free(caller, set).into(),
             Operation::Draft(draft) => self.draft(caller, (draft, behalf), charged).into(),
             Operation::Append(append) => self.append(caller, memory, (append, behalf), charged)?.into(),

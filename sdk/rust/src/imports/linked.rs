@@ -84,6 +84,16 @@ unsafe extern "C" {
         wait: u32,
     ) -> i32;
     pub fn fft(token: u32, number_bytes: u32, inverse: u32, data: *mut u8, count: u32, rows: u32, wait: u32) -> i32;
+    pub fn decompress(
+        token: u32,
+        codec: u32,
+        from: *const u8,
+        bytes: u32,
+        to: *mut u8,
+        to_bytes: u32,
+        state: *mut u8,
+        wait: u32,
+    ) -> i32;
     pub safe fn literals_free(set: i32) -> i32;
     pub safe fn sleep(duration_ns: u64, wait: u32) -> i32;
     pub safe fn cancel(token: u32, wait: u32) -> i32;

@@ -9,6 +9,7 @@ use std::vec::Vec;
 
 use super::{Action, Shared, Upcall};
 use crate::COUNTERS_MAX;
+use willow_gate::decompress::{STATE_BYTES, State, WORK_MAX};
 use willow_gate::keys::Layout;
 use willow_gate::literals::SETS_MAX;
 use willow_gate::{Behalf, Dma, Draft, HreId, Meter, Port, abi};
@@ -107,6 +108,7 @@ pub(super) enum Work {
     },
     MultiplyAdd(willow_gate::MultiplyAdd),
     Transform(willow_gate::Transform),
+    Decompress(willow_gate::Decompress),
     Flush {
         until: u64,
     },
@@ -370,6 +372,14 @@ impl SpuHost {
             Work::Transform(transform) => {
                 let bytes = transform.bytes().expect("sound") as usize;
                 super::transform::transform(&transform, local(transform.data, bytes));
+                0
+            }
+            Work::Decompress(asked) => {
+                let record = local(asked.state, STATE_BYTES);
+                let mut state = State::decode(record.first_chunk().expect("a record"));
+                let input = local(asked.from, asked.bytes as usize).to_vec();
+                state.decompress(&input, local(asked.to, asked.to_bytes as usize), WORK_MAX);
+                record.copy_from_slice(&state.encode());
                 0
             }
             Work::Flush { until } => {

@@ -10,6 +10,7 @@ use crate::native::Host;
 use crate::{KEY_BYTES_MAX, LITERAL_BYTES_MAX, LITERAL_SET_BYTES_MAX, LITERALS_MAX, MATCHES_MAX};
 use crate::{REGION_ALIGNMENT_BYTES, RPC_BODY_BYTES_MAX, Response, SEARCH_BYTES_MAX};
 use willow_gate::abi::{self, DONE, PENDING};
+use willow_gate::decompress::{STATE_BYTES, State};
 use willow_gate::literals::Written;
 use willow_gate::native::{Faulted, NativeMemory};
 use willow_gate::{
@@ -24,6 +25,9 @@ const _: () = {
     assert!(LITERAL_BYTES_MAX == literals::LITERAL_BYTES_MAX && LITERALS_MAX == literals::LITERALS_MAX);
     assert!(LITERAL_SET_BYTES_MAX == literals::SET_BYTES_MAX as usize && MATCHES_MAX as u32 == literals::FOUND_MAX);
     assert!(SEARCH_BYTES_MAX == literals::SEARCH_BYTES_MAX);
+    use willow_gate::decompress::{INPUT_BYTES_MAX, ROOM_BYTES_MAX};
+    assert!(crate::DECOMPRESS_INPUT_BYTES_MAX as u32 == INPUT_BYTES_MAX);
+    assert!(crate::DECOMPRESS_ROOM_BYTES_MAX as u32 == ROOM_BYTES_MAX);
 };
 
 /// The app under test, and no other.
@@ -449,6 +453,15 @@ impl SpuOs for SpuHost {
             Operation::Transform(transform) => {
                 memory.slice_mut(transform.data, transform.bytes().unwrap_or(0) as usize)?;
                 self.tell(Some(transform.token), transform.wait, Work::Transform(transform), |_, _| DONE).into()
+            }
+            Operation::Decompress(asked) => {
+                memory.slice(asked.from, asked.bytes as usize)?;
+                memory.slice_mut(asked.to, asked.to_bytes as usize)?;
+                let record = memory.slice_mut(asked.state, STATE_BYTES)?;
+                match record.first_chunk().map(State::decode).filter(|state| state.is_sound(asked.to_bytes)) {
+                    Some(_) => self.tell(Some(asked.token), asked.wait, Work::Decompress(asked), |_, _| DONE).into(),
+                    None => abi::ERROR_ARGUMENT.into(),
+                }
             }
             Operation::Draft(draft) => self.draft(&draft, behalf).into(),
             Operation::Append(append) => self.append(memory, &append, behalf)?.into(),

@@ -5,20 +5,25 @@ use willow_gate::numbers::Number;
 
 type Complex = (f64, f64);
 
-/// The transform of numbers of which there is a power of two, without scaling.
+/// The transform without scaling, by the definition where a length has no half.
 fn halves(numbers: &[Complex], sign: f64) -> Vec<Complex> {
-    if numbers.len() <= 1 {
-        return numbers.to_vec();
+    let count = numbers.len();
+    let turned = |(re, im): Complex, part: usize| {
+        let (sine, cosine) = (sign * std::f64::consts::TAU * (part % count) as f64 / count as f64).sin_cos();
+        (re * cosine - im * sine, re * sine + im * cosine)
+    };
+    let sum = |a: Complex, b: Complex| (a.0 + b.0, a.1 + b.1);
+    if count % 2 == 1 {
+        let at = |place: usize| {
+            let terms = numbers.iter().enumerate().map(|(number, of)| turned(*of, number * place));
+            terms.fold((0.0, 0.0), sum)
+        };
+        return (0..count).map(at).collect();
     }
     let part = |odd: usize| halves(&numbers.iter().skip(odd).step_by(2).copied().collect::<Vec<_>>(), sign);
     let (even, odd) = (part(0), part(1));
-    let turned = |place: usize| {
-        let (sine, cosine) = (sign * std::f64::consts::TAU * place as f64 / numbers.len() as f64).sin_cos();
-        let (re, im) = odd[place];
-        (re * cosine - im * sine, re * sine + im * cosine)
-    };
-    let pairs = even.iter().enumerate().map(|(place, even)| (*even, turned(place)));
-    let (low, high) = pairs.map(|(a, b)| ((a.0 + b.0, a.1 + b.1), (a.0 - b.0, a.1 - b.1))).unzip();
+    let pairs = even.iter().zip(&odd).enumerate().map(|(place, (even, odd))| (*even, turned(*odd, place)));
+    let (low, high) = pairs.map(|(a, b)| (sum(a, b), (a.0 - b.0, a.1 - b.1))).unzip();
     let (low, high): (Vec<Complex>, Vec<Complex>) = (low, high);
     [low, high].concat()
 }

@@ -2,63 +2,13 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use base_io_host::Geometry;
-use columns_host::engine::{Port, Stop, run};
+use columns_host::engine::{Stop, run};
 use columns_host::outcome::{self, Counted, Outcome, Row};
+pub use columns_host::testing::{Memory, now};
 use columns_host::value::Kind;
 use columns_host::wire::*;
 use columns_host::{Query, Table, Wanted};
-use std::future::Future;
 use std::sync::Mutex;
-use std::task::{Context, Poll, Waker};
-
-/// A file in memory, read a little at a time.
-pub struct Memory<'a> {
-    pub file: &'a [u8],
-    pub input_bytes: usize,
-    pub reply: Mutex<Vec<u8>>,
-}
-
-impl Port for Memory<'_> {
-    async fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Stop> {
-        let from = self.file.get(offset as usize..).and_then(|from| from.get(..to.len()));
-        to.copy_from_slice(from.expect("nothing is read past the file"));
-        Ok(())
-    }
-
-    async fn reply(&self, offset: u32, from: &[u8]) -> Result<(), Stop> {
-        let mut reply = self.reply.lock().expect("alone");
-        let end = offset as usize + from.len();
-        let length = reply.len().max(end);
-        reply.resize(length, 0);
-        reply[offset as usize..end].copy_from_slice(from);
-        Ok(())
-    }
-
-    async fn worked(&self, _: usize) -> Result<(), Stop> {
-        Ok(())
-    }
-
-    fn input_bytes(&self) -> usize {
-        self.input_bytes
-    }
-
-    fn value_bytes_max(&self) -> usize {
-        256 << 10
-    }
-
-    fn compared_bytes_max(&self) -> usize {
-        4 << 10
-    }
-}
-
-/// All that this port waits for is there.
-pub fn now<T>(future: impl Future<Output = T>) -> T {
-    let mut future = Box::pin(future);
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("nothing is waited for"),
-    }
-}
 
 #[derive(Clone, Copy)]
 pub struct How {
