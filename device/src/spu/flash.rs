@@ -17,7 +17,7 @@ use super::os::{LocalMemory, Machine};
 use crate::interconnect::Key;
 use crate::media::delegate::{BankPort, DelegatingStore};
 use willow_flash_media::{Array, GEOMETRY_WORDS, PageAddress, Read, Status};
-use willow_gate::{FlashOperation, FlashRead, SpuOs};
+use willow_gate::{FlashOperation, FlashRead};
 
 /// Bytes that `flash_geometry` writes.
 const GEOMETRY_BYTES: usize = 64;
