@@ -133,6 +133,30 @@ fn bad_configurations_are_refused_with_the_reason() {
 }
 
 #[test]
+fn compiled_code_is_kept_where_it_was_asked_for() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let folder = Folder::new();
+    let kept = folder.path("kept");
+    let start = |more: &[&str]| {
+        Served::start(&[&["--ram", "--size", "4M", "--kv-size", "0"], more].concat()).end();
+    };
+    let files = || -> std::collections::BTreeSet<u64> {
+        let entries = std::fs::read_dir(&kept).unwrap();
+        entries.map(|entry| entry.unwrap().metadata().unwrap().ino()).collect()
+    };
+    start(&["--module-cache", &kept]);
+    let first = files();
+    assert!(first.len() > 5, "{first:?}");
+    start(&["--module-cache", &kept]);
+    assert_eq!(files(), first, "nothing is compiled and written anew");
+    start(&["--module-cache", "none"]);
+    assert!(!std::path::Path::new("none").exists());
+    std::fs::set_permissions(&kept, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let error = fails(&["serve", "--listen", "127.0.0.1:0", "--ram", "--module-cache", &kept]);
+    assert!(error.contains("--module-cache") && error.contains("other users"), "{error}");
+}
+
+#[test]
 fn prometheus_can_scrape() {
     // A free port, taken and let go again: `--metrics` prints no line of its own to read one from.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
