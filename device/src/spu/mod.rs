@@ -14,6 +14,7 @@ pub(crate) mod flash;
 pub mod flash_cut;
 pub(crate) mod flash_job;
 pub(crate) mod flash_map;
+pub(crate) mod flash_program;
 pub(crate) mod flash_time;
 pub(crate) mod ftl;
 pub(crate) mod gate;
