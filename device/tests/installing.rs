@@ -177,7 +177,7 @@ fn instances_that_are_made_anew_are_made_one_in_a_turn_as_well() {
     let answers = |users: &mut Users| {
         let number = users.rig.device.app_number("u1000-starts").expect("it is there");
         (0..SPUS).for_each(|spu| {
-            let done = users.rig.call_on(alice.hre, (number, 1, spu.into()), &[], &[], 0);
+            let done = users.rig.call_on(alice.hre, (number, 1, spu), &[], &[], 0);
             assert_eq!((done.outcome, done.result), (ANSWERED, 7));
         });
     };

@@ -51,9 +51,6 @@ pub struct BankFile {
     /// For tests: what workers do at this address panics.
     #[cfg(test)]
     pub panics_at: AtomicU64,
-    /// For tests: workers wait with what they write for as long as somebody has this.
-    #[cfg(test)]
-    pub held: std::sync::Arc<Mutex<()>>,
 }
 
 /// What an error of the operating system means to the device.
@@ -82,8 +79,6 @@ impl BankFile {
             sync_error: std::sync::atomic::AtomicI32::new(0),
             #[cfg(test)]
             panics_at: AtomicU64::new(u64::MAX),
-            #[cfg(test)]
-            held: std::sync::Arc::default(),
         }
     }
 
@@ -182,10 +177,7 @@ impl BankFile {
     pub fn write(&self, address: u64, from: &[u8]) -> Result<(), StoreError> {
         self.grow(address + from.len() as u64)?;
         #[cfg(test)]
-        {
-            drop(self.held.lock());
-            self.may_panic(address);
-        }
+        self.may_panic(address);
         self.write_now(address, from)
     }
 

@@ -558,14 +558,10 @@ fn many_small_writes_hold_up_no_other_bank_and_wake_seldom() {
     store.set_waker(Arc::new(move || {
         counted.fetch_add(1, Atomic::Relaxed);
     }));
-    // All of them are under way before the first is done, however fast workers are.
-    let held = store.banks[0].file.held.clone();
-    let holds = held.lock();
     for index in 0..WRITES {
         store.begin_write(index, 0, index * 257, vec![index as u8; 1]);
     }
     store.begin_write(WRITES, 1, 0, vec![9; 4096]);
-    drop(holds);
     let (mut done, mut before_the_other) = (0, None);
     let begin = std::time::Instant::now();
     while done <= WRITES {
