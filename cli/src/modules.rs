@@ -25,7 +25,7 @@ pub fn kept(asked: Option<&Path>) -> Outcome<Option<PathBuf>> {
 }
 
 /// The default folder, where there is one that nobody else can change.
-fn by_default() -> Option<PathBuf> {
+pub fn by_default() -> Option<PathBuf> {
     let folder = default_folder(|name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from))?;
     match KeptModules::open(&folder) {
         Ok(_) => Some(folder),

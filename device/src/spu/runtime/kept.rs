@@ -91,8 +91,9 @@ impl KeptModules {
             return Ok(());
         }
         self.make_room(file_bytes)?;
-        // Of this process; where it is there already, another thread writes the same module, or a process of that number was killed there.
-        let part = path.with_extension(format!("part-{}", std::process::id()));
+        // Of this thread; where it is there already, a process of that number was killed there.
+        let part = format!("part-{}-{:?}", std::process::id(), std::thread::current().id());
+        let part = path.with_extension(part);
         let written =
             fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part).and_then(|mut file| {
                 file.write_all(&MAGIC)?;
