@@ -5,8 +5,8 @@
 
 use super::EVENTS_A_RUN_MAX;
 use crate::bridge::accounts::{DMA_BYTES_A_COST, RUN_COST};
-use crate::interconnect::Key;
 use crate::interconnect::event::{Completion, Event};
+use crate::interconnect::{Key, sooner_ns};
 use crate::service::core::Core;
 use crate::spu::handlers::{Drive, Run};
 use crate::spu::os::Machine;
@@ -101,7 +101,7 @@ impl Free {
                 break;
             }
         }
-        [core.machine.events.next_ns(), core.deadline_ns()].into_iter().flatten().min()
+        sooner_ns(core.machine.events.next_ns(), core.deadline_ns())
     }
 
     /// What the handlers of one run may cost.
