@@ -3,6 +3,7 @@
 
 use crate::failure::{Context, Failure, Outcome, fail};
 use crate::key;
+use crate::modules;
 use crate::preset::{self, Preset};
 use crate::size::Size;
 use serde::Deserialize;
@@ -100,6 +101,10 @@ pub struct ServeOptions {
     /// Run this built-in app as native code, to measure what the sandbox costs (base-io)
     #[arg(long, value_name = "APP")]
     pub native: Vec<String>,
+    /// Keep compiled code of apps in this folder, so that the next start need not compile them; none: nowhere [default: the user's folder for
+    /// caches]
+    #[arg(long, value_name = "DIR|none")]
+    pub module_cache: Option<PathBuf>,
 }
 
 /// A user's weight, written `USER=N` with the number of the user.
@@ -295,6 +300,7 @@ impl ServeOptions {
             tls: self.tls.or(other.tls),
             host_key: if self.host_key.is_empty() { other.host_key } else { self.host_key },
             native: if self.native.is_empty() { other.native } else { self.native },
+            module_cache: self.module_cache.or(other.module_cache),
         }
     }
 
@@ -339,6 +345,7 @@ impl ServeOptions {
             }
             device.spus = flash.banks;
         }
+        device.kept_modules = modules::kept(self.module_cache.as_deref())?;
         device.validate().map_err(Failure::new)?;
         let listen = addresses(self.listen)?;
         if listen.is_empty() && socket.is_none() {

@@ -31,6 +31,7 @@ mod logging;
 mod manual;
 mod memcached;
 mod metrics;
+mod modules;
 mod mount;
 mod ns;
 mod output;

@@ -65,7 +65,9 @@ pub fn run(options: &ReproduceOptions) -> Outcome<()> {
     };
     let preset = options.preset.as_deref().map(Preset::load).transpose().map_err(Failure::new)?;
     let bar = crate::progress::bar(chosen.len() as u64, "experiments", options.json);
-    let sections = reproduce::run(&chosen, preset.as_ref(), options.seed, &|_| bar.inc(1)).map_err(Failure::new)?;
+    let kept = crate::modules::by_default();
+    let sections = reproduce::run(&chosen, preset.as_ref(), options.seed, kept.as_deref(), &|_| bar.inc(1))
+        .map_err(Failure::new)?;
     bar.finish_and_clear();
     if let Some(folder) = &options.out {
         reproduce::write(&sections, options.seed, folder).map_err(Failure::new)?;

@@ -1,6 +1,7 @@
 //! `willow simulate`: a workload, or a recorded trace, on modelled hardware in simulated time.
 
 use crate::failure::{Context, Failure, Outcome, fail};
+use crate::modules;
 use crate::output;
 use crate::size::Size;
 use crate::table::{Table, grouped};
@@ -185,6 +186,7 @@ impl SimulateOptions {
                 native: self.native,
                 ftl: Some(snapshot.head.ftl.clone()),
                 trace: trace.cloned(),
+                kept_modules: modules::by_default(),
                 ..SimulationOptions::new(preset.clone())
             };
             return Simulation::restore(&options, snapshot).map_err(Failure::new);
@@ -197,6 +199,7 @@ impl SimulateOptions {
             contents: self.contents.map_or(kv, |contents| contents == Contents::Memory),
             trace: trace.cloned(),
             seed: self.seed,
+            kept_modules: modules::by_default(),
             ..SimulationOptions::new(preset.clone())
         })
         .map_err(Failure::new)

@@ -84,6 +84,7 @@ fn save(options: &SaveOptions) -> Outcome<()> {
         ftl: options.ftl.clone(),
         contents: options.contents == Contents::Memory,
         seed: options.seed,
+        kept_modules: crate::modules::by_default(),
         ..SimulationOptions::new(preset)
     })
     .map_err(Failure::new)?;

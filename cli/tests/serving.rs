@@ -40,7 +40,7 @@ fn commands_go_by_the_socket_as_well() {
     assert!(device.fails(&["app", "install", &app]).contains("not installed"));
     assert!(device.ok(&["app", "list"]).contains("base-io"));
     assert!(device.ok(&["stat", "--json"]).contains("shared_memory"));
-    let bench = ["bench", "io", "--range", "1M", "--seconds", "0.05", "--warm-up", "0", "--depths", "1,16"];
+    let bench = ["bench", "io", "--range", "1M", "--seconds", "0.2", "--warm-up", "0", "--depths", "1,16"];
     assert!(device.ok(&bench).contains("shared memory"));
     device.child.kill().unwrap();
     device.child.wait().unwrap();
@@ -133,6 +133,30 @@ fn bad_configurations_are_refused_with_the_reason() {
 }
 
 #[test]
+fn compiled_code_is_kept_where_it_was_asked_for() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let folder = Folder::new();
+    let kept = folder.path("kept");
+    let start = |more: &[&str]| {
+        Served::start(&[&["--ram", "--size", "4M", "--kv-size", "0"], more].concat()).end();
+    };
+    let files = || -> std::collections::BTreeSet<u64> {
+        let entries = std::fs::read_dir(&kept).unwrap();
+        entries.map(|entry| entry.unwrap().metadata().unwrap().ino()).collect()
+    };
+    start(&["--module-cache", &kept]);
+    let first = files();
+    assert!(first.len() > 5, "{first:?}");
+    start(&["--module-cache", &kept]);
+    assert_eq!(files(), first, "nothing is compiled and written anew");
+    start(&["--module-cache", "none"]);
+    assert!(!std::path::Path::new("none").exists());
+    std::fs::set_permissions(&kept, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let error = fails(&["serve", "--listen", "127.0.0.1:0", "--ram", "--module-cache", &kept]);
+    assert!(error.contains("--module-cache") && error.contains("other users"), "{error}");
+}
+
+#[test]
 fn prometheus_can_scrape() {
     // A free port, taken and let go again: `--metrics` prints no line of its own to read one from.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -214,7 +238,7 @@ fn a_native_app_serves_the_same_blocks() {
         device.end();
     }
     let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "0", "--native", "base-io"]);
-    let arguments = ["bench", "io", "--range", "1M", "--seconds", "0.05", "--warm-up", "0", "--depths", "4"];
+    let arguments = ["bench", "io", "--range", "1M", "--seconds", "0.2", "--warm-up", "0", "--depths", "4"];
     assert!(device.ok(&arguments).contains("random write 4 KiB"));
     let document: serde_json::Value = serde_json::from_str(&device.ok(&["stat", "--json"])).unwrap();
     assert_eq!(document["apps"][0]["instructions"], 0, "native code is not metered");

@@ -1,6 +1,7 @@
 //! What a device is made of: counts, sizes and limits, from a preset or from flags, and the fixed ones that several rooms share.
 
 use crate::region::REGION_ALIGNMENT_BYTES;
+use std::path::PathBuf;
 pub use willow_gate::meter::DMA_SLICE_BYTES;
 
 /// Most SPUs of a device.
@@ -84,6 +85,8 @@ pub struct DeviceConfig {
     pub user_weights: Vec<(u32, u16)>,
     /// Seed for all that is random in the device (namespace ids).
     pub seed: u64,
+    /// Folder where compiled code of modules is kept from one start to the next ([`crate::KeptModules`]); `None`: nowhere.
+    pub kept_modules: Option<PathBuf>,
 }
 
 impl Default for DeviceConfig {
@@ -112,6 +115,7 @@ impl Default for DeviceConfig {
             kernel_weight: 8,
             user_weights: Vec::new(),
             seed: 1,
+            kept_modules: None,
         }
     }
 }

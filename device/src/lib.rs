@@ -46,6 +46,7 @@ pub use service::{control, metadata, reservation, statistics};
 pub use spu::flash_cut::PowerCut;
 pub use spu::profile;
 pub use spu::protection::{Intercall, ProcessInfo, USER_NOBODY};
+pub use spu::runtime::kept::{KeptModules, KeptModulesError};
 pub use spu::runtime::module::name_of as module_name;
 
 /// The seam for models of time: what they implement, and what they are handed.

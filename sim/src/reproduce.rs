@@ -63,11 +63,12 @@ impl Section {
 }
 
 /// Runs experiments, on as many threads as the machine has processors; `done` is told of each that has ended. `preset`: instead of
-/// their own.
+/// their own; `kept_modules`: as [`crate::SimulationOptions::kept_modules`].
 pub fn run(
     experiments: &[&'static Experiment],
     preset: Option<&Preset>,
     seed: u64,
+    kept_modules: Option<&Path>,
     done: &(dyn Fn(&Experiment) + Sync),
 ) -> Result<Vec<Section>, ExperimentError> {
     let next = AtomicUsize::new(0);
@@ -82,7 +83,9 @@ pub fn run(
                     None => Preset::load(experiment.preset)?,
                 };
                 let name = preset.name.clone();
-                let findings = (experiment.run)(&Laboratory::new(preset, seed))?;
+                let mut laboratory = Laboratory::new(preset, seed);
+                laboratory.kept_modules = kept_modules.map(Path::to_owned);
+                let findings = (experiment.run)(&laboratory)?;
                 Ok(Section { experiment, preset: name, findings })
             };
             let section = one();

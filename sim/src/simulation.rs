@@ -35,6 +35,7 @@ use base_io_host::Geometry;
 use key_value_host::Placement;
 use std::cell::RefCell;
 use std::future::Future;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -111,6 +112,8 @@ pub struct SimulationOptions {
     pub trace: Option<Trace>,
     /// Seed of the device and for workloads to derive theirs from.
     pub seed: u64,
+    /// Folder where compiled code of apps is kept from one simulation to the next ([`willow_device::KeptModules`]); `None`: nowhere.
+    pub kept_modules: Option<PathBuf>,
 }
 
 impl SimulationOptions {
@@ -128,6 +131,7 @@ impl SimulationOptions {
             free: false,
             trace: None,
             seed: 1,
+            kept_modules: None,
         }
     }
 }

@@ -30,8 +30,11 @@ const CONTRADICTED: &str = "host_gb_per_s";
 #[test]
 fn experiments_give_what_parameters_were_fitted_to_and_are_reported() {
     let chosen: Vec<&'static Experiment> = SHORT.iter().map(|id| experiments::find(id).unwrap()).collect();
-    let sections = reproduce::run(&chosen, None, 1, &|_| ()).unwrap();
-    let again = reproduce::run(&chosen, None, 1, &|_| ()).unwrap();
+    let kept = std::env::temp_dir().join(format!("willow-experiments-{}", std::process::id()));
+    let sections = reproduce::run(&chosen, None, 1, Some(&kept), &|_| ()).unwrap();
+    // By the code that those have compiled and kept.
+    let again = reproduce::run(&chosen, None, 1, Some(&kept), &|_| ()).unwrap();
+    std::fs::remove_dir_all(&kept).unwrap();
     let rows: Vec<_> = sections.iter().flat_map(|section| section.rows()).collect();
     assert_eq!(rows, again.iter().flat_map(|section| section.rows()).collect::<Vec<_>>(), "the same again");
     assert_eq!(rows.len(), sections.iter().map(|section| section.findings.findings.len()).sum::<usize>());

@@ -112,7 +112,8 @@ impl Core {
             )));
         }
         let regions = RegionTable::new(store.bank_bytes(), metadata.regions.clone()).map_err(OpenError)?;
-        let runtime = Runtime::new(timing.as_ref().and_then(|timing| timing.operator_costs())).map_err(OpenError)?;
+        let costs = timing.as_ref().and_then(|timing| timing.operator_costs());
+        let runtime = Runtime::new(costs, config.kept_modules.as_deref()).map_err(OpenError)?;
         let published = Published {
             regions,
             namespaces: Arc::new(metadata.namespaces.clone()),

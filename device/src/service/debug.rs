@@ -20,7 +20,7 @@ use crate::service::control::{ControlStatus, DebugState};
 use crate::spu::abi;
 use crate::spu::debug::{self, Mode, Query};
 use crate::spu::debugger::{self, Told};
-use crate::spu::wasm::{CompiledModule, compile};
+use crate::spu::wasm::CompiledModule;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -78,14 +78,14 @@ impl Core {
                 };
                 let owner = self.machine.app_at(number).and_then(|app| app.owner);
                 let limits = self.module_limits(owner);
-                let engine = self.runtime.debug_engine(owner);
+                let compiler = self.runtime.debug_compiler(owner);
                 // It is read where it is compiled: the device does not wait for the disk.
                 let reader = self.machine.media.store.blob_reader(&blob);
                 let compile = move || {
                     let bytes = reader().map_err(|error| format!("its module cannot be read: {error}"))?;
                     let bytes = bytes.ok_or("its module is gone from the media")?;
                     check_name(&blob, &bytes)?;
-                    Ok(Compiled { module: compile(&engine?, bytes, limits)?, name: blob })
+                    Ok(Compiled { module: compiler?.compile(bytes, limits)?, name: blob })
                 };
                 let user = self.machine.protection.user(hre);
                 self.jobs.push(user, Job { transaction: key, compile: Box::new(compile) });

@@ -22,7 +22,6 @@ use crate::spu::abi;
 use crate::spu::continuation::Continuation;
 use crate::spu::os::{Admission, error_of, planted};
 use crate::spu::protection::USER_NOBODY;
-use crate::spu::wasm::compile;
 
 /// How far an installation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +94,7 @@ impl Core {
         let asker = Asker::Request { token, hre };
         let Some(key) = self.transact(asker, Change::Nothing, Work::Install(Box::new(install))) else { return };
         let limits = self.module_limits(owner);
-        let engine = self.runtime.engine(owner);
+        let compiler = self.runtime.compiler(owner);
         let panics = planted!(self.machine, CompilerPanics);
         #[cfg(feature = "testing")]
         let waits = planted!(self.machine, CompilerWaits);
@@ -105,7 +104,7 @@ impl Core {
             if waits && module.ends_with(b"waits") {
                 crate::spu::hole::wait_for_release();
             }
-            let module = compile(&engine?, module, limits)?;
+            let module = compiler?.compile(module, limits)?;
             let name = module_name(&module.bytes);
             Ok(Compiled { module, name })
         };

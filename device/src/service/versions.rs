@@ -17,7 +17,7 @@ use crate::spu::module::{Manifest, ModuleLimits, check, parse_manifest};
 use crate::spu::native::NativeInstance;
 use crate::spu::os::{Admission, AppState, Caller, UNPLACED};
 use crate::spu::protection::user_app_name;
-use crate::spu::wasm::{CompiledModule, Guest, WasmInstance, compile};
+use crate::spu::wasm::{CompiledModule, Guest, WasmInstance};
 use wasmtime::InstancePre;
 use willow_sdk::native::NativeApp;
 
@@ -104,8 +104,8 @@ impl Core {
                     let limits = if serves { ftl_limits } else { limits };
                     let compiled = self
                         .runtime
-                        .engine(None)
-                        .and_then(|engine| compile(&engine, bytes.to_vec(), limits))
+                        .compiler(None)
+                        .and_then(|compiler| compiler.compile(bytes.to_vec(), limits))
                         .map_err(refused)?;
                     (compiled.manifest.clone(), Some(compiled), None)
                 }
@@ -172,7 +172,7 @@ impl Core {
         let bytes = loaded.map_err(|error| format!("its module cannot be read: {error}"))?;
         let bytes = bytes.ok_or("its module is gone from the media")?;
         check_name(blob, &bytes)?;
-        let compiled = compile(&self.runtime.engine(app.owner)?, bytes, self.module_limits(app.owner))?;
+        let compiled = self.runtime.compiler(app.owner)?.compile(bytes, self.module_limits(app.owner))?;
         if installed_name(&compiled.manifest, app.owner) != app.name {
             return Err(format!("its module is that of app {}", compiled.manifest.name));
         }

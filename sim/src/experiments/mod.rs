@@ -25,6 +25,7 @@ use crate::preset::{Preset, PresetError};
 use crate::report::Report;
 use crate::simulation::{Simulation, SimulationError, SimulationOptions};
 use crate::workload::{BlockWorkload, KvWorkload};
+use std::path::PathBuf;
 use willow_device::clock::Accelerator;
 
 /// All of them.
@@ -157,6 +158,8 @@ pub struct Laboratory {
     pub seed: u64,
     /// The only figure that is wanted (id, metric): an experiment may leave out what does not lead to it.
     pub only: Option<(String, String)>,
+    /// As [`SimulationOptions::kept_modules`].
+    pub kept_modules: Option<PathBuf>,
     /// Apps run as native code: where state machines stand for processors ([`Laboratory::in_hardware`]).
     native: bool,
 }
@@ -172,7 +175,7 @@ pub enum Work<'a> {
 impl Laboratory {
     /// On a preset.
     pub fn new(preset: Preset, seed: u64) -> Self {
-        Laboratory { preset, seed, only: None, native: false }
+        Laboratory { preset, seed, only: None, kept_modules: None, native: false }
     }
 
     /// True where a figure is wanted.
@@ -193,6 +196,7 @@ impl Laboratory {
             namespace_bytes: 64 << 20,
             seed: self.seed,
             native: self.native,
+            kept_modules: self.kept_modules.clone(),
             ..SimulationOptions::new(self.preset.clone())
         }
     }
@@ -266,7 +270,8 @@ impl Laboratory {
             let machine_w = own_w.map_or_else(|| parameter(&preset, &format!("power.accelerator.{state}")), Ok)?;
             preset.set_parameter(&format!("power.spu_processor.{state}"), rest_w + machine_w)?;
         }
-        Ok(Laboratory { preset, seed: self.seed, only: self.only.clone(), native: true })
+        let (only, kept_modules) = (self.only.clone(), self.kept_modules.clone());
+        Ok(Laboratory { preset, seed: self.seed, only, kept_modules, native: true })
     }
 }
 

@@ -114,7 +114,8 @@ fn run(laboratory: &Laboratory) -> Result<Findings, ExperimentError> {
     if laboratory.wants(ID, SEQUENTIAL.1) {
         let mut preset = laboratory.preset.clone();
         preset.set_parameter("host.merge_bytes_max", MERGE_CAP_BYTES)?;
-        let capped = Laboratory::new(preset, laboratory.seed);
+        let mut capped = Laboratory::new(preset, laboratory.seed);
+        capped.kept_modules = laboratory.kept_modules.clone();
         findings.find(ID, SEQUENTIAL.1, measure(&capped, SEQUENTIAL_BYTES, true)?.per_second);
     }
     findings.notes.push(

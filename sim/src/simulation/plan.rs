@@ -25,6 +25,7 @@ impl Plan {
             block_bytes: options.block_bytes,
             kv_namespace_bytes: options.kv_namespace_bytes,
             seed: options.seed,
+            kept_modules: options.kept_modules.clone(),
             ..DeviceConfig::default()
         });
         let share = |bytes| config.bank_share_bytes(bytes).unwrap_or(u64::MAX / 4);

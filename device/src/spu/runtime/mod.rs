@@ -6,6 +6,7 @@ pub(crate) mod autopsy;
 mod costs;
 pub(crate) mod debug;
 mod effort;
+pub(crate) mod kept;
 pub(crate) mod limits;
 pub(crate) mod long;
 pub(crate) mod module;

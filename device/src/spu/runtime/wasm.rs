@@ -6,6 +6,7 @@
 
 use super::autopsy::{Autopsy, FRAMES_MAX};
 use super::debug::SharedDebugging;
+use super::kept::KeptModules;
 use super::limits::{InstanceLimits, MemoryLimits};
 use super::long::{self, SharedDesk};
 use super::module::{self, Manifest, ModuleLimits};
@@ -14,6 +15,7 @@ use crate::spu::os::{Caller, LocalMemory, Machine, UNPLACED, WildPointer};
 use crate::spu::reach::{Reach, Reaching, lend};
 use crate::spu::request::{RECORD_BYTES, record_answered, record_response};
 use crate::spu::{Instance, Offered, Told};
+use std::path::Path;
 use wasmtime::{
     Caller as GuestCaller, Config, Engine, InstancePre, Linker, Memory, Module, Mutability, OperatorCost, OptLevel,
     Store, TypedFunc, Val,
@@ -32,6 +34,13 @@ pub(crate) struct CompiledModule {
     pub bytes: Vec<u8>,
     pub module_bytes: u64,
     module: Module,
+}
+
+/// What compiles the modules of an owner. On any thread.
+#[derive(Clone)]
+pub(crate) struct Compiler {
+    engine: Engine,
+    kept: Option<KeptModules>,
 }
 
 /// What the imports know: the calling app, and during a call SPU-OS.
@@ -64,6 +73,8 @@ pub(crate) struct Runtime {
     kernels: Metering,
     /// Made for the first of users' apps; the same as `kernels` under a model of time.
     users: Option<Metering>,
+    /// Where compiled code is kept.
+    kept: Option<KeptModules>,
 }
 
 /// The export `complete`, in either form.
@@ -178,14 +189,15 @@ impl Metering {
 impl Runtime {
     /// Engines with the features that apps may use.
     ///
-    /// `costs`: of instructions, where a model of time has such; else those that the machine has.
-    pub fn new(costs: Option<OperatorCosts>) -> Result<Self, String> {
+    /// `costs`: of instructions, where a model of time has such; else those that the machine has. `kept`: where compiled code is kept.
+    pub fn new(costs: Option<OperatorCosts>, kept: Option<&Path>) -> Result<Self, String> {
+        let kept = kept.map(KeptModules::open).transpose().map_err(|why| why.to_string())?;
         match costs {
             Some(costs) => {
                 let kernels = Metering::new(super::costs::table(costs))?;
-                Ok(Runtime { users: Some(kernels.clone()), kernels })
+                Ok(Runtime { users: Some(kernels.clone()), kernels, kept })
             }
-            None => Ok(Runtime { kernels: Metering::new(super::costs::by_work())?, users: None }),
+            None => Ok(Runtime { kernels: Metering::new(super::costs::by_work())?, users: None, kept }),
         }
     }
 
@@ -200,8 +212,8 @@ impl Runtime {
         self.users.as_mut().ok_or_else(String::new)
     }
 
-    /// The engine that compiles an owner's apps for debuggers.
-    pub fn debug_engine(&mut self, owner: Option<u32>) -> Result<Engine, String> {
+    /// What compiles an owner's apps for debuggers.
+    pub fn debug_compiler(&mut self, owner: Option<u32>) -> Result<Compiler, String> {
         let of = self.of(owner)?;
         if of.debug.is_none() {
             let mut config = config(of.costs.clone());
@@ -212,7 +224,8 @@ impl Runtime {
             let linker = long::link(&engine).map_err(wrong)?;
             of.debug = Some((engine, linker));
         }
-        of.debug.as_ref().map(|(engine, _)| engine.clone()).ok_or_else(String::new)
+        let compiler = |(engine, _): &(Engine, _)| Compiler { engine: engine.clone(), kept: None };
+        of.debug.as_ref().map(compiler).ok_or_else(String::new)
     }
 
     /// Resolves the imports of a module that is compiled for a debugger.
@@ -223,9 +236,10 @@ impl Runtime {
         linker.instantiate_pre(&compiled.module).map_err(|error| format!("it cannot be linked: {error}"))
     }
 
-    /// The engine for an owner's apps, to compile with on another thread.
-    pub fn engine(&mut self, owner: Option<u32>) -> Result<Engine, String> {
-        self.of(owner).map(|of| of.engine.clone())
+    /// What compiles an owner's apps.
+    pub fn compiler(&mut self, owner: Option<u32>) -> Result<Compiler, String> {
+        let kept = self.kept.clone();
+        self.of(owner).map(|of| Compiler { engine: of.engine.clone(), kept })
     }
 
     /// Resolves the imports of an owner's module; `long`: for [`super::long::LongInstance`].
@@ -241,12 +255,18 @@ impl Runtime {
     }
 }
 
-/// Checks and compiles a module; takes tens of milliseconds. The error says what is wrong with it.
-pub(crate) fn compile(engine: &Engine, bytes: Vec<u8>, limits: ModuleLimits) -> Result<CompiledModule, String> {
-    let manifest = module::check(&bytes, limits)?;
-    let module = Module::from_binary(engine, &bytes).map_err(|error| format!("it does not compile: {error:#}"))?;
-    let module_bytes = bytes.len() as u64;
-    Ok(CompiledModule { manifest, bytes, module_bytes, module })
+impl Compiler {
+    /// Checks and compiles a module; takes tens of milliseconds, where its code is not kept. The error says what is wrong with it.
+    pub fn compile(&self, bytes: Vec<u8>, limits: ModuleLimits) -> Result<CompiledModule, String> {
+        let manifest = module::check(&bytes, limits)?;
+        let module = match &self.kept {
+            Some(kept) => kept.module(&self.engine, &bytes),
+            None => Module::from_binary(&self.engine, &bytes),
+        };
+        let module = module.map_err(|error| format!("it does not compile: {error:#}"))?;
+        let module_bytes = bytes.len() as u64;
+        Ok(CompiledModule { manifest, bytes, module_bytes, module })
+    }
 }
 
 impl WasmInstance {
