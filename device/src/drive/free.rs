@@ -5,8 +5,8 @@
 
 use super::EVENTS_A_RUN_MAX;
 use crate::bridge::accounts::{DMA_BYTES_A_COST, RUN_COST};
+use crate::interconnect::Key;
 use crate::interconnect::event::{Completion, Event};
-use crate::interconnect::{Key, sooner_ns};
 use crate::service::core::Core;
 use crate::spu::handlers::{Drive, Run};
 use crate::spu::os::Machine;
@@ -33,7 +33,8 @@ impl Drive for Free {
     #[inline(always)]
     fn ran(&mut self, machine: &mut Machine, run: &Run) {
         let &Run { account, instructions, work, dma_bytes, .. } = run;
-        self.run_cost += RUN_COST + instructions + work + dma_bytes / DMA_BYTES_A_COST;
+        // Beside it: what its slice took longer than that.
+        self.run_cost += RUN_COST + instructions + work + dma_bytes / DMA_BYTES_A_COST + machine.take_beside_cost();
         let units = machine.bridge.accounts.charge(account, (instructions, work), dma_bytes);
         machine.events.charge(account, units);
     }
@@ -101,7 +102,7 @@ impl Free {
                 break;
             }
         }
-        sooner_ns(core.machine.events.next_ns(), core.deadline_ns())
+        [core.machine.events.next_ns(), core.deadline_ns()].into_iter().flatten().min()
     }
 
     /// What the handlers of one run may cost.

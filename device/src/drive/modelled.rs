@@ -7,9 +7,9 @@
 
 use super::EVENTS_A_RUN_MAX;
 use super::slip::Slip;
+use crate::interconnect::Key;
 use crate::interconnect::event::{Completion, Due, Event, Wait};
 use crate::interconnect::fair::FairQueue;
-use crate::interconnect::{Key, sooner_ns};
 use crate::request::{AppNumber, CONTROL_APP};
 use crate::service::core::Core;
 use crate::spu::handlers::{Drive, Run};
@@ -233,12 +233,12 @@ impl Modelled {
             events += 1;
             let machine = &mut *core.machine;
             machine.begin_deferred(now_ns);
-            let next_ns = machine.next_ns();
-            let due = !machine.is_at_rest() || next_ns.is_some_and(|at_ns| at_ns <= until_ns);
+            let due = !machine.is_at_rest() || machine.next_ns().is_some_and(|at_ns| at_ns <= until_ns);
             if !more && !due {
-                return sooner_ns(next_ns, core.deadline_ns());
+                break;
             }
         }
+        [core.machine.next_ns(), core.deadline_ns()].into_iter().flatten().min()
     }
 
     /// An FTL is asked, or has answered, in the run that was just handled: what follows begins when that run has ended.

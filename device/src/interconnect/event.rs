@@ -7,7 +7,7 @@
 
 use super::fair::FairQueue;
 use super::wheel::Wheel;
-use super::{Key, Transfer, sooner_ns};
+use super::{Key, Transfer};
 use crate::hre::HreId;
 use crate::request::{AppNumber, RpcOutcome, Upcall};
 use std::collections::BTreeMap;
@@ -337,11 +337,8 @@ impl EventQueue {
     /// When the next event that is not due yet will be.
     #[inline]
     pub fn next_ns(&self) -> Option<u64> {
-        let alarm_ns = match self.alarms.is_empty() {
-            true => None,
-            false => self.alarms.first_key_value().map(|(at, _)| at.0),
-        };
-        sooner_ns(self.times.first_ns(), alarm_ns)
+        let alarm = self.alarms.first_key_value().map(|(at, _)| at.0);
+        [self.times.first_ns(), alarm].into_iter().flatten().min()
     }
 
     /// Events that are held.

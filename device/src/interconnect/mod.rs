@@ -12,12 +12,3 @@ mod wheel;
 pub use agenda::Agenda;
 pub(crate) use message::Key;
 pub use message::{DmaKind, Endpoint, HEADER_BYTES, Message, Transfer};
-
-/// The earlier of two times that may not come.
-#[inline(always)]
-pub(crate) fn sooner_ns(one_ns: Option<u64>, other_ns: Option<u64>) -> Option<u64> {
-    match (one_ns, other_ns) {
-        (Some(one_ns), Some(other_ns)) => Some(one_ns.min(other_ns)),
-        (at_ns, None) | (None, at_ns) => at_ns,
-    }
-}

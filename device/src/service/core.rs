@@ -7,7 +7,6 @@ use super::metadata::{HostTables, METADATA_VERSION, Metadata, identity};
 use super::versions::{BuiltInApp, Program};
 use super::{OpenError, Service};
 use crate::config::{DeviceConfig, STRIPE_BYTES};
-use crate::interconnect::sooner_ns;
 use crate::media::store::{Store, StoreError};
 use crate::model::Timing;
 use crate::model::punctuality::Punctuality;
@@ -193,6 +192,6 @@ impl Core {
     /// When the service or SPU-OS has something to do, whatever else happens.
     pub fn deadline_ns(&self) -> Option<u64> {
         let misses_ns = self.machine.protection.misses.deadline_ns();
-        sooner_ns(sooner_ns(self.service.deadline_ns(), misses_ns), self.ftl_look_ns())
+        [self.service.deadline_ns(), misses_ns, self.ftl_look_ns()].into_iter().flatten().min()
     }
 }

@@ -26,7 +26,6 @@ impl Jobs {
     }
 
     /// The next one for the driver, where it has none. Those that nobody waits for are left out.
-    #[inline]
     pub fn next(&mut self, is_waited_for: impl Fn(&Job) -> bool) -> Option<Job> {
         while !self.is_out {
             let (user, mut jobs) = self.parties.pop_front()?;

@@ -136,9 +136,6 @@ impl Service {
 
     /// The earliest time at which waiting ends.
     pub fn deadline_ns(&self) -> Option<u64> {
-        if self.polled.is_empty() && self.debuggers.is_empty() && self.profile.is_none() {
-            return self.starting.deadline_ns();
-        }
         let waiting = self.polled.iter().filter_map(|key| self.transactions.get(key));
         let debuggers = self.debuggers.iter().map(debug::Session::deadline_ns).filter(|at_ns| *at_ns != u64::MAX).min();
         let profile = self.profile.as_ref().map(profile::Session::deadline_ns);

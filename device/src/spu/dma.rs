@@ -49,57 +49,6 @@ impl Machine {
         (dma, behalf): (&Dma, Behalf),
         _: Charged,
     ) -> Result<i32, Fault> {
-        // Nearly all are one segment, of which no FTL wants parts, and end at once: what others need costs these one branch.
-        if dma.segments != 1 || dma.source.port == Port::Nothing || self.delegates() {
-            return self.dma_in_parts(caller, memory, (dma, behalf));
-        }
-        let mut group = None;
-        let ends = (dma.source.address, dma.destination.address);
-        match self.segment(caller, memory, (dma, behalf), ends, &mut group)? {
-            Moved::Done => Ok(self.dma_done(caller, dma)),
-            moved => self.dma_stopped(caller, memory, dma, moved, group),
-        }
-    }
-
-    /// A DMA of one segment that did not end at once.
-    #[inline(never)]
-    fn dma_stopped<M: LocalMemory>(
-        &mut self,
-        caller: Caller,
-        memory: &mut M,
-        dma: &Dma,
-        moved: Moved,
-        mut group: Option<Key>,
-    ) -> Result<i32, Fault> {
-        let left = (dma.source.address, dma.destination.address, 1);
-        let error = match moved {
-            Moved::Done => 0,
-            Moved::Pending => {
-                self.one_more_pending(group);
-                0
-            }
-            Moved::Error(abi::ERROR_PERMISSION) => self.permission_missed(caller, memory, dma, left, &mut group)?,
-            Moved::Full => self.wait_in_line(caller, memory, dma, left, &mut group)?,
-            Moved::Error(number) => number,
-        };
-        Ok(self.dma_begun(caller, dma, group, error))
-    }
-
-    /// An operation of a group is under way in the store.
-    fn one_more_pending(&mut self, group: Option<Key>) {
-        if let Some(group) = group.and_then(|key| self.group_at_mut(key)) {
-            group.remaining += 1;
-        }
-    }
-
-    /// A DMA of several segments, or one that an FTL wants in parts, or a look-up.
-    #[inline(never)]
-    fn dma_in_parts<M: LocalMemory>(
-        &mut self,
-        caller: Caller,
-        memory: &mut M,
-        (dma, behalf): (&Dma, Behalf),
-    ) -> Result<i32, Fault> {
         let joined;
         let dma = match dma.segments > 1 && self.delegates() {
             true => {
@@ -126,7 +75,11 @@ impl Machine {
             };
             match moved {
                 Moved::Done => {}
-                Moved::Pending => self.one_more_pending(group),
+                Moved::Pending => {
+                    if let Some(group) = group.and_then(|key| self.group_at_mut(key)) {
+                        group.remaining += 1;
+                    }
+                }
                 Moved::Error(abi::ERROR_PERMISSION) => {
                     let (dma, left) = rest();
                     error = self.permission_missed(caller, memory, &dma, left, &mut group)?;
@@ -151,33 +104,19 @@ impl Machine {
             // A look-up takes no time of the DMA controller.
             return Ok(group.map_or(error, |key| self.settle_group(key, error)));
         }
-        Ok(self.dma_begun(caller, dma, group, error))
-    }
-
-    /// All of a DMA that could be was done, or begun.
-    fn dma_begun(&mut self, caller: Caller, dma: &Dma, group: Option<Key>, error: i32) -> i32 {
-        let Some(key) = group else {
-            if error == 0 {
-                return self.dma_done(caller, dma);
-            }
-            self.spus[caller.spu as usize].counters.dmas += 1;
-            return error;
-        };
-        let counters = &mut self.spus[caller.spu as usize].counters;
-        counters.dmas += 1;
-        counters.store_waits += 1;
-        if error == 0 {
-            self.group_takes(key, |machine| machine.transfer(caller, dma));
-        }
-        self.settle_group(key, error)
-    }
-
-    /// A DMA is done that nothing of waits for the store.
-    #[inline(always)]
-    fn dma_done(&mut self, caller: Caller, dma: &Dma) -> i32 {
         self.spus[caller.spu as usize].counters.dmas += 1;
+        if let Some(key) = group {
+            self.spus[caller.spu as usize].counters.store_waits += 1;
+            if error == 0 {
+                self.group_takes(key, |machine| machine.transfer(caller, dma));
+            }
+            return Ok(self.settle_group(key, error));
+        }
+        if error != 0 {
+            return Ok(error);
+        }
         let waiter = Waiter { token: dma.token, wait: dma.wait };
-        self.tell_end((caller, waiter), 0, |machine| Some(machine.transfer(caller, dma)), |_| DONE)
+        Ok(self.tell_end((caller, waiter), 0, |machine| Some(machine.transfer(caller, dma)), |_| DONE))
     }
 
     /// A read of NV memory that is done at once or not at all.

@@ -12,7 +12,7 @@ use super::continuation::Pending;
 use super::flash::told;
 use super::flash_job::{Job, MadePage, MovedPage, NO_JOB, Task, To};
 use super::os::Machine;
-use crate::interconnect::{Key, sooner_ns};
+use crate::interconnect::Key;
 use crate::media::delegate::{BankPort, DelegatingStore};
 use crate::model::flash::FlashStep;
 use std::collections::BTreeSet;
@@ -360,7 +360,7 @@ impl Machine {
     #[inline]
     pub fn next_ns(&self) -> Option<u64> {
         let flash_ns = Some(self.flash.next_ns).filter(|at_ns| *at_ns < u64::MAX);
-        sooner_ns(self.events.next_ns(), flash_ns)
+        [self.events.next_ns(), flash_ns].into_iter().flatten().min()
     }
 
     /// Whether an FTL serves the banks.

@@ -41,7 +41,7 @@ impl Simulation {
     }
 
     /// Does all that is due at this moment. The world is given to the tasks while there are any to poll, and comes back.
-    #[inline(always)]
+    #[inline]
     pub(super) fn moment<'a>(
         &mut self,
         shared: &'a Shared,
