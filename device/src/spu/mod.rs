@@ -28,6 +28,7 @@ pub(crate) mod miss;
 pub(crate) mod news;
 mod nv_memory;
 pub(crate) mod os;
+pub(crate) mod pace;
 pub mod permission;
 pub mod profile;
 pub mod protection;
@@ -47,7 +48,7 @@ pub(crate) mod turns;
 pub(crate) mod unit;
 pub(crate) mod version;
 
-pub(crate) use runtime::{autopsy, debug, limits, long, module, native, wasm};
+pub(crate) use runtime::{autopsy, debug, limits, long, module, native, paced, wasm};
 pub use willow_gate::{abi, meter};
 
 /// What an app did with a request that it was offered.
